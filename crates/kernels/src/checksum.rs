@@ -21,9 +21,7 @@ pub fn checksum(salt: Salt, parts: &[&[u8]]) -> u32 {
     salted[..8].copy_from_slice(&salt.store.to_le_bytes());
     salted[8..16].copy_from_slice(&salt.address.to_le_bytes());
     salted[16..].copy_from_slice(&salt.version.to_le_bytes());
-    parts.iter().fold(crc32c::crc32c(&salted), |crc, part| {
-        crc32c::crc32c_append(crc, part)
-    })
+    parts.iter().fold(crc32c::crc32c(&salted), |crc, part| crc32c::crc32c_append(crc, part))
 }
 
 /// [`checksum`] of a unit that lies in one piece.
@@ -36,19 +34,11 @@ pub fn crc32c_salted(salt: Salt, bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    const SALT: Salt = Salt {
-        store: 0x1122334455667788,
-        address: 4096,
-        version: 7,
-    };
+    const SALT: Salt = Salt { store: 0x1122334455667788, address: 4096, version: 7 };
 
     #[test]
     fn is_crc32c_of_the_salt_and_the_bytes() {
-        assert_eq!(
-            crc32c::crc32c(b"123456789"),
-            0xe306_9283,
-            "the standard's check value"
-        );
+        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283, "the standard's check value");
         let mut all = Vec::new();
         all.extend_from_slice(&SALT.store.to_le_bytes());
         all.extend_from_slice(&SALT.address.to_le_bytes());
@@ -59,10 +49,7 @@ mod tests {
 
     #[test]
     fn where_the_parts_are_cut_does_not_matter() {
-        assert_eq!(
-            checksum(SALT, &[b"12345", b"", b"6789"]),
-            crc32c_salted(SALT, b"123456789")
-        );
+        assert_eq!(checksum(SALT, &[b"12345", b"", b"6789"]), crc32c_salted(SALT, b"123456789"));
         assert_eq!(checksum(SALT, &[]), crc32c_salted(SALT, b""));
     }
 
@@ -70,16 +57,7 @@ mod tests {
     fn each_word_of_the_salt_matters() {
         let sum = crc32c_salted(SALT, b"record");
         assert_ne!(sum, crc32c_salted(Salt { store: 1, ..SALT }, b"record"));
-        assert_ne!(
-            sum,
-            crc32c_salted(
-                Salt {
-                    address: 8192,
-                    ..SALT
-                },
-                b"record"
-            )
-        );
+        assert_ne!(sum, crc32c_salted(Salt { address: 8192, ..SALT }, b"record"));
         assert_ne!(sum, crc32c_salted(Salt { version: 8, ..SALT }, b"record"));
     }
 }

@@ -25,11 +25,7 @@ impl HashKey {
     #[inline]
     pub fn partition(self, bits: u32) -> usize {
         debug_assert!(bits <= 32);
-        if bits == 0 {
-            0
-        } else {
-            (self.0 >> (128 - bits)) as usize
-        }
+        if bits == 0 { 0 } else { (self.0 >> (128 - bits)) as usize }
     }
 
     /// The top 64 bits.
@@ -67,12 +63,8 @@ mod tests {
         }
         let k0 = u64::from_le_bytes(secret[..8].try_into().unwrap());
         let k1 = u64::from_le_bytes(secret[8..].try_into().unwrap());
-        let mut v = [
-            k0 ^ 0x736f6d6570736575,
-            k1 ^ 0x646f72616e646f6d ^ 0xee,
-            k0 ^ 0x6c7967656e657261,
-            k1 ^ 0x7465646279746573,
-        ];
+        let mut v =
+            [k0 ^ 0x736f6d6570736575, k1 ^ 0x646f72616e646f6d ^ 0xee, k0 ^ 0x6c7967656e657261, k1 ^ 0x7465646279746573];
         let mut padded = key.to_vec();
         padded.resize(key.len() / 8 * 8 + 7, 0);
         padded.push(key.len() as u8);
@@ -96,11 +88,7 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).collect();
         for length in 0..bytes.len() {
             let key = &bytes[..length];
-            assert_eq!(
-                HashKey::of(&SECRET, key).0,
-                siphash13_128(&SECRET, key),
-                "length {length}"
-            );
+            assert_eq!(HashKey::of(&SECRET, key).0, siphash13_128(&SECRET, key), "length {length}");
         }
     }
 

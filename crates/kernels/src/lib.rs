@@ -1,4 +1,8 @@
 //! Pure functions over bytes that a drive can run: no I/O, no clock, no threads, no allocation in the hot ones.
 
 pub mod checksum;
+pub mod codec;
+pub mod data_page;
 pub mod hash;
+pub mod key_table;
+pub mod record;

@@ -1,0 +1,138 @@
+//! Compression of values: zstd at level 1, left raw where that does not pay.
+//!
+//! A context is reused from value to value and belongs to one thread at a time.
+
+use crate::record::Codec;
+use std::io;
+
+/// Values shorter than this are never worth a frame.
+const COMPRESS_BYTES_MIN: usize = 64;
+const LEVEL: i32 = 1;
+
+pub struct Compressor {
+    context: zstd::bulk::Compressor<'static>,
+    frame: Vec<u8>,
+}
+
+impl Compressor {
+    pub fn new() -> io::Result<Compressor> {
+        let mut context = zstd::bulk::Compressor::new(LEVEL)?;
+        // The record holds the length and a checksum already.
+        context.include_contentsize(false)?;
+        context.include_checksum(false)?;
+        Ok(Compressor { context, frame: Vec::new() })
+    }
+
+    /// The bytes to store for `value`: a zstd frame if that saves an eighth, else the value itself.
+    pub fn compress<'a>(&'a mut self, value: &'a [u8]) -> (Codec, &'a [u8]) {
+        if value.len() < COMPRESS_BYTES_MIN {
+            return (Codec::Raw, value);
+        }
+        let worth = value.len() - value.len() / 8;
+        self.frame.clear();
+        self.frame.reserve(worth);
+        // A frame that would not fit is a frame that does not pay.
+        match self.context.compress_to_buffer(value, &mut LimitedFrame { frame: &mut self.frame, limit: worth }) {
+            Ok(_) => (Codec::Zstd, &self.frame),
+            Err(_) => (Codec::Raw, value),
+        }
+    }
+
+    /// Gives back the memory of an unusually large frame.
+    pub fn shrink(&mut self, keep_bytes: usize) {
+        if self.frame.capacity() > keep_bytes {
+            self.frame = Vec::new();
+        }
+    }
+}
+
+/// An output that is exactly as large as a frame may be.
+struct LimitedFrame<'a> {
+    frame: &'a mut Vec<u8>,
+    limit: usize,
+}
+
+// SAFETY: `as_mut_ptr` points at `as_mut_capacity` writable bytes (the vector reserved at least the limit), and
+// `filled_until` is called with what zstd wrote there.
+unsafe impl zstd::zstd_safe::WriteBuf for LimitedFrame<'_> {
+    fn as_slice(&self) -> &[u8] {
+        self.frame
+    }
+
+    fn capacity(&self) -> usize {
+        self.limit
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.frame.as_mut_ptr()
+    }
+
+    unsafe fn filled_until(&mut self, n: usize) {
+        assert!(n <= self.limit);
+        // SAFETY: zstd initialised the first `n` bytes.
+        unsafe { self.frame.set_len(n) }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DecompressError;
+
+pub struct Decompressor {
+    context: zstd::bulk::Decompressor<'static>,
+}
+
+impl Decompressor {
+    pub fn new() -> io::Result<Decompressor> {
+        Ok(Decompressor { context: zstd::bulk::Decompressor::new()? })
+    }
+
+    /// Fills `out` from a frame; its length is the value's.
+    pub fn decompress(&mut self, frame: &[u8], out: &mut [u8]) -> Result<(), DecompressError> {
+        match self.context.decompress_to_buffer(frame, out) {
+            Ok(length) if length == out.len() => Ok(()),
+            _ => Err(DecompressError),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn noise(length: usize) -> Vec<u8> {
+        let mut state = 1u64;
+        (0..length)
+            .map(|_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 33) as u8
+            })
+            .collect()
+    }
+
+    #[test]
+    fn text_shrinks_and_noise_stays_raw() {
+        let mut compressor = Compressor::new().unwrap();
+        let text = b"the mirror behind the retina ".repeat(40);
+        let (codec, stored) = compressor.compress(&text);
+        assert_eq!(codec, Codec::Zstd);
+        assert!(stored.len() < text.len() / 4);
+        let stored = stored.to_vec();
+        let mut out = vec![0; text.len()];
+        Decompressor::new().unwrap().decompress(&stored, &mut out).unwrap();
+        assert_eq!(out, text);
+        let noise = noise(1000);
+        assert_eq!(compressor.compress(&noise), (Codec::Raw, &noise[..]));
+        assert_eq!(compressor.compress(b"short").0, Codec::Raw);
+    }
+
+    proptest! {
+        #[test]
+        fn a_damaged_frame_never_panics(mut frame in proptest::collection::vec(any::<u8>(), 0..200), length in 0..500usize) {
+            let mut out = vec![0; length];
+            let _ = Decompressor::new().unwrap().decompress(&frame, &mut out);
+            frame.reverse();
+            let _ = Decompressor::new().unwrap().decompress(&frame, &mut out);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The data page: 4 KiB of a segment's record stream, and how a record is found in it.
+//!
+//! ```text
+//!  0                                              4088        4090        4092      4096
+//!  +----------------------------------------------+-----------+-----------+---------+
+//!  | 4088 bytes of the record stream              | first u16 | starts u16| crc u32 |
+//!  +----------------------------------------------+-----------+-----------+---------+
+//! ```
+//! Records lie in the stream one behind the other, sorted by hash key, and cross pages freely (see the segment writer for
+//! extents). `first` is where the first record that starts in the page does, `starts` how many do. The trailer's crc
+//! covers `first` and `starts`, salted with the page's number and the segment's version; each record carries its own.
+
+use crate::checksum::{Salt, checksum};
+use crate::record::{HEADER_BYTES_MAX, Header, Kind};
+
+pub const PAGE_BYTES: usize = 4096;
+/// Bytes of the record stream in a page.
+pub const PAGE_PAYLOAD_BYTES: usize = PAGE_BYTES - TRAILER_BYTES;
+const TRAILER_BYTES: usize = 8;
+const _: () = assert!(PAGE_PAYLOAD_BYTES == 4088);
+
+/// Keeps page trailers, key-table pages and records apart in the salt's address.
+const ADDRESS_PAGE: u64 = 1 << 62;
+
+/// What the checksums of a segment's parts are bound to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentSalt {
+    pub store: u64,
+    pub version: u64,
+}
+
+impl SegmentSalt {
+    pub fn at(self, address: u64) -> Salt {
+        Salt { store: self.store, address, version: self.version }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Trailer {
+    /// Offset in the payload of the first record that starts here; 0 when none does.
+    pub first: u16,
+    /// How many records start here.
+    pub starts: u16,
+}
+
+/// What did not hold, for the error that names the place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Corrupt;
+
+impl Trailer {
+    pub fn encode(self, salt: SegmentSalt, page: u32, out: &mut [u8]) {
+        let mut fields = [0u8; 4];
+        fields[..2].copy_from_slice(&self.first.to_le_bytes());
+        fields[2..].copy_from_slice(&self.starts.to_le_bytes());
+        let crc = checksum(salt.at(ADDRESS_PAGE | u64::from(page)), &[&fields]);
+        out[PAGE_PAYLOAD_BYTES..PAGE_PAYLOAD_BYTES + 4].copy_from_slice(&fields);
+        out[PAGE_PAYLOAD_BYTES + 4..PAGE_BYTES].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    pub fn parse(salt: SegmentSalt, page: u32, bytes: &[u8]) -> Result<Trailer, Corrupt> {
+        let fields = bytes.get(PAGE_PAYLOAD_BYTES..PAGE_PAYLOAD_BYTES + 4).ok_or(Corrupt)?;
+        let crc = bytes.get(PAGE_PAYLOAD_BYTES + 4..PAGE_BYTES).ok_or(Corrupt)?;
+        if crc != checksum(salt.at(ADDRESS_PAGE | u64::from(page)), &[fields]).to_le_bytes() {
+            return Err(Corrupt);
+        }
+        let first = u16::from_le_bytes([fields[0], fields[1]]);
+        let starts = u16::from_le_bytes([fields[2], fields[3]]);
+        if usize::from(first) >= PAGE_PAYLOAD_BYTES { Err(Corrupt) } else { Ok(Trailer { first, starts }) }
+    }
+}
+
+/// Consecutive data pages as they were read; the last may be cut short.
+#[derive(Clone, Copy)]
+pub struct PageRun<'a> {
+    pub bytes: &'a [u8],
+    pub first_page: u32,
+}
+
+impl<'a> PageRun<'a> {
+    /// The bytes from stream address `address`, `length` of them, page by page; less when the run ends before.
+    pub fn pieces(self, address: u64, length: usize) -> impl Iterator<Item = &'a [u8]> {
+        let start = address - u64::from(self.first_page) * PAGE_PAYLOAD_BYTES as u64;
+        let mut at = start as usize;
+        let mut left = length;
+        std::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            let within = at % PAGE_PAYLOAD_BYTES;
+            let from = at / PAGE_PAYLOAD_BYTES * PAGE_BYTES + within;
+            let want = left.min(PAGE_PAYLOAD_BYTES - within);
+            let piece = self.bytes.get(from..self.bytes.len().min(from + want)).filter(|piece| !piece.is_empty())?;
+            at += piece.len();
+            left = if piece.len() < want { 0 } else { left - want };
+            Some(piece)
+        })
+    }
+
+    /// Copies from the stream into `out`; returns how many bytes there were.
+    pub fn copy(self, address: u64, out: &mut [u8]) -> usize {
+        let mut filled = 0;
+        for piece in self.pieces(address, out.len()) {
+            out[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+        }
+        filled
+    }
+
+    /// Reads the record at `address` and checks it, whole.
+    pub fn record(self, salt: SegmentSalt, address: u64) -> Result<FoundRecord, Corrupt> {
+        let mut head = [0u8; HEADER_BYTES_MAX];
+        let filled = self.copy(address, &mut head);
+        let (header, header_bytes) = Header::parse(&head[..filled]).map_err(|_| Corrupt)?;
+        let length = header.record_bytes();
+        let mut crc = checksum(salt.at(address), &[]);
+        let mut covered = 0;
+        for piece in self.pieces(address + 4, length - 4) {
+            crc = crc32c::crc32c_append(crc, piece);
+            covered += piece.len();
+        }
+        if covered != length - 4 || head[..4] != crc.to_le_bytes() {
+            return Err(Corrupt);
+        }
+        Ok(FoundRecord { address, header, header_bytes: header_bytes as u32 })
+    }
+
+    fn key_equals(self, record: &FoundRecord, key: &[u8]) -> bool {
+        if record.header.key_bytes as usize != key.len() {
+            return false;
+        }
+        let mut rest = key;
+        self.pieces(record.key_address(), key.len()).all(|piece| {
+            let (now, later) = rest.split_at(piece.len());
+            rest = later;
+            now == piece
+        })
+    }
+
+    /// The record of `key` among those that start in the run's first page. Every record passed on the way is checked.
+    pub fn find(self, salt: SegmentSalt, key: &[u8]) -> Result<Option<FoundRecord>, Corrupt> {
+        let trailer = Trailer::parse(salt, self.first_page, self.bytes)?;
+        let mut address = u64::from(self.first_page) * PAGE_PAYLOAD_BYTES as u64 + u64::from(trailer.first);
+        for _ in 0..trailer.starts {
+            let record = self.record(salt, address)?;
+            if record.header.kind == Kind::Value && self.key_equals(&record, key) {
+                return Ok(Some(record));
+            }
+            address += record.header.record_bytes() as u64;
+        }
+        Ok(None)
+    }
+}
+
+/// A checked record in a run of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FoundRecord {
+    /// Where it starts in the segment's record stream.
+    pub address: u64,
+    pub header: Header,
+    pub header_bytes: u32,
+}
+
+impl FoundRecord {
+    pub fn key_address(&self) -> u64 {
+        self.address + u64::from(self.header_bytes)
+    }
+
+    pub fn stored_address(&self) -> u64 {
+        self.key_address() + u64::from(self.header.key_bytes)
+    }
+}
+
+/// The checksum that a record at `address` carries: over everything behind the crc field.
+pub fn record_checksum(salt: SegmentSalt, address: u64, record: &[u8]) -> u32 {
+    checksum(salt.at(address), &[&record[4..]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Record;
+
+    const SALT: SegmentSalt = SegmentSalt { store: 5, version: 9 };
+
+    /// Three pages that hold records of the given value lengths.
+    fn pages(lengths: &[usize]) -> (Vec<u8>, Vec<(Vec<u8>, u64)>) {
+        let mut stream = Vec::new();
+        let mut keys = Vec::new();
+        for (number, &length) in lengths.iter().enumerate() {
+            let key = format!("key{number}").into_bytes();
+            let stored = vec![number as u8; length];
+            let record = Record { header: Header::value(number as u64, key.len(), length), key: &key, stored: &stored };
+            let address = stream.len();
+            stream.resize(address + record.header.record_bytes(), 0);
+            record.encode(&mut stream[address..]);
+            let crc = record_checksum(SALT, address as u64, &stream[address..]);
+            stream[address..address + 4].copy_from_slice(&crc.to_le_bytes());
+            keys.push((key, address as u64));
+        }
+        let mut bytes = Vec::new();
+        for (page, payload) in stream.chunks(PAGE_PAYLOAD_BYTES).enumerate() {
+            let from = (page * PAGE_PAYLOAD_BYTES) as u64;
+            let here: Vec<u64> = keys.iter().map(|key| key.1).filter(|a| (from..from + 4088).contains(a)).collect();
+            let mut image = payload.to_vec();
+            image.resize(PAGE_BYTES, 0);
+            let first = here.first().map_or(0, |address| (address - from) as u16);
+            Trailer { first, starts: here.len() as u16 }.encode(SALT, page as u32, &mut image);
+            bytes.extend_from_slice(&image);
+        }
+        (bytes, keys)
+    }
+
+    #[test]
+    fn finds_each_record_in_the_page_where_it_starts() {
+        let (bytes, keys) = pages(&[10, 4000, 3000, 0, 900]);
+        for (number, (key, address)) in keys.iter().enumerate() {
+            let page = *address as usize / PAGE_PAYLOAD_BYTES;
+            let run = PageRun { bytes: &bytes[page * PAGE_BYTES..], first_page: page as u32 };
+            let found = run.find(SALT, key).unwrap().expect("the key is there");
+            assert_eq!((found.address, found.header.stamp), (*address, number as u64));
+            let mut stored = vec![0xff; found.header.stored_bytes as usize];
+            assert_eq!(run.copy(found.stored_address(), &mut stored), stored.len());
+            assert!(stored.iter().all(|&byte| byte == number as u8));
+            assert_eq!(run.find(SALT, b"other"), Ok(None));
+        }
+    }
+
+    #[test]
+    fn damage_anywhere_is_an_error_and_never_another_answer() {
+        let (bytes, _) = pages(&[10, 2000, 3000]);
+        let truth = PageRun { bytes: &bytes, first_page: 0 }.find(SALT, b"key2").unwrap();
+        for at in 0..6000 {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            match (PageRun { bytes: &damaged, first_page: 0 }).find(SALT, b"key2") {
+                Err(Corrupt) => {}
+                other => assert_eq!(other, Ok(truth), "byte {at}"),
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_store_or_place_does_not_pass() {
+        let (bytes, _) = pages(&[10, 20]);
+        let run = PageRun { bytes: &bytes, first_page: 0 };
+        assert!(run.find(SegmentSalt { version: 8, ..SALT }, b"key0").is_err());
+        assert!(run.find(SegmentSalt { store: 8, ..SALT }, b"key0").is_err());
+        assert!(PageRun { bytes: &bytes, first_page: 1 }.find(SALT, b"key0").is_err());
+    }
+
+    #[test]
+    fn a_run_that_ends_inside_a_record_is_an_error() {
+        let (bytes, _) = pages(&[10, 5000]);
+        assert!(PageRun { bytes: &bytes[..PAGE_BYTES], first_page: 0 }.find(SALT, b"key1").is_err());
+    }
+}

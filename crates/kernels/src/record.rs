@@ -1,0 +1,340 @@
+//! The record: one item as it stands in a log group and in a segment.
+//!
+//! ```text
+//!  0        4     5         11
+//!  +--------+-----+---------+---------+------------+-----------+---------+----------+------------+--------------+-----+--------+
+//!  | crc    | tag | stamp   | key len | stored len | raw len?  | flags?  | expiry?  | keyspace?  | dictionary?  | key | stored |
+//!  | u32    | u8  | 48 bits | varint  | varint     | varint    | u32     | u32      | u16        | u32          |     |        |
+//!  +--------+-----+---------+---------+------------+-----------+---------+----------+------------+--------------+-----+--------+
+//!  tag: bits 0-1 kind · bits 2-3 codec · bit 4 flags · bit 5 expiry · bit 6 keyspace · bit 7 zero
+//! ```
+//! All numbers are little-endian; a field with `?` is there when its tag bit (for the raw length and the dictionary, the
+//! codec) says so. In a segment the crc covers everything behind it, salted with the store, the record's address in the
+//! segment's stream and the segment's version; in the log it is zero, because the group around it carries one.
+//!
+//! Parsing trusts nothing: lengths are checked against the limits before anybody allocates by them.
+
+/// The longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 64 * 1024 - 1;
+/// The longest value, in bytes, before compression.
+pub const VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The longest header a record can have, in bytes.
+pub const HEADER_BYTES_MAX: usize = 11 + 3 + 4 + 4 + 4 + 4 + 2 + 4;
+/// The longest record, in bytes.
+pub const RECORD_BYTES_MAX: usize = HEADER_BYTES_MAX + KEY_BYTES_MAX + VALUE_BYTES_MAX;
+/// Stamps are log sequence numbers of 48 bits.
+pub const STAMP_MAX: u64 = (1 << 48) - 1;
+
+const TAG_KIND: u8 = 0b11;
+const TAG_CODEC_SHIFT: u8 = 2;
+const TAG_FLAGS: u8 = 1 << 4;
+const TAG_EXPIRY: u8 = 1 << 5;
+const TAG_KEYSPACE: u8 = 1 << 6;
+const TAG_ZERO: u8 = 1 << 7;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// An item.
+    Value = 0,
+    /// The key was deleted. Only in the log: a flush turns it into a death.
+    Tombstone = 1,
+    /// A statement about the whole keyspace, such as "delete all up to this stamp". Only in the log.
+    Control = 2,
+}
+
+/// How the stored bytes of a value are coded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Codec {
+    Raw = 0,
+    Zstd = 1,
+    /// zstd with a trained dictionary; its place is kept, nothing writes it yet.
+    ZstdDictionary = 2,
+}
+
+/// Everything about a record but its key and its stored bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    pub kind: Kind,
+    pub codec: Codec,
+    pub stamp: u64,
+    pub key_bytes: u32,
+    /// Length of the value as stored.
+    pub stored_bytes: u32,
+    /// Length of the value before compression; equals `stored_bytes` when raw.
+    pub raw_bytes: u32,
+    /// The client's flags.
+    pub flags: u32,
+    /// Unix seconds, 0 for never.
+    pub expiry: u32,
+    pub keyspace: u16,
+    pub dictionary: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RecordError {
+    /// The bytes end before the header does.
+    Short,
+    /// No record looks like this.
+    Malformed,
+}
+
+impl Header {
+    /// A raw value's header, to be filled in further by the caller.
+    pub fn value(stamp: u64, key_bytes: usize, value_bytes: usize) -> Header {
+        Header {
+            kind: Kind::Value,
+            codec: Codec::Raw,
+            stamp,
+            key_bytes: key_bytes as u32,
+            stored_bytes: value_bytes as u32,
+            raw_bytes: value_bytes as u32,
+            flags: 0,
+            expiry: 0,
+            keyspace: 0,
+            dictionary: 0,
+        }
+    }
+
+    pub fn tombstone(stamp: u64, key_bytes: usize) -> Header {
+        Header { kind: Kind::Tombstone, ..Header::value(stamp, key_bytes, 0) }
+    }
+
+    pub fn control(stamp: u64, body_bytes: usize) -> Header {
+        Header { kind: Kind::Control, ..Header::value(stamp, 0, body_bytes) }
+    }
+
+    /// Length of the encoded header in bytes.
+    pub fn header_bytes(&self) -> usize {
+        let mut length = 11 + varint_bytes(self.key_bytes) + varint_bytes(self.stored_bytes);
+        if self.codec != Codec::Raw {
+            length += varint_bytes(self.raw_bytes);
+        }
+        if self.codec == Codec::ZstdDictionary {
+            length += 4;
+        }
+        length
+            + 4 * usize::from(self.flags != 0)
+            + 4 * usize::from(self.expiry != 0)
+            + 2 * usize::from(self.keyspace != 0)
+    }
+
+    /// Length of the whole record in bytes.
+    #[inline]
+    pub fn record_bytes(&self) -> usize {
+        self.header_bytes() + self.key_bytes as usize + self.stored_bytes as usize
+    }
+
+    /// Writes the header with a crc of zero; returns its length. `out` must hold [`Header::header_bytes`].
+    pub fn encode(&self, out: &mut [u8]) -> usize {
+        assert!(self.stamp <= STAMP_MAX);
+        let mut tag = self.kind as u8 | (self.codec as u8) << TAG_CODEC_SHIFT;
+        tag |= if self.flags != 0 { TAG_FLAGS } else { 0 };
+        tag |= if self.expiry != 0 { TAG_EXPIRY } else { 0 };
+        tag |= if self.keyspace != 0 { TAG_KEYSPACE } else { 0 };
+        out[..4].fill(0);
+        out[4] = tag;
+        out[5..11].copy_from_slice(&self.stamp.to_le_bytes()[..6]);
+        let mut at = 11;
+        at += varint_encode(self.key_bytes, &mut out[at..]);
+        at += varint_encode(self.stored_bytes, &mut out[at..]);
+        if self.codec != Codec::Raw {
+            at += varint_encode(self.raw_bytes, &mut out[at..]);
+        }
+        let mut put = |present: bool, bytes: &[u8]| {
+            if present {
+                out[at..at + bytes.len()].copy_from_slice(bytes);
+                at += bytes.len();
+            }
+        };
+        put(self.flags != 0, &self.flags.to_le_bytes());
+        put(self.expiry != 0, &self.expiry.to_le_bytes());
+        put(self.keyspace != 0, &self.keyspace.to_le_bytes());
+        put(self.codec == Codec::ZstdDictionary, &self.dictionary.to_le_bytes());
+        at
+    }
+
+    /// Reads a header; returns it with its length in bytes. `bytes` may go on behind the header.
+    pub fn parse(bytes: &[u8]) -> Result<(Header, usize), RecordError> {
+        let tag = *bytes.get(4).ok_or(RecordError::Short)?;
+        let stamp = bytes.get(5..11).ok_or(RecordError::Short)?;
+        let mut stamp_bytes = [0u8; 8];
+        stamp_bytes[..6].copy_from_slice(stamp);
+        let kind = match tag & TAG_KIND {
+            0 => Kind::Value,
+            1 => Kind::Tombstone,
+            2 => Kind::Control,
+            _ => return Err(RecordError::Malformed),
+        };
+        let codec = match tag >> TAG_CODEC_SHIFT & 3 {
+            0 => Codec::Raw,
+            1 => Codec::Zstd,
+            2 => Codec::ZstdDictionary,
+            _ => return Err(RecordError::Malformed),
+        };
+        if tag & TAG_ZERO != 0 {
+            return Err(RecordError::Malformed);
+        }
+        let mut at = 11;
+        let key_bytes = varint_parse(bytes, &mut at)?;
+        let stored_bytes = varint_parse(bytes, &mut at)?;
+        let raw_bytes = if codec == Codec::Raw { stored_bytes } else { varint_parse(bytes, &mut at)? };
+        let mut take = |present: bool, length: usize| -> Result<u32, RecordError> {
+            if !present {
+                return Ok(0);
+            }
+            let field = bytes.get(at..at + length).ok_or(RecordError::Short)?;
+            at += length;
+            let mut word = [0u8; 4];
+            word[..length].copy_from_slice(field);
+            Ok(u32::from_le_bytes(word))
+        };
+        let flags = take(tag & TAG_FLAGS != 0, 4)?;
+        let expiry = take(tag & TAG_EXPIRY != 0, 4)?;
+        let keyspace = take(tag & TAG_KEYSPACE != 0, 2)? as u16;
+        let dictionary = take(codec == Codec::ZstdDictionary, 4)?;
+        let limits = key_bytes as usize <= KEY_BYTES_MAX
+            && stored_bytes as usize <= VALUE_BYTES_MAX
+            && raw_bytes as usize <= VALUE_BYTES_MAX;
+        let shape = match kind {
+            Kind::Value => true,
+            Kind::Tombstone => stored_bytes == 0 && codec == Codec::Raw,
+            Kind::Control => key_bytes == 0 && codec == Codec::Raw,
+        };
+        if !limits || !shape {
+            return Err(RecordError::Malformed);
+        }
+        let stamp = u64::from_le_bytes(stamp_bytes);
+        let header =
+            Header { kind, codec, stamp, key_bytes, stored_bytes, raw_bytes, flags, expiry, keyspace, dictionary };
+        Ok((header, at))
+    }
+}
+
+/// A record that lies in one piece.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    pub header: Header,
+    pub key: &'a [u8],
+    pub stored: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// Reads the record at the start of `bytes`.
+    pub fn parse(bytes: &'a [u8]) -> Result<Record<'a>, RecordError> {
+        let (header, key_at) = Header::parse(bytes)?;
+        let stored_at = key_at + header.key_bytes as usize;
+        let end = stored_at + header.stored_bytes as usize;
+        let key = bytes.get(key_at..stored_at).ok_or(RecordError::Short)?;
+        let stored = bytes.get(stored_at..end).ok_or(RecordError::Short)?;
+        Ok(Record { header, key, stored })
+    }
+
+    /// Writes the record with a crc of zero; returns its length.
+    pub fn encode(&self, out: &mut [u8]) -> usize {
+        assert_eq!(self.key.len(), self.header.key_bytes as usize);
+        assert_eq!(self.stored.len(), self.header.stored_bytes as usize);
+        let key_at = self.header.encode(out);
+        let stored_at = key_at + self.key.len();
+        let end = stored_at + self.stored.len();
+        out[key_at..stored_at].copy_from_slice(self.key);
+        out[stored_at..end].copy_from_slice(self.stored);
+        end
+    }
+}
+
+fn varint_bytes(number: u32) -> usize {
+    match number {
+        0..0x80 => 1,
+        0x80..0x4000 => 2,
+        0x4000..0x20_0000 => 3,
+        0x20_0000..0x1000_0000 => 4,
+        _ => 5,
+    }
+}
+
+fn varint_encode(mut number: u32, out: &mut [u8]) -> usize {
+    let mut at = 0;
+    while number >= 0x80 {
+        out[at] = number as u8 | 0x80;
+        number >>= 7;
+        at += 1;
+    }
+    out[at] = number as u8;
+    at + 1
+}
+
+fn varint_parse(bytes: &[u8], at: &mut usize) -> Result<u32, RecordError> {
+    let mut number = 0u32;
+    for shift in [0, 7, 14, 21] {
+        let byte = *bytes.get(*at).ok_or(RecordError::Short)?;
+        *at += 1;
+        number |= u32::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(RecordError::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_header() -> impl Strategy<Value = Header> {
+        (0..3u8, 0..=STAMP_MAX, 0..300usize, 0..5000usize, any::<u32>(), any::<u32>(), any::<u16>(), any::<u32>())
+            .prop_map(|(codec, stamp, key, stored, flags, expiry, keyspace, dictionary)| {
+                let mut header = Header::value(stamp, key, stored);
+                header.codec = [Codec::Raw, Codec::Zstd, Codec::ZstdDictionary][codec as usize];
+                header.flags = flags;
+                header.expiry = expiry;
+                header.keyspace = keyspace;
+                if header.codec != Codec::Raw {
+                    header.raw_bytes = stored as u32 * 3;
+                }
+                if header.codec == Codec::ZstdDictionary {
+                    header.dictionary = dictionary;
+                }
+                header
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(header in any_header(), seed in any::<u8>()) {
+            let key = vec![seed; header.key_bytes as usize];
+            let stored = vec![!seed; header.stored_bytes as usize];
+            let record = Record { header, key: &key, stored: &stored };
+            let mut bytes = vec![0xaa; header.record_bytes()];
+            prop_assert_eq!(record.encode(&mut bytes), header.record_bytes());
+            let read = Record::parse(&bytes).unwrap();
+            prop_assert_eq!(read.header, header);
+            prop_assert_eq!(read.key, &key[..]);
+            prop_assert_eq!(read.stored, &stored[..]);
+            prop_assert!(Record::parse(&bytes[..bytes.len() - 1]).is_err() || bytes.len() == header.header_bytes());
+        }
+
+        #[test]
+        fn nothing_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = Record::parse(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_small_item_pays_thirteen_bytes() {
+        assert_eq!(Header::value(1, 16, 20).header_bytes(), 13);
+    }
+
+    #[test]
+    fn lengths_over_the_limits_are_refused() {
+        let mut header = Header::value(1, 1, VALUE_BYTES_MAX);
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        header.encode(&mut bytes);
+        assert!(Header::parse(&bytes).is_ok());
+        header.stored_bytes += 1;
+        header.encode(&mut bytes);
+        assert_eq!(Header::parse(&bytes), Err(RecordError::Malformed));
+    }
+}
