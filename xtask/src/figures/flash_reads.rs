@@ -1,0 +1,75 @@
+//! How many flash reads a GET takes that is answered from flash: random existing keys, 1 KiB values.
+
+use super::{Bench, hold, row};
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::load::{in_parallel, quiesce, stats, store_all};
+use crate::random::{Random, key16, mix};
+
+const CONNECTIONS: u64 = 16;
+const KEYS_IN_ONE_GET: u64 = 64;
+const VALUE_BYTES: usize = 1024;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let items = arguments.number("items", 1_000_000)?;
+    let gets = arguments.number("gets", 1_000_000)?;
+    let bench = Bench::start("flash-reads", arguments, &["--capacity", "8GiB", "--memory", "256MiB"])?;
+    let address = bench.server().address();
+    store_all(address, CONNECTIONS, items, |index, value| {
+        fill_value(index, value);
+        key16(index)
+    })?;
+    quiesce(address)?;
+
+    let before = stats(address)?;
+    in_parallel(address, CONNECTIONS, |connection_index, connection| {
+        let mut random = Random::new(mix(connection_index));
+        let mut left = gets / CONNECTIONS + u64::from(connection_index < gets % CONNECTIONS);
+        let mut expected = Vec::new();
+        while left > 0 {
+            let batch = left.min(KEYS_IN_ONE_GET);
+            let indexes: Vec<u64> = (0..batch).map(|_| random.below(items)).collect();
+            let keys: Vec<[u8; 16]> = indexes.iter().map(|index| key16(*index)).collect();
+            connection.queue_get(keys.iter().map(|key| key.as_slice()));
+            connection.flush()?;
+            // Values come in the order asked for, and every key exists.
+            let mut answered = 0;
+            let mut wrong = 0;
+            connection.read_values(|value| {
+                if let Some(index) = indexes.get(answered) {
+                    fill_value(*index, &mut expected);
+                    wrong += usize::from(value.key != key16(*index) || value.bytes != expected);
+                }
+                answered += 1;
+            })?;
+            if wrong > 0 || answered != indexes.len() {
+                return Err(format!("of {batch} keys {answered} were answered, {wrong} wrongly").into());
+            }
+            left -= batch;
+        }
+        Ok(())
+    })?;
+    let after = stats(address)?;
+
+    let from_flash = after.since(&before, "get_from_flash")?;
+    let reads = after.since(&before, "get_flash_reads")?;
+    let read_bytes = after.since(&before, "flash_to_local_bytes")?;
+    let reply_bytes = after.since(&before, "local_to_host_bytes")?;
+    let reads_each = reads as f64 / from_flash.max(1) as f64;
+    let bytes_each = read_bytes as f64 / reads.max(1) as f64;
+    row("GETs of existing keys", gets.to_string(), "");
+    row("of them answered from flash", from_flash.to_string(), "");
+    row("flash reads for each of these", format!("{reads_each:.4}"), "at most 1.01");
+    row("bytes of one flash read, mean", format!("{bytes_each:.0}"), "each at most 8192");
+    row("bytes drive to host for one GET", format!("{:.0}", reply_bytes as f64 / gets.max(1) as f64), "");
+    bench.end()?;
+    hold(from_flash * 2 > gets, "most GETs are answered from flash")?;
+    hold(reads_each <= 1.01, "at most 1.01 flash reads for a GET answered from flash")?;
+    hold(bytes_each <= 8192.0, "at most 8 KiB in one flash read")
+}
+
+/// Incompressible, so that 1 KiB stays 1 KiB.
+fn fill_value(index: u64, value: &mut Vec<u8>) {
+    value.resize(VALUE_BYTES, 0);
+    Random::new(mix(index ^ 0x5eed)).fill(value);
+}

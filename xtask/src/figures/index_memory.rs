@@ -1,0 +1,69 @@
+//! Bytes of DRAM the index takes for an entry: what the process grew by, beside what `stats` says.
+//!
+//! The process is measured empty with its pools touched (a small set of keys overwritten until every buffer has been in
+//! use), and again after the load has come to rest; the growth is divided by the entries that came.
+
+use super::{Bench, hold, mebibytes, row};
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::load::{quiesce, stats, store_all};
+use crate::process_memory;
+use crate::random::{Random, key16, mix};
+
+const CONNECTIONS: u64 = 16;
+const VALUE_BYTES: usize = 100;
+/// What the pools are touched with: few keys, so that they leave next to no index behind.
+const TOUCH_KEYS: u64 = 1000;
+const TOUCH_WRITES: u64 = 2_000_000;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let counts = match arguments.number("items", 0)? {
+        0 => vec![1_000_000, 5_000_000],
+        items => vec![items],
+    };
+    for count in counts {
+        measure(arguments, count)?;
+    }
+    Ok(())
+}
+
+fn measure(arguments: &Arguments, count: u64) -> Result<(), Failure> {
+    let bench = Bench::start("index-memory", arguments, &["--capacity", "4GiB", "--memory", "256MiB"])?;
+    let (address, process) = (bench.server().address(), bench.server().process());
+    store_all(address, CONNECTIONS, TOUCH_WRITES, |index, value| {
+        fill_value(index, value);
+        key16(u64::MAX - index % TOUCH_KEYS)
+    })?;
+    quiesce(address)?;
+    let empty = process_memory::read(process)?.resident_bytes;
+    let before = stats(address)?;
+
+    store_all(address, CONNECTIONS, count, |index, value| {
+        fill_value(index, value);
+        key16(index)
+    })?;
+    quiesce(address)?;
+    let loaded = process_memory::read(process)?.resident_bytes;
+    let after = stats(address)?;
+
+    let entries = after.since(&before, "index_entries")?;
+    let grown = loaded.saturating_sub(empty);
+    let resident_each = grown as f64 / entries.max(1) as f64;
+    let stated_each = after.since(&before, "index_bytes")? as f64 / entries.max(1) as f64;
+    let apart = (resident_each - stated_each).abs() / stated_each.max(f64::MIN_POSITIVE);
+    row("entries", entries.to_string(), "");
+    row("resident, empty with its pools touched", mebibytes(empty), "");
+    row("resident, loaded and at rest", mebibytes(loaded), "");
+    row("DRAM for an entry, as resident memory grew", format!("{resident_each:.2} B"), "at most 4 B");
+    row("DRAM for an entry, as stats says", format!("{stated_each:.2} B"), "at most 4 B");
+    row("the two apart by", format!("{:.1} %", apart * 100.0), "at most 15 %");
+    bench.end()?;
+    hold(entries >= count - count / 100, "the entries loaded are in the index")?;
+    hold(resident_each <= 4.0 && stated_each <= 4.0, "at most 4 bytes of DRAM for an entry")?;
+    hold(apart <= 0.15, "resident growth and index_bytes within 15 % of each other")
+}
+
+fn fill_value(index: u64, value: &mut Vec<u8>) {
+    value.resize(VALUE_BYTES, 0);
+    Random::new(mix(index)).fill(value);
+}

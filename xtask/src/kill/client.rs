@@ -1,0 +1,205 @@
+//! One client under the kill: owns its keys, writes them in pipelined batches, checks every answer against the model,
+//! and after a restart checks that nothing acknowledged is lost.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::model::{Content, Found, KeyModel, fill_value, parse_value};
+use crate::Failure;
+use crate::client::{Connection, Line};
+use crate::random::{Random, mix};
+
+const KEYS: usize = 400;
+/// The first keys are counters, under increments; the rest hold values.
+const COUNTERS: usize = 20;
+const BATCH_MAX: u64 = 32;
+
+/// What all threads of a run share.
+pub struct Shared {
+    pub address: SocketAddr,
+    /// The server is about to be killed: from here on a broken connection is what one expects.
+    pub killing: AtomicBool,
+    pub acknowledged: AtomicU64,
+    /// For each client and key, the highest write that a reader was shown.
+    pub seen: Vec<Vec<AtomicU64>>,
+}
+
+impl Shared {
+    pub fn new(address: SocketAddr, clients: usize) -> Shared {
+        let seen = (0..clients).map(|_| (0..KEYS).map(|_| AtomicU64::new(0)).collect()).collect();
+        Shared { address, killing: AtomicBool::new(false), acknowledged: AtomicU64::new(0), seen }
+    }
+
+    /// A broken connection ends a thread; before the kill it is the server's fault.
+    fn ended(&self, error: io::Error) -> Result<(), Failure> {
+        let broken =
+            !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::InvalidData);
+        if broken && self.killing.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        // Bytes that are no reply are the server's fault even when it is dying, but for a line cut short by its end.
+        if error.kind() == io::ErrorKind::InvalidData && self.killing.load(Ordering::SeqCst) {
+            let text = error.to_string();
+            return if text.contains("broke off") { Ok(()) } else { Err(text.into()) };
+        }
+        Err(format!("a connection failed while the server ran: {error}").into())
+    }
+}
+
+pub struct Client {
+    index: usize,
+    random: Random,
+    keys: Vec<KeyModel>,
+    value: Vec<u8>,
+}
+
+fn name(client: usize, key: usize) -> Vec<u8> {
+    format!("client{client}-key{key}").into_bytes()
+}
+
+impl Client {
+    pub fn new(index: usize, seed: u64) -> Client {
+        let keys = (0..KEYS).map(|_| KeyModel::new()).collect();
+        Client { index, random: Random::new(mix(seed ^ mix(index as u64))), keys, value: Vec::new() }
+    }
+
+    pub fn in_doubt(&self) -> usize {
+        self.keys.iter().map(KeyModel::in_doubt).sum()
+    }
+
+    /// Writes and reads until the connection breaks.
+    pub fn load(&mut self, shared: &Shared) -> Result<(), Failure> {
+        let mut connection = match Connection::open(shared.address) {
+            Ok(connection) => connection,
+            Err(error) => return shared.ended(error),
+        };
+        loop {
+            let done = if self.random.one_in(6) {
+                self.read_batch(&mut connection, shared)
+            } else {
+                self.write_batch(&mut connection, shared)
+            };
+            match done {
+                Ok(Ok(())) => {}
+                Ok(Err(wrong)) => return Err(wrong),
+                Err(error) => return shared.ended(error),
+            }
+        }
+    }
+
+    /// The outer error is the connection's, the inner one the server's.
+    fn write_batch(&mut self, connection: &mut Connection, shared: &Shared) -> io::Result<Result<(), Failure>> {
+        let mut expected = Vec::new();
+        for _ in 0..=self.random.below(BATCH_MAX) {
+            let key = self.random.below(KEYS as u64) as usize;
+            expected.push((key, self.queue_write(connection, key)));
+        }
+        connection.flush()?;
+        for (key, reply) in expected {
+            let line = connection.read_line()?;
+            if line != reply {
+                let key = String::from_utf8_lossy(&name(self.index, key)).into_owned();
+                return Ok(Err(format!("a write to {key} was answered {line:?}, expected {reply:?}").into()));
+            }
+            self.keys[key].acknowledge();
+            shared.acknowledged.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Queues one write and says how it must be answered.
+    fn queue_write(&mut self, connection: &mut Connection, key: usize) -> Line {
+        let name = name(self.index, key);
+        let model = &mut self.keys[key];
+        let found = model.latest().content;
+        if key < COUNTERS {
+            return match found {
+                Content::Number(number) => {
+                    let next = number + 1 + self.random.below(3);
+                    model.issue(Content::Number(next));
+                    connection.queue_increment(&name, next - number);
+                    Line::Number(next)
+                }
+                _ => {
+                    model.issue(Content::Number(1000));
+                    connection.queue_set(&name, 0, b"1000");
+                    Line::Stored
+                }
+            };
+        }
+        if self.random.one_in(5) {
+            model.issue(Content::Missing);
+            connection.queue_delete(&name);
+            return if found == Content::Missing { Line::NotFound } else { Line::Deleted };
+        }
+        let state = model.issue(Content::Value);
+        fill_value(&name, state.sequence, &mut self.value);
+        connection.queue_set(&name, state.sequence as u32, &self.value);
+        Line::Stored
+    }
+
+    /// Reads keys of its own, which must hold exactly what it wrote last, and keys of another client, where it records
+    /// which write it was shown.
+    fn read_batch(&mut self, connection: &mut Connection, shared: &Shared) -> io::Result<Result<(), Failure>> {
+        let owner = match self.random.one_in(2) {
+            true => self.index,
+            false => self.random.below(shared.seen.len() as u64) as usize,
+        };
+        let mut keys: Vec<usize> = (0..8).map(|_| self.random.below(KEYS as u64) as usize).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let found = match get(connection, owner, &keys)? {
+            Ok(found) => found,
+            Err(wrong) => return Ok(Err(wrong.into())),
+        };
+        for (key, found) in keys.into_iter().zip(found) {
+            if owner == self.index {
+                // Nothing of its own is in doubt here, so settling checks that the key holds its last write.
+                if let Err(wrong) = self.keys[key].settle(0, found) {
+                    return Ok(Err(format!("client{owner}-key{key} {wrong}").into()));
+                }
+            } else if let Found::Value { sequence } = found {
+                shared.seen[owner][key].fetch_max(sequence, Ordering::SeqCst);
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// After a restart: every key holds its last acknowledged write or a later one.
+    pub fn verify(&mut self, shared: &Shared) -> Result<(), Failure> {
+        let mut connection = Connection::open(shared.address)?;
+        let keys: Vec<usize> = (0..KEYS).collect();
+        for chunk in keys.chunks(50) {
+            let found = get(&mut connection, self.index, chunk)??;
+            for (key, found) in chunk.iter().zip(found) {
+                let seen = shared.seen[self.index][*key].load(Ordering::SeqCst);
+                self.keys[*key]
+                    .settle(seen, found)
+                    .map_err(|wrong| format!("client{}-key{key} {wrong}", self.index))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One get of several keys of one client, in order.
+fn get(connection: &mut Connection, client: usize, keys: &[usize]) -> io::Result<Result<Vec<Found>, String>> {
+    let names: Vec<Vec<u8>> = keys.iter().map(|key| name(client, *key)).collect();
+    connection.queue_get(names.iter().map(Vec::as_slice));
+    connection.flush()?;
+    let mut found = vec![Found::Missing; keys.len()];
+    let mut wrong = None;
+    let mut again = Vec::new();
+    connection.read_values(|value| {
+        let Some(position) = names.iter().position(|name| name == value.key) else {
+            wrong = Some(format!("a get answered {}, which it was not asked for", String::from_utf8_lossy(value.key)));
+            return;
+        };
+        match parse_value(value.key, value.flags, value.bytes, &mut again) {
+            Ok(state) => found[position] = state,
+            Err(error) => wrong = Some(format!("{} {error}", String::from_utf8_lossy(value.key))),
+        }
+    })?;
+    Ok(wrong.map_or(Ok(found), Err))
+}

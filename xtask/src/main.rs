@@ -1,0 +1,69 @@
+//! `cargo x COMMAND`: what make and CI call. Everything here drives the built binaries from outside, over loopback, as
+//! a user would; nothing here is linked into the store.
+
+// A driver of real processes measures real time and waits for it; the bans of clippy.toml are for what the simulator
+// must own.
+#![allow(clippy::disallowed_methods)]
+
+mod arguments;
+mod client;
+mod figures;
+mod kill;
+mod load;
+mod memccapable;
+mod process_memory;
+mod python;
+mod random;
+mod server;
+mod workspace;
+
+use std::process::ExitCode;
+
+use arguments::Arguments;
+
+const USAGE: &str = "\
+cargo x COMMAND [--option value]...
+
+Tests (each builds what it needs, starts its own server on a free loopback port and stops it):
+  test-clients      pymemcache, python-binary-memcached and pylibmc against the server
+  test-memccapable  memccapable of libmemcached-tools: 54 of 54
+  test-kill         kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
+Figures (release build; see docs/BENCHMARKS.md):
+  figures NAME      flash-reads | index-memory | memory-peak | overwrites | all
+
+Every command takes --server PATH to drive another binary: a tapetum, or memcached for the tests it can pass.";
+
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[String]) -> Result<(), Failure> {
+    let Some((command, rest)) = words.split_first() else {
+        return Err(USAGE.into());
+    };
+    match command.as_str() {
+        "test-clients" => python::run(&Arguments::parse(rest)?),
+        "test-memccapable" => memccapable::run(&Arguments::parse(rest)?),
+        "test-kill" => kill::run(&Arguments::parse(rest)?),
+        "figures" => {
+            let Some((name, rest)) = rest.split_first() else {
+                return Err(format!("figures needs a name\n\n{USAGE}").into());
+            };
+            figures::run(name, &Arguments::parse(rest)?)
+        }
+        "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        other => Err(format!("there is no command {other}\n\n{USAGE}").into()),
+    }
+}

@@ -1,0 +1,36 @@
+//! memccapable, of Debian's libmemcached-tools: a conformance test of both protocols that nobody here wrote.
+
+use std::process::Command;
+
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::server::ServerOptions;
+use crate::workspace::{self, Profile};
+
+/// Text and binary together, in libmemcached 1.1.
+const TESTS: usize = 54;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let binary = arguments.server();
+    arguments.finish()?;
+    let binary = match binary {
+        Some(binary) => binary,
+        None => workspace::build_server(Profile::Test)?,
+    };
+    let scratch = workspace::scratch("memccapable")?;
+    let server = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "1GiB"])?.start()?;
+    let address = server.address();
+    let output = Command::new("memccapable")
+        .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "-t", "10"])
+        .output()
+        .map_err(|error| format!("memccapable cannot be run (apt-get install libmemcached-tools): {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let passed = text.lines().filter(|line| line.trim_end().ends_with("[pass]")).count();
+    println!("memccapable: {passed} of {TESTS} passed");
+    if passed != TESTS || !output.status.success() {
+        return Err(format!("memccapable is not content:\n{text}").into());
+    }
+    server.terminate()?;
+    std::fs::remove_dir_all(scratch)?;
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! The tests of tests/clients: real Python clients in a virtual environment of the target folder. They start the
+//! server themselves, since some restart it.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace::{self, Profile};
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let binary = arguments.server();
+    let only = arguments.text("only").map(str::to_owned);
+    arguments.finish()?;
+    let binary = match binary {
+        Some(binary) => binary,
+        None => workspace::build_server(Profile::Test)?,
+    };
+    let scratch = workspace::scratch("clients")?;
+    let mut python = Command::new(environment()?.join("bin/python"));
+    python.current_dir(workspace::root().join("tests/clients")).args(["-m", "unittest"]);
+    match only {
+        Some(name) => python.arg(name),
+        None => python.arg("discover"),
+    };
+    python.env("TAPETUM_SERVER", binary).env("TAPETUM_SCRATCH", &scratch).env("PYTHONDONTWRITEBYTECODE", "1");
+    if !python.status()?.success() {
+        return Err("a real client is not content; its message is above".into());
+    }
+    std::fs::remove_dir_all(scratch)?;
+    Ok(())
+}
+
+/// The virtual environment, made or brought up to the pinned requirements where it is not yet.
+fn environment() -> Result<PathBuf, Failure> {
+    let folder = workspace::target().join("venv");
+    let requirements = workspace::root().join("tests/clients/requirements.txt");
+    let installed = folder.join("requirements.txt");
+    let wanted = std::fs::read(&requirements)?;
+    if std::fs::read(&installed).is_ok_and(|have| have == wanted) {
+        return Ok(folder);
+    }
+    let made = Command::new("python3").args(["-m", "venv"]).arg(&folder).status()?;
+    if !made.success() {
+        return Err("python3 cannot make a virtual environment (apt-get install python3-venv)".into());
+    }
+    let pip = Command::new(folder.join("bin/python"))
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"])
+        .arg(&requirements)
+        .status()?;
+    if !pip.success() {
+        return Err("pip could not install tests/clients/requirements.txt; its message is above".into());
+    }
+    std::fs::write(installed, wanted)?;
+    Ok(folder)
+}

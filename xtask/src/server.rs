@@ -1,0 +1,168 @@
+//! A server process of our own: started on a free loopback port over a data directory, stopped by signal, killed when
+//! dropped. Its output goes to a file beside the data directory.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+
+/// How a server is started; the same options start it again on the same data and the same port.
+#[derive(Clone)]
+pub struct ServerOptions {
+    pub binary: PathBuf,
+    pub data: PathBuf,
+    pub address: SocketAddr,
+    /// Passed on to `tapetum serve` as they are.
+    pub options: Vec<String>,
+}
+
+impl ServerOptions {
+    pub fn new(binary: &Path, data: &Path, options: &[&str]) -> Result<ServerOptions, Failure> {
+        Ok(ServerOptions {
+            binary: binary.to_owned(),
+            data: data.to_owned(),
+            address: free_address()?,
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+        })
+    }
+
+    fn log(&self) -> PathBuf {
+        self.data.with_extension("log")
+    }
+
+    /// The reference takes its own options and keeps nothing.
+    fn is_memcached(&self) -> bool {
+        self.binary.file_name().is_some_and(|name| name == "memcached")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        if self.is_memcached() {
+            let (host, port) = (self.address.ip().to_string(), self.address.port().to_string());
+            command.args(["-u", "root", "-l", &host, "-p", &port, "-m", "4096", "-I", "32m"]);
+        } else {
+            command.arg("serve").arg("--data").arg(&self.data);
+            command.args(["--memcached", &self.address.to_string()]).args(&self.options);
+        }
+        command
+    }
+
+    /// Starts the process and comes back at once: it may still be recovering.
+    pub fn spawn(&self) -> Result<Server, Failure> {
+        let log = File::options().create(true).append(true).open(self.log())?;
+        let child = self
+            .command()
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .map_err(|error| format!("{} cannot be started: {error}", self.binary.display()))?;
+        Ok(Server { child, options: self.clone() })
+    }
+
+    pub fn start(&self) -> Result<Server, Failure> {
+        let mut server = self.spawn()?;
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+}
+
+pub struct Server {
+    child: Child,
+    options: ServerOptions,
+}
+
+impl Server {
+    pub fn address(&self) -> SocketAddr {
+        self.options.address
+    }
+
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Until it answers `version`: recovery may take a while.
+    pub fn wait_until_ready(&mut self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(120) {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(format!("the server ended while starting, {status}\n{}", self.log_tail()).into());
+            }
+            if answers(self.address()) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(format!("the server did not answer within 120 s\n{}", self.log_tail()).into())
+    }
+
+    /// SIGTERM, and its end: how a user stops it.
+    pub fn terminate(mut self) -> Result<(), Failure> {
+        // SAFETY: kill takes two integers. The process is our child and not yet waited for, so its id is still its own.
+        let sent = unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        assert_eq!(sent, 0, "our own child takes signals");
+        let status = self.wait(Duration::from_secs(60))?;
+        if !status.success() && !self.options.is_memcached() {
+            return Err(format!("the server ended with {status} on SIGTERM\n{}", self.log_tail()).into());
+        }
+        Ok(())
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) -> Result<(), Failure> {
+        if let Some(status) = self.child.try_wait()? {
+            return Err(format!("the server had ended by itself, {status}\n{}", self.log_tail()).into());
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    pub fn log_tail(&self) -> String {
+        let text = std::fs::read(self.options.log()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(15)..].join("\n");
+        format!("the end of {}:\n{tail}", self.options.log().display())
+    }
+
+    fn wait(&mut self, limit: Duration) -> Result<ExitStatus, Failure> {
+        let begun = Instant::now();
+        while begun.elapsed() < limit {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(format!("the server did not stop within {limit:?}\n{}", self.log_tail()).into())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Ended already is as good: the errors say only that.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn answers(address: SocketAddr) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(b"version\r\n")?;
+        let mut reply = [0; 8];
+        stream.read_exact(&mut reply)?;
+        Ok(&reply == b"VERSION ")
+    };
+    ask().unwrap_or(false)
+}
+
+/// Free now; a server that finds it taken says so and the run fails.
+pub fn free_address() -> Result<SocketAddr, Failure> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}

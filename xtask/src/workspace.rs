@@ -1,0 +1,53 @@
+//! Where things are: the checkout, the one target folder, the binaries in it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Failure;
+
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+}
+
+pub fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => root().join(folder),
+        None => root().join("target"),
+    }
+}
+
+/// An empty folder of this run, on the disk of the target folder (data directories must not lie in a memory file
+/// system, or the figures would measure that).
+pub fn scratch(name: &str) -> Result<PathBuf, Failure> {
+    let folder = target().join("scratch").join(format!("{name}-{}", std::process::id()));
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Optimised, asserts on: what tests run.
+    Test,
+    /// What users run, and what figures measure.
+    Release,
+}
+
+/// Builds `tapetum` and says where it is.
+pub fn build_server(profile: Profile) -> Result<PathBuf, Failure> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root()).args(["build", "--quiet", "--locked", "--package", "tapetum-server"]);
+    let folder = match profile {
+        Profile::Test => "debug",
+        Profile::Release => {
+            cargo.arg("--release");
+            "release"
+        }
+    };
+    if !cargo.status()?.success() {
+        return Err("tapetum does not build; cargo's message is above".into());
+    }
+    Ok(target().join(folder).join("tapetum"))
+}
