@@ -1,8 +1,10 @@
 //! Pure functions over bytes that a drive can run: no I/O, no clock, no threads, no allocation in the hot ones.
 
+pub mod bits;
 pub mod checksum;
 pub mod codec;
 pub mod data_page;
+pub mod delta_bucket;
 pub mod hash;
 pub mod key_table;
 pub mod record;
