@@ -1,0 +1,50 @@
+//! What can go wrong, each with what to do about it.
+
+use std::fmt;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    KeyTooLong { limit_bytes: usize },
+    KeyEmpty,
+    ValueTooLarge { limit_bytes: usize },
+    /// Flash has no room for another key.
+    FullFlash,
+    /// The index has no room for another key within the memory budget.
+    FullIndex,
+    /// A write to flash failed: nothing is acknowledged any more.
+    Poisoned(String),
+    /// Bytes on flash are not what was written.
+    Corrupt(String),
+    /// The drive answered with an error.
+    Io(String),
+    /// This is not a store, or one that this version cannot read.
+    Unusable(String),
+    /// The options do not fit together.
+    Options(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::KeyTooLong { limit_bytes } => write!(f, "the key is longer than {limit_bytes} bytes: use a shorter one"),
+            Error::KeyEmpty => write!(f, "the key is empty: give at least one byte"),
+            Error::ValueTooLarge { limit_bytes } => {
+                write!(f, "the value is larger than {limit_bytes} bytes: split it, or create the store with larger segments")
+            }
+            Error::FullFlash => write!(f, "flash is full: delete keys, or give the store a larger --capacity"),
+            Error::FullIndex => write!(f, "the index is full: give the store a larger --memory"),
+            Error::Poisoned(why) => {
+                write!(f, "a write to flash failed ({why}): nothing is acknowledged any more; check the drive, then reopen")
+            }
+            Error::Corrupt(place) => {
+                write!(f, "the bytes on flash are damaged: {place}; run `tapetum check`, and restore what it names")
+            }
+            Error::Io(why) => write!(f, "the drive failed: {why}; check the drive and the kernel's log"),
+            Error::Unusable(why) => write!(f, "{why}"),
+            Error::Options(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

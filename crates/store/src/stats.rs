@@ -1,0 +1,26 @@
+//! The figures of a store at one moment. Plain data.
+
+/// Counters run from when the store was opened; the rest are levels now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Keys that the index holds.
+    pub index_entries: u64,
+    /// DRAM of the index, all of its tables together.
+    pub index_bytes: u64,
+    pub memory_limit_bytes: u64,
+    pub memory_used_bytes: u64,
+    pub flash_limit_bytes: u64,
+    pub flash_used_bytes: u64,
+    /// Keys and values that callers wrote.
+    pub user_write_bytes: u64,
+    /// Everything written to flash: log, segments, manifest.
+    pub flash_write_bytes: u64,
+    /// The commit log's part of `flash_write_bytes`.
+    pub log_write_bytes: u64,
+    /// Gets answered from flash rather than from a write buffer.
+    pub get_from_flash: u64,
+    /// Read commands that those gets issued.
+    pub get_flash_reads: u64,
+    pub flash_to_local_bytes: u64,
+    pub local_to_host_bytes: u64,
+}
