@@ -1,0 +1,482 @@
+//! Commands and completions: what crosses a queue pair.
+//!
+//! Plain data: ids, offsets, lengths; never a pointer or a closure. Both have a fixed little-endian form, so a queue
+//! pair can run over shared memory or a byte stream. Decoding is strict: every byte that an operation does not use
+//! must be zero, so `encode(decode(bytes)) == bytes` and unused fields stay free for later versions.
+
+use std::fmt;
+
+/// What a drive is asked to do. `tag` is the caller's; its completion carries it back, and two commands in flight may
+/// share one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command {
+    pub tag: u64,
+    pub operation: Operation,
+}
+
+/// A range of local memory, in bytes from its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocalRange {
+    pub offset: u64,
+    pub length: u32,
+}
+
+impl LocalRange {
+    /// The range of no bytes: a program's absent parameters, input or output.
+    pub const EMPTY: LocalRange = LocalRange { offset: 0, length: 0 };
+}
+
+/// The place of a program in the list that the drive was built with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProgramId(pub u16);
+
+/// `flash` and `local` are byte offsets, `length` is in bytes. Flash offsets, local offsets and lengths of `Read` and
+/// `Write` are multiples of the drive's sector, and no length is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Flash to local memory.
+    Read { flash: u64, local: u64, length: u32 },
+    /// Local memory to flash. With `fua` (force unit access) it completes only when its bytes are durable; without,
+    /// they are durable after a `Flush` that was submitted after this write completed.
+    Write { flash: u64, local: u64, length: u32, fua: bool },
+    /// Makes durable every write that *completed* before this was submitted, on whatever queue pair of the drive.
+    Flush,
+    /// The bytes are no longer needed; what a later read of them returns is undefined.
+    Discard { flash: u64, length: u64 },
+    /// Runs a program over local memory. `output` must not overlap the other two.
+    Execute { program: ProgramId, parameters: LocalRange, input: LocalRange, output: LocalRange },
+    /// A list of stages for the drive's scheduler. Not built yet: answered [`Status::Unsupported`].
+    Pipeline { stages: LocalRange },
+}
+
+/// An operation without its operands. The first four have NVMe's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Opcode {
+    Flush = 0x00,
+    Write = 0x01,
+    Read = 0x02,
+    Discard = 0x09,
+    Execute = 0x80,
+    Pipeline = 0x81,
+}
+
+impl Opcode {
+    /// How many opcodes there are.
+    pub const COUNT: usize = Self::ALL.len();
+    pub const ALL: [Opcode; 6] =
+        [Opcode::Read, Opcode::Write, Opcode::Flush, Opcode::Discard, Opcode::Execute, Opcode::Pipeline];
+
+    /// Its place in [`Opcode::ALL`].
+    pub fn index(self) -> usize {
+        match self {
+            Opcode::Read => 0,
+            Opcode::Write => 1,
+            Opcode::Flush => 2,
+            Opcode::Discard => 3,
+            Opcode::Execute => 4,
+            Opcode::Pipeline => 5,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Opcode::Read => "read",
+            Opcode::Write => "write",
+            Opcode::Flush => "flush",
+            Opcode::Discard => "discard",
+            Opcode::Execute => "execute",
+            Opcode::Pipeline => "pipeline",
+        }
+    }
+}
+
+impl Operation {
+    pub fn opcode(&self) -> Opcode {
+        match self {
+            Operation::Read { .. } => Opcode::Read,
+            Operation::Write { .. } => Opcode::Write,
+            Operation::Flush => Opcode::Flush,
+            Operation::Discard { .. } => Opcode::Discard,
+            Operation::Execute { .. } => Opcode::Execute,
+            Operation::Pipeline { .. } => Opcode::Pipeline,
+        }
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Success,
+    /// The flash refused or lost it; [`Completion::errno`] says why. What a failed write left behind is undefined.
+    Failed,
+    /// The drive has no such operation or program.
+    Unsupported,
+    /// A range outside flash or local memory, a length of zero, or a misaligned offset. Nothing was done.
+    InvalidField,
+    /// What a program said other than success; never zero.
+    Program(u16),
+}
+
+/// The end of a command. `errno` is zero unless `status` is [`Status::Failed`]; `result` is the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    pub tag: u64,
+    pub status: Status,
+    pub errno: i32,
+    pub result: [u64; 2],
+}
+
+impl Completion {
+    /// A completion with neither an errno nor a result.
+    pub fn new(tag: u64, status: Status) -> Completion {
+        Completion { tag, status, errno: 0, result: [0; 2] }
+    }
+
+    pub fn success(tag: u64) -> Completion {
+        Completion::new(tag, Status::Success)
+    }
+
+    pub fn failed(tag: u64, errno: i32) -> Completion {
+        Completion { tag, status: Status::Failed, errno, result: [0; 2] }
+    }
+
+    pub fn is_success(&self) -> bool {
+        self.status == Status::Success
+    }
+}
+
+/// Why bytes are not a command or a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    UnknownOpcode(u8),
+    UnknownStatus(u16),
+    /// The byte at this offset belongs to no field of the operation, and is not zero.
+    NotZero {
+        offset: usize,
+    },
+    /// A program's status of zero would be success, which has a code of its own.
+    ProgramStatusZero,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DecodeError::UnknownOpcode(opcode) => write!(
+                f,
+                "opcode {opcode:#04x} is unknown: the two ends of the queue pair differ in version; run the same one on both"
+            ),
+            DecodeError::UnknownStatus(status) => write!(
+                f,
+                "status {status} is unknown: the two ends of the queue pair differ in version; run the same one on both"
+            ),
+            DecodeError::NotZero { offset } => write!(
+                f,
+                "byte {offset} is reserved and not zero: the sender is newer than this end, or the stream is damaged"
+            ),
+            DecodeError::ProgramStatusZero => {
+                write!(f, "a program status of zero: the sender must send success as success")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+// A command, little endian:
+//
+//   0        8        9       10        12         16         20         24         32         40         48      64
+//   | tag u64 | opcode | flags | program | length 0 | length 1 | length 2 | offset 0 | offset 1 | offset 2 | zero |
+//   |         | u8     | u8    | u16     | u32      | u32      | u32      | u64      | u64      | u64      |      |
+//
+//   operation   length 0     length 1   length 2   offset 0     offset 1   offset 2
+//   Read        length       -          -          flash        local      -
+//   Write       length       -          -          flash        local      -          flags bit 0: force unit access
+//   Flush       -            -          -          -            -          -
+//   Discard     -            -          -          flash        length     -
+//   Execute     parameters   input      output     parameters   input      output     program
+//   Pipeline    stages       -          -          stages       -          -
+const TAG: usize = 0;
+const OPCODE: usize = 8;
+const FLAGS: usize = 9;
+const PROGRAM: usize = 10;
+const LENGTHS: [usize; 3] = [12, 16, 20];
+const OFFSETS: [usize; 3] = [24, 32, 40];
+const COMMAND_END: usize = 48;
+const _: () = assert!(LENGTHS[2] + 4 == OFFSETS[0] && OFFSETS[2] + 8 == COMMAND_END);
+const _: () = assert!(COMMAND_END <= Command::ENCODED_BYTES);
+
+const FLAG_FUA: u8 = 1;
+
+// A completion, little endian:
+//
+//   0        8             10             12      16         24         32     48
+//   | tag u64 | status u16 | program u16 | errno | result 0 | result 1 | zero |
+//   |         |            | status      | i32   | u64      | u64      |      |
+const STATUS: usize = 8;
+const PROGRAM_STATUS: usize = 10;
+const ERRNO: usize = 12;
+const RESULTS: [usize; 2] = [16, 24];
+const COMPLETION_END: usize = 32;
+const _: () = assert!(ERRNO + 4 == RESULTS[0] && RESULTS[1] + 8 == COMPLETION_END);
+const _: () = assert!(COMPLETION_END <= Completion::ENCODED_BYTES);
+
+const STATUS_SUCCESS: u16 = 0;
+const STATUS_FAILED: u16 = 1;
+const STATUS_UNSUPPORTED: u16 = 2;
+const STATUS_INVALID_FIELD: u16 = 3;
+const STATUS_PROGRAM: u16 = 4;
+
+/// The fields of a command before an opcode gives them a meaning.
+#[derive(Default)]
+struct Fields {
+    flags: u8,
+    program: u16,
+    lengths: [u32; 3],
+    offsets: [u64; 3],
+}
+
+impl Command {
+    /// Bytes of an encoded command: a cache line.
+    pub const ENCODED_BYTES: usize = 64;
+
+    pub fn encode(&self) -> [u8; Self::ENCODED_BYTES] {
+        let mut fields = Fields::default();
+        match self.operation {
+            Operation::Read { flash, local, length } => {
+                fields.lengths[0] = length;
+                fields.offsets = [flash, local, 0];
+            }
+            Operation::Write { flash, local, length, fua } => {
+                fields.flags = if fua { FLAG_FUA } else { 0 };
+                fields.lengths[0] = length;
+                fields.offsets = [flash, local, 0];
+            }
+            Operation::Flush => {}
+            Operation::Discard { flash, length } => fields.offsets = [flash, length, 0],
+            Operation::Execute { program, parameters, input, output } => {
+                fields.program = program.0;
+                fields.lengths = [parameters.length, input.length, output.length];
+                fields.offsets = [parameters.offset, input.offset, output.offset];
+            }
+            Operation::Pipeline { stages } => {
+                fields.lengths[0] = stages.length;
+                fields.offsets[0] = stages.offset;
+            }
+        }
+        let mut bytes = [0; Self::ENCODED_BYTES];
+        put(&mut bytes, TAG, self.tag.to_le_bytes());
+        bytes[OPCODE] = self.operation.opcode() as u8;
+        bytes[FLAGS] = fields.flags;
+        put(&mut bytes, PROGRAM, fields.program.to_le_bytes());
+        for place in 0..3 {
+            put(&mut bytes, LENGTHS[place], fields.lengths[place].to_le_bytes());
+            put(&mut bytes, OFFSETS[place], fields.offsets[place].to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Checks the form only: whether ranges lie inside the drive is the queue pair's to say.
+    pub fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> Result<Command, DecodeError> {
+        let length = |place: usize| u32::from_le_bytes(get(bytes, LENGTHS[place]));
+        let offset = |place: usize| u64::from_le_bytes(get(bytes, OFFSETS[place]));
+        let range = |place: usize| LocalRange { offset: offset(place), length: length(place) };
+        let operation = match bytes[OPCODE] {
+            code if code == Opcode::Read as u8 => {
+                Operation::Read { flash: offset(0), local: offset(1), length: length(0) }
+            }
+            code if code == Opcode::Write as u8 => Operation::Write {
+                flash: offset(0),
+                local: offset(1),
+                length: length(0),
+                fua: bytes[FLAGS] & FLAG_FUA != 0,
+            },
+            code if code == Opcode::Flush as u8 => Operation::Flush,
+            code if code == Opcode::Discard as u8 => Operation::Discard { flash: offset(0), length: offset(1) },
+            code if code == Opcode::Execute as u8 => Operation::Execute {
+                program: ProgramId(u16::from_le_bytes(get(bytes, PROGRAM))),
+                parameters: range(0),
+                input: range(1),
+                output: range(2),
+            },
+            code if code == Opcode::Pipeline as u8 => Operation::Pipeline { stages: range(0) },
+            unknown => return Err(DecodeError::UnknownOpcode(unknown)),
+        };
+        let command = Command { tag: u64::from_le_bytes(get(bytes, TAG)), operation };
+        same_or_not_zero(bytes, &command.encode())?;
+        Ok(command)
+    }
+}
+
+impl Completion {
+    /// Bytes of an encoded completion.
+    pub const ENCODED_BYTES: usize = 48;
+
+    pub fn encode(&self) -> [u8; Self::ENCODED_BYTES] {
+        let (status, program_status) = match self.status {
+            Status::Success => (STATUS_SUCCESS, 0),
+            Status::Failed => (STATUS_FAILED, 0),
+            Status::Unsupported => (STATUS_UNSUPPORTED, 0),
+            Status::InvalidField => (STATUS_INVALID_FIELD, 0),
+            Status::Program(status) => (STATUS_PROGRAM, status),
+        };
+        let mut bytes = [0; Self::ENCODED_BYTES];
+        put(&mut bytes, TAG, self.tag.to_le_bytes());
+        put(&mut bytes, STATUS, status.to_le_bytes());
+        put(&mut bytes, PROGRAM_STATUS, program_status.to_le_bytes());
+        put(&mut bytes, ERRNO, self.errno.to_le_bytes());
+        put(&mut bytes, RESULTS[0], self.result[0].to_le_bytes());
+        put(&mut bytes, RESULTS[1], self.result[1].to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> Result<Completion, DecodeError> {
+        let program_status = u16::from_le_bytes(get(bytes, PROGRAM_STATUS));
+        let status = match u16::from_le_bytes(get(bytes, STATUS)) {
+            STATUS_SUCCESS => Status::Success,
+            STATUS_FAILED => Status::Failed,
+            STATUS_UNSUPPORTED => Status::Unsupported,
+            STATUS_INVALID_FIELD => Status::InvalidField,
+            STATUS_PROGRAM if program_status == 0 => return Err(DecodeError::ProgramStatusZero),
+            STATUS_PROGRAM => Status::Program(program_status),
+            unknown => return Err(DecodeError::UnknownStatus(unknown)),
+        };
+        let completion = Completion {
+            tag: u64::from_le_bytes(get(bytes, TAG)),
+            status,
+            errno: i32::from_le_bytes(get(bytes, ERRNO)),
+            result: [u64::from_le_bytes(get(bytes, RESULTS[0])), u64::from_le_bytes(get(bytes, RESULTS[1]))],
+        };
+        same_or_not_zero(bytes, &completion.encode())?;
+        Ok(completion)
+    }
+}
+
+fn put<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
+    bytes[at..at + N].copy_from_slice(&field);
+}
+
+fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    field.copy_from_slice(&bytes[at..at + N]);
+    field
+}
+
+/// What decoding dropped shows as a difference from the form encoded again, where a byte should have been zero.
+fn same_or_not_zero(bytes: &[u8], canonical: &[u8]) -> Result<(), DecodeError> {
+    match bytes.iter().zip(canonical).position(|(given, expected)| given != expected) {
+        None => Ok(()),
+        Some(offset) => Err(DecodeError::NotZero { offset }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn range() -> impl Strategy<Value = LocalRange> {
+        (any::<u64>(), any::<u32>()).prop_map(|(offset, length)| LocalRange { offset, length })
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        prop_oneof![
+            (any::<u64>(), any::<u64>(), any::<u32>()).prop_map(|(flash, local, length)| Operation::Read {
+                flash,
+                local,
+                length
+            }),
+            (any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>())
+                .prop_map(|(flash, local, length, fua)| Operation::Write { flash, local, length, fua }),
+            Just(Operation::Flush),
+            (any::<u64>(), any::<u64>()).prop_map(|(flash, length)| Operation::Discard { flash, length }),
+            (any::<u16>(), range(), range(), range()).prop_map(|(program, parameters, input, output)| {
+                Operation::Execute { program: ProgramId(program), parameters, input, output }
+            }),
+            range().prop_map(|stages| Operation::Pipeline { stages }),
+        ]
+    }
+
+    fn status() -> impl Strategy<Value = Status> {
+        prop_oneof![
+            Just(Status::Success),
+            Just(Status::Failed),
+            Just(Status::Unsupported),
+            Just(Status::InvalidField),
+            (1..=u16::MAX).prop_map(Status::Program),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_command_survives_its_encoding(tag: u64, operation in operation()) {
+            let command = Command { tag, operation };
+            prop_assert_eq!(Command::decode(&command.encode()), Ok(command));
+        }
+
+        #[test]
+        fn a_completion_survives_its_encoding(tag: u64, status in status(), errno: i32, result: [u64; 2]) {
+            let completion = Completion { tag, status, errno, result };
+            prop_assert_eq!(Completion::decode(&completion.encode()), Ok(completion));
+        }
+
+        #[test]
+        fn what_decodes_encodes_to_the_same_bytes(
+            bytes in any::<[u8; 48]>(), opcode in 0..=255_u8, keep_reserved: bool,
+        ) {
+            let mut whole = [0; 64];
+            whole[..48].copy_from_slice(&bytes);
+            whole[OPCODE] = opcode;
+            if keep_reserved { whole[63] = bytes[0]; }
+            if let Ok(command) = Command::decode(&whole) {
+                prop_assert_eq!(command.encode(), whole);
+            }
+        }
+    }
+
+    #[test]
+    fn the_layout_does_not_drift() {
+        let command = Command {
+            tag: 0x0807_0605_0403_0201,
+            operation: Operation::Write { flash: 0x1122, local: 0x3344, length: 0x5566, fua: true },
+        };
+        let mut expected = [0; 64];
+        expected[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        expected[8] = 1;
+        expected[9] = 1;
+        expected[12..14].copy_from_slice(&[0x66, 0x55]);
+        expected[24..26].copy_from_slice(&[0x22, 0x11]);
+        expected[32..34].copy_from_slice(&[0x44, 0x33]);
+        assert_eq!(command.encode(), expected);
+    }
+
+    #[test]
+    fn damaged_bytes_are_refused() {
+        let flush = Command { tag: 7, operation: Operation::Flush }.encode();
+        let damaged = |at: usize, byte: u8| {
+            let mut bytes = flush;
+            bytes[at] = byte;
+            Command::decode(&bytes)
+        };
+        assert_eq!(damaged(OPCODE, 0x7f), Err(DecodeError::UnknownOpcode(0x7f)));
+        assert_eq!(damaged(FLAGS, 1), Err(DecodeError::NotZero { offset: FLAGS }));
+        assert_eq!(damaged(24, 1), Err(DecodeError::NotZero { offset: 24 }));
+        assert_eq!(damaged(63, 1), Err(DecodeError::NotZero { offset: 63 }));
+
+        let mut bytes = Completion::success(7).encode();
+        bytes[STATUS] = 4;
+        assert_eq!(Completion::decode(&bytes), Err(DecodeError::ProgramStatusZero));
+        bytes[STATUS] = 5;
+        assert_eq!(Completion::decode(&bytes), Err(DecodeError::UnknownStatus(5)));
+        bytes[STATUS] = 0;
+        bytes[47] = 1;
+        assert_eq!(Completion::decode(&bytes), Err(DecodeError::NotZero { offset: 47 }));
+    }
+
+    #[test]
+    fn opcodes_index_their_own_list() {
+        for (place, opcode) in Opcode::ALL.into_iter().enumerate() {
+            assert_eq!(opcode.index(), place);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What a drive did: commands, bytes moved, latencies.
+//!
+//! Each queue pair counts for itself (one writer, relaxed atomics, no locked instructions), and a snapshot adds them
+//! up. Counts of a closed queue pair stay. A snapshot is not a cut through time: it may catch a command between two of
+//! its counters.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::command::{Opcode, Status};
+
+/// Four buckets an octave: a quantile is at most a quarter above the truth.
+const SUB_BUCKET_BITS: u32 = 2;
+/// The last bucket begins at seven days; longer latencies fall in it.
+const BUCKETS: usize = 156;
+
+/// What one queue pair counts. Only its owner adds.
+pub(crate) struct QueueCounters {
+    opcodes: [OpcodeCounters; Opcode::COUNT],
+    flash_to_local_bytes: AtomicU64,
+    local_to_flash_bytes: AtomicU64,
+    local_to_host_bytes: AtomicU64,
+    depth_now: AtomicU64,
+    depth_max: AtomicU64,
+}
+
+struct OpcodeCounters {
+    completed: AtomicU64,
+    failed: AtomicU64,
+    latency_sum_us: AtomicU64,
+    latency_counts: [AtomicU64; BUCKETS],
+}
+
+/// Adds without a locked instruction: right only because each queue pair has one owner at a time.
+fn add(counter: &AtomicU64, amount: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + amount, Ordering::Relaxed);
+}
+
+impl QueueCounters {
+    pub(crate) fn new() -> QueueCounters {
+        QueueCounters {
+            opcodes: std::array::from_fn(|_| OpcodeCounters {
+                completed: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+                latency_sum_us: AtomicU64::new(0),
+                latency_counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            }),
+            flash_to_local_bytes: AtomicU64::new(0),
+            local_to_flash_bytes: AtomicU64::new(0),
+            local_to_host_bytes: AtomicU64::new(0),
+            depth_now: AtomicU64::new(0),
+            depth_max: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn completed(&self, opcode: Opcode, status: Status) {
+        let counters = &self.opcodes[opcode.index()];
+        add(&counters.completed, 1);
+        if matches!(status, Status::Failed | Status::InvalidField | Status::Unsupported) {
+            add(&counters.failed, 1);
+        }
+    }
+
+    pub(crate) fn latency(&self, opcode: Opcode, latency_us: u64) {
+        let counters = &self.opcodes[opcode.index()];
+        add(&counters.latency_sum_us, latency_us);
+        add(&counters.latency_counts[bucket_of(latency_us)], 1);
+    }
+
+    pub(crate) fn moved_flash_to_local(&self, bytes: u64) {
+        add(&self.flash_to_local_bytes, bytes);
+    }
+
+    pub(crate) fn moved_local_to_flash(&self, bytes: u64) {
+        add(&self.local_to_flash_bytes, bytes);
+    }
+
+    pub(crate) fn moved_local_to_host(&self, bytes: u64) {
+        add(&self.local_to_host_bytes, bytes);
+    }
+
+    pub(crate) fn depth(&self, now: u64) {
+        self.depth_now.store(now, Ordering::Relaxed);
+        if now > self.depth_max.load(Ordering::Relaxed) {
+            self.depth_max.store(now, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn add_to(&self, snapshot: &mut CountersSnapshot) {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        for (total, counters) in snapshot.opcodes.iter_mut().zip(&self.opcodes) {
+            total.completed += get(&counters.completed);
+            total.failed += get(&counters.failed);
+            total.latency.sum_us += get(&counters.latency_sum_us);
+            for (count, bucket) in total.latency.counts.iter_mut().zip(&counters.latency_counts) {
+                *count += get(bucket);
+            }
+        }
+        snapshot.flash_to_local_bytes += get(&self.flash_to_local_bytes);
+        snapshot.local_to_flash_bytes += get(&self.local_to_flash_bytes);
+        snapshot.local_to_host_bytes += get(&self.local_to_host_bytes);
+        snapshot.queue_depth_now += get(&self.depth_now);
+        snapshot.queue_depth_max = snapshot.queue_depth_max.max(get(&self.depth_max));
+    }
+}
+
+/// A drive's counters since it was built, all queue pairs together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CountersSnapshot {
+    /// In the order of [`Opcode::ALL`]; see [`CountersSnapshot::opcode`].
+    pub opcodes: [OpcodeSnapshot; Opcode::COUNT],
+    /// Moved by successful reads.
+    pub flash_to_local_bytes: u64,
+    /// Moved by successful writes.
+    pub local_to_flash_bytes: u64,
+    /// Copied out of local memory. What near-data processing saves is the difference to `flash_to_local_bytes`.
+    pub local_to_host_bytes: u64,
+    /// Commands submitted and not yet polled, over all queue pairs.
+    pub queue_depth_now: u64,
+    /// The most that any one queue pair held.
+    pub queue_depth_max: u64,
+}
+
+impl CountersSnapshot {
+    pub fn opcode(&self, opcode: Opcode) -> &OpcodeSnapshot {
+        &self.opcodes[opcode.index()]
+    }
+}
+
+/// One opcode's counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpcodeSnapshot {
+    /// Commands completed, however they ended.
+    pub completed: u64,
+    /// Of those, the ones that the drive could not do. A program's own status is not a failure.
+    pub failed: u64,
+    /// From submission to `poll`. Of `Execute` one in sixteen is timed: a clock costs as much as a small program.
+    pub latency: LatencySnapshot,
+}
+
+/// A histogram of latencies, in microseconds, four buckets an octave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LatencySnapshot {
+    pub counts: [u64; BUCKETS],
+    pub sum_us: u64,
+}
+
+impl Default for LatencySnapshot {
+    fn default() -> LatencySnapshot {
+        LatencySnapshot { counts: [0; BUCKETS], sum_us: 0 }
+    }
+}
+
+impl LatencySnapshot {
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Zero when nothing was timed.
+    pub fn mean_us(&self) -> u64 {
+        self.sum_us.checked_div(self.count()).unwrap_or(0)
+    }
+
+    /// The latency that a share `quantile` (0 to 1) stayed within: the upper end of its bucket. Zero when nothing was
+    /// timed.
+    pub fn quantile_us(&self, quantile: f64) -> u64 {
+        let total = self.count();
+        let rank = ((total as f64 * quantile.clamp(0.0, 1.0)).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (bucket, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= rank {
+                return bucket_end_us(bucket);
+            }
+        }
+        0
+    }
+}
+
+fn bucket_of(latency_us: u64) -> usize {
+    if latency_us < 1 << SUB_BUCKET_BITS {
+        return latency_us as usize;
+    }
+    let octave = latency_us.ilog2();
+    let sub_bucket = (latency_us >> (octave - SUB_BUCKET_BITS)) & ((1 << SUB_BUCKET_BITS) - 1);
+    let bucket = (((octave - SUB_BUCKET_BITS + 1) as usize) << SUB_BUCKET_BITS) + sub_bucket as usize;
+    bucket.min(BUCKETS - 1)
+}
+
+/// The largest latency that falls in a bucket.
+fn bucket_end_us(bucket: usize) -> u64 {
+    if bucket < 1 << SUB_BUCKET_BITS {
+        return bucket as u64;
+    }
+    let shift = (bucket >> SUB_BUCKET_BITS) as u32 - 1;
+    let sub_bucket = (bucket & ((1 << SUB_BUCKET_BITS) - 1)) as u64;
+    (((1 << SUB_BUCKET_BITS) + sub_bucket + 1) << shift) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_latency_falls_in_the_bucket_that_ends_at_or_after_it() {
+        let mut previous = 0;
+        for latency_us in (0..5000).chain([1 << 20, (1 << 30) + 12345, u64::from(u32::MAX)]) {
+            let bucket = bucket_of(latency_us);
+            assert!(bucket >= previous && bucket_end_us(bucket) >= latency_us, "{latency_us}");
+            assert!(bucket == 0 || bucket_end_us(bucket - 1) < latency_us, "{latency_us}");
+            assert!(bucket_end_us(bucket) as f64 <= latency_us as f64 * 1.25 + 1.0, "{latency_us}");
+            previous = bucket;
+        }
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn snapshots_add_queue_pairs_up() {
+        let (first, second) = (QueueCounters::new(), QueueCounters::new());
+        for latency_us in 1..=100 {
+            first.completed(Opcode::Read, Status::Success);
+            first.latency(Opcode::Read, latency_us);
+        }
+        second.completed(Opcode::Read, Status::Failed);
+        second.completed(Opcode::Execute, Status::Program(3));
+        second.moved_local_to_host(7);
+        first.depth(4);
+        first.depth(1);
+        second.depth(2);
+        let mut snapshot = CountersSnapshot::default();
+        first.add_to(&mut snapshot);
+        second.add_to(&mut snapshot);
+        let reads = snapshot.opcode(Opcode::Read);
+        assert_eq!((reads.completed, reads.failed), (101, 1));
+        assert_eq!(snapshot.opcode(Opcode::Execute).failed, 0);
+        assert_eq!(reads.latency.mean_us(), 50);
+        assert!((50..=63).contains(&reads.latency.quantile_us(0.5)));
+        assert!((100..=111).contains(&reads.latency.quantile_us(1.0)));
+        assert_eq!(snapshot.opcode(Opcode::Write).latency.quantile_us(0.99), 0);
+        assert_eq!((snapshot.queue_depth_now, snapshot.queue_depth_max, snapshot.local_to_host_bytes), (3, 4, 7));
+    }
+}

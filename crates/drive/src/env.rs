@@ -1,0 +1,210 @@
+//! The only door to time, chance and threads for everything below the server.
+//!
+//! [`Env::system`] is the machine's. [`Env::simulated`] is a seed and a clock that moves only when told: the same seed
+//! gives the same run. Handles are cheap to clone and safe to share.
+#![allow(clippy::disallowed_methods)] // The bans point here.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Time, chance and threads.
+#[derive(Clone)]
+pub struct Env {
+    source: Source,
+}
+
+#[derive(Clone)]
+enum Source {
+    System { start: Instant },
+    Simulated { clock: SimClock, random: Arc<Mutex<SplitMix64>> },
+}
+
+impl Env {
+    /// The machine's own. `now_us` counts from this call.
+    pub fn system() -> Env {
+        Env { source: Source::System { start: Instant::now() } }
+    }
+
+    /// A run decided by `seed`; its clock stands at [`SimClock::UNIX_SECONDS_AT_START`] until the handle moves it.
+    pub fn simulated(seed: u64) -> (Env, SimClock) {
+        let clock = SimClock { now_us: Arc::new(AtomicU64::new(0)) };
+        let random = Arc::new(Mutex::new(SplitMix64::new(seed)));
+        (Env { source: Source::Simulated { clock: clock.clone(), random } }, clock)
+    }
+
+    /// Microseconds on a clock that never goes back, from an origin that differs between runs.
+    pub fn now_us(&self) -> u64 {
+        match &self.source {
+            Source::System { start } => start.elapsed().as_micros() as u64,
+            Source::Simulated { clock, .. } => clock.now_us(),
+        }
+    }
+
+    /// Seconds since 1970, as the machine's clock has them: may jump either way. Saturates in the year 2106.
+    pub fn unix_seconds(&self) -> u32 {
+        let seconds = match &self.source {
+            Source::System { .. } => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            Source::Simulated { clock, .. } => u64::from(SimClock::UNIX_SECONDS_AT_START) + clock.now_us() / 1_000_000,
+        };
+        u32::try_from(seconds).unwrap_or(u32::MAX)
+    }
+
+    /// A number that nobody can guess, or the seed's next one.
+    pub fn random_u64(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.random_bytes(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Fills `bytes` from the kernel's generator, or from the seed. Asks the kernel each time: draw a seed here and
+    /// feed a [`SplitMix64`] where many numbers are wanted and none is a secret.
+    pub fn random_bytes(&self, bytes: &mut [u8]) {
+        match &self.source {
+            Source::System { .. } => kernel_random(bytes),
+            Source::Simulated { random, .. } => {
+                random.lock().unwrap_or_else(PoisonError::into_inner).fill(bytes);
+            }
+        }
+    }
+
+    /// Starts a thread. Fails as the operating system does, when it has no more to give.
+    ///
+    /// # Panics
+    /// In a simulation: there, whoever owns the order of events runs the work itself.
+    pub fn spawn<T, F>(&self, name: &str, work: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        match &self.source {
+            Source::System { .. } => thread::Builder::new().name(name.to_owned()).spawn(work),
+            Source::Simulated { .. } => panic!("thread {name:?} asked for in a simulation, which has only one"),
+        }
+    }
+}
+
+/// Moves the time of a simulated [`Env`].
+#[derive(Clone)]
+pub struct SimClock {
+    now_us: Arc<AtomicU64>,
+}
+
+impl SimClock {
+    /// What `unix_seconds` says before the clock first moves: late enough that no relative expiry looks absolute.
+    pub const UNIX_SECONDS_AT_START: u32 = 1_700_000_000;
+
+    pub fn advance_us(&self, by_us: u64) {
+        self.now_us.fetch_add(by_us, Ordering::SeqCst);
+    }
+
+    pub fn now_us(&self) -> u64 {
+        self.now_us.load(Ordering::SeqCst)
+    }
+}
+
+/// A small generator for simulation and sampling: 64 bits of state, every seed as good as another, not for secrets.
+#[derive(Clone, Debug)]
+pub struct SplitMix64 {
+    state: u64,
+}
+
+impl SplitMix64 {
+    pub fn new(seed: u64) -> SplitMix64 {
+        SplitMix64 { state: seed }
+    }
+
+    pub fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// A number below `bound`, which is not zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        assert!(bound > 0, "no number is below zero");
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// True once in `of` draws on average; never when `of` is zero.
+    pub fn one_in(&mut self, of: u64) -> bool {
+        of > 0 && self.below(of) == 0
+    }
+
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+fn kernel_random(bytes: &mut [u8]) {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let rest = &mut bytes[filled..];
+        // SAFETY: the pointer and the length are those of a live, writable slice.
+        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        if got < 0 {
+            let error = io::Error::last_os_error();
+            // Only an interruption can fail here; a kernel without getrandom runs none of this crate.
+            assert_eq!(error.raw_os_error(), Some(libc::EINTR), "getrandom: {error}");
+        } else {
+            filled += got as usize;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_decides_a_simulation() {
+        let draw = |seed| {
+            let (env, _) = Env::simulated(seed);
+            let mut bytes = [0; 13];
+            env.random_bytes(&mut bytes);
+            (env.random_u64(), bytes)
+        };
+        assert_eq!(draw(1), draw(1));
+        assert_ne!(draw(1), draw(2));
+    }
+
+    #[test]
+    fn simulated_time_moves_only_when_told() {
+        let (env, clock) = Env::simulated(0);
+        assert_eq!((env.now_us(), env.unix_seconds()), (0, SimClock::UNIX_SECONDS_AT_START));
+        clock.advance_us(2_500_000);
+        assert_eq!((env.clone().now_us(), env.unix_seconds()), (2_500_000, SimClock::UNIX_SECONDS_AT_START + 2));
+    }
+
+    #[test]
+    #[should_panic(expected = "only one")]
+    fn a_simulation_has_no_threads() {
+        let _ = Env::simulated(0).0.spawn("worker", || ());
+    }
+
+    #[test]
+    fn the_system_gives_all_three() {
+        let env = Env::system();
+        assert_ne!((env.random_u64(), env.random_u64()), (0, 0));
+        assert!(env.unix_seconds() > SimClock::UNIX_SECONDS_AT_START);
+        let inside = env.clone();
+        let before = env.now_us();
+        let after = env.spawn("clock", move || inside.now_us()).unwrap().join().unwrap();
+        assert!(after >= before);
+    }
+
+    #[test]
+    fn the_generator_matches_the_published_sequence() {
+        let mut random = SplitMix64::new(1_234_567);
+        assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
+        assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
+        assert!((0..100).all(|_| random.below(7) < 7));
+        assert!(!random.one_in(0) && random.one_in(1));
+    }
+}

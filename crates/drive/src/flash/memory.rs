@@ -1,0 +1,149 @@
+//! Flash in memory: for tests, and for stores that need not outlive the process.
+//!
+//! Bytes live in chunks that appear when first written; unwritten flash reads as zero. Commands run when submitted, one
+//! after the other, and are done by the next poll. Chunks are locked one at a time: a read that crosses chunks may see
+//! one half of a concurrent write, as on any drive.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use super::{Flash, FlashQueue};
+use crate::command::{Command, Completion, LocalRange, Operation, Status};
+use crate::local_memory::LocalMemory;
+
+const CHUNK_BYTES: u64 = 256 * 1024;
+
+/// A flash that forgets when it is dropped.
+pub struct MemoryFlash {
+    chunks: Arc<Chunks>,
+}
+
+struct Chunks {
+    capacity_bytes: u64,
+    sector_bytes: u32,
+    chunks: Vec<RwLock<Option<Box<[u8]>>>>,
+}
+
+impl MemoryFlash {
+    /// `capacity_bytes` rounded down to sectors of 512 bytes.
+    pub fn new(capacity_bytes: u64) -> MemoryFlash {
+        MemoryFlash::with_sector_bytes(capacity_bytes, 512)
+    }
+
+    /// As `new`, with another sector: a power of two, 512 to 65536.
+    pub fn with_sector_bytes(capacity_bytes: u64, sector_bytes: u32) -> MemoryFlash {
+        assert!(
+            sector_bytes.is_power_of_two() && (512..=65536).contains(&sector_bytes),
+            "a sector of {sector_bytes} bytes"
+        );
+        let capacity_bytes = capacity_bytes - capacity_bytes % u64::from(sector_bytes);
+        let chunks = (0..capacity_bytes.div_ceil(CHUNK_BYTES)).map(|_| RwLock::new(None)).collect();
+        MemoryFlash { chunks: Arc::new(Chunks { capacity_bytes, sector_bytes, chunks }) }
+    }
+}
+
+impl Flash for MemoryFlash {
+    fn capacity_bytes(&self) -> u64 {
+        self.chunks.capacity_bytes
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.chunks.sector_bytes
+    }
+
+    fn describe(&self) -> String {
+        format!("memory, {} bytes, not durable", self.chunks.capacity_bytes)
+    }
+
+    fn open_queue(&self, local: &LocalMemory, _depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        Ok(Box::new(MemoryQueue { chunks: self.chunks.clone(), local: local.clone(), done: Vec::new() }))
+    }
+}
+
+struct MemoryQueue {
+    chunks: Arc<Chunks>,
+    local: LocalMemory,
+    done: Vec<Completion>,
+}
+
+impl FlashQueue for MemoryQueue {
+    fn submit(&mut self, command: &Command) {
+        let status = match command.operation {
+            Operation::Read { flash, local, length } => self.read(flash, LocalRange { offset: local, length }),
+            Operation::Write { flash, local, length, .. } => self.write(flash, LocalRange { offset: local, length }),
+            Operation::Flush | Operation::Discard { .. } => Status::Success,
+            Operation::Execute { .. } | Operation::Pipeline { .. } => Status::Unsupported,
+        };
+        self.done.push(Completion::new(command.tag, status));
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        completions.append(&mut self.done);
+    }
+
+    fn wait(&mut self, _timeout: Option<Duration>) {}
+
+    fn event_fd(&self) -> Option<RawFd> {
+        None
+    }
+}
+
+impl MemoryQueue {
+    fn read(&self, flash: u64, range: LocalRange) -> Status {
+        let Some(local) = self.local.pointer(range) else { return Status::InvalidField };
+        // SAFETY: the range is inside local memory, and while the command runs it belongs to the drive.
+        let mut local = unsafe { std::slice::from_raw_parts_mut(local.as_ptr(), range.length as usize) };
+        for (chunk, at, take) in pieces(flash, range.length) {
+            let (piece, rest) = local.split_at_mut(take);
+            match &*self.chunks.chunks[chunk].read().unwrap_or_else(PoisonError::into_inner) {
+                Some(bytes) => piece.copy_from_slice(&bytes[at..at + take]),
+                None => piece.fill(0),
+            }
+            local = rest;
+        }
+        Status::Success
+    }
+
+    fn write(&self, flash: u64, range: LocalRange) -> Status {
+        let Some(local) = self.local.pointer(range) else { return Status::InvalidField };
+        // SAFETY: the range is inside local memory, and while the command runs nobody writes it.
+        let mut local = unsafe { std::slice::from_raw_parts(local.as_ptr(), range.length as usize) };
+        for (chunk, at, take) in pieces(flash, range.length) {
+            let (piece, rest) = local.split_at(take);
+            let mut bytes = self.chunks.chunks[chunk].write().unwrap_or_else(PoisonError::into_inner);
+            let bytes = bytes.get_or_insert_with(|| vec![0; CHUNK_BYTES as usize].into_boxed_slice());
+            bytes[at..at + take].copy_from_slice(piece);
+            local = rest;
+        }
+        Status::Success
+    }
+}
+
+/// The chunks that a range of flash touches: (chunk, offset in it, bytes).
+fn pieces(flash: u64, length: u32) -> impl Iterator<Item = (usize, usize, usize)> {
+    let (mut at, end) = (flash, flash + u64::from(length));
+    std::iter::from_fn(move || {
+        if at == end {
+            return None;
+        }
+        let offset = at % CHUNK_BYTES;
+        let take = (CHUNK_BYTES - offset).min(end - at);
+        let piece = ((at / CHUNK_BYTES) as usize, offset as usize, take as usize);
+        at += take;
+        Some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_a_range_once() {
+        let pieces: Vec<_> = pieces(CHUNK_BYTES - 512, CHUNK_BYTES as u32 + 1024).collect();
+        let chunk = CHUNK_BYTES as usize;
+        assert_eq!(pieces, [(0, chunk - 512, 512), (1, 0, chunk), (2, 0, 512)]);
+    }
+}

@@ -1,0 +1,50 @@
+//! Flash: where bytes are ([`Flash`]), apart from how they move ([`FlashQueue`]).
+//!
+//! A flash is shared by all queue pairs of a drive and knows only its geometry; a queue belongs to one queue pair and
+//! is used by one thread at a time. Commands in a queue run in any order.
+
+pub mod memory;
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use crate::command::{Command, Completion};
+use crate::local_memory::LocalMemory;
+
+/// A place of bytes: a file, a block device, memory.
+pub trait Flash: Send + Sync {
+    /// Bytes that can be addressed; a multiple of the sector.
+    fn capacity_bytes(&self) -> u64;
+
+    /// The unit of addresses and lengths, a power of two of at least 512 bytes.
+    fn sector_bytes(&self) -> u32;
+
+    /// One line for the log: what it is and how it moves bytes.
+    fn describe(&self) -> String;
+
+    /// A queue that moves bytes between this flash and `local`. About `depth` commands run at once; more may be
+    /// submitted, and wait inside. Fails as the operating system does.
+    fn open_queue(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>>;
+}
+
+/// The moving part of a queue pair. It is given only `Read`, `Write`, `Flush` and `Discard`, with ranges that the queue
+/// pair has checked against the flash and the local memory. Dropping it waits for what is in flight, because a drive
+/// that still writes into memory must not outlive its owner's interest in that memory.
+pub trait FlashQueue: Send {
+    /// Takes a command. Cheap: what costs a system call is left for `poll` or `wait`, so that many share one.
+    fn submit(&mut self, command: &Command);
+
+    /// Starts what was submitted and appends what is done. Never blocks, and makes no system call when there is
+    /// nothing to start and nothing done.
+    fn poll(&mut self, completions: &mut Vec<Completion>);
+
+    /// Starts what was submitted, then blocks until a completion is there, the timeout ends, or nothing is in flight.
+    /// May return early for no reason.
+    fn wait(&mut self, timeout: Option<Duration>);
+
+    /// A descriptor that polls readable while completions are there, for `epoll`; `poll` makes it unreadable again.
+    /// It says nothing about commands that were submitted and not started: `poll` first, then sleep. `None` where
+    /// everything submitted is done by the next `poll`.
+    fn event_fd(&self) -> Option<RawFd>;
+}

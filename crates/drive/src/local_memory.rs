@@ -1,0 +1,228 @@
+//! Local memory: the drive's own RAM, one aligned and accounted region that is handed out as buffers.
+//!
+//! Invariants: the region is mapped once and stays mapped until the last handle, buffer and queue is gone; buffers
+//! never overlap; every buffer starts on a 4096-byte boundary. Handles and the allocator may be used from any thread.
+//!
+//! A range named by a command in flight belongs to the drive: its owner must neither read, write nor free it until the
+//! completion. A command is plain data, so the compiler cannot see this; owners keep a buffer beside its command.
+
+mod buddy;
+
+use std::io;
+use std::ops::DerefMut;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::command::LocalRange;
+use buddy::Buddy;
+
+/// The unit of allocation, and the alignment of every buffer.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// A handle to a drive's local memory; clones share it.
+#[derive(Clone)]
+pub struct LocalMemory {
+    region: Arc<Region>,
+}
+
+struct Region {
+    base: NonNull<u8>,
+    bytes: usize,
+    blocks: Mutex<Buddy>,
+}
+
+// SAFETY: the region is plain memory with no thread of its own; who may touch which part is decided by the buffers,
+// which never overlap, and by the rule for commands in flight.
+unsafe impl Send for Region {}
+// SAFETY: as above; the allocator is behind a mutex.
+unsafe impl Sync for Region {}
+
+impl LocalMemory {
+    /// Maps `bytes`, rounded up to whole blocks. Pages take memory only when they are first used.
+    ///
+    /// # Errors
+    /// The operating system's, when it refuses the mapping.
+    pub fn new(bytes: usize) -> io::Result<LocalMemory> {
+        let blocks = bytes.div_ceil(BLOCK_BYTES).max(1);
+        let (Ok(count), Some(bytes)) = (u32::try_from(blocks), blocks.checked_mul(BLOCK_BYTES)) else {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        };
+        // SAFETY: asks for new memory at an address of the kernel's choice; touches none that exists.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let Some(base) = NonNull::new(base.cast::<u8>()) else {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        };
+        Ok(LocalMemory { region: Arc::new(Region { base, bytes, blocks: Mutex::new(Buddy::new(count)) }) })
+    }
+
+    /// A buffer of `len` bytes, its contents undefined (whatever was there before); `None` when no room of that size
+    /// is left in one piece. It costs `len` rounded up to blocks. Below 1 MiB, "one piece" is a free run of the next
+    /// power of two, so that allocating stays a few steps.
+    pub fn allocate(&self, len: usize) -> Option<LocalBuffer> {
+        let length = u32::try_from(len).ok()?;
+        let blocks = len.div_ceil(BLOCK_BYTES).max(1) as u32;
+        let first = self.region.lock_blocks().allocate(blocks)?;
+        Some(LocalBuffer { memory: self.clone(), offset: u64::from(first) * BLOCK_BYTES as u64, length })
+    }
+
+    pub fn bytes_total(&self) -> usize {
+        self.region.bytes
+    }
+
+    /// Bytes handed out, in whole blocks.
+    pub fn bytes_used(&self) -> usize {
+        self.region.lock_blocks().used() as usize * BLOCK_BYTES
+    }
+
+    /// Faults every page in, so that the memory is known to be there and no first use is slow. Contents stay.
+    pub fn touch(&self) {
+        let region = &*self.region;
+        // SAFETY: the range is exactly the mapping, and populating it changes no contents.
+        let populated = unsafe { libc::madvise(region.base.as_ptr().cast(), region.bytes, libc::MADV_POPULATE_WRITE) };
+        if populated == 0 {
+            return;
+        }
+        for offset in (0..region.bytes).step_by(BLOCK_BYTES) {
+            // SAFETY: inside the mapping; an atomic "or zero" makes the page present and leaves the byte as it was,
+            // whatever another thread does to it meanwhile.
+            unsafe { AtomicU8::from_ptr(region.base.as_ptr().add(offset)) }.fetch_or(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Where a range starts, for a backend that moves bytes; `None` when it is not all inside.
+    pub fn pointer(&self, range: LocalRange) -> Option<NonNull<u8>> {
+        let end = range.offset.checked_add(u64::from(range.length))?;
+        if end > self.region.bytes as u64 {
+            return None;
+        }
+        // SAFETY: the offset is at most the mapping's length.
+        Some(unsafe { self.region.base.add(range.offset as usize) })
+    }
+}
+
+impl Region {
+    fn lock_blocks(&self) -> impl DerefMut<Target = Buddy> + '_ {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and no handle, buffer or queue holds it any more. Unmapping a whole mapping
+        // that we made cannot fail.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// A part of local memory with one owner; freed on drop. See the module's rule for ranges in flight.
+pub struct LocalBuffer {
+    memory: LocalMemory,
+    offset: u64,
+    length: u32,
+}
+
+impl LocalBuffer {
+    /// Bytes from the start of local memory; what commands name.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub fn len(&self) -> usize {
+        self.length as usize
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// All of it, as commands name it.
+    pub fn range(&self) -> LocalRange {
+        LocalRange { offset: self.offset, length: self.length }
+    }
+
+    pub fn as_ptr(&self) -> *const u8 {
+        // SAFETY: the allocator gave the offset from inside the mapping.
+        unsafe { self.memory.region.base.add(self.offset as usize) }.as_ptr()
+    }
+
+    /// Not while a command in flight writes here.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: inside the mapping, which is initialised (zero or written), lives as long as `self`, and belongs to
+        // this buffer alone.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+
+    /// Not while a command in flight names any of it.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as `bytes`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast_mut(), self.len()) }
+    }
+}
+
+impl Drop for LocalBuffer {
+    fn drop(&mut self) {
+        let first = (self.offset / BLOCK_BYTES as u64) as u32;
+        let blocks = self.len().div_ceil(BLOCK_BYTES).max(1) as u32;
+        self.memory.region.lock_blocks().free(first, blocks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_apart_and_accounted() {
+        let local = LocalMemory::new(100_000).unwrap();
+        assert_eq!(local.bytes_total(), 25 * BLOCK_BYTES);
+        let mut first = local.allocate(5000).unwrap();
+        let mut second = local.allocate(1).unwrap();
+        first.bytes_mut().fill(1);
+        second.bytes_mut().fill(2);
+        assert!(first.bytes().iter().all(|&byte| byte == 1));
+        assert_eq!(first.as_ptr() as usize % BLOCK_BYTES, 0);
+        assert_eq!(local.bytes_used(), 3 * BLOCK_BYTES);
+        drop((first, second));
+        assert_eq!(local.bytes_used(), 0);
+        assert_eq!(local.allocate(16 * BLOCK_BYTES).unwrap().len(), 16 * BLOCK_BYTES);
+        assert!(local.allocate(25 * BLOCK_BYTES + 1).is_none());
+    }
+
+    #[test]
+    fn touching_keeps_the_contents() {
+        let local = LocalMemory::new(1 << 20).unwrap();
+        let mut buffer = local.allocate(8192).unwrap();
+        buffer.bytes_mut().fill(9);
+        local.touch();
+        assert!(buffer.bytes().iter().all(|&byte| byte == 9));
+    }
+
+    #[test]
+    fn a_range_must_be_inside() {
+        let local = LocalMemory::new(BLOCK_BYTES).unwrap();
+        assert!(local.pointer(LocalRange { offset: 0, length: 4096 }).is_some());
+        assert!(local.pointer(LocalRange { offset: 4096, length: 0 }).is_some());
+        assert!(local.pointer(LocalRange { offset: 1, length: 4096 }).is_none());
+        assert!(local.pointer(LocalRange { offset: u64::MAX, length: 2 }).is_none());
+    }
+
+    #[test]
+    fn a_buffer_keeps_the_mapping() {
+        let mut buffer = LocalMemory::new(BLOCK_BYTES).unwrap().allocate(10).unwrap();
+        buffer.bytes_mut().fill(3);
+        assert_eq!(buffer.bytes(), [3; 10]);
+    }
+}

@@ -1,0 +1,431 @@
+//! The drive and its queue pairs.
+//!
+//! A [`Drive`] is shared; a [`QueuePair`] belongs to one thread at a time. A queue pair checks every command before a
+//! backend sees it, so backends trust their ranges; it runs programs inline, on the thread that submits; it gives
+//! commands tags of its own below (a place in `slots`), so that it can time them and callers may use any tag twice.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::command::{Command, Completion, LocalRange, Opcode, Operation, Status};
+use crate::counters::{CountersSnapshot, QueueCounters};
+use crate::env::Env;
+use crate::flash::{Flash, FlashQueue};
+use crate::local_memory::LocalMemory;
+use crate::program::Program;
+
+/// One in this many `Execute` commands is timed.
+const EXECUTE_TIMED_EVERY: u64 = 16;
+
+/// A computational storage drive: flash, local memory, programs. Clones share it.
+#[derive(Clone)]
+pub struct Drive {
+    parts: Arc<DriveParts>,
+}
+
+struct DriveParts {
+    flash: Arc<dyn Flash>,
+    local: LocalMemory,
+    programs: Vec<Box<dyn Program>>,
+    env: Env,
+    /// One for each queue pair that was ever open at the same time as the others. The list holds one reference; a
+    /// queue pair holds the second, so a count of one means free for the next.
+    counters: Mutex<Vec<Arc<QueueCounters>>>,
+}
+
+impl Drive {
+    /// A program's id is its place in `programs`.
+    pub fn new(flash: Arc<dyn Flash>, local: LocalMemory, programs: Vec<Box<dyn Program>>, env: Env) -> Drive {
+        assert!(programs.len() <= usize::from(u16::MAX) + 1, "{} programs do not fit their ids", programs.len());
+        Drive { parts: Arc::new(DriveParts { flash, local, programs, env, counters: Mutex::new(Vec::new()) }) }
+    }
+
+    /// Opens a queue pair that runs about `depth` flash commands at once. More may be submitted; they wait inside.
+    ///
+    /// # Errors
+    /// The operating system's, when it has no more rings, threads or descriptors to give.
+    pub fn queue_pair(&self, depth: u32) -> io::Result<QueuePair> {
+        let parts = &self.parts;
+        let queue = parts.flash.open_queue(&parts.local, depth.max(1))?;
+        let counters = {
+            let mut all = parts.counters.lock().unwrap_or_else(PoisonError::into_inner);
+            match all.iter().find(|counters| Arc::strong_count(counters) == 1) {
+                Some(free) => free.clone(),
+                None => {
+                    let fresh = Arc::new(QueueCounters::new());
+                    all.push(fresh.clone());
+                    fresh
+                }
+            }
+        };
+        Ok(QueuePair {
+            queue,
+            counters,
+            capacity_bytes: parts.flash.capacity_bytes(),
+            sector_mask: u64::from(parts.flash.sector_bytes()) - 1,
+            drive: self.clone(),
+            slots: Vec::with_capacity(depth as usize),
+            slots_free: Vec::with_capacity(depth as usize),
+            done: Vec::new(),
+            in_flash: 0,
+            executed: 0,
+        })
+    }
+
+    pub fn local(&self) -> &LocalMemory {
+        &self.parts.local
+    }
+
+    pub fn flash(&self) -> &Arc<dyn Flash> {
+        &self.parts.flash
+    }
+
+    pub fn env(&self) -> &Env {
+        &self.parts.env
+    }
+
+    pub fn counters(&self) -> CountersSnapshot {
+        let mut snapshot = CountersSnapshot::default();
+        for counters in self.parts.counters.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            counters.add_to(&mut snapshot);
+        }
+        snapshot
+    }
+}
+
+/// A command that the flash queue holds. `length` is zero for what moves no bytes.
+#[derive(Clone, Copy)]
+struct Slot {
+    tag: u64,
+    opcode: Opcode,
+    length: u32,
+    submitted_us: u64,
+}
+
+/// Submission and completion of commands to one drive. Dropping it waits for what is in flight.
+pub struct QueuePair {
+    // First, so that it is dropped, and its commands are over, before anything they use goes.
+    queue: Box<dyn FlashQueue>,
+    drive: Drive,
+    counters: Arc<QueueCounters>,
+    capacity_bytes: u64,
+    sector_mask: u64,
+    slots: Vec<Slot>,
+    slots_free: Vec<u32>,
+    /// What ended without the flash queue: programs, and commands refused.
+    done: Vec<Completion>,
+    in_flash: usize,
+    executed: u64,
+}
+
+impl QueuePair {
+    /// Takes a command; never blocks and never fails: what is wrong with it comes out as its completion. Flash commands
+    /// start at the next `poll` or `wait`. A program runs now, and its completion comes out of the next `poll`.
+    ///
+    /// Every range of local memory that the command names belongs to the drive from here to its completion: it must not
+    /// be read, written or freed.
+    pub fn submit(&mut self, command: Command) {
+        match command.operation {
+            Operation::Execute { .. } => self.execute(command),
+            Operation::Pipeline { .. } => self.done_now(command, Completion::new(command.tag, Status::Unsupported)),
+            _ if !self.is_valid(&command.operation) => {
+                self.done_now(command, Completion::new(command.tag, Status::InvalidField));
+            }
+            _ => self.submit_to_flash(command),
+        }
+        self.counters.depth(self.in_flight() as u64);
+    }
+
+    /// Starts what was submitted, appends what is done, and says how many that was. Never blocks. The order is the
+    /// drive's.
+    pub fn poll(&mut self, completions: &mut Vec<Completion>) -> usize {
+        let first = completions.len();
+        completions.append(&mut self.done);
+        if self.in_flash > 0 {
+            let first_of_flash = completions.len();
+            self.queue.poll(completions);
+            self.account(&mut completions[first_of_flash..]);
+        }
+        let count = completions.len() - first;
+        if count > 0 {
+            self.counters.depth(self.in_flight() as u64);
+        }
+        count
+    }
+
+    /// Blocks until `poll` has something, the timeout ends, or nothing is in flight. May return early for no reason.
+    pub fn wait(&mut self, timeout: Option<Duration>) {
+        if self.done.is_empty() && self.in_flash > 0 {
+            self.queue.wait(timeout);
+        }
+    }
+
+    /// A descriptor that polls readable while flash completions are there, for `epoll`. Before sleeping on it, `poll`
+    /// until that gives nothing: it neither speaks of programs run nor of commands not started. `None` where everything
+    /// submitted is done by the next `poll`.
+    pub fn event_fd(&self) -> Option<RawFd> {
+        self.queue.event_fd()
+    }
+
+    /// Commands submitted whose completions `poll` has not given yet.
+    pub fn in_flight(&self) -> usize {
+        self.in_flash + self.done.len()
+    }
+
+    /// The explicit step by which a result leaves the drive: appends a range of local memory, counting its bytes. No
+    /// command in flight may name the range.
+    pub fn copy_to_host(&self, range: LocalRange, into: &mut Vec<u8>) {
+        let Some(local) = self.drive.parts.local.pointer(range) else {
+            panic!("{range:?} is outside the local memory");
+        };
+        // SAFETY: inside local memory, and by the rule of ranges nobody writes it now.
+        into.extend_from_slice(unsafe { std::slice::from_raw_parts(local.as_ptr(), range.length as usize) });
+        self.counters.moved_local_to_host(u64::from(range.length));
+    }
+
+    pub fn drive(&self) -> &Drive {
+        &self.drive
+    }
+
+    fn is_valid(&self, operation: &Operation) -> bool {
+        let flash_is_valid = |flash: u64, length: u64| {
+            length > 0
+                && (flash | length) & self.sector_mask == 0
+                && flash.checked_add(length).is_some_and(|end| end <= self.capacity_bytes)
+        };
+        match *operation {
+            Operation::Read { flash, local, length } | Operation::Write { flash, local, length, .. } => {
+                flash_is_valid(flash, u64::from(length))
+                    && local & self.sector_mask == 0
+                    && self.drive.parts.local.pointer(LocalRange { offset: local, length }).is_some()
+            }
+            Operation::Discard { flash, length } => flash_is_valid(flash, length),
+            Operation::Flush => true,
+            Operation::Execute { .. } | Operation::Pipeline { .. } => false,
+        }
+    }
+
+    fn submit_to_flash(&mut self, command: Command) {
+        let length = match command.operation {
+            Operation::Read { length, .. } | Operation::Write { length, .. } => length,
+            _ => 0,
+        };
+        let slot = Slot {
+            tag: command.tag,
+            opcode: command.operation.opcode(),
+            length,
+            submitted_us: self.drive.parts.env.now_us(),
+        };
+        let place = match self.slots_free.pop() {
+            Some(place) => {
+                self.slots[place as usize] = slot;
+                place
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.in_flash += 1;
+        self.queue.submit(&Command { tag: u64::from(place), operation: command.operation });
+    }
+
+    /// Gives flash completions their callers' tags back, and counts them.
+    fn account(&mut self, completions: &mut [Completion]) {
+        if completions.is_empty() {
+            return;
+        }
+        let now_us = self.drive.parts.env.now_us();
+        for completion in completions {
+            let slot = self.slots[completion.tag as usize];
+            self.slots_free.push(completion.tag as u32);
+            self.in_flash -= 1;
+            completion.tag = slot.tag;
+            self.counters.completed(slot.opcode, completion.status);
+            self.counters.latency(slot.opcode, now_us.saturating_sub(slot.submitted_us));
+            match (slot.opcode, completion.status) {
+                (Opcode::Read, Status::Success) => self.counters.moved_flash_to_local(u64::from(slot.length)),
+                (Opcode::Write, Status::Success) => self.counters.moved_local_to_flash(u64::from(slot.length)),
+                _ => {}
+            }
+        }
+    }
+
+    fn execute(&mut self, command: Command) {
+        let timed_from_us = self.executed.is_multiple_of(EXECUTE_TIMED_EVERY).then(|| self.drive.parts.env.now_us());
+        self.executed += 1;
+        let completion = self.run_program(&command);
+        if let Some(from_us) = timed_from_us {
+            self.counters.latency(Opcode::Execute, self.drive.parts.env.now_us() - from_us);
+        }
+        self.done_now(command, completion);
+    }
+
+    fn run_program(&self, command: &Command) -> Completion {
+        let parts = &self.drive.parts;
+        let Operation::Execute { program, parameters, input, output } = command.operation else {
+            return Completion::new(command.tag, Status::Unsupported);
+        };
+        let Some(program) = parts.programs.get(usize::from(program.0)) else {
+            return Completion::new(command.tag, Status::Unsupported);
+        };
+        let places = (parts.local.pointer(parameters), parts.local.pointer(input), parts.local.pointer(output));
+        let (Some(parameters_at), Some(input_at), Some(output_at)) = places else {
+            return Completion::new(command.tag, Status::InvalidField);
+        };
+        if overlap(parameters, output) || overlap(input, output) {
+            return Completion::new(command.tag, Status::InvalidField);
+        }
+        // SAFETY: all three are inside local memory, which lives as long as the drive; the output overlaps neither
+        // input; and by the rule of ranges their owners leave them alone until this command completes.
+        let (status, result) = unsafe {
+            program.run(
+                std::slice::from_raw_parts(parameters_at.as_ptr(), parameters.length as usize),
+                std::slice::from_raw_parts(input_at.as_ptr(), input.length as usize),
+                std::slice::from_raw_parts_mut(output_at.as_ptr(), output.length as usize),
+            )
+        };
+        assert_ne!(status, Status::Program(0), "program {} gave zero, which is success", program.name());
+        Completion { tag: command.tag, status, errno: 0, result }
+    }
+
+    fn done_now(&mut self, command: Command, completion: Completion) {
+        self.counters.completed(command.operation.opcode(), completion.status);
+        self.done.push(completion);
+    }
+}
+
+/// Both ranges are known to be inside local memory, so their ends do not overflow.
+fn overlap(one: LocalRange, other: LocalRange) -> bool {
+    let end = |range: LocalRange| range.offset + u64::from(range.length);
+    one.length > 0 && other.length > 0 && one.offset < end(other) && other.offset < end(one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::ProgramId;
+    use crate::flash::memory::MemoryFlash;
+
+    /// Output = input with every byte plus the first parameter; result = bytes, sum.
+    struct AddByte;
+
+    impl Program for AddByte {
+        fn run(&self, parameters: &[u8], input: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
+            let Some(&by) = parameters.first() else { return (Status::Program(1), [0; 2]) };
+            let mut sum = 0;
+            for (to, from) in output.iter_mut().zip(input) {
+                *to = from.wrapping_add(by);
+                sum += u64::from(*to);
+            }
+            (Status::Success, [output.len() as u64, sum])
+        }
+
+        fn name(&self) -> &'static str {
+            "add-byte"
+        }
+    }
+
+    fn drive() -> Drive {
+        let local = LocalMemory::new(1 << 20).unwrap();
+        Drive::new(Arc::new(MemoryFlash::new(1 << 20)), local, vec![Box::new(AddByte)], Env::simulated(1).0)
+    }
+
+    fn run(pair: &mut QueuePair, operation: Operation) -> Completion {
+        pair.submit(Command { tag: 77, operation });
+        let mut completions = Vec::new();
+        while pair.poll(&mut completions) == 0 {
+            pair.wait(None);
+        }
+        assert_eq!((completions.len(), completions[0].tag, pair.in_flight()), (1, 77, 0));
+        completions[0]
+    }
+
+    #[test]
+    fn a_program_reads_what_was_written() {
+        let drive = drive();
+        let mut pair = drive.queue_pair(4).unwrap();
+        let mut input = drive.local().allocate(4096).unwrap();
+        input.bytes_mut().fill(5);
+        let mut parameters = drive.local().allocate(1).unwrap();
+        parameters.bytes_mut()[0] = 2;
+        let output = drive.local().allocate(4096).unwrap();
+        let execute = |parameters| Operation::Execute {
+            program: ProgramId(0),
+            parameters,
+            input: input.range(),
+            output: output.range(),
+        };
+        let completion = run(&mut pair, execute(parameters.range()));
+        assert_eq!((completion.status, completion.result), (Status::Success, [4096, 7 * 4096]));
+        let mut host = vec![1];
+        pair.copy_to_host(LocalRange { offset: output.offset(), length: 2 }, &mut host);
+        assert_eq!(host, [1, 7, 7]);
+        assert_eq!(drive.counters().local_to_host_bytes, 2);
+        assert_eq!(run(&mut pair, execute(LocalRange::EMPTY)).status, Status::Program(1));
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_refused() {
+        let drive = drive();
+        let mut pair = drive.queue_pair(4).unwrap();
+        let range = |offset, length| LocalRange { offset, length };
+        let execute = |program, parameters, input, output| Operation::Execute {
+            program: ProgramId(program),
+            parameters,
+            input,
+            output,
+        };
+        let ok = range(0, 8);
+        let unsupported = [execute(1, ok, ok, range(8, 8)), Operation::Pipeline { stages: ok }];
+        let invalid = [
+            execute(0, ok, range(1 << 20, 1), range(8, 8)),
+            execute(0, ok, range(8, 8), range(15, 8)),
+            execute(0, range(8, 8), ok, range(15, 8)),
+            Operation::Discard { flash: 0, length: 0 },
+            Operation::Discard { flash: 512, length: 1 << 20 },
+            Operation::Discard { flash: 100, length: 512 },
+        ];
+        for operation in unsupported {
+            assert_eq!(run(&mut pair, operation).status, Status::Unsupported, "{operation:?}");
+        }
+        for operation in invalid {
+            assert_eq!(run(&mut pair, operation).status, Status::InvalidField, "{operation:?}");
+        }
+        assert_eq!(drive.counters().opcode(Opcode::Discard).failed, 3);
+    }
+
+    #[test]
+    fn counters_outlive_their_queue_pair() {
+        let drive = drive();
+        let buffer = drive.local().allocate(4096).unwrap();
+        let write = Operation::Write { flash: 0, local: buffer.offset(), length: 4096, fua: false };
+        let read = Operation::Read { flash: 0, local: buffer.offset(), length: 512 };
+        for _ in 0..3 {
+            let mut pair = drive.queue_pair(4).unwrap();
+            assert!(run(&mut pair, write).is_success() && run(&mut pair, read).is_success());
+        }
+        let snapshot = drive.counters();
+        assert_eq!((snapshot.local_to_flash_bytes, snapshot.flash_to_local_bytes), (3 * 4096, 3 * 512));
+        assert_eq!(snapshot.opcode(Opcode::Write).completed, 3);
+        assert_eq!(snapshot.opcode(Opcode::Read).latency.count(), 3);
+        assert_eq!(drive.parts.counters.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn latency_is_what_the_clock_says() {
+        let (env, clock) = Env::simulated(1);
+        let local = LocalMemory::new(4096).unwrap();
+        let drive = Drive::new(Arc::new(MemoryFlash::new(4096)), local, Vec::new(), env);
+        let mut pair = drive.queue_pair(1).unwrap();
+        pair.submit(Command { tag: 1, operation: Operation::Flush });
+        assert_eq!(drive.counters().queue_depth_now, 1);
+        clock.advance_us(1000);
+        pair.poll(&mut Vec::new());
+        let snapshot = drive.counters();
+        assert_eq!(snapshot.opcode(Opcode::Flush).latency.sum_us, 1000);
+        assert_eq!((snapshot.queue_depth_now, snapshot.queue_depth_max), (0, 1));
+    }
+}
