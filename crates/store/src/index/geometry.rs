@@ -1,0 +1,108 @@
+//! How large a partition is for how many entries.
+//!
+//! Entries fall into buckets at random, so a bucket's need of bits is spread around its mean. A bucket is loaded until
+//! its mean need plus [`SPARE_DEVIATIONS`] standard deviations fill it; the buckets above that push their last few slots
+//! into an extension of one cache line. With much less spare room extensions cost more than they save; with much
+//! more, the room does.
+
+use tapetum_kernels::delta_bucket::{EntryLayout, Header, SLOTS};
+
+/// Words of an extension bucket: one cache line.
+pub(super) const EXTENSION_WORDS: usize = 8;
+/// A bucket's size is chosen for about so many entries a slot. More make the tenancy cheaper and false candidates more
+/// frequent.
+const ENTRIES_PER_SLOT: f64 = 1.25;
+/// The room kept for variance, in standard deviations of a bucket's need.
+const SPARE_DEVIATIONS: f64 = 0.45;
+/// Extensions that a bucket needs on average when the partition is at its capacity.
+const EXTENSIONS_PER_BUCKET: f64 = 0.34;
+/// Mean bits of a branch: its unary code, the zero included.
+const BRANCH_BITS: f64 = 2.4;
+
+/// The shape of a [`GlobalIndex`](super::GlobalIndex).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IndexGeometry {
+    /// The index has 2^`partition_bits` partitions. A partition is what is rebuilt at once.
+    pub partition_bits: u32,
+    /// Bits of a fingerprint, 0 to 16. With none, a lookup of a strange key in a slot that is not empty always gives a
+    /// candidate; with f, about 1.25 in 2^f.
+    pub fingerprint_bits: u32,
+    /// Bits of a payload, 1 to 32.
+    pub payload_bits: u32,
+}
+
+impl IndexGeometry {
+    pub const PARTITION_BITS_MAX: u32 = 16;
+
+    pub fn partitions(self) -> usize {
+        1 << self.partition_bits
+    }
+
+    pub(super) fn layout(self) -> EntryLayout {
+        EntryLayout::new(self.fingerprint_bits, self.payload_bits)
+    }
+
+    /// Mean bits of an entry: its tenancy bit, itself, and its share of the branches.
+    fn entry_bits(self) -> f64 {
+        // Entries are spread over cells of slot and fingerprint; all but the first of a cell begin a branch.
+        let cell_load = ENTRIES_PER_SLOT / f64::from(1u32 << self.fingerprint_bits);
+        let branches = 1.0 - (1.0 - (-cell_load).exp()) / cell_load;
+        1.0 + f64::from(self.fingerprint_bits + self.payload_bits) + branches * BRANCH_BITS
+    }
+
+    /// Words of a bucket: whole cache lines.
+    pub(super) fn bucket_words(self) -> usize {
+        let entries = f64::from(SLOTS) * ENTRIES_PER_SLOT;
+        let bits = f64::from(64 + SLOTS) + (entries + SPARE_DEVIATIONS * entries.sqrt()) * self.entry_bits();
+        ((bits / 512.0).round() as usize).max(2) * 8
+    }
+
+    /// Entries a bucket has on average when its partition is at its capacity.
+    pub(super) fn bucket_load(self) -> f64 {
+        // load + spare * sqrt(load) = room, solved for sqrt(load).
+        let room = (self.bucket_words() as f64 * 64.0 - f64::from(64 + SLOTS)) / self.entry_bits();
+        let root = ((SPARE_DEVIATIONS * SPARE_DEVIATIONS + 4.0 * room).sqrt() - SPARE_DEVIATIONS) / 2.0;
+        root * root
+    }
+
+    /// Buckets of a partition with room for `entries`.
+    pub(super) fn buckets_for(self, entries: usize) -> usize {
+        ((entries as f64 / self.bucket_load()).ceil() as usize).max(1)
+    }
+
+    /// What a partition of so many buckets holds in comfort.
+    pub(super) fn capacity(self, buckets: usize) -> usize {
+        (buckets as f64 * self.bucket_load()) as usize
+    }
+
+    /// Extension buckets that a partition of so many buckets is given at least.
+    pub(super) fn extensions_for(self, buckets: usize) -> usize {
+        let mean = buckets as f64 * EXTENSIONS_PER_BUCKET;
+        let extensions = (mean + 4.0 * mean.sqrt() + 2.0).ceil() as usize;
+        extensions.min(Header::EXTENSIONS_MAX)
+    }
+
+    /// Words of a partition of so many buckets: whole pages.
+    pub(super) fn partition_words(self, buckets: usize, page_bytes: usize) -> usize {
+        let words = buckets * self.bucket_words() + self.extensions_for(buckets) * EXTENSION_WORDS;
+        words.next_multiple_of(page_bytes / 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_for_entries_is_room_for_them() {
+        for fingerprint_bits in [0, 4, 6, 12] {
+            for payload_bits in [1, 10, 32] {
+                let geometry = IndexGeometry { partition_bits: 8, fingerprint_bits, payload_bits };
+                for entries in [0, 1, 300, 320, 1000, 50_000, 10_000_000] {
+                    assert!(geometry.capacity(geometry.buckets_for(entries)) + 1 >= entries, "{geometry:?} {entries}");
+                }
+                assert!(geometry.bucket_words().is_multiple_of(8));
+            }
+        }
+    }
+}

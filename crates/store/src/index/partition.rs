@@ -1,0 +1,283 @@
+//! One partition of the delta table: its buckets, and the pool of extension buckets for those that overflow.
+//!
+//! ```text
+//! words: bucket 0 | bucket 1 | … | bucket n-1 | extension 0 | extension 1 | … | (rest of the page)
+//! ```
+//! # Threads
+//! Any number of readers, one writer (whoever holds the index's writer lock). A bucket and its chain of extensions change
+//! under the sequence in the bucket's header: odd while it is being written. A reader that sees another header after
+//! than before reads again, so it sees a bucket as it was before or after a merge, never between. An extension moves to
+//! another bucket only while the bucket that it leaves is being written, so that bucket's readers notice.
+
+use super::PartitionFull;
+use super::geometry::{EXTENSION_WORDS, IndexGeometry};
+use super::region::{Account, Region, page_bytes};
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use tapetum_kernels::delta_bucket::edit::Bucket;
+use tapetum_kernels::delta_bucket::find::find;
+use tapetum_kernels::delta_bucket::{EntryLayout, Header, Position, SLOTS, slot};
+use tapetum_kernels::hash::HashKey;
+
+/// The end of the list of free extensions.
+const NONE: u32 = u32::MAX;
+
+pub(super) struct Partition {
+    region: Region,
+    buckets: usize,
+    bucket_words: usize,
+    layout: EntryLayout,
+    partition_bits: u32,
+    /// Where the entry of the middle slot is expected, in words from the end of a bucket, times 2^16: for prefetching.
+    slot_stride: usize,
+    capacity: usize,
+    entries: AtomicUsize,
+    // The writer's: the list of extensions given back (linked through their word 1), and the first never used one.
+    extensions_free: AtomicU32,
+    extensions_fresh: AtomicU32,
+    extensions_used: AtomicUsize,
+}
+
+/// What the writer works with from bucket to bucket, kept so that it need not be allocated again.
+pub(super) struct Scratch {
+    pub contents: Bucket,
+    main: Vec<u64>,
+    extensions: Vec<u64>,
+    /// The end slot of each extension in `extensions`.
+    ends: Vec<u32>,
+    /// The extensions that the bucket has, then those that it gets.
+    chain: Vec<u32>,
+}
+
+impl Scratch {
+    pub fn new(geometry: IndexGeometry) -> Scratch {
+        Scratch {
+            contents: Bucket::new(geometry.layout()),
+            main: vec![0; geometry.bucket_words()],
+            extensions: Vec::new(),
+            ends: Vec::new(),
+            chain: Vec::new(),
+        }
+    }
+
+    /// Forgets a bucket.
+    pub fn clear(&mut self) {
+        self.contents.clear();
+        self.chain.clear();
+    }
+}
+
+impl Partition {
+    pub fn new(geometry: IndexGeometry, room_for: usize, account: &Account) -> io::Result<Partition> {
+        let buckets = geometry.buckets_for(room_for);
+        let region = Region::new(geometry.partition_words(buckets, page_bytes()), account)?;
+        let bits_per_slot = geometry.bucket_load() * 0.95 / f64::from(SLOTS) * f64::from(geometry.layout().width());
+        Ok(Partition {
+            region,
+            buckets,
+            bucket_words: geometry.bucket_words(),
+            layout: geometry.layout(),
+            partition_bits: geometry.partition_bits,
+            slot_stride: (bits_per_slot * 1024.0) as usize,
+            capacity: geometry.capacity(buckets),
+            entries: AtomicUsize::new(0),
+            extensions_free: AtomicU32::new(NONE),
+            extensions_fresh: AtomicU32::new(0),
+            extensions_used: AtomicUsize::new(0),
+        })
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub fn entries(&self) -> usize {
+        self.entries.load(Ordering::Relaxed)
+    }
+
+    pub fn set_entries(&self, entries: usize) {
+        self.entries.store(entries, Ordering::Relaxed);
+    }
+
+    pub fn extensions_used(&self) -> usize {
+        self.extensions_used.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub fn position(&self, hash: HashKey) -> Position {
+        Position::of(hash, self.partition_bits, self.buckets)
+    }
+
+    #[inline(always)]
+    fn bucket(&self, number: usize) -> &[AtomicU64] {
+        &self.region[number * self.bucket_words..][..self.bucket_words]
+    }
+
+    /// An extension, unless a half-written header named one that does not exist.
+    #[inline(always)]
+    fn extension(&self, number: u32) -> Option<&[AtomicU64]> {
+        let start = self.buckets * self.bucket_words + number as usize * EXTENSION_WORDS;
+        self.region.get(start..start + EXTENSION_WORDS)
+    }
+
+    /// Asks for the cache lines that a lookup of this position will read, as far as they can be foreseen.
+    #[inline(always)]
+    pub fn prefetch(&self, position: Position) {
+        let words = self.bucket(position.bucket);
+        let middle = slot(position.tail) as usize * self.slot_stride / (1024 * 64);
+        let entry = words.len().saturating_sub(middle + 1);
+        prefetch(&words[0]);
+        prefetch(&words[8]);
+        // The line where the entry is expected, and the nearer of its neighbours.
+        prefetch(&words[entry]);
+        let near = if entry % 8 < 4 { entry.saturating_sub(8) } else { entry + 8 };
+        prefetch(&words[near.min(words.len() - 1)]);
+    }
+
+    #[inline]
+    pub fn lookup(&self, position: Position) -> Option<u32> {
+        let words = self.bucket(position.bucket);
+        let mut spins = 0u32;
+        loop {
+            let before = words[0].load(Ordering::Acquire);
+            if !Header(before).is_being_written() {
+                let found = self.search_chain(Header(before), words, position.tail);
+                // Pairs with the fence in `store`: a reader of anything newer than `before` also sees a newer header.
+                fence(Ordering::Acquire);
+                if words[0].load(Ordering::Relaxed) == before {
+                    return found;
+                }
+            }
+            spins += 1;
+            if spins.is_multiple_of(64) {
+                // The writer was put aside in the middle of a bucket: let it run.
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    #[inline(always)]
+    fn search_chain<'a>(&'a self, mut header: Header, mut words: &'a [AtomicU64], tail: u128) -> Option<u32> {
+        let mut first_slot = 0;
+        while header.slots_end() <= slot(tail) {
+            words = self.extension(header.extension()?)?;
+            first_slot = header.slots_end();
+            header = Header(words[0].load(Ordering::Relaxed));
+            if header.slots_end() <= first_slot {
+                return None; // a half-written chain, which may be a ring
+            }
+        }
+        find(words, header, self.layout, first_slot, tail)
+    }
+
+    // What follows is the writer's.
+
+    /// Reads a bucket and its extensions into `scratch`.
+    pub fn load(&self, number: usize, scratch: &mut Scratch) {
+        scratch.clear();
+        let mut words = self.bucket(number);
+        let mut first_slot = 0;
+        loop {
+            let header = Header(words[0].load(Ordering::Relaxed));
+            scratch.contents.decode(words, header, first_slot);
+            let Some(extension) = header.extension() else { break };
+            scratch.chain.push(extension);
+            first_slot = header.slots_end();
+            words = self.extension(extension).expect("a chain that we wrote");
+        }
+    }
+
+    /// Writes what `load` read and the caller changed. On an error nothing has changed.
+    pub fn store(&self, number: usize, scratch: &mut Scratch) -> Result<(), PartitionFull> {
+        let Scratch { contents, main, extensions, ends, chain } = scratch;
+        extensions.clear();
+        ends.clear();
+        let encoded = contents.encode(0, 0, main).map_err(|_| PartitionFull)?;
+        let (main_end, mut entry) = (encoded.slots_end, encoded.entries_end);
+        let mut end = main_end;
+        while end < SLOTS {
+            let start = extensions.len();
+            extensions.resize(start + EXTENSION_WORDS, 0);
+            let encoded = contents.encode(end, entry, &mut extensions[start..]).map_err(|_| PartitionFull)?;
+            (end, entry) = (encoded.slots_end, encoded.entries_end);
+            ends.push(end);
+        }
+        self.resize_chain(chain, ends.len())?;
+        let link = |place: usize, end: u32| (chain[..ends.len()].get(place).copied(), end % SLOTS);
+
+        let words = self.bucket(number);
+        let old = Header(words[0].load(Ordering::Relaxed));
+        let sequence = old.sequence().wrapping_add(1);
+        words[0].store(old.with_sequence(sequence).0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (place, new) in extensions.chunks_exact_mut(EXTENSION_WORDS).enumerate() {
+            let (next, split) = link(place + 1, ends[place]);
+            new[0] = Header::new(0, next, split).0;
+            let extension = self.extension(chain[place]).expect("an extension that we own");
+            new.iter().zip(extension).for_each(|(new, word)| word.store(*new, Ordering::Relaxed));
+        }
+        main[1..].iter().zip(&words[1..]).for_each(|(new, word)| word.store(*new, Ordering::Relaxed));
+        let (next, split) = link(0, main_end);
+        words[0].store(Header::new(sequence.wrapping_add(1), next, split).0, Ordering::Release);
+
+        for &extension in &chain[ends.len()..] {
+            self.free_extension(extension);
+        }
+        Ok(())
+    }
+
+    /// Adds extensions to the chain until it has at least `len`, or adds none.
+    fn resize_chain(&self, chain: &mut Vec<u32>, len: usize) -> Result<(), PartitionFull> {
+        let had = chain.len();
+        while chain.len() < len {
+            match self.take_extension() {
+                Some(extension) => chain.push(extension),
+                None => {
+                    chain.drain(had..).for_each(|extension| self.free_extension(extension));
+                    return Err(PartitionFull);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_extension(&self) -> Option<u32> {
+        let free = self.extensions_free.load(Ordering::Relaxed);
+        let taken = if free != NONE {
+            let next = self.extension(free).expect("an extension that was freed")[1].load(Ordering::Relaxed);
+            self.extensions_free.store(next as u32, Ordering::Relaxed);
+            free
+        } else {
+            let fresh = self.extensions_fresh.load(Ordering::Relaxed);
+            self.extension(fresh)?;
+            if fresh as usize >= Header::EXTENSIONS_MAX {
+                return None;
+            }
+            self.extensions_fresh.store(fresh + 1, Ordering::Relaxed);
+            fresh
+        };
+        self.extensions_used.fetch_add(1, Ordering::Relaxed);
+        Some(taken)
+    }
+
+    /// The words of a free extension may still be read by somebody who followed an older chain, whose header has changed.
+    fn free_extension(&self, extension: u32) {
+        let head = self.extensions_free.load(Ordering::Relaxed);
+        self.extension(extension).expect("an extension that we own")[1].store(head.into(), Ordering::Relaxed);
+        self.extensions_free.store(extension, Ordering::Relaxed);
+        self.extensions_used.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[inline(always)]
+fn prefetch(word: &AtomicU64) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, on an address that is valid; SSE is part of x86-64.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = word;
+}

@@ -1,0 +1,252 @@
+//! The index against a map, with hash keys that are alike, and readers beside a writer.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+/// SplitMix64, twice: hash keys without a hash.
+fn uniform(seed: u64) -> HashKey {
+    let mix = |mut z: u64| {
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    };
+    let word = |i: u64| mix(seed.wrapping_mul(2).wrapping_add(i).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    HashKey(u128::from(word(0)) << 64 | u128::from(word(1)))
+}
+
+/// An index and what it must hold. Payloads are unique, so a payload tells whose entry it is, as a key table does.
+struct Model {
+    index: GlobalIndex,
+    map: BTreeMap<HashKey, u32>,
+    owners: Vec<HashKey>,
+}
+
+impl Model {
+    fn new(geometry: IndexGeometry) -> Model {
+        Model { index: GlobalIndex::new(geometry).expect("memory"), map: BTreeMap::new(), owners: Vec::new() }
+    }
+
+    fn partition(&self, hash: HashKey) -> usize {
+        hash.partition(self.index.geometry().partition_bits)
+    }
+
+    /// Merges `batch` (true: put, false: remove) and rebuilds the partitions that get full.
+    fn merge(&mut self, batch: &BTreeMap<HashKey, bool>) {
+        let mut changes: BTreeMap<usize, Vec<Change>> = BTreeMap::new();
+        for (&hash, &put) in batch {
+            let neighbor = self.index.lookup(hash).map(|payload| self.owners[payload as usize]);
+            let is_there = neighbor == Some(hash);
+            assert_eq!(is_there, self.map.contains_key(&hash));
+            let change = if put {
+                let payload = self.owners.len() as u32;
+                self.owners.push(hash);
+                self.map.insert(hash, payload);
+                if is_there { Change::Replace { hash, payload } } else { Change::Insert { hash, payload, neighbor } }
+            } else if is_there {
+                self.map.remove(&hash);
+                Change::Remove { hash }
+            } else {
+                continue;
+            };
+            changes.entry(self.partition(hash)).or_default().push(change);
+        }
+        for (partition, changes) in changes {
+            if self.index.merge(partition, changes).is_err() {
+                self.rebuild(partition, 1.02);
+            }
+        }
+    }
+
+    /// Rebuilds with little room to spare, or more where that is not enough.
+    fn rebuild(&mut self, partition: usize, mut room: f64) {
+        let entries: Vec<_> = self.map.iter().map(|(&hash, &payload)| (hash, payload)).collect();
+        let entries: Vec<_> = entries.into_iter().filter(|entry| self.partition(entry.0) == partition).collect();
+        loop {
+            let room_for = (entries.len() as f64 * room) as usize;
+            match self.index.rebuild(partition, entries.iter().copied(), room_for) {
+                Ok(()) => return,
+                Err(RebuildError::PartitionFull) => room = room * 1.25 + 0.1,
+                Err(error) => panic!("{error}"),
+            }
+            assert!(room < 1e4, "no room is enough");
+        }
+    }
+
+    fn check(&self) {
+        let hashes: Vec<_> = self.map.keys().copied().collect();
+        let mut found = vec![None; hashes.len()];
+        self.index.lookup_batch(&hashes, &mut found);
+        for ((&hash, &payload), found) in self.map.iter().zip(found) {
+            assert_eq!(found, Some(payload), "{hash:?}");
+            assert_eq!(self.index.lookup(hash), Some(payload), "{hash:?}");
+        }
+        assert_eq!(self.index.entries(), self.map.len());
+        let partitions = 0..self.index.geometry().partitions();
+        assert_eq!(partitions.map(|partition| self.index.partition_entries(partition)).sum::<usize>(), self.map.len());
+    }
+}
+
+fn hash_key() -> impl Strategy<Value = HashKey> {
+    // A few stems, with 40 and more leading bits in common with others, or none.
+    let alike = (0u64..6, 40u32..127, 0u64..12).prop_map(|(stem, shared, rest)| {
+        HashKey(uniform(stem).0 & !(u128::MAX >> shared) | uniform(1000 + rest).0 & (u128::MAX >> shared))
+    });
+    prop_oneof![1 => alike, 8 => (0u64..3000).prop_map(uniform)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn behaves_as_a_map(
+        batches in prop::collection::vec(prop::collection::btree_map(hash_key(), prop::bool::weighted(0.7), 1..250), 1..15),
+        fingerprint_bits in prop::sample::select(vec![0u32, 1, 4, 6, 12]),
+        partition_bits in 0u32..3,
+        rebuilt in any::<prop::sample::Index>(),
+    ) {
+        let geometry = IndexGeometry { partition_bits, fingerprint_bits, payload_bits: 18 };
+        let mut model = Model::new(geometry);
+        for batch in &batches {
+            model.merge(batch);
+            model.check();
+        }
+        // Less room than comfort asks for: chains of extensions.
+        model.rebuild(rebuilt.index(geometry.partitions()), 0.8);
+        model.check();
+        // And away with everything: all extensions come back.
+        let all = model.map.keys().map(|&hash| (hash, false)).collect();
+        model.merge(&all);
+        model.check();
+        prop_assert_eq!(model.index.extension_buckets_used(), 0);
+    }
+}
+
+#[test]
+fn strange_keys_rarely_get_a_candidate() {
+    let geometry = IndexGeometry { partition_bits: 0, fingerprint_bits: 6, payload_bits: 18 };
+    let mut entries: Vec<_> = (0..50_000).map(|i| (uniform(i), i as u32)).collect();
+    entries.sort_unstable();
+    let index = GlobalIndex::new(geometry).unwrap();
+    index.rebuild(0, entries, 50_000).unwrap();
+    let false_candidates = (100_000..200_000).filter(|&i| index.lookup(uniform(i)).is_some()).count();
+    assert!(false_candidates < 3000, "{false_candidates} of 100000");
+}
+
+#[test]
+fn bits_an_entry_stay_within_the_target() {
+    let geometry = IndexGeometry { partition_bits: 0, fingerprint_bits: 6, payload_bits: 10 };
+    let index = GlobalIndex::new(geometry).unwrap();
+    let fill = |room_for: usize, entries: usize| {
+        let mut entries: Vec<_> = (0..entries as u64).map(|i| (uniform(i), i as u32 % 1024)).collect();
+        entries.sort_unstable();
+        index.rebuild(0, entries, room_for).unwrap();
+        assert_eq!(index.bytes(), index.bytes_for(room_for));
+        index.bytes() as f64 * 8.0 / index.entries() as f64
+    };
+    let full = fill(200_000, 200_000);
+    assert!(full <= 19.5, "{full} bits an entry at capacity");
+    let grown = fill(225_000, 200_000);
+    assert!(grown <= 22.0, "{grown} bits an entry after growth by an eighth");
+}
+
+#[test]
+fn a_partition_at_its_capacity_has_room() {
+    for fingerprint_bits in [0, 6] {
+        let geometry = IndexGeometry { partition_bits: 0, fingerprint_bits, payload_bits: 10 };
+        let index = GlobalIndex::new(geometry).unwrap();
+        for (round, room_for) in [1usize, 320, 1000, 5000, 40_000].into_iter().enumerate() {
+            index.rebuild(0, [], room_for).unwrap();
+            let capacity = index.partition_capacity(0);
+            assert!(capacity + 1 >= room_for);
+            let mut entries: Vec<_> =
+                (0..capacity as u64).map(|i| (uniform(i + (round as u64) << 32), i as u32 % 1024)).collect();
+            entries.sort_unstable();
+            index.rebuild(0, entries, room_for).expect("a partition holds its capacity");
+        }
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the point is real threads")]
+fn readers_beside_a_writer_never_miss_a_key() {
+    const STABLE: u64 = 5000;
+    const ROUND: u64 = 1500;
+    /// A stable key's payload changes to and fro by this bit.
+    const REPLACED: u32 = 1 << 18;
+    let geometry = IndexGeometry { partition_bits: 2, fingerprint_bits: 4, payload_bits: 19 };
+    let mut model = Model::new(geometry);
+    model.merge(&(0..STABLE).map(|i| (uniform(i), true)).collect());
+    (0..geometry.partitions()).for_each(|partition| model.rebuild(partition, 1.8));
+    let (owners, first) = (model.owners, model.map);
+    let second: BTreeMap<HashKey, u32> = first.iter().map(|(&hash, &payload)| (hash, payload | REPLACED)).collect();
+    // The keys of a round come and go; their payloads tell them too.
+    let coming_payload = |round: u64, i: u64| (STABLE + round * ROUND + i) as u32;
+    let owner = |payload: u32| match owners.get((payload & !REPLACED) as usize) {
+        Some(&stable) => stable,
+        None => uniform(1_000_000 + u64::from(payload)),
+    };
+    let index = Arc::new(model.index);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop_the_readers = SetOnDrop(&done);
+        for reader in 0..2 {
+            let (index, done, first) = (&index, &done, &first);
+            scope.spawn(move || {
+                let hashes: Vec<_> = first.keys().copied().collect();
+                let mut found = vec![None; hashes.len()];
+                while !done.load(Ordering::Relaxed) {
+                    if reader == 0 {
+                        index.lookup_batch(&hashes, &mut found);
+                    } else {
+                        hashes.iter().zip(&mut found).for_each(|(&hash, found)| *found = index.lookup(hash));
+                    }
+                    for (payload, found) in first.values().zip(&found) {
+                        assert_eq!(found.map(|found| found & !REPLACED), Some(*payload));
+                    }
+                }
+            });
+        }
+        let mut others: BTreeMap<HashKey, u32> = BTreeMap::new();
+        for round in 0..60u64 {
+            let now = if round % 2 == 0 { &second } else { &first };
+            let coming = (0..ROUND).map(|i| coming_payload(round, i));
+            let coming: BTreeMap<HashKey, u32> = coming.map(|payload| (owner(payload), payload)).collect();
+            for partition in 0..geometry.partitions() {
+                let of_partition = |hash: &HashKey| hash.partition(geometry.partition_bits) == partition;
+                if round % 5 == 4 {
+                    let mut all = now.clone();
+                    all.extend(&others);
+                    let all: Vec<_> = all.into_iter().filter(|(hash, _)| of_partition(hash)).collect();
+                    let room_for = all.len() + all.len() / 3;
+                    index.rebuild(partition, all, room_for).expect("room");
+                    continue;
+                }
+                let mut changes = BTreeMap::new();
+                for (&hash, &payload) in now.iter().filter(|(hash, _)| of_partition(hash)) {
+                    changes.insert(hash, Change::Replace { hash, payload });
+                }
+                for &hash in others.keys().filter(|hash| of_partition(hash)) {
+                    changes.insert(hash, Change::Remove { hash });
+                }
+                for (&hash, &payload) in coming.iter().filter(|(hash, _)| of_partition(hash)) {
+                    let neighbor = index.lookup(hash).map(owner);
+                    changes.insert(hash, Change::Insert { hash, payload, neighbor });
+                }
+                index.merge(partition, changes.into_values()).expect("room");
+            }
+            if round % 5 != 4 {
+                others = coming;
+            }
+        }
+    });
+}
+
+/// Also when the writer panics.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
