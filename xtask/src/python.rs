@@ -1,5 +1,5 @@
-//! The tests of tests/clients: real Python clients in a virtual environment of the target folder. They start the
-//! server themselves, since some restart it.
+//! Tests in Python, run by unittest in a virtual environment of the target folder. They start the server themselves,
+//! since some restart it, and some run another beside it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,8 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace::{self, Profile};
 
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Runs the tests of `tests/FOLDER`; `--only NAME` picks a module, class or test of it.
+pub fn run(folder: &str, arguments: &Arguments) -> Result<(), Failure> {
     let binary = arguments.server();
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
@@ -16,16 +17,18 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(binary) => binary,
         None => workspace::build_server(Profile::Test)?,
     };
-    let scratch = workspace::scratch("clients")?;
+    let scratch = workspace::scratch(folder)?;
     let mut python = Command::new(environment()?.join("bin/python"));
-    python.current_dir(workspace::root().join("tests/clients")).args(["-m", "unittest"]);
+    python.current_dir(workspace::root().join("tests").join(folder)).args(["-m", "unittest"]);
     match only {
         Some(name) => python.arg(name),
         None => python.arg("discover"),
     };
-    python.env("TAPETUM_SERVER", binary).env("TAPETUM_SCRATCH", &scratch).env("PYTHONDONTWRITEBYTECODE", "1");
+    python.env("TAPETUM_SERVER", binary).env("TAPETUM_SCRATCH", &scratch);
+    // No byte code beside the sources.
+    python.env("PYTHONDONTWRITEBYTECODE", "1");
     if !python.status()?.success() {
-        return Err("a real client is not content; its message is above".into());
+        return Err(format!("tests/{folder} failed; unittest's message is above").into());
     }
     std::fs::remove_dir_all(scratch)?;
     Ok(())

@@ -1,0 +1,69 @@
+# make run    serve memcached on 127.0.0.1:11211 from ./tapetum-data
+# make test   everything that is checked before a change lands
+#
+# Both install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint test-rust test-clients test-differential test-kill test-simulation setup-build setup-test clean
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+CARGO := cargo
+# Passed on to `tapetum serve`, as in: make run SERVE="--memory 1GiB --capacity 50GiB"
+SERVE :=
+KILL_CYCLES := 30
+CRASH_POINTS := 20000
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+# exec: a signal to make's process group, or Ctrl-C, reaches the server itself, which stops cleanly.
+run: setup-build
+	$(CARGO) build --release --locked --package tapetum-server
+	exec $(TARGET)/release/tapetum serve --data ./tapetum-data $(SERVE)
+
+# In this order: what is quick fails first.
+test: setup-build setup-test
+	$(MAKE) lint
+	$(MAKE) test-rust
+	$(MAKE) test-clients
+	$(MAKE) test-differential
+	$(MAKE) test-kill
+	$(MAKE) test-simulation
+	@echo "make test: all passed"
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+test-rust:
+	$(CARGO) test --workspace --locked
+
+test-clients:
+	$(CARGO) x test-clients
+	$(CARGO) x test-memccapable
+
+test-differential:
+	$(CARGO) x test-differential
+
+test-kill:
+	$(CARGO) x test-kill --cycles $(KILL_CYCLES)
+
+test-simulation:
+	$(CARGO) run --quiet --locked --package tapetum-sim -- --crash-points $(CRASH_POINTS)
+
+# zstd is compiled from C.
+setup-build:
+	@xtask/install-missing cc:build-essential
+
+# libmemcached-dev, libsasl2-dev, zlib1g-dev, python3-dev: pylibmc where no wheel fits.
+setup-test:
+	@xtask/install-missing \
+		python3:python3 \
+		memcached:memcached \
+		memccapable:libmemcached-tools \
+		/usr/include/libmemcached/memcached.h:libmemcached-dev \
+		/usr/include/zlib.h:zlib1g-dev
+	@python3 -c 'import ensurepip, venv' 2>/dev/null || xtask/install-missing /absent:python3-venv
+
+clean:
+	$(CARGO) clean
