@@ -12,13 +12,15 @@ pub mod env;
 pub mod flash;
 pub mod local_memory;
 pub mod program;
+pub mod programs;
 pub mod queue_pair;
 
 pub use command::{Command, Completion, DecodeError, LocalRange, Opcode, Operation, ProgramId, Status};
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot};
 pub use env::{Env, SimClock, SplitMix64};
+pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
-pub use flash::{Flash, FlashQueue};
+pub use flash::{Flash, FlashError, FlashQueue};
 pub use local_memory::{LocalBuffer, LocalMemory};
 pub use program::Program;
 pub use queue_pair::{Drive, QueuePair};

@@ -3,7 +3,15 @@
 //! A flash is shared by all queue pairs of a drive and knows only its geometry; a queue belongs to one queue pair and
 //! is used by one thread at a time. Commands in a queue run in any order.
 
+mod blocking;
+mod error;
+pub mod file;
 pub mod memory;
+#[cfg(test)]
+mod test_path;
+mod uring;
+
+pub use error::FlashError;
 
 use std::io;
 use std::os::fd::RawFd;

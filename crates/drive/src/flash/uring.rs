@@ -1,0 +1,358 @@
+//! Moves a file's bytes by io_uring: one ring for each queue pair.
+//!
+//! `submit` only fills ring entries; `poll` and `wait` enter the kernel once for all of them. At most as many commands
+//! are in the kernel as the ring has entries, so the completion ring (twice as large) never overflows; the rest wait
+//! in `backlog`. Local memory is registered with the ring where the limit on locked memory allows, which spares the
+//! kernel looking up its pages for every command.
+//!
+//! A flush is `fdatasync`. It is held back until the writes of this queue that came before it are complete, without
+//! holding back anything else.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use io_uring::{IoUring, opcode, squeue, types};
+
+use super::FlashQueue;
+use super::file::DataFile;
+use crate::command::{Command, Completion, LocalRange, Operation, Status};
+use crate::local_memory::LocalMemory;
+
+const DEPTH_MAX: u32 = 4096;
+/// The kernel registers no larger piece.
+const FIXED_BUFFER_BYTES: usize = 1 << 30;
+/// The data file's place among the ring's registered files.
+const DATA: types::Fixed = types::Fixed(0);
+
+/// Whether the kernel offers a ring with all that the queue uses.
+pub(super) fn probe() -> io::Result<()> {
+    new_ring(1).map(drop)
+}
+
+fn new_ring(depth: u32) -> io::Result<IoUring> {
+    let ring = IoUring::new(depth.clamp(1, DEPTH_MAX))?;
+    if !(ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop()) {
+        return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+    }
+    Ok(ring)
+}
+
+#[derive(Clone, Copy)]
+enum Action {
+    Read,
+    Write { fua: bool },
+    Flush,
+}
+
+/// A command on its way. `flash`, `local` and `length` are what is still to be moved.
+#[derive(Clone, Copy)]
+struct Transfer {
+    tag: u64,
+    action: Action,
+    flash: u64,
+    local: u64,
+    length: u32,
+    /// Flushes submitted before this one.
+    flushes_before: u64,
+}
+
+/// A flush that waits for the writes before it.
+struct HeldFlush {
+    transfer: u32,
+    writes_before: u32,
+}
+
+pub(super) struct UringQueue {
+    ring: IoUring,
+    local: LocalMemory,
+    fixed: bool,
+    sector_mask: u32,
+    /// By number, which is the ring entry's user data. A transfer keeps its number until its completion.
+    transfers: Vec<Transfer>,
+    transfers_free: Vec<u32>,
+    backlog: VecDeque<u32>,
+    held_flushes: VecDeque<HeldFlush>,
+    flushes_submitted: u64,
+    writes_in_flight: u32,
+    ring_entries: u32,
+    /// Entries pushed and not completed; of these, `unentered` are not yet known to the kernel.
+    in_ring: u32,
+    unentered: u32,
+    done: Vec<Completion>,
+    #[cfg(test)]
+    enters: u64,
+    // Last: the ring closes before the file does.
+    _data: Arc<DataFile>,
+}
+
+impl UringQueue {
+    pub(super) fn new(data: Arc<DataFile>, local: &LocalMemory, depth: u32, sector_bytes: u32) -> io::Result<Self> {
+        let ring = new_ring(depth)?;
+        ring.submitter().register_files(&[data.fd()])?;
+        let fixed = match register_memory(&ring, local) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::info!(%error, "local memory not registered with io_uring (see RLIMIT_MEMLOCK): going without");
+                false
+            }
+        };
+        let ring_entries = ring.params().sq_entries();
+        Ok(UringQueue {
+            ring,
+            local: local.clone(),
+            fixed,
+            sector_mask: sector_bytes - 1,
+            transfers: Vec::with_capacity(ring_entries as usize),
+            transfers_free: Vec::with_capacity(ring_entries as usize),
+            backlog: VecDeque::new(),
+            held_flushes: VecDeque::new(),
+            flushes_submitted: 0,
+            writes_in_flight: 0,
+            ring_entries,
+            in_ring: 0,
+            unentered: 0,
+            done: Vec::new(),
+            #[cfg(test)]
+            enters: 0,
+            _data: data,
+        })
+    }
+
+    /// Puts a transfer into the ring, or behind what waits for it.
+    fn start(&mut self, number: u32) {
+        if self.in_ring < self.ring_entries {
+            self.push(number);
+        } else {
+            self.backlog.push_back(number);
+        }
+    }
+
+    fn push(&mut self, number: u32) {
+        let transfer = self.transfers[number as usize];
+        let entry = self.entry(&transfer).user_data(u64::from(number));
+        // SAFETY: the memory that the entry names is inside local memory, which this queue keeps alive until the entry
+        // is complete (`drop` waits), and belongs to the drive until then.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        assert!(pushed.is_ok(), "the ring has {} entries and {} are in it", self.ring_entries, self.in_ring);
+        self.in_ring += 1;
+        self.unentered += 1;
+    }
+
+    fn entry(&self, transfer: &Transfer) -> squeue::Entry {
+        if let Action::Flush = transfer.action {
+            return opcode::Fsync::new(DATA).flags(types::FsyncFlags::DATASYNC).build();
+        }
+        let Some(memory) = self.local.pointer(LocalRange { offset: transfer.local, length: transfer.length }) else {
+            panic!("a transfer at {}+{} outside local memory passed the queue pair", transfer.local, transfer.length);
+        };
+        let (memory, length, flash) = (memory.as_ptr(), transfer.length, transfer.flash);
+        let (first, last) = (transfer.local, transfer.local + u64::from(length) - 1);
+        let piece = first / FIXED_BUFFER_BYTES as u64;
+        let fixed = (self.fixed && piece == last / FIXED_BUFFER_BYTES as u64).then_some(piece as u16);
+        let write_flags = |fua| if fua { libc::RWF_DSYNC } else { 0 };
+        match (transfer.action, fixed) {
+            (Action::Read, Some(piece)) => opcode::ReadFixed::new(DATA, memory, length, piece).offset(flash).build(),
+            (Action::Read, None) => opcode::Read::new(DATA, memory, length).offset(flash).build(),
+            (Action::Write { fua }, Some(piece)) => {
+                opcode::WriteFixed::new(DATA, memory, length, piece).offset(flash).rw_flags(write_flags(fua)).build()
+            }
+            (Action::Write { fua }, None) => {
+                opcode::Write::new(DATA, memory, length).offset(flash).rw_flags(write_flags(fua)).build()
+            }
+            (Action::Flush, _) => unreachable!("answered above"),
+        }
+    }
+
+    /// Tells the kernel of new entries and, with `wait`, blocks for a completion.
+    fn enter(&mut self, wait: Option<Option<Duration>>) {
+        #[cfg(test)]
+        {
+            self.enters += 1;
+        }
+        let entered = match wait {
+            None => self.ring.submit(),
+            Some(None) => self.ring.submit_and_wait(1),
+            Some(Some(timeout)) => {
+                let timespec = types::Timespec::from(timeout);
+                self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&timespec))
+            }
+        };
+        match entered {
+            Ok(count) => self.unentered -= count as u32,
+            // Interrupted, out of time, or the kernel is short of something for now: the next call tries again.
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => {}
+                _ => panic!("io_uring_enter refused a ring that it had accepted: {error}"),
+            },
+        }
+    }
+
+    /// Takes what is complete, and refills the ring from the backlog.
+    fn reap(&mut self) {
+        while let Some((number, result)) = {
+            let entry = self.ring.completion().next();
+            entry.map(|entry| (entry.user_data() as u32, entry.result()))
+        } {
+            self.in_ring -= 1;
+            self.finish(number, result);
+        }
+        while self.in_ring < self.ring_entries {
+            let Some(number) = self.backlog.pop_front() else { break };
+            self.push(number);
+        }
+    }
+
+    fn finish(&mut self, number: u32, result: i32) {
+        let transfer = &mut self.transfers[number as usize];
+        let status = match (transfer.action, result) {
+            (_, errno) if errno == -libc::EAGAIN || errno == -libc::EINTR => {
+                self.backlog.push_back(number);
+                return;
+            }
+            (_, errno) if errno < 0 => Err(-errno),
+            (Action::Flush, _) => Ok(()),
+            (_, moved) if moved as u32 == transfer.length => Ok(()),
+            (_, moved) => {
+                // A short transfer goes on from its last whole sector; one that gets nowhere is an error.
+                let moved = moved as u32 & !self.sector_mask;
+                if moved > 0 {
+                    transfer.flash += u64::from(moved);
+                    transfer.local += u64::from(moved);
+                    transfer.length -= moved;
+                    self.backlog.push_back(number);
+                    return;
+                }
+                Err(libc::EIO)
+            }
+        };
+        let transfer = *transfer;
+        self.transfers_free.push(number);
+        self.done.push(match status {
+            Ok(()) => Completion::success(transfer.tag),
+            Err(errno) => Completion::failed(transfer.tag, errno),
+        });
+        if let Action::Write { .. } = transfer.action {
+            self.writes_in_flight -= 1;
+            self.release_flushes(transfer.flushes_before);
+        }
+    }
+
+    /// A write that came after `flushes_before` flushes is over: those that came later waited for it.
+    fn release_flushes(&mut self, flushes_before: u64) {
+        if self.held_flushes.is_empty() {
+            return;
+        }
+        for held in &mut self.held_flushes {
+            if self.transfers[held.transfer as usize].flushes_before >= flushes_before {
+                held.writes_before -= 1;
+            }
+        }
+        // Flushes wait for ever more writes, so those that are free to go are at the front.
+        while self.held_flushes.front().is_some_and(|held| held.writes_before == 0) {
+            let Some(held) = self.held_flushes.pop_front() else { break };
+            self.start(held.transfer);
+        }
+    }
+}
+
+impl FlashQueue for UringQueue {
+    fn submit(&mut self, command: &Command) {
+        let (action, flash, local, length) = match command.operation {
+            Operation::Read { flash, local, length } => (Action::Read, flash, local, length),
+            Operation::Write { flash, local, length, fua } => (Action::Write { fua }, flash, local, length),
+            Operation::Flush => (Action::Flush, 0, 0, 0),
+            Operation::Discard { .. } => {
+                // The reservation must hold, so the blocks stay.
+                self.done.push(Completion::success(command.tag));
+                return;
+            }
+            Operation::Execute { .. } | Operation::Pipeline { .. } => {
+                self.done.push(Completion::new(command.tag, Status::Unsupported));
+                return;
+            }
+        };
+        let transfer =
+            Transfer { tag: command.tag, action, flash, local, length, flushes_before: self.flushes_submitted };
+        let number = match self.transfers_free.pop() {
+            Some(number) => {
+                self.transfers[number as usize] = transfer;
+                number
+            }
+            None => {
+                self.transfers.push(transfer);
+                self.transfers.len() as u32 - 1
+            }
+        };
+        match action {
+            Action::Flush => {
+                self.flushes_submitted += 1;
+                if self.writes_in_flight > 0 {
+                    let held = HeldFlush { transfer: number, writes_before: self.writes_in_flight };
+                    self.held_flushes.push_back(held);
+                    return;
+                }
+            }
+            Action::Write { .. } => self.writes_in_flight += 1,
+            Action::Read => {}
+        }
+        self.start(number);
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        if self.unentered > 0 {
+            self.enter(None);
+        }
+        self.reap();
+        if self.unentered > 0 {
+            self.enter(None); // What completions made room for.
+        }
+        completions.append(&mut self.done);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        self.reap();
+        if !self.done.is_empty() || self.in_ring == 0 {
+            return;
+        }
+        self.enter(Some(timeout));
+    }
+
+    fn event_fd(&self) -> Option<RawFd> {
+        // A ring polls readable exactly while it holds completions; nothing to signal and nothing to drain.
+        Some(self.ring.as_raw_fd())
+    }
+}
+
+impl Drop for UringQueue {
+    fn drop(&mut self) {
+        self.backlog.clear();
+        while self.in_ring > 0 {
+            self.enter(Some(None));
+            while self.ring.completion().next().is_some() {
+                self.in_ring -= 1;
+            }
+        }
+        // The kernel takes a closed ring apart later; what it holds must not linger until then. Not having been
+        // registered is the only way to fail.
+        let _ = self.ring.submitter().unregister_files();
+        let _ = self.ring.submitter().unregister_buffers();
+    }
+}
+
+fn register_memory(ring: &IoUring, local: &LocalMemory) -> io::Result<()> {
+    let Some(base) = local.pointer(LocalRange::EMPTY) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let pieces: Vec<libc::iovec> = (0..local.bytes_total())
+        .step_by(FIXED_BUFFER_BYTES)
+        .map(|offset| libc::iovec {
+            iov_base: base.as_ptr().wrapping_add(offset).cast(),
+            iov_len: FIXED_BUFFER_BYTES.min(local.bytes_total() - offset),
+        })
+        .collect();
+    // SAFETY: the pieces cover local memory exactly, and the queue keeps it mapped for as long as it has the ring.
+    unsafe { ring.submitter().register_buffers(&pieces) }
+}

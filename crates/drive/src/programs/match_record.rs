@@ -1,0 +1,208 @@
+//! Match and decompress: the program of a hashed GET (XDP, section 4: the flash page read, then the full key compared).
+//!
+//! ```text
+//! parameters: store id u64 · segment version u64 · first page u32 · key length u32 · key
+//! input:      data pages as read, from the page in which the record may start
+//! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry u32 · place u32 · value if inflated
+//! ```
+//! A raw value stays where it was read: `place` 0 and `value address` in the segment's stream. A compressed one is
+//! inflated behind the output's head: `place` 1. Stateless; contexts for inflating belong to the thread that runs it.
+
+use crate::command::Status;
+use crate::program::Program;
+use std::cell::RefCell;
+use tapetum_kernels::codec::Decompressor;
+use tapetum_kernels::data_page::{FoundRecord, PageRun, SegmentSalt};
+use tapetum_kernels::record::Codec;
+
+/// No record of the key starts in the page.
+pub const MISSING: Status = Status::Program(1);
+/// A checksum did not hold.
+pub const CORRUPT: Status = Status::Program(2);
+/// The output is too small: the result's first word says how many bytes it takes.
+pub const OUTPUT_SHORT: Status = Status::Program(3);
+
+const PARAMETERS_HEAD_BYTES: usize = 24;
+pub const OUTPUT_HEAD_BYTES: usize = 32;
+
+pub struct MatchRecord;
+
+/// Bytes that the parameters for `key` take.
+pub fn parameters_bytes(key: &[u8]) -> usize {
+    PARAMETERS_HEAD_BYTES + key.len()
+}
+
+pub fn encode_parameters(salt: SegmentSalt, first_page: u32, key: &[u8], out: &mut [u8]) {
+    out[..8].copy_from_slice(&salt.store.to_le_bytes());
+    out[8..16].copy_from_slice(&salt.version.to_le_bytes());
+    out[16..20].copy_from_slice(&first_page.to_le_bytes());
+    out[20..24].copy_from_slice(&(key.len() as u32).to_le_bytes());
+    out[24..24 + key.len()].copy_from_slice(key);
+}
+
+/// What the output's head says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Matched {
+    pub stamp: u64,
+    pub flags: u32,
+    pub expiry: u32,
+    pub value_bytes: u32,
+    pub place: Place,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In the input, at this address of the segment's stream.
+    Stream(u64),
+    /// In the output, right behind the head.
+    Output,
+}
+
+impl Matched {
+    fn encode(&self, out: &mut [u8]) {
+        let (place, address) = match self.place {
+            Place::Stream(address) => (0u32, address),
+            Place::Output => (1, 0),
+        };
+        out[..8].copy_from_slice(&self.stamp.to_le_bytes());
+        out[8..16].copy_from_slice(&address.to_le_bytes());
+        out[16..20].copy_from_slice(&self.value_bytes.to_le_bytes());
+        out[20..24].copy_from_slice(&self.flags.to_le_bytes());
+        out[24..28].copy_from_slice(&self.expiry.to_le_bytes());
+        out[28..32].copy_from_slice(&place.to_le_bytes());
+    }
+
+    /// Reads an output's head.
+    pub fn parse(head: &[u8; OUTPUT_HEAD_BYTES]) -> Matched {
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let place = if word(28) == 0 { Place::Stream(long(8)) } else { Place::Output };
+        Matched { stamp: long(0), value_bytes: word(16), flags: word(20), expiry: word(24), place }
+    }
+}
+
+thread_local! {
+    static DECOMPRESSOR: RefCell<Option<Decompressor>> = const { RefCell::new(None) };
+}
+
+impl Program for MatchRecord {
+    fn name(&self) -> &'static str {
+        "match-record"
+    }
+
+    fn run(&self, parameters: &[u8], input: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
+        let Some((salt, first_page, key)) = parse_parameters(parameters) else { return (Status::InvalidField, [0; 2]) };
+        if output.len() < OUTPUT_HEAD_BYTES {
+            return (OUTPUT_SHORT, [OUTPUT_HEAD_BYTES as u64, 0]);
+        }
+        let run = PageRun { bytes: input, first_page };
+        match run.find(salt, key) {
+            Ok(Some(record)) => deliver(run, &record, output),
+            Ok(None) => (MISSING, [0; 2]),
+            Err(_) => (CORRUPT, [0; 2]),
+        }
+    }
+}
+
+fn parse_parameters(bytes: &[u8]) -> Option<(SegmentSalt, u32, &[u8])> {
+    let head = bytes.get(..PARAMETERS_HEAD_BYTES)?;
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+    let key = bytes.get(PARAMETERS_HEAD_BYTES..PARAMETERS_HEAD_BYTES + word(20) as usize)?;
+    Some((SegmentSalt { store: long(0), version: long(8) }, word(16), key))
+}
+
+fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status, [u64; 2]) {
+    let header = &record.header;
+    let mut matched = Matched {
+        stamp: header.stamp,
+        flags: header.flags,
+        expiry: header.expiry,
+        value_bytes: header.raw_bytes,
+        place: Place::Stream(record.stored_address()),
+    };
+    if header.codec != Codec::Raw {
+        let (raw, stored) = (header.raw_bytes as usize, header.stored_bytes as usize);
+        let needed = OUTPUT_HEAD_BYTES + raw + stored;
+        if output.len() < needed {
+            return (OUTPUT_SHORT, [needed as u64, 0]);
+        }
+        let (value, frame) = output[OUTPUT_HEAD_BYTES..needed].split_at_mut(raw);
+        run.copy(record.stored_address(), frame);
+        if header.codec != Codec::Zstd || !inflate(frame, value) {
+            return (CORRUPT, [0; 2]);
+        }
+        matched.place = Place::Output;
+    }
+    matched.encode(output);
+    (Status::Success, [u64::from(matched.value_bytes), 0])
+}
+
+fn inflate(frame: &[u8], value: &mut [u8]) -> bool {
+    DECOMPRESSOR.with_borrow_mut(|slot| {
+        if slot.is_none() {
+            *slot = Decompressor::new().ok();
+        }
+        slot.as_mut().is_some_and(|decompressor| decompressor.decompress(frame, value).is_ok())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tapetum_kernels::codec::Compressor;
+    use tapetum_kernels::data_page::{PAGE_BYTES, Trailer, record_checksum};
+    use tapetum_kernels::record::{Header, Record};
+
+    const SALT: SegmentSalt = SegmentSalt { store: 1, version: 2 };
+
+    fn page(value: &[u8]) -> Vec<u8> {
+        let mut compressor = Compressor::new().unwrap();
+        let (codec, stored) = compressor.compress(value);
+        let mut header = Header::value(9, 3, stored.len());
+        (header.codec, header.raw_bytes, header.flags, header.expiry) = (codec, value.len() as u32, 5, 6);
+        let mut page = vec![0; PAGE_BYTES];
+        let length = Record { header, key: b"key", stored }.encode(&mut page);
+        let crc = record_checksum(SALT, 4088 * 7, &page[..length]);
+        page[..4].copy_from_slice(&crc.to_le_bytes());
+        Trailer { first: 0, starts: 1 }.encode(SALT, 7, &mut page);
+        page
+    }
+
+    fn run(page: &[u8], key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
+        let mut parameters = vec![0; parameters_bytes(key)];
+        encode_parameters(SALT, 7, key, &mut parameters);
+        MatchRecord.run(&parameters, page, output)
+    }
+
+    #[test]
+    fn a_compressed_value_is_inflated_and_a_raw_one_stays_where_it_is() {
+        let text = b"mirror ".repeat(100);
+        let mut output = vec![0; 2048];
+        assert_eq!(run(&page(&text), b"key", &mut output).0, Status::Success);
+        let matched = Matched::parse(output[..32].try_into().unwrap());
+        assert_eq!((matched.place, matched.stamp, matched.flags, matched.expiry), (Place::Output, 9, 5, 6));
+        assert_eq!(output[32..32 + matched.value_bytes as usize], text);
+        assert_eq!(run(&page(b"raw"), b"key", &mut output).0, Status::Success);
+        let matched = Matched::parse(output[..32].try_into().unwrap());
+        assert_eq!((matched.value_bytes, matched.place), (3, Place::Stream(4088 * 7 + 13 + 8 + 3)));
+    }
+
+    #[test]
+    fn other_keys_are_missing_and_damage_is_told_apart() {
+        let mut output = vec![0; 2048];
+        let mut page = page(b"raw");
+        assert_eq!(run(&page, b"other", &mut output).0, MISSING);
+        page[20] ^= 1;
+        assert_eq!(run(&page, b"key", &mut output).0, CORRUPT);
+    }
+
+    #[test]
+    fn a_short_output_says_how_much_it_takes() {
+        let text = b"mirror ".repeat(100);
+        let mut output = vec![0; 64];
+        let (status, [needed, _]) = run(&page(&text), b"key", &mut output);
+        assert_eq!(status, OUTPUT_SHORT);
+        assert_eq!(run(&page(&text), b"key", &mut vec![0; needed as usize]).0, Status::Success);
+    }
+}
