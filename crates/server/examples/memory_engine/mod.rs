@@ -1,0 +1,259 @@
+//! A store in memory behind the server's seam, for tests and for trying the protocol: what the real store must look like
+//! from outside. A session may answer late and in any order, as one that reads flash does.
+
+#![allow(dead_code, clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tapetum::{Condition, Error, Initial, Outcome, Reply, Request, Stats, ValueRange};
+use tapetum_server::engine::{Session, Store};
+use tapetum_server::os::Event;
+use tapetum_server::protocol::number;
+use tapetum_server::worker::unix_seconds;
+
+#[derive(Clone)]
+struct Record {
+    value: Vec<u8>,
+    flags: u32,
+    expiry: u32,
+    stamp: u64,
+}
+
+#[derive(Default)]
+struct State {
+    records: BTreeMap<Vec<u8>, Record>,
+    stamp: u64,
+    delete_all_at: u32,
+}
+
+#[derive(Clone, Default)]
+pub struct MemoryStore {
+    state: Arc<Mutex<State>>,
+    /// Sessions hold outcomes back for some polls and give them in another order.
+    pub late: bool,
+    /// Gets of keys that start so fail.
+    pub failing_prefix: Option<&'static [u8]>,
+    pub value_bytes_max: usize,
+}
+
+impl MemoryStore {
+    pub fn new() -> MemoryStore {
+        MemoryStore { value_bytes_max: 16 << 20, ..MemoryStore::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl Store for MemoryStore {
+    type Session = MemorySession;
+
+    fn session(&self) -> Result<MemorySession, Error> {
+        Ok(MemorySession {
+            store: self.clone(),
+            event: Event::new().unwrap(),
+            held: Vec::new(),
+            values: Vec::new(),
+            chance: 0x9e37_79b9_7f4a_7c15,
+        })
+    }
+
+    fn stats(&self) -> Stats {
+        Stats { index_entries: self.state().records.len() as u64, ..Stats::default() }
+    }
+}
+
+pub struct MemorySession {
+    store: MemoryStore,
+    event: Event,
+    /// Outcomes not given yet; the value of a hit travels along.
+    held: Vec<(u64, Outcome, Vec<u8>)>,
+    values: Vec<u8>,
+    chance: u64,
+}
+
+impl MemorySession {
+    fn random(&mut self) -> u64 {
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        self.chance
+    }
+}
+
+impl Session for MemorySession {
+    fn submit(&mut self, token: u64, request: Request<'_>) {
+        let now = unix_seconds();
+        let mut state = self.store.state();
+        let (outcome, value) = state.apply(&self.store, request, now);
+        drop(state);
+        self.held.push((token, outcome, value));
+        self.event.raise();
+    }
+
+    fn poll(&mut self, replies: &mut Vec<Reply>) {
+        self.event.clear();
+        self.values.clear();
+        let count = if self.store.late { self.random() as usize % (self.held.len() + 1) } else { self.held.len() };
+        for _ in 0..count {
+            let at = if self.store.late { self.random() as usize % self.held.len() } else { 0 };
+            let (token, mut outcome, bytes) =
+                if self.store.late { self.held.swap_remove(at) } else { self.held.remove(0) };
+            if let Outcome::Value { value, .. } = &mut outcome {
+                *value = ValueRange { start: self.values.len(), end: self.values.len() + bytes.len() };
+                self.values.extend_from_slice(&bytes);
+            }
+            replies.push(Reply { token, outcome });
+        }
+        if !self.held.is_empty() {
+            self.event.raise();
+        }
+    }
+
+    fn bytes(&self, value: ValueRange) -> &[u8] {
+        &self.values[value.start..value.end]
+    }
+
+    fn in_flight(&self) -> usize {
+        self.held.len()
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        vec![self.event.as_raw_fd()]
+    }
+}
+
+impl State {
+    fn live(&mut self, key: &[u8], now: u32) -> Option<&mut Record> {
+        let gone = |record: &Record| record.expiry != 0 && record.expiry <= now;
+        if self.records.get(key).is_some_and(gone) {
+            self.records.remove(key);
+        }
+        self.records.get_mut(key)
+    }
+
+    fn write(&mut self, key: &[u8], value: Vec<u8>, flags: u32, expiry: u32) -> u64 {
+        self.stamp += 1;
+        let stamp = self.stamp;
+        self.records.insert(key.to_vec(), Record { value, flags, expiry, stamp });
+        stamp
+    }
+
+    fn apply(&mut self, store: &MemoryStore, request: Request<'_>, now: u32) -> (Outcome, Vec<u8>) {
+        if self.delete_all_at != 0 && self.delete_all_at <= now {
+            self.delete_all_at = 0;
+            self.records.clear();
+        }
+        let plain = |outcome| (outcome, Vec::new());
+        match request {
+            Request::Get { key } | Request::GetAndTouch { key, .. } => {
+                if store.failing_prefix.is_some_and(|prefix| key.starts_with(prefix)) {
+                    return plain(Outcome::Failed(Error::Io("a planted failure".into())));
+                }
+                let touch = match request {
+                    Request::GetAndTouch { expiry, .. } => Some(expiry),
+                    _ => None,
+                };
+                match self.live(key, now) {
+                    None => plain(Outcome::Missing),
+                    Some(record) => {
+                        record.expiry = touch.unwrap_or(record.expiry);
+                        let &mut Record { flags, stamp, expiry, .. } = record;
+                        let value = ValueRange { start: 0, end: 0 };
+                        (Outcome::Value { flags, stamp, expiry, value }, record.value.clone())
+                    }
+                }
+            }
+            Request::Put { key, value, flags, expiry, condition } => {
+                let stamp = self.live(key, now).map(|record| record.stamp);
+                plain(match (condition, stamp) {
+                    (Condition::Absent, Some(_)) | (Condition::Present, None) => Outcome::NotStored,
+                    (Condition::Stamp(_), None) => Outcome::Missing,
+                    (Condition::Stamp(wanted), Some(stamp)) if wanted != stamp => Outcome::Exists,
+                    _ => Outcome::Stored { stamp: self.write(key, value.to_vec(), flags, expiry) },
+                })
+            }
+            Request::Append { key, value, stamp } => plain(self.extend(store, key, b"", value, stamp, now)),
+            Request::Prepend { key, value, stamp } => plain(self.extend(store, key, value, b"", stamp, now)),
+            Request::Increment { key, delta, decrement, initial, stamp } => {
+                plain(self.increment(key, delta, decrement, initial, stamp, now))
+            }
+            Request::Touch { key, expiry } => plain(match self.live(key, now) {
+                None => Outcome::Missing,
+                Some(record) => {
+                    record.expiry = expiry;
+                    Outcome::Touched { stamp: record.stamp }
+                }
+            }),
+            Request::Delete { key, stamp } => plain(match self.live(key, now) {
+                None => Outcome::Missing,
+                Some(record) if stamp.is_some_and(|stamp| stamp != record.stamp) => Outcome::Exists,
+                Some(_) => {
+                    self.records.remove(key);
+                    Outcome::Deleted
+                }
+            }),
+            Request::DeleteAll { at } => {
+                if at == 0 {
+                    self.records.clear();
+                }
+                self.delete_all_at = at;
+                plain(Outcome::Done)
+            }
+        }
+    }
+
+    fn extend(
+        &mut self,
+        store: &MemoryStore,
+        key: &[u8],
+        before: &[u8],
+        after: &[u8],
+        stamp: Option<u64>,
+        now: u32,
+    ) -> Outcome {
+        let Some(record) = self.live(key, now) else { return Outcome::NotStored };
+        if stamp.is_some_and(|stamp| stamp != record.stamp) {
+            return Outcome::Exists;
+        }
+        let value = [before, &record.value, after].concat();
+        if value.len() > store.value_bytes_max {
+            return Outcome::Failed(Error::ValueTooLarge { limit_bytes: store.value_bytes_max });
+        }
+        let (flags, expiry) = (record.flags, record.expiry);
+        Outcome::Stored { stamp: self.write(key, value, flags, expiry) }
+    }
+
+    fn increment(
+        &mut self,
+        key: &[u8],
+        delta: u64,
+        decrement: bool,
+        initial: Option<Initial>,
+        stamp: Option<u64>,
+        now: u32,
+    ) -> Outcome {
+        let Some(record) = self.live(key, now).cloned() else {
+            return match initial {
+                None => Outcome::Missing,
+                Some(Initial { value, expiry }) => {
+                    let stamp = self.write(key, value.to_string().into_bytes(), 0, expiry);
+                    Outcome::Number { number: value, stamp }
+                }
+            };
+        };
+        if stamp.is_some_and(|stamp| stamp != record.stamp) {
+            return Outcome::Exists;
+        }
+        let Some(old) = number::unsigned(&record.value) else { return Outcome::NotNumber };
+        let number = if decrement { old.saturating_sub(delta) } else { old.wrapping_add(delta) };
+        let mut value = number.to_string().into_bytes();
+        let padded = value.len().max(record.value.len());
+        value.resize(padded, b' ');
+        let stamp = self.write(key, value, record.flags, record.expiry);
+        Outcome::Number { number, stamp }
+    }
+}

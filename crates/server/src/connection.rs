@@ -1,0 +1,442 @@
+//! One client: what it sent and is not consumed yet, its requests in order, what is still to be sent to it.
+//!
+//! Input is consumed from its first byte, frame by frame; what a frame asks for is submitted at once, and the bytes that
+//! are left (a frame that has not arrived whole) are kept. A connection at rest keeps no buffer. It stops reading, so
+//! that the client feels it, while it is *blocked*: its requests or unsent replies are at their limit, or the shared
+//! budget is spent. Owned by one worker.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use tapetum::Outcome;
+
+use crate::engine::Session;
+use crate::limits::{Budget, FREE_BYTES, Limits};
+use crate::os::{self, Interest};
+use crate::out::{OutQueue, Pool};
+use crate::protocol::reply::Form;
+use crate::protocol::{BINARY_MAGIC, Parsed, binary, text};
+use crate::slots::Slots;
+use crate::stats::{Counters, Figures, count};
+
+/// What one connection reads before others have their turn.
+const READ_QUOTA_BYTES: usize = 512 << 10;
+/// The first room for a frame that comes in parts.
+const INPUT_BYTES_MIN: usize = 4 << 10;
+const INPUT_BYTES_STEP: usize = 64 << 10;
+/// A request's own cost beside its value: slot, key, what the store keeps.
+const REQUEST_BYTES: usize = 256;
+
+/// What a worker lends a connection.
+pub struct Context<'a, S> {
+    pub session: &'a mut S,
+    pub limits: &'a Limits,
+    pub budget: &'a Budget,
+    pub figures: &'a Figures,
+    pub counters: &'a Counters,
+    pub pool: &'a mut Pool,
+    pub scratch: &'a mut Vec<u8>,
+    /// Unix seconds.
+    pub now: u32,
+    /// How large a value a get is likely to bring: large ones are remembered for a while.
+    pub value_bytes_expected: &'a mut usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    /// No byte has come yet.
+    Open,
+    Text,
+    Binary,
+}
+
+/// A text get whose keys are being submitted one by one.
+pub(crate) struct ManyKeys {
+    /// What is left of the list of keys.
+    pub list_bytes: usize,
+    /// What follows it: the end of the line.
+    pub end_bytes: usize,
+    pub touch: Option<u32>,
+    pub stamps: bool,
+}
+
+pub struct Connection {
+    fd: OwnedFd,
+    pub(crate) id: u32,
+    /// Its name at the budget.
+    who: u64,
+    protocol: Protocol,
+    input: Vec<u8>,
+    /// No frame before the input holds as many.
+    need_bytes: usize,
+    /// So many bytes of the input hold no line end.
+    scanned_bytes: usize,
+    /// Input to throw away.
+    pub(crate) skip_bytes: usize,
+    pub(crate) many: Option<ManyKeys>,
+    pub(crate) slots: Slots,
+    pub(crate) out: OutQueue,
+    /// Nothing more is taken before all that was submitted is answered.
+    barrier: bool,
+    /// Nothing more is taken at all; close when everything is answered and sent.
+    pub(crate) closing: bool,
+    /// Nothing more will come, but what came is served.
+    read_closed: bool,
+    /// Nothing can be sent any more.
+    gone: bool,
+    /// Why consuming stopped: a limit, not a lack of bytes.
+    blocked: bool,
+    /// The limit is the shared budget.
+    waits: bool,
+    counted_as_waiting: bool,
+    interest: Interest,
+    /// The peer hung up while we were not reading: no longer watched.
+    unwatched: bool,
+    charged_bytes: usize,
+    /// When bytes last moved either way, unix seconds.
+    moved_at: u32,
+    /// On the worker's list of connections to look after.
+    pub queued: bool,
+}
+
+impl Connection {
+    pub fn new(fd: OwnedFd, worker: usize, id: u32, now: u32) -> Connection {
+        Connection {
+            fd,
+            id,
+            who: (worker as u64 + 1) << 32 | u64::from(id),
+            protocol: Protocol::Open,
+            input: Vec::new(),
+            need_bytes: 0,
+            scanned_bytes: 0,
+            skip_bytes: 0,
+            many: None,
+            slots: Slots::default(),
+            out: OutQueue::default(),
+            barrier: false,
+            closing: false,
+            read_closed: false,
+            gone: false,
+            blocked: false,
+            waits: false,
+            counted_as_waiting: false,
+            interest: Interest::READ,
+            unwatched: false,
+            charged_bytes: 0,
+            moved_at: now,
+            queued: false,
+        }
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    pub fn waits(&self) -> bool {
+        self.waits
+    }
+
+    fn wants_input(&self) -> bool {
+        !(self.closing || self.read_closed || self.gone || self.blocked)
+    }
+
+    /// The server is going down: what has come is served, nothing more is read.
+    pub fn stop_reading(&mut self) {
+        self.read_closed = true;
+    }
+
+    /// Drops what cannot be sent.
+    pub fn give_up(&mut self) {
+        self.gone = true;
+        self.closing = true;
+    }
+
+    /// Holds memory that others wait for, and its client has let it lie.
+    pub fn is_stalled(&self, now: u32, limits: &Limits) -> bool {
+        let on_client = self.slots.pending() == 0 && !self.waits;
+        on_client && self.charged_bytes > 0 && now.saturating_sub(self.moved_at) > limits.stall_seconds
+    }
+
+    /// The descriptor is readable.
+    pub fn read<S: Session>(&mut self, cx: &mut Context<'_, S>) {
+        let mut quota = READ_QUOTA_BYTES;
+        while quota > 0 && self.wants_input() {
+            let result = if self.input.is_empty() { self.read_scratch(cx) } else { self.read_input(cx) };
+            match result {
+                Ok(Some((0, _))) => self.read_closed = true,
+                Ok(Some((bytes, room))) => {
+                    self.moved_at = cx.now;
+                    count(&cx.counters.bytes_read, bytes as u64);
+                    quota = quota.saturating_sub(bytes);
+                    if bytes < room {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.gone = true,
+            }
+        }
+    }
+
+    /// Reads into the worker's buffer, and keeps only what is left of it.
+    fn read_scratch<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<Option<(usize, usize)>> {
+        let mut scratch = std::mem::take(cx.scratch);
+        let result = os::read(self.fd(), &mut scratch);
+        if let Ok(bytes) = result {
+            let consumed = self.consume(&scratch[..bytes], cx);
+            self.input.extend_from_slice(&scratch[consumed..bytes]);
+        }
+        let room = scratch.len();
+        *cx.scratch = scratch;
+        Ok(Some((result?, room)))
+    }
+
+    /// Reads on behind what is there already; `None` if there may be no room for more.
+    fn read_input<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<Option<(usize, usize)>> {
+        if !self.make_room(cx.budget) {
+            return Ok(None);
+        }
+        let room = self.input.capacity() - self.input.len();
+        let bytes = os::read_more(self.fd(), &mut self.input, room)?;
+        self.consume_input(cx);
+        Ok(Some((bytes, room)))
+    }
+
+    /// Grows with what has arrived, never with what was announced.
+    fn make_room(&mut self, budget: &Budget) -> bool {
+        let (length, capacity) = (self.input.len(), self.input.capacity());
+        if capacity > length {
+            return true;
+        }
+        let step = if length < INPUT_BYTES_MIN { INPUT_BYTES_MIN } else { (2 * length).max(INPUT_BYTES_STEP) };
+        let target = if self.need_bytes > length + 1 { step.min(self.need_bytes) } else { step };
+        if target > FREE_BYTES && !budget.allows(self.who, target - capacity) {
+            (self.blocked, self.waits) = (true, true);
+            return false;
+        }
+        self.input.reserve_exact(target - length);
+        self.charge(self.charged_bytes + target - capacity, budget);
+        true
+    }
+
+    /// Goes on with what has arrived, after something was answered or sent.
+    pub fn advance<S: Session>(&mut self, cx: &mut Context<'_, S>) {
+        self.consume_input(cx);
+        if self.unwatched && self.wants_input() {
+            self.read(cx);
+        }
+    }
+
+    fn consume_input<S: Session>(&mut self, cx: &mut Context<'_, S>) {
+        let mut input = std::mem::take(&mut self.input);
+        let consumed = self.consume(&input, cx);
+        if consumed < input.len() {
+            // Only what has been taken moves the rest: a value that comes in parts stays where it is.
+            if consumed > 0 {
+                input.drain(..consumed);
+            }
+            self.input = input;
+        }
+    }
+
+    /// Takes and submits as much of `input` as there is leave to; how many bytes that was.
+    fn consume<S: Session>(&mut self, input: &[u8], cx: &mut Context<'_, S>) -> usize {
+        (self.blocked, self.waits) = (false, false);
+        let mut at = 0;
+        while at < input.len() && !self.closing && !self.gone {
+            if self.skip_bytes > 0 {
+                let bytes = self.skip_bytes.min(input.len() - at);
+                self.skip_bytes -= bytes;
+                at += bytes;
+                continue;
+            }
+            if self.barrier && self.slots.pending() > 0 {
+                self.blocked = true;
+                break;
+            }
+            self.barrier = false;
+            let rest = &input[at..];
+            if self.many.is_none() && rest.len() < self.need_bytes {
+                break;
+            }
+            let taken = match (&self.many, self.protocol) {
+                (Some(_), _) => self.many_step(rest, cx),
+                (_, Protocol::Open) => {
+                    self.protocol = if rest[0] == BINARY_MAGIC { Protocol::Binary } else { Protocol::Text };
+                    Some(0)
+                }
+                (_, Protocol::Text) => self.text_step(rest, cx),
+                (_, Protocol::Binary) => self.binary_step(rest, cx),
+            };
+            match taken {
+                Some(bytes) => at += bytes,
+                None => break,
+            }
+        }
+        at
+    }
+
+    /// One text frame; the bytes taken, `None` to stop.
+    fn text_step<S: Session>(&mut self, rest: &[u8], cx: &mut Context<'_, S>) -> Option<usize> {
+        match text::parse(rest, self.scanned_bytes, cx.limits.item_bytes_max) {
+            Parsed::Command { command, consumed_bytes, skip_bytes } => {
+                let taken = self.text_command(command, &rest[..consumed_bytes], cx)?;
+                self.frame_done(skip_bytes);
+                Some(taken)
+            }
+            Parsed::NeedMore { total_bytes, scanned_bytes } => self.need_more(total_bytes, scanned_bytes),
+            Parsed::Close => self.close(),
+        }
+    }
+
+    fn binary_step<S: Session>(&mut self, rest: &[u8], cx: &mut Context<'_, S>) -> Option<usize> {
+        match binary::parse(rest, cx.limits.item_bytes_max) {
+            Parsed::Command { command: (origin, command), consumed_bytes, skip_bytes } => {
+                self.binary_command(origin, command, cx)?;
+                self.frame_done(skip_bytes);
+                Some(consumed_bytes)
+            }
+            Parsed::NeedMore { total_bytes, scanned_bytes } => self.need_more(total_bytes, scanned_bytes),
+            Parsed::Close => self.close(),
+        }
+    }
+
+    fn frame_done(&mut self, skip_bytes: usize) {
+        (self.need_bytes, self.scanned_bytes, self.skip_bytes) = (0, 0, skip_bytes);
+    }
+
+    fn need_more(&mut self, total_bytes: usize, scanned_bytes: usize) -> Option<usize> {
+        (self.need_bytes, self.scanned_bytes) = (total_bytes, scanned_bytes);
+        None
+    }
+
+    fn close(&mut self) -> Option<usize> {
+        self.closing = true;
+        None
+    }
+
+    /// Nothing more is taken before all that was submitted is answered; whether it is.
+    pub(crate) fn wait_for_all(&mut self) -> bool {
+        self.barrier = true;
+        self.blocked = self.slots.pending() > 0;
+        !self.blocked
+    }
+
+    /// Whether a request that holds `bytes` until it is answered may be submitted now; if not, consuming stops.
+    pub(crate) fn may_submit(&mut self, bytes: usize, limits: &Limits, budget: &Budget) -> bool {
+        let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes();
+        let alone = self.slots.is_empty() && self.out.is_empty();
+        let room = self.slots.pending() < limits.connection_requests
+            && held_bytes + bytes + REQUEST_BYTES <= limits.connection_in_flight_bytes;
+        if !alone && !room {
+            self.blocked = true;
+            return false;
+        }
+        if !budget.allows(self.who, bytes + REQUEST_BYTES) {
+            (self.blocked, self.waits) = (true, true);
+            return false;
+        }
+        true
+    }
+
+    /// Adds the slot of a request that `may_submit` allowed; the token to submit it with.
+    pub(crate) fn slot(&mut self, form: Form, key: &[u8], bytes: usize, budget: &Budget) -> u64 {
+        let charge_bytes = bytes + REQUEST_BYTES;
+        self.charge(self.charged_bytes + charge_bytes, budget);
+        let number = self.slots.push(form, key, charge_bytes);
+        u64::from(self.id) << 32 | u64::from(number)
+    }
+
+    /// A reply that needs nothing from the store.
+    pub(crate) fn answer(&mut self, form: Form, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>)) {
+        self.slots.answer(&mut self.out, pool, form, write);
+    }
+
+    pub fn complete(&mut self, number: u32, outcome: &Outcome, value: &[u8], pool: &mut Pool, counters: &Counters) {
+        counters.outcome(self.slots.form(number), outcome);
+        self.slots.complete(number, outcome, value, &mut self.out, pool);
+    }
+
+    /// Sends what there is; whether that made room for something that was blocked.
+    pub fn send(&mut self, pool: &mut Pool, counters: &Counters, now: u32) -> bool {
+        if self.out.is_empty() && !self.gone {
+            return false;
+        }
+        match self.out.send(self.fd(), pool) {
+            Ok(0) if !self.gone => return false,
+            Ok(bytes) if !self.gone => {
+                self.moved_at = now;
+                count(&counters.bytes_written, bytes as u64);
+            }
+            _ => self.gone = true,
+        }
+        if self.gone {
+            self.out.clear(pool);
+        }
+        self.blocked && !self.waits
+    }
+
+    /// Charges the budget with what is held now.
+    pub fn settle(&mut self, budget: &Budget) {
+        let held_bytes = self.input.capacity() + self.slots.held_bytes() + self.out.unsent_bytes();
+        self.charge(held_bytes.saturating_sub(FREE_BYTES), budget);
+        if self.charged_bytes == 0 {
+            budget.release_overdraft(self.who);
+        }
+        if self.waits != self.counted_as_waiting {
+            self.counted_as_waiting = self.waits;
+            budget.change_waiting(self.waits);
+        }
+    }
+
+    fn charge(&mut self, bytes: usize, budget: &Budget) {
+        budget.change(self.charged_bytes, bytes);
+        self.charged_bytes = bytes;
+    }
+
+    /// Whether it is over: all answered and sent, or nobody there to send to.
+    pub fn is_finished(&mut self) -> bool {
+        if self.read_closed && !self.blocked && self.many.is_none() {
+            self.closing = true;
+        }
+        let answered = self.slots.pending() == 0;
+        answered && (self.gone || (self.closing && self.slots.is_empty() && self.out.is_empty()))
+    }
+
+    /// What to be woken for, if that has changed.
+    pub fn interest_change(&mut self) -> Option<Interest> {
+        let interest =
+            Interest { read: self.wants_input(), write: !self.out.is_empty() && !self.gone, exclusive: false };
+        let changed = interest != self.interest && !self.unwatched;
+        self.interest = interest;
+        changed.then_some(interest)
+    }
+
+    /// The peer hung up. What it sent is still read, if we are reading; else it need not be watched.
+    pub fn hung_up(&mut self) -> bool {
+        let stop_watching = !self.wants_input() && !self.unwatched;
+        self.unwatched |= stop_watching;
+        stop_watching
+    }
+
+    /// Gives everything back and says goodbye, so that the last reply is not lost to bytes that we never read.
+    pub fn finish(mut self, budget: &Budget, pool: &mut Pool, scratch: &mut [u8]) {
+        self.out.clear(pool);
+        self.charge(0, budget);
+        budget.release_overdraft(self.who);
+        if self.counted_as_waiting {
+            budget.change_waiting(false);
+        }
+        if !self.gone {
+            os::shut_down_write(self.fd());
+            // Bounded: a client that keeps sending is cut off.
+            for _ in 0..16 {
+                if !matches!(os::read(self.fd(), scratch), Ok(1..)) {
+                    break;
+                }
+            }
+        }
+    }
+}

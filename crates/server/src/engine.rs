@@ -1,0 +1,23 @@
+//! What the server needs of a store: a session for each worker, and the figures. Dispatch is static.
+
+use std::os::fd::RawFd;
+
+use tapetum::{Error, Reply, Request, Stats, ValueRange};
+
+/// Used by one thread at a time. Requests for one key take effect in the order of submission; replies come in any order.
+pub trait Session: Send + 'static {
+    /// Never blocks; copies what it needs. A refusal comes as a reply.
+    fn submit(&mut self, token: u64, request: Request<'_>);
+    /// Never blocks. A value stays readable until the next poll.
+    fn poll(&mut self, replies: &mut Vec<Reply>);
+    fn bytes(&self, value: ValueRange) -> &[u8];
+    fn in_flight(&self) -> usize;
+    /// Readable while `poll` may make progress, which drains them.
+    fn event_fds(&self) -> Vec<RawFd>;
+}
+
+pub trait Store: Send + Sync + 'static {
+    type Session: Session;
+    fn session(&self) -> Result<Self::Session, Error>;
+    fn stats(&self) -> Stats;
+}

@@ -1,0 +1,15 @@
+//! The front doors of Tapetum and its command line. The binary is a few lines over this library, so that tests can run
+//! the same server over another store.
+
+pub mod commands;
+pub mod connection;
+pub mod engine;
+pub mod limits;
+pub mod listen;
+pub mod os;
+pub mod out;
+pub mod protocol;
+pub mod server;
+pub mod slots;
+pub mod stats;
+pub mod worker;

@@ -1,0 +1,308 @@
+//! The system calls of the event loop behind safe functions. No state but the descriptors.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn check_size(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Which readiness to report. `exclusive`: of several epolls that watch one descriptor, wake few.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    pub read: bool,
+    pub write: bool,
+    pub exclusive: bool,
+}
+
+impl Interest {
+    pub const READ: Interest = Interest { read: true, write: false, exclusive: false };
+    pub const NONE: Interest = Interest { read: false, write: false, exclusive: false };
+
+    fn bits(self) -> u32 {
+        let mut bits = 0;
+        for (wanted, bit) in
+            [(self.read, libc::EPOLLIN), (self.write, libc::EPOLLOUT), (self.exclusive, libc::EPOLLEXCLUSIVE)]
+        {
+            bits |= if wanted { bit as u32 } else { 0 };
+        }
+        bits
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Ready {
+    pub id: u64,
+    pub read: bool,
+    pub write: bool,
+    /// The peer is gone, or the descriptor is in error.
+    pub gone: bool,
+}
+
+pub struct Epoll {
+    fd: OwnedFd,
+    events: Vec<libc::epoll_event>,
+}
+
+impl Epoll {
+    pub fn new() -> io::Result<Epoll> {
+        // SAFETY: no pointers; the descriptor is new and ours alone.
+        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
+        Ok(Epoll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; 256] })
+    }
+
+    fn control(&self, operation: libc::c_int, fd: RawFd, id: u64, interest: Interest) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: interest.bits(), u64: id };
+        // SAFETY: `event` lives through the call.
+        check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd, &mut event) })?;
+        Ok(())
+    }
+
+    pub fn add(&self, fd: RawFd, id: u64, interest: Interest) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, id, interest)
+    }
+
+    pub fn change(&self, fd: RawFd, id: u64, interest: Interest) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, id, interest)
+    }
+
+    pub fn remove(&self, fd: RawFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, Interest::NONE)
+    }
+
+    /// Waits until something is ready or `timeout_ms` have passed; -1 is for ever.
+    pub fn wait(&mut self, timeout_ms: i32, ready: &mut Vec<Ready>) -> io::Result<()> {
+        ready.clear();
+        let room = self.events.len() as libc::c_int;
+        // SAFETY: the kernel writes at most `room` events into the vector, which holds as many.
+        let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), self.events.as_mut_ptr(), room, timeout_ms) };
+        let count = match check(count) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            other => other? as usize,
+        };
+        ready.extend(self.events[..count].iter().map(|event| {
+            let bits = event.events as i32;
+            Ready {
+                id: event.u64,
+                read: bits & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0,
+                write: bits & libc::EPOLLOUT != 0,
+                gone: bits & (libc::EPOLLHUP | libc::EPOLLERR) != 0,
+            }
+        }));
+        Ok(())
+    }
+}
+
+/// A counter that wakes an epoll.
+pub struct Event(OwnedFd);
+
+impl Event {
+    pub fn new() -> io::Result<Event> {
+        // SAFETY: no pointers; the descriptor is new and ours alone.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        // SAFETY: as above.
+        Ok(Event(unsafe { OwnedFd::from_raw_fd(check(fd)?) }))
+    }
+
+    pub fn raise(&self) {
+        let one = 1u64.to_ne_bytes();
+        // A full counter fails, and is as good as raised.
+        let _ = write_all_at_once(self.0.as_raw_fd(), &[IoSlice::new(&one)]);
+    }
+
+    pub fn clear(&self) {
+        // Not raised: nothing to clear.
+        let _ = read(self.0.as_raw_fd(), &mut [0; 8]);
+    }
+}
+
+impl AsRawFd for Event {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+pub fn read(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most `into.len()` bytes there.
+    check_size(unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) })
+}
+
+/// Reads into the spare capacity of `into`, at most `bytes_max`, and makes what came part of it.
+pub fn read_more(fd: RawFd, into: &mut Vec<u8>, bytes_max: usize) -> io::Result<usize> {
+    let spare = into.spare_capacity_mut();
+    let room = spare.len().min(bytes_max);
+    // SAFETY: the kernel writes at most `room` bytes into the spare capacity.
+    let count = check_size(unsafe { libc::read(fd, spare.as_mut_ptr().cast(), room) })?;
+    assert!(count <= room, "the kernel returned more than was asked for");
+    // SAFETY: the kernel has written the first `count` spare bytes.
+    unsafe { into.set_len(into.len() + count) };
+    Ok(count)
+}
+
+/// One write of several pieces; how many bytes went.
+pub fn write_all_at_once(fd: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    // SAFETY: an IoSlice is laid out as an iovec, and the borrowed pieces live through the call.
+    check_size(unsafe { libc::writev(fd, pieces.as_ptr().cast(), pieces.len() as libc::c_int) })
+}
+
+/// The next connection waiting at `listener`, not blocking.
+pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: null says that the peer's address is not wanted; the descriptor is new and ours alone.
+    unsafe {
+        let fd = check(libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Sends small replies at once. Sockets that are not TCP have no such delay.
+pub fn set_no_delay(fd: RawFd) {
+    let on: libc::c_int = 1;
+    // SAFETY: the option's value lives through the call and is as long as said. A failure costs latency only.
+    let _ = unsafe {
+        let size = size_of::<libc::c_int>() as libc::socklen_t;
+        libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), size)
+    };
+}
+
+/// Says that nothing more will be written.
+pub fn shut_down_write(fd: RawFd) {
+    // SAFETY: no pointers. A peer that is gone needs no farewell.
+    let _ = unsafe { libc::shutdown(fd, libc::SHUT_WR) };
+}
+
+/// Blocks SIGTERM and SIGINT in this thread and those it makes, and returns a descriptor that reads them instead.
+pub fn termination_signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised before use and lives through each call; the descriptor is new and ours alone.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        match libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) {
+            0 => {}
+            errno => return Err(io::Error::from_raw_os_error(errno)),
+        }
+        Ok(OwnedFd::from_raw_fd(check(libc::signalfd(-1, &set, libc::SFD_CLOEXEC))?))
+    }
+}
+
+/// Waits for one of the signals and says which.
+pub fn wait_for_signal(signals: BorrowedFd<'_>) -> io::Result<i32> {
+    let mut record = [0u8; size_of::<libc::signalfd_siginfo>()];
+    loop {
+        match read(signals.as_raw_fd(), &mut record) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => {
+                let count = other?;
+                assert_eq!(count, record.len(), "a signal record is read whole");
+                return Ok(i32::from_ne_bytes([record[0], record[1], record[2], record[3]]));
+            }
+        }
+    }
+}
+
+/// Raises the limit on open files to `files`, as far as this process may.
+pub fn allow_open_files(files: u64) -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` lives through both calls.
+    unsafe {
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit))?;
+        if limit.rlim_cur < files {
+            limit.rlim_cur = files.min(limit.rlim_max);
+            check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))?;
+        }
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// Returns large blocks to the system as soon as they are freed: buffers come and go with the clients.
+pub fn return_freed_memory() {
+    // SAFETY: no pointers; called before other threads allocate.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 20);
+        libc::mallopt(libc::M_ARENA_MAX, 4);
+    }
+}
+
+/// Bytes that the file system at `directory` still has for this process.
+pub fn free_bytes(directory: &std::path::Path) -> io::Result<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: an all-zero statvfs is valid; path and result live through the call.
+    unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        check(libc::statvfs(path.as_ptr(), &mut stat))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+/// User and system time of this process, in microseconds.
+pub fn cpu_time_us() -> (u64, u64) {
+    // SAFETY: an all-zero rusage is valid and lives through the call, which cannot fail for this process.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    (us(usage.ru_utime), us(usage.ru_stime))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn an_event_wakes_until_it_is_cleared() {
+        let (mut epoll, event, mut ready) = (Epoll::new().unwrap(), Event::new().unwrap(), Vec::new());
+        epoll.add(event.as_raw_fd(), 7, Interest::READ).unwrap();
+        epoll.wait(0, &mut ready).unwrap();
+        assert!(ready.is_empty());
+        event.raise();
+        event.raise();
+        epoll.wait(-1, &mut ready).unwrap();
+        assert_eq!((ready.len(), ready[0].id, ready[0].read), (1, 7, true));
+        event.clear();
+        epoll.wait(0, &mut ready).unwrap();
+        assert!(ready.is_empty());
+    }
+
+    #[test]
+    fn reads_no_more_than_asked_into_spare_capacity() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let pieces = [IoSlice::new(b"abc"), IoSlice::new(b"defgh")];
+        assert_eq!(write_all_at_once(theirs.as_raw_fd(), &pieces).unwrap(), 8);
+        let mut buffer = Vec::with_capacity(64);
+        buffer.push(b'>');
+        assert_eq!(read_more(ours.as_raw_fd(), &mut buffer, 5).unwrap(), 5);
+        assert_eq!(buffer, b">abcde");
+        assert_eq!(read_more(ours.as_raw_fd(), &mut buffer, 100).unwrap(), 3);
+        assert_eq!(buffer, b">abcdefgh");
+    }
+
+    #[test]
+    fn reports_a_peer_that_left() {
+        let (mut epoll, mut ready) = (Epoll::new().unwrap(), Vec::new());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        epoll.add(ours.as_raw_fd(), 1, Interest::NONE).unwrap();
+        drop(theirs);
+        epoll.wait(-1, &mut ready).unwrap();
+        assert!(ready[0].gone);
+    }
+
+    #[test]
+    fn knows_free_space_and_cpu_time() {
+        assert!(free_bytes(std::path::Path::new("/")).unwrap() > 0);
+        assert!(free_bytes(std::path::Path::new("/does/not/exist")).is_err());
+        assert!(allow_open_files(64).unwrap() >= 64);
+        let _ = cpu_time_us();
+    }
+}

@@ -1,0 +1,174 @@
+//! What a connection has yet to send: a queue of buffers, and the pool of small ones that a worker's connections share.
+//! Owned by one worker.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::RawFd;
+
+use crate::os;
+
+/// A buffer this full gets no more replies.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Pieces that go into one write.
+const PIECES_MAX: usize = 64;
+
+/// Buffers that nobody uses just now.
+#[derive(Default)]
+pub struct Pool(Vec<Vec<u8>>);
+
+impl Pool {
+    const KEPT_MAX: usize = 64;
+
+    pub fn take(&mut self) -> Vec<u8> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    /// Keeps `buffer` for later, unless it is large or there are enough.
+    pub fn give(&mut self, mut buffer: Vec<u8>) {
+        if self.0.len() < Pool::KEPT_MAX && buffer.capacity() <= 2 * CHUNK_BYTES {
+            buffer.clear();
+            self.0.push(buffer);
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct OutQueue {
+    chunks: VecDeque<Vec<u8>>,
+    /// Of the first chunk, what has gone.
+    sent_bytes: usize,
+    unsent_bytes: usize,
+}
+
+impl OutQueue {
+    pub fn is_empty(&self) -> bool {
+        self.unsent_bytes == 0
+    }
+
+    pub fn unsent_bytes(&self) -> usize {
+        self.unsent_bytes
+    }
+
+    /// Lets `write` append to the end of the queue.
+    pub fn append<R>(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        if self.chunks.back().is_none_or(|chunk| chunk.len() >= CHUNK_BYTES) {
+            self.chunks.push_back(pool.take());
+        }
+        let last = self.chunks.len() - 1;
+        let before = self.chunks[last].len();
+        let result = write(&mut self.chunks[last]);
+        self.unsent_bytes += self.chunks[last].len() - before;
+        result
+    }
+
+    /// Appends a whole buffer: a large one as it is, a small one by copy.
+    pub fn append_buffer(&mut self, pool: &mut Pool, buffer: Vec<u8>) {
+        if buffer.len() >= CHUNK_BYTES {
+            self.unsent_bytes += buffer.len();
+            self.chunks.push_back(buffer);
+        } else {
+            self.append(pool, |out| out.extend_from_slice(&buffer));
+            pool.give(buffer);
+        }
+    }
+
+    /// Sends what `fd` takes; how many bytes that was.
+    pub fn send(&mut self, fd: RawFd, pool: &mut Pool) -> io::Result<usize> {
+        let mut total = 0;
+        while self.unsent_bytes > 0 {
+            let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+            let mut count = 0;
+            for (piece, chunk) in pieces.iter_mut().zip(&self.chunks) {
+                let from = if count == 0 { self.sent_bytes } else { 0 };
+                *piece = IoSlice::new(&chunk[from..]);
+                count += 1;
+            }
+            match os::write_all_at_once(fd, &pieces[..count]) {
+                Ok(written) => {
+                    total += written;
+                    self.advance(written, pool);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.is_empty() {
+            self.clear(pool);
+        }
+        Ok(total)
+    }
+
+    fn advance(&mut self, mut written: usize, pool: &mut Pool) {
+        self.unsent_bytes -= written;
+        while let Some(first) = self.chunks.front() {
+            let rest = first.len() - self.sent_bytes;
+            if written < rest {
+                self.sent_bytes += written;
+                return;
+            }
+            written -= rest;
+            self.sent_bytes = 0;
+            pool.give(self.chunks.pop_front().unwrap_or_default());
+        }
+    }
+
+    #[cfg(test)]
+    pub fn take_first(&mut self) -> Vec<u8> {
+        let chunk = self.chunks.pop_front().unwrap_or_default();
+        self.unsent_bytes -= chunk.len();
+        chunk
+    }
+
+    /// Drops what is unsent: an idle connection holds no buffer.
+    pub fn clear(&mut self, pool: &mut Pool) {
+        (self.sent_bytes, self.unsent_bytes) = (0, 0);
+        for chunk in std::mem::take(&mut self.chunks) {
+            pool.give(chunk);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn sends_everything_in_order_through_a_narrow_pipe() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (mut queue, mut pool) = (OutQueue::default(), Pool::default());
+        let mut expected = Vec::new();
+        for index in 0..2000usize {
+            let piece = vec![index as u8; index % 700];
+            queue.append(&mut pool, |out| out.extend_from_slice(&piece));
+            expected.extend_from_slice(&piece);
+        }
+        queue.append_buffer(&mut pool, vec![1; CHUNK_BYTES + 1]);
+        expected.resize(expected.len() + CHUNK_BYTES + 1, 1);
+        queue.append_buffer(&mut pool, vec![2; 10]);
+        expected.resize(expected.len() + 10, 2);
+        assert_eq!(queue.unsent_bytes(), expected.len());
+        let mut received = Vec::new();
+        let mut buffer = [0; 8192];
+        while received.len() < expected.len() {
+            queue.send(ours.as_raw_fd(), &mut pool).unwrap();
+            let count = theirs.read(&mut buffer).unwrap();
+            received.extend_from_slice(&buffer[..count]);
+        }
+        assert!(received == expected && queue.is_empty());
+        assert_eq!(queue.chunks.capacity(), 0);
+    }
+
+    #[test]
+    fn a_peer_that_left_is_an_error() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let (mut queue, mut pool) = (OutQueue::default(), Pool::default());
+        queue.append(&mut pool, |out| out.push(1));
+        assert!(queue.send(ours.as_raw_fd(), &mut pool).is_err());
+    }
+}

@@ -1,0 +1,335 @@
+//! The binary protocol. Every request is a header and a body; all integers are big endian:
+//!
+//! ```text
+//!  0      1       2          4           5          6         8          12      16     24
+//!  0x80 | opcode | key bytes | extra bytes | data type | vbucket | body bytes | opaque | stamp | extras | key | value
+//! ```
+//! Pure functions of their input, see the module above. A header whose lengths disagree is answered and the connection
+//! closed: where the next frame starts is anyone's guess.
+
+use super::{BINARY_MAGIC, KEY_BYTES_MAX, Parsed};
+
+pub const HEADER_BYTES: usize = 24;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    NotFound = 0x01,
+    Exists = 0x02,
+    TooLarge = 0x03,
+    InvalidArguments = 0x04,
+    NotStored = 0x05,
+    NotNumber = 0x06,
+    UnknownCommand = 0x81,
+    OutOfMemory = 0x82,
+    InternalError = 0x84,
+}
+
+impl Status {
+    /// What the body of such a reply says.
+    pub fn text(self) -> &'static str {
+        match self {
+            Status::NotFound => "Not found",
+            Status::Exists => "Data exists for key.",
+            Status::TooLarge => "Too large.",
+            Status::InvalidArguments => "Invalid arguments",
+            Status::NotStored => "Not stored.",
+            Status::NotNumber => "Non-numeric server-side value for incr or decr",
+            Status::UnknownCommand => "Unknown command",
+            Status::OutOfMemory => "Out of memory",
+            Status::InternalError => "Internal error",
+        }
+    }
+}
+
+/// What a reply repeats of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub opcode: u8,
+    pub opaque: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+}
+
+/// `quiet` requests are answered only where something is worth saying: a hit for reads, a failure for writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    Get {
+        key: &'a [u8],
+        with_key: bool,
+        quiet: bool,
+    },
+    GetAndTouch {
+        key: &'a [u8],
+        exptime: u32,
+        with_key: bool,
+        quiet: bool,
+    },
+    Touch {
+        key: &'a [u8],
+        exptime: u32,
+    },
+    Store {
+        verb: Verb,
+        key: &'a [u8],
+        flags: u32,
+        exptime: u32,
+        stamp: u64,
+        value: &'a [u8],
+        quiet: bool,
+    },
+    /// The value is over the limit. A set takes the old value with it, so that no reader sees it as current.
+    TooLarge {
+        key: &'a [u8],
+        delete: bool,
+    },
+    /// `initial` is a value and its expiry, for a key that is absent.
+    Increment {
+        key: &'a [u8],
+        delta: u64,
+        decrement: bool,
+        initial: Option<(u64, u32)>,
+        stamp: u64,
+        quiet: bool,
+    },
+    Delete {
+        key: &'a [u8],
+        stamp: u64,
+        quiet: bool,
+    },
+    Flush {
+        delay: u32,
+        quiet: bool,
+    },
+    NoOp,
+    Version,
+    Stat {
+        argument: &'a [u8],
+    },
+    Quit {
+        quiet: bool,
+    },
+    Refused {
+        status: Status,
+        close: bool,
+    },
+}
+
+struct Header {
+    opcode: u8,
+    key_bytes: usize,
+    extra_bytes: usize,
+    body_bytes: usize,
+    opaque: u32,
+    stamp: u64,
+}
+
+fn be16(bytes: &[u8]) -> u16 {
+    u16::from_be_bytes([bytes[0], bytes[1]])
+}
+
+fn be32(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+fn be64(bytes: &[u8]) -> u64 {
+    u64::from(be32(bytes)) << 32 | u64::from(be32(&bytes[4..]))
+}
+
+impl Header {
+    fn decode(bytes: &[u8]) -> Header {
+        Header {
+            opcode: bytes[1],
+            key_bytes: usize::from(be16(&bytes[2..])),
+            extra_bytes: usize::from(bytes[4]),
+            body_bytes: be32(&bytes[8..]) as usize,
+            opaque: be32(&bytes[12..]),
+            stamp: be64(&bytes[16..]),
+        }
+    }
+
+    /// What the lengths of a request of this kind must be, judged before its body has come.
+    fn lengths_fit(&self, kind: Kind) -> bool {
+        let &Header { key_bytes: key, extra_bytes: extras, body_bytes: body, .. } = self;
+        match kind {
+            Kind::Get => extras == 0 && key > 0 && body == key,
+            Kind::Touch | Kind::GetAndTouch => extras == 4 && key > 0 && body == key + 4,
+            Kind::Store(Verb::Append | Verb::Prepend) => extras == 0 && key > 0,
+            Kind::Store(_) => extras == 8 && key > 0,
+            Kind::Delete => extras == 0 && key > 0 && body == key,
+            Kind::Increment => extras == 20 && key > 0 && body == key + 20,
+            Kind::Flush => key == 0 && body == extras && (extras == 0 || extras == 4),
+            Kind::Bare => body == 0,
+            Kind::Stat => extras == 0 && body == key,
+            Kind::SaslStart => extras == 0 && key > 0,
+            Kind::Unknown => true,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Get,
+    GetAndTouch,
+    Touch,
+    Store(Verb),
+    Delete,
+    Increment,
+    Flush,
+    /// No extras, key or value.
+    Bare,
+    Stat,
+    SaslStart,
+    Unknown,
+}
+
+mod opcode {
+    pub const GET: u8 = 0x00;
+    pub const SET: u8 = 0x01;
+    pub const ADD: u8 = 0x02;
+    pub const REPLACE: u8 = 0x03;
+    pub const DELETE: u8 = 0x04;
+    pub const INCREMENT: u8 = 0x05;
+    pub const DECREMENT: u8 = 0x06;
+    pub const QUIT: u8 = 0x07;
+    pub const FLUSH: u8 = 0x08;
+    pub const GETQ: u8 = 0x09;
+    pub const NOOP: u8 = 0x0a;
+    pub const VERSION: u8 = 0x0b;
+    pub const GETK: u8 = 0x0c;
+    pub const GETKQ: u8 = 0x0d;
+    pub const APPEND: u8 = 0x0e;
+    pub const PREPEND: u8 = 0x0f;
+    pub const STAT: u8 = 0x10;
+    pub const SETQ: u8 = 0x11;
+    pub const ADDQ: u8 = 0x12;
+    pub const REPLACEQ: u8 = 0x13;
+    pub const DELETEQ: u8 = 0x14;
+    pub const INCREMENTQ: u8 = 0x15;
+    pub const DECREMENTQ: u8 = 0x16;
+    pub const QUITQ: u8 = 0x17;
+    pub const FLUSHQ: u8 = 0x18;
+    pub const APPENDQ: u8 = 0x19;
+    pub const PREPENDQ: u8 = 0x1a;
+    pub const TOUCH: u8 = 0x1c;
+    pub const GAT: u8 = 0x1d;
+    pub const GATQ: u8 = 0x1e;
+    pub const SASL_LIST: u8 = 0x20;
+    pub const SASL_AUTH: u8 = 0x21;
+    pub const SASL_STEP: u8 = 0x22;
+    pub const GATK: u8 = 0x23;
+    pub const GATKQ: u8 = 0x24;
+}
+
+fn kind(code: u8) -> Kind {
+    use opcode::*;
+    match code {
+        GET | GETQ | GETK | GETKQ => Kind::Get,
+        GAT | GATQ | GATK | GATKQ => Kind::GetAndTouch,
+        TOUCH => Kind::Touch,
+        SET | SETQ => Kind::Store(Verb::Set),
+        ADD | ADDQ => Kind::Store(Verb::Add),
+        REPLACE | REPLACEQ => Kind::Store(Verb::Replace),
+        APPEND | APPENDQ => Kind::Store(Verb::Append),
+        PREPEND | PREPENDQ => Kind::Store(Verb::Prepend),
+        DELETE | DELETEQ => Kind::Delete,
+        INCREMENT | INCREMENTQ | DECREMENT | DECREMENTQ => Kind::Increment,
+        FLUSH | FLUSHQ => Kind::Flush,
+        QUIT | QUITQ | NOOP | VERSION | SASL_LIST => Kind::Bare,
+        STAT => Kind::Stat,
+        SASL_AUTH | SASL_STEP => Kind::SaslStart,
+        _ => Kind::Unknown,
+    }
+}
+
+fn is_quiet(code: u8) -> bool {
+    use opcode::*;
+    matches!(code, GETQ | GETKQ | SETQ..=PREPENDQ | GATQ | GATKQ)
+}
+
+/// Parses the request at the start of `input`.
+pub fn parse(input: &[u8], item_bytes_max: usize) -> Parsed<(Origin, Command<'_>)> {
+    if input.first().is_some_and(|&magic| magic != BINARY_MAGIC) {
+        return Parsed::Close;
+    }
+    if input.len() < HEADER_BYTES {
+        return Parsed::NeedMore { total_bytes: HEADER_BYTES, scanned_bytes: 0 };
+    }
+    let header = Header::decode(input);
+    let kind = kind(header.opcode);
+    let origin = Origin { opcode: header.opcode, opaque: header.opaque };
+    let refused = |status, close, skip_bytes| Parsed::Command {
+        command: (origin, Command::Refused { status, close }),
+        consumed_bytes: HEADER_BYTES,
+        skip_bytes,
+    };
+    let Some(value_bytes) = header.body_bytes.checked_sub(header.key_bytes + header.extra_bytes) else {
+        return refused(Status::UnknownCommand, true, 0);
+    };
+    if header.key_bytes > KEY_BYTES_MAX || !header.lengths_fit(kind) {
+        return refused(Status::InvalidArguments, true, 0);
+    }
+    if matches!(kind, Kind::Unknown | Kind::SaslStart) || header.opcode == opcode::SASL_LIST {
+        return refused(Status::UnknownCommand, false, header.body_bytes);
+    }
+    let fields_bytes = HEADER_BYTES + header.extra_bytes + header.key_bytes;
+    let too_large = value_bytes > item_bytes_max;
+    let total_bytes = if too_large { fields_bytes } else { fields_bytes + value_bytes };
+    if input.len() < total_bytes {
+        return Parsed::NeedMore { total_bytes, scanned_bytes: 0 };
+    }
+    let extras = &input[HEADER_BYTES..HEADER_BYTES + header.extra_bytes];
+    let key = &input[HEADER_BYTES + header.extra_bytes..fields_bytes];
+    let command = match (kind, too_large) {
+        (Kind::Store(verb), true) => Command::TooLarge { key, delete: verb == Verb::Set },
+        _ => request(&header, kind, extras, key, &input[fields_bytes..total_bytes]),
+    };
+    let skip_bytes = if too_large { value_bytes } else { 0 };
+    Parsed::Command { command: (origin, command), consumed_bytes: total_bytes, skip_bytes }
+}
+
+fn request<'a>(header: &Header, kind: Kind, extras: &[u8], key: &'a [u8], value: &'a [u8]) -> Command<'a> {
+    use opcode::*;
+    let quiet = is_quiet(header.opcode);
+    let stamp = header.stamp;
+    match kind {
+        Kind::Get => Command::Get { key, with_key: matches!(header.opcode, GETK | GETKQ), quiet },
+        Kind::GetAndTouch => {
+            let with_key = matches!(header.opcode, GATK | GATKQ);
+            Command::GetAndTouch { key, exptime: be32(extras), with_key, quiet }
+        }
+        Kind::Touch => Command::Touch { key, exptime: be32(extras) },
+        Kind::Store(verb @ (Verb::Append | Verb::Prepend)) => {
+            Command::Store { verb, key, flags: 0, exptime: 0, stamp, value, quiet }
+        }
+        Kind::Store(verb) => {
+            Command::Store { verb, key, flags: be32(extras), exptime: be32(&extras[4..]), stamp, value, quiet }
+        }
+        Kind::Delete => Command::Delete { key, stamp, quiet },
+        Kind::Increment => {
+            let exptime = be32(&extras[16..]);
+            // All ones: do not create.
+            let initial = (exptime != u32::MAX).then(|| (be64(&extras[8..]), exptime));
+            let decrement = matches!(header.opcode, DECREMENT | DECREMENTQ);
+            Command::Increment { key, delta: be64(extras), decrement, initial, stamp, quiet }
+        }
+        Kind::Flush => Command::Flush { delay: if extras.is_empty() { 0 } else { be32(extras) }, quiet },
+        Kind::Stat => Command::Stat { argument: key },
+        Kind::Bare => match header.opcode {
+            NOOP => Command::NoOp,
+            VERSION => Command::Version,
+            _ => Command::Quit { quiet },
+        },
+        Kind::SaslStart | Kind::Unknown => Command::Refused { status: Status::UnknownCommand, close: false },
+    }
+}
+
+#[cfg(test)]
+#[path = "binary_tests.rs"]
+mod tests;

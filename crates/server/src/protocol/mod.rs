@@ -1,0 +1,74 @@
+//! The memcached protocols, text and binary: bytes in, one frame or *need more* or close out.
+//!
+//! Parsers are pure. They allocate nothing, look at nothing but the bytes they are given, and judge every length before
+//! anyone makes room for it. Any split of the input gives the same frames, because a frame is parsed only from its first
+//! byte. The first byte of a connection says which protocol it speaks for good: 0x80 is binary.
+
+pub mod binary;
+pub mod number;
+pub mod reply;
+pub mod text;
+
+/// The longest key that either protocol carries.
+pub const KEY_BYTES_MAX: usize = 250;
+
+/// The first byte of a binary request.
+pub const BINARY_MAGIC: u8 = 0x80;
+
+/// Relative times end here; anything larger is a unix time.
+const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
+
+/// What a parser found at the start of its input.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Parsed<C> {
+    /// No frame yet, and none before the input holds `total_bytes`. The first `scanned_bytes` need not be searched again.
+    NeedMore { total_bytes: usize, scanned_bytes: usize },
+    /// One command in the first `consumed_bytes`; then `skip_bytes` of input follow that belong to it and are thrown away.
+    Command { command: C, consumed_bytes: usize, skip_bytes: usize },
+    /// Nothing sensible can follow: close without a word.
+    Close,
+}
+
+/// A client's expiry as the store takes it: unix seconds, 0 is never, 1 is already expired.
+pub fn expiry_from_client(seconds: i64, now: u32) -> u32 {
+    match seconds {
+        0 => 0,
+        i64::MIN..0 => 1,
+        1..=RELATIVE_SECONDS_MAX => now.saturating_add(seconds as u32),
+        _ => u32::try_from(seconds).unwrap_or(u32::MAX),
+    }
+}
+
+/// A client's flush delay as the store takes it: unix seconds, 0 is now.
+pub fn delete_all_at(seconds: i64, now: u32) -> u32 {
+    if seconds <= 0 {
+        return 0;
+    }
+    let at = expiry_from_client(seconds, now);
+    if at <= now { 0 } else { at }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thirty_days_part_relative_from_absolute() {
+        let now = 1_700_000_000;
+        assert_eq!(expiry_from_client(0, now), 0);
+        assert_eq!(expiry_from_client(-1, now), 1);
+        assert_eq!(expiry_from_client(1, now), now + 1);
+        assert_eq!(expiry_from_client(2_592_000, now), now + 2_592_000);
+        assert_eq!(expiry_from_client(2_592_001, now), 2_592_001);
+        assert_eq!(expiry_from_client(4_294_967_295, now), u32::MAX);
+    }
+
+    #[test]
+    fn a_flush_in_the_past_is_a_flush_now() {
+        let now = 1_700_000_000;
+        assert_eq!(delete_all_at(0, now), 0);
+        assert_eq!(delete_all_at(-5, now), 0);
+        assert_eq!(delete_all_at(7, now), now + 7);
+        assert_eq!(delete_all_at(2_592_001, now), 0);
+    }
+}

@@ -1,0 +1,338 @@
+//! The text protocol. A command is a line; a storage command is a line, a value and a line end:
+//!
+//! ```text
+//! set <key> <flags> <exptime> <bytes> [noreply]\r\n
+//! <bytes of value>\r\n
+//! ```
+//! Pure functions of their input, see the module above. Which complaint wins where several are due is memcached's choice,
+//! and the differential test holds us to it.
+
+use super::{KEY_BYTES_MAX, Parsed, number};
+
+/// A line that has no end by here is given up, unless it asks for many keys.
+pub const LINE_BYTES_MAX: usize = 2048;
+/// What a line of many keys may take: ten thousand of the longest, and half as many again.
+pub const GET_LINE_BYTES_MAX: usize = 4 << 20;
+
+pub const ERROR: &str = "ERROR\r\n";
+pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
+pub const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk\r\n";
+pub const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument\r\n";
+pub const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument\r\n";
+pub const BAD_DELETE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// `keys` holds them as they came, with spaces between; each has been judged.
+    Get {
+        keys: &'a [u8],
+        stamps: bool,
+    },
+    GetAndTouch {
+        keys: &'a [u8],
+        exptime: i64,
+        stamps: bool,
+    },
+    Store {
+        verb: Verb,
+        key: &'a [u8],
+        flags: u32,
+        exptime: i64,
+        stamp: u64,
+        value: &'a [u8],
+        noreply: bool,
+    },
+    /// The value is over the limit. A `set` takes the old value with it, so that no reader sees it as current.
+    TooLarge {
+        key: &'a [u8],
+        delete: bool,
+        noreply: bool,
+    },
+    Increment {
+        key: &'a [u8],
+        delta: u64,
+        decrement: bool,
+        noreply: bool,
+    },
+    Touch {
+        key: &'a [u8],
+        exptime: i64,
+        noreply: bool,
+    },
+    Delete {
+        key: &'a [u8],
+        noreply: bool,
+    },
+    FlushAll {
+        delay: i64,
+        noreply: bool,
+    },
+    Verbosity {
+        noreply: bool,
+    },
+    Stats {
+        argument: &'a [u8],
+    },
+    Version,
+    Quit,
+    /// Refused: the complaint, or `None` where the client asked for no reply.
+    Refused {
+        complaint: Option<&'static str>,
+    },
+}
+
+/// Parses the command at the start of `input`, whose first `scanned_bytes` are known to hold no line end.
+pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parsed<Command<'_>> {
+    let from = scanned_bytes.min(input.len());
+    let Some(end) = input[from..].iter().position(|&byte| byte == b'\n').map(|at| from + at) else {
+        return match input.len() > line_bytes_max(input) {
+            true => Parsed::Close,
+            false => Parsed::NeedMore { total_bytes: input.len() + 1, scanned_bytes: input.len() },
+        };
+    };
+    if end > line_bytes_max(input) {
+        return Parsed::Close;
+    }
+    let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+    let after = end + 1;
+    let whole = |command| Parsed::Command { command, consumed_bytes: after, skip_bytes: 0 };
+    // A key cannot hold a NUL, and a line that does is not text.
+    if line.contains(&0) {
+        return whole(Command::Refused { complaint: Some(ERROR) });
+    }
+    let tokens = Tokens::of(line);
+    let verb = match tokens.get(0) {
+        b"set" => Verb::Set,
+        b"add" => Verb::Add,
+        b"replace" => Verb::Replace,
+        b"append" => Verb::Append,
+        b"prepend" => Verb::Prepend,
+        b"cas" => Verb::Cas,
+        b"" => return whole(Command::Refused { complaint: Some(ERROR) }),
+        // Hang up rather than answer each of its header lines.
+        _ if is_http(&tokens) => return Parsed::Close,
+        _ => return whole(parse_line(&tokens, line)),
+    };
+    match storage_line(verb, &tokens) {
+        Err(refused) => whole(refused),
+        Ok(line) => storage_value(&line, input, after, item_bytes_max),
+    }
+}
+
+/// How long the line at the start of `input` may grow.
+fn line_bytes_max(input: &[u8]) -> usize {
+    let start = input.iter().take(LINE_BYTES_MAX).position(|&byte| byte != b' ').unwrap_or(0);
+    let rest = &input[start..];
+    let many = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|name| rest.starts_with(name));
+    if many { GET_LINE_BYTES_MAX } else { LINE_BYTES_MAX }
+}
+
+/// `GET / HTTP/1.1` and the like: a browser or a scanner.
+fn is_http(tokens: &Tokens<'_>) -> bool {
+    let method = tokens.get(0);
+    tokens.count == 3
+        && method.len() >= 3
+        && method.iter().all(u8::is_ascii_uppercase)
+        && tokens.get(2).starts_with(b"HTTP/")
+}
+
+struct StorageLine<'a> {
+    verb: Verb,
+    key: &'a [u8],
+    flags: u32,
+    exptime: i64,
+    length_bytes: usize,
+    stamp: u64,
+    noreply: bool,
+}
+
+fn storage_line<'a>(verb: Verb, tokens: &Tokens<'a>) -> Result<StorageLine<'a>, Command<'a>> {
+    let words = if verb == Verb::Cas { 6 } else { 5 };
+    if tokens.count != words && tokens.count != words + 1 {
+        return Err(Command::Refused { complaint: Some(ERROR) });
+    }
+    let noreply = tokens.noreply();
+    let bad = Err(refused(BAD_FORMAT, noreply));
+    let key = tokens.get(1);
+    if key.len() > KEY_BYTES_MAX {
+        return bad;
+    }
+    let fields = (number::flags(tokens.get(2)), number::seconds(tokens.get(3)), number::signed(tokens.get(4)));
+    let (Some(flags), Some(exptime), Some(length)) = fields else { return bad };
+    let stamp = if verb == Verb::Cas { number::unsigned(tokens.get(5)) } else { Some(0) };
+    let Some(stamp) = stamp else { return bad };
+    // The largest length that memcached takes for one: its own arithmetic is 32 bits wide.
+    if !(0..=i64::from(i32::MAX) - 2).contains(&length) {
+        return bad;
+    }
+    Ok(StorageLine { verb, key, flags, exptime, length_bytes: length as usize, stamp, noreply })
+}
+
+fn storage_value<'a>(
+    line: &StorageLine<'a>,
+    input: &'a [u8],
+    after: usize,
+    item_bytes_max: usize,
+) -> Parsed<Command<'a>> {
+    let &StorageLine { verb, key, flags, exptime, length_bytes, stamp, noreply } = line;
+    if length_bytes > item_bytes_max {
+        let command = Command::TooLarge { key, delete: verb == Verb::Set, noreply };
+        return Parsed::Command { command, consumed_bytes: after, skip_bytes: length_bytes + 2 };
+    }
+    let total_bytes = after + length_bytes + 2;
+    if input.len() < total_bytes {
+        return Parsed::NeedMore { total_bytes, scanned_bytes: 0 };
+    }
+    let value = &input[after..after + length_bytes];
+    let command = match &input[after + length_bytes..total_bytes] {
+        b"\r\n" => Command::Store { verb, key, flags, exptime, stamp, value, noreply },
+        _ => refused(BAD_CHUNK, noreply),
+    };
+    Parsed::Command { command, consumed_bytes: total_bytes, skip_bytes: 0 }
+}
+
+/// Commands that are one line.
+fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> Command<'a> {
+    let noreply = tokens.noreply();
+    let count = tokens.count;
+    match (tokens.get(0), count) {
+        (b"get" | b"bget", 2..) => get(tokens.rest(line, 1), false),
+        (b"gets", 2..) => get(tokens.rest(line, 1), true),
+        (b"gat", 2..) => get_and_touch(tokens, line, false),
+        (b"gats", 2..) => get_and_touch(tokens, line, true),
+        (b"incr", 3 | 4) => increment(tokens, false),
+        (b"decr", 3 | 4) => increment(tokens, true),
+        (b"touch", 3 | 4) => match (key_fits(tokens.get(1)), number::seconds(tokens.get(2))) {
+            (false, _) => refused(BAD_FORMAT, noreply),
+            (_, None) => refused(BAD_EXPTIME, noreply),
+            (_, Some(exptime)) => Command::Touch { key: tokens.get(1), exptime, noreply },
+        },
+        (b"delete", 2..=4) => delete(tokens),
+        (b"flush_all", 1..=3) => match (count == 1 + usize::from(noreply), number::seconds(tokens.get(1))) {
+            (true, _) => Command::FlushAll { delay: 0, noreply },
+            (_, Some(delay)) => Command::FlushAll { delay, noreply },
+            (_, None) => refused(BAD_EXPTIME, noreply),
+        },
+        (b"verbosity", 2 | 3) => match number::flags(tokens.get(1)) {
+            Some(_) => Command::Verbosity { noreply },
+            None => refused(BAD_FORMAT, noreply),
+        },
+        (b"stats", _) => Command::Stats { argument: tokens.rest(line, 1) },
+        (b"version", _) => Command::Version,
+        (b"quit", _) => Command::Quit,
+        _ => Command::Refused { complaint: Some(ERROR) },
+    }
+}
+
+fn get(keys: &[u8], stamps: bool) -> Command<'_> {
+    match split(keys).all(key_fits) {
+        true => Command::Get { keys, stamps },
+        false => Command::Refused { complaint: Some(BAD_FORMAT) },
+    }
+}
+
+fn get_and_touch<'a>(tokens: &Tokens<'a>, line: &'a [u8], stamps: bool) -> Command<'a> {
+    let Some(exptime) = number::seconds(tokens.get(1)) else {
+        return Command::Refused { complaint: Some(BAD_EXPTIME) };
+    };
+    let keys = tokens.rest(line, 2);
+    match split(keys).all(key_fits) {
+        true => Command::GetAndTouch { keys, exptime, stamps },
+        false => Command::Refused { complaint: Some(BAD_FORMAT) },
+    }
+}
+
+fn increment<'a>(tokens: &Tokens<'a>, decrement: bool) -> Command<'a> {
+    let (key, noreply) = (tokens.get(1), tokens.noreply());
+    match (key_fits(key), number::unsigned(tokens.get(2))) {
+        (false, _) => refused(BAD_FORMAT, noreply),
+        (_, None) => refused(BAD_DELTA, noreply),
+        (_, Some(delta)) => Command::Increment { key, delta, decrement, noreply },
+    }
+}
+
+/// Old clients send a hold time of 0, which means nothing and is taken; any other is refused.
+fn delete<'a>(tokens: &Tokens<'a>) -> Command<'a> {
+    let (key, noreply) = (tokens.get(1), tokens.noreply());
+    let zero = tokens.get(2) == b"0";
+    let valid = match tokens.count {
+        2 => true,
+        3 => zero || noreply,
+        _ => zero && noreply,
+    };
+    match (valid, key_fits(key)) {
+        (false, _) => refused(BAD_DELETE, noreply),
+        (_, false) => refused(BAD_FORMAT, noreply),
+        _ => Command::Delete { key, noreply },
+    }
+}
+
+fn refused(complaint: &'static str, noreply: bool) -> Command<'static> {
+    Command::Refused { complaint: (!noreply).then_some(complaint) }
+}
+
+fn key_fits(key: &[u8]) -> bool {
+    key.len() <= KEY_BYTES_MAX
+}
+
+/// The words of `list`, which are parted by spaces.
+pub fn split(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
+}
+
+/// The first words of a line. A command that takes more than these takes them as a list.
+struct Tokens<'a> {
+    words: [&'a [u8]; Tokens::KEPT],
+    /// Where each of them ends in the line.
+    ends: [usize; Tokens::KEPT],
+    count: usize,
+    last: &'a [u8],
+}
+
+impl<'a> Tokens<'a> {
+    const KEPT: usize = 8;
+
+    fn of(line: &'a [u8]) -> Tokens<'a> {
+        let mut tokens = Tokens { words: [b""; Tokens::KEPT], ends: [0; Tokens::KEPT], count: 0, last: b"" };
+        let mut end = 0;
+        while let Some(start) = line[end..].iter().position(|&byte| byte != b' ').map(|at| end + at) {
+            end = line[start..].iter().position(|&byte| byte == b' ').map_or(line.len(), |at| start + at);
+            tokens.last = &line[start..end];
+            if tokens.count < Tokens::KEPT {
+                tokens.words[tokens.count] = tokens.last;
+                tokens.ends[tokens.count] = end;
+            }
+            tokens.count += 1;
+        }
+        tokens
+    }
+
+    /// Word number `at`, empty where the line has fewer.
+    fn get(&self, at: usize) -> &'a [u8] {
+        self.words[at]
+    }
+
+    fn noreply(&self) -> bool {
+        self.last == b"noreply"
+    }
+
+    /// What follows the first `words` of `line`, which has as many.
+    fn rest(&self, line: &'a [u8], words: usize) -> &'a [u8] {
+        &line[self.ends[words - 1]..]
+    }
+}
+
+#[cfg(test)]
+#[path = "text_tests.rs"]
+mod tests;

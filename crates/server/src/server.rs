@@ -1,0 +1,155 @@
+//! The server as a whole: sockets, workers, and how they stop. One thread a worker; `stop` may come from any thread.
+
+// The server is above the simulator: its workers are threads of the system.
+#![allow(clippy::disallowed_methods)]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use crate::engine::Store;
+use crate::limits::{Budget, Limits};
+use crate::listen::{Address, Listener};
+use crate::stats::{Counters, Figures};
+use crate::worker::{Mailbox, Shared, Worker, unix_seconds};
+
+pub struct Options {
+    pub addresses: Vec<Address>,
+    pub threads: usize,
+    pub limits: Limits,
+    /// What `stats settings` says beside what the server knows by itself.
+    pub settings: Vec<(&'static str, String)>,
+}
+
+pub struct Server {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<io::Result<()>>>,
+}
+
+#[derive(Debug)]
+pub enum StartError {
+    /// A socket cannot be had.
+    Listen {
+        address: Address,
+        error: io::Error,
+    },
+    Session(tapetum::Error),
+    System(io::Error),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StartError::Listen { address, error } => {
+                write!(f, "cannot listen at {address}: {error}; stop what is there, or give another --memcached ADDR")
+            }
+            StartError::Session(error) => write!(f, "no session of the store for a worker: {error}"),
+            StartError::System(error) => write!(f, "the system refused a thread or a descriptor: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<io::Error> for StartError {
+    fn from(error: io::Error) -> StartError {
+        StartError::System(error)
+    }
+}
+
+impl Server {
+    /// Listens, and returns when clients can connect.
+    pub fn start<S: Store>(store: Arc<S>, options: Options) -> Result<Server, StartError> {
+        assert!(options.threads > 0, "a server has at least one worker");
+        let bind = |address: &Address| {
+            Listener::bind(address).map_err(|error| StartError::Listen { address: address.clone(), error })
+        };
+        let listeners = options.addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
+        let settings = settings(&options, &listeners)?;
+        let figures_store = Arc::clone(&store);
+        let figures = Figures {
+            counters: (0..options.threads).map(|_| Counters::default()).collect(),
+            connections: AtomicUsize::new(0),
+            settings,
+            connections_max: options.limits.connections,
+            started_unix_seconds: unix_seconds(),
+            store: Box::new(move || figures_store.stats()),
+        };
+        let budget = Budget::new(options.limits.in_flight_bytes);
+        let stopping = AtomicBool::new(false);
+        let shared = Arc::new(Shared { limits: options.limits, budget, figures, listeners, mailboxes, stopping });
+        // Every worker is whole before the first one runs, so that a failure leaves nothing behind.
+        let mut workers = Vec::new();
+        for index in 0..options.threads {
+            let session = store.session().map_err(StartError::Session)?;
+            workers.push(Worker::new(index, Arc::clone(&shared), session)?);
+        }
+        let mut server = Server { shared, workers: Vec::new() };
+        for (index, worker) in workers.into_iter().enumerate() {
+            let thread = std::thread::Builder::new().name(format!("worker-{index}"));
+            match thread.spawn(move || worker.run()) {
+                Ok(handle) => server.workers.push(handle),
+                Err(error) => {
+                    let _ = server.stop();
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(server)
+    }
+
+    /// Where it listens in fact.
+    pub fn addresses(&self) -> io::Result<Vec<Address>> {
+        self.shared.listeners.iter().map(Listener::address).collect()
+    }
+
+    /// Accepts no more, serves what has come, and waits for the workers, which wait a bounded time for slow clients.
+    pub fn stop(self) -> io::Result<()> {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.mailboxes.iter().for_each(Mailbox::wake);
+        let mut result = Ok(());
+        for worker in self.workers {
+            match worker.join() {
+                Ok(outcome) => result = result.and(outcome),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        result
+    }
+}
+
+/// `stats settings`: memcached's names where they mean something here.
+fn settings(options: &Options, listeners: &[Listener]) -> io::Result<Vec<(&'static str, String)>> {
+    let (mut port, mut inter, mut socket) = (0, String::from("NULL"), String::from("NULL"));
+    for listener in listeners {
+        match listener.address()? {
+            Address::Unix(path) => socket = path.display().to_string(),
+            Address::Tcp(text) => {
+                let (host, number) = text.rsplit_once(':').unwrap_or((&text, "0"));
+                (inter, port) = (host.to_string(), number.parse().unwrap_or(0u16));
+            }
+        }
+    }
+    let mut lines = vec![
+        ("maxconns", options.limits.connections.to_string()),
+        ("tcpport", port.to_string()),
+        ("udpport", "0".into()),
+        ("inter", inter),
+        ("verbosity", "0".into()),
+        ("domain_socket", socket),
+        ("umask", "700".into()),
+        ("num_threads", options.threads.to_string()),
+        ("cas_enabled", "yes".into()),
+        ("binding_protocol", "auto-negotiate".into()),
+        ("auth_enabled_sasl", "no".into()),
+        ("auth_enabled_ascii", "no".into()),
+        ("item_size_max", options.limits.item_bytes_max.to_string()),
+        ("maxconns_fast", "yes".into()),
+        ("flush_enabled", "yes".into()),
+        ("in_flight_bytes_max", options.limits.in_flight_bytes.to_string()),
+    ];
+    lines.extend(options.settings.iter().cloned());
+    Ok(lines)
+}

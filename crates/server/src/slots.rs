@@ -1,0 +1,163 @@
+//! The requests of one connection that are not answered in full yet, in the order in which they came.
+//!
+//! Outcomes come in any order and replies leave in this one: an outcome for the first slot is written out at once,
+//! any other is encoded into its slot and waits.
+//!
+//! ```text
+//!   pending --outcome--> ready --all earlier slots gone--> out
+//! ```
+//! Owned by one worker.
+
+use std::collections::VecDeque;
+
+use tapetum::Outcome;
+
+use crate::out::{OutQueue, Pool};
+use crate::protocol::reply::{self, Form};
+
+struct Slot {
+    form: Form,
+    state: State,
+    /// Where its key starts, counted from the first key that this connection ever kept.
+    key_at: u64,
+    key_bytes: u32,
+    /// What it may take in memory until it is answered.
+    charge_bytes: usize,
+}
+
+enum State {
+    Pending,
+    Ready { bytes: Vec<u8>, breaks_off_get: bool },
+}
+
+#[derive(Default)]
+pub struct Slots {
+    queue: VecDeque<Slot>,
+    /// The number of the first slot; numbers wrap.
+    first: u32,
+    pending: usize,
+    charged_bytes: usize,
+    ready_bytes: usize,
+    /// The keys that replies repeat, one after the other, those answered first cut off now and then.
+    keys: Vec<u8>,
+    keys_start: u64,
+    /// The get being written has failed: the rest of it is left out.
+    get_broken_off: bool,
+}
+
+impl Slots {
+    const KEYS_KEPT_BYTES: usize = 4096;
+    const SLOTS_KEPT: usize = 32;
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Submitted and without an outcome.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Memory that these requests hold or may come to hold.
+    pub fn held_bytes(&self) -> usize {
+        self.charged_bytes + self.ready_bytes
+    }
+
+    /// What request `number`, which is pending, asked for.
+    pub fn form(&self, number: u32) -> Form {
+        self.queue[number.wrapping_sub(self.first) as usize].form
+    }
+
+    /// Adds a request that is being submitted and returns its number.
+    pub fn push(&mut self, form: Form, key: &[u8], charge_bytes: usize) -> u32 {
+        let key = if form.needs_key() { key } else { b"" };
+        let key_at = self.keys_start + self.keys.len() as u64;
+        self.keys.extend_from_slice(key);
+        self.queue.push_back(Slot { form, state: State::Pending, key_at, key_bytes: key.len() as u32, charge_bytes });
+        self.pending += 1;
+        self.charged_bytes += charge_bytes;
+        self.first.wrapping_add(self.queue.len() as u32 - 1)
+    }
+
+    /// Adds a reply that needs no outcome.
+    pub fn answer(&mut self, out: &mut OutQueue, pool: &mut Pool, form: Form, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = pool.take();
+        write(&mut bytes);
+        self.ready_bytes += bytes.len();
+        let state = State::Ready { bytes, breaks_off_get: false };
+        self.queue.push_back(Slot { form, state, key_at: self.keys_start, key_bytes: 0, charge_bytes: 0 });
+        self.release(out, pool);
+    }
+
+    /// Takes the outcome of slot `number`, whose value, if any, is `value`.
+    pub fn complete(&mut self, number: u32, outcome: &Outcome, value: &[u8], out: &mut OutQueue, pool: &mut Pool) {
+        let at = number.wrapping_sub(self.first) as usize;
+        let slot = &mut self.queue[at];
+        assert!(matches!(slot.state, State::Pending), "one outcome a request");
+        let key_from = (slot.key_at - self.keys_start) as usize;
+        let key = &self.keys[key_from..key_from + slot.key_bytes as usize];
+        let breaks_off_get = reply::breaks_off_get(slot.form, outcome);
+        self.pending -= 1;
+        self.charged_bytes -= std::mem::take(&mut slot.charge_bytes);
+        if at == 0 {
+            let skipped = self.get_broken_off && matches!(slot.form, Form::TextGet { .. });
+            if !skipped {
+                out.append(pool, |out| reply::encode(out, slot.form, key, outcome, value));
+                self.get_broken_off |= breaks_off_get;
+            }
+            self.pop();
+            self.release(out, pool);
+        } else {
+            let mut bytes = pool.take();
+            reply::encode(&mut bytes, slot.form, key, outcome, value);
+            self.ready_bytes += bytes.len();
+            slot.state = State::Ready { bytes, breaks_off_get };
+        }
+    }
+
+    /// Writes out what is ready at the front.
+    fn release(&mut self, out: &mut OutQueue, pool: &mut Pool) {
+        while let Some(Slot { form, state: State::Ready { bytes, breaks_off_get }, .. }) = self.queue.front_mut() {
+            let bytes = std::mem::take(bytes);
+            self.ready_bytes -= bytes.len();
+            let skipped = match form {
+                Form::TextGet { .. } => self.get_broken_off,
+                Form::TextGetEnd => std::mem::take(&mut self.get_broken_off),
+                _ => false,
+            };
+            self.get_broken_off |= *breaks_off_get;
+            if skipped || bytes.is_empty() {
+                pool.give(bytes);
+            } else {
+                out.append_buffer(pool, bytes);
+            }
+            self.pop();
+        }
+    }
+
+    fn pop(&mut self) {
+        let Some(slot) = self.queue.pop_front() else { return };
+        self.first = self.first.wrapping_add(1);
+        if self.queue.is_empty() {
+            self.forget();
+            return;
+        }
+        let done = (slot.key_at - self.keys_start) as usize + slot.key_bytes as usize;
+        if done > Slots::KEYS_KEPT_BYTES && done > self.keys.len() / 2 {
+            self.keys.drain(..done);
+            self.keys_start += done as u64;
+        }
+    }
+
+    /// Nothing is left: a connection at rest keeps little.
+    fn forget(&mut self) {
+        self.keys_start += self.keys.len() as u64;
+        self.keys.clear();
+        self.keys.shrink_to(Slots::KEYS_KEPT_BYTES);
+        self.queue.shrink_to(Slots::SLOTS_KEPT);
+    }
+}
+
+#[cfg(test)]
+#[path = "slots_tests.rs"]
+mod tests;

@@ -1,0 +1,396 @@
+//! One worker: an event loop over its connections, the listening sockets and its session of the store.
+//!
+//! ```text
+//!   wait -> read every ready connection, submitting what came -> poll the store -> complete, submit what was blocked,
+//!           one write a connection -> poll again while that gave something -> wait
+//! ```
+//! Everything that is ready on all connections is submitted before one poll, so that it goes to flash as one batch, and
+//! nothing ever waits for one read. New connections are spread over the workers: whoever accepts one hands it to the
+//! worker that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
+
+// The server is above the simulator: it may read the clock. Relative expiries need it, once a round.
+#![allow(clippy::disallowed_methods)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{io, mem};
+
+use tapetum::{Outcome, Reply};
+
+use crate::connection::{Connection, Context};
+use crate::engine::Session;
+use crate::limits::{Budget, Limits};
+use crate::listen::Listener;
+use crate::os::{self, Epoll, Event, Interest, Ready};
+use crate::out::Pool;
+use crate::stats::{Figures, count};
+
+const SCRATCH_BYTES: usize = 64 << 10;
+/// Rounds of polling before the sockets are looked at again.
+const ROUNDS_MAX: usize = 16;
+/// New connections taken before others have their turn.
+const ACCEPTS_MAX: usize = 16;
+/// How soon a connection that waits for memory asks again, if nothing happens before.
+const WAIT_RETRY_MS: i32 = 10;
+/// A look around when nothing happens: stalled clients, listeners that ran out of descriptors.
+const LOOK_MS: i32 = 1000;
+/// What is still in flight or unsent this long after a stop is given up.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+const ID_MAILBOX: u64 = u64::MAX;
+const ID_SESSION: u64 = u64::MAX - 1;
+const ID_LISTENER: u64 = 1 << 32;
+
+/// How others reach a worker.
+pub struct Mailbox {
+    event: Event,
+    accepted: Mutex<Vec<OwnedFd>>,
+    /// Connections that it has or was handed.
+    connections: AtomicUsize,
+}
+
+impl Mailbox {
+    pub fn new() -> io::Result<Mailbox> {
+        let (accepted, connections) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+        Ok(Mailbox { event: Event::new()?, accepted, connections })
+    }
+
+    pub fn wake(&self) {
+        self.event.raise();
+    }
+}
+
+/// What all workers share.
+pub struct Shared {
+    pub limits: Limits,
+    pub budget: Budget,
+    pub figures: Figures,
+    pub listeners: Vec<Listener>,
+    /// One a worker.
+    pub mailboxes: Vec<Mailbox>,
+    pub stopping: AtomicBool,
+}
+
+pub fn unix_seconds() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+}
+
+pub struct Worker<S> {
+    index: usize,
+    shared: Arc<Shared>,
+    session: S,
+    epoll: Epoll,
+    connections: Vec<Option<Connection>>,
+    free: Vec<u32>,
+    /// Connections to look after before the next wait.
+    queue: Vec<u32>,
+    /// Connections that wait for memory.
+    waiting: Vec<u32>,
+    pool: Pool,
+    scratch: Vec<u8>,
+    value_bytes_expected: usize,
+    now: u32,
+    listening: bool,
+}
+
+impl<S: Session> Worker<S> {
+    pub fn new(index: usize, shared: Arc<Shared>, session: S) -> io::Result<Worker<S>> {
+        let epoll = Epoll::new()?;
+        epoll.add(shared.mailboxes[index].event.as_raw_fd(), ID_MAILBOX, Interest::READ)?;
+        for fd in session.event_fds() {
+            epoll.add(fd, ID_SESSION, Interest::READ)?;
+        }
+        let mut worker = Worker {
+            index,
+            shared,
+            session,
+            epoll,
+            connections: Vec::new(),
+            free: Vec::new(),
+            queue: Vec::new(),
+            waiting: Vec::new(),
+            pool: Pool::default(),
+            scratch: vec![0; SCRATCH_BYTES],
+            value_bytes_expected: SCRATCH_BYTES / 4,
+            now: unix_seconds(),
+            listening: false,
+        };
+        worker.listen()?;
+        Ok(worker)
+    }
+
+    fn listen(&mut self) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        for (at, listener) in shared.listeners.iter().enumerate() {
+            let interest = Interest { read: true, write: false, exclusive: true };
+            self.epoll.add(listener.as_raw_fd(), ID_LISTENER + at as u64, interest)?;
+        }
+        self.listening = true;
+        Ok(())
+    }
+
+    fn stop_listening(&mut self) -> io::Result<()> {
+        for listener in self.shared.listeners.iter().filter(|_| self.listening) {
+            self.epoll.remove(listener.as_raw_fd())?;
+        }
+        self.listening = false;
+        Ok(())
+    }
+
+    /// Runs until the server stops, and then until what was in flight is done.
+    pub fn run(mut self) -> io::Result<()> {
+        let (mut ready, mut replies) = (Vec::new(), Vec::new());
+        let mut stop_at: Option<Instant> = None;
+        loop {
+            let timeout_ms = self.timeout_ms(stop_at.is_some());
+            self.epoll.wait(timeout_ms, &mut ready)?;
+            self.now = unix_seconds();
+            for event in &ready {
+                self.event(*event)?;
+            }
+            if self.shared.stopping.load(Ordering::Acquire) && stop_at.is_none() {
+                stop_at = Some(Instant::now() + STOP_GRACE);
+                self.begin_stop()?;
+            }
+            self.ask_again();
+            self.rounds(&mut replies)?;
+            self.look_around(ready.is_empty())?;
+            if let Some(stop_at) = stop_at {
+                let late = Instant::now() >= stop_at;
+                let quiet = self.connections.iter().all(Option::is_none) && self.session.in_flight() == 0;
+                if quiet || late {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn timeout_ms(&self, stopping: bool) -> i32 {
+        if !self.queue.is_empty() {
+            return 0;
+        }
+        let soon = stopping || !self.waiting.is_empty();
+        let look = self.session.in_flight() > 0 || !self.listening || self.shared.budget.someone_waits();
+        match (soon, look) {
+            (true, _) => WAIT_RETRY_MS,
+            (_, true) => LOOK_MS,
+            _ => -1,
+        }
+    }
+
+    fn event(&mut self, ready: Ready) -> io::Result<()> {
+        match ready.id {
+            ID_SESSION => {}
+            ID_MAILBOX => {
+                let shared = Arc::clone(&self.shared);
+                let mailbox = &shared.mailboxes[self.index];
+                mailbox.event.clear();
+                let accepted = mem::take(&mut *mailbox.accepted.lock().unwrap_or_else(PoisonError::into_inner));
+                for fd in accepted {
+                    self.adopt(fd)?;
+                }
+            }
+            ID_LISTENER.. => self.accept((ready.id - ID_LISTENER) as usize)?,
+            id => self.connection_event(id as u32, ready)?,
+        }
+        Ok(())
+    }
+
+    fn connection_event(&mut self, id: u32, ready: Ready) -> io::Result<()> {
+        // It may have been closed earlier in this round.
+        let Some(mut connection) = self.connections[id as usize].take() else { return Ok(()) };
+        if ready.gone && connection.hung_up() {
+            self.epoll.remove(connection.fd())?;
+        }
+        if ready.read || ready.gone {
+            connection.read(&mut self.context());
+        }
+        self.connections[id as usize] = Some(connection);
+        self.enqueue(id);
+        Ok(())
+    }
+
+    fn enqueue(&mut self, id: u32) {
+        if let Some(connection) = &mut self.connections[id as usize]
+            && !mem::replace(&mut connection.queued, true)
+        {
+            self.queue.push(id);
+        }
+    }
+
+    fn context(&mut self) -> Context<'_, S> {
+        Context {
+            session: &mut self.session,
+            limits: &self.shared.limits,
+            budget: &self.shared.budget,
+            figures: &self.shared.figures,
+            counters: &self.shared.figures.counters[self.index],
+            pool: &mut self.pool,
+            scratch: &mut self.scratch,
+            now: self.now,
+            value_bytes_expected: &mut self.value_bytes_expected,
+        }
+    }
+
+    fn accept(&mut self, at: usize) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let Some(listener) = shared.listeners.get(at).filter(|_| self.listening) else { return Ok(()) };
+        for _ in 0..ACCEPTS_MAX {
+            match os::accept(listener.as_raw_fd()) {
+                Ok(fd) => self.welcome(fd)?,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(()),
+                    _ => {
+                        tracing::warn!("no connection can be accepted: {error}; trying again in a second");
+                        return self.stop_listening();
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, fd: OwnedFd) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let counters = &shared.figures.counters[self.index];
+        if shared.figures.connections.fetch_add(1, Ordering::Relaxed) >= shared.limits.connections {
+            shared.figures.connections.fetch_sub(1, Ordering::Relaxed);
+            count(&counters.rejected_connections, 1);
+            let farewell = [io::IoSlice::new(b"ERROR Too many open connections\r\n")];
+            // A client that does not take it is closed all the same.
+            let _ = os::write_all_at_once(fd.as_raw_fd(), &farewell);
+            return Ok(());
+        }
+        count(&counters.total_connections, 1);
+        os::set_no_delay(fd.as_raw_fd());
+        let load = |at: usize| shared.mailboxes[at].connections.load(Ordering::Relaxed);
+        let least = (0..shared.mailboxes.len()).min_by_key(|&at| (load(at), at != self.index)).unwrap_or(self.index);
+        let mailbox = &shared.mailboxes[least];
+        mailbox.connections.fetch_add(1, Ordering::Relaxed);
+        if least == self.index {
+            return self.adopt(fd);
+        }
+        mailbox.accepted.lock().unwrap_or_else(PoisonError::into_inner).push(fd);
+        mailbox.wake();
+        Ok(())
+    }
+
+    fn adopt(&mut self, fd: OwnedFd) -> io::Result<()> {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            (self.connections.len() - 1) as u32
+        });
+        self.epoll.add(fd.as_raw_fd(), u64::from(id), Interest::READ)?;
+        let mut connection = Connection::new(fd, self.index, id, self.now);
+        if self.shared.stopping.load(Ordering::Acquire) {
+            connection.stop_reading();
+        }
+        self.connections[id as usize] = Some(connection);
+        self.enqueue(id);
+        Ok(())
+    }
+
+    /// Polls the store and looks after connections until neither gives anything new.
+    fn rounds(&mut self, replies: &mut Vec<Reply>) -> io::Result<()> {
+        for _ in 0..ROUNDS_MAX {
+            replies.clear();
+            self.session.poll(replies);
+            if replies.is_empty() && self.queue.is_empty() {
+                break;
+            }
+            for reply in replies.drain(..) {
+                self.complete(reply);
+            }
+            for id in mem::take(&mut self.queue) {
+                self.look_after(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, reply: Reply) {
+        let id = (reply.token >> 32) as u32;
+        let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
+            unreachable!("a connection stays until its requests are answered")
+        };
+        let value = match &reply.outcome {
+            Outcome::Value { value, .. } => {
+                let expected = self.value_bytes_expected - self.value_bytes_expected / 16;
+                self.value_bytes_expected = expected.max(value.len());
+                self.session.bytes(*value)
+            }
+            _ => b"",
+        };
+        let counters = &self.shared.figures.counters[self.index];
+        connection.complete(reply.token as u32, &reply.outcome, value, &mut self.pool, counters);
+        self.enqueue(id);
+    }
+
+    /// Goes on with what was blocked, sends, and closes what is finished.
+    fn look_after(&mut self, id: u32) -> io::Result<()> {
+        let Some(mut connection) = self.connections[id as usize].take() else { return Ok(()) };
+        connection.queued = false;
+        connection.advance(&mut self.context());
+        let budget = &self.shared.budget;
+        let counters = &self.shared.figures.counters[self.index];
+        let go_on = connection.send(&mut self.pool, counters, self.now);
+        connection.settle(budget);
+        if connection.is_finished() {
+            connection.finish(budget, &mut self.pool, &mut self.scratch);
+            self.free.push(id);
+            self.shared.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+            self.shared.figures.connections.fetch_sub(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        if let Some(interest) = connection.interest_change() {
+            self.epoll.change(connection.fd(), u64::from(id), interest)?;
+        }
+        if connection.waits() {
+            self.waiting.push(id);
+        }
+        self.connections[id as usize] = Some(connection);
+        if go_on {
+            self.enqueue(id);
+        }
+        Ok(())
+    }
+
+    /// Those that wait for memory may find some now.
+    fn ask_again(&mut self) {
+        for id in mem::take(&mut self.waiting) {
+            self.enqueue(id);
+        }
+    }
+
+    /// Rare things: listeners that had to pause, clients that hold what others wait for.
+    fn look_around(&mut self, nothing_happened: bool) -> io::Result<()> {
+        if !self.listening && nothing_happened && !self.shared.stopping.load(Ordering::Acquire) {
+            self.listen()?;
+        }
+        if self.shared.budget.someone_waits() {
+            for id in 0..self.connections.len() {
+                let Some(connection) = &mut self.connections[id] else { continue };
+                if connection.is_stalled(self.now, &self.shared.limits) {
+                    tracing::warn!("closed a client that held memory and neither sent nor read");
+                    connection.give_up();
+                    self.enqueue(id as u32);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_stop(&mut self) -> io::Result<()> {
+        self.stop_listening()?;
+        for id in 0..self.connections.len() {
+            if let Some(connection) = &mut self.connections[id] {
+                connection.stop_reading();
+                self.enqueue(id as u32);
+            }
+        }
+        Ok(())
+    }
+}
