@@ -163,8 +163,8 @@ impl QueuePair {
     }
 
     /// A descriptor that polls readable while flash completions are there, for `epoll`. Before sleeping on it, `poll`
-    /// until that gives nothing: it neither speaks of programs run nor of commands not started. `None` where everything
-    /// submitted is done by the next `poll`.
+    /// until that gives nothing: it neither speaks of programs run nor of commands not started. `None` where there is
+    /// nothing to sleep for: keep polling.
     pub fn event_fd(&self) -> Option<RawFd> {
         self.queue.event_fd()
     }

@@ -5,6 +5,7 @@
 
 mod blocking;
 mod error;
+pub mod faulty;
 pub mod file;
 pub mod memory;
 #[cfg(test)]
@@ -53,6 +54,6 @@ pub trait FlashQueue: Send {
 
     /// A descriptor that polls readable while completions are there, for `epoll`; `poll` makes it unreadable again.
     /// It says nothing about commands that were submitted and not started: `poll` first, then sleep. `None` where
-    /// everything submitted is done by the next `poll`.
+    /// there is nothing to sleep for: keep polling.
     fn event_fd(&self) -> Option<RawFd>;
 }
