@@ -244,7 +244,7 @@ mod tests {
             let (words, tails) = bucket_of(layout, tails);
             let alike = |t: &u128| slot(*t) == slot(strange) && layout.fingerprint(*t) == layout.fingerprint(strange);
             match find_both_ways(&words, layout, strange) {
-                None => prop_assert!(!tails.iter().any(|t| alike(t))),
+                None => prop_assert!(!tails.iter().any(alike)),
                 Some(number) => prop_assert!(alike(&tails[number as usize])),
             }
         }
