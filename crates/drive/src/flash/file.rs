@@ -136,6 +136,11 @@ impl FileFlash {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn data(&self) -> &Arc<DataFile> {
+        &self.data
+    }
+
     fn write_zeros(&self, mut offset: u64, length: u64) -> io::Result<()> {
         let memory = LocalMemory::new(ZERO_BYTES)?; // Aligned as O_DIRECT wants it, and zero.
         let zeros = memory.allocate(ZERO_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -168,7 +173,7 @@ impl FileFlash {
                 needed_bytes: u64::from(sector_bytes),
             });
         }
-        let engine = choose_engine(engine)?;
+        let engine = choose_engine(engine, uring::probe)?;
         let data = DataFile { file, path: path.into(), sector_bytes, direct };
         let flash = FileFlash { data: Arc::new(data), capacity_bytes, engine, env: env.clone() };
         tracing::info!(flash = flash.describe(), "flash opened");
@@ -298,13 +303,13 @@ fn sync_name(file: &File, path: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-fn choose_engine(engine: IoEngine) -> Result<IoEngine, FlashError> {
-    if engine == IoEngine::Blocking {
+fn choose_engine(asked: IoEngine, probe: impl Fn() -> io::Result<()>) -> Result<IoEngine, FlashError> {
+    if asked == IoEngine::Blocking {
         return Ok(IoEngine::Blocking);
     }
-    match uring::probe() {
+    match probe() {
         Ok(()) => Ok(IoEngine::Uring),
-        Err(source) if engine == IoEngine::Uring => Err(FlashError::UringRefused { source }),
+        Err(source) if asked == IoEngine::Uring => Err(FlashError::UringRefused { source }),
         Err(source) => {
             tracing::info!(%source, "io_uring refused: one blocking drive thread for each queue pair instead");
             Ok(IoEngine::Blocking)
@@ -375,6 +380,14 @@ mod tests {
         let made = FileFlash::create(&path, 1 << 62, IoEngine::Auto, &Env::system());
         assert!(matches!(made, Err(FlashError::NoSpace { .. })));
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_refused_ring_falls_back_only_when_nobody_insists() {
+        let refused = || Err(io::Error::from_raw_os_error(libc::EPERM));
+        assert!(matches!(choose_engine(IoEngine::Auto, refused), Ok(IoEngine::Blocking)));
+        assert!(matches!(choose_engine(IoEngine::Uring, refused), Err(FlashError::UringRefused { .. })));
+        assert!(matches!(choose_engine(IoEngine::Auto, || Ok(())), Ok(IoEngine::Uring)));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! is used by one thread at a time. Commands in a queue run in any order.
 
 mod blocking;
+#[cfg(test)]
+mod conformance;
 mod error;
 pub mod faulty;
 pub mod file;

@@ -1,0 +1,295 @@
+//! One test body over every backend: what a queue pair promises, whoever moves the bytes.
+
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Flash;
+use super::faulty::FaultyFlash;
+use super::file::{FileFlash, IoEngine};
+use super::memory::MemoryFlash;
+use super::test_path::TestPath;
+use crate::command::{Command, Completion, Opcode, Operation, Status};
+use crate::env::Env;
+use crate::local_memory::{LocalBuffer, LocalMemory};
+use crate::queue_pair::{Drive, QueuePair};
+
+const CAPACITY_BYTES: u64 = 4 << 20;
+const BLOCK: u32 = 4096;
+
+/// The backend, and the file under it.
+type Backend = (Arc<dyn Flash>, Option<TestPath>);
+
+fn file(path: TestPath, engine: IoEngine) -> Backend {
+    let flash = FileFlash::create(&path, CAPACITY_BYTES, engine, &Env::system()).unwrap();
+    (Arc::new(flash), Some(path))
+}
+
+/// Runs the body on a drive over the backend, twice: with a queue deeper and one far shallower than its load.
+fn check((flash, _path): Backend) {
+    for depth in [64, 2] {
+        let drive = Drive::new(flash.clone(), LocalMemory::new(1 << 20).unwrap(), Vec::new(), Env::system());
+        let mut pair = drive.queue_pair(depth).unwrap();
+        reads_give_back_what_was_written(&drive, &mut pair);
+        many_in_flight_complete_once_each(&drive, &mut pair);
+        ranges_are_checked(&drive, &mut pair);
+        other_queue_pairs_see_the_bytes(&drive, &mut pair);
+        waiting_ends(&drive, &mut pair);
+        dropping_waits_for_what_is_in_flight(&drive, pair);
+        let counters = drive.counters();
+        assert_eq!((counters.queue_depth_now, counters.opcode(Opcode::Flush).failed), (0, 0));
+    }
+}
+
+#[test]
+fn memory() {
+    check((Arc::new(MemoryFlash::new(CAPACITY_BYTES)), None));
+    check((Arc::new(MemoryFlash::with_sector_bytes(CAPACITY_BYTES, 4096)), None));
+}
+
+#[test]
+fn faulty_without_faults() {
+    for seed in 0..20 {
+        check((Arc::new(FaultyFlash::new(CAPACITY_BYTES, seed)), None));
+    }
+}
+
+#[test]
+fn file_best_engine() {
+    check(file(TestPath::new(), IoEngine::Auto));
+}
+
+#[test]
+fn file_blocking() {
+    check(file(TestPath::new(), IoEngine::Blocking));
+}
+
+#[test]
+fn file_in_memory_backed_file_system() {
+    // Where O_DIRECT may be refused, so that the page cache is in between.
+    let folder = Path::new("/dev/shm");
+    if folder.is_dir() {
+        check(file(TestPath::inside(folder), IoEngine::Auto));
+        check(file(TestPath::inside(folder), IoEngine::Blocking));
+    }
+}
+
+fn finish(pair: &mut QueuePair, count: usize) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    while completions.len() < count {
+        if pair.poll(&mut completions) == 0 {
+            pair.wait(None);
+        }
+    }
+    assert_eq!(completions.len(), count);
+    completions
+}
+
+fn run(pair: &mut QueuePair, operation: Operation) -> Status {
+    assert_eq!(pair.in_flight(), 0);
+    pair.submit(Command { tag: u64::MAX, operation });
+    let completion = finish(pair, 1)[0];
+    assert_eq!((completion.tag, pair.in_flight()), (u64::MAX, 0));
+    completion.status
+}
+
+fn read(flash: u64, buffer: &LocalBuffer) -> Operation {
+    Operation::Read { flash, local: buffer.offset(), length: buffer.len() as u32 }
+}
+
+fn write(flash: u64, buffer: &LocalBuffer, fua: bool) -> Operation {
+    Operation::Write { flash, local: buffer.offset(), length: buffer.len() as u32, fua }
+}
+
+fn reads_give_back_what_was_written(drive: &Drive, pair: &mut QueuePair) {
+    let before = drive.counters();
+    let mut out = drive.local().allocate(BLOCK as usize * 3).unwrap();
+    let back = drive.local().allocate(BLOCK as usize * 3).unwrap();
+    for (round, fua) in [(1, false), (2, true)] {
+        for (place, byte) in out.bytes_mut().iter_mut().enumerate() {
+            *byte = (place / 100) as u8 ^ round;
+        }
+        assert_eq!(run(pair, write(256 * 1024 - 4096, &out, fua)), Status::Success);
+        assert_eq!(run(pair, Operation::Flush), Status::Success);
+        assert_eq!(run(pair, read(256 * 1024 - 4096, &back)), Status::Success);
+        assert!(out.bytes() == back.bytes());
+    }
+    assert_eq!(run(pair, Operation::Discard { flash: CAPACITY_BYTES - 4096, length: 4096 }), Status::Success);
+    let moved_bytes = 2 * out.len() as u64;
+    let after = drive.counters();
+    assert_eq!(after.flash_to_local_bytes - before.flash_to_local_bytes, moved_bytes);
+    assert_eq!(after.local_to_flash_bytes - before.local_to_flash_bytes, moved_bytes);
+}
+
+fn many_in_flight_complete_once_each(drive: &Drive, pair: &mut QueuePair) {
+    const COUNT: u64 = 100;
+    let mut buffers: Vec<_> = (0..COUNT).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect();
+    for round in [3, 5] {
+        for (tag, buffer) in (0..).zip(&mut buffers) {
+            buffer.bytes_mut().fill(tag as u8 ^ round);
+            let fua = tag % 7 == 0;
+            pair.submit(Command { tag, operation: write(tag * 8192, buffer, fua) });
+            if tag % 10 == 9 {
+                pair.submit(Command { tag: COUNT, operation: Operation::Flush });
+            }
+        }
+        assert_eq!(pair.in_flight() as u64, COUNT + COUNT / 10);
+        let mut completions = finish(pair, 110);
+        assert!(completions.iter().all(Completion::is_success));
+        completions.sort_by_key(|completion| completion.tag);
+        assert!((0..COUNT).eq(completions[..100].iter().map(|completion| completion.tag)));
+        for (tag, buffer) in (0..).zip(&mut buffers) {
+            buffer.bytes_mut().fill(0);
+            pair.submit(Command { tag, operation: read(tag * 8192, buffer) });
+        }
+        assert!(finish(pair, 100).iter().all(Completion::is_success));
+        for (tag, buffer) in (0_u64..).zip(&buffers) {
+            assert!(buffer.bytes().iter().all(|&byte| byte == tag as u8 ^ round), "block {tag}");
+        }
+    }
+}
+
+fn ranges_are_checked(drive: &Drive, pair: &mut QueuePair) {
+    let buffer = drive.local().allocate(BLOCK as usize).unwrap();
+    let (local, local_end) = (buffer.offset(), drive.local().bytes_total() as u64);
+    let sector = drive.flash().sector_bytes();
+    let reads = [
+        (CAPACITY_BYTES, local, sector),
+        (CAPACITY_BYTES - 4096, local, 8192),
+        (u64::MAX - 4095, local, 4096),
+        (1, local, sector),
+        (0, local, sector - 1),
+        (0, local, 0),
+        (0, local + 1, sector),
+        (0, local_end, sector),
+        (0, local_end - 4096, 8192),
+        (0, u64::MAX - 4095, 4096),
+    ];
+    for (flash, local, length) in reads {
+        for operation in
+            [Operation::Read { flash, local, length }, Operation::Write { flash, local, length, fua: false }]
+        {
+            assert_eq!(run(pair, operation), Status::InvalidField, "{operation:?}");
+        }
+    }
+    assert_eq!(run(pair, Operation::Read { flash: CAPACITY_BYTES - 4096, local, length: 4096 }), Status::Success);
+}
+
+fn other_queue_pairs_see_the_bytes(drive: &Drive, pair: &mut QueuePair) {
+    let mut buffer = drive.local().allocate(BLOCK as usize).unwrap();
+    let mut other = drive.queue_pair(1).unwrap();
+    buffer.bytes_mut().fill(0x3c);
+    assert_eq!(run(pair, write(0, &buffer, false)), Status::Success);
+    buffer.bytes_mut().fill(0);
+    assert_eq!(run(&mut other, read(0, &buffer)), Status::Success);
+    assert!(buffer.bytes().iter().all(|&byte| byte == 0x3c));
+}
+
+fn waiting_ends(drive: &Drive, pair: &mut QueuePair) {
+    pair.wait(None); // Nothing is in flight.
+    let buffer = drive.local().allocate(BLOCK as usize).unwrap();
+    pair.submit(Command { tag: 1, operation: read(0, &buffer) });
+    pair.wait(Some(Duration::from_secs(600)));
+    let mut completions = Vec::new();
+    while pair.poll(&mut completions) == 0 {
+        let Some(event_fd) = pair.event_fd() else { continue };
+        assert!(readable(event_fd, -1));
+    }
+    assert_eq!(completions.len(), 1);
+    if let Some(event_fd) = pair.event_fd() {
+        assert!(!readable(event_fd, 0), "a queue with nothing to give must let its owner sleep");
+    }
+}
+
+fn readable(fd: std::os::fd::RawFd, timeout_ms: i32) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    loop {
+        // SAFETY: one live entry.
+        match unsafe { libc::poll(&mut poll, 1, timeout_ms) } {
+            -1 => assert_eq!(std::io::Error::last_os_error().kind(), std::io::ErrorKind::Interrupted),
+            ready => return ready == 1,
+        }
+    }
+}
+
+fn dropping_waits_for_what_is_in_flight(drive: &Drive, mut pair: QueuePair) {
+    let mut buffers: Vec<_> = (0..32).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect();
+    for (tag, buffer) in (0..).zip(&buffers) {
+        pair.submit(Command { tag, operation: read(tag * 8192, buffer) });
+    }
+    pair.poll(&mut Vec::new());
+    drop(pair);
+    for buffer in &mut buffers {
+        buffer.bytes_mut().fill(0xee);
+    }
+    // A read still under way would show.
+    let mut pair = drive.queue_pair(1).unwrap();
+    assert_eq!(run(&mut pair, Operation::Flush), Status::Success);
+    assert!(buffers.iter().all(|buffer| buffer.bytes().iter().all(|&byte| byte == 0xee)));
+}
+
+/// The drive's side of a byte stream: commands come in, completions go out, local memory is shared.
+fn serve(drive: &Drive, mut commands: PipeReader, mut completions: PipeWriter) {
+    let mut pair = drive.queue_pair(8).unwrap();
+    let mut bytes = [0; Command::ENCODED_BYTES];
+    let mut done = Vec::new();
+    while commands.read_exact(&mut bytes).is_ok() {
+        pair.submit(Command::decode(&bytes).unwrap());
+        pair.poll(&mut done);
+        send(&mut completions, &mut done);
+    }
+    while pair.in_flight() > 0 {
+        pair.wait(None);
+        pair.poll(&mut done);
+        send(&mut completions, &mut done);
+    }
+}
+
+fn send(stream: &mut PipeWriter, done: &mut Vec<Completion>) {
+    for completion in done.drain(..) {
+        stream.write_all(&completion.encode()).unwrap();
+    }
+}
+
+/// Sends commands to a far end and gathers its completions, sorted by tag.
+fn exchange(drive: &Drive, operations: impl Iterator<Item = Operation>) -> Vec<Completion> {
+    let ((commands_out, mut commands_in), (mut completions_out, completions_in)) = (pipe().unwrap(), pipe().unwrap());
+    let far = drive.clone();
+    let far_end = drive.env().spawn("far-end", move || serve(&far, commands_out, completions_in)).unwrap();
+    for (tag, operation) in (0..).zip(operations) {
+        commands_in.write_all(&Command { tag, operation }.encode()).unwrap();
+    }
+    drop(commands_in);
+    let mut bytes = Vec::new();
+    completions_out.read_to_end(&mut bytes).unwrap();
+    far_end.join().unwrap();
+    let (encoded, rest) = bytes.as_chunks::<{ Completion::ENCODED_BYTES }>();
+    assert!(rest.is_empty());
+    let mut completions: Vec<_> = encoded.iter().map(|bytes| Completion::decode(bytes).unwrap()).collect();
+    completions.sort_by_key(|completion| completion.tag);
+    completions
+}
+
+#[test]
+fn a_drive_at_the_far_end_of_a_pipe() {
+    let (flash, _path) = file(TestPath::new(), IoEngine::Auto);
+    let drive = Drive::new(flash, LocalMemory::new(1 << 20).unwrap(), Vec::new(), Env::system());
+    let mut buffers: Vec<_> = (0..50).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect();
+    for (place, buffer) in (1..).zip(&mut buffers) {
+        buffer.bytes_mut().fill(place);
+    }
+    let places = || (0..).map(|place| place * 8192);
+    let writes = places().zip(&buffers).map(|(flash, buffer)| write(flash, buffer, true));
+    let done = exchange(&drive, writes.chain([Operation::Flush, read(CAPACITY_BYTES, &buffers[0])]));
+    let statuses: Vec<_> = done.iter().map(|completion| completion.status).collect();
+    assert_eq!(statuses[..51], [Status::Success; 51]);
+    assert_eq!(statuses[51..], [Status::InvalidField]);
+
+    buffers.iter_mut().for_each(|buffer| buffer.bytes_mut().fill(0));
+    let done = exchange(&drive, places().zip(&buffers).map(|(flash, buffer)| read(flash, buffer)));
+    assert!((0..50).eq(done.iter().map(|completion| completion.tag)) && done.iter().all(Completion::is_success));
+    for (place, buffer) in (1..).zip(&buffers) {
+        assert!(buffer.bytes().iter().all(|&byte| byte == place));
+    }
+}
