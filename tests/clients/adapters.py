@@ -135,8 +135,9 @@ class Libmemcached:
     """pylibmc: the binary protocol as libmemcached speaks it."""
 
     name = "pylibmc"
-    # libmemcached waits out its poll timeout after a touch that succeeds, against memcached too.
-    lacks = frozenset({"touch"})
+    # libmemcached waits out its poll timeout after a touch that succeeds, against memcached too; and it shows only the
+    # statistics that it knows by name.
+    lacks = frozenset({"touch", "other stats"})
 
     def __init__(self, port):
         self.port = port

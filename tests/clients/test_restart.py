@@ -13,47 +13,47 @@ class Restart(unittest.TestCase):
         self.server = Server("restart")
         self.addCleanup(self.server.close)
 
+    def client(self, make=Text):
+        client = make(self.server.port)
+        self.addCleanup(client.close)
+        return client
+
     def test_data_survives_for_every_client(self):
         written = {}
         for make in ALL:
-            client = make(self.server.port)
+            client = self.client(make)
             items = {f"{make.name}-{number}": f"{make.name} {number} ".encode() * (number % 97 + 1)
                      for number in range(2000)}
             items[f"{make.name}-large"] = bytes(range(256)) * 4096
             self.assertTrue(client.set_many(items))
-            client.close()
             written.update(items)
         for _ in range(2):
             self.server.restart()
             for make in ALL:
-                client = make(self.server.port)
-                self.assertTrue(client.get_many(list(written)) == written, make.name)
-                client.close()
+                self.assertTrue(self.client(make).get_many(list(written)) == written, make.name)
 
     def test_deletes_and_flush_all_survive(self):
-        client = Text(self.server.port)
+        client = self.client()
         client.set("flushed", b"v")
         self.server.restart()
-        client = Text(self.server.port)
+        client = self.client()
         client.flush_all()
         client.set("kept", b"v")
         client.set("deleted", b"v")
         client.delete("deleted")
         self.server.restart()
-        client = Text(self.server.port)
+        client = self.client()
         self.assertEqual(client.get_many(["flushed", "kept", "deleted"]), {"kept": b"v"})
-        client.close()
 
     def test_expiry_counters_and_uniques_survive(self):
-        client = Text(self.server.port)
+        client = self.client()
         client.set("expires", b"v", expire=int(time.time()) + 3600)
         client.set("expired", b"v", expire=int(time.time()) - 3600)
         client.set("counter", b"41")
         client.set("swapped", b"one")
         _, unique = client.gets("swapped")
-        client.close()
         self.server.restart()
-        client = Text(self.server.port)
+        client = self.client()
         self.assertEqual(client.get("expires"), b"v")
         self.assertIsNone(client.get("expired"))
         self.assertEqual(client.incr("counter", 1), 42)
@@ -63,7 +63,6 @@ class Restart(unittest.TestCase):
         self.assertNotEqual(other, unique)
         self.assertTrue(client.cas("swapped", b"two", unique))
         self.assertFalse(client.cas("swapped", b"three", unique))
-        client.close()
 
 
 if __name__ == "__main__":
