@@ -7,6 +7,7 @@
 
 mod arguments;
 mod client;
+mod differential;
 mod figures;
 mod kill;
 mod load;
@@ -25,12 +26,12 @@ const USAGE: &str = "\
 cargo x COMMAND [--option value]...
 
 Tests (each builds what it needs, starts its own server on a free loopback port and stops it):
-  test-clients      pymemcache, python-binary-memcached and pylibmc against the server
-  test-differential the same requests to memcached and to the server, answers compared byte for byte
-  test-memccapable  memccapable of libmemcached-tools: 54 of 54
-  test-kill         kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
+  test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
+  test-memccapable   memccapable of libmemcached-tools: 54 of 54
+  test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
+  test-kill          kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
 Figures (release build; see docs/BENCHMARKS.md):
-  figures NAME      flash-reads | index-memory | memory-peak | overwrites | all
+  figures NAME       flash-reads | index-memory | memory-peak | overwrites | all
 
 Every command takes --server PATH to drive another binary: a tapetum, or memcached for the tests it can pass.";
 
@@ -52,8 +53,8 @@ fn run(words: &[String]) -> Result<(), Failure> {
         return Err(USAGE.into());
     };
     match command.as_str() {
-        "test-clients" => python::run("clients", &Arguments::parse(rest)?),
-        "test-differential" => python::run("differential", &Arguments::parse(rest)?),
+        "test-clients" => python::run(&Arguments::parse(rest)?),
+        "test-differential" => differential::run(&Arguments::parse(rest)?),
         "test-memccapable" => memccapable::run(&Arguments::parse(rest)?),
         "test-kill" => kill::run(&Arguments::parse(rest)?),
         "figures" => {

@@ -1,5 +1,5 @@
-//! Tests in Python, run by unittest in a virtual environment of the target folder. They start the server themselves,
-//! since some restart it, and some run another beside it.
+//! The tests of tests/clients: real Python clients, run by unittest in a virtual environment of the target folder. They
+//! start the server themselves, since some restart it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,8 +8,8 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace::{self, Profile};
 
-/// Runs the tests of `tests/FOLDER`; `--only NAME` picks a module, class or test of it.
-pub fn run(folder: &str, arguments: &Arguments) -> Result<(), Failure> {
+/// `--only NAME` picks a module, class or test.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let binary = arguments.server();
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
@@ -17,9 +17,9 @@ pub fn run(folder: &str, arguments: &Arguments) -> Result<(), Failure> {
         Some(binary) => binary,
         None => workspace::build_server(Profile::Test)?,
     };
-    let scratch = workspace::scratch(folder)?;
+    let scratch = workspace::scratch("clients")?;
     let mut python = Command::new(environment()?.join("bin/python"));
-    python.current_dir(workspace::root().join("tests").join(folder)).args(["-m", "unittest"]);
+    python.current_dir(workspace::root().join("tests/clients")).args(["-m", "unittest"]);
     match only {
         Some(name) => python.arg(name),
         None => python.arg("discover"),
@@ -28,7 +28,7 @@ pub fn run(folder: &str, arguments: &Arguments) -> Result<(), Failure> {
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
     if !python.status()?.success() {
-        return Err(format!("tests/{folder} failed; unittest's message is above").into());
+        return Err("a real client is not content; unittest's message is above".into());
     }
     std::fs::remove_dir_all(scratch)?;
     Ok(())

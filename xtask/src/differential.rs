@@ -1,0 +1,34 @@
+//! The test of tests/differential: the same bytes to Debian's memcached and to the server, replies compared. Requests
+//! come whole and byte by byte.
+
+use std::process::Command;
+
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::server::ServerOptions;
+use crate::workspace::{self, Profile};
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let binary = arguments.server();
+    let only = arguments.text("only").map(str::to_owned);
+    arguments.finish()?;
+    let binary = match binary {
+        Some(binary) => binary,
+        None => workspace::build_server(Profile::Test)?,
+    };
+    let scratch = workspace::scratch("differential")?;
+    let server = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "1GiB"])?.start()?;
+    let mut python = Command::new("python3");
+    python.env("PYTHONDONTWRITEBYTECODE", "1");
+    python.arg(workspace::root().join("tests/differential/differential.py"));
+    python.args(["--pieces", "--tapetum", &server.address().to_string()]);
+    if let Some(pattern) = only {
+        python.args(["--only", &pattern]);
+    }
+    if !python.status()?.success() {
+        return Err("replies differ from memcached's; the differences are above".into());
+    }
+    server.terminate()?;
+    std::fs::remove_dir_all(scratch)?;
+    Ok(())
+}
