@@ -6,10 +6,8 @@ use crate::connection::{Connection, Context, ManyKeys};
 use crate::engine::Session;
 use crate::protocol::binary::{self, Origin, Status};
 use crate::protocol::reply::{self, BinaryAnswer, Form, TextAnswer};
-use crate::protocol::{delete_all_at, expiry_from_client, text};
+use crate::protocol::{VERSION, delete_all_at, expiry_from_client, text};
 use crate::stats::count;
-
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 impl Connection {
     /// Submits one request that holds `bytes` of memory until it is answered; `None` if it has to wait.
@@ -134,8 +132,7 @@ impl Connection {
             Some(expiry) => Request::GetAndTouch { key, expiry },
         };
         self.submit(form, request, key, *cx.value_bytes_expected, cx)?;
-        count(&cx.counters.cmd_get, 1);
-        count(&cx.counters.cmd_touch, u64::from(touch.is_some()));
+        count(if touch.is_some() { &cx.counters.cmd_touch } else { &cx.counters.cmd_get }, 1);
         Some(())
     }
 

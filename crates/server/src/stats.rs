@@ -67,17 +67,15 @@ impl Counters {
         match outcome {
             Outcome::Failed(Error::ValueTooLarge { .. }) => return count(&self.store_too_large, 1),
             Outcome::Failed(Error::FullFlash | Error::FullIndex) => return count(&self.store_no_memory, 1),
-            Outcome::Failed(_) => return,
+            Outcome::Failed(_) | Outcome::NotNumber => return,
             Outcome::Stored { .. } => count(&self.total_items, 1),
             _ => {}
         }
         match form {
-            Form::TextGet { touch, .. } | Form::Binary { answer: BinaryAnswer::Get { touch, .. }, .. } => {
-                count(pick(&self.get_hits, &self.get_misses), 1);
-                if touch {
-                    count(pick(&self.touch_hits, &self.touch_misses), 1);
-                }
-            }
+            Form::TextGet { touch, .. } | Form::Binary { answer: BinaryAnswer::Get { touch, .. }, .. } => match touch {
+                false => count(pick(&self.get_hits, &self.get_misses), 1),
+                true => count(pick(&self.touch_hits, &self.touch_misses), 1),
+            },
             Form::Text { answer: TextAnswer::Touch, .. } | Form::Binary { answer: BinaryAnswer::Touch, .. } => {
                 count(pick(&self.touch_hits, &self.touch_misses), 1);
             }
@@ -121,7 +119,7 @@ impl Figures {
             ("pid", std::process::id().to_string()),
             ("uptime", now.saturating_sub(self.started_unix_seconds).to_string()),
             ("time", now.to_string()),
-            ("version", env!("CARGO_PKG_VERSION").to_string()),
+            ("version", crate::protocol::VERSION.to_string()),
             ("pointer_size", usize::BITS.to_string()),
             ("rusage_user", seconds(user_us)),
             ("rusage_system", seconds(system_us)),

@@ -12,6 +12,10 @@ pub mod text;
 /// The longest key that either protocol carries.
 pub const KEY_BYTES_MAX: usize = 250;
 
+/// What `version` answers. Clients read the number in front to know what a server can do: it is that of the memcached
+/// whose behaviour this is.
+pub const VERSION: &str = concat!("1.6.18-tapetum-", env!("CARGO_PKG_VERSION"));
+
 /// The first byte of a binary request.
 pub const BINARY_MAGIC: u8 = 0x80;
 

@@ -1,4 +1,5 @@
-//! Numbers of the text protocol, read as C reads them: white space before, a sign, digits, then the end or white space.
+//! Numbers of the text protocol, read as C reads them: white space before, a sign, digits, then the end, white space or a
+//! NUL.
 //! What C would cut off silently, an overflow, is refused.
 
 fn is_space(byte: u8) -> bool {
@@ -14,7 +15,7 @@ fn magnitude(token: &[u8]) -> Option<(bool, u64)> {
         rest = &rest[1..];
     }
     let digits = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
-    if digits == 0 || rest.get(digits).is_some_and(|&byte| !is_space(byte)) {
+    if digits == 0 || rest.get(digits).is_some_and(|&byte| !is_space(byte) && byte != 0) {
         return None;
     }
     let mut value: u64 = 0;
@@ -75,6 +76,7 @@ mod tests {
         assert_eq!(unsigned(b"18446744073709551616"), None);
         assert_eq!(unsigned(b"+12"), Some(12));
         assert_eq!(unsigned(b"\t12\x0b9"), Some(12));
+        assert_eq!(unsigned(b"12\0"), Some(12));
         assert_eq!(unsigned(b"-0"), Some(0));
         assert_eq!(unsigned(b"-1"), None);
         assert_eq!(unsigned(b"12a"), None);
