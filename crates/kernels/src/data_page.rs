@@ -76,22 +76,31 @@ pub struct PageRun<'a> {
     pub first_page: u32,
 }
 
+/// Where `length` bytes of the stream from `address` on lie in a run of pages that starts with `first_page`: offsets in
+/// the run and lengths, page by page.
+pub fn stream_ranges(first_page: u32, address: u64, length: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut at = (address - u64::from(first_page) * PAGE_PAYLOAD_BYTES as u64) as usize;
+    let mut left = length;
+    std::iter::from_fn(move || {
+        if left == 0 {
+            return None;
+        }
+        let within = at % PAGE_PAYLOAD_BYTES;
+        let range = (at / PAGE_PAYLOAD_BYTES * PAGE_BYTES + within, left.min(PAGE_PAYLOAD_BYTES - within));
+        at += range.1;
+        left -= range.1;
+        Some(range)
+    })
+}
+
 impl<'a> PageRun<'a> {
     /// The bytes from stream address `address`, `length` of them, page by page; less when the run ends before.
     pub fn pieces(self, address: u64, length: usize) -> impl Iterator<Item = &'a [u8]> {
-        let start = address - u64::from(self.first_page) * PAGE_PAYLOAD_BYTES as u64;
-        let mut at = start as usize;
-        let mut left = length;
-        std::iter::from_fn(move || {
-            if left == 0 {
-                return None;
-            }
-            let within = at % PAGE_PAYLOAD_BYTES;
-            let from = at / PAGE_PAYLOAD_BYTES * PAGE_BYTES + within;
-            let want = left.min(PAGE_PAYLOAD_BYTES - within);
-            let piece = self.bytes.get(from..self.bytes.len().min(from + want)).filter(|piece| !piece.is_empty())?;
-            at += piece.len();
-            left = if piece.len() < want { 0 } else { left - want };
+        let mut whole = true;
+        stream_ranges(self.first_page, address, length).map_while(move |(from, want)| {
+            let piece =
+                self.bytes.get(from..self.bytes.len().min(from + want)).filter(|piece| whole && !piece.is_empty())?;
+            whole = piece.len() == want;
             Some(piece)
         })
     }

@@ -1,8 +1,46 @@
-//! placeholder
-pub mod error;
+//! Tapetum: an embedded key-value store whose second layer lives with the data.
+//!
+//! The host keeps a few bytes an item (the index), and decides; the drive keeps pages and records, and computes. See
+//! [`Store`] for blocking calls and [`Session`] for many operations on their way at once; `docs/ARCHITECTURE.md` follows
+//! one GET and one PUT through both.
+
+mod buffer;
+mod catalog;
+mod collect;
+mod error;
+mod extents;
+mod flush;
+mod geometry;
+pub mod index;
+mod install;
+mod io;
+mod key_check;
+mod key_reader;
+mod log;
+mod maintenance;
+mod manifest;
+mod notify;
+mod options;
+mod partition_load;
+mod phase;
+pub mod planted;
+mod recover;
 pub mod request;
+mod segment;
+mod session;
+mod shared;
 pub mod stats;
+mod store;
+mod superblock;
+mod victim;
+mod wire;
 
 pub use error::Error;
+pub use log::Sync;
+pub use maintenance::Step;
+pub use options::{Full, StoreOptions};
+pub use phase::Phase;
 pub use request::*;
+pub use session::{Busy, Session, Write};
 pub use stats::Stats;
+pub use store::{Item, Store};

@@ -23,4 +23,14 @@ pub struct Stats {
     pub get_flash_reads: u64,
     pub flash_to_local_bytes: u64,
     pub local_to_host_bytes: u64,
+    /// Read commands that looked into key tables before a flush.
+    pub key_check_reads: u64,
+    /// Write buffers that became segments.
+    pub flushes: u64,
+    /// Runs of the collector.
+    pub collections: u64,
+    /// Read commands of every kind.
+    pub flash_read_commands: u64,
+    /// Write buffers that wait for their flush.
+    pub buffers_sealed: u64,
 }

@@ -27,6 +27,7 @@ pub use merge::{Change, MergeDone};
 use arc_swap::ArcSwap;
 use partition::{Partition, Scratch};
 use region::{Account, page_bytes};
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
@@ -138,6 +139,12 @@ impl GlobalIndex {
                 *out = partition.lookup(position);
             }
         }
+    }
+
+    /// The hash keys among which the candidate of `hash` is, if it has one: the first and the last. Until the partition is
+    /// rebuilt.
+    pub fn cell(&self, hash: HashKey) -> RangeInclusive<HashKey> {
+        self.table.load().partitions[hash.partition(self.geometry.partition_bits)].cell(hash)
     }
 
     /// Brings what a lookup of `hash` will read nearer to the processor.

@@ -16,8 +16,9 @@ use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use tapetum_kernels::delta_bucket::edit::Bucket;
 use tapetum_kernels::delta_bucket::find::find;
-use tapetum_kernels::delta_bucket::{EntryLayout, Header, Position, SLOTS, slot};
+use tapetum_kernels::delta_bucket::{EntryLayout, Header, Position, SLOT_BITS, SLOTS, slot};
 use tapetum_kernels::hash::HashKey;
+use std::ops::RangeInclusive;
 
 /// The end of the list of free extensions.
 const NONE: u32 = u32::MAX;
@@ -106,6 +107,18 @@ impl Partition {
     #[inline(always)]
     pub fn position(&self, hash: HashKey) -> Position {
         Position::of(hash, self.partition_bits, self.buckets)
+    }
+
+    /// The hash keys that share the bucket, slot and fingerprint of `hash`: the first and the last.
+    pub fn cell(&self, hash: HashKey) -> RangeInclusive<HashKey> {
+        let position = self.position(hash);
+        let cell_bits = 64 - SLOT_BITS - self.layout.fingerprint_bits();
+        let start = (position.bucket as u128) << 64 | (position.tail >> 64 >> cell_bits << cell_bits);
+        let end = start + (1 << cell_bits) - 1;
+        let (first, last) = (start.div_ceil(self.buckets as u128), end / self.buckets as u128);
+        let top = hash.0 & !(u128::MAX.checked_shr(self.partition_bits).unwrap_or(0));
+        let whole = |rest: u128| HashKey(top | rest >> self.partition_bits);
+        whole(first << 64)..=whole(last << 64 | u128::from(u64::MAX))
     }
 
     #[inline(always)]

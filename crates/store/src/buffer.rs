@@ -1,0 +1,213 @@
+//! The write buffer's tables: hash key → place in the arena, split into shards by the hash key's top bits.
+//!
+//! A shard has a table for each buffer: the active one and, while it is flushed, the sealed one. A reader looks at the
+//! active table first, so it sees the latest. Everything of a shard is behind its lock. The shards are the index's
+//! partitions, so a sorted shard is a slice of the sorted buffer.
+
+use crate::geometry::BUFFERS;
+use tapetum_kernels::hash::HashKey;
+
+/// Keys whose last writes share a version for optimistic read-modify-write.
+const STRIPES: usize = 64;
+
+/// An open-addressing table of fixed size.
+struct Table {
+    hashes: Vec<HashKey>,
+    /// Place in the arena plus one; 0 for an empty slot.
+    places: Vec<u32>,
+    count: usize,
+}
+
+impl Table {
+    fn new(entries_max: usize) -> Table {
+        let slots = (entries_max * 4 / 3 + 8).next_power_of_two();
+        Table { hashes: vec![HashKey::default(); slots], places: vec![0; slots], count: 0 }
+    }
+
+    fn slot(&self, hash: HashKey) -> usize {
+        let mask = self.places.len() - 1;
+        let mut slot = hash.0 as usize & mask;
+        while self.places[slot] != 0 && self.hashes[slot] != hash {
+            slot = (slot + 1) & mask;
+        }
+        slot
+    }
+
+    fn get(&self, hash: HashKey) -> Option<u32> {
+        self.places[self.slot(hash)].checked_sub(1)
+    }
+
+    fn is_full(&self) -> bool {
+        self.count >= self.places.len() / 8 * 7
+    }
+
+    fn insert(&mut self, hash: HashKey, place: u32) {
+        let slot = self.slot(hash);
+        if self.places[slot] == 0 {
+            assert!(!self.is_full());
+            self.count += 1;
+            self.hashes[slot] = hash;
+        }
+        self.places[slot] = place + 1;
+    }
+
+    fn clear(&mut self) {
+        self.places.fill(0);
+        self.count = 0;
+    }
+
+    fn bytes(&self) -> usize {
+        self.places.len() * (size_of::<HashKey>() + 4)
+    }
+}
+
+/// Where a record of a write buffer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub buffer: u64,
+    pub place: u32,
+}
+
+pub struct Shard {
+    tables: [Table; BUFFERS as usize],
+    active: u64,
+    /// The oldest buffer that is not flushed yet.
+    oldest: u64,
+    versions: [u32; STRIPES],
+}
+
+impl Shard {
+    pub fn new(entries_max: usize, buffer: u64) -> Shard {
+        let tables = [Table::new(entries_max), Table::new(entries_max)];
+        Shard { tables, active: buffer, oldest: buffer, versions: [0; STRIPES] }
+    }
+
+    fn table(&self, buffer: u64) -> &Table {
+        &self.tables[(buffer % BUFFERS) as usize]
+    }
+
+    pub fn active(&self) -> u64 {
+        self.active
+    }
+
+    pub fn get(&self, hash: HashKey) -> Option<Place> {
+        (self.oldest..=self.active)
+            .rev()
+            .find_map(|buffer| self.table(buffer).get(hash).map(|place| Place { buffer, place }))
+    }
+
+    /// Whether the active table takes no further key.
+    pub fn is_full(&self) -> bool {
+        self.table(self.active).is_full()
+    }
+
+    /// Room left in the active table.
+    pub fn has_room_for(&self, entries: usize) -> bool {
+        let table = self.table(self.active);
+        table.count + entries <= table.places.len() / 8 * 7
+    }
+
+    pub fn insert(&mut self, hash: HashKey, place: u32) {
+        self.tables[(self.active % BUFFERS) as usize].insert(hash, place);
+        let stripe = Self::stripe(hash);
+        self.versions[stripe] = self.versions[stripe].wrapping_add(1);
+    }
+
+    fn stripe(hash: HashKey) -> usize {
+        (hash.0 >> 32) as usize % STRIPES
+    }
+
+    /// Changes whenever a key that shares the stripe is written.
+    pub fn version(&self, hash: HashKey) -> u32 {
+        self.versions[Self::stripe(hash)]
+    }
+
+    /// Entries in the active table.
+    pub fn active_entries(&self) -> usize {
+        self.table(self.active).count
+    }
+
+    /// The buffer that is sealed and not flushed yet.
+    pub fn sealed(&self) -> Option<u64> {
+        (self.oldest < self.active).then_some(self.oldest)
+    }
+
+    /// Whether the next buffer is free.
+    pub fn may_rotate(&self) -> bool {
+        self.active - self.oldest + 1 < BUFFERS
+    }
+
+    pub fn rotate(&mut self, buffer: u64) {
+        assert!(self.may_rotate() && buffer == self.active + 1);
+        self.active = buffer;
+        assert_eq!(self.table(buffer).count, 0);
+    }
+
+    /// Forgets the oldest buffer, which is in a segment now.
+    pub fn release(&mut self, buffer: u64) {
+        assert!(buffer == self.oldest && buffer < self.active);
+        self.tables[(buffer % BUFFERS) as usize].clear();
+        self.oldest += 1;
+    }
+
+    /// Hash keys and places of a buffer, sorted by hash key.
+    pub fn sorted(&self, buffer: u64, into: &mut Vec<(HashKey, u32)>) {
+        let table = self.table(buffer);
+        into.clear();
+        into.extend(table.places.iter().zip(&table.hashes).filter(|(place, _)| **place != 0).map(|(place, hash)| (*hash, place - 1)));
+        into.sort_unstable_by_key(|entry| entry.0);
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.tables.iter().map(Table::bytes).sum()
+    }
+
+    /// Faults every page of the tables in, so that memory does not grow as they fill.
+    pub fn touch(&mut self) {
+        for table in &mut self.tables {
+            table.places.fill(0);
+            table.hashes.fill(HashKey(u128::MAX));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_active_buffer_hides_the_sealed_one_until_that_is_released() {
+        let mut shard = Shard::new(100, 7);
+        let (a, b) = (HashKey(1 << 70), HashKey(2 << 70));
+        shard.insert(a, 0);
+        shard.insert(b, 8);
+        let version = shard.version(a);
+        shard.rotate(8);
+        assert!(!shard.may_rotate());
+        shard.insert(a, 16);
+        assert_ne!(shard.version(a), version);
+        assert_eq!(shard.get(a), Some(Place { buffer: 8, place: 16 }));
+        assert_eq!(shard.get(b), Some(Place { buffer: 7, place: 8 }));
+        let mut sorted = Vec::new();
+        shard.sorted(7, &mut sorted);
+        assert_eq!(sorted, vec![(a, 0), (b, 8)]);
+        shard.release(7);
+        assert_eq!(shard.get(b), None);
+        assert!(shard.may_rotate());
+    }
+
+    #[test]
+    fn colliding_slots_are_told_apart_and_fullness_is_seen_in_time() {
+        let mut shard = Shard::new(10, 0);
+        let hashes: Vec<HashKey> = (0..).map(|n: u128| HashKey(n << 64)).take(64).collect();
+        let mut inserted = 0;
+        while !shard.is_full() {
+            shard.insert(hashes[inserted], inserted as u32);
+            inserted += 1;
+        }
+        assert!(inserted >= 10);
+        for (place, hash) in hashes.iter().enumerate() {
+            assert_eq!(shard.get(*hash).map(|found| found.place), (place < inserted).then_some(place as u32));
+        }
+    }
+}

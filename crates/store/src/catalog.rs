@@ -1,0 +1,254 @@
+//! The segments there are and which of their records are valid: what the manifest says, in memory.
+//!
+//! A record is valid exactly when the index maps its hash key to its segment. Every change comes through
+//! [`Catalog::install`], at run time and in recovery alike.
+
+use crate::error::Error;
+use crate::segment::Descriptor;
+use crate::wire::{Reader, Short, Writer};
+use std::collections::BTreeMap;
+
+/// One bit an entry of a segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Bitmap {
+    words: Box<[u64]>,
+    count: u32,
+}
+
+impl Bitmap {
+    pub fn full(count: u32) -> Bitmap {
+        let mut words = vec![u64::MAX; count.div_ceil(64) as usize].into_boxed_slice();
+        if count % 64 != 0
+            && let Some(last) = words.last_mut()
+        {
+            *last = (1 << (count % 64)) - 1;
+        }
+        Bitmap { words, count }
+    }
+
+    pub fn get(&self, place: u32) -> bool {
+        assert!(place < self.count);
+        self.words[place as usize / 64] >> (place % 64) & 1 == 1
+    }
+
+    /// Clears a bit; whether it was set.
+    fn clear(&mut self, place: u32) -> bool {
+        let was = self.get(place);
+        self.words[place as usize / 64] &= !(1 << (place % 64));
+        was
+    }
+
+    pub fn ones(&self) -> u32 {
+        self.words.iter().map(|word| word.count_ones()).sum()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.words.len() * 8
+    }
+}
+
+/// A segment and the validity of its records.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentState {
+    pub descriptor: Descriptor,
+    pub valid: Bitmap,
+    pub valid_entries: u32,
+    /// Bytes of the valid records.
+    pub valid_bytes: u64,
+}
+
+impl SegmentState {
+    pub fn new(descriptor: Descriptor) -> SegmentState {
+        let valid = Bitmap::full(descriptor.entries);
+        SegmentState { valid_entries: descriptor.entries, valid_bytes: descriptor.record_bytes, valid, descriptor }
+    }
+
+    pub fn encode(&self, writer: &mut Writer) {
+        self.descriptor.encode(writer);
+        writer.u64(self.valid_bytes);
+        self.valid.words.iter().for_each(|&word| writer.u64(word));
+    }
+
+    pub fn parse(reader: &mut Reader<'_>) -> Result<SegmentState, Short> {
+        let descriptor = Descriptor::parse(reader)?;
+        let valid_bytes = reader.u64()?;
+        let words = reader.take(descriptor.entries.div_ceil(64) as usize * 8)?;
+        let mut valid = Bitmap { words: vec![0; words.len() / 8].into_boxed_slice(), count: descriptor.entries };
+        for (word, bytes) in valid.words.iter_mut().zip(words.chunks_exact(8)) {
+            bytes.iter().rev().for_each(|&byte| *word = *word << 8 | u64::from(byte));
+        }
+        Ok(SegmentState { valid_entries: valid.ones(), descriptor, valid, valid_bytes })
+    }
+}
+
+/// Entries of one segment that an install makes invalid.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Deaths {
+    pub segment: u32,
+    /// Bytes of their records.
+    pub record_bytes: u64,
+    /// Ascending numbers of entries.
+    pub entries: Vec<u32>,
+}
+
+/// What is true of the store as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Marks {
+    /// Records with a stamp up to this one are deleted (flush_all).
+    pub watermark: u64,
+    /// When to raise the watermark to the stamp of that moment, in Unix seconds; 0 for never.
+    pub watermark_at: u32,
+    /// No stamp above this one was given before the mark was made.
+    pub stamp_max: u64,
+}
+
+/// A change of the catalog: one manifest record, whole or not at all.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Install {
+    /// Write buffers below this number are in segments.
+    pub buffer_next: u64,
+    pub marks: Marks,
+    pub added: Vec<Descriptor>,
+    pub deaths: Vec<Deaths>,
+    /// Segments that are gone.
+    pub dropped: Vec<u32>,
+}
+
+impl Install {
+    pub fn encode(&self, writer: &mut Writer) {
+        encode_marks(self.buffer_next, self.marks, writer);
+        writer.u32(self.added.len() as u32);
+        self.added.iter().for_each(|descriptor| descriptor.encode(writer));
+        writer.u32(self.deaths.len() as u32);
+        for deaths in &self.deaths {
+            writer.u32(deaths.segment);
+            writer.u64(deaths.record_bytes);
+            writer.ascending(&deaths.entries);
+        }
+        writer.list(&self.dropped);
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Install, Short> {
+        let mut reader = Reader::new(bytes);
+        let (buffer_next, marks) = parse_marks(&mut reader)?;
+        let added = (0..reader.count(32)?).map(|_| Descriptor::parse(&mut reader)).collect::<Result<_, _>>()?;
+        let mut deaths = Vec::new();
+        for _ in 0..reader.count(16)? {
+            deaths.push(Deaths { segment: reader.u32()?, record_bytes: reader.u64()?, entries: reader.ascending()? });
+        }
+        Ok(Install { buffer_next, marks, added, deaths, dropped: reader.list()? })
+    }
+}
+
+pub fn encode_marks(buffer_next: u64, marks: Marks, writer: &mut Writer) {
+    writer.u64(buffer_next);
+    writer.u64(marks.watermark);
+    writer.u32(marks.watermark_at);
+    writer.u64(marks.stamp_max);
+}
+
+pub fn parse_marks(reader: &mut Reader<'_>) -> Result<(u64, Marks), Short> {
+    let buffer_next = reader.u64()?;
+    Ok((buffer_next, Marks { watermark: reader.u64()?, watermark_at: reader.u32()?, stamp_max: reader.u64()? }))
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Catalog {
+    pub segments: BTreeMap<u32, SegmentState>,
+    pub buffer_next: u64,
+    pub marks: Marks,
+    /// No segment has this version or a later one.
+    pub version_next: u64,
+}
+
+impl Catalog {
+    /// Applies a change; an error if it does not fit what is there, and then nothing is changed that matters.
+    pub fn install(&mut self, install: &Install) -> Result<(), Error> {
+        let misfit = |what: String| Error::Corrupt(format!("the manifest {what}"));
+        for descriptor in &install.added {
+            self.version_next = self.version_next.max(descriptor.version + 1);
+            if self.segments.insert(descriptor.number, SegmentState::new(descriptor.clone())).is_some() {
+                return Err(misfit(format!("adds segment {} twice", descriptor.number)));
+            }
+        }
+        for deaths in &install.deaths {
+            let state =
+                self.segments.get_mut(&deaths.segment).ok_or_else(|| misfit(format!("kills in segment {}, which is not there", deaths.segment)))?;
+            for &entry in &deaths.entries {
+                if entry >= state.descriptor.entries || !state.valid.clear(entry) {
+                    return Err(misfit(format!("kills entry {entry} of segment {}, which is not alive", deaths.segment)));
+                }
+            }
+            state.valid_entries -= deaths.entries.len() as u32;
+            state.valid_bytes = state
+                .valid_bytes
+                .checked_sub(deaths.record_bytes)
+                .ok_or_else(|| misfit(format!("kills more bytes than segment {} has", deaths.segment)))?;
+        }
+        for number in &install.dropped {
+            self.segments.remove(number).ok_or_else(|| misfit(format!("drops segment {number}, which is not there")))?;
+        }
+        self.buffer_next = self.buffer_next.max(install.buffer_next);
+        self.marks = install.marks;
+        Ok(())
+    }
+
+    /// The lowest number that no segment has.
+    pub fn number_free(&self, taken: &[u32]) -> u32 {
+        (0..).find(|number| !self.segments.contains_key(number) && !taken.contains(number)).expect("numbers are endless")
+    }
+
+    pub fn valid_entries(&self) -> u64 {
+        self.segments.values().map(|state| u64::from(state.valid_entries)).sum()
+    }
+
+    pub fn valid_bytes(&self) -> u64 {
+        self.segments.values().map(|state| state.valid_bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub fn descriptor(number: u32, entries: u32) -> Descriptor {
+        Descriptor {
+            number,
+            version: u64::from(number) + 10,
+            entries,
+            data_pages: 1,
+            record_bytes_max: 10,
+            record_bytes: u64::from(entries) * 10,
+            expiry_max: 0,
+            stamp_max: 3,
+            data_extents: vec![number],
+            key_extents: vec![100 + number],
+        }
+    }
+
+    #[test]
+    fn an_install_adds_kills_and_drops() {
+        let mut catalog = Catalog::default();
+        catalog.install(&Install { added: vec![descriptor(0, 70)], ..Install::default() }).unwrap();
+        let second = Install {
+            buffer_next: 5,
+            marks: Marks { watermark: 1, watermark_at: 2, stamp_max: 9 },
+            added: vec![descriptor(1, 3)],
+            deaths: vec![
+                Deaths { segment: 0, record_bytes: 20, entries: vec![3, 69] },
+                Deaths { segment: 1, record_bytes: 10, entries: vec![1] },
+            ],
+            dropped: vec![],
+        };
+        let mut writer = Writer::default();
+        second.encode(&mut writer);
+        assert_eq!(Install::parse(&writer.bytes), Ok(second.clone()));
+        catalog.install(&second).unwrap();
+        assert_eq!((catalog.valid_entries(), catalog.valid_bytes(), catalog.version_next), (70, 700, 12));
+        assert!(catalog.install(&second).is_err(), "a change that does not fit is refused");
+        let mut writer = Writer::default();
+        catalog.segments[&0].encode(&mut writer);
+        assert_eq!(SegmentState::parse(&mut Reader::new(&writer.bytes)), Ok(catalog.segments[&0].clone()));
+        assert_eq!(catalog.number_free(&[2]), 3);
+    }
+}

@@ -1,0 +1,271 @@
+//! The collector: segments with the fewest valid bytes are merged by hash key into a new one; what is dead stays behind.
+//!
+//! It copies while flushes install, so it rechecks at its own install: what died meanwhile is born dead. Its outputs
+//! hold only what survived a collection, which keeps cold records apart from hot ones, and cover the whole hash range.
+
+use crate::catalog::{Bitmap, Catalog, Install, SegmentState};
+use crate::error::Error;
+use crate::flush::deaths_of;
+use crate::install::{Moved, apply};
+use crate::io::{Io, lock, step};
+use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::phase::{Phase, PhaseCell};
+use crate::planted::Bug;
+use crate::segment::view::Segment;
+use crate::segment::writer::SegmentWriter;
+use crate::shared::{Installer, Shared};
+use crate::victim::VictimCursor;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tapetum_kernels::hash::HashKey;
+
+/// Segments merged at once.
+const VICTIMS_MAX: usize = 8;
+const KEY_ENTRY_BYTES: u64 = 23;
+
+struct Victim {
+    segment: Arc<Segment>,
+    valid: Bitmap,
+}
+
+/// Where a record of the output came from.
+struct Source {
+    victim: u32,
+    entry: u32,
+    size_bytes: u32,
+}
+
+/// Whether extents are scarce enough to collect.
+pub fn is_needed(shared: &Shared) -> bool {
+    lock(&shared.extents).free_count() < 4 * shared.segment_extents()
+}
+
+/// Collects once; whether there was anything to gain.
+pub async fn collect(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
+    let installer = shared.take_installer().await;
+    let victims = choose(&shared, &installer.catalog);
+    let name = shared.name_segment(&installer.catalog);
+    shared.return_installer(installer);
+    let done = if victims.is_empty() {
+        Ok(false)
+    } else {
+        phase.set(Phase::Collect);
+        let done = collect_as(&shared, &io, &phase, &victims, name).await;
+        shared.counters.collections.fetch_add(1, Ordering::Relaxed);
+        done.map(|()| true)
+    };
+    phase.set(Phase::Idle);
+    shared.release_number(name.0);
+    done
+}
+
+/// Extents that so many valid bytes and entries take in a segment of their own.
+fn extents_for(shared: &Shared, bytes: u64, entries: u64) -> u64 {
+    if entries == 0 {
+        return 0;
+    }
+    let extent = shared.geometry.extent_bytes;
+    (bytes * 4096 / 4088).div_ceil(extent) + (entries * KEY_ENTRY_BYTES).div_ceil(extent) + bytes / extent / 64
+}
+
+/// Segments with the least valid share, as many as fill one output; none if that would free nothing.
+fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
+    let mut states: Vec<&SegmentState> = catalog.segments.values().collect();
+    let share = |state: &SegmentState| {
+        let size = u64::from(state.descriptor.extent_count()) * shared.geometry.extent_bytes;
+        (u128::from(state.valid_bytes + u64::from(state.valid_entries) * KEY_ENTRY_BYTES) << 32) / u128::from(size.max(1))
+    };
+    // Numbers run out before space does only when there are many small segments: then merge the smallest.
+    let scarce = catalog.segments.len() + 8 > shared.segments.len();
+    if scarce {
+        states.sort_by_key(|state| (state.valid_bytes, state.descriptor.version));
+    } else {
+        states.sort_by_key(|state| (share(state), state.descriptor.version));
+    }
+    let mut chosen: Vec<&SegmentState> = Vec::new();
+    let (mut bytes, mut entries, mut extents) = (0, 0, 0);
+    for state in states {
+        let more = bytes + state.valid_bytes;
+        if chosen.len() >= VICTIMS_MAX || (!chosen.is_empty() && more > shared.geometry.segment_bytes) {
+            break;
+        }
+        bytes = more;
+        entries += u64::from(state.valid_entries);
+        extents += u64::from(state.descriptor.extent_count());
+        chosen.push(state);
+    }
+    let gains = extents > extents_for(shared, bytes, entries) || (scarce && chosen.len() > 1);
+    if !gains {
+        return Vec::new();
+    }
+    chosen
+        .into_iter()
+        .filter_map(|state| {
+            let segment = shared.segments[state.descriptor.number as usize].load_full()?;
+            Some(Victim { segment, valid: state.valid.clone() })
+        })
+        .collect()
+}
+
+async fn collect_as(
+    shared: &Arc<Shared>,
+    io: &Io,
+    phase: &PhaseCell,
+    victims: &[Victim],
+    name: (u32, u64),
+) -> Result<(), Error> {
+    let local = shared.drive.local();
+    let mut writer = SegmentWriter::new(io, &shared.geometry, shared.store_id, local, &shared.extents, name)?;
+    let sources = merge(shared, io, victims, &mut writer).await?;
+    let segment = if sources.is_empty() { None } else { Some(Arc::new(writer.finish().await?)) };
+    let mut installer = shared.take_installer().await;
+    let done = install_output(shared, io, phase, &mut installer, victims, &sources, segment).await;
+    shared.return_installer(installer);
+    done
+}
+
+/// Writes the victims' valid records in the order of their hash keys.
+async fn merge(shared: &Arc<Shared>, io: &Io, victims: &[Victim], writer: &mut SegmentWriter) -> Result<Vec<Source>, Error> {
+    let mut cursors = Vec::with_capacity(victims.len());
+    for victim in victims {
+        let mut cursor = VictimCursor::new(victim.segment.clone(), io, shared.drive.local(), shared.secret)?;
+        cursor.advance(&victim.valid).await?;
+        cursors.push(cursor);
+    }
+    let mut sources = Vec::new();
+    let mut since_step_bytes = 0;
+    loop {
+        let heads = cursors.iter().enumerate().filter_map(|(number, cursor)| cursor.head().map(|hash| (hash, number)));
+        let Some((hash, number)) = heads.min() else { return Ok(sources) };
+        let cursor = &mut cursors[number];
+        let header = cursor.header();
+        if shared.is_live(&header, shared.now()) {
+            let record = cursor.record();
+            writer.add(hash, &header, record).await?;
+            sources.push(Source { victim: number as u32, entry: cursor.entry(), size_bytes: record.len() as u32 });
+            since_step_bytes += record.len();
+        }
+        cursor.advance(&victims[number].valid).await?;
+        if since_step_bytes > 256 << 10 {
+            since_step_bytes = 0;
+            step().await;
+        }
+    }
+}
+
+async fn install_output(
+    shared: &Arc<Shared>,
+    io: &Io,
+    phase: &PhaseCell,
+    installer: &mut Installer,
+    victims: &[Victim],
+    sources: &[Source],
+    segment: Option<Arc<Segment>>,
+) -> Result<(), Error> {
+    phase.set(Phase::Install);
+    // What died since the choice is born dead in the output.
+    let mut born_dead = Vec::new();
+    let alive: Vec<bool> = sources
+        .iter()
+        .enumerate()
+        .map(|(place, source)| {
+            let number = victims[source.victim as usize].segment.descriptor.number;
+            let alive = installer.catalog.segments[&number].valid.get(source.entry);
+            if !alive && !shared.planted.has(Bug::SkipRecheck) {
+                born_dead.push((place as u32, source.size_bytes));
+            }
+            alive
+        })
+        .collect();
+    let mut deaths = BTreeMap::new();
+    if let (Some(segment), false) = (&segment, born_dead.is_empty()) {
+        deaths.insert(segment.descriptor.number, born_dead);
+    }
+    let install = Install {
+        buffer_next: installer.catalog.buffer_next,
+        marks: shared.marks(installer.catalog.marks.stamp_max),
+        added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
+        deaths: deaths_of(deaths),
+        dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),
+    };
+    let moved = moved_keys(shared, io, installer, victims, segment.as_ref(), &alive).await?;
+    if shared.planted.has(Bug::ReuseExtentEarly) {
+        let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
+        early.for_each(|extent| lock(&shared.extents).release(extent));
+        io.flush().await?;
+    }
+    apply(shared, io, phase, installer, &install, segment, |partition| moved[partition].clone()).await?;
+    if shared.planted.has(Bug::ReuseExtentEarly) {
+        lock(&shared.retired).retain(|retired| victims.iter().all(|victim| !Arc::ptr_eq(&victim.segment, retired)));
+    }
+    Ok(())
+}
+
+/// What the install does to each key, by partition: records of the output go over to it, and valid records that were
+/// left behind (expired, or deleted with everything else) go out.
+async fn moved_keys(
+    shared: &Arc<Shared>,
+    io: &Io,
+    installer: &Installer,
+    victims: &[Victim],
+    output: Option<&Arc<Segment>>,
+    alive: &[bool],
+) -> Result<Vec<Vec<(HashKey, Moved)>>, Error> {
+    let mut moved: Vec<Vec<(HashKey, Moved)>> = vec![Vec::new(); shared.geometry.partitions()];
+    let bits = shared.geometry.partition_bits;
+    let mut add = |hash: HashKey, what: Moved| moved[hash.partition(bits)].push((hash, what));
+    if let Some(output) = output {
+        each_key(shared, io, output, |entry, hash| {
+            if alive[entry as usize] {
+                add(hash, Moved::Over);
+            }
+        })
+        .await?;
+    }
+    if left_behind(installer, victims, alive) {
+        for victim in victims {
+            let valid = &installer.catalog.segments[&victim.segment.descriptor.number].valid;
+            each_key(shared, io, &victim.segment, |entry, hash| {
+                if valid.get(entry) {
+                    add(hash, Moved::Out);
+                }
+            })
+            .await?;
+        }
+        for slice in &mut moved {
+            // A key that went over is not one that was left behind.
+            slice.sort_by_key(|(hash, what)| (*hash, *what == Moved::Out));
+            slice.dedup_by_key(|(hash, _)| *hash);
+        }
+    }
+    Ok(moved)
+}
+
+/// Whether the victims have valid records that were not copied.
+fn left_behind(installer: &Installer, victims: &[Victim], alive: &[bool]) -> bool {
+    let valid: u64 = victims
+        .iter()
+        .map(|victim| u64::from(installer.catalog.segments[&victim.segment.descriptor.number].valid_entries))
+        .sum();
+    valid > alive.iter().filter(|alive| **alive).count() as u64
+}
+
+/// Reads a key table from front to back.
+async fn each_key(shared: &Shared, io: &Io, segment: &Arc<Segment>, mut take: impl FnMut(u32, HashKey)) -> Result<(), Error> {
+    let mut reader = KeyReader::new(io, shared.drive.local());
+    let mut page_next = 0;
+    loop {
+        while reader.has_room() && page_next < segment.key_pages() {
+            let end = segment.key_pages().min(page_next + PAGES_PER_READ);
+            reader.start(segment.clone(), page_next..end, ())?;
+            page_next = end;
+        }
+        let Some(read) = reader.next().await? else { return Ok(()) };
+        for page in read.pages() {
+            let page = page?;
+            page.entries().enumerate().for_each(|(place, entry)| take(page.first_entry + place as u32, entry.hash));
+        }
+        reader.recycle(read);
+    }
+}

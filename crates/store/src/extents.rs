@@ -1,0 +1,81 @@
+//! Which extents are free. Lowest first, so that a segment's extents tend to be neighbours.
+
+#[derive(Debug)]
+pub struct Extents {
+    /// One bit an extent, set when free.
+    free: Vec<u64>,
+    free_count: u32,
+    /// No extent below this one is free.
+    low: u32,
+    count: u32,
+}
+
+impl Extents {
+    pub fn new(count: u32) -> Extents {
+        let mut free = vec![u64::MAX; count.div_ceil(64) as usize];
+        if count % 64 != 0
+            && let Some(last) = free.last_mut()
+        {
+            *last = (1 << (count % 64)) - 1;
+        }
+        Extents { free, free_count: count, low: 0, count }
+    }
+
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    pub fn free_count(&self) -> u32 {
+        self.free_count
+    }
+
+    pub fn allocate(&mut self) -> Option<u32> {
+        let word = (self.low as usize / 64..self.free.len()).find(|&word| self.free[word] != 0)?;
+        let extent = word as u32 * 64 + self.free[word].trailing_zeros();
+        self.free[word] &= self.free[word] - 1;
+        self.free_count -= 1;
+        self.low = extent + 1;
+        Some(extent)
+    }
+
+    /// Takes an extent that a segment on flash owns; false if it is taken already or there is none such.
+    pub fn claim(&mut self, extent: u32) -> bool {
+        if extent >= self.count || self.free[extent as usize / 64] >> (extent % 64) & 1 == 0 {
+            return false;
+        }
+        self.free[extent as usize / 64] &= !(1 << (extent % 64));
+        self.free_count -= 1;
+        true
+    }
+
+    pub fn release(&mut self, extent: u32) {
+        assert!(extent < self.count && self.free[extent as usize / 64] >> (extent % 64) & 1 == 0, "extent {extent} freed twice");
+        self.free[extent as usize / 64] |= 1 << (extent % 64);
+        self.free_count += 1;
+        self.low = self.low.min(extent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hands_out_each_extent_once_lowest_first() {
+        let mut extents = Extents::new(70);
+        assert!(extents.claim(1));
+        assert!(!extents.claim(1) && !extents.claim(70));
+        let all: Vec<u32> = std::iter::from_fn(|| extents.allocate()).collect();
+        assert_eq!(all, std::iter::once(0).chain(2..70).collect::<Vec<_>>());
+        assert_eq!(extents.free_count(), 0);
+        extents.release(69);
+        extents.release(3);
+        assert_eq!((extents.allocate(), extents.allocate(), extents.allocate()), (Some(3), Some(69), None));
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    fn a_double_free_is_our_mistake() {
+        Extents::new(3).release(2);
+    }
+}

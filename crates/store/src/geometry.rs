@@ -1,0 +1,136 @@
+//! Where things lie on flash, and how large they are.
+//!
+//! ```text
+//!  0         8 KiB                                                                             capacity
+//!  +----+----+------------+------------+--------+--------+----------+----------+--- ... ---+----------+
+//!  | sb | sb | manifest A | manifest B | zone 0 | zone 1 | extent 0 | extent 1 |           | extent n |
+//!  +----+----+------------+------------+--------+--------+----------+----------+--- ... ---+----------+
+//! ```
+//! The superblock stands twice. A log zone is as large as a write buffer: the buffer is the zone's image. A segment is at
+//! most as large as a write buffer and lives in extents, which need not be neighbours.
+
+use crate::error::Error;
+
+/// Write buffers, and so log zones: one takes writes while the other is flushed.
+pub const BUFFERS: u64 = 2;
+pub const SUPERBLOCK_BYTES: u64 = 4096;
+const EXTENTS_PER_SEGMENT: u64 = 128;
+const PAGE: u64 = 4096;
+/// The smallest segment: what the simulator collects and recovers in kilobytes.
+pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+pub const SEGMENT_BYTES_MAX: u64 = 2 << 30;
+/// Segments that must fit, so that there is something to collect into.
+const SEGMENTS_MIN: u64 = 12;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    pub capacity_bytes: u64,
+    /// The most a segment holds, and the size of a write buffer and a log zone.
+    pub segment_bytes: u64,
+    pub extent_bytes: u64,
+    pub manifest_bytes: u64,
+    pub sector_bytes: u32,
+    /// The index has 2^this many partitions.
+    pub partition_bits: u32,
+}
+
+impl Geometry {
+    /// Lays out a drive of `capacity_bytes`.
+    pub fn new(capacity_bytes: u64, segment_bytes: u64, partition_bits: u32, sector_bytes: u32) -> Result<Geometry, Error> {
+        if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
+            return Err(Error::Options(format!(
+                "a segment of {segment_bytes} bytes is not a power of two between 64 KiB and 2 GiB: choose one that is"
+            )));
+        }
+        if sector_bytes > PAGE as u32 || !sector_bytes.is_power_of_two() || sector_bytes < 512 {
+            return Err(Error::Options(format!("the drive's sectors of {sector_bytes} bytes are not supported: use 512 to 4096")));
+        }
+        if partition_bits > 12 {
+            return Err(Error::Options("more than 4096 index partitions are not supported".to_string()));
+        }
+        let capacity_bytes = capacity_bytes / PAGE * PAGE;
+        let geometry = Geometry {
+            capacity_bytes,
+            segment_bytes,
+            extent_bytes: (segment_bytes / EXTENTS_PER_SEGMENT).max(PAGE),
+            manifest_bytes: (capacity_bytes / 128 + segment_bytes / 4 + (64 << 10)).next_multiple_of(PAGE),
+            sector_bytes,
+            partition_bits,
+        };
+        let least = geometry.extents_offset() + SEGMENTS_MIN * segment_bytes;
+        if capacity_bytes < least {
+            return Err(Error::Options(format!(
+                "a capacity of {capacity_bytes} bytes is too small for segments of {segment_bytes}: give at least {least}"
+            )));
+        }
+        Ok(geometry)
+    }
+
+    pub fn manifest_offset(&self, area: usize) -> u64 {
+        2 * SUPERBLOCK_BYTES + area as u64 * self.manifest_bytes
+    }
+
+    pub fn zone_offset(&self, buffer: u64) -> u64 {
+        self.manifest_offset(2) + buffer % BUFFERS * self.segment_bytes
+    }
+
+    pub fn extents_offset(&self) -> u64 {
+        (self.manifest_offset(2) + BUFFERS * self.segment_bytes).next_multiple_of(self.extent_bytes)
+    }
+
+    pub fn extents(&self) -> u32 {
+        ((self.capacity_bytes - self.extents_offset()) / self.extent_bytes) as u32
+    }
+
+    pub fn extent_offset(&self, extent: u32) -> u64 {
+        self.extents_offset() + u64::from(extent) * self.extent_bytes
+    }
+
+    pub fn pages_per_extent(&self) -> u32 {
+        (self.extent_bytes / PAGE) as u32
+    }
+
+    /// Segment numbers there are: twice as many as full segments fit, since part-full ones can be merged in pairs.
+    pub fn segments_max(&self) -> u32 {
+        (u64::from(self.extents()) * self.extent_bytes / self.segment_bytes * 2 + 8) as u32
+    }
+
+    pub fn partitions(&self) -> usize {
+        1 << self.partition_bits
+    }
+
+    /// The longest record a write buffer takes.
+    pub fn record_bytes_max(&self) -> usize {
+        (self.segment_bytes / 2 + 4096) as usize
+    }
+
+    /// Entries a write buffer takes before it is sealed, however small they are.
+    pub fn buffer_entries_max(&self) -> usize {
+        (self.segment_bytes / 96) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_overlap_and_fill_the_drive() {
+        for (capacity, segment) in [(2 << 20, 64 << 10), (10 << 30, 32 << 20), (1 << 40, 1 << 30)] {
+            let geometry = Geometry::new(capacity, segment, 6, 512).unwrap();
+            assert_eq!(geometry.manifest_offset(1) - geometry.manifest_offset(0), geometry.manifest_bytes);
+            assert_eq!(geometry.zone_offset(1) - geometry.zone_offset(0), segment);
+            assert_eq!(geometry.zone_offset(2), geometry.zone_offset(0));
+            assert!(geometry.extents_offset() >= geometry.zone_offset(1) + segment);
+            assert!(geometry.extent_offset(geometry.extents()) <= capacity);
+            assert_eq!(geometry.extents_offset() % geometry.extent_bytes, 0);
+        }
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_a_way_out() {
+        let refused = |capacity, segment| Geometry::new(capacity, segment, 6, 512).unwrap_err().to_string();
+        assert!(refused(10 << 30, 1000).contains("power of two"));
+        assert!(refused(1 << 20, 1 << 20).contains("give at least"));
+    }
+}

@@ -1,0 +1,135 @@
+//! The install: one change of the catalog, durable first, then seen.
+//!
+//! ```text
+//! segment's bytes  →  flush  →  manifest record  →  catalog and segment table  →  index, partition by partition
+//! ```
+//! One at a time: the caller holds the installer. A partition that the change would overfill is built anew, an eighth
+//! larger, from the key tables, which by then say exactly what must be in it.
+
+use crate::catalog::Install;
+use crate::error::Error;
+use crate::index::{Change, RebuildError};
+use crate::io::{Io, step};
+use crate::key_check::Checked;
+use crate::partition_load::load_partition;
+use crate::phase::{Phase, PhaseCell};
+use crate::planted::Bug;
+use crate::segment::view::Segment;
+use crate::shared::{Installer, Shared};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tapetum_kernels::hash::HashKey;
+
+/// What an install does to one key's place in the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moved {
+    /// It is in the new segment, and was in none.
+    In { near: Option<HashKey> },
+    /// It is in the new segment, and was in another.
+    Over,
+    /// It is in no segment any more.
+    Out,
+    Nothing,
+}
+
+impl Moved {
+    pub fn from_check(live: bool, checked: Checked) -> Moved {
+        match (live, checked) {
+            (true, Checked::New) => Moved::In { near: None },
+            (true, Checked::Near(hash)) => Moved::In { near: Some(hash) },
+            (true, Checked::Older { .. }) => Moved::Over,
+            (false, Checked::Older { .. }) => Moved::Out,
+            (false, _) => Moved::Nothing,
+        }
+    }
+
+    fn change(self, hash: HashKey, payload: u32) -> Option<Change> {
+        match self {
+            Moved::In { near } => Some(Change::Insert { hash, payload, neighbor: near }),
+            Moved::Over => Some(Change::Replace { hash, payload }),
+            Moved::Out => Some(Change::Remove { hash }),
+            Moved::Nothing => None,
+        }
+    }
+}
+
+/// Makes `install` durable and then seen. `segment` is what it adds; `moved` gives a partition's keys, sorted.
+pub async fn apply(
+    shared: &Arc<Shared>,
+    io: &Io,
+    phase: &PhaseCell,
+    installer: &mut Installer,
+    install: &Install,
+    segment: Option<Arc<Segment>>,
+    moved: impl Fn(usize) -> Vec<(HashKey, Moved)>,
+) -> Result<(), Error> {
+    make_durable(shared, io, installer, install).await?;
+    phase.set(Phase::Merge);
+    installer.catalog.install(install)?;
+    let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
+    if let Some(segment) = segment {
+        shared.segments[number as usize].store(Some(segment));
+    }
+    for partition in 0..shared.geometry.partitions() {
+        merge_partition(shared, io, installer, partition, number, moved(partition)).await?;
+        step().await;
+    }
+    retire(shared, &install.dropped);
+    Ok(())
+}
+
+async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, install: &Install) -> Result<(), Error> {
+    let Installer { manifest, catalog } = installer;
+    if shared.planted.has(Bug::InstallEarly) || shared.planted.has(Bug::SkipSegmentFlush) {
+        return manifest.install(catalog, install).await;
+    }
+    if !install.added.is_empty() {
+        io.flush().await?;
+    }
+    if shared.planted.has(Bug::ForgetDeath) && !install.deaths.is_empty() {
+        let mut forgetful = install.clone();
+        forgetful.deaths.remove(0);
+        return manifest.install(catalog, &forgetful).await;
+    }
+    manifest.install(catalog, install).await
+}
+
+async fn merge_partition(
+    shared: &Arc<Shared>,
+    io: &Io,
+    installer: &Installer,
+    partition: usize,
+    payload: u32,
+    moved: Vec<(HashKey, Moved)>,
+) -> Result<(), Error> {
+    let inserts = moved.iter().filter(|(_, moved)| matches!(moved, Moved::In { .. })).count();
+    let entries = shared.index.partition_entries(partition) + inserts;
+    if entries <= shared.index.partition_capacity(partition) {
+        let changes = moved.into_iter().filter_map(|(hash, moved)| moved.change(hash, payload));
+        if shared.index.merge(partition, changes).is_ok() {
+            return Ok(());
+        }
+    }
+    rebuild(shared, io, installer, partition).await
+}
+
+/// Builds a partition from the key tables with an eighth to spare.
+pub async fn rebuild(shared: &Arc<Shared>, io: &Io, installer: &Installer, partition: usize) -> Result<(), Error> {
+    let entries = load_partition(shared, io, &installer.catalog, partition).await?;
+    let mut room_for = entries.len() + entries.len() / 8 + 16;
+    loop {
+        match shared.index.rebuild(partition, entries.iter().copied(), room_for) {
+            Ok(()) => return Ok(()),
+            Err(RebuildError::PartitionFull) => room_for += room_for / 8 + 16,
+            Err(RebuildError::OutOfMemory(error)) => return Err(Error::Io(format!("no memory for the index: {error}"))),
+        }
+    }
+}
+
+/// Takes segments out of sight. Their extents are free when the last reader has left.
+fn retire(shared: &Shared, numbers: &[u32]) {
+    let gone: Vec<Arc<Segment>> =
+        numbers.iter().filter_map(|number| shared.segments[*number as usize].swap(None)).collect();
+    shared.retire_sequence.fetch_add(1, Ordering::SeqCst);
+    crate::io::lock(&shared.retired).extend(gone);
+}

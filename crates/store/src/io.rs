@@ -1,0 +1,146 @@
+//! Straight-line I/O for cold, many-step work: recovery, flush, collection.
+//!
+//! A task is an `async` function; `Io` is its queue pair. Nothing wakes anything: whoever owns the task polls it, and each
+//! poll first reaps completions. That is what lets the simulator own time and order. One thread at a time.
+
+use crate::error::Error;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair, Status};
+
+/// Locks a mutex whose holder cannot leave it half-changed: a panic elsewhere must not hide behind a second one here.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Inner {
+    queue: QueuePair,
+    completed: BTreeMap<u64, Completion>,
+    batch: Vec<Completion>,
+    tag_next: u64,
+}
+
+/// A cheap handle on a queue pair that tasks await.
+#[derive(Clone)]
+pub struct Io {
+    inner: Arc<Mutex<Inner>>,
+}
+
+/// A command on its way.
+#[must_use]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tag(u64);
+
+impl Io {
+    pub fn new(queue: QueuePair) -> Io {
+        Io { inner: Arc::new(Mutex::new(Inner { queue, completed: BTreeMap::new(), batch: Vec::new(), tag_next: 0 })) }
+    }
+
+    pub fn start(&self, operation: Operation) -> Tag {
+        let mut inner = lock(&self.inner);
+        inner.tag_next += 1;
+        let tag = inner.tag_next;
+        inner.queue.submit(Command { tag, operation });
+        Tag(tag)
+    }
+
+    pub fn finish(&self, tag: Tag) -> impl Future<Output = Completion> + Send + use<> {
+        let inner = self.inner.clone();
+        std::future::poll_fn(move |_| match lock(&inner).completed.remove(&tag.0) {
+            Some(completion) => Poll::Ready(completion),
+            None => Poll::Pending,
+        })
+    }
+
+    async fn perform(&self, operation: Operation, what: &str) -> Result<(), Error> {
+        let tag = self.start(operation);
+        succeeded(self.finish(tag).await, what)
+    }
+
+    /// Reads `length` bytes at `flash` into `buffer` at `at`.
+    pub async fn read(&self, flash: u64, buffer: &LocalBuffer, at: usize, length: usize) -> Result<(), Error> {
+        assert!(at + length <= buffer.len());
+        let local = buffer.offset() + at as u64;
+        self.perform(Operation::Read { flash, local, length: length as u32 }, "read").await
+    }
+
+    pub fn start_write(&self, flash: u64, buffer: &LocalBuffer, at: usize, length: usize, fua: bool) -> Tag {
+        assert!(at + length <= buffer.len());
+        let local = buffer.offset() + at as u64;
+        self.start(Operation::Write { flash, local, length: length as u32, fua })
+    }
+
+    /// Writes and makes durable.
+    pub async fn write_durably(&self, flash: u64, buffer: &LocalBuffer, length: usize) -> Result<(), Error> {
+        let tag = self.start_write(flash, buffer, 0, length, true);
+        succeeded(self.finish(tag).await, "write")
+    }
+
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.perform(Operation::Flush, "flush").await
+    }
+
+    /// Reaps completions; whether there were any.
+    pub fn pump(&self) -> bool {
+        let mut inner = lock(&self.inner);
+        let Inner { queue, completed, batch, .. } = &mut *inner;
+        queue.poll(batch);
+        let any = !batch.is_empty();
+        completed.extend(batch.drain(..).map(|completion| (completion.tag, completion)));
+        any
+    }
+
+    pub fn in_flight(&self) -> usize {
+        lock(&self.inner).queue.in_flight()
+    }
+
+    pub fn wait(&self, timeout: Duration) {
+        lock(&self.inner).queue.wait(Some(timeout));
+    }
+}
+
+pub fn succeeded(completion: Completion, what: &str) -> Result<(), Error> {
+    match completion.status {
+        Status::Success => Ok(()),
+        status => Err(Error::Io(format!("a {what} ended with {status:?} (errno {})", completion.errno))),
+    }
+}
+
+/// Lets the owner of the task do something else first.
+pub fn step() -> impl Future<Output = ()> + Send {
+    let mut stepped = false;
+    std::future::poll_fn(move |_| {
+        if std::mem::replace(&mut stepped, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+}
+
+pub type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// One poll of a task.
+pub fn poll_once<T>(task: &mut Task<T>) -> Option<T> {
+    match task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+/// Polls a future to its end, with its I/O. `None` when the drive answers nothing more (a simulated crash).
+pub fn run<T>(io: &Io, future: impl Future<Output = T>, stopped: impl Fn() -> bool) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    loop {
+        let any = io.pump();
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return Some(value);
+        }
+        if stopped() {
+            return None;
+        }
+        if !any && io.in_flight() > 0 {
+            io.wait(Duration::from_millis(10));
+        }
+    }
+}

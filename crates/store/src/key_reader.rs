@@ -1,0 +1,121 @@
+//! Reads ranges of key-table pages, several on their way at once, and hands them out in the order they were asked for.
+
+use crate::error::Error;
+use crate::io::{Io, Tag, succeeded};
+use crate::segment::view::Segment;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use tapetum_drive::{LocalBuffer, LocalMemory, Operation};
+use tapetum_kernels::data_page::PAGE_BYTES;
+use tapetum_kernels::key_table::KeyPage;
+
+/// Reads on their way at once.
+const DEPTH: usize = 32;
+/// Pages in one read at most.
+pub const PAGES_PER_READ: u32 = 16;
+
+pub struct KeyReader<'a, T> {
+    io: &'a Io,
+    local: &'a LocalMemory,
+    pending: VecDeque<Pending<T>>,
+    spare: Vec<LocalBuffer>,
+    reads: u64,
+}
+
+struct Pending<T> {
+    segment: Arc<Segment>,
+    pages: Range<u32>,
+    tags: Vec<Tag>,
+    buffer: LocalBuffer,
+    context: T,
+}
+
+/// Pages that were read.
+pub struct KeyPages<T> {
+    pub segment: Arc<Segment>,
+    pub context: T,
+    pages: Range<u32>,
+    buffer: LocalBuffer,
+}
+
+impl<T> KeyPages<T> {
+    /// The pages, each checked as it comes.
+    pub fn pages(&self) -> impl Iterator<Item = Result<KeyPage<'_>, Error>> {
+        self.pages.clone().zip(self.buffer.bytes().chunks_exact(PAGE_BYTES)).map(|(page, bytes)| {
+            KeyPage::parse(self.segment.salt, page, bytes).map_err(|_| {
+                Error::Corrupt(format!("page {page} of the key table of segment {}", self.segment.descriptor.number))
+            })
+        })
+    }
+}
+
+impl<'a, T> KeyReader<'a, T> {
+    pub fn new(io: &'a Io, local: &'a LocalMemory) -> KeyReader<'a, T> {
+        KeyReader { io, local, pending: VecDeque::new(), spare: Vec::new(), reads: 0 }
+    }
+
+    /// Whether another read may be started now.
+    pub fn has_room(&self) -> bool {
+        self.pending.len() < DEPTH
+    }
+
+    /// Whether nothing is on its way.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Read commands so far.
+    pub fn reads(&self) -> u64 {
+        self.reads
+    }
+
+    pub fn start(&mut self, segment: Arc<Segment>, pages: Range<u32>, context: T) -> Result<(), Error> {
+        assert!(!pages.is_empty() && pages.len() <= PAGES_PER_READ as usize);
+        let buffer = match self.spare.iter().position(|spare| spare.len() >= pages.len() * PAGE_BYTES) {
+            Some(place) => self.spare.swap_remove(place),
+            None => {
+                self.spare.clear();
+                let room = self.local.allocate(pages.len() * PAGE_BYTES);
+                room.ok_or_else(|| Error::Options("--memory is too small to check keys: raise it".into()))?
+            }
+        };
+        let tags = segment
+            .key_runs(pages.clone())
+            .into_iter()
+            .map(|run| {
+                let local = buffer.offset() + u64::from(run.at);
+                self.io.start(Operation::Read { flash: run.flash, local, length: run.length })
+            })
+            .collect::<Vec<_>>();
+        self.reads += tags.len() as u64;
+        self.pending.push_back(Pending { segment, pages, tags, buffer, context });
+        Ok(())
+    }
+
+    /// The next pages in order; `None` when nothing is on its way.
+    pub async fn next(&mut self) -> Result<Option<KeyPages<T>>, Error> {
+        let Some(pending) = self.pending.pop_front() else { return Ok(None) };
+        let mut failed = None;
+        for tag in pending.tags {
+            // All of them: the buffer belongs to the drive until the last is done.
+            failed = failed.or(succeeded(self.io.finish(tag).await, "read of a key table").err());
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Some(KeyPages {
+                segment: pending.segment,
+                context: pending.context,
+                pages: pending.pages,
+                buffer: pending.buffer,
+            })),
+        }
+    }
+
+    /// Takes a buffer back for the next read.
+    pub fn recycle(&mut self, pages: KeyPages<T>) {
+        if self.spare.len() < DEPTH {
+            self.spare.push(pages.buffer);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The log group: records that become durable together, so a batch within it is all or nothing.
+//!
+//! ```text
+//!   0 magic "TLOG"      16 position u32 (in the zone)   36 generation u32
+//!   4 crc u32           20 length u32 (with this head)  40 previous crc u32, zero u32
+//!   8 buffer u64        24 stamp first u64              48 durable stamp u64
+//!                       32 records u32                  56 zero u64           64 records …
+//! ```
+//! Each group starts on a fresh sector of its buffer's zone. The crc covers the group behind it, salted with its place on
+//! flash and the buffer's number. `previous crc` chains the groups, across buffers too, so that no stale group is taken
+//! for the next one; `durable stamp` is what was durable when the group was sent: a hole below it is damage, not a crash.
+
+use crate::wire::{Reader, Short, Writer};
+use tapetum_kernels::checksum::{Salt, checksum};
+
+pub const HEADER_BYTES: usize = 64;
+const MAGIC: u32 = u32::from_le_bytes(*b"TLOG");
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GroupHeader {
+    pub crc: u32,
+    pub buffer: u64,
+    pub position: u32,
+    /// Bytes of the group with its head, without padding.
+    pub length: u32,
+    pub stamp_first: u64,
+    pub records: u32,
+    pub generation: u32,
+    pub previous_crc: u32,
+    pub durable_stamp: u64,
+}
+
+/// Fills in the head of `group` (which starts with room for it); returns the crc.
+pub fn seal(header: &GroupHeader, salt: Salt, group: &mut [u8]) -> u32 {
+    assert_eq!(group.len(), header.length as usize);
+    let mut writer = Writer::default();
+    writer.u32(MAGIC);
+    writer.u32(0);
+    writer.u64(header.buffer);
+    writer.u32(header.position);
+    writer.u32(header.length);
+    writer.u64(header.stamp_first);
+    writer.u32(header.records);
+    writer.u32(header.generation);
+    writer.u32(header.previous_crc);
+    writer.u32(0);
+    writer.u64(header.durable_stamp);
+    writer.u64(0);
+    group[..HEADER_BYTES].copy_from_slice(&writer.bytes);
+    let crc = checksum(salt, &[&group[8..]]);
+    group[4..8].copy_from_slice(&crc.to_le_bytes());
+    crc
+}
+
+/// Reads the head at the start of `bytes`; `None` when there is none.
+pub fn parse(bytes: &[u8]) -> Option<GroupHeader> {
+    let mut reader = Reader::new(bytes.get(..HEADER_BYTES)?);
+    let mut fields = || -> Result<(u32, GroupHeader), Short> {
+        let (magic, crc, buffer) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        let (position, length, stamp_first) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        let (records, generation, previous_crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        reader.u32()?;
+        let durable_stamp = reader.u64()?;
+        Ok((magic, GroupHeader { crc, buffer, position, length, stamp_first, records, generation, previous_crc, durable_stamp }))
+    };
+    let (magic, header) = fields().ok()?;
+    (magic == MAGIC && header.length as usize >= HEADER_BYTES).then_some(header)
+}
+
+/// Whether the whole group at the start of `bytes` is what was sealed.
+pub fn holds(header: &GroupHeader, salt: Salt, bytes: &[u8]) -> bool {
+    bytes.get(8..header.length as usize).is_some_and(|covered| checksum(salt, &[covered]) == header.crc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_holds_and_nothing_else_does() {
+        let salt = Salt { store: 1, address: 2, version: 3 };
+        let mut header = GroupHeader {
+            crc: 0,
+            buffer: 3,
+            position: 512,
+            length: 100,
+            stamp_first: 7,
+            records: 2,
+            generation: 4,
+            previous_crc: 5,
+            durable_stamp: 6,
+        };
+        let mut group = vec![9; 100];
+        header.crc = seal(&header, salt, &mut group);
+        assert_eq!(parse(&group), Some(header));
+        assert!(holds(&header, salt, &group));
+        assert!(!holds(&header, Salt { address: 3, ..salt }, &group));
+        assert!(!holds(&header, salt, &group[..99]));
+        group[80] ^= 1;
+        assert!(!holds(&header, salt, &group));
+        assert_eq!(parse(&[0; 64]), None);
+    }
+}

@@ -1,0 +1,413 @@
+//! The commit log: one a store, as large as its write buffers, whose images its zones are.
+//!
+//! A record is copied once, into the buffer's arena, in the very bytes that go to the log; a group is a range of the
+//! arena. One group is on its way at a time; meanwhile the next one gathers. The queue pair is shared: any session that
+//! waits moves the log on ([`Log::advance`]), so nobody's progress depends on another session polling.
+//!
+//! Invariants: stamps ascend in arena order; acknowledged bytes are never rewritten; a group never spans buffers; a
+//! failed write or flush poisons the log for good.
+//!
+//! Locks: shard locks before the log's. `durable` is read without one.
+
+pub mod group;
+pub mod replay;
+
+use crate::error::Error;
+use crate::geometry::{BUFFERS, Geometry};
+use crate::io::lock;
+use crate::notify::Notifier;
+use crate::planted::{Bug, Planted};
+use group::{GroupHeader, HEADER_BYTES};
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair, Status};
+use tapetum_kernels::checksum::Salt;
+use tapetum_kernels::record::{Header, Record};
+
+/// When a write is acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sync {
+    /// When it is durable.
+    #[default]
+    Always,
+    /// At once; made durable every second. A power failure loses up to a second.
+    EverySecond,
+    /// At once; made durable when its buffer is flushed. A power failure loses up to a buffer or two.
+    No,
+}
+
+/// Without a reason to hurry, a group is sent when it has this many bytes.
+const GROUP_BYTES: usize = 64 << 10;
+const SYNC_INTERVAL_US: u64 = 1_000_000;
+
+/// A record to append, whose stamp the log gives.
+pub struct Draft<'a> {
+    pub header: Header,
+    pub key: &'a [u8],
+    pub stored: &'a [u8],
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AppendError {
+    /// The buffer has no room: seal it.
+    BufferFull,
+    Poisoned,
+}
+
+struct OpenGroup {
+    start: usize,
+    stamp_first: u64,
+    records: u32,
+}
+
+/// A group that is ready to go, or on its way.
+struct SealedGroup {
+    buffer: u64,
+    start: usize,
+    length: usize,
+    stamp_last: u64,
+}
+
+struct State {
+    queue: QueuePair,
+    active: u64,
+    /// Where the next byte goes in the active arena.
+    position: usize,
+    open: Option<OpenGroup>,
+    sealed: VecDeque<SealedGroup>,
+    writing: Option<SealedGroup>,
+    /// The stamp that a flush on its way will make durable.
+    flushing: Option<u64>,
+    stamp_next: u64,
+    /// The last stamp in the buffer that was sealed last.
+    stamp_sealed: u64,
+    stamp_written: u64,
+    previous_crc: u32,
+    synced_at_us: u64,
+    batch: Vec<Completion>,
+}
+
+pub struct Log {
+    state: Mutex<State>,
+    arenas: [LocalBuffer; BUFFERS as usize],
+    geometry: Geometry,
+    store_id: u64,
+    generation: u32,
+    sync: Sync,
+    planted: Planted,
+    durable: AtomicU64,
+    log_write_bytes: AtomicU64,
+    poison: OnceLock<String>,
+    waiters: Mutex<Vec<Arc<Notifier>>>,
+}
+
+/// Where recovery says the log goes on.
+pub struct Start {
+    pub buffer: u64,
+    pub position: usize,
+    pub stamp_next: u64,
+    pub previous_crc: u32,
+    pub generation: u64,
+}
+
+const TAG_WRITE: u64 = 1;
+const TAG_FLUSH: u64 = 2;
+
+impl Log {
+    pub fn new(
+        queue: QueuePair,
+        arenas: [LocalBuffer; BUFFERS as usize],
+        (geometry, store_id): (Geometry, u64),
+        sync: Sync,
+        planted: Planted,
+        start: Start,
+    ) -> Log {
+        let state = State {
+            queue,
+            active: start.buffer,
+            position: start.position,
+            open: None,
+            sealed: VecDeque::new(),
+            writing: None,
+            flushing: None,
+            stamp_next: start.stamp_next,
+            stamp_sealed: 0,
+            stamp_written: start.stamp_next - 1,
+            previous_crc: start.previous_crc,
+            synced_at_us: 0,
+            batch: Vec::new(),
+        };
+        Log {
+            durable: AtomicU64::new(start.stamp_next - 1),
+            state: Mutex::new(state),
+            arenas,
+            geometry,
+            store_id,
+            generation: start.generation as u32,
+            sync,
+            planted,
+            log_write_bytes: AtomicU64::new(0),
+            poison: OnceLock::new(),
+            waiters: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Appends records to one group of the active buffer; `placed` hears each one's stamp and place in the arena.
+    pub fn append(&self, drafts: &[Draft<'_>], mut placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
+        if self.poison.get().is_some() {
+            return Err(AppendError::Poisoned);
+        }
+        let mut state = lock(&self.state);
+        let bytes: usize = drafts.iter().map(|draft| draft.header.record_bytes()).sum();
+        let head = if state.open.is_some() { 0 } else { HEADER_BYTES };
+        if state.position + head + bytes > self.arenas[0].len() {
+            return Err(AppendError::BufferFull);
+        }
+        for (number, draft) in drafts.iter().enumerate() {
+            if self.planted.has(Bug::SplitBatch) && number == drafts.len() / 2 {
+                self.seal(&mut state);
+            }
+            let (stamp, place) = self.append_one(&mut state, draft);
+            placed(number, stamp, place);
+        }
+        Ok(())
+    }
+
+    fn append_one(&self, state: &mut State, draft: &Draft<'_>) -> (u64, u32) {
+        let stamp = state.stamp_next;
+        state.stamp_next += 1;
+        if state.open.is_none() {
+            state.open = Some(OpenGroup { start: state.position, stamp_first: stamp, records: 0 });
+            state.position += HEADER_BYTES;
+        }
+        if let Some(open) = &mut state.open {
+            open.records += 1;
+        }
+        let header = Header { stamp, ..draft.header };
+        let place = state.position;
+        let length = header.record_bytes();
+        // SAFETY: the range lies behind everything that was published, so nobody else looks at it.
+        let bytes = unsafe { self.arena_mut(state.active, place, length) };
+        Record { header, key: draft.key, stored: draft.stored }.encode(bytes);
+        state.position += length;
+        (stamp, place as u32)
+    }
+
+    /// # Safety
+    /// Nobody else may look at the range while the slice lives.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn arena_mut(&self, buffer: u64, at: usize, length: usize) -> &mut [u8] {
+        let arena = &self.arenas[(buffer % BUFFERS) as usize];
+        assert!(at + length <= arena.len());
+        // SAFETY: in bounds; exclusive by the caller's word. The arena is local memory, written through raw pointers only.
+        unsafe { std::slice::from_raw_parts_mut(arena.as_ptr().add(at).cast_mut(), length) }
+    }
+
+    /// The bytes of a buffer from `at` on. Only what was appended may be looked at, and only while the buffer is not
+    /// reused: under the lock of a shard that still names it, or before its release.
+    pub fn arena(&self, buffer: u64, at: usize, length: usize) -> &[u8] {
+        let arena = &self.arenas[(buffer % BUFFERS) as usize];
+        assert!(at + length <= arena.len());
+        // SAFETY: in bounds; appended bytes are never written again before the buffer's release.
+        unsafe { std::slice::from_raw_parts(arena.as_ptr().add(at), length) }
+    }
+
+    /// The record at a place that `append` gave.
+    pub fn record(&self, buffer: u64, place: u32) -> Record<'_> {
+        let head = self.arena(buffer, place as usize, (self.arenas[0].len() - place as usize).min(64));
+        let Ok((header, _)) = Header::parse(head) else { unreachable!("the arena holds what was encoded") };
+        match Record::parse(self.arena(buffer, place as usize, header.record_bytes())) {
+            Ok(record) => record,
+            Err(_) => unreachable!("the arena holds what was encoded"),
+        }
+    }
+
+    /// Closes the open group: what is appended next goes into another one.
+    fn seal(&self, state: &mut State) {
+        let Some(open) = state.open.take() else { return };
+        let length = state.position - open.start;
+        let header = GroupHeader {
+            crc: 0,
+            buffer: state.active,
+            position: open.start as u32,
+            length: length as u32,
+            stamp_first: open.stamp_first,
+            records: open.records,
+            generation: self.generation,
+            previous_crc: state.previous_crc,
+            durable_stamp: self.durable_stamp(),
+        };
+        let salt = group_salt(&self.geometry, self.store_id, state.active, open.start);
+        let padded = length.next_multiple_of(self.geometry.sector_bytes as usize);
+        let end = (open.start + padded).min(self.arenas[0].len());
+        // SAFETY: readers look at published records only, never at a group's head or padding, and records' bytes are
+        // only read here.
+        unsafe {
+            self.arena_mut(state.active, state.position, end - state.position).fill(0);
+            state.previous_crc = group::seal(&header, salt, self.arena_mut(state.active, open.start, length));
+        }
+        let stamp_last = state.stamp_next - 1;
+        state.sealed.push_back(SealedGroup { buffer: state.active, start: open.start, length: end - open.start, stamp_last });
+        state.position = end;
+    }
+
+    /// Moves the log on: takes completions, sends the next group. `hurry` sends a small one too. Never blocks on I/O.
+    pub fn advance(&self, hurry: bool, now_us: u64) {
+        let mut state = lock(&self.state);
+        loop {
+            let mut batch = std::mem::take(&mut state.batch);
+            state.queue.poll(&mut batch);
+            let any = !batch.is_empty();
+            for completion in batch.drain(..) {
+                self.completed(&mut state, completion);
+            }
+            state.batch = batch;
+            let sent = self.poison.get().is_none() && self.send(&mut state, hurry, now_us);
+            if !any && !sent {
+                return;
+            }
+        }
+    }
+
+    fn send(&self, state: &mut State, hurry: bool, now_us: u64) -> bool {
+        let sync_due = self.sync == Sync::EverySecond && now_us >= state.synced_at_us + SYNC_INTERVAL_US;
+        if state.writing.is_none() {
+            let enough = state.open.as_ref().is_some_and(|open| state.position - open.start >= GROUP_BYTES);
+            if state.sealed.is_empty() && (hurry || enough || sync_due || self.sync == Sync::Always) {
+                self.seal(state);
+            }
+            if let Some(group) = state.sealed.pop_front() {
+                self.send_group(state, group);
+                return true;
+            }
+        }
+        if sync_due && state.flushing.is_none() && state.writing.is_none() {
+            state.synced_at_us = now_us;
+            if state.stamp_written > self.durable_stamp() {
+                state.flushing = Some(state.stamp_written);
+                state.queue.submit(Command { tag: TAG_FLUSH, operation: Operation::Flush });
+                return true;
+            }
+        }
+        false
+    }
+
+    fn send_group(&self, state: &mut State, group: SealedGroup) {
+        let arena = &self.arenas[(group.buffer % BUFFERS) as usize];
+        let operation = Operation::Write {
+            flash: self.geometry.zone_offset(group.buffer) + group.start as u64,
+            local: arena.offset() + group.start as u64,
+            length: group.length as u32,
+            fua: self.sync == Sync::Always,
+        };
+        if self.planted.has(Bug::AcknowledgeEarly) {
+            self.durable.fetch_max(group.stamp_last, Ordering::SeqCst);
+        }
+        self.log_write_bytes.fetch_add(group.length as u64, Ordering::Relaxed);
+        state.writing = Some(group);
+        state.queue.submit(Command { tag: TAG_WRITE, operation });
+    }
+
+    fn completed(&self, state: &mut State, completion: Completion) {
+        if completion.status != Status::Success {
+            let _ = self.poison.set(format!("the commit log: {:?}, errno {}", completion.status, completion.errno));
+            self.wake();
+            return;
+        }
+        let durable = match completion.tag {
+            TAG_WRITE => state.writing.take().and_then(|group| {
+                state.stamp_written = group.stamp_last;
+                (self.sync == Sync::Always).then_some(group.stamp_last)
+            }),
+            _ => state.flushing.take(),
+        };
+        if let Some(stamp) = durable {
+            self.durable.fetch_max(stamp, Ordering::SeqCst);
+        }
+        self.wake();
+    }
+
+    /// Goes on in the next buffer. The caller holds every shard's lock and has seen that the next buffer is free.
+    pub fn rotate(&self) -> u64 {
+        let mut state = lock(&self.state);
+        self.seal(&mut state);
+        state.stamp_sealed = state.stamp_next - 1;
+        state.active += 1;
+        state.position = 0;
+        state.active
+    }
+
+    /// Whether nothing of `buffer` is gathering, waiting or on its way.
+    pub fn buffer_written(&self, buffer: u64) -> bool {
+        let state = lock(&self.state);
+        state.active > buffer
+            && state.sealed.iter().chain(&state.writing).all(|group| group.buffer > buffer)
+    }
+
+    /// Everything up to this stamp is durable: by the log, or since an install.
+    pub fn durable_stamp(&self) -> u64 {
+        self.durable.load(Ordering::SeqCst)
+    }
+
+    /// Whether an answer that shows the record with `stamp` may go out.
+    pub fn may_acknowledge(&self, stamp: u64) -> bool {
+        self.sync != Sync::Always || stamp <= self.durable_stamp()
+    }
+
+    pub fn planted(&self) -> Planted {
+        self.planted
+    }
+
+    /// The last stamp in the buffer that was sealed last.
+    pub fn stamp_sealed(&self) -> u64 {
+        lock(&self.state).stamp_sealed
+    }
+
+    /// Whether records wait that nothing was sent for.
+    pub fn has_pending(&self) -> bool {
+        let state = lock(&self.state);
+        state.open.is_some() || !state.sealed.is_empty() || state.writing.is_some()
+    }
+
+    pub fn position(&self) -> usize {
+        lock(&self.state).position
+    }
+
+    pub fn log_write_bytes(&self) -> u64 {
+        self.log_write_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Why the store takes no writes any more, if so.
+    pub fn poisoned(&self) -> Result<(), Error> {
+        self.poison.get().map_or(Ok(()), |why| Err(Error::Poisoned(why.clone())))
+    }
+
+    pub fn poison(&self, why: String) {
+        let _ = self.poison.set(why);
+        self.wake();
+    }
+
+    pub fn event_fd(&self) -> Option<RawFd> {
+        lock(&self.state).queue.event_fd()
+    }
+
+    pub fn register(&self, notifier: Arc<Notifier>) {
+        lock(&self.waiters).push(notifier);
+    }
+
+    pub fn unregister(&self, notifier: &Arc<Notifier>) {
+        lock(&self.waiters).retain(|other| !Arc::ptr_eq(other, notifier));
+    }
+
+    /// Tells the sessions that wait that something changed.
+    pub fn wake(&self) {
+        lock(&self.waiters).iter().for_each(|notifier| notifier.notify());
+    }
+}
+
+/// What a group's checksum is bound to.
+fn group_salt(geometry: &Geometry, store_id: u64, buffer: u64, position: usize) -> Salt {
+    Salt { store: store_id, address: geometry.zone_offset(buffer) + position as u64, version: buffer }
+}

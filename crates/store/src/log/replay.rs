@@ -1,0 +1,109 @@
+//! Reads a log zone back: which groups hold, and what is wrong if later ones do.
+//!
+//! The log ends at the first group that does not hold or does not follow the one before: a crash cut it there. Unless
+//! some later group says that more was durable already: then it is damage, and an error that says where.
+
+use super::group::{self, GroupHeader, HEADER_BYTES};
+use super::group_salt;
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::planted::{Bug, Planted};
+use tapetum_kernels::record::Record;
+
+/// What holds the groups together while reading on.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain {
+    /// The crc of the last group; `None` before the first.
+    pub previous_crc: Option<u32>,
+    /// The last stamp that is known to have been given.
+    pub stamp_last: u64,
+    pub generation: u32,
+}
+
+pub struct ZoneReader<'a> {
+    pub geometry: &'a Geometry,
+    pub store_id: u64,
+    pub planted: Planted,
+}
+
+/// What one zone gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ZoneEnd {
+    pub groups: u32,
+    /// Where the next group would have been.
+    pub position: usize,
+}
+
+impl ZoneReader<'_> {
+    fn group_at(&self, zone: &[u8], buffer: u64, position: usize) -> Option<GroupHeader> {
+        let bytes = zone.get(position..)?;
+        let header = group::parse(bytes)?;
+        let salt = group_salt(self.geometry, self.store_id, buffer, position);
+        let place = self.planted.has(Bug::SkipChain) || (header.buffer == buffer && header.position as usize == position);
+        let sum = self.planted.has(Bug::SkipGroupChecksum)
+            || (self.planted.has(Bug::SkipChain) && {
+                let salt = group_salt(self.geometry, self.store_id, header.buffer, header.position as usize);
+                group::holds(&header, salt, bytes)
+            })
+            || group::holds(&header, salt, bytes);
+        (place && sum && header.length as usize <= bytes.len()).then_some(header)
+    }
+
+    /// Reads the records of `buffer` from its zone's image, in order; `take` gets each one's place.
+    pub fn replay(
+        &self,
+        zone: &[u8],
+        buffer: u64,
+        chain: &mut Chain,
+        mut take: impl FnMut(u32, Record<'_>),
+    ) -> Result<ZoneEnd, Error> {
+        let mut end = ZoneEnd { groups: 0, position: 0 };
+        while let Some(header) = self.group_at(zone, buffer, end.position) {
+            let follows = chain.previous_crc.is_none_or(|crc| crc == header.previous_crc);
+            if !follows && !self.planted.has(Bug::SkipChain) {
+                break;
+            }
+            let at = end.position + HEADER_BYTES;
+            let records = self.records(&zone[at..end.position + header.length as usize], &header, |place, record| {
+                take((at + place) as u32, record);
+            });
+            if records != header.records && !self.planted.has(Bug::SkipGroupChecksum) {
+                return Err(Error::Corrupt(format!(
+                    "the log group at byte {} of buffer {buffer} holds {records} records instead of {}",
+                    end.position, header.records
+                )));
+            }
+            chain.previous_crc = Some(header.crc);
+            chain.stamp_last = chain.stamp_last.max(header.stamp_first + u64::from(header.records) - 1);
+            end.groups += 1;
+            end.position += (header.length as usize).next_multiple_of(self.geometry.sector_bytes as usize);
+        }
+        Ok(end)
+    }
+
+    fn records(&self, bytes: &[u8], header: &GroupHeader, mut take: impl FnMut(usize, Record<'_>)) -> u32 {
+        let mut at = 0;
+        let mut count = 0;
+        while count < header.records {
+            let Ok(record) = Record::parse(&bytes[at..]) else { break };
+            take(at, record);
+            at += record.header.record_bytes();
+            count += 1;
+        }
+        count
+    }
+
+    /// An error if a group behind `from` says that more than the chain has was durable when it was sent.
+    pub fn refuse_gap(&self, zone: &[u8], buffer: u64, from: usize, chain: &Chain) -> Result<(), Error> {
+        for position in (from..zone.len()).step_by(self.geometry.sector_bytes as usize) {
+            let Some(header) = self.group_at(zone, buffer, position) else { continue };
+            if header.durable_stamp > chain.stamp_last && header.generation <= chain.generation {
+                return Err(Error::Corrupt(format!(
+                    "the commit log breaks off at byte {from} of buffer {buffer} (stamp {}) although stamp {} was durable",
+                    chain.stamp_last, header.durable_stamp
+                )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! Maintenance: flush, collection, the log's clock, freeing of extents, in bounded steps that one caller drives.
+//!
+//! In production that is one thread a store; in the simulator it is the simulator. A step polls each task once; a task
+//! gives way after at most a partition or a few hundred kilobytes.
+
+use crate::collect;
+use crate::error::Error;
+use crate::flush;
+use crate::io::{Io, Task, poll_once};
+use crate::phase::PhaseCell;
+use crate::shared::Shared;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What a step came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// There is more to do at once.
+    Busy,
+    /// Something is on its way to or from flash.
+    Waiting,
+    /// There is nothing to do.
+    Idle,
+}
+
+pub struct Maintenance {
+    shared: Arc<Shared>,
+    flush_io: Io,
+    collect_io: Io,
+    flush: Option<Task<Result<(), Error>>>,
+    collect: Option<Task<Result<bool, Error>>>,
+    flush_phase: Arc<PhaseCell>,
+    collect_phase: Arc<PhaseCell>,
+    /// Flushes at the time a collection found nothing to gain: another one is tried after the next.
+    fruitless_at: Option<u64>,
+}
+
+impl Maintenance {
+    pub fn new(shared: Arc<Shared>, flush_io: Io, collect_io: Io, phases: (Arc<PhaseCell>, Arc<PhaseCell>)) -> Maintenance {
+        Maintenance {
+            shared,
+            flush_io,
+            collect_io,
+            flush: None,
+            collect: None,
+            flush_phase: phases.0,
+            collect_phase: phases.1,
+            fruitless_at: None,
+        }
+    }
+
+    /// One step. A failure poisons the store: it is not tried again.
+    pub fn step(&mut self) -> Step {
+        let shared = self.shared.clone();
+        shared.log.advance(false, shared.drive.env().now_us());
+        let mut any = self.flush_io.pump() | self.collect_io.pump();
+        any |= shared.reap_retired();
+        if shared.log.poisoned().is_err() {
+            return Step::Idle;
+        }
+        if let Err(error) = shared.check_watermark() {
+            tracing::warn!("a planned deletion of everything is late: {error}");
+        }
+        any |= self.step_flush();
+        any |= self.step_collect();
+        if self.flush.is_none() && self.collect.is_none() {
+            return if any { Step::Busy } else { Step::Idle };
+        }
+        let in_flight = self.flush_io.in_flight() + self.collect_io.in_flight() > 0;
+        if in_flight && !any { Step::Waiting } else { Step::Busy }
+    }
+
+    fn step_flush(&mut self) -> bool {
+        if self.flush.is_none()
+            && let Some(buffer) = self.shared.sealed_buffer()
+        {
+            let phase = self.flush_phase.clone();
+            self.flush = Some(Box::pin(flush::flush(self.shared.clone(), self.flush_io.clone(), phase, buffer)));
+        }
+        let Some(done) = self.flush.as_mut().and_then(poll_once) else { return false };
+        self.flush = None;
+        if let Err(error) = done {
+            self.poison("a flush", error);
+        }
+        true
+    }
+
+    fn step_collect(&mut self) -> bool {
+        let flushes = self.shared.counters.flushes.load(Ordering::Relaxed);
+        if self.collect.is_none() && self.fruitless_at != Some(flushes) && collect::is_needed(&self.shared) {
+            let phase = self.collect_phase.clone();
+            self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.collect_io.clone(), phase)));
+        }
+        let Some(done) = self.collect.as_mut().and_then(poll_once) else { return false };
+        self.collect = None;
+        match done {
+            Ok(gained) => self.fruitless_at = (!gained).then_some(flushes),
+            Err(error) => self.poison("a collection", error),
+        }
+        true
+    }
+
+    fn poison(&self, what: &str, error: Error) {
+        tracing::error!("{what} failed: {error}");
+        self.shared.log.poison(format!("{what}: {error}"));
+    }
+
+    /// Waits until a step may get further.
+    pub fn wait(&self, step: Step) {
+        match step {
+            Step::Busy => {}
+            Step::Waiting => {
+                let io = if self.flush_io.in_flight() > 0 { &self.flush_io } else { &self.collect_io };
+                io.wait(Duration::from_millis(2));
+            }
+            Step::Idle => self.shared.wakeup.sleep(Duration::from_millis(50)),
+        }
+    }
+
+    pub fn phases(&self) -> (&PhaseCell, &PhaseCell) {
+        (&self.flush_phase, &self.collect_phase)
+    }
+
+    /// Whether a task is under way.
+    pub fn is_active(&self) -> bool {
+        self.flush.is_some() || self.collect.is_some()
+    }
+}

@@ -1,0 +1,358 @@
+//! The manifest: an append-only list of installs in one of two areas, begun anew with a snapshot in the other when full.
+//!
+//! ```text
+//!  frame, each on fresh sectors:
+//!  0       4     8        16         24      26    28       32     40
+//!  +-------+-----+--------+----------+-------+-----+--------+------+---------+---------+
+//!  | magic | crc | epoch  | sequence | kind  | 0   | length | 0    | payload | padding |
+//!  | "TMAN"| u32 | u64    | u64      | u16   | u16 | u32    | u64  |         |         |
+//!  +-------+-----+--------+----------+-------+-----+--------+------+---------+---------+
+//!  area: SnapshotBegin · SnapshotSegment × n · SnapshotEnd · (Install | Opened) × m
+//! ```
+//! The crc covers the frame behind it, salted with its place and the epoch. An area's frames have one epoch and count
+//! their sequence from 0; the area with the highest epoch and a whole snapshot is the manifest. Each frame is durable
+//! before the next is written, so a valid frame behind an invalid one means damage, not a crash.
+
+use crate::catalog::{Catalog, Install, Marks, SegmentState, encode_marks, parse_marks};
+use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::io::Io;
+use crate::wire::{Reader, Short, Writer};
+use tapetum_drive::{LocalBuffer, LocalMemory};
+use tapetum_kernels::checksum::{Salt, checksum};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"TMAN");
+const HEADER_BYTES: usize = 40;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+enum Kind {
+    SnapshotBegin = 1,
+    SnapshotSegment = 2,
+    SnapshotEnd = 3,
+    Install = 4,
+    Opened = 5,
+}
+
+/// Where the next frame goes.
+pub struct Manifest {
+    io: Io,
+    local: LocalMemory,
+    geometry: Geometry,
+    store_id: u64,
+    area: usize,
+    epoch: u64,
+    /// The highest epoch either area has begun, whole or not: frames of a snapshot cut short must never mix with others.
+    epoch_last: u64,
+    sequence: u64,
+    /// Offset in the area.
+    position: u64,
+    generation: u64,
+}
+
+struct Frame {
+    epoch: u64,
+    sequence: u64,
+    kind: Kind,
+    payload: Vec<u8>,
+    /// Bytes on flash.
+    length: u64,
+}
+
+/// What the manifest says, and where it goes on.
+pub struct Recovered {
+    pub manifest: Manifest,
+    pub catalog: Catalog,
+}
+
+impl Manifest {
+    /// Writes the first snapshot of an empty store.
+    pub async fn create(io: &Io, local: &LocalMemory, geometry: &Geometry, store_id: u64) -> Result<(), Error> {
+        let mut manifest = Manifest {
+            io: io.clone(),
+            local: local.clone(),
+            geometry: *geometry,
+            store_id,
+            area: 1,
+            epoch: 0,
+            epoch_last: 0,
+            sequence: 0,
+            position: geometry.manifest_bytes,
+            generation: 0,
+        };
+        manifest.snapshot(&Catalog { version_next: 1, ..Catalog::default() }).await
+    }
+
+    /// How often the store was opened.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Makes a change durable. `catalog` is the state before it.
+    pub async fn install(&mut self, catalog: &Catalog, install: &Install) -> Result<(), Error> {
+        let mut writer = Writer::default();
+        install.encode(&mut writer);
+        self.append_or_begin_anew(Kind::Install, &writer.bytes, catalog).await
+    }
+
+    /// Makes durable that the store was opened once more, and with it all that recovery read and believed.
+    /// Stamps from `stamp_next` on are given from now.
+    pub async fn opened(&mut self, catalog: &Catalog, stamp_next: u64) -> Result<(), Error> {
+        self.io.flush().await?;
+        self.generation += 1;
+        let mut writer = Writer::default();
+        writer.u64(self.generation);
+        writer.u64(stamp_next);
+        self.append_or_begin_anew(Kind::Opened, &writer.bytes, catalog).await
+    }
+
+    async fn append_or_begin_anew(&mut self, kind: Kind, payload: &[u8], catalog: &Catalog) -> Result<(), Error> {
+        if self.position + self.frame_bytes(payload.len()) > self.geometry.manifest_bytes {
+            self.snapshot(catalog).await?;
+        }
+        self.append(kind, payload).await
+    }
+
+    /// Writes the whole state to the other area and goes on there.
+    async fn snapshot(&mut self, catalog: &Catalog) -> Result<(), Error> {
+        self.area ^= 1;
+        self.epoch_last += 1;
+        self.epoch = self.epoch_last;
+        self.sequence = 0;
+        self.position = 0;
+        let mut writer = Writer::default();
+        encode_marks(catalog.buffer_next, catalog.marks, &mut writer);
+        writer.u64(catalog.version_next);
+        writer.u64(self.generation);
+        writer.u32(catalog.segments.len() as u32);
+        self.append(Kind::SnapshotBegin, &writer.bytes).await?;
+        for state in catalog.segments.values() {
+            let mut writer = Writer::default();
+            state.encode(&mut writer);
+            self.append(Kind::SnapshotSegment, &writer.bytes).await?;
+        }
+        self.append(Kind::SnapshotEnd, &[]).await
+    }
+
+    fn frame_bytes(&self, payload: usize) -> u64 {
+        ((HEADER_BYTES + payload) as u64).next_multiple_of(u64::from(self.geometry.sector_bytes))
+    }
+
+    async fn append(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
+        let length = self.frame_bytes(payload.len());
+        if self.position + length > self.geometry.manifest_bytes {
+            return Err(Error::Options("the manifest area is too small for the store: create it with a larger --capacity".into()));
+        }
+        let mut header = Writer::default();
+        header.u32(MAGIC);
+        header.u32(0);
+        header.u64(self.epoch);
+        header.u64(self.sequence);
+        header.u16(kind as u16);
+        header.u16(0);
+        header.u32(payload.len() as u32);
+        header.u64(0);
+        let flash = self.geometry.manifest_offset(self.area) + self.position;
+        let crc = frame_checksum(self.store_id, flash, self.epoch, &header.bytes, payload);
+        header.bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        let mut buffer = allocate(&self.local, length as usize)?;
+        let image = buffer.bytes_mut();
+        image[..HEADER_BYTES].copy_from_slice(&header.bytes);
+        image[HEADER_BYTES..HEADER_BYTES + payload.len()].copy_from_slice(payload);
+        image[HEADER_BYTES + payload.len()..length as usize].fill(0);
+        self.io.write_durably(flash, &buffer, length as usize).await?;
+        self.position += length;
+        self.sequence += 1;
+        Ok(())
+    }
+
+    /// Reads both areas and finds the state they hold.
+    pub async fn recover(io: &Io, local: &LocalMemory, geometry: &Geometry, store_id: u64) -> Result<Recovered, Error> {
+        let mut reader = AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id };
+        let mut best: Option<Recovered> = None;
+        let mut epochs = Vec::new();
+        for area in 0..2 {
+            let Some(epoch) = reader.epoch_of(area).await? else { continue };
+            epochs.push((epoch, area));
+        }
+        epochs.sort_unstable();
+        let epoch_last = epochs.last().map_or(0, |last| last.0);
+        while let (None, Some((epoch, area))) = (&best, epochs.pop()) {
+            best = reader.read_area(area, epoch).await?;
+        }
+        let mut recovered = best.ok_or_else(|| Error::Corrupt("neither manifest area holds a whole snapshot".into()))?;
+        recovered.manifest.epoch_last = epoch_last;
+        Ok(recovered)
+    }
+}
+
+fn allocate(local: &LocalMemory, bytes: usize) -> Result<LocalBuffer, Error> {
+    local.allocate(bytes).ok_or_else(|| Error::Options(format!("--memory is too small: {bytes} bytes were needed at once; raise it")))
+}
+
+fn frame_checksum(store_id: u64, flash: u64, epoch: u64, header: &[u8], payload: &[u8]) -> u32 {
+    checksum(Salt { store: store_id, address: flash, version: epoch }, &[&header[8..], payload])
+}
+
+struct AreaReader {
+    io: Io,
+    local: LocalMemory,
+    geometry: Geometry,
+    store_id: u64,
+}
+
+impl AreaReader {
+    /// The epoch of an area's first frame, if that is valid.
+    async fn epoch_of(&mut self, area: usize) -> Result<Option<u64>, Error> {
+        Ok(self.frame(area, 0).await?.filter(|frame| frame.sequence == 0).map(|frame| frame.epoch))
+    }
+
+    /// The frame at `position` of an area, if there is a valid one.
+    async fn frame(&mut self, area: usize, position: u64) -> Result<Option<Frame>, Error> {
+        let sector = self.geometry.sector_bytes as usize;
+        let left = (self.geometry.manifest_bytes - position) as usize;
+        if left < sector {
+            return Ok(None);
+        }
+        let flash = self.geometry.manifest_offset(area) + position;
+        let mut buffer = allocate(&self.local, sector)?;
+        self.io.read(flash, &buffer, 0, sector).await?;
+        let Some((epoch, sequence, kind, payload)) = parse_header(buffer.bytes()) else { return Ok(None) };
+        let length = (HEADER_BYTES + payload).next_multiple_of(sector);
+        if length > left {
+            return Ok(None);
+        }
+        if length > sector {
+            buffer = allocate(&self.local, length)?;
+            self.io.read(flash, &buffer, 0, length).await?;
+        }
+        let bytes = buffer.bytes();
+        let payload = &bytes[HEADER_BYTES..HEADER_BYTES + payload];
+        let crc = frame_checksum(self.store_id, flash, epoch, &bytes[..HEADER_BYTES], payload);
+        if bytes[4..8] != crc.to_le_bytes() {
+            return Ok(None);
+        }
+        Ok(Some(Frame { epoch, sequence, kind, payload: payload.to_vec(), length: length as u64 }))
+    }
+
+    /// `None` when the area's snapshot is not whole: its writing was cut short, and the other area holds.
+    async fn read_area(&mut self, area: usize, epoch: u64) -> Result<Option<Recovered>, Error> {
+        let mut state = Replay::default();
+        let mut position = 0;
+        let mut sequence = 0;
+        while let Some(frame) = self.frame(area, position).await?.filter(|f| f.epoch == epoch && f.sequence == sequence) {
+            position += frame.length;
+            sequence += 1;
+            state.apply(&frame)?;
+        }
+        if !state.whole {
+            return Ok(None);
+        }
+        self.refuse_gap(area, epoch, sequence, position).await?;
+        let manifest = Manifest {
+            io: self.io.clone(),
+            local: self.local.clone(),
+            geometry: self.geometry,
+            store_id: self.store_id,
+            area,
+            epoch,
+            epoch_last: epoch,
+            sequence,
+            position,
+            generation: state.generation,
+        };
+        Ok(Some(Recovered { manifest, catalog: state.catalog }))
+    }
+
+    /// A later frame behind the end of the list: the list was longer, and damage cut it.
+    async fn refuse_gap(&mut self, area: usize, epoch: u64, sequence: u64, end: u64) -> Result<(), Error> {
+        let sector = u64::from(self.geometry.sector_bytes);
+        let chunk_bytes = (64u64 << 10).min(self.geometry.manifest_bytes);
+        let buffer = allocate(&self.local, chunk_bytes as usize)?;
+        let mut position = end;
+        while position < self.geometry.manifest_bytes {
+            let length = chunk_bytes.min(self.geometry.manifest_bytes - position);
+            self.io.read(self.geometry.manifest_offset(area) + position, &buffer, 0, length as usize).await?;
+            for at in (0..length).step_by(sector as usize) {
+                let Some((found, number, ..)) = parse_header(&buffer.bytes()[at as usize..]) else { continue };
+                if found == epoch && number > sequence && self.frame(area, position + at).await?.is_some() {
+                    return Err(Error::Corrupt(format!(
+                        "manifest area {area} breaks off at byte {end} (frame {sequence}) although frame {number} follows"
+                    )));
+                }
+            }
+            position += length;
+        }
+        Ok(())
+    }
+}
+
+fn parse_header(bytes: &[u8]) -> Option<(u64, u64, Kind, usize)> {
+    let mut reader = Reader::new(bytes);
+    let mut fields = || -> Result<_, Short> {
+        let magic = reader.u32()?;
+        reader.u32()?;
+        let (epoch, sequence, kind) = (reader.u64()?, reader.u64()?, reader.u16()?);
+        reader.u16()?;
+        Ok((magic, epoch, sequence, kind, reader.u32()?))
+    };
+    let (magic, epoch, sequence, kind, length) = fields().ok()?;
+    let kind = [Kind::SnapshotBegin, Kind::SnapshotSegment, Kind::SnapshotEnd, Kind::Install, Kind::Opened]
+        .into_iter()
+        .find(|known| *known as u16 == kind)?;
+    (magic == MAGIC).then_some((epoch, sequence, kind, length as usize))
+}
+
+#[derive(Default)]
+struct Replay {
+    catalog: Catalog,
+    generation: u64,
+    segments_expected: usize,
+    /// The snapshot has ended.
+    whole: bool,
+}
+
+impl Replay {
+    fn apply(&mut self, frame: &Frame) -> Result<(), Error> {
+        self.parse(frame)?.map_err(|Short| {
+            Error::Corrupt(format!("manifest frame {} of epoch {} is valid but makes no sense", frame.sequence, frame.epoch))
+        })
+    }
+
+    fn parse(&mut self, frame: &Frame) -> Result<Result<(), Short>, Error> {
+        let mut reader = Reader::new(&frame.payload);
+        Ok(match frame.kind {
+            Kind::SnapshotBegin => self.begin(&mut reader),
+            Kind::SnapshotSegment => SegmentState::parse(&mut reader).map(|state| {
+                self.catalog.segments.insert(state.descriptor.number, state);
+            }),
+            Kind::SnapshotEnd => {
+                self.whole = self.catalog.segments.len() == self.segments_expected;
+                if self.whole { Ok(()) } else { Err(Short) }
+            }
+            Kind::Install => match Install::parse(&frame.payload) {
+                Ok(install) => {
+                    self.catalog.install(&install)?;
+                    Ok(())
+                }
+                Err(short) => Err(short),
+            },
+            Kind::Opened => self.opened(&mut reader),
+        })
+    }
+
+    fn opened(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
+        self.generation = reader.u64()?;
+        let stamp_next = reader.u64()?;
+        self.catalog.marks.stamp_max = self.catalog.marks.stamp_max.max(stamp_next.saturating_sub(1));
+        Ok(())
+    }
+
+    fn begin(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
+        let (buffer_next, marks): (u64, Marks) = parse_marks(reader)?;
+        self.catalog = Catalog { buffer_next, marks, version_next: reader.u64()?, ..Catalog::default() };
+        self.generation = reader.u64()?;
+        self.segments_expected = reader.u32()? as usize;
+        Ok(())
+    }
+}

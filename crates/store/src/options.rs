@@ -1,0 +1,69 @@
+//! What a store is made and opened with.
+
+use crate::error::Error;
+use crate::log::Sync;
+use crate::planted::Planted;
+
+/// What happens to a write when there is no room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Full {
+    /// New keys are refused; overwrites while space lasts; reads and deletes always.
+    #[default]
+    Error,
+    /// The coldest segment makes room.
+    Evict,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct StoreOptions {
+    /// The budget for everything the store keeps in memory, in bytes.
+    pub memory_bytes: u64,
+    /// The size of a write buffer and the most of a segment, in bytes: a power of two. Only used at creation.
+    pub segment_bytes: u64,
+    /// The index has 2^this many partitions. Only used at creation.
+    pub partition_bits: u32,
+    pub fingerprint_bits: u32,
+    pub sync: Sync,
+    pub full: Full,
+    /// Test only.
+    pub planted: Planted,
+}
+
+impl StoreOptions {
+    /// Options for a store of `capacity_bytes` within `memory_bytes`.
+    pub fn new(capacity_bytes: u64, memory_bytes: u64) -> StoreOptions {
+        let segment = (memory_bytes / 8).min(capacity_bytes / 64).clamp(64 << 10, 64 << 20);
+        StoreOptions {
+            memory_bytes,
+            segment_bytes: 1 << segment.ilog2(),
+            partition_bits: 6,
+            fingerprint_bits: 6,
+            sync: Sync::default(),
+            full: Full::default(),
+            planted: Planted::default(),
+        }
+    }
+
+    /// Local memory beside the write buffers: reads, flush and collection on their way.
+    pub fn pool_bytes(&self) -> u64 {
+        (self.memory_bytes / 4).max(4 << 20)
+    }
+
+    /// The largest local memory a drive needs for this store.
+    pub fn local_memory_bytes(&self, segment_bytes: u64) -> u64 {
+        crate::geometry::BUFFERS * segment_bytes + self.pool_bytes()
+    }
+
+    /// What the index may grow to.
+    pub fn index_bytes_max(&self) -> u64 {
+        self.memory_bytes / 4
+    }
+
+    pub fn check(&self, segment_bytes: u64) -> Result<(), Error> {
+        let least = 2 * self.local_memory_bytes(segment_bytes).max(8 << 20) / 2;
+        if self.memory_bytes < least.min(16 << 20) {
+            return Err(Error::Options(format!("--memory {} is too small: give at least {}", self.memory_bytes, least.min(16 << 20))));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,33 @@
+//! What the store is doing, for whoever watches it: statistics, and the simulator's tally of crashes.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Phase {
+    Idle = 0,
+    /// Keys are checked and a segment is written.
+    Flush = 1,
+    /// A manifest record is on its way.
+    Install = 2,
+    /// The index takes over what was installed.
+    Merge = 3,
+    /// Segments are merged into a new one.
+    Collect = 4,
+}
+
+const ALL: [Phase; 5] = [Phase::Idle, Phase::Flush, Phase::Install, Phase::Merge, Phase::Collect];
+
+/// The phase of one task.
+#[derive(Default)]
+pub struct PhaseCell(AtomicU8);
+
+impl PhaseCell {
+    pub fn set(&self, phase: Phase) {
+        self.0.store(phase as u8, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> Phase {
+        ALL[usize::from(self.0.load(Ordering::Relaxed))]
+    }
+}

@@ -1,0 +1,73 @@
+//! Bugs that can be planted, to show that the simulator sees them. Compiled in only with the feature `planted-bugs`,
+//! which nothing but the simulator enables; without it [`Planted::has`] is a constant.
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// A write is acknowledged when its group is sent, not when it is durable.
+    AcknowledgeEarly,
+    /// A read returns what is not durable yet.
+    ReadUndurable,
+    /// No flush between a segment and the manifest record that names it.
+    SkipSegmentFlush,
+    /// The manifest record goes out before the segment's last writes.
+    InstallEarly,
+    /// A collected segment's extents are free before the manifest record that drops it is durable.
+    ReuseExtentEarly,
+    /// A write buffer's zone is reused before the manifest record that trims it is durable.
+    TrimLogEarly,
+    /// One death of an install is not written down.
+    ForgetDeath,
+    /// A tombstone kills nothing.
+    ForgetTombstone,
+    /// What died during a collection is alive in its output.
+    SkipRecheck,
+    /// Recovery believes a log group without its checksum.
+    SkipGroupChecksum,
+    /// Recovery follows the log without checking that groups belong together.
+    SkipChain,
+    /// Recovery marks the log as flushed before it is.
+    ForgetReplay,
+    /// A batch may end up in two log groups.
+    SplitBatch,
+}
+
+pub const ALL: [Bug; 13] = [
+    Bug::AcknowledgeEarly,
+    Bug::ReadUndurable,
+    Bug::SkipSegmentFlush,
+    Bug::InstallEarly,
+    Bug::ReuseExtentEarly,
+    Bug::TrimLogEarly,
+    Bug::ForgetDeath,
+    Bug::ForgetTombstone,
+    Bug::SkipRecheck,
+    Bug::SkipGroupChecksum,
+    Bug::SkipChain,
+    Bug::ForgetReplay,
+    Bug::SplitBatch,
+];
+
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Planted {
+    #[cfg(feature = "planted-bugs")]
+    bug: Option<Bug>,
+}
+
+impl Planted {
+    #[cfg(feature = "planted-bugs")]
+    pub fn bug(bug: Bug) -> Planted {
+        Planted { bug: Some(bug) }
+    }
+
+    #[inline]
+    #[cfg(feature = "planted-bugs")]
+    pub fn has(self, bug: Bug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    #[inline]
+    #[cfg(not(feature = "planted-bugs"))]
+    pub fn has(self, _: Bug) -> bool {
+        false
+    }
+}

@@ -1,0 +1,302 @@
+//! Creating a store, and opening one after whatever happened to it.
+//!
+//! ```text
+//! superblock  →  manifest: segments, validity  →  log zones into the write buffers  →  manifest record "opened"
+//!             →  key tables: fences, index                                            (the first write)
+//! ```
+//! Nothing is written before everything was read and believed, and opening twice gives the same state. A gap is an error
+//! that says where.
+
+use crate::buffer::Shard;
+use crate::catalog::{Catalog, Install, SegmentState};
+use crate::error::Error;
+use crate::extents::Extents;
+use crate::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
+use crate::index::{GlobalIndex, IndexGeometry};
+use crate::install::rebuild;
+use crate::io::{Io, lock};
+use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::log::replay::{Chain, ZoneReader};
+use crate::log::{Log, Start};
+use crate::manifest::{Manifest, Recovered};
+use crate::options::StoreOptions;
+use crate::planted::Bug;
+use crate::segment::Descriptor;
+use crate::segment::view::{FenceBuilder, Segment};
+use crate::shared::{Counters, Installer, Levels, Shared, Wakeup, usable_bytes};
+use crate::superblock::Superblock;
+use arc_swap::ArcSwapOption;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
+use tapetum_drive::{Drive, LocalBuffer};
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::Kind;
+
+/// Stamps that a restart skips, so that none is given twice even where some were given and lost.
+const STAMPS_SKIPPED: u64 = 1 << 24;
+
+fn no_memory(what: &str) -> Error {
+    Error::Options(format!("--memory is too small for {what}: raise it"))
+}
+
+/// Makes an empty store on the drive. What was there is lost.
+pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<(), Error> {
+    let flash = drive.flash();
+    let geometry =
+        Geometry::new(flash.capacity_bytes(), options.segment_bytes, options.partition_bits, flash.sector_bytes())?;
+    let mut secret = [0; 16];
+    drive.env().random_bytes(&mut secret);
+    let superblock = Superblock { store_id: drive.env().random_u64(), secret, geometry };
+    zero(drive, io, geometry.manifest_offset(0), geometry.extents_offset() - geometry.manifest_offset(0)).await?;
+    io.flush().await?;
+    Manifest::create(io, drive.local(), &geometry, superblock.store_id).await?;
+    let mut buffer = drive.local().allocate(SUPERBLOCK_BYTES as usize).ok_or_else(|| no_memory("a superblock"))?;
+    buffer.bytes_mut()[..SUPERBLOCK_BYTES as usize].copy_from_slice(&superblock.encode());
+    for copy in 0..2 {
+        io.write_durably(copy * SUPERBLOCK_BYTES, &buffer, SUPERBLOCK_BYTES as usize).await?;
+    }
+    Ok(())
+}
+
+/// The log is zero-written once, so that its later writes allocate nothing.
+async fn zero(drive: &Drive, io: &Io, from: u64, length: u64) -> Result<(), Error> {
+    let chunk = length.min(1 << 20);
+    let mut buffer = drive.local().allocate(chunk as usize).ok_or_else(|| no_memory("a write"))?;
+    buffer.bytes_mut().fill(0);
+    let mut at = 0;
+    while at < length {
+        let bytes = chunk.min(length - at) as usize;
+        let tag = io.start_write(from + at, &buffer, 0, bytes, false);
+        crate::io::succeeded(io.finish(tag).await, "write")?;
+        at += bytes as u64;
+    }
+    Ok(())
+}
+
+async fn read_superblock(drive: &Drive, io: &Io) -> Result<Superblock, Error> {
+    let both = 2 * SUPERBLOCK_BYTES as usize;
+    if drive.flash().capacity_bytes() < both as u64 {
+        return Err(Error::Unusable("the drive is too small to hold a store; nothing was written".into()));
+    }
+    let buffer = drive.local().allocate(both).ok_or_else(|| no_memory("a superblock"))?;
+    io.read(0, &buffer, 0, both).await?;
+    Superblock::read(&buffer.bytes()[..both], drive.flash().capacity_bytes())
+}
+
+/// The segment size of the store on a drive, before there is memory for it.
+pub async fn segment_bytes(drive: &Drive, io: &Io) -> Result<u64, Error> {
+    Ok(read_superblock(drive, io).await?.geometry.segment_bytes)
+}
+
+/// What the log gave back.
+struct Replayed {
+    arenas: [LocalBuffer; BUFFERS as usize],
+    /// Hash keys and places, in order of writing, by buffer.
+    records: BTreeMap<u64, Vec<(HashKey, u32)>>,
+    /// The buffer that takes the next write, and from where.
+    active: u64,
+    position: usize,
+    chain: Chain,
+    watermark: u64,
+    watermark_at: u32,
+}
+
+async fn replay_log(
+    drive: &Drive,
+    io: &Io,
+    superblock: &Superblock,
+    recovered: &Recovered,
+    options: &StoreOptions,
+) -> Result<Replayed, Error> {
+    let geometry = &superblock.geometry;
+    let marks = recovered.catalog.marks;
+    let arena = || drive.local().allocate(geometry.segment_bytes as usize).ok_or_else(|| no_memory("the write buffers"));
+    let mut replayed = Replayed {
+        arenas: [arena()?, arena()?],
+        records: BTreeMap::new(),
+        active: recovered.catalog.buffer_next,
+        position: 0,
+        chain: Chain { previous_crc: None, stamp_last: marks.stamp_max, generation: recovered.manifest.generation() as u32 },
+        watermark: marks.watermark,
+        watermark_at: marks.watermark_at,
+    };
+    let reader = ZoneReader { geometry, store_id: superblock.store_id, planted: options.planted };
+    let first = recovered.catalog.buffer_next;
+    for buffer in first..first + BUFFERS {
+        let zone = (buffer % BUFFERS) as usize;
+        read_zone(io, geometry, buffer, &replayed.arenas[zone]).await?;
+        let Replayed { arenas, records, watermark, watermark_at, chain, .. } = &mut replayed;
+        let mut found = Vec::new();
+        let end = reader.replay(arenas[zone].bytes(), buffer, chain, |place, record| match record.header.kind {
+            Kind::Control => {
+                let mut at = [0; 4];
+                at[..record.stored.len().min(4)].copy_from_slice(&record.stored[..record.stored.len().min(4)]);
+                *watermark_at = u32::from_le_bytes(at);
+                if *watermark_at == 0 {
+                    *watermark = record.header.stamp;
+                }
+            }
+            _ => found.push((HashKey::of(&superblock.secret, record.key), place)),
+        })?;
+        if end.groups > 0 {
+            records.insert(buffer, found);
+            (replayed.active, replayed.position) = (buffer, end.position);
+        }
+        let from = if end.groups > 0 { end.position } else { 0 };
+        reader.refuse_gap(replayed.arenas[zone].bytes(), buffer, from, &replayed.chain)?;
+        if end.groups == 0 && buffer > first {
+            break;
+        }
+    }
+    Ok(replayed)
+}
+
+async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &LocalBuffer) -> Result<(), Error> {
+    let chunk = (geometry.segment_bytes as usize).min(1 << 20);
+    for at in (0..geometry.segment_bytes as usize).step_by(chunk) {
+        io.read(geometry.zone_offset(buffer) + at as u64, arena, at, chunk).await?;
+    }
+    Ok(())
+}
+
+fn claim_extents(geometry: &Geometry, catalog: &Catalog) -> Result<Extents, Error> {
+    let mut extents = Extents::new(geometry.extents());
+    for descriptor in catalog.segments.values().map(|state| &state.descriptor) {
+        let pages = descriptor.data_extents.len() as u64 * u64::from(geometry.pages_per_extent());
+        let key_pages = descriptor.key_extents.len() as u64 * u64::from(geometry.pages_per_extent());
+        let fits = u64::from(descriptor.data_pages) <= pages
+            && u64::from(tapetum_kernels::key_table::pages(descriptor.entries)) <= key_pages
+            && descriptor.number < geometry.segments_max();
+        if !fits || !descriptor.extents().all(|extent| extents.claim(extent)) {
+            return Err(Error::Corrupt(format!("the manifest's description of segment {} makes no sense", descriptor.number)));
+        }
+    }
+    Ok(extents)
+}
+
+/// Reads a segment's key table and makes its fences.
+async fn open_segment(
+    drive: &Drive,
+    io: &Io,
+    superblock: &Superblock,
+    descriptor: &Descriptor,
+) -> Result<Segment, Error> {
+    // A view without fences serves to read the key table that makes them.
+    let blind = Arc::new(Segment::without_fences(descriptor.clone(), superblock.store_id, superblock.geometry));
+    let mut fences = FenceBuilder::new(&superblock.geometry);
+    let mut reader = KeyReader::new(io, drive.local());
+    let mut page_next = 0;
+    loop {
+        while reader.has_room() && page_next < blind.key_pages() {
+            let end = blind.key_pages().min(page_next + PAGES_PER_READ);
+            reader.start(blind.clone(), page_next..end, ())?;
+            page_next = end;
+        }
+        let Some(read) = reader.next().await? else { break };
+        for page in read.pages() {
+            page?.entries().for_each(|entry| {
+                fences.add(entry.hash, entry.size_bytes);
+            });
+        }
+        reader.recycle(read);
+    }
+    if fences.entries() != descriptor.entries || fences.data_pages() != descriptor.data_pages {
+        return Err(Error::Corrupt(format!("the key table of segment {} does not fit its description", descriptor.number)));
+    }
+    Ok(Segment::new(descriptor.clone(), superblock.store_id, superblock.geometry, fences))
+}
+
+/// Opens the store on a drive.
+pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<Shared>, Error> {
+    let superblock = read_superblock(drive, io).await?;
+    let geometry = superblock.geometry;
+    let mut recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id).await?;
+    let extents = claim_extents(&geometry, &recovered.catalog)?;
+    let mut replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
+    let segments: Vec<ArcSwapOption<Segment>> = (0..geometry.segments_max()).map(|_| ArcSwapOption::empty()).collect();
+    for SegmentState { descriptor, .. } in recovered.catalog.segments.values() {
+        let segment = open_segment(drive, io, &superblock, descriptor).await?;
+        segments[descriptor.number as usize].store(Some(Arc::new(segment)));
+    }
+    let stamp_next = replayed.chain.stamp_last + STAMPS_SKIPPED;
+    // Everything was read and holds: from here on something is written.
+    if options.planted.has(Bug::ForgetReplay) {
+        let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
+        let install = Install { buffer_next, marks: recovered.catalog.marks, ..Install::default() };
+        recovered.manifest.install(&recovered.catalog, &install).await?;
+    }
+    recovered.manifest.opened(&recovered.catalog, stamp_next).await?;
+    recovered.catalog.marks.stamp_max = stamp_next - 1;
+    let generation = recovered.manifest.generation();
+    let queue = drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+    let start = Start {
+        buffer: replayed.active,
+        position: replayed.position,
+        stamp_next,
+        previous_crc: replayed.chain.previous_crc.unwrap_or(0),
+        generation,
+    };
+    let ids = (geometry, superblock.store_id);
+    let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
+    let shards = make_shards(&geometry, &mut replayed.records, replayed.active);
+    let index = GlobalIndex::new(IndexGeometry {
+        partition_bits: geometry.partition_bits,
+        fingerprint_bits: options.fingerprint_bits,
+        payload_bits: geometry.segments_max().ilog2() + 1,
+    })
+    .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
+    let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
+    let shared = Arc::new(Shared {
+        drive: drive.clone(),
+        geometry,
+        store_id: superblock.store_id,
+        secret: superblock.secret,
+        options: *options,
+        planted: options.planted,
+        log,
+        shards,
+        index,
+        segments,
+        retire_sequence: AtomicU64::new(0),
+        retired: Mutex::new(Vec::new()),
+        extents: Arc::new(Mutex::new(extents)),
+        installer: Mutex::new(None),
+        numbers_taken: Mutex::new(Vec::new()),
+        version_next: AtomicU64::new(generation << 32 | 1),
+        watermark: AtomicU64::new(replayed.watermark),
+        watermark_at: AtomicU32::new(replayed.watermark_at),
+        counters: Counters::default(),
+        levels: Levels::default(),
+        pools_bytes: (drive.local().bytes_total() + tables) as u64,
+        usable_bytes: usable_bytes(&geometry),
+        wakeup: Wakeup::default(),
+    });
+    let installer = Box::new(Installer { manifest: recovered.manifest, catalog: recovered.catalog });
+    for partition in 0..geometry.partitions() {
+        rebuild(&shared, io, &installer, partition).await?;
+    }
+    shared.return_installer(installer);
+    Ok(shared)
+}
+
+fn make_shards(geometry: &Geometry, records: &mut BTreeMap<u64, Vec<(HashKey, u32)>>, active: u64) -> Vec<Mutex<Shard>> {
+    let first = records.keys().next().copied().unwrap_or(active);
+    let entries = geometry.buffer_entries_max() / geometry.partitions();
+    let mut shards: Vec<Shard> = (0..geometry.partitions())
+        .map(|_| {
+            let mut shard = Shard::new(entries, first);
+            shard.touch();
+            shard
+        })
+        .collect();
+    for (buffer, records) in std::mem::take(records) {
+        if buffer > first {
+            shards.iter_mut().for_each(|shard| shard.rotate(buffer));
+        }
+        for (hash, place) in records {
+            shards[hash.partition(geometry.partition_bits)].insert(hash, place);
+        }
+    }
+    shards.into_iter().map(Mutex::new).collect()
+}

@@ -1,0 +1,68 @@
+//! The segment: an immutable run of records sorted by hash key, with the table of their keys.
+//!
+//! Records lie in a *stream* cut into 4 KiB data pages (`kernels::data_page`); the key table has pages of its own
+//! (`kernels::key_table`). Both sit in extents that the manifest lists in order. Everything a GET needs is in host memory
+//! ([`Segment`]): the page fences and where the extents are. A reader holds the `Arc`: the extents are reused only after
+//! the last holder let go.
+
+pub mod layout;
+pub mod view;
+pub mod writer;
+
+use crate::wire::{Reader, Short, Writer};
+
+/// What the manifest says of a segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Descriptor {
+    pub number: u32,
+    /// Unique in the store's life; salts the checksums.
+    pub version: u64,
+    pub entries: u32,
+    pub data_pages: u32,
+    pub record_bytes_max: u32,
+    /// Bytes of all records.
+    pub record_bytes: u64,
+    /// The latest expiry of any record, in Unix seconds; `u32::MAX` when some never expire.
+    pub expiry_max: u32,
+    pub stamp_max: u64,
+    pub data_extents: Vec<u32>,
+    pub key_extents: Vec<u32>,
+}
+
+impl Descriptor {
+    pub fn encode(&self, writer: &mut Writer) {
+        writer.u32(self.number);
+        writer.u64(self.version);
+        writer.u32(self.entries);
+        writer.u32(self.data_pages);
+        writer.u32(self.record_bytes_max);
+        writer.u64(self.record_bytes);
+        writer.u32(self.expiry_max);
+        writer.u64(self.stamp_max);
+        writer.list(&self.data_extents);
+        writer.list(&self.key_extents);
+    }
+
+    pub fn parse(reader: &mut Reader<'_>) -> Result<Descriptor, Short> {
+        Ok(Descriptor {
+            number: reader.u32()?,
+            version: reader.u64()?,
+            entries: reader.u32()?,
+            data_pages: reader.u32()?,
+            record_bytes_max: reader.u32()?,
+            record_bytes: reader.u64()?,
+            expiry_max: reader.u32()?,
+            stamp_max: reader.u64()?,
+            data_extents: reader.list()?,
+            key_extents: reader.list()?,
+        })
+    }
+
+    pub fn extents(&self) -> impl Iterator<Item = u32> + '_ {
+        self.data_extents.iter().chain(&self.key_extents).copied()
+    }
+
+    pub fn extent_count(&self) -> u32 {
+        (self.data_extents.len() + self.key_extents.len()) as u32
+    }
+}

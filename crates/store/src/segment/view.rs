@@ -1,0 +1,173 @@
+//! A segment as readers see it: where a key's record may be, and which bytes to read for it. Immutable.
+
+use super::Descriptor;
+use super::layout::StreamLayout;
+use crate::geometry::Geometry;
+use std::ops::Range;
+use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt};
+use tapetum_kernels::fences::Fences;
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::key_table;
+
+#[derive(Debug)]
+pub struct Segment {
+    pub descriptor: Descriptor,
+    pub salt: SegmentSalt,
+    geometry: Geometry,
+    data_fences: Fences,
+    /// The top 32 bits of the first hash key of each key-table page.
+    key_fences: Vec<u32>,
+}
+
+/// One read command's worth of neighbouring bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    pub flash: u64,
+    /// Offset in the buffer.
+    pub at: u32,
+    pub length: u32,
+}
+
+impl Segment {
+    pub fn new(descriptor: Descriptor, store_id: u64, geometry: Geometry, builder: FenceBuilder) -> Segment {
+        let salt = SegmentSalt { store: store_id, version: descriptor.version };
+        assert_eq!(builder.entries, descriptor.entries);
+        let pages = builder.pages(descriptor.data_pages);
+        Segment { descriptor, salt, geometry, data_fences: Fences::build(&pages), key_fences: builder.key_fences }
+    }
+
+    /// A view that can only read the key table.
+    pub fn without_fences(descriptor: Descriptor, store_id: u64, geometry: Geometry) -> Segment {
+        let salt = SegmentSalt { store: store_id, version: descriptor.version };
+        Segment { descriptor, salt, geometry, data_fences: Fences::build(&[]), key_fences: Vec::new() }
+    }
+
+    pub fn key_pages(&self) -> u32 {
+        key_table::pages(self.descriptor.entries)
+    }
+
+    /// Host memory of the local index, in bytes.
+    pub fn index_bytes(&self) -> usize {
+        self.data_fences.bytes() + self.key_fences.len() * 4
+    }
+
+    /// The data pages in which the record of `hash` may start: one, or more when a fence ties.
+    pub fn start_pages(&self, hash: HashKey) -> Range<u32> {
+        let pages = self.data_fences.start_pages(hash.prefix());
+        if pages.is_empty() { 0..0 } else { *pages.start()..*pages.end() + 1 }
+    }
+
+    fn page_offset(&self, extents: &[u32], page: u32) -> u64 {
+        let per_extent = self.geometry.pages_per_extent();
+        let extent = extents[(page / per_extent) as usize];
+        self.geometry.extent_offset(extent) + u64::from(page % per_extent) * PAGE_BYTES as u64
+    }
+
+    /// How many bytes of the data area, from the start of `page`, hold every record that starts in `page`.
+    pub fn span_bytes(&self, page: u32) -> u32 {
+        let payload = PAGE_PAYLOAD_BYTES as u64;
+        let next_start = self.data_fences.next_start(page).min(self.descriptor.data_pages);
+        let longest_end = (u64::from(page) + 1) * payload - 1 + u64::from(self.descriptor.record_bytes_max);
+        let next_end = (u64::from(next_start.min(self.descriptor.data_pages - 1)) + 1) * payload;
+        let end = longest_end.min(next_end);
+        let end_page = ((end - 1) / payload) as u32;
+        let in_end_page = (end - u64::from(end_page) * payload) as u32;
+        let mut bytes = (end_page - page) * PAGE_BYTES as u32;
+        bytes += if end_page == page || in_end_page == PAGE_PAYLOAD_BYTES as u32 {
+            PAGE_BYTES as u32
+        } else {
+            in_end_page.next_multiple_of(self.geometry.sector_bytes)
+        };
+        // A small record never crosses an extent's end, and a large one leaves pages behind it in which none starts.
+        let small_bytes_max = StreamLayout::new(&self.geometry).small_bytes_max();
+        let no_large_one = u64::from(next_start - page) < small_bytes_max / payload
+            || u64::from(self.descriptor.record_bytes_max) <= small_bytes_max;
+        if no_large_one {
+            let per_extent = self.geometry.pages_per_extent();
+            bytes = bytes.min((per_extent - page % per_extent) * PAGE_BYTES as u32);
+        }
+        bytes
+    }
+
+    /// The read commands for `length` bytes of the data area from the start of `page`.
+    pub fn data_runs(&self, page: u32, length: u32) -> Vec<Run> {
+        self.runs(&self.descriptor.data_extents, page, length)
+    }
+
+    /// The read commands for whole pages of the key table.
+    pub fn key_runs(&self, pages: Range<u32>) -> Vec<Run> {
+        self.runs(&self.descriptor.key_extents, pages.start, pages.len() as u32 * PAGE_BYTES as u32)
+    }
+
+    fn runs(&self, extents: &[u32], page: u32, length: u32) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::with_capacity(1);
+        let mut at = 0;
+        while at < length {
+            let page_now = page + at / PAGE_BYTES as u32;
+            let flash = self.page_offset(extents, page_now);
+            let in_extent = (self.geometry.pages_per_extent() - page_now % self.geometry.pages_per_extent()) * PAGE_BYTES as u32;
+            let take = in_extent.min(length - at);
+            match runs.last_mut() {
+                Some(last) if last.flash + u64::from(last.length) == flash => last.length += take,
+                _ => runs.push(Run { flash, at, length: take }),
+            }
+            at += take;
+        }
+        runs
+    }
+
+    /// The key-table pages that may hold hash keys from `low` to `high`, both included.
+    pub fn key_pages_between(&self, low: HashKey, high: HashKey) -> Range<u32> {
+        let (low, high) = ((low.prefix() >> 32) as u32, (high.prefix() >> 32) as u32);
+        // The page before the first fence that reaches `low` may still hold it.
+        let start = self.key_fences.partition_point(|&fence| fence < low).saturating_sub(1);
+        let end = self.key_fences.partition_point(|&fence| fence <= high);
+        start as u32..(end as u32).max(start as u32)
+    }
+}
+
+/// Gathers a segment's fences from its entries in order.
+#[derive(Debug)]
+pub struct FenceBuilder {
+    layout: StreamLayout,
+    /// The first hash prefix of each data page so far; `None` where no record starts.
+    data: Vec<Option<u64>>,
+    key_fences: Vec<u32>,
+    entries: u32,
+}
+
+impl FenceBuilder {
+    pub fn new(geometry: &Geometry) -> FenceBuilder {
+        FenceBuilder { layout: StreamLayout::new(geometry), data: Vec::new(), key_fences: Vec::new(), entries: 0 }
+    }
+
+    /// Takes the next entry; returns its record's address in the stream.
+    pub fn add(&mut self, hash: HashKey, size_bytes: u32) -> u64 {
+        let address = self.layout.place(u64::from(size_bytes));
+        let page = (address / PAGE_PAYLOAD_BYTES as u64) as usize;
+        if self.data.len() <= page {
+            self.data.resize(page + 1, None);
+        }
+        self.data[page].get_or_insert(hash.prefix());
+        if self.entries % key_table::ENTRIES_PER_PAGE as u32 == 0 {
+            self.key_fences.push((hash.prefix() >> 32) as u32);
+        }
+        self.entries += 1;
+        address
+    }
+
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Pages that the stream fills, the last one perhaps in part.
+    pub fn data_pages(&self) -> u32 {
+        self.layout.end().div_ceil(PAGE_PAYLOAD_BYTES as u64) as u32
+    }
+
+    fn pages(&self, data_pages: u32) -> Vec<Option<u64>> {
+        let mut pages = self.data.clone();
+        pages.resize(data_pages as usize, None);
+        pages
+    }
+}

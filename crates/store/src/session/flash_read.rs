@@ -1,0 +1,204 @@
+//! One key's read from flash: pages into local memory, the match program over them, the value out.
+//!
+//! ```text
+//! Reading ── all pages read ──► Matching ── found ──► value copied out
+//!    ▲                              │
+//!    └── the next page that a tied fence names ── missing
+//! ```
+
+use crate::error::Error;
+use crate::segment::view::Segment;
+use std::ops::Range;
+use std::sync::Arc;
+use tapetum_drive::programs::MATCH_RECORD;
+use tapetum_drive::programs::match_record::{
+    CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Place, encode_parameters, parameters_bytes,
+};
+use tapetum_drive::{Command, Completion, LocalBuffer, LocalRange, Operation, QueuePair, Status};
+use tapetum_kernels::data_page::stream_ranges;
+
+/// Buffers of this size are kept from read to read.
+pub const BUFFER_BYTES: usize = 16 << 10;
+const OUTPUT_ROOM_BYTES: usize = 4 << 10;
+
+pub struct FlashRead {
+    pub segment: Arc<Segment>,
+    /// The shard's version of the key when the read began.
+    pub version: u32,
+    /// Pages in which the record may start and that were not looked at.
+    pages: Range<u32>,
+    page: u32,
+    span_bytes: u32,
+    buffer: Option<LocalBuffer>,
+    /// Room for a value that is larger than expected.
+    output: Option<LocalBuffer>,
+    reads_left: u32,
+    failed: Option<Error>,
+}
+
+/// What came of a step.
+pub enum Step {
+    /// Completions are on their way.
+    Waits,
+    /// There is no local memory now: try again.
+    NoMemory,
+    Found(Matched),
+    Missing,
+    Failed(Error),
+}
+
+/// Local memory for reads, kept by a session.
+#[derive(Default)]
+pub struct SpareBuffers(Vec<LocalBuffer>);
+
+impl SpareBuffers {
+    fn take(&mut self, queue: &QueuePair, bytes: usize) -> Option<LocalBuffer> {
+        if bytes <= BUFFER_BYTES
+            && let Some(buffer) = self.0.pop()
+        {
+            return Some(buffer);
+        }
+        queue.drive().local().allocate(bytes.max(BUFFER_BYTES))
+    }
+
+    fn give(&mut self, buffer: LocalBuffer) {
+        const KEEP: usize = 64;
+        if buffer.len() == BUFFER_BYTES && self.0.len() < KEEP {
+            self.0.push(buffer);
+        }
+    }
+}
+
+impl FlashRead {
+    pub fn new(segment: Arc<Segment>, version: u32, pages: Range<u32>) -> FlashRead {
+        FlashRead {
+            segment,
+            version,
+            pages,
+            page: 0,
+            span_bytes: 0,
+            buffer: None,
+            output: None,
+            reads_left: 0,
+            failed: None,
+        }
+    }
+
+    /// Reads the next page in which the record may start. `commands` counts read commands.
+    pub fn begin(&mut self, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64, key: &[u8], commands: &mut u64) -> Step {
+        let Some(page) = self.pages.clone().next() else { return Step::Missing };
+        let span_bytes = self.segment.span_bytes(page);
+        let needed = span_bytes as usize + parameters_bytes(key) + OUTPUT_ROOM_BYTES;
+        if self.buffer.as_ref().is_none_or(|buffer| buffer.len() < needed) {
+            let Some(buffer) = spare.take(queue, needed) else { return Step::NoMemory };
+            self.buffer = Some(buffer);
+        }
+        let Some(buffer) = &mut self.buffer else { unreachable!("it was filled above") };
+        self.pages.start += 1;
+        (self.page, self.span_bytes) = (page, span_bytes);
+        let at = span_bytes as usize;
+        encode_parameters(self.segment.salt, page, key, &mut buffer.bytes_mut()[at..]);
+        for run in self.segment.data_runs(page, span_bytes) {
+            let local = buffer.offset() + u64::from(run.at);
+            queue.submit(Command { tag, operation: Operation::Read { flash: run.flash, local, length: run.length } });
+            self.reads_left += 1;
+            *commands += 1;
+        }
+        Step::Waits
+    }
+
+    /// Takes the completion of a read; when it was the last, runs the program.
+    pub fn read_done(&mut self, completion: Completion, queue: &mut QueuePair, tag: u64, key: &[u8]) -> Step {
+        self.reads_left -= 1;
+        if completion.status != Status::Success {
+            self.failed = Some(Error::Io(format!("a read ended with {:?} (errno {})", completion.status, completion.errno)));
+        }
+        if self.reads_left > 0 {
+            return Step::Waits;
+        }
+        if let Some(error) = self.failed.take() {
+            return Step::Failed(error);
+        }
+        self.execute(queue, tag, key);
+        Step::Waits
+    }
+
+    fn execute(&mut self, queue: &mut QueuePair, tag: u64, key: &[u8]) {
+        let Some(buffer) = &self.buffer else { unreachable!("a read has a buffer") };
+        let input = LocalRange { offset: buffer.offset(), length: self.span_bytes };
+        let parameters = LocalRange { offset: input.offset + u64::from(input.length), length: parameters_bytes(key) as u32 };
+        let output = self.output_range();
+        queue.submit(Command { tag, operation: Operation::Execute { program: MATCH_RECORD, parameters, input, output } });
+        // The parameters end at an odd place; the output begins on the next word.
+        debug_assert!(parameters.offset + u64::from(parameters.length) <= output.offset || self.output.is_some());
+    }
+
+    fn output_range(&self) -> LocalRange {
+        match (&self.output, &self.buffer) {
+            (Some(output), _) => output.range(),
+            (None, Some(buffer)) => {
+                let length = OUTPUT_ROOM_BYTES as u32;
+                LocalRange { offset: buffer.offset() + buffer.len() as u64 - u64::from(length), length }
+            }
+            (None, None) => unreachable!("a read has a buffer"),
+        }
+    }
+
+    /// Takes the program's completion.
+    pub fn match_done(&mut self, completion: Completion, queue: &mut QueuePair, tag: u64, key: &[u8]) -> Step {
+        match completion.status {
+            Status::Success => {
+                let mut head = Vec::with_capacity(OUTPUT_HEAD_BYTES);
+                let range = LocalRange { length: OUTPUT_HEAD_BYTES as u32, ..self.output_range() };
+                queue.copy_to_host(range, &mut head);
+                match <&[u8; OUTPUT_HEAD_BYTES]>::try_from(&head[..]) {
+                    Ok(head) => Step::Found(Matched::parse(head)),
+                    Err(_) => unreachable!("the head was copied whole"),
+                }
+            }
+            MISSING => Step::Missing,
+            OUTPUT_SHORT => match queue.drive().local().allocate(completion.result[0] as usize) {
+                Some(output) => {
+                    self.output = Some(output);
+                    self.execute(queue, tag, key);
+                    Step::Waits
+                }
+                None => Step::NoMemory,
+            },
+            CORRUPT => Step::Failed(Error::Corrupt(format!(
+                "data page {} of segment {}",
+                self.page, self.segment.descriptor.number
+            ))),
+            status => Step::Failed(Error::Io(format!("the match program ended with {status:?}"))),
+        }
+    }
+
+    /// Whether a further page may hold the record.
+    pub fn has_more_pages(&self) -> bool {
+        !self.pages.is_empty()
+    }
+
+    /// Copies the value out of local memory.
+    pub fn copy_value(&self, matched: &Matched, queue: &QueuePair, into: &mut Vec<u8>) {
+        let length = matched.value_bytes as usize;
+        match (matched.place, &self.buffer) {
+            (Place::Output, _) => {
+                let offset = self.output_range().offset + OUTPUT_HEAD_BYTES as u64;
+                queue.copy_to_host(LocalRange { offset, length: length as u32 }, into);
+            }
+            (Place::Stream(address), Some(buffer)) => {
+                for (at, length) in stream_ranges(self.page, address, length) {
+                    let range = LocalRange { offset: buffer.offset() + at as u64, length: length as u32 };
+                    queue.copy_to_host(range, into);
+                }
+            }
+            (Place::Stream(_), None) => unreachable!("a read has a buffer"),
+        }
+    }
+
+    pub fn finish(self, spare: &mut SpareBuffers) {
+        if let Some(buffer) = self.buffer {
+            spare.give(buffer);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! What sessions and maintenance share.
+//!
+//! Lock order: shards (ascending) → log → extents. The [`Installer`] is taken, not locked: whoever holds it is alone in
+//! changing the catalog, the manifest and the index. Sessions never need it.
+
+use crate::buffer::Shard;
+use crate::catalog::{Catalog, Marks};
+use crate::error::Error;
+use crate::extents::Extents;
+use crate::geometry::Geometry;
+use crate::index::GlobalIndex;
+use crate::io::lock;
+use crate::log::{Draft, Log};
+use crate::manifest::Manifest;
+use crate::options::{Full, StoreOptions};
+use crate::planted::Planted;
+use crate::segment::view::Segment;
+use arc_swap::ArcSwapOption;
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+use tapetum_drive::Drive;
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::Header;
+
+/// What only an install changes.
+pub struct Installer {
+    pub manifest: Manifest,
+    pub catalog: Catalog,
+}
+
+/// Wakes the maintenance thread.
+#[derive(Default)]
+pub struct Wakeup {
+    wanted: Mutex<bool>,
+    condition: Condvar,
+}
+
+impl Wakeup {
+    pub fn wake(&self) {
+        *lock(&self.wanted) = true;
+        self.condition.notify_all();
+    }
+
+    /// Sleeps until [`Wakeup::wake`] or for `timeout`.
+    pub fn sleep(&self, timeout: Duration) {
+        let wanted = lock(&self.wanted);
+        let waited = self.condition.wait_timeout_while(wanted, timeout, |wanted| !*wanted);
+        let (mut wanted, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *wanted = false;
+    }
+}
+
+/// Counters of what callers did; monotonic.
+#[derive(Default)]
+pub struct Counters {
+    pub user_write_bytes: AtomicU64,
+    pub get_hits: AtomicU64,
+    pub get_misses: AtomicU64,
+    pub get_from_flash: AtomicU64,
+    pub get_flash_reads: AtomicU64,
+    pub key_check_reads: AtomicU64,
+    pub flushes: AtomicU64,
+    pub collections: AtomicU64,
+}
+
+/// Levels that installs leave behind for whoever must not take the installer.
+#[derive(Default)]
+pub struct Levels {
+    pub valid_entries: AtomicU64,
+    pub valid_bytes: AtomicU64,
+    /// Host memory of validity maps, fences and segment descriptions.
+    pub segment_index_bytes: AtomicU64,
+}
+
+pub struct Shared {
+    pub drive: Drive,
+    pub geometry: Geometry,
+    pub store_id: u64,
+    pub secret: [u8; 16],
+    pub options: StoreOptions,
+    pub planted: Planted,
+    pub log: Log,
+    pub shards: Vec<Mutex<Shard>>,
+    pub index: GlobalIndex,
+    /// By segment number.
+    pub segments: Vec<ArcSwapOption<Segment>>,
+    /// Goes up after segments left `segments`: a lookup from before may name one that is gone.
+    pub retire_sequence: AtomicU64,
+    /// Segments that the manifest does not name any more, until their last reader leaves.
+    pub retired: Mutex<Vec<Arc<Segment>>>,
+    pub extents: Arc<Mutex<Extents>>,
+    pub installer: Mutex<Option<Box<Installer>>>,
+    /// Numbers of segments that are being written.
+    pub numbers_taken: Mutex<Vec<u32>>,
+    pub version_next: AtomicU64,
+    pub watermark: AtomicU64,
+    pub watermark_at: AtomicU32,
+    pub counters: Counters,
+    pub levels: Levels,
+    /// Bytes of everything that was allocated when the store was opened.
+    pub pools_bytes: u64,
+    /// Bytes of records that fit on flash beside what flush and collector need to go on.
+    pub usable_bytes: u64,
+    pub wakeup: Wakeup,
+}
+
+impl Shared {
+    pub fn hash(&self, key: &[u8]) -> HashKey {
+        HashKey::of(&self.secret, key)
+    }
+
+    pub fn shard(&self, hash: HashKey) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[hash.partition(self.geometry.partition_bits)])
+    }
+
+    /// Waits for the installer and takes it.
+    pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = Box<Installer>> + Send + use<> {
+        let shared = self.clone();
+        std::future::poll_fn(move |_| lock(&shared.installer).take().map_or(Poll::Pending, Poll::Ready))
+    }
+
+    /// Gives the installer back, and leaves the levels where others see them.
+    pub fn return_installer(&self, installer: Box<Installer>) {
+        let catalog = &installer.catalog;
+        self.levels.valid_entries.store(catalog.valid_entries(), Ordering::Relaxed);
+        self.levels.valid_bytes.store(catalog.valid_bytes(), Ordering::Relaxed);
+        let local: usize = catalog
+            .segments
+            .values()
+            .map(|state| {
+                let fences = self.segments[state.descriptor.number as usize].load().as_ref().map_or(0, |s| s.index_bytes());
+                state.valid.bytes() + fences + size_of::<Segment>() + state.descriptor.extent_count() as usize * 8
+            })
+            .sum();
+        self.levels.segment_index_bytes.store(local as u64, Ordering::Relaxed);
+        *lock(&self.installer) = Some(installer);
+    }
+
+    /// A segment that the index named, held so that its extents stay; `None` when the index must be asked again.
+    pub fn hold(&self, number: u32, sequence: u64) -> Option<Arc<Segment>> {
+        let segment = self.segments.get(number as usize)?.load_full()?;
+        (self.retire_sequence.load(Ordering::SeqCst) == sequence).then_some(segment)
+    }
+
+    /// The candidate for a hash key: the segment in which its record is, if it has one on flash.
+    pub fn candidate(&self, hash: HashKey) -> Option<Arc<Segment>> {
+        loop {
+            let sequence = self.retire_sequence.load(Ordering::SeqCst);
+            let number = self.index.lookup(hash)?;
+            if let Some(segment) = self.hold(number, sequence) {
+                return Some(segment);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Whether a record is there at all: not deleted with everything else, not expired.
+    pub fn is_live(&self, header: &Header, now: u32) -> bool {
+        self.is_live_stamp(header.stamp, header.expiry, now)
+    }
+
+    pub fn is_live_stamp(&self, stamp: u64, expiry: u32, now: u32) -> bool {
+        stamp > self.watermark.load(Ordering::SeqCst) && (expiry == 0 || expiry > now)
+    }
+
+    pub fn now(&self) -> u32 {
+        self.drive.env().unix_seconds()
+    }
+
+    /// The marks to install; every stamp up to `stamp_max` is in segments then.
+    pub fn marks(&self, stamp_max: u64) -> Marks {
+        Marks {
+            watermark: self.watermark.load(Ordering::SeqCst),
+            watermark_at: self.watermark_at.load(Ordering::SeqCst),
+            stamp_max,
+        }
+    }
+
+    /// A number and a version for a new segment.
+    pub fn name_segment(&self, catalog: &Catalog) -> (u32, u64) {
+        let mut taken = lock(&self.numbers_taken);
+        let number = catalog.number_free(&taken);
+        taken.push(number);
+        (number, self.version_next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub fn release_number(&self, number: u32) {
+        lock(&self.numbers_taken).retain(|other| *other != number);
+    }
+
+    /// Extents of one full segment, its key table included at its largest usual share.
+    pub fn segment_extents(&self) -> u32 {
+        segment_extents(&self.geometry)
+    }
+
+    fn live_bytes(&self) -> u64 {
+        const KEY_TABLE_ENTRY_BYTES: u64 = 23;
+        let entries = self.levels.valid_entries.load(Ordering::Relaxed);
+        self.levels.valid_bytes.load(Ordering::Relaxed) + entries * KEY_TABLE_ENTRY_BYTES
+    }
+
+    /// Refuses a write for which there is no room; `overwrites` says whether the key is probably there already.
+    pub fn admit(&self, overwrites: impl FnOnce() -> bool) -> Result<(), Error> {
+        let live = self.live_bytes();
+        // New keys stop a buffer early, so that overwrites go on.
+        let flash_tight = live + 2 * self.geometry.segment_bytes >= self.usable_bytes && self.options.full == Full::Error;
+        let index_tight = self.index_bytes() >= self.options.index_bytes_max();
+        if !flash_tight && !index_tight {
+            return Ok(());
+        }
+        if flash_tight && live >= self.usable_bytes {
+            return Err(Error::FullFlash);
+        }
+        match overwrites() {
+            true => Ok(()),
+            false if flash_tight => Err(Error::FullFlash),
+            false => Err(Error::FullIndex),
+        }
+    }
+
+    pub fn index_bytes(&self) -> u64 {
+        self.index.bytes() as u64 + self.levels.segment_index_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Deletes everything written so far, by a mark in the log; returns its stamp.
+    pub fn raise_watermark(&self) -> Result<u64, Error> {
+        self.append_control(0, |stamp| {
+            self.watermark.fetch_max(stamp, Ordering::SeqCst);
+            self.watermark_at.store(0, Ordering::SeqCst);
+        })
+    }
+
+    /// Lets the watermark rise at a later time.
+    pub fn plan_watermark(&self, at: u32) -> Result<u64, Error> {
+        self.append_control(at, |_| self.watermark_at.store(at, Ordering::SeqCst))
+    }
+
+    /// Raises the watermark if its time has come.
+    pub fn check_watermark(&self) -> Result<(), Error> {
+        let at = self.watermark_at.load(Ordering::SeqCst);
+        if at != 0 && at <= self.now() { self.raise_watermark().map(|_| ()) } else { Ok(()) }
+    }
+
+    fn append_control(&self, at: u32, apply: impl Fn(u64)) -> Result<u64, Error> {
+        let body = at.to_le_bytes();
+        let draft = Draft { header: Header::control(0, body.len()), key: &[], stored: &body };
+        loop {
+            let mut given = 0;
+            // Every shard is held: no write slips between the mark's stamp and its effect.
+            let shards: Vec<_> = self.shards.iter().map(lock).collect();
+            let appended = self.log.append(&[draft_again(&draft)], |_, stamp, _| {
+                given = stamp;
+                apply(stamp);
+            });
+            drop(shards);
+            match appended {
+                Ok(()) => return Ok(given),
+                Err(crate::log::AppendError::Poisoned) => {
+                    self.log.poisoned()?;
+                }
+                Err(crate::log::AppendError::BufferFull) => {
+                    if !self.rotate() {
+                        return Err(Error::Io("the write buffer is full and being flushed: try again".into()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Seals the active buffer if the next one is free; whether writes may be tried again.
+    pub fn rotate(&self) -> bool {
+        let mut shards: Vec<_> = self.shards.iter().map(lock).collect();
+        if !shards.iter().all(|shard| shard.may_rotate()) {
+            return false;
+        }
+        let buffer = self.log.rotate();
+        shards.iter_mut().for_each(|shard| shard.rotate(buffer));
+        drop(shards);
+        self.wakeup.wake();
+        true
+    }
+
+    /// The buffer that is sealed and waits for its flush.
+    pub fn sealed_buffer(&self) -> Option<u64> {
+        lock(&self.shards[0]).sealed()
+    }
+
+    /// Frees the extents of retired segments that nobody reads any more.
+    pub fn reap_retired(&self) -> bool {
+        let mut retired = lock(&self.retired);
+        let before = retired.len();
+        retired.retain(|segment| {
+            if Arc::strong_count(segment) > 1 {
+                return true;
+            }
+            let mut extents = lock(&self.extents);
+            segment.descriptor.extents().for_each(|extent| extents.release(extent));
+            false
+        });
+        retired.len() < before
+    }
+}
+
+fn segment_extents(geometry: &Geometry) -> u32 {
+    (geometry.segment_bytes / geometry.extent_bytes) as u32 * 5 / 4 + 2
+}
+
+/// Bytes of records that fit on flash beside what flush and collector need to go on.
+pub fn usable_bytes(geometry: &Geometry) -> u64 {
+    let reserve = 3 * segment_extents(geometry) + geometry.extents() / 32;
+    u64::from(geometry.extents().saturating_sub(reserve)) * geometry.extent_bytes
+}
+
+fn draft_again<'a>(draft: &Draft<'a>) -> Draft<'a> {
+    Draft { header: draft.header, key: draft.key, stored: draft.stored }
+}

@@ -1,0 +1,342 @@
+//! The store: what an application holds. Cheap to clone; every method may be called from any thread.
+//!
+//! Blocking calls are a thin loop over a [`Session`], of which a few are kept. Applications that want many operations on
+//! their way at once take a session of their own. Maintenance runs on a thread of its own, or, in a simulation, when
+//! [`Store::maintain`] is called.
+
+use crate::error::Error;
+use crate::io::{Io, lock, run};
+use crate::maintenance::{Maintenance, Step};
+use crate::options::StoreOptions;
+use crate::phase::{Phase, PhaseCell};
+use crate::recover;
+use crate::request::{Condition, Outcome, Reply, Request};
+use crate::session::{Busy, Session, Write};
+use crate::shared::Shared;
+use crate::stats::Stats;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tapetum_drive::{Drive, Opcode};
+
+/// Commands a session has on its way at most before they queue in the process.
+const SESSION_DEPTH: u32 = 256;
+
+/// An item as a reader gets it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Item {
+    pub value: Vec<u8>,
+    /// The client's flags.
+    pub flags: u32,
+    /// Unix seconds; 0 is never.
+    pub expiry: u32,
+    /// Changes with every write of the key.
+    pub stamp: u64,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    maintenance: Mutex<Maintenance>,
+    sessions: Mutex<Vec<Session>>,
+    stopping: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+fn queue(drive: &Drive) -> Result<Io, Error> {
+    Ok(Io::new(drive.queue_pair(SESSION_DEPTH).map_err(|error| Error::Io(error.to_string()))?))
+}
+
+/// The error of a drive that answers no more.
+fn stopped() -> Error {
+    Error::Io("the drive stopped answering".into())
+}
+
+impl Store {
+    /// Makes an empty store on `drive`; what was there is lost. `crashed` says that the drive answers no more.
+    pub fn create_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<(), Error> {
+        let io = queue(drive)?;
+        run(&io, recover::create(drive, &io, options), crashed).ok_or_else(stopped)?
+    }
+
+    pub fn create(drive: &Drive, options: &StoreOptions) -> Result<(), Error> {
+        Store::create_with(drive, options, || false)
+    }
+
+    /// Opens the store on `drive` without a maintenance thread: [`Store::maintain`] must be called.
+    pub fn open_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<Store, Error> {
+        let (flush_io, collect_io) = (queue(drive)?, queue(drive)?);
+        let shared = run(&flush_io, recover::open(drive, &flush_io, options), crashed).ok_or_else(stopped)??;
+        let phases = (Arc::new(PhaseCell::default()), Arc::new(PhaseCell::default()));
+        let maintenance = Maintenance::new(shared.clone(), flush_io, collect_io, phases);
+        let inner = Inner {
+            shared,
+            maintenance: Mutex::new(maintenance),
+            sessions: Mutex::new(Vec::new()),
+            stopping: AtomicBool::new(false),
+            thread: Mutex::new(None),
+        };
+        Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// Opens the store on `drive`, with a thread for maintenance.
+    pub fn open(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
+        let store = Store::open_with(drive, options, || false)?;
+        let inner = Arc::downgrade(&store.inner);
+        let thread = drive.env().spawn("tapetum-maintenance", move || {
+            while let Some(inner) = inner.upgrade() {
+                if inner.stopping.load(Ordering::SeqCst) {
+                    return;
+                }
+                let maintenance = &mut *lock(&inner.maintenance);
+                let step = maintenance.step();
+                maintenance.wait(step);
+            }
+        });
+        *lock(&store.inner.thread) = Some(thread.map_err(|error| Error::Io(format!("no thread for maintenance: {error}")))?);
+        Ok(store)
+    }
+
+    /// The segment size of the store on `drive`, to size its local memory by.
+    pub fn segment_bytes(drive: &Drive) -> Result<u64, Error> {
+        let io = queue(drive)?;
+        run(&io, recover::segment_bytes(drive, &io), || false).ok_or_else(stopped)?
+    }
+
+    /// A session of the caller's own.
+    pub fn session(&self) -> Result<Session, Error> {
+        Session::new(self.inner.shared.clone(), SESSION_DEPTH)
+    }
+
+    /// One bounded step of flush, collection and the log's clock.
+    pub fn maintain(&self) -> Step {
+        lock(&self.inner.maintenance).step()
+    }
+
+    /// What flush and collector are doing.
+    pub fn phases(&self) -> (Phase, Phase) {
+        let maintenance = lock(&self.inner.maintenance);
+        let (flush, collect) = maintenance.phases();
+        (flush.get(), collect.get())
+    }
+
+    /// Whether log groups are gathering or on their way.
+    pub fn log_is_busy(&self) -> bool {
+        self.inner.shared.log.has_pending()
+    }
+
+    /// The largest value in bytes.
+    pub fn value_bytes_max(&self) -> usize {
+        crate::session::value_bytes_max(&self.inner.shared)
+    }
+
+    fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T, Error>) -> Result<T, Error> {
+        let pooled = lock(&self.inner.sessions).pop();
+        let mut session = match pooled {
+            Some(session) => session,
+            None => self.session()?,
+        };
+        let done = work(&mut session);
+        lock(&self.inner.sessions).push(session);
+        done
+    }
+
+    /// Runs one request to its end.
+    pub fn run(&self, request: Request<'_>) -> Result<(Outcome, Vec<u8>), Error> {
+        self.with_session(|session| {
+            session.submit(0, request);
+            let reply = wait_for_one(session);
+            let value = match &reply.outcome {
+                Outcome::Value { value, .. } => session.bytes(*value).to_vec(),
+                _ => Vec::new(),
+            };
+            match reply.outcome {
+                Outcome::Failed(error) => Err(error),
+                outcome => Ok((outcome, value)),
+            }
+        })
+    }
+
+    pub fn get(&self, key: &[u8]) -> Result<Option<Item>, Error> {
+        Ok(item(self.run(Request::Get { key })?))
+    }
+
+    /// Reads several keys, all on their way at once; the answers are in the order of the keys.
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Item>>, Error> {
+        self.with_session(|session| {
+            keys.iter().enumerate().for_each(|(token, key)| session.submit(token as u64, Request::Get { key }));
+            let mut items = vec![None; keys.len()];
+            let mut failed = None;
+            let mut left = keys.len();
+            let mut replies = Vec::new();
+            while left > 0 {
+                poll_or_wait(session, &mut replies);
+                for reply in replies.drain(..) {
+                    left -= 1;
+                    let value = match &reply.outcome {
+                        Outcome::Value { value, .. } => session.bytes(*value).to_vec(),
+                        _ => Vec::new(),
+                    };
+                    match reply.outcome {
+                        Outcome::Failed(error) => failed = Some(error),
+                        outcome => items[reply.token as usize] = item((outcome, value)),
+                    }
+                }
+            }
+            failed.map_or(Ok(items), Err)
+        })
+    }
+
+    /// Stores a value; returns its stamp.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+        let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always };
+        match self.run(request)?.0 {
+            Outcome::Stored { stamp } => Ok(stamp),
+            other => unreachable!("a put was answered with {other:?}"),
+        }
+    }
+
+    /// Deletes a key; whether it was there.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.run(Request::Delete { key, stamp: None })?.0 == Outcome::Deleted)
+    }
+
+    /// Stores a value if the key's stamp is still `stamp`; the new stamp, or `None` when somebody was faster.
+    pub fn compare_and_swap(&self, key: &[u8], value: &[u8], stamp: u64) -> Result<Option<u64>, Error> {
+        let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Stamp(stamp) };
+        match self.run(request)?.0 {
+            Outcome::Stored { stamp } => Ok(Some(stamp)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Adds to a decimal number; the sum, or `None` when the key is absent or no number.
+    pub fn increment(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
+        let request = Request::Increment { key, delta, decrement: false, initial: None, stamp: None };
+        match self.run(request)?.0 {
+            Outcome::Number { number, .. } => Ok(Some(number)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Writes several keys at once: all or none, also across a crash.
+    pub fn batch(&self, writes: &[Write<'_>]) -> Result<(), Error> {
+        self.with_session(|session| {
+            while session.submit_batch(0, writes) == Err(Busy) {
+                session.wait(Some(Duration::from_millis(1)));
+                session.poll(&mut Vec::new());
+            }
+            match wait_for_one(session).outcome {
+                Outcome::Failed(error) => Err(error),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    pub fn stats(&self) -> Stats {
+        let shared = &self.inner.shared;
+        let counters = shared.drive.counters();
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let geometry = &shared.geometry;
+        let extents = lock(&shared.extents);
+        let used_extents = u64::from(extents.count() - extents.free_count());
+        let index_bytes = shared.index_bytes();
+        Stats {
+            index_entries: shared.index.entries() as u64,
+            index_bytes,
+            memory_limit_bytes: shared.options.memory_bytes,
+            memory_used_bytes: shared.pools_bytes + index_bytes,
+            flash_limit_bytes: geometry.capacity_bytes,
+            flash_used_bytes: geometry.extents_offset() + used_extents * geometry.extent_bytes,
+            user_write_bytes: load(&shared.counters.user_write_bytes),
+            flash_write_bytes: counters.local_to_flash_bytes,
+            log_write_bytes: shared.log.log_write_bytes(),
+            get_from_flash: load(&shared.counters.get_from_flash),
+            get_flash_reads: load(&shared.counters.get_flash_reads),
+            flash_to_local_bytes: counters.flash_to_local_bytes,
+            local_to_host_bytes: counters.local_to_host_bytes,
+            key_check_reads: load(&shared.counters.key_check_reads),
+            flushes: load(&shared.counters.flushes),
+            collections: load(&shared.counters.collections),
+            flash_read_commands: counters.opcode(Opcode::Read).completed,
+            buffers_sealed: u64::from(shared.sealed_buffer().is_some()),
+        }
+    }
+
+    /// Waits until nothing is left to flush or collect: for tests and figures.
+    pub fn quiesce(&self) -> Result<(), Error> {
+        while lock(&self.inner.maintenance).is_active() || self.inner.shared.sealed_buffer().is_some() {
+            self.inner.shared.log.poisoned()?;
+            self.inner.shared.wakeup.wake();
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Stops maintenance and makes durable what was acknowledged. Operations still on their way are lost unless they
+    /// were acknowledged.
+    pub fn close(&self) -> Result<(), Error> {
+        self.inner.stopping.store(true, Ordering::SeqCst);
+        self.inner.shared.wakeup.wake();
+        let thread = lock(&self.inner.thread).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            return Err(Error::Poisoned("maintenance panicked".into()));
+        }
+        let log = &self.inner.shared.log;
+        while log.has_pending() {
+            log.poisoned()?;
+            log.advance(true, self.inner.shared.drive.env().now_us());
+            std::thread::yield_now();
+        }
+        let io = queue(&self.inner.shared.drive)?;
+        run(&io, io.flush(), || false).ok_or_else(stopped)?
+    }
+
+    /// The shared state, for the tools of this crate.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.shared.wakeup.wake();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic there has been reported; this is not the place for another.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn item((outcome, value): (Outcome, Vec<u8>)) -> Option<Item> {
+    match outcome {
+        Outcome::Value { flags, stamp, expiry, .. } => Some(Item { value, flags, expiry, stamp }),
+        _ => None,
+    }
+}
+
+fn poll_or_wait(session: &mut Session, replies: &mut Vec<Reply>) {
+    session.poll(replies);
+    if replies.is_empty() {
+        session.wait(Some(Duration::from_millis(10)));
+    }
+}
+
+fn wait_for_one(session: &mut Session) -> Reply {
+    let mut replies = Vec::new();
+    loop {
+        poll_or_wait(session, &mut replies);
+        if let Some(reply) = replies.pop() {
+            return reply;
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Little-endian fields, written to and read from byte buffers; the reader checks every length.
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Short;
+
+#[derive(Default)]
+pub struct Writer {
+    pub bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub fn u16(&mut self, value: u16) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub fn u32(&mut self, value: u32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub fn u64(&mut self, value: u64) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub fn varint(&mut self, mut value: u32) {
+        while value >= 0x80 {
+            self.bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.bytes.push(value as u8);
+    }
+
+    pub fn list(&mut self, values: &[u32]) {
+        self.u32(values.len() as u32);
+        values.iter().for_each(|&value| self.u32(value));
+    }
+
+    /// An ascending list, as differences.
+    pub fn ascending(&mut self, values: &[u32]) {
+        self.u32(values.len() as u32);
+        let mut previous = 0;
+        for &value in values {
+            assert!(value >= previous);
+            self.varint(value - previous);
+            previous = value;
+        }
+    }
+}
+
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes }
+    }
+
+    pub fn take(&mut self, length: usize) -> Result<&'a [u8], Short> {
+        if length > self.bytes.len() {
+            return Err(Short);
+        }
+        let (now, rest) = self.bytes.split_at(length);
+        self.bytes = rest;
+        Ok(now)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Short> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    pub fn u16(&mut self) -> Result<u16, Short> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    pub fn u32(&mut self) -> Result<u32, Short> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    pub fn u64(&mut self) -> Result<u64, Short> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    pub fn varint(&mut self) -> Result<u32, Short> {
+        let mut value = 0u32;
+        for shift in [0, 7, 14, 21, 28] {
+            let byte = self.array::<1>()?[0];
+            value |= u32::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(Short)
+    }
+
+    /// A count of things of at least `each` bytes, so that nobody allocates for more than there can be.
+    pub fn count(&mut self, each: usize) -> Result<usize, Short> {
+        let count = self.u32()? as usize;
+        if count > self.bytes.len() / each { Err(Short) } else { Ok(count) }
+    }
+
+    pub fn list(&mut self) -> Result<Vec<u32>, Short> {
+        let count = self.count(4)?;
+        (0..count).map(|_| self.u32()).collect()
+    }
+
+    pub fn ascending(&mut self) -> Result<Vec<u32>, Short> {
+        let count = self.count(1)?;
+        let mut previous = 0u32;
+        let mut next = || {
+            previous = previous.checked_add(self.varint()?).ok_or(Short)?;
+            Ok(previous)
+        };
+        (0..count).map(|_| next()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_a_short_input_is_refused() {
+        let mut writer = Writer::default();
+        writer.u16(1);
+        writer.u64(2);
+        writer.list(&[7, 8]);
+        writer.ascending(&[3, 3, 500, u32::MAX]);
+        let read = |bytes: &[u8]| {
+            let mut reader = Reader::new(bytes);
+            Ok::<_, Short>((reader.u16()?, reader.u64()?, reader.list()?, reader.ascending()?))
+        };
+        assert_eq!(read(&writer.bytes), Ok((1, 2, vec![7, 8], vec![3, 3, 500, u32::MAX])));
+        for length in 0..writer.bytes.len() {
+            assert_eq!(read(&writer.bytes[..length]), Err(Short));
+        }
+    }
+}

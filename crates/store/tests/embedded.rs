@@ -1,0 +1,166 @@
+//! The embedded API on a drive in memory: what an application relies on, with segments of 64 KiB so that everything
+//! happens in a short while.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use tapetum::{Error, Store, StoreOptions, Write};
+use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
+
+const CAPACITY: u64 = 8 << 20;
+
+fn options() -> StoreOptions {
+    StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(CAPACITY, 16 << 20) }
+}
+
+fn drive_on(flash: Arc<MemoryFlash>) -> Drive {
+    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    Drive::new(flash, local, programs::built_in(), Env::system())
+}
+
+fn flash() -> Arc<MemoryFlash> {
+    Arc::new(MemoryFlash::new(CAPACITY))
+}
+
+fn new_store() -> Store {
+    let drive = drive_on(flash());
+    Store::create(&drive, &options()).unwrap();
+    Store::open(&drive, &options()).unwrap()
+}
+
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = tapetum_drive::SplitMix64::new(seed);
+    let mut bytes = vec![0; length];
+    random.fill(&mut bytes);
+    bytes
+}
+
+#[test]
+fn puts_gets_and_deletes() {
+    let store = new_store();
+    assert_eq!(store.get(b"a").unwrap(), None);
+    let stamp = store.put(b"a", b"one").unwrap();
+    let item = store.get(b"a").unwrap().unwrap();
+    assert_eq!((item.value, item.stamp), (b"one".to_vec(), stamp));
+    assert!(store.put(b"a", b"two").unwrap() > stamp);
+    assert_eq!(store.compare_and_swap(b"a", b"three", stamp).unwrap(), None);
+    assert!(store.delete(b"a").unwrap());
+    assert!(!store.delete(b"a").unwrap());
+    assert_eq!(store.get(b"a").unwrap(), None);
+}
+
+#[test]
+fn ten_thousand_overwritten_keys_stay_right_through_flush_collection_and_reopening() {
+    let flash = flash();
+    let drive = drive_on(flash.clone());
+    Store::create(&drive, &options()).unwrap();
+    let mut truth: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+    let mut random = tapetum_drive::SplitMix64::new(1);
+    for round in 0..4 {
+        let store = Store::open(&drive_on(flash.clone()), &options()).unwrap();
+        for _ in 0..10_000 {
+            let key = format!("key{}", random.below(6_000)).into_bytes();
+            if random.one_in(10) {
+                assert_eq!(store.delete(&key).unwrap(), truth.remove(&key).is_some());
+            } else {
+                let value = noise(random.next_u64(), random.below(400) as usize);
+                store.put(&key, &value).unwrap();
+                truth.insert(key, value);
+            }
+        }
+        for number in 0..6_000 {
+            let key = format!("key{number}").into_bytes();
+            let item = store.get(&key).unwrap().map(|item| item.value);
+            assert_eq!(item.as_ref(), truth.get(&key), "round {round}, key {number}");
+        }
+        let stats = store.stats();
+        assert!(stats.flushes > 10 && stats.collections > 0, "{stats:?}");
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn values_of_every_size_come_back() {
+    let store = new_store();
+    let sizes = [0, 1, 63, 64, 65, 1000, 4000, 4088, 4096, 5000, 10_000, 30_000];
+    for round in 0..3 {
+        for (number, size) in sizes.into_iter().enumerate() {
+            let value = if round % 2 == 0 { noise(number as u64, size) } else { vec![7; size] };
+            store.put(format!("key{number}").as_bytes(), &value).unwrap();
+            for filler in 0..20 {
+                store.put(format!("filler{filler}").as_bytes(), &noise(filler, 1500)).unwrap();
+            }
+            assert_eq!(store.get(format!("key{number}").as_bytes()).unwrap().unwrap().value, value);
+        }
+        for filler in 0..200 {
+            store.put(format!("more{filler}").as_bytes(), &noise(filler, 900)).unwrap();
+        }
+        for (number, size) in sizes.into_iter().enumerate() {
+            let value = if round % 2 == 0 { noise(number as u64, size) } else { vec![7; size] };
+            assert_eq!(store.get(format!("key{number}").as_bytes()).unwrap().unwrap().value, value, "{size}");
+        }
+    }
+    let limit = store.value_bytes_max();
+    let error = store.put(b"large", &vec![0; limit + 1]).unwrap_err();
+    assert_eq!(error, Error::ValueTooLarge { limit_bytes: limit });
+}
+
+#[test]
+fn a_batch_is_seen_whole_and_many_keys_are_read_at_once() {
+    let store = new_store();
+    for round in 0..200u32 {
+        let keys: Vec<Vec<u8>> = (0..10).map(|key| format!("batch{key}").into_bytes()).collect();
+        let value = noise(u64::from(round), 300);
+        let writes: Vec<Write<'_>> =
+            keys.iter().map(|key| Write::Put { key, value: &value, flags: round, expiry: 0 }).collect();
+        store.batch(&writes).unwrap();
+        let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let items = store.multi_get(&names).unwrap();
+        assert!(items.iter().all(|item| item.as_ref().is_some_and(|item| item.flags == round && item.value == value)));
+    }
+    store.batch(&[Write::Delete { key: b"batch0" }, Write::Delete { key: b"batch1" }]).unwrap();
+    assert_eq!(store.get(b"batch1").unwrap(), None);
+}
+
+#[test]
+fn a_full_store_refuses_new_keys_with_a_way_out_and_still_reads_overwrites_and_deletes() {
+    let store = new_store();
+    let mut stored = 0u64;
+    let error = loop {
+        match store.put(format!("key{stored}").as_bytes(), &noise(stored, 1000)) {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 20_000, "8 MiB never fill");
+    };
+    assert_eq!(error, Error::FullFlash);
+    assert!(stored > 4_000, "only {stored} kilobytes fit on 8 MiB");
+    for number in 0..2_000 {
+        store.put(format!("key{number}").as_bytes(), &noise(number + 1, 1000)).unwrap();
+    }
+    for number in 0..stored {
+        let seed = if number < 2_000 { number + 1 } else { number };
+        assert_eq!(store.get(format!("key{number}").as_bytes()).unwrap().unwrap().value, noise(seed, 1000), "{number}");
+    }
+    for number in 0..stored {
+        assert!(store.delete(format!("key{number}").as_bytes()).unwrap());
+    }
+    store.put(b"new again", &noise(0, 1000)).unwrap();
+}
+
+#[test]
+fn counters_lose_no_increment_among_threads() {
+    let store = new_store();
+    store.put(b"counter", b"0").unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let store = store.clone();
+            scope.spawn(move || {
+                for number in 0..500u64 {
+                    store.increment(b"counter", 1).unwrap().unwrap();
+                    store.put(format!("other{thread}-{number}").as_bytes(), &noise(number, 700)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(store.get(b"counter").unwrap().unwrap().value, b"2000");
+}
