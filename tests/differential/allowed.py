@@ -6,7 +6,7 @@ and version texts not at all."""
 
 REFUSED = r"CLIENT_ERROR bad command line format\\r\\nERROR\\r\\n.*VALUE a 1 1\\r\\nx\\r\\n"
 UNKNOWN = r"^b'STORED\\r\\nVERSION <version>\\r\\n\|(ERROR\\r\\n)+VERSION <version>\\r\\n'$"
-INVALID_AND_CLOSED = r"Invalid arguments'$"
+INVALID_AND_CLOSED = r"Invalid arguments('$|\|)"
 
 ALLOWED = [
     (r"append: over the item limit",
@@ -37,7 +37,7 @@ ALLOWED = [
      "these steer or show memcached's own memory, logger and TLS, which are not here", UNKNOWN),
     (r"binary: \w+: a body of 4 GiB",
      "memcached holds the length in 32 bits with a sign, and says nothing when the client stops; we say Too large",
-     r"Too large\.'$"),
+     r"Too large\.\|"),
     (r"binary: key of 65535 bytes",
      "memcached hangs up without a word when a key does not fit its read buffer; we say Invalid arguments first",
      INVALID_AND_CLOSED),

@@ -200,7 +200,7 @@ def other_text_cases():
     yield text("binary after text", b"get a\r\n" + packet(0x0A) + b"\r\n", b"version\r\n")
     counted = (b"cmd_get", b"cmd_set", b"cmd_flush", b"cmd_touch", b"get_hits", b"get_misses", b"delete_hits",
                b"delete_misses", b"incr_hits", b"incr_misses", b"decr_hits", b"decr_misses", b"cas_hits", b"cas_misses",
-               b"cas_badval", b"touch_hits", b"touch_misses", b"store_too_large", b"curr_connections")
+               b"cas_badval", b"touch_hits", b"touch_misses", b"store_too_large")
     case = text("stats: the counters of a session", b"stats reset\r\n" + have + b"get a\r\nget z\r\nget a z a\r\n"
                 b"set b 0 0 1\r\n5\r\nadd b 0 0 1\r\n6\r\nincr b 1\r\nincr z 1\r\nincr a 1\r\ndecr b 1\r\ndecr z 1\r\n"
                 b"delete z\r\ndelete b\r\ncas z 0 0 1 5\r\nx\r\ncas a 0 0 1 0\r\nx\r\ntouch a 100\r\ntouch z 100\r\n"

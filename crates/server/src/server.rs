@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use crate::engine::Store;
 use crate::limits::{Budget, Limits};
 use crate::listen::{Address, Listener};
+use crate::os;
 use crate::stats::{Counters, Figures};
 use crate::worker::{Mailbox, Shared, Worker, unix_seconds};
 
@@ -58,6 +59,18 @@ impl From<io::Error> for StartError {
     }
 }
 
+/// A worker ends when the server stops. If one ends by itself, its clients would wait for ever: the process is asked to
+/// stop, and the reason comes out where the workers are waited for.
+struct StopWithWorker;
+
+impl Drop for StopWithWorker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            os::terminate_this_process();
+        }
+    }
+}
+
 impl Server {
     /// Listens, and returns when clients can connect.
     pub fn start<S: Store>(store: Arc<S>, options: Options) -> Result<Server, StartError> {
@@ -89,7 +102,14 @@ impl Server {
         let mut server = Server { shared, workers: Vec::new() };
         for (index, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
-            match thread.spawn(move || worker.run()) {
+            let life = move || {
+                let _guard = StopWithWorker;
+                worker.run().inspect_err(|error| {
+                    tracing::error!("a worker stopped: {error}");
+                    os::terminate_this_process();
+                })
+            };
+            match thread.spawn(life) {
                 Ok(handle) => server.workers.push(handle),
                 Err(error) => {
                     let _ = server.stop();

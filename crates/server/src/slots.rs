@@ -85,7 +85,8 @@ impl Slots {
         write(&mut bytes);
         self.ready_bytes += bytes.len();
         let state = State::Ready { bytes, breaks_off_get: false };
-        self.queue.push_back(Slot { form, state, key_at: self.keys_start, key_bytes: 0, charge_bytes: 0 });
+        let key_at = self.keys_start + self.keys.len() as u64;
+        self.queue.push_back(Slot { form, state, key_at, key_bytes: 0, charge_bytes: 0 });
         self.release(out, pool);
     }
 

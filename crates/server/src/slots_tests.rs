@@ -92,6 +92,10 @@ proptest! {
                 let key = "k".repeat(length + 1);
                 open.push((*rank, bench.slots.push(GET, key.as_bytes(), 1)));
                 expected.push_str(&format!("VALUE {key} 0 1\r\nv\r\n"));
+                if rank % 4 == 0 {
+                    bench.end();
+                    expected.push_str("END\r\n");
+                }
             }
             open.sort_by_key(|&(rank, number)| (rank, number.wrapping_add(8)));
             // Some stay open into the next round.
