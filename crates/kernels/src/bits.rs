@@ -44,10 +44,8 @@ pub fn read_bits<W: Words + ?Sized>(words: &W, bit: usize, width: u32) -> u64 {
         return 0;
     }
     let (index, shift) = (bit / 64, (bit % 64) as u32);
-    let mut value = words.word(index) >> shift;
-    if shift + width > 64 {
-        value |= words.word(index + 1) << (64 - shift);
-    }
+    // Both words always: whether a field crosses words is a coin toss that no branch predictor wins.
+    let value = words.word(index) >> shift | words.word(index + 1) << 1 << (63 - shift);
     value & (u64::MAX >> (64 - width))
 }
 
@@ -174,6 +172,63 @@ pub fn select_zero<S: Select, W: Words + ?Sized>(words: &W, bit: usize, mut rank
     None
 }
 
+/// Moves the bits from `start` to `end` up by `width` (1 to 63) and leaves zeros in their place. The `width` bits from
+/// `end` on must be zero.
+pub fn move_up(words: &mut [u64], start: usize, end: usize, width: u32) {
+    debug_assert!((1..64).contains(&width) && start <= end);
+    debug_assert_eq!(read_bits(words, end, width), 0);
+    let (first, last) = (start / 64, (end + width as usize - 1) / 64);
+    let (below, above) = (below(words, start), above(words, end + width as usize));
+    words[first] ^= below;
+    words[last] ^= above;
+    for index in (first + 1..=last).rev() {
+        words[index] = words[index] << width | words[index - 1] >> (64 - width);
+    }
+    words[first] <<= width;
+    words[first] |= below;
+    words[last] |= above;
+}
+
+/// Moves the bits from `start` to `end` down by `width` (1 to 63) and leaves zeros in their place. The `width` bits before
+/// `start` must be zero.
+pub fn move_down(words: &mut [u64], start: usize, end: usize, width: u32) {
+    debug_assert!((1..64).contains(&width) && width as usize <= start && start <= end);
+    debug_assert_eq!(read_bits(words, start - width as usize, width), 0);
+    if start == end {
+        return;
+    }
+    let (first, last) = ((start - width as usize) / 64, (end - 1) / 64);
+    let (below, above) = (below(words, start - width as usize), above(words, end));
+    words[first] ^= below;
+    words[last] ^= above;
+    for index in first..last {
+        words[index] = words[index] >> width | words[index + 1] << (64 - width);
+    }
+    words[last] >>= width;
+    words[first] |= below;
+    words[last] |= above;
+}
+
+/// Zeros the `width` (0 to 64) bits that begin at `bit`.
+pub fn clear_bits(words: &mut [u64], bit: usize, width: u32) {
+    let value = read_bits(words, bit, width);
+    let (index, shift) = (bit / 64, (bit % 64) as u32);
+    words[index] ^= value << shift;
+    if shift + width > 64 {
+        words[index + 1] ^= value >> (64 - shift);
+    }
+}
+
+/// The bits of the word of `bit` that lie below it.
+fn below(words: &[u64], bit: usize) -> u64 {
+    words.word(bit / 64) & !(u64::MAX << (bit % 64))
+}
+
+/// The bits from `bit` on in the word of the bit before it.
+fn above(words: &[u64], bit: usize) -> u64 {
+    if bit.is_multiple_of(64) { 0 } else { words.word(bit / 64) & u64::MAX << (bit % 64) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,6 +288,21 @@ mod tests {
                 prop_assert_eq!(read_bits(&words[..], bit, width), value);
                 bit += width as usize;
             }
+        }
+
+        #[test]
+        fn moves_move_only_what_they_should(mut words in prop::collection::vec(any::<u64>(), 8),
+                                            start in 64usize..400, length in 0usize..48, width in 1u32..64) {
+            let end = (start + length).min(448);
+            let bits = |words: &[u64]| (0..512).map(|bit| read_bits(words, bit, 1)).collect::<Vec<_>>();
+            clear_bits(&mut words, end, width);
+            let mut model = bits(&words);
+            model.splice(start..end + width as usize, [vec![0; width as usize], model[start..end].to_vec()].concat());
+            let original = words.clone();
+            move_up(&mut words, start, end, width);
+            prop_assert_eq!(bits(&words), model);
+            move_down(&mut words, start + width as usize, end + width as usize, width);
+            prop_assert_eq!(words, original);
         }
 
         #[test]

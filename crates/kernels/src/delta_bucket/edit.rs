@@ -215,7 +215,7 @@ impl Bucket {
     }
 
     /// Writes the slots from `first_slot` on, whose first entry is number `first_entry`, as many as `words` have room for.
-    /// Word 0 is left zero.
+    /// Word 0 is the header of a bucket without an extension.
     pub fn encode(&self, first_slot: u32, first_entry: usize, words: &mut [u64]) -> Result<Encoded, SlotTooLarge> {
         words.fill(0);
         let width = self.layout.width() as usize;
@@ -246,6 +246,8 @@ impl Bucket {
         for entry in self.entries[first_entry..at].iter().filter(|entry| entry.branch != FIRST) {
             branches.push_unary(entry.branch.into());
         }
+        let branch_bits = branches.position() - branches_start;
+        words[0] = Header::of_branches(branch_bits).0;
         let mut bit = words.len() * 64;
         for entry in &self.entries[first_entry..at] {
             bit -= width;
@@ -351,7 +353,7 @@ mod tests {
                 let encoded = bucket.encode(slot_at, entry_at, &mut words).expect("a slot is small");
                 prop_assert!(encoded.slots_end > slot_at);
                 let extension = (encoded.slots_end < SLOTS).then_some(0);
-                let header = Header::new(0, extension, encoded.slots_end % SLOTS);
+                let header = Header(words[0]).with_extension(extension, encoded.slots_end % SLOTS);
                 for (i, &tail) in tails.iter().enumerate() {
                     if (slot_at..encoded.slots_end).contains(&slot(tail)) {
                         prop_assert_eq!(find(&words[..], header, layout, slot_at, tail), Some(i as u32));

@@ -4,7 +4,7 @@
 //! the fingerprint (1 in 50 at six bits) is the place of the slot's branches worked out, which means counting all
 //! branches before it.
 
-use super::{EntryLayout, Header, SLOTS, TENANCY_START, slot};
+use super::{EntryLayout, Header, TENANCY_START, slot};
 #[cfg(target_arch = "x86_64")]
 use crate::bits::Bmi2;
 use crate::bits::{Portable, Select, Words, ones_from, read_bits, select_zero};
@@ -20,16 +20,33 @@ pub fn find<W: Words + ?Sized>(
     tail: u128,
 ) -> Option<u32> {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("popcnt") {
+    if has_bmi2() {
         // SAFETY: the machine has the instructions.
         return unsafe { find_bmi2(words, header, layout, first_slot, tail) };
     }
     find_with::<Portable, W>(words, header, layout, first_slot, tail)
 }
 
+/// Where a tail is or would be: for the writer, who must not be misled by the words.
+pub(super) fn place(words: &[u64], layout: EntryLayout, first_slot: u32, tail: u128) -> Place {
+    let header = Header(words[0]);
+    #[cfg(target_arch = "x86_64")]
+    if has_bmi2() {
+        // SAFETY: the machine has the instructions.
+        return unsafe { place_bmi2(words, header, layout, first_slot, tail) }.expect("a bucket that we wrote");
+    }
+    place_with::<Portable, [u64]>(words, header, layout, first_slot, tail).expect("a bucket that we wrote")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn has_bmi2() -> bool {
+    is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("popcnt")
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2,popcnt")]
-unsafe fn find_bmi2<W: Words + ?Sized>(
+fn find_bmi2<W: Words + ?Sized>(
     words: &W,
     header: Header,
     layout: EntryLayout,
@@ -37,6 +54,73 @@ unsafe fn find_bmi2<W: Words + ?Sized>(
     tail: u128,
 ) -> Option<u32> {
     find_with::<Bmi2, W>(words, header, layout, first_slot, tail)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "bmi1,bmi2,popcnt")]
+fn place_bmi2(words: &[u64], header: Header, layout: EntryLayout, first_slot: u32, tail: u128) -> Option<Place> {
+    place_with::<Bmi2, [u64]>(words, header, layout, first_slot, tail)
+}
+
+#[inline(always)]
+fn find_with<S: Select, W: Words + ?Sized>(
+    words: &W,
+    header: Header,
+    layout: EntryLayout,
+    first_slot: u32,
+    tail: u128,
+) -> Option<u32> {
+    let slot = Slot::find::<S, W>(words, first_slot, tail)?;
+    let group = Group::find(words, layout, slot, tail)?;
+    let leaf = if group.count == 1 {
+        0
+    } else {
+        let tenancy_end = slot.tenancy_end::<S, W>(words, header, first_slot)?;
+        let branches = group.branches::<S, W>(words, layout, tenancy_end)?;
+        search(words, layout, branches, group.count, tail)
+    };
+    let found = entry(words, layout, group.first + leaf);
+    Some((found & (u64::MAX >> (64 - layout.payload_bits))) as u32)
+}
+
+/// Where a tail is or would be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub slot: Slot,
+    /// The entries with its fingerprint in its slot; if there are none, `first` is where one would be.
+    pub group: Group,
+    pub tenancy_end: usize,
+    /// Where the first branch of the group is or would be; the end of the tenancy if the group is empty.
+    pub branches: usize,
+    /// At which entry of the group the search ends.
+    pub leaf: usize,
+}
+
+#[inline(always)]
+fn place_with<S: Select, W: Words + ?Sized>(
+    words: &W,
+    header: Header,
+    layout: EntryLayout,
+    first_slot: u32,
+    tail: u128,
+) -> Option<Place> {
+    let slot = Slot::find::<S, W>(words, first_slot, tail)?;
+    let tenancy_end = slot.tenancy_end::<S, W>(words, header, first_slot)?;
+    let Some(group) = Group::find(words, layout, slot, tail) else {
+        let fingerprint = u64::from(layout.fingerprint(tail));
+        let below = |rank: &usize| entry(words, layout, *rank) >> layout.payload_bits < fingerprint;
+        let first = slot.rank() + (slot.rank()..slot.rank() + slot.tenants).take_while(below).count();
+        return Some(Place {
+            slot,
+            group: Group { slot, first, count: 0 },
+            tenancy_end,
+            branches: tenancy_end,
+            leaf: 0,
+        });
+    };
+    let branches = group.branches::<S, W>(words, layout, tenancy_end)?;
+    let leaf = search(words, layout, branches, group.count, tail);
+    Some(Place { slot, group, tenancy_end, branches, leaf })
 }
 
 /// Reads entry number `rank` of a bucket; 0 if there is no such entry.
@@ -48,139 +132,127 @@ pub(super) fn entry<W: Words + ?Sized>(words: &W, layout: EntryLayout, rank: usi
     }
 }
 
-#[inline(always)]
-fn find_with<S: Select, W: Words + ?Sized>(
-    words: &W,
-    header: Header,
-    layout: EntryLayout,
-    first_slot: u32,
-    tail: u128,
-) -> Option<u32> {
-    // Wraps only for a reader misled by a half-written header; then the select finds nothing.
-    let slots_before = slot(tail).wrapping_sub(first_slot);
-    let start = match slots_before {
-        0 => TENANCY_START,
-        before => select_zero::<S, W>(words, TENANCY_START, before - 1)? + 1,
-    };
-    let tenants = ones_from(words, start);
-    if tenants == 0 {
-        return None;
-    }
-    let rank = start - TENANCY_START - slots_before as usize;
-    let (payload_bits, fingerprint) = (layout.payload_bits, u64::from(layout.fingerprint(tail)));
-
-    // The entries of the slot with this fingerprint are a run: they are sorted.
-    let (mut first, mut count) = (0, tenants);
-    let mut candidate = 0;
-    if layout.fingerprint_bits == 0 {
-        candidate = entry(words, layout, rank);
-    } else {
-        count = 0;
-        for i in 0..tenants {
-            let value = entry(words, layout, rank + i);
-            if value >> payload_bits == fingerprint {
-                if count == 0 {
-                    (first, candidate) = (i, value);
-                }
-                count += 1;
-            }
-        }
-        if count == 0 {
-            return None;
-        }
-    }
-    if count > 1 {
-        let group = Group { first: rank + first, count, slot_start: start, slots_before };
-        let leaf = search_group::<S, W>(words, header, layout, first_slot, tail, &group)?;
-        candidate = entry(words, layout, group.first + leaf);
-    }
-    Some((candidate & (u64::MAX >> (64 - payload_bits))) as u32)
+/// One slot in the tenancy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    /// Slots of this bucket before it.
+    before: u32,
+    /// Where its ones begin, and how many there are.
+    pub start: usize,
+    pub tenants: usize,
 }
 
-/// The entries of one slot that share a fingerprint.
-struct Group {
-    /// The number of the first one in the bucket, and how many there are (more than one).
-    first: usize,
-    count: usize,
-    /// Where the tenancy of their slot begins, and how many slots of the bucket come before it.
-    slot_start: usize,
-    slots_before: u32,
-}
-
-/// The blind search of a group's trie: which of its entries the tail leads to.
-#[inline(always)]
-fn search_group<S: Select, W: Words + ?Sized>(
-    words: &W,
-    header: Header,
-    layout: EntryLayout,
-    first_slot: u32,
-    tail: u128,
-    group: &Group,
-) -> Option<usize> {
-    let slots_left = header.slots_end().checked_sub(first_slot)?.checked_sub(group.slots_before + 1)?;
-    let branches_start = select_zero::<S, W>(words, group.slot_start, slots_left)? + 1;
-    let before = branches_before(words, layout, group);
-    let mut bit = match before {
-        0 => branches_start,
-        _ => select_zero::<S, W>(words, branches_start, before - 1)? + 1,
-    };
-    // At a branch whose bit is zero the search stays to its left and skips what is below it on the right: the
-    // branches up to the next one with fewer equal bits.
-    let mut leaf = 0;
-    let mut skip_above = usize::MAX;
-    for i in 0..group.count - 1 {
-        let equal_bits = ones_from(words, bit);
-        bit += equal_bits + 1;
-        if equal_bits > skip_above {
-            continue;
-        }
-        if layout.branch_bit(tail, equal_bits) {
-            leaf = i + 1;
-            skip_above = usize::MAX;
-        } else {
-            skip_above = equal_bits;
-        }
+impl Slot {
+    #[inline(always)]
+    fn find<S: Select, W: Words + ?Sized>(words: &W, first_slot: u32, tail: u128) -> Option<Slot> {
+        // Wraps only for a reader misled by a half-written header; then the select finds nothing.
+        let before = slot(tail).wrapping_sub(first_slot);
+        let start = match before {
+            0 => TENANCY_START,
+            before => select_zero::<S, W>(words, TENANCY_START, before - 1)? + 1,
+        };
+        Some(Slot { before, start, tenants: ones_from(words, start) })
     }
-    Some(leaf)
+
+    /// The number of its first entry.
+    #[inline(always)]
+    fn rank(&self) -> usize {
+        self.start - TENANCY_START - self.before as usize
+    }
+
+    /// Where the tenancy ends and the branches begin.
+    #[inline(always)]
+    fn tenancy_end<S: Select, W: Words + ?Sized>(&self, words: &W, header: Header, first_slot: u32) -> Option<usize> {
+        let after = header.slots_end().checked_sub(first_slot)?.checked_sub(self.before + 1)?;
+        Some(select_zero::<S, W>(words, self.start, after)? + 1)
+    }
 }
 
-/// How many branches the bucket has before the group's first entry.
-#[inline(always)]
-fn branches_before<W: Words + ?Sized>(words: &W, layout: EntryLayout, group: &Group) -> u32 {
-    // Two ones in a row in the tenancy are two neighbours in a slot. Without fingerprints each is a branch.
-    let end = group.slot_start;
-    let mut branches = 0;
-    let mut zeros = 0;
-    let mut index = TENANCY_START / 64;
-    while index * 64 < end {
-        let word = words.word(index);
-        let carry = words.word(index + 1) << 63;
-        let mut pairs = word & (word >> 1 | carry);
-        if end - index * 64 < 64 {
-            pairs &= (1 << (end - index * 64)) - 1;
-        }
+/// The entries of one slot that share a fingerprint. They are neighbours, since entries are sorted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    slot: Slot,
+    /// The number of the first one in the bucket, and how many there are.
+    pub first: usize,
+    pub count: usize,
+}
+
+impl Group {
+    #[inline(always)]
+    fn find<W: Words + ?Sized>(words: &W, layout: EntryLayout, slot: Slot, tail: u128) -> Option<Group> {
+        let rank = slot.rank();
         if layout.fingerprint_bits == 0 {
-            branches += pairs.count_ones();
-        } else {
-            while pairs != 0 {
-                let place = pairs.trailing_zeros();
-                pairs &= pairs - 1;
-                let zeros_before = zeros + (!word & ((1 << place) - 1)).count_ones() as usize;
-                let rank = index * 64 - TENANCY_START + place as usize - zeros_before;
-                branches += u32::from(same_fingerprint(words, layout, rank));
-            }
-            zeros += word.count_zeros() as usize;
+            return (slot.tenants > 0).then_some(Group { slot, first: rank, count: slot.tenants });
         }
-        index += 1;
+        let fingerprint = u64::from(layout.fingerprint(tail));
+        let is_match = |rank: usize| entry(words, layout, rank) >> layout.payload_bits == fingerprint;
+        // Four at a time without a branch on how many there are: mostly there are no more.
+        let (mut first, mut count) = (0, 0);
+        let mut at = 0;
+        while at < slot.tenants {
+            let mut matches = 0u32;
+            for i in 0..4 {
+                matches |= u32::from(is_match(rank + at + i)) << i;
+            }
+            matches &= 0xf >> 4usize.saturating_sub(slot.tenants - at);
+            if count == 0 {
+                first = rank + at + matches.trailing_zeros() as usize;
+            }
+            count += matches.count_ones() as usize;
+            at += 4;
+        }
+        (count > 0).then_some(Group { slot, first, count })
     }
-    if layout.fingerprint_bits > 0 {
+
+    /// Where the group's first branch is.
+    #[inline(always)]
+    fn branches<S: Select, W: Words + ?Sized>(
+        &self,
+        words: &W,
+        layout: EntryLayout,
+        tenancy_end: usize,
+    ) -> Option<usize> {
+        match self.branches_before(words, layout) {
+            0 => Some(tenancy_end),
+            before => Some(select_zero::<S, W>(words, tenancy_end, before - 1)? + 1),
+        }
+    }
+
+    /// How many branches the bucket has before the group's first entry.
+    #[inline(always)]
+    fn branches_before<W: Words + ?Sized>(&self, words: &W, layout: EntryLayout) -> u32 {
+        // Two ones in a row in the tenancy are two neighbours in a slot. Without fingerprints each is a branch.
+        let end = self.slot.start;
+        let mut branches = 0;
+        let mut zeros = 0;
+        let mut index = TENANCY_START / 64;
+        while index * 64 < end {
+            let word = words.word(index);
+            let carry = words.word(index + 1) << 63;
+            let mut pairs = word & (word >> 1 | carry);
+            if end - index * 64 < 64 {
+                pairs &= (1 << (end - index * 64)) - 1;
+            }
+            if layout.fingerprint_bits == 0 {
+                branches += pairs.count_ones();
+            } else {
+                while pairs != 0 {
+                    let place = pairs.trailing_zeros();
+                    pairs &= pairs - 1;
+                    let zeros_before = zeros + (!word & ((1 << place) - 1)).count_ones() as usize;
+                    let rank = index * 64 - TENANCY_START + place as usize - zeros_before;
+                    branches += u32::from(same_fingerprint(words, layout, rank));
+                }
+                zeros += word.count_zeros() as usize;
+            }
+            index += 1;
+        }
         // And the neighbours in the group's own slot, up to the group.
-        let slot_rank = end - TENANCY_START - group.slots_before as usize;
-        for rank in slot_rank..group.first {
+        for rank in self.slot.rank()..self.first {
             branches += u32::from(same_fingerprint(words, layout, rank));
         }
+        branches
     }
-    branches
 }
 
 /// Whether entries `rank` and `rank + 1`, neighbours in a slot, share a fingerprint.
@@ -189,10 +261,34 @@ fn same_fingerprint<W: Words + ?Sized>(words: &W, layout: EntryLayout, rank: usi
     entry(words, layout, rank) >> layout.payload_bits == entry(words, layout, rank + 1) >> layout.payload_bits
 }
 
-const _: () = assert!(SLOTS as usize <= u32::MAX as usize && TENANCY_START.is_multiple_of(64));
+/// The blind search of a group of `count` entries, whose branches begin at `bit`: to which of them the tail leads.
+#[inline(always)]
+fn search<W: Words + ?Sized>(words: &W, layout: EntryLayout, mut bit: usize, count: usize, tail: u128) -> usize {
+    // At a branch whose bit is zero the search stays to its left and skips what is below it on the right: the
+    // branches up to the next one with fewer equal bits.
+    let mut leaf = 0;
+    let mut skip_above = usize::MAX;
+    for i in 1..count {
+        let equal_bits = ones_from(words, bit);
+        bit += equal_bits + 1;
+        if equal_bits > skip_above {
+            continue;
+        }
+        if layout.branch_bit(tail, equal_bits) {
+            leaf = i;
+            skip_above = usize::MAX;
+        } else {
+            skip_above = equal_bits;
+        }
+    }
+    leaf
+}
+
+const _: () = assert!(TENANCY_START.is_multiple_of(64));
 
 #[cfg(test)]
 mod tests {
+    use super::super::SLOTS;
     use super::super::edit::Bucket;
     use super::*;
     use proptest::prelude::*;

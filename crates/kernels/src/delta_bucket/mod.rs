@@ -22,9 +22,10 @@
 //!
 //! # Layout
 //! ```text
-//! word 0   bits  0..32  sequence: odd while the bucket is being written (bucket of the table only, 0 in an extension)
-//!          bits 32..56  extension: 0, or 1 + the number of the extension bucket that holds the slots from `split` on
-//!          bits 56..64  split: the first slot that is not here; meaningless if there is no extension
+//! word 0   bits  0..24  sequence: odd while the bucket is being written (bucket of the table only, 0 in an extension)
+//!          bits 24..32  split: the first slot that is not here; 0 if there is no extension
+//!          bits 32..48  extension: 0, or 1 + the number of the extension bucket that holds the slots from `split` on
+//!          bits 48..64  bits of all branches together
 //! bit 64.. tenancy: for each slot held here its number of entries in unary (ones, then a zero)
 //!          branches: for each branch in order, its number of equal bits in unary
 //!          free bits: all zero
@@ -41,6 +42,7 @@
 
 pub mod edit;
 pub mod find;
+pub mod splice;
 
 use crate::hash::HashKey;
 
@@ -135,21 +137,17 @@ pub struct Header(pub u64);
 
 impl Header {
     /// Extension buckets that can be named.
-    pub const EXTENSIONS_MAX: usize = (1 << 24) - 1;
+    pub const EXTENSIONS_MAX: usize = (1 << 16) - 1;
+    const SEQUENCE: u64 = (1 << 24) - 1;
 
-    #[inline(always)]
-    pub fn new(sequence: u32, extension: Option<u32>, split: u32) -> Header {
-        let (extension, split) = match extension {
-            Some(extension) => (extension + 1, split),
-            None => (0, 0),
-        };
-        debug_assert!(extension < 1 << 24 && split < SLOTS);
-        Header(u64::from(sequence) | u64::from(extension) << 32 | u64::from(split) << 56)
+    /// Of a bucket without an extension.
+    fn of_branches(branch_bits: usize) -> Header {
+        Header(0).with_branch_bits(branch_bits)
     }
 
     #[inline(always)]
     pub fn sequence(self) -> u32 {
-        self.0 as u32
+        (self.0 & Self::SEQUENCE) as u32
     }
 
     #[inline(always)]
@@ -157,20 +155,37 @@ impl Header {
         self.0 & 1 == 1
     }
 
+    /// With another sequence, modulo 2^24.
     #[inline(always)]
     pub fn with_sequence(self, sequence: u32) -> Header {
-        Header(self.0 & !u64::from(u32::MAX) | u64::from(sequence))
+        Header(self.0 & !Self::SEQUENCE | u64::from(sequence) & Self::SEQUENCE)
     }
 
     #[inline(always)]
     pub fn extension(self) -> Option<u32> {
-        ((self.0 >> 32 & 0xff_ffff) as u32).checked_sub(1)
+        ((self.0 >> 32 & 0xffff) as u32).checked_sub(1)
     }
 
     /// The slot after the last one in this bucket itself.
     #[inline(always)]
     pub fn slots_end(self) -> u32 {
-        if self.extension().is_some() { (self.0 >> 56) as u32 } else { SLOTS }
+        if self.extension().is_some() { (self.0 >> 24 & 0xff) as u32 } else { SLOTS }
+    }
+
+    /// With the slots from `split` on in an extension; or, without one, with all slots here.
+    pub fn with_extension(self, extension: Option<u32>, split: u32) -> Header {
+        let (extension, split) = extension.map_or((0, 0), |extension| (extension + 1, split));
+        assert!(extension as usize <= Self::EXTENSIONS_MAX && split < SLOTS, "extension {extension}, split {split}");
+        Header(self.0 & (0xffff << 48 | Self::SEQUENCE) | u64::from(split) << 24 | u64::from(extension) << 32)
+    }
+
+    pub fn branch_bits(self) -> u32 {
+        (self.0 >> 48) as u32
+    }
+
+    fn with_branch_bits(self, branch_bits: usize) -> Header {
+        assert!(branch_bits < 1 << 16, "{branch_bits} bits of branches");
+        Header(self.0 & (u64::MAX >> 16) | (branch_bits as u64) << 48)
     }
 }
 
@@ -195,12 +210,16 @@ mod tests {
         }
 
         #[test]
-        fn header_fields_come_back(sequence: u32, extension in prop::option::of(0u32..0xff_fffe), split in 1u32..256) {
-            let header = Header::new(sequence, extension, split);
+        fn header_fields_come_back(word: u64, sequence in 0u32..1 << 24, extension in prop::option::of(0u32..0xffff),
+                                   split in 1u32..256, branch_bits in 0usize..0xffff) {
+            let header = Header(word).with_branch_bits(branch_bits).with_extension(extension, split);
+            prop_assert_eq!(header.sequence(), Header(word).sequence());
+            let header = header.with_sequence(sequence);
             prop_assert_eq!(header.sequence(), sequence);
+            prop_assert_eq!(header.with_sequence(sequence + (1 << 24)), header);
             prop_assert_eq!(header.extension(), extension);
             prop_assert_eq!(header.slots_end(), if extension.is_some() { split } else { 256 });
-            prop_assert_eq!(header.with_sequence(7), Header::new(7, extension, split));
+            prop_assert_eq!(header.branch_bits() as usize, branch_bits);
         }
     }
 

@@ -2,8 +2,9 @@
 
 use super::PartitionFull;
 use super::geometry::IndexGeometry;
-use super::partition::{Partition, Scratch};
+use super::partition::Partition;
 use super::region::Account;
+use super::write::Scratch;
 use std::io;
 use tapetum_kernels::hash::HashKey;
 
@@ -58,7 +59,8 @@ impl PartitionBuilder {
 
     fn write_bucket(&mut self) -> Result<(), PartitionFull> {
         if !self.scratch.contents.is_empty() {
-            self.partition.store(self.bucket, &mut self.scratch)?;
+            self.partition.encode(&mut self.scratch)?;
+            self.partition.publish(self.bucket, &mut self.scratch);
             self.scratch.clear();
         }
         Ok(())

@@ -1,9 +1,12 @@
 //! Bulk changes to a partition, in order of the hash keys: each bucket is read and written once.
 
 use super::PartitionFull;
-use super::partition::{Partition, Scratch};
-use tapetum_kernels::delta_bucket::edit::Inserted;
+use super::partition::Partition;
+use super::write::{Counts, Scratch};
 use tapetum_kernels::hash::HashKey;
+
+/// More changes to one bucket than this are cheaper by taking it apart.
+const SPLICES_MAX: usize = 16;
 
 /// A change to the index. One hash key has at most one change in a merge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,41 +54,34 @@ pub(super) fn merge(
             last = Some(change.hash());
             batch.push(change);
         }
-        partition.load(number, scratch);
-        let of_bucket = apply(partition, scratch, &batch);
-        partition.store(number, scratch)?;
-        partition.set_entries(partition.entries() + of_bucket.inserted - of_bucket.removed);
-        done.inserted += of_bucket.inserted;
-        done.replaced += of_bucket.replaced;
-        done.removed += of_bucket.removed;
+        let counts = change(partition, scratch, number, &batch)?;
+        partition.set_entries(partition.entries() + counts.inserted - counts.removed);
+        done.inserted += counts.inserted;
+        done.replaced += counts.replaced;
+        done.removed += counts.removed;
     }
     Ok(done)
 }
 
-/// Removals come last: an entry that goes may be the neighbor of one that comes.
-fn apply(partition: &Partition, scratch: &mut Scratch, batch: &[Change]) -> MergeDone {
-    let mut done = MergeDone::default();
-    for change in batch {
-        match *change {
-            Change::Insert { hash, payload, neighbor } => {
-                let neighbor = neighbor.map(|neighbor| partition.position(neighbor).tail);
-                match scratch.contents.insert(partition.position(hash).tail, payload, neighbor) {
-                    Inserted::New => done.inserted += 1,
-                    Inserted::Replaced => done.replaced += 1,
-                }
-            }
-            Change::Replace { hash, payload } => {
-                scratch.contents.replace(partition.position(hash).tail, payload);
-                done.replaced += 1;
-            }
-            Change::Remove { .. } => {}
+/// Applies the changes to one bucket, or none of them. Removals come last: an entry that goes may be the neighbor of one
+/// that comes.
+fn change(
+    partition: &Partition,
+    scratch: &mut Scratch,
+    number: usize,
+    batch: &[Change],
+) -> Result<Counts, PartitionFull> {
+    partition.load(number, scratch);
+    let spliced = if batch.len() <= SPLICES_MAX { partition.splice(scratch, batch) } else { None };
+    let counts = match spliced {
+        Some(counts) => counts,
+        None => {
+            partition.load(number, scratch);
+            let counts = partition.edit(scratch, batch);
+            partition.encode(scratch)?;
+            counts
         }
-    }
-    for change in batch {
-        if let Change::Remove { hash } = *change {
-            scratch.contents.remove(partition.position(hash).tail);
-            done.removed += 1;
-        }
-    }
-    done
+    };
+    partition.publish(number, scratch);
+    Ok(counts)
 }

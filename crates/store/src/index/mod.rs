@@ -19,13 +19,14 @@ mod partition;
 mod region;
 #[cfg(test)]
 mod tests;
+mod write;
 
 pub use builder::PartitionBuilder;
 pub use geometry::IndexGeometry;
 pub use merge::{Change, MergeDone};
 
 use arc_swap::ArcSwap;
-use partition::{Partition, Scratch};
+use partition::Partition;
 use region::{Account, page_bytes};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
@@ -33,6 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
 use tapetum_kernels::delta_bucket::Position;
 use tapetum_kernels::hash::HashKey;
+use write::Scratch;
 
 /// A partition has no room for a change (or, hardly ever, too many hash keys that are nearly alike): rebuild it with
 /// more room.

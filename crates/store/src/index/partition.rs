@@ -13,12 +13,11 @@ use super::PartitionFull;
 use super::geometry::{EXTENSION_WORDS, IndexGeometry};
 use super::region::{Account, Region, page_bytes};
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use tapetum_kernels::delta_bucket::edit::Bucket;
 use tapetum_kernels::delta_bucket::find::find;
 use tapetum_kernels::delta_bucket::{EntryLayout, Header, Position, SLOT_BITS, SLOTS, slot};
 use tapetum_kernels::hash::HashKey;
-use std::ops::RangeInclusive;
 
 /// The end of the list of free extensions.
 const NONE: u32 = u32::MAX;
@@ -39,35 +38,6 @@ pub(super) struct Partition {
     extensions_used: AtomicUsize,
 }
 
-/// What the writer works with from bucket to bucket, kept so that it need not be allocated again.
-pub(super) struct Scratch {
-    pub contents: Bucket,
-    main: Vec<u64>,
-    extensions: Vec<u64>,
-    /// The end slot of each extension in `extensions`.
-    ends: Vec<u32>,
-    /// The extensions that the bucket has, then those that it gets.
-    chain: Vec<u32>,
-}
-
-impl Scratch {
-    pub fn new(geometry: IndexGeometry) -> Scratch {
-        Scratch {
-            contents: Bucket::new(geometry.layout()),
-            main: vec![0; geometry.bucket_words()],
-            extensions: Vec::new(),
-            ends: Vec::new(),
-            chain: Vec::new(),
-        }
-    }
-
-    /// Forgets a bucket.
-    pub fn clear(&mut self) {
-        self.contents.clear();
-        self.chain.clear();
-    }
-}
-
 impl Partition {
     pub fn new(geometry: IndexGeometry, room_for: usize, account: &Account) -> io::Result<Partition> {
         let buckets = geometry.buckets_for(room_for);
@@ -86,6 +56,10 @@ impl Partition {
             extensions_fresh: AtomicU32::new(0),
             extensions_used: AtomicUsize::new(0),
         })
+    }
+
+    pub fn layout(&self) -> EntryLayout {
+        self.layout
     }
 
     pub fn capacity(&self) -> usize {
@@ -122,13 +96,13 @@ impl Partition {
     }
 
     #[inline(always)]
-    fn bucket(&self, number: usize) -> &[AtomicU64] {
+    pub(super) fn bucket(&self, number: usize) -> &[AtomicU64] {
         &self.region[number * self.bucket_words..][..self.bucket_words]
     }
 
     /// An extension, unless a half-written header named one that does not exist.
     #[inline(always)]
-    fn extension(&self, number: u32) -> Option<&[AtomicU64]> {
+    pub(super) fn extension(&self, number: u32) -> Option<&[AtomicU64]> {
         let start = self.buckets * self.bucket_words + number as usize * EXTENSION_WORDS;
         self.region.get(start..start + EXTENSION_WORDS)
     }
@@ -155,7 +129,7 @@ impl Partition {
             let before = words[0].load(Ordering::Acquire);
             if !Header(before).is_being_written() {
                 let found = self.search_chain(Header(before), words, position.tail);
-                // Pairs with the fence in `store`: a reader of anything newer than `before` also sees a newer header.
+                // Pairs with the fence in `publish`: a reader of anything newer than `before` also sees a newer header.
                 fence(Ordering::Acquire);
                 if words[0].load(Ordering::Relaxed) == before {
                     return found;
@@ -186,62 +160,8 @@ impl Partition {
 
     // What follows is the writer's.
 
-    /// Reads a bucket and its extensions into `scratch`.
-    pub fn load(&self, number: usize, scratch: &mut Scratch) {
-        scratch.clear();
-        let mut words = self.bucket(number);
-        let mut first_slot = 0;
-        loop {
-            let header = Header(words[0].load(Ordering::Relaxed));
-            scratch.contents.decode(words, header, first_slot);
-            let Some(extension) = header.extension() else { break };
-            scratch.chain.push(extension);
-            first_slot = header.slots_end();
-            words = self.extension(extension).expect("a chain that we wrote");
-        }
-    }
-
-    /// Writes what `load` read and the caller changed. On an error nothing has changed.
-    pub fn store(&self, number: usize, scratch: &mut Scratch) -> Result<(), PartitionFull> {
-        let Scratch { contents, main, extensions, ends, chain } = scratch;
-        extensions.clear();
-        ends.clear();
-        let encoded = contents.encode(0, 0, main).map_err(|_| PartitionFull)?;
-        let (main_end, mut entry) = (encoded.slots_end, encoded.entries_end);
-        let mut end = main_end;
-        while end < SLOTS {
-            let start = extensions.len();
-            extensions.resize(start + EXTENSION_WORDS, 0);
-            let encoded = contents.encode(end, entry, &mut extensions[start..]).map_err(|_| PartitionFull)?;
-            (end, entry) = (encoded.slots_end, encoded.entries_end);
-            ends.push(end);
-        }
-        self.resize_chain(chain, ends.len())?;
-        let link = |place: usize, end: u32| (chain[..ends.len()].get(place).copied(), end % SLOTS);
-
-        let words = self.bucket(number);
-        let old = Header(words[0].load(Ordering::Relaxed));
-        let sequence = old.sequence().wrapping_add(1);
-        words[0].store(old.with_sequence(sequence).0, Ordering::Relaxed);
-        fence(Ordering::Release);
-        for (place, new) in extensions.chunks_exact_mut(EXTENSION_WORDS).enumerate() {
-            let (next, split) = link(place + 1, ends[place]);
-            new[0] = Header::new(0, next, split).0;
-            let extension = self.extension(chain[place]).expect("an extension that we own");
-            new.iter().zip(extension).for_each(|(new, word)| word.store(*new, Ordering::Relaxed));
-        }
-        main[1..].iter().zip(&words[1..]).for_each(|(new, word)| word.store(*new, Ordering::Relaxed));
-        let (next, split) = link(0, main_end);
-        words[0].store(Header::new(sequence.wrapping_add(1), next, split).0, Ordering::Release);
-
-        for &extension in &chain[ends.len()..] {
-            self.free_extension(extension);
-        }
-        Ok(())
-    }
-
     /// Adds extensions to the chain until it has at least `len`, or adds none.
-    fn resize_chain(&self, chain: &mut Vec<u32>, len: usize) -> Result<(), PartitionFull> {
+    pub(super) fn lengthen_chain(&self, chain: &mut Vec<u32>, len: usize) -> Result<(), PartitionFull> {
         let had = chain.len();
         while chain.len() < len {
             match self.take_extension() {
@@ -275,7 +195,7 @@ impl Partition {
     }
 
     /// The words of a free extension may still be read by somebody who followed an older chain, whose header has changed.
-    fn free_extension(&self, extension: u32) {
+    pub(super) fn free_extension(&self, extension: u32) {
         let head = self.extensions_free.load(Ordering::Relaxed);
         self.extension(extension).expect("an extension that we own")[1].store(head.into(), Ordering::Relaxed);
         self.extensions_free.store(extension, Ordering::Relaxed);
