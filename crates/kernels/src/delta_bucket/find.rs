@@ -90,10 +90,19 @@ pub(super) struct Place {
     /// The entries with its fingerprint in its slot; if there are none, `first` is where one would be.
     pub group: Group,
     pub tenancy_end: usize,
-    /// Where the first branch of the group is or would be; the end of the tenancy if the group is empty.
-    pub branches: usize,
+    /// Where the first branch of the group is; unknown if it has none.
+    branches: Option<usize>,
     /// At which entry of the group the search ends.
     pub leaf: usize,
+}
+
+impl Place {
+    /// Where the first branch of the group is or would be. The group must not be empty.
+    pub fn branches(&self, words: &[u64], layout: EntryLayout) -> usize {
+        self.branches
+            .or_else(|| self.group.branches::<Portable, [u64]>(words, layout, self.tenancy_end))
+            .expect("a bucket that we wrote")
+    }
 }
 
 #[inline(always)]
@@ -110,17 +119,15 @@ fn place_with<S: Select, W: Words + ?Sized>(
         let fingerprint = u64::from(layout.fingerprint(tail));
         let below = |rank: &usize| entry(words, layout, *rank) >> layout.payload_bits < fingerprint;
         let first = slot.rank() + (slot.rank()..slot.rank() + slot.tenants).take_while(below).count();
-        return Some(Place {
-            slot,
-            group: Group { slot, first, count: 0 },
-            tenancy_end,
-            branches: tenancy_end,
-            leaf: 0,
-        });
+        return Some(Place { slot, group: Group { slot, first, count: 0 }, tenancy_end, branches: None, leaf: 0 });
     };
-    let branches = group.branches::<S, W>(words, layout, tenancy_end)?;
-    let leaf = search(words, layout, branches, group.count, tail);
-    Some(Place { slot, group, tenancy_end, branches, leaf })
+    let mut place = Place { slot, group, tenancy_end, branches: None, leaf: 0 };
+    if group.count > 1 {
+        let branches = group.branches::<S, W>(words, layout, tenancy_end)?;
+        place.branches = Some(branches);
+        place.leaf = search(words, layout, branches, group.count, tail);
+    }
+    Some(place)
 }
 
 /// Reads entry number `rank` of a bucket; 0 if there is no such entry.

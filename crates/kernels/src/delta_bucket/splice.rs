@@ -59,7 +59,7 @@ pub fn insert(
             return Ok(Inserted::Replaced);
         }
         let equal_bits = layout.equal_bits(neighbor, tail) as usize;
-        let (at, bit) = branch_place(words, &place, equal_bits, layout.branch_bit(tail, equal_bits));
+        let (at, bit) = branch_place(words, layout, &place, equal_bits, layout.branch_bit(tail, equal_bits));
         rank += at;
         branch = Some((bit, equal_bits));
     }
@@ -90,9 +90,15 @@ pub fn insert(
 }
 
 /// For a new entry that shares `equal_bits` with the leaf: its number in the group, and where its branch goes.
-fn branch_place(words: &[u64], place: &Place, equal_bits: usize, goes_right: bool) -> (usize, usize) {
+fn branch_place(
+    words: &[u64],
+    layout: EntryLayout,
+    place: &Place,
+    equal_bits: usize,
+    goes_right: bool,
+) -> (usize, usize) {
     // All that shares more than that with the leaf stays together, on one side of the new entry.
-    let mut bit = place.branches;
+    let mut bit = place.branches(words, layout);
     if goes_right {
         for _ in 0..place.leaf {
             bit += ones_from(words, bit) + 1;
@@ -139,7 +145,7 @@ pub fn remove(words: &mut [u64], layout: EntryLayout, first_slot: u32, tail: u12
     move_up(words, extent.entries_start, bit, layout.width());
     if place.group.count > 1 {
         // Of the branches on its two sides the one with fewer equal bits is left, between the two new neighbours.
-        let mut bit = place.branches;
+        let mut bit = place.branches(words, layout);
         for _ in 1..place.leaf {
             bit += ones_from(words, bit) + 1;
         }

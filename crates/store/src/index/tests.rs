@@ -160,7 +160,7 @@ fn a_partition_at_its_capacity_has_room() {
             let capacity = index.partition_capacity(0);
             assert!(capacity + 1 >= room_for);
             let mut entries: Vec<_> =
-                (0..capacity as u64).map(|i| (uniform(i + (round as u64) << 32), i as u32 % 1024)).collect();
+                (0..capacity as u64).map(|i| (uniform(i + ((round as u64) << 32)), i as u32 % 1024)).collect();
             entries.sort_unstable();
             index.rebuild(0, entries, room_for).expect("a partition holds its capacity");
         }
