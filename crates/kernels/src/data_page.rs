@@ -1,14 +1,14 @@
 //! The data page: 4 KiB of a segment's record stream, and how a record is found in it.
 //!
 //! ```text
-//!  0                                              4088        4090        4092      4096
-//!  +----------------------------------------------+-----------+-----------+---------+
-//!  | 4088 bytes of the record stream              | first u16 | starts u16| crc u32 |
-//!  +----------------------------------------------+-----------+-----------+---------+
+//!  0                                4084        4086         4088              4092      4096
+//!  +--------------------------------+-----------+------------+-----------------+---------+
+//!  | 4084 bytes of record stream    | first u16 | starts u16 | entry first u32 | crc u32 |
+//!  +--------------------------------+-----------+------------+-----------------+---------+
 //! ```
 //! Records lie in the stream one behind the other, sorted by hash key, and cross pages freely (see the segment writer for
-//! extents). `first` is where the first record that starts in the page does, `starts` how many do. The trailer's crc
-//! covers `first` and `starts`, salted with the page's number and the segment's version; each record carries its own.
+//! extents). `first` is where the first record that starts in the page does, `starts` how many do, `entry first` the first
+//! one's number in the segment, by which its validity is looked up. The trailer's crc covers these fields, salted with the page's number and the segment's version; each record carries its own.
 
 use crate::checksum::{Salt, checksum};
 use crate::record::{HEADER_BYTES_MAX, Header, Kind};
@@ -16,8 +16,9 @@ use crate::record::{HEADER_BYTES_MAX, Header, Kind};
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes of the record stream in a page.
 pub const PAGE_PAYLOAD_BYTES: usize = PAGE_BYTES - TRAILER_BYTES;
-const TRAILER_BYTES: usize = 8;
-const _: () = assert!(PAGE_PAYLOAD_BYTES == 4088);
+const TRAILER_BYTES: usize = 12;
+const FIELDS_BYTES: usize = TRAILER_BYTES - 4;
+const _: () = assert!(PAGE_PAYLOAD_BYTES == 4084);
 
 /// Keeps page trailers, key-table pages and records apart in the salt's address.
 const ADDRESS_PAGE: u64 = 1 << 62;
@@ -41,6 +42,8 @@ pub struct Trailer {
     pub first: u16,
     /// How many records start here.
     pub starts: u16,
+    /// The number in the segment of the first record that starts here or later.
+    pub entry_first: u32,
 }
 
 /// What did not hold, for the error that names the place.
@@ -49,23 +52,25 @@ pub struct Corrupt;
 
 impl Trailer {
     pub fn encode(self, salt: SegmentSalt, page: u32, out: &mut [u8]) {
-        let mut fields = [0u8; 4];
+        let mut fields = [0u8; FIELDS_BYTES];
         fields[..2].copy_from_slice(&self.first.to_le_bytes());
-        fields[2..].copy_from_slice(&self.starts.to_le_bytes());
+        fields[2..4].copy_from_slice(&self.starts.to_le_bytes());
+        fields[4..].copy_from_slice(&self.entry_first.to_le_bytes());
         let crc = checksum(salt.at(ADDRESS_PAGE | u64::from(page)), &[&fields]);
-        out[PAGE_PAYLOAD_BYTES..PAGE_PAYLOAD_BYTES + 4].copy_from_slice(&fields);
-        out[PAGE_PAYLOAD_BYTES + 4..PAGE_BYTES].copy_from_slice(&crc.to_le_bytes());
+        out[PAGE_PAYLOAD_BYTES..PAGE_BYTES - 4].copy_from_slice(&fields);
+        out[PAGE_BYTES - 4..PAGE_BYTES].copy_from_slice(&crc.to_le_bytes());
     }
 
     pub fn parse(salt: SegmentSalt, page: u32, bytes: &[u8]) -> Result<Trailer, Corrupt> {
-        let fields = bytes.get(PAGE_PAYLOAD_BYTES..PAGE_PAYLOAD_BYTES + 4).ok_or(Corrupt)?;
-        let crc = bytes.get(PAGE_PAYLOAD_BYTES + 4..PAGE_BYTES).ok_or(Corrupt)?;
+        let fields = bytes.get(PAGE_PAYLOAD_BYTES..PAGE_BYTES - 4).ok_or(Corrupt)?;
+        let crc = bytes.get(PAGE_BYTES - 4..PAGE_BYTES).ok_or(Corrupt)?;
         if crc != checksum(salt.at(ADDRESS_PAGE | u64::from(page)), &[fields]).to_le_bytes() {
             return Err(Corrupt);
         }
         let first = u16::from_le_bytes([fields[0], fields[1]]);
         let starts = u16::from_le_bytes([fields[2], fields[3]]);
-        if usize::from(first) >= PAGE_PAYLOAD_BYTES { Err(Corrupt) } else { Ok(Trailer { first, starts }) }
+        let entry_first = u32::from_le_bytes([fields[4], fields[5], fields[6], fields[7]]);
+        if usize::from(first) >= PAGE_PAYLOAD_BYTES { Err(Corrupt) } else { Ok(Trailer { first, starts, entry_first }) }
     }
 }
 
@@ -130,7 +135,7 @@ impl<'a> PageRun<'a> {
         if covered != length - 4 || head[..4] != crc.to_le_bytes() {
             return Err(Corrupt);
         }
-        Ok(FoundRecord { address, header, header_bytes: header_bytes as u32 })
+        Ok(FoundRecord { address, entry: 0, header, header_bytes: header_bytes as u32 })
     }
 
     fn key_equals(self, record: &FoundRecord, key: &[u8]) -> bool {
@@ -149,8 +154,9 @@ impl<'a> PageRun<'a> {
     pub fn find(self, salt: SegmentSalt, key: &[u8]) -> Result<Option<FoundRecord>, Corrupt> {
         let trailer = Trailer::parse(salt, self.first_page, self.bytes)?;
         let mut address = u64::from(self.first_page) * PAGE_PAYLOAD_BYTES as u64 + u64::from(trailer.first);
-        for _ in 0..trailer.starts {
-            let record = self.record(salt, address)?;
+        for place in 0..u32::from(trailer.starts) {
+            let mut record = self.record(salt, address)?;
+            record.entry = trailer.entry_first + place;
             if record.header.kind == Kind::Value && self.key_equals(&record, key) {
                 return Ok(Some(record));
             }
@@ -165,6 +171,8 @@ impl<'a> PageRun<'a> {
 pub struct FoundRecord {
     /// Where it starts in the segment's record stream.
     pub address: u64,
+    /// Its number in the segment; 0 unless [`PageRun::find`] found it.
+    pub entry: u32,
     pub header: Header,
     pub header_bytes: u32,
 }
@@ -209,11 +217,13 @@ mod tests {
         let mut bytes = Vec::new();
         for (page, payload) in stream.chunks(PAGE_PAYLOAD_BYTES).enumerate() {
             let from = (page * PAGE_PAYLOAD_BYTES) as u64;
-            let here: Vec<u64> = keys.iter().map(|key| key.1).filter(|a| (from..from + 4088).contains(a)).collect();
+            let here: Vec<u64> =
+                keys.iter().map(|key| key.1).filter(|a| (from..from + PAGE_PAYLOAD_BYTES as u64).contains(a)).collect();
             let mut image = payload.to_vec();
             image.resize(PAGE_BYTES, 0);
             let first = here.first().map_or(0, |address| (address - from) as u16);
-            Trailer { first, starts: here.len() as u16 }.encode(SALT, page as u32, &mut image);
+            let entry_first = keys.iter().filter(|key| key.1 < from).count() as u32;
+            Trailer { first, starts: here.len() as u16, entry_first }.encode(SALT, page as u32, &mut image);
             bytes.extend_from_slice(&image);
         }
         (bytes, keys)
@@ -226,7 +236,7 @@ mod tests {
             let page = *address as usize / PAGE_PAYLOAD_BYTES;
             let run = PageRun { bytes: &bytes[page * PAGE_BYTES..], first_page: page as u32 };
             let found = run.find(SALT, key).unwrap().expect("the key is there");
-            assert_eq!((found.address, found.header.stamp), (*address, number as u64));
+            assert_eq!((found.address, found.header.stamp, found.entry), (*address, number as u64, number as u32));
             let mut stored = vec![0xff; found.header.stored_bytes as usize];
             assert_eq!(run.copy(found.stored_address(), &mut stored), stored.len());
             assert!(stored.iter().all(|&byte| byte == number as u8));

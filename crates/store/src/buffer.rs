@@ -16,12 +16,13 @@ struct Table {
     /// Place in the arena plus one; 0 for an empty slot.
     places: Vec<u32>,
     count: usize,
+    count_max: usize,
 }
 
 impl Table {
     fn new(entries_max: usize) -> Table {
         let slots = (entries_max * 4 / 3 + 8).next_power_of_two();
-        Table { hashes: vec![HashKey::default(); slots], places: vec![0; slots], count: 0 }
+        Table { hashes: vec![HashKey::default(); slots], places: vec![0; slots], count: 0, count_max: entries_max }
     }
 
     fn slot(&self, hash: HashKey) -> usize {
@@ -38,13 +39,13 @@ impl Table {
     }
 
     fn is_full(&self) -> bool {
-        self.count >= self.places.len() / 8 * 7
+        self.count >= self.count_max
     }
 
     fn insert(&mut self, hash: HashKey, place: u32) {
         let slot = self.slot(hash);
         if self.places[slot] == 0 {
-            assert!(!self.is_full());
+            assert!(self.count < self.places.len() - 1);
             self.count += 1;
             self.hashes[slot] = hash;
         }
@@ -104,7 +105,7 @@ impl Shard {
     /// Room left in the active table.
     pub fn has_room_for(&self, entries: usize) -> bool {
         let table = self.table(self.active);
-        table.count + entries <= table.places.len() / 8 * 7
+        table.count + entries <= table.count_max
     }
 
     pub fn insert(&mut self, hash: HashKey, place: u32) {
@@ -120,11 +121,6 @@ impl Shard {
     /// Changes whenever a key that shares the stripe is written.
     pub fn version(&self, hash: HashKey) -> u32 {
         self.versions[Self::stripe(hash)]
-    }
-
-    /// Entries in the active table.
-    pub fn active_entries(&self) -> usize {
-        self.table(self.active).count
     }
 
     /// The buffer that is sealed and not flushed yet.
@@ -154,7 +150,14 @@ impl Shard {
     pub fn sorted(&self, buffer: u64, into: &mut Vec<(HashKey, u32)>) {
         let table = self.table(buffer);
         into.clear();
-        into.extend(table.places.iter().zip(&table.hashes).filter(|(place, _)| **place != 0).map(|(place, hash)| (*hash, place - 1)));
+        into.extend(
+            table
+                .places
+                .iter()
+                .zip(&table.hashes)
+                .filter(|(place, _)| **place != 0)
+                .map(|(place, hash)| (*hash, place - 1)),
+        );
         into.sort_unstable_by_key(|entry| entry.0);
     }
 
@@ -205,7 +208,7 @@ mod tests {
             shard.insert(hashes[inserted], inserted as u32);
             inserted += 1;
         }
-        assert!(inserted >= 10);
+        assert_eq!(inserted, 10);
         for (place, hash) in hashes.iter().enumerate() {
             assert_eq!(shard.get(*hash).map(|found| found.place), (place < inserted).then_some(place as u32));
         }

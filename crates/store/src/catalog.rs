@@ -7,45 +7,58 @@ use crate::error::Error;
 use crate::segment::Descriptor;
 use crate::wire::{Reader, Short, Writer};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One bit an entry of a segment.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// One bit an entry of a segment. Clones show the same bits: readers look at what the installer clears.
+#[derive(Clone, Debug)]
 pub struct Bitmap {
-    words: Box<[u64]>,
+    words: Arc<[AtomicU64]>,
     count: u32,
 }
 
 impl Bitmap {
     pub fn full(count: u32) -> Bitmap {
-        let mut words = vec![u64::MAX; count.div_ceil(64) as usize].into_boxed_slice();
-        if count % 64 != 0
-            && let Some(last) = words.last_mut()
-        {
-            *last = (1 << (count % 64)) - 1;
-        }
-        Bitmap { words, count }
+        let words = count.div_ceil(64);
+        let word = |number: u32| {
+            let left = count - number * 64;
+            if left < 64 { (1 << left) - 1 } else { u64::MAX }
+        };
+        Bitmap { words: (0..words).map(|number| AtomicU64::new(word(number))).collect(), count }
     }
 
     pub fn get(&self, place: u32) -> bool {
         assert!(place < self.count);
-        self.words[place as usize / 64] >> (place % 64) & 1 == 1
+        self.words[place as usize / 64].load(Ordering::SeqCst) >> (place % 64) & 1 == 1
     }
 
     /// Clears a bit; whether it was set.
-    fn clear(&mut self, place: u32) -> bool {
-        let was = self.get(place);
-        self.words[place as usize / 64] &= !(1 << (place % 64));
-        was
+    fn clear(&self, place: u32) -> bool {
+        assert!(place < self.count);
+        let bit = 1 << (place % 64);
+        self.words[place as usize / 64].fetch_and(!bit, Ordering::SeqCst) & bit != 0
+    }
+
+    fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        self.words.iter().map(|word| word.load(Ordering::SeqCst))
     }
 
     pub fn ones(&self) -> u32 {
-        self.words.iter().map(|word| word.count_ones()).sum()
+        self.words().map(u64::count_ones).sum()
     }
 
     pub fn bytes(&self) -> usize {
         self.words.len() * 8
     }
 }
+
+impl PartialEq for Bitmap {
+    fn eq(&self, other: &Bitmap) -> bool {
+        self.count == other.count && self.words().eq(other.words())
+    }
+}
+
+impl Eq for Bitmap {}
 
 /// A segment and the validity of its records.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,17 +79,16 @@ impl SegmentState {
     pub fn encode(&self, writer: &mut Writer) {
         self.descriptor.encode(writer);
         writer.u64(self.valid_bytes);
-        self.valid.words.iter().for_each(|&word| writer.u64(word));
+        self.valid.words().for_each(|word| writer.u64(word));
     }
 
     pub fn parse(reader: &mut Reader<'_>) -> Result<SegmentState, Short> {
         let descriptor = Descriptor::parse(reader)?;
         let valid_bytes = reader.u64()?;
         let words = reader.take(descriptor.entries.div_ceil(64) as usize * 8)?;
-        let mut valid = Bitmap { words: vec![0; words.len() / 8].into_boxed_slice(), count: descriptor.entries };
-        for (word, bytes) in valid.words.iter_mut().zip(words.chunks_exact(8)) {
-            bytes.iter().rev().for_each(|&byte| *word = *word << 8 | u64::from(byte));
-        }
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let words = words.chunks_exact(8).map(|bytes| AtomicU64::new(word(bytes))).collect();
+        let valid = Bitmap { words, count: descriptor.entries };
         Ok(SegmentState { valid_entries: valid.ones(), descriptor, valid, valid_bytes })
     }
 }
@@ -172,11 +184,16 @@ impl Catalog {
             }
         }
         for deaths in &install.deaths {
-            let state =
-                self.segments.get_mut(&deaths.segment).ok_or_else(|| misfit(format!("kills in segment {}, which is not there", deaths.segment)))?;
+            let state = self
+                .segments
+                .get_mut(&deaths.segment)
+                .ok_or_else(|| misfit(format!("kills in segment {}, which is not there", deaths.segment)))?;
             for &entry in &deaths.entries {
                 if entry >= state.descriptor.entries || !state.valid.clear(entry) {
-                    return Err(misfit(format!("kills entry {entry} of segment {}, which is not alive", deaths.segment)));
+                    return Err(misfit(format!(
+                        "kills entry {entry} of segment {}, which is not alive",
+                        deaths.segment
+                    )));
                 }
             }
             state.valid_entries -= deaths.entries.len() as u32;
@@ -186,7 +203,9 @@ impl Catalog {
                 .ok_or_else(|| misfit(format!("kills more bytes than segment {} has", deaths.segment)))?;
         }
         for number in &install.dropped {
-            self.segments.remove(number).ok_or_else(|| misfit(format!("drops segment {number}, which is not there")))?;
+            self.segments
+                .remove(number)
+                .ok_or_else(|| misfit(format!("drops segment {number}, which is not there")))?;
         }
         self.buffer_next = self.buffer_next.max(install.buffer_next);
         self.marks = install.marks;
@@ -195,7 +214,9 @@ impl Catalog {
 
     /// The lowest number that no segment has.
     pub fn number_free(&self, taken: &[u32]) -> u32 {
-        (0..).find(|number| !self.segments.contains_key(number) && !taken.contains(number)).expect("numbers are endless")
+        (0..)
+            .find(|number| !self.segments.contains_key(number) && !taken.contains(number))
+            .expect("numbers are endless")
     }
 
     pub fn valid_entries(&self) -> u64 {

@@ -22,7 +22,6 @@ use tapetum_kernels::hash::HashKey;
 
 /// Segments merged at once.
 const VICTIMS_MAX: usize = 8;
-const KEY_ENTRY_BYTES: u64 = 23;
 
 struct Victim {
     segment: Arc<Segment>,
@@ -60,21 +59,12 @@ pub async fn collect(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Resu
     done
 }
 
-/// Extents that so many valid bytes and entries take in a segment of their own.
-fn extents_for(shared: &Shared, bytes: u64, entries: u64) -> u64 {
-    if entries == 0 {
-        return 0;
-    }
-    let extent = shared.geometry.extent_bytes;
-    (bytes * 4096 / 4088).div_ceil(extent) + (entries * KEY_ENTRY_BYTES).div_ceil(extent) + bytes / extent / 64
-}
-
 /// Segments with the least valid share, as many as fill one output; none if that would free nothing.
 fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
     let mut states: Vec<&SegmentState> = catalog.segments.values().collect();
     let share = |state: &SegmentState| {
-        let size = u64::from(state.descriptor.extent_count()) * shared.geometry.extent_bytes;
-        (u128::from(state.valid_bytes + u64::from(state.valid_entries) * KEY_ENTRY_BYTES) << 32) / u128::from(size.max(1))
+        let extents = u64::from(state.descriptor.extent_count()).max(1);
+        (extents - shared.reclaimable_extents(state)) * 1_000_000 / extents
     };
     // Numbers run out before space does only when there are many small segments: then merge the smallest.
     let scarce = catalog.segments.len() + 8 > shared.segments.len();
@@ -86,16 +76,17 @@ fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
     let mut chosen: Vec<&SegmentState> = Vec::new();
     let (mut bytes, mut entries, mut extents) = (0, 0, 0);
     for state in states {
-        let more = bytes + state.valid_bytes;
-        if chosen.len() >= VICTIMS_MAX || (!chosen.is_empty() && more > shared.geometry.segment_bytes) {
+        let (more_bytes, more_entries) = (bytes + state.valid_bytes, entries + u64::from(state.valid_entries));
+        let too_large = more_bytes > shared.geometry.segment_bytes
+            || shared.extents_for(more_bytes, more_entries) > u64::from(shared.segment_extents());
+        if chosen.len() >= VICTIMS_MAX || (!chosen.is_empty() && too_large) {
             break;
         }
-        bytes = more;
-        entries += u64::from(state.valid_entries);
+        (bytes, entries) = (more_bytes, more_entries);
         extents += u64::from(state.descriptor.extent_count());
         chosen.push(state);
     }
-    let gains = extents > extents_for(shared, bytes, entries) || (scarce && chosen.len() > 1);
+    let gains = extents > shared.extents_for(bytes, entries) || (scarce && chosen.len() > 1);
     if !gains {
         return Vec::new();
     }
@@ -126,7 +117,12 @@ async fn collect_as(
 }
 
 /// Writes the victims' valid records in the order of their hash keys.
-async fn merge(shared: &Arc<Shared>, io: &Io, victims: &[Victim], writer: &mut SegmentWriter) -> Result<Vec<Source>, Error> {
+async fn merge(
+    shared: &Arc<Shared>,
+    io: &Io,
+    victims: &[Victim],
+    writer: &mut SegmentWriter,
+) -> Result<Vec<Source>, Error> {
     let mut cursors = Vec::with_capacity(victims.len());
     for victim in victims {
         let mut cursor = VictimCursor::new(victim.segment.clone(), io, shared.drive.local(), shared.secret)?;
@@ -252,7 +248,12 @@ fn left_behind(installer: &Installer, victims: &[Victim], alive: &[bool]) -> boo
 }
 
 /// Reads a key table from front to back.
-async fn each_key(shared: &Shared, io: &Io, segment: &Arc<Segment>, mut take: impl FnMut(u32, HashKey)) -> Result<(), Error> {
+async fn each_key(
+    shared: &Shared,
+    io: &Io,
+    segment: &Arc<Segment>,
+    mut take: impl FnMut(u32, HashKey),
+) -> Result<(), Error> {
     let mut reader = KeyReader::new(io, shared.drive.local());
     let mut page_next = 0;
     loop {

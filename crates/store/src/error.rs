@@ -5,9 +5,13 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    KeyTooLong { limit_bytes: usize },
+    KeyTooLong {
+        limit_bytes: usize,
+    },
     KeyEmpty,
-    ValueTooLarge { limit_bytes: usize },
+    ValueTooLarge {
+        limit_bytes: usize,
+    },
     /// Flash has no room for another key.
     FullFlash,
     /// The index has no room for another key within the memory budget.
@@ -27,15 +31,23 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::KeyTooLong { limit_bytes } => write!(f, "the key is longer than {limit_bytes} bytes: use a shorter one"),
+            Error::KeyTooLong { limit_bytes } => {
+                write!(f, "the key is longer than {limit_bytes} bytes: use a shorter one")
+            }
             Error::KeyEmpty => write!(f, "the key is empty: give at least one byte"),
             Error::ValueTooLarge { limit_bytes } => {
-                write!(f, "the value is larger than {limit_bytes} bytes: split it, or create the store with larger segments")
+                write!(
+                    f,
+                    "the value is larger than {limit_bytes} bytes: split it, or create the store with larger segments"
+                )
             }
             Error::FullFlash => write!(f, "flash is full: delete keys, or give the store a larger --capacity"),
             Error::FullIndex => write!(f, "the index is full: give the store a larger --memory"),
             Error::Poisoned(why) => {
-                write!(f, "a write to flash failed ({why}): nothing is acknowledged any more; check the drive, then reopen")
+                write!(
+                    f,
+                    "a write to flash failed ({why}): nothing is acknowledged any more; check the drive, then reopen"
+                )
             }
             Error::Corrupt(place) => {
                 write!(f, "the bytes on flash are damaged: {place}; run `tapetum check`, and restore what it names")

@@ -49,7 +49,10 @@ impl Extents {
     }
 
     pub fn release(&mut self, extent: u32) {
-        assert!(extent < self.count && self.free[extent as usize / 64] >> (extent % 64) & 1 == 0, "extent {extent} freed twice");
+        assert!(
+            extent < self.count && self.free[extent as usize / 64] >> (extent % 64) & 1 == 0,
+            "extent {extent} freed twice"
+        );
         self.free[extent as usize / 64] |= 1 << (extent % 64);
         self.free_count += 1;
         self.low = self.low.min(extent);

@@ -36,14 +36,21 @@ pub struct Geometry {
 
 impl Geometry {
     /// Lays out a drive of `capacity_bytes`.
-    pub fn new(capacity_bytes: u64, segment_bytes: u64, partition_bits: u32, sector_bytes: u32) -> Result<Geometry, Error> {
+    pub fn new(
+        capacity_bytes: u64,
+        segment_bytes: u64,
+        partition_bits: u32,
+        sector_bytes: u32,
+    ) -> Result<Geometry, Error> {
         if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
             return Err(Error::Options(format!(
                 "a segment of {segment_bytes} bytes is not a power of two between 64 KiB and 2 GiB: choose one that is"
             )));
         }
         if sector_bytes > PAGE as u32 || !sector_bytes.is_power_of_two() || sector_bytes < 512 {
-            return Err(Error::Options(format!("the drive's sectors of {sector_bytes} bytes are not supported: use 512 to 4096")));
+            return Err(Error::Options(format!(
+                "the drive's sectors of {sector_bytes} bytes are not supported: use 512 to 4096"
+            )));
         }
         if partition_bits > 12 {
             return Err(Error::Options("more than 4096 index partitions are not supported".to_string()));
@@ -97,11 +104,6 @@ impl Geometry {
 
     pub fn partitions(&self) -> usize {
         1 << self.partition_bits
-    }
-
-    /// The longest record a write buffer takes.
-    pub fn record_bytes_max(&self) -> usize {
-        (self.segment_bytes / 2 + 4096) as usize
     }
 
     /// Entries a write buffer takes before it is sealed, however small they are.

@@ -24,7 +24,9 @@ use tapetum_kernels::hash::HashKey;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moved {
     /// It is in the new segment, and was in none.
-    In { near: Option<HashKey> },
+    In {
+        near: Option<HashKey>,
+    },
     /// It is in the new segment, and was in another.
     Over,
     /// It is in no segment any more.
@@ -65,9 +67,11 @@ pub async fn apply(
 ) -> Result<(), Error> {
     make_durable(shared, io, installer, install).await?;
     phase.set(Phase::Merge);
+    shared.install_sequence.fetch_add(1, Ordering::SeqCst);
     installer.catalog.install(install)?;
     let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
     if let Some(segment) = segment {
+        segment.attach(&installer.catalog.segments[&number].valid);
         shared.segments[number as usize].store(Some(segment));
     }
     for partition in 0..shared.geometry.partitions() {
@@ -121,7 +125,9 @@ pub async fn rebuild(shared: &Arc<Shared>, io: &Io, installer: &Installer, parti
         match shared.index.rebuild(partition, entries.iter().copied(), room_for) {
             Ok(()) => return Ok(()),
             Err(RebuildError::PartitionFull) => room_for += room_for / 8 + 16,
-            Err(RebuildError::OutOfMemory(error)) => return Err(Error::Io(format!("no memory for the index: {error}"))),
+            Err(RebuildError::OutOfMemory(error)) => {
+                return Err(Error::Io(format!("no memory for the index: {error}")));
+            }
         }
     }
 }
@@ -130,6 +136,6 @@ pub async fn rebuild(shared: &Arc<Shared>, io: &Io, installer: &Installer, parti
 fn retire(shared: &Shared, numbers: &[u32]) {
     let gone: Vec<Arc<Segment>> =
         numbers.iter().filter_map(|number| shared.segments[*number as usize].swap(None)).collect();
-    shared.retire_sequence.fetch_add(1, Ordering::SeqCst);
+    shared.install_sequence.fetch_add(1, Ordering::SeqCst);
     crate::io::lock(&shared.retired).extend(gone);
 }

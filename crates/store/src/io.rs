@@ -113,9 +113,7 @@ pub fn succeeded(completion: Completion, what: &str) -> Result<(), Error> {
 /// Lets the owner of the task do something else first.
 pub fn step() -> impl Future<Output = ()> + Send {
     let mut stepped = false;
-    std::future::poll_fn(move |_| {
-        if std::mem::replace(&mut stepped, true) { Poll::Ready(()) } else { Poll::Pending }
-    })
+    std::future::poll_fn(move |_| if std::mem::replace(&mut stepped, true) { Poll::Ready(()) } else { Poll::Pending })
 }
 
 pub type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;

@@ -115,7 +115,8 @@ impl Finder<'_> {
         let cell = self.shared.index.cell(hash);
         let number = check.segment.descriptor.number;
         let state = self.catalog.segments.get(&number);
-        let state = state.ok_or_else(|| Error::Corrupt(format!("the index names segment {number}, which is not there")))?;
+        let state =
+            state.ok_or_else(|| Error::Corrupt(format!("the index names segment {number}, which is not there")))?;
         for place in page.lower_bound(*cell.start())..page.count() {
             let entry = page.entry(place);
             if entry.hash > *cell.end() {
@@ -126,7 +127,8 @@ impl Finder<'_> {
                 continue;
             }
             if entry.hash == hash {
-                self.results[check.key] = Checked::Older { segment: number, entry: entry_number, size_bytes: entry.size_bytes };
+                self.results[check.key] =
+                    Checked::Older { segment: number, entry: entry_number, size_bytes: entry.size_bytes };
                 return Ok(());
             }
             // The candidate shares the longest prefix with the key, up to ties, which are as good.

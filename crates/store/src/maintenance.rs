@@ -37,7 +37,12 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    pub fn new(shared: Arc<Shared>, flush_io: Io, collect_io: Io, phases: (Arc<PhaseCell>, Arc<PhaseCell>)) -> Maintenance {
+    pub fn new(
+        shared: Arc<Shared>,
+        flush_io: Io,
+        collect_io: Io,
+        phases: (Arc<PhaseCell>, Arc<PhaseCell>),
+    ) -> Maintenance {
         Maintenance {
             shared,
             flush_io,

@@ -141,7 +141,9 @@ impl Manifest {
     async fn append(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
         let length = self.frame_bytes(payload.len());
         if self.position + length > self.geometry.manifest_bytes {
-            return Err(Error::Options("the manifest area is too small for the store: create it with a larger --capacity".into()));
+            return Err(Error::Options(
+                "the manifest area is too small for the store: create it with a larger --capacity".into(),
+            ));
         }
         let mut header = Writer::default();
         header.u32(MAGIC);
@@ -180,14 +182,17 @@ impl Manifest {
         while let (None, Some((epoch, area))) = (&best, epochs.pop()) {
             best = reader.read_area(area, epoch).await?;
         }
-        let mut recovered = best.ok_or_else(|| Error::Corrupt("neither manifest area holds a whole snapshot".into()))?;
+        let mut recovered =
+            best.ok_or_else(|| Error::Corrupt("neither manifest area holds a whole snapshot".into()))?;
         recovered.manifest.epoch_last = epoch_last;
         Ok(recovered)
     }
 }
 
 fn allocate(local: &LocalMemory, bytes: usize) -> Result<LocalBuffer, Error> {
-    local.allocate(bytes).ok_or_else(|| Error::Options(format!("--memory is too small: {bytes} bytes were needed at once; raise it")))
+    local
+        .allocate(bytes)
+        .ok_or_else(|| Error::Options(format!("--memory is too small: {bytes} bytes were needed at once; raise it")))
 }
 
 fn frame_checksum(store_id: u64, flash: u64, epoch: u64, header: &[u8], payload: &[u8]) -> u32 {
@@ -240,7 +245,8 @@ impl AreaReader {
         let mut state = Replay::default();
         let mut position = 0;
         let mut sequence = 0;
-        while let Some(frame) = self.frame(area, position).await?.filter(|f| f.epoch == epoch && f.sequence == sequence) {
+        while let Some(frame) = self.frame(area, position).await?.filter(|f| f.epoch == epoch && f.sequence == sequence)
+        {
             position += frame.length;
             sequence += 1;
             state.apply(&frame)?;
@@ -315,7 +321,10 @@ struct Replay {
 impl Replay {
     fn apply(&mut self, frame: &Frame) -> Result<(), Error> {
         self.parse(frame)?.map_err(|Short| {
-            Error::Corrupt(format!("manifest frame {} of epoch {} is valid but makes no sense", frame.sequence, frame.epoch))
+            Error::Corrupt(format!(
+                "manifest frame {} of epoch {} is valid but makes no sense",
+                frame.sequence, frame.epoch
+            ))
         })
     }
 

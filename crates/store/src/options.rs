@@ -62,7 +62,11 @@ impl StoreOptions {
     pub fn check(&self, segment_bytes: u64) -> Result<(), Error> {
         let least = 2 * self.local_memory_bytes(segment_bytes).max(8 << 20) / 2;
         if self.memory_bytes < least.min(16 << 20) {
-            return Err(Error::Options(format!("--memory {} is too small: give at least {}", self.memory_bytes, least.min(16 << 20))));
+            return Err(Error::Options(format!(
+                "--memory {} is too small: give at least {}",
+                self.memory_bytes,
+                least.min(16 << 20)
+            )));
         }
         Ok(())
     }

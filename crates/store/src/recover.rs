@@ -23,7 +23,7 @@ use crate::options::StoreOptions;
 use crate::planted::Bug;
 use crate::segment::Descriptor;
 use crate::segment::view::{FenceBuilder, Segment};
-use crate::shared::{Counters, Installer, Levels, Shared, Wakeup, usable_bytes};
+use crate::shared::{Counters, Installer, Levels, Shared, Wakeup};
 use crate::superblock::Superblock;
 use arc_swap::ArcSwapOption;
 use std::collections::BTreeMap;
@@ -111,13 +111,18 @@ async fn replay_log(
 ) -> Result<Replayed, Error> {
     let geometry = &superblock.geometry;
     let marks = recovered.catalog.marks;
-    let arena = || drive.local().allocate(geometry.segment_bytes as usize).ok_or_else(|| no_memory("the write buffers"));
+    let arena =
+        || drive.local().allocate(geometry.segment_bytes as usize).ok_or_else(|| no_memory("the write buffers"));
     let mut replayed = Replayed {
         arenas: [arena()?, arena()?],
         records: BTreeMap::new(),
         active: recovered.catalog.buffer_next,
         position: 0,
-        chain: Chain { previous_crc: None, stamp_last: marks.stamp_max, generation: recovered.manifest.generation() as u32 },
+        chain: Chain {
+            previous_crc: None,
+            stamp_last: marks.stamp_max,
+            generation: recovered.manifest.generation() as u32,
+        },
         watermark: marks.watermark,
         watermark_at: marks.watermark_at,
     };
@@ -169,7 +174,10 @@ fn claim_extents(geometry: &Geometry, catalog: &Catalog) -> Result<Extents, Erro
             && u64::from(tapetum_kernels::key_table::pages(descriptor.entries)) <= key_pages
             && descriptor.number < geometry.segments_max();
         if !fits || !descriptor.extents().all(|extent| extents.claim(extent)) {
-            return Err(Error::Corrupt(format!("the manifest's description of segment {} makes no sense", descriptor.number)));
+            return Err(Error::Corrupt(format!(
+                "the manifest's description of segment {} makes no sense",
+                descriptor.number
+            )));
         }
     }
     Ok(extents)
@@ -202,7 +210,10 @@ async fn open_segment(
         reader.recycle(read);
     }
     if fences.entries() != descriptor.entries || fences.data_pages() != descriptor.data_pages {
-        return Err(Error::Corrupt(format!("the key table of segment {} does not fit its description", descriptor.number)));
+        return Err(Error::Corrupt(format!(
+            "the key table of segment {} does not fit its description",
+            descriptor.number
+        )));
     }
     Ok(Segment::new(descriptor.clone(), superblock.store_id, superblock.geometry, fences))
 }
@@ -215,8 +226,9 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let extents = claim_extents(&geometry, &recovered.catalog)?;
     let mut replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
     let segments: Vec<ArcSwapOption<Segment>> = (0..geometry.segments_max()).map(|_| ArcSwapOption::empty()).collect();
-    for SegmentState { descriptor, .. } in recovered.catalog.segments.values() {
+    for SegmentState { descriptor, valid, .. } in recovered.catalog.segments.values() {
         let segment = open_segment(drive, io, &superblock, descriptor).await?;
+        segment.attach(valid);
         segments[descriptor.number as usize].store(Some(Arc::new(segment)));
     }
     let stamp_next = replayed.chain.stamp_last + STAMPS_SKIPPED;
@@ -258,7 +270,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         shards,
         index,
         segments,
-        retire_sequence: AtomicU64::new(0),
+        install_sequence: AtomicU64::new(0),
         retired: Mutex::new(Vec::new()),
         extents: Arc::new(Mutex::new(extents)),
         installer: Mutex::new(None),
@@ -269,7 +281,6 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         counters: Counters::default(),
         levels: Levels::default(),
         pools_bytes: (drive.local().bytes_total() + tables) as u64,
-        usable_bytes: usable_bytes(&geometry),
         wakeup: Wakeup::default(),
     });
     let installer = Box::new(Installer { manifest: recovered.manifest, catalog: recovered.catalog });
@@ -280,7 +291,11 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     Ok(shared)
 }
 
-fn make_shards(geometry: &Geometry, records: &mut BTreeMap<u64, Vec<(HashKey, u32)>>, active: u64) -> Vec<Mutex<Shard>> {
+fn make_shards(
+    geometry: &Geometry,
+    records: &mut BTreeMap<u64, Vec<(HashKey, u32)>>,
+    active: u64,
+) -> Vec<Mutex<Shard>> {
     let first = records.keys().next().copied().unwrap_or(active);
     let entries = geometry.buffer_entries_max() / geometry.partitions();
     let mut shards: Vec<Shard> = (0..geometry.partitions())

@@ -4,7 +4,7 @@
 //! changing the catalog, the manifest and the index. Sessions never need it.
 
 use crate::buffer::Shard;
-use crate::catalog::{Catalog, Marks};
+use crate::catalog::{Catalog, Marks, SegmentState};
 use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
@@ -12,7 +12,7 @@ use crate::index::GlobalIndex;
 use crate::io::lock;
 use crate::log::{Draft, Log};
 use crate::manifest::Manifest;
-use crate::options::{Full, StoreOptions};
+use crate::options::StoreOptions;
 use crate::planted::Planted;
 use crate::segment::view::Segment;
 use arc_swap::ArcSwapOption;
@@ -69,11 +69,16 @@ pub struct Counters {
 /// Levels that installs leave behind for whoever must not take the installer.
 #[derive(Default)]
 pub struct Levels {
-    pub valid_entries: AtomicU64,
-    pub valid_bytes: AtomicU64,
+    /// Extents that are free or would be if every dead record were collected.
+    pub room_extents: AtomicU64,
+    /// Segments; each may hide nearly an extent of dead records in its data and one in its key table.
+    pub segments: AtomicU64,
     /// Host memory of validity maps, fences and segment descriptions.
     pub segment_index_bytes: AtomicU64,
 }
+
+/// Segments for which there must always be free extents: one that is flushed, one that is collected.
+const RESERVE_SEGMENTS: u64 = 2;
 
 pub struct Shared {
     pub drive: Drive,
@@ -87,8 +92,9 @@ pub struct Shared {
     pub index: GlobalIndex,
     /// By segment number.
     pub segments: Vec<ArcSwapOption<Segment>>,
-    /// Goes up after segments left `segments`: a lookup from before may name one that is gone.
-    pub retire_sequence: AtomicU64,
+    /// Goes up before an install clears validity and after it has retired segments. A look at the index and at what it
+    /// names is of one piece if this did not change meanwhile.
+    pub install_sequence: AtomicU64,
     /// Segments that the manifest does not name any more, until their last reader leaves.
     pub retired: Mutex<Vec<Arc<Segment>>>,
     pub extents: Arc<Mutex<Extents>>,
@@ -102,8 +108,6 @@ pub struct Shared {
     pub levels: Levels,
     /// Bytes of everything that was allocated when the store was opened.
     pub pools_bytes: u64,
-    /// Bytes of records that fit on flash beside what flush and collector need to go on.
-    pub usable_bytes: u64,
     pub wakeup: Wakeup,
 }
 
@@ -125,13 +129,17 @@ impl Shared {
     /// Gives the installer back, and leaves the levels where others see them.
     pub fn return_installer(&self, installer: Box<Installer>) {
         let catalog = &installer.catalog;
-        self.levels.valid_entries.store(catalog.valid_entries(), Ordering::Relaxed);
-        self.levels.valid_bytes.store(catalog.valid_bytes(), Ordering::Relaxed);
+        self.levels.segments.store(catalog.segments.len() as u64, Ordering::Relaxed);
+        let reclaimable: u64 = catalog.segments.values().map(|state| self.reclaimable_extents(state)).sum();
+        let retired: u64 = lock(&self.retired).iter().map(|segment| u64::from(segment.descriptor.extent_count())).sum();
+        let free = u64::from(lock(&self.extents).free_count());
+        self.levels.room_extents.store(free + retired + reclaimable, Ordering::Relaxed);
         let local: usize = catalog
             .segments
             .values()
             .map(|state| {
-                let fences = self.segments[state.descriptor.number as usize].load().as_ref().map_or(0, |s| s.index_bytes());
+                let fences =
+                    self.segments[state.descriptor.number as usize].load().as_ref().map_or(0, |s| s.index_bytes());
                 state.valid.bytes() + fences + size_of::<Segment>() + state.descriptor.extent_count() as usize * 8
             })
             .sum();
@@ -142,13 +150,13 @@ impl Shared {
     /// A segment that the index named, held so that its extents stay; `None` when the index must be asked again.
     pub fn hold(&self, number: u32, sequence: u64) -> Option<Arc<Segment>> {
         let segment = self.segments.get(number as usize)?.load_full()?;
-        (self.retire_sequence.load(Ordering::SeqCst) == sequence).then_some(segment)
+        (self.install_sequence.load(Ordering::SeqCst) == sequence).then_some(segment)
     }
 
     /// The candidate for a hash key: the segment in which its record is, if it has one on flash.
     pub fn candidate(&self, hash: HashKey) -> Option<Arc<Segment>> {
         loop {
-            let sequence = self.retire_sequence.load(Ordering::SeqCst);
+            let sequence = self.install_sequence.load(Ordering::SeqCst);
             let number = self.index.lookup(hash)?;
             if let Some(segment) = self.hold(number, sequence) {
                 return Some(segment);
@@ -196,22 +204,37 @@ impl Shared {
         segment_extents(&self.geometry)
     }
 
-    fn live_bytes(&self) -> u64 {
+    /// Extents that so many valid bytes and entries take in a segment of their own.
+    pub fn extents_for(&self, bytes: u64, entries: u64) -> u64 {
         const KEY_TABLE_ENTRY_BYTES: u64 = 23;
-        let entries = self.levels.valid_entries.load(Ordering::Relaxed);
-        self.levels.valid_bytes.load(Ordering::Relaxed) + entries * KEY_TABLE_ENTRY_BYTES
+        let extent = self.geometry.extent_bytes;
+        if entries == 0 {
+            return 0;
+        }
+        // Pages have trailers, and extents end with a gap where the next record did not fit.
+        (bytes * 4096 / 4084 + bytes / 64).div_ceil(extent) + (entries * KEY_TABLE_ENTRY_BYTES).div_ceil(extent)
+    }
+
+    /// Extents that collecting a segment would free.
+    pub fn reclaimable_extents(&self, state: &SegmentState) -> u64 {
+        let needed = self.extents_for(state.valid_bytes, u64::from(state.valid_entries));
+        u64::from(state.descriptor.extent_count()).saturating_sub(needed)
     }
 
     /// Refuses a write for which there is no room; `overwrites` says whether the key is probably there already.
+    ///
+    /// Both write buffers must be able to become segments, and the collector to work, whatever comes: an overwrite is
+    /// taken while that holds, a new key while there is another segment to spare and room for what overwrites will hide.
     pub fn admit(&self, overwrites: impl FnOnce() -> bool) -> Result<(), Error> {
-        let live = self.live_bytes();
-        // New keys stop a buffer early, so that overwrites go on.
-        let flash_tight = live + 2 * self.geometry.segment_bytes >= self.usable_bytes && self.options.full == Full::Error;
+        let segment = u64::from(self.segment_extents());
+        let room = self.levels.room_extents.load(Ordering::Relaxed);
+        let hidden = 2 * self.levels.segments.load(Ordering::Relaxed);
+        let flash_tight = room < RESERVE_SEGMENTS * segment + 3 * segment + hidden;
         let index_tight = self.index_bytes() >= self.options.index_bytes_max();
         if !flash_tight && !index_tight {
             return Ok(());
         }
-        if flash_tight && live >= self.usable_bytes {
+        if room < RESERVE_SEGMENTS * segment + 2 * segment {
             return Err(Error::FullFlash);
         }
         match overwrites() {
@@ -306,12 +329,6 @@ impl Shared {
 
 fn segment_extents(geometry: &Geometry) -> u32 {
     (geometry.segment_bytes / geometry.extent_bytes) as u32 * 5 / 4 + 2
-}
-
-/// Bytes of records that fit on flash beside what flush and collector need to go on.
-pub fn usable_bytes(geometry: &Geometry) -> u64 {
-    let reserve = 3 * segment_extents(geometry) + geometry.extents() / 32;
-    u64::from(geometry.extents().saturating_sub(reserve)) * geometry.extent_bytes
 }
 
 fn draft_again<'a>(draft: &Draft<'a>) -> Draft<'a> {

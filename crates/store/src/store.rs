@@ -98,7 +98,8 @@ impl Store {
                 maintenance.wait(step);
             }
         });
-        *lock(&store.inner.thread) = Some(thread.map_err(|error| Error::Io(format!("no thread for maintenance: {error}")))?);
+        *lock(&store.inner.thread) =
+            Some(thread.map_err(|error| Error::Io(format!("no thread for maintenance: {error}")))?);
         Ok(store)
     }
 

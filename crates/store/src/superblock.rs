@@ -108,9 +108,16 @@ impl Superblock {
                 geometry.capacity_bytes
             )));
         }
-        let again = Geometry::new(geometry.capacity_bytes, geometry.segment_bytes, geometry.partition_bits, geometry.sector_bytes)?;
+        let again = Geometry::new(
+            geometry.capacity_bytes,
+            geometry.segment_bytes,
+            geometry.partition_bits,
+            geometry.sector_bytes,
+        )?;
         if again != geometry {
-            return Err(Error::Unusable("the superblock's layout is not one this version makes: use the version that made it".into()));
+            return Err(Error::Unusable(
+                "the superblock's layout is not one this version makes: use the version that made it".into(),
+            ));
         }
         Ok(superblock)
     }

@@ -3,7 +3,8 @@
 //! ```text
 //! parameters: store id u64 · segment version u64 · first page u32 · key length u32 · key
 //! input:      data pages as read, from the page in which the record may start
-//! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry u32 · place u32 · value if inflated
+//! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry u32 · place u32
+//!             entry u32 · zero u32 · value if inflated
 //! ```
 //! A raw value stays where it was read: `place` 0 and `value address` in the segment's stream. A compressed one is
 //! inflated behind the output's head: `place` 1. Stateless; contexts for inflating belong to the thread that runs it.
@@ -23,7 +24,7 @@ pub const CORRUPT: Status = Status::Program(2);
 pub const OUTPUT_SHORT: Status = Status::Program(3);
 
 const PARAMETERS_HEAD_BYTES: usize = 24;
-pub const OUTPUT_HEAD_BYTES: usize = 32;
+pub const OUTPUT_HEAD_BYTES: usize = 40;
 
 pub struct MatchRecord;
 
@@ -47,6 +48,8 @@ pub struct Matched {
     pub flags: u32,
     pub expiry: u32,
     pub value_bytes: u32,
+    /// The record's number in the segment: its validity is the host's to know.
+    pub entry: u32,
     pub place: Place,
 }
 
@@ -70,6 +73,8 @@ impl Matched {
         out[20..24].copy_from_slice(&self.flags.to_le_bytes());
         out[24..28].copy_from_slice(&self.expiry.to_le_bytes());
         out[28..32].copy_from_slice(&place.to_le_bytes());
+        out[32..36].copy_from_slice(&self.entry.to_le_bytes());
+        out[36..40].fill(0);
     }
 
     /// Reads an output's head.
@@ -77,7 +82,7 @@ impl Matched {
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let place = if word(28) == 0 { Place::Stream(long(8)) } else { Place::Output };
-        Matched { stamp: long(0), value_bytes: word(16), flags: word(20), expiry: word(24), place }
+        Matched { stamp: long(0), value_bytes: word(16), flags: word(20), expiry: word(24), entry: word(32), place }
     }
 }
 
@@ -119,6 +124,7 @@ fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status
         flags: header.flags,
         expiry: header.expiry,
         value_bytes: header.raw_bytes,
+        entry: record.entry,
         place: Place::Stream(record.stored_address()),
     };
     if header.codec != Codec::Raw {
@@ -163,9 +169,9 @@ mod tests {
         (header.codec, header.raw_bytes, header.flags, header.expiry) = (codec, value.len() as u32, 5, 6);
         let mut page = vec![0; PAGE_BYTES];
         let length = Record { header, key: b"key", stored }.encode(&mut page);
-        let crc = record_checksum(SALT, 4088 * 7, &page[..length]);
+        let crc = record_checksum(SALT, 4084 * 7, &page[..length]);
         page[..4].copy_from_slice(&crc.to_le_bytes());
-        Trailer { first: 0, starts: 1 }.encode(SALT, 7, &mut page);
+        Trailer { first: 0, starts: 1, entry_first: 3 }.encode(SALT, 7, &mut page);
         page
     }
 
@@ -180,12 +186,12 @@ mod tests {
         let text = b"mirror ".repeat(100);
         let mut output = vec![0; 2048];
         assert_eq!(run(&page(&text), b"key", &mut output).0, Status::Success);
-        let matched = Matched::parse(output[..32].try_into().unwrap());
+        let matched = Matched::parse(output[..40].try_into().unwrap());
         assert_eq!((matched.place, matched.stamp, matched.flags, matched.expiry), (Place::Output, 9, 5, 6));
-        assert_eq!(output[32..32 + matched.value_bytes as usize], text);
+        assert_eq!(output[40..40 + matched.value_bytes as usize], text);
         assert_eq!(run(&page(b"raw"), b"key", &mut output).0, Status::Success);
-        let matched = Matched::parse(output[..32].try_into().unwrap());
-        assert_eq!((matched.value_bytes, matched.place), (3, Place::Stream(4088 * 7 + 13 + 8 + 3)));
+        let matched = Matched::parse(output[..40].try_into().unwrap());
+        assert_eq!((matched.value_bytes, matched.entry, matched.place), (3, 3, Place::Stream(4084 * 7 + 13 + 8 + 3)));
     }
 
     #[test]

@@ -61,7 +61,20 @@ pub fn parse(bytes: &[u8]) -> Option<GroupHeader> {
         let (records, generation, previous_crc) = (reader.u32()?, reader.u32()?, reader.u32()?);
         reader.u32()?;
         let durable_stamp = reader.u64()?;
-        Ok((magic, GroupHeader { crc, buffer, position, length, stamp_first, records, generation, previous_crc, durable_stamp }))
+        Ok((
+            magic,
+            GroupHeader {
+                crc,
+                buffer,
+                position,
+                length,
+                stamp_first,
+                records,
+                generation,
+                previous_crc,
+                durable_stamp,
+            },
+        ))
     };
     let (magic, header) = fields().ok()?;
     (magic == MAGIC && header.length as usize >= HEADER_BYTES).then_some(header)

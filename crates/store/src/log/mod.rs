@@ -249,7 +249,12 @@ impl Log {
             state.previous_crc = group::seal(&header, salt, self.arena_mut(state.active, open.start, length));
         }
         let stamp_last = state.stamp_next - 1;
-        state.sealed.push_back(SealedGroup { buffer: state.active, start: open.start, length: end - open.start, stamp_last });
+        state.sealed.push_back(SealedGroup {
+            buffer: state.active,
+            start: open.start,
+            length: end - open.start,
+            stamp_last,
+        });
         state.position = end;
     }
 
@@ -342,8 +347,7 @@ impl Log {
     /// Whether nothing of `buffer` is gathering, waiting or on its way.
     pub fn buffer_written(&self, buffer: u64) -> bool {
         let state = lock(&self.state);
-        state.active > buffer
-            && state.sealed.iter().chain(&state.writing).all(|group| group.buffer > buffer)
+        state.active > buffer && state.sealed.iter().chain(&state.writing).all(|group| group.buffer > buffer)
     }
 
     /// Everything up to this stamp is durable: by the log, or since an install.
@@ -356,10 +360,6 @@ impl Log {
         self.sync != Sync::Always || stamp <= self.durable_stamp()
     }
 
-    pub fn planted(&self) -> Planted {
-        self.planted
-    }
-
     /// The last stamp in the buffer that was sealed last.
     pub fn stamp_sealed(&self) -> u64 {
         lock(&self.state).stamp_sealed
@@ -369,10 +369,6 @@ impl Log {
     pub fn has_pending(&self) -> bool {
         let state = lock(&self.state);
         state.open.is_some() || !state.sealed.is_empty() || state.writing.is_some()
-    }
-
-    pub fn position(&self) -> usize {
-        lock(&self.state).position
     }
 
     pub fn log_write_bytes(&self) -> u64 {

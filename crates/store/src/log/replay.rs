@@ -39,7 +39,8 @@ impl ZoneReader<'_> {
         let bytes = zone.get(position..)?;
         let header = group::parse(bytes)?;
         let salt = group_salt(self.geometry, self.store_id, buffer, position);
-        let place = self.planted.has(Bug::SkipChain) || (header.buffer == buffer && header.position as usize == position);
+        let place =
+            self.planted.has(Bug::SkipChain) || (header.buffer == buffer && header.position as usize == position);
         let sum = self.planted.has(Bug::SkipGroupChecksum)
             || (self.planted.has(Bug::SkipChain) && {
                 let salt = group_salt(self.geometry, self.store_id, header.buffer, header.position as usize);

@@ -2,8 +2,10 @@
 
 use super::Descriptor;
 use super::layout::StreamLayout;
+use crate::catalog::Bitmap;
 use crate::geometry::Geometry;
 use std::ops::Range;
+use std::sync::OnceLock;
 use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt};
 use tapetum_kernels::fences::Fences;
 use tapetum_kernels::hash::HashKey;
@@ -17,6 +19,8 @@ pub struct Segment {
     data_fences: Fences,
     /// The top 32 bits of the first hash key of each key-table page.
     key_fences: Vec<u32>,
+    /// The catalog's map, seen from here too.
+    valid: OnceLock<Bitmap>,
 }
 
 /// One read command's worth of neighbouring bytes.
@@ -33,13 +37,37 @@ impl Segment {
         let salt = SegmentSalt { store: store_id, version: descriptor.version };
         assert_eq!(builder.entries, descriptor.entries);
         let pages = builder.pages(descriptor.data_pages);
-        Segment { descriptor, salt, geometry, data_fences: Fences::build(&pages), key_fences: builder.key_fences }
+        Segment {
+            descriptor,
+            salt,
+            geometry,
+            data_fences: Fences::build(&pages),
+            key_fences: builder.key_fences,
+            valid: OnceLock::new(),
+        }
     }
 
     /// A view that can only read the key table.
     pub fn without_fences(descriptor: Descriptor, store_id: u64, geometry: Geometry) -> Segment {
         let salt = SegmentSalt { store: store_id, version: descriptor.version };
-        Segment { descriptor, salt, geometry, data_fences: Fences::build(&[]), key_fences: Vec::new() }
+        Segment {
+            descriptor,
+            salt,
+            geometry,
+            data_fences: Fences::build(&[]),
+            key_fences: Vec::new(),
+            valid: OnceLock::new(),
+        }
+    }
+
+    /// Shows readers the catalog's validity map.
+    pub fn attach(&self, valid: &Bitmap) {
+        assert!(self.valid.set(valid.clone()).is_ok(), "a segment is installed once");
+    }
+
+    /// Whether a record is valid: it may be found dead where the index took another key's entry for it.
+    pub fn is_valid(&self, entry: u32) -> bool {
+        self.valid.get().is_some_and(|valid| entry < self.descriptor.entries && valid.get(entry))
     }
 
     pub fn key_pages(&self) -> u32 {
@@ -105,7 +133,8 @@ impl Segment {
         while at < length {
             let page_now = page + at / PAGE_BYTES as u32;
             let flash = self.page_offset(extents, page_now);
-            let in_extent = (self.geometry.pages_per_extent() - page_now % self.geometry.pages_per_extent()) * PAGE_BYTES as u32;
+            let in_extent =
+                (self.geometry.pages_per_extent() - page_now % self.geometry.pages_per_extent()) * PAGE_BYTES as u32;
             let take = in_extent.min(length - at);
             match runs.last_mut() {
                 Some(last) if last.flash + u64::from(last.length) == flash => last.length += take,

@@ -33,7 +33,8 @@ struct PageStream {
 impl PageStream {
     fn new(io: &Io, geometry: &Geometry, local: &LocalMemory) -> Result<PageStream, Error> {
         let bytes = geometry.extent_bytes.min(STAGING_BYTES_MAX) as usize;
-        let buffer = || local.allocate(bytes).ok_or_else(|| Error::Options("--memory is too small to flush: raise it".into()));
+        let buffer =
+            || local.allocate(bytes).ok_or_else(|| Error::Options("--memory is too small to flush: raise it".into()));
         Ok(PageStream {
             io: io.clone(),
             geometry: *geometry,
@@ -99,6 +100,7 @@ pub struct SegmentWriter {
     page: Box<[u8; PAGE_BYTES]>,
     page_filled: usize,
     page_trailer: Trailer,
+    entries_begun: u32,
     key_page: Vec<Entry>,
     fences: FenceBuilder,
     last_hash: Option<HashKey>,
@@ -123,7 +125,8 @@ impl SegmentWriter {
             keys: PageStream::new(io, geometry, local)?,
             page: Box::new([0; PAGE_BYTES]),
             page_filled: 0,
-            page_trailer: Trailer { first: 0, starts: 0 },
+            page_trailer: Trailer { first: 0, starts: 0, entry_first: 0 },
+            entries_begun: 0,
             key_page: Vec::with_capacity(ENTRIES_PER_PAGE),
             fences: FenceBuilder::new(geometry),
             last_hash: None,
@@ -165,6 +168,7 @@ impl SegmentWriter {
             self.page_trailer.first = self.page_filled as u16;
         }
         self.page_trailer.starts += 1;
+        self.entries_begun += 1;
         let crc = record_checksum(self.salt, address, record).to_le_bytes();
         self.append(&crc).await?;
         self.append(&record[4..]).await?;
@@ -198,7 +202,7 @@ impl SegmentWriter {
         self.page_trailer.encode(self.salt, self.data.pages, &mut self.page[..]);
         self.data.push(&self.page[..], &self.allocator).await?;
         self.page_filled = 0;
-        self.page_trailer = Trailer { first: 0, starts: 0 };
+        self.page_trailer = Trailer { first: 0, starts: 0, entry_first: self.entries_begun };
         Ok(())
     }
 

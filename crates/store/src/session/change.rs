@@ -191,7 +191,10 @@ mod tests {
         assert_eq!(decide(&append(None), None), Decision::Answer(Outcome::NotStored));
         assert_eq!(decide(&append(Some(1)), current(b"a")), Decision::Answer(Outcome::Exists));
         let value = NewValue::Made(b"ab".to_vec());
-        assert_eq!(decide(&append(Some(5)), current(b"a")), Decision::Store { flags: 3, expiry: 4, value, answer: Answer::Stored });
+        assert_eq!(
+            decide(&append(Some(5)), current(b"a")),
+            Decision::Store { flags: 3, expiry: 4, value, answer: Answer::Stored }
+        );
         let delete = |stamp| Request::Delete { key: KEY, stamp };
         assert_eq!(decide(&delete(None), current(b"a")), Decision::Delete);
         assert_eq!(decide(&delete(Some(1)), current(b"a")), Decision::Answer(Outcome::Exists));

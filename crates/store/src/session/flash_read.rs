@@ -25,6 +25,8 @@ pub struct FlashRead {
     pub segment: Arc<Segment>,
     /// The shard's version of the key when the read began.
     pub version: u32,
+    /// The install sequence from before the key was looked for.
+    pub sequence: u64,
     /// Pages in which the record may start and that were not looked at.
     pages: Range<u32>,
     page: u32,
@@ -70,10 +72,11 @@ impl SpareBuffers {
 }
 
 impl FlashRead {
-    pub fn new(segment: Arc<Segment>, version: u32, pages: Range<u32>) -> FlashRead {
+    pub fn new(segment: Arc<Segment>, (version, sequence): (u32, u64), pages: Range<u32>) -> FlashRead {
         FlashRead {
             segment,
             version,
+            sequence,
             pages,
             page: 0,
             span_bytes: 0,
@@ -85,7 +88,14 @@ impl FlashRead {
     }
 
     /// Reads the next page in which the record may start. `commands` counts read commands.
-    pub fn begin(&mut self, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64, key: &[u8], commands: &mut u64) -> Step {
+    pub fn begin(
+        &mut self,
+        queue: &mut QueuePair,
+        spare: &mut SpareBuffers,
+        tag: u64,
+        key: &[u8],
+        commands: &mut u64,
+    ) -> Step {
         let Some(page) = self.pages.clone().next() else { return Step::Missing };
         let span_bytes = self.segment.span_bytes(page);
         let needed = span_bytes as usize + parameters_bytes(key) + OUTPUT_ROOM_BYTES;
@@ -111,7 +121,8 @@ impl FlashRead {
     pub fn read_done(&mut self, completion: Completion, queue: &mut QueuePair, tag: u64, key: &[u8]) -> Step {
         self.reads_left -= 1;
         if completion.status != Status::Success {
-            self.failed = Some(Error::Io(format!("a read ended with {:?} (errno {})", completion.status, completion.errno)));
+            self.failed =
+                Some(Error::Io(format!("a read ended with {:?} (errno {})", completion.status, completion.errno)));
         }
         if self.reads_left > 0 {
             return Step::Waits;
@@ -126,9 +137,13 @@ impl FlashRead {
     fn execute(&mut self, queue: &mut QueuePair, tag: u64, key: &[u8]) {
         let Some(buffer) = &self.buffer else { unreachable!("a read has a buffer") };
         let input = LocalRange { offset: buffer.offset(), length: self.span_bytes };
-        let parameters = LocalRange { offset: input.offset + u64::from(input.length), length: parameters_bytes(key) as u32 };
+        let parameters =
+            LocalRange { offset: input.offset + u64::from(input.length), length: parameters_bytes(key) as u32 };
         let output = self.output_range();
-        queue.submit(Command { tag, operation: Operation::Execute { program: MATCH_RECORD, parameters, input, output } });
+        queue.submit(Command {
+            tag,
+            operation: Operation::Execute { program: MATCH_RECORD, parameters, input, output },
+        });
         // The parameters end at an odd place; the output begins on the next word.
         debug_assert!(parameters.offset + u64::from(parameters.length) <= output.offset || self.output.is_some());
     }

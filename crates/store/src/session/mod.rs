@@ -292,7 +292,8 @@ impl Local {
 
     /// Answers when the record with `stamp` may be shown.
     fn answer_after(&mut self, shared: &Shared, token: u64, stamp: u64, outcome: Outcome) {
-        let early = shared.planted.has(Bug::ReadUndurable) && matches!(outcome, Outcome::Value { .. } | Outcome::Missing);
+        let early =
+            shared.planted.has(Bug::ReadUndurable) && matches!(outcome, Outcome::Value { .. } | Outcome::Missing);
         if early || shared.log.may_acknowledge(stamp) {
             return self.answer(token, outcome);
         }
@@ -386,10 +387,13 @@ impl Local {
         flash: Option<FromFlash>,
     ) -> Attempt {
         loop {
+            let sequence = shared.install_sequence.load(Ordering::SeqCst);
             let shard = shared.shard(hash);
             let flash = flash.as_ref().filter(|flash| flash.version == shard.version(hash));
             if !needs_current(request) {
-                let Request::Put { key, value, flags, expiry, .. } = *request else { unreachable!("only a put is blind") };
+                let Request::Put { key, value, flags, expiry, .. } = *request else {
+                    unreachable!("only a put is blind")
+                };
                 drop(shard);
                 return self.put(shared, token, hash, (key, value, flags, expiry));
             }
@@ -426,7 +430,9 @@ impl Local {
                             }
                             Some(segment) => {
                                 let pages = segment.start_pages(hash);
-                                return Attempt::NeedsFlash { read: FlashRead::new(segment, version, pages) };
+                                return Attempt::NeedsFlash {
+                                    read: FlashRead::new(segment, (version, sequence), pages),
+                                };
                             }
                         }
                     }
@@ -672,7 +678,14 @@ impl Local {
     }
 
     fn read_decided(&mut self, shared: &Shared, number: usize, op: Op, read: FlashRead, matched: Option<Matched>) {
-        let matched = matched.filter(|found| shared.is_live_stamp(found.stamp, found.expiry, shared.now()));
+        let dead = matched.as_ref().is_some_and(|found| !read.segment.is_valid(found.entry));
+        if dead && shared.install_sequence.load(Ordering::SeqCst) != read.sequence {
+            // It died since the look at the index: look again.
+            read.finish(&mut self.spare_buffers);
+            return self.attempt_op(shared, number, op, None);
+        }
+        // A dead record that the index did not mean: it took another key's entry for this one's.
+        let matched = matched.filter(|found| !dead && shared.is_live_stamp(found.stamp, found.expiry, shared.now()));
         if op.request.is_get() {
             let outcome = match &matched {
                 None => Outcome::Missing,
@@ -783,7 +796,8 @@ impl Local {
             let (codec, stored) = self.compressor.compress(write.value());
             values.push((codec, stored.to_vec()));
         }
-        let drafts: Vec<Draft<'_>> = writes.iter().zip(&values).map(|(write, (codec, stored))| write.draft(*codec, stored)).collect();
+        let drafts: Vec<Draft<'_>> =
+            writes.iter().zip(&values).map(|(write, (codec, stored))| write.draft(*codec, stored)).collect();
         let bits = shared.geometry.partition_bits;
         let mut numbers: Vec<usize> = hashes.iter().map(|hash| hash.partition(bits)).collect();
         numbers.sort_unstable();

@@ -83,9 +83,9 @@ impl<'a> Request<'a> {
     /// Bytes of key and value that it brings.
     pub fn payload_bytes(&self) -> usize {
         match *self {
-            Request::Put { key, value, .. } | Request::Append { key, value, .. } | Request::Prepend { key, value, .. } => {
-                key.len() + value.len()
-            }
+            Request::Put { key, value, .. }
+            | Request::Append { key, value, .. }
+            | Request::Prepend { key, value, .. } => key.len() + value.len(),
             _ => self.key().len(),
         }
     }
