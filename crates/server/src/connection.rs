@@ -407,8 +407,8 @@ impl Connection {
 
     /// What to be woken for, if that has changed.
     pub fn interest_change(&mut self) -> Option<Interest> {
-        let interest =
-            Interest { read: self.wants_input(), write: !self.out.is_empty() && !self.gone, exclusive: false };
+        let write = !self.out.is_empty() && !self.gone;
+        let interest = Interest { read: self.wants_input(), write, ..Interest::NONE };
         let changed = interest != self.interest && !self.unwatched;
         self.interest = interest;
         changed.then_some(interest)

@@ -1,6 +1,7 @@
 //! The front doors of Tapetum and its command line. The binary is a few lines over this library, so that tests can run
 //! the same server over another store.
 
+pub mod cli;
 pub mod commands;
 pub mod connection;
 pub mod engine;
@@ -9,7 +10,10 @@ pub mod listen;
 pub mod os;
 pub mod out;
 pub mod protocol;
+pub mod remote;
 pub mod server;
+pub mod size;
 pub mod slots;
 pub mod stats;
+pub mod store_open;
 pub mod worker;

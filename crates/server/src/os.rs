@@ -11,23 +11,29 @@ fn check_size(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Which readiness to report. `exclusive`: of several epolls that watch one descriptor, wake few.
+/// Which readiness to report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
     pub read: bool,
     pub write: bool,
+    /// Of several epolls that watch one descriptor, wake few.
     pub exclusive: bool,
+    /// Report what becomes ready, not what stays so.
+    pub edge: bool,
 }
 
 impl Interest {
-    pub const READ: Interest = Interest { read: true, write: false, exclusive: false };
-    pub const NONE: Interest = Interest { read: false, write: false, exclusive: false };
+    pub const READ: Interest = Interest { read: true, write: false, exclusive: false, edge: false };
+    pub const NONE: Interest = Interest { read: false, write: false, exclusive: false, edge: false };
 
     fn bits(self) -> u32 {
         let mut bits = 0;
-        for (wanted, bit) in
-            [(self.read, libc::EPOLLIN), (self.write, libc::EPOLLOUT), (self.exclusive, libc::EPOLLEXCLUSIVE)]
-        {
+        for (wanted, bit) in [
+            (self.read, libc::EPOLLIN),
+            (self.write, libc::EPOLLOUT),
+            (self.exclusive, libc::EPOLLEXCLUSIVE),
+            (self.edge, libc::EPOLLET),
+        ] {
             bits |= if wanted { bit as u32 } else { 0 };
         }
         bits

@@ -36,6 +36,8 @@ const ACCEPTS_MAX: usize = 16;
 const WAIT_RETRY_MS: i32 = 10;
 /// A look around when nothing happens: stalled clients, listeners that ran out of descriptors.
 const LOOK_MS: i32 = 1000;
+/// The store is polled so often at least while it owes replies, though it says when it has some.
+const STORE_LOOK_MS: i32 = 100;
 /// What is still in flight or unsent this long after a stop is given up.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -94,6 +96,8 @@ pub struct Worker<S> {
     value_bytes_expected: usize,
     now: u32,
     listening: bool,
+    /// The last rounds ended before everything was quiet.
+    unfinished: bool,
 }
 
 impl<S: Session> Worker<S> {
@@ -101,7 +105,9 @@ impl<S: Session> Worker<S> {
         let epoll = Epoll::new()?;
         epoll.add(shared.mailboxes[index].event.as_raw_fd(), ID_MAILBOX, Interest::READ)?;
         for fd in session.event_fds() {
-            epoll.add(fd, ID_SESSION, Interest::READ)?;
+            // The store is polled in every round, so what stays ready needs no second word: some of these descriptors are
+            // shared by all sessions, and stay ready until another worker has polled.
+            epoll.add(fd, ID_SESSION, Interest { edge: true, ..Interest::READ })?;
         }
         let mut worker = Worker {
             index,
@@ -117,6 +123,7 @@ impl<S: Session> Worker<S> {
             value_bytes_expected: SCRATCH_BYTES / 4,
             now: unix_seconds(),
             listening: false,
+            unfinished: false,
         };
         worker.listen()?;
         Ok(worker)
@@ -125,7 +132,7 @@ impl<S: Session> Worker<S> {
     fn listen(&mut self) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         for (at, listener) in shared.listeners.iter().enumerate() {
-            let interest = Interest { read: true, write: false, exclusive: true };
+            let interest = Interest { exclusive: true, ..Interest::READ };
             self.epoll.add(listener.as_raw_fd(), ID_LISTENER + at as u64, interest)?;
         }
         self.listening = true;
@@ -169,13 +176,14 @@ impl<S: Session> Worker<S> {
     }
 
     fn timeout_ms(&self, stopping: bool) -> i32 {
-        if !self.queue.is_empty() {
+        if !self.queue.is_empty() || self.unfinished {
             return 0;
         }
         let soon = stopping || !self.waiting.is_empty();
-        let look = self.session.in_flight() > 0 || !self.listening || self.shared.budget.someone_waits();
+        let look = !self.listening || self.shared.budget.someone_waits();
         match (soon, look) {
             (true, _) => WAIT_RETRY_MS,
+            _ if self.session.in_flight() > 0 => STORE_LOOK_MS,
             (_, true) => LOOK_MS,
             _ => -1,
         }
@@ -295,10 +303,12 @@ impl<S: Session> Worker<S> {
 
     /// Polls the store and looks after connections until neither gives anything new.
     fn rounds(&mut self, replies: &mut Vec<Reply>) -> io::Result<()> {
+        self.unfinished = true;
         for _ in 0..ROUNDS_MAX {
             replies.clear();
             self.session.poll(replies);
             if replies.is_empty() && self.queue.is_empty() {
+                self.unfinished = false;
                 break;
             }
             for reply in replies.drain(..) {

@@ -1,0 +1,201 @@
+//! The command line: what can be said, and nothing of how it is done.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::listen::Address;
+use crate::size;
+use crate::store_open::Place;
+
+/// A durable, compressed key-value store on flash, behind the memcached protocol.
+#[derive(Debug, Parser)]
+#[command(name = "tapetum", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub serve: ServeArguments,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve clients (also what `tapetum` alone does)
+    Serve(ServeArguments),
+    /// Store a value, without a server
+    Put {
+        key: String,
+        /// The value; - reads it from standard input
+        value: String,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Print a value, without a server
+    Get {
+        key: String,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Delete a key, without a server
+    Delete {
+        key: String,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Print the figures of a store, or of a running server
+    Stats {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        /// Ask the server that listens there rather than open the data
+        #[arg(long, value_name = "ADDR")]
+        memcached: Option<Address>,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Test every checksum and invariant of a store that no server has open
+    Check {
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct StoreArguments {
+    /// The directory of the data
+    #[arg(long, value_name = "DIR", default_value = "./tapetum-data")]
+    pub data: PathBuf,
+    /// A file or block device for the data, instead of a file in --data
+    #[arg(long, value_name = "FILE|DEV")]
+    pub drive: Option<PathBuf>,
+    /// Flash for a new store [default: 10GiB, or half of what is free if that is less]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub capacity: Option<u64>,
+    /// Memory for index, buffers and what is on its way
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size::parse)]
+    pub memory: u64,
+}
+
+impl StoreArguments {
+    pub fn place(&self) -> Place {
+        Place { data: self.data.clone(), drive: self.drive.clone() }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct ServeArguments {
+    #[command(flatten)]
+    pub store: StoreArguments,
+    /// Where memcached clients connect: HOST:PORT or unix:PATH; may be given several times
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211")]
+    pub memcached: Vec<Address>,
+    /// Worker threads [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// When a write is acknowledged
+    #[arg(long, value_enum, default_value = "always")]
+    pub sync: SyncArgument,
+    /// What happens when there is no room
+    #[arg(long, value_enum, default_value = "error")]
+    pub full: FullArgument,
+    /// Clients at a time
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub connections: u32,
+    /// The largest value, up to 16MiB
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size::parse)]
+    pub item_size: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum SyncArgument {
+    /// When it is durable
+    Always,
+    /// At once; made durable every second, which a power failure may lose
+    Everysec,
+    /// At once; made durable when a buffer is full, which a power failure may lose
+    No,
+}
+
+impl From<SyncArgument> for tapetum::Sync {
+    fn from(argument: SyncArgument) -> tapetum::Sync {
+        match argument {
+            SyncArgument::Always => tapetum::Sync::Always,
+            SyncArgument::Everysec => tapetum::Sync::EverySecond,
+            SyncArgument::No => tapetum::Sync::No,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum FullArgument {
+    /// New keys are refused; overwrites go on while space lasts; reads and deletes always
+    Error,
+    /// The coldest items make room
+    Evict,
+}
+
+impl From<FullArgument> for tapetum::Full {
+    fn from(argument: FullArgument) -> tapetum::Full {
+        match argument {
+            FullArgument::Error => tapetum::Full::Error,
+            FullArgument::Evict => tapetum::Full::Evict,
+        }
+    }
+}
+
+impl SyncArgument {
+    pub fn name(self) -> &'static str {
+        match self {
+            SyncArgument::Always => "always",
+            SyncArgument::Everysec => "everysec",
+            SyncArgument::No => "no",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once("tapetum").chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn serve_is_what_happens_without_a_command() {
+        for line in [
+            "--memory 64MiB --memcached unix:/x --memcached [::1]:7",
+            "serve --memory 64MiB --memcached unix:/x --memcached [::1]:7",
+        ] {
+            let cli = parse(line).unwrap();
+            let serve = match cli.command {
+                Some(Command::Serve(serve)) => serve,
+                None => cli.serve,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!((serve.store.memory, serve.memcached.len(), serve.item_size), (64 << 20, 2, 16 << 20));
+            assert_eq!(serve.store.path_shown(), "./tapetum-data/drive");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in
+            ["--threads 0", "--sync maybe", "--memory lots", "--memcached nowhere", "put k", "fly", "--connections 0"]
+        {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    impl StoreArguments {
+        fn path_shown(&self) -> String {
+            self.place().path().display().to_string()
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The figures of a running server, asked for as any client does, and figures as JSON. No state.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::listen::Address;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Names and values, as the server at `address` gives them.
+pub fn stats(address: &Address) -> Result<Vec<(String, String)>, String> {
+    let failed = |error: io::Error| {
+        format!(
+            "no figures from {address}: {error}; check that the server runs there, or give another --memcached ADDR"
+        )
+    };
+    match address {
+        Address::Tcp(text) => {
+            let stream = TcpStream::connect(text).map_err(failed)?;
+            stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+            ask(stream).map_err(failed)
+        }
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path).map_err(failed)?;
+            stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+            ask(stream).map_err(failed)
+        }
+    }
+}
+
+fn ask<S: Read + Write>(mut stream: S) -> io::Result<Vec<(String, String)>> {
+    stream.write_all(b"stats\r\n")?;
+    let mut lines = Vec::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line?;
+        let mut words = line.splitn(3, ' ');
+        match (words.next(), words.next(), words.next()) {
+            (Some("STAT"), Some(name), value) => lines.push((name.into(), value.unwrap_or_default().into())),
+            (Some("END"), None, _) => return Ok(lines),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "that is no memcached server")),
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// One JSON object; what is a number stays one.
+pub fn json(lines: &[(String, String)]) -> String {
+    let fields: Vec<String> =
+        lines.iter().map(|(name, value)| format!("{}: {}", quoted(name), scalar(value))).collect();
+    format!("{{\n  {}\n}}", fields.join(",\n  "))
+}
+
+/// A whole number or a decimal fraction, as JSON writes them, or a string.
+fn scalar(value: &str) -> String {
+    let (whole, fraction) = value.split_once('.').unwrap_or((value, "0"));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let leading_zero = whole.len() > 1 && whole.starts_with('0');
+    if digits(whole) && digits(fraction) && !leading_zero { value.into() } else { quoted(value) }
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            control if control.is_control() => out.push_str(&format!("\\u{:04x}", control as u32)),
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_keeps_numbers_and_quotes_the_rest() {
+        let lines =
+            [("a", "1"), ("b", "0.125"), ("c", "1.6.18"), ("d", "x\"\\\n"), ("e", "007"), ("f", ""), ("g", "1.")];
+        let lines = lines.map(|(name, value)| (name.to_string(), value.to_string()));
+        let expected = "{\n  \"a\": 1,\n  \"b\": 0.125,\n  \"c\": \"1.6.18\",\n  \"d\": \"x\\\"\\\\\\u000a\",\n  \
+                        \"e\": \"007\",\n  \"f\": \"\",\n  \"g\": \"1.\"\n}";
+        assert_eq!(json(&lines), expected);
+    }
+
+    #[test]
+    fn figures_are_read_to_their_end() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"STAT pid 7\r\nSTAT drive a b\r\nSTAT empty \r\nEND\r\n").unwrap();
+        let lines = ask(ours).unwrap();
+        let expected = [("pid", "7"), ("drive", "a b"), ("empty", "")].map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(lines, expected);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"HTTP/1.1 400 Bad Request\r\n").unwrap();
+        assert!(ask(ours).is_err());
+    }
+}

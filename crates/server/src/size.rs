@@ -1,0 +1,83 @@
+//! Sizes as people write them: `10GiB`, `256MiB`, `64k`, `1MB`, plain bytes.
+
+/// A number of bytes. k, m, g and t alone are binary, as in most servers' options; `kB`, `MB` … are decimal.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no size: write bytes, or a number with KiB, MiB, GiB or TiB, such as 256MiB");
+    let digits = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let (power, base) = match unit.as_str() {
+        "" | "b" => (0, 1024),
+        "k" | "ki" | "kib" => (1, 1024),
+        "m" | "mi" | "mib" => (2, 1024),
+        "g" | "gi" | "gib" => (3, 1024),
+        "t" | "ti" | "tib" => (4, 1024),
+        "kb" => (1, 1000),
+        "mb" => (2, 1000),
+        "gb" => (3, 1000),
+        "tb" => (4, 1000),
+        _ => return Err(wrong()),
+    };
+    let unit_bytes = u64::pow(base, power);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let whole = whole.parse::<u64>().map_err(|_| wrong())?.checked_mul(unit_bytes).ok_or_else(wrong)?;
+    if fraction.is_empty() {
+        return if number.ends_with('.') { Err(wrong()) } else { Ok(whole) };
+    }
+    if fraction.len() > 6 || power == 0 {
+        return Err(wrong());
+    }
+    let part = fraction.parse::<u64>().map_err(|_| wrong())?;
+    let scale = 10u64.pow(fraction.len() as u32);
+    let part = u128::from(part) * u128::from(unit_bytes) / u128::from(scale);
+    u64::try_from(part).ok().and_then(|part| whole.checked_add(part)).ok_or_else(wrong)
+}
+
+/// Bytes for people: in the largest binary unit that leaves no more than three digits before the point.
+pub fn shown(bytes: u64) -> String {
+    let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut power = 0;
+    while power + 1 < units.len() && bytes >> (10 * (power + 1)) > 0 {
+        power += 1;
+    }
+    let unit_bytes = 1u64 << (10 * power);
+    match bytes % unit_bytes {
+        0 => format!("{} {}", bytes / unit_bytes, units[power]),
+        _ => format!("{:.1} {}", bytes as f64 / unit_bytes as f64, units[power]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512", 512),
+            ("64k", 64 << 10),
+            ("256MiB", 256 << 20),
+            ("10GiB", 10 << 30),
+            ("10 GiB", 10 << 30),
+            ("1.5g", 3 << 29),
+            ("2MB", 2_000_000),
+            ("1TiB", 1 << 40),
+            ("7B", 7),
+        ] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+        for text in
+            ["", "x", "MiB", "-1", "1.", "1.5", "1.0000001g", "1xb", "99999999999999999999", "99999999999TiB", "1e9"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shows_what_people_read() {
+        assert_eq!(shown(0), "0 bytes");
+        assert_eq!(shown(1536), "1.5 KiB");
+        assert_eq!(shown(10 << 30), "10 GiB");
+    }
+}

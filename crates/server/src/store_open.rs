@@ -1,0 +1,309 @@
+//! Where the store comes from: the one place of the server that knows drives, files and geometry.
+//!
+//! `--data DIR` holds the file `drive`, or `--drive` names a file or block device. A new store is made under another name
+//! and renamed when it is whole, so that an interrupted creation leaves nothing that looks like a store. A block device is
+//! taken only if it holds a store, or zeros where the superblock goes. Nothing foreign is ever written to.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::RawFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tapetum::{Error, Full, Reply, Request, Stats, StoreOptions, Sync, ValueRange};
+use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
+
+use crate::engine;
+use crate::{os, size};
+
+/// The most that a new store takes without being told.
+const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
+/// Local memory to look at a superblock with.
+const PROBE_BYTES: usize = 1 << 20;
+/// What must be zero for a block device to count as empty.
+const BLANK_BYTES: usize = 64 << 10;
+
+impl engine::Session for tapetum::Session {
+    fn submit(&mut self, token: u64, request: Request<'_>) {
+        self.submit(token, request);
+    }
+
+    fn poll(&mut self, replies: &mut Vec<Reply>) {
+        self.poll(replies);
+    }
+
+    fn bytes(&self, value: ValueRange) -> &[u8] {
+        self.bytes(value)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight()
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        self.event_fds()
+    }
+}
+
+impl engine::Store for tapetum::Store {
+    type Session = tapetum::Session;
+
+    fn session(&self) -> Result<tapetum::Session, Error> {
+        self.session()
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats()
+    }
+}
+
+/// Where a store lies.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub data: PathBuf,
+    pub drive: Option<PathBuf>,
+}
+
+impl Place {
+    pub fn path(&self) -> PathBuf {
+        self.drive.clone().unwrap_or_else(|| self.data.join("drive"))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// For a new store; `None` is the default.
+    pub capacity_bytes: Option<u64>,
+    pub memory_bytes: u64,
+    /// The part of `memory_bytes` that the front doors take.
+    pub front_bytes: u64,
+    pub sync: Sync,
+    pub full: Full,
+    /// Make the store if there is none.
+    pub create: bool,
+}
+
+#[derive(Debug)]
+pub enum OpenError {
+    /// There is no store, and none was to be made.
+    NoStore {
+        path: PathBuf,
+    },
+    /// The data directory holds something else.
+    Foreign {
+        data: PathBuf,
+        found: PathBuf,
+    },
+    /// A block device that holds something else.
+    NotBlank {
+        path: PathBuf,
+    },
+    /// Another process has it open.
+    InUse {
+        path: PathBuf,
+    },
+    Flash(FlashError),
+    Store {
+        path: PathBuf,
+        error: Error,
+    },
+    Io {
+        path: PathBuf,
+        doing: &'static str,
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::NoStore { path } => write!(
+                f,
+                "there is no store at {}: give --data or --drive as the server has it, or start a server to make one",
+                path.display()
+            ),
+            OpenError::Foreign { data, found } => write!(
+                f,
+                "{} holds no store, but other things ({}): give --data an empty or new directory; nothing was written",
+                data.display(),
+                found.display()
+            ),
+            OpenError::NotBlank { path } => write!(
+                f,
+                "{} holds no store, but is not blank: give another --drive, or blank its first 64 KiB if its contents \
+                 are not needed; nothing was written",
+                path.display()
+            ),
+            OpenError::InUse { path } => write!(
+                f,
+                "{} is in use, by a running server most likely: talk to it with a memcached client (figures: tapetum \
+                 stats --memcached ADDR), or stop it first",
+                path.display()
+            ),
+            OpenError::Flash(error) => write!(f, "{error}"),
+            OpenError::Store { path, error } => write!(f, "{}: {error}", path.display()),
+            OpenError::Io { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+fn flash_error(error: FlashError) -> OpenError {
+    match error {
+        FlashError::Locked { path } => OpenError::InUse { path },
+        other => OpenError::Flash(other),
+    }
+}
+
+/// Opens the store at `place`, with its maintenance thread.
+pub fn open(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, OpenError> {
+    let path = place.path();
+    let env = Env::system();
+    let kind = match fs::metadata(&path) {
+        Ok(metadata) => Some(metadata.file_type()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(OpenError::Io { path, doing: "look at", error }),
+    };
+    let Some(kind) = kind else {
+        if !options.create {
+            return Err(OpenError::NoStore { path });
+        }
+        let flash = create_file(place, &path, options, &env)?;
+        return open_on(flash, &path, options, &env);
+    };
+    let flash: Arc<dyn Flash> = Arc::new(FileFlash::open(&path, IoEngine::Auto, &env).map_err(flash_error)?);
+    if kind.is_block_device() && options.create && is_blank(&path)? {
+        let capacity_bytes = options.capacity_bytes.unwrap_or(u64::MAX).min(flash.capacity_bytes());
+        create_on(&flash, &path, &store_options(capacity_bytes, options), &env)?;
+    } else if kind.is_block_device() && options.create && !holds_store(&flash, &path, &env)? {
+        return Err(OpenError::NotBlank { path });
+    }
+    open_on(flash, &path, options, &env)
+}
+
+/// Tests the store at `place` from its first byte to its last; how many of what was read, or what is wrong.
+pub fn check(place: &Place, options: &OpenOptions) -> Result<Vec<(&'static str, u64)>, OpenError> {
+    let store = open(place, &OpenOptions { create: false, ..options.clone() })?;
+    let path = place.path();
+    let failed = |error| OpenError::Store { path: path.clone(), error };
+    // TODO(store): replace by the offline check of every record, key table and invariant when the store has one.
+    let stats = store.stats();
+    store.close().map_err(failed)?;
+    Ok(vec![("index_entries", stats.index_entries), ("flash_used_bytes", stats.flash_used_bytes)])
+}
+
+fn store_options(capacity_bytes: u64, options: &OpenOptions) -> StoreOptions {
+    // Segments by the whole budget, so that the largest value does not depend on the front doors.
+    let whole = StoreOptions::new(capacity_bytes, options.memory_bytes);
+    StoreOptions {
+        memory_bytes: options.memory_bytes.saturating_sub(options.front_bytes),
+        sync: options.sync,
+        full: options.full,
+        ..whole
+    }
+}
+
+/// Bytes of a new store: as told, or a part of what is free.
+fn capacity(place: &Place, options: &OpenOptions) -> Result<u64, OpenError> {
+    match options.capacity_bytes {
+        Some(bytes) => Ok(bytes),
+        None => {
+            let path = place.path();
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let doing = "look at the free space of";
+            let free = os::free_bytes(directory).map_err(|error| OpenError::Io { path, doing, error })?;
+            Ok(CAPACITY_DEFAULT_BYTES.min(free / 2))
+        }
+    }
+}
+
+/// Makes the store under another name, and gives it its own when it is whole.
+fn create_file(place: &Place, path: &Path, options: &OpenOptions, env: &Env) -> Result<Arc<dyn Flash>, OpenError> {
+    let io_error = |doing| move |error| OpenError::Io { path: path.to_path_buf(), doing, error };
+    if place.drive.is_none() {
+        fs::create_dir_all(&place.data).map_err(io_error("make the directory of"))?;
+        refuse_foreign(&place.data)?;
+    }
+    let unfinished = unfinished_path(path);
+    remove_unfinished(&unfinished, env)?;
+    let capacity_bytes = capacity(place, options)?;
+    let flash = FileFlash::create(&unfinished, capacity_bytes, IoEngine::Auto, env).map_err(flash_error)?;
+    let flash: Arc<dyn Flash> = Arc::new(flash);
+    let made = create_on(&flash, path, &store_options(capacity_bytes, options), env);
+    if let Err(error) = made {
+        // What is left says nothing; should it stay, the next creation removes it.
+        let _ = fs::remove_file(&unfinished);
+        return Err(error);
+    }
+    fs::rename(&unfinished, path).map_err(io_error("give its name to"))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(io_error("make durable the name of"))?;
+    tracing::info!("made a store of {} at {}", size::shown(flash.capacity_bytes()), path.display());
+    Ok(flash)
+}
+
+fn unfinished_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".unfinished");
+    name.into()
+}
+
+/// Removes what an interrupted creation left, unless one is going on.
+fn remove_unfinished(path: &Path, env: &Env) -> Result<(), OpenError> {
+    match FileFlash::open(path, IoEngine::Blocking, env) {
+        Err(FlashError::NotFound { .. }) => return Ok(()),
+        Err(error @ FlashError::Locked { .. }) => return Err(flash_error(error)),
+        _ => {}
+    }
+    fs::remove_file(path).map_err(|error| OpenError::Io { path: path.into(), doing: "remove", error })
+}
+
+fn refuse_foreign(data: &Path) -> Result<(), OpenError> {
+    let io_error = |error| OpenError::Io { path: data.to_path_buf(), doing: "list", error };
+    for entry in fs::read_dir(data).map_err(io_error)? {
+        let name = entry.map_err(io_error)?.file_name();
+        if name != "drive.unfinished" && name != "lost+found" {
+            return Err(OpenError::Foreign { data: data.into(), found: name.into() });
+        }
+    }
+    Ok(())
+}
+
+fn is_blank(path: &Path) -> Result<bool, OpenError> {
+    let mut first = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(BLANK_BYTES as u64).read_to_end(&mut first));
+    read.map_err(|error| OpenError::Io { path: path.into(), doing: "read", error })?;
+    Ok(first.iter().all(|&byte| byte == 0))
+}
+
+fn drive(flash: &Arc<dyn Flash>, local_bytes: usize, path: &Path, env: &Env) -> Result<Drive, OpenError> {
+    let doing = "have memory for";
+    let local = LocalMemory::new(local_bytes);
+    let local = local.map_err(|error| OpenError::Io { path: path.into(), doing, error })?;
+    Ok(Drive::new(Arc::clone(flash), local, programs::built_in(), env.clone()))
+}
+
+fn holds_store(flash: &Arc<dyn Flash>, path: &Path, env: &Env) -> Result<bool, OpenError> {
+    match tapetum::Store::segment_bytes(&drive(flash, PROBE_BYTES, path, env)?) {
+        Ok(_) => Ok(true),
+        Err(Error::Unusable(_)) => Ok(false),
+        Err(error) => Err(OpenError::Store { path: path.into(), error }),
+    }
+}
+
+fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &StoreOptions, env: &Env) -> Result<(), OpenError> {
+    let drive = drive(flash, 4 * PROBE_BYTES, path, env)?;
+    tapetum::Store::create(&drive, options).map_err(|error| OpenError::Store { path: path.into(), error })
+}
+
+fn open_on(flash: Arc<dyn Flash>, path: &Path, options: &OpenOptions, env: &Env) -> Result<tapetum::Store, OpenError> {
+    let failed = |error| OpenError::Store { path: path.into(), error };
+    let segment_bytes = tapetum::Store::segment_bytes(&drive(&flash, PROBE_BYTES, path, env)?).map_err(failed)?;
+    let options = store_options(flash.capacity_bytes(), options);
+    options.check(segment_bytes).map_err(failed)?;
+    let drive = drive(&flash, options.local_memory_bytes(segment_bytes) as usize, path, env)?;
+    tapetum::Store::open(&drive, &options).map_err(failed)
+}
