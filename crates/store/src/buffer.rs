@@ -87,10 +87,6 @@ impl Shard {
         &self.tables[(buffer % BUFFERS) as usize]
     }
 
-    pub fn active(&self) -> u64 {
-        self.active
-    }
-
     pub fn get(&self, hash: HashKey) -> Option<Place> {
         (self.oldest..=self.active)
             .rev()

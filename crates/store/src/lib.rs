@@ -6,6 +6,7 @@
 
 mod buffer;
 mod catalog;
+mod check;
 mod collect;
 mod error;
 mod extents;
@@ -35,6 +36,7 @@ mod superblock;
 mod victim;
 mod wire;
 
+pub use check::{CheckReport, check};
 pub use error::Error;
 pub use log::Sync;
 pub use maintenance::Step;

@@ -59,13 +59,14 @@ impl StoreOptions {
         self.memory_bytes / 4
     }
 
+    /// An error if a store with segments of `segment_bytes` does not fit into the budget.
     pub fn check(&self, segment_bytes: u64) -> Result<(), Error> {
-        let least = 2 * self.local_memory_bytes(segment_bytes).max(8 << 20) / 2;
-        if self.memory_bytes < least.min(16 << 20) {
+        let pools = self.local_memory_bytes(segment_bytes) + segment_bytes / 2;
+        let least = (pools + pools / 2).max(16 << 20);
+        if self.memory_bytes < least {
             return Err(Error::Options(format!(
-                "--memory {} is too small: give at least {}",
-                self.memory_bytes,
-                least.min(16 << 20)
+                "{} bytes of memory are too few for write buffers of {}: give --memory {} or more",
+                self.memory_bytes, segment_bytes, least
             )));
         }
         Ok(())

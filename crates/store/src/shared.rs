@@ -57,8 +57,7 @@ impl Wakeup {
 #[derive(Default)]
 pub struct Counters {
     pub user_write_bytes: AtomicU64,
-    pub get_hits: AtomicU64,
-    pub get_misses: AtomicU64,
+    
     pub get_from_flash: AtomicU64,
     pub get_flash_reads: AtomicU64,
     pub key_check_reads: AtomicU64,

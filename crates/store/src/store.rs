@@ -86,6 +86,8 @@ impl Store {
 
     /// Opens the store on `drive`, with a thread for maintenance.
     pub fn open(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
+        // Pools take their memory now, so that the process does not grow later.
+        drive.local().touch();
         let store = Store::open_with(drive, options, || false)?;
         let inner = Arc::downgrade(&store.inner);
         let thread = drive.env().spawn("tapetum-maintenance", move || {

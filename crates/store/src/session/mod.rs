@@ -472,7 +472,6 @@ impl Local {
             let inflated = self.decompressor.decompress(&self.scratch, &mut values[start..]);
             assert!(inflated.is_ok(), "the arena holds what was compressed");
         }
-        shared.counters.get_hits.fetch_add(1, Ordering::Relaxed);
         let value = self.range_from(start);
         let outcome = Outcome::Value { flags: header.flags, stamp: header.stamp, expiry: header.expiry, value };
         self.answer_after(shared, token, header.stamp, outcome);

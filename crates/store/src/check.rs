@@ -1,0 +1,98 @@
+//! The offline check: every checksum of every record and key-table page, and the invariants that tie them together.
+
+use crate::catalog::{Bitmap, SegmentState};
+use crate::error::Error;
+use crate::io::{Io, run};
+use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::segment::view::Segment;
+use crate::shared::Shared;
+use crate::store::Store;
+use crate::victim::VictimCursor;
+use std::sync::Arc;
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::key_table::Entry;
+
+/// What a check went through.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    pub segments: u64,
+    pub records: u64,
+    pub valid_records: u64,
+    /// What does not hold, each naming its place.
+    pub problems: Vec<String>,
+}
+
+/// Checks an open store. Superblock, manifest, log and key tables were checked by opening it.
+pub fn check(store: &Store) -> Result<CheckReport, Error> {
+    let shared = store.shared();
+    let queue = shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+    let io = Io::new(queue);
+    run(&io, check_all(shared, &io), || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))?
+}
+
+async fn check_all(shared: &Arc<Shared>, io: &Io) -> Result<CheckReport, Error> {
+    let installer = shared.take_installer().await;
+    let mut report = CheckReport::default();
+    for state in installer.catalog.segments.values() {
+        report.segments += 1;
+        if let Err(error) = check_segment(shared, io, state, &mut report).await {
+            report.problems.push(error.to_string());
+        }
+    }
+    let entries = shared.index.entries() as u64;
+    if report.problems.is_empty() && entries != report.valid_records {
+        report.problems.push(format!("the index has {entries} entries for {} valid records", report.valid_records));
+    }
+    shared.return_installer(installer);
+    Ok(report)
+}
+
+async fn check_segment(shared: &Arc<Shared>, io: &Io, state: &SegmentState, report: &mut CheckReport) -> Result<(), Error> {
+    let number = state.descriptor.number;
+    let wrong = |what: String| Error::Corrupt(format!("segment {number}: {what}"));
+    let segment = shared.segments[number as usize].load_full().ok_or_else(|| wrong("it is not open".into()))?;
+    let entries = key_table(shared, io, &segment).await?;
+    let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret)?;
+    let all = Bitmap::full(state.descriptor.entries);
+    let (mut valid_bytes, mut last) = (0, None::<HashKey>);
+    cursor.advance(&all).await?;
+    while let Some(hash) = cursor.head() {
+        let place = cursor.entry();
+        let entry = entries.get(place as usize).copied();
+        if entry.map(|entry| (entry.hash, entry.size_bytes)) != Some((hash, cursor.record().len() as u32)) {
+            return Err(wrong(format!("record {place} is not the one that the key table names")));
+        }
+        if last.is_some_and(|last| last >= hash) {
+            return Err(wrong(format!("record {place} is out of order")));
+        }
+        last = Some(hash);
+        report.records += 1;
+        if state.valid.get(place) {
+            report.valid_records += 1;
+            valid_bytes += cursor.record().len() as u64;
+            if shared.index.lookup(hash) != Some(number) {
+                return Err(wrong(format!("the index does not lead to record {place}, which is valid")));
+            }
+        }
+        cursor.advance(&all).await?;
+    }
+    if valid_bytes != state.valid_bytes {
+        return Err(wrong(format!("{valid_bytes} valid bytes instead of {}", state.valid_bytes)));
+    }
+    Ok(())
+}
+
+async fn key_table(shared: &Arc<Shared>, io: &Io, segment: &Arc<Segment>) -> Result<Vec<Entry>, Error> {
+    let mut entries = Vec::with_capacity(segment.descriptor.entries as usize);
+    let mut reader = KeyReader::new(io, shared.drive.local());
+    for start in (0..segment.key_pages()).step_by(PAGES_PER_READ as usize) {
+        reader.start(segment.clone(), start..segment.key_pages().min(start + PAGES_PER_READ), ())?;
+        if let Some(read) = reader.next().await? {
+            for page in read.pages() {
+                entries.extend(page?.entries());
+            }
+            reader.recycle(read);
+        }
+    }
+    Ok(entries)
+}
