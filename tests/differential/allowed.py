@@ -4,6 +4,10 @@ A row: the cases it holds for (a pattern over their names), the reason, and what
 (a pattern over the repr of its parts, joined by a bar). Everywhere, stamps are compared by identity rather than value,
 and version texts not at all."""
 
+# In these cases a touch gives the item a new stamp, which memcached's does not: it is a write like any other, and stamps
+# are places in the log. Whether there is a stamp is still compared.
+STAMPS_ALIKE = r"touch|gat"
+
 REFUSED = r"CLIENT_ERROR bad command line format\\r\\nERROR\\r\\n.*VALUE a 1 1\\r\\nx\\r\\n"
 UNKNOWN = r"^b'STORED\\r\\nVERSION <version>\\r\\n\|(ERROR\\r\\n)+VERSION <version>\\r\\n'$"
 INVALID_AND_CLOSED = r"Invalid arguments('$|\|)"

@@ -69,12 +69,14 @@ def packet(opcode, key=b"", extras=b"", value=b"", stamp=0, magic=0x80, key_byte
 
 
 class Normaliser:
-    """Replaces stamps by the order in which they first appeared in a case, and versions and server names by words."""
+    """Replaces stamps by the order in which they first appeared in a case, or by 1 where `stamps_alike`; and versions."""
 
-    def __init__(self):
-        self.stamps = {0: 0}
+    def __init__(self, stamps_alike=False):
+        self.stamps, self.stamps_alike = {0: 0}, stamps_alike
 
     def stamp(self, value):
+        if self.stamps_alike:
+            return min(value, 1)
         return self.stamps.setdefault(value, len(self.stamps))
 
     def text(self, reply):

@@ -23,7 +23,10 @@ type Outcome = Result<(), Box<dyn Error>>;
 fn main() -> ExitCode {
     os::return_freed_memory();
     let cli = Cli::parse();
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).init();
+    // What runs once says only what is wrong.
+    let serves = matches!(cli.command, None | Some(Command::Serve(_)));
+    let level = if serves { tracing::Level::INFO } else { tracing::Level::WARN };
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).with_target(false).init();
     let outcome = match cli.command {
         None => serve(&cli.serve),
         Some(Command::Serve(arguments)) => serve(&arguments),
