@@ -12,7 +12,8 @@ const SPLICES_MAX: usize = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// A key that is new. `neighbor` is the hash key of the entry that a lookup of `hash` gave as its candidate before the
-    /// merge, from that entry's key table; `None` if it gave none. (If it is `hash` itself, this is a replacement.)
+    /// merge, from that entry's key table, or of one with as many [`shared_bits`](super::GlobalIndex::shared_bits); `None`
+    /// if it gave none. (If it is `hash` itself, this is a replacement.) A wrong neighbor costs other keys their entries.
     Insert { hash: HashKey, payload: u32, neighbor: Option<HashKey> },
     /// A new payload for a key that is in the index.
     Replace { hash: HashKey, payload: u32 },

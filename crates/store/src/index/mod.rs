@@ -144,9 +144,21 @@ impl GlobalIndex {
     }
 
     /// The hash keys among which the candidate of `hash` is, if it has one: the first and the last. Until the partition is
-    /// rebuilt.
+    /// rebuilt. Of those in the index, the candidate is one with the most [`shared_bits`](Self::shared_bits).
     pub fn cell(&self, hash: HashKey) -> RangeInclusive<HashKey> {
         self.table.load().partitions[hash.partition(self.geometry.partition_bits)].cell(hash)
+    }
+
+    /// How many leading bits two hash keys of one partition have in common *as the table sees them*: hash keys are scaled to
+    /// the number of buckets, so this is not the common prefix of the hash keys themselves, and the entry that is nearest by
+    /// that may be the wrong neighbor for [`Change::Insert`]. Among entries with equally many bits any will do.
+    pub fn shared_bits(&self, a: HashKey, b: HashKey) -> u32 {
+        let bits = self.geometry.partition_bits;
+        assert!(a.partition(bits) == b.partition(bits), "{a:?} and {b:?} are of two partitions");
+        let table = self.table.load();
+        let partition = &table.partitions[a.partition(bits)];
+        let (a, b) = (partition.position(a), partition.position(b));
+        if a.bucket == b.bucket { (a.tail ^ b.tail).leading_zeros() } else { 0 }
     }
 
     /// Brings what a lookup of `hash` will read nearer to the processor.

@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
 
 /// SplitMix64, twice: hash keys without a hash.
@@ -21,11 +21,24 @@ struct Model {
     index: GlobalIndex,
     map: BTreeMap<HashKey, u32>,
     owners: Vec<HashKey>,
+    /// The keys before the merge.
+    before: BTreeSet<HashKey>,
 }
 
 impl Model {
     fn new(geometry: IndexGeometry) -> Model {
-        Model { index: GlobalIndex::new(geometry).expect("memory"), map: BTreeMap::new(), owners: Vec::new() }
+        Model {
+            index: GlobalIndex::new(geometry).expect("memory"),
+            map: BTreeMap::new(),
+            owners: Vec::new(),
+            before: BTreeSet::new(),
+        }
+    }
+
+    /// The neighbor as a key check finds it, which has key tables and no payloads to tell entries by.
+    fn nearest(&self, hash: HashKey) -> Option<HashKey> {
+        let in_cell = self.before.range(self.index.cell(hash)).copied();
+        in_cell.max_by_key(|&other| self.index.shared_bits(hash, other))
     }
 
     fn partition(&self, hash: HashKey) -> usize {
@@ -35,8 +48,15 @@ impl Model {
     /// Merges `batch` (true: put, false: remove) and rebuilds the partitions that get full.
     fn merge(&mut self, batch: &BTreeMap<HashKey, bool>) {
         let mut changes: BTreeMap<usize, Vec<Change>> = BTreeMap::new();
+        self.before = self.map.keys().copied().collect();
         for (&hash, &put) in batch {
-            let neighbor = self.index.lookup(hash).map(|payload| self.owners[payload as usize]);
+            let candidate = self.index.lookup(hash).map(|payload| self.owners[payload as usize]);
+            let neighbor = self.nearest(hash);
+            assert_eq!(candidate.is_some(), neighbor.is_some());
+            if let (Some(candidate), Some(neighbor)) = (candidate, neighbor) {
+                let shared_bits = |other| self.index.shared_bits(hash, other);
+                assert_eq!(shared_bits(candidate), shared_bits(neighbor), "the candidate is one of the nearest");
+            }
             let is_there = neighbor == Some(hash);
             assert_eq!(is_there, self.map.contains_key(&hash));
             let change = if put {
