@@ -131,8 +131,8 @@ impl Finder<'_> {
                     Checked::Older { segment: number, entry: entry_number, size_bytes: entry.size_bytes };
                 return Ok(());
             }
-            // The candidate shares the longest prefix with the key, up to ties, which are as good.
-            let shared_bits = |other: HashKey| (other.0 ^ hash.0).leading_zeros();
+            // The candidate shares the longest prefix with the key as the index sees it, up to ties, which are as good.
+            let shared_bits = |other: HashKey| self.shared.index.shared_bits(other, hash);
             match self.results[check.key] {
                 Checked::Near(near) if shared_bits(near) >= shared_bits(entry.hash) => {}
                 _ => self.results[check.key] = Checked::Near(entry.hash),

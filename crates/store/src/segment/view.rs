@@ -7,7 +7,7 @@ use crate::geometry::Geometry;
 use std::ops::Range;
 use std::sync::OnceLock;
 use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt};
-use tapetum_kernels::fences::Fences;
+use tapetum_kernels::fences::{Fences, PageStarts};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table;
 
@@ -41,7 +41,7 @@ impl Segment {
             descriptor,
             salt,
             geometry,
-            data_fences: Fences::build(&pages),
+            data_fences: Fences::build_between(&pages),
             key_fences: builder.key_fences,
             valid: OnceLock::new(),
         }
@@ -54,7 +54,7 @@ impl Segment {
             descriptor,
             salt,
             geometry,
-            data_fences: Fences::build(&[]),
+            data_fences: Fences::build_between(&[]),
             key_fences: Vec::new(),
             valid: OnceLock::new(),
         }
@@ -159,8 +159,8 @@ impl Segment {
 #[derive(Debug)]
 pub struct FenceBuilder {
     layout: StreamLayout,
-    /// The first hash prefix of each data page so far; `None` where no record starts.
-    data: Vec<Option<u64>>,
+    /// The first and last hash prefix of the records that start in each data page so far; `None` where none does.
+    data: Vec<Option<PageStarts>>,
     key_fences: Vec<u32>,
     entries: u32,
 }
@@ -177,7 +177,8 @@ impl FenceBuilder {
         if self.data.len() <= page {
             self.data.resize(page + 1, None);
         }
-        self.data[page].get_or_insert(hash.prefix());
+        let prefix = hash.prefix();
+        self.data[page].get_or_insert(PageStarts { first: prefix, last: prefix }).last = prefix;
         if self.entries % key_table::ENTRIES_PER_PAGE as u32 == 0 {
             self.key_fences.push((hash.prefix() >> 32) as u32);
         }
@@ -194,7 +195,7 @@ impl FenceBuilder {
         self.layout.end().div_ceil(PAGE_PAYLOAD_BYTES as u64) as u32
     }
 
-    fn pages(&self, data_pages: u32) -> Vec<Option<u64>> {
+    fn pages(&self, data_pages: u32) -> Vec<Option<PageStarts>> {
         let mut pages = self.data.clone();
         pages.resize(data_pages as usize, None);
         pages
