@@ -86,8 +86,8 @@ pub struct Connection {
     gone: bool,
     /// Why consuming stopped: a limit, not a lack of bytes.
     blocked: bool,
-    /// The limit is the shared budget.
-    waits: bool,
+    /// The limit is the shared budget, and this much is wanted of it.
+    waits_for_bytes: Option<usize>,
     counted_as_waiting: bool,
     interest: Interest,
     /// The peer hung up while we were not reading: no longer watched.
@@ -118,7 +118,7 @@ impl Connection {
             read_closed: false,
             gone: false,
             blocked: false,
-            waits: false,
+            waits_for_bytes: None,
             counted_as_waiting: false,
             interest: Interest::READ,
             unwatched: false,
@@ -132,8 +132,18 @@ impl Connection {
         self.fd.as_raw_fd()
     }
 
+    /// Whether it waits for others to give memory back.
     pub fn waits(&self) -> bool {
-        self.waits
+        self.waits_for_bytes.is_some()
+    }
+
+    /// Whether the budget has `bytes` more for it; if not, it waits until it has.
+    fn may_take(&mut self, bytes: usize, budget: &Budget) -> bool {
+        let allowed = budget.allows(self.who, bytes);
+        if !allowed {
+            (self.blocked, self.waits_for_bytes) = (true, Some(bytes));
+        }
+        allowed
     }
 
     fn wants_input(&self) -> bool {
@@ -153,7 +163,7 @@ impl Connection {
 
     /// Holds memory that others wait for, and its client has let it lie.
     pub fn is_stalled(&self, now: u32, limits: &Limits) -> bool {
-        let on_client = self.slots.pending() == 0 && !self.waits;
+        let on_client = self.slots.pending() == 0 && !self.waits();
         on_client && self.charged_bytes > 0 && now.saturating_sub(self.moved_at) > limits.stall_seconds
     }
 
@@ -212,8 +222,7 @@ impl Connection {
         }
         let step = if length < INPUT_BYTES_MIN { INPUT_BYTES_MIN } else { (2 * length).max(INPUT_BYTES_STEP) };
         let target = if self.need_bytes > length + 1 { step.min(self.need_bytes) } else { step };
-        if target > FREE_BYTES && !budget.allows(self.who, target - capacity) {
-            (self.blocked, self.waits) = (true, true);
+        if target > FREE_BYTES && !self.may_take(target - capacity, budget) {
             return false;
         }
         self.input.reserve_exact(target - length);
@@ -223,6 +232,13 @@ impl Connection {
 
     /// Goes on with what has arrived, after something was answered or sent.
     pub fn advance<S: Session>(&mut self, cx: &mut Context<'_, S>) {
+        if let Some(bytes) = self.waits_for_bytes {
+            if !cx.budget.allows(self.who, bytes) {
+                return;
+            }
+            // Until now it was we who did not read.
+            self.moved_at = cx.now;
+        }
         self.consume_input(cx);
         if self.unwatched && self.wants_input() {
             self.read(cx);
@@ -243,7 +259,7 @@ impl Connection {
 
     /// Takes and submits as much of `input` as there is leave to; how many bytes that was.
     fn consume<S: Session>(&mut self, input: &[u8], cx: &mut Context<'_, S>) -> usize {
-        (self.blocked, self.waits) = (false, false);
+        (self.blocked, self.waits_for_bytes) = (false, None);
         let mut at = 0;
         while at < input.len() && !self.closing && !self.gone {
             if self.skip_bytes > 0 {
@@ -334,11 +350,7 @@ impl Connection {
             self.blocked = true;
             return false;
         }
-        if !budget.allows(self.who, bytes + REQUEST_BYTES) {
-            (self.blocked, self.waits) = (true, true);
-            return false;
-        }
-        true
+        self.may_take(bytes + REQUEST_BYTES, budget)
     }
 
     /// Adds the slot of a request that `may_submit` allowed; the token to submit it with.
@@ -375,20 +387,19 @@ impl Connection {
         if self.gone {
             self.out.clear(pool);
         }
-        self.blocked && !self.waits
+        self.blocked && !self.waits()
     }
 
-    /// Charges the budget with what is held now.
-    pub fn settle(&mut self, budget: &Budget) {
+    /// Charges the budget with what is held now; whether this made it the first to wait for more.
+    pub fn settle(&mut self, budget: &Budget) -> bool {
         let held_bytes = self.input.capacity() + self.slots.held_bytes() + self.out.unsent_bytes();
         self.charge(held_bytes.saturating_sub(FREE_BYTES), budget);
         if self.charged_bytes == 0 {
             budget.release_overdraft(self.who);
         }
-        if self.waits != self.counted_as_waiting {
-            self.counted_as_waiting = self.waits;
-            budget.change_waiting(self.waits);
-        }
+        let changed = self.waits() != self.counted_as_waiting;
+        self.counted_as_waiting = self.waits();
+        changed && budget.change_waiting(self.waits())
     }
 
     fn charge(&mut self, bytes: usize, budget: &Budget) {

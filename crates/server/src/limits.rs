@@ -81,11 +81,14 @@ impl Budget {
         }
     }
 
-    pub fn change_waiting(&self, more: bool) {
-        if more {
-            self.waiting.fetch_add(1, Ordering::Relaxed);
-        } else {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+    /// One connection more waits, or one less; whether it is the first.
+    pub fn change_waiting(&self, more: bool) -> bool {
+        match more {
+            true => self.waiting.fetch_add(1, Ordering::Relaxed) == 0,
+            false => {
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                false
+            }
         }
     }
 

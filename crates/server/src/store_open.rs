@@ -11,6 +11,7 @@ use std::os::fd::RawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tapetum::{Error, Full, Reply, Request, Stats, StoreOptions, Sync, ValueRange};
 use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
@@ -104,6 +105,11 @@ pub enum OpenError {
     InUse {
         path: PathBuf,
     },
+    /// The check found something; each line names its place.
+    Damaged {
+        path: PathBuf,
+        problems: Vec<String>,
+    },
     Flash(FlashError),
     Store {
         path: PathBuf,
@@ -142,6 +148,9 @@ impl fmt::Display for OpenError {
                  stats --memcached ADDR), or stop it first",
                 path.display()
             ),
+            OpenError::Damaged { path, problems } => {
+                write!(f, "{} is damaged: {}; restore it from a copy", path.display(), problems.join("; "))
+            }
             OpenError::Flash(error) => write!(f, "{error}"),
             OpenError::Store { path, error } => write!(f, "{}: {error}", path.display()),
             OpenError::Io { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),
@@ -174,7 +183,7 @@ pub fn open(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, Open
         let flash = create_file(place, &path, options, &env)?;
         return open_on(flash, &path, options, &env);
     };
-    let flash: Arc<dyn Flash> = Arc::new(FileFlash::open(&path, IoEngine::Auto, &env).map_err(flash_error)?);
+    let flash: Arc<dyn Flash> = Arc::new(open_flash(&path, &env)?);
     if kind.is_block_device() && options.create && is_blank(&path)? {
         let capacity_bytes = options.capacity_bytes.unwrap_or(u64::MAX).min(flash.capacity_bytes());
         create_on(&flash, &path, &store_options(capacity_bytes, options), &env)?;
@@ -184,15 +193,33 @@ pub fn open(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, Open
     open_on(flash, &path, options, &env)
 }
 
+/// A process that was killed holds its lock until its last writes have ended: it is waited for, a live one is not for long.
+fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {
+    const WAIT: Duration = Duration::from_millis(50);
+    for _ in 0..60 {
+        match FileFlash::open(path, IoEngine::Auto, env) {
+            Err(FlashError::Locked { .. }) => std::thread::sleep(WAIT),
+            other => return other.map_err(flash_error),
+        }
+    }
+    FileFlash::open(path, IoEngine::Auto, env).map_err(flash_error)
+}
+
 /// Tests the store at `place` from its first byte to its last; how many of what was read, or what is wrong.
 pub fn check(place: &Place, options: &OpenOptions) -> Result<Vec<(&'static str, u64)>, OpenError> {
     let store = open(place, &OpenOptions { create: false, ..options.clone() })?;
     let path = place.path();
     let failed = |error| OpenError::Store { path: path.clone(), error };
-    // TODO(store): replace by the offline check of every record, key table and invariant when the store has one.
-    let stats = store.stats();
+    let report = tapetum::check(&store).map_err(failed)?;
     store.close().map_err(failed)?;
-    Ok(vec![("index_entries", stats.index_entries), ("flash_used_bytes", stats.flash_used_bytes)])
+    match report.problems.is_empty() {
+        true => Ok(vec![
+            ("segments", report.segments),
+            ("records", report.records),
+            ("valid_records", report.valid_records),
+        ]),
+        false => Err(OpenError::Damaged { path, problems: report.problems }),
+    }
 }
 
 fn store_options(capacity_bytes: u64, options: &OpenOptions) -> StoreOptions {

@@ -95,6 +95,8 @@ pub struct Worker<S> {
     scratch: Vec<u8>,
     value_bytes_expected: usize,
     now: u32,
+    /// When stalled clients were last looked for.
+    looked_at: u32,
     listening: bool,
     /// The last rounds ended before everything was quiet.
     unfinished: bool,
@@ -122,6 +124,7 @@ impl<S: Session> Worker<S> {
             scratch: vec![0; SCRATCH_BYTES],
             value_bytes_expected: SCRATCH_BYTES / 4,
             now: unix_seconds(),
+            looked_at: 0,
             listening: false,
             unfinished: false,
         };
@@ -347,7 +350,10 @@ impl<S: Session> Worker<S> {
         let budget = &self.shared.budget;
         let counters = &self.shared.figures.counters[self.index];
         let go_on = connection.send(&mut self.pool, counters, self.now);
-        connection.settle(budget);
+        if connection.settle(budget) {
+            // Another worker's client may sit on the memory, and that worker be asleep.
+            self.shared.mailboxes.iter().for_each(Mailbox::wake);
+        }
         if connection.is_finished() {
             connection.finish(budget, &mut self.pool, &mut self.scratch);
             self.free.push(id);
@@ -380,7 +386,8 @@ impl<S: Session> Worker<S> {
         if !self.listening && nothing_happened && !self.shared.stopping.load(Ordering::Acquire) {
             self.listen()?;
         }
-        if self.shared.budget.someone_waits() {
+        if self.shared.budget.someone_waits() && self.looked_at != self.now {
+            self.looked_at = self.now;
             for id in 0..self.connections.len() {
                 let Some(connection) = &mut self.connections[id] else { continue };
                 if connection.is_stalled(self.now, &self.shared.limits) {

@@ -1,0 +1,365 @@
+//! The server over real sockets and a store in memory that answers late and in any order: what clients see of ordering,
+//! limits, shutdown and of each other.
+
+#![allow(clippy::disallowed_methods)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use memory_engine::MemoryStore;
+use tapetum_server::limits::Limits;
+use tapetum_server::listen::Address;
+use tapetum_server::server::{Options, Server};
+
+#[path = "../examples/memory_engine/mod.rs"]
+mod memory_engine;
+
+struct Bench {
+    server: Option<Server>,
+    address: String,
+}
+
+impl Bench {
+    fn new(limits: Limits) -> Bench {
+        Bench::over(late_store(), limits)
+    }
+
+    fn over(store: MemoryStore, limits: Limits) -> Bench {
+        let addresses = vec!["127.0.0.1:0".parse().unwrap()];
+        let options = Options { addresses, threads: 2, limits, settings: Vec::new() };
+        let server = Server::start(Arc::new(store), options).unwrap();
+        let address = server.addresses().unwrap()[0].to_string();
+        Bench { server: Some(server), address }
+    }
+
+    fn client(&self) -> TcpStream {
+        let client = TcpStream::connect(&self.address).unwrap();
+        client.set_nodelay(true).unwrap();
+        // Long enough for any machine; a hang becomes a failure.
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        client
+    }
+
+    /// Sends `script`, says that no more comes, and returns everything that came back.
+    fn exchange(&self, script: &[u8]) -> Vec<u8> {
+        let mut client = self.client();
+        client.write_all(script).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let mut reply = Vec::new();
+        client.read_to_end(&mut reply).unwrap();
+        reply
+    }
+
+    fn stop(mut self) {
+        self.server.take().unwrap().stop().unwrap();
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take()
+            && !thread::panicking()
+        {
+            server.stop().unwrap();
+        }
+    }
+}
+
+fn late_store() -> MemoryStore {
+    let mut store = MemoryStore::new();
+    store.late = true;
+    store
+}
+
+fn set(key: &str, value: &[u8]) -> Vec<u8> {
+    [format!("set {key} 0 0 {}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
+}
+
+fn hit(key: &str, value: &[u8]) -> Vec<u8> {
+    [format!("VALUE {key} 0 {}\r\n", value.len()).as_bytes(), value, b"\r\nEND\r\n"].concat()
+}
+
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+#[track_caller]
+fn assert_same(actual: &[u8], expected: &[u8]) {
+    let differ = actual.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(actual.len().min(expected.len()));
+    let around = |bytes: &[u8]| {
+        String::from_utf8_lossy(&bytes[differ.saturating_sub(40)..bytes.len().min(differ + 40)]).into_owned()
+    };
+    assert!(
+        actual == expected,
+        "differ at {differ} of {} and {}: {:?} not {:?}",
+        actual.len(),
+        expected.len(),
+        around(actual),
+        around(expected)
+    );
+}
+
+#[test]
+fn a_pipeline_is_answered_in_its_order() {
+    let bench = Bench::new(Limits::default());
+    let (mut script, mut expected) = (Vec::new(), Vec::new());
+    for index in 0..3000u32 {
+        let key = format!("k{}", index % 50);
+        let value = noise(u64::from(index), index as usize % 90);
+        script.extend(set(&key, &value));
+        expected.extend(b"STORED\r\n");
+        script.extend(format!("get none {key} none\r\n").bytes());
+        expected.extend(hit(&key, &value));
+        if index % 7 == 0 {
+            script.extend(format!("delete {key} noreply\r\nfoo\r\nget {key}\r\n").bytes());
+            expected.extend(b"ERROR\r\nEND\r\n");
+        }
+    }
+    assert_same(&bench.exchange(&script), &expected);
+}
+
+#[test]
+fn a_flush_and_the_figures_see_all_before_and_nothing_after() {
+    let bench = Bench::new(Limits::default());
+    let (mut script, mut expected) = (Vec::new(), Vec::new());
+    for round in 0..50 {
+        for index in 0..20 {
+            script.extend(set(&format!("k{index}"), b"v"));
+            expected.extend(b"STORED\r\n");
+        }
+        script.extend(b"flush_all\r\nget k0 k7 k19\r\n");
+        expected.extend(b"OK\r\nEND\r\n");
+        script.extend(set(&format!("k{round}"), b"w"));
+        expected.extend(b"STORED\r\n");
+        script.extend(format!("get k{round}\r\nflush_all noreply\r\nget k{round}\r\n").bytes());
+        expected.extend(hit(&format!("k{round}"), b"w"));
+        expected.extend(b"END\r\n");
+    }
+    assert_same(&bench.exchange(&script), &expected);
+}
+
+#[test]
+fn a_failed_get_says_so_once_and_the_next_is_whole() {
+    let mut store = late_store();
+    store.failing_prefix = Some(b"bad");
+    let bench = Bench::over(store, Limits::default());
+    let script = [set("a", b"1"), b"get a bad1 a bad2\r\nget a\r\n".to_vec()].concat();
+    let reply = String::from_utf8(bench.exchange(&script)).unwrap();
+    assert!(reply.starts_with("STORED\r\nVALUE a 0 1\r\n1\r\nSERVER_ERROR the drive failed"), "{reply}");
+    assert!(reply.ends_with("log\r\nVALUE a 0 1\r\n1\r\nEND\r\n"), "{reply}");
+    assert_eq!(reply.matches("SERVER_ERROR").count(), 1);
+}
+
+#[test]
+fn many_clients_each_get_their_own() {
+    let bench = Bench::new(Limits::default());
+    thread::scope(|scope| {
+        for client in 0..24u64 {
+            let bench = &bench;
+            scope.spawn(move || {
+                let mut stream = BufReader::new(bench.client());
+                for round in 0..60u64 {
+                    let (key, value) =
+                        (format!("c{client}"), noise(client * 1000 + round, (round * 37 % 5000) as usize));
+                    stream
+                        .get_mut()
+                        .write_all(&[set(&key, &value), format!("get {key}\r\n").into_bytes()].concat())
+                        .unwrap();
+                    let expected = [b"STORED\r\n".to_vec(), hit(&key, &value)].concat();
+                    let mut reply = vec![0; expected.len()];
+                    stream.read_exact(&mut reply).unwrap();
+                    assert_same(&reply, &expected);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn the_largest_value_goes_both_ways() {
+    let bench = Bench::new(Limits::default());
+    let value = noise(7, 16 << 20);
+    let reply = bench.exchange(&[set("large", &value), b"get large\r\n".to_vec()].concat());
+    assert_same(&reply, &[b"STORED\r\n".to_vec(), hit("large", &value)].concat());
+}
+
+/// Far less memory than the clients send at once: they take turns, and none is lost.
+#[test]
+fn half_sent_values_do_not_wait_for_each_other() {
+    let limits = Limits { in_flight_bytes: 300 << 10, ..Limits::default() };
+    let bench = Bench::new(limits);
+    let values: Vec<_> = (0..12).map(|client| noise(client, 200 << 10)).collect();
+    let mut clients: Vec<_> = values.iter().map(|_| bench.client()).collect();
+    let scripts: Vec<_> = values.iter().enumerate().map(|(at, value)| set(&format!("k{at}"), value)).collect();
+    // Small enough for the sockets' own buffers, so that this does not block.
+    for (client, script) in clients.iter_mut().zip(&scripts) {
+        client.write_all(&script[..100 << 10]).unwrap();
+    }
+    thread::scope(|scope| {
+        for (client, script) in clients.iter_mut().zip(&scripts) {
+            scope.spawn(move || {
+                client.write_all(&script[100 << 10..]).unwrap();
+                let mut reply = [0; 8];
+                client.read_exact(&mut reply).unwrap();
+                assert_eq!(&reply, b"STORED\r\n");
+            });
+        }
+    });
+    for (at, value) in values.iter().enumerate() {
+        assert_same(&bench.exchange(format!("get k{at}\r\n").as_bytes()), &hit(&format!("k{at}"), value));
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_costs_the_others_nothing() {
+    let limits = Limits { in_flight_bytes: 4 << 20, connection_in_flight_bytes: 1 << 20, ..Limits::default() };
+    let bench = Bench::new(limits);
+    let value = noise(1, 300 << 10);
+    assert_eq!(bench.exchange(&set("big", &value)), b"STORED\r\n");
+    let mut lazy = bench.client();
+    // 120 MB of replies.
+    lazy.write_all(&b"get big\r\n".repeat(400)).unwrap();
+    for round in 0..50 {
+        let key = format!("k{round}");
+        let reply = bench.exchange(&[set(&key, b"v"), format!("get {key}\r\n").into_bytes()].concat());
+        assert_same(&reply, &[b"STORED\r\n".to_vec(), hit(&key, b"v")].concat());
+    }
+    let one = hit("big", &value);
+    let mut reply = vec![0; one.len()];
+    for _ in 0..400 {
+        lazy.read_exact(&mut reply).unwrap();
+        assert_same(&reply, &one);
+    }
+}
+
+#[test]
+fn a_client_that_sits_on_memory_is_closed_when_others_wait() {
+    let limits = Limits { in_flight_bytes: 100 << 10, stall_seconds: 1, ..Limits::default() };
+    let bench = Bench::new(limits);
+    let value = noise(3, 400 << 10);
+    // Both hold memory: the second goes over the budget and never ends.
+    let mut sitting: Vec<_> = (0..2).map(|_| bench.client()).collect();
+    for client in &mut sitting {
+        client.write_all(&set("never", &value)[..200 << 10]).unwrap();
+    }
+    assert_eq!(bench.exchange(&set("k", &value)), b"STORED\r\n");
+}
+
+#[test]
+fn clients_over_the_limit_are_told() {
+    let bench = Bench::new(Limits { connections: 3, ..Limits::default() });
+    let mut clients: Vec<_> = (0..3).map(|_| bench.client()).collect();
+    for client in &mut clients {
+        client.write_all(b"version\r\n").unwrap();
+        assert_eq!(client.read(&mut [0; 8]).unwrap(), 8);
+    }
+    let mut reply = String::new();
+    bench.client().read_to_string(&mut reply).unwrap();
+    assert_eq!(reply, "ERROR Too many open connections\r\n");
+    drop(clients.pop());
+    // The place is free once the server has seen the client go.
+    loop {
+        let mut client = BufReader::new(bench.client());
+        // A refused client may be gone before it has spoken.
+        let _ = client.get_mut().write_all(b"version\r\n");
+        let mut line = String::new();
+        if client.read_line(&mut line).is_ok() && line.starts_with("VERSION") {
+            break;
+        }
+    }
+}
+
+#[test]
+fn bad_input_disturbs_nobody() {
+    let bench = Bench::new(Limits::default());
+    assert_eq!(bench.exchange(&set("good", b"value")), b"STORED\r\n");
+    thread::scope(|scope| {
+        for attacker in 0..4u64 {
+            let bench = &bench;
+            scope.spawn(move || {
+                for round in 0..60u64 {
+                    let mut bytes = noise(attacker * 100 + round, (round * 811 % 70_000) as usize);
+                    if round % 3 == 0 {
+                        bytes.insert(0, 0x80);
+                    }
+                    let mut client = bench.client();
+                    // The server may hang up at any point.
+                    let _ = client.write_all(&bytes);
+                    if round % 2 == 0 {
+                        let _ = client.shutdown(Shutdown::Write);
+                        let _ = client.read_to_end(&mut Vec::new());
+                    }
+                }
+            });
+        }
+        let mut good = BufReader::new(bench.client());
+        for _ in 0..300 {
+            good.get_mut().write_all(b"get good\r\n").unwrap();
+            let expected = hit("good", b"value");
+            let mut reply = vec![0; expected.len()];
+            good.read_exact(&mut reply).unwrap();
+            assert_same(&reply, &expected);
+        }
+    });
+}
+
+#[test]
+fn what_has_come_is_served_before_a_stop() {
+    let bench = Bench::new(Limits::default());
+    let mut client = bench.client();
+    let mut script = Vec::new();
+    for index in 0..200 {
+        script.extend(set(&format!("k{index}"), b"v"));
+    }
+    client.write_all(&script).unwrap();
+    // The first reply shows that the script has arrived; it is one write.
+    let mut first = [0; 8];
+    client.read_exact(&mut first).unwrap();
+    bench.stop();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    assert_same(&rest, &b"STORED\r\n".repeat(199));
+}
+
+#[test]
+fn unix_sockets_speak_both_protocols_too() {
+    let path = std::env::temp_dir().join(format!("tapetum-sockets-{}", std::process::id()));
+    let addresses = vec![Address::Unix(path.clone()), "127.0.0.1:0".parse().unwrap()];
+    let options = Options { addresses, threads: 1, limits: Limits::default(), settings: Vec::new() };
+    let server = Server::start(Arc::new(late_store()), options).unwrap();
+    let mut client = UnixStream::connect(&path).unwrap();
+    client.write_all(&[set("a", b"1"), b"get a\r\nquit\r\n".to_vec()].concat()).unwrap();
+    let mut reply = Vec::new();
+    client.read_to_end(&mut reply).unwrap();
+    assert_same(&reply, &[b"STORED\r\n".to_vec(), hit("a", b"1")].concat());
+    let mut client = UnixStream::connect(&path).unwrap();
+    let mut noop = [0u8; 24];
+    (noop[0], noop[1]) = (0x80, 0x0a);
+    client.write_all(&noop).unwrap();
+    client.read_exact(&mut noop).unwrap();
+    assert_eq!((noop[0], noop[1]), (0x81, 0x0a));
+    server.stop().unwrap();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_socket_that_is_taken_is_an_error_that_names_it() {
+    let bench = Bench::new(Limits::default());
+    let addresses = vec![bench.address.parse().unwrap()];
+    let options = Options { addresses, threads: 1, limits: Limits::default(), settings: Vec::new() };
+    let error = Server::start(Arc::new(late_store()), options).err().unwrap().to_string();
+    assert!(error.contains(&bench.address) && error.contains("--memcached"), "{error}");
+}
