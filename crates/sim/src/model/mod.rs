@@ -1,0 +1,206 @@
+//! What a correct store may answer.
+//!
+//! Each key is judged by itself ([`key::Key`]): its replies must be explained by one order of its operations in which
+//! each takes effect between its submission and its reply, also across crashes. Beyond that: a batch and a deletion of
+//! everything survive a crash whole or not at all, and no stamp is given twice.
+
+pub mod key;
+pub mod operation;
+pub mod prefix;
+
+use key::{Key, OperationId, Rules};
+use operation::{Kind, Told};
+use prefix::Prefix;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub struct Model {
+    keys: Vec<Key>,
+    rules: Rules,
+    /// Keys of the operations on their way.
+    on_their_way: BTreeMap<OperationId, Vec<usize>>,
+    /// Groups that crashes caught on their way, and their keys, since all keys were read.
+    caught: BTreeMap<OperationId, Vec<usize>>,
+    /// Stamps that replies to writes gave.
+    stamps: BTreeSet<u64>,
+    /// The highest stamp that was shown, and what it was at the last crash.
+    stamp_max: u64,
+    stamp_max_at_crash: u64,
+    /// Where acknowledged writes may be lost.
+    prefix: Option<Prefix>,
+    events: Option<Events>,
+}
+
+/// What happened to each key lately, for a report.
+struct Events {
+    by_key: Vec<Vec<String>>,
+}
+
+impl Model {
+    pub fn new(keys: usize, forgetful: bool, now: u32, value_bytes_max: usize) -> Model {
+        Model {
+            keys: (0..keys).map(|_| Key::new(forgetful)).collect(),
+            rules: Rules { now, value_bytes_max },
+            on_their_way: BTreeMap::new(),
+            caught: BTreeMap::new(),
+            stamps: BTreeSet::new(),
+            stamp_max: 0,
+            stamp_max_at_crash: 0,
+            prefix: forgetful.then(|| Prefix::new(keys)),
+            events: None,
+        }
+    }
+
+    /// Keeps what happens to each key, to report it.
+    pub fn record_events(&mut self) {
+        self.events = Some(Events { by_key: vec![Vec::new(); self.keys.len()] });
+    }
+
+    fn note(&mut self, key: usize, event: impl FnOnce() -> String) {
+        if let Some(events) = &mut self.events {
+            events.by_key[key].push(event());
+        }
+    }
+
+    pub fn note_everywhere(&mut self, event: &str) {
+        (0..self.keys.len()).for_each(|key| self.note(key, || event.to_owned()));
+    }
+
+    pub fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub fn pending(&self, key: usize) -> usize {
+        self.keys[key].pending()
+    }
+
+    pub fn submit(&mut self, id: OperationId, session: usize, key: usize, kind: Kind) {
+        self.note(key, || format!("session {session} submits {id}: {}", describe(&kind)));
+        self.note_removal(key, &kind);
+        self.keys[key].submit(id, session, kind, false);
+        self.on_their_way.insert(id, vec![key]);
+    }
+
+    /// A batch, or a deletion of everything, which is an operation on each of its keys.
+    pub fn submit_group(&mut self, id: OperationId, session: usize, parts: Vec<(usize, Kind)>) {
+        self.on_their_way.insert(id, parts.iter().map(|part| part.0).collect());
+        for (key, kind) in parts {
+            self.note(key, || format!("session {session} submits {id} as one of a group: {}", describe(&kind)));
+            self.note_removal(key, &kind);
+            self.keys[key].submit(id, session, kind, true);
+        }
+    }
+
+    fn note_removal(&mut self, key: usize, kind: &Kind) {
+        let removes = match kind {
+            Kind::Get | Kind::Append { .. } | Kind::Prepend { .. } => false,
+            Kind::Put { expiry, .. } | Kind::Touch { expiry } | Kind::GetAndTouch { expiry } => *expiry != 0,
+            Kind::Increment { initial, .. } => initial.is_some_and(|(_, expiry)| expiry != 0),
+            Kind::Delete { .. } | Kind::Clear | Kind::ClearAt(_) | Kind::Drop => true,
+        };
+        if let Some(prefix) = self.prefix.as_mut().filter(|_| removes) {
+            prefix.may_go(key);
+        }
+    }
+
+    /// Takes a reply; an error says which key, what was possible, and what was told.
+    pub fn reply(&mut self, id: OperationId, told: &Told) -> Result<(), String> {
+        let keys = self.on_their_way.remove(&id).ok_or_else(|| format!("a second reply to {id}: {told:?}"))?;
+        for &key in &keys {
+            self.note(key, || format!("reply to {id}: {told:?}"));
+            self.keys[key].reply(id, told, self.rules).map_err(|why| self.report(key, &why))?;
+        }
+        if let Some(stamp) = told.written_stamp() {
+            if !self.stamps.insert(stamp) || stamp <= self.stamp_max_at_crash {
+                return Err(format!(
+                    "stamp {stamp} was given a second time, or one above it before a crash ({told:?})"
+                ));
+            }
+            self.stamp_max = self.stamp_max.max(stamp);
+            if let (Some(prefix), [key]) = (&mut self.prefix, &keys[..]) {
+                prefix.wrote(*key, stamp);
+            }
+        }
+        if let Told::Value(item) = told {
+            self.stamp_max = self.stamp_max.max(item.stamp.unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    pub fn crash(&mut self) {
+        self.note_everywhere("crash");
+        self.keys.iter_mut().for_each(|key| key.crash(self.rules));
+        // A forgetful store loses whole groups too, but also acknowledged ones: these are left to the prefix.
+        let caught = self.prefix.is_none();
+        self.caught
+            .extend(std::mem::take(&mut self.on_their_way).into_iter().filter(|(_, keys)| caught && keys.len() > 1));
+        self.stamp_max_at_crash = self.stamp_max;
+    }
+
+    /// What a key's first read after a crash showed.
+    pub fn read_after_crash(&mut self, key: usize, told: &Told) {
+        let Some(prefix) = &mut self.prefix else { return };
+        match told {
+            Told::Value(item) => prefix.read(key, item.stamp),
+            _ => prefix.read(key, None),
+        }
+    }
+
+    /// Every key was read since the crash: groups must be whole or absent.
+    pub fn all_read(&mut self) -> Result<(), String> {
+        if let Some(prefix) = &self.prefix {
+            prefix.check().map_err(|(key, why)| self.report(key, &why))?;
+        }
+        for (group, keys) in std::mem::take(&mut self.caught) {
+            let fates: Vec<_> = keys.iter().map(|key| (*key, self.keys[*key].group_fate(group))).collect();
+            let did = fates.iter().find(|(_, (did, _))| *did);
+            let did_not = fates.iter().find(|(_, (_, did_not))| *did_not);
+            if let (Some((there, _)), Some((gone, _))) = (did, did_not) {
+                let why = format!("group {group} took effect on key {there} and not on key {gone}");
+                return Err(format!("{}\n{}", self.report(*there, &why), self.report(*gone, &why)));
+            }
+        }
+        self.keys.iter_mut().for_each(Key::forget_groups);
+        Ok(())
+    }
+
+    /// Everything that was acknowledged is durable from here on.
+    pub fn settle(&mut self) {
+        self.keys.iter_mut().for_each(Key::settle);
+        self.prefix.iter_mut().for_each(Prefix::settle);
+    }
+
+    /// Time moves while nothing is on its way.
+    pub fn pass_time(&mut self, now: u32) {
+        self.rules.now = now;
+        self.note_everywhere(&format!("it is {now}"));
+        self.keys.iter_mut().for_each(|key| key.pass_time(now));
+        self.prefix.iter_mut().for_each(Prefix::may_all_go);
+    }
+
+    fn report(&self, key: usize, why: &str) -> String {
+        const SHOWN: usize = 60;
+        let mut report = format!("key {key}: {why}");
+        if let Some(events) = &self.events {
+            let events = &events.by_key[key];
+            report += "\n  lately:";
+            for event in &events[events.len().saturating_sub(SHOWN)..] {
+                report += "\n    ";
+                report += event;
+            }
+            report += &format!("\n  possible now: {}", self.keys[key].describe());
+        }
+        report
+    }
+}
+
+fn describe(kind: &Kind) -> String {
+    let head = |value: &[u8]| format!("{:?}[{}]", String::from_utf8_lossy(&value[..value.len().min(20)]), value.len());
+    match kind {
+        Kind::Put { value, flags, expiry, condition } => {
+            format!("put {} flags {flags} expiry {expiry} {condition:?}", head(value))
+        }
+        Kind::Append { value, stamp } => format!("append {} {stamp:?}", head(value)),
+        Kind::Prepend { value, stamp } => format!("prepend {} {stamp:?}", head(value)),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,238 @@
+//! What one operation does to one key, as the protocol describes it: written from its description, not from the store.
+
+use std::rc::Rc;
+use tapetum::Condition;
+
+/// A record as a client sees it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Item {
+    pub value: Rc<[u8]>,
+    pub flags: u32,
+    pub expiry: u32,
+    /// `None` until a reply shows it.
+    pub stamp: Option<u64>,
+    /// The operation that wrote it, by which the model tells equal items apart; 0 in replies and fresh items.
+    pub writer: u64,
+}
+
+#[derive(Clone, Debug)]
+pub enum Kind {
+    Get,
+    Put {
+        value: Rc<[u8]>,
+        flags: u32,
+        expiry: u32,
+        condition: Condition,
+    },
+    Append {
+        value: Rc<[u8]>,
+        stamp: Option<u64>,
+    },
+    Prepend {
+        value: Rc<[u8]>,
+        stamp: Option<u64>,
+    },
+    Increment {
+        delta: u64,
+        decrement: bool,
+        initial: Option<(u64, u32)>,
+        stamp: Option<u64>,
+    },
+    Touch {
+        expiry: u32,
+    },
+    GetAndTouch {
+        expiry: u32,
+    },
+    Delete {
+        stamp: Option<u64>,
+    },
+    /// Deletes everything now.
+    Clear,
+    /// Deletes, when that time comes, everything written before.
+    ClearAt(u32),
+    /// A batch's delete, which says nothing about what was there.
+    Drop,
+}
+
+/// What a client must be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Expected {
+    Value(Item),
+    Missing,
+    Stored,
+    NotStored,
+    Exists,
+    Deleted,
+    Touched,
+    Number(u64),
+    NotNumber,
+    Done,
+    TooLarge,
+}
+
+/// What a client was told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    Value(Item),
+    Missing,
+    Stored(u64),
+    NotStored,
+    Exists,
+    Deleted,
+    Touched(u64),
+    Number(u64, u64),
+    NotNumber,
+    Done,
+    TooLarge,
+    /// Refused for want of room: nothing happened.
+    Refused,
+}
+
+impl Told {
+    /// The stamp of the record that the operation wrote.
+    pub fn written_stamp(&self) -> Option<u64> {
+        match *self {
+            Told::Stored(stamp) | Told::Touched(stamp) | Told::Number(_, stamp) => Some(stamp),
+            _ => None,
+        }
+    }
+}
+
+impl Expected {
+    pub fn admits(&self, told: &Told) -> bool {
+        match (self, told) {
+            (Expected::Value(expected), Told::Value(told)) => expected.admits(told),
+            (Expected::Number(expected), Told::Number(told, _)) => expected == told,
+            (Expected::Missing, Told::Missing)
+            | (Expected::Stored, Told::Stored(_))
+            | (Expected::NotStored, Told::NotStored)
+            | (Expected::Exists, Told::Exists)
+            | (Expected::Deleted, Told::Deleted)
+            | (Expected::Touched, Told::Touched(_))
+            | (Expected::NotNumber, Told::NotNumber)
+            | (Expected::Done, Told::Done)
+            | (Expected::TooLarge, Told::TooLarge) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Item {
+    pub fn admits(&self, told: &Item) -> bool {
+        (Rc::ptr_eq(&self.value, &told.value) || self.value == told.value)
+            && (self.flags, self.expiry) == (told.flags, told.expiry)
+            && (self.stamp.is_none() || self.stamp == told.stamp)
+    }
+
+    /// `None` when it has expired.
+    pub fn unless_expired(self, now: u32) -> Option<Item> {
+        (self.expiry == 0 || self.expiry > now).then_some(self)
+    }
+}
+
+impl std::fmt::Debug for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let head = &self.value[..self.value.len().min(20)];
+        write!(f, "{:?}", String::from_utf8_lossy(head))?;
+        write!(f, "[{}] flags {} expiry {} stamp {:?}", self.value.len(), self.flags, self.expiry, self.stamp)
+    }
+}
+
+/// What becomes of the item, and what the client must be told.
+pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize) -> (Option<Item>, Expected) {
+    let unchanged = |expected| (item.cloned(), expected);
+    let wrong = |stamp: &Option<u64>, item: &Item| stamp.is_some() && *stamp != item.stamp;
+    match (kind, item) {
+        (Kind::Get, None) => (None, Expected::Missing),
+        (Kind::Get, Some(found)) => unchanged(Expected::Value(found.clone())),
+        (Kind::Put { value, flags, expiry, condition }, item) => {
+            let refusal = match (condition, item) {
+                (Condition::Absent, Some(_)) | (Condition::Present, None) => Some(Expected::NotStored),
+                (Condition::Stamp(_), None) => Some(Expected::Missing),
+                (Condition::Stamp(stamp), Some(item)) if item.stamp != Some(*stamp) => Some(Expected::Exists),
+                _ => None,
+            };
+            match refusal {
+                Some(refusal) => unchanged(refusal),
+                None => (fresh(value.clone(), *flags, *expiry).unless_expired(now), Expected::Stored),
+            }
+        }
+        (Kind::Append { .. } | Kind::Prepend { .. }, None) => (None, Expected::NotStored),
+        (Kind::Append { stamp, .. } | Kind::Prepend { stamp, .. }, Some(item)) if wrong(stamp, item) => {
+            unchanged(Expected::Exists)
+        }
+        (Kind::Append { value, .. }, Some(item)) => join(item, &item.value, value, value_bytes_max),
+        (Kind::Prepend { value, .. }, Some(item)) => join(item, value, &item.value, value_bytes_max),
+        (Kind::Increment { initial: Some((value, expiry)), .. }, None) => {
+            let item = fresh(value.to_string().into_bytes().into(), 0, *expiry);
+            (item.unless_expired(now), Expected::Number(*value))
+        }
+        (Kind::Increment { stamp, .. }, Some(item)) if wrong(stamp, item) => unchanged(Expected::Exists),
+        (Kind::Increment { delta, decrement, .. }, Some(item)) => add(item, *delta, *decrement),
+        (Kind::Touch { expiry }, Some(item)) => (retimed(item, *expiry).unless_expired(now), Expected::Touched),
+        (Kind::GetAndTouch { expiry }, Some(item)) => {
+            let item = retimed(item, *expiry);
+            (item.clone().unless_expired(now), Expected::Value(item))
+        }
+        (Kind::Delete { stamp }, Some(item)) if wrong(stamp, item) => unchanged(Expected::Exists),
+        (Kind::Delete { .. }, Some(_)) => (None, Expected::Deleted),
+        (Kind::Increment { .. } | Kind::Touch { .. } | Kind::GetAndTouch { .. } | Kind::Delete { .. }, None) => {
+            (None, Expected::Missing)
+        }
+        (Kind::Clear | Kind::Drop, _) => (None, Expected::Done),
+        (Kind::ClearAt(_), _) => unchanged(Expected::Done),
+    }
+}
+
+fn fresh(value: Rc<[u8]>, flags: u32, expiry: u32) -> Item {
+    Item { value, flags, expiry, stamp: None, writer: 0 }
+}
+
+fn retimed(item: &Item, expiry: u32) -> Item {
+    Item { expiry, stamp: None, writer: 0, ..item.clone() }
+}
+
+fn join(item: &Item, left: &[u8], right: &[u8], value_bytes_max: usize) -> (Option<Item>, Expected) {
+    if left.len() + right.len() > value_bytes_max {
+        return (Some(item.clone()), Expected::TooLarge);
+    }
+    (Some(Item { value: [left, right].concat().into(), stamp: None, writer: 0, ..item.clone() }), Expected::Stored)
+}
+
+fn add(item: &Item, delta: u64, decrement: bool) -> (Option<Item>, Expected) {
+    let Some(number) = number(&item.value) else { return (Some(item.clone()), Expected::NotNumber) };
+    let number = if decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) };
+    let text = format!("{number:<width$}", width = item.value.len());
+    (Some(Item { value: text.into_bytes().into(), stamp: None, writer: 0, ..item.clone() }), Expected::Number(number))
+}
+
+/// Digits with white space before and behind; what follows the white space does not matter.
+fn number(value: &[u8]) -> Option<u64> {
+    let mut words = value.split(u8::is_ascii_whitespace).skip_while(|word| word.is_empty());
+    let word = words.next()?;
+    let digits = word.strip_prefix(b"+").unwrap_or(word);
+    let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    plain.then(|| std::str::from_utf8(digits).ok()?.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_the_protocol_reads_them() {
+        assert_eq!(number(b"  12 x"), Some(12));
+        assert_eq!(number(b"+7"), Some(7));
+        for bad in [&b""[..], b" ", b"v1", b"1v", b"99999999999999999999"] {
+            assert_eq!(number(bad), None);
+        }
+    }
+
+    #[test]
+    fn a_put_that_has_expired_leaves_nothing() {
+        let put = Kind::Put { value: Rc::from(&b"x"[..]), flags: 0, expiry: 5, condition: Condition::Always };
+        assert_eq!(apply(&put, None, 5, 100), (None, Expected::Stored));
+        assert!(apply(&put, None, 4, 100).0.is_some());
+    }
+}

@@ -1,0 +1,92 @@
+//! What a store may lose that acknowledges before it is durable: the end of its log, and nothing before it.
+//!
+//! Stamps are the log's order. If a record with stamp C is there after a crash, every write with a lower stamp took
+//! effect: no key may show anything older than its last write up to C.
+
+pub struct Prefix {
+    keys: Vec<Since>,
+}
+
+/// What happened to a key since everything was last durable.
+#[derive(Clone, Default)]
+struct Since {
+    /// Stamps that replies to writes gave.
+    stamps: Vec<u64>,
+    /// Something may have deleted it, or it may have expired.
+    may_be_gone: bool,
+    /// What was read after the crash.
+    read: Option<Option<u64>>,
+}
+
+impl Prefix {
+    pub fn new(keys: usize) -> Prefix {
+        Prefix { keys: vec![Since::default(); keys] }
+    }
+
+    /// Everything is durable, and what was read has been judged.
+    pub fn settle(&mut self) {
+        self.keys.fill(Since::default());
+    }
+
+    pub fn may_go(&mut self, key: usize) {
+        self.keys[key].may_be_gone = true;
+    }
+
+    pub fn may_all_go(&mut self) {
+        self.keys.iter_mut().for_each(|key| key.may_be_gone = true);
+    }
+
+    pub fn wrote(&mut self, key: usize, stamp: u64) {
+        self.keys[key].stamps.push(stamp);
+    }
+
+    pub fn read(&mut self, key: usize, stamp: Option<u64>) {
+        self.keys[key].read = Some(stamp);
+    }
+
+    /// All keys were read after a crash; an error names the key that is behind another one.
+    pub fn check(&self) -> Result<(), (usize, String)> {
+        let seen_max = self.keys.iter().filter_map(|key| key.read.flatten()).max().unwrap_or(0);
+        for (number, key) in self.keys.iter().enumerate() {
+            let Some(read) = key.read else { continue };
+            let Some(least) = key.stamps.iter().copied().filter(|stamp| *stamp <= seen_max).max() else { continue };
+            let behind = match read {
+                Some(stamp) => stamp < least,
+                None => !key.may_be_gone,
+            };
+            if behind {
+                let why =
+                    format!("shows {read:?} and not its write {least}, although a record with {seen_max} is there");
+                return Err((number, why));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_write_elsewhere_calls_for_the_earlier_one() {
+        for (seen_elsewhere, holds) in [(8, true), (11, false)] {
+            let mut prefix = Prefix::new(2);
+            prefix.wrote(0, 10);
+            prefix.read(0, Some(7));
+            prefix.read(1, Some(seen_elsewhere));
+            assert_eq!(prefix.check().is_ok(), holds);
+        }
+    }
+
+    #[test]
+    fn only_what_may_be_gone_may_be_missing() {
+        let mut prefix = Prefix::new(2);
+        prefix.wrote(0, 10);
+        prefix.read(0, None);
+        prefix.read(1, Some(10));
+        assert!(prefix.check().is_err());
+        prefix.may_go(0);
+        assert!(prefix.check().is_ok());
+    }
+}

@@ -1,0 +1,237 @@
+//! One run: a store is made, then lives and dies many times on what survives on its drive, all decided by a seed.
+//!
+//! ```text
+//! open ──► read every key ──► sessions and maintenance, interleaved ──► crash ─┐
+//!  ▲  └─ crash ─┐ └─ sometimes: close without a write, open and read again     │
+//!  └────────────┴──────────────────────────────────────────────────────────────┘
+//! ```
+//! What the model ([`crate::model`]) does not allow ends the run with a [`Failure`]; so does a panic of the store.
+
+mod aim;
+mod life;
+
+use crate::model::Model;
+use crate::tally::{State, Tally};
+use crate::workload::Workload;
+use aim::Aim;
+use life::Life;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use tapetum::planted::{Bug, Planted};
+use tapetum::{Error, Store, StoreOptions, Sync};
+use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, Opcode, SimClock, SplitMix64, programs};
+
+const SEGMENT_BYTES: u64 = 64 << 10;
+const MEMORY_BYTES: u64 = 16 << 20;
+const VALUE_BYTES_MAX: usize = SEGMENT_BYTES as usize / 2;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub seed: u64,
+    /// Crashes before the run ends by itself.
+    pub crashes: u32,
+    pub bug: Option<Bug>,
+    /// Keep what happened to each key, for the report of a failure.
+    pub record_events: bool,
+}
+
+/// What a run came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    pub tally: Tally,
+    /// Over every command of the drive and every reply.
+    pub trace_hash: u64,
+    pub failure: Option<Failure>,
+}
+
+/// The store was wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    pub seed: u64,
+    /// Crashes before.
+    pub crashes: u32,
+    pub what: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "seed {} failed after {} crashes:\n{}", self.seed, self.crashes, self.what)
+    }
+}
+
+/// The power is off, or the store is wrong.
+enum Stop {
+    Crash,
+    Wrong(String),
+}
+
+fn wrong<T>(what: impl Into<String>) -> Result<T, Stop> {
+    Err(Stop::Wrong(what.into()))
+}
+
+/// Everything of a run that outlives a store.
+struct World {
+    random: SplitMix64,
+    faulty: FaultyFlash,
+    env: Env,
+    clock: SimClock,
+    options: StoreOptions,
+    model: Model,
+    workload: Workload,
+    tally: Tally,
+    /// Over the replies.
+    replies: u64,
+    /// What the store did when it was last looked at.
+    state: State,
+}
+
+/// Runs one seed.
+pub fn run(setup: &Setup) -> Outcome {
+    let mut world = World::new(setup);
+    let mut crashes = 0;
+    let ended = catch_unwind(AssertUnwindSafe(|| world.live_and_die(setup.crashes, &mut crashes)));
+    let what = match ended {
+        Ok(Ok(())) => None,
+        Ok(Err(what)) => Some(what),
+        Err(panic) => Some(format!("the store panicked: {}", panic_message(&*panic))),
+    };
+    let failure = what.map(|what| Failure { seed: setup.seed, crashes, what });
+    Outcome { tally: world.tally, trace_hash: world.trace_hash(), failure }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
+}
+
+impl World {
+    fn new(setup: &Setup) -> World {
+        let mut random = SplitMix64::new(setup.seed);
+        let capacity_bytes = (2 << 20) + random.below(5) * (512 << 10);
+        let faulty = FaultyFlash::new(capacity_bytes, random.next_u64());
+        let (env, clock) = Env::simulated(random.next_u64());
+        let sync = match random.below(8) {
+            0 => Sync::EverySecond,
+            1 => Sync::No,
+            _ => Sync::Always,
+        };
+        let options = StoreOptions {
+            segment_bytes: SEGMENT_BYTES,
+            partition_bits: random.below(4) as u32,
+            sync,
+            planted: setup.bug.map(Planted::bug).unwrap_or_default(),
+            ..StoreOptions::new(capacity_bytes, MEMORY_BYTES)
+        };
+        let workload = Workload::new(SplitMix64::new(random.next_u64()));
+        let mut model = Model::new(workload.keys(), sync != Sync::Always, env.unix_seconds(), VALUE_BYTES_MAX);
+        if setup.record_events {
+            model.record_events();
+        }
+        let (tally, replies, state) = (Tally::default(), 0, State::Recover);
+        World { random, faulty, env, clock, options, model, workload, tally, replies, state }
+    }
+
+    fn trace_hash(&self) -> u64 {
+        SplitMix64::new(self.faulty.trace_hash() ^ self.replies).next_u64()
+    }
+
+    fn live_and_die(&mut self, crashes_max: u32, crashes: &mut u32) -> Result<(), String> {
+        let drive = self.drive();
+        let created = Store::create_with(&drive, &self.options, || false);
+        created.map_err(|error| format!("a store cannot be made: {error}"))?;
+        drop(drive);
+        while *crashes < crashes_max {
+            match self.live() {
+                Err(Stop::Wrong(what)) => return Err(what),
+                Ok(()) | Err(Stop::Crash) => {}
+            }
+            let report = self.faulty.crash();
+            self.tally.add(self.state, report.lost_or_torn);
+            self.model.crash();
+            self.model.note_everywhere(&format!("struck in {:?}: {report:?}", self.state));
+            self.faulty = self.faulty.reopen();
+            *crashes += 1;
+        }
+        // Once more, to judge what the last crash left.
+        match self.open_and_read(None) {
+            Err(Stop::Wrong(what)) => Err(what),
+            Ok(_) | Err(Stop::Crash) => Ok(()),
+        }
+    }
+
+    fn drive(&self) -> Drive {
+        let local = match LocalMemory::new(self.options.local_memory_bytes(SEGMENT_BYTES) as usize) {
+            Ok(local) => local,
+            Err(error) => panic!("no local memory for the simulation: {error}"),
+        };
+        Drive::new(Arc::new(self.faulty.clone()), local, programs::built_in(), self.env.clone())
+    }
+
+    /// One life, up to its crash.
+    fn live(&mut self) -> Result<(), Stop> {
+        let aim = Aim::draw(&mut self.random);
+        if aim == Aim::Anywhere && self.random.one_in(2) {
+            let within = [16, 128, 1024][self.random.below(3) as usize];
+            self.faulty.crash_after(1 + self.random.below(within));
+        }
+        let mut life = self.open_and_read((aim == Aim::Recover).then_some(()))?;
+        if self.random.one_in(4) {
+            self.model.note_everywhere("closed without a write and opened again");
+            drop(life);
+            life = self.open_and_read(None)?;
+        }
+        let ended = life.run_until_crash(self, aim);
+        if let Err(Stop::Crash) = ended {
+            // What was acknowledged when the power went still comes out.
+            life.last_replies(self)?;
+        }
+        ended
+    }
+
+    /// Opens the store and reads every key. `strike` in recovery, or let it be.
+    fn open_and_read(&mut self, strike: Option<()>) -> Result<Life, Stop> {
+        self.state = State::Recover;
+        let drive = self.drive();
+        let opened = match strike {
+            None => {
+                let faulty = self.faulty.clone();
+                Store::open_with(&drive, &self.options, move || faulty.crashed())
+            }
+            Some(()) => self.open_and_strike(&drive),
+        };
+        let store = match opened {
+            _ if self.faulty.crashed() => return Err(Stop::Crash),
+            Ok(store) => store,
+            Err(error) => return wrong(format!("the store does not open after a crash: {error}")),
+        };
+        self.state = State::LogAppend;
+        let mut life = Life::new(drive, store, 1 + self.random.below(3) as usize)?;
+        life.read_all(self)?;
+        self.model.all_read().map_err(Stop::Wrong)?;
+        self.model.settle();
+        Ok(life)
+    }
+
+    /// Cuts the power once recovery has begun to write.
+    fn open_and_strike(&mut self, drive: &Drive) -> Result<Store, Error> {
+        let faulty = self.faulty.clone();
+        let after = self.random.below(8);
+        let armed = std::cell::Cell::new(false);
+        Store::open_with(drive, &self.options, || {
+            if !armed.get() && drive.counters().opcode(Opcode::Flush).completed > 0 {
+                armed.set(true);
+                match after.checked_sub(3) {
+                    None => drop(faulty.crash()),
+                    Some(events) => faulty.crash_after(events + 1),
+                }
+            }
+            faulty.crashed()
+        })
+    }
+
+    /// Folds a reply into the trace.
+    fn trace(&mut self, word: u64) {
+        self.replies = (self.replies ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+    }
+}

@@ -1,0 +1,221 @@
+//! An open store between two crashes: sessions and maintenance, interleaved by chance.
+
+use super::{Aim, Stop, World, wrong};
+use crate::model::operation::{Item, Kind, Told};
+use crate::tally::State;
+use crate::workload::{Draw, request, write};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use tapetum::{Error, Outcome, Reply, Request, Session, Store};
+use tapetum_drive::Drive;
+
+const IN_FLIGHT_MAX: usize = 12;
+/// So many polls without an end mean that the store hangs.
+const PATIENCE: u32 = 20_000;
+
+pub struct Life {
+    // Dropped in this order: a session before its store, a store before its drive.
+    sessions: Vec<Session>,
+    store: Store,
+    _drive: Drive,
+    /// Keys of the operations on their way; empty for a batch or a deletion of everything.
+    on_their_way: BTreeMap<u64, Option<usize>>,
+    /// Replies that are the first look at a key since it was opened.
+    reading_all: bool,
+    replies: Vec<Reply>,
+}
+
+impl Life {
+    pub fn new(drive: Drive, store: Store, sessions: usize) -> Result<Life, Stop> {
+        let made: Result<Vec<Session>, Error> = (0..sessions).map(|_| store.session()).collect();
+        let sessions = made.or_else(|error| wrong(format!("no session: {error}")))?;
+        let (on_their_way, replies) = (BTreeMap::new(), Vec::new());
+        Ok(Life { sessions, store, _drive: drive, on_their_way, reading_all: false, replies })
+    }
+
+    /// Reads every key once.
+    pub fn read_all(&mut self, world: &mut World) -> Result<(), Stop> {
+        self.reading_all = true;
+        for key in 0..world.workload.keys() {
+            let id = world.workload.operation_id();
+            self.submit(world, 0, Draw::One { id, key, kind: Kind::Get })?;
+            if key % 32 == 31 {
+                self.drain(world)?;
+            }
+        }
+        self.drain(world)?;
+        self.reading_all = false;
+        Ok(())
+    }
+
+    /// Lets sessions and maintenance go on until the power fails.
+    pub fn run_until_crash(&mut self, world: &mut World, aim: Aim) -> Result<(), Stop> {
+        let steps_max = 200 + world.random.below(4000);
+        let mut armed = false;
+        for _ in 0..steps_max {
+            if !armed && aim == Aim::At(State::of(self.store.phases())) {
+                armed = true;
+                world.faulty.crash_after(1 + world.random.below(6));
+            }
+            self.step(world, armed && aim == Aim::At(State::Merge))?;
+        }
+        // Nothing has struck: now.
+        world.faulty.crash();
+        Err(Stop::Crash)
+    }
+
+    /// One random move. `linger`: leave maintenance where it is, and write.
+    fn step(&mut self, world: &mut World, linger: bool) -> Result<(), Stop> {
+        let session = world.random.below(self.sessions.len() as u64) as usize;
+        match world.random.below(1000) {
+            0..500 if self.sessions[session].in_flight() < IN_FLIGHT_MAX => {
+                let now = world.env.unix_seconds();
+                let draw = match linger {
+                    true => world.workload.draw_put(&world.model),
+                    false => world.workload.draw(&world.model, now),
+                };
+                match draw {
+                    Some(draw) => self.submit(world, session, draw),
+                    None => Ok(()),
+                }
+            }
+            500..502 if !linger => {
+                self.drain(world)?;
+                world.clock.advance_us(world.random.below(6_000_000));
+                world.model.pass_time(world.env.unix_seconds());
+                Ok(())
+            }
+            502..700 if !linger => self.maintain(world),
+            _ => self.poll(world, session),
+        }
+    }
+
+    fn submit(&mut self, world: &mut World, session: usize, draw: Draw) -> Result<(), Stop> {
+        world.tally.operations += 1;
+        let open = &mut self.sessions[session];
+        match draw {
+            Draw::One { id, key, kind } => {
+                open.submit(id, request(world.workload.key(key), &kind));
+                self.on_their_way.insert(id, Some(key));
+                world.model.submit(id, session, key, kind);
+            }
+            Draw::Batch { id, parts } => {
+                let writes: Vec<_> = parts.iter().map(|(key, kind)| write(world.workload.key(*key), kind)).collect();
+                if open.submit_batch(id, &writes).is_ok() {
+                    self.on_their_way.insert(id, None);
+                    world.model.submit_group(id, session, parts);
+                }
+            }
+            Draw::Everything { id, at } => {
+                open.submit(id, Request::DeleteAll { at });
+                self.on_their_way.insert(id, None);
+                let kind = if at == 0 { Kind::Clear } else { Kind::ClearAt(at) };
+                let parts = (0..world.model.keys()).map(|key| (key, kind.clone())).collect();
+                world.model.submit_group(id, session, parts);
+            }
+        }
+        self.look(world)
+    }
+
+    fn maintain(&mut self, world: &mut World) -> Result<(), Stop> {
+        self.store.maintain();
+        self.look(world)
+    }
+
+    fn poll(&mut self, world: &mut World, session: usize) -> Result<(), Stop> {
+        self.take_replies(world, session)?;
+        self.look(world)
+    }
+
+    /// Notes what the store does; an error when the power is off.
+    fn look(&mut self, world: &mut World) -> Result<(), Stop> {
+        world.state = State::of(self.store.phases());
+        if world.faulty.crashed() { Err(Stop::Crash) } else { Ok(()) }
+    }
+
+    fn take_replies(&mut self, world: &mut World, session: usize) -> Result<(), Stop> {
+        let mut replies = std::mem::take(&mut self.replies);
+        self.sessions[session].poll(&mut replies);
+        for reply in replies.drain(..) {
+            self.take_reply(world, session, reply)?;
+        }
+        self.replies = replies;
+        Ok(())
+    }
+
+    fn take_reply(&mut self, world: &mut World, session: usize, reply: Reply) -> Result<(), Stop> {
+        let id = reply.token;
+        let Some(key) = self.on_their_way.remove(&id) else {
+            return wrong(format!("a reply to {id}, which is not on its way: {:?}", reply.outcome));
+        };
+        world.trace(id);
+        let told = match told(&self.sessions[session], reply.outcome) {
+            Ok(told) => told,
+            Err(error) => return wrong(format!("operation {id} on key {key:?} failed: {error}")),
+        };
+        let stamp = match &told {
+            Told::Value(item) => item.stamp,
+            told => told.written_stamp(),
+        };
+        world.trace(stamp.unwrap_or(0));
+        if let Some(key) = key {
+            if let Some(stamp) = stamp {
+                world.workload.saw_stamp(key, stamp);
+            }
+            if self.reading_all {
+                world.model.read_after_crash(key, &told);
+            }
+        }
+        world.model.reply(id, &told).map_err(Stop::Wrong)
+    }
+
+    /// Polls everything until nothing is on its way.
+    fn drain(&mut self, world: &mut World) -> Result<(), Stop> {
+        let mut patience = PATIENCE;
+        while let Some(session) = self.sessions.iter().position(|session| session.in_flight() > 0) {
+            self.poll(world, session)?;
+            if !self.reading_all {
+                self.maintain(world)?;
+            }
+            patience -= 1;
+            if patience == 0 {
+                let left: Vec<_> = self.on_their_way.iter().collect();
+                return wrong(format!("these operations (and their keys) get no reply: {left:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// After the power went: replies that were due still come, and they count.
+    pub fn last_replies(&mut self, world: &mut World) -> Result<(), Stop> {
+        for _ in 0..3 {
+            for session in 0..self.sessions.len() {
+                self.take_replies(world, session)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the client was told; an error is one that it should never see here.
+fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
+    Ok(match outcome {
+        Outcome::Value { flags, stamp, expiry, value } => {
+            let value: Rc<[u8]> = session.bytes(value).into();
+            Told::Value(Item { value, flags, expiry, stamp: Some(stamp), writer: 0 })
+        }
+        Outcome::Missing => Told::Missing,
+        Outcome::Stored { stamp } => Told::Stored(stamp),
+        Outcome::NotStored => Told::NotStored,
+        Outcome::Exists => Told::Exists,
+        Outcome::Deleted => Told::Deleted,
+        Outcome::Touched { stamp } => Told::Touched(stamp),
+        Outcome::Number { number, stamp } => Told::Number(number, stamp),
+        Outcome::NotNumber => Told::NotNumber,
+        Outcome::Done => Told::Done,
+        Outcome::Failed(Error::ValueTooLarge { .. }) => Told::TooLarge,
+        Outcome::Failed(Error::FullFlash | Error::FullIndex) => Told::Refused,
+        Outcome::Failed(Error::Io(why)) if why.ends_with("try again") => Told::Refused,
+        Outcome::Failed(error) => return Err(error),
+    })
+}

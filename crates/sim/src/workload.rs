@@ -1,0 +1,208 @@
+//! What sessions ask for: operations drawn from a seed over a small set of keys.
+
+use crate::model::Model;
+use crate::model::operation::Kind;
+use std::rc::Rc;
+use tapetum::{Condition, Initial, Request, Write};
+use tapetum_drive::SplitMix64;
+
+pub struct Workload {
+    random: SplitMix64,
+    keys: Vec<Vec<u8>>,
+    /// The last stamp that was seen of each key.
+    stamps: Vec<u64>,
+    value_bytes_usual: u64,
+    operation_next: u64,
+}
+
+/// One thing to submit.
+pub enum Draw {
+    One { id: u64, key: usize, kind: Kind },
+    Batch { id: u64, parts: Vec<(usize, Kind)> },
+    Everything { id: u64, at: u32 },
+}
+
+impl Workload {
+    pub fn new(mut random: SplitMix64) -> Workload {
+        let count = 40 + random.below(360);
+        let keys = (0..count).map(|number| key(&mut random, number)).collect();
+        let value_bytes_usual = [64, 512, 2048, 6144][random.below(4) as usize];
+        Workload { random, keys, stamps: vec![0; count as usize], value_bytes_usual, operation_next: 1 }
+    }
+
+    pub fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub fn key(&self, key: usize) -> &[u8] {
+        &self.keys[key]
+    }
+
+    pub fn saw_stamp(&mut self, key: usize, stamp: u64) {
+        self.stamps[key] = stamp;
+    }
+
+    pub fn operation_id(&mut self) -> u64 {
+        self.operation_next += 1;
+        self.operation_next
+    }
+
+    /// The next operation, on keys that are not too busy; `now` is the time.
+    pub fn draw(&mut self, model: &Model, now: u32) -> Option<Draw> {
+        let id = self.operation_id();
+        match self.random.below(400) {
+            0 => {
+                return Some(Draw::Everything {
+                    id,
+                    at: if self.random.one_in(2) { 0 } else { now + 1 + self.random.below(5) as u32 },
+                });
+            }
+            1..=16 => return self.batch(id, model, now),
+            _ => {}
+        }
+        let key = self.pick(model)?;
+        Some(Draw::One { id, key, kind: self.operation(id, key, now) })
+    }
+
+    /// A put, and nothing else: to keep the log busy.
+    pub fn draw_put(&mut self, model: &Model) -> Option<Draw> {
+        let id = self.operation_id();
+        let key = self.pick(model)?;
+        let kind = Kind::Put { value: self.value(id, key), flags: 0, expiry: 0, condition: Condition::Always };
+        Some(Draw::One { id, key, kind })
+    }
+
+    /// A key with few operations on their way. An eighth of the keys gets half of the operations.
+    fn pick(&mut self, model: &Model) -> Option<usize> {
+        const PENDING_MAX: usize = 4;
+        let all = self.keys.len() as u64;
+        let among = if self.random.one_in(2) { all.div_ceil(8) } else { all };
+        let key = self.random.below(among) as usize;
+        (model.pending(key) < PENDING_MAX).then_some(key)
+    }
+
+    fn batch(&mut self, id: u64, model: &Model, now: u32) -> Option<Draw> {
+        let mut parts: Vec<(usize, Kind)> = Vec::new();
+        for _ in 0..2 + self.random.below(5) {
+            let key = self.pick(model)?;
+            if parts.iter().any(|part| part.0 == key) {
+                continue;
+            }
+            let kind = if self.random.one_in(4) {
+                Kind::Drop
+            } else {
+                let (flags, expiry) = (self.random.below(3) as u32, self.expiry(now));
+                Kind::Put { value: self.value(id, key), flags, expiry, condition: Condition::Always }
+            };
+            parts.push((key, kind));
+        }
+        (parts.len() > 1).then_some(Draw::Batch { id, parts })
+    }
+
+    fn operation(&mut self, id: u64, key: usize, now: u32) -> Kind {
+        let stamp = (self.random.one_in(4)).then(|| self.stamp(key));
+        match self.random.below(100) {
+            0..30 => Kind::Get,
+            30..68 => {
+                let condition = match self.random.below(10) {
+                    0 => Condition::Absent,
+                    1 => Condition::Present,
+                    2 => Condition::Stamp(self.stamp(key)),
+                    _ => Condition::Always,
+                };
+                let (flags, expiry) = (self.random.next_u64() as u32, self.expiry(now));
+                Kind::Put { value: self.value(id, key), flags, expiry, condition }
+            }
+            68..72 => Kind::Append { value: self.short_value(id), stamp },
+            72..75 => Kind::Prepend { value: self.short_value(id), stamp },
+            75..83 => {
+                let initial = self.random.one_in(2).then(|| (self.random.below(1000), self.expiry(now)));
+                let delta = if self.random.one_in(8) { self.random.next_u64() } else { self.random.below(100) };
+                Kind::Increment { delta, decrement: self.random.one_in(3), initial, stamp }
+            }
+            83..86 => Kind::Touch { expiry: self.expiry(now) },
+            86..89 => Kind::GetAndTouch { expiry: self.expiry(now) },
+            _ => Kind::Delete { stamp },
+        }
+    }
+
+    /// Mostly the latest one, sometimes one that never was.
+    fn stamp(&mut self, key: usize) -> u64 {
+        if self.random.one_in(8) { self.random.below(1 << 40) + 1 } else { self.stamps[key].max(1) }
+    }
+
+    /// Mostly never; sometimes soon, sometimes already past.
+    fn expiry(&mut self, now: u32) -> u32 {
+        match self.random.below(20) {
+            0 => 1,
+            1..=3 => now + 1 + self.random.below(20) as u32,
+            _ => 0,
+        }
+    }
+
+    /// Names its operation, so that no two are alike. Every fifth key holds a number now and then.
+    fn value(&mut self, id: u64, key: usize) -> Rc<[u8]> {
+        if key.is_multiple_of(5) && self.random.one_in(2) {
+            return self.random.below(100_000).to_string().into_bytes().into();
+        }
+        let bytes = match self.random.below(10) {
+            0 => self.random.below(12),
+            1..=2 => self.random.below(8192),
+            _ => self.random.below(self.value_bytes_usual),
+        };
+        let mut value = format!("v{id}.").into_bytes();
+        let head = value.len();
+        value.resize(bytes as usize, b'-');
+        if !self.random.one_in(5) && value.len() > head {
+            self.random.fill(&mut value[head..]);
+        }
+        value.into()
+    }
+
+    fn short_value(&mut self, id: u64) -> Rc<[u8]> {
+        format!("v{id}+").into_bytes().into()
+    }
+}
+
+fn key(random: &mut SplitMix64, number: u64) -> Vec<u8> {
+    let mut key = format!("key-{number}-").into_bytes();
+    let longer = match random.below(20) {
+        0 => random.below(1000),
+        1..=4 => random.below(60),
+        _ => 0,
+    };
+    key.resize(key.len() + longer as usize, b'k');
+    key
+}
+
+/// The request for an operation on one key.
+pub fn request<'a>(key: &'a [u8], kind: &'a Kind) -> Request<'a> {
+    match kind {
+        Kind::Get => Request::Get { key },
+        Kind::Put { value, flags, expiry, condition } => {
+            Request::Put { key, value, flags: *flags, expiry: *expiry, condition: *condition }
+        }
+        Kind::Append { value, stamp } => Request::Append { key, value, stamp: *stamp },
+        Kind::Prepend { value, stamp } => Request::Prepend { key, value, stamp: *stamp },
+        Kind::Increment { delta, decrement, initial, stamp } => Request::Increment {
+            key,
+            delta: *delta,
+            decrement: *decrement,
+            initial: initial.map(|(value, expiry)| Initial { value, expiry }),
+            stamp: *stamp,
+        },
+        Kind::Touch { expiry } => Request::Touch { key, expiry: *expiry },
+        Kind::GetAndTouch { expiry } => Request::GetAndTouch { key, expiry: *expiry },
+        Kind::Delete { stamp } => Request::Delete { key, stamp: *stamp },
+        Kind::Clear | Kind::ClearAt(_) | Kind::Drop => unreachable!("not an operation on one key"),
+    }
+}
+
+/// The part of a batch.
+pub fn write<'a>(key: &'a [u8], kind: &'a Kind) -> Write<'a> {
+    match kind {
+        Kind::Put { value, flags, expiry, .. } => Write::Put { key, value, flags: *flags, expiry: *expiry },
+        Kind::Drop => Write::Delete { key },
+        _ => unreachable!("not part of a batch"),
+    }
+}
