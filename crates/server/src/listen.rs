@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// `host:port`, or `unix:` and a path.
+/// `host:port`, or `unix:` and a path; a path that begins with `/` or `./` needs no word before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp(String),
@@ -25,6 +25,9 @@ impl FromStr for Address {
                 "" => Err("give a path after unix:".into()),
                 path => Ok(Address::Unix(path.into())),
             };
+        }
+        if text.starts_with('/') || text.starts_with("./") {
+            return Ok(Address::Unix(text.into()));
         }
         match text.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
             Some((host, Ok(_))) if !host.is_empty() => Ok(Address::Tcp(text.into())),
@@ -119,6 +122,7 @@ mod tests {
         for text in ["127.0.0.1:11211", "[::1]:0", "localhost:80", "unix:/tmp/x"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
+        assert_eq!("./x:1".parse(), Ok(Address::Unix("./x:1".into())));
         for text in ["", "11211", ":11211", "host", "host:", "host:70000", "unix:"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }

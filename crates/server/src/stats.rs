@@ -143,7 +143,7 @@ impl Figures {
 }
 
 /// The store's figures by name.
-pub fn store_lines(store: &Stats) -> [(&'static str, u64); 13] {
+pub fn store_lines(store: &Stats) -> [(&'static str, u64); 17] {
     [
         ("index_entries", store.index_entries),
         ("index_bytes", store.index_bytes),
@@ -156,8 +156,12 @@ pub fn store_lines(store: &Stats) -> [(&'static str, u64); 13] {
         ("log_write_bytes", store.log_write_bytes),
         ("get_from_flash", store.get_from_flash),
         ("get_flash_reads", store.get_flash_reads),
+        ("get_flash_read_max_bytes", store.get_flash_read_max_bytes),
         ("flash_to_local_bytes", store.flash_to_local_bytes),
         ("local_to_host_bytes", store.local_to_host_bytes),
+        ("key_check_reads", store.key_check_reads),
+        ("flushes", store.flushes),
+        ("collections", store.collections),
     ]
 }
 

@@ -260,6 +260,8 @@ fn create_file(place: &Place, path: &Path, options: &OpenOptions, env: &Env) -> 
     let unfinished = unfinished_path(path);
     remove_unfinished(&unfinished, env)?;
     let capacity_bytes = capacity(place, options)?;
+    // The file system keeps its own notes on a file; with them it stays within the capacity too.
+    let capacity_bytes = capacity_bytes - capacity_bytes / 4096;
     let flash = FileFlash::create(&unfinished, capacity_bytes, IoEngine::Auto, env).map_err(flash_error)?;
     let flash: Arc<dyn Flash> = Arc::new(flash);
     let made = create_on(&flash, path, &store_options(capacity_bytes, options), env);
