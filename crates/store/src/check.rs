@@ -47,7 +47,12 @@ async fn check_all(shared: &Arc<Shared>, io: &Io) -> Result<CheckReport, Error> 
     Ok(report)
 }
 
-async fn check_segment(shared: &Arc<Shared>, io: &Io, state: &SegmentState, report: &mut CheckReport) -> Result<(), Error> {
+async fn check_segment(
+    shared: &Arc<Shared>,
+    io: &Io,
+    state: &SegmentState,
+    report: &mut CheckReport,
+) -> Result<(), Error> {
     let number = state.descriptor.number;
     let wrong = |what: String| Error::Corrupt(format!("segment {number}: {what}"));
     let segment = shared.segments[number as usize].load_full().ok_or_else(|| wrong("it is not open".into()))?;

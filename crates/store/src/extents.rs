@@ -13,7 +13,7 @@ pub struct Extents {
 impl Extents {
     pub fn new(count: u32) -> Extents {
         let mut free = vec![u64::MAX; count.div_ceil(64) as usize];
-        if count % 64 != 0
+        if !count.is_multiple_of(64)
             && let Some(last) = free.last_mut()
         {
             *last = (1 << (count % 64)) - 1;

@@ -57,9 +57,10 @@ impl Wakeup {
 #[derive(Default)]
 pub struct Counters {
     pub user_write_bytes: AtomicU64,
-    
+
     pub get_from_flash: AtomicU64,
     pub get_flash_reads: AtomicU64,
+    pub get_flash_read_max_bytes: AtomicU64,
     pub key_check_reads: AtomicU64,
     pub flushes: AtomicU64,
     pub collections: AtomicU64,

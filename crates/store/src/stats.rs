@@ -21,6 +21,8 @@ pub struct Stats {
     pub get_from_flash: u64,
     /// Read commands that those gets issued.
     pub get_flash_reads: u64,
+    /// The longest of them in bytes.
+    pub get_flash_read_max_bytes: u64,
     pub flash_to_local_bytes: u64,
     pub local_to_host_bytes: u64,
     /// Read commands that looked into key tables before a flush.

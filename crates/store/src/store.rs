@@ -261,6 +261,7 @@ impl Store {
             log_write_bytes: shared.log.log_write_bytes(),
             get_from_flash: load(&shared.counters.get_from_flash),
             get_flash_reads: load(&shared.counters.get_flash_reads),
+            get_flash_read_max_bytes: load(&shared.counters.get_flash_read_max_bytes),
             flash_to_local_bytes: counters.flash_to_local_bytes,
             local_to_host_bytes: counters.local_to_host_bytes,
             key_check_reads: load(&shared.counters.key_check_reads),

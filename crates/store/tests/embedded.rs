@@ -1,6 +1,9 @@
 //! The embedded API on a drive in memory: what an application relies on, with segments of 64 KiB so that everything
 //! happens in a short while.
 
+// A test is an application: it may have threads of its own.
+#![allow(clippy::disallowed_methods)]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use tapetum::{Error, Store, StoreOptions, Write};

@@ -38,6 +38,9 @@ pub enum Sync {
     No,
 }
 
+/// Left free in a buffer for the mark of a planned deletion, whose time does not wait for room: a mark in a group of its
+/// own, behind padding.
+const RESERVE_BYTES: usize = 1024;
 /// Without a reason to hurry, a group is sent when it has this many bytes.
 const GROUP_BYTES: usize = 64 << 10;
 const SYNC_INTERVAL_US: u64 = 1_000_000;
@@ -155,14 +158,28 @@ impl Log {
     }
 
     /// Appends records to one group of the active buffer; `placed` hears each one's stamp and place in the arena.
-    pub fn append(&self, drafts: &[Draft<'_>], mut placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
+    pub fn append(&self, drafts: &[Draft<'_>], placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
+        self.append_within(self.arenas[0].len() - RESERVE_BYTES, drafts, placed)
+    }
+
+    /// Appends the mark of a deletion whose time has come. There is room: each was planned by an [`Log::append`].
+    pub fn append_planned(&self, draft: Draft<'_>, placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
+        self.append_within(self.arenas[0].len(), &[draft], placed)
+    }
+
+    fn append_within(
+        &self,
+        end: usize,
+        drafts: &[Draft<'_>],
+        mut placed: impl FnMut(usize, u64, u32),
+    ) -> Result<(), AppendError> {
         if self.poison.get().is_some() {
             return Err(AppendError::Poisoned);
         }
         let mut state = lock(&self.state);
         let bytes: usize = drafts.iter().map(|draft| draft.header.record_bytes()).sum();
         let head = if state.open.is_some() { 0 } else { HEADER_BYTES };
-        if state.position + head + bytes > self.arenas[0].len() {
+        if state.position + head + bytes > end {
             return Err(AppendError::BufferFull);
         }
         for (number, draft) in drafts.iter().enumerate() {

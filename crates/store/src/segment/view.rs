@@ -179,7 +179,7 @@ impl FenceBuilder {
         }
         let prefix = hash.prefix();
         self.data[page].get_or_insert(PageStarts { first: prefix, last: prefix }).last = prefix;
-        if self.entries % key_table::ENTRIES_PER_PAGE as u32 == 0 {
+        if self.entries.is_multiple_of(key_table::ENTRIES_PER_PAGE as u32) {
             self.key_fences.push((hash.prefix() >> 32) as u32);
         }
         self.entries += 1;

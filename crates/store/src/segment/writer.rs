@@ -49,7 +49,7 @@ impl PageStream {
 
     /// Appends a page.
     async fn push(&mut self, page: &[u8], allocator: &Mutex<Extents>) -> Result<(), Error> {
-        if self.pages % self.geometry.pages_per_extent() == 0 {
+        if self.pages.is_multiple_of(self.geometry.pages_per_extent()) {
             self.extents.push(lock(allocator).allocate().ok_or(Error::FullFlash)?);
         }
         let at = self.filled as usize * PAGE_BYTES;
@@ -57,7 +57,7 @@ impl PageStream {
         self.filled += 1;
         self.pages += 1;
         let full = self.filled as usize * PAGE_BYTES == self.staging[0].len().min(STAGING_BYTES_MAX as usize)
-            || self.pages % self.geometry.pages_per_extent() == 0;
+            || self.pages.is_multiple_of(self.geometry.pages_per_extent());
         if full { self.write_half().await } else { Ok(()) }
     }
 

@@ -49,6 +49,13 @@ pub enum Step {
     Failed(Error),
 }
 
+/// Read commands that were sent.
+#[derive(Clone, Copy, Default)]
+pub struct ReadCount {
+    pub commands: u64,
+    pub bytes_max: u64,
+}
+
 /// Local memory for reads, kept by a session.
 #[derive(Default)]
 pub struct SpareBuffers(Vec<LocalBuffer>);
@@ -87,14 +94,14 @@ impl FlashRead {
         }
     }
 
-    /// Reads the next page in which the record may start. `commands` counts read commands.
+    /// Reads the next page in which the record may start.
     pub fn begin(
         &mut self,
         queue: &mut QueuePair,
         spare: &mut SpareBuffers,
         tag: u64,
         key: &[u8],
-        commands: &mut u64,
+        count: &mut ReadCount,
     ) -> Step {
         let Some(page) = self.pages.clone().next() else { return Step::Missing };
         let span_bytes = self.segment.span_bytes(page);
@@ -112,7 +119,8 @@ impl FlashRead {
             let local = buffer.offset() + u64::from(run.at);
             queue.submit(Command { tag, operation: Operation::Read { flash: run.flash, local, length: run.length } });
             self.reads_left += 1;
-            *commands += 1;
+            count.commands += 1;
+            count.bytes_max = count.bytes_max.max(u64::from(run.length));
         }
         Step::Waits
     }

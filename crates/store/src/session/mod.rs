@@ -23,7 +23,7 @@ use crate::planted::Bug;
 use crate::request::{Condition, Outcome, Reply, Request, ValueRange};
 use crate::shared::Shared;
 use change::{Answer, Current, Decision, NewValue, decide, needs_current};
-use flash_read::{FlashRead, SpareBuffers, Step};
+use flash_read::{FlashRead, ReadCount, SpareBuffers, Step};
 use owned::OwnedRequest;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
@@ -109,7 +109,7 @@ struct Local {
     spare_keys: Vec<Vec<u8>>,
     completions: Vec<Completion>,
     /// Read commands of gets that are not in the counters yet.
-    flash_reads: u64,
+    flash_reads: ReadCount,
     sequence_next: u64,
     notifier: Arc<Notifier>,
 }
@@ -137,7 +137,7 @@ impl Session {
             spare_buffers: SpareBuffers::default(),
             spare_keys: Vec::new(),
             completions: Vec::new(),
-            flash_reads: 0,
+            flash_reads: ReadCount::default(),
             sequence_next: 0,
             notifier,
         };
@@ -605,11 +605,11 @@ impl Local {
     }
 
     fn begin_read(&mut self, shared: &Shared, number: usize, mut op: Op, mut read: FlashRead) {
-        let mut commands = 0;
+        let mut count = if op.request.is_get() { self.flash_reads } else { ReadCount::default() };
         let tag = (number as u64) << 1;
-        let step = read.begin(&mut self.queue, &mut self.spare_buffers, tag, &op.request.key, &mut commands);
+        let step = read.begin(&mut self.queue, &mut self.spare_buffers, tag, &op.request.key, &mut count);
         if op.request.is_get() {
-            self.flash_reads += commands;
+            self.flash_reads = count;
         }
         match step {
             Step::Waits => {
@@ -637,7 +637,10 @@ impl Local {
             }
             self.completions = completions;
             let reads = std::mem::take(&mut self.flash_reads);
-            shared.counters.get_flash_reads.fetch_add(reads, Ordering::Relaxed);
+            if reads.commands > 0 {
+                shared.counters.get_flash_reads.fetch_add(reads.commands, Ordering::Relaxed);
+                shared.counters.get_flash_read_max_bytes.fetch_max(reads.bytes_max, Ordering::Relaxed);
+            }
             if none {
                 return;
             }
