@@ -38,8 +38,41 @@ pub struct Context<'a, S> {
     pub scratch: &'a mut Vec<u8>,
     /// Unix seconds.
     pub now: u32,
-    /// How large a value a get is likely to bring: large ones are remembered for a while.
-    pub value_bytes_expected: &'a mut usize,
+    pub gets: &'a mut Gets,
+}
+
+/// The gets that a worker has submitted. What they bring is not known before it is there, so their number is bounded by
+/// what others brought lately, and never large: that, times the size of a surprise, is what a surprise can cost.
+#[derive(Debug)]
+pub struct Gets {
+    in_flight: usize,
+    /// How large a value is likely to be: large ones are remembered for a while.
+    value_bytes_expected: usize,
+    /// The worker's part of the budget.
+    bytes_max: usize,
+}
+
+impl Gets {
+    const MIN: usize = 4;
+    const MAX: usize = 64;
+    const VALUE_BYTES_AT_START: usize = 16 << 10;
+
+    pub fn new(bytes_max: usize) -> Gets {
+        Gets { in_flight: 0, value_bytes_expected: Gets::VALUE_BYTES_AT_START, bytes_max }
+    }
+
+    pub fn value_bytes_expected(&self) -> usize {
+        self.value_bytes_expected
+    }
+
+    fn may_submit(&self) -> bool {
+        self.in_flight < (self.bytes_max / self.value_bytes_expected.max(1)).clamp(Gets::MIN, Gets::MAX)
+    }
+
+    fn completed(&mut self, value_bytes: usize) {
+        self.in_flight -= 1;
+        self.value_bytes_expected = value_bytes.max(self.value_bytes_expected - self.value_bytes_expected / 64);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +119,8 @@ pub struct Connection {
     gone: bool,
     /// Why consuming stopped: a limit, not a lack of bytes.
     blocked: bool,
+    /// The limit is the worker's number of gets.
+    capped: bool,
     /// The limit is the shared budget, and this much is wanted of it.
     waits_for_bytes: Option<usize>,
     counted_as_waiting: bool,
@@ -118,6 +153,7 @@ impl Connection {
             read_closed: false,
             gone: false,
             blocked: false,
+            capped: false,
             waits_for_bytes: None,
             counted_as_waiting: false,
             interest: Interest::READ,
@@ -135,6 +171,11 @@ impl Connection {
     /// Whether it waits for others to give memory back.
     pub fn waits(&self) -> bool {
         self.waits_for_bytes.is_some()
+    }
+
+    /// Whether it waits for gets of its worker to be answered.
+    pub fn capped(&self) -> bool {
+        self.capped
     }
 
     /// Whether the budget has `bytes` more for it; if not, it waits until it has.
@@ -259,7 +300,7 @@ impl Connection {
 
     /// Takes and submits as much of `input` as there is leave to; how many bytes that was.
     fn consume<S: Session>(&mut self, input: &[u8], cx: &mut Context<'_, S>) -> usize {
-        (self.blocked, self.waits_for_bytes) = (false, None);
+        (self.blocked, self.capped, self.waits_for_bytes) = (false, false, None);
         let mut at = 0;
         while at < input.len() && !self.closing && !self.gone {
             if self.skip_bytes > 0 {
@@ -353,8 +394,18 @@ impl Connection {
         self.may_take(bytes + REQUEST_BYTES, budget)
     }
 
+    /// Whether one more get may be submitted, as far as the worker is concerned.
+    pub(crate) fn may_submit_get(&mut self, gets: &Gets) -> bool {
+        if !gets.may_submit() {
+            (self.blocked, self.capped) = (true, true);
+            return false;
+        }
+        true
+    }
+
     /// Adds the slot of a request that `may_submit` allowed; the token to submit it with.
-    pub(crate) fn slot(&mut self, form: Form, key: &[u8], bytes: usize, budget: &Budget) -> u64 {
+    pub(crate) fn slot(&mut self, form: Form, key: &[u8], bytes: usize, budget: &Budget, gets: &mut Gets) -> u64 {
+        gets.in_flight += usize::from(form.is_get());
         let charge_bytes = bytes + REQUEST_BYTES;
         self.charge(self.charged_bytes + charge_bytes, budget);
         let number = self.slots.push(form, key, charge_bytes);
@@ -366,9 +417,17 @@ impl Connection {
         self.slots.answer(&mut self.out, pool, form, write);
     }
 
-    pub fn complete(&mut self, number: u32, outcome: &Outcome, value: &[u8], pool: &mut Pool, counters: &Counters) {
-        counters.outcome(self.slots.form(number), outcome);
-        self.slots.complete(number, outcome, value, &mut self.out, pool);
+    pub fn complete<S: Session>(&mut self, number: u32, outcome: &Outcome, cx: &mut Context<'_, S>) {
+        let value = match outcome {
+            Outcome::Value { value, .. } => cx.session.bytes(*value),
+            _ => b"",
+        };
+        let form = self.slots.form(number);
+        cx.counters.outcome(form, outcome);
+        if form.is_get() {
+            cx.gets.completed(value.len());
+        }
+        self.slots.complete(number, outcome, value, &mut self.out, cx.pool);
     }
 
     /// Sends what there is; whether that made room for something that was blocked.

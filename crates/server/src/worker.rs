@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{io, mem};
 
-use tapetum::{Outcome, Reply};
+use tapetum::Reply;
 
-use crate::connection::{Connection, Context};
+use crate::connection::{Connection, Context, Gets};
 use crate::engine::Session;
 use crate::limits::{Budget, Limits};
 use crate::listen::Listener;
@@ -91,9 +91,11 @@ pub struct Worker<S> {
     queue: Vec<u32>,
     /// Connections that wait for memory.
     waiting: Vec<u32>,
+    /// Connections that wait for gets of this worker to be answered.
+    capped: Vec<u32>,
     pool: Pool,
     scratch: Vec<u8>,
-    value_bytes_expected: usize,
+    gets: Gets,
     now: u32,
     /// When stalled clients were last looked for.
     looked_at: u32,
@@ -111,6 +113,7 @@ impl<S: Session> Worker<S> {
             // shared by all sessions, and stay ready until another worker has polled.
             epoll.add(fd, ID_SESSION, Interest { edge: true, ..Interest::READ })?;
         }
+        let gets = Gets::new(shared.limits.in_flight_bytes / shared.mailboxes.len());
         let mut worker = Worker {
             index,
             shared,
@@ -120,9 +123,10 @@ impl<S: Session> Worker<S> {
             free: Vec::new(),
             queue: Vec::new(),
             waiting: Vec::new(),
+            capped: Vec::new(),
             pool: Pool::default(),
             scratch: vec![0; SCRATCH_BYTES],
-            value_bytes_expected: SCRATCH_BYTES / 4,
+            gets,
             now: unix_seconds(),
             looked_at: 0,
             listening: false,
@@ -242,7 +246,7 @@ impl<S: Session> Worker<S> {
             pool: &mut self.pool,
             scratch: &mut self.scratch,
             now: self.now,
-            value_bytes_expected: &mut self.value_bytes_expected,
+            gets: &mut self.gets,
         }
     }
 
@@ -314,6 +318,11 @@ impl<S: Session> Worker<S> {
                 self.unfinished = false;
                 break;
             }
+            if !replies.is_empty() {
+                for id in mem::take(&mut self.capped) {
+                    self.enqueue(id);
+                }
+            }
             for reply in replies.drain(..) {
                 self.complete(reply);
             }
@@ -326,19 +335,11 @@ impl<S: Session> Worker<S> {
 
     fn complete(&mut self, reply: Reply) {
         let id = (reply.token >> 32) as u32;
-        let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
+        let Some(mut connection) = self.connections.get_mut(id as usize).and_then(Option::take) else {
             unreachable!("a connection stays until its requests are answered")
         };
-        let value = match &reply.outcome {
-            Outcome::Value { value, .. } => {
-                let expected = self.value_bytes_expected - self.value_bytes_expected / 16;
-                self.value_bytes_expected = expected.max(value.len());
-                self.session.bytes(*value)
-            }
-            _ => b"",
-        };
-        let counters = &self.shared.figures.counters[self.index];
-        connection.complete(reply.token as u32, &reply.outcome, value, &mut self.pool, counters);
+        connection.complete(reply.token as u32, &reply.outcome, &mut self.context());
+        self.connections[id as usize] = Some(connection);
         self.enqueue(id);
     }
 
@@ -366,6 +367,9 @@ impl<S: Session> Worker<S> {
         }
         if connection.waits() {
             self.waiting.push(id);
+        }
+        if connection.capped() {
+            self.capped.push(id);
         }
         self.connections[id as usize] = Some(connection);
         if go_on {

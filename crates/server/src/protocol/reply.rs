@@ -53,6 +53,15 @@ pub enum BinaryAnswer {
 }
 
 impl Form {
+    /// Whether the outcome brings a value, of a size that nobody knows before.
+    pub fn is_get(self) -> bool {
+        match self {
+            Form::TextGet { .. } => true,
+            Form::Binary { answer, .. } => matches!(answer, BinaryAnswer::Get { .. } | BinaryAnswer::Touch),
+            _ => false,
+        }
+    }
+
     /// Whether the reply repeats the key.
     pub fn needs_key(self) -> bool {
         matches!(self, Form::TextGet { .. } | Form::Binary { answer: BinaryAnswer::Get { with_key: true, .. }, .. })
