@@ -19,7 +19,7 @@ impl Connection {
         bytes: usize,
         cx: &mut Context<'_, S>,
     ) -> Option<()> {
-        if form.is_get() && !self.may_submit_get(cx.gets) || !self.may_submit(bytes, cx.limits, cx.budget) {
+        if !self.may_submit(form, bytes, cx) {
             return None;
         }
         let token = self.slot(form, key, bytes, cx.budget, cx.gets);
@@ -131,7 +131,7 @@ impl Connection {
             None => Request::Get { key },
             Some(expiry) => Request::GetAndTouch { key, expiry },
         };
-        self.submit(form, request, key, cx.gets.value_bytes_expected(), cx)?;
+        self.submit(form, request, key, self.value_bytes_expected(cx.gets), cx)?;
         count(if touch.is_some() { &cx.counters.cmd_touch } else { &cx.counters.cmd_get }, 1);
         Some(())
     }
@@ -201,7 +201,7 @@ impl Connection {
             // The reply carries the flags, which only a get brings.
             Command::Touch { key, exptime } => {
                 let request = Request::GetAndTouch { key, expiry: expiry_from_client(i64::from(exptime), cx.now) };
-                self.submit(form(BinaryAnswer::Touch, false), request, key, cx.gets.value_bytes_expected(), cx)?;
+                self.submit(form(BinaryAnswer::Touch, false), request, key, self.value_bytes_expected(cx.gets), cx)?;
                 count(&cx.counters.cmd_touch, 1);
             }
             Command::Store { verb, key, flags, exptime, stamp, value, quiet } => {

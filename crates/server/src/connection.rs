@@ -41,37 +41,46 @@ pub struct Context<'a, S> {
     pub gets: &'a mut Gets,
 }
 
-/// The gets that a worker has submitted. What they bring is not known before it is there, so their number is bounded by
-/// what others brought lately, and never large: that, times the size of a surprise, is what a surprise can cost.
+/// The gets that a worker has submitted. What they bring is not known before it is there, so they are charged with what
+/// their connection's last ones brought: a new connection starts with a cautious guess and comes down within a few gets.
 #[derive(Debug)]
 pub struct Gets {
     in_flight: usize,
-    /// How large a value is likely to be: large ones are remembered for a while.
-    value_bytes_expected: usize,
-    /// The worker's part of the budget.
+    /// By expectation.
+    in_flight_bytes: usize,
     bytes_max: usize,
+    /// How large values were lately; large ones are remembered for a while.
+    value_bytes_recent: usize,
 }
 
 impl Gets {
-    const MIN: usize = 4;
-    const MAX: usize = 64;
-    const VALUE_BYTES_AT_START: usize = 16 << 10;
+    /// More would gain nothing, and make a surprise dearer.
+    const IN_FLIGHT_MAX: usize = 512;
+    const VALUE_BYTES_AT_FIRST: usize = 128 << 10;
 
+    /// Of `bytes_max`, as much again lies in the store and in replies.
     pub fn new(bytes_max: usize) -> Gets {
-        Gets { in_flight: 0, value_bytes_expected: Gets::VALUE_BYTES_AT_START, bytes_max }
+        Gets { in_flight: 0, in_flight_bytes: 0, bytes_max: bytes_max / 3, value_bytes_recent: 0 }
     }
 
-    pub fn value_bytes_expected(&self) -> usize {
-        self.value_bytes_expected
+    fn value_bytes_at_first(&self) -> usize {
+        self.value_bytes_recent.max(Gets::VALUE_BYTES_AT_FIRST)
     }
 
-    fn may_submit(&self) -> bool {
-        self.in_flight < (self.bytes_max / self.value_bytes_expected.max(1)).clamp(Gets::MIN, Gets::MAX)
+    fn may_submit(&self, bytes: usize) -> bool {
+        let room = self.in_flight < Gets::IN_FLIGHT_MAX && self.in_flight_bytes + bytes <= self.bytes_max;
+        self.in_flight == 0 || room
     }
 
-    fn completed(&mut self, value_bytes: usize) {
+    fn submitted(&mut self, charge_bytes: usize) {
+        self.in_flight += 1;
+        self.in_flight_bytes += charge_bytes;
+    }
+
+    fn completed(&mut self, charge_bytes: usize, value_bytes: usize) {
         self.in_flight -= 1;
-        self.value_bytes_expected = value_bytes.max(self.value_bytes_expected - self.value_bytes_expected / 64);
+        self.in_flight_bytes -= charge_bytes;
+        self.value_bytes_recent = value_bytes.max(self.value_bytes_recent - self.value_bytes_recent.div_ceil(64));
     }
 }
 
@@ -128,6 +137,8 @@ pub struct Connection {
     /// The peer hung up while we were not reading: no longer watched.
     unwatched: bool,
     charged_bytes: usize,
+    /// What its gets brought lately; `None` before the first.
+    value_bytes_expected: Option<usize>,
     /// When bytes last moved either way, unix seconds.
     moved_at: u32,
     /// On the worker's list of connections to look after.
@@ -159,6 +170,7 @@ impl Connection {
             interest: Interest::READ,
             unwatched: false,
             charged_bytes: 0,
+            value_bytes_expected: None,
             moved_at: now,
             queued: false,
         }
@@ -382,7 +394,8 @@ impl Connection {
     }
 
     /// Whether a request that holds `bytes` until it is answered may be submitted now; if not, consuming stops.
-    pub(crate) fn may_submit(&mut self, bytes: usize, limits: &Limits, budget: &Budget) -> bool {
+    pub(crate) fn may_submit<S>(&mut self, form: Form, bytes: usize, cx: &Context<'_, S>) -> bool {
+        let (limits, budget) = (cx.limits, cx.budget);
         let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes();
         let alone = self.slots.is_empty() && self.out.is_empty();
         let room = self.slots.pending() < limits.connection_requests
@@ -391,12 +404,20 @@ impl Connection {
             self.blocked = true;
             return false;
         }
+        if form.is_get() && !self.may_submit_get(bytes, cx.gets) {
+            return false;
+        }
         self.may_take(bytes + REQUEST_BYTES, budget)
     }
 
+    /// What a get is likely to bring.
+    pub(crate) fn value_bytes_expected(&self, gets: &Gets) -> usize {
+        self.value_bytes_expected.unwrap_or_else(|| gets.value_bytes_at_first())
+    }
+
     /// Whether one more get may be submitted, as far as the worker is concerned.
-    pub(crate) fn may_submit_get(&mut self, gets: &Gets) -> bool {
-        if !gets.may_submit() {
+    fn may_submit_get(&mut self, bytes: usize, gets: &Gets) -> bool {
+        if !gets.may_submit(bytes + REQUEST_BYTES) {
             (self.blocked, self.capped) = (true, true);
             return false;
         }
@@ -405,8 +426,10 @@ impl Connection {
 
     /// Adds the slot of a request that `may_submit` allowed; the token to submit it with.
     pub(crate) fn slot(&mut self, form: Form, key: &[u8], bytes: usize, budget: &Budget, gets: &mut Gets) -> u64 {
-        gets.in_flight += usize::from(form.is_get());
         let charge_bytes = bytes + REQUEST_BYTES;
+        if form.is_get() {
+            gets.submitted(charge_bytes);
+        }
         self.charge(self.charged_bytes + charge_bytes, budget);
         let number = self.slots.push(form, key, charge_bytes);
         u64::from(self.id) << 32 | u64::from(number)
@@ -425,7 +448,9 @@ impl Connection {
         let form = self.slots.form(number);
         cx.counters.outcome(form, outcome);
         if form.is_get() {
-            cx.gets.completed(value.len());
+            cx.gets.completed(self.slots.charge_bytes(number), value.len());
+            let expected = self.value_bytes_expected(cx.gets);
+            self.value_bytes_expected = Some(value.len().max(expected / 2));
         }
         self.slots.complete(number, outcome, value, &mut self.out, cx.pool);
     }

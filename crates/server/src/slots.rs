@@ -68,6 +68,11 @@ impl Slots {
         self.queue[number.wrapping_sub(self.first) as usize].form
     }
 
+    /// What request `number`, which is pending, was charged with.
+    pub fn charge_bytes(&self, number: u32) -> usize {
+        self.queue[number.wrapping_sub(self.first) as usize].charge_bytes
+    }
+
     /// Adds a request that is being submitted and returns its number.
     pub fn push(&mut self, form: Form, key: &[u8], charge_bytes: usize) -> u32 {
         let key = if form.needs_key() { key } else { b"" };
