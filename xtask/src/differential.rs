@@ -17,7 +17,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => workspace::build_server(Profile::Test)?,
     };
     let scratch = workspace::scratch("differential")?;
-    let server = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "1GiB"])?.start()?;
+    let server = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "2GiB"])?.start()?;
     let mut python = Command::new("python3");
     python.env("PYTHONDONTWRITEBYTECODE", "1");
     python.arg(workspace::root().join("tests/differential/differential.py"));

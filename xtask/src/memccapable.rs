@@ -18,7 +18,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => workspace::build_server(Profile::Test)?,
     };
     let scratch = workspace::scratch("memccapable")?;
-    let server = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "1GiB"])?.start()?;
+    let server = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "2GiB"])?.start()?;
     let address = server.address();
     let output = Command::new("memccapable")
         .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "-t", "10"])

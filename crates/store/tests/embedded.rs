@@ -167,3 +167,27 @@ fn counters_lose_no_increment_among_threads() {
     });
     assert_eq!(store.get(b"counter").unwrap().unwrap().value, b"2000");
 }
+
+#[test]
+fn thousands_of_keys_in_one_read_come_back_each_with_its_own_value() {
+    let drive = Drive::new(
+        Arc::new(MemoryFlash::new(64 << 20)),
+        LocalMemory::new(32 << 20).unwrap(),
+        programs::built_in(),
+        Env::system(),
+    );
+    let options = StoreOptions { segment_bytes: 1 << 20, ..StoreOptions::new(64 << 20, 32 << 20) };
+    Store::create(&drive, &options).unwrap();
+    let store = Store::open(&drive, &options).unwrap();
+    let value = |number: usize| format!("value {number} ").repeat(number % 97 + 1).into_bytes();
+    let keys: Vec<Vec<u8>> = (0..6_000).map(|number| format!("key{number}").into_bytes()).collect();
+    for (number, key) in keys.iter().enumerate() {
+        store.put(key, &value(number)).unwrap();
+    }
+    let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    for _ in 0..3 {
+        for (number, item) in store.multi_get(&names).unwrap().into_iter().enumerate() {
+            assert_eq!(item.unwrap().value, value(number), "key {number}");
+        }
+    }
+}

@@ -115,16 +115,25 @@ fn increment(current: Current<'_>, delta: u64, decrement: bool, stamp: Option<u6
     Decision::Store { flags, expiry, value: NewValue::Made(value), answer: Answer::Number(number) }
 }
 
-/// A decimal number of 64 bits, white space around it allowed.
+/// A decimal number of 64 bits as C's `strtoull` takes it: white space and a sign before it, white space or a zero byte
+/// behind it. A minus wraps, and what it wraps to beyond 63 bits is refused, as memcached has it.
 fn parse_number(value: &[u8]) -> Option<u64> {
     let text = value.trim_ascii_start();
-    let text = text.strip_prefix(b"+").unwrap_or(text);
+    let (negative, text) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, text),
+    };
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let ends = text.get(digits).is_none_or(|byte| byte.is_ascii_whitespace());
+    let ends = text.get(digits).is_none_or(|byte| byte.is_ascii_whitespace() || *byte == 0);
     if !ends {
         return None;
     }
-    std::str::from_utf8(&text[..digits]).ok()?.parse().ok()
+    let number: u64 = std::str::from_utf8(&text[..digits]).ok()?.parse().ok()?;
+    match negative {
+        false => Some(number),
+        true => Some(number.wrapping_neg()).filter(|number| *number <= i64::MAX as u64),
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +181,8 @@ mod tests {
         assert_eq!(increment_of(b"18446744073709551615", 2, false), Ok(b"1                   ".to_vec()));
         assert_eq!(increment_of(b"10", 1, true), Ok(b"9 ".to_vec()));
         assert_eq!(increment_of(b"9 ", 10, true), Ok(b"0 ".to_vec()));
+        assert_eq!(increment_of(b"-0", 1, false), Ok(b"1 ".to_vec()));
+        assert_eq!(increment_of(b"12\0", 1, false), Ok(b"13 ".to_vec()));
         for bad in [&b"x"[..], b"", b"1x", b"-1", b"99999999999999999999"] {
             assert_eq!(increment_of(bad, 1, false), Err(Outcome::NotNumber), "{bad:?}");
         }
