@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use tapetum::Outcome;
 
 use crate::engine::Session;
+use crate::gets::Gets;
 use crate::limits::{Budget, FREE_BYTES, Limits};
 use crate::os::{self, Interest};
 use crate::out::{OutQueue, Pool};
@@ -39,49 +40,6 @@ pub struct Context<'a, S> {
     /// Unix seconds.
     pub now: u32,
     pub gets: &'a mut Gets,
-}
-
-/// The gets that a worker has submitted. What they bring is not known before it is there, so they are charged with what
-/// their connection's last ones brought: a new connection starts with a cautious guess and comes down within a few gets.
-#[derive(Debug)]
-pub struct Gets {
-    in_flight: usize,
-    /// By expectation.
-    in_flight_bytes: usize,
-    bytes_max: usize,
-    /// How large values were lately; large ones are remembered for a while.
-    value_bytes_recent: usize,
-}
-
-impl Gets {
-    /// More would gain nothing, and make a surprise dearer.
-    const IN_FLIGHT_MAX: usize = 512;
-    const VALUE_BYTES_AT_FIRST: usize = 128 << 10;
-
-    /// Of `bytes_max`, as much again lies in the store and in replies.
-    pub fn new(bytes_max: usize) -> Gets {
-        Gets { in_flight: 0, in_flight_bytes: 0, bytes_max: bytes_max / 3, value_bytes_recent: 0 }
-    }
-
-    fn value_bytes_at_first(&self) -> usize {
-        self.value_bytes_recent.max(Gets::VALUE_BYTES_AT_FIRST)
-    }
-
-    fn may_submit(&self, bytes: usize) -> bool {
-        let room = self.in_flight < Gets::IN_FLIGHT_MAX && self.in_flight_bytes + bytes <= self.bytes_max;
-        self.in_flight == 0 || room
-    }
-
-    fn submitted(&mut self, charge_bytes: usize) {
-        self.in_flight += 1;
-        self.in_flight_bytes += charge_bytes;
-    }
-
-    fn completed(&mut self, charge_bytes: usize, value_bytes: usize) {
-        self.in_flight -= 1;
-        self.in_flight_bytes -= charge_bytes;
-        self.value_bytes_recent = value_bytes.max(self.value_bytes_recent - self.value_bytes_recent.div_ceil(64));
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -535,3 +493,7 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

@@ -23,10 +23,15 @@ type Outcome = Result<(), Box<dyn Error>>;
 fn main() -> ExitCode {
     os::return_freed_memory();
     let cli = Cli::parse();
-    // What runs once says only what is wrong.
+    // What runs once says only what is wrong. A log that nobody reads any more must not stop a server.
     let serves = matches!(cli.command, None | Some(Command::Serve(_)));
     let level = if serves { tracing::Level::INFO } else { tracing::Level::WARN };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(level)
+        .with_target(false)
+        .log_internal_errors(false)
+        .init();
     let outcome = match cli.command {
         None => serve(&cli.serve),
         Some(Command::Serve(arguments)) => serve(&arguments),
@@ -42,7 +47,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            // Where nobody listens, the status alone must do.
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             ExitCode::FAILURE
         }
     }

@@ -19,8 +19,9 @@ use std::{io, mem};
 
 use tapetum::Reply;
 
-use crate::connection::{Connection, Context, Gets};
+use crate::connection::{Connection, Context};
 use crate::engine::Session;
+use crate::gets::Gets;
 use crate::limits::{Budget, Limits};
 use crate::listen::Listener;
 use crate::os::{self, Epoll, Event, Interest, Ready};

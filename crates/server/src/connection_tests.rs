@@ -1,0 +1,200 @@
+use super::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicUsize;
+
+use tapetum::{Reply, Request, Stats, ValueRange};
+
+/// Answers when told to: every get with `value`, all else with a stamp.
+#[derive(Default)]
+struct Slow {
+    submitted: Vec<(u64, bool)>,
+    value: Vec<u8>,
+}
+
+impl Session for Slow {
+    fn submit(&mut self, token: u64, request: Request<'_>) {
+        self.submitted.push((token, matches!(request, Request::Get { .. })));
+    }
+
+    fn poll(&mut self, replies: &mut Vec<Reply>) {
+        let value = ValueRange { start: 0, end: self.value.len() };
+        replies.extend(self.submitted.drain(..).map(|(token, is_get)| {
+            let hit = Outcome::Value { flags: 0, stamp: 1, expiry: 0, value };
+            Reply { token, outcome: if is_get { hit } else { Outcome::Stored { stamp: 1 } } }
+        }));
+    }
+
+    fn bytes(&self, value: ValueRange) -> &[u8] {
+        &self.value[value.start..value.end]
+    }
+
+    fn in_flight(&self) -> usize {
+        self.submitted.len()
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+}
+
+struct Bench {
+    connection: Connection,
+    client: UnixStream,
+    session: Slow,
+    limits: Limits,
+    budget: Budget,
+    figures: Figures,
+    pool: Pool,
+    scratch: Vec<u8>,
+    gets: Gets,
+}
+
+impl Bench {
+    fn new(limits: Limits) -> Bench {
+        let (client, server) = UnixStream::pair().unwrap();
+        server.set_nonblocking(true).unwrap();
+        let figures = Figures {
+            counters: vec![Counters::default()],
+            connections: AtomicUsize::new(1),
+            settings: Vec::new(),
+            connections_max: 1,
+            started_unix_seconds: 0,
+            store: Box::new(Stats::default),
+        };
+        Bench {
+            connection: Connection::new(server.into(), 0, 0, 0),
+            client,
+            session: Slow::default(),
+            budget: Budget::new(limits.in_flight_bytes),
+            gets: Gets::new(limits.in_flight_bytes),
+            limits,
+            figures,
+            pool: Pool::default(),
+            scratch: vec![0; 4096],
+        }
+    }
+
+    fn with<R>(&mut self, work: impl FnOnce(&mut Connection, &mut Context<'_, Slow>) -> R) -> R {
+        let mut context = Context {
+            session: &mut self.session,
+            limits: &self.limits,
+            budget: &self.budget,
+            figures: &self.figures,
+            counters: &self.figures.counters[0],
+            pool: &mut self.pool,
+            scratch: &mut self.scratch,
+            now: 1,
+            gets: &mut self.gets,
+        };
+        work(&mut self.connection, &mut context)
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.client.write_all(bytes).unwrap();
+        self.with(|connection, cx| connection.read(cx));
+        self.connection.settle(&self.budget);
+    }
+
+    /// One poll of the store, and what follows from it.
+    fn poll(&mut self) {
+        let mut replies = Vec::new();
+        self.session.poll(&mut replies);
+        for reply in replies {
+            self.with(|connection, cx| connection.complete(reply.token as u32, &reply.outcome, cx));
+        }
+        self.with(|connection, cx| connection.advance(cx));
+        self.connection.send(&mut self.pool, &self.figures.counters[0], 1);
+        self.connection.settle(&self.budget);
+    }
+}
+
+#[test]
+fn at_rest_it_holds_no_buffer() {
+    let mut bench = Bench::new(Limits::default());
+    for _ in 0..3 {
+        bench.session.value = vec![b'v'; 40_000];
+        bench.send(&b"get a b c\r\n".repeat(20));
+        bench.send(b"set k 0 0 10000\r\n");
+        bench.send(&[b'x'; 10_000]);
+        bench.send(b"\r\n");
+        while bench.session.in_flight() > 0 || !bench.connection.out.is_empty() {
+            bench.poll();
+            let mut sink = vec![0; 1 << 20];
+            let _ = bench.client.read(&mut sink).unwrap();
+        }
+    }
+    assert_eq!(bench.connection.input.capacity(), 0);
+    assert!(bench.connection.slots.is_empty());
+    assert_eq!((bench.connection.charged_bytes, bench.budget.used_bytes()), (0, 0));
+    assert!(bench.gets.is_idle());
+}
+
+#[test]
+fn an_announced_value_takes_no_room_before_it_comes() {
+    let mut bench = Bench::new(Limits::default());
+    bench.send(b"set a 0 0 16000000\r\nabc");
+    assert!(bench.connection.input.capacity() <= INPUT_BYTES_MIN);
+    assert_eq!(bench.connection.charged_bytes, 0);
+    bench.send(&vec![b'x'; 100_000]);
+    assert!(bench.connection.input.capacity() <= 256 << 10);
+    assert!(bench.budget.used_bytes() > 0);
+}
+
+#[test]
+fn requests_of_one_client_are_bounded_and_go_on_as_they_are_answered() {
+    let limits = Limits { connection_requests: 10, ..Limits::default() };
+    let mut bench = Bench::new(limits);
+    bench.send(&b"delete k\r\n".repeat(100));
+    assert_eq!(bench.session.in_flight(), 10);
+    assert!(!bench.connection.wants_input());
+    bench.poll();
+    assert_eq!(bench.session.in_flight(), 10);
+    for _ in 0..9 {
+        bench.poll();
+    }
+    assert_eq!(bench.session.in_flight(), 0);
+    assert!(bench.connection.wants_input());
+}
+
+#[test]
+fn gets_slow_down_when_values_are_large() {
+    let mut bench = Bench::new(Limits::default());
+    bench.send(&b"get k\r\n".repeat(300));
+    let first = bench.session.in_flight();
+    assert!(first <= (2 << 20) / Gets::VALUE_BYTES_AT_FIRST);
+    bench.session.value = vec![b'v'; 1 << 20];
+    bench.poll();
+    assert!(bench.session.in_flight() <= 2, "{} of 1 MiB each", bench.session.in_flight());
+    // Unread replies stop it altogether.
+    for _ in 0..5 {
+        bench.poll();
+    }
+    assert_eq!(bench.session.in_flight(), 0);
+    assert!(bench.connection.blocked);
+}
+
+#[test]
+fn a_barrier_holds_back_what_follows() {
+    let mut bench = Bench::new(Limits::default());
+    bench.send(b"delete a\r\ndelete b\r\nflush_all\r\ndelete c\r\n");
+    assert_eq!(bench.session.in_flight(), 2);
+    bench.poll();
+    assert_eq!(bench.session.in_flight(), 1);
+    bench.poll();
+    assert_eq!(bench.session.in_flight(), 1);
+    bench.poll();
+    assert_eq!(bench.session.in_flight(), 0);
+}
+
+#[test]
+fn a_client_that_left_is_finished_once_its_requests_are_answered() {
+    let mut bench = Bench::new(Limits::default());
+    bench.send(b"get a\r\n");
+    drop(std::mem::replace(&mut bench.client, UnixStream::pair().unwrap().0));
+    bench.with(|connection, cx| connection.read(cx));
+    assert!(!bench.connection.is_finished(), "the store still owes an answer");
+    bench.poll();
+    bench.poll();
+    assert!(bench.connection.is_finished());
+}
