@@ -59,6 +59,27 @@ pub async fn collect(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Resu
     done
 }
 
+/// Drops the coldest segment whole, with whatever is valid in it; whether there was one.
+pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
+    let mut installer = shared.take_installer().await;
+    phase.set(Phase::Collect);
+    let coldest = installer.catalog.segments.values().min_by_key(|state| state.descriptor.stamp_max);
+    let victim = coldest.and_then(|state| {
+        let segment = shared.segments[state.descriptor.number as usize].load_full()?;
+        Some(Victim { segment, valid: state.valid.clone() })
+    });
+    let done = match victim {
+        None => Ok(false),
+        Some(victim) => install_output(&shared, &io, &phase, &mut installer, &[victim], &[], None).await.map(|()| true),
+    };
+    shared.return_installer(installer);
+    phase.set(Phase::Idle);
+    if matches!(done, Ok(true)) {
+        shared.counters.evictions.fetch_add(1, Ordering::Relaxed);
+    }
+    done
+}
+
 /// Segments with the least valid share, as many as fill one output; none if that would free nothing.
 fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
     let mut states: Vec<&SegmentState> = catalog.segments.values().collect();

@@ -7,6 +7,7 @@ use crate::collect;
 use crate::error::Error;
 use crate::flush;
 use crate::io::{Io, Task, poll_once};
+use crate::options::Full;
 use crate::phase::PhaseCell;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -97,6 +98,10 @@ impl Maintenance {
         if self.collect.is_none() && self.fruitless_at != Some(flushes) && collect::is_needed(&self.shared) {
             let phase = self.collect_phase.clone();
             self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.collect_io.clone(), phase)));
+        }
+        if self.collect.is_none() && self.shared.options.full == Full::Evict && self.shared.is_flash_tight(4) {
+            let phase = self.collect_phase.clone();
+            self.collect = Some(Box::pin(collect::evict(self.shared.clone(), self.collect_io.clone(), phase)));
         }
         let Some(done) = self.collect.as_mut().and_then(poll_once) else { return false };
         self.collect = None;

@@ -12,7 +12,7 @@ use crate::index::GlobalIndex;
 use crate::io::lock;
 use crate::log::{Draft, Log};
 use crate::manifest::Manifest;
-use crate::options::StoreOptions;
+use crate::options::{Full, StoreOptions};
 use crate::planted::Planted;
 use crate::segment::view::Segment;
 use arc_swap::ArcSwapOption;
@@ -64,6 +64,7 @@ pub struct Counters {
     pub key_check_reads: AtomicU64,
     pub flushes: AtomicU64,
     pub collections: AtomicU64,
+    pub evictions: AtomicU64,
 }
 
 /// Levels that installs leave behind for whoever must not take the installer.
@@ -75,6 +76,14 @@ pub struct Levels {
     pub segments: AtomicU64,
     /// Host memory of validity maps, fences and segment descriptions.
     pub segment_index_bytes: AtomicU64,
+}
+
+/// What becomes of a write for which room was asked.
+pub enum Admission {
+    Go,
+    /// Room is being made.
+    Wait,
+    Refuse(Error),
 }
 
 /// Segments for which there must always be free extents: one that is flushed, one that is collected.
@@ -221,27 +230,32 @@ impl Shared {
         u64::from(state.descriptor.extent_count()).saturating_sub(needed)
     }
 
-    /// Refuses a write for which there is no room; `overwrites` says whether the key is probably there already.
+    /// Whether there is room for a write; `overwrites` says whether the key is probably there already.
     ///
     /// Both write buffers must be able to become segments, and the collector to work, whatever comes: an overwrite is
     /// taken while that holds, a new key while there is another segment to spare and room for what overwrites will hide.
-    pub fn admit(&self, overwrites: impl FnOnce() -> bool) -> Result<(), Error> {
-        let segment = u64::from(self.segment_extents());
-        let room = self.levels.room_extents.load(Ordering::Relaxed);
-        let hidden = 2 * self.levels.segments.load(Ordering::Relaxed);
-        let flash_tight = room < RESERVE_SEGMENTS * segment + 3 * segment + hidden;
+    pub fn admit(&self, overwrites: impl FnOnce() -> bool) -> Admission {
+        let flash_tight = self.is_flash_tight(3);
         let index_tight = self.index_bytes() >= self.options.index_bytes_max();
         if !flash_tight && !index_tight {
-            return Ok(());
+            return Admission::Go;
         }
-        if room < RESERVE_SEGMENTS * segment + 2 * segment {
-            return Err(Error::FullFlash);
+        let segment = u64::from(self.segment_extents());
+        let flash_full = self.levels.room_extents.load(Ordering::Relaxed) < (RESERVE_SEGMENTS + 2) * segment;
+        match (self.options.full, overwrites()) {
+            (Full::Evict, _) if flash_full => Admission::Wait,
+            (Full::Error, _) if flash_full => Admission::Refuse(Error::FullFlash),
+            (Full::Error, false) if flash_tight => Admission::Refuse(Error::FullFlash),
+            (_, false) if index_tight => Admission::Refuse(Error::FullIndex),
+            _ => Admission::Go,
         }
-        match overwrites() {
-            true => Ok(()),
-            false if flash_tight => Err(Error::FullFlash),
-            false => Err(Error::FullIndex),
-        }
+    }
+
+    /// Whether there is less room than the reserve, what is hidden, and so many segments more.
+    pub fn is_flash_tight(&self, segments: u64) -> bool {
+        let segment = u64::from(self.segment_extents());
+        let hidden = 2 * self.levels.segments.load(Ordering::Relaxed);
+        self.levels.room_extents.load(Ordering::Relaxed) < (RESERVE_SEGMENTS + segments) * segment + hidden
     }
 
     pub fn index_bytes(&self) -> u64 {

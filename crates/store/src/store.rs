@@ -267,6 +267,7 @@ impl Store {
             key_check_reads: load(&shared.counters.key_check_reads),
             flushes: load(&shared.counters.flushes),
             collections: load(&shared.counters.collections),
+            evictions: load(&shared.counters.evictions),
             flash_read_commands: counters.opcode(Opcode::Read).completed,
             buffers_sealed: u64::from(shared.sealed_buffer().is_some()),
         }

@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use tapetum::{Error, Store, StoreOptions, Write};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
+use tapetum::{Error, Full, Store, StoreOptions, Write};
+use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, programs};
 
 const CAPACITY: u64 = 8 << 20;
 
@@ -190,4 +190,47 @@ fn thousands_of_keys_in_one_read_come_back_each_with_its_own_value() {
             assert_eq!(item.unwrap().value, value(number), "key {number}");
         }
     }
+}
+
+#[test]
+fn an_evicting_store_takes_new_keys_for_ever_and_keeps_the_latest() {
+    let drive = drive_on(flash());
+    Store::create(&drive, &options()).unwrap();
+    let store = Store::open(&drive, &StoreOptions { full: Full::Evict, ..options() }).unwrap();
+    let count = 20_000u64;
+    for number in 0..count {
+        store.put(format!("key{number}").as_bytes(), &noise(number, 1000)).unwrap();
+    }
+    let mut kept = 0;
+    for number in 0..count {
+        if let Some(item) = store.get(format!("key{number}").as_bytes()).unwrap() {
+            assert_eq!(item.value, noise(number, 1000));
+            kept += 1;
+        } else {
+            assert!(number < count - 2_000, "key {number} is one of the latest");
+        }
+    }
+    assert!(kept > 3_000 && store.stats().evictions > 0, "{kept} of {count} kept");
+}
+
+#[test]
+fn a_failed_write_of_the_log_poisons_the_store_and_reopening_gives_what_was_acknowledged() {
+    let faulty = FaultyFlash::new(CAPACITY, 1);
+    let drive = |faulty: &FaultyFlash| {
+        let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+        Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), Env::simulated(1).0)
+    };
+    let first = drive(&faulty);
+    Store::create(&first, &options()).unwrap();
+    let store = Store::open_with(&first, &options(), || false).unwrap();
+    store.put(b"before", b"kept").unwrap();
+    faulty.fail_nth(Opcode::Write, 1);
+    assert!(matches!(store.put(b"lost", b"never acknowledged"), Err(Error::Poisoned(_))));
+    assert!(matches!(store.put(b"after", b"refused"), Err(Error::Poisoned(_))));
+    drop(store);
+    drop(first);
+    let store = Store::open_with(&drive(&faulty), &options(), || false).unwrap();
+    assert_eq!(store.get(b"before").unwrap().unwrap().value, b"kept");
+    assert_eq!(store.get(b"after").unwrap(), None);
+    store.put(b"after", b"taken").unwrap();
 }

@@ -21,7 +21,7 @@ use crate::log::{AppendError, Draft};
 use crate::notify::Notifier;
 use crate::planted::Bug;
 use crate::request::{Condition, Outcome, Reply, Request, ValueRange};
-use crate::shared::Shared;
+use crate::shared::{Admission, Shared};
 use change::{Answer, Current, Decision, NewValue, decide, needs_current};
 use flash_read::{FlashRead, ReadCount, SpareBuffers, Step};
 use owned::OwnedRequest;
@@ -502,10 +502,14 @@ impl Local {
             Header { codec, flags, expiry, raw_bytes: value.len() as u32, ..Header::value(0, key.len(), stored.len()) };
         loop {
             let mut shard = shared.shard(hash);
-            if let Err(error) = shared.admit(|| shard.get(hash).is_some() || shared.index.lookup(hash).is_some()) {
-                drop(shard);
-                self.answer(token, Outcome::Failed(error));
-                return Attempt::Answered;
+            match shared.admit(|| shard.get(hash).is_some() || shared.index.lookup(hash).is_some()) {
+                Admission::Go => {}
+                Admission::Wait => return Attempt::Waits,
+                Admission::Refuse(error) => {
+                    drop(shard);
+                    self.answer(token, Outcome::Failed(error));
+                    return Attempt::Answered;
+                }
             }
             let done = append(shared, &mut shard, hash, Draft { header, key, stored });
             drop(shard);
@@ -563,12 +567,16 @@ impl Local {
             self.answer(token, Outcome::Failed(error));
             return Attempt::Answered;
         }
-        if answer.is_some()
-            && let Err(error) = shared.admit(|| current.is_some())
-        {
-            drop(shard);
-            self.answer(token, Outcome::Failed(error));
-            return Attempt::Answered;
+        if answer.is_some() {
+            match shared.admit(|| current.is_some()) {
+                Admission::Go => {}
+                Admission::Wait => return Attempt::Waits,
+                Admission::Refuse(error) => {
+                    drop(shard);
+                    self.answer(token, Outcome::Failed(error));
+                    return Attempt::Answered;
+                }
+            }
         }
         let (codec, stored) = self.compressor.compress(value);
         let header = Header { codec, stored_bytes: stored.len() as u32, raw_bytes: value.len() as u32, ..header };
@@ -793,6 +801,16 @@ impl Local {
             self.answer(token, Outcome::Failed(error));
             return Ok(());
         }
+        if writes.iter().any(|write| matches!(write, Write::Put { .. })) {
+            match shared.admit(|| false) {
+                Admission::Go => {}
+                Admission::Wait => return Err(Busy),
+                Admission::Refuse(error) => {
+                    self.answer(token, Outcome::Failed(error));
+                    return Ok(());
+                }
+            }
+        }
         let mut values = Vec::with_capacity(writes.len());
         for write in writes {
             let (codec, stored) = self.compressor.compress(write.value());
@@ -857,7 +875,7 @@ fn check_batch(shared: &Shared, writes: &[Write<'_>]) -> Result<(), Error> {
     if bytes > limit_bytes || writes.len() > shared.geometry.buffer_entries_max() / shared.shards.len() / 2 {
         return Err(Error::ValueTooLarge { limit_bytes });
     }
-    if writes.iter().any(|write| matches!(write, Write::Put { .. })) { shared.admit(|| false) } else { Ok(()) }
+    Ok(())
 }
 
 impl<'a> Write<'a> {
