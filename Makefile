@@ -49,7 +49,8 @@ test-kill:
 	$(CARGO) x test-kill --cycles $(KILL_CYCLES)
 
 test-simulation:
-	$(CARGO) run --quiet --locked --package tapetum-sim -- --crash-points $(CRASH_POINTS)
+	$(CARGO) run --quiet --locked --package tapetum-sim -- --points $(CRASH_POINTS)
+	$(CARGO) run --quiet --locked --package tapetum-sim -- --planted
 
 # zstd is compiled from C.
 setup-build:

@@ -153,6 +153,10 @@ impl Session {
         if let Request::DeleteAll { at } = request {
             return self.local.delete_all(shared, token, at);
         }
+        // A planned deletion takes effect with the first request after its time.
+        if let Err(error) = shared.check_watermark() {
+            return self.local.answer(token, Outcome::Failed(error));
+        }
         let hash = shared.hash(request.key());
         if self.local.undecided.contains_key(&hash) {
             return self.local.wait(token, hash, &request);
