@@ -10,7 +10,7 @@ use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::index::GlobalIndex;
 use crate::io::lock;
-use crate::log::{Draft, Log};
+use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
 use crate::options::{Full, StoreOptions};
 use crate::planted::Planted;
@@ -24,6 +24,8 @@ use std::time::Duration;
 use tapetum_drive::Drive;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Header;
+
+/// Hears where the log put a record: its number among those appended, its stamp, its place.
 
 /// What only an install changes.
 pub struct Installer {
@@ -262,49 +264,57 @@ impl Shared {
         self.index.bytes() as u64 + self.levels.segment_index_bytes.load(Ordering::Relaxed)
     }
 
-    /// Deletes everything written so far, by a mark in the log; returns its stamp.
-    pub fn raise_watermark(&self) -> Result<u64, Error> {
-        self.append_control(0, |stamp| {
-            self.watermark.fetch_max(stamp, Ordering::SeqCst);
-            self.watermark_at.store(0, Ordering::SeqCst);
-        })
-    }
-
-    /// Lets the watermark rise at a later time.
-    pub fn plan_watermark(&self, at: u32) -> Result<u64, Error> {
-        self.append_control(at, |_| self.watermark_at.store(at, Ordering::SeqCst))
-    }
-
-    /// Raises the watermark if its time has come.
-    pub fn check_watermark(&self) -> Result<(), Error> {
-        let at = self.watermark_at.load(Ordering::SeqCst);
-        if at != 0 && at <= self.now() { self.raise_watermark().map(|_| ()) } else { Ok(()) }
-    }
-
-    fn append_control(&self, at: u32, apply: impl Fn(u64)) -> Result<u64, Error> {
-        let body = at.to_le_bytes();
-        let draft = Draft { header: Header::control(0, body.len()), key: &[], stored: &body };
+    /// Deletes everything written so far, or plans to do so at a time, by a mark in the log. Returns its stamp, or `None`
+    /// when the log has no room now.
+    pub fn mark_deletion(&self, at: u32) -> Result<Option<u64>, Error> {
         loop {
-            let mut given = 0;
-            // Every shard is held: no write slips between the mark's stamp and its effect.
-            let shards: Vec<_> = self.shards.iter().map(lock).collect();
-            let appended = self.log.append(&[draft_again(&draft)], |_, stamp, _| {
-                given = stamp;
-                apply(stamp);
-            });
-            drop(shards);
-            match appended {
-                Ok(()) => return Ok(given),
-                Err(crate::log::AppendError::Poisoned) => {
-                    self.log.poisoned()?;
-                }
-                Err(crate::log::AppendError::BufferFull) => {
-                    if !self.rotate() {
-                        return Err(Error::Io("the write buffer is full and being flushed: try again".into()));
-                    }
-                }
+            match self.append_mark(at, |draft, placed| self.log.append(&[draft], placed)) {
+                Ok(stamp) => return Ok(Some(stamp)),
+                Err(AppendError::Poisoned) => self.log.poisoned()?,
+                Err(AppendError::BufferFull) if self.rotate() => {}
+                Err(AppendError::BufferFull) => return Ok(None),
             }
         }
+    }
+
+    /// Deletes everything if the time that was planned for it has come: before anything is read or written after it.
+    pub fn check_watermark(&self) {
+        let is_due = || {
+            let at = self.watermark_at.load(Ordering::SeqCst);
+            at != 0 && at <= self.now()
+        };
+        if !is_due() {
+            return;
+        }
+        // There is room: the log keeps some for this. A poisoned log tells everybody who asks.
+        let _ =
+            self.append_mark(0, |draft, placed| if is_due() { self.log.append_planned(draft, placed) } else { Ok(()) });
+    }
+
+    fn append_mark(
+        &self,
+        at: u32,
+        append: impl FnOnce(Draft<'_>, &mut dyn FnMut(usize, u64, u32)) -> Result<(), AppendError>,
+    ) -> Result<u64, AppendError> {
+        let body = at.to_le_bytes();
+        let draft = Draft { header: Header::control(0, body.len()), key: &[], stored: &body };
+        let mut given = 0;
+        // Every shard is held: no write slips between the mark's stamp and its effect.
+        let _shards: Vec<_> = self.shards.iter().map(lock).collect();
+        append(draft, &mut |_, stamp, _| {
+            given = stamp;
+            self.watermark_at.store(at, Ordering::SeqCst);
+            if at == 0 {
+                self.watermark.fetch_max(stamp, Ordering::SeqCst);
+            }
+        })?;
+        Ok(given)
+    }
+
+    /// The stamp of the deletion that took a record with `stamp`, 0 if none did: an answer that shows it waits for it.
+    pub fn deletion_of(&self, stamp: u64) -> u64 {
+        let watermark = self.watermark.load(Ordering::SeqCst);
+        if stamp <= watermark { watermark } else { 0 }
     }
 
     /// Seals the active buffer if the next one is free; whether writes may be tried again.
@@ -343,8 +353,4 @@ impl Shared {
 
 fn segment_extents(geometry: &Geometry) -> u32 {
     (geometry.segment_bytes / geometry.extent_bytes) as u32 * 5 / 4 + 2
-}
-
-fn draft_again<'a>(draft: &Draft<'a>) -> Draft<'a> {
-    Draft { header: draft.header, key: draft.key, stored: draft.stored }
 }

@@ -38,9 +38,6 @@ pub enum Sync {
     No,
 }
 
-/// Left free in a buffer for the mark of a planned deletion, whose time does not wait for room: a mark in a group of its
-/// own, behind padding.
-const RESERVE_BYTES: usize = 1024;
 /// Without a reason to hurry, a group is sent when it has this many bytes.
 const GROUP_BYTES: usize = 64 << 10;
 const SYNC_INTERVAL_US: u64 = 1_000_000;
@@ -159,7 +156,9 @@ impl Log {
 
     /// Appends records to one group of the active buffer; `placed` hears each one's stamp and place in the arena.
     pub fn append(&self, drafts: &[Draft<'_>], placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
-        self.append_within(self.arenas[0].len() - RESERVE_BYTES, drafts, placed)
+        // Left free for the mark of a planned deletion, whose time does not wait for room: padding, and a group of its own.
+        let reserve = 2 * self.geometry.sector_bytes as usize;
+        self.append_within(self.arenas[0].len() - reserve, drafts, placed)
     }
 
     /// Appends the mark of a deletion whose time has come. There is room: each was planned by an [`Log::append`].

@@ -74,6 +74,8 @@ struct FromFlash {
     version: u32,
     /// Flags, expiry, stamp; the value is in `scratch`. `None`: flash does not have it.
     found: Option<(u32, u32, u64)>,
+    /// The stamp of the deletion that took it; 0 if none did.
+    shown_by: u64,
 }
 
 enum Attempt {
@@ -150,13 +152,8 @@ impl Session {
         if let Err(error) = refuse(shared, &request) {
             return self.local.answer(token, Outcome::Failed(error));
         }
-        if let Request::DeleteAll { at } = request {
-            return self.local.delete_all(shared, token, at);
-        }
-        // A planned deletion takes effect with the first request after its time.
-        if let Err(error) = shared.check_watermark() {
-            return self.local.answer(token, Outcome::Failed(error));
-        }
+        shared.check_watermark();
+        // A deletion of everything counts as an operation on the empty key.
         let hash = shared.hash(request.key());
         if self.local.undecided.contains_key(&hash) {
             return self.local.wait(token, hash, &request);
@@ -174,15 +171,14 @@ impl Session {
 
     /// Writes several keys at once: all of them or none, also across a crash.
     pub fn submit_batch(&mut self, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
+        self.shared.check_watermark();
         self.local.batch(&self.shared, token, writes)
     }
 
     /// Advances everything without blocking, and appends the replies that are ready.
     pub fn poll(&mut self, replies: &mut Vec<Reply>) {
         let shared = &*self.shared;
-        if let Err(error) = shared.check_watermark() {
-            tracing::warn!("a planned deletion of everything is late: {error}");
-        }
+        shared.check_watermark();
         self.local.reap(shared);
         self.local.attempt_waiting(shared);
         self.local.reap(shared);
@@ -373,12 +369,13 @@ impl Local {
         self.ops_free.push(number);
     }
 
-    fn delete_all(&mut self, shared: &Shared, token: u64, at: u32) {
-        let marked = if at == 0 || at <= shared.now() { shared.raise_watermark() } else { shared.plan_watermark(at) };
-        match marked {
-            Ok(stamp) => self.answer_after(shared, token, stamp, Outcome::Done),
+    fn delete_all(&mut self, shared: &Shared, token: u64, at: u32) -> Attempt {
+        match shared.mark_deletion(if at <= shared.now() { 0 } else { at }) {
+            Ok(Some(stamp)) => self.answer_after(shared, token, stamp, Outcome::Done),
+            Ok(None) => return Attempt::Waits,
             Err(error) => self.answer(token, Outcome::Failed(error)),
         }
+        Attempt::Answered
     }
 
     /// Decides an operation if that can be done now.
@@ -390,6 +387,9 @@ impl Local {
         request: &Request<'_>,
         flash: Option<FromFlash>,
     ) -> Attempt {
+        if let Request::DeleteAll { at } = *request {
+            return self.delete_all(shared, token, at);
+        }
         loop {
             let sequence = shared.install_sequence.load(Ordering::SeqCst);
             let shard = shared.shard(hash);
@@ -416,10 +416,11 @@ impl Local {
                         self.inflate_into_scratch(&record);
                     }
                     let header = record.header;
-                    (live.then_some((header.flags, header.expiry, header.stamp)), header.stamp)
+                    let shown_by = header.stamp.max(shared.deletion_of(header.stamp));
+                    (live.then_some((header.flags, header.expiry, header.stamp)), shown_by)
                 }
                 None => match flash {
-                    Some(flash) if flash.version == shard.version(hash) => (flash.found, 0),
+                    Some(flash) if flash.version == shard.version(hash) => (flash.found, flash.shown_by),
                     _ => {
                         let version = shard.version(hash);
                         drop(shard);
@@ -459,7 +460,8 @@ impl Local {
         let header = record.header;
         if header.kind != Kind::Value || !shared.is_live(&header, shared.now()) {
             drop(shard);
-            self.answer_after(shared, token, header.stamp, Outcome::Missing);
+            let stamp = header.stamp.max(shared.deletion_of(header.stamp));
+            self.answer_after(shared, token, stamp, Outcome::Missing);
             return Ok(());
         }
         let values = &mut self.values[self.values_now];
@@ -698,6 +700,7 @@ impl Local {
             read.finish(&mut self.spare_buffers);
             return self.attempt_op(shared, number, op, None);
         }
+        let shown_by = matched.as_ref().map_or(0, |found| shared.deletion_of(found.stamp));
         // A dead record that the index did not mean: it took another key's entry for this one's.
         let matched = matched.filter(|found| !dead && shared.is_live_stamp(found.stamp, found.expiry, shared.now()));
         if op.request.is_get() {
@@ -713,7 +716,7 @@ impl Local {
                 }
             };
             read.finish(&mut self.spare_buffers);
-            self.answer(op.token, outcome);
+            self.answer_after(shared, op.token, shown_by, outcome);
             return self.forget(number, op);
         }
         self.scratch.clear();
@@ -721,7 +724,7 @@ impl Local {
             read.copy_value(found, &self.queue, &mut self.scratch);
         }
         let found = matched.map(|found| (found.flags, found.expiry, found.stamp));
-        let flash = FromFlash { version: read.version, found };
+        let flash = FromFlash { version: read.version, found, shown_by };
         read.finish(&mut self.spare_buffers);
         self.attempt_op(shared, number, op, Some(flash));
     }
