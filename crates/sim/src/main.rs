@@ -33,7 +33,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // A panic of the store is a finding, reported with its seed.
-    std::panic::set_hook(Box::new(|_| {}));
+    tapetum_sim::run::keep_panics_quiet();
     let holds = if arguments.planted { planted(&arguments) } else { clean(&arguments) };
     if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

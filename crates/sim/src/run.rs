@@ -15,6 +15,7 @@ use crate::tally::{State, Tally};
 use crate::workload::Workload;
 use aim::Aim;
 use life::Life;
+use std::backtrace::BacktraceStatus;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tapetum::planted::{Bug, Planted};
@@ -94,10 +95,28 @@ pub fn run(setup: &Setup) -> Outcome {
     let what = match ended {
         Ok(Ok(())) => None,
         Ok(Err(what)) => Some(what),
-        Err(panic) => Some(format!("the store panicked: {}", panic_message(&*panic))),
+        Err(panic) => Some(format!("the store panicked{}: {}", panic_place(), panic_message(&*panic))),
     };
     let failure = what.map(|what| Failure { seed: setup.seed, crashes, what });
     Outcome { tally: world.tally, trace_hash: world.trace_hash(), failure }
+}
+
+thread_local! {
+    static PANIC_PLACE: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
+}
+
+/// Keeps the place of a panic for the report of its run, in place of a message on standard error.
+pub fn keep_panics_quiet() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map_or(String::new(), |place| format!(" at {place}"));
+        let trace = std::backtrace::Backtrace::capture();
+        let trace = if trace.status() == BacktraceStatus::Captured { format!("\n{trace}") } else { String::new() };
+        PANIC_PLACE.with_borrow_mut(|kept| *kept = place + &trace);
+    }));
+}
+
+fn panic_place() -> String {
+    PANIC_PLACE.with_borrow_mut(std::mem::take)
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

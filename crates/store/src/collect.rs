@@ -22,6 +22,8 @@ use tapetum_kernels::hash::HashKey;
 
 /// Segments merged at once.
 const VICTIMS_MAX: usize = 8;
+/// Segments are merged for their numbers' sake when fewer are left.
+const NUMBERS_SCARCE: usize = 8;
 
 struct Victim {
     segment: Arc<Segment>,
@@ -35,9 +37,9 @@ struct Source {
     size_bytes: u32,
 }
 
-/// Whether extents are scarce enough to collect.
+/// Whether extents or segment numbers are scarce enough to collect.
 pub fn is_needed(shared: &Shared) -> bool {
-    lock(&shared.extents).free_count() < 4 * shared.segment_extents()
+    lock(&shared.extents).free_count() < 4 * shared.segment_extents() || shared.numbers_free() < 8
 }
 
 /// Collects once; whether there was anything to gain.
@@ -88,7 +90,7 @@ fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
         (extents - shared.reclaimable_extents(state)) * 1_000_000 / extents
     };
     // Numbers run out before space does only when there are many small segments: then merge the smallest.
-    let scarce = catalog.segments.len() + 8 > shared.segments.len();
+    let scarce = shared.numbers_free() < 8;
     if scarce {
         states.sort_by_key(|state| (state.valid_bytes, state.descriptor.version));
     } else {

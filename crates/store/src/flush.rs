@@ -39,10 +39,10 @@ pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u
     Ok(())
 }
 
-/// Leaves the collector's reserve alone.
+/// Leaves the collector's reserve alone: extents, and segment numbers, which buffers of few live records use up first.
 async fn wait_for_room(shared: &Arc<Shared>) -> Result<(), Error> {
     let needed = 2 * shared.segment_extents();
-    while lock(&shared.extents).free_count() < needed {
+    while lock(&shared.extents).free_count() < needed || shared.numbers_free() < 4 {
         shared.log.poisoned()?;
         step().await;
     }

@@ -202,12 +202,24 @@ impl Shared {
     pub fn name_segment(&self, catalog: &Catalog) -> (u32, u64) {
         let mut taken = lock(&self.numbers_taken);
         let number = catalog.number_free(&taken);
+        assert!((number as usize) < self.segments.len(), "a segment is begun only where there is a number to spare");
         taken.push(number);
         (number, self.version_next.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Segment numbers that nobody has.
+    pub fn numbers_left(&self) -> usize {
+        let used = self.levels.segments.load(Ordering::Relaxed) as usize + lock(&self.numbers_taken).len();
+        self.segments.len().saturating_sub(used)
+    }
+
     pub fn release_number(&self, number: u32) {
         lock(&self.numbers_taken).retain(|other| *other != number);
+    }
+
+    /// Segment numbers that no segment has, at the last install.
+    pub fn numbers_free(&self) -> u64 {
+        (self.segments.len() as u64).saturating_sub(self.levels.segments.load(Ordering::Relaxed))
     }
 
     /// Extents of one full segment, its key table included at its largest usual share.
