@@ -112,6 +112,9 @@ pub struct Marks {
     pub watermark_at: u32,
     /// No stamp above this one was given before the mark was made.
     pub stamp_max: u64,
+    /// The crc of the last log group whose records are in segments: the next one names it. Without it, a group that a
+    /// crash has cut off once could pass for the first of its buffer.
+    pub log_crc: u32,
 }
 
 /// A change of the catalog: one manifest record, whole or not at all.
@@ -157,11 +160,13 @@ pub fn encode_marks(buffer_next: u64, marks: Marks, writer: &mut Writer) {
     writer.u64(marks.watermark);
     writer.u32(marks.watermark_at);
     writer.u64(marks.stamp_max);
+    writer.u32(marks.log_crc);
 }
 
 pub fn parse_marks(reader: &mut Reader<'_>) -> Result<(u64, Marks), Short> {
     let buffer_next = reader.u64()?;
-    Ok((buffer_next, Marks { watermark: reader.u64()?, watermark_at: reader.u32()?, stamp_max: reader.u64()? }))
+    let (watermark, watermark_at) = (reader.u64()?, reader.u32()?);
+    Ok((buffer_next, Marks { watermark, watermark_at, stamp_max: reader.u64()?, log_crc: reader.u32()? }))
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -245,7 +250,7 @@ mod tests {
         catalog.install(&Install { added: vec![descriptor(0, 70)], ..Install::default() }).unwrap();
         let second = Install {
             buffer_next: 5,
-            marks: Marks { watermark: 1, watermark_at: 2, stamp_max: 9 },
+            marks: Marks { watermark: 1, watermark_at: 2, stamp_max: 9, log_crc: 10 },
             added: vec![descriptor(1, 3)],
             deaths: vec![
                 Deaths { segment: 0, record_bytes: 20, entries: vec![3, 69] },

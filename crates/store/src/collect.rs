@@ -39,7 +39,7 @@ struct Source {
 
 /// Whether extents or segment numbers are scarce enough to collect.
 pub fn is_needed(shared: &Shared) -> bool {
-    lock(&shared.extents).free_count() < 4 * shared.segment_extents() || shared.numbers_free() < 8
+    lock(&shared.extents).free_count() < 4 * shared.segment_extents() || shared.numbers_left() < NUMBERS_SCARCE
 }
 
 /// Collects once; whether there was anything to gain.
@@ -90,7 +90,7 @@ fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
         (extents - shared.reclaimable_extents(state)) * 1_000_000 / extents
     };
     // Numbers run out before space does only when there are many small segments: then merge the smallest.
-    let scarce = shared.numbers_free() < 8;
+    let scarce = shared.numbers_left() < NUMBERS_SCARCE;
     if scarce {
         states.sort_by_key(|state| (state.valid_bytes, state.descriptor.version));
     } else {
@@ -203,7 +203,7 @@ async fn install_output(
     }
     let install = Install {
         buffer_next: installer.catalog.buffer_next,
-        marks: shared.marks(installer.catalog.marks.stamp_max),
+        marks: shared.marks(installer.catalog.marks.stamp_max, installer.catalog.marks.log_crc),
         added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
         deaths: deaths_of(deaths),
         dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),

@@ -42,7 +42,7 @@ pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u
 /// Leaves the collector's reserve alone: extents, and segment numbers, which buffers of few live records use up first.
 async fn wait_for_room(shared: &Arc<Shared>) -> Result<(), Error> {
     let needed = 2 * shared.segment_extents();
-    while lock(&shared.extents).free_count() < needed || shared.numbers_free() < 4 {
+    while lock(&shared.extents).free_count() < needed || shared.numbers_left() < 4 {
         shared.log.poisoned()?;
         step().await;
     }
@@ -98,9 +98,10 @@ async fn flush_as(
         step().await;
     }
     let segment = if writer.record_bytes() > 0 { Some(Arc::new(writer.finish().await?)) } else { None };
+    let (stamp_sealed, log_crc) = shared.log.sealed();
     let install = Install {
         buffer_next: buffer + 1,
-        marks: shared.marks(installer.catalog.marks.stamp_max.max(shared.log.stamp_sealed())),
+        marks: shared.marks(installer.catalog.marks.stamp_max.max(stamp_sealed), log_crc),
         added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
         deaths: deaths_of(deaths),
         dropped: Vec::new(),

@@ -98,6 +98,8 @@ struct Replayed {
     active: u64,
     position: usize,
     chain: Chain,
+    /// The crc of the last group before the active buffer.
+    crc_sealed: u32,
     watermark: u64,
     watermark_at: u32,
 }
@@ -119,10 +121,11 @@ async fn replay_log(
         active: recovered.catalog.buffer_next,
         position: 0,
         chain: Chain {
-            previous_crc: None,
+            previous_crc: marks.log_crc,
             stamp_last: marks.stamp_max,
             generation: recovered.manifest.generation() as u32,
         },
+        crc_sealed: marks.log_crc,
         watermark: marks.watermark,
         watermark_at: marks.watermark_at,
     };
@@ -133,6 +136,7 @@ async fn replay_log(
         read_zone(io, geometry, buffer, &replayed.arenas[zone]).await?;
         let Replayed { arenas, records, watermark, watermark_at, chain, .. } = &mut replayed;
         let mut found = Vec::new();
+        let crc_before = chain.previous_crc;
         let end = reader.replay(arenas[zone].bytes(), buffer, chain, |place, record| match record.header.kind {
             Kind::Control => {
                 let mut at = [0; 4];
@@ -147,6 +151,7 @@ async fn replay_log(
         if end.groups > 0 {
             records.insert(buffer, found);
             (replayed.active, replayed.position) = (buffer, end.position);
+            replayed.crc_sealed = crc_before;
         }
         let from = if end.groups > 0 { end.position } else { 0 };
         reader.refuse_gap(replayed.arenas[zone].bytes(), buffer, from, &replayed.chain)?;
@@ -246,7 +251,8 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         buffer: replayed.active,
         position: replayed.position,
         stamp_next,
-        previous_crc: replayed.chain.previous_crc.unwrap_or(0),
+        previous_crc: replayed.chain.previous_crc,
+        crc_sealed: replayed.crc_sealed,
         generation,
     };
     let ids = (geometry, superblock.store_id);

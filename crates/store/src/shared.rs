@@ -190,11 +190,12 @@ impl Shared {
     }
 
     /// The marks to install; every stamp up to `stamp_max` is in segments then.
-    pub fn marks(&self, stamp_max: u64) -> Marks {
+    pub fn marks(&self, stamp_max: u64, log_crc: u32) -> Marks {
         Marks {
             watermark: self.watermark.load(Ordering::SeqCst),
             watermark_at: self.watermark_at.load(Ordering::SeqCst),
             stamp_max,
+            log_crc,
         }
     }
 
@@ -215,11 +216,6 @@ impl Shared {
 
     pub fn release_number(&self, number: u32) {
         lock(&self.numbers_taken).retain(|other| *other != number);
-    }
-
-    /// Segment numbers that no segment has, at the last install.
-    pub fn numbers_free(&self) -> u64 {
-        (self.segments.len() as u64).saturating_sub(self.levels.segments.load(Ordering::Relaxed))
     }
 
     /// Extents of one full segment, its key table included at its largest usual share.

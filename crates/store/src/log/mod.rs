@@ -83,6 +83,8 @@ struct State {
     stamp_next: u64,
     /// The last stamp in the buffer that was sealed last.
     stamp_sealed: u64,
+    /// The crc of its last group.
+    crc_sealed: u32,
     stamp_written: u64,
     previous_crc: u32,
     synced_at_us: u64,
@@ -109,6 +111,8 @@ pub struct Start {
     pub position: usize,
     pub stamp_next: u64,
     pub previous_crc: u32,
+    /// The crc of the last group of the buffer before, if that waits for its flush.
+    pub crc_sealed: u32,
     pub generation: u64,
 }
 
@@ -134,6 +138,7 @@ impl Log {
             flushing: None,
             stamp_next: start.stamp_next,
             stamp_sealed: 0,
+            crc_sealed: start.crc_sealed,
             stamp_written: start.stamp_next - 1,
             previous_crc: start.previous_crc,
             synced_at_us: 0,
@@ -355,6 +360,7 @@ impl Log {
         let mut state = lock(&self.state);
         self.seal(&mut state);
         state.stamp_sealed = state.stamp_next - 1;
+        state.crc_sealed = state.previous_crc;
         state.active += 1;
         state.position = 0;
         state.active
@@ -376,9 +382,10 @@ impl Log {
         self.sync != Sync::Always || stamp <= self.durable_stamp()
     }
 
-    /// The last stamp in the buffer that was sealed last.
-    pub fn stamp_sealed(&self) -> u64 {
-        lock(&self.state).stamp_sealed
+    /// The last stamp in the buffer that was sealed last, and the crc of its last group.
+    pub fn sealed(&self) -> (u64, u32) {
+        let state = lock(&self.state);
+        (state.stamp_sealed, state.crc_sealed)
     }
 
     /// Whether records wait that nothing was sent for.

@@ -13,8 +13,8 @@ use tapetum_kernels::record::Record;
 /// What holds the groups together while reading on.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
-    /// The crc of the last group; `None` before the first.
-    pub previous_crc: Option<u32>,
+    /// The crc of the last group; at first, of the last one that is in a segment.
+    pub previous_crc: u32,
     /// The last stamp that is known to have been given.
     pub stamp_last: u64,
     pub generation: u32,
@@ -60,7 +60,7 @@ impl ZoneReader<'_> {
     ) -> Result<ZoneEnd, Error> {
         let mut end = ZoneEnd { groups: 0, position: 0 };
         while let Some(header) = self.group_at(zone, buffer, end.position) {
-            let follows = chain.previous_crc.is_none_or(|crc| crc == header.previous_crc);
+            let follows = chain.previous_crc == header.previous_crc;
             if !follows && !self.planted.has(Bug::SkipChain) {
                 break;
             }
@@ -74,7 +74,7 @@ impl ZoneReader<'_> {
                     end.position, header.records
                 )));
             }
-            chain.previous_crc = Some(header.crc);
+            chain.previous_crc = header.crc;
             chain.stamp_last = chain.stamp_last.max(header.stamp_first + u64::from(header.records) - 1);
             end.groups += 1;
             end.position += (header.length as usize).next_multiple_of(self.geometry.sector_bytes as usize);
