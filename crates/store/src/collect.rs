@@ -201,9 +201,10 @@ async fn install_output(
     if let (Some(segment), false) = (&segment, born_dead.is_empty()) {
         deaths.insert(segment.descriptor.number, born_dead);
     }
+    let marks = installer.catalog.marks;
     let install = Install {
         buffer_next: installer.catalog.buffer_next,
-        marks: shared.marks(installer.catalog.marks.stamp_max, installer.catalog.marks.log_crc),
+        marks: shared.marks((marks.watermark, marks.watermark_at), marks.stamp_max, marks.log_crc),
         added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
         deaths: deaths_of(deaths),
         dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),

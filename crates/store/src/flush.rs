@@ -99,9 +99,10 @@ async fn flush_as(
     }
     let segment = if writer.record_bytes() > 0 { Some(Arc::new(writer.finish().await?)) } else { None };
     let (stamp_sealed, log_crc) = shared.log.sealed();
+    let watermark = *lock(&shared.watermark_sealed);
     let install = Install {
         buffer_next: buffer + 1,
-        marks: shared.marks(installer.catalog.marks.stamp_max.max(stamp_sealed), log_crc),
+        marks: shared.marks(watermark, installer.catalog.marks.stamp_max.max(stamp_sealed), log_crc),
         added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
         deaths: deaths_of(deaths),
         dropped: Vec::new(),

@@ -102,6 +102,8 @@ struct Replayed {
     crc_sealed: u32,
     watermark: u64,
     watermark_at: u32,
+    /// Both before the active buffer.
+    watermark_sealed: (u64, u32),
 }
 
 async fn replay_log(
@@ -128,6 +130,7 @@ async fn replay_log(
         crc_sealed: marks.log_crc,
         watermark: marks.watermark,
         watermark_at: marks.watermark_at,
+        watermark_sealed: (marks.watermark, marks.watermark_at),
     };
     let reader = ZoneReader { geometry, store_id: superblock.store_id, planted: options.planted };
     let first = recovered.catalog.buffer_next;
@@ -137,6 +140,7 @@ async fn replay_log(
         let Replayed { arenas, records, watermark, watermark_at, chain, .. } = &mut replayed;
         let mut found = Vec::new();
         let crc_before = chain.previous_crc;
+        let watermark_before = (*watermark, *watermark_at);
         let end = reader.replay(arenas[zone].bytes(), buffer, chain, |place, record| match record.header.kind {
             Kind::Control => {
                 let mut at = [0; 4];
@@ -152,6 +156,7 @@ async fn replay_log(
             records.insert(buffer, found);
             (replayed.active, replayed.position) = (buffer, end.position);
             replayed.crc_sealed = crc_before;
+            replayed.watermark_sealed = watermark_before;
         }
         let from = if end.groups > 0 { end.position } else { 0 };
         reader.refuse_gap(replayed.arenas[zone].bytes(), buffer, from, &replayed.chain)?;
@@ -284,6 +289,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         version_next: AtomicU64::new(generation << 32 | 1),
         watermark: AtomicU64::new(replayed.watermark),
         watermark_at: AtomicU32::new(replayed.watermark_at),
+        watermark_sealed: Mutex::new(replayed.watermark_sealed),
         counters: Counters::default(),
         levels: Levels::default(),
         pools_bytes: (drive.local().bytes_total() + tables) as u64,

@@ -115,6 +115,8 @@ pub struct Shared {
     pub version_next: AtomicU64,
     pub watermark: AtomicU64,
     pub watermark_at: AtomicU32,
+    /// Both as they were when the last buffer was sealed.
+    pub watermark_sealed: Mutex<(u64, u32)>,
     pub counters: Counters,
     pub levels: Levels,
     /// Bytes of everything that was allocated when the store was opened.
@@ -189,14 +191,12 @@ impl Shared {
         self.drive.env().unix_seconds()
     }
 
-    /// The marks to install; every stamp up to `stamp_max` is in segments then.
-    pub fn marks(&self, stamp_max: u64, log_crc: u32) -> Marks {
-        Marks {
-            watermark: self.watermark.load(Ordering::SeqCst),
-            watermark_at: self.watermark_at.load(Ordering::SeqCst),
-            stamp_max,
-            log_crc,
-        }
+    /// The marks to install; every stamp up to `stamp_max` is in segments then. `then` is the watermark, and when it is
+    /// to rise, at the end of what is in segments: a later plan is the log's to keep, or it would outlive writes that
+    /// were lost before it. A later watermark ends the plan, and leaves nothing that was before it.
+    pub fn marks(&self, then: (u64, u32), stamp_max: u64, log_crc: u32) -> Marks {
+        let watermark = self.watermark.load(Ordering::SeqCst);
+        Marks { watermark, watermark_at: if watermark == then.0 { then.1 } else { 0 }, stamp_max, log_crc }
     }
 
     /// A number and a version for a new segment.
@@ -332,6 +332,8 @@ impl Shared {
             return false;
         }
         let buffer = self.log.rotate();
+        *lock(&self.watermark_sealed) =
+            (self.watermark.load(Ordering::SeqCst), self.watermark_at.load(Ordering::SeqCst));
         shards.iter_mut().for_each(|shard| shard.rotate(buffer));
         drop(shards);
         self.wakeup.wake();

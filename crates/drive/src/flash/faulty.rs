@@ -159,6 +159,12 @@ impl FaultyFlash {
         self.lock().events
     }
 
+    /// Writes submitted and not completed: what a crash now may lose or tear.
+    pub fn writes_in_flight(&self) -> usize {
+        let is_write = |flying: &&InFlight| matches!(flying.command.operation, Operation::Write { .. });
+        self.lock().in_flight.iter().filter(is_write).count()
+    }
+
     /// A digest of all submissions and completions with their bytes: two runs that did the same have the same.
     pub fn trace_hash(&self) -> u64 {
         self.lock().trace

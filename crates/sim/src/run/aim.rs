@@ -1,5 +1,5 @@
 //! Where a crash is to strike. Most states last for a few commands only: to strike each of them often, the power is
-//! cut a few commands after the store was seen in it.
+//! cut when the store is seen in it with a write on its way.
 
 use crate::tally::State;
 use tapetum_drive::SplitMix64;
@@ -9,7 +9,7 @@ pub enum Aim {
     /// At any command.
     Anywhere,
     Recover,
-    /// A few commands after the store was first seen in this state.
+    /// When the store is in this state and has a write on its way.
     At(State),
 }
 

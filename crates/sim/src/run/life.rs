@@ -50,18 +50,20 @@ impl Life {
 
     /// Lets sessions and maintenance go on until the power fails.
     pub fn run_until_crash(&mut self, world: &mut World, aim: Aim) -> Result<(), Stop> {
-        let steps_max = 200 + world.random.below(4000);
-        let mut armed = false;
+        let steps_max = 200 + world.random.below(2000);
         for _ in 0..steps_max {
-            if !armed && aim == Aim::At(State::of(self.store.phases())) {
-                armed = true;
-                world.faulty.crash_after(1 + world.random.below(6));
+            let aimed = aim == Aim::At(State::of(self.store.phases()));
+            if aimed && world.faulty.writes_in_flight() > 0 && world.random.one_in(3) {
+                world.faulty.crash();
+                return Err(Stop::Crash);
             }
-            self.step(world, armed && aim == Aim::At(State::Merge))?;
+            self.step(world, aimed && aim == Aim::At(State::Merge))?;
         }
-        // Nothing has struck: now.
-        world.faulty.crash();
-        Err(Stop::Crash)
+        // Nothing has struck: soon.
+        world.faulty.crash_after(1 + world.random.below(8));
+        loop {
+            self.step(world, false)?;
+        }
     }
 
     /// One random move. `linger`: leave maintenance where it is, and write.
