@@ -25,8 +25,6 @@ use tapetum_drive::Drive;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Header;
 
-/// Hears where the log put a record: its number among those appended, its stamp, its place.
-
 /// What only an install changes.
 pub struct Installer {
     pub manifest: Manifest,
