@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tapetum::planted::{Bug, Planted};
 use tapetum::{Error, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, Opcode, SimClock, SplitMix64, programs};
+use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 const MEMORY_BYTES: u64 = 16 << 20;
@@ -127,7 +127,7 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 impl World {
     fn new(setup: &Setup) -> World {
         let mut random = SplitMix64::new(setup.seed);
-        let capacity_bytes = (2 << 20) + random.below(5) * (512 << 10);
+        let capacity_bytes = (5 << 18) + random.below(5) * (256 << 10);
         let faulty = FaultyFlash::new(capacity_bytes, random.next_u64());
         let (env, clock) = Env::simulated(random.next_u64());
         let sync = match random.below(8) {
@@ -232,18 +232,14 @@ impl World {
         Ok(life)
     }
 
-    /// Cuts the power once recovery has begun to write.
+    /// Cuts the power while recovery writes.
     fn open_and_strike(&mut self, drive: &Drive) -> Result<Store, Error> {
         let faulty = self.faulty.clone();
-        let after = self.random.below(8);
-        let armed = std::cell::Cell::new(false);
+        let seed = self.random.next_u64();
+        let random = std::cell::RefCell::new(SplitMix64::new(seed));
         Store::open_with(drive, &self.options, || {
-            if !armed.get() && drive.counters().opcode(Opcode::Flush).completed > 0 {
-                armed.set(true);
-                match after.checked_sub(3) {
-                    None => drop(faulty.crash()),
-                    Some(events) => faulty.crash_after(events + 1),
-                }
+            if faulty.writes_in_flight() > 0 && random.borrow_mut().one_in(3) {
+                faulty.crash();
             }
             faulty.crashed()
         })

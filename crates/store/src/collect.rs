@@ -132,6 +132,10 @@ async fn collect_as(
     let local = shared.drive.local();
     let mut writer = SegmentWriter::new(io, &shared.geometry, shared.store_id, local, &shared.extents, name)?;
     let sources = merge(shared, io, victims, &mut writer).await?;
+    if shared.planted.has(Bug::ReuseExtentEarly) {
+        let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
+        early.for_each(|extent| lock(&shared.extents).release(extent));
+    }
     let segment = if sources.is_empty() { None } else { Some(Arc::new(writer.finish().await?)) };
     let mut installer = shared.take_installer().await;
     let done = install_output(shared, io, phase, &mut installer, victims, &sources, segment).await;
@@ -210,11 +214,6 @@ async fn install_output(
         dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),
     };
     let moved = moved_keys(shared, io, installer, victims, segment.as_ref(), &alive).await?;
-    if shared.planted.has(Bug::ReuseExtentEarly) {
-        let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
-        early.for_each(|extent| lock(&shared.extents).release(extent));
-        io.flush().await?;
-    }
     apply(shared, io, phase, installer, &install, segment, |partition| moved[partition].clone()).await?;
     if shared.planted.has(Bug::ReuseExtentEarly) {
         lock(&shared.retired).retain(|retired| victims.iter().all(|victim| !Arc::ptr_eq(&victim.segment, retired)));

@@ -282,7 +282,7 @@ impl State {
             Operation::Read { flash, local: offset, length } => {
                 let into = local_bytes(local, offset, length);
                 assert!(
-                    into.iter().all(|&byte| byte == RUBBISH),
+                    into.as_chunks::<SECTOR_BYTES>().0.iter().all(|sector| *sector == [RUBBISH; SECTOR_BYTES]),
                     "local memory at {offset}+{length} was touched while a read into it was in flight"
                 );
                 if done.fails {

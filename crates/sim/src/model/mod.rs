@@ -74,7 +74,7 @@ impl Model {
     }
 
     pub fn submit(&mut self, id: OperationId, session: usize, key: usize, kind: Kind) {
-        self.note(key, || format!("session {session} submits {id}: {}", describe(&kind)));
+        self.note(key, || format!("session {session} submits {id}: {kind:?}"));
         self.note_removal(key, &kind);
         self.keys[key].submit(id, session, kind, false);
         self.on_their_way.insert(id, vec![key]);
@@ -84,7 +84,7 @@ impl Model {
     pub fn submit_group(&mut self, id: OperationId, session: usize, parts: Vec<(usize, Kind)>) {
         self.on_their_way.insert(id, parts.iter().map(|part| part.0).collect());
         for (key, kind) in parts {
-            self.note(key, || format!("session {session} submits {id} as one of a group: {}", describe(&kind)));
+            self.note(key, || format!("session {session} submits {id} as one of a group: {kind:?}"));
             self.note_removal(key, &kind);
             self.keys[key].submit(id, session, kind, true);
         }
@@ -190,17 +190,5 @@ impl Model {
             report += &format!("\n  possible now: {}", self.keys[key].describe());
         }
         report
-    }
-}
-
-fn describe(kind: &Kind) -> String {
-    let head = |value: &[u8]| format!("{:?}[{}]", String::from_utf8_lossy(&value[..value.len().min(20)]), value.len());
-    match kind {
-        Kind::Put { value, flags, expiry, condition } => {
-            format!("put {} flags {flags} expiry {expiry} {condition:?}", head(value))
-        }
-        Kind::Append { value, stamp } => format!("append {} {stamp:?}", head(value)),
-        Kind::Prepend { value, stamp } => format!("prepend {} {stamp:?}", head(value)),
-        other => format!("{other:?}"),
     }
 }

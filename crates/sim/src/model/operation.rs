@@ -15,7 +15,7 @@ pub struct Item {
     pub writer: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Kind {
     Get,
     Put {
@@ -133,10 +133,39 @@ impl Item {
 
 impl std::fmt::Debug for Item {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let head = &self.value[..self.value.len().min(20)];
-        write!(f, "{:?}", String::from_utf8_lossy(head))?;
-        write!(f, "[{}] flags {} expiry {} stamp {:?}", self.value.len(), self.flags, self.expiry, self.stamp)
+        let head = head(&self.value);
+        write!(f, "{head} flags {} expiry {} stamp {:?}", self.flags, self.expiry, self.stamp)
     }
+}
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Kind::Get => write!(f, "get"),
+            Kind::Put { value, flags, expiry, condition } => {
+                write!(f, "put {} flags {flags} expiry {expiry} {condition:?}", head(value))
+            }
+            Kind::Append { value, stamp } => write!(f, "append {} stamp {stamp:?}", head(value)),
+            Kind::Prepend { value, stamp } => write!(f, "prepend {} stamp {stamp:?}", head(value)),
+            Kind::Increment { delta, decrement, initial, stamp } => {
+                write!(
+                    f,
+                    "{} {delta} initial {initial:?} stamp {stamp:?}",
+                    if *decrement { "decrement" } else { "increment" }
+                )
+            }
+            Kind::Touch { expiry } => write!(f, "touch expiry {expiry}"),
+            Kind::GetAndTouch { expiry } => write!(f, "get and touch expiry {expiry}"),
+            Kind::Delete { stamp } => write!(f, "delete stamp {stamp:?}"),
+            Kind::Clear => write!(f, "delete all"),
+            Kind::ClearAt(at) => write!(f, "delete all at {at}"),
+            Kind::Drop => write!(f, "delete in a batch"),
+        }
+    }
+}
+
+fn head(value: &[u8]) -> String {
+    format!("\"{}\"[{}]", value[..value.len().min(16)].escape_ascii(), value.len())
 }
 
 /// What becomes of the item, and what the client must be told.

@@ -16,11 +16,11 @@ pub enum Aim {
 impl Aim {
     pub fn draw(random: &mut SplitMix64) -> Aim {
         match random.below(16) {
-            0..5 => Aim::Anywhere,
-            5..7 => Aim::Recover,
-            7..9 => Aim::At(State::Flush),
-            9..11 => Aim::At(State::Install),
-            11..14 => Aim::At(State::Merge),
+            0..2 => Aim::Anywhere,
+            2..5 => Aim::Recover,
+            5 => Aim::At(State::Flush),
+            6..8 => Aim::At(State::Install),
+            8..11 => Aim::At(State::Merge),
             _ => Aim::At(State::Collect),
         }
     }

@@ -59,11 +59,15 @@ impl Life {
             }
             self.step(world, aimed && aim == Aim::At(State::Merge))?;
         }
-        // Nothing has struck: soon.
-        world.faulty.crash_after(1 + world.random.below(8));
-        loop {
+        // Nothing has struck: wherever it is, soon.
+        for _ in 0..200 {
+            if world.faulty.writes_in_flight() > 0 {
+                break;
+            }
             self.step(world, false)?;
         }
+        world.faulty.crash();
+        Err(Stop::Crash)
     }
 
     /// One random move. `linger`: leave maintenance where it is, and write.
@@ -152,6 +156,8 @@ impl Life {
         };
         world.trace(id);
         let told = match told(&self.sessions[session], reply.outcome) {
+            // A batch that is too large as a whole, which the model does not foresee.
+            Ok(Told::TooLarge) if key.is_none() => Told::Refused,
             Ok(told) => told,
             Err(error) => return wrong(format!("operation {id} on key {key:?} failed: {error}")),
         };
