@@ -142,6 +142,8 @@ async fn replay_log(
         let crc_before = chain.previous_crc;
         let watermark_before = (*watermark, *watermark_at);
         let end = reader.replay(arenas[zone].bytes(), buffer, chain, |place, record| match record.header.kind {
+            // An install may have made a later watermark durable than the log has: that ended older plans.
+            Kind::Control if record.header.stamp <= *watermark => {}
             Kind::Control => {
                 let mut at = [0; 4];
                 at[..record.stored.len().min(4)].copy_from_slice(&record.stored[..record.stored.len().min(4)]);
