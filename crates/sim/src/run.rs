@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tapetum::planted::{Bug, Planted};
 use tapetum::{Error, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
+use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 const MEMORY_BYTES: u64 = 16 << 20;
@@ -170,6 +170,7 @@ impl World {
             self.model.crash();
             self.model.note_everywhere(&format!("struck in {:?}: {report:?}", self.state));
             self.faulty = self.faulty.reopen();
+            self.faulty.set_faults(Faults::default());
             *crashes += 1;
         }
         // Once more, to judge what the last crash left.

@@ -86,6 +86,13 @@ impl Key {
         self.pending.push(Pending { id, session, kind, grouped });
     }
 
+    /// The client was told that nobody knows whether the operation took effect, or will. It counts as on its way, in no
+    /// order with others, until a crash ends it.
+    pub fn doubt(&mut self, id: OperationId) {
+        let doubted = self.pending.iter_mut().filter(|pending| pending.id == id);
+        doubted.for_each(|pending| pending.session = usize::MAX - id as usize);
+    }
+
     /// Operations of clients on their way to this key alone.
     pub fn pending(&self) -> usize {
         self.pending.len()

@@ -126,6 +126,14 @@ impl Model {
         Ok(())
     }
 
+    /// The client was told that the store failed: the operation may take effect until the next crash, or not.
+    pub fn doubt(&mut self, id: OperationId) {
+        for key in self.on_their_way.get(&id).cloned().unwrap_or_default() {
+            self.note(key, || format!("{id} is in doubt"));
+            self.keys[key].doubt(id);
+        }
+    }
+
     pub fn crash(&mut self) {
         self.note_everywhere("crash");
         self.keys.iter_mut().for_each(|key| key.crash(self.rules));

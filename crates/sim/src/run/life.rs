@@ -7,11 +7,13 @@ use crate::workload::{Draw, request, write};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use tapetum::{Error, Outcome, Reply, Request, Session, Store};
-use tapetum_drive::Drive;
+use tapetum_drive::{Drive, Faults, SplitMix64};
 
 const IN_FLIGHT_MAX: usize = 12;
 /// So many polls without an end mean that the store hangs.
 const PATIENCE: u32 = 20_000;
+/// How long a store that has failed is watched.
+const POISONED_STEPS_MAX: u32 = 60;
 
 pub struct Life {
     // Dropped in this order: a session before its store, a store before its drive.
@@ -23,6 +25,9 @@ pub struct Life {
     /// Replies that are the first look at a key since it was opened.
     reading_all: bool,
     replies: Vec<Reply>,
+    /// The drive was told to fail commands; the store has noticed and takes no more writes.
+    faulty: bool,
+    poisoned: bool,
 }
 
 impl Life {
@@ -30,7 +35,8 @@ impl Life {
         let made: Result<Vec<Session>, Error> = (0..sessions).map(|_| store.session()).collect();
         let sessions = made.or_else(|error| wrong(format!("no session: {error}")))?;
         let (on_their_way, replies) = (BTreeMap::new(), Vec::new());
-        Ok(Life { sessions, store, _drive: drive, on_their_way, reading_all: false, replies })
+        let (reading_all, faulty, poisoned) = (false, false, false);
+        Ok(Life { sessions, store, _drive: drive, on_their_way, reading_all, replies, faulty, poisoned })
     }
 
     /// Reads every key once.
@@ -51,7 +57,16 @@ impl Life {
     /// Lets sessions and maintenance go on until the power fails.
     pub fn run_until_crash(&mut self, world: &mut World, aim: Aim) -> Result<(), Stop> {
         let steps_max = 200 + world.random.below(2000);
+        if world.random.one_in(12) {
+            self.faulty = true;
+            world.faulty.set_faults(draw_faults(&mut world.random));
+        }
+        let mut poisoned_steps = 0;
         for _ in 0..steps_max {
+            poisoned_steps += u32::from(self.poisoned);
+            if poisoned_steps > POISONED_STEPS_MAX {
+                break;
+            }
             let aimed = aim == Aim::At(State::of(self.store.phases()));
             if aimed && world.faulty.writes_in_flight() > 0 && world.random.one_in(3) {
                 world.faulty.crash();
@@ -87,6 +102,9 @@ impl Life {
             }
             500..502 if !linger => {
                 self.drain(world)?;
+                if self.poisoned {
+                    return Ok(());
+                }
                 world.clock.advance_us(world.random.below(6_000_000));
                 world.model.pass_time(world.env.unix_seconds());
                 Ok(())
@@ -159,6 +177,12 @@ impl Life {
             // A batch that is too large as a whole, which the model does not foresee.
             Ok(Told::TooLarge) if key.is_none() => Told::Refused,
             Ok(told) => told,
+            Err(Error::Io(_)) if self.faulty => Told::Refused,
+            Err(Error::Poisoned(_)) if self.faulty => {
+                self.poisoned = true;
+                world.model.doubt(id);
+                return Ok(());
+            }
             Err(error) => return wrong(format!("operation {id} on key {key:?} failed: {error}")),
         };
         let stamp = match &told {
@@ -205,6 +229,17 @@ impl Life {
     }
 }
 
+/// One kind of command fails now and then.
+fn draw_faults(random: &mut SplitMix64) -> Faults {
+    let mut faults = Faults::default();
+    match random.below(3) {
+        0 => faults.read_one_in = 50 + random.below(500),
+        1 => faults.write_one_in = 20 + random.below(300),
+        _ => faults.flush_one_in = 1 + random.below(10),
+    }
+    faults
+}
+
 /// What the client was told; an error is one that it should never see here.
 fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
     Ok(match outcome {
@@ -223,7 +258,6 @@ fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
         Outcome::Done => Told::Done,
         Outcome::Failed(Error::ValueTooLarge { .. }) => Told::TooLarge,
         Outcome::Failed(Error::FullFlash | Error::FullIndex) => Told::Refused,
-        Outcome::Failed(Error::Io(why)) if why.ends_with("try again") => Told::Refused,
         Outcome::Failed(error) => return Err(error),
     })
 }
