@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open ──► read every key ──► sessions and maintenance, interleaved ──► crash ─┐
-//!  ▲  └─ crash ─┐ └─ sometimes: close without a write, open and read again     │
+//!  ▲  └─ crash ─┐ └─ sometimes: close, with writes or without, open and read   │
 //!  └────────────┴──────────────────────────────────────────────────────────────┘
 //! ```
 //! What the model ([`crate::model`]) does not allow ends the run with a [`Failure`]; so does a panic of the store.
@@ -199,6 +199,10 @@ impl World {
         if self.random.one_in(4) {
             self.model.note_everywhere("closed without a write and opened again");
             drop(life);
+            life = self.open_and_read(None)?;
+        }
+        if aim != Aim::Anywhere && self.random.one_in(12) {
+            life.work_and_close(self)?;
             life = self.open_and_read(None)?;
         }
         let ended = life.run_until_crash(self, aim);

@@ -6,7 +6,7 @@ use crate::tally::State;
 use crate::workload::{Draw, request, write};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use tapetum::{Error, Outcome, Reply, Request, Session, Store};
+use tapetum::{Error, Outcome, Reply, Request, Session, Store, Sync};
 use tapetum_drive::{Drive, Faults, SplitMix64};
 
 const IN_FLIGHT_MAX: usize = 12;
@@ -100,18 +100,41 @@ impl Life {
                     None => Ok(()),
                 }
             }
-            500..502 if !linger => {
-                self.drain(world)?;
-                if self.poisoned {
-                    return Ok(());
-                }
-                world.clock.advance_us(world.random.below(6_000_000));
-                world.model.pass_time(world.env.unix_seconds());
-                Ok(())
-            }
+            500..502 if !linger => self.let_time_pass(world),
             502..700 if !linger => self.maintain(world),
             _ => self.poll(world, session),
         }
+    }
+
+    /// Time passes when nothing is on its way.
+    fn let_time_pass(&mut self, world: &mut World) -> Result<(), Stop> {
+        self.drain(world)?;
+        if self.poisoned {
+            return Ok(());
+        }
+        let by_us = world.random.below(6_000_000);
+        world.clock.advance_us(by_us);
+        world.model.pass_time(world.env.unix_seconds());
+        if world.options.sync == Sync::EverySecond && by_us >= 1_000_000 && !self.faulty {
+            // Its second is over: the log's write and flush need a few steps to come and go.
+            for _ in 0..200 {
+                self.maintain(world)?;
+            }
+            world.model.settle();
+        }
+        Ok(())
+    }
+
+    /// Works for a while, and closes the store as a server does that is told to stop: nothing may be lost.
+    pub fn work_and_close(mut self, world: &mut World) -> Result<(), Stop> {
+        for _ in 0..world.random.below(600) {
+            self.step(world, false)?;
+        }
+        self.drain(world)?;
+        self.store.close().or_else(|error| wrong(format!("the store does not close: {error}")))?;
+        world.model.note_everywhere("closed");
+        world.model.settle();
+        Ok(())
     }
 
     fn submit(&mut self, world: &mut World, session: usize, draw: Draw) -> Result<(), Stop> {
