@@ -176,6 +176,8 @@ pub struct Catalog {
     pub marks: Marks,
     /// No segment has this version or a later one.
     pub version_next: u64,
+    /// Stamps from here on were not given before the store was opened.
+    pub stamp_base: u64,
 }
 
 impl Catalog {

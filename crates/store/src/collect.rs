@@ -37,9 +37,14 @@ struct Source {
     size_bytes: u32,
 }
 
-/// Whether extents or segment numbers are scarce enough to collect.
-pub fn is_needed(shared: &Shared) -> bool {
-    lock(&shared.extents).free_count() < 4 * shared.segment_extents() || shared.numbers_left() < NUMBERS_SCARCE
+/// Whether extents or segment numbers are scarce enough to collect, and there is room for an output beside what a flush
+/// that has begun (`flushing`) may still take.
+pub fn is_needed(shared: &Shared, flushing: bool) -> bool {
+    let free = lock(&shared.extents).free_count();
+    let segment = shared.segment_extents();
+    // Where writes are refused, what can be freed is freed, and the levels are looked at anew.
+    let scarce = free < 4 * segment || shared.numbers_left() < NUMBERS_SCARCE || shared.is_flash_tight(3);
+    scarce && free >= if flushing { 2 * segment } else { segment }
 }
 
 /// Collects once; whether there was anything to gain.
@@ -92,24 +97,25 @@ fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
     // Numbers run out before space does only when there are many small segments: then merge the smallest.
     let scarce = shared.numbers_left() < NUMBERS_SCARCE;
     if scarce {
-        states.sort_by_key(|state| (state.valid_bytes, state.descriptor.version));
+        states.sort_by_key(|state| (shared.live_bytes(state), state.descriptor.version));
     } else {
         states.sort_by_key(|state| (share(state), state.descriptor.version));
     }
     let mut chosen: Vec<&SegmentState> = Vec::new();
-    let (mut bytes, mut entries, mut extents) = (0, 0, 0);
+    let (mut bytes, mut pages, mut extents) = (0, (0, 0), 0);
     for state in states {
-        let (more_bytes, more_entries) = (bytes + state.valid_bytes, entries + u64::from(state.valid_entries));
+        let live = shared.live_pages(state);
+        let (more_bytes, more_pages) = (bytes + shared.live_bytes(state), (pages.0 + live.0, pages.1 + live.1));
         let too_large = more_bytes > shared.geometry.segment_bytes
-            || shared.extents_for(more_bytes, more_entries) > u64::from(shared.segment_extents());
+            || shared.extents_for(more_pages) > u64::from(shared.segment_extents());
         if chosen.len() >= VICTIMS_MAX || (!chosen.is_empty() && too_large) {
             break;
         }
-        (bytes, entries) = (more_bytes, more_entries);
+        (bytes, pages) = (more_bytes, more_pages);
         extents += u64::from(state.descriptor.extent_count());
         chosen.push(state);
     }
-    let gains = extents > shared.extents_for(bytes, entries) || (scarce && chosen.len() > 1);
+    let gains = extents > shared.extents_for(pages) || (scarce && chosen.len() > 1);
     if !gains {
         return Vec::new();
     }

@@ -52,8 +52,10 @@ impl Geometry {
                 "the drive's sectors of {sector_bytes} bytes are not supported: use 512 to 4096"
             )));
         }
-        if partition_bits > 12 {
-            return Err(Error::Options("more than 4096 index partitions are not supported".to_string()));
+        if partition_bits > 12 || segment_bytes >> partition_bits < 8 << 10 {
+            return Err(Error::Options(format!(
+                "2^{partition_bits} index partitions are too many for segments of {segment_bytes} bytes: use fewer"
+            )));
         }
         let capacity_bytes = capacity_bytes / PAGE * PAGE;
         let geometry = Geometry {
@@ -118,8 +120,10 @@ mod tests {
 
     #[test]
     fn parts_do_not_overlap_and_fill_the_drive() {
-        for (capacity, segment) in [(2 << 20, 64 << 10), (10 << 30, 32 << 20), (1 << 40, 1 << 30)] {
-            let geometry = Geometry::new(capacity, segment, 6, 512).unwrap();
+        for (capacity, segment, partition_bits) in
+            [(2 << 20, 64 << 10, 2), (10 << 30, 32 << 20, 6), (1 << 40, 1 << 30, 8)]
+        {
+            let geometry = Geometry::new(capacity, segment, partition_bits, 512).unwrap();
             assert_eq!(geometry.manifest_offset(1) - geometry.manifest_offset(0), geometry.manifest_bytes);
             assert_eq!(geometry.zone_offset(1) - geometry.zone_offset(0), segment);
             assert_eq!(geometry.zone_offset(2), geometry.zone_offset(0));
@@ -134,5 +138,6 @@ mod tests {
         let refused = |capacity, segment| Geometry::new(capacity, segment, 6, 512).unwrap_err().to_string();
         assert!(refused(10 << 30, 1000).contains("power of two"));
         assert!(refused(1 << 20, 1 << 20).contains("give at least"));
+        assert!(refused(10 << 30, 64 << 10).contains("use fewer"));
     }
 }

@@ -20,6 +20,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Inner {
     queue: QueuePair,
     completed: BTreeMap<u64, Completion>,
+    /// Buffers of commands that nobody waits for any more, until the drive has let go of them.
+    abandoned: Vec<(Vec<Tag>, LocalBuffer)>,
     batch: Vec<Completion>,
     tag_next: u64,
 }
@@ -37,7 +39,15 @@ pub struct Tag(u64);
 
 impl Io {
     pub fn new(queue: QueuePair) -> Io {
-        Io { inner: Arc::new(Mutex::new(Inner { queue, completed: BTreeMap::new(), batch: Vec::new(), tag_next: 0 })) }
+        Io {
+            inner: Arc::new(Mutex::new(Inner {
+                queue,
+                completed: BTreeMap::new(),
+                abandoned: Vec::new(),
+                batch: Vec::new(),
+                tag_next: 0,
+            })),
+        }
     }
 
     pub fn start(&self, operation: Operation) -> Tag {
@@ -87,11 +97,22 @@ impl Io {
     /// Reaps completions; whether there were any.
     pub fn pump(&self) -> bool {
         let mut inner = lock(&self.inner);
-        let Inner { queue, completed, batch, .. } = &mut *inner;
+        let Inner { queue, completed, abandoned, batch, .. } = &mut *inner;
         queue.poll(batch);
         let any = !batch.is_empty();
         completed.extend(batch.drain(..).map(|completion| (completion.tag, completion)));
+        if any {
+            abandoned.retain_mut(|(tags, _)| {
+                tags.retain(|tag| completed.remove(&tag.0).is_none());
+                !tags.is_empty()
+            });
+        }
         any
+    }
+
+    /// Keeps a buffer until the commands that use it are done, for whoever gives up on them.
+    pub fn abandon(&self, tags: Vec<Tag>, buffer: LocalBuffer) {
+        lock(&self.inner).abandoned.push((tags, buffer));
     }
 
     pub fn in_flight(&self) -> usize {

@@ -50,6 +50,14 @@ impl<T> KeyPages<T> {
     }
 }
 
+impl<T> Drop for KeyReader<'_, T> {
+    fn drop(&mut self) {
+        for pending in self.pending.drain(..) {
+            self.io.abandon(pending.tags, pending.buffer);
+        }
+    }
+}
+
 impl<'a, T> KeyReader<'a, T> {
     pub fn new(io: &'a Io, local: &'a LocalMemory) -> KeyReader<'a, T> {
         KeyReader { io, local, pending: VecDeque::new(), spare: Vec::new(), reads: 0 }

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::flush;
 use crate::io::{Io, Task, poll_once};
 use crate::options::Full;
-use crate::phase::PhaseCell;
+use crate::phase::{Phase, PhaseCell};
 use crate::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,6 +25,25 @@ pub enum Step {
     Idle,
 }
 
+/// What makes a collection worth another try: a flush, a deletion of everything, or time for records to expire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Moment {
+    flushes: u64,
+    watermark: u64,
+    seconds: u32,
+}
+
+impl Moment {
+    fn now(shared: &Shared) -> Moment {
+        const SECONDS: u32 = 4;
+        Moment {
+            flushes: shared.counters.flushes.load(Ordering::Relaxed),
+            watermark: shared.watermark.load(Ordering::SeqCst),
+            seconds: shared.now() / SECONDS,
+        }
+    }
+}
+
 pub struct Maintenance {
     shared: Arc<Shared>,
     flush_io: Io,
@@ -33,8 +52,8 @@ pub struct Maintenance {
     collect: Option<Task<Result<bool, Error>>>,
     flush_phase: Arc<PhaseCell>,
     collect_phase: Arc<PhaseCell>,
-    /// Flushes at the time a collection found nothing to gain: another one is tried after the next.
-    fruitless_at: Option<u64>,
+    /// When a collection found nothing to gain: another one is tried when something has changed.
+    fruitless_at: Option<Moment>,
 }
 
 impl Maintenance {
@@ -92,8 +111,9 @@ impl Maintenance {
     }
 
     fn step_collect(&mut self) -> bool {
-        let flushes = self.shared.counters.flushes.load(Ordering::Relaxed);
-        if self.collect.is_none() && self.fruitless_at != Some(flushes) && collect::is_needed(&self.shared) {
+        let moment = Moment::now(&self.shared);
+        let flushing = self.flush_phase.get() != Phase::Idle;
+        if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::is_needed(&self.shared, flushing) {
             let phase = self.collect_phase.clone();
             self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.collect_io.clone(), phase)));
         }
@@ -105,7 +125,11 @@ impl Maintenance {
         self.collect = None;
         give_back_memory();
         match done {
-            Ok(gained) => self.fruitless_at = (!gained).then_some(flushes),
+            Ok(gained) => {
+                self.fruitless_at = (!gained).then_some(moment);
+                // Room was made, or will not be: who waits for it looks again.
+                self.shared.log.wake();
+            }
             Err(error) => self.poison("a collection", error),
         }
         true

@@ -123,6 +123,7 @@ impl Manifest {
         let mut writer = Writer::default();
         encode_marks(catalog.buffer_next, catalog.marks, &mut writer);
         writer.u64(catalog.version_next);
+        writer.u64(catalog.stamp_base);
         writer.u64(self.generation);
         writer.u32(catalog.segments.len() as u32);
         self.append(Kind::SnapshotBegin, &writer.bytes).await?;
@@ -185,6 +186,7 @@ impl Manifest {
         let mut recovered =
             best.ok_or_else(|| Error::Corrupt("neither manifest area holds a whole snapshot".into()))?;
         recovered.manifest.epoch_last = epoch_last;
+        reader.refuse_newer(recovered.manifest.area ^ 1, recovered.manifest.epoch).await?;
         Ok(recovered)
     }
 }
@@ -251,10 +253,10 @@ impl AreaReader {
             sequence += 1;
             state.apply(&frame)?;
         }
+        self.refuse_gap(area, epoch, sequence, position).await?;
         if !state.whole {
             return Ok(None);
         }
-        self.refuse_gap(area, epoch, sequence, position).await?;
         let manifest = Manifest {
             io: self.io.clone(),
             local: self.local.clone(),
@@ -272,24 +274,48 @@ impl AreaReader {
 
     /// A later frame behind the end of the list: the list was longer, and damage cut it.
     async fn refuse_gap(&mut self, area: usize, epoch: u64, sequence: u64, end: u64) -> Result<(), Error> {
+        let later = self.find(area, end, |found, number, _| found == epoch && number > sequence).await?;
+        later.map_or(Ok(()), |number| {
+            Err(Error::Corrupt(format!(
+                "manifest area {area} breaks off at byte {end} (frame {sequence}) although frame {number} follows"
+            )))
+        })
+    }
+
+    /// A frame that only a whole newer snapshot has before it: the area is the newer one, and damage hides its beginning.
+    async fn refuse_newer(&mut self, area: usize, epoch: u64) -> Result<(), Error> {
+        let ends = |kind| matches!(kind, Kind::SnapshotEnd | Kind::Install | Kind::Opened);
+        let newer = self.find(area, 0, |found, _, kind| found > epoch && ends(kind)).await?;
+        newer.map_or(Ok(()), |number| {
+            Err(Error::Corrupt(format!(
+                "manifest area {area} is newer than the other, and damaged before its frame {number}"
+            )))
+        })
+    }
+
+    /// The number of the first valid frame from byte `start` of an area on that is wanted.
+    async fn find(
+        &mut self,
+        area: usize,
+        start: u64,
+        wanted: impl Fn(u64, u64, Kind) -> bool,
+    ) -> Result<Option<u64>, Error> {
         let sector = u64::from(self.geometry.sector_bytes);
         let chunk_bytes = (64u64 << 10).min(self.geometry.manifest_bytes);
         let buffer = allocate(&self.local, chunk_bytes as usize)?;
-        let mut position = end;
+        let mut position = start;
         while position < self.geometry.manifest_bytes {
             let length = chunk_bytes.min(self.geometry.manifest_bytes - position);
             self.io.read(self.geometry.manifest_offset(area) + position, &buffer, 0, length as usize).await?;
             for at in (0..length).step_by(sector as usize) {
-                let Some((found, number, ..)) = parse_header(&buffer.bytes()[at as usize..]) else { continue };
-                if found == epoch && number > sequence && self.frame(area, position + at).await?.is_some() {
-                    return Err(Error::Corrupt(format!(
-                        "manifest area {area} breaks off at byte {end} (frame {sequence}) although frame {number} follows"
-                    )));
+                let Some((epoch, number, kind, _)) = parse_header(&buffer.bytes()[at as usize..]) else { continue };
+                if wanted(epoch, number, kind) && self.frame(area, position + at).await?.is_some() {
+                    return Ok(Some(number));
                 }
             }
             position += length;
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -352,14 +378,14 @@ impl Replay {
 
     fn opened(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
         self.generation = reader.u64()?;
-        let stamp_next = reader.u64()?;
-        self.catalog.marks.stamp_max = self.catalog.marks.stamp_max.max(stamp_next.saturating_sub(1));
+        self.catalog.stamp_base = reader.u64()?;
         Ok(())
     }
 
     fn begin(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
         let (buffer_next, marks): (u64, Marks) = parse_marks(reader)?;
-        self.catalog = Catalog { buffer_next, marks, version_next: reader.u64()?, ..Catalog::default() };
+        let (version_next, stamp_base) = (reader.u64()?, reader.u64()?);
+        self.catalog = Catalog { buffer_next, marks, version_next, stamp_base, ..Catalog::default() };
         self.generation = reader.u64()?;
         self.segments_expected = reader.u32()? as usize;
         Ok(())

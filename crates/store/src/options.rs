@@ -32,11 +32,11 @@ pub struct StoreOptions {
 impl StoreOptions {
     /// Options for a store of `capacity_bytes` within `memory_bytes`.
     pub fn new(capacity_bytes: u64, memory_bytes: u64) -> StoreOptions {
-        let segment = (memory_bytes / 8).min(capacity_bytes / 60).clamp(64 << 10, 64 << 20);
+        let segment: u64 = (memory_bytes / 8).min(capacity_bytes / 60).clamp(64 << 10, 64 << 20);
         StoreOptions {
             memory_bytes,
             segment_bytes: 1 << segment.ilog2(),
-            partition_bits: 6,
+            partition_bits: (segment.ilog2() - 13).min(6),
             fingerprint_bits: 6,
             sync: Sync::default(),
             full: Full::default(),

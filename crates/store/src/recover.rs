@@ -243,7 +243,8 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         segment.attach(valid);
         segments[descriptor.number as usize].store(Some(Arc::new(segment)));
     }
-    let stamp_next = replayed.chain.stamp_last + STAMPS_SKIPPED;
+    let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
+    let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + STAMPS_SKIPPED;
     // Everything was read and holds: from here on something is written.
     if options.planted.has(Bug::ForgetReplay) {
         let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
@@ -251,13 +252,14 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         recovered.manifest.install(&recovered.catalog, &install).await?;
     }
     recovered.manifest.opened(&recovered.catalog, stamp_next).await?;
-    recovered.catalog.marks.stamp_max = stamp_next - 1;
+    recovered.catalog.stamp_base = stamp_next;
     let generation = recovered.manifest.generation();
     let queue = drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
     let start = Start {
         buffer: replayed.active,
         position: replayed.position,
         stamp_next,
+        stamp_durable,
         previous_crc: replayed.chain.previous_crc,
         crc_sealed: replayed.crc_sealed,
         generation,

@@ -14,6 +14,7 @@ use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
 use crate::options::{Full, StoreOptions};
 use crate::planted::Planted;
+use crate::segment::Descriptor;
 use crate::segment::view::Segment;
 use arc_swap::ArcSwapOption;
 use std::future::Future;
@@ -23,6 +24,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tapetum_drive::Drive;
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::key_table;
 use tapetum_kernels::record::Header;
 
 /// What only an install changes.
@@ -221,21 +223,36 @@ impl Shared {
         segment_extents(&self.geometry)
     }
 
-    /// Extents that so many valid bytes and entries take in a segment of their own.
-    pub fn extents_for(&self, bytes: u64, entries: u64) -> u64 {
-        const KEY_TABLE_ENTRY_BYTES: u64 = 23;
-        let extent = self.geometry.extent_bytes;
-        if entries == 0 {
-            return 0;
+    /// Data pages and key-table pages that the live records of a segment take, by its own measure: what trailers and gaps
+    /// cost there, they will cost again.
+    pub fn live_pages(&self, state: &SegmentState) -> (u64, u64) {
+        let live = self.live_bytes(state);
+        if live == 0 {
+            return (0, 0);
         }
-        // Pages have trailers, and extents end with a gap where the next record did not fit.
-        (bytes * 4096 / 4084 + bytes / 64).div_ceil(extent) + (entries * KEY_TABLE_ENTRY_BYTES).div_ceil(extent)
+        let data = u64::from(state.descriptor.data_pages) * live / state.descriptor.record_bytes;
+        (data.max(1), u64::from(key_table::pages(state.valid_entries)))
     }
 
-    /// Extents that collecting a segment would free.
+    /// Extents that so many pages of data and of key table take in a segment of their own.
+    pub fn extents_for(&self, (data_pages, key_pages): (u64, u64)) -> u64 {
+        let pages = u64::from(self.geometry.pages_per_extent());
+        data_pages.div_ceil(pages) + key_pages.div_ceil(pages)
+    }
+
+    /// Extents that collecting a segment would free: none if all of it is live.
     pub fn reclaimable_extents(&self, state: &SegmentState) -> u64 {
-        let needed = self.extents_for(state.valid_bytes, u64::from(state.valid_entries));
-        u64::from(state.descriptor.extent_count()).saturating_sub(needed)
+        u64::from(state.descriptor.extent_count()).saturating_sub(self.extents_for(self.live_pages(state)))
+    }
+
+    /// Bytes of records that a collection would keep, as far as the catalog knows.
+    pub fn live_bytes(&self, state: &SegmentState) -> u64 {
+        let Descriptor { stamp_max, expiry_max, .. } = state.descriptor;
+        if self.is_live_stamp(stamp_max, if expiry_max == u32::MAX { 0 } else { expiry_max }, self.now()) {
+            state.valid_bytes
+        } else {
+            0
+        }
     }
 
     /// Whether there is room for a write; `overwrites` says whether the key is probably there already.
@@ -292,9 +309,14 @@ impl Shared {
         if !is_due() {
             return;
         }
-        // There is room: the log keeps some for this. A poisoned log tells everybody who asks.
-        let _ =
-            self.append_mark(0, |draft, placed| if is_due() { self.log.append_planned(draft, placed) } else { Ok(()) });
+        // There is room: the log keeps some for this.
+        let mark = |draft: Draft<'_>, placed: &mut dyn FnMut(usize, u64, u32)| {
+            if is_due() { self.log.append_planned(draft, placed) } else { Ok(()) }
+        };
+        if self.append_mark(0, mark).is_err() {
+            // Poisoned: nothing is written any more, and readers are not shown what is deleted. The plan is on flash.
+            self.watermark.fetch_max(self.log.stamp_last(), Ordering::SeqCst);
+        }
     }
 
     fn append_mark(

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use tapetum::{Error, Full, Store, StoreOptions, Write};
+use tapetum::{Error, Full, Request, Store, StoreOptions, Write};
 use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, programs};
 
 const CAPACITY: u64 = 8 << 20;
@@ -233,4 +233,48 @@ fn a_failed_write_of_the_log_poisons_the_store_and_reopening_gives_what_was_ackn
     assert_eq!(store.get(b"before").unwrap().unwrap().value, b"kept");
     assert_eq!(store.get(b"after").unwrap(), None);
     store.put(b"after", b"taken").unwrap();
+}
+
+#[test]
+fn deleting_everything_makes_room_in_a_full_store() {
+    let store = new_store();
+    let mut stored = 0u64;
+    while store.put(format!("key{stored}").as_bytes(), &noise(stored, 1000)).is_ok() {
+        stored += 1;
+    }
+    store.run(Request::DeleteAll { at: 0 }).unwrap();
+    assert_eq!(store.get(b"key1").unwrap(), None);
+    // The collector finds it out by itself, without another write.
+    let begun = std::time::Instant::now();
+    while store.put(b"new", b"value").is_err() {
+        assert!(begun.elapsed().as_secs() < 20, "there is still no room");
+        std::thread::yield_now();
+    }
+    for number in 0..stored / 2 {
+        store.put(format!("again{number}").as_bytes(), &noise(number, 1000)).unwrap();
+    }
+}
+
+#[test]
+fn every_second_is_kept_although_writes_keep_coming() {
+    let faulty = FaultyFlash::new(CAPACITY, 7);
+    let local = || LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    let (env, clock) = Env::simulated(7);
+    let every_second = StoreOptions { sync: tapetum::Sync::EverySecond, ..options() };
+    let drive = Drive::new(Arc::new(faulty.clone()), local(), programs::built_in(), env);
+    Store::create(&drive, &every_second).unwrap();
+    let store = Store::open_with(&drive, &every_second, || false).unwrap();
+    for number in 0..60u32 {
+        store.put(format!("key{number}").as_bytes(), b"value").unwrap();
+        clock.advance_us(100_000);
+        (0..4).for_each(|_| {
+            store.maintain();
+        });
+    }
+    faulty.crash();
+    let drive = Drive::new(Arc::new(faulty.reopen()), local(), programs::built_in(), Env::simulated(8).0);
+    let store = Store::open_with(&drive, &every_second, || false).unwrap();
+    for number in 0..40 {
+        assert!(store.get(format!("key{number}").as_bytes()).unwrap().is_some(), "key {number} is seconds old");
+    }
 }

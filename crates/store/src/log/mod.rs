@@ -81,6 +81,8 @@ struct State {
     /// The stamp that a flush on its way will make durable.
     flushing: Option<u64>,
     stamp_next: u64,
+    /// The last stamp that a record has.
+    stamp_last: u64,
     /// The last stamp in the buffer that was sealed last.
     stamp_sealed: u64,
     /// The crc of its last group.
@@ -88,6 +90,8 @@ struct State {
     stamp_written: u64,
     previous_crc: u32,
     synced_at_us: u64,
+    /// What the flush of this second is to make durable.
+    sync_target: u64,
     batch: Vec<Completion>,
 }
 
@@ -110,6 +114,8 @@ pub struct Start {
     pub buffer: u64,
     pub position: usize,
     pub stamp_next: u64,
+    /// What was durable when the log was read.
+    pub stamp_durable: u64,
     pub previous_crc: u32,
     /// The crc of the last group of the buffer before, if that waits for its flush.
     pub crc_sealed: u32,
@@ -139,13 +145,15 @@ impl Log {
             stamp_next: start.stamp_next,
             stamp_sealed: 0,
             crc_sealed: start.crc_sealed,
-            stamp_written: start.stamp_next - 1,
+            stamp_last: start.stamp_durable,
+            stamp_written: start.stamp_durable,
             previous_crc: start.previous_crc,
             synced_at_us: 0,
+            sync_target: 0,
             batch: Vec::new(),
         };
         Log {
-            durable: AtomicU64::new(start.stamp_next - 1),
+            durable: AtomicU64::new(start.stamp_durable),
             state: Mutex::new(state),
             arenas,
             geometry,
@@ -199,6 +207,7 @@ impl Log {
     fn append_one(&self, state: &mut State, draft: &Draft<'_>) -> (u64, u32) {
         let stamp = state.stamp_next;
         state.stamp_next += 1;
+        state.stamp_last = stamp;
         if state.open.is_none() {
             state.open = Some(OpenGroup { start: state.position, stamp_first: stamp, records: 0 });
             state.position += HEADER_BYTES;
@@ -298,26 +307,32 @@ impl Log {
     }
 
     fn send(&self, state: &mut State, hurry: bool, now_us: u64) -> bool {
-        let sync_due = self.sync == Sync::EverySecond && now_us >= state.synced_at_us + SYNC_INTERVAL_US;
-        if state.writing.is_none() {
-            let enough = state.open.as_ref().is_some_and(|open| state.position - open.start >= GROUP_BYTES);
-            if state.sealed.is_empty() && (hurry || enough || sync_due || self.sync == Sync::Always) {
-                self.seal(state);
-            }
-            if let Some(group) = state.sealed.pop_front() {
-                self.send_group(state, group);
-                return true;
-            }
-        }
-        if sync_due && state.flushing.is_none() && state.writing.is_none() {
+        if self.sync == Sync::EverySecond && now_us >= state.synced_at_us + SYNC_INTERVAL_US {
             state.synced_at_us = now_us;
-            if state.stamp_written > self.durable_stamp() {
-                state.flushing = Some(state.stamp_written);
-                state.queue.submit(Command { tag: TAG_FLUSH, operation: Operation::Flush });
-                return true;
-            }
+            state.sync_target = state.stamp_last;
         }
-        false
+        if state.writing.is_some() {
+            return false;
+        }
+        // What is due goes first: otherwise writes that keep coming would put the flush off for ever.
+        let due = state.sync_target > self.durable_stamp();
+        if due && state.stamp_written >= state.sync_target && state.flushing.is_none() {
+            state.flushing = Some(state.stamp_written);
+            state.queue.submit(Command { tag: TAG_FLUSH, operation: Operation::Flush });
+            return true;
+        }
+        let enough = state.open.as_ref().is_some_and(|open| state.position - open.start >= GROUP_BYTES);
+        let overdue = due && state.stamp_written < state.sync_target;
+        if state.sealed.is_empty() && (hurry || enough || overdue || self.sync == Sync::Always) {
+            self.seal(state);
+        }
+        match state.sealed.pop_front() {
+            Some(group) => {
+                self.send_group(state, group);
+                true
+            }
+            None => false,
+        }
     }
 
     fn send_group(&self, state: &mut State, group: SealedGroup) {
@@ -359,7 +374,7 @@ impl Log {
     pub fn rotate(&self) -> u64 {
         let mut state = lock(&self.state);
         self.seal(&mut state);
-        state.stamp_sealed = state.stamp_next - 1;
+        state.stamp_sealed = state.stamp_last;
         state.crc_sealed = state.previous_crc;
         state.active += 1;
         state.position = 0;
@@ -370,6 +385,11 @@ impl Log {
     pub fn buffer_written(&self, buffer: u64) -> bool {
         let state = lock(&self.state);
         state.active > buffer && state.sealed.iter().chain(&state.writing).all(|group| group.buffer > buffer)
+    }
+
+    /// The last stamp that a record has.
+    pub fn stamp_last(&self) -> u64 {
+        lock(&self.state).stamp_last
     }
 
     /// Everything up to this stamp is durable: by the log, or since an install.

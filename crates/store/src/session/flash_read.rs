@@ -57,23 +57,32 @@ pub struct ReadCount {
 }
 
 /// Local memory for reads, kept by a session.
-#[derive(Default)]
-pub struct SpareBuffers(Vec<LocalBuffer>);
+pub struct SpareBuffers {
+    buffers: Vec<LocalBuffer>,
+    /// What is left to flush and collector, which must not fail for want of memory.
+    reserve_bytes: usize,
+}
 
 impl SpareBuffers {
+    pub fn new(reserve_bytes: usize) -> SpareBuffers {
+        SpareBuffers { buffers: Vec::new(), reserve_bytes }
+    }
+
     fn take(&mut self, queue: &QueuePair, bytes: usize) -> Option<LocalBuffer> {
         if bytes <= BUFFER_BYTES
-            && let Some(buffer) = self.0.pop()
+            && let Some(buffer) = self.buffers.pop()
         {
             return Some(buffer);
         }
-        queue.drive().local().allocate(bytes.max(BUFFER_BYTES))
+        let (local, bytes) = (queue.drive().local(), bytes.max(BUFFER_BYTES));
+        let free = local.bytes_total() - local.bytes_used();
+        if free < bytes + self.reserve_bytes { None } else { local.allocate(bytes) }
     }
 
     fn give(&mut self, buffer: LocalBuffer) {
         const KEEP: usize = 64;
-        if buffer.len() == BUFFER_BYTES && self.0.len() < KEEP {
-            self.0.push(buffer);
+        if buffer.len() == BUFFER_BYTES && self.buffers.len() < KEEP {
+            self.buffers.push(buffer);
         }
     }
 }
@@ -168,7 +177,14 @@ impl FlashRead {
     }
 
     /// Takes the program's completion.
-    pub fn match_done(&mut self, completion: Completion, queue: &mut QueuePair, tag: u64, key: &[u8]) -> Step {
+    pub fn match_done(
+        &mut self,
+        completion: Completion,
+        queue: &mut QueuePair,
+        spare: &mut SpareBuffers,
+        tag: u64,
+        key: &[u8],
+    ) -> Step {
         match completion.status {
             Status::Success => {
                 let mut head = Vec::with_capacity(OUTPUT_HEAD_BYTES);
@@ -180,7 +196,7 @@ impl FlashRead {
                 }
             }
             MISSING => Step::Missing,
-            OUTPUT_SHORT => match queue.drive().local().allocate(completion.result[0] as usize) {
+            OUTPUT_SHORT => match spare.take(queue, completion.result[0] as usize) {
                 Some(output) => {
                     self.output = Some(output);
                     self.execute(queue, tag, key);

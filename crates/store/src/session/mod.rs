@@ -98,6 +98,8 @@ struct Local {
     waiting: VecDeque<usize>,
     /// Operations a hash key has that are not decided.
     undecided: HashMap<HashKey, u32>,
+    /// Deletions of everything among them.
+    deletions_undecided: usize,
     held: Vec<Held>,
     ready: Vec<Reply>,
     /// Values of this poll's replies and of the last one's.
@@ -121,6 +123,8 @@ impl Session {
         let io = |error: std::io::Error| Error::Io(error.to_string());
         let queue = shared.drive.queue_pair(depth).map_err(io)?;
         let notifier = Arc::new(Notifier::default());
+        // Made now, so that no notification comes before it.
+        notifier.event_fd();
         shared.log.register(notifier.clone());
         let local = Local {
             queue,
@@ -128,6 +132,7 @@ impl Session {
             ops_free: Vec::new(),
             waiting: VecDeque::new(),
             undecided: HashMap::new(),
+            deletions_undecided: 0,
             held: Vec::new(),
             ready: Vec::new(),
             values: [Vec::new(), Vec::new()],
@@ -136,7 +141,7 @@ impl Session {
             inflated: Vec::new(),
             compressor: Compressor::new().map_err(io)?,
             decompressor: Decompressor::new().map_err(io)?,
-            spare_buffers: SpareBuffers::default(),
+            spare_buffers: SpareBuffers::new((shared.options.pool_bytes() as usize / 2).min(8 << 20)),
             spare_keys: Vec::new(),
             completions: Vec::new(),
             flash_reads: ReadCount::default(),
@@ -153,9 +158,8 @@ impl Session {
             return self.local.answer(token, Outcome::Failed(error));
         }
         shared.check_watermark();
-        // A deletion of everything counts as an operation on the empty key.
         let hash = shared.hash(request.key());
-        if self.local.undecided.contains_key(&hash) {
+        if self.local.must_wait(hash, &request) {
             return self.local.wait(token, hash, &request);
         }
         match self.local.attempt(shared, token, hash, &request, None) {
@@ -180,6 +184,8 @@ impl Session {
         let shared = &*self.shared;
         shared.check_watermark();
         self.local.reap(shared);
+        // Before the attempts: what changes after one of them must wake the session.
+        self.local.notifier.set_waiting(!self.local.waiting.is_empty() || !self.local.held.is_empty());
         self.local.attempt_waiting(shared);
         self.local.reap(shared);
         self.local.release_held(shared);
@@ -247,7 +253,13 @@ fn refuse(shared: &Shared, request: &Request<'_>) -> Result<(), Error> {
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLong { limit_bytes: KEY_BYTES_MAX });
     }
-    check_value(shared, request.payload_bytes() - key.len())
+    check_value(shared, request.payload_bytes() - key.len())?;
+    // A record must fit into an empty write buffer.
+    let record_bytes_max = shared.geometry.segment_bytes as usize / 8 * 7;
+    if request.payload_bytes() > record_bytes_max {
+        return Err(Error::KeyTooLong { limit_bytes: record_bytes_max / 2 });
+    }
+    Ok(())
 }
 
 /// The largest value that a store takes.
@@ -335,6 +347,7 @@ impl Local {
         let sequence = self.sequence_next;
         let op = Op { token, sequence, hash, request: OwnedRequest::new(request, key), read: None };
         *self.undecided.entry(hash).or_default() += 1;
+        self.deletions_undecided += usize::from(op.request.deletes_all());
         match self.ops_free.pop() {
             Some(number) => {
                 self.ops[number] = Some(op);
@@ -354,6 +367,7 @@ impl Local {
 
     /// Ends an operation: the later ones of its key may go on.
     fn forget(&mut self, number: usize, op: Op) {
+        self.deletions_undecided -= usize::from(op.request.deletes_all());
         if let Some(count) = self.undecided.get_mut(&op.hash) {
             *count -= 1;
             if *count == 0 {
@@ -420,7 +434,13 @@ impl Local {
                     (live.then_some((header.flags, header.expiry, header.stamp)), shown_by)
                 }
                 None => match flash {
-                    Some(flash) if flash.version == shard.version(hash) => (flash.found, flash.shown_by),
+                    Some(flash) if flash.version == shard.version(hash) => {
+                        // Everything may have been deleted since it was read: that changes no version.
+                        let now = shared.now();
+                        let found = flash.found.filter(|(_, expiry, stamp)| shared.is_live_stamp(*stamp, *expiry, now));
+                        let deleted = flash.found.map_or(0, |(_, _, stamp)| shared.deletion_of(stamp));
+                        (found, flash.shown_by.max(deleted))
+                    }
                     _ => {
                         let version = shard.version(hash);
                         drop(shard);
@@ -431,7 +451,10 @@ impl Local {
                                 if shard.version(hash) != version {
                                     continue;
                                 }
-                                return self.decide(shared, shard, token, hash, request, None, 0);
+                                match self.decide(shared, shard, token, hash, request, None, 0) {
+                                    Some(attempt) => return attempt,
+                                    None => continue,
+                                }
                             }
                             Some(segment) => {
                                 let pages = segment.start_pages(hash);
@@ -443,7 +466,9 @@ impl Local {
                     }
                 },
             };
-            return self.decide(shared, shard, token, hash, request, current, stamp);
+            if let Some(attempt) = self.decide(shared, shard, token, hash, request, current, stamp) {
+                return attempt;
+            }
         }
     }
 
@@ -535,7 +560,7 @@ impl Local {
         }
     }
 
-    /// Decides on what is known, under the shard's lock. `current`'s value is in `scratch`.
+    /// Decides on what is known, under the shard's lock; `None` when it must be looked at again, in the next buffer. `current`'s value is in `scratch`.
     #[allow(clippy::too_many_arguments)]
     fn decide(
         &mut self,
@@ -546,7 +571,7 @@ impl Local {
         request: &Request<'_>,
         current: Option<(u32, u32, u64)>,
         stamp: u64,
-    ) -> Attempt {
+    ) -> Option<Attempt> {
         let known = current.map(|(flags, expiry, stamp)| Current { flags, expiry, stamp, value: &self.scratch });
         let decision = decide(request, known);
         let key = request.key();
@@ -554,7 +579,7 @@ impl Local {
             Decision::Answer(outcome) => {
                 drop(shard);
                 self.answer_after(shared, token, stamp, outcome);
-                return Attempt::Answered;
+                return Some(Attempt::Answered);
             }
             Decision::Show => unreachable!("a get that found its key was answered"),
             Decision::Delete => (Header::tombstone(0, key.len()), NewValue::Given, None),
@@ -571,16 +596,16 @@ impl Local {
         if let Err(error) = check_value(shared, value.len()) {
             drop(shard);
             self.answer(token, Outcome::Failed(error));
-            return Attempt::Answered;
+            return Some(Attempt::Answered);
         }
         if answer.is_some() {
             match shared.admit(|| current.is_some()) {
                 Admission::Go => {}
-                Admission::Wait => return Attempt::Waits,
+                Admission::Wait => return Some(Attempt::Waits),
                 Admission::Refuse(error) => {
                     drop(shard);
                     self.answer(token, Outcome::Failed(error));
-                    return Attempt::Answered;
+                    return Some(Attempt::Answered);
                 }
             }
         }
@@ -592,11 +617,10 @@ impl Local {
             Ok(stamp) => stamp,
             Err(WriteError::Refused(error)) => {
                 self.answer(token, Outcome::Failed(error));
-                return Attempt::Answered;
+                return Some(Attempt::Answered);
             }
             Err(WriteError::NoRoom) => {
-                shared.rotate();
-                return Attempt::Waits;
+                return if shared.rotate() { None } else { Some(Attempt::Waits) };
             }
         };
         if answer.is_some() {
@@ -615,7 +639,7 @@ impl Local {
             }
         };
         self.answer_after(shared, token, stamp, outcome);
-        Attempt::Answered
+        Some(Attempt::Answered)
     }
 
     fn begin_read(&mut self, shared: &Shared, number: usize, mut op: Op, mut read: FlashRead) {
@@ -670,7 +694,7 @@ impl Local {
         let step = if completion.tag & TAG_EXECUTE == 0 {
             read.read_done(completion, &mut self.queue, tag | TAG_EXECUTE, key)
         } else {
-            read.match_done(completion, &mut self.queue, tag | TAG_EXECUTE, key)
+            read.match_done(completion, &mut self.queue, &mut self.spare_buffers, tag | TAG_EXECUTE, key)
         };
         match step {
             Step::Waits => {
@@ -754,12 +778,26 @@ impl Local {
         }
     }
 
+    /// Whether a deletion of everything is undecided.
+    fn deletes_all(&self) -> bool {
+        self.deletions_undecided > 0
+    }
+
+    /// Whether a new operation must stay behind one that is undecided. A deletion of everything touches every key.
+    fn must_wait(&self, hash: HashKey, request: &Request<'_>) -> bool {
+        match request {
+            Request::DeleteAll { .. } => !self.undecided.is_empty(),
+            _ => self.deletes_all() || self.undecided.contains_key(&hash),
+        }
+    }
+
     /// Whether an earlier operation of the key is undecided: one being read, or one before it in the queue.
     fn is_behind(&self, op: &Op) -> bool {
-        if self.undecided.get(&op.hash).is_none_or(|count| *count == 1) {
+        if self.undecided.get(&op.hash).is_none_or(|count| *count == 1) && !self.deletes_all() {
             return false;
         }
-        let earlier = |other: &Op| other.hash == op.hash && other.sequence < op.sequence;
+        let touches = |other: &Op| other.hash == op.hash || other.request.deletes_all() || op.request.deletes_all();
+        let earlier = |other: &Op| touches(other) && other.sequence < op.sequence;
         self.ops.iter().flatten().any(earlier)
     }
 
@@ -801,7 +839,7 @@ impl Local {
 
     fn batch(&mut self, shared: &Shared, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
         let hashes: Vec<HashKey> = writes.iter().map(|write| shared.hash(write.key())).collect();
-        if hashes.iter().any(|hash| self.undecided.contains_key(hash)) {
+        if self.deletes_all() || hashes.iter().any(|hash| self.undecided.contains_key(hash)) {
             return Err(Busy);
         }
         if let Err(error) = check_batch(shared, writes) {

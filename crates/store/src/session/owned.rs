@@ -59,6 +59,10 @@ impl OwnedRequest {
         }
     }
 
+    pub fn deletes_all(&self) -> bool {
+        matches!(self.verb, Verb::DeleteAll { .. })
+    }
+
     pub fn is_get(&self) -> bool {
         matches!(self.verb, Verb::Get)
     }
