@@ -227,7 +227,10 @@ impl World {
         let store = match opened {
             _ if self.faulty.crashed() => return Err(Stop::Crash),
             Ok(store) => store,
-            Err(error) => return wrong(format!("the store does not open after a crash: {error}")),
+            Err(error) => {
+                let why = format!("the store does not open after a crash: {error}");
+                return wrong(format!("{why}\n{}", self.model.report(0, "as one of all")));
+            }
         };
         self.state = State::LogAppend;
         let mut life = Life::new(drive, store, 1 + self.random.below(3) as usize)?;

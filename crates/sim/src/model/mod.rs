@@ -185,7 +185,8 @@ impl Model {
         self.prefix.iter_mut().for_each(Prefix::may_all_go);
     }
 
-    fn report(&self, key: usize, why: &str) -> String {
+    /// What happened to a key lately, and what it may be.
+    pub fn report(&self, key: usize, why: &str) -> String {
         const SHOWN: usize = 60;
         let mut report = format!("key {key}: {why}");
         if let Some(events) = &self.events {

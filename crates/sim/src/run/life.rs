@@ -59,7 +59,9 @@ impl Life {
         let steps_max = 200 + world.random.below(2000);
         if world.random.one_in(12) {
             self.faulty = true;
-            world.faulty.set_faults(draw_faults(&mut world.random));
+            let faults = draw_faults(&mut world.random);
+            world.faulty.set_faults(faults);
+            world.model.note_everywhere(&format!("{faults:?} under {:?}", world.options.sync));
         }
         let mut poisoned_steps = 0;
         for _ in 0..steps_max {
