@@ -1,0 +1,141 @@
+//! Batches: several writes in one log group and one write buffer, so that all of them are there after a crash, or none.
+
+use super::attempt::poison;
+use super::{Local, refuse, value_bytes_max};
+use crate::error::Error;
+use crate::io::lock;
+use crate::log::{AppendError, Draft};
+use crate::request::{Condition, Outcome, Request};
+use crate::shared::{Admission, Shared};
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::{Codec, Header};
+
+/// One write of a batch.
+#[derive(Clone, Copy, Debug)]
+pub enum Write<'a> {
+    Put { key: &'a [u8], value: &'a [u8], flags: u32, expiry: u32 },
+    Delete { key: &'a [u8] },
+}
+
+/// There is no room now: poll, and submit again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Busy;
+
+impl Local {
+    pub(super) fn batch(&mut self, shared: &Shared, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
+        let hashes: Vec<HashKey> = writes.iter().map(|write| shared.hash(write.key())).collect();
+        if self.deletes_all() || hashes.iter().any(|hash| self.undecided.contains_key(hash)) {
+            return Err(Busy);
+        }
+        if let Err(error) = check_batch(shared, writes) {
+            self.answer(token, Outcome::Failed(error));
+            return Ok(());
+        }
+        if writes.iter().any(|write| matches!(write, Write::Put { .. })) {
+            match shared.admit(|| false) {
+                Admission::Go => {}
+                Admission::Wait => return Err(Busy),
+                Admission::Refuse(error) => {
+                    self.answer(token, Outcome::Failed(error));
+                    return Ok(());
+                }
+            }
+        }
+        let mut values = Vec::with_capacity(writes.len());
+        for write in writes {
+            let (codec, stored) = self.compressor.compress(write.value());
+            values.push((codec, stored.to_vec()));
+        }
+        let drafts: Vec<Draft<'_>> =
+            writes.iter().zip(&values).map(|(write, (codec, stored))| write.draft(*codec, stored)).collect();
+        let bits = shared.geometry.partition_bits;
+        let mut numbers: Vec<usize> = hashes.iter().map(|hash| hash.partition(bits)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut shards: Vec<_> = numbers.iter().map(|number| lock(&shared.shards[*number])).collect();
+        let mut stamp_last = 0;
+        let mut places = Vec::with_capacity(writes.len());
+        let room = shards.iter().all(|shard| shard.has_room_for(writes.len()));
+        let appended = if room {
+            shared.log.append(&drafts, |_, stamp, place| {
+                stamp_last = stamp;
+                places.push(place);
+            })
+        } else {
+            Err(AppendError::BufferFull)
+        };
+        match appended {
+            Ok(()) => {
+                for (hash, place) in hashes.iter().zip(places) {
+                    if let Ok(at) = numbers.binary_search(&hash.partition(bits)) {
+                        shards[at].insert(*hash, place);
+                    }
+                }
+                drop(shards);
+                self.answer_after(shared, token, stamp_last, Outcome::Done);
+                Ok(())
+            }
+            Err(AppendError::BufferFull) => {
+                drop(shards);
+                shared.rotate();
+                Err(Busy)
+            }
+            Err(AppendError::Poisoned) => {
+                drop(shards);
+                self.answer(token, Outcome::Failed(poison(shared)));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn check_batch(shared: &Shared, writes: &[Write<'_>]) -> Result<(), Error> {
+    let mut bytes = 0;
+    for write in writes {
+        let request = match *write {
+            Write::Put { key, value, flags, expiry } => {
+                Request::Put { key, value, flags, expiry, condition: Condition::Always }
+            }
+            Write::Delete { key } => Request::Delete { key, stamp: None },
+        };
+        refuse(shared, &request)?;
+        bytes += request.payload_bytes() + 64;
+    }
+    let limit_bytes = value_bytes_max(shared);
+    if bytes > limit_bytes || writes.len() > shared.geometry.buffer_entries_max() / shared.shards.len() / 2 {
+        return Err(Error::ValueTooLarge { limit_bytes });
+    }
+    Ok(())
+}
+
+impl<'a> Write<'a> {
+    fn key(&self) -> &'a [u8] {
+        match *self {
+            Write::Put { key, .. } | Write::Delete { key } => key,
+        }
+    }
+
+    fn value(&self) -> &'a [u8] {
+        match *self {
+            Write::Put { value, .. } => value,
+            Write::Delete { .. } => &[],
+        }
+    }
+
+    fn draft<'b>(&self, codec: Codec, stored: &'b [u8]) -> Draft<'b>
+    where
+        'a: 'b,
+    {
+        let header = match *self {
+            Write::Put { key, value, flags, expiry } => Header {
+                codec,
+                flags,
+                expiry,
+                raw_bytes: value.len() as u32,
+                ..Header::value(0, key.len(), stored.len())
+            },
+            Write::Delete { key } => Header::tombstone(0, key.len()),
+        };
+        Draft { header, key: self.key(), stored }
+    }
+}

@@ -1,0 +1,89 @@
+//! The order of a session's operations: one that is not decided keeps the later ones of its key waiting.
+
+use super::owned::OwnedRequest;
+use super::{Local, Op};
+use crate::request::Request;
+use crate::shared::Shared;
+use tapetum_kernels::hash::HashKey;
+
+impl Local {
+    pub(super) fn keep(&mut self, token: u64, hash: HashKey, request: &Request<'_>) -> usize {
+        let mut key = self.spare_keys.pop().unwrap_or_default();
+        key.clear();
+        self.sequence_next += 1;
+        let sequence = self.sequence_next;
+        let op = Op { token, sequence, hash, request: OwnedRequest::new(request, key), read: None };
+        *self.undecided.entry(hash).or_default() += 1;
+        self.deletions_undecided += usize::from(op.request.deletes_all());
+        match self.ops_free.pop() {
+            Some(number) => {
+                self.ops[number] = Some(op);
+                number
+            }
+            None => {
+                self.ops.push(Some(op));
+                self.ops.len() - 1
+            }
+        }
+    }
+
+    pub(super) fn wait(&mut self, token: u64, hash: HashKey, request: &Request<'_>) {
+        let number = self.keep(token, hash, request);
+        self.waiting.push_back(number);
+    }
+
+    /// Ends an operation: the later ones of its key may go on.
+    pub(super) fn forget(&mut self, number: usize, op: Op) {
+        self.deletions_undecided -= usize::from(op.request.deletes_all());
+        if let Some(count) = self.undecided.get_mut(&op.hash) {
+            *count -= 1;
+            if *count == 0 {
+                self.undecided.remove(&op.hash);
+            }
+        }
+        if let Some(read) = op.read {
+            read.finish(&mut self.spare_buffers);
+        }
+        if self.spare_keys.len() < 256 {
+            self.spare_keys.push(op.request.key);
+        }
+        self.ops_free.push(number);
+    }
+
+    /// Attempts what waits, in order; an operation stays behind an earlier one of its key.
+    pub(super) fn attempt_waiting(&mut self, shared: &Shared) {
+        for _ in 0..self.waiting.len() {
+            let Some(number) = self.waiting.pop_front() else { return };
+            let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
+            if self.is_behind(&op) {
+                self.ops[number] = Some(op);
+                self.waiting.push_back(number);
+                continue;
+            }
+            self.attempt_op(shared, number, op, None);
+        }
+    }
+
+    /// Whether a deletion of everything is undecided.
+    pub(super) fn deletes_all(&self) -> bool {
+        self.deletions_undecided > 0
+    }
+
+    /// Whether a new operation must stay behind one that is undecided. A deletion of everything touches every key.
+    pub(super) fn must_wait(&self, hash: HashKey, request: &Request<'_>) -> bool {
+        match request {
+            Request::DeleteAll { .. } => !self.undecided.is_empty(),
+            _ => self.deletes_all() || self.undecided.contains_key(&hash),
+        }
+    }
+
+    /// Whether an earlier operation of the key is undecided: one being read, or one before it in the queue.
+    pub(super) fn is_behind(&self, op: &Op) -> bool {
+        if self.undecided.get(&op.hash).is_none_or(|count| *count == 1) && !self.deletes_all() {
+            return false;
+        }
+        let touches = |other: &Op| other.hash == op.hash || other.request.deletes_all() || op.request.deletes_all();
+        let earlier = |other: &Op| touches(other) && other.sequence < op.sequence;
+        self.ops.iter().flatten().any(earlier)
+    }
+}
