@@ -22,12 +22,24 @@ struct PageStream {
     io: Io,
     geometry: Geometry,
     extents: Vec<u32>,
-    staging: [LocalBuffer; 2],
+    /// Two halves.
+    staging: Vec<LocalBuffer>,
     in_flight: [Option<Tag>; 2],
     half: usize,
     /// Pages in the half being filled.
     filled: u32,
     pages: u32,
+}
+
+impl Drop for PageStream {
+    /// Given up with writes on their way: the drive still reads what they write.
+    fn drop(&mut self) {
+        for (buffer, tag) in self.staging.drain(..).zip(self.in_flight) {
+            if let Some(tag) = tag {
+                self.io.abandon(vec![tag], buffer);
+            }
+        }
+    }
 }
 
 impl PageStream {
@@ -39,7 +51,7 @@ impl PageStream {
             io: io.clone(),
             geometry: *geometry,
             extents: Vec::new(),
-            staging: [buffer()?, buffer()?],
+            staging: vec![buffer()?, buffer()?],
             in_flight: [None, None],
             half: 0,
             filled: 0,
