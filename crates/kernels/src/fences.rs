@@ -5,10 +5,9 @@
 //! page, [`LOW_BITS`] low bits as they are, and the high bits as a unary count of fences for each of their values. That
 //! is 12 bits a page and a select sample.
 //!
-//! A key whose scaled prefix equals a fence may be on either side of it, and two pages are named. If only the first
-//! prefix of each page is known, that is the fence, and all keys at a page's start are such keys
-//! ([`Fences::build`]). If the last prefix is known too, the fence is put into the gap before the page, where there is
-//! no key ([`Fences::build_between`]): then about one key in a thousand has two pages.
+//! A key whose scaled prefix equals a fence may be on either side of it, and two pages are named. The fence is put into
+//! the gap before the page, between the last prefix of the page before and its own first one, where there is no key:
+//! about one key in a thousand has two pages.
 //!
 //! A page in which no record starts (it lies inside a record) repeats the fence of the next page and is marked in a
 //! bitmap, which is there only if there is such a page. Immutable, so any number of threads may ask.
@@ -44,15 +43,8 @@ pub struct PageStarts {
 }
 
 impl Fences {
-    /// From the top 64 bits of the hash key of the first record that starts in each page, ascending.
-    pub fn build(pages: &[Option<u64>]) -> Fences {
-        // The last one may be anything up to the next page's first one.
-        let starts: Vec<_> = pages.iter().map(|page| page.map(|first| PageStarts { first, last: u64::MAX })).collect();
-        Fences::build_between(&starts)
-    }
-
     /// From the top 64 bits of the hash keys of the first and the last record that start in each page, ascending.
-    pub fn build_between(pages: &[Option<PageStarts>]) -> Fences {
+    pub fn build(pages: &[Option<PageStarts>]) -> Fences {
         assert!(u32::try_from(pages.len()).is_ok_and(|pages| pages < 1 << 30), "{} pages", pages.len());
         let fenced = pages.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         let mut fences = Fences {
@@ -196,23 +188,18 @@ mod tests {
         starts
     }
 
-    fn firsts(pages: &[Option<PageStarts>]) -> Vec<Option<u64>> {
-        pages.iter().map(|starts| starts.map(|starts| starts.first)).collect()
-    }
-
     fn check(records: &[(u64, usize)], pages: usize) {
         let model = pages_of(records, pages);
-        for fences in [Fences::build(&firsts(&model)), Fences::build_between(&model)] {
-            assert_eq!(fences.pages() as usize, pages);
-            for &(prefix, page) in records {
-                let range = fences.start_pages(prefix);
-                assert!(range.contains(&(page as u32)), "{prefix:#x} starts in page {page}, not in {range:?}");
-                assert!(model[*range.start() as usize].is_some() && model[*range.end() as usize].is_some());
-            }
-            for page in 0..pages {
-                let next = (page + 1..pages).find(|&next| model[next].is_some()).unwrap_or(pages);
-                assert_eq!(fences.next_start(page as u32) as usize, next);
-            }
+        let fences = Fences::build(&model);
+        assert_eq!(fences.pages() as usize, pages);
+        for &(prefix, page) in records {
+            let range = fences.start_pages(prefix);
+            assert!(range.contains(&(page as u32)), "{prefix:#x} starts in page {page}, not in {range:?}");
+            assert!(model[*range.start() as usize].is_some() && model[*range.end() as usize].is_some());
+        }
+        for page in 0..pages {
+            let next = (page + 1..pages).find(|&next| model[next].is_some()).unwrap_or(pages);
+            assert_eq!(fences.next_start(page as u32) as usize, next);
         }
     }
 
@@ -240,14 +227,11 @@ mod tests {
         }
 
         #[test]
-        fn a_strange_prefix_is_between_the_fences_around_it((records, pages) in records(), prefix: u64) {
+        fn a_strange_prefix_names_only_pages_with_a_start((records, pages) in records(), prefix: u64) {
             let model = pages_of(&records, pages);
-            let range = Fences::build(&firsts(&model)).start_pages(prefix);
-            // What a search through the exact fences names must be within what the scaled ones name.
-            match model.iter().rposition(|starts| starts.is_some_and(|starts| starts.first < prefix)) {
-                Some(page) => prop_assert!(range.contains(&(page as u32))),
-                None => prop_assert!(range.is_empty() || model[*range.start() as usize].is_some()),
-            }
+            let range = Fences::build(&model).start_pages(prefix);
+            prop_assert!(range.is_empty() || model[*range.start() as usize].is_some());
+            prop_assert!(range.is_empty() || model[*range.end() as usize].is_some());
         }
     }
 
@@ -267,13 +251,11 @@ mod tests {
             .map(|i| (i * step + (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8) % step, i as usize / 13))
             .collect();
         check(&records, 16384);
-        let fences = Fences::build_between(&pages_of(&records, 16384));
+        let fences = Fences::build(&pages_of(&records, 16384));
         let bits = fences.bytes() as f64 * 8.0 / 16384.0;
         assert!(bits < 12.2, "{bits} bits a page");
         let several =
             |fences: &Fences| records.iter().filter(|record| fences.start_pages(record.0).count() > 1).count();
         assert!(several(&fences) * 500 < records.len(), "{} of {}", several(&fences), records.len());
-        let from_firsts = Fences::build(&firsts(&pages_of(&records, 16384)));
-        assert!(several(&from_firsts) * 12 < records.len(), "{} of {}", several(&from_firsts), records.len());
     }
 }

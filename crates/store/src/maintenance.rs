@@ -155,11 +155,6 @@ impl Maintenance {
     pub fn phases(&self) -> (&PhaseCell, &PhaseCell) {
         (&self.flush_phase, &self.collect_phase)
     }
-
-    /// Whether a task is under way.
-    pub fn is_active(&self) -> bool {
-        self.flush.is_some() || self.collect.is_some()
-    }
 }
 
 /// A flush and a collection work on a few megabytes of lists, which the allocator would keep.

@@ -273,16 +273,6 @@ impl Store {
         }
     }
 
-    /// Waits until nothing is left to flush or collect: for tests and figures.
-    pub fn quiesce(&self) -> Result<(), Error> {
-        while lock(&self.inner.maintenance).is_active() || self.inner.shared.sealed_buffer().is_some() {
-            self.inner.shared.log.poisoned()?;
-            self.inner.shared.wakeup.wake();
-            std::thread::yield_now();
-        }
-        Ok(())
-    }
-
     /// Stops maintenance and makes durable what was acknowledged. Operations still on their way are lost unless they
     /// were acknowledged.
     pub fn close(&self) -> Result<(), Error> {

@@ -41,7 +41,7 @@ impl Segment {
             descriptor,
             salt,
             geometry,
-            data_fences: Fences::build_between(&pages),
+            data_fences: Fences::build(&pages),
             key_fences: builder.key_fences,
             valid: OnceLock::new(),
         }
@@ -54,7 +54,7 @@ impl Segment {
             descriptor,
             salt,
             geometry,
-            data_fences: Fences::build_between(&[]),
+            data_fences: Fences::build(&[]),
             key_fences: Vec::new(),
             valid: OnceLock::new(),
         }
