@@ -124,7 +124,8 @@ async fn replay_log(
         position: 0,
         chain: Chain {
             previous_crc: marks.log_crc,
-            stamp_last: marks.stamp_max,
+            // A watermark that an install made durable ahead of the log counts: groups written since say so.
+            stamp_last: marks.stamp_max.max(marks.watermark),
             generation: recovered.manifest.generation() as u32,
         },
         crc_sealed: marks.log_crc,
