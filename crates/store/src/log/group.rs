@@ -30,9 +30,9 @@ pub struct GroupHeader {
     pub durable_stamp: u64,
 }
 
-/// Fills in the head of `group` (which starts with room for it); returns the crc.
-pub fn seal(header: &GroupHeader, salt: Salt, group: &mut [u8]) -> u32 {
-    assert_eq!(group.len(), header.length as usize);
+/// The head for a group of `records`, and its crc.
+pub fn seal(header: &GroupHeader, salt: Salt, records: &[u8]) -> ([u8; HEADER_BYTES], u32) {
+    assert_eq!(HEADER_BYTES + records.len(), header.length as usize);
     let mut writer = Writer::default();
     writer.u32(MAGIC);
     writer.u32(0);
@@ -46,10 +46,11 @@ pub fn seal(header: &GroupHeader, salt: Salt, group: &mut [u8]) -> u32 {
     writer.u32(0);
     writer.u64(header.durable_stamp);
     writer.u64(0);
-    group[..HEADER_BYTES].copy_from_slice(&writer.bytes);
-    let crc = checksum(salt, &[&group[8..]]);
-    group[4..8].copy_from_slice(&crc.to_le_bytes());
-    crc
+    let mut head = [0; HEADER_BYTES];
+    head.copy_from_slice(&writer.bytes);
+    let crc = checksum(salt, &[&head[8..], records]);
+    head[4..8].copy_from_slice(&crc.to_le_bytes());
+    (head, crc)
 }
 
 /// Reads the head at the start of `bytes`; `None` when there is none.
@@ -104,7 +105,9 @@ mod tests {
             durable_stamp: 6,
         };
         let mut group = vec![9; 100];
-        header.crc = seal(&header, salt, &mut group);
+        let (head, crc) = seal(&header, salt, &group[HEADER_BYTES..]);
+        group[..HEADER_BYTES].copy_from_slice(&head);
+        header.crc = crc;
         assert_eq!(parse(&group), Some(header));
         assert!(holds(&header, salt, &group));
         assert!(!holds(&header, Salt { address: 3, ..salt }, &group));

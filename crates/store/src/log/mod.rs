@@ -272,12 +272,14 @@ impl Log {
         let salt = group_salt(&self.geometry, self.store_id, state.active, open.start);
         let padded = length.next_multiple_of(self.geometry.sector_bytes as usize);
         let end = (open.start + padded).min(self.arenas[0].len());
-        // SAFETY: readers look at published records only, never at a group's head or padding, and records' bytes are
-        // only read here.
+        let records = self.arena(state.active, open.start + HEADER_BYTES, length - HEADER_BYTES);
+        let (head, crc) = group::seal(&header, salt, records);
+        // SAFETY: readers look at published records only, never at a group's head or at its padding.
         unsafe {
+            self.arena_mut(state.active, open.start, HEADER_BYTES).copy_from_slice(&head);
             self.arena_mut(state.active, state.position, end - state.position).fill(0);
-            state.previous_crc = group::seal(&header, salt, self.arena_mut(state.active, open.start, length));
         }
+        state.previous_crc = crc;
         let stamp_last = state.stamp_next - 1;
         state.sealed.push_back(SealedGroup {
             buffer: state.active,
