@@ -21,15 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::record::Kind;
 
-/// Flushes `buffer`, which is sealed.
+/// Flushes `buffer`, which is sealed, and for which there is room.
 pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u64) -> Result<(), Error> {
+    phase.set(Phase::Flush);
     while !shared.log.buffer_written(buffer) {
         shared.log.poisoned()?;
         shared.log.advance(true, shared.drive.env().now_us());
         step().await;
     }
-    wait_for_room(&shared).await?;
-    phase.set(Phase::Flush);
     let mut installer = shared.take_installer().await;
     let done = flush_with(&shared, &io, &phase, buffer, &mut installer).await;
     shared.return_installer(installer);
@@ -39,14 +38,10 @@ pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u
     Ok(())
 }
 
-/// Leaves the collector's reserve alone: extents, and segment numbers, which buffers of few live records use up first.
-async fn wait_for_room(shared: &Arc<Shared>) -> Result<(), Error> {
-    let needed = 2 * shared.segment_extents();
-    while lock(&shared.extents).free_count() < needed || shared.numbers_left() < 4 {
-        shared.log.poisoned()?;
-        step().await;
-    }
-    Ok(())
+/// Whether a flush can end and leave the collector's reserve alone: extents, and segment numbers, which buffers of few
+/// live records use up first.
+pub fn has_room(shared: &Shared) -> bool {
+    lock(&shared.extents).free_count() >= 2 * shared.segment_extents() && shared.numbers_left() >= 4
 }
 
 async fn flush_with(

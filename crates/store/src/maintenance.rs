@@ -97,6 +97,7 @@ impl Maintenance {
     fn step_flush(&mut self) -> bool {
         if self.flush.is_none()
             && let Some(buffer) = self.shared.sealed_buffer()
+            && flush::has_room(&self.shared)
         {
             let phase = self.flush_phase.clone();
             self.flush = Some(Box::pin(flush::flush(self.shared.clone(), self.flush_io.clone(), phase, buffer)));
