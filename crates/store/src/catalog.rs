@@ -174,8 +174,6 @@ pub struct Catalog {
     pub segments: BTreeMap<u32, SegmentState>,
     pub buffer_next: u64,
     pub marks: Marks,
-    /// No segment has this version or a later one.
-    pub version_next: u64,
     /// Stamps from here on were not given before the store was opened.
     pub stamp_base: u64,
 }
@@ -185,7 +183,6 @@ impl Catalog {
     pub fn install(&mut self, install: &Install) -> Result<(), Error> {
         let misfit = |what: String| Error::Corrupt(format!("the manifest {what}"));
         for descriptor in &install.added {
-            self.version_next = self.version_next.max(descriptor.version + 1);
             if self.segments.insert(descriptor.number, SegmentState::new(descriptor.clone())).is_some() {
                 return Err(misfit(format!("adds segment {} twice", descriptor.number)));
             }
@@ -265,7 +262,7 @@ mod tests {
         assert_eq!(Install::parse(&writer.bytes), Ok(second.clone()));
         catalog.install(&second).unwrap();
         let state = &catalog.segments[&0];
-        assert_eq!((state.valid_entries, state.valid_bytes, catalog.version_next), (68, 680, 12));
+        assert_eq!((state.valid_entries, state.valid_bytes), (68, 680));
         assert!(catalog.install(&second).is_err(), "a change that does not fit is refused");
         let mut writer = Writer::default();
         catalog.segments[&0].encode(&mut writer);

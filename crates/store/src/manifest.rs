@@ -80,7 +80,7 @@ impl Manifest {
             position: geometry.manifest_bytes,
             generation: 0,
         };
-        manifest.snapshot(&Catalog { version_next: 1, ..Catalog::default() }).await
+        manifest.snapshot(&Catalog::default()).await
     }
 
     /// How often the store was opened.
@@ -122,7 +122,6 @@ impl Manifest {
         self.position = 0;
         let mut writer = Writer::default();
         encode_marks(catalog.buffer_next, catalog.marks, &mut writer);
-        writer.u64(catalog.version_next);
         writer.u64(catalog.stamp_base);
         writer.u64(self.generation);
         writer.u32(catalog.segments.len() as u32);
@@ -384,8 +383,7 @@ impl Replay {
 
     fn begin(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
         let (buffer_next, marks): (u64, Marks) = parse_marks(reader)?;
-        let (version_next, stamp_base) = (reader.u64()?, reader.u64()?);
-        self.catalog = Catalog { buffer_next, marks, version_next, stamp_base, ..Catalog::default() };
+        self.catalog = Catalog { buffer_next, marks, stamp_base: reader.u64()?, ..Catalog::default() };
         self.generation = reader.u64()?;
         self.segments_expected = reader.u32()? as usize;
         Ok(())

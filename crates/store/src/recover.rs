@@ -291,6 +291,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         extents: Arc::new(Mutex::new(extents)),
         installer: Mutex::new(None),
         numbers_taken: Mutex::new(Vec::new()),
+        // Unique in the store's life without being written down: no generation comes twice.
         version_next: AtomicU64::new(generation << 32 | 1),
         watermark: AtomicU64::new(replayed.watermark),
         watermark_at: AtomicU32::new(replayed.watermark_at),
