@@ -9,6 +9,7 @@ use crate::flush::deaths_of;
 use crate::install::{Moved, apply};
 use crate::io::{Io, lock, step};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::options::Full;
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
 use crate::segment::view::Segment;
@@ -45,6 +46,11 @@ pub fn is_needed(shared: &Shared, flushing: bool) -> bool {
     // Where writes are refused, what can be freed is freed, and the levels are looked at anew.
     let scarce = free < 4 * segment || shared.numbers_left() < NUMBERS_SCARCE || shared.is_flash_tight(3);
     scarce && free >= if flushing { 2 * segment } else { segment }
+}
+
+/// Whether the coldest segment is to make room, before writers run into the limits of flash or index.
+pub fn must_evict(shared: &Shared) -> bool {
+    shared.options.full == Full::Evict && (shared.is_flash_tight(4) || shared.is_index_tight(2))
 }
 
 /// Collects once; whether there was anything to gain.

@@ -3,15 +3,15 @@
 //! ```text
 //! segment's bytes  →  flush  →  manifest record  →  catalog and segment table  →  index, partition by partition
 //! ```
-//! One at a time: the caller holds the installer. A partition that the change would overfill is built anew, an eighth
-//! larger, from the key tables, which by then say exactly what must be in it.
+//! One at a time: the caller holds the installer. A partition that the change would overfill, or leave far too empty, is
+//! built anew from the key tables, which by then say exactly what must be in it.
 
 use crate::catalog::Install;
 use crate::error::Error;
-use crate::index::{Change, RebuildError};
+use crate::index::Change;
 use crate::io::{Io, step};
 use crate::key_check::Checked;
-use crate::partition_load::load_partition;
+use crate::partition_load::rebuild;
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
 use crate::segment::view::Segment;
@@ -107,29 +107,13 @@ async fn merge_partition(
     moved: Vec<(HashKey, Moved)>,
 ) -> Result<(), Error> {
     let inserts = moved.iter().filter(|(_, moved)| matches!(moved, Moved::In { .. })).count();
-    let entries = shared.index.partition_entries(partition) + inserts;
-    if entries <= shared.index.partition_capacity(partition) {
+    if shared.index.fits(partition, shared.index.partition_entries(partition) + inserts) {
         let changes = moved.into_iter().filter_map(|(hash, moved)| moved.change(hash, payload));
         if shared.index.merge(partition, changes).is_ok() {
             return Ok(());
         }
     }
-    rebuild(shared, io, installer, partition).await
-}
-
-/// Builds a partition from the key tables with an eighth to spare.
-pub async fn rebuild(shared: &Arc<Shared>, io: &Io, installer: &Installer, partition: usize) -> Result<(), Error> {
-    let entries = load_partition(shared, io, &installer.catalog, partition).await?;
-    let mut room_for = entries.len() + entries.len() / 8 + 16;
-    loop {
-        match shared.index.rebuild(partition, entries.iter().copied(), room_for) {
-            Ok(()) => return Ok(()),
-            Err(RebuildError::PartitionFull) => room_for += room_for / 8 + 16,
-            Err(RebuildError::OutOfMemory(error)) => {
-                return Err(Error::Io(format!("no memory for the index: {error}")));
-            }
-        }
-    }
+    rebuild(shared, io, &installer.catalog, partition).await
 }
 
 /// Takes segments out of sight. Their extents are free when the last reader has left.

@@ -7,7 +7,6 @@ use crate::collect;
 use crate::error::Error;
 use crate::flush;
 use crate::io::{Io, Task, poll_once};
-use crate::options::Full;
 use crate::phase::{Phase, PhaseCell};
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -118,7 +117,7 @@ impl Maintenance {
             let phase = self.collect_phase.clone();
             self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.collect_io.clone(), phase)));
         }
-        if self.collect.is_none() && self.shared.options.full == Full::Evict && self.shared.is_flash_tight(4) {
+        if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::must_evict(&self.shared) {
             let phase = self.collect_phase.clone();
             self.collect = Some(Box::pin(collect::evict(self.shared.clone(), self.collect_io.clone(), phase)));
         }

@@ -1,41 +1,97 @@
-//! Reads a partition's slice of every key table: the valid entries, sorted. Growth and recovery build the index from it.
+//! Builds a partition of the index from its slice of every key table: growth, shrinking and recovery alike.
+//!
+//! The slice streams through memory in *cuts* of the hash space: the entries of one cut are gathered from every segment,
+//! sorted and handed to the builder, so that memory is bounded by a cut whatever the size of the partition.
 
 use crate::catalog::Catalog;
 use crate::error::Error;
-use crate::io::Io;
+use crate::index::RebuildError;
+use crate::io::{Io, step};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::shared::Shared;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 
-/// The first and the last hash key of a partition.
-fn bounds(partition: usize, bits: u32) -> (HashKey, HashKey) {
-    if bits == 0 {
-        return (HashKey(0), HashKey(u128::MAX));
+/// Entries of a cut, about: 32 bytes each while they are sorted.
+const CUT_ENTRIES: usize = 64 << 10;
+
+/// A key and its segment.
+type Entry = (HashKey, u32);
+
+/// Builds a partition anew, sized for the entries it has, while the old one serves.
+pub async fn rebuild(shared: &Arc<Shared>, io: &Io, catalog: &Catalog, partition: usize) -> Result<(), Error> {
+    let valid: u64 = catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum();
+    // Hash keys are uniform, so a partition's share is known but for its deviation.
+    let share = valid as f64 / shared.geometry.partitions() as f64;
+    let mut entries = (share + 3.0 * share.sqrt()) as usize;
+    while !build(shared, io, catalog, partition, entries).await? {
+        entries += entries / 16 + 16;
     }
-    let low = (partition as u128) << (128 - bits);
-    (HashKey(low), HashKey(low | u128::MAX >> bits))
+    shared.counters.partitions_rebuilt.fetch_add(1, Ordering::Relaxed);
+    Ok(())
 }
 
-/// The valid entries of a partition with their segments, sorted by hash key.
-pub async fn load_partition(
+/// Builds a partition for about so many entries; false when it needs more room.
+async fn build(
     shared: &Arc<Shared>,
     io: &Io,
     catalog: &Catalog,
     partition: usize,
-) -> Result<Vec<(HashKey, u32)>, Error> {
-    let (low, high) = bounds(partition, shared.geometry.partition_bits);
-    let mut slices = Vec::new();
-    for number in catalog.segments.keys() {
-        let segment = shared.segments[*number as usize].load_full();
-        let segment = segment.ok_or_else(|| Error::Corrupt(format!("segment {number} is not open")))?;
-        let pages = segment.key_pages_between(low, high);
-        for start in pages.clone().step_by(PAGES_PER_READ as usize) {
-            slices.push((segment.clone(), start..pages.end.min(start + PAGES_PER_READ)));
+    entries: usize,
+) -> Result<bool, Error> {
+    let failed = |error: RebuildError| match error {
+        RebuildError::PartitionFull => Ok(false),
+        RebuildError::OutOfMemory(_) => Err(Error::Io(error.to_string())),
+    };
+    let mut builder = match shared.index.builder(partition, shared.index.room_for(partition, entries)) {
+        Ok(builder) => builder,
+        Err(error) => return failed(error),
+    };
+    let mut cut = Vec::new();
+    for bounds in cuts(partition, shared.geometry.partition_bits, entries.div_ceil(CUT_ENTRIES).max(1)) {
+        load_cut(shared, io, catalog, bounds, &mut cut).await?;
+        for &(hash, segment) in &cut {
+            if builder.push(hash, segment).is_err() {
+                return Ok(false);
+            }
         }
+        step().await;
     }
-    let mut slices = slices.into_iter().peekable();
-    let mut entries = Vec::new();
+    shared.index.install(builder).map_or_else(failed, |()| Ok(true))
+}
+
+/// Cuts the hash keys of a partition into `count` ranges.
+fn cuts(partition: usize, bits: u32, count: usize) -> impl Iterator<Item = RangeInclusive<HashKey>> {
+    let all = u128::MAX >> bits;
+    let start = (partition as u128) << (127 - bits) << 1;
+    // No cut is finer than 2^-64 of the partition.
+    let edge = move |number: usize| start | ((number as u128) << 64) / count as u128 * ((all >> 64) + 1);
+    (0..count).map(move |number| {
+        let last = if number + 1 < count { edge(number + 1) - 1 } else { start | all };
+        HashKey(edge(number))..=HashKey(last)
+    })
+}
+
+/// The valid entries within `bounds`, sorted by hash key.
+async fn load_cut(
+    shared: &Arc<Shared>,
+    io: &Io,
+    catalog: &Catalog,
+    bounds: RangeInclusive<HashKey>,
+    entries: &mut Vec<Entry>,
+) -> Result<(), Error> {
+    entries.clear();
+    let (low, high) = bounds.into_inner();
+    let mut slices = catalog.segments.keys().flat_map(|number| {
+        let Some(segment) = shared.segments[*number as usize].load_full() else {
+            unreachable!("segment {number} of the catalog is not open")
+        };
+        let pages = segment.key_pages_between(low, high);
+        let reads = pages.clone().step_by(PAGES_PER_READ as usize);
+        reads.map(move |start| (segment.clone(), start..pages.end.min(start + PAGES_PER_READ)))
+    });
     let mut reader = KeyReader::new(io, shared.drive.local());
     loop {
         while reader.has_room()
@@ -59,7 +115,7 @@ pub async fn load_partition(
     }
     entries.sort_unstable_by_key(|entry| entry.0);
     match entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        None => Ok(entries),
+        None => Ok(()),
         Some(pair) => Err(Error::Corrupt(format!(
             "the key {:?} is valid in segments {} and {} at once",
             pair[0].0, pair[0].1, pair[1].1
@@ -72,14 +128,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_tile_the_hash_space() {
-        assert_eq!(bounds(0, 0), (HashKey(0), HashKey(u128::MAX)));
-        for bits in [1, 6] {
+    fn cuts_tile_the_hash_space() {
+        for (bits, count) in [(0, 1), (0, 3), (1, 1), (6, 7), (6, 64), (12, 1000)] {
             let mut next = 0u128;
             for partition in 0..1usize << bits {
-                let (low, high) = bounds(partition, bits);
-                assert_eq!((low.0, low.partition(bits), high.partition(bits)), (next, partition, partition));
-                next = high.0.wrapping_add(1);
+                for cut in cuts(partition, bits, count) {
+                    assert_eq!((cut.start().0, cut.start().partition(bits)), (next, partition));
+                    assert_eq!(cut.end().partition(bits), partition);
+                    assert!(cut.end().0 - next >= (u128::MAX >> bits) / count as u128 / 2);
+                    next = cut.end().0.wrapping_add(1);
+                }
             }
             assert_eq!(next, 0);
         }

@@ -13,13 +13,13 @@ use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
 use crate::index::{GlobalIndex, IndexGeometry};
-use crate::install::rebuild;
 use crate::io::{Io, lock};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::log::replay::{Chain, ZoneReader};
 use crate::log::{Log, Start};
 use crate::manifest::{Manifest, Recovered};
 use crate::options::StoreOptions;
+use crate::partition_load::rebuild;
 use crate::planted::Bug;
 use crate::segment::Descriptor;
 use crate::segment::view::{FenceBuilder, Segment};
@@ -303,7 +303,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     });
     let installer = Box::new(Installer { manifest: recovered.manifest, catalog: recovered.catalog });
     for partition in 0..geometry.partitions() {
-        rebuild(&shared, io, &installer, partition).await?;
+        rebuild(&shared, io, &installer.catalog, partition).await?;
     }
     shared.return_installer(installer);
     Ok(shared)

@@ -7,7 +7,7 @@ use crate::buffer::Shard;
 use crate::catalog::{Catalog, Marks, SegmentState};
 use crate::error::Error;
 use crate::extents::Extents;
-use crate::geometry::Geometry;
+use crate::geometry::{BUFFERS, Geometry};
 use crate::index::GlobalIndex;
 use crate::io::lock;
 use crate::log::{AppendError, Draft, Log};
@@ -67,6 +67,7 @@ pub struct Counters {
     pub flushes: AtomicU64,
     pub collections: AtomicU64,
     pub evictions: AtomicU64,
+    pub partitions_rebuilt: AtomicU64,
 }
 
 /// Levels that installs leave behind for whoever must not take the installer.
@@ -78,6 +79,8 @@ pub struct Levels {
     pub segments: AtomicU64,
     /// Host memory of validity maps, fences and segment descriptions.
     pub segment_index_bytes: AtomicU64,
+    /// Entries that the index can take within its budget.
+    pub index_room_entries: AtomicU64,
 }
 
 /// What becomes of a write for which room was asked.
@@ -90,6 +93,8 @@ pub enum Admission {
 
 /// Segments for which there must always be free extents: one that is flushed, one that is collected.
 const RESERVE_SEGMENTS: u64 = 2;
+/// Segments more that new keys leave free, so that overwrites go on when they are refused.
+const NEW_KEYS_SEGMENTS: u64 = 3;
 
 pub struct Shared {
     pub drive: Drive,
@@ -157,6 +162,9 @@ impl Shared {
             })
             .sum();
         self.levels.segment_index_bytes.store(local as u64, Ordering::Relaxed);
+        let index_bytes_max = self.options.index_bytes_max() as usize;
+        let index_room = self.index.room_within(index_bytes_max.saturating_sub(local));
+        self.levels.index_room_entries.store(index_room as u64, Ordering::Relaxed);
         *lock(&self.installer) = Some(installer);
     }
 
@@ -260,8 +268,8 @@ impl Shared {
     /// Both write buffers must be able to become segments, and the collector to work, whatever comes: an overwrite is
     /// taken while that holds, a new key while there is another segment to spare and room for what overwrites will hide.
     pub fn admit(&self, overwrites: impl FnOnce() -> bool) -> Admission {
-        let flash_tight = self.is_flash_tight(3);
-        let index_tight = self.index_bytes() >= self.options.index_bytes_max();
+        let flash_tight = self.is_flash_tight(NEW_KEYS_SEGMENTS);
+        let index_tight = self.is_index_tight(1);
         if !flash_tight && !index_tight {
             return Admission::Go;
         }
@@ -269,6 +277,7 @@ impl Shared {
         let flash_full = self.levels.room_extents.load(Ordering::Relaxed) < (RESERVE_SEGMENTS + 2) * segment;
         match (self.options.full, overwrites()) {
             (Full::Evict, _) if flash_full => Admission::Wait,
+            (Full::Evict, false) if index_tight => Admission::Wait,
             (Full::Error, _) if flash_full => Admission::Refuse(Error::FullFlash),
             (Full::Error, false) if flash_tight => Admission::Refuse(Error::FullFlash),
             (_, false) if index_tight => Admission::Refuse(Error::FullIndex),
@@ -278,9 +287,30 @@ impl Shared {
 
     /// Whether there is less room than the reserve, what is hidden, and so many segments more.
     pub fn is_flash_tight(&self, segments: u64) -> bool {
-        let segment = u64::from(self.segment_extents());
+        self.levels.room_extents.load(Ordering::Relaxed) < self.reserve_extents(segments)
+    }
+
+    fn reserve_extents(&self, segments: u64) -> u64 {
         let hidden = 2 * self.levels.segments.load(Ordering::Relaxed);
-        self.levels.room_extents.load(Ordering::Relaxed) < (RESERVE_SEGMENTS + segments) * segment + hidden
+        (RESERVE_SEGMENTS + segments) * u64::from(self.segment_extents()) + hidden
+    }
+
+    /// Whether the index has less room within its budget than so many times what the write buffers may bring.
+    pub fn is_index_tight(&self, times: u64) -> bool {
+        let buffered = BUFFERS * self.geometry.buffer_entries_max() as u64;
+        self.levels.index_room_entries.load(Ordering::Relaxed) < times * buffered
+    }
+
+    /// Bytes of flash that new keys may still take.
+    pub fn flash_room_bytes(&self) -> u64 {
+        let room = self.levels.room_extents.load(Ordering::Relaxed);
+        room.saturating_sub(self.reserve_extents(NEW_KEYS_SEGMENTS)) * self.geometry.extent_bytes
+    }
+
+    /// Entries that new keys may still take in the index.
+    pub fn index_room_entries(&self) -> u64 {
+        let buffered = BUFFERS * self.geometry.buffer_entries_max() as u64;
+        self.levels.index_room_entries.load(Ordering::Relaxed).saturating_sub(buffered)
     }
 
     pub fn index_bytes(&self) -> u64 {

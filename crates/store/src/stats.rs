@@ -7,10 +7,20 @@ pub struct Stats {
     pub index_entries: u64,
     /// DRAM of the index, all of its tables together.
     pub index_bytes: u64,
+    /// What the index may grow to.
+    pub index_limit_bytes: u64,
+    /// New keys that the index can still take within that.
+    pub index_room_entries: u64,
+    /// Overflow buckets of the index, chained to those that are full.
+    pub index_extensions: u64,
+    /// Index partitions that were built anew, larger or smaller.
+    pub partitions_rebuilt: u64,
     pub memory_limit_bytes: u64,
     pub memory_used_bytes: u64,
     pub flash_limit_bytes: u64,
     pub flash_used_bytes: u64,
+    /// What new keys may still take, garbage included that can be collected.
+    pub flash_room_bytes: u64,
     /// Keys and values that callers wrote.
     pub user_write_bytes: u64,
     /// Everything written to flash: log, segments, manifest.

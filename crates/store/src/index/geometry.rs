@@ -16,6 +16,10 @@ const ENTRIES_PER_SLOT: f64 = 1.25;
 const SPARE_DEVIATIONS: f64 = 0.45;
 /// Extensions that a bucket needs on average when the partition is at its capacity.
 const EXTENSIONS_PER_BUCKET: f64 = 0.34;
+/// Growth is by an eighth.
+const STEP: f64 = 1.125;
+/// Entries that the smallest partition has room for.
+const ROOM_MIN: f64 = 256.0;
 /// Mean bits of a branch: its unary code, the zero included.
 const BRANCH_BITS: f64 = 2.4;
 
@@ -65,6 +69,12 @@ impl IndexGeometry {
         root * root
     }
 
+    /// Bytes that an entry takes in a partition at its capacity.
+    pub(super) fn entry_bytes(self) -> f64 {
+        let words = self.bucket_words() as f64 + EXTENSIONS_PER_BUCKET * EXTENSION_WORDS as f64;
+        words * 8.0 / self.bucket_load()
+    }
+
     /// Buckets of a partition with room for `entries`.
     pub(super) fn buckets_for(self, entries: usize) -> usize {
         ((entries as f64 / self.bucket_load()).ceil() as usize).max(1)
@@ -73,6 +83,16 @@ impl IndexGeometry {
     /// What a partition of so many buckets holds in comfort.
     pub(super) fn capacity(self, buckets: usize) -> usize {
         (buckets as f64 * self.bucket_load()) as usize
+    }
+
+    /// What a partition with so many entries is built to hold: the next size on a grid of steps of [`STEP`]. Each
+    /// partition's grid is shifted against the others', so that those that fill at the same pace grow one after another.
+    pub(super) fn room_for(self, partition: usize, entries: usize) -> usize {
+        // Reversed bits: the partitions that follow each other in an install are far apart on the grid.
+        let reversed = (partition as u32).reverse_bits() >> 1 >> (31 - self.partition_bits.min(31));
+        let shift = f64::from(reversed) / self.partitions() as f64;
+        let steps = (entries.max(1) as f64 / ROOM_MIN).log(STEP) - shift;
+        (ROOM_MIN * STEP.powf(steps.ceil().max(0.0) + shift)) as usize + 1
     }
 
     /// Extension buckets that a partition of so many buckets is given at least.
@@ -92,6 +112,22 @@ impl IndexGeometry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_step_by_an_eighth_and_partitions_grow_at_different_times() {
+        let geometry = IndexGeometry { partition_bits: 6, fingerprint_bits: 6, payload_bits: 10 };
+        let mut grown = 0;
+        for partition in 0..geometry.partitions() {
+            for entries in [1, 255, 256, 257, 10_000, 123_456, 1_000_000] {
+                let room = geometry.room_for(partition, entries);
+                assert!(room >= entries && (entries < 300 || room <= entries * 9 / 8 + 2), "{entries}: {room}");
+                assert_eq!(geometry.room_for(partition, room - 1), room, "a size is on its own grid");
+            }
+            grown += usize::from(geometry.room_for(partition, 100_000) < geometry.room_for(partition, 102_000));
+        }
+        // 2 % more entries take a sixth of a step.
+        assert!((5..18).contains(&grown), "{grown} of 64 partitions grew");
+    }
 
     #[test]
     fn room_for_entries_is_room_for_them() {

@@ -228,10 +228,29 @@ impl GlobalIndex {
         self.table.load().partitions[partition].entries()
     }
 
-    /// Entries that a partition holds in comfort. Beyond that it soon runs out of extension buckets: rebuild it about an
-    /// eighth larger.
+    /// Entries that a partition holds in comfort. Beyond that it soon runs out of extension buckets.
     pub fn partition_capacity(&self, partition: usize) -> usize {
         self.table.load().partitions[partition].capacity()
+    }
+
+    /// What to build a partition for that has so many entries.
+    pub fn room_for(&self, partition: usize, entries: usize) -> usize {
+        self.geometry.room_for(partition, entries)
+    }
+
+    /// Whether a partition is of the right size for so many entries: large enough, and not larger by two steps than it need be.
+    pub fn fits(&self, partition: usize, entries: usize) -> bool {
+        let capacity = self.partition_capacity(partition);
+        let next = |entries: usize| self.geometry.room_for(partition, entries) + 1;
+        let most = self.geometry.capacity(self.geometry.buckets_for(next(next(next(entries)))));
+        entries <= capacity && capacity <= most
+    }
+
+    /// Entries that the index can take beside those it has, if it may grow to `bytes`.
+    pub fn room_within(&self, bytes: usize) -> usize {
+        let capacity: usize = self.table.load().partitions.iter().map(|partition| partition.capacity()).sum();
+        let growth = bytes.saturating_sub(self.bytes()) as f64 / self.geometry.entry_bytes();
+        (capacity + growth as usize).saturating_sub(self.entries())
     }
 
     pub fn entries(&self) -> usize {

@@ -270,3 +270,15 @@ impl Drop for SetOnDrop<'_> {
         self.0.store(true, Ordering::Relaxed);
     }
 }
+
+#[test]
+fn a_partition_built_for_its_entries_fits_them_and_shrinks_only_when_many_go() {
+    let geometry = IndexGeometry { partition_bits: 2, fingerprint_bits: 6, payload_bits: 10 };
+    let index = GlobalIndex::new(geometry).unwrap();
+    for entries in (0..5000).step_by(7).chain([100_000]) {
+        index.rebuild(1, [], index.room_for(1, entries)).unwrap();
+        assert!(index.fits(1, entries) && index.fits(1, entries * 15 / 16), "{entries}");
+        assert!(entries < 1000 || !index.fits(1, entries / 2), "{entries}");
+        assert!(!index.fits(1, index.partition_capacity(1) + 1));
+    }
+}
