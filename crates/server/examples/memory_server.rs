@@ -15,8 +15,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:21211".into());
     let late = arguments.next().is_some();
     let signals = os::termination_signals()?;
-    let options =
-        Options { addresses: vec![address.parse()?], threads: 2, limits: Limits::default(), settings: Vec::new() };
+    let options = Options {
+        addresses: vec![address.parse()?],
+        threads: 2,
+        limits: Limits::default(),
+        settings: Vec::new(),
+        metrics: None,
+    };
     let mut store = memory_engine::MemoryStore::new();
     store.late = late;
     let server = Server::start(Arc::new(store), options)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::listen::Address;
+use crate::metrics::MetricsAddress;
 use crate::size;
 use crate::store_open::Place;
 
@@ -89,6 +90,9 @@ pub struct ServeArguments {
     /// Where memcached clients connect: HOST:PORT or unix:PATH; may be given several times
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211")]
     pub memcached: Vec<Address>,
+    /// Figures for Prometheus over HTTP, at /metrics: HOST:PORT, or a port on loopback
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::metrics::ADDRESS_DEFAULT)]
+    pub metrics: Option<MetricsAddress>,
     /// Worker threads [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,

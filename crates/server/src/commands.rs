@@ -7,7 +7,7 @@ use crate::engine::Session;
 use crate::protocol::binary::{self, Origin, Status};
 use crate::protocol::reply::{self, BinaryAnswer, Form, TextAnswer};
 use crate::protocol::{VERSION, delete_all_at, expiry_from_client, text};
-use crate::stats::count;
+use crate::stats::{self, count};
 
 impl Connection {
     /// Submits one request that holds `bytes` of memory until it is answered; `None` if it has to wait.
@@ -156,7 +156,7 @@ impl Connection {
         let lines = match text::split(argument).next().unwrap_or_default() {
             b"" => {
                 self.all_answered()?;
-                cx.figures.general(cx.now)
+                stats::lines(cx.figures.general(cx.now))
             }
             b"settings" => cx.figures.settings.clone(),
             // There are no slabs here, and clients that ask are told so.
@@ -261,7 +261,7 @@ impl Connection {
         let lines = match argument {
             b"" => {
                 self.all_answered()?;
-                cx.figures.general(cx.now)
+                stats::lines(cx.figures.general(cx.now))
             }
             b"settings" => cx.figures.settings.clone(),
             b"items" | b"slabs" => Vec::new(),

@@ -8,6 +8,7 @@ pub mod engine;
 pub mod gets;
 pub mod limits;
 pub mod listen;
+pub mod metrics;
 pub mod os;
 pub mod out;
 pub mod protocol;

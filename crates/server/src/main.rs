@@ -107,11 +107,14 @@ fn serve(arguments: &ServeArguments) -> Outcome {
         ("sync", arguments.sync.name().into()),
         ("drive", place.path().display().to_string()),
     ];
-    let addresses = arguments.memcached.clone();
+    let (addresses, metrics) = (arguments.memcached.clone(), arguments.metrics.clone());
     let store = Arc::new(store);
-    let server = Server::start(Arc::clone(&store), Options { addresses, threads, limits, settings })?;
+    let server = Server::start(Arc::clone(&store), Options { addresses, threads, limits, settings, metrics })?;
     for address in server.addresses()? {
         tracing::info!("tapetum {VERSION} serves {} to memcached clients at {address}", place.path().display());
+    }
+    if let Some(address) = server.metrics_address() {
+        tracing::info!("figures for Prometheus at http://{address}/metrics");
     }
     let signal = os::wait_for_signal(signals.as_fd())?;
     tracing::info!("stopping after signal {signal}: serving what has come, then closing the store");
@@ -170,8 +173,7 @@ fn not_found(key: &str) -> String {
 
 fn offline_stats(json: bool, arguments: &StoreArguments) -> Outcome {
     let figures = with_store(arguments, false, |store| Ok(store.stats()))?;
-    let lines: Vec<_> =
-        stats::store_lines(&figures).iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    let lines: Vec<_> = stats::store_figures(&figures).into_iter().map(|one| (one.name.into(), one.value)).collect();
     print_stats(&lines, json)
 }
 

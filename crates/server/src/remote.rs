@@ -61,16 +61,7 @@ fn scalar(value: &str) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => out.extend(['\\', character]),
-            control if control.is_control() => out.push_str(&format!("\\u{:04x}", control as u32)),
-            other => out.push(other),
-        }
-    }
-    out.push('"');
-    out
+    serde_json::Value::from(text).to_string()
 }
 
 #[cfg(test)]
@@ -82,7 +73,7 @@ mod tests {
         let lines =
             [("a", "1"), ("b", "0.125"), ("c", "1.6.18"), ("d", "x\"\\\n"), ("e", "007"), ("f", ""), ("g", "1.")];
         let lines = lines.map(|(name, value)| (name.to_string(), value.to_string()));
-        let expected = "{\n  \"a\": 1,\n  \"b\": 0.125,\n  \"c\": \"1.6.18\",\n  \"d\": \"x\\\"\\\\\\u000a\",\n  \
+        let expected = "{\n  \"a\": 1,\n  \"b\": 0.125,\n  \"c\": \"1.6.18\",\n  \"d\": \"x\\\"\\\\\\n\",\n  \
                         \"e\": \"007\",\n  \"f\": \"\",\n  \"g\": \"1.\"\n}";
         assert_eq!(json(&lines), expected);
     }

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods)]
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -11,6 +12,7 @@ use std::thread::JoinHandle;
 use crate::engine::Store;
 use crate::limits::{Budget, Limits};
 use crate::listen::{Address, Listener};
+use crate::metrics::{MetricsAddress, MetricsServer};
 use crate::os;
 use crate::stats::{Counters, Figures};
 use crate::worker::{Mailbox, Shared, Worker, unix_seconds};
@@ -21,11 +23,14 @@ pub struct Options {
     pub limits: Limits,
     /// What `stats settings` says beside what the server knows by itself.
     pub settings: Vec<(&'static str, String)>,
+    /// Where Prometheus finds the figures, if it is to.
+    pub metrics: Option<MetricsAddress>,
 }
 
 pub struct Server {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<io::Result<()>>>,
+    metrics: Option<MetricsServer>,
 }
 
 #[derive(Debug)]
@@ -33,6 +38,10 @@ pub enum StartError {
     /// A socket cannot be had.
     Listen {
         address: Address,
+        error: io::Error,
+    },
+    Metrics {
+        address: MetricsAddress,
         error: io::Error,
     },
     Session(tapetum::Error),
@@ -44,6 +53,9 @@ impl std::fmt::Display for StartError {
         match self {
             StartError::Listen { address, error } => {
                 write!(f, "cannot listen at {address}: {error}; stop what is there, or give another --memcached ADDR")
+            }
+            StartError::Metrics { address, error } => {
+                write!(f, "cannot listen at {}: {error}; stop what is there, or give another --metrics ADDR", address.0)
             }
             StartError::Session(error) => write!(f, "no session of the store for a worker: {error}"),
             StartError::System(error) => write!(f, "the system refused a thread or a descriptor: {error}"),
@@ -99,7 +111,12 @@ impl Server {
             let session = store.session().map_err(StartError::Session)?;
             workers.push(Worker::new(index, Arc::clone(&shared), session)?);
         }
-        let mut server = Server { shared, workers: Vec::new() };
+        let metrics = options.metrics.map(|address| {
+            let shared = Arc::clone(&shared);
+            let source = Box::new(move || shared.figures.general(unix_seconds()));
+            MetricsServer::start(&address, source).map_err(|error| StartError::Metrics { address, error })
+        });
+        let mut server = Server { shared, workers: Vec::new(), metrics: metrics.transpose()? };
         for (index, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             let life = move || {
@@ -125,6 +142,11 @@ impl Server {
         self.shared.listeners.iter().map(Listener::address).collect()
     }
 
+    /// Where Prometheus finds the figures.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(MetricsServer::address)
+    }
+
     /// Accepts no more, serves what has come, and waits for the workers, which wait a bounded time for slow clients.
     pub fn stop(self) -> io::Result<()> {
         self.shared.stopping.store(true, Ordering::Release);
@@ -135,6 +157,9 @@ impl Server {
                 Ok(outcome) => result = result.and(outcome),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
+        }
+        if let Some(metrics) = self.metrics {
+            metrics.stop();
         }
         result
     }

@@ -1,4 +1,4 @@
-//! The figures that `stats` answers with: counters that each worker keeps by itself, what the server was started with,
+//! The figures that `stats` and Prometheus are answered with: counters that each worker keeps by itself, what the server was started with,
 //! and the store's own figures.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,17 +7,51 @@ use tapetum::{Error, Outcome, Stats};
 
 use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
 
-/// Declares the counters once: fields, sums, names and reset.
+/// One figure: what `stats`, `stats --json` and Prometheus show, each in its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Figure {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// One sentence, without its full stop.
+    pub help: &'static str,
+    pub value: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows, from when the store was opened or `stats reset` came.
+    Counter,
+    /// A level now.
+    Gauge,
+    /// No number.
+    Text,
+}
+
+impl Figure {
+    fn new(name: &'static str, kind: Kind, help: &'static str, value: impl ToString) -> Figure {
+        Figure { name, kind, help, value: value.to_string() }
+    }
+}
+
+/// Names and values, as `stats` gives them.
+pub fn lines(figures: Vec<Figure>) -> Vec<(&'static str, String)> {
+    figures.into_iter().map(|figure| (figure.name, figure.value)).collect()
+}
+
+/// Declares the counters once: fields, sums, names, help and reset.
 macro_rules! counters {
-    ($($name:ident),* $(,)?) => {
+    ($($name:ident: $help:literal,)*) => {
         /// One set a worker, which alone adds to it; anyone reads.
         #[derive(Debug, Default)]
         pub struct Counters { $(pub $name: AtomicU64,)* }
 
         impl Counters {
-            /// Name and sum over `all` of every counter, in memcached's order.
-            pub fn sums<'a>(all: impl Iterator<Item = &'a Counters> + Clone) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), all.clone().map(|one| one.$name.load(Ordering::Relaxed)).sum()),)*]
+            /// The sum over `all` of every counter, in memcached's order.
+            pub fn sums<'a>(all: impl Iterator<Item = &'a Counters> + Clone) -> Vec<Figure> {
+                let sum = |counter: fn(&Counters) -> &AtomicU64| -> u64 {
+                    all.clone().map(|one| counter(one).load(Ordering::Relaxed)).sum()
+                };
+                vec![$(Figure::new(stringify!($name), Kind::Counter, $help, sum(|one| &one.$name)),)*]
             }
 
             pub fn reset(&self) {
@@ -28,30 +62,69 @@ macro_rules! counters {
 }
 
 counters!(
-    total_connections,
-    rejected_connections,
-    cmd_get,
-    cmd_set,
-    cmd_flush,
-    cmd_touch,
-    get_hits,
-    get_misses,
-    delete_misses,
-    delete_hits,
-    incr_misses,
-    incr_hits,
-    decr_misses,
-    decr_hits,
-    cas_misses,
-    cas_hits,
-    cas_badval,
-    touch_hits,
-    touch_misses,
-    store_too_large,
-    store_no_memory,
-    bytes_read,
-    bytes_written,
-    total_items,
+    total_connections: "Connections that were accepted",
+    rejected_connections: "Connections that were refused because there were too many",
+    cmd_get: "Keys that gets asked for",
+    cmd_set: "Storage commands",
+    cmd_flush: "flush_all commands",
+    cmd_touch: "touch and gat commands",
+    get_hits: "Keys that gets found",
+    get_misses: "Keys that gets did not find",
+    delete_misses: "Deletes of keys that were not there",
+    delete_hits: "Deletes of keys that were there",
+    incr_misses: "incr of keys that were not there",
+    incr_hits: "incr of keys that were there",
+    decr_misses: "decr of keys that were not there",
+    decr_hits: "decr of keys that were there",
+    cas_misses: "cas of keys that were not there",
+    cas_hits: "cas that stored",
+    cas_badval: "cas that came too late",
+    touch_hits: "touch and gat of keys that were there",
+    touch_misses: "touch and gat of keys that were not there",
+    store_too_large: "Values refused for their size",
+    store_no_memory: "Writes refused because flash or the index was full",
+    bytes_read: "Bytes that clients sent",
+    bytes_written: "Bytes that were sent to clients",
+    total_items: "Items that were stored",
+);
+
+/// Declares the store's figures once, a line a field of [`Stats`].
+macro_rules! store_figures {
+    ($($name:ident: $kind:ident, $help:literal,)*) => {
+        /// The store's figures.
+        pub fn store_figures(store: &Stats) -> Vec<Figure> {
+            vec![$(Figure::new(stringify!($name), Kind::$kind, $help, store.$name),)*]
+        }
+    };
+}
+
+store_figures!(
+    index_entries: Gauge, "Keys that the index holds",
+    index_bytes: Gauge, "Memory of the index",
+    index_limit_bytes: Gauge, "Memory that the index may grow to",
+    index_room_entries: Gauge, "New keys that the index can still take",
+    index_extensions: Gauge, "Overflow buckets of the index",
+    partitions_rebuilt: Counter, "Index partitions that were built anew, larger or smaller",
+    memory_limit_bytes: Gauge, "Memory that the store may use",
+    memory_used_bytes: Gauge, "Memory that the store uses",
+    flash_limit_bytes: Gauge, "Flash that the store may use",
+    flash_used_bytes: Gauge, "Flash that the store uses",
+    flash_room_bytes: Gauge, "Flash that new keys may still take",
+    user_write_bytes: Counter, "Bytes of keys and values that clients wrote",
+    flash_write_bytes: Counter, "Bytes written to flash: log, segments, manifest",
+    log_write_bytes: Counter, "Bytes written to the log, a part of flash_write_bytes",
+    get_from_flash: Counter, "Gets answered from flash rather than from a write buffer",
+    get_flash_reads: Counter, "Read commands of those gets",
+    get_flash_read_max_bytes: Gauge, "The longest of those reads",
+    flash_to_local_bytes: Counter, "Bytes read from flash into the drive's local memory",
+    local_to_host_bytes: Counter, "Bytes copied from the drive's local memory to the host",
+    key_check_reads: Counter, "Read commands that looked into key tables before a flush",
+    flash_read_commands: Counter, "Read commands of every kind",
+    flushes: Counter, "Write buffers that became segments",
+    buffers_sealed: Gauge, "Write buffers that wait for their flush",
+    collections: Counter, "Runs of the collector",
+    evictions: Counter, "Items dropped to make room for new ones",
+    segments_evicted: Counter, "Segments that those items were in",
 );
 
 /// Adds `by` to a counter of this worker's own.
@@ -111,58 +184,38 @@ pub struct Figures {
 
 impl Figures {
     /// memcached's general figures, as far as they mean something here, then the store's.
-    pub fn general(&self, now: u32) -> Vec<(&'static str, String)> {
+    pub fn general(&self, now: u32) -> Vec<Figure> {
+        use Kind::{Counter, Gauge, Text};
         let store = (self.store)();
         let (user_us, system_us) = crate::os::cpu_time_us();
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
-        let mut lines: Vec<(&'static str, String)> = vec![
-            ("pid", std::process::id().to_string()),
-            ("uptime", now.saturating_sub(self.started_unix_seconds).to_string()),
-            ("time", now.to_string()),
-            ("version", crate::protocol::VERSION.to_string()),
-            ("pointer_size", usize::BITS.to_string()),
-            ("rusage_user", seconds(user_us)),
-            ("rusage_system", seconds(system_us)),
-            ("max_connections", self.connections_max.to_string()),
-            ("curr_connections", self.connections.load(Ordering::Relaxed).to_string()),
+        let uptime = now.saturating_sub(self.started_unix_seconds);
+        let connections = self.connections.load(Ordering::Relaxed);
+        let mut figures = vec![
+            Figure::new("pid", Gauge, "The server's process", std::process::id()),
+            Figure::new("uptime", Gauge, "Seconds since the server began to serve", uptime),
+            Figure::new("time", Gauge, "Unix seconds by the server's clock", now),
+            Figure::new("version", Text, "The version", crate::protocol::VERSION),
+            Figure::new("pointer_size", Gauge, "Bits of a pointer", usize::BITS),
+            Figure::new("rusage_user", Counter, "Seconds of processor time in the server itself", seconds(user_us)),
+            Figure::new("rusage_system", Counter, "Seconds of processor time in the kernel", seconds(system_us)),
+            Figure::new("max_connections", Gauge, "Connections that there may be", self.connections_max),
+            Figure::new("curr_connections", Gauge, "Connections that there are", connections),
         ];
-        lines.extend(Counters::sums(self.counters.iter()).into_iter().map(|(name, sum)| (name, sum.to_string())));
-        let rest = [
-            ("threads", self.counters.len() as u64),
-            ("limit_maxbytes", store.flash_limit_bytes),
-            ("bytes", store.flash_used_bytes),
-            ("curr_items", store.index_entries),
-        ];
-        lines.extend(rest.into_iter().chain(store_lines(&store)).map(|(name, value)| (name, value.to_string())));
-        lines
+        figures.extend(Counters::sums(self.counters.iter()));
+        figures.extend([
+            Figure::new("threads", Gauge, "Worker threads", self.counters.len()),
+            Figure::new("limit_maxbytes", Gauge, "Flash that the store may use", store.flash_limit_bytes),
+            Figure::new("bytes", Gauge, "Flash that the store uses", store.flash_used_bytes),
+            Figure::new("curr_items", Gauge, "Items that the index holds", store.index_entries),
+        ]);
+        figures.extend(store_figures(&store));
+        figures
     }
 
     pub fn reset(&self) {
         self.counters.iter().for_each(Counters::reset);
     }
-}
-
-/// The store's figures by name.
-pub fn store_lines(store: &Stats) -> [(&'static str, u64); 17] {
-    [
-        ("index_entries", store.index_entries),
-        ("index_bytes", store.index_bytes),
-        ("memory_limit_bytes", store.memory_limit_bytes),
-        ("memory_used_bytes", store.memory_used_bytes),
-        ("flash_limit_bytes", store.flash_limit_bytes),
-        ("flash_used_bytes", store.flash_used_bytes),
-        ("user_write_bytes", store.user_write_bytes),
-        ("flash_write_bytes", store.flash_write_bytes),
-        ("log_write_bytes", store.log_write_bytes),
-        ("get_from_flash", store.get_from_flash),
-        ("get_flash_reads", store.get_flash_reads),
-        ("get_flash_read_max_bytes", store.get_flash_read_max_bytes),
-        ("flash_to_local_bytes", store.flash_to_local_bytes),
-        ("local_to_host_bytes", store.local_to_host_bytes),
-        ("key_check_reads", store.key_check_reads),
-        ("flushes", store.flushes),
-        ("collections", store.collections),
-    ]
 }
 
 #[cfg(test)]
@@ -174,9 +227,22 @@ mod tests {
         let all = [Counters::default(), Counters::default()];
         count(&all[0].cmd_get, 2);
         count(&all[1].cmd_get, 3);
-        assert!(Counters::sums(all.iter()).contains(&("cmd_get", 5)));
+        let value = |name| Counters::sums(all.iter()).into_iter().find(|figure| figure.name == name).unwrap().value;
+        assert_eq!(value("cmd_get"), "5");
         all.iter().for_each(Counters::reset);
-        assert!(Counters::sums(all.iter()).iter().all(|&(_, sum)| sum == 0));
+        assert_eq!(value("cmd_get"), "0");
+    }
+
+    /// Whoever gives the store a new figure shows it too.
+    #[test]
+    fn every_field_of_the_stores_stats_is_a_figure() {
+        let debugged = format!("{:?}", Stats::default());
+        let fields = debugged.trim_start_matches("Stats { ").trim_end_matches(" }").split(", ");
+        let mut fields: Vec<&str> = fields.filter_map(|field| field.split(':').next()).collect();
+        let mut names: Vec<&str> = store_figures(&Stats::default()).iter().map(|figure| figure.name).collect();
+        fields.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(names, fields, "add the new one to store_figures!");
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Bench {
 
     fn over(store: MemoryStore, limits: Limits) -> Bench {
         let addresses = vec!["127.0.0.1:0".parse().unwrap()];
-        let options = Options { addresses, threads: 2, limits, settings: Vec::new() };
+        let options = Options { addresses, threads: 2, limits, settings: Vec::new(), metrics: None };
         let server = Server::start(Arc::new(store), options).unwrap();
         let address = server.addresses().unwrap()[0].to_string();
         Bench { server: Some(server), address }
@@ -67,6 +67,10 @@ impl Drop for Bench {
             server.stop().unwrap();
         }
     }
+}
+
+fn options(addresses: Vec<Address>) -> Options {
+    Options { addresses, threads: 1, limits: Limits::default(), settings: Vec::new(), metrics: None }
 }
 
 fn late_store() -> MemoryStore {
@@ -338,7 +342,7 @@ fn what_has_come_is_served_before_a_stop() {
 fn unix_sockets_speak_both_protocols_too() {
     let path = std::env::temp_dir().join(format!("tapetum-sockets-{}", std::process::id()));
     let addresses = vec![Address::Unix(path.clone()), "127.0.0.1:0".parse().unwrap()];
-    let options = Options { addresses, threads: 1, limits: Limits::default(), settings: Vec::new() };
+    let options = self::options(addresses);
     let server = Server::start(Arc::new(late_store()), options).unwrap();
     let mut client = UnixStream::connect(&path).unwrap();
     client.write_all(&[set("a", b"1"), b"get a\r\nquit\r\n".to_vec()].concat()).unwrap();
@@ -359,7 +363,45 @@ fn unix_sockets_speak_both_protocols_too() {
 fn a_socket_that_is_taken_is_an_error_that_names_it() {
     let bench = Bench::new(Limits::default());
     let addresses = vec![bench.address.parse().unwrap()];
-    let options = Options { addresses, threads: 1, limits: Limits::default(), settings: Vec::new() };
+    let options = self::options(addresses);
     let error = Server::start(Arc::new(late_store()), options).err().unwrap().to_string();
     assert!(error.contains(&bench.address) && error.contains("--memcached"), "{error}");
+}
+
+fn http(address: std::net::SocketAddr, request: &[u8]) -> String {
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    client.write_all(request).unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+#[test]
+fn prometheus_sees_what_stats_says() {
+    let mut options = self::options(vec!["127.0.0.1:0".parse().unwrap()]);
+    options.metrics = Some("0".parse().unwrap());
+    let server = Server::start(Arc::new(late_store()), options).unwrap();
+    let metrics = server.metrics_address().unwrap();
+    assert!(metrics.ip().is_loopback());
+    let mut client = TcpStream::connect(server.addresses().unwrap()[0].to_string()).unwrap();
+    client.write_all(&[set("a", b"1"), b"get a\r\nquit\r\n".to_vec()].concat()).unwrap();
+    client.read_to_end(&mut Vec::new()).unwrap();
+    // One that says nothing delays the next, and no more.
+    let silent = TcpStream::connect(metrics).unwrap();
+    let reply = http(metrics, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    drop(silent);
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
+    for line in ["tapetum_cmd_set_total 1", "# TYPE tapetum_items_total counter", "tapetum_index_entries 1"] {
+        assert!(reply.lines().any(|found| found == line), "{line} is not in {reply}");
+    }
+    assert!(http(metrics, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    assert!(http(metrics, b"DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+    assert!(http(metrics, b"get a\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    let mut taken = self::options(vec!["127.0.0.1:0".parse().unwrap()]);
+    taken.metrics = Some(metrics.to_string().parse().unwrap());
+    let error = Server::start(Arc::new(late_store()), taken).err().unwrap().to_string();
+    assert!(error.contains(&metrics.to_string()) && error.contains("--metrics"), "{error}");
+    server.stop().unwrap();
+    assert!(TcpStream::connect(metrics).is_err());
 }

@@ -77,6 +77,7 @@ pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result
     let mut installer = shared.take_installer().await;
     phase.set(Phase::Collect);
     let coldest = installer.catalog.segments.values().min_by_key(|state| state.descriptor.stamp_max);
+    let entries = coldest.map_or(0, |state| u64::from(state.valid_entries));
     let victim = coldest.and_then(|state| {
         let segment = shared.segments[state.descriptor.number as usize].load_full()?;
         Some(Victim { segment, valid: state.valid.clone() })
@@ -88,7 +89,8 @@ pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result
     shared.return_installer(installer);
     phase.set(Phase::Idle);
     if matches!(done, Ok(true)) {
-        shared.counters.evictions.fetch_add(1, Ordering::Relaxed);
+        shared.counters.evictions.fetch_add(entries, Ordering::Relaxed);
+        shared.counters.segments_evicted.fetch_add(1, Ordering::Relaxed);
     }
     done
 }

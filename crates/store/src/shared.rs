@@ -67,6 +67,7 @@ pub struct Counters {
     pub flushes: AtomicU64,
     pub collections: AtomicU64,
     pub evictions: AtomicU64,
+    pub segments_evicted: AtomicU64,
     pub partitions_rebuilt: AtomicU64,
 }
 

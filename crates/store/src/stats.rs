@@ -41,8 +41,10 @@ pub struct Stats {
     pub flushes: u64,
     /// Runs of the collector.
     pub collections: u64,
-    /// Segments dropped to make room.
+    /// Items dropped to make room.
     pub evictions: u64,
+    /// The segments that they were in.
+    pub segments_evicted: u64,
     /// Read commands of every kind.
     pub flash_read_commands: u64,
     /// Write buffers that wait for their flush.

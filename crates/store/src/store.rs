@@ -273,6 +273,7 @@ impl Store {
             flushes: load(&shared.counters.flushes),
             collections: load(&shared.counters.collections),
             evictions: load(&shared.counters.evictions),
+            segments_evicted: load(&shared.counters.segments_evicted),
             flash_read_commands: counters.opcode(Opcode::Read).completed,
             buffers_sealed: u64::from(shared.sealed_buffer().is_some()),
         }

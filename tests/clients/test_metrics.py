@@ -1,0 +1,62 @@
+"""/metrics as Prometheus' own parser reads it, beside what `stats` says."""
+
+import unittest
+import urllib.request
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from adapters import Text
+from server import IS_MEMCACHED, Server, free_port
+
+# What moves by itself, or by being asked for.
+MOVING = {"uptime", "time", "rusage_user", "rusage_system", "bytes_read", "bytes_written"}
+
+
+@unittest.skipIf(IS_MEMCACHED, "memcached has no /metrics")
+class Metrics(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.address = f"127.0.0.1:{free_port()}"
+        cls.server = Server("metrics", ["--metrics", cls.address])
+        cls.client = Text(cls.server.port)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.close()
+
+    def families(self):
+        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=60) as reply:
+            self.assertTrue(reply.headers["Content-Type"].startswith("text/plain; version=0.0.4"))
+            text = reply.read().decode()
+        return {family.name: family for family in text_string_to_metric_families(text)}
+
+    def test_every_figure_of_stats_is_there_with_help_and_type(self):
+        self.client.set_many({f"key{number}": b"value" * number for number in range(100)})
+        self.assertEqual(self.client.get("key7"), b"value" * 7)
+        stats = {name: value for name, value in self.client.stats().items()}
+        families = self.families()
+        self.assertGreater(len(stats), 50)
+        for name, value in stats.items():
+            if name == "version":
+                sample, = families["tapetum_version_info"].samples
+                self.assertEqual((sample.labels["version"], sample.value), (value.decode(), 1))
+                continue
+            family = families.get(f"tapetum_{name}") or families[f"tapetum_{name.removeprefix('total_')}"]
+            self.assertIn(family.type, ("counter", "gauge"), name)
+            self.assertTrue(family.documentation, name)
+            sample, = family.samples
+            self.assertEqual(sample.name.endswith("_total"), family.type == "counter", name)
+            if name not in MOVING:
+                self.assertEqual(sample.value, float(value), name)
+        self.assertEqual(len(families), len(stats))
+
+    def test_counters_go_up(self):
+        before = self.families()["tapetum_get_hits"].samples[0].value
+        self.client.set("up", b"v")
+        self.client.get("up")
+        self.assertEqual(self.families()["tapetum_get_hits"].samples[0].value, before + 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
