@@ -93,6 +93,19 @@ impl Shard {
             .find_map(|buffer| self.table(buffer).get(hash).map(|place| Place { buffer, place }))
     }
 
+    /// Shows `visit` where the latest record of every key is.
+    pub fn each(&self, mut visit: impl FnMut(Place)) {
+        for buffer in self.oldest..=self.active {
+            let table = self.table(buffer);
+            for (hash, place) in table.hashes.iter().zip(&table.places).filter(|(_, place)| **place != 0) {
+                let found = Place { buffer, place: place - 1 };
+                if self.get(*hash) == Some(found) {
+                    visit(found);
+                }
+            }
+        }
+    }
+
     /// Whether the active table takes no further key.
     pub fn is_full(&self) -> bool {
         self.table(self.active).is_full()

@@ -29,6 +29,10 @@ impl Extents {
         self.free_count
     }
 
+    pub fn is_free(&self, extent: u32) -> bool {
+        self.free[extent as usize / 64] >> (extent % 64) & 1 == 1
+    }
+
     pub fn allocate(&mut self) -> Option<u32> {
         let word = (self.low as usize / 64..self.free.len()).find(|&word| self.free[word] != 0)?;
         let extent = word as u32 * 64 + self.free[word].trailing_zeros();

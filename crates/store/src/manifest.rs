@@ -50,6 +50,16 @@ pub struct Manifest {
     generation: u64,
 }
 
+/// Where the manifest stands, for tools.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Summary {
+    pub area: usize,
+    pub epoch: u64,
+    pub sequence: u64,
+    pub position: u64,
+    pub generation: u64,
+}
+
 struct Frame {
     epoch: u64,
     sequence: u64,
@@ -81,6 +91,11 @@ impl Manifest {
             generation: 0,
         };
         manifest.snapshot(&Catalog::default()).await
+    }
+
+    pub fn summary(&self) -> Summary {
+        let Manifest { area, epoch, sequence, position, generation, .. } = *self;
+        Summary { area, epoch, sequence, position, generation }
     }
 
     /// How often the store was opened.

@@ -74,7 +74,7 @@ async fn zero(drive: &Drive, io: &Io, from: u64, length: u64) -> Result<(), Erro
     Ok(())
 }
 
-async fn read_superblock(drive: &Drive, io: &Io) -> Result<Superblock, Error> {
+pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Superblock, Error> {
     let both = 2 * SUPERBLOCK_BYTES as usize;
     if drive.flash().capacity_bytes() < both as u64 {
         return Err(Error::Unusable("the drive is too small to hold a store; nothing was written".into()));

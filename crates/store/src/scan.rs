@@ -1,0 +1,109 @@
+//! Every key of a store, one after the other, in no order that means anything: for tools.
+//!
+//! First what is in the write buffers, then segment by segment. Flush and collector wait meanwhile, so that nothing moves
+//! out of sight: every key that is there from the beginning to the end comes, and comes once unless it is written while
+//! the scan runs.
+
+use crate::error::Error;
+use crate::io::{Io, run};
+use crate::shared::{Installer, Shared};
+use crate::store::Store;
+use crate::victim::VictimCursor;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::{Header, Kind};
+
+/// A key and what its record's header says of its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scanned<'a> {
+    pub key: &'a [u8],
+    pub value_bytes: u64,
+    /// The client's flags.
+    pub flags: u32,
+    /// Unix seconds; 0 is never.
+    pub expiry: u32,
+    pub stamp: u64,
+}
+
+impl<'a> Scanned<'a> {
+    fn new(key: &'a [u8], header: &Header) -> Scanned<'a> {
+        let Header { raw_bytes, flags, expiry, stamp, .. } = *header;
+        Scanned { key, value_bytes: u64::from(raw_bytes), flags, expiry, stamp }
+    }
+}
+
+/// Shows `visit` every live key that begins with `prefix`, until it breaks off.
+pub fn scan(store: &Store, prefix: &[u8], mut visit: impl FnMut(Scanned<'_>) -> ControlFlow<()>) -> Result<(), Error> {
+    let shared = store.shared();
+    let io = Io::new(shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?);
+    let walk = async {
+        let installer = shared.take_installer().await;
+        let stamp_begun = shared.log.stamp_last();
+        let mut outcome = Ok(ControlFlow::Continue(()));
+        if buffers(shared, prefix, &mut visit).is_continue() {
+            outcome = segments(shared, &io, &installer, stamp_begun, prefix, &mut visit).await;
+        }
+        shared.return_installer(installer);
+        outcome
+    };
+    let outcome = run(&io, walk, || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))?;
+    outcome.map(|_| ())
+}
+
+fn buffers(shared: &Shared, prefix: &[u8], visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
+    for shard in &shared.shards {
+        // Copied, so that writers wait for no one who prints.
+        let mut found: Vec<(Vec<u8>, Header)> = Vec::new();
+        let shard = crate::io::lock(shard);
+        shard.each(|place| {
+            let record = shared.log.record(place.buffer, place.place);
+            if is_wanted(shared, &record.header) && record.key.starts_with(prefix) {
+                found.push((record.key.to_vec(), record.header));
+            }
+        });
+        drop(shard);
+        for (key, header) in &found {
+            visit(Scanned::new(key, header))?;
+        }
+    }
+    ControlFlow::Continue(())
+}
+
+fn is_wanted(shared: &Shared, header: &Header) -> bool {
+    header.kind == Kind::Value && shared.is_live(header, shared.now())
+}
+
+async fn segments(
+    shared: &Arc<Shared>,
+    io: &Io,
+    installer: &Installer,
+    stamp_begun: u64,
+    prefix: &[u8],
+    visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, Error> {
+    for state in installer.catalog.segments.values() {
+        let Some(segment) = shared.segments[state.descriptor.number as usize].load_full() else { continue };
+        let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret)?;
+        cursor.advance(&state.valid).await?;
+        while let Some(hash) = cursor.head() {
+            let header = cursor.header();
+            let key = &cursor.record()[header.header_bytes()..][..header.key_bytes as usize];
+            if key.starts_with(prefix)
+                && is_wanted(shared, &header)
+                && !was_in_buffer(shared, hash, stamp_begun)
+                && visit(Scanned::new(key, &header)).is_break()
+            {
+                return Ok(ControlFlow::Break(()));
+            }
+            cursor.advance(&state.valid).await?;
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Whether the write buffers had a later word on the key when the scan passed them.
+fn was_in_buffer(shared: &Shared, hash: HashKey, stamp_begun: u64) -> bool {
+    let shard = shared.shard(hash);
+    shard.get(hash).is_some_and(|place| shared.log.record(place.buffer, place.place).header.stamp <= stamp_begun)
+}
