@@ -1,25 +1,34 @@
 //! The key table: a segment's sorted list of hash keys, in 4 KiB pages.
 //!
 //! ```text
-//!  0      4       6          8             12        16            38
-//!  +------+-------+----------+-------------+---------+-------------+----- ... up to 185 entries
-//!  | crc  | count | zero u16 | first entry | zero    | entry 0     | entry 1
-//!  | u32  | u16   |          | u32         | u32     | 22 bytes    |
-//!  +------+-------+----------+-------------+---------+-------------+-----
-//!  entry: hash key u128 · size u32 (bytes of the record in the stream) · route u16
+//!  0      4       6        7        8             12       13     16      24
+//!  +------+-------+--------+--------+-------------+--------+------+-------+---------+---------+----- ...
+//!  | crc  | count | offset | size   | first entry | route  | zero | base  | entry 0 | entry 1 |
+//!  | u32  | u16   | bytes  | bytes  | u32         | bytes  |      | u64   |         |         |
+//!  +------+-------+--------+--------+-------------+--------+------+-------+---------+---------+----- ...
+//!  entry: lower half of the hash key u64 · offset · size · route (each of the page's width, little-endian)
 //! ```
-//! The entry's number in the segment (`first entry` + its place) is its bit in the segment's validity map. `route` has
-//! room for a cluster's slot. The crc covers the page behind it, salted with the page's number and the segment's version.
+//! The page is a frame of reference: `base` is the upper half of its first hash key, an entry's `offset` what its own upper
+//! half is above that. Hash keys are uniform and sorted, so a page spans a sliver of their range and the offset's first bytes would
+//! be zero. `size` is the bytes of the record in the stream; `route` has room for a cluster's slot and takes none while
+//! none is set. All entries of a page are of one width, so that the n-th is where it is and a search halves; a page ends
+//! where the next entry does not fit at the widths that it needs, so pages hold different numbers of entries.
+//!
+//! The entry's number in the segment (`first entry` + its place) is its bit in the segment's validity map. The crc covers
+//! the page behind it, salted with the page's number and the segment's version.
 
 use crate::checksum::checksum;
 use crate::data_page::{Corrupt, PAGE_BYTES, SegmentSalt};
 use crate::hash::HashKey;
 
-const HEADER_BYTES: usize = 16;
-const ENTRY_BYTES: usize = 22;
-/// Entries in a full page.
-pub const ENTRIES_PER_PAGE: usize = (PAGE_BYTES - HEADER_BYTES) / ENTRY_BYTES;
-const _: () = assert!(ENTRIES_PER_PAGE == 185);
+const HEADER_BYTES: usize = 24;
+const LOW_BYTES: usize = 8;
+const ROUTE_BYTES: usize = 2;
+/// Bytes of the widest entry: an offset and a size as they come, and a route.
+const ENTRY_BYTES_MAX: usize = LOW_BYTES + 8 + 4 + ROUTE_BYTES;
+/// What any page can hold, whatever its entries.
+pub const ENTRIES_PER_PAGE_MIN: usize = (PAGE_BYTES - HEADER_BYTES) / ENTRY_BYTES_MAX;
+const _: () = assert!(ENTRIES_PER_PAGE_MIN == 185);
 const ADDRESS_KEY_TABLE: u64 = 1 << 63;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,30 +39,110 @@ pub struct Entry {
     pub route: u16,
 }
 
-/// Pages of a key table with `entries` entries.
-pub fn pages(entries: u32) -> u32 {
-    entries.div_ceil(ENTRIES_PER_PAGE as u32)
+/// Bytes of an entry's fields in one page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Widths {
+    offset: usize,
+    size: usize,
+    route: usize,
 }
 
-/// Writes page `page`, which holds `entries` (all pages but the last are full).
-pub fn encode(salt: SegmentSalt, page: u32, entries: &[Entry], out: &mut [u8]) {
-    assert!(entries.len() <= ENTRIES_PER_PAGE && out.len() == PAGE_BYTES);
-    out.fill(0);
-    out[4..6].copy_from_slice(&(entries.len() as u16).to_le_bytes());
-    out[8..12].copy_from_slice(&(page * ENTRIES_PER_PAGE as u32).to_le_bytes());
-    for (entry, bytes) in entries.iter().zip(out[HEADER_BYTES..].chunks_exact_mut(ENTRY_BYTES)) {
-        bytes[..16].copy_from_slice(&entry.hash.0.to_le_bytes());
-        bytes[16..20].copy_from_slice(&entry.size_bytes.to_le_bytes());
-        bytes[20..].copy_from_slice(&entry.route.to_le_bytes());
+fn bytes_of(value: u64) -> usize {
+    (u64::BITS - value.leading_zeros()).div_ceil(8) as usize
+}
+
+impl Widths {
+    /// What an entry needs in a page that begins with `base`.
+    fn of(base: u64, entry: &Entry) -> Widths {
+        Widths {
+            offset: bytes_of(entry.hash.prefix() - base),
+            size: bytes_of(u64::from(entry.size_bytes)),
+            route: if entry.route == 0 { 0 } else { ROUTE_BYTES },
+        }
     }
-    let crc = checksum(salt.at(ADDRESS_KEY_TABLE | u64::from(page)), &[&out[4..]]);
-    out[..4].copy_from_slice(&crc.to_le_bytes());
+
+    fn and(self, other: Widths) -> Widths {
+        Widths {
+            offset: self.offset.max(other.offset),
+            size: self.size.max(other.size),
+            route: self.route.max(other.route),
+        }
+    }
+
+    fn entry_bytes(self) -> usize {
+        LOW_BYTES + self.offset + self.size + self.route
+    }
+
+    /// The field of `width` bytes that ends at `end`: the upper bytes of the eight that end there, which are within the
+    /// entry, since the lower half comes first.
+    fn field(entry: &[u8], end: usize, width: usize) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&entry[end - 8..end]);
+        u64::from_le_bytes(word).checked_shr(64 - 8 * width as u32).unwrap_or(0)
+    }
+}
+
+/// Gathers the entries of one page, in ascending order of their hash keys.
+#[derive(Debug, Default)]
+pub struct PageBuilder {
+    entries: Vec<Entry>,
+    widths: Widths,
+}
+
+impl PageBuilder {
+    fn widths_with(&self, entry: &Entry) -> Widths {
+        let base = self.entries.first().map_or(entry.hash.prefix(), |first| first.hash.prefix());
+        self.widths.and(Widths::of(base, entry))
+    }
+
+    /// Whether the page has room for an entry.
+    pub fn fits(&self, entry: &Entry) -> bool {
+        (self.entries.len() + 1) * self.widths_with(entry).entry_bytes() <= PAGE_BYTES - HEADER_BYTES
+    }
+
+    /// Appends an entry that fits.
+    pub fn push(&mut self, entry: Entry) {
+        assert!(self.fits(&entry) && self.entries.last().is_none_or(|last| last.hash < entry.hash));
+        self.widths = self.widths_with(&entry);
+        self.entries.push(entry);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Writes page `page`, whose first entry is number `first_entry` of the segment, and begins the next one.
+    pub fn encode(&mut self, salt: SegmentSalt, page: u32, first_entry: u32, out: &mut [u8]) {
+        assert!(out.len() == PAGE_BYTES);
+        let Widths { offset, size, route } = self.widths;
+        let base = self.entries.first().map_or(0, |first| first.hash.prefix());
+        out.fill(0);
+        out[4..6].copy_from_slice(&(self.entries.len() as u16).to_le_bytes());
+        (out[6], out[7], out[12]) = (offset as u8, size as u8, route as u8);
+        out[8..12].copy_from_slice(&first_entry.to_le_bytes());
+        out[16..24].copy_from_slice(&base.to_le_bytes());
+        for (entry, bytes) in self.entries.iter().zip(out[HEADER_BYTES..].chunks_exact_mut(self.widths.entry_bytes())) {
+            let (low, rest) = bytes.split_at_mut(LOW_BYTES);
+            low.copy_from_slice(&(entry.hash.0 as u64).to_le_bytes());
+            rest[..offset].copy_from_slice(&(entry.hash.prefix() - base).to_le_bytes()[..offset]);
+            rest[offset..offset + size].copy_from_slice(&entry.size_bytes.to_le_bytes()[..size]);
+            rest[offset + size..].copy_from_slice(&entry.route.to_le_bytes()[..route]);
+        }
+        let crc = checksum(salt.at(ADDRESS_KEY_TABLE | u64::from(page)), &[&out[4..]]);
+        out[..4].copy_from_slice(&crc.to_le_bytes());
+        self.entries.clear();
+        self.widths = Widths::default();
+    }
 }
 
 /// A checked page.
 #[derive(Clone, Copy)]
 pub struct KeyPage<'a> {
     entries: &'a [u8],
+    widths: Widths,
+    entry_bytes: usize,
+    count: usize,
+    base: u64,
     /// The number of its first entry in the segment.
     pub first_entry: u32,
 }
@@ -63,26 +152,48 @@ impl<'a> KeyPage<'a> {
         let bytes = bytes.get(..PAGE_BYTES).ok_or(Corrupt)?;
         let crc = checksum(salt.at(ADDRESS_KEY_TABLE | u64::from(page)), &[&bytes[4..]]);
         let count = usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
-        let first_entry = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        if bytes[..4] != crc.to_le_bytes() || count > ENTRIES_PER_PAGE || first_entry != page * ENTRIES_PER_PAGE as u32
-        {
+        let widths = Widths { offset: bytes[6].into(), size: bytes[7].into(), route: bytes[12].into() };
+        let entry_bytes = widths.entry_bytes();
+        let sane = widths.offset <= 8 && widths.size <= 4 && (widths.route == 0 || widths.route == ROUTE_BYTES);
+        if bytes[..4] != crc.to_le_bytes() || !sane || count * entry_bytes > PAGE_BYTES - HEADER_BYTES {
             return Err(Corrupt);
         }
-        Ok(KeyPage { entries: &bytes[HEADER_BYTES..HEADER_BYTES + count * ENTRY_BYTES], first_entry })
+        let mut base = [0; 8];
+        base.copy_from_slice(&bytes[16..24]);
+        Ok(KeyPage {
+            entries: &bytes[HEADER_BYTES..HEADER_BYTES + count * entry_bytes],
+            widths,
+            entry_bytes,
+            count,
+            base: u64::from_le_bytes(base),
+            first_entry: u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]),
+        })
     }
 
     pub fn count(self) -> usize {
-        self.entries.len() / ENTRY_BYTES
+        self.count
     }
 
+    fn bytes(self, place: usize) -> &'a [u8] {
+        &self.entries[place * self.entry_bytes..][..self.entry_bytes]
+    }
+
+    #[inline]
+    pub fn hash(self, place: usize) -> HashKey {
+        let bytes = self.bytes(place);
+        let low = Widths::field(bytes, LOW_BYTES, 8);
+        let offset = Widths::field(bytes, LOW_BYTES + self.widths.offset, self.widths.offset);
+        HashKey(u128::from(self.base.wrapping_add(offset)) << 64 | u128::from(low))
+    }
+
+    #[inline]
     pub fn entry(self, place: usize) -> Entry {
-        let bytes = &self.entries[place * ENTRY_BYTES..][..ENTRY_BYTES];
-        let mut hash = [0; 16];
-        hash.copy_from_slice(&bytes[..16]);
+        let bytes = self.bytes(place);
+        let Widths { offset, size, route } = self.widths;
         Entry {
-            hash: HashKey(u128::from_le_bytes(hash)),
-            size_bytes: u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]),
-            route: u16::from_le_bytes([bytes[20], bytes[21]]),
+            hash: self.hash(place),
+            size_bytes: Widths::field(bytes, LOW_BYTES + offset + size, size) as u32,
+            route: Widths::field(bytes, LOW_BYTES + offset + size + route, route) as u16,
         }
     }
 
@@ -91,7 +202,7 @@ impl<'a> KeyPage<'a> {
         let (mut low, mut high) = (0, self.count());
         while low < high {
             let middle = low.midpoint(high);
-            if self.entry(middle).hash < hash { low = middle + 1 } else { high = middle }
+            if self.hash(middle) < hash { low = middle + 1 } else { high = middle }
         }
         low
     }
@@ -104,37 +215,95 @@ impl<'a> KeyPage<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const SALT: SegmentSalt = SegmentSalt { store: 5, version: 9 };
 
-    fn page() -> (Vec<Entry>, Vec<u8>) {
-        let entries: Vec<Entry> =
-            (0..100u32).map(|n| Entry { hash: HashKey(u128::from(n) << 100 | 7), size_bytes: n, route: 3 }).collect();
-        let mut bytes = vec![0; PAGE_BYTES];
-        encode(SALT, 2, &entries, &mut bytes);
-        (entries, bytes)
+    /// The entries in as many pages as they take.
+    fn pages(entries: &[Entry]) -> Vec<Vec<u8>> {
+        let (mut pages, mut builder, mut first) = (Vec::new(), PageBuilder::default(), 0);
+        let mut end = |builder: &mut PageBuilder, next: usize| {
+            let mut bytes = vec![0; PAGE_BYTES];
+            builder.encode(SALT, pages.len() as u32, first as u32, &mut bytes);
+            pages.push(bytes);
+            first = next;
+        };
+        for (number, entry) in entries.iter().enumerate() {
+            if !builder.fits(entry) {
+                end(&mut builder, number);
+            }
+            builder.push(*entry);
+        }
+        end(&mut builder, entries.len());
+        pages
+    }
+
+    fn read(pages: &[Vec<u8>]) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for (number, bytes) in pages.iter().enumerate() {
+            let page = KeyPage::parse(SALT, number as u32, bytes).unwrap();
+            assert_eq!(page.first_entry as usize, entries.len());
+            entries.extend(page.entries());
+        }
+        entries
+    }
+
+    fn entries(count: u32, step: u128) -> Vec<Entry> {
+        (0..count)
+            .map(|n| Entry { hash: HashKey(u128::from(n) * step + (7 << 90) + 5), size_bytes: 130, route: 0 })
+            .collect()
     }
 
     #[test]
-    fn what_is_written_is_read() {
-        let (entries, bytes) = page();
-        let page = KeyPage::parse(SALT, 2, &bytes).unwrap();
-        assert_eq!(page.entries().collect::<Vec<_>>(), entries);
-        assert_eq!(page.first_entry, 370);
-        assert_eq!(page.lower_bound(HashKey(50 << 100)), 50);
-        assert_eq!(page.lower_bound(HashKey(50 << 100 | 8)), 51);
-        assert_eq!(page.lower_bound(HashKey(u128::MAX)), 100);
+    fn what_is_written_is_read_and_found() {
+        let entries = entries(1000, 1 << 100);
+        let pages = pages(&entries);
+        assert_eq!(read(&pages), entries);
+        let page = KeyPage::parse(SALT, 1, &pages[1]).unwrap();
+        for place in [0, 1, 100, page.count() - 1] {
+            let hash = entries[page.first_entry as usize + place].hash;
+            assert_eq!(page.lower_bound(hash), place);
+            assert_eq!(page.lower_bound(HashKey(hash.0 + 1)), place + 1);
+        }
+        assert_eq!(page.lower_bound(HashKey(u128::MAX)), page.count());
+    }
+
+    #[test]
+    fn half_a_million_small_records_take_sixteen_bytes_each() {
+        let entries = entries(500_000, u128::MAX / 500_001);
+        let pages = pages(&entries).len();
+        assert!(pages * PAGE_BYTES <= entries.len() * 33 / 2, "{pages} pages");
+    }
+
+    proptest! {
+        #[test]
+        fn any_entries_are_read_back(
+            steps in proptest::collection::vec((0u32..128, any::<u128>(), any::<u32>(), 0u32..33, any::<bool>()), 1..1500),
+        ) {
+            let mut hash = 0u128;
+            let mut entries = Vec::new();
+            for (shift, step, size, size_shift, route) in steps {
+                let Some(next) = hash.checked_add((step >> shift).max(1)) else { break };
+                hash = next;
+                let size_bytes = size.checked_shr(size_shift).unwrap_or(0);
+                entries.push(Entry { hash: HashKey(hash), size_bytes, route: if route { size as u16 } else { 0 } });
+            }
+            let pages = pages(&entries);
+            prop_assert!(pages.len() <= entries.len().div_ceil(ENTRIES_PER_PAGE_MIN).max(1));
+            prop_assert_eq!(read(&pages), entries);
+        }
     }
 
     #[test]
     fn damage_or_another_place_or_version_is_an_error() {
-        let (_, bytes) = page();
+        let bytes = pages(&entries(100, 1 << 100)).remove(0);
+        assert!(KeyPage::parse(SALT, 0, &bytes).is_ok());
         assert!(KeyPage::parse(SALT, 1, &bytes).is_err());
-        assert!(KeyPage::parse(SegmentSalt { version: 1, ..SALT }, 2, &bytes).is_err());
+        assert!(KeyPage::parse(SegmentSalt { version: 1, ..SALT }, 0, &bytes).is_err());
         for at in (0..PAGE_BYTES).step_by(7) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;
-            assert!(KeyPage::parse(SALT, 2, &damaged).is_err(), "byte {at}");
+            assert!(KeyPage::parse(SALT, 0, &damaged).is_err(), "byte {at}");
         }
     }
 }

@@ -184,7 +184,7 @@ fn claim_extents(geometry: &Geometry, catalog: &Catalog) -> Result<Extents, Erro
         let pages = descriptor.data_extents.len() as u64 * u64::from(geometry.pages_per_extent());
         let key_pages = descriptor.key_extents.len() as u64 * u64::from(geometry.pages_per_extent());
         let fits = u64::from(descriptor.data_pages) <= pages
-            && u64::from(tapetum_kernels::key_table::pages(descriptor.entries)) <= key_pages
+            && u64::from(descriptor.key_pages) <= key_pages
             && descriptor.number < geometry.segments_max();
         if !fits || !descriptor.extents().all(|extent| extents.claim(extent)) {
             return Err(Error::Corrupt(format!(
@@ -208,6 +208,8 @@ async fn open_segment(
     let mut fences = FenceBuilder::new(&superblock.geometry);
     let mut reader = KeyReader::new(io, drive.local());
     let mut page_next = 0;
+    let misfit =
+        || Error::Corrupt(format!("the key table of segment {} does not fit its description", descriptor.number));
     loop {
         while reader.has_room() && page_next < blind.key_pages() {
             let end = blind.key_pages().min(page_next + PAGES_PER_READ);
@@ -216,17 +218,20 @@ async fn open_segment(
         }
         let Some(read) = reader.next().await? else { break };
         for page in read.pages() {
-            page?.entries().for_each(|entry| {
+            let page = page?;
+            if page.first_entry != fences.entries() || page.count() == 0 {
+                return Err(misfit());
+            }
+            fences.begin_key_page(page.hash(0));
+            page.entries().for_each(|entry| {
                 fences.add(entry.hash, entry.size_bytes);
             });
         }
         reader.recycle(read);
     }
-    if fences.entries() != descriptor.entries || fences.data_pages() != descriptor.data_pages {
-        return Err(Error::Corrupt(format!(
-            "the key table of segment {} does not fit its description",
-            descriptor.number
-        )));
+    let pages = (fences.data_pages(), fences.key_pages());
+    if fences.entries() != descriptor.entries || pages != (descriptor.data_pages, descriptor.key_pages) {
+        return Err(misfit());
     }
     Ok(Segment::new(descriptor.clone(), superblock.store_id, superblock.geometry, fences))
 }

@@ -24,7 +24,6 @@ use std::task::Poll;
 use std::time::Duration;
 use tapetum_drive::Drive;
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::key_table;
 use tapetum_kernels::record::Header;
 
 /// What only an install changes.
@@ -239,8 +238,10 @@ impl Shared {
         if live == 0 {
             return (0, 0);
         }
-        let data = u64::from(state.descriptor.data_pages) * live / state.descriptor.record_bytes;
-        (data.max(1), u64::from(key_table::pages(state.valid_entries)))
+        let Descriptor { data_pages, record_bytes, key_pages, entries, .. } = state.descriptor;
+        let data = u64::from(data_pages) * live / record_bytes;
+        let keys = (u64::from(key_pages) * u64::from(state.valid_entries)).div_ceil(u64::from(entries.max(1)));
+        (data.max(1), keys)
     }
 
     /// Extents that so many pages of data and of key table take in a segment of their own.

@@ -19,6 +19,7 @@ pub struct Descriptor {
     pub version: u64,
     pub entries: u32,
     pub data_pages: u32,
+    pub key_pages: u32,
     pub record_bytes_max: u32,
     /// Bytes of all records.
     pub record_bytes: u64,
@@ -35,6 +36,7 @@ impl Descriptor {
         writer.u64(self.version);
         writer.u32(self.entries);
         writer.u32(self.data_pages);
+        writer.u32(self.key_pages);
         writer.u32(self.record_bytes_max);
         writer.u64(self.record_bytes);
         writer.u32(self.expiry_max);
@@ -49,6 +51,7 @@ impl Descriptor {
             version: reader.u64()?,
             entries: reader.u32()?,
             data_pages: reader.u32()?,
+            key_pages: reader.u32()?,
             record_bytes_max: reader.u32()?,
             record_bytes: reader.u64()?,
             expiry_max: reader.u32()?,

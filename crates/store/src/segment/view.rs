@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt};
 use tapetum_kernels::fences::{Fences, PageStarts};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::key_table;
 
 #[derive(Debug)]
 pub struct Segment {
@@ -71,7 +70,7 @@ impl Segment {
     }
 
     pub fn key_pages(&self) -> u32 {
-        key_table::pages(self.descriptor.entries)
+        self.descriptor.key_pages
     }
 
     /// Host memory of the local index, in bytes.
@@ -179,15 +178,21 @@ impl FenceBuilder {
         }
         let prefix = hash.prefix();
         self.data[page].get_or_insert(PageStarts { first: prefix, last: prefix }).last = prefix;
-        if self.entries.is_multiple_of(key_table::ENTRIES_PER_PAGE as u32) {
-            self.key_fences.push((hash.prefix() >> 32) as u32);
-        }
         self.entries += 1;
         address
     }
 
+    /// The next entry is the first of a key-table page.
+    pub fn begin_key_page(&mut self, hash: HashKey) {
+        self.key_fences.push((hash.prefix() >> 32) as u32);
+    }
+
     pub fn entries(&self) -> u32 {
         self.entries
+    }
+
+    pub fn key_pages(&self) -> u32 {
+        self.key_fences.len() as u32
     }
 
     /// Pages that the stream fills, the last one perhaps in part.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt, Trailer, record_checksum};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::key_table::{self, ENTRIES_PER_PAGE, Entry};
+use tapetum_kernels::key_table::{Entry, PageBuilder};
 use tapetum_kernels::record::Header;
 
 const STAGING_BYTES_MAX: u64 = 256 << 10;
@@ -113,7 +113,9 @@ pub struct SegmentWriter {
     page_filled: usize,
     page_trailer: Trailer,
     entries_begun: u32,
-    key_page: Vec<Entry>,
+    key_page: PageBuilder,
+    /// The number of the first entry in `key_page`.
+    key_page_first: u32,
     fences: FenceBuilder,
     last_hash: Option<HashKey>,
     descriptor: Descriptor,
@@ -139,7 +141,8 @@ impl SegmentWriter {
             page_filled: 0,
             page_trailer: Trailer { first: 0, starts: 0, entry_first: 0 },
             entries_begun: 0,
-            key_page: Vec::with_capacity(ENTRIES_PER_PAGE),
+            key_page: PageBuilder::default(),
+            key_page_first: 0,
             fences: FenceBuilder::new(geometry),
             last_hash: None,
             descriptor: Descriptor {
@@ -147,6 +150,7 @@ impl SegmentWriter {
                 version,
                 entries: 0,
                 data_pages: 0,
+                key_pages: 0,
                 record_bytes_max: 0,
                 record_bytes: 0,
                 expiry_max: 0,
@@ -169,6 +173,14 @@ impl SegmentWriter {
     pub async fn add(&mut self, hash: HashKey, header: &Header, record: &[u8]) -> Result<(), Error> {
         assert!(self.last_hash.is_none_or(|last| last < hash), "records of a segment must ascend");
         self.last_hash = Some(hash);
+        let entry = Entry { hash, size_bytes: record.len() as u32, route: 0 };
+        if !self.key_page.fits(&entry) {
+            self.write_key_page().await?;
+        }
+        if self.key_page.is_empty() {
+            self.fences.begin_key_page(hash);
+        }
+        self.key_page.push(entry);
         let address = self.fences.add(hash, record.len() as u32);
         while self.stream_end() < address {
             let gap = (address - self.stream_end()).min((PAGE_PAYLOAD_BYTES - self.page_filled) as u64) as usize;
@@ -189,10 +201,6 @@ impl SegmentWriter {
         descriptor.record_bytes += record.len() as u64;
         descriptor.stamp_max = descriptor.stamp_max.max(header.stamp);
         descriptor.expiry_max = descriptor.expiry_max.max(if header.expiry == 0 { u32::MAX } else { header.expiry });
-        self.key_page.push(Entry { hash, size_bytes: record.len() as u32, route: 0 });
-        if self.key_page.len() == ENTRIES_PER_PAGE {
-            self.write_key_page().await?;
-        }
         Ok(())
     }
 
@@ -220,8 +228,8 @@ impl SegmentWriter {
 
     async fn write_key_page(&mut self) -> Result<(), Error> {
         let mut bytes = [0; PAGE_BYTES];
-        key_table::encode(self.salt, self.keys.pages, &self.key_page, &mut bytes);
-        self.key_page.clear();
+        self.key_page.encode(self.salt, self.keys.pages, self.key_page_first, &mut bytes);
+        self.key_page_first = self.fences.entries();
         self.keys.push(&bytes, &self.allocator).await
     }
 
@@ -239,6 +247,7 @@ impl SegmentWriter {
         self.keys.finish().await?;
         self.descriptor.entries = self.fences.entries();
         self.descriptor.data_pages = self.data.pages;
+        self.descriptor.key_pages = self.keys.pages;
         assert_eq!(self.fences.data_pages(), self.data.pages);
         self.descriptor.data_extents = std::mem::take(&mut self.data.extents);
         self.descriptor.key_extents = std::mem::take(&mut self.keys.extents);
