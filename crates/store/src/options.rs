@@ -1,6 +1,8 @@
 //! What a store is made and opened with.
 
 use crate::error::Error;
+use crate::geometry::Geometry;
+use crate::index::IndexGeometry;
 use crate::log::Sync;
 use crate::planted::Planted;
 
@@ -52,6 +54,21 @@ impl StoreOptions {
     /// The largest local memory a drive needs for this store.
     pub fn local_memory_bytes(&self, segment_bytes: u64) -> u64 {
         crate::geometry::BUFFERS * segment_bytes + self.pool_bytes()
+    }
+
+    /// The shape of the index of a store with these options.
+    pub(crate) fn index_geometry(&self, geometry: &Geometry) -> IndexGeometry {
+        IndexGeometry {
+            partition_bits: geometry.partition_bits,
+            fingerprint_bits: self.fingerprint_bits,
+            payload_bits: geometry.segments_max().ilog2() + 1,
+        }
+    }
+
+    /// The shape of the index that a store of `capacity_bytes` is made with.
+    pub fn index_geometry_at(&self, capacity_bytes: u64) -> Result<IndexGeometry, Error> {
+        let geometry = Geometry::new(capacity_bytes, self.segment_bytes, self.partition_bits, 512)?;
+        Ok(self.index_geometry(&geometry))
     }
 
     /// What the index may grow to.

@@ -26,9 +26,11 @@ pub async fn rebuild(shared: &Arc<Shared>, io: &Io, catalog: &Catalog, partition
     // Hash keys are uniform, so a partition's share is known but for its deviation.
     let share = valid as f64 / shared.geometry.partitions() as f64;
     let mut entries = (share + 3.0 * share.sqrt()) as usize;
+    shared.levels.partitions_rebuilding.fetch_add(1, Ordering::Relaxed);
     while !build(shared, io, catalog, partition, entries).await? {
         entries += entries / 16 + 16;
     }
+    shared.levels.partitions_rebuilding.fetch_sub(1, Ordering::Relaxed);
     shared.counters.partitions_rebuilt.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::catalog::{Catalog, Install, SegmentState};
 use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
-use crate::index::{GlobalIndex, IndexGeometry};
+use crate::index::GlobalIndex;
 use crate::io::{Io, lock};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::log::replay::{Chain, ZoneReader};
@@ -273,12 +273,8 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let ids = (geometry, superblock.store_id);
     let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
     let shards = make_shards(&geometry, &mut replayed.records, replayed.active);
-    let index = GlobalIndex::new(IndexGeometry {
-        partition_bits: geometry.partition_bits,
-        fingerprint_bits: options.fingerprint_bits,
-        payload_bits: geometry.segments_max().ilog2() + 1,
-    })
-    .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
+    let index = GlobalIndex::new(options.index_geometry(&geometry))
+        .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
     let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
     let shared = Arc::new(Shared {
         drive: drive.clone(),

@@ -79,6 +79,8 @@ pub struct Levels {
     pub segments: AtomicU64,
     /// Host memory of validity maps, fences and segment descriptions.
     pub segment_index_bytes: AtomicU64,
+    /// Index partitions that are being built.
+    pub partitions_rebuilding: AtomicU64,
     /// Entries that the index can take within its budget.
     pub index_room_entries: AtomicU64,
 }
@@ -301,6 +303,12 @@ impl Shared {
     pub fn is_index_tight(&self, times: u64) -> bool {
         let buffered = BUFFERS * self.geometry.buffer_entries_max() as u64;
         self.levels.index_room_entries.load(Ordering::Relaxed) < times * buffered
+    }
+
+    /// Bytes of flash that never hold items for good.
+    pub fn flash_reserve_bytes(&self) -> u64 {
+        let working = RESERVE_SEGMENTS * u64::from(self.segment_extents()) * self.geometry.extent_bytes;
+        self.geometry.extents_offset() + working
     }
 
     /// Bytes of flash that new keys may still take.

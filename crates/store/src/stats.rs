@@ -7,6 +7,10 @@ pub struct Stats {
     pub index_entries: u64,
     /// DRAM of the index, all of its tables together.
     pub index_bytes: u64,
+    /// The part of it that comes with segments: fences, validity maps, descriptions.
+    pub index_segment_bytes: u64,
+    /// Bits with which an entry names its segment.
+    pub index_pointer_bits: u64,
     /// What the index may grow to.
     pub index_limit_bytes: u64,
     /// New keys that the index can still take within that.
@@ -15,10 +19,14 @@ pub struct Stats {
     pub index_extensions: u64,
     /// Index partitions that were built anew, larger or smaller.
     pub partitions_rebuilt: u64,
+    /// Those that are being built.
+    pub partitions_rebuilding: u64,
     pub memory_limit_bytes: u64,
     pub memory_used_bytes: u64,
     pub flash_limit_bytes: u64,
     pub flash_used_bytes: u64,
+    /// What items never take: superblocks, manifest, log zones, and what flush and collector work in.
+    pub flash_reserve_bytes: u64,
     /// What new keys may still take, garbage included that can be collected.
     pub flash_room_bytes: u64,
     /// Keys and values that callers wrote.

@@ -70,7 +70,7 @@ impl IndexGeometry {
     }
 
     /// Bytes that an entry takes in a partition at its capacity.
-    pub(super) fn entry_bytes(self) -> f64 {
+    pub fn entry_bytes(self) -> f64 {
         let words = self.bucket_words() as f64 + EXTENSIONS_PER_BUCKET * EXTENSION_WORDS as f64;
         words * 8.0 / self.bucket_load()
     }
