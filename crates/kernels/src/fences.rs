@@ -10,7 +10,13 @@
 //! about one key in a thousand has two pages.
 //!
 //! A page in which no record starts (it lies inside a record) repeats the fence of the next page and is marked in a
-//! bitmap, which is there only if there is such a page. Immutable, so any number of threads may ask.
+//! bitmap, which is there only if there is such a page.
+//!
+//! Encoded, for flash (little-endian; what can be computed is not there):
+//! ```text
+//!  pages u32 · fenced u32 · bytes of starts u32 · zero u32 · highs u64 … · lows u64 … · starts u64 …
+//! ```
+//! Immutable, so any number of threads may ask.
 
 use crate::bits::{BitWriter, Portable, ones_from, read_bits, select_zero, write_bits};
 use std::ops::RangeInclusive;
@@ -21,7 +27,7 @@ const LOW_BITS: u32 = 10;
 const SAMPLE: u64 = 512;
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub struct Fences {
     pages: u32,
     /// The pages up to the last one in which a record starts: those that have a fence.
@@ -167,6 +173,55 @@ impl Fences {
         self.pages
     }
 
+    /// Appends the encoded fences, a multiple of 8 bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        for field in [self.pages, self.fenced, self.starts.len() as u32 * 8, 0] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        for words in [&self.highs, &self.lows, &self.starts] {
+            words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        }
+    }
+
+    /// Reads what `encode` appended, and what is behind it. `None` if it makes no sense.
+    pub fn parse(bytes: &[u8]) -> Option<(Fences, &[u8])> {
+        let field = |at: usize| bytes.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        let (pages, fenced, starts_bytes) = (field(0)?, field(4)?, field(8)? as usize);
+        let count = fenced as usize;
+        let starts_words = count.div_ceil(64);
+        if fenced > pages || pages >= 1 << 30 || (starts_bytes != 0 && starts_bytes != starts_words * 8) {
+            return None;
+        }
+        let mut rest = bytes.get(16..)?;
+        let mut words = |count: usize| -> Option<Box<[u64]>> {
+            let (now, later) = rest.split_at_checked(count * 8)?;
+            rest = later;
+            let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            Some(now.chunks_exact(8).map(word).collect())
+        };
+        let highs = words((2 * count).div_ceil(64))?;
+        let lows = words((count * LOW_BITS as usize).div_ceil(64))?;
+        let starts = words(starts_bytes / 8)?;
+        // A search relies on as many fences as there are zeros, and on a start in the last page that has a fence.
+        let ones: u64 = highs.iter().map(|word| u64::from(word.count_ones())).sum();
+        let last_starts = || starts[(count - 1) / 64] >> ((count - 1) % 64) == 1;
+        if ones != u64::from(fenced) || (!starts.is_empty() && !last_starts()) {
+            return None;
+        }
+        let mut samples = Vec::with_capacity(count.div_ceil(SAMPLE as usize));
+        let mut position = 0;
+        for high in 0..count as u64 {
+            if high.is_multiple_of(SAMPLE) {
+                samples.push(position as u32);
+            }
+            position += ones_from(&highs[..], position) + 1;
+        }
+        if position > 2 * count {
+            return None;
+        }
+        Some((Fences { pages, fenced, highs, samples: samples.into(), lows, starts }, rest))
+    }
+
     /// Bytes of memory that this takes.
     pub fn bytes(&self) -> usize {
         let words = self.highs.len() + self.lows.len() + self.starts.len();
@@ -192,6 +247,11 @@ mod tests {
         let model = pages_of(records, pages);
         let fences = Fences::build(&model);
         assert_eq!(fences.pages() as usize, pages);
+        let mut encoded = Vec::new();
+        fences.encode(&mut encoded);
+        encoded.push(9);
+        assert_eq!(Fences::parse(&encoded).as_ref(), Some(&(Fences::build(&model), &[9][..])));
+        assert_eq!(Fences::parse(&encoded[..encoded.len() - 2]), None);
         for &(prefix, page) in records {
             let range = fences.start_pages(prefix);
             assert!(range.contains(&(page as u32)), "{prefix:#x} starts in page {page}, not in {range:?}");

@@ -235,6 +235,7 @@ mod tests {
             entries,
             data_pages: 1,
             key_pages: 1,
+            fence_pages: 1,
             record_bytes_max: 10,
             record_bytes: u64::from(entries) * 10,
             expiry_max: 0,

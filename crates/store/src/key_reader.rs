@@ -1,4 +1,4 @@
-//! Reads ranges of key-table pages, several on their way at once, and hands them out in the order they were asked for.
+//! Reads ranges of key-table pages, or of the fence pages behind them, several on their way at once, and hands them out in the order they were asked for.
 
 use crate::error::Error;
 use crate::io::{Io, Tag, succeeded};
@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tapetum_drive::{LocalBuffer, LocalMemory, Operation};
 use tapetum_kernels::data_page::PAGE_BYTES;
+use tapetum_kernels::fence_page;
 use tapetum_kernels::key_table::KeyPage;
 
 /// Reads on their way at once.
@@ -40,6 +41,17 @@ pub struct KeyPages<T> {
 }
 
 impl<T> KeyPages<T> {
+    /// The payload of the pages, which are fence pages, each checked as it comes.
+    pub fn fences(&self) -> impl Iterator<Item = Result<&[u8], Error>> {
+        let first = self.segment.fence_pages().start;
+        self.pages.clone().zip(self.buffer.bytes().chunks_exact(PAGE_BYTES)).map(move |(page, bytes)| {
+            fence_page::parse(self.segment.salt, page - first, bytes).map_err(|_| {
+                let number = self.segment.descriptor.number;
+                Error::Corrupt(format!("page {} of the fences of segment {number}", page - first))
+            })
+        })
+    }
+
     /// The pages, each checked as it comes.
     pub fn pages(&self) -> impl Iterator<Item = Result<KeyPage<'_>, Error>> {
         self.pages.clone().zip(self.buffer.bytes().chunks_exact(PAGE_BYTES)).map(|(page, bytes)| {

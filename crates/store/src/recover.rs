@@ -1,14 +1,14 @@
 //! Creating a store, and opening one after whatever happened to it.
 //!
 //! ```text
-//! superblock  →  manifest: segments, validity  →  log zones into the write buffers  →  manifest record "opened"
-//!             →  key tables: fences, index                                            (the first write)
+//! superblock  →  manifest: segments, validity  →  log zones into the write buffers  →  fences  →  manifest record "opened"
+//!             →  key tables: index                                                               (the first write)
 //! ```
 //! Nothing is written before everything was read and believed, and opening twice gives the same state. A gap is an error
 //! that says where.
 
 use crate::buffer::Shard;
-use crate::catalog::{Catalog, Install, SegmentState};
+use crate::catalog::{Catalog, Install};
 use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
@@ -22,7 +22,8 @@ use crate::options::StoreOptions;
 use crate::partition_load::rebuild;
 use crate::planted::Bug;
 use crate::segment::Descriptor;
-use crate::segment::view::{FenceBuilder, Segment};
+use crate::segment::local_index::LocalIndex;
+use crate::segment::view::Segment;
 use crate::shared::{Counters, Installer, Levels, Shared, Wakeup};
 use crate::superblock::Superblock;
 use arc_swap::ArcSwapOption;
@@ -184,7 +185,8 @@ fn claim_extents(geometry: &Geometry, catalog: &Catalog) -> Result<Extents, Erro
         let pages = descriptor.data_extents.len() as u64 * u64::from(geometry.pages_per_extent());
         let key_pages = descriptor.key_extents.len() as u64 * u64::from(geometry.pages_per_extent());
         let fits = u64::from(descriptor.data_pages) <= pages
-            && u64::from(descriptor.key_pages) <= key_pages
+            && u64::from(descriptor.key_pages) + u64::from(descriptor.fence_pages) <= key_pages
+            && descriptor.fence_pages > 0
             && descriptor.number < geometry.segments_max();
         if !fits || !descriptor.extents().all(|extent| extents.claim(extent)) {
             return Err(Error::Corrupt(format!(
@@ -196,44 +198,52 @@ fn claim_extents(geometry: &Geometry, catalog: &Catalog) -> Result<Extents, Erro
     Ok(extents)
 }
 
-/// Reads a segment's key table and makes its fences.
-async fn open_segment(
+/// Opens the segments of the catalog: their fences lie behind their key tables. Many reads are on their way at once.
+async fn open_segments(
     drive: &Drive,
     io: &Io,
     superblock: &Superblock,
-    descriptor: &Descriptor,
-) -> Result<Segment, Error> {
-    // A view without fences serves to read the key table that makes them.
-    let blind = Arc::new(Segment::without_fences(descriptor.clone(), superblock.store_id, superblock.geometry));
-    let mut fences = FenceBuilder::new(&superblock.geometry);
+    catalog: &Catalog,
+    segments: &[ArcSwapOption<Segment>],
+) -> Result<(), Error> {
     let mut reader = KeyReader::new(io, drive.local());
-    let mut page_next = 0;
-    let misfit =
-        || Error::Corrupt(format!("the key table of segment {} does not fit its description", descriptor.number));
+    // A view without fences serves to read the pages that hold them.
+    let blind = |descriptor: &Descriptor| {
+        Arc::new(Segment::new(descriptor.clone(), superblock.store_id, superblock.geometry, LocalIndex::empty()))
+    };
+    let mut reads = catalog.segments.values().map(|state| blind(&state.descriptor)).flat_map(|segment| {
+        let pages = segment.fence_pages();
+        let starts = pages.clone().step_by(PAGES_PER_READ as usize);
+        starts.map(move |start| (segment.clone(), start..pages.end.min(start + PAGES_PER_READ)))
+    });
+    let mut fences = Vec::new();
     loop {
-        while reader.has_room() && page_next < blind.key_pages() {
-            let end = blind.key_pages().min(page_next + PAGES_PER_READ);
-            reader.start(blind.clone(), page_next..end, ())?;
-            page_next = end;
+        while reader.has_room()
+            && let Some((segment, pages)) = reads.next()
+        {
+            let is_last = pages.end == segment.fence_pages().end;
+            reader.start(segment, pages, is_last)?;
         }
-        let Some(read) = reader.next().await? else { break };
-        for page in read.pages() {
-            let page = page?;
-            if page.first_entry != fences.entries() || page.count() == 0 {
-                return Err(misfit());
-            }
-            fences.begin_key_page(page.hash(0));
-            page.entries().for_each(|entry| {
-                fences.add(entry.hash, entry.size_bytes);
-            });
+        let Some(read) = reader.next().await? else { return Ok(()) };
+        for payload in read.fences() {
+            fences.extend_from_slice(payload?);
+        }
+        if read.context {
+            let segment = open_segment(superblock, &read.segment.descriptor, &fences)?;
+            segment.attach(&catalog.segments[&segment.descriptor.number].valid);
+            segments[segment.descriptor.number as usize].store(Some(Arc::new(segment)));
+            fences.clear();
         }
         reader.recycle(read);
     }
-    let pages = (fences.data_pages(), fences.key_pages());
-    if fences.entries() != descriptor.entries || pages != (descriptor.data_pages, descriptor.key_pages) {
-        return Err(misfit());
-    }
-    Ok(Segment::new(descriptor.clone(), superblock.store_id, superblock.geometry, fences))
+}
+
+fn open_segment(superblock: &Superblock, descriptor: &Descriptor, fences: &[u8]) -> Result<Segment, Error> {
+    let fits = |index: &LocalIndex| index.data.pages() == descriptor.data_pages;
+    let local_index = LocalIndex::parse(fences, descriptor.key_pages).filter(fits).ok_or_else(|| {
+        Error::Corrupt(format!("the fences of segment {} do not fit its description", descriptor.number))
+    })?;
+    Ok(Segment::new(descriptor.clone(), superblock.store_id, superblock.geometry, local_index))
 }
 
 /// Opens the store on a drive.
@@ -244,11 +254,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let extents = claim_extents(&geometry, &recovered.catalog)?;
     let mut replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
     let segments: Vec<ArcSwapOption<Segment>> = (0..geometry.segments_max()).map(|_| ArcSwapOption::empty()).collect();
-    for SegmentState { descriptor, valid, .. } in recovered.catalog.segments.values() {
-        let segment = open_segment(drive, io, &superblock, descriptor).await?;
-        segment.attach(valid);
-        segments[descriptor.number as usize].store(Some(Arc::new(segment)));
-    }
+    open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
     let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
     let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + STAMPS_SKIPPED;
     // Everything was read and holds: from here on something is written.

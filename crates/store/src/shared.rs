@@ -240,10 +240,11 @@ impl Shared {
         if live == 0 {
             return (0, 0);
         }
-        let Descriptor { data_pages, record_bytes, key_pages, entries, .. } = state.descriptor;
+        let Descriptor { data_pages, record_bytes, key_pages, fence_pages, entries, .. } = state.descriptor;
         let data = u64::from(data_pages) * live / record_bytes;
-        let keys = (u64::from(key_pages) * u64::from(state.valid_entries)).div_ceil(u64::from(entries.max(1)));
-        (data.max(1), keys)
+        let share =
+            |pages: u32| (u64::from(pages) * u64::from(state.valid_entries)).div_ceil(u64::from(entries.max(1)));
+        (data.max(1), share(key_pages) + share(fence_pages))
     }
 
     /// Extents that so many pages of data and of key table take in a segment of their own.

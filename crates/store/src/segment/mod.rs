@@ -1,11 +1,12 @@
 //! The segment: an immutable run of records sorted by hash key, with the table of their keys.
 //!
 //! Records lie in a *stream* cut into 4 KiB data pages (`kernels::data_page`); the key table has pages of its own
-//! (`kernels::key_table`). Both sit in extents that the manifest lists in order. Everything a GET needs is in host memory
+//! (`kernels::key_table`), with the fences behind it. Both sit in extents that the manifest lists in order. Everything a GET needs is in host memory
 //! ([`Segment`]): the page fences and where the extents are. A reader holds the `Arc`: the extents are reused only after
 //! the last holder let go.
 
 pub mod layout;
+pub mod local_index;
 pub mod view;
 pub mod writer;
 
@@ -20,6 +21,8 @@ pub struct Descriptor {
     pub entries: u32,
     pub data_pages: u32,
     pub key_pages: u32,
+    /// Pages of the local index, behind the key table.
+    pub fence_pages: u32,
     pub record_bytes_max: u32,
     /// Bytes of all records.
     pub record_bytes: u64,
@@ -37,6 +40,7 @@ impl Descriptor {
         writer.u32(self.entries);
         writer.u32(self.data_pages);
         writer.u32(self.key_pages);
+        writer.u32(self.fence_pages);
         writer.u32(self.record_bytes_max);
         writer.u64(self.record_bytes);
         writer.u32(self.expiry_max);
@@ -52,6 +56,7 @@ impl Descriptor {
             entries: reader.u32()?,
             data_pages: reader.u32()?,
             key_pages: reader.u32()?,
+            fence_pages: reader.u32()?,
             record_bytes_max: reader.u32()?,
             record_bytes: reader.u64()?,
             expiry_max: reader.u32()?,

@@ -2,12 +2,12 @@
 
 use super::Descriptor;
 use super::layout::StreamLayout;
+use super::local_index::LocalIndex;
 use crate::catalog::Bitmap;
 use crate::geometry::Geometry;
 use std::ops::Range;
 use std::sync::OnceLock;
 use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt};
-use tapetum_kernels::fences::{Fences, PageStarts};
 use tapetum_kernels::hash::HashKey;
 
 #[derive(Debug)]
@@ -15,9 +15,7 @@ pub struct Segment {
     pub descriptor: Descriptor,
     pub salt: SegmentSalt,
     geometry: Geometry,
-    data_fences: Fences,
-    /// The top 32 bits of the first hash key of each key-table page.
-    key_fences: Vec<u32>,
+    pub local_index: LocalIndex,
     /// The catalog's map, seen from here too.
     valid: OnceLock<Bitmap>,
 }
@@ -32,31 +30,9 @@ pub struct Run {
 }
 
 impl Segment {
-    pub fn new(descriptor: Descriptor, store_id: u64, geometry: Geometry, builder: FenceBuilder) -> Segment {
+    pub fn new(descriptor: Descriptor, store_id: u64, geometry: Geometry, local_index: LocalIndex) -> Segment {
         let salt = SegmentSalt { store: store_id, version: descriptor.version };
-        assert_eq!(builder.entries, descriptor.entries);
-        let pages = builder.pages(descriptor.data_pages);
-        Segment {
-            descriptor,
-            salt,
-            geometry,
-            data_fences: Fences::build(&pages),
-            key_fences: builder.key_fences,
-            valid: OnceLock::new(),
-        }
-    }
-
-    /// A view that can only read the key table.
-    pub fn without_fences(descriptor: Descriptor, store_id: u64, geometry: Geometry) -> Segment {
-        let salt = SegmentSalt { store: store_id, version: descriptor.version };
-        Segment {
-            descriptor,
-            salt,
-            geometry,
-            data_fences: Fences::build(&[]),
-            key_fences: Vec::new(),
-            valid: OnceLock::new(),
-        }
+        Segment { descriptor, salt, geometry, local_index, valid: OnceLock::new() }
     }
 
     /// Shows readers the catalog's validity map.
@@ -73,14 +49,20 @@ impl Segment {
         self.descriptor.key_pages
     }
 
+    /// The pages behind the key table that hold the fences.
+    pub fn fence_pages(&self) -> Range<u32> {
+        let Descriptor { key_pages, fence_pages, .. } = self.descriptor;
+        key_pages..key_pages + fence_pages
+    }
+
     /// Host memory of the local index, in bytes.
     pub fn index_bytes(&self) -> usize {
-        self.data_fences.bytes() + self.key_fences.len() * 4
+        self.local_index.bytes()
     }
 
     /// The data pages in which the record of `hash` may start: one, or more when a fence ties.
     pub fn start_pages(&self, hash: HashKey) -> Range<u32> {
-        let pages = self.data_fences.start_pages(hash.prefix());
+        let pages = self.local_index.data.start_pages(hash.prefix());
         if pages.is_empty() { 0..0 } else { *pages.start()..*pages.end() + 1 }
     }
 
@@ -93,7 +75,7 @@ impl Segment {
     /// How many bytes of the data area, from the start of `page`, hold every record that starts in `page`.
     pub fn span_bytes(&self, page: u32) -> u32 {
         let payload = PAGE_PAYLOAD_BYTES as u64;
-        let next_start = self.data_fences.next_start(page).min(self.descriptor.data_pages);
+        let next_start = self.local_index.data.next_start(page).min(self.descriptor.data_pages);
         let longest_end = (u64::from(page) + 1) * payload - 1 + u64::from(self.descriptor.record_bytes_max);
         let next_end = (u64::from(next_start.min(self.descriptor.data_pages - 1)) + 1) * payload;
         let end = longest_end.min(next_end);
@@ -121,7 +103,7 @@ impl Segment {
         self.runs(&self.descriptor.data_extents, page, length)
     }
 
-    /// The read commands for whole pages of the key table.
+    /// The read commands for whole pages of the key table, or of the fences behind it.
     pub fn key_runs(&self, pages: Range<u32>) -> Vec<Run> {
         self.runs(&self.descriptor.key_extents, pages.start, pages.len() as u32 * PAGE_BYTES as u32)
     }
@@ -146,63 +128,6 @@ impl Segment {
 
     /// The key-table pages that may hold hash keys from `low` to `high`, both included.
     pub fn key_pages_between(&self, low: HashKey, high: HashKey) -> Range<u32> {
-        let (low, high) = ((low.prefix() >> 32) as u32, (high.prefix() >> 32) as u32);
-        // The page before the first fence that reaches `low` may still hold it.
-        let start = self.key_fences.partition_point(|&fence| fence < low).saturating_sub(1);
-        let end = self.key_fences.partition_point(|&fence| fence <= high);
-        start as u32..(end as u32).max(start as u32)
-    }
-}
-
-/// Gathers a segment's fences from its entries in order.
-#[derive(Debug)]
-pub struct FenceBuilder {
-    layout: StreamLayout,
-    /// The first and last hash prefix of the records that start in each data page so far; `None` where none does.
-    data: Vec<Option<PageStarts>>,
-    key_fences: Vec<u32>,
-    entries: u32,
-}
-
-impl FenceBuilder {
-    pub fn new(geometry: &Geometry) -> FenceBuilder {
-        FenceBuilder { layout: StreamLayout::new(geometry), data: Vec::new(), key_fences: Vec::new(), entries: 0 }
-    }
-
-    /// Takes the next entry; returns its record's address in the stream.
-    pub fn add(&mut self, hash: HashKey, size_bytes: u32) -> u64 {
-        let address = self.layout.place(u64::from(size_bytes));
-        let page = (address / PAGE_PAYLOAD_BYTES as u64) as usize;
-        if self.data.len() <= page {
-            self.data.resize(page + 1, None);
-        }
-        let prefix = hash.prefix();
-        self.data[page].get_or_insert(PageStarts { first: prefix, last: prefix }).last = prefix;
-        self.entries += 1;
-        address
-    }
-
-    /// The next entry is the first of a key-table page.
-    pub fn begin_key_page(&mut self, hash: HashKey) {
-        self.key_fences.push((hash.prefix() >> 32) as u32);
-    }
-
-    pub fn entries(&self) -> u32 {
-        self.entries
-    }
-
-    pub fn key_pages(&self) -> u32 {
-        self.key_fences.len() as u32
-    }
-
-    /// Pages that the stream fills, the last one perhaps in part.
-    pub fn data_pages(&self) -> u32 {
-        self.layout.end().div_ceil(PAGE_PAYLOAD_BYTES as u64) as u32
-    }
-
-    fn pages(&self, data_pages: u32) -> Vec<Option<PageStarts>> {
-        let mut pages = self.data.clone();
-        pages.resize(data_pages as usize, None);
-        pages
+        self.local_index.key_pages_between(low, high)
     }
 }

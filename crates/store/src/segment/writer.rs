@@ -3,7 +3,8 @@
 //! Nothing refers to the segment before the manifest does, so a crash on the way leaves only free extents.
 
 use super::Descriptor;
-use super::view::{FenceBuilder, Segment};
+use super::local_index::{FenceBuilder, LocalIndex};
+use super::view::Segment;
 use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
@@ -11,6 +12,7 @@ use crate::io::{Io, Tag, lock, succeeded};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt, Trailer, record_checksum};
+use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::{Entry, PageBuilder};
 use tapetum_kernels::record::Header;
@@ -151,6 +153,7 @@ impl SegmentWriter {
                 entries: 0,
                 data_pages: 0,
                 key_pages: 0,
+                fence_pages: 0,
                 record_bytes_max: 0,
                 record_bytes: 0,
                 expiry_max: 0,
@@ -233,6 +236,16 @@ impl SegmentWriter {
         self.keys.push(&bytes, &self.allocator).await
     }
 
+    async fn write_fences(&mut self, local_index: &LocalIndex) -> Result<(), Error> {
+        let mut bytes = [0; PAGE_BYTES];
+        for (page, payload) in local_index.encode().chunks(FENCE_PAYLOAD_BYTES).enumerate() {
+            fence_page::encode(self.salt, page as u32, payload, &mut bytes);
+            self.keys.push(&bytes, &self.allocator).await?;
+        }
+        self.descriptor.fence_pages = self.keys.pages - self.descriptor.key_pages;
+        Ok(())
+    }
+
     /// Writes what is left. The segment is complete on the drive, not yet durable, and in no manifest.
     pub async fn finish(mut self) -> Result<Segment, Error> {
         if self.page_filled > 0 {
@@ -243,14 +256,16 @@ impl SegmentWriter {
         if !self.key_page.is_empty() {
             self.write_key_page().await?;
         }
-        self.data.finish().await?;
-        self.keys.finish().await?;
         self.descriptor.entries = self.fences.entries();
         self.descriptor.data_pages = self.data.pages;
         self.descriptor.key_pages = self.keys.pages;
-        assert_eq!(self.fences.data_pages(), self.data.pages);
+        let local_index = std::mem::replace(&mut self.fences, FenceBuilder::new(&self.geometry)).build();
+        assert_eq!((local_index.data.pages(), local_index.key_pages()), (self.data.pages, self.keys.pages));
+        self.write_fences(&local_index).await?;
+        self.data.finish().await?;
+        self.keys.finish().await?;
         self.descriptor.data_extents = std::mem::take(&mut self.data.extents);
         self.descriptor.key_extents = std::mem::take(&mut self.keys.extents);
-        Ok(Segment::new(self.descriptor, self.store_id, self.geometry, self.fences))
+        Ok(Segment::new(self.descriptor, self.store_id, self.geometry, local_index))
     }
 }
