@@ -8,6 +8,7 @@ use crate::listen::Address;
 use crate::metrics::MetricsAddress;
 use crate::size;
 use crate::store_open::Place;
+use crate::tools::item_lines::Format;
 
 /// A durable, compressed key-value store on flash, behind the memcached protocol.
 #[derive(Debug, Parser)]
@@ -54,12 +55,55 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
+    /// Store the items of a file, or of standard input
+    #[command(after_help = LOAD_HELP)]
+    Load {
+        /// The file; - or nothing is standard input
+        file: Option<PathBuf>,
+        /// What its lines are [default: what its name ends in, or tsv]
+        #[arg(long, value_enum)]
+        format: Option<Format>,
+        /// Leave out lines that cannot be stored, and count them, rather than stop at the first
+        #[arg(long)]
+        skip_bad: bool,
+        /// Store into the server that listens there rather than open the data
+        #[arg(long, value_name = "ADDR")]
+        memcached: Option<Address>,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Print the keys of a store, one a line, in no particular order, without a server
+    List {
+        /// Only keys that begin so
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        prefix: String,
+        /// Also, after tabs: bytes of the value, flags, and expiry in unix seconds (0 is never)
+        #[arg(long)]
+        long: bool,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Print the items of a store as lines that load reads, without a server
+    Dump {
+        /// Only keys that begin so
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        prefix: String,
+        /// What lines to print; tsv has no place for flags and expiry
+        #[arg(long, value_enum, default_value = "jsonl")]
+        format: Format,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
     /// Test every checksum and invariant of a store that no server has open
     Check {
         #[command(flatten)]
         store: StoreArguments,
     },
 }
+
+const LOAD_HELP: &str = r#"Lines of a .tsv file are KEY<tab>VALUE, where \t \n \r \\ and \xHH stand for what cannot.
+Lines of a .jsonl file are {"key":"k","value":"v"}, with "flags" and "expiry" (unix seconds) if wanted, and
+"value_base64" (or "key_base64") for what is no text."#;
 
 #[derive(Debug, Args)]
 pub struct StoreArguments {

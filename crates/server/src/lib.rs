@@ -18,4 +18,5 @@ pub mod size;
 pub mod slots;
 pub mod stats;
 pub mod store_open;
+pub mod tools;
 pub mod worker;

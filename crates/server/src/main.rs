@@ -4,15 +4,20 @@
 use std::error::Error;
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
 use tapetum_server::cli::{Cli, Command, ServeArguments, StoreArguments};
 use tapetum_server::limits::Limits;
+use tapetum_server::listen::Address;
 use tapetum_server::protocol::VERSION;
 use tapetum_server::server::{Options, Server};
 use tapetum_server::store_open::{self, OpenError, OpenOptions};
+use tapetum_server::tools::item_lines::Format;
+use tapetum_server::tools::load::{StoreSink, WireSink};
+use tapetum_server::tools::{list, load};
 use tapetum_server::{os, remote, size, stats};
 
 /// Descriptors beside the clients': store, sessions, listeners, logs.
@@ -39,9 +44,19 @@ fn main() -> ExitCode {
         Some(Command::Get { key, store }) => get(&key, &store),
         Some(Command::Delete { key, store }) => delete(&key, &store),
         Some(Command::Stats { json, memcached: Some(address), .. }) => {
-            remote::stats(&address).map_err(Box::from).and_then(|lines| print_stats(&lines, json))
+            remote::stats(&address, "").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
         }
         Some(Command::Stats { json, memcached: None, store }) => offline_stats(json, &store),
+        Some(Command::Load { file, format, skip_bad, memcached, store }) => {
+            let file = file.filter(|path| path.as_os_str() != "-");
+            load(file.as_deref(), format, skip_bad, memcached.as_ref(), &store)
+        }
+        Some(Command::List { prefix, long, store }) => with_store(&store, offline_options(&store, false), |opened| {
+            Ok(list::list(opened, prefix.as_bytes(), long, &mut std::io::stdout())?)
+        }),
+        Some(Command::Dump { prefix, format, store }) => with_store(&store, offline_options(&store, false), |opened| {
+            Ok(list::dump(opened, prefix.as_bytes(), format, &mut std::io::stdout())?)
+        }),
         Some(Command::Check { store }) => check(&store),
     };
     match outcome {
@@ -68,15 +83,44 @@ fn offline_options(arguments: &StoreArguments, create: bool) -> OpenOptions {
 /// Runs `work` on the store without a server, and closes it.
 fn with_store<R>(
     arguments: &StoreArguments,
-    create: bool,
-    work: impl FnOnce(&tapetum::Store) -> Result<R, tapetum::Error>,
+    options: OpenOptions,
+    work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
     let place = arguments.place();
-    let store = store_open::open(&place, &offline_options(arguments, create))?;
-    let failed = |error| OpenError::Store { path: place.path(), error };
-    let result = work(&store).map_err(failed);
-    store.close().map_err(failed)?;
-    Ok(result?)
+    let store = store_open::open(&place, &options)?;
+    let named = |error: Box<dyn Error>| match error.downcast::<tapetum::Error>() {
+        Ok(error) => OpenError::Store { path: place.path(), error: *error }.into(),
+        Err(other) => other,
+    };
+    let result = work(&store).map_err(named);
+    let closed = store.close();
+    // What went wrong first says more.
+    let result = result?;
+    closed.map_err(|error| named(error.into()))?;
+    Ok(result)
+}
+
+fn load(
+    file: Option<&Path>,
+    format: Option<Format>,
+    skip_bad: bool,
+    memcached: Option<&Address>,
+    arguments: &StoreArguments,
+) -> Outcome {
+    let loaded = match memcached {
+        Some(address) => load::load(file, format, skip_bad, &mut WireSink::new(remote::connect(address)?))?,
+        None => {
+            // Closing the store makes all of it durable, once.
+            let options = OpenOptions { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
+            with_store(arguments, options, |store| {
+                Ok(load::load(file, format, skip_bad, &mut StoreSink::new(store.session()?))?)
+            })?
+        }
+    };
+    let skipped = if skip_bad { format!(", {} bad lines left out", loaded.bad_lines) } else { String::new() };
+    // Where nobody listens, the status alone must do.
+    let _ = writeln!(std::io::stderr(), "{} items stored{skipped}", loaded.items);
+    Ok(())
 }
 
 fn serve(arguments: &ServeArguments) -> Outcome {
@@ -145,12 +189,12 @@ fn put(key: &str, value: &str, arguments: &StoreArguments) -> Outcome {
         bytes.clear();
         std::io::stdin().read_to_end(&mut bytes)?;
     }
-    with_store(arguments, true, |store| store.put(key.as_bytes(), &bytes))?;
+    with_store(arguments, offline_options(arguments, true), |store| Ok(store.put(key.as_bytes(), &bytes)?))?;
     Ok(())
 }
 
 fn get(key: &str, arguments: &StoreArguments) -> Outcome {
-    let item = with_store(arguments, false, |store| store.get(key.as_bytes()))?;
+    let item = with_store(arguments, offline_options(arguments, false), |store| Ok(store.get(key.as_bytes())?))?;
     let item = item.ok_or_else(|| not_found(key))?;
     let mut out = std::io::stdout();
     out.write_all(&item.value)?;
@@ -161,7 +205,7 @@ fn get(key: &str, arguments: &StoreArguments) -> Outcome {
 }
 
 fn delete(key: &str, arguments: &StoreArguments) -> Outcome {
-    match with_store(arguments, false, |store| store.delete(key.as_bytes()))? {
+    match with_store(arguments, offline_options(arguments, false), |store| Ok(store.delete(key.as_bytes())?))? {
         true => Ok(()),
         false => Err(not_found(key).into()),
     }
@@ -172,7 +216,7 @@ fn not_found(key: &str) -> String {
 }
 
 fn offline_stats(json: bool, arguments: &StoreArguments) -> Outcome {
-    let figures = with_store(arguments, false, |store| Ok(store.stats()))?;
+    let figures = with_store(arguments, offline_options(arguments, false), |store| Ok(store.stats()))?;
     let lines: Vec<_> = stats::store_figures(&figures).into_iter().map(|one| (one.name.into(), one.value)).collect();
     print_stats(&lines, json)
 }

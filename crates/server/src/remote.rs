@@ -9,29 +9,45 @@ use crate::listen::Address;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Names and values, as the server at `address` gives them.
-pub fn stats(address: &Address) -> Result<Vec<(String, String)>, String> {
-    let failed = |error: io::Error| {
-        format!(
-            "no figures from {address}: {error}; check that the server runs there, or give another --memcached ADDR"
-        )
-    };
+/// A connection of either kind.
+pub trait Stream: Read + Write {}
+
+impl Stream for TcpStream {}
+impl Stream for UnixStream {}
+
+/// A connection to the server at `address`, which gives up on one that stays silent.
+pub fn connect(address: &Address) -> Result<Box<dyn Stream>, String> {
+    open(address, TIMEOUT).map_err(|error| failed(address, error))
+}
+
+fn open(address: &Address, timeout: Duration) -> io::Result<Box<dyn Stream>> {
     match address {
         Address::Tcp(text) => {
-            let stream = TcpStream::connect(text).map_err(failed)?;
-            stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
-            ask(stream).map_err(failed)
+            let stream = TcpStream::connect(text)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(timeout))?;
+            Ok(Box::new(stream))
         }
         Address::Unix(path) => {
-            let stream = UnixStream::connect(path).map_err(failed)?;
-            stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
-            ask(stream).map_err(failed)
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(timeout))?;
+            Ok(Box::new(stream))
         }
     }
 }
 
-fn ask<S: Read + Write>(mut stream: S) -> io::Result<Vec<(String, String)>> {
-    stream.write_all(b"stats\r\n")?;
+fn failed(address: &Address, error: io::Error) -> String {
+    format!("no answer from {address}: {error}; check that the server runs there, or give another --memcached ADDR")
+}
+
+/// Names and values, as the server at `address` gives them for `stats` and `argument`.
+pub fn stats(address: &Address, argument: &str) -> Result<Vec<(String, String)>, String> {
+    let figures = open(address, TIMEOUT).and_then(|stream| ask(stream, argument));
+    figures.map_err(|error| failed(address, error))
+}
+
+fn ask<S: Read + Write>(mut stream: S, argument: &str) -> io::Result<Vec<(String, String)>> {
+    stream.write_all(format!("stats {argument}\r\n").as_bytes())?;
     let mut lines = Vec::new();
     for line in BufReader::new(stream).lines() {
         let line = line?;
@@ -82,11 +98,11 @@ mod tests {
     fn figures_are_read_to_their_end() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"STAT pid 7\r\nSTAT drive a b\r\nSTAT empty \r\nEND\r\n").unwrap();
-        let lines = ask(ours).unwrap();
+        let lines = ask(ours, "").unwrap();
         let expected = [("pid", "7"), ("drive", "a b"), ("empty", "")].map(|(name, value)| (name.into(), value.into()));
         assert_eq!(lines, expected);
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"HTTP/1.1 400 Bad Request\r\n").unwrap();
-        assert!(ask(ours).is_err());
+        assert!(ask(ours, "").is_err());
     }
 }

@@ -72,6 +72,12 @@ fn serve(scratch: &Scratch) -> Child {
     child
 }
 
+fn stop(server: &mut Child) {
+    let killed = Command::new("kill").arg("-TERM").arg(server.id().to_string()).status().unwrap();
+    assert!(killed.success());
+    assert!(server.wait().unwrap().success());
+}
+
 fn bytes_of(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap()
 }
@@ -96,7 +102,7 @@ fn puts_gets_and_deletes_without_a_server() {
 #[test]
 fn there_must_be_a_store_to_read_one() {
     let scratch = Scratch::new("absent");
-    for words in [&["get", "k"][..], &["delete", "k"], &["stats"], &["check"]] {
+    for words in [&["get", "k"][..], &["delete", "k"], &["stats"], &["check"], &["list"], &["dump"]] {
         let error = scratch.fails(words);
         assert!(error.contains("there is no store at") && error.contains("--data"), "{error}");
     }
@@ -112,9 +118,7 @@ fn a_running_server_keeps_others_out_and_stops_cleanly() {
     assert!(error.contains("is in use") && error.contains("client"), "{error}");
     let stats = scratch.succeeds(&["stats", "--json", "--memcached", &socket]);
     assert!(stats.contains("\"threads\": 1") && stats.contains("\"local_to_host_bytes\": "), "{stats}");
-    let killed = Command::new("kill").arg("-TERM").arg(server.id().to_string()).status().unwrap();
-    assert!(killed.success());
-    assert!(server.wait().unwrap().success());
+    stop(&mut server);
     assert!(scratch.succeeds(&small(&["check"])).contains("no damage"));
     let error = scratch.fails(&["stats", "--memcached", &socket]);
     assert!(error.contains("check that the server runs"), "{error}");
@@ -189,4 +193,95 @@ fn a_drive_of_its_own_may_lie_anywhere() {
     scratch.succeeds(&small(&["put", "k", "v", "--drive", drive]));
     assert_eq!(scratch.succeeds(&small(&["get", "k", "--drive", drive])), "v");
     assert!(!scratch.data().exists());
+}
+
+#[test]
+fn what_is_loaded_is_listed_and_dumped_and_can_be_loaded_again() {
+    let scratch = Scratch::new("load");
+    let file = |name: &str, text: &[u8]| {
+        let path = scratch.0.join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let tsv = file("items.tsv", b"fruit:apple\tred\\tgreen\nfruit:pear\t\nroot\t\\x00\\xff\n");
+    let output = scratch.run(&small(&["load", &tsv]));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "3 items stored\n");
+    let jsonl = file("items.jsonl", br#"{"key":"flagged","value":"v","flags":7,"expiry":4000000000}"#);
+    scratch.succeeds(&small(&["load", &jsonl]));
+    let sorted = |text: String| {
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.sort_unstable();
+        lines.join("\n")
+    };
+    assert_eq!(sorted(scratch.succeeds(&small(&["list", "--prefix", "fruit:"]))), "fruit:apple\nfruit:pear");
+    let long = "flagged\t1\t7\t4000000000\nfruit:apple\t9\t0\t0\nfruit:pear\t0\t0\t0\nroot\t2\t0\t0";
+    assert_eq!(sorted(scratch.succeeds(&small(&["list", "--long"]))), long);
+    let dumped = scratch.succeeds(&small(&["dump"]));
+    for line in [
+        r#"{"key":"fruit:apple","value":"red\tgreen"}"#,
+        r#"{"key":"root","value_base64":"AP8="}"#,
+        r#"{"key":"flagged","value":"v","flags":7,"expiry":4000000000}"#,
+    ] {
+        assert!(dumped.lines().any(|found| found == line), "{line} is not in {dumped}");
+    }
+    // Into another store, by standard input, and out again.
+    let other = Scratch::new("load-again");
+    let mut child = other.command(&small(&["load", "--format", "jsonl"])).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(dumped.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(sorted(other.succeeds(&small(&["dump"]))), sorted(dumped));
+    let tsv = other.succeeds(&small(&["dump", "--format", "tsv", "--prefix", "fruit:a"]));
+    assert_eq!(tsv, "fruit:apple\tred\\tgreen\n");
+}
+
+#[test]
+fn bad_lines_are_named_or_left_out() {
+    let scratch = Scratch::new("bad-lines");
+    let path = scratch.0.join("items.tsv");
+    fs::write(&path, b"a\t1\nnonsense\nb\t2\n").unwrap();
+    let path = path.to_str().unwrap();
+    let error = scratch.fails(&small(&["load", path]));
+    assert!(error.contains("line 2: there is no tab") && error.contains("--skip-bad"), "{error}");
+    let output = scratch.run(&small(&["load", "--skip-bad", path]));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("2 items stored, 1 bad lines left out"), "{told}");
+    // Over the wire too, where keys are what the protocol carries.
+    let mut server = serve(&scratch);
+    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    fs::write(path, b"c\t3\ntwo words\t4\n").unwrap();
+    let error = scratch.fails(&["load", path, "--memcached", &socket]);
+    assert!(error.contains("line 2: ") && error.contains("spaces"), "{error}");
+    let output = scratch.run(&["load", path, "--memcached", &socket, "--skip-bad"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    stop(&mut server);
+    let mut keys: Vec<String> = scratch.succeeds(&small(&["list"])).lines().map(str::to_owned).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["a", "b", "c"]);
+}
+
+#[test]
+fn a_store_that_fills_up_ends_a_load_with_a_way_out() {
+    let scratch = Scratch::new("load-full");
+    let options = ["--capacity", "16MiB", "--memory", "32MiB"];
+    let mut child =
+        scratch.command(&["load"]).args(options).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut state = 1u64;
+    for number in 0..80_000 {
+        let mut line = format!("key{number}\t");
+        // What does not compress.
+        for _ in 0..64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            line.push_str(&format!("{:08x}", state >> 32));
+        }
+        // The load has ended when it takes no more.
+        if input.write_all((line + "\n").as_bytes()).is_err() {
+            break;
+        }
+    }
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("--capacity") && error.contains("stored before"), "{error}");
+    assert!(scratch.succeeds(&["check", "--memory", "32MiB"]).contains("no damage"));
 }

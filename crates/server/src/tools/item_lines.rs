@@ -1,0 +1,244 @@
+//! Items as lines of text, for `load`, `list` and `dump`: what one prints, another reads.
+//!
+//! ```text
+//! TSV          key TAB value                 a tab, line end, return or backslash is \t \n \r \\, any byte \xHH
+//! JSON lines   {"key":"k","value":"v","flags":0,"expiry":0}     the last two may be left out; key_base64 and
+//!                                                               value_base64 for what is no text
+//! ```
+//! An expiry is in unix seconds, 0 for never. Pure.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::Value;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// key TAB value, with \t \n \r \\ and \xHH for what cannot stand there
+    Tsv,
+    /// JSON lines: {"key":"k","value":"v","flags":0,"expiry":0}
+    Jsonl,
+}
+
+impl Format {
+    /// What the name of a file says.
+    pub fn of_name(path: &std::path::Path) -> Option<Format> {
+        match path.extension()?.to_str()? {
+            "tsv" | "txt" => Some(Format::Tsv),
+            "jsonl" | "ndjson" | "json" => Some(Format::Jsonl),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ItemLine {
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+    pub flags: u32,
+    /// Unix seconds; 0 is never.
+    pub expiry: u32,
+}
+
+/// Reads one line, without its end. The error says what is wrong with it.
+pub fn parse(format: Format, line: &[u8]) -> Result<ItemLine, String> {
+    let item = match format {
+        Format::Tsv => parse_tsv(line)?,
+        Format::Jsonl => parse_json(line)?,
+    };
+    if item.key.is_empty() { Err("the key is empty".into()) } else { Ok(item) }
+}
+
+/// Appends one line, with its end. TSV has no place for flags and expiry.
+pub fn write(format: Format, item: &ItemLine, out: &mut Vec<u8>) {
+    match format {
+        Format::Tsv => {
+            escape(&item.key, out);
+            out.push(b'\t');
+            escape(&item.value, out);
+        }
+        Format::Jsonl => {
+            out.push(b'{');
+            write_member("key", &item.key, out);
+            out.push(b',');
+            write_member("value", &item.value, out);
+            for (name, number) in [("flags", item.flags), ("expiry", item.expiry)] {
+                if number != 0 {
+                    out.extend_from_slice(format!(",\"{name}\":{number}").as_bytes());
+                }
+            }
+            out.push(b'}');
+        }
+    }
+    out.push(b'\n');
+}
+
+fn write_member(name: &str, bytes: &[u8], out: &mut Vec<u8>) {
+    let member = match std::str::from_utf8(bytes) {
+        Ok(text) => format!("\"{name}\":{}", Value::from(text)),
+        Err(_) => format!("\"{name}_base64\":\"{}\"", BASE64.encode(bytes)),
+    };
+    out.extend_from_slice(member.as_bytes());
+}
+
+fn parse_tsv(line: &[u8]) -> Result<ItemLine, String> {
+    let mut fields = line.split(|&byte| byte == b'\t');
+    match (fields.next(), fields.next(), fields.next()) {
+        (Some(key), Some(value), None) => {
+            Ok(ItemLine { key: unescape(key)?, value: unescape(value)?, ..ItemLine::default() })
+        }
+        (_, None, _) => Err("there is no tab between key and value".into()),
+        _ => Err("there is more than one tab: write a tab in a value as \\t".into()),
+    }
+}
+
+/// Appends `bytes` as text: control characters, backslashes and what is no UTF-8 as escapes.
+pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\t' => out.extend_from_slice(b"\\t"),
+                '\n' => out.extend_from_slice(b"\\n"),
+                '\r' => out.extend_from_slice(b"\\r"),
+                '\\' => out.extend_from_slice(b"\\\\"),
+                '\0'..' ' | '\x7f' => out.extend_from_slice(format!("\\x{:02x}", character as u32).as_bytes()),
+                other => out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| out.extend_from_slice(format!("\\x{byte:02x}").as_bytes()));
+    }
+}
+
+fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {
+        out.extend_from_slice(&rest[..at]);
+        let (byte, taken) = match &rest[at + 1..] {
+            [b't', ..] => (b'\t', 1),
+            [b'n', ..] => (b'\n', 1),
+            [b'r', ..] => (b'\r', 1),
+            [b'\\', ..] => (b'\\', 1),
+            [b'x', high, low, ..] => match (hex(*high), hex(*low)) {
+                (Some(high), Some(low)) => (high << 4 | low, 3),
+                _ => return Err("\\x needs two hexadecimal digits".into()),
+            },
+            _ => return Err("a backslash stands alone: write it as \\\\".into()),
+        };
+        out.push(byte);
+        rest = &rest[at + 1 + taken..];
+    }
+    out.extend_from_slice(rest);
+    Ok(out)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    (digit as char).to_digit(16).map(|value| value as u8)
+}
+
+fn parse_json(line: &[u8]) -> Result<ItemLine, String> {
+    let value: Value = serde_json::from_slice(line).map_err(|error| format!("that is no JSON: {error}"))?;
+    let Value::Object(members) = value else { return Err("that is no JSON object".into()) };
+    let (mut key, mut value) = (None, None);
+    let mut item = ItemLine::default();
+    for (name, member) in &members {
+        match name.as_str() {
+            "key" => set_once(&mut key, name, text(name, member)?)?,
+            "key_base64" => set_once(&mut key, name, base64(name, member)?)?,
+            "value" => set_once(&mut value, name, text(name, member)?)?,
+            "value_base64" => set_once(&mut value, name, base64(name, member)?)?,
+            "flags" => item.flags = number(name, member)?,
+            "expiry" => item.expiry = number(name, member)?,
+            _ => return Err(format!("there is no member {name:?}: use key, value, flags, expiry, value_base64")),
+        }
+    }
+    item.key = key.ok_or("there is no \"key\"")?;
+    item.value = value.ok_or("there is no \"value\"")?;
+    Ok(item)
+}
+
+fn set_once(place: &mut Option<Vec<u8>>, name: &str, bytes: Vec<u8>) -> Result<(), String> {
+    match place.replace(bytes) {
+        None => Ok(()),
+        Some(_) => Err(format!("{} is given twice", name.trim_end_matches("_base64"))),
+    }
+}
+
+fn text(name: &str, member: &Value) -> Result<Vec<u8>, String> {
+    match member {
+        Value::String(text) => Ok(text.as_bytes().to_vec()),
+        _ => Err(format!("{name:?} is no string: put it into quotes")),
+    }
+}
+
+fn base64(name: &str, member: &Value) -> Result<Vec<u8>, String> {
+    BASE64.decode(text(name, member)?).map_err(|error| format!("{name:?} is no base64: {error}"))
+}
+
+fn number(name: &str, member: &Value) -> Result<u32, String> {
+    let number = member.as_u64().and_then(|number| u32::try_from(number).ok());
+    number.ok_or_else(|| format!("{name:?} is no whole number from 0 to 4294967295"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_what_people_write() {
+        let item = |key: &[u8], value: &[u8]| ItemLine { key: key.into(), value: value.into(), ..ItemLine::default() };
+        let tsv = |line: &[u8]| parse(Format::Tsv, line);
+        assert_eq!(tsv(b"k\tv"), Ok(item(b"k", b"v")));
+        assert_eq!(tsv(b"a key\t"), Ok(item(b"a key", b"")));
+        assert_eq!(tsv(b"k\\\\\ta\\tb\\nc\\r\\x00\\xFf"), Ok(item(b"k\\", b"a\tb\nc\r\0\xff")));
+        let json = |line: &str| parse(Format::Jsonl, line.as_bytes());
+        assert_eq!(json(r#"{"key":"k","value":"ä\n"}"#), Ok(item(b"k", "ä\n".as_bytes())));
+        let full = ItemLine { flags: 7, expiry: 1_800_000_000, ..item(b"k", b"\0\xff") };
+        assert_eq!(json(r#"{"expiry":1800000000,"flags":7,"key":"k","value_base64":"AP8="}"#), Ok(full));
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (format, line, part) in [
+            (Format::Tsv, "key", "no tab"),
+            (Format::Tsv, "k\ta\tb", "more than one tab"),
+            (Format::Tsv, "\tv", "key is empty"),
+            (Format::Tsv, "k\ta\\", "backslash stands alone"),
+            (Format::Tsv, "k\t\\xg0", "two hexadecimal digits"),
+            (Format::Jsonl, "k\tv", "no JSON"),
+            (Format::Jsonl, "[1]", "no JSON object"),
+            (Format::Jsonl, r#"{"key":"k"}"#, "no \"value\""),
+            (Format::Jsonl, r#"{"key":"k","value":1}"#, "put it into quotes"),
+            (Format::Jsonl, r#"{"key":"k","value":"v","flag":1}"#, "no member \"flag\""),
+            (Format::Jsonl, r#"{"key":"k","value":"v","value_base64":""}"#, "twice"),
+            (Format::Jsonl, r#"{"key":"k","value_base64":"%"}"#, "no base64"),
+            (Format::Jsonl, r#"{"key":"k","value":"v","flags":-1}"#, "whole number"),
+        ] {
+            let error = parse(format, line.as_bytes()).unwrap_err();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read_back(
+            key in proptest::collection::vec(any::<u8>(), 1..40),
+            value in proptest::collection::vec(any::<u8>(), 0..80),
+            text in "\\PC*",
+            flags: u32,
+            expiry: u32,
+        ) {
+            for value in [value, text.into_bytes()] {
+                let item = ItemLine { key: key.clone(), value, flags, expiry };
+                let mut out = Vec::new();
+                write(Format::Jsonl, &item, &mut out);
+                prop_assert_eq!(parse(Format::Jsonl, &out[..out.len() - 1]), Ok(item.clone()));
+                out.clear();
+                write(Format::Tsv, &item, &mut out);
+                let end = out.len() - 1;
+                prop_assert_eq!(out.iter().position(|&byte| byte == b'\n'), Some(end));
+                prop_assert_eq!(parse(Format::Tsv, &out[..end]), Ok(ItemLine { flags: 0, expiry: 0, ..item }));
+            }
+        }
+    }
+}

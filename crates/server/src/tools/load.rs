@@ -1,0 +1,380 @@
+//! `load`: items from a file or standard input into a store, or to a server.
+//!
+//! ```text
+//! lines ─► items ─► sink: many on their way at once ─► verdicts, each with its line's number
+//! ```
+//! A bad line ends the load, or with `--skip-bad` is counted and left out. What else fails ends it always. One thread.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tapetum::{Condition, Error, Outcome, Reply, Request, Session};
+
+use super::item_lines::{self, Format, ItemLine};
+use crate::protocol::KEY_BYTES_MAX;
+use crate::remote::Stream;
+
+/// The longest line: the largest value with every byte escaped.
+const LINE_BYTES_MAX: usize = 4 * (16 << 20) + (1 << 20);
+/// What may be on its way at once.
+const IN_FLIGHT_ITEMS: usize = 1024;
+const IN_FLIGHT_BYTES: usize = 4 << 20;
+/// Bad lines that are told one by one.
+const BAD_LINES_TOLD: u64 = 10;
+
+/// What became of an item.
+pub enum Verdict {
+    Stored,
+    /// The item cannot be stored as it is.
+    Bad(String),
+}
+
+/// Where items go. Verdicts come later, with the line's number; an error ends the load.
+pub trait Sink {
+    fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String>;
+    /// Waits for everything that is on its way.
+    fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String>;
+}
+
+/// A session of a store that this process has open.
+pub struct StoreSink {
+    session: Session,
+    replies: Vec<Reply>,
+    in_flight_bytes: usize,
+}
+
+impl StoreSink {
+    pub fn new(session: Session) -> StoreSink {
+        StoreSink { session, replies: Vec::new(), in_flight_bytes: 0 }
+    }
+
+    fn poll(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+        self.session.poll(&mut self.replies);
+        for reply in self.replies.drain(..) {
+            let verdict = match reply.outcome {
+                Outcome::Stored { .. } => Verdict::Stored,
+                Outcome::Failed(error @ (Error::KeyTooLong { .. } | Error::KeyEmpty | Error::ValueTooLarge { .. })) => {
+                    Verdict::Bad(error.to_string())
+                }
+                Outcome::Failed(error) => return Err(format!("line {}: {error}", reply.token)),
+                other => return Err(format!("line {}: a put was answered with {other:?}", reply.token)),
+            };
+            verdicts.push((reply.token, verdict));
+        }
+        if self.session.in_flight() == 0 {
+            self.in_flight_bytes = 0;
+        }
+        Ok(())
+    }
+
+    fn wait_until(&mut self, items: usize, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+        self.poll(verdicts)?;
+        while self.session.in_flight() > items {
+            self.session.wait(Some(Duration::from_millis(10)));
+            self.poll(verdicts)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for StoreSink {
+    fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+        let ItemLine { key, value, flags, expiry } = item;
+        let condition = Condition::Always;
+        self.session.submit(line, Request::Put { key, value, flags: *flags, expiry: *expiry, condition });
+        self.in_flight_bytes += key.len() + value.len();
+        if self.in_flight_bytes >= IN_FLIGHT_BYTES {
+            self.wait_until(0, verdicts)
+        } else if self.session.in_flight() >= IN_FLIGHT_ITEMS {
+            self.wait_until(IN_FLIGHT_ITEMS / 2, verdicts)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+        self.wait_until(0, verdicts)
+    }
+}
+
+/// Any memcached server, by its text protocol.
+pub struct WireSink {
+    stream: BufReader<Box<dyn Stream>>,
+    /// Commands that were not sent yet.
+    unsent: Vec<u8>,
+    /// Lines whose answers are to come.
+    waiting: std::collections::VecDeque<u64>,
+}
+
+impl WireSink {
+    pub fn new(stream: Box<dyn Stream>) -> WireSink {
+        WireSink { stream: BufReader::new(stream), unsent: Vec::new(), waiting: Default::default() }
+    }
+
+    fn exchange(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> io::Result<Result<(), String>> {
+        self.stream.get_mut().write_all(&self.unsent)?;
+        self.stream.get_mut().flush()?;
+        self.unsent.clear();
+        let mut answer = String::new();
+        while let Some(line) = self.waiting.pop_front() {
+            answer.clear();
+            if self.stream.read_line(&mut answer)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let answer = answer.trim_end();
+            if answer == "STORED" {
+                verdicts.push((line, Verdict::Stored));
+            } else if answer.starts_with("SERVER_ERROR object too large") {
+                verdicts.push((line, Verdict::Bad("the value is larger than the server takes".into())));
+            } else {
+                return Ok(Err(format!("line {line}: the server answered {answer:?}")));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+impl Sink for WireSink {
+    fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+        let ItemLine { key, value, flags, expiry } = item;
+        if key.len() > KEY_BYTES_MAX || key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
+            let why = "memcached carries keys of at most 250 bytes, without spaces and control characters";
+            verdicts.push((line, Verdict::Bad(why.into())));
+            return Ok(());
+        }
+        let head = format!(" {flags} {} {}\r\n", exptime(*expiry), value.len());
+        for part in [&b"set "[..], key, head.as_bytes(), value, b"\r\n"] {
+            self.unsent.extend_from_slice(part);
+        }
+        self.waiting.push_back(line);
+        // The answers fit into any socket's buffer, so neither side waits for the other.
+        if self.unsent.len() >= IN_FLIGHT_BYTES / 8 || self.waiting.len() >= IN_FLIGHT_ITEMS {
+            return self.finish(verdicts);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+        let lost = |error| format!("the server does not answer any more: {error}; look into its log, then load again");
+        self.exchange(verdicts).map_err(lost)?
+    }
+}
+
+/// What memcached takes for unix seconds: small numbers are relative there.
+fn exptime(expiry: u32) -> i64 {
+    match expiry {
+        1..=2_592_000 => -1,
+        other => i64::from(other),
+    }
+}
+
+/// What a load did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    pub items: u64,
+    pub bad_lines: u64,
+}
+
+/// Loads `path`, or standard input, into `sink`.
+pub fn load(
+    path: Option<&Path>,
+    format: Option<Format>,
+    skip_bad: bool,
+    sink: &mut dyn Sink,
+) -> Result<Loaded, String> {
+    let format = format.or_else(|| Format::of_name(path?)).unwrap_or(Format::Tsv);
+    let Some(path) = path else {
+        return Lines::new(io::stdin().lock(), format, skip_bad, progress(None)).load(sink);
+    };
+    let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    let length_bytes = metadata.is_file().then_some(metadata.len());
+    Lines::new(BufReader::with_capacity(1 << 20, file), format, skip_bad, progress(length_bytes)).load(sink)
+}
+
+/// A bar where someone looks at it.
+fn progress(length_bytes: Option<u64>) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::with_draw_target(length_bytes, ProgressDrawTarget::hidden());
+    }
+    let (bar, template) = match length_bytes {
+        Some(bytes) => (ProgressBar::new(bytes), "{wide_bar} {percent}% {binary_bytes_per_sec}, {msg}, {eta} left"),
+        None => (ProgressBar::new_spinner(), "{spinner} {binary_bytes}, {binary_bytes_per_sec}, {msg}"),
+    };
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+struct Lines<R> {
+    input: R,
+    format: Format,
+    skip_bad: bool,
+    bar: ProgressBar,
+    loaded: Loaded,
+    verdicts: Vec<(u64, Verdict)>,
+}
+
+impl<R: BufRead> Lines<R> {
+    fn new(input: R, format: Format, skip_bad: bool, bar: ProgressBar) -> Lines<R> {
+        Lines { input, format, skip_bad, bar, loaded: Loaded::default(), verdicts: Vec::new() }
+    }
+
+    fn load(mut self, sink: &mut dyn Sink) -> Result<Loaded, String> {
+        let outcome = self.load_lines(sink);
+        // What is on its way is stored all the same, and counted.
+        let finished = sink.finish(&mut self.verdicts);
+        let outcome = outcome.and(finished).and(self.judge());
+        self.bar.finish_and_clear();
+        let stored = |why| format!("{why}; {} items were stored before", self.loaded.items);
+        outcome.map_err(stored)?;
+        Ok(self.loaded)
+    }
+
+    fn load_lines(&mut self, sink: &mut dyn Sink) -> Result<(), String> {
+        let mut line = Vec::new();
+        let mut position_bytes = 0;
+        for number in 1.. {
+            let read = read_line(&mut self.input, &mut line);
+            let read = read.map_err(|error| format!("line {number} cannot be read: {error}"))?;
+            if read == 0 {
+                return Ok(());
+            }
+            position_bytes += read;
+            let text = line.strip_suffix(b"\n").unwrap_or(&line);
+            let text = text.strip_suffix(b"\r").unwrap_or(text);
+            if line.len() > LINE_BYTES_MAX {
+                self.verdicts.push((number, Verdict::Bad("it is longer than any item".into())));
+            } else if !text.is_empty() {
+                match item_lines::parse(self.format, text) {
+                    Ok(item) => sink.put(number, &item, &mut self.verdicts)?,
+                    Err(why) => self.verdicts.push((number, Verdict::Bad(why))),
+                }
+            }
+            self.judge()?;
+            if number % 1024 == 0 {
+                self.bar.set_position(position_bytes);
+                self.bar.set_message(format!("{} items", self.loaded.items));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what the verdicts say; the first bad line, where that is an error.
+    fn judge(&mut self) -> Result<(), String> {
+        let mut outcome = Ok(());
+        for (line, verdict) in self.verdicts.drain(..) {
+            match verdict {
+                Verdict::Stored => self.loaded.items += 1,
+                Verdict::Bad(why) if self.skip_bad => {
+                    self.loaded.bad_lines += 1;
+                    if self.loaded.bad_lines <= BAD_LINES_TOLD {
+                        self.bar.suspend(|| {
+                            // Where nobody listens, the count must do.
+                            let _ = writeln!(io::stderr(), "line {line} is left out: {why}");
+                        });
+                    }
+                }
+                Verdict::Bad(why) => {
+                    let told = format!("line {line}: {why}; mend it, or leave out bad lines with --skip-bad");
+                    outcome = outcome.and(Err(told));
+                }
+            }
+        }
+        outcome
+    }
+}
+
+/// Reads a line with its end; how many bytes it had. Of one that is too long, `line` holds only that it is.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
+    line.clear();
+    let mut read = 0;
+    loop {
+        let chunk = match input.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        };
+        let end = chunk.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
+        let taken = end.unwrap_or(chunk.len());
+        if line.len() <= LINE_BYTES_MAX {
+            line.extend_from_slice(&chunk[..taken]);
+        }
+        input.consume(taken);
+        read += taken as u64;
+        if end.is_some() || taken == 0 {
+            return Ok(read);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Memory {
+        items: Vec<(u64, Vec<u8>)>,
+        waiting: Vec<(u64, Verdict)>,
+    }
+
+    /// Answers late, and finds keys of `bad` bad.
+    impl Sink for Memory {
+        fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+            verdicts.append(&mut self.waiting);
+            match &item.key[..] {
+                b"bad" => self.waiting.push((line, Verdict::Bad("it is bad".into()))),
+                b"fatal" => return Err(format!("line {line}: no room")),
+                _ => {
+                    self.items.push((line, item.key.clone()));
+                    self.waiting.push((line, Verdict::Stored));
+                }
+            }
+            Ok(())
+        }
+
+        fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+            verdicts.append(&mut self.waiting);
+            Ok(())
+        }
+    }
+
+    fn load(input: &[u8], skip_bad: bool) -> (Result<Loaded, String>, Memory) {
+        let mut memory = Memory::default();
+        let lines = Lines::new(input, Format::Tsv, skip_bad, ProgressBar::hidden());
+        (lines.load(&mut memory), memory)
+    }
+
+    #[test]
+    fn lines_end_in_any_way_and_empty_ones_do_not_count() {
+        let (loaded, memory) = load(b"a\t1\r\n\nb\t2\n\r\nc\t3", false);
+        assert_eq!(loaded, Ok(Loaded { items: 3, bad_lines: 0 }));
+        let lines: Vec<u64> = memory.items.iter().map(|item| item.0).collect();
+        assert_eq!(lines, [1, 3, 5]);
+    }
+
+    #[test]
+    fn bad_lines_end_the_load_or_are_counted() {
+        let input = b"a\t1\nnonsense\nbad\t1\nb\t2\n";
+        let error = load(input, false).0.unwrap_err();
+        assert!(error.starts_with("line 2: ") && error.contains("--skip-bad; 1 items were stored"), "{error}");
+        assert_eq!(load(input, true).0, Ok(Loaded { items: 2, bad_lines: 2 }));
+        let error = load(b"a\t1\nbad\t1\n", false).0.unwrap_err();
+        assert!(error.starts_with("line 2: it is bad"), "{error}");
+        let error = load(b"a\t1\nfatal\t1\nb\t1\n", true).0.unwrap_err();
+        assert_eq!(error, "line 2: no room; 1 items were stored before");
+    }
+
+    #[test]
+    fn a_line_longer_than_any_item_is_passed_over_in_bounded_memory() {
+        let long = io::Read::take(io::repeat(b'x'), 3 * LINE_BYTES_MAX as u64);
+        let input = io::Read::chain(long, &b"\nb\t2\n"[..]);
+        let mut memory = Memory::default();
+        let lines = Lines::new(BufReader::new(input), Format::Tsv, true, ProgressBar::hidden());
+        assert_eq!(lines.load(&mut memory), Ok(Loaded { items: 1, bad_lines: 1 }));
+    }
+}

@@ -1,0 +1,6 @@
+//! What the command line does beside serving: loading, listing, looking inside, resizing. Plain functions over an open
+//! store, or over a connection to a server.
+
+pub mod item_lines;
+pub mod list;
+pub mod load;
