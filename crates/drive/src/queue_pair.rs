@@ -130,7 +130,7 @@ impl QueuePair {
         match command.operation {
             Operation::Execute { .. } => self.execute(command),
             Operation::Pipeline { .. } => self.done_now(command, Completion::new(command.tag, Status::Unsupported)),
-            _ if !self.is_valid(&command.operation) => {
+            _ if !self.is_valid(&command.operation) && !self.is_valid_by_now(&command.operation) => {
                 self.done_now(command, Completion::new(command.tag, Status::InvalidField));
             }
             _ => self.submit_to_flash(command),
@@ -205,6 +205,12 @@ impl QueuePair {
             Operation::Flush => true,
             Operation::Execute { .. } | Operation::Pipeline { .. } => false,
         }
+    }
+
+    /// The flash may have grown since its size was last asked.
+    fn is_valid_by_now(&mut self, operation: &Operation) -> bool {
+        self.capacity_bytes = self.drive.parts.flash.capacity_bytes();
+        self.is_valid(operation)
     }
 
     fn submit_to_flash(&mut self, command: Command) {

@@ -40,6 +40,28 @@ fn check((flash, _path): Backend) {
         let counters = drive.counters();
         assert_eq!((counters.queue_depth_now, counters.opcode(Opcode::Flush).failed), (0, 0));
     }
+    an_open_queue_pair_reaches_what_grew(flash);
+}
+
+fn an_open_queue_pair_reaches_what_grew(flash: Arc<dyn Flash>) {
+    let drive = Drive::new(flash, LocalMemory::new(1 << 20).unwrap(), Vec::new(), Env::system());
+    let mut pair = drive.queue_pair(2).unwrap();
+    let mut buffer = drive.local().allocate(BLOCK as usize).unwrap();
+    let (local, length) = (buffer.offset(), BLOCK);
+    let write = Operation::Write { flash: CAPACITY_BYTES, local, length, fua: true };
+    assert_eq!(run(&mut pair, write), Status::InvalidField);
+    drive.flash().grow(2 * CAPACITY_BYTES).unwrap();
+    drive.flash().grow(CAPACITY_BYTES).unwrap();
+    assert_eq!(drive.flash().capacity_bytes(), 2 * CAPACITY_BYTES, "it never shrinks");
+    buffer.bytes_mut().fill(7);
+    assert_eq!(run(&mut pair, write), Status::Success);
+    let last = 2 * CAPACITY_BYTES - u64::from(BLOCK);
+    for (flash, byte) in [(CAPACITY_BYTES, 7), (last, 0)] {
+        assert_eq!(run(&mut pair, Operation::Read { flash, local, length }), Status::Success);
+        assert!(buffer.bytes().iter().all(|found| *found == byte));
+    }
+    let beyond = Operation::Read { flash: 2 * CAPACITY_BYTES, local, length };
+    assert_eq!(run(&mut pair, beyond), Status::InvalidField);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Flash, FlashQueue};
+use super::{Flash, FlashError, FlashQueue};
 use crate::command::{Command, Completion, LocalRange, Opcode, Operation, Status};
 use crate::env::SplitMix64;
 use crate::local_memory::LocalMemory;
@@ -59,11 +59,11 @@ pub struct CrashReport {
 /// A flash to crash. Clones share it.
 #[derive(Clone)]
 pub struct FaultyFlash {
-    capacity_bytes: u64,
     state: Arc<Mutex<State>>,
 }
 
 struct State {
+    capacity_bytes: u64,
     image: Image,
     random: SplitMix64,
     faults: Faults,
@@ -97,6 +97,7 @@ impl FaultyFlash {
 
     fn with_image(capacity_bytes: u64, image: Image, random: SplitMix64, faults: Faults, trace: u64) -> FaultyFlash {
         let state = State {
+            capacity_bytes,
             image,
             random,
             faults,
@@ -109,7 +110,7 @@ impl FaultyFlash {
             crashed: None,
             trace,
         };
-        FaultyFlash { capacity_bytes, state: Arc::new(Mutex::new(state)) }
+        FaultyFlash { state: Arc::new(Mutex::new(state)) }
     }
 
     /// From now on, commands fail by chance.
@@ -151,7 +152,7 @@ impl FaultyFlash {
         assert!(state.crashed.is_some(), "only a crashed flash is reopened; share this one instead");
         let image = std::mem::take(&mut state.image);
         let random = SplitMix64::new(state.random.next_u64());
-        FaultyFlash::with_image(self.capacity_bytes, image, random, state.faults, state.trace)
+        FaultyFlash::with_image(state.capacity_bytes, image, random, state.faults, state.trace)
     }
 
     /// Submissions and completions so far.
@@ -173,19 +174,57 @@ impl FaultyFlash {
     /// What a read would see.
     pub fn peek(&self, flash: u64, length: u64) -> Vec<u8> {
         let state = self.lock();
-        self.sectors(flash, length).flat_map(|sector| state.image.read(sector)).collect()
+        state.sectors(flash, length).flat_map(|sector| state.image.read(sector)).collect()
     }
 
     /// Rot: changes durable bytes behind everyone's back, by flipping bits of `flash`'s byte.
     pub fn flip(&self, flash: u64, bits: u8) {
-        assert!(flash < self.capacity_bytes, "byte {flash} of {}", self.capacity_bytes);
-        let (sector, at) = (flash / SECTOR_BYTES as u64, flash as usize % SECTOR_BYTES);
         let mut state = self.lock();
+        assert!(flash < state.capacity_bytes, "byte {flash} of {}", state.capacity_bytes);
+        let (sector, at) = (flash / SECTOR_BYTES as u64, flash as usize % SECTOR_BYTES);
         let mut bytes = state.image.read(sector);
         bytes[at] ^= bits;
         state.image.write_durable(sector, &bytes);
     }
 
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Flash for FaultyFlash {
+    fn capacity_bytes(&self) -> u64 {
+        self.lock().capacity_bytes
+    }
+
+    /// At once, and durable; a flash without power stays as it is.
+    fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
+        let mut state = self.lock();
+        if state.crashed.is_none() {
+            let capacity_bytes = capacity_bytes.next_multiple_of(SECTOR_BYTES as u64);
+            state.capacity_bytes = state.capacity_bytes.max(capacity_bytes);
+            state.trace = mix(state.trace, &state.capacity_bytes.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        SECTOR_BYTES as u32
+    }
+
+    fn describe(&self) -> String {
+        format!("faulty memory for tests, {} bytes", self.capacity_bytes())
+    }
+
+    fn open_queue(&self, local: &LocalMemory, _depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        let mut state = self.lock();
+        state.queues += 1;
+        let number = state.queues;
+        Ok(Box::new(FaultyQueue { flash: self.clone(), local: local.clone(), number, impatient: false }))
+    }
+}
+
+impl State {
     fn sectors(&self, flash: u64, length: u64) -> std::ops::Range<u64> {
         let sector_bytes = SECTOR_BYTES as u64;
         assert!(
@@ -198,33 +237,6 @@ impl FaultyFlash {
         flash / sector_bytes..(flash + length) / sector_bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Flash for FaultyFlash {
-    fn capacity_bytes(&self) -> u64 {
-        self.capacity_bytes
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        SECTOR_BYTES as u32
-    }
-
-    fn describe(&self) -> String {
-        format!("faulty memory for tests, {} bytes", self.capacity_bytes)
-    }
-
-    fn open_queue(&self, local: &LocalMemory, _depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        let mut state = self.lock();
-        state.queues += 1;
-        let number = state.queues;
-        Ok(Box::new(FaultyQueue { flash: self.clone(), local: local.clone(), number, impatient: false }))
-    }
-}
-
-impl State {
     /// Counts an event; true when the power is off, before it takes effect.
     fn event(&mut self, command: &Command, kind: u64) -> bool {
         self.events += 1;

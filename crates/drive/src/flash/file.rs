@@ -10,7 +10,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::blocking::BlockingQueue;
 use super::error::FlashError;
@@ -34,7 +35,9 @@ pub enum IoEngine {
 /// A file or block device as flash.
 pub struct FileFlash {
     data: Arc<DataFile>,
-    capacity_bytes: u64,
+    capacity_bytes: AtomicU64,
+    /// Held while the file grows.
+    growing: Mutex<()>,
     engine: IoEngine,
     env: Env,
 }
@@ -90,7 +93,7 @@ impl FileFlash {
                         needed_bytes: capacity_bytes,
                     });
                 }
-                Ok(FileFlash { capacity_bytes, ..flash })
+                Ok(FileFlash { capacity_bytes: AtomicU64::new(capacity_bytes), ..flash })
             }
             Ok(metadata) if metadata.is_file() => Err(FlashError::AlreadyExists { path: path.into() }),
             Ok(_) => Err(FlashError::NotFileOrDevice { path: path.into() }),
@@ -125,9 +128,9 @@ impl FileFlash {
         assert!(
             offset.is_multiple_of(sector)
                 && length.is_multiple_of(sector)
-                && offset.checked_add(length).is_some_and(|end| end <= self.capacity_bytes),
+                && offset.checked_add(length).is_some_and(|end| end <= self.capacity_bytes()),
             "zeroing {offset}+{length} of {} bytes",
-            self.capacity_bytes
+            self.capacity_bytes()
         );
         self.write_zeros(offset, length).and_then(|()| self.data.file.sync_data()).map_err(|source| FlashError::Io {
             path: self.data.path.clone(),
@@ -175,7 +178,13 @@ impl FileFlash {
         }
         let engine = choose_engine(engine, uring::probe)?;
         let data = DataFile { file, path: path.into(), sector_bytes, direct };
-        let flash = FileFlash { data: Arc::new(data), capacity_bytes, engine, env: env.clone() };
+        let flash = FileFlash {
+            data: Arc::new(data),
+            capacity_bytes: AtomicU64::new(capacity_bytes),
+            growing: Mutex::new(()),
+            engine,
+            env: env.clone(),
+        };
         tracing::info!(flash = flash.describe(), "flash opened");
         Ok(flash)
     }
@@ -183,7 +192,34 @@ impl FileFlash {
 
 impl Flash for FileFlash {
     fn capacity_bytes(&self) -> u64 {
-        self.capacity_bytes
+        self.capacity_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Reserves blocks for the new part as creation does for all; a device is as large as it is.
+    fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let DataFile { file, path, sector_bytes, .. } = &*self.data;
+        let now_bytes = self.capacity_bytes();
+        let capacity_bytes = capacity_bytes.next_multiple_of(u64::from(*sector_bytes));
+        if capacity_bytes <= now_bytes {
+            return Ok(());
+        }
+        let failed = |doing| move |source| FlashError::Io { path: path.clone(), doing, source };
+        let metadata = file.metadata().map_err(failed("look at"))?;
+        if metadata.file_type().is_block_device() {
+            let size_bytes = (&*file).seek(SeekFrom::End(0)).map_err(failed("measure"))?;
+            if size_bytes < capacity_bytes {
+                let (path, needed_bytes) = (path.clone(), capacity_bytes);
+                return Err(FlashError::TooSmall { path, capacity_bytes: size_bytes, needed_bytes });
+            }
+        } else if let Err(error) = reserve(file, path, now_bytes, capacity_bytes) {
+            // What was reserved is nobody's yet. The error that made this necessary is the one to tell.
+            let _ = file.set_len(metadata.len());
+            return Err(error);
+        }
+        file.sync_all().map_err(failed("make durable the new size of"))?;
+        self.capacity_bytes.store(capacity_bytes, Ordering::SeqCst);
+        Ok(())
     }
 
     fn sector_bytes(&self) -> u32 {
@@ -196,7 +232,7 @@ impl Flash for FileFlash {
         format!(
             "{}: {} bytes, sectors of {}, {cache}, {engine}",
             self.data.path.display(),
-            self.capacity_bytes,
+            self.capacity_bytes(),
             self.data.sector_bytes
         )
     }
@@ -211,7 +247,7 @@ impl Flash for FileFlash {
 
 fn create_file(path: &Path, capacity_bytes: u64, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
     let file = open_locked(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600), path)?;
-    let made = reserve(&file, path, capacity_bytes)
+    let made = reserve(&file, path, 0, capacity_bytes)
         .and_then(|()| FileFlash::from_file(file, path, engine, env))
         .and_then(|flash| {
             let doing = "make durable the new file";
@@ -273,18 +309,19 @@ fn set_status_flags(file: &File, flags: i32) -> io::Result<()> {
 }
 
 /// Reserves blocks, so that a later write cannot find the file system full.
-fn reserve(file: &File, path: &Path, capacity_bytes: u64) -> Result<(), FlashError> {
-    let Ok(length) = libc::off_t::try_from(capacity_bytes) else {
-        return Err(FlashError::NoSpace { path: path.into(), needed_bytes: capacity_bytes });
+fn reserve(file: &File, path: &Path, from_bytes: u64, capacity_bytes: u64) -> Result<(), FlashError> {
+    let needed_bytes = capacity_bytes - from_bytes;
+    let (Ok(from), Ok(length)) = (libc::off_t::try_from(from_bytes), libc::off_t::try_from(needed_bytes)) else {
+        return Err(FlashError::NoSpace { path: path.into(), needed_bytes });
     };
     loop {
         // `posix_fallocate` writes where the file system has no reservation of its own.
         // SAFETY: the descriptor is open; the call touches no memory.
-        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), from, length) } {
             0 => return Ok(()),
             libc::EINTR => {}
             libc::ENOSPC | libc::EFBIG | libc::EDQUOT => {
-                return Err(FlashError::NoSpace { path: path.into(), needed_bytes: capacity_bytes });
+                return Err(FlashError::NoSpace { path: path.into(), needed_bytes });
             }
             errno => {
                 let source = io::Error::from_raw_os_error(errno);
@@ -341,6 +378,21 @@ mod tests {
         assert!(reserved_bytes >= CAPACITY_BYTES);
         drop(flash);
         assert_eq!(open(&path).unwrap().capacity_bytes(), CAPACITY_BYTES);
+    }
+
+    #[test]
+    fn a_file_grows_with_its_blocks_reserved_and_stays_as_it_is_where_it_cannot() {
+        let path = TestPath::new();
+        let flash = create(&path).unwrap();
+        flash.grow(CAPACITY_BYTES / 2).unwrap();
+        assert_eq!(flash.capacity_bytes(), CAPACITY_BYTES, "it never shrinks");
+        flash.grow(3 * CAPACITY_BYTES).unwrap();
+        assert_eq!(flash.capacity_bytes(), 3 * CAPACITY_BYTES);
+        let reserved_bytes = std::os::unix::fs::MetadataExt::blocks(&flash.data.file.metadata().unwrap()) * 512;
+        assert!(reserved_bytes >= 3 * CAPACITY_BYTES);
+        assert!(matches!(flash.grow(1 << 62), Err(FlashError::NoSpace { .. })));
+        drop(flash);
+        assert_eq!(open(&path).unwrap().capacity_bytes(), 3 * CAPACITY_BYTES);
     }
 
     #[test]

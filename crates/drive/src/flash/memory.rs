@@ -6,10 +6,10 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use super::{Flash, FlashQueue};
+use super::{Flash, FlashError, FlashQueue};
 use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::local_memory::LocalMemory;
 
@@ -20,10 +20,30 @@ pub struct MemoryFlash {
     chunks: Arc<Chunks>,
 }
 
+type Chunk = RwLock<Option<Box<[u8]>>>;
+
 struct Chunks {
-    capacity_bytes: u64,
     sector_bytes: u32,
-    chunks: Vec<RwLock<Option<Box<[u8]>>>>,
+    /// Written only to grow.
+    room: RwLock<Room>,
+}
+
+struct Room {
+    capacity_bytes: u64,
+    chunks: Vec<Chunk>,
+}
+
+impl Room {
+    fn grow(&mut self, capacity_bytes: u64) {
+        self.capacity_bytes = capacity_bytes;
+        self.chunks.resize_with(capacity_bytes.div_ceil(CHUNK_BYTES) as usize, Chunk::default);
+    }
+}
+
+impl Chunks {
+    fn room(&self) -> RwLockReadGuard<'_, Room> {
+        self.room.read().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl MemoryFlash {
@@ -38,15 +58,24 @@ impl MemoryFlash {
             sector_bytes.is_power_of_two() && (512..=65536).contains(&sector_bytes),
             "a sector of {sector_bytes} bytes"
         );
-        let capacity_bytes = capacity_bytes - capacity_bytes % u64::from(sector_bytes);
-        let chunks = (0..capacity_bytes.div_ceil(CHUNK_BYTES)).map(|_| RwLock::new(None)).collect();
-        MemoryFlash { chunks: Arc::new(Chunks { capacity_bytes, sector_bytes, chunks }) }
+        let mut room = Room { capacity_bytes: 0, chunks: Vec::new() };
+        room.grow(capacity_bytes - capacity_bytes % u64::from(sector_bytes));
+        MemoryFlash { chunks: Arc::new(Chunks { sector_bytes, room: RwLock::new(room) }) }
     }
 }
 
 impl Flash for MemoryFlash {
     fn capacity_bytes(&self) -> u64 {
-        self.chunks.capacity_bytes
+        self.chunks.room().capacity_bytes
+    }
+
+    fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
+        let mut room = self.chunks.room.write().unwrap_or_else(PoisonError::into_inner);
+        let capacity_bytes = capacity_bytes.next_multiple_of(u64::from(self.chunks.sector_bytes));
+        if capacity_bytes > room.capacity_bytes {
+            room.grow(capacity_bytes);
+        }
+        Ok(())
     }
 
     fn sector_bytes(&self) -> u32 {
@@ -54,7 +83,7 @@ impl Flash for MemoryFlash {
     }
 
     fn describe(&self) -> String {
-        format!("memory, {} bytes, not durable", self.chunks.capacity_bytes)
+        format!("memory, {} bytes, not durable", self.capacity_bytes())
     }
 
     fn open_queue(&self, local: &LocalMemory, _depth: u32) -> io::Result<Box<dyn FlashQueue>> {
@@ -95,9 +124,10 @@ impl MemoryQueue {
         let Some(local) = self.local.pointer(range) else { return Status::InvalidField };
         // SAFETY: the range is inside local memory, and while the command runs it belongs to the drive.
         let mut local = unsafe { std::slice::from_raw_parts_mut(local.as_ptr(), range.length as usize) };
+        let room = self.chunks.room();
         for (chunk, at, take) in pieces(flash, range.length) {
             let (piece, rest) = local.split_at_mut(take);
-            match &*self.chunks.chunks[chunk].read().unwrap_or_else(PoisonError::into_inner) {
+            match &*room.chunks[chunk].read().unwrap_or_else(PoisonError::into_inner) {
                 Some(bytes) => piece.copy_from_slice(&bytes[at..at + take]),
                 None => piece.fill(0),
             }
@@ -110,9 +140,10 @@ impl MemoryQueue {
         let Some(local) = self.local.pointer(range) else { return Status::InvalidField };
         // SAFETY: the range is inside local memory, and while the command runs nobody writes it.
         let mut local = unsafe { std::slice::from_raw_parts(local.as_ptr(), range.length as usize) };
+        let room = self.chunks.room();
         for (chunk, at, take) in pieces(flash, range.length) {
             let (piece, rest) = local.split_at(take);
-            let mut bytes = self.chunks.chunks[chunk].write().unwrap_or_else(PoisonError::into_inner);
+            let mut bytes = room.chunks[chunk].write().unwrap_or_else(PoisonError::into_inner);
             let bytes = bytes.get_or_insert_with(|| vec![0; CHUNK_BYTES as usize].into_boxed_slice());
             bytes[at..at + take].copy_from_slice(piece);
             local = rest;

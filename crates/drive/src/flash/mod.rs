@@ -25,8 +25,12 @@ use crate::local_memory::LocalMemory;
 
 /// A place of bytes: a file, a block device, memory.
 pub trait Flash: Send + Sync {
-    /// Bytes that can be addressed; a multiple of the sector.
+    /// Bytes that can be addressed; a multiple of the sector. Never shrinks.
     fn capacity_bytes(&self) -> u64;
+
+    /// Makes at least `capacity_bytes` addressable, durably, while queues move bytes; what is new reads as zero (on a block
+    /// device, as whatever was there). May block for as long as the operating system takes to reserve the room.
+    fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError>;
 
     /// The unit of addresses and lengths, a power of two of at least 512 bytes.
     fn sector_bytes(&self) -> u32;
