@@ -71,7 +71,7 @@ fn one(seed: u64) -> Found {
 
 fn planted(arguments: &Arguments) -> bool {
     let mut missed = 0;
-    for bug in ALL {
+    for &bug in ALL {
         let name = format!("{bug:?}");
         let found = hunt(arguments.seed, bug, RUNS_PER_BUG_MAX);
         let effort = format!("{} runs, {} points", found.runs, found.tally.points());

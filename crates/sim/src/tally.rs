@@ -23,9 +23,9 @@ pub const STATES: [(State, &str); 6] = [
 
 impl State {
     /// The state of a store that is open: of what its tasks do, the one that is struck most rarely.
-    pub fn of(phases: (Phase, Phase)) -> State {
-        let doing = |phase| phases.0 == phase || phases.1 == phase;
-        if doing(Phase::Merge) {
+    pub fn of(phases: [Phase; 3]) -> State {
+        let doing = |phase| phases.contains(&phase);
+        if doing(Phase::Merge) || doing(Phase::Grow) {
             State::Merge
         } else if doing(Phase::Install) {
             State::Install

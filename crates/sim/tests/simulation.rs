@@ -31,7 +31,7 @@ fn five_hundred_crashes_lose_nothing() {
 fn every_planted_bug_is_caught() {
     keep_panics_quiet();
     let runs_max = 200;
-    for bug in ALL {
+    for &bug in ALL {
         let found = hunt(1, bug, runs_max);
         assert!(found.failure.is_some(), "{bug:?} was not caught in {runs_max} runs of {CRASHES} crashes");
     }

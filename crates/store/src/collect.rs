@@ -75,7 +75,7 @@ pub async fn collect(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Resu
 /// Drops the coldest segment whole, with whatever is valid in it; whether there was one.
 pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
     let mut installer = shared.take_installer().await;
-    phase.set(Phase::Collect);
+    phase.set(Phase::Evict);
     let coldest = installer.catalog.segments.values().min_by_key(|state| state.descriptor.stamp_max);
     let entries = coldest.map_or(0, |state| u64::from(state.valid_entries));
     let victim = coldest.and_then(|state| {
@@ -200,7 +200,9 @@ async fn install_output(
     sources: &[Source],
     segment: Option<Arc<Segment>>,
 ) -> Result<(), Error> {
-    phase.set(Phase::Install);
+    if phase.get() != Phase::Evict {
+        phase.set(Phase::Install);
+    }
     // What died since the choice is born dead in the output.
     let mut born_dead = Vec::new();
     let alive: Vec<bool> = sources

@@ -21,6 +21,16 @@ impl Extents {
         Extents { free, free_count: count, low: 0, count }
     }
 
+    /// Adds extents behind the last, all free.
+    pub fn grow(&mut self, count: u32) {
+        assert!(count >= self.count, "extents do not go away");
+        self.free.resize(count.div_ceil(64) as usize, 0);
+        (self.count..count).for_each(|extent| self.free[extent as usize / 64] |= 1 << (extent % 64));
+        self.free_count += count - self.count;
+        self.low = self.low.min(self.count);
+        self.count = count;
+    }
+
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -78,6 +88,18 @@ mod tests {
         extents.release(69);
         extents.release(3);
         assert_eq!((extents.allocate(), extents.allocate(), extents.allocate()), (Some(3), Some(69), None));
+    }
+
+    #[test]
+    fn more_extents_come_behind_the_last() {
+        let mut extents = Extents::new(3);
+        while extents.allocate().is_some() {}
+        extents.grow(3);
+        assert_eq!(extents.allocate(), None);
+        extents.grow(130);
+        assert_eq!((extents.count(), extents.free_count()), (130, 127));
+        let all: Vec<u32> = std::iter::from_fn(|| extents.allocate()).collect();
+        assert_eq!(all, (3..130).collect::<Vec<_>>());
     }
 
     #[test]

@@ -6,6 +6,9 @@
 //!  | sb | sb | manifest A | manifest B | zone 0 | zone 1 | extent 0 | extent 1 |           | extent n |
 //!  +----+----+------------+------------+--------+--------+----------+----------+--- ... ---+----------+
 //! ```
+//! A store that grows gets more extents behind the last; all else stays where it was made. So everything before the extents
+//! is sized by the capacity at creation, and a store grows to [`GROWTH_MAX`] times that.
+//!
 //! The superblock stands twice. A log zone is as large as a write buffer: the buffer is the zone's image. A segment is at
 //! most as large as a write buffer and lives in extents, which need not be neighbours.
 
@@ -19,12 +22,15 @@ const PAGE: u64 = 4096;
 /// The smallest segment: what the simulator collects and recovers in kilobytes.
 pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 pub const SEGMENT_BYTES_MAX: u64 = 2 << 30;
+/// How many times the capacity at creation a store may grow to: the manifest areas have room for as many segments.
+pub const GROWTH_MAX: u64 = 4;
 /// Segments that must fit, so that there is something to collect into.
 const SEGMENTS_MIN: u64 = 12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    pub capacity_bytes: u64,
+    /// The capacity that the store was made with; what it has now is the superblock's.
+    pub created_bytes: u64,
     /// The most a segment holds, and the size of a write buffer and a log zone.
     pub segment_bytes: u64,
     pub extent_bytes: u64,
@@ -35,9 +41,9 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Lays out a drive of `capacity_bytes`.
+    /// Lays out a drive of `created_bytes`.
     pub fn new(
-        capacity_bytes: u64,
+        created_bytes: u64,
         segment_bytes: u64,
         partition_bits: u32,
         sector_bytes: u32,
@@ -57,19 +63,19 @@ impl Geometry {
                 "2^{partition_bits} index partitions are too many for segments of {segment_bytes} bytes: use fewer"
             )));
         }
-        let capacity_bytes = capacity_bytes / PAGE * PAGE;
+        let created_bytes = whole_pages(created_bytes);
         let geometry = Geometry {
-            capacity_bytes,
+            created_bytes,
             segment_bytes,
             extent_bytes: (segment_bytes / EXTENTS_PER_SEGMENT).max(PAGE),
-            manifest_bytes: (capacity_bytes / 128 + segment_bytes / 4 + (64 << 10)).next_multiple_of(PAGE),
+            manifest_bytes: (created_bytes / 128 + segment_bytes / 4 + (64 << 10)).next_multiple_of(PAGE),
             sector_bytes,
             partition_bits,
         };
         let least = geometry.extents_offset() + SEGMENTS_MIN * segment_bytes;
-        if capacity_bytes < least {
+        if created_bytes < least {
             return Err(Error::Options(format!(
-                "a capacity of {capacity_bytes} bytes is too small for segments of {segment_bytes}: give at least {least}"
+                "a capacity of {created_bytes} bytes is too small for segments of {segment_bytes}: give at least {least}"
             )));
         }
         Ok(geometry)
@@ -87,8 +93,9 @@ impl Geometry {
         (self.manifest_offset(2) + BUFFERS * self.segment_bytes).next_multiple_of(self.extent_bytes)
     }
 
-    pub fn extents(&self) -> u32 {
-        ((self.capacity_bytes - self.extents_offset()) / self.extent_bytes) as u32
+    /// Extents of a store that has grown, or not, to `capacity_bytes`.
+    pub fn extents(&self, capacity_bytes: u64) -> u32 {
+        ((capacity_bytes - self.extents_offset()) / self.extent_bytes) as u32
     }
 
     pub fn extent_offset(&self, extent: u32) -> u64 {
@@ -100,8 +107,18 @@ impl Geometry {
     }
 
     /// Segment numbers there are: twice as many as full segments fit, since part-full ones can be merged in pairs.
-    pub fn segments_max(&self) -> u32 {
-        (u64::from(self.extents()) * self.extent_bytes / self.segment_bytes * 2 + 8) as u32
+    pub fn segments(&self, capacity_bytes: u64) -> u32 {
+        (u64::from(self.extents(capacity_bytes)) * self.extent_bytes / self.segment_bytes * 2 + 8) as u32
+    }
+
+    /// Bits of the index's payload: any segment number of a store of `capacity_bytes`.
+    pub fn segment_bits(&self, capacity_bytes: u64) -> u32 {
+        self.segments(capacity_bytes).ilog2() + 1
+    }
+
+    /// The most that the store may grow to.
+    pub fn capacity_max_bytes(&self) -> u64 {
+        GROWTH_MAX * self.created_bytes
     }
 
     pub fn partitions(&self) -> usize {
@@ -112,6 +129,10 @@ impl Geometry {
     pub fn buffer_entries_max(&self) -> usize {
         (self.segment_bytes / 96) as usize
     }
+}
+
+pub fn whole_pages(bytes: u64) -> u64 {
+    bytes / PAGE * PAGE
 }
 
 #[cfg(test)]
@@ -128,7 +149,11 @@ mod tests {
             assert_eq!(geometry.zone_offset(1) - geometry.zone_offset(0), segment);
             assert_eq!(geometry.zone_offset(2), geometry.zone_offset(0));
             assert!(geometry.extents_offset() >= geometry.zone_offset(1) + segment);
-            assert!(geometry.extent_offset(geometry.extents()) <= capacity);
+            for capacity in [capacity, geometry.capacity_max_bytes()] {
+                let end = geometry.extent_offset(geometry.extents(capacity));
+                assert!(end <= capacity && capacity - end < geometry.extent_bytes);
+                assert!(geometry.segments(capacity) - 1 <= u32::MAX >> (32 - geometry.segment_bits(capacity)));
+            }
             assert_eq!(geometry.extents_offset() % geometry.extent_bytes, 0);
         }
     }

@@ -4,12 +4,13 @@
 
 use crate::catalog::{Catalog, SegmentState};
 use crate::error::Error;
-use crate::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
+use crate::geometry::{BUFFERS, SUPERBLOCK_BYTES};
 use crate::io::{Io, lock, run};
 use crate::manifest::{Manifest, Summary};
 use crate::recover::read_superblock;
 use crate::shared::Shared;
 use crate::store::Store;
+use crate::superblock::Superblock;
 use std::sync::Arc;
 use tapetum_drive::Drive;
 
@@ -117,39 +118,36 @@ pub fn inspect(store: &Store) -> Result<Inspection, Error> {
 }
 
 fn of_installed(shared: &Arc<Shared>, catalog: &Catalog, summary: Summary) -> Inspection {
+    let superblock = *lock(&shared.superblock);
     let extents = lock(&shared.extents);
-    let geometry = &shared.geometry;
     let is_free = |extent| extents.is_free(extent);
-    describe(geometry, shared.store_id, catalog, summary, is_free)
+    describe(&superblock, catalog, summary, is_free)
 }
 
 /// What superblock and manifest on a drive say that no store has open. Nothing is written, and the log is not read.
 pub fn inspect_drive(drive: &Drive) -> Result<Inspection, Error> {
     let io = Io::new(drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?);
     let read = async {
-        let superblock = read_superblock(drive, &io).await?;
-        let geometry = &superblock.geometry;
-        let recovered = Manifest::recover(&io, drive.local(), geometry, superblock.store_id).await?;
+        let superblock = &read_superblock(drive, &io).await?.superblock;
+        let recovered = Manifest::recover(&io, drive.local(), &superblock.geometry, superblock.store_id).await?;
         let summary = recovered.manifest.summary();
-        Ok(describe(geometry, superblock.store_id, &recovered.catalog, summary, |_| true))
+        Ok(describe(superblock, &recovered.catalog, summary, |_| true))
     };
     run(&io, read, || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))?
 }
 
-fn describe(
-    geometry: &Geometry,
-    store_id: u64,
-    catalog: &Catalog,
-    summary: Summary,
-    is_free: impl Fn(u32) -> bool,
-) -> Inspection {
+fn describe(superblock: &Superblock, catalog: &Catalog, summary: Summary, is_free: impl Fn(u32) -> bool) -> Inspection {
     let named = |fields: &[(&str, u64)]| fields.iter().map(|&(name, value)| (name.to_string(), value)).collect();
-    let superblock = named(&[
-        ("store_id", store_id),
-        ("capacity_bytes", geometry.capacity_bytes),
+    let Superblock { geometry, capacity_bytes, .. } = superblock;
+    let superblock_fields = named(&[
+        ("store_id", superblock.store_id),
+        ("generation", superblock.generation),
+        ("capacity_bytes", *capacity_bytes),
+        ("created_bytes", geometry.created_bytes),
+        ("capacity_max_bytes", geometry.capacity_max_bytes()),
         ("segment_bytes", geometry.segment_bytes),
         ("extent_bytes", geometry.extent_bytes),
-        ("extents", u64::from(geometry.extents())),
+        ("extents", u64::from(geometry.extents(*capacity_bytes))),
         ("manifest_bytes", geometry.manifest_bytes),
         ("sector_bytes", u64::from(geometry.sector_bytes)),
         ("partitions", geometry.partitions() as u64),
@@ -166,7 +164,8 @@ fn describe(
         ("segments", catalog.segments.len() as u64),
     ]);
     let segments = catalog.segments.values().map(segment).collect();
-    Inspection { superblock, manifest, segments, areas: areas(geometry, catalog, &summary, is_free) }
+    let areas = areas(superblock, catalog, &summary, is_free);
+    Inspection { superblock: superblock_fields, manifest, segments, areas }
 }
 
 fn segment(state: &SegmentState) -> SegmentInspection {
@@ -186,7 +185,8 @@ fn segment(state: &SegmentState) -> SegmentInspection {
     }
 }
 
-fn areas(geometry: &Geometry, catalog: &Catalog, summary: &Summary, is_free: impl Fn(u32) -> bool) -> Vec<Area> {
+fn areas(superblock: &Superblock, catalog: &Catalog, summary: &Summary, is_free: impl Fn(u32) -> bool) -> Vec<Area> {
+    let Superblock { geometry, capacity_bytes, .. } = superblock;
     let mut areas = Areas::default();
     areas.until(geometry.manifest_offset(0).min(2 * SUPERBLOCK_BYTES), AreaKind::Superblock, None);
     for area in 0..2 {
@@ -195,7 +195,7 @@ fn areas(geometry: &Geometry, catalog: &Catalog, summary: &Summary, is_free: imp
     }
     areas.until(geometry.zone_offset(0) + BUFFERS * geometry.segment_bytes, AreaKind::Log, None);
     areas.until(geometry.extents_offset(), AreaKind::Unused, None);
-    let mut owners = vec![None; geometry.extents() as usize];
+    let mut owners = vec![None; geometry.extents(*capacity_bytes) as usize];
     for descriptor in catalog.segments.values().map(|state| &state.descriptor) {
         let parts = [(AreaKind::Data, &descriptor.data_extents), (AreaKind::Keys, &descriptor.key_extents)];
         for (kind, extents) in parts {
@@ -215,7 +215,7 @@ fn areas(geometry: &Geometry, catalog: &Catalog, summary: &Summary, is_free: imp
             None => areas.until(end, AreaKind::Held, None),
         }
     }
-    areas.until(geometry.capacity_bytes, AreaKind::Unused, None);
+    areas.until(*capacity_bytes, AreaKind::Unused, None);
     areas.list
 }
 

@@ -75,7 +75,7 @@ pub async fn apply(
         shared.segments[number as usize].store(Some(segment));
     }
     for partition in 0..shared.geometry.partitions() {
-        merge_partition(shared, io, installer, partition, number, moved(partition)).await?;
+        merge_partition(shared, io, phase, installer, partition, number, moved(partition)).await?;
         step().await;
     }
     retire(shared, &install.dropped);
@@ -101,6 +101,7 @@ async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, insta
 async fn merge_partition(
     shared: &Arc<Shared>,
     io: &Io,
+    phase: &PhaseCell,
     installer: &Installer,
     partition: usize,
     payload: u32,
@@ -113,7 +114,10 @@ async fn merge_partition(
             return Ok(());
         }
     }
-    rebuild(shared, io, &installer.catalog, partition).await
+    phase.set(Phase::Grow);
+    let done = rebuild(shared, io, &installer.catalog, partition).await;
+    phase.set(Phase::Merge);
+    done
 }
 
 /// Takes segments out of sight. Their extents are free when the last reader has left.

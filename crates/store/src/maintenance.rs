@@ -6,8 +6,9 @@
 use crate::collect;
 use crate::error::Error;
 use crate::flush;
-use crate::io::{Io, Task, poll_once};
+use crate::io::{Io, Task, lock, poll_once};
 use crate::phase::{Phase, PhaseCell};
+use crate::resize::{self, Resizing};
 use crate::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,27 +50,28 @@ pub struct Maintenance {
     collect_io: Io,
     flush: Option<Task<Result<(), Error>>>,
     collect: Option<Task<Result<bool, Error>>>,
+    resize_io: Io,
+    resize: Option<Task<Result<(), Error>>>,
     flush_phase: Arc<PhaseCell>,
     collect_phase: Arc<PhaseCell>,
+    resize_phase: Arc<PhaseCell>,
     /// When a collection found nothing to gain: another one is tried when something has changed.
     fruitless_at: Option<Moment>,
 }
 
 impl Maintenance {
-    pub fn new(
-        shared: Arc<Shared>,
-        flush_io: Io,
-        collect_io: Io,
-        phases: (Arc<PhaseCell>, Arc<PhaseCell>),
-    ) -> Maintenance {
+    pub fn new(shared: Arc<Shared>, [flush_io, collect_io, resize_io]: [Io; 3]) -> Maintenance {
         Maintenance {
             shared,
             flush_io,
             collect_io,
             flush: None,
             collect: None,
-            flush_phase: phases.0,
-            collect_phase: phases.1,
+            resize_io,
+            resize: None,
+            flush_phase: Arc::default(),
+            collect_phase: Arc::default(),
+            resize_phase: Arc::default(),
             fruitless_at: None,
         }
     }
@@ -78,18 +80,23 @@ impl Maintenance {
     pub fn step(&mut self) -> Step {
         let shared = self.shared.clone();
         shared.log.advance(false, shared.drive.env().now_us());
-        let mut any = self.flush_io.pump() | self.collect_io.pump();
+        let mut any = self.flush_io.pump() | self.collect_io.pump() | self.resize_io.pump();
         any |= shared.reap_retired();
-        if shared.log.poisoned().is_err() {
+        if let Err(error) = shared.log.poisoned() {
+            self.resize = None;
+            if let Some(resizing) = self.resize_asked() {
+                resizing.end(Err(error));
+            }
             return Step::Idle;
         }
         shared.check_watermark();
         any |= self.step_flush();
         any |= self.step_collect();
-        if self.flush.is_none() && self.collect.is_none() {
+        any |= self.step_resize();
+        if self.flush.is_none() && self.collect.is_none() && self.resize.is_none() {
             return if any { Step::Busy } else { Step::Idle };
         }
-        let in_flight = self.flush_io.in_flight() + self.collect_io.in_flight() > 0;
+        let in_flight = self.ios().iter().any(|io| io.in_flight() > 0);
         if in_flight && !any { Step::Waiting } else { Step::Busy }
     }
 
@@ -135,6 +142,27 @@ impl Maintenance {
         true
     }
 
+    /// A resize that was asked for and is not over.
+    fn resize_asked(&self) -> Option<Resizing> {
+        lock(&self.shared.resizing).clone().filter(|resizing| resizing.result().is_none())
+    }
+
+    fn step_resize(&mut self) -> bool {
+        let Some(resizing) = self.resize_asked() else { return false };
+        let task = self.resize.get_or_insert_with(|| {
+            let (shared, io, phase) = (self.shared.clone(), self.resize_io.clone(), self.resize_phase.clone());
+            Box::pin(resize::grow(shared, io, phase, resizing.capacity_bytes()))
+        });
+        let Some(done) = poll_once(task) else { return false };
+        self.resize = None;
+        resizing.end(done);
+        true
+    }
+
+    fn ios(&self) -> [&Io; 3] {
+        [&self.flush_io, &self.collect_io, &self.resize_io]
+    }
+
     fn poison(&self, what: &str, error: Error) {
         tracing::error!("{what} failed: {error}");
         self.shared.log.poison(format!("{what}: {error}"));
@@ -145,15 +173,17 @@ impl Maintenance {
         match step {
             Step::Busy => {}
             Step::Waiting => {
-                let io = if self.flush_io.in_flight() > 0 { &self.flush_io } else { &self.collect_io };
-                io.wait(Duration::from_millis(2));
+                if let Some(io) = self.ios().into_iter().find(|io| io.in_flight() > 0) {
+                    io.wait(Duration::from_millis(2));
+                }
             }
             Step::Idle => self.shared.wakeup.sleep(Duration::from_millis(50)),
         }
     }
 
-    pub fn phases(&self) -> (&PhaseCell, &PhaseCell) {
-        (&self.flush_phase, &self.collect_phase)
+    /// What flush, collector and a resize are doing.
+    pub fn phases(&self) -> [Phase; 3] {
+        [self.flush_phase.get(), self.collect_phase.get(), self.resize_phase.get()]
     }
 }
 

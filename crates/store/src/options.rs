@@ -57,18 +57,18 @@ impl StoreOptions {
     }
 
     /// The shape of the index of a store with these options.
-    pub(crate) fn index_geometry(&self, geometry: &Geometry) -> IndexGeometry {
+    pub(crate) fn index_geometry(&self, geometry: &Geometry, capacity_bytes: u64) -> IndexGeometry {
         IndexGeometry {
             partition_bits: geometry.partition_bits,
             fingerprint_bits: self.fingerprint_bits,
-            payload_bits: geometry.segments_max().ilog2() + 1,
+            payload_bits: geometry.segment_bits(capacity_bytes),
         }
     }
 
     /// The shape of the index that a store of `capacity_bytes` is made with.
     pub fn index_geometry_at(&self, capacity_bytes: u64) -> Result<IndexGeometry, Error> {
         let geometry = Geometry::new(capacity_bytes, self.segment_bytes, self.partition_bits, 512)?;
-        Ok(self.index_geometry(&geometry))
+        Ok(self.index_geometry(&geometry, capacity_bytes))
     }
 
     /// What the index may grow to.

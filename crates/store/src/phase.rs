@@ -14,9 +14,16 @@ pub enum Phase {
     Merge = 3,
     /// Segments are merged into a new one.
     Collect = 4,
+    /// A partition of the index is built anew.
+    Grow = 5,
+    /// A segment is dropped to make room.
+    Evict = 6,
+    /// The store takes over more of its drive.
+    Resize = 7,
 }
 
-const ALL: [Phase; 5] = [Phase::Idle, Phase::Flush, Phase::Install, Phase::Merge, Phase::Collect];
+const ALL: [Phase; 8] =
+    [Phase::Idle, Phase::Flush, Phase::Install, Phase::Merge, Phase::Collect, Phase::Grow, Phase::Evict, Phase::Resize];
 
 /// The phase of one task.
 #[derive(Default)]

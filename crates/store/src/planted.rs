@@ -29,9 +29,17 @@ pub enum Bug {
     ForgetReplay,
     /// A batch may end up in two log groups.
     SplitBatch,
+    /// A resize writes both copies of the superblock at once.
+    SuperblocksAtOnce,
+    /// A resize takes extents over before the superblock that gives them is durable.
+    TakeRoomEarly,
+    /// A resize gives out segment numbers for which the index has no bits.
+    KeepPayloadBits,
+    /// Opening does not mend the copy of the superblock that is behind.
+    LeaveCopyBehind,
 }
 
-pub const ALL: [Bug; 13] = [
+pub const ALL: &[Bug] = &[
     Bug::AcknowledgeEarly,
     Bug::ReadUndurable,
     Bug::SkipSegmentFlush,

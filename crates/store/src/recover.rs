@@ -25,7 +25,7 @@ use crate::segment::Descriptor;
 use crate::segment::local_index::LocalIndex;
 use crate::segment::view::Segment;
 use crate::shared::{Counters, Installer, Levels, Shared, Wakeup};
-use crate::superblock::Superblock;
+use crate::superblock::{Found, Superblock};
 use arc_swap::ArcSwapOption;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -48,16 +48,12 @@ pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<()
         Geometry::new(flash.capacity_bytes(), options.segment_bytes, options.partition_bits, flash.sector_bytes())?;
     let mut secret = [0; 16];
     drive.env().random_bytes(&mut secret);
-    let superblock = Superblock { store_id: drive.env().random_u64(), secret, geometry };
+    let (store_id, capacity_bytes) = (drive.env().random_u64(), geometry.created_bytes);
+    let superblock = Superblock { store_id, generation: 1, secret, capacity_bytes, geometry };
     zero(drive, io, geometry.manifest_offset(0), geometry.extents_offset() - geometry.manifest_offset(0)).await?;
     io.flush().await?;
     Manifest::create(io, drive.local(), &geometry, superblock.store_id).await?;
-    let mut buffer = drive.local().allocate(SUPERBLOCK_BYTES as usize).ok_or_else(|| no_memory("a superblock"))?;
-    buffer.bytes_mut()[..SUPERBLOCK_BYTES as usize].copy_from_slice(&superblock.encode());
-    for copy in 0..2 {
-        io.write_durably(copy * SUPERBLOCK_BYTES, &buffer, SUPERBLOCK_BYTES as usize).await?;
-    }
-    Ok(())
+    superblock.write(io, drive.local(), &[0, 1], options.planted).await
 }
 
 /// The log is zero-written once, so that its later writes allocate nothing.
@@ -75,7 +71,7 @@ async fn zero(drive: &Drive, io: &Io, from: u64, length: u64) -> Result<(), Erro
     Ok(())
 }
 
-pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Superblock, Error> {
+pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Found, Error> {
     let both = 2 * SUPERBLOCK_BYTES as usize;
     if drive.flash().capacity_bytes() < both as u64 {
         return Err(Error::Unusable("the drive is too small to hold a store; nothing was written".into()));
@@ -87,7 +83,7 @@ pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Superblock, Error
 
 /// The segment size of the store on a drive, before there is memory for it.
 pub async fn segment_bytes(drive: &Drive, io: &Io) -> Result<u64, Error> {
-    Ok(read_superblock(drive, io).await?.geometry.segment_bytes)
+    Ok(read_superblock(drive, io).await?.superblock.geometry.segment_bytes)
 }
 
 /// What the log gave back.
@@ -179,15 +175,16 @@ async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &LocalBuffe
     Ok(())
 }
 
-fn claim_extents(geometry: &Geometry, catalog: &Catalog) -> Result<Extents, Error> {
-    let mut extents = Extents::new(geometry.extents());
+fn claim_extents(superblock: &Superblock, catalog: &Catalog) -> Result<Extents, Error> {
+    let Superblock { geometry, capacity_bytes, .. } = superblock;
+    let mut extents = Extents::new(geometry.extents(*capacity_bytes));
     for descriptor in catalog.segments.values().map(|state| &state.descriptor) {
         let pages = descriptor.data_extents.len() as u64 * u64::from(geometry.pages_per_extent());
         let key_pages = descriptor.key_extents.len() as u64 * u64::from(geometry.pages_per_extent());
         let fits = u64::from(descriptor.data_pages) <= pages
             && u64::from(descriptor.key_pages) + u64::from(descriptor.fence_pages) <= key_pages
             && descriptor.fence_pages > 0
-            && descriptor.number < geometry.segments_max();
+            && descriptor.number < geometry.segments(*capacity_bytes);
         if !fits || !descriptor.extents().all(|extent| extents.claim(extent)) {
             return Err(Error::Corrupt(format!(
                 "the manifest's description of segment {} makes no sense",
@@ -196,6 +193,11 @@ fn claim_extents(geometry: &Geometry, catalog: &Catalog) -> Result<Extents, Erro
         }
     }
     Ok(extents)
+}
+
+/// Room for every segment that the store may come to have.
+fn segment_table(geometry: &Geometry) -> Vec<ArcSwapOption<Segment>> {
+    (0..geometry.segments(geometry.capacity_max_bytes())).map(|_| ArcSwapOption::empty()).collect()
 }
 
 /// Opens the segments of the catalog: their fences lie behind their key tables. Many reads are on their way at once.
@@ -248,16 +250,21 @@ fn open_segment(superblock: &Superblock, descriptor: &Descriptor, fences: &[u8])
 
 /// Opens the store on a drive.
 pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<Shared>, Error> {
-    let superblock = read_superblock(drive, io).await?;
+    let Found { superblock, behind } = read_superblock(drive, io).await?;
     let geometry = superblock.geometry;
     let mut recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id).await?;
-    let extents = claim_extents(&geometry, &recovered.catalog)?;
+    let extents = claim_extents(&superblock, &recovered.catalog)?;
     let mut replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
-    let segments: Vec<ArcSwapOption<Segment>> = (0..geometry.segments_max()).map(|_| ArcSwapOption::empty()).collect();
+    let segments = segment_table(&geometry);
     open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
     let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
     let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + STAMPS_SKIPPED;
     // Everything was read and holds: from here on something is written.
+    if let Some(copy) = behind
+        && !options.planted.has(Bug::LeaveCopyBehind)
+    {
+        superblock.write(io, drive.local(), &[copy], options.planted).await?;
+    }
     if options.planted.has(Bug::ForgetReplay) {
         let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
         let install = Install { buffer_next, marks: recovered.catalog.marks, ..Install::default() };
@@ -279,7 +286,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let ids = (geometry, superblock.store_id);
     let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
     let shards = make_shards(&geometry, &mut replayed.records, replayed.active);
-    let index = GlobalIndex::new(options.index_geometry(&geometry))
+    let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
         .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
     let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
     let shared = Arc::new(Shared {
@@ -298,6 +305,10 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         extents: Arc::new(Mutex::new(extents)),
         installer: Mutex::new(None),
         numbers_taken: Mutex::new(Vec::new()),
+        segments_limit: AtomicU32::new(geometry.segments(superblock.capacity_bytes)),
+        superblock: Mutex::new(superblock),
+        resizing: Mutex::new(None),
+        memory_bytes: AtomicU64::new(options.memory_bytes),
         // Unique in the store's life without being written down: no generation comes twice.
         version_next: AtomicU64::new(generation << 32 | 1),
         watermark: AtomicU64::new(replayed.watermark),

@@ -14,8 +14,10 @@ use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
 use crate::options::{Full, StoreOptions};
 use crate::planted::Planted;
+use crate::resize::Resizing;
 use crate::segment::Descriptor;
 use crate::segment::view::Segment;
+use crate::superblock::Superblock;
 use arc_swap::ArcSwapOption;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -119,6 +121,14 @@ pub struct Shared {
     pub installer: Mutex<Option<Box<Installer>>>,
     /// Numbers of segments that are being written.
     pub numbers_taken: Mutex<Vec<u32>>,
+    /// Numbers below this one may be given: the index has the bits for them.
+    pub segments_limit: AtomicU32,
+    /// As on flash. Changed by a resize alone.
+    pub superblock: Mutex<Superblock>,
+    /// The last one that was asked for.
+    pub resizing: Mutex<Option<Resizing>>,
+    /// The budget for everything in memory; a resize changes what the index may take of it.
+    pub memory_bytes: AtomicU64,
     pub version_next: AtomicU64,
     pub watermark: AtomicU64,
     pub watermark_at: AtomicU32,
@@ -164,7 +174,7 @@ impl Shared {
             })
             .sum();
         self.levels.segment_index_bytes.store(local as u64, Ordering::Relaxed);
-        let index_bytes_max = self.options.index_bytes_max() as usize;
+        let index_bytes_max = self.index_bytes_max() as usize;
         let index_room = self.index.room_within(index_bytes_max.saturating_sub(local));
         self.levels.index_room_entries.store(index_room as u64, Ordering::Relaxed);
         *lock(&self.installer) = Some(installer);
@@ -213,7 +223,10 @@ impl Shared {
     pub fn name_segment(&self, catalog: &Catalog) -> (u32, u64) {
         let mut taken = lock(&self.numbers_taken);
         let number = catalog.number_free(&taken);
-        assert!((number as usize) < self.segments.len(), "a segment is begun only where there is a number to spare");
+        assert!(
+            number < self.segments_limit.load(Ordering::SeqCst),
+            "a segment is begun only where there is a number to spare"
+        );
         taken.push(number);
         (number, self.version_next.fetch_add(1, Ordering::Relaxed))
     }
@@ -221,11 +234,21 @@ impl Shared {
     /// Segment numbers that nobody has.
     pub fn numbers_left(&self) -> usize {
         let used = self.levels.segments.load(Ordering::Relaxed) as usize + lock(&self.numbers_taken).len();
-        self.segments.len().saturating_sub(used)
+        (self.segments_limit.load(Ordering::SeqCst) as usize).saturating_sub(used)
     }
 
     pub fn release_number(&self, number: u32) {
         lock(&self.numbers_taken).retain(|other| *other != number);
+    }
+
+    /// What the index may grow to.
+    pub fn index_bytes_max(&self) -> u64 {
+        StoreOptions { memory_bytes: self.memory_bytes.load(Ordering::SeqCst), ..self.options }.index_bytes_max()
+    }
+
+    /// What the store may use of its drive.
+    pub fn capacity_bytes(&self) -> u64 {
+        lock(&self.superblock).capacity_bytes
     }
 
     /// Extents of one full segment, its key table included at its largest usual share.

@@ -8,9 +8,10 @@ use crate::error::Error;
 use crate::io::{Io, lock, run};
 use crate::maintenance::{Maintenance, Step};
 use crate::options::StoreOptions;
-use crate::phase::{Phase, PhaseCell};
+use crate::phase::Phase;
 use crate::recover;
 use crate::request::{Condition, Outcome, Reply, Request};
+use crate::resize::{self, Resizing};
 use crate::session::{Busy, Session, Write};
 use crate::shared::Shared;
 use crate::stats::Stats;
@@ -70,10 +71,9 @@ impl Store {
 
     /// Opens the store on `drive` without a maintenance thread: [`Store::maintain`] must be called.
     pub fn open_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<Store, Error> {
-        let (flush_io, collect_io) = (queue(drive)?, queue(drive)?);
-        let shared = run(&flush_io, recover::open(drive, &flush_io, options), crashed).ok_or_else(stopped)??;
-        let phases = (Arc::new(PhaseCell::default()), Arc::new(PhaseCell::default()));
-        let maintenance = Maintenance::new(shared.clone(), flush_io, collect_io, phases);
+        let ios = [queue(drive)?, queue(drive)?, queue(drive)?];
+        let shared = run(&ios[0], recover::open(drive, &ios[0], options), crashed).ok_or_else(stopped)??;
+        let maintenance = Maintenance::new(shared.clone(), ios);
         let inner = Inner {
             shared,
             maintenance: Mutex::new(maintenance),
@@ -121,11 +121,9 @@ impl Store {
         lock(&self.inner.maintenance).step()
     }
 
-    /// What flush and collector are doing.
-    pub fn phases(&self) -> (Phase, Phase) {
-        let maintenance = lock(&self.inner.maintenance);
-        let (flush, collect) = maintenance.phases();
-        (flush.get(), collect.get())
+    /// What flush, collector and a resize are doing.
+    pub fn phases(&self) -> [Phase; 3] {
+        lock(&self.inner.maintenance).phases()
     }
 
     /// Whether log groups are gathering or on their way.
@@ -254,14 +252,14 @@ impl Store {
             index_bytes,
             index_segment_bytes: load(&shared.levels.segment_index_bytes),
             index_pointer_bits: u64::from(shared.index.geometry().payload_bits),
-            index_limit_bytes: shared.options.index_bytes_max(),
+            index_limit_bytes: shared.index_bytes_max(),
             index_room_entries: shared.index_room_entries(),
             index_extensions: shared.index.extension_buckets_used() as u64,
             partitions_rebuilt: load(&shared.counters.partitions_rebuilt),
             partitions_rebuilding: load(&shared.levels.partitions_rebuilding),
-            memory_limit_bytes: shared.options.memory_bytes,
+            memory_limit_bytes: load(&shared.memory_bytes),
             memory_used_bytes: shared.pools_bytes + index_bytes,
-            flash_limit_bytes: geometry.capacity_bytes,
+            flash_limit_bytes: shared.capacity_bytes(),
             flash_used_bytes: geometry.extents_offset() + used_extents * geometry.extent_bytes,
             flash_reserve_bytes: shared.flash_reserve_bytes(),
             flash_room_bytes: shared.flash_room_bytes(),
@@ -281,6 +279,39 @@ impl Store {
             flash_read_commands: counters.opcode(Opcode::Read).completed,
             buffers_sealed: u64::from(shared.sealed_buffer().is_some()),
         }
+    }
+
+    /// Grows the store to `capacity_bytes` of its drive while it serves; at most to four times what it was made with. The
+    /// file of the drive grows with it. When this returns, all of it is in use.
+    pub fn resize_capacity(&self, capacity_bytes: u64) -> Result<(), Error> {
+        let resizing = self.begin_resize_capacity(capacity_bytes)?;
+        let has_thread = lock(&self.inner.thread).is_some();
+        loop {
+            if let Some(result) = resizing.result() {
+                return result;
+            }
+            if self.inner.stopping.load(Ordering::SeqCst) {
+                return Err(Error::Options("the store was closed while it grew: open it and resize it again".into()));
+            }
+            match has_thread {
+                true => resizing.wait(Duration::from_millis(50)),
+                false => drop(self.maintain()),
+            }
+        }
+    }
+
+    /// As [`Store::resize_capacity`], but returns when the file has grown: maintenance does the rest.
+    pub fn begin_resize_capacity(&self, capacity_bytes: u64) -> Result<Resizing, Error> {
+        let shared = &self.inner.shared;
+        shared.log.poisoned()?;
+        let capacity_bytes = resize::grow_flash(shared, capacity_bytes)?;
+        resize::ask(shared, capacity_bytes)
+    }
+
+    /// Gives everything that the store keeps in memory another budget, while it serves. The index gets its share at once;
+    /// pools keep theirs until the store is opened again.
+    pub fn resize_memory(&self, memory_bytes: u64) -> Result<(), Error> {
+        resize::resize_memory(&self.inner.shared, memory_bytes)
     }
 
     /// Stops maintenance and makes durable what was acknowledged. Operations still on their way are lost unless they

@@ -1,30 +1,51 @@
-//! The superblock: what a drive is, written at creation, twice.
+//! The superblock: what a drive is. Written at creation and whenever the store grows, twice.
 //!
 //! ```text
-//!   0  magic "TAPETUM\0"        48  capacity u64        80  sector bytes u32
-//!   8  version u32              56  segment bytes u64   84  partition bits u32
-//!  12  crc u32 (zero while summed) 64 extent bytes u64  88  set id u128
-//!  16  store id u64, zero u64   72  manifest bytes u64 104  place in the set u16, members u16
-//!  32  hash secret 16 bytes                            108  zero to 4096
+//!   0  magic "TAPETUM\0"              48  capacity u64         84  partition bits u32
+//!   8  version u32                    56  segment bytes u64    88  set id u128
+//!  12  crc u32 (zero while summed)    64  extent bytes u64    104  place in the set u16, members u16
+//!  16  store id u64, generation u64   72  manifest bytes u64  108  zero u32
+//!  32  hash secret 16 bytes           80  sector bytes u32    112  capacity at creation u64
+//!                                                             120  zero to 4096
 //! ```
 //! The place in a set is for stripes over several drives; a drive on its own is member 0 of 1.
+//!
+//! Of two whole copies the one with the higher generation holds. They are written one after the other, each durable before
+//! the next, so at any moment one of them is whole. What a new superblock allows is done only when both are durable. Opening
+//! a store whose copies differ (the power failed between them) makes them equal before anything is built on the newer one:
+//! the next change may tear that one.
 
 use crate::error::Error;
 use crate::geometry::{Geometry, SUPERBLOCK_BYTES};
+use crate::io::{Io, succeeded};
+use crate::planted::{Bug, Planted};
 use crate::wire::{Reader, Short, Writer};
+use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: [u8; 8] = *b"TAPETUM\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const CRC_AT: usize = 12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// Salts every checksum of the store.
     pub store_id: u64,
+    /// Counts the changes of the superblock.
+    pub generation: u64,
     /// The key of the hash that hash keys are made with.
     pub secret: [u8; 16],
+    /// What the store may use of the drive now.
+    pub capacity_bytes: u64,
     pub geometry: Geometry,
+}
+
+/// What a drive says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    pub superblock: Superblock,
+    /// The copy that is torn, or older: to be written again before anything is built on the other.
+    pub behind: Option<u64>,
 }
 
 impl Superblock {
@@ -34,9 +55,9 @@ impl Superblock {
         writer.u32(VERSION);
         writer.u32(0);
         writer.u64(self.store_id);
-        writer.u64(0);
+        writer.u64(self.generation);
         writer.bytes.extend_from_slice(&self.secret);
-        writer.u64(self.geometry.capacity_bytes);
+        writer.u64(self.capacity_bytes);
         writer.u64(self.geometry.segment_bytes);
         writer.u64(self.geometry.extent_bytes);
         writer.u64(self.geometry.manifest_bytes);
@@ -46,6 +67,8 @@ impl Superblock {
         writer.u64(0);
         writer.u16(0);
         writer.u16(1);
+        writer.u32(0);
+        writer.u64(self.geometry.created_bytes);
         writer.bytes.resize(SUPERBLOCK_BYTES as usize, 0);
         let crc = Self::crc(&writer.bytes);
         writer.bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -63,9 +86,11 @@ impl Superblock {
             return Ok(None);
         }
         let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        if version > VERSION {
+        if version != VERSION {
+            let (what, which) = if version > VERSION { ("newer", "newer") } else { ("older", "older") };
             return Err(Error::Unusable(format!(
-                "the store has format version {version}, newer than {VERSION}: use a newer tapetum; nothing was written"
+                "the store has format version {version}, {what} than {VERSION}: use the {which} tapetum that made it; \
+                 nothing was written"
             )));
         }
         if bytes[CRC_AT..CRC_AT + 4] != Self::crc(bytes).to_le_bytes() {
@@ -76,50 +101,89 @@ impl Superblock {
 
     fn fields(bytes: &[u8]) -> Result<Superblock, Short> {
         let mut reader = Reader::new(bytes);
-        let store_id = reader.u64()?;
-        reader.u64()?;
+        let (store_id, generation) = (reader.u64()?, reader.u64()?);
         let secret = reader.array()?;
-        let geometry = Geometry {
-            capacity_bytes: reader.u64()?,
-            segment_bytes: reader.u64()?,
-            extent_bytes: reader.u64()?,
-            manifest_bytes: reader.u64()?,
-            sector_bytes: reader.u32()?,
-            partition_bits: reader.u32()?,
-        };
-        Ok(Superblock { store_id, secret, geometry })
+        let capacity_bytes = reader.u64()?;
+        let (segment_bytes, extent_bytes, manifest_bytes) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (sector_bytes, partition_bits) = (reader.u32()?, reader.u32()?);
+        reader.take(24)?;
+        let created_bytes = reader.u64()?;
+        let geometry =
+            Geometry { created_bytes, segment_bytes, extent_bytes, manifest_bytes, sector_bytes, partition_bits };
+        Ok(Superblock { store_id, generation, secret, capacity_bytes, geometry })
     }
 
     /// Reads the first 8 KiB of a drive of `drive_bytes`.
-    pub fn read(both: &[u8], drive_bytes: u64) -> Result<Superblock, Error> {
+    pub fn read(both: &[u8], drive_bytes: u64) -> Result<Found, Error> {
         let (first, second) = both.split_at(SUPERBLOCK_BYTES as usize);
-        let Some(superblock) = Self::parse(first)?.map_or_else(|| Self::parse(second), |found| Ok(Some(found)))? else {
-            return Err(Error::Unusable(
-                "there is no tapetum store here (no valid superblock): give another --data or --drive, or an empty one; \
-                 nothing was written"
-                    .to_string(),
-            ));
+        let (superblock, behind) = match (Self::parse(first)?, Self::parse(second)?) {
+            (Some(first), Some(second)) if first == second => (first, None),
+            (Some(first), Some(second)) if first.store_id != second.store_id => {
+                return Err(Error::Unusable(
+                    "the two superblocks are of different stores: something wrote over one of them; restore the drive \
+                     from a copy; nothing was written"
+                        .into(),
+                ));
+            }
+            (Some(first), Some(second)) if first.generation > second.generation => (first, Some(1)),
+            (Some(first), None) => (first, Some(1)),
+            (_, Some(second)) => (second, Some(0)),
+            (None, None) => {
+                return Err(Error::Unusable(
+                    "there is no tapetum store here (no valid superblock): give another --data or --drive, or an empty \
+                     one; nothing was written"
+                        .into(),
+                ));
+            }
         };
-        let geometry = superblock.geometry;
-        if geometry.capacity_bytes > drive_bytes {
+        superblock.check(drive_bytes)?;
+        Ok(Found { superblock, behind })
+    }
+
+    fn check(&self, drive_bytes: u64) -> Result<(), Error> {
+        if self.capacity_bytes > drive_bytes {
             return Err(Error::Unusable(format!(
-                "the store was made for {} bytes and the drive has {drive_bytes}: it was cut short; restore it whole; \
-                 nothing was written",
-                geometry.capacity_bytes
+                "the store has {} bytes and the drive {drive_bytes}: it was cut short; restore it whole; nothing was \
+                 written",
+                self.capacity_bytes
             )));
         }
+        let geometry = self.geometry;
         let again = Geometry::new(
-            geometry.capacity_bytes,
+            geometry.created_bytes,
             geometry.segment_bytes,
             geometry.partition_bits,
             geometry.sector_bytes,
         )?;
-        if again != geometry {
+        let sizes = geometry.created_bytes..=geometry.capacity_max_bytes();
+        if again != geometry || !sizes.contains(&self.capacity_bytes) {
             return Err(Error::Unusable(
                 "the superblock's layout is not one this version makes: use the version that made it".into(),
             ));
         }
-        Ok(superblock)
+        Ok(())
+    }
+
+    /// Writes copies, each durable before the next.
+    pub async fn write(&self, io: &Io, local: &LocalMemory, copies: &[u64], planted: Planted) -> Result<(), Error> {
+        let mut buffer = local
+            .allocate(SUPERBLOCK_BYTES as usize)
+            .ok_or_else(|| Error::Options("--memory is too small for a superblock: raise it".into()))?;
+        buffer.bytes_mut()[..SUPERBLOCK_BYTES as usize].copy_from_slice(&self.encode());
+        let length = SUPERBLOCK_BYTES as usize;
+        let mut early = Vec::new();
+        for copy in copies {
+            let tag = io.start_write(copy * SUPERBLOCK_BYTES, &buffer, 0, length, true);
+            if planted.has(Bug::SuperblocksAtOnce) {
+                early.push(tag);
+            } else {
+                succeeded(io.finish(tag).await, "write of a superblock")?;
+            }
+        }
+        for tag in early {
+            succeeded(io.finish(tag).await, "write of a superblock")?;
+        }
+        Ok(())
     }
 }
 
@@ -128,26 +192,44 @@ mod tests {
     use super::*;
 
     fn superblock() -> Superblock {
-        Superblock { store_id: 77, secret: [3; 16], geometry: Geometry::new(10 << 30, 32 << 20, 6, 512).unwrap() }
+        let geometry = Geometry::new(10 << 30, 32 << 20, 6, 512).unwrap();
+        Superblock { store_id: 77, generation: 1, secret: [3; 16], capacity_bytes: geometry.created_bytes, geometry }
+    }
+
+    fn read(first: &[u8], second: &[u8], drive_bytes: u64) -> Result<Found, Error> {
+        Superblock::read(&[first, second].concat(), drive_bytes)
     }
 
     #[test]
     fn either_copy_will_do_and_a_foreign_drive_is_refused() {
         let one = superblock().encode();
         let torn = vec![0xff; one.len()];
-        for both in [[one.clone(), torn.clone()].concat(), [torn.clone(), one.clone()].concat()] {
-            assert_eq!(Superblock::read(&both, 10 << 30).unwrap(), superblock());
-        }
-        assert!(Superblock::read(&[torn.clone(), torn].concat(), 10 << 30).is_err());
-        let error = Superblock::read(&[one.clone(), one].concat(), 5 << 30).unwrap_err();
-        assert!(error.to_string().contains("cut short"));
+        let found = |behind| Ok(Found { superblock: superblock(), behind });
+        assert_eq!(read(&one, &one, 10 << 30), found(None));
+        assert_eq!(read(&one, &torn, 10 << 30), found(Some(1)));
+        assert_eq!(read(&torn, &one, 10 << 30), found(Some(0)));
+        assert!(read(&torn, &torn, 10 << 30).is_err());
+        assert!(read(&one, &one, 5 << 30).unwrap_err().to_string().contains("cut short"));
+        let other = Superblock { store_id: 78, ..superblock() }.encode();
+        assert!(read(&one, &other, 10 << 30).unwrap_err().to_string().contains("different stores"));
     }
 
     #[test]
-    fn a_newer_version_is_named() {
-        let mut newer = superblock().encode();
-        newer[8] = 9;
-        let error = Superblock::read(&[newer.clone(), newer].concat(), 10 << 30).unwrap_err();
-        assert!(error.to_string().contains("newer"));
+    fn the_newer_copy_holds() {
+        let grown = Superblock { generation: 2, capacity_bytes: 20 << 30, ..superblock() };
+        let (old, new) = (superblock().encode(), grown.encode());
+        assert_eq!(read(&new, &old, 20 << 30), Ok(Found { superblock: grown, behind: Some(1) }));
+        assert_eq!(read(&old, &new, 20 << 30), Ok(Found { superblock: grown, behind: Some(0) }));
+        let absurd = Superblock { capacity_bytes: 41 << 30, ..grown }.encode();
+        assert!(read(&absurd, &absurd, 50 << 30).is_err(), "larger than it can grow");
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        for (version, what) in [(9, "newer"), (1, "older")] {
+            let mut other = superblock().encode();
+            other[8] = version;
+            assert!(read(&other, &other, 10 << 30).unwrap_err().to_string().contains(what));
+        }
     }
 }

@@ -278,3 +278,57 @@ fn every_second_is_kept_although_writes_keep_coming() {
         assert!(store.get(format!("key{number}").as_bytes()).unwrap().is_some(), "key {number} is seconds old");
     }
 }
+
+#[test]
+fn a_store_grows_while_it_serves_and_is_as_large_when_it_is_opened_again() {
+    let flash = Arc::new(MemoryFlash::new(3 << 20));
+    let drive = drive_on(flash.clone());
+    let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(3 << 20, 16 << 20) };
+    Store::create(&drive, &options).unwrap();
+    let store = Store::open(&drive, &options).unwrap();
+    let key = |number: u32| format!("key-{number}").into_bytes();
+    let value = |number: u32| noise(u64::from(number), 700);
+    let fill = |mut number: u32| {
+        while store.put(&key(number), &value(number)).is_ok() {
+            number += 1;
+        }
+        number
+    };
+    let before = fill(0);
+    assert_eq!(store.put(b"one more", &value(0)), Err(Error::FullFlash));
+    let refused = |bytes| store.resize_capacity(bytes).unwrap_err().to_string();
+    assert!(refused(2 << 20).contains("cannot shrink"));
+    assert!(refused(13 << 20).contains("can grow to"));
+    let serving = store.clone();
+    let reader = std::thread::spawn(move || {
+        for number in (0..before).cycle().take(20_000) {
+            assert_eq!(serving.get(&key(number)).unwrap().unwrap().value, value(number));
+        }
+    });
+    store.resize_capacity(12 << 20).unwrap();
+    assert_eq!(store.stats().flash_limit_bytes, 12 << 20);
+    let after = fill(before);
+    assert!(after > 3 * before, "{before} items of 3 MiB, {after} of 12");
+    reader.join().unwrap();
+    let all_there = |store: &Store| {
+        (0..after).for_each(|number| assert_eq!(store.get(&key(number)).unwrap().unwrap().value, value(number)));
+        assert_eq!(tapetum::check(store).unwrap().problems, Vec::<String>::new());
+    };
+    all_there(&store);
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open(&drive, &options).unwrap();
+    assert_eq!(store.stats().flash_limit_bytes, 12 << 20);
+    all_there(&store);
+}
+
+#[test]
+fn the_budget_of_memory_changes_while_the_store_serves() {
+    let store = new_store();
+    let limit_bytes = store.stats().index_limit_bytes;
+    store.resize_memory(64 << 20).unwrap();
+    assert_eq!((store.stats().index_limit_bytes, store.stats().memory_limit_bytes), (4 * limit_bytes, 64 << 20));
+    store.resize_memory(16 << 20).unwrap();
+    assert_eq!(store.stats().index_limit_bytes, limit_bytes);
+    assert!(store.resize_memory(1 << 20).unwrap_err().to_string().contains("--memory"));
+}

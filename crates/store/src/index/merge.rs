@@ -44,6 +44,7 @@ pub(super) fn merge(
     changes: impl Iterator<Item = Change>,
 ) -> Result<MergeDone, PartitionFull> {
     let mut done = MergeDone::default();
+    scratch.fit(partition.geometry());
     let mut changes = changes.peekable();
     let mut batch = Vec::new();
     let mut last = None;

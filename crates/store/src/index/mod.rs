@@ -29,7 +29,7 @@ use arc_swap::ArcSwap;
 use partition::Partition;
 use region::{Account, page_bytes};
 use std::ops::RangeInclusive;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
 use tapetum_kernels::delta_bucket::Position;
@@ -84,7 +84,10 @@ struct Table {
 
 /// See the [module](self).
 pub struct GlobalIndex {
-    geometry: IndexGeometry,
+    partition_bits: u32,
+    fingerprint_bits: u32,
+    /// Of the partitions that are built from now on.
+    payload_bits: AtomicU32,
     table: ArcSwap<Table>,
     writer: Mutex<Scratch>,
     account: Account,
@@ -101,20 +104,40 @@ impl GlobalIndex {
         let empty = || Partition::new(geometry, 0, &account).map(Arc::new);
         let partitions = (0..geometry.partitions()).map(|_| empty()).collect::<io::Result<_>>()?;
         Ok(GlobalIndex {
-            geometry,
+            partition_bits: geometry.partition_bits,
+            fingerprint_bits: geometry.fingerprint_bits,
+            payload_bits: AtomicU32::new(geometry.payload_bits),
             table: ArcSwap::from_pointee(Table { partitions }),
             writer: Mutex::new(Scratch::new(geometry)),
             account,
         })
     }
 
+    /// The shape of the partitions that are built from now on.
     pub fn geometry(&self) -> IndexGeometry {
-        self.geometry
+        IndexGeometry {
+            partition_bits: self.partition_bits,
+            fingerprint_bits: self.fingerprint_bits,
+            payload_bits: self.payload_bits.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Partitions that are built from now on take payloads of at least so many bits. Those that are there keep theirs: a
+    /// payload that does not fit them all may come only when each [`is_wide`](Self::is_wide).
+    pub fn widen(&self, payload_bits: u32) {
+        assert!(payload_bits <= 32, "payloads of {payload_bits} bits");
+        self.payload_bits.fetch_max(payload_bits, Ordering::SeqCst);
+    }
+
+    /// Whether a partition takes payloads as long as one that is built now.
+    pub fn is_wide(&self, partition: usize) -> bool {
+        let payload_bits = self.table.load().partitions[partition].geometry().payload_bits;
+        payload_bits >= self.payload_bits.load(Ordering::SeqCst)
     }
 
     #[inline(always)]
     fn locate<'a>(&self, table: &'a Table, hash: HashKey) -> (&'a Partition, Position) {
-        let partition = &*table.partitions[hash.partition(self.geometry.partition_bits)];
+        let partition = &*table.partitions[hash.partition(self.partition_bits)];
         (partition, partition.position(hash))
     }
 
@@ -146,14 +169,14 @@ impl GlobalIndex {
     /// The hash keys among which the candidate of `hash` is, if it has one: the first and the last. Until the partition is
     /// rebuilt. Of those in the index, the candidate is one with the most [`shared_bits`](Self::shared_bits).
     pub fn cell(&self, hash: HashKey) -> RangeInclusive<HashKey> {
-        self.table.load().partitions[hash.partition(self.geometry.partition_bits)].cell(hash)
+        self.table.load().partitions[hash.partition(self.partition_bits)].cell(hash)
     }
 
     /// How many leading bits two hash keys of one partition have in common *as the table sees them*: hash keys are scaled to
     /// the number of buckets, so this is not the common prefix of the hash keys themselves, and the entry that is nearest by
     /// that may be the wrong neighbor for [`Change::Insert`]. Among entries with equally many bits any will do.
     pub fn shared_bits(&self, a: HashKey, b: HashKey) -> u32 {
-        let bits = self.geometry.partition_bits;
+        let bits = self.partition_bits;
         assert!(a.partition(bits) == b.partition(bits), "{a:?} and {b:?} are of two partitions");
         let table = self.table.load();
         let partition = &table.partitions[a.partition(bits)];
@@ -180,7 +203,7 @@ impl GlobalIndex {
     ) -> Result<MergeDone, PartitionFull> {
         let mut scratch = self.lock_writer();
         let table = self.table.load_full();
-        let bits = self.geometry.partition_bits;
+        let bits = self.partition_bits;
         let changes = changes.into_iter().inspect(|change| {
             assert!(change.hash().partition(bits) == partition, "{change:?} is not of partition {partition}");
         });
@@ -204,8 +227,8 @@ impl GlobalIndex {
 
     /// Begins to build a partition anew.
     pub fn builder(&self, partition: usize, room_for: usize) -> Result<PartitionBuilder, RebuildError> {
-        assert!(partition < self.geometry.partitions(), "partition {partition}");
-        PartitionBuilder::new(self.geometry, partition, room_for, &self.account).map_err(RebuildError::OutOfMemory)
+        assert!(partition < 1 << self.partition_bits, "partition {partition}");
+        PartitionBuilder::new(self.geometry(), partition, room_for, &self.account).map_err(RebuildError::OutOfMemory)
     }
 
     /// Puts a built partition in the place of the old one, whose memory goes when its last reader has left. What was merged
@@ -235,21 +258,22 @@ impl GlobalIndex {
 
     /// What to build a partition for that has so many entries.
     pub fn room_for(&self, partition: usize, entries: usize) -> usize {
-        self.geometry.room_for(partition, entries)
+        self.geometry().room_for(partition, entries)
     }
 
     /// Whether a partition is of the right size for so many entries: large enough, and not larger by two steps than it need be.
     pub fn fits(&self, partition: usize, entries: usize) -> bool {
         let capacity = self.partition_capacity(partition);
-        let next = |entries: usize| self.geometry.room_for(partition, entries) + 1;
-        let most = self.geometry.capacity(self.geometry.buckets_for(next(next(next(entries)))));
+        let geometry = self.table.load().partitions[partition].geometry();
+        let next = |entries: usize| geometry.room_for(partition, entries) + 1;
+        let most = geometry.capacity(geometry.buckets_for(next(next(next(entries)))));
         entries <= capacity && capacity <= most
     }
 
     /// Entries that the index can take beside those it has, if it may grow to `bytes`.
     pub fn room_within(&self, bytes: usize) -> usize {
         let capacity: usize = self.table.load().partitions.iter().map(|partition| partition.capacity()).sum();
-        let growth = bytes.saturating_sub(self.bytes()) as f64 / self.geometry.entry_bytes();
+        let growth = bytes.saturating_sub(self.bytes()) as f64 / self.geometry().entry_bytes();
         (capacity + growth as usize).saturating_sub(self.entries())
     }
 
@@ -264,14 +288,15 @@ impl GlobalIndex {
 
     fn table_bytes(&self) -> usize {
         // An Arc has two counters beside its content.
-        self.geometry.partitions() * (size_of::<Partition>() + 16 + size_of::<Arc<Partition>>())
+        self.geometry().partitions() * (size_of::<Partition>() + 16 + size_of::<Arc<Partition>>())
     }
 
     /// Bytes that the index would take for so many entries, with each partition sized for its share.
     pub fn bytes_for(&self, entries: usize) -> usize {
-        let share = entries.div_ceil(self.geometry.partitions());
-        let words = self.geometry.partition_words(self.geometry.buckets_for(share), page_bytes());
-        self.geometry.partitions() * words * 8 + self.table_bytes()
+        let geometry = self.geometry();
+        let share = entries.div_ceil(geometry.partitions());
+        let words = geometry.partition_words(geometry.buckets_for(share), page_bytes());
+        geometry.partitions() * words * 8 + self.table_bytes()
     }
 
     pub fn extension_buckets_used(&self) -> usize {

@@ -27,7 +27,7 @@ pub(super) struct Partition {
     buckets: usize,
     bucket_words: usize,
     layout: EntryLayout,
-    partition_bits: u32,
+    geometry: IndexGeometry,
     /// Where the entry of the middle slot is expected, in words from the end of a bucket, times 2^16: for prefetching.
     slot_stride: usize,
     capacity: usize,
@@ -48,7 +48,7 @@ impl Partition {
             buckets,
             bucket_words: geometry.bucket_words(),
             layout: geometry.layout(),
-            partition_bits: geometry.partition_bits,
+            geometry,
             slot_stride: (bits_per_slot * 1024.0) as usize,
             capacity: geometry.capacity(buckets),
             entries: AtomicUsize::new(0),
@@ -60,6 +60,10 @@ impl Partition {
 
     pub fn layout(&self) -> EntryLayout {
         self.layout
+    }
+
+    pub fn geometry(&self) -> IndexGeometry {
+        self.geometry
     }
 
     pub fn capacity(&self) -> usize {
@@ -80,7 +84,7 @@ impl Partition {
 
     #[inline(always)]
     pub fn position(&self, hash: HashKey) -> Position {
-        Position::of(hash, self.partition_bits, self.buckets)
+        Position::of(hash, self.geometry.partition_bits, self.buckets)
     }
 
     /// The hash keys that share the bucket, slot and fingerprint of `hash`: the first and the last.
@@ -90,8 +94,8 @@ impl Partition {
         let start = (position.bucket as u128) << 64 | (position.tail >> 64 >> cell_bits << cell_bits);
         let end = start + (1 << cell_bits) - 1;
         let (first, last) = (start.div_ceil(self.buckets as u128), end / self.buckets as u128);
-        let top = hash.0 & !(u128::MAX.checked_shr(self.partition_bits).unwrap_or(0));
-        let whole = |rest: u128| HashKey(top | rest >> self.partition_bits);
+        let top = hash.0 & !(u128::MAX.checked_shr(self.geometry.partition_bits).unwrap_or(0));
+        let whole = |rest: u128| HashKey(top | rest >> self.geometry.partition_bits);
         whole(first << 64)..=whole(last << 64 | u128::from(u64::MAX))
     }
 

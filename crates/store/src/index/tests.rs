@@ -131,9 +131,15 @@ proptest! {
             model.merge(batch);
             model.check();
         }
-        // Less room than comfort asks for: chains of extensions.
+        // Less room than comfort asks for: chains of extensions. And longer payloads than its neighbours'.
+        model.index.widen(21);
         model.rebuild(rebuilt.index(geometry.partitions()), 0.8);
         model.check();
+        prop_assert!(model.index.is_wide(rebuilt.index(geometry.partitions())));
+        for batch in &batches {
+            model.merge(batch);
+            model.check();
+        }
         // And away with everything: all extensions come back.
         let all = model.map.keys().map(|&hash| (hash, false)).collect();
         model.merge(&all);

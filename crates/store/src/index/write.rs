@@ -10,6 +10,7 @@ use tapetum_kernels::delta_bucket::{Header, SLOTS, slot, splice};
 
 /// What the writer works with from bucket to bucket, kept so that it need not be allocated again.
 pub(super) struct Scratch {
+    geometry: IndexGeometry,
     /// A bucket taken apart.
     pub contents: Bucket,
     /// A bucket and its extensions as words.
@@ -27,6 +28,7 @@ pub(super) struct Scratch {
 impl Scratch {
     pub fn new(geometry: IndexGeometry) -> Scratch {
         Scratch {
+            geometry,
             contents: Bucket::new(geometry.layout()),
             main: vec![0; geometry.bucket_words()],
             extensions: Vec::new(),
@@ -34,6 +36,13 @@ impl Scratch {
             ends: Vec::new(),
             chain: Vec::new(),
             inserted: Vec::new(),
+        }
+    }
+
+    /// Makes it one for a partition of this shape.
+    pub fn fit(&mut self, geometry: IndexGeometry) {
+        if self.geometry != geometry {
+            *self = Scratch::new(geometry);
         }
     }
 
