@@ -1,5 +1,5 @@
-//! `cargo x COMMAND`: what make and CI call. Everything here drives the built binaries from outside, over loopback, as
-//! a user would; nothing here is linked into the store.
+//! `cargo x COMMAND`: what make and CI call. Most of it drives the built binaries from outside, over loopback,
+//! as a user would; figures that are not about sockets embed the store. Nothing here is linked into it.
 
 // A driver of real processes measures real time and waits for it; the bans of clippy.toml are for what the simulator
 // must own.
@@ -31,7 +31,8 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
   test-kill          kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
 Figures (release build; see docs/BENCHMARKS.md):
-  figures NAME       flash-reads | index-memory | memory-peak | overwrites | all
+  figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart; all: these
+                     index-scale | overwrites: alone, they take longer
 
 Every command takes --server PATH to drive another binary: a tapetum, or memcached for the tests it can pass.";
 
@@ -61,7 +62,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
             let Some((name, rest)) = rest.split_first() else {
                 return Err(format!("figures needs a name\n\n{USAGE}").into());
             };
-            figures::run(name, &Arguments::parse(rest)?)
+            figures::run(name, rest)
         }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

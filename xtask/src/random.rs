@@ -23,11 +23,49 @@ impl Random {
         self.below(n) == 0
     }
 
+    /// Uniform in `0.0..1.0`.
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// Incompressible bytes.
     pub fn fill(&mut self, into: &mut [u8]) {
         for chunk in into.chunks_mut(8) {
             chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
         }
+    }
+}
+
+/// Draws numbers below a count, the first of them most often: the one of rank r in proportion to 1/r^exponent. By the method
+/// of Gray and others ("Quickly generating billion-record synthetic databases"), which YCSB uses too.
+pub struct Zipfian {
+    count: f64,
+    exponent: f64,
+    /// The sum of 1/r^exponent over all ranks.
+    zeta: f64,
+    eta: f64,
+}
+
+impl Zipfian {
+    pub fn new(count: u64, exponent: f64) -> Zipfian {
+        assert!(count > 2 && exponent > 0.0 && exponent < 1.0, "{count} numbers, exponent {exponent}");
+        let zeta: f64 = (1..=count).map(|rank| (rank as f64).powf(-exponent)).sum();
+        let two = 1.0 + 0.5_f64.powf(exponent);
+        let eta = (1.0 - (2.0 / count as f64).powf(1.0 - exponent)) / (1.0 - two / zeta);
+        Zipfian { count: count as f64, exponent, zeta, eta }
+    }
+
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        let unit = random.unit();
+        let scaled = unit * self.zeta;
+        if scaled < 1.0 {
+            return 0;
+        }
+        if scaled < 1.0 + 0.5_f64.powf(self.exponent) {
+            return 1;
+        }
+        let rank = self.count * (self.eta * unit - self.eta + 1.0).powf(1.0 / (1.0 - self.exponent));
+        rank.min(self.count - 1.0) as u64
     }
 }
 
@@ -65,6 +103,23 @@ mod tests {
         let mut random = Random::new(7);
         let seen: BTreeSet<u64> = (0..1000).map(|_| random.below(10)).collect();
         assert_eq!(seen, (0..10).collect());
+    }
+
+    #[test]
+    fn zipfian_draws_the_first_ranks_as_often_as_it_should() {
+        let zipfian = Zipfian::new(1000, 0.99);
+        let mut random = Random::new(3);
+        let mut counts = vec![0_u32; 1000];
+        for _ in 0..100_000 {
+            counts[zipfian.draw(&mut random) as usize] += 1;
+        }
+        let zeta: f64 = (1..=1000).map(|rank| f64::from(rank).powf(-0.99)).sum();
+        for rank in [0, 1] {
+            let expected = 100_000.0 * f64::from(rank + 1).powf(-0.99) / zeta;
+            let found = f64::from(counts[rank as usize]);
+            assert!((found / expected - 1.0).abs() < 0.05, "rank {rank}: {found}, expected {expected}");
+        }
+        assert!(counts[..100].iter().sum::<u32>() > 60_000 && counts[900..].iter().sum::<u32>() > 500);
     }
 
     #[test]

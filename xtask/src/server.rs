@@ -89,15 +89,21 @@ impl Server {
     pub fn wait_until_ready(&mut self) -> Result<(), Failure> {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(120) {
-            if let Some(status) = self.child.try_wait()? {
-                return Err(format!("the server ended while starting, {status}\n{}", self.log_tail()).into());
-            }
+            self.expect_alive()?;
             if answers(self.address()) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         Err(format!("the server did not answer within 120 s\n{}", self.log_tail()).into())
+    }
+
+    /// An error with the end of its log if it has ended.
+    pub fn expect_alive(&mut self) -> Result<(), Failure> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(format!("the server ended while starting, {status}\n{}", self.log_tail()).into()),
+        }
     }
 
     /// SIGTERM, and its end: how a user stops it.

@@ -35,6 +35,17 @@ pub enum Profile {
     Release,
 }
 
+/// Runs `cargo x COMMAND NAME WORDS` once more, in its release build.
+pub fn again_in_release(command: &str, name: &str, words: &[String]) -> Result<(), Failure> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root()).args(["run", "--quiet", "--release", "--locked", "--package", "xtask", "--"]);
+    cargo.args([command, name]).args(words);
+    match cargo.status()?.success() {
+        true => Ok(()),
+        false => Err(format!("{command} {name} failed; its message is above").into()),
+    }
+}
+
 /// Builds `tapetum` and says where it is.
 pub fn build_server(profile: Profile) -> Result<PathBuf, Failure> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));

@@ -1,41 +1,80 @@
-//! Figures: what docs/BENCHMARKS.md reports, each from one command against the release build over loopback.
+//! Figures: what docs/BENCHMARKS.md reports, each from one command against the release build: over loopback, or through the
+//! API in this process, which then is a release build too.
 
+mod embedded;
 mod flash_reads;
+mod growth_latency;
 mod index_memory;
+mod index_scale;
+mod load;
 mod memory_peak;
 mod overwrites;
+mod raw_disk;
+mod restart;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::server::{Server, ServerOptions};
 use crate::workspace::{self, Profile};
 
-pub fn run(name: &str, arguments: &Arguments) -> Result<(), Failure> {
-    match name {
-        "flash-reads" => flash_reads::run(arguments),
-        "index-memory" => index_memory::run(arguments),
-        "memory-peak" => memory_peak::run(arguments),
-        "overwrites" => overwrites::run(arguments),
-        "all" => {
-            flash_reads::run(arguments)?;
-            index_memory::run(arguments)?;
-            memory_peak::run(arguments)?;
-            overwrites::run(arguments)
-        }
-        other => Err(format!(
-            "there is no figure {other}; there are flash-reads, index-memory, memory-peak, overwrites and all"
-        )
-        .into()),
+type Figure = fn(&Arguments) -> Result<(), Failure>;
+
+/// Those that take a few minutes at most: `all` makes them.
+const SHORT: [(&str, Figure); 6] = [
+    ("flash-reads", flash_reads::run),
+    ("index-memory", index_memory::run),
+    ("memory-peak", memory_peak::run),
+    ("load", load::run),
+    ("growth-latency", growth_latency::run),
+    ("restart", restart::run),
+];
+const LONG: [(&str, Figure); 2] = [("index-scale", index_scale::run), ("overwrites", overwrites::run)];
+
+pub fn run(name: &str, words: &[String]) -> Result<(), Failure> {
+    let arguments = Arguments::parse(words)?;
+    let figures: Vec<(&str, Figure)> = match name {
+        "all" => SHORT.to_vec(),
+        name => SHORT.iter().chain(&LONG).filter(|figure| figure.0 == name).copied().collect(),
+    };
+    if figures.is_empty() {
+        let names: Vec<&str> = SHORT.iter().chain(&LONG).map(|figure| figure.0).collect();
+        return Err(format!("there is no figure {name}; there are {} and all", names.join(", ")).into());
+    }
+    if cfg!(debug_assertions) {
+        // What is measured in this process must be the build that users run.
+        return workspace::again_in_release("figures", name, words);
+    }
+    figures.into_iter().try_for_each(|(_, figure)| figure(&arguments))
+}
+
+/// A folder on the disk of the target folder that goes when the figure is done.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Result<Scratch, Failure> {
+        workspace::scratch(name).map(Scratch)
+    }
+
+    fn folder(&self) -> &Path {
+        &self.0
     }
 }
 
-/// A server of its own for one figure, over an empty data directory that goes when the figure is done.
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("{} stays behind: {error}", self.0.display());
+        }
+    }
+}
+
+/// A server of its own for one figure, over an empty data directory that goes after it.
 struct Bench {
-    server: Option<Server>,
-    scratch: PathBuf,
-    data: PathBuf,
+    server: Server,
+    _scratch: Scratch,
 }
 
 impl Bench {
@@ -46,28 +85,19 @@ impl Bench {
             Some(binary) => binary,
             None => workspace::build_server(Profile::Release)?,
         };
-        let scratch = workspace::scratch(name)?;
-        let data = scratch.join("data");
+        let scratch = Scratch::new(name)?;
+        let data = scratch.folder().join("data");
         println!("{name}: tapetum serve {}", options.join(" "));
         let server = ServerOptions::new(&binary, &data, options)?.start()?;
-        Ok(Bench { server: Some(server), scratch, data })
+        Ok(Bench { server, _scratch: scratch })
     }
 
     fn server(&self) -> &Server {
-        self.server.as_ref().expect("it runs until `end`")
+        &self.server
     }
 
-    fn end(mut self) -> Result<(), Failure> {
-        self.server.take().expect("it ends once").terminate()
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        self.server = None;
-        if let Err(error) = std::fs::remove_dir_all(&self.scratch) {
-            eprintln!("{} stays behind: {error}", self.scratch.display());
-        }
+    fn end(self) -> Result<(), Failure> {
+        self.server.terminate()
     }
 }
 
@@ -78,6 +108,14 @@ fn row(what: &str, figure: String, reach: &str) {
 
 fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.3} s", time.as_secs_f64())
+}
+
+fn microseconds(nanoseconds: u64) -> String {
+    format!("{:.0} µs", nanoseconds as f64 / 1000.0)
 }
 
 /// Fails the command when a figure misses what is promised, so that a script can hold it.

@@ -1,0 +1,198 @@
+//! Bytes of DRAM the index takes for an entry as the store grows without a hint of its size: at every count between two,
+//! and at a large one; how much more it takes while a partition grows; and what it would be on far larger drives.
+//!
+//! The process is measured as in `index-memory`: resident memory empty with its pools touched, and again at rest with so
+//! many entries; and by `stats`, a thousand times a second while it loads.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tapetum::{Stats, Store, StoreOptions};
+
+use super::embedded::{Embedded, VALUE_BYTES, settle, store_items, touch_pools};
+use super::{hold, mebibytes, row, seconds};
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::process_memory;
+
+/// Stops between the two counts at which the store comes to rest and its memory is taken.
+const STOPS: u64 = 20;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let from = arguments.number("from", 20_000_000)?;
+    let to = arguments.number("to", 40_000_000)?.max(from);
+    let last = arguments.number("final", 100_000_000)?;
+    let threads = arguments.number("threads", 2)?.max(1);
+    let capacity = arguments.size("capacity", 22 << 30)?;
+    let memory = arguments.size("memory", 1536 << 20)?;
+    arguments.finish()?;
+    println!("index-scale: {from} to {to} entries, then {last}; capacity {}", mebibytes(capacity));
+    process_memory::return_freed_memory();
+    let begun = Instant::now();
+    let bench = Embedded::start("index-scale", capacity, memory)?;
+    let store = &bench.store;
+    touch_pools(store)?;
+    let empty = Rest::take(store)?;
+
+    let watch = Watch { from, to, done: AtomicBool::new(false) };
+    let (stops, end, seen) = std::thread::scope(|scope| -> Result<_, Failure> {
+        let watcher = scope.spawn(|| watch.run(store));
+        let work = || -> Result<(Vec<Rest>, Option<Rest>), Failure> {
+            let mut stops = Vec::new();
+            let mut stored = 0;
+            for stop in 0..=STOPS {
+                let until = from + (to - from) * stop / STOPS;
+                stops.push(load_to(store, &mut stored, until, threads)?);
+            }
+            let end = if last > to { Some(load_to(store, &mut stored, last, threads)?) } else { None };
+            Ok((stops, end))
+        };
+        let done = work();
+        watch.done.store(true, Ordering::Relaxed);
+        let seen = watcher.join().expect("the watcher panicked");
+        let (stops, end) = done?;
+        Ok((stops, end, seen))
+    })?;
+
+    println!("  at rest:    entries   resident, an entry   by stats, an entry");
+    for rest in stops.iter().chain(&end) {
+        let (resident, stated) = (rest.resident_each(&empty), rest.stated_each());
+        println!("         {:>12}             {resident:.3} B              {stated:.3} B", rest.stats.index_entries);
+    }
+    let worst_of = |each: &dyn Fn(&Rest) -> f64| stops.iter().map(each).fold(0.0, f64::max);
+    let worst_resident = worst_of(&|rest| rest.resident_each(&empty));
+    let worst_stated = seen.worst_each.max(worst_of(&Rest::stated_each));
+    row("DRAM for an entry, the worst at rest, as resident memory", format!("{worst_resident:.3} B"), "at most 3.0 B");
+    row("the same by stats, the worst at any moment", format!("{worst_stated:.3} B"), "at most 3.0 B");
+    if let Some(end) = &end {
+        let entries = end.stats.index_entries;
+        let (resident, stated) = (end.resident_each(&empty), end.stated_each());
+        row(&format!("at {entries} entries, as resident memory"), format!("{resident:.3} B"), "at most 2.6 B");
+        row("the same by stats", format!("{stated:.3} B"), "at most 2.6 B");
+    }
+    row("partitions rebuilt", store.stats().partitions_rebuilt.to_string(), "");
+    row("peak while one is built ÷ settled before it", format!("{:.3}", seen.peak), "at most 1.1");
+    row("that peak by stats", mebibytes(seen.peak_bytes), &format!("{} looks", seen.looks));
+    let basis = end.as_ref().or(stops.last()).expect("there is a stop");
+    projection(&basis.stats, capacity, memory)?;
+    row("all of it took", seconds(begun.elapsed()), "");
+    store.close()?;
+    hold(worst_resident <= 3.0 && worst_stated <= 3.0, "at most 3.0 bytes of DRAM for an entry at every count")?;
+    if let Some(end) = &end {
+        let kept = end.resident_each(&empty) <= 2.6 && end.stated_each() <= 2.6;
+        hold(kept, "at most 2.6 bytes of DRAM for an entry at the last count")?;
+    }
+    hold(seen.peak <= 1.1, "at most 1.1 times the settled index while a partition is built")?;
+    hold(seen.looks > 0 && seen.windows > 0, "the index was seen growing")
+}
+
+/// The store at rest.
+struct Rest {
+    resident_bytes: u64,
+    stats: Stats,
+}
+
+impl Rest {
+    fn take(store: &Store) -> Result<Rest, Failure> {
+        Ok(Rest { resident_bytes: process_memory::read(std::process::id())?.resident_bytes, stats: store.stats() })
+    }
+
+    fn resident_each(&self, empty: &Rest) -> f64 {
+        let grown = self.resident_bytes.saturating_sub(empty.resident_bytes);
+        grown as f64 / self.stats.index_entries.saturating_sub(empty.stats.index_entries).max(1) as f64
+    }
+
+    fn stated_each(&self) -> f64 {
+        each(&self.stats)
+    }
+}
+
+fn each(stats: &Stats) -> f64 {
+    stats.index_bytes as f64 / stats.index_entries.max(1) as f64
+}
+
+/// Stores on from `stored` until so many entries are in the index: the last ones wait in a write buffer.
+fn load_to(store: &Store, stored: &mut u64, entries: u64, threads: u64) -> Result<Rest, Failure> {
+    while store.stats().index_entries < entries {
+        let more = (entries - store.stats().index_entries).max(entries / 200);
+        store_items(store, *stored..*stored + more, VALUE_BYTES, threads)?;
+        *stored += more;
+        settle(store)?;
+    }
+    Rest::take(store)
+}
+
+/// Looks at the index while it grows.
+struct Watch {
+    from: u64,
+    to: u64,
+    done: AtomicBool,
+}
+
+#[derive(Default)]
+struct Seen {
+    looks: u64,
+    windows: u64,
+    /// Bytes for an entry, the most between the two counts.
+    worst_each: f64,
+    /// Bytes while partitions were built ÷ bytes before, the most.
+    peak: f64,
+    peak_bytes: u64,
+}
+
+impl Watch {
+    fn run(&self, store: &Store) -> Seen {
+        let mut seen = Seen::default();
+        let mut settled = store.stats();
+        let mut growing = false;
+        while !self.done.load(Ordering::Relaxed) {
+            let stats = store.stats();
+            if (self.from..=self.to).contains(&stats.index_entries) {
+                seen.worst_each = seen.worst_each.max(each(&stats));
+            }
+            if stats.partitions_rebuilding == 0 {
+                (settled, growing) = (stats, false);
+            } else if settled.index_entries >= self.from {
+                seen.looks += 1;
+                seen.windows += u64::from(!growing);
+                growing = true;
+                let ratio = stats.index_bytes as f64 / settled.index_bytes as f64;
+                if ratio > seen.peak {
+                    (seen.peak, seen.peak_bytes) = (ratio, stats.index_bytes);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        seen
+    }
+}
+
+/// What an entry would take on larger drives, by the code's own sizes: the delta table with wider pointers, loaded as it is
+/// loaded now, and the segments' part as it is now.
+fn projection(now: &Stats, capacity: u64, memory: u64) -> Result<(), Failure> {
+    let entries = now.index_entries.max(1) as f64;
+    let segments_each = now.index_segment_bytes as f64 / entries;
+    let table_each = (now.index_bytes - now.index_segment_bytes) as f64 / entries;
+    let options = StoreOptions::new(capacity, memory);
+    let shape = options.index_geometry_at(capacity)?;
+    let load = table_each / shape.entry_bytes();
+    println!("  by size of the drive:                pointer   table + segments     sum   XDP's Y - 21 bits");
+    let line = |what: &str, bytes: u64, bits: u32, table: f64| {
+        let xdp = ((bytes as f64).log2() - 21.0) / 8.0;
+        println!(
+            "  {what:<36} {bits:>2} bits    {table:.2} + {segments_each:.2} B     {:.2} B   {xdp:.2} B",
+            table + segments_each
+        );
+    };
+    let bits = now.index_pointer_bits as u32;
+    line(&format!("{} (measured)", mebibytes(capacity)), capacity, bits, table_each);
+    for tebibytes in [1_u64, 32] {
+        for segment_bytes in [64 << 20, 2 << 30] {
+            let bytes = tebibytes << 40;
+            let shape = StoreOptions { segment_bytes, ..options }.index_geometry_at(bytes)?;
+            let what = format!("{tebibytes} TiB, segments of {}", mebibytes(segment_bytes));
+            line(&what, bytes, shape.payload_bits, shape.entry_bytes() * load);
+        }
+    }
+    Ok(())
+}

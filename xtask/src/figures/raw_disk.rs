@@ -1,0 +1,43 @@
+//! What the disk itself makes a writer wait, while a figure runs on it: a loop of small durable writes past all caches,
+//! as the commit log writes. A wait of the store is held against the longest of these.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+
+const FILE_BYTES: u64 = 64 << 20;
+const WRITE_BYTES: usize = 16 << 10;
+/// Between two writes, so that the loop watches the disk and does not fill it.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Writes until `done`; the longest that one write took.
+pub fn longest_write(folder: &Path, done: &AtomicBool) -> Result<Duration, Failure> {
+    let path = folder.join("raw-loop");
+    // Blocks first, so that the loop's own writes change no metadata.
+    let zeros = vec![0; 1 << 20];
+    let file = File::create(&path)?;
+    for offset in (0..FILE_BYTES).step_by(zeros.len()) {
+        file.write_all_at(&zeros, offset)?;
+    }
+    file.sync_all()?;
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT | libc::O_DSYNC).open(&path)?;
+    let mut memory = vec![0x5a; WRITE_BYTES + 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    let bytes = &mut memory[start..start + WRITE_BYTES];
+    let mut longest = Duration::ZERO;
+    for offset in (0..FILE_BYTES).step_by(WRITE_BYTES).cycle() {
+        if done.load(Ordering::Relaxed) {
+            break;
+        }
+        let begun = Instant::now();
+        file.write_all_at(bytes, offset)?;
+        longest = longest.max(begun.elapsed());
+        std::thread::sleep(PAUSE);
+    }
+    std::fs::remove_file(&path)?;
+    Ok(longest)
+}
