@@ -70,6 +70,14 @@ impl Env {
         }
     }
 
+    /// How many threads get further at once; one in a simulation.
+    pub fn parallelism(&self) -> usize {
+        match &self.source {
+            Source::System { .. } => thread::available_parallelism().map_or(1, usize::from),
+            Source::Simulated { .. } => 1,
+        }
+    }
+
     /// Starts a thread. Fails as the operating system does, when it has no more to give.
     ///
     /// # Panics

@@ -13,6 +13,7 @@ mod extents;
 mod flush;
 mod geometry;
 pub mod index;
+mod index_recovery;
 pub mod inspect;
 mod install;
 mod io;

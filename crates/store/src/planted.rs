@@ -37,6 +37,8 @@ pub enum Bug {
     KeepPayloadBits,
     /// Opening does not mend the copy of the superblock that is behind.
     LeaveCopyBehind,
+    /// Recovery forgets one partition of the index.
+    SkipPartition,
 }
 
 pub const ALL: &[Bug] = &[
@@ -53,6 +55,7 @@ pub const ALL: &[Bug] = &[
     Bug::SkipChain,
     Bug::ForgetReplay,
     Bug::SplitBatch,
+    Bug::SkipPartition,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]

@@ -13,13 +13,13 @@ use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
 use crate::index::GlobalIndex;
-use crate::io::{Io, lock};
+use crate::index_recovery;
+use crate::io::{Io, lock, succeeded};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::log::replay::{Chain, ZoneReader};
 use crate::log::{Log, Start};
 use crate::manifest::{Manifest, Recovered};
 use crate::options::StoreOptions;
-use crate::partition_load::rebuild;
 use crate::planted::Bug;
 use crate::segment::Descriptor;
 use crate::segment::local_index::LocalIndex;
@@ -27,18 +27,53 @@ use crate::segment::view::Segment;
 use crate::shared::{Counters, Installer, Levels, Shared, Wakeup};
 use crate::superblock::{Found, Superblock};
 use arc_swap::ArcSwapOption;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
-use tapetum_drive::{Drive, LocalBuffer};
+use tapetum_drive::{Drive, Env, LocalBuffer, Operation};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Kind;
 
 /// Stamps that a restart skips, so that none is given twice even where some were given and lost.
 const STAMPS_SKIPPED: u64 = 1 << 24;
 
+/// Reads of a log zone on their way at once.
+const ZONE_READS: usize = 8;
+
 fn no_memory(what: &str) -> Error {
     Error::Options(format!("--memory is too small for {what}: raise it"))
+}
+
+/// How long the parts of a recovery took, for the log.
+struct Stopwatch {
+    env: Env,
+    lap_us: u64,
+    laps: Vec<(&'static str, u64)>,
+}
+
+impl Stopwatch {
+    fn new(env: &Env) -> Stopwatch {
+        Stopwatch { env: env.clone(), lap_us: env.now_us(), laps: Vec::new() }
+    }
+
+    fn lap(&mut self, what: &'static str) {
+        let now_us = self.env.now_us();
+        self.laps.push((what, now_us - self.lap_us));
+        self.lap_us = now_us;
+    }
+}
+
+impl fmt::Display for Stopwatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sum: u64 = self.laps.iter().map(|(_, us)| us).sum();
+        write!(f, "{:.3} s (", sum as f64 / 1e6)?;
+        for (place, (what, us)) in self.laps.iter().enumerate() {
+            let comma = if place == 0 { "" } else { ", " };
+            write!(f, "{comma}{what} {:.3}", *us as f64 / 1e6)?;
+        }
+        f.write_str(")")
+    }
 }
 
 /// Makes an empty store on the drive. What was there is lost.
@@ -65,7 +100,7 @@ async fn zero(drive: &Drive, io: &Io, from: u64, length: u64) -> Result<(), Erro
     while at < length {
         let bytes = chunk.min(length - at) as usize;
         let tag = io.start_write(from + at, &buffer, 0, bytes, false);
-        crate::io::succeeded(io.finish(tag).await, "write")?;
+        succeeded(io.finish(tag).await, "write")?;
         at += bytes as u64;
     }
     Ok(())
@@ -169,10 +204,22 @@ async fn replay_log(
 
 async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &LocalBuffer) -> Result<(), Error> {
     let chunk = (geometry.segment_bytes as usize).min(1 << 20);
-    for at in (0..geometry.segment_bytes as usize).step_by(chunk) {
-        io.read(geometry.zone_offset(buffer) + at as u64, arena, at, chunk).await?;
+    let mut chunks = (0..geometry.segment_bytes as usize).step_by(chunk);
+    let mut on_their_way = VecDeque::new();
+    let mut result = Ok(());
+    loop {
+        while result.is_ok()
+            && on_their_way.len() < ZONE_READS
+            && let Some(at) = chunks.next()
+        {
+            let flash = geometry.zone_offset(buffer) + at as u64;
+            let local = arena.offset() + at as u64;
+            on_their_way.push_back(io.start(Operation::Read { flash, local, length: chunk as u32 }));
+        }
+        // All of them, whatever happens: the arena belongs to the drive until the last is done.
+        let Some(tag) = on_their_way.pop_front() else { return result };
+        result = result.and(succeeded(io.finish(tag).await, "read of the log"));
     }
-    Ok(())
 }
 
 fn claim_extents(superblock: &Superblock, catalog: &Catalog) -> Result<Extents, Error> {
@@ -250,13 +297,17 @@ fn open_segment(superblock: &Superblock, descriptor: &Descriptor, fences: &[u8])
 
 /// Opens the store on a drive.
 pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<Shared>, Error> {
+    let mut watch = Stopwatch::new(drive.env());
     let Found { superblock, behind } = read_superblock(drive, io).await?;
     let geometry = superblock.geometry;
     let mut recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id).await?;
     let extents = claim_extents(&superblock, &recovered.catalog)?;
+    watch.lap("manifest");
     let mut replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
+    watch.lap("log");
     let segments = segment_table(&geometry);
     open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
+    watch.lap("fences");
     let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
     let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + STAMPS_SKIPPED;
     // Everything was read and holds: from here on something is written.
@@ -288,6 +339,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let shards = make_shards(&geometry, &mut replayed.records, replayed.active);
     let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
         .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
+    watch.lap("write buffers");
     let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
     let shared = Arc::new(Shared {
         drive: drive.clone(),
@@ -319,10 +371,14 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         pools_bytes: (drive.local().bytes_total() + tables) as u64,
         wakeup: Wakeup::default(),
     });
-    let installer = Box::new(Installer { manifest: recovered.manifest, catalog: recovered.catalog });
-    for partition in 0..geometry.partitions() {
-        rebuild(&shared, io, &installer.catalog, partition).await?;
-    }
+    let catalog = index_recovery::build(&shared, io, recovered.catalog).await?;
+    let installer = Box::new(Installer { manifest: recovered.manifest, catalog });
+    watch.lap("index");
+    tracing::info!(
+        "recovered {} keys of {} segments: {watch}",
+        shared.index.entries(),
+        installer.catalog.segments.len()
+    );
     shared.return_installer(installer);
     Ok(shared)
 }
