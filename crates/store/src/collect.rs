@@ -10,6 +10,7 @@ use crate::install::{Moved, apply};
 use crate::io::{Io, lock, step};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::options::Full;
+use crate::pace::{COLLECT_MERGE, COLLECT_WRITE};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
 use crate::segment::view::Segment;
@@ -25,14 +26,25 @@ use tapetum_kernels::hash::HashKey;
 const VICTIMS_MAX: usize = 8;
 /// Segments are merged for their numbers' sake when fewer are left.
 const NUMBERS_SCARCE: usize = 8;
+/// Bytes copied in one step.
+const STEP_BYTES: usize = 256 << 10;
 
 struct Victim {
     segment: Arc<Segment>,
     valid: Bitmap,
+    live_bytes: u64,
+}
+
+impl Victim {
+    fn new(shared: &Shared, state: &SegmentState) -> Option<Victim> {
+        let segment = shared.segments[state.descriptor.number as usize].load_full()?;
+        Some(Victim { segment, valid: state.valid.clone(), live_bytes: shared.live_bytes(state) })
+    }
 }
 
 /// Where a record of the output came from.
 struct Source {
+    hash: HashKey,
     victim: u32,
     entry: u32,
     size_bytes: u32,
@@ -63,7 +75,10 @@ pub async fn collect(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Resu
         Ok(false)
     } else {
         phase.set(Phase::Collect);
+        let extents = victims.iter().map(|victim| u64::from(victim.segment.descriptor.extent_count())).sum();
+        shared.pace.victim_extents.store(extents, Ordering::Relaxed);
         let done = collect_as(&shared, &io, &phase, &victims, name).await;
+        shared.pace.collect.reset();
         shared.counters.collections.fetch_add(1, Ordering::Relaxed);
         done.map(|()| true)
     };
@@ -78,10 +93,7 @@ pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result
     phase.set(Phase::Evict);
     let coldest = installer.catalog.segments.values().min_by_key(|state| state.descriptor.stamp_max);
     let entries = coldest.map_or(0, |state| u64::from(state.valid_entries));
-    let victim = coldest.and_then(|state| {
-        let segment = shared.segments[state.descriptor.number as usize].load_full()?;
-        Some(Victim { segment, valid: state.valid.clone() })
-    });
+    let victim = coldest.and_then(|state| Victim::new(&shared, state));
     let done = match victim {
         None => Ok(false),
         Some(victim) => install_output(&shared, &io, &phase, &mut installer, &[victim], &[], None).await.map(|()| true),
@@ -127,13 +139,7 @@ fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
     if !gains {
         return Vec::new();
     }
-    chosen
-        .into_iter()
-        .filter_map(|state| {
-            let segment = shared.segments[state.descriptor.number as usize].load_full()?;
-            Some(Victim { segment, valid: state.valid.clone() })
-        })
-        .collect()
+    chosen.into_iter().filter_map(|state| Victim::new(shared, state)).collect()
 }
 
 async fn collect_as(
@@ -171,6 +177,8 @@ async fn merge(
         cursors.push(cursor);
     }
     let mut sources = Vec::new();
+    let live_bytes = victims.iter().map(|victim| victim.live_bytes).sum();
+    let mut copied_bytes = 0;
     let mut since_step_bytes = 0;
     loop {
         let heads = cursors.iter().enumerate().filter_map(|(number, cursor)| cursor.head().map(|hash| (hash, number)));
@@ -180,12 +188,18 @@ async fn merge(
         if shared.is_live(&header, shared.now()) {
             let record = cursor.record();
             writer.add(hash, &header, record).await?;
-            sources.push(Source { victim: number as u32, entry: cursor.entry(), size_bytes: record.len() as u32 });
+            sources.push(Source {
+                hash,
+                victim: number as u32,
+                entry: cursor.entry(),
+                size_bytes: record.len() as u32,
+            });
             since_step_bytes += record.len();
         }
         cursor.advance(&victims[number].valid).await?;
-        if since_step_bytes > 256 << 10 {
-            since_step_bytes = 0;
+        if since_step_bytes > STEP_BYTES {
+            copied_bytes += std::mem::take(&mut since_step_bytes) as u64;
+            shared.pace.collect.set(COLLECT_WRITE, copied_bytes, live_bytes);
             step().await;
         }
     }
@@ -229,61 +243,56 @@ async fn install_output(
         deaths: deaths_of(deaths),
         dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),
     };
-    let moved = moved_keys(shared, io, installer, victims, segment.as_ref(), &alive).await?;
-    apply(shared, io, phase, installer, &install, segment, |partition| moved[partition].clone()).await?;
+    let left_behind = left_behind(shared, io, installer, victims, sources, &alive).await?;
+    let bits = shared.geometry.partition_bits;
+    apply(shared, io, phase, installer, &install, segment, |partition| {
+        shared.pace.collect.set(COLLECT_MERGE, partition as u64, shared.shards.len() as u64);
+        let start = sources.partition_point(|source| source.hash.partition(bits) < partition);
+        let own = sources[start..].iter().zip(&alive[start..]);
+        let own = own.take_while(|(source, _)| source.hash.partition(bits) == partition);
+        let mut moved: Vec<_> =
+            own.filter(|(_, alive)| **alive).map(|(source, _)| (source.hash, Moved::Over)).collect();
+        if let Some(left_behind) = left_behind.get(partition).filter(|left_behind| !left_behind.is_empty()) {
+            moved.extend(left_behind.iter().map(|hash| (*hash, Moved::Out)));
+            moved.sort_unstable_by_key(|(hash, _)| *hash);
+        }
+        moved
+    })
+    .await?;
     if shared.planted.has(Bug::ReuseExtentEarly) {
         lock(&shared.retired).retain(|retired| victims.iter().all(|victim| !Arc::ptr_eq(&victim.segment, retired)));
     }
     Ok(())
 }
 
-/// What the install does to each key, by partition: records of the output go over to it, and valid records that were
-/// left behind (expired, or deleted with everything else) go out.
-async fn moved_keys(
+/// The keys of the victims' valid records that were not copied (expired, or deleted with everything else), by partition:
+/// they go out of the index. Empty when there are none.
+async fn left_behind(
     shared: &Arc<Shared>,
     io: &Io,
     installer: &Installer,
     victims: &[Victim],
-    output: Option<&Arc<Segment>>,
+    sources: &[Source],
     alive: &[bool],
-) -> Result<Vec<Vec<(HashKey, Moved)>>, Error> {
-    let mut moved: Vec<Vec<(HashKey, Moved)>> = vec![Vec::new(); shared.geometry.partitions()];
-    let bits = shared.geometry.partition_bits;
-    let mut add = |hash: HashKey, what: Moved| moved[hash.partition(bits)].push((hash, what));
-    if let Some(output) = output {
-        each_key(shared, io, output, |entry, hash| {
-            if alive[entry as usize] {
-                add(hash, Moved::Over);
+) -> Result<Vec<Vec<HashKey>>, Error> {
+    let state = |victim: &Victim| &installer.catalog.segments[&victim.segment.descriptor.number];
+    let valid: usize = victims.iter().map(|victim| state(victim).valid_entries as usize).sum();
+    if valid == alive.iter().filter(|alive| **alive).count() {
+        return Ok(Vec::new());
+    }
+    let mut copied = vec![Vec::new(); victims.len()];
+    sources.iter().for_each(|source| copied[source.victim as usize].push(source.entry));
+    let mut left_behind = vec![Vec::new(); shared.geometry.partitions()];
+    for (victim, copied) in victims.iter().zip(&copied) {
+        let valid = &state(victim).valid;
+        each_key(shared, io, &victim.segment, |entry, hash| {
+            if valid.get(entry) && copied.binary_search(&entry).is_err() {
+                left_behind[hash.partition(shared.geometry.partition_bits)].push(hash);
             }
         })
         .await?;
     }
-    if left_behind(installer, victims, alive) {
-        for victim in victims {
-            let valid = &installer.catalog.segments[&victim.segment.descriptor.number].valid;
-            each_key(shared, io, &victim.segment, |entry, hash| {
-                if valid.get(entry) {
-                    add(hash, Moved::Out);
-                }
-            })
-            .await?;
-        }
-        for slice in &mut moved {
-            // A key that went over is not one that was left behind.
-            slice.sort_by_key(|(hash, what)| (*hash, *what == Moved::Out));
-            slice.dedup_by_key(|(hash, _)| *hash);
-        }
-    }
-    Ok(moved)
-}
-
-/// Whether the victims have valid records that were not copied.
-fn left_behind(installer: &Installer, victims: &[Victim], alive: &[bool]) -> bool {
-    let valid: u64 = victims
-        .iter()
-        .map(|victim| u64::from(installer.catalog.segments[&victim.segment.descriptor.number].valid_entries))
-        .sum();
-    valid > alive.iter().filter(|alive| **alive).count() as u64
+    Ok(left_behind)
 }
 
 /// Reads a key table from front to back.

@@ -4,16 +4,18 @@
 //! check keys · write records  →  flush  →  manifest record (segment, deaths)  →  index merge  →  buffer released, log trimmed
 //! ```
 //! The buffer answers reads until the index does. A crash before the manifest record leaves free extents and the log; a
-//! crash after it leaves a segment and a log zone nobody replays. The installer is held from the first key check on, so
-//! that nothing moves between a check and the death it finds.
+//! crash after it leaves a segment and a log zone nobody replays. Collections may install between a key check and the
+//! flush's own install: keys whose check they overtook are checked again, with the installer held.
 
 use crate::catalog::{Deaths, Install};
 use crate::error::Error;
 use crate::install::{Moved, apply};
 use crate::io::{Io, lock, step};
-use crate::key_check::{Checked, check_keys};
+use crate::key_check::{Checked, Relied, check_keys};
+use crate::pace::{FLUSH_MERGE, FLUSH_WRITE};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
+use crate::segment::view::Segment;
 use crate::segment::writer::SegmentWriter;
 use crate::shared::{Installer, Shared};
 use std::collections::BTreeMap;
@@ -29,9 +31,13 @@ pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u
         shared.log.advance(true, shared.drive.env().now_us());
         step().await;
     }
-    let mut installer = shared.take_installer().await;
-    let done = flush_with(&shared, &io, &phase, buffer, &mut installer).await;
+    let installer = shared.take_installer().await;
+    let name = shared.name_segment(&installer.catalog);
     shared.return_installer(installer);
+    shared.pace.flush_began(shared.log.filled_bytes());
+    let done = flush_as(&shared, &io, &phase, buffer, name).await;
+    shared.release_number(name.0);
+    shared.pace.flush_ended();
     phase.set(Phase::Idle);
     done?;
     shared.counters.flushes.fetch_add(1, Ordering::Relaxed);
@@ -44,55 +50,60 @@ pub fn has_room(shared: &Shared) -> bool {
     lock(&shared.extents).free_count() >= 2 * shared.segment_extents() && shared.numbers_left() >= 4
 }
 
-async fn flush_with(
-    shared: &Arc<Shared>,
-    io: &Io,
-    phase: &PhaseCell,
-    buffer: u64,
-    installer: &mut Installer,
-) -> Result<(), Error> {
-    let name = shared.name_segment(&installer.catalog);
-    let done = flush_as(shared, io, phase, buffer, installer, name).await;
-    shared.release_number(name.0);
-    done
-}
-
 async fn flush_as(
     shared: &Arc<Shared>,
     io: &Io,
     phase: &PhaseCell,
     buffer: u64,
-    installer: &mut Installer,
     name: (u32, u64),
 ) -> Result<(), Error> {
     let local = shared.drive.local();
     let mut writer = SegmentWriter::new(io, &shared.geometry, shared.store_id, local, &shared.extents, name)?;
-    let mut deaths: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
-    let mut moved = Vec::with_capacity(shared.shards.len());
+    let mut relied = Relied::default();
+    let mut shards = Vec::with_capacity(shared.shards.len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
-    for shard in &shared.shards {
+    for (number, shard) in shared.shards.iter().enumerate() {
         lock(shard).sorted(buffer, &mut batch);
-        check_keys(shared, io, &installer.catalog, &batch, &mut checked).await?;
-        let mut slice = Vec::with_capacity(batch.len());
+        let generation = shared.index.partition_generation(number);
+        check_keys(shared, io, &mut relied, &batch, &mut checked).await?;
+        let mut keys = Vec::with_capacity(batch.len());
+        let now = shared.now();
         for (&(hash, place), &checked) in batch.iter().zip(&checked) {
-            let record = shared.log.record(buffer, place);
-            let header = record.header;
-            let live = header.kind == Kind::Value && shared.is_live(&header, shared.now());
+            let header = shared.log.record(buffer, place).header;
+            let live = header.kind == Kind::Value && shared.is_live(&header, now);
             if live {
                 writer.add(hash, &header, shared.log.arena(buffer, place as usize, header.record_bytes())).await?;
             }
-            let forgotten = !live && shared.planted.has(Bug::ForgetTombstone);
-            if let Checked::Older { segment, entry, size_bytes } = checked
-                && !forgotten
-            {
-                deaths.entry(segment).or_default().push((entry, size_bytes));
-            }
-            slice.push(Moved::from_check(live && !forgotten, checked));
+            keys.push(Key { live, checked });
         }
-        moved.push(slice);
+        shards.push(ShardKeys { generation, keys });
+        shared.pace.flush.set(FLUSH_WRITE, shards.len() as u64, shared.shards.len() as u64);
         step().await;
     }
     let segment = if writer.record_bytes() > 0 { Some(Arc::new(writer.finish().await?)) } else { None };
+    let mut installer = shared.take_installer().await;
+    let done = install(shared, io, phase, buffer, &mut installer, segment, relied, shards).await;
+    shared.return_installer(installer);
+    done
+}
+
+/// Makes the segment and the deaths it brings one change.
+#[allow(clippy::too_many_arguments)]
+async fn install(
+    shared: &Arc<Shared>,
+    io: &Io,
+    phase: &PhaseCell,
+    buffer: u64,
+    installer: &mut Installer,
+    segment: Option<Arc<Segment>>,
+    mut relied: Relied,
+    mut shards: Vec<ShardKeys>,
+) -> Result<(), Error> {
+    relied.compare(&installer.catalog);
+    for (number, shard) in shards.iter_mut().enumerate() {
+        check_again(shared, io, buffer, number, &relied, shard).await?;
+    }
+    let (deaths, moved) = outcome(shared, shards);
     let (stamp_sealed, log_crc) = shared.log.sealed();
     let watermark = *lock(&shared.watermark_sealed);
     let install = Install {
@@ -107,6 +118,7 @@ async fn flush_as(
         release(shared, buffer);
     }
     apply(shared, io, phase, installer, &install, segment, |partition| {
+        shared.pace.flush.set(FLUSH_MERGE, partition as u64, shared.shards.len() as u64);
         let mut batch = Vec::new();
         lock(&shared.shards[partition]).sorted(buffer, &mut batch);
         batch.iter().zip(&moved[partition]).map(|((hash, _), moved)| (*hash, *moved)).collect()
@@ -118,6 +130,67 @@ async fn flush_as(
     Ok(())
 }
 
+/// A key of the buffer.
+#[derive(Clone, Copy)]
+struct Key {
+    /// It is in the new segment.
+    live: bool,
+    checked: Checked,
+}
+
+/// The keys of a shard in order, as they were checked while the index's partition had this generation.
+struct ShardKeys {
+    generation: u64,
+    keys: Vec<Key>,
+}
+
+/// Checks those keys again whose checks an install has overtaken. Nothing moves meanwhile: the caller holds the installer.
+async fn check_again(
+    shared: &Arc<Shared>,
+    io: &Io,
+    buffer: u64,
+    number: usize,
+    relied: &Relied,
+    shard: &mut ShardKeys,
+) -> Result<(), Error> {
+    let rebuilt = shared.index.partition_generation(number) != shard.generation;
+    let overtaken = |key: &Key| rebuilt || !relied.holds(key.checked);
+    if !shard.keys.iter().any(overtaken) {
+        return Ok(());
+    }
+    let (mut batch, mut checked) = (Vec::new(), Vec::new());
+    lock(&shared.shards[number]).sorted(buffer, &mut batch);
+    let mut keep = shard.keys.iter().map(overtaken);
+    batch.retain(|_| keep.next() == Some(true));
+    check_keys(shared, io, &mut Relied::default(), &batch, &mut checked).await?;
+    let again = shard.keys.iter_mut().filter(|key| rebuilt || !relied.holds(key.checked));
+    for ((key, checked), (hash, _)) in again.zip(checked).zip(batch) {
+        if checked == Checked::Unclear {
+            return Err(Error::Corrupt(format!(
+                "the index names a segment for {hash:?} whose key table has no such entry"
+            )));
+        }
+        key.checked = checked;
+    }
+    Ok(())
+}
+
+/// What becomes of older records, by segment, and of each key's place in the index, by shard.
+fn outcome(shared: &Shared, shards: Vec<ShardKeys>) -> (DeathsBySegment, Vec<Vec<Moved>>) {
+    let mut deaths = DeathsBySegment::new();
+    let mut moved = |Key { live, checked }: Key| {
+        let forgotten = !live && shared.planted.has(Bug::ForgetTombstone);
+        if let Checked::Older { segment, entry, size_bytes } = checked
+            && !forgotten
+        {
+            deaths.entry(segment).or_default().push((entry, size_bytes));
+        }
+        Moved::from_check(live && !forgotten, checked)
+    };
+    let moved = shards.into_iter().map(|shard| shard.keys.into_iter().map(&mut moved).collect()).collect();
+    (deaths, moved)
+}
+
 /// Readers find the records by the index from here on; the zone and the arena are free.
 fn release(shared: &Shared, buffer: u64) {
     for shard in &shared.shards {
@@ -126,7 +199,10 @@ fn release(shared: &Shared, buffer: u64) {
     shared.log.wake();
 }
 
-pub fn deaths_of(by_segment: BTreeMap<u32, Vec<(u32, u32)>>) -> Vec<Deaths> {
+/// Numbers of entries and bytes of their records.
+pub type DeathsBySegment = BTreeMap<u32, Vec<(u32, u32)>>;
+
+pub fn deaths_of(by_segment: DeathsBySegment) -> Vec<Deaths> {
     by_segment
         .into_iter()
         .map(|(segment, mut entries)| {

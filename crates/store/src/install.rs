@@ -37,8 +37,9 @@ pub enum Moved {
 impl Moved {
     pub fn from_check(live: bool, checked: Checked) -> Moved {
         match (live, checked) {
+            (_, Checked::Unclear) => unreachable!("every key was checked"),
             (true, Checked::New) => Moved::In { near: None },
-            (true, Checked::Near(hash)) => Moved::In { near: Some(hash) },
+            (true, Checked::Near { hash, .. }) => Moved::In { near: Some(hash) },
             (true, Checked::Older { .. }) => Moved::Over,
             (false, Checked::Older { .. }) => Moved::Out,
             (false, _) => Moved::Nothing,

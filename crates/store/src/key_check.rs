@@ -8,8 +8,10 @@ use crate::catalog::Catalog;
 use crate::error::Error;
 use crate::io::Io;
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::segment::Descriptor;
 use crate::segment::view::Segment;
 use crate::shared::Shared;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,10 +22,44 @@ use tapetum_kernels::hash::HashKey;
 pub enum Checked {
     /// The key is not on flash, and no entry of the index is near it.
     New,
-    /// The key is not on flash; this is the full hash key of the entry that the index takes it for.
-    Near(HashKey),
+    /// The key is not on flash; `hash` is the full hash key of the entry that the index takes it for.
+    Near { hash: HashKey, segment: u32 },
     /// The key is on flash.
     Older { segment: u32, entry: u32, size_bytes: u32 },
+    /// The entry was not where the index said: an install came between. To be checked again.
+    Unclear,
+}
+
+/// The segments that checks relied on, by number and version: whether an install has replaced one since.
+#[derive(Default)]
+pub struct Relied {
+    versions: BTreeMap<u32, u64>,
+    replaced: BTreeSet<u32>,
+}
+
+impl Relied {
+    fn on(&mut self, segment: &Segment) {
+        let Descriptor { number, version, .. } = segment.descriptor;
+        if *self.versions.entry(number).or_insert(version) != version {
+            self.replaced.insert(number);
+        }
+    }
+
+    /// Looks at what is there now.
+    pub fn compare(&mut self, catalog: &Catalog) {
+        let version_now = |number| catalog.segments.get(number).map(|state| state.descriptor.version);
+        let gone = self.versions.iter().filter(|(number, version)| version_now(number) != Some(**version));
+        self.replaced.extend(gone.map(|(number, _)| *number));
+    }
+
+    /// Whether what a check found still holds.
+    pub fn holds(&self, checked: Checked) -> bool {
+        match checked {
+            Checked::New => true,
+            Checked::Near { segment, .. } | Checked::Older { segment, .. } => !self.replaced.contains(&segment),
+            Checked::Unclear => false,
+        }
+    }
 }
 
 struct Check {
@@ -33,11 +69,11 @@ struct Check {
     key: usize,
 }
 
-/// Checks a sorted batch of one partition. The caller holds the installer, so nothing moves meanwhile.
+/// Checks a sorted batch of one partition. Installs may come between: `relied` tells afterwards what must be checked again.
 pub async fn check_keys(
     shared: &Arc<Shared>,
     io: &Io,
-    catalog: &Catalog,
+    relied: &mut Relied,
     batch: &[(HashKey, u32)],
     results: &mut Vec<Checked>,
 ) -> Result<(), Error> {
@@ -46,8 +82,13 @@ pub async fn check_keys(
     let mut checks = Vec::new();
     for (key, (hash, _)) in batch.iter().enumerate() {
         let Some(segment) = shared.candidate(*hash) else { continue };
+        relied.on(&segment);
         let cell = shared.index.cell(*hash);
         let pages = segment.key_pages_between(*cell.start(), *cell.end());
+        results[key] = Checked::Unclear;
+        if pages.is_empty() {
+            continue;
+        }
         checks.push(Check { segment, pages, key });
     }
     checks.sort_by_key(|check| (check.segment.descriptor.number, check.pages.start, check.pages.end));
@@ -60,17 +101,13 @@ pub async fn check_keys(
             reader.start(group[0].segment.clone(), pages, group)?;
         }
         let Some(read) = reader.next().await? else { break };
-        let mut finder = Finder { shared, catalog, batch, results };
-        for check in read.context {
-            finder.begin(check);
-        }
+        let mut finder = Finder { shared, batch, results };
         for page in read.pages() {
             let page = page?;
             for check in read.context {
-                finder.look(check, page)?;
+                finder.look(check, page);
             }
         }
-        finder.end(read.context)?;
         reader.recycle(read);
     }
     shared.counters.key_check_reads.fetch_add(reader.reads(), Ordering::Relaxed);
@@ -96,59 +133,38 @@ fn coalesce(checks: &[Check]) -> (&[Check], Range<u32>) {
 
 struct Finder<'a> {
     shared: &'a Arc<Shared>,
-    catalog: &'a Catalog,
     batch: &'a [(HashKey, u32)],
     results: &'a mut Vec<Checked>,
 }
 
 impl Finder<'_> {
-    fn begin(&mut self, check: &Check) {
-        self.results[check.key] = Checked::New;
-    }
-
     /// Looks for a check's key, and for the entry that the index takes it for, in one page.
-    fn look(&mut self, check: &Check, page: tapetum_kernels::key_table::KeyPage<'_>) -> Result<(), Error> {
+    fn look(&mut self, check: &Check, page: tapetum_kernels::key_table::KeyPage<'_>) {
         if matches!(self.results[check.key], Checked::Older { .. }) {
-            return Ok(());
+            return;
         }
         let hash = self.batch[check.key].0;
         let cell = self.shared.index.cell(hash);
-        let number = check.segment.descriptor.number;
-        let state = self.catalog.segments.get(&number);
-        let state =
-            state.ok_or_else(|| Error::Corrupt(format!("the index names segment {number}, which is not there")))?;
+        let segment = check.segment.descriptor.number;
         for place in page.lower_bound(*cell.start())..page.count() {
             let entry = page.entry(place);
             if entry.hash > *cell.end() {
                 break;
             }
             let entry_number = page.first_entry + place as u32;
-            if !state.valid.get(entry_number) {
+            if !check.segment.is_valid(entry_number) {
                 continue;
             }
             if entry.hash == hash {
-                self.results[check.key] =
-                    Checked::Older { segment: number, entry: entry_number, size_bytes: entry.size_bytes };
-                return Ok(());
+                self.results[check.key] = Checked::Older { segment, entry: entry_number, size_bytes: entry.size_bytes };
+                return;
             }
             // The candidate shares the longest prefix with the key as the index sees it, up to ties, which are as good.
             let shared_bits = |other: HashKey| self.shared.index.shared_bits(other, hash);
             match self.results[check.key] {
-                Checked::Near(near) if shared_bits(near) >= shared_bits(entry.hash) => {}
-                _ => self.results[check.key] = Checked::Near(entry.hash),
+                Checked::Near { hash: near, .. } if shared_bits(near) >= shared_bits(entry.hash) => {}
+                _ => self.results[check.key] = Checked::Near { hash: entry.hash, segment },
             }
-        }
-        Ok(())
-    }
-
-    /// Every candidate must have been found: the index names only what is valid.
-    fn end(&self, checks: &[Check]) -> Result<(), Error> {
-        match checks.iter().find(|check| self.results[check.key] == Checked::New) {
-            None => Ok(()),
-            Some(check) => Err(Error::Corrupt(format!(
-                "the index names segment {} for {:?}, whose key table has no such entry",
-                check.segment.descriptor.number, self.batch[check.key].0
-            ))),
         }
     }
 }

@@ -25,6 +25,7 @@ mod maintenance;
 mod manifest;
 mod notify;
 mod options;
+mod pace;
 mod partition_load;
 mod phase;
 pub mod planted;

@@ -93,6 +93,7 @@ impl Maintenance {
         any |= self.step_flush();
         any |= self.step_collect();
         any |= self.step_resize();
+        shared.set_pace(self.collect.is_some());
         if self.flush.is_none() && self.collect.is_none() && self.resize.is_none() {
             return if any { Step::Busy } else { Step::Idle };
         }
@@ -173,8 +174,10 @@ impl Maintenance {
         match step {
             Step::Busy => {}
             Step::Waiting => {
-                if let Some(io) = self.ios().into_iter().find(|io| io.in_flight() > 0) {
-                    io.wait(Duration::from_millis(2));
+                // Of several, the others are looked at a little later.
+                let busy: Vec<_> = self.ios().into_iter().filter(|io| io.in_flight() > 0).collect();
+                if let Some(io) = busy.first() {
+                    io.wait(Duration::from_micros(if busy.len() > 1 { 200 } else { 2000 }));
                 }
             }
             Step::Idle => self.shared.wakeup.sleep(Duration::from_millis(50)),

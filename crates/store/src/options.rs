@@ -34,7 +34,7 @@ pub struct StoreOptions {
 impl StoreOptions {
     /// Options for a store of `capacity_bytes` within `memory_bytes`.
     pub fn new(capacity_bytes: u64, memory_bytes: u64) -> StoreOptions {
-        let segment: u64 = (memory_bytes / 8).min(capacity_bytes / 60).clamp(64 << 10, 64 << 20);
+        let segment: u64 = (memory_bytes / 8).min(capacity_bytes / 128).clamp(64 << 10, 64 << 20);
         StoreOptions {
             memory_bytes,
             segment_bytes: 1 << segment.ilog2(),

@@ -69,7 +69,7 @@ fn cuts(partition: usize, bits: u32, count: usize) -> impl Iterator<Item = Range
     let all = u128::MAX >> bits;
     let start = (partition as u128) << (127 - bits) << 1;
     // No cut is finer than 2^-64 of the partition.
-    let edge = move |number: usize| start | (((number as u128) << 64) / count as u128 * ((all >> 64) + 1));
+    let edge = move |number: usize| start + ((number as u128) << 64) / count as u128 * ((all >> 64) + 1);
     (0..count).map(move |number| {
         let last = if number + 1 < count { edge(number + 1) - 1 } else { start | all };
         HashKey(edge(number))..=HashKey(last)

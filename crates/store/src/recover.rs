@@ -20,6 +20,7 @@ use crate::log::replay::{Chain, ZoneReader};
 use crate::log::{Log, Start};
 use crate::manifest::{Manifest, Recovered};
 use crate::options::StoreOptions;
+use crate::pace::Pace;
 use crate::planted::Bug;
 use crate::segment::Descriptor;
 use crate::segment::local_index::LocalIndex;
@@ -368,6 +369,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         watermark_sealed: Mutex::new(replayed.watermark_sealed),
         counters: Counters::default(),
         levels: Levels::default(),
+        pace: Pace::default(),
         pools_bytes: (drive.local().bytes_total() + tables) as u64,
         wakeup: Wakeup::default(),
     });

@@ -13,6 +13,7 @@ use crate::io::lock;
 use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
 use crate::options::{Full, StoreOptions};
+use crate::pace::{Pace, Room};
 use crate::planted::Planted;
 use crate::resize::Resizing;
 use crate::segment::Descriptor;
@@ -69,6 +70,7 @@ pub struct Counters {
     pub collections: AtomicU64,
     pub evictions: AtomicU64,
     pub segments_evicted: AtomicU64,
+    pub writes_paced: AtomicU64,
     pub partitions_rebuilt: AtomicU64,
 }
 
@@ -136,6 +138,7 @@ pub struct Shared {
     pub watermark_sealed: Mutex<(u64, u32)>,
     pub counters: Counters,
     pub levels: Levels,
+    pub pace: Pace,
     /// Bytes of everything that was allocated when the store was opened.
     pub pools_bytes: u64,
     pub wakeup: Wakeup,
@@ -419,9 +422,31 @@ impl Shared {
         *lock(&self.watermark_sealed) =
             (self.watermark.load(Ordering::SeqCst), self.watermark_at.load(Ordering::SeqCst));
         shards.iter_mut().for_each(|shard| shard.rotate(buffer));
+        self.pace.sealed(self.geometry.segment_bytes);
         drop(shards);
         self.wakeup.wake();
         true
+    }
+
+    /// Whether writes are to wait for flush and collector; not for those that will never come.
+    pub fn is_paced(&self) -> bool {
+        self.log.filled_bytes() >= self.pace.limit_bytes() && self.log.poisoned().is_ok()
+    }
+
+    /// Lets writers go as far as flush and collector have come.
+    pub fn set_pace(&self, is_collecting: bool) {
+        let segment = u64::from(self.segment_extents());
+        let free = u64::from(lock(&self.extents).free_count());
+        let gained = self.pace.collect.of(self.pace.victim_extents.load(Ordering::Relaxed));
+        let free_bytes = (free + gained).saturating_sub(2 * segment) * self.geometry.segment_bytes / segment;
+        let room = Room {
+            buffer_bytes: self.geometry.segment_bytes,
+            is_sealed: self.sealed_buffer().is_some(),
+            free_bytes: is_collecting.then_some(free_bytes),
+        };
+        if self.pace.set(&room) {
+            self.log.wake();
+        }
     }
 
     /// The buffer that is sealed and waits for its flush.

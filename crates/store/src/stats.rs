@@ -53,6 +53,8 @@ pub struct Stats {
     pub evictions: u64,
     /// The segments that they were in.
     pub segments_evicted: u64,
+    /// Writes that waited for flush or collector before they began.
+    pub writes_paced: u64,
     /// Read commands of every kind.
     pub flash_read_commands: u64,
     /// Write buffers that wait for their flush.

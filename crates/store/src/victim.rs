@@ -1,8 +1,10 @@
-//! Reads a segment's records from front to back, each one checked: what the collector merges and `check` verifies.
+//! Reads a segment's valid records from front to back, each one checked: what the collector merges and `check` verifies.
+//!
+//! Pages pass through a window; the next window is read while this one is looked at.
 
 use crate::catalog::Bitmap;
 use crate::error::Error;
-use crate::io::{Io, succeeded};
+use crate::io::{Io, Tag, succeeded};
 use crate::segment::view::Segment;
 use std::sync::Arc;
 use tapetum_drive::{LocalBuffer, LocalMemory, Operation};
@@ -10,8 +12,10 @@ use tapetum_kernels::data_page::{FoundRecord, PAGE_BYTES, PAGE_PAYLOAD_BYTES, Pa
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{HEADER_BYTES_MAX, Header};
 
-/// Pages read at once.
-const WINDOW_PAGES: u32 = 64;
+/// Pages read at once, where local memory is not small.
+const WINDOW_PAGES_MAX: u32 = 64;
+/// Pages kept free in front of what is read ahead, for the end of the window before it: a record may lie in both.
+const TAIL_PAGES_MAX: u32 = 4;
 
 pub struct VictimCursor {
     segment: Arc<Segment>,
@@ -19,6 +23,7 @@ pub struct VictimCursor {
     io: Io,
     local: LocalMemory,
     window: Window,
+    ahead: Option<Ahead>,
     /// The page whose records are being passed, and how many of those that start in it are left.
     page: Option<u32>,
     starts_left: u16,
@@ -28,19 +33,48 @@ pub struct VictimCursor {
     record: Vec<u8>,
 }
 
+/// Neighbouring pages of the segment in local memory.
 struct Window {
     buffer: LocalBuffer,
+    /// Where in the buffer they begin.
+    at: usize,
     first_page: u32,
     pages: u32,
 }
 
 impl Window {
     fn run(&self) -> PageRun<'_> {
-        PageRun { bytes: &self.buffer.bytes()[..self.pages as usize * PAGE_BYTES], first_page: self.first_page }
+        let bytes = &self.buffer.bytes()[self.at..][..self.pages as usize * PAGE_BYTES];
+        PageRun { bytes, first_page: self.first_page }
     }
 
     fn end(&self) -> u32 {
         self.first_page + self.pages
+    }
+
+    /// Puts the last pages of the window before this one in front, from page `from` on.
+    fn prepend(&mut self, before: &Window, from: u32) {
+        let pages = before.end() - from;
+        let bytes = pages as usize * PAGE_BYTES;
+        self.at -= bytes;
+        let tail = &before.run().bytes[(from - before.first_page) as usize * PAGE_BYTES..];
+        self.buffer.bytes_mut()[self.at..][..bytes].copy_from_slice(tail);
+        self.first_page = from;
+        self.pages += pages;
+    }
+}
+
+/// A window that is being read.
+struct Ahead {
+    window: Window,
+    tags: Vec<Tag>,
+}
+
+impl Drop for VictimCursor {
+    fn drop(&mut self) {
+        if let Some(ahead) = self.ahead.take() {
+            self.io.abandon(ahead.tags, ahead.window.buffer);
+        }
     }
 }
 
@@ -51,13 +85,14 @@ fn allocate(local: &LocalMemory, pages: u32) -> Result<LocalBuffer, Error> {
 
 impl VictimCursor {
     pub fn new(segment: Arc<Segment>, io: &Io, local: &LocalMemory, secret: [u8; 16]) -> Result<VictimCursor, Error> {
-        let buffer = allocate(local, WINDOW_PAGES.min(segment.descriptor.data_pages.max(1)))?;
+        let buffer = allocate(local, 1)?;
         Ok(VictimCursor {
             segment,
             secret,
             io: io.clone(),
             local: local.clone(),
-            window: Window { buffer, first_page: 0, pages: 0 },
+            window: Window { buffer, at: 0, first_page: 0, pages: 0 },
+            ahead: None,
             page: None,
             starts_left: 0,
             address_next: 0,
@@ -88,18 +123,13 @@ impl VictimCursor {
 
     /// Goes on to the next record that is set in `valid`.
     pub async fn advance(&mut self, valid: &Bitmap) -> Result<(), Error> {
-        loop {
-            let Some(found) = self.next().await? else {
-                self.current = None;
-                return Ok(());
-            };
-            if valid.get(self.entry()) {
-                self.gather(&found);
-                let hash = HashKey::of(&self.secret, self.key(&found));
-                self.current = Some((hash, found));
-                return Ok(());
-            }
+        self.current = None;
+        if let Some(found) = self.next(valid).await? {
+            self.gather(&found);
+            let hash = HashKey::of(&self.secret, self.key(&found));
+            self.current = Some((hash, found));
         }
+        Ok(())
     }
 
     fn gather(&mut self, found: &FoundRecord) {
@@ -112,11 +142,36 @@ impl VictimCursor {
         &self.record[found.header_bytes as usize..][..found.header.key_bytes as usize]
     }
 
-    async fn next(&mut self) -> Result<Option<FoundRecord>, Error> {
+    async fn next(&mut self, valid: &Bitmap) -> Result<Option<FoundRecord>, Error> {
+        loop {
+            let Some(address) = self.next_address().await? else { return Ok(None) };
+            let page = (address / PAGE_PAYLOAD_BYTES as u64) as u32;
+            self.need(page, page + 2).await?;
+            let mut head = [0; HEADER_BYTES_MAX];
+            let filled = self.window.run().copy(address, &mut head);
+            let (header, _) = Header::parse(&head[..filled]).map_err(|_| self.corrupt(page))?;
+            let record_bytes = header.record_bytes() as u64;
+            self.address_next += record_bytes;
+            self.starts_left -= 1;
+            self.entries_passed += 1;
+            if self.entries_passed > self.segment.descriptor.entries {
+                return Err(self.corrupt(page));
+            }
+            if valid.get(self.entry()) {
+                let last_page = ((address + record_bytes - 1) / PAGE_PAYLOAD_BYTES as u64) as u32;
+                self.need(page, last_page + 1).await?;
+                return self.window.run().record(self.segment.salt, address).map(Some).map_err(|_| self.corrupt(page));
+            }
+        }
+    }
+
+    /// Where the next record is, in the page that has more of them or in the next one that has any.
+    async fn next_address(&mut self) -> Result<Option<u64>, Error> {
         while self.starts_left == 0 {
             let page = self.page.map_or(0, |page| page + 1);
             if page >= self.segment.descriptor.data_pages {
-                return self.ended();
+                let passed = self.entries_passed == self.segment.descriptor.entries;
+                return if passed { Ok(None) } else { Err(self.corrupt(page)) };
             }
             self.need(page, page + 1).await?;
             let at = (page - self.window.first_page) as usize * PAGE_BYTES;
@@ -126,27 +181,7 @@ impl VictimCursor {
             self.starts_left = trailer.starts;
             self.address_next = u64::from(page) * PAGE_PAYLOAD_BYTES as u64 + u64::from(trailer.first);
         }
-        let address = self.address_next;
-        let page = (address / PAGE_PAYLOAD_BYTES as u64) as u32;
-        self.need(page, page + 2).await?;
-        let mut head = [0; HEADER_BYTES_MAX];
-        let filled = self.window.run().copy(address, &mut head);
-        let (header, _) = Header::parse(&head[..filled]).map_err(|_| self.corrupt(page))?;
-        let last_page = ((address + header.record_bytes() as u64 - 1) / PAGE_PAYLOAD_BYTES as u64) as u32;
-        self.need(page, last_page + 1).await?;
-        let found = self.window.run().record(self.segment.salt, address).map_err(|_| self.corrupt(page))?;
-        self.address_next += found.header.record_bytes() as u64;
-        self.starts_left -= 1;
-        self.entries_passed += 1;
-        if self.entries_passed > self.segment.descriptor.entries {
-            return Err(self.corrupt(page));
-        }
-        Ok(Some(found))
-    }
-
-    fn ended(&self) -> Result<Option<FoundRecord>, Error> {
-        let passed = self.entries_passed == self.segment.descriptor.entries;
-        if passed { Ok(None) } else { Err(self.corrupt(self.segment.descriptor.data_pages)) }
+        Ok(Some(self.address_next))
     }
 
     fn corrupt(&self, page: u32) -> Error {
@@ -159,28 +194,50 @@ impl VictimCursor {
         if from >= self.window.first_page && to <= self.window.end() {
             return Ok(());
         }
-        let room = (self.window.buffer.len() / PAGE_BYTES) as u32;
-        if to - from > room {
-            self.window.buffer = allocate(&self.local, to - from)?;
+        let mut ahead = match self.ahead.take() {
+            Some(ahead) => ahead,
+            None => self.start(from, to - from)?,
+        };
+        let tail = self.window.first_page..self.window.end();
+        let mut follows = ahead.window.first_page == tail.end && tail.contains(&from);
+        if ahead.window.first_page != from && !(follows && tail.end - from <= TAIL_PAGES_MAX) || ahead.window.end() < to
+        {
+            self.io.abandon(ahead.tags, ahead.window.buffer);
+            ahead = self.start(from, to - from)?;
+            follows = false;
         }
-        let room = (self.window.buffer.len() / PAGE_BYTES) as u32;
-        let pages = room.min(self.segment.descriptor.data_pages - from);
-        self.window.pages = 0;
-        let tags: Vec<_> = self
+        let mut result = Ok(());
+        for tag in ahead.tags {
+            result = result.and(succeeded(self.io.finish(tag).await, "read of a segment"));
+        }
+        result?;
+        if follows && from < tail.end {
+            ahead.window.prepend(&self.window, from);
+        }
+        self.window = ahead.window;
+        if self.window.end() < self.segment.descriptor.data_pages {
+            self.ahead = Some(self.start(self.window.end(), 1)?);
+        }
+        Ok(())
+    }
+
+    /// Starts to read a window from page `from` on, of `pages_min` or more.
+    fn start(&self, from: u32, pages_min: u32) -> Result<Ahead, Error> {
+        // Every victim has two windows; a good part of local memory stays for readers and the flush.
+        let pages_usual = (self.local.bytes_total() / 512 / PAGE_BYTES) as u32;
+        let pages = pages_usual.clamp(TAIL_PAGES_MAX, WINDOW_PAGES_MAX).max(pages_min);
+        let pages = pages.min(self.segment.descriptor.data_pages - from);
+        let buffer = allocate(&self.local, TAIL_PAGES_MAX + pages)?;
+        let at = TAIL_PAGES_MAX as usize * PAGE_BYTES;
+        let tags = self
             .segment
             .data_runs(from, pages * PAGE_BYTES as u32)
             .into_iter()
             .map(|run| {
-                let local = self.window.buffer.offset() + u64::from(run.at);
+                let local = buffer.offset() + at as u64 + u64::from(run.at);
                 self.io.start(Operation::Read { flash: run.flash, local, length: run.length })
             })
             .collect();
-        let mut result = Ok(());
-        for tag in tags {
-            result = result.and(succeeded(self.io.finish(tag).await, "read of a segment"));
-        }
-        result?;
-        (self.window.first_page, self.window.pages) = (from, pages);
-        Ok(())
+        Ok(Ahead { window: Window { buffer, at, first_page: from, pages }, tags })
     }
 }

@@ -234,9 +234,10 @@ impl GlobalIndex {
     /// Puts a built partition in the place of the old one, whose memory goes when its last reader has left. What was merged
     /// into the old one since the builder began is lost unless the builder was given it too.
     pub fn install(&self, builder: PartitionBuilder) -> Result<(), RebuildError> {
-        let (number, partition) = builder.finish()?;
+        let (number, mut partition) = builder.finish()?;
         let _writer = self.lock_writer();
         let mut partitions = self.table.load().partitions.clone();
+        partition.generation = partitions[number].generation + 1;
         partitions[number] = Arc::new(partition);
         self.table.store(Arc::new(Table { partitions }));
         Ok(())
@@ -245,6 +246,11 @@ impl GlobalIndex {
     fn lock_writer(&self) -> std::sync::MutexGuard<'_, Scratch> {
         // The scratch is filled anew by each merge, so one that panicked leaves nothing behind.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes whenever a partition is built anew: then candidates and cells may be others.
+    pub fn partition_generation(&self, partition: usize) -> u64 {
+        self.table.load().partitions[partition].generation
     }
 
     pub fn partition_entries(&self, partition: usize) -> usize {

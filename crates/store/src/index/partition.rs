@@ -31,6 +31,8 @@ pub(super) struct Partition {
     /// Where the entry of the middle slot is expected, in words from the end of a bucket, times 2^16: for prefetching.
     slot_stride: usize,
     capacity: usize,
+    /// Tells this partition from those that were or will be in its place.
+    pub generation: u64,
     entries: AtomicUsize,
     // The writer's: the list of extensions given back (linked through their word 1), and the first never used one.
     extensions_free: AtomicU32,
@@ -51,6 +53,7 @@ impl Partition {
             geometry,
             slot_stride: (bits_per_slot * 1024.0) as usize,
             capacity: geometry.capacity(buckets),
+            generation: 0,
             entries: AtomicUsize::new(0),
             extensions_free: AtomicU32::new(NONE),
             extensions_fresh: AtomicU32::new(0),

@@ -104,6 +104,8 @@ pub struct Log {
     sync: Sync,
     planted: Planted,
     durable: AtomicU64,
+    /// Bytes of the active buffer that are filled, for those who do not want the lock.
+    filled_bytes: AtomicU64,
     log_write_bytes: AtomicU64,
     poison: OnceLock<String>,
     waiters: Mutex<Vec<Arc<Notifier>>>,
@@ -154,6 +156,7 @@ impl Log {
         };
         Log {
             durable: AtomicU64::new(start.stamp_durable),
+            filled_bytes: AtomicU64::new(start.position as u64),
             state: Mutex::new(state),
             arenas,
             geometry,
@@ -201,6 +204,7 @@ impl Log {
             let (stamp, place) = self.append_one(&mut state, draft);
             placed(number, stamp, place);
         }
+        self.filled_bytes.store(state.position as u64, Ordering::Relaxed);
         Ok(())
     }
 
@@ -380,6 +384,7 @@ impl Log {
         state.crc_sealed = state.previous_crc;
         state.active += 1;
         state.position = 0;
+        self.filled_bytes.store(0, Ordering::Relaxed);
         state.active
     }
 
@@ -414,6 +419,10 @@ impl Log {
     pub fn has_pending(&self) -> bool {
         let state = lock(&self.state);
         state.open.is_some() || !state.sealed.is_empty() || state.writing.is_some()
+    }
+
+    pub fn filled_bytes(&self) -> u64 {
+        self.filled_bytes.load(Ordering::Relaxed)
     }
 
     pub fn log_write_bytes(&self) -> u64 {

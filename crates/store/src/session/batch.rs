@@ -24,7 +24,7 @@ pub struct Busy;
 impl Local {
     pub(super) fn batch(&mut self, shared: &Shared, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
         let hashes: Vec<HashKey> = writes.iter().map(|write| shared.hash(write.key())).collect();
-        if self.deletes_all() || hashes.iter().any(|hash| self.undecided.contains_key(hash)) {
+        if shared.is_paced() || self.deletes_all() || hashes.iter().any(|hash| self.undecided.contains_key(hash)) {
             return Err(Busy);
         }
         if let Err(error) = check_batch(shared, writes) {

@@ -28,6 +28,7 @@ use owned::OwnedRequest;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tapetum_drive::{Completion, QueuePair};
 use tapetum_kernels::codec::{Compressor, Decompressor};
@@ -89,6 +90,8 @@ struct Local {
     undecided: HashMap<HashKey, u32>,
     /// Deletions of everything among them.
     deletions_undecided: usize,
+    /// Writes wait for flush and collector: later ones stay behind them.
+    paced: bool,
     held: Vec<Held>,
     ready: Vec<Reply>,
     /// Values of this poll's replies and of the last one's.
@@ -122,6 +125,7 @@ impl Session {
             waiting: VecDeque::new(),
             undecided: HashMap::new(),
             deletions_undecided: 0,
+            paced: false,
             held: Vec::new(),
             ready: Vec::new(),
             values: [Vec::new(), Vec::new()],
@@ -148,6 +152,10 @@ impl Session {
         }
         shared.check_watermark();
         let hash = shared.hash(request.key());
+        if self.local.is_paced(shared, &request) {
+            shared.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
+            return self.local.wait(token, hash, &request);
+        }
         if self.local.must_wait(hash, &request) {
             return self.local.wait(token, hash, &request);
         }

@@ -50,12 +50,20 @@ impl Local {
         self.ops_free.push(number);
     }
 
+    /// Whether a request is a write, and writes are to wait for flush and collector.
+    pub(super) fn is_paced(&mut self, shared: &Shared, request: &Request<'_>) -> bool {
+        let is_write = !matches!(request, Request::Get { .. });
+        self.paced |= is_write && shared.is_paced();
+        is_write && self.paced
+    }
+
     /// Attempts what waits, in order; an operation stays behind an earlier one of its key.
     pub(super) fn attempt_waiting(&mut self, shared: &Shared) {
+        self.paced = false;
         for _ in 0..self.waiting.len() {
             let Some(number) = self.waiting.pop_front() else { return };
             let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
-            if self.is_behind(&op) {
+            if self.is_paced(shared, &op.request.borrow()) || self.is_behind(&op) {
                 self.ops[number] = Some(op);
                 self.waiting.push_back(number);
                 continue;

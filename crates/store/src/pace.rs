@@ -1,0 +1,155 @@
+//! The pace of writers: the active write buffer fills no faster than flush and collector make room for the next one.
+//!
+//! ```text
+//! may be filled ≤ what was when the flush of the sealed one began + an eighth of the rest + the rest × what it has done
+//!               ≤ free extents + what the collection on its way has gained so far − the reserve − what is still to be flushed
+//! ```
+//! Without it writers would run until both buffers are full and then wait for a whole flush, or for collections. Maintenance
+//! sets the limit at each step and wakes who waits; a write looks at it before it does anything. What does not wait for
+//! room is not held back: reads, and a change that has read its key already.
+//!
+//! Threads: atomics; one writer of each (`limit`: maintenance, and whoever seals a buffer under all shards' locks).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Everything that is to be done, in the units of [`Progress`].
+const WHOLE: u64 = 1 << 16;
+
+/// How far a task has come.
+#[derive(Default)]
+pub struct Progress(AtomicU64);
+
+impl Progress {
+    /// `done` of `of` parts of the stretch between two shares of the whole are done.
+    pub fn set(&self, stretch: (f64, f64), done: u64, of: u64) {
+        let share = stretch.0 + (stretch.1 - stretch.0) * done as f64 / of.max(1) as f64;
+        self.0.store((share * WHOLE as f64) as u64, Ordering::Relaxed);
+    }
+
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// The part of `amount` that is done.
+    pub fn of(&self, amount: u64) -> u64 {
+        (u128::from(amount) * u128::from(self.0.load(Ordering::Relaxed)) / u128::from(WHOLE)) as u64
+    }
+}
+
+/// Shares of a flush's time: records are written, the index takes them over.
+pub const FLUSH_WRITE: (f64, f64) = (0.0, 0.7);
+pub const FLUSH_MERGE: (f64, f64) = (0.7, 1.0);
+/// Shares of a collection's time.
+pub const COLLECT_WRITE: (f64, f64) = (0.0, 0.8);
+pub const COLLECT_MERGE: (f64, f64) = (0.8, 1.0);
+
+pub struct Pace {
+    /// Bytes of the active buffer that may be filled now.
+    limit_bytes: AtomicU64,
+    pub flush: Progress,
+    pub collect: Progress,
+    /// Bytes of the active buffer that were filled when the flush of the sealed one began; `u64::MAX` while none runs.
+    flush_began_bytes: AtomicU64,
+    /// Extents of the segments that are being collected.
+    pub victim_extents: AtomicU64,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            limit_bytes: AtomicU64::new(u64::MAX),
+            flush: Progress::default(),
+            flush_began_bytes: AtomicU64::new(u64::MAX),
+            collect: Progress::default(),
+            victim_extents: AtomicU64::new(0),
+        }
+    }
+}
+
+/// What the pace follows from. All in bytes of records, but for the shares.
+pub struct Room {
+    pub buffer_bytes: u64,
+    pub is_sealed: bool,
+    /// What free extents take beside the reserve, if a collection is to make more.
+    pub free_bytes: Option<u64>,
+}
+
+impl Pace {
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A buffer was sealed: the next one may be filled by an eighth before its flush has done anything.
+    pub fn sealed(&self, buffer_bytes: u64) {
+        self.limit_bytes.store(buffer_bytes / 8, Ordering::Relaxed);
+    }
+
+    pub fn flush_began(&self, filled_bytes: u64) {
+        self.flush.reset();
+        self.flush_began_bytes.store(filled_bytes, Ordering::Relaxed);
+    }
+
+    pub fn flush_ended(&self) {
+        self.flush_began_bytes.store(u64::MAX, Ordering::Relaxed);
+        self.flush.reset();
+    }
+
+    /// Sets the limit; whether it rose by so much that writers should hear of it.
+    pub fn set(&self, room: &Room) -> bool {
+        let by_flush = match self.flush_began_bytes.load(Ordering::Relaxed) {
+            u64::MAX => u64::MAX,
+            began => {
+                let left = room.buffer_bytes.saturating_sub(began);
+                began + left / 8 + self.flush.of(left - left / 8)
+            }
+        };
+        // What the flush has written has taken its extents already.
+        let written = (self.flush.of(room.buffer_bytes) as f64 / FLUSH_WRITE.1) as u64;
+        let sealed = if room.is_sealed { room.buffer_bytes.saturating_sub(written) } else { 0 };
+        let by_space = room.free_bytes.map_or(u64::MAX, |free| free.saturating_sub(sealed));
+        let limit = by_flush.min(by_space);
+        let before = self.limit_bytes.swap(limit, Ordering::Relaxed);
+        limit > before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUFFER: u64 = 1 << 20;
+
+    #[test]
+    fn a_buffer_fills_as_the_one_before_it_is_flushed() {
+        let pace = Pace::default();
+        let room = |is_sealed| Room { buffer_bytes: BUFFER, is_sealed, free_bytes: None };
+        pace.sealed(BUFFER);
+        assert_eq!(pace.limit_bytes(), BUFFER / 8);
+        pace.flush_began(BUFFER / 16);
+        let mut last = 0;
+        for done in 0..=10 {
+            pace.flush.set(FLUSH_WRITE, done, 10);
+            pace.set(&room(true));
+            assert!(pace.limit_bytes() > last);
+            last = pace.limit_bytes();
+        }
+        pace.flush.set(FLUSH_MERGE, 64, 64);
+        assert!(pace.set(&room(true)));
+        assert_eq!(pace.limit_bytes(), BUFFER);
+        pace.flush_ended();
+        assert!(pace.set(&room(false)));
+        assert_eq!(pace.limit_bytes(), u64::MAX);
+    }
+
+    #[test]
+    fn what_the_collector_has_not_gained_is_not_given_away() {
+        let pace = Pace::default();
+        let room = |free| Room { buffer_bytes: BUFFER, is_sealed: true, free_bytes: Some(free) };
+        pace.set(&room(BUFFER));
+        assert_eq!(pace.limit_bytes(), 0, "the sealed buffer needs all of it");
+        pace.flush.set(FLUSH_WRITE, 1, 2);
+        pace.set(&room(BUFFER));
+        let limit = pace.limit_bytes();
+        assert!(limit.abs_diff(BUFFER / 2) < 100, "{limit}");
+    }
+}
