@@ -129,7 +129,7 @@ store_figures!(
     collections: Counter, "Runs of the collector",
     evictions: Counter, "Items dropped to make room for new ones",
     segments_evicted: Counter, "Segments that those items were in",
-    writes_paced: Counter, "Writes that waited for flush or collector before they began";
+    writes_paced: Counter, "Writes that waited for flush or collector before they began",
 );
 
 /// Adds `by` to a counter of this worker's own.
