@@ -37,7 +37,7 @@ ALLOWED = [
      r"^b'STORED\\r\\n'$"),
     (r"differs: m[ngesda]( |$)", "the meta commands come in a later version; until then they are unknown", UNKNOWN),
     (r"differs: stats (items|slabs)", "there are no slabs: the lists are empty", r"\|END\\r\\nVERSION <version>\\r\\n'$"),
-    (r"differs: (stats|slabs|lru|lru_crawler|cache_memlimit|watch|shutdown|refresh_certs)( |$)",
+    (r"differs: (stats|slabs|lru|lru_crawler|watch|shutdown|refresh_certs)( |$)",
      "these steer or show memcached's own memory, logger and TLS, which are not here", UNKNOWN),
     (r"binary: \w+: a body of 4 GiB",
      "memcached holds the length in 32 bits with a sign, and says nothing when the client stops; we say Too large",

@@ -182,6 +182,9 @@ def other_text_cases():
         b"verbosity x y", b"verbosity 0 1", b"verbosity 0 1 2", b"verbosity -1", b"version", b"version x",
         b"version noreply", b"versio", b"quit", b"quit x", b"get a\r\nquit\r\nget a", b"stats x", b"stats noreply",
         b"stats reset", b"stats reset x", b"stats  reset", b"stat", b"", b" ", b"   ", b"\r", b"x",
+        b"cache_memlimit", b"cache_memlimit 1024", b"cache_memlimit 1024 noreply", b"cache_memlimit 1024 x",
+        b"cache_memlimit 1024 x noreply", b"cache_memlimit x", b"cache_memlimit -1", b"cache_memlimit 0",
+        b"cache_memlimit 7", b"cache_memlimit 7 noreply", b"cache_memlimit 1000000001",
         b"get", b"g", b"s", b"foo bar", b"foo bar baz 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25",
         b"quitx", b"statsx", b"getx a", b"\x81\x82", b"\xff" * 100, b"\x01", b"x" * 1000, b"x" * 2046,
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc",
@@ -350,7 +353,7 @@ def cases_that_differ():
     yield text("differs: replies before a hang-up", have + b"GET / HTTP/1.1\r\n")
     for line in (b"mn", b"mg a v", b"me a", b"ms a 2\r\nxy", b"md a", b"ma a", b"stats items", b"stats slabs",
                  b"stats sizes", b"stats conns", b"stats detail on", b"stats detail off", b"stats cachedump 1 1",
-                 b"slabs automove 1", b"lru mode flat", b"lru_crawler crawl 1", b"cache_memlimit 64", b"watch",
+                 b"slabs automove 1", b"lru mode flat", b"lru_crawler crawl 1", b"watch",
                  b"shutdown", b"refresh_certs"):
         yield text(f"differs: {line.decode().split(chr(13))[0]}", have, line + b"\r\n")
     have = packet(0x01, b"a", u32(5, 0), b"val")

@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         threads: 2,
         limits: Limits::default(),
         settings: Vec::new(),
+        memory_bytes: 0,
         metrics: None,
     };
     let mut store = memory_engine::MemoryStore::new();

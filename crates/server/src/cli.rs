@@ -94,6 +94,28 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
+    /// Look inside a store, or a running server: superblock, manifest and segments, or where a key lives
+    Inspect {
+        /// Say where this key lives, rather than what there is
+        key: Option<String>,
+        /// Draw the drive: what lies where, and how much of it is valid
+        #[arg(long, conflicts_with = "key")]
+        map: bool,
+        /// Draw it again every so many seconds
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", requires = "map",
+              value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        watch: Option<u32>,
+        /// As JSON
+        #[arg(long, conflicts_with = "map")]
+        json: bool,
+        /// Ask the server that listens there rather than read the data
+        #[arg(long, value_name = "ADDR")]
+        memcached: Option<Address>,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Give a store more flash, or a running server more or less memory
+    Resize(ResizeArguments),
     /// Test every checksum and invariant of a store that no server has open
     Check {
         #[command(flatten)]
@@ -113,7 +135,7 @@ pub struct StoreArguments {
     /// A file or block device for the data, instead of a file in --data
     #[arg(long, value_name = "FILE|DEV")]
     pub drive: Option<PathBuf>,
-    /// Flash for a new store [default: 10GiB, or half of what is free if that is less]
+    /// Flash it may use: a new store has it, a smaller one grows to it [default: 10GiB, or half of what is free if that is less]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub capacity: Option<u64>,
     /// Memory for index, buffers and what is on its way
@@ -152,6 +174,26 @@ pub struct ServeArguments {
     /// The largest value, up to 16MiB
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size::parse)]
     pub item_size: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("size").required(true).multiple(true))]
+pub struct ResizeArguments {
+    /// Flash that the store may use from now on; it cannot shrink
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, group = "size")]
+    pub capacity: Option<u64>,
+    /// Memory that a running server may use until it stops; without one, say it to serve
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, group = "size", requires = "memcached")]
+    pub memory: Option<u64>,
+    /// The server whose store it is, which serves meanwhile
+    #[arg(long, value_name = "ADDR")]
+    pub memcached: Option<Address>,
+    /// The directory of the data, if no server runs
+    #[arg(long, value_name = "DIR", default_value = "./tapetum-data")]
+    pub data: PathBuf,
+    /// The file or block device of the data, if it has its own
+    #[arg(long, value_name = "FILE|DEV")]
+    pub drive: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

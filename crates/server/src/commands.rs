@@ -4,6 +4,7 @@ use tapetum::{Condition, Initial, Request};
 
 use crate::connection::{Connection, Context, ManyKeys};
 use crate::engine::Session;
+use crate::errands::{Errand, Order};
 use crate::protocol::binary::{self, Origin, Status};
 use crate::protocol::reply::{self, BinaryAnswer, Form, TextAnswer};
 use crate::protocol::{VERSION, delete_all_at, expiry_from_client, text};
@@ -89,6 +90,12 @@ impl Connection {
             Command::Refused { complaint: Some(complaint) } => self.say(complaint, cx),
             Command::Version => self.say(&format!("VERSION {VERSION}\r\n"), cx),
             Command::Stats { argument } => self.text_stats(argument, cx)?,
+            Command::Resize { size, bytes, noreply } => {
+                self.errand(Errand::Resize { size, bytes }, noreply, cx)?;
+            }
+            Command::CacheMemlimit { bytes, noreply } => {
+                self.errand(Errand::CacheMemlimit { bytes }, noreply, cx)?;
+            }
             Command::Quit => self.closing = true,
         }
         Some(frame.len())
@@ -152,13 +159,33 @@ impl Connection {
         Some(())
     }
 
+    /// Sends for something that takes long. It sees everything before it, and what comes after waits.
+    fn errand<S: Session>(&mut self, errand: Errand, noreply: bool, cx: &mut Context<'_, S>) -> Option<()> {
+        self.all_answered()?;
+        let form = if noreply { Form::Silent } else { Form::Text { answer: TextAnswer::Errand, noreply } };
+        if !self.may_submit(form, 0, cx) {
+            return None;
+        }
+        let token = self.slot(form, b"", 0, cx.budget, cx.gets);
+        self.set_barrier();
+        if !cx.errands.send(Order { errand, worker: cx.worker, token }) {
+            self.complete_errand(token as u32, text::BUSY.into(), cx.pool);
+        }
+        Some(())
+    }
+
     fn text_stats<S: Session>(&mut self, argument: &[u8], cx: &mut Context<'_, S>) -> Option<()> {
-        let lines = match text::split(argument).next().unwrap_or_default() {
+        let mut words = text::split(argument);
+        let lines = match words.next().unwrap_or_default() {
+            b"inspect" => {
+                let errand = words.next().map_or(Errand::Inspect, |key| Errand::Locate { key: key.to_vec() });
+                return self.errand(errand, false, cx);
+            }
             b"" => {
                 self.all_answered()?;
                 stats::lines(cx.figures.general(cx.now))
             }
-            b"settings" => cx.figures.settings.clone(),
+            b"settings" => cx.figures.settings(),
             // There are no slabs here, and clients that ask are told so.
             b"items" | b"slabs" => Vec::new(),
             b"reset" => {
@@ -263,7 +290,7 @@ impl Connection {
                 self.all_answered()?;
                 stats::lines(cx.figures.general(cx.now))
             }
-            b"settings" => cx.figures.settings.clone(),
+            b"settings" => cx.figures.settings(),
             b"items" | b"slabs" => Vec::new(),
             b"reset" => {
                 cx.figures.reset();

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use tapetum::Outcome;
 
 use crate::engine::Session;
+use crate::errands::Errands;
 use crate::gets::Gets;
 use crate::limits::{Budget, FREE_BYTES, Limits};
 use crate::os::{self, Interest};
@@ -34,6 +35,9 @@ pub struct Context<'a, S> {
     pub limits: &'a Limits,
     pub budget: &'a Budget,
     pub figures: &'a Figures,
+    pub errands: &'a Errands,
+    /// The number of the worker.
+    pub worker: usize,
     pub counters: &'a Counters,
     pub pool: &'a mut Pool,
     pub scratch: &'a mut Vec<u8>,
@@ -411,6 +415,18 @@ impl Connection {
             self.value_bytes_expected = Some(value.len().max(expected / 2));
         }
         self.slots.complete(number, outcome, value, &mut self.out, cx.pool);
+    }
+
+    /// The errand that it was sent on is done.
+    pub fn complete_errand(&mut self, number: u32, answer: Vec<u8>, pool: &mut Pool) {
+        // Without a reply asked for, none is given.
+        let answer = if self.slots.form(number) == Form::Silent { Vec::new() } else { answer };
+        self.slots.complete_with(number, answer, &mut self.out, pool);
+    }
+
+    /// Nothing more is taken before what was submitted is answered.
+    pub(crate) fn set_barrier(&mut self) {
+        self.barrier = true;
     }
 
     /// Sends what there is; whether that made room for something that was blocked.

@@ -1,7 +1,7 @@
 use super::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use tapetum::{Reply, Request, Stats, ValueRange};
 
@@ -48,6 +48,7 @@ struct Bench {
     pool: Pool,
     scratch: Vec<u8>,
     gets: Gets,
+    errands: Errands,
 }
 
 impl Bench {
@@ -58,6 +59,7 @@ impl Bench {
             counters: vec![Counters::default()],
             connections: AtomicUsize::new(1),
             settings: Vec::new(),
+            memory_bytes: AtomicU64::new(0),
             connections_max: 1,
             started_unix_seconds: 0,
             store: Box::new(Stats::default),
@@ -70,6 +72,7 @@ impl Bench {
             gets: Gets::new(limits.in_flight_bytes),
             limits,
             figures,
+            errands: Errands::queue().0,
             pool: Pool::default(),
             scratch: vec![0; 4096],
         }
@@ -81,6 +84,8 @@ impl Bench {
             limits: &self.limits,
             budget: &self.budget,
             figures: &self.figures,
+            errands: &self.errands,
+            worker: 0,
             counters: &self.figures.counters[0],
             pool: &mut self.pool,
             scratch: &mut self.scratch,

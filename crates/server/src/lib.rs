@@ -5,6 +5,7 @@ pub mod cli;
 pub mod commands;
 pub mod connection;
 pub mod engine;
+pub mod errands;
 pub mod gets;
 pub mod limits;
 pub mod listen;

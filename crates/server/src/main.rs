@@ -7,21 +7,24 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
-use tapetum_server::cli::{Cli, Command, ServeArguments, StoreArguments};
+use tapetum_server::cli::{Cli, Command, ResizeArguments, ServeArguments, StoreArguments};
 use tapetum_server::limits::Limits;
 use tapetum_server::listen::Address;
 use tapetum_server::protocol::VERSION;
 use tapetum_server::server::{Options, Server};
-use tapetum_server::store_open::{self, OpenError, OpenOptions};
+use tapetum_server::store_open::{self, OpenError, OpenOptions, Place};
 use tapetum_server::tools::item_lines::Format;
 use tapetum_server::tools::load::{StoreSink, WireSink};
-use tapetum_server::tools::{list, load};
+use tapetum_server::tools::{inspect, inspect_lines, list, load};
 use tapetum_server::{os, remote, size, stats};
 
 /// Descriptors beside the clients': store, sessions, listeners, logs.
 const OTHER_FILES: u64 = 512;
+/// Memory to open a store with that is to grow: the index of a large one.
+const GROW_MEMORY_BYTES: u64 = 1 << 30;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -57,6 +60,14 @@ fn main() -> ExitCode {
         Some(Command::Dump { prefix, format, store }) => with_store(&store, offline_options(&store, false), |opened| {
             Ok(list::dump(opened, prefix.as_bytes(), format, &mut std::io::stdout())?)
         }),
+        Some(Command::Inspect { key: Some(key), json, memcached, store, .. }) => {
+            inspect_key(&key, json, memcached.as_ref(), &store)
+        }
+        Some(Command::Inspect { key: None, map, watch, json, memcached, store }) => {
+            let every = watch.map(|seconds| Duration::from_secs(u64::from(seconds)));
+            inspect_all(map, every, json, memcached.as_ref(), &store)
+        }
+        Some(Command::Resize(arguments)) => resize(&arguments),
         Some(Command::Check { store }) => check(&store),
     };
     match outcome {
@@ -123,6 +134,77 @@ fn load(
     Ok(())
 }
 
+fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, arguments: &StoreArguments) -> Outcome {
+    let lines = match memcached {
+        // A space would end the word, a line end the command.
+        Some(_) if key.bytes().any(|byte| byte <= b' ') => {
+            return Err("a server is asked for keys without spaces and control characters only".into());
+        }
+        Some(address) => remote::stats(address, &format!("inspect {key}"))?,
+        None => with_store(arguments, offline_options(arguments, false), |store| {
+            Ok(inspect_lines::location_lines(&tapetum::locate(store, key.as_bytes())?))
+        })?,
+    };
+    print_stats(&lines, json)
+}
+
+fn inspect_all(
+    map: bool,
+    every: Option<Duration>,
+    json: bool,
+    memcached: Option<&Address>,
+    arguments: &StoreArguments,
+) -> Outcome {
+    let ask = || -> Result<tapetum::Inspection, Box<dyn Error>> {
+        match memcached {
+            Some(address) => Ok(inspect_lines::from_lines(&remote::stats(address, "inspect")?)?),
+            None => Ok(store_open::inspect(&arguments.place())?),
+        }
+    };
+    if map {
+        return inspect::map(ask, every);
+    }
+    let inspection = ask()?;
+    let text = match json {
+        true => format!("{:#}\n", inspect::to_json(&inspection)),
+        false => inspect::report(&inspection),
+    };
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+fn resize(arguments: &ResizeArguments) -> Outcome {
+    let mut out = std::io::stdout();
+    for (what, bytes) in [("capacity", arguments.capacity), ("memory", arguments.memory)] {
+        let Some(bytes) = bytes else { continue };
+        match &arguments.memcached {
+            Some(address) => {
+                let answer = remote::command(address, &format!("resize {what} {bytes}"))?;
+                if answer != "OK" {
+                    let why = answer.strip_prefix("SERVER_ERROR ").unwrap_or(&answer);
+                    return Err(format!("{what} stays as it is: {why}").into());
+                }
+            }
+            // The command line lets memory be said of a server only.
+            None => grow(bytes, arguments)?,
+        }
+        writeln!(out, "{what} is {} now", size::shown(bytes))?;
+    }
+    Ok(())
+}
+
+fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
+    let place = Place { data: arguments.data.clone(), drive: arguments.drive.clone() };
+    let store = StoreArguments {
+        data: arguments.data.clone(),
+        drive: arguments.drive.clone(),
+        capacity: None,
+        memory: GROW_MEMORY_BYTES,
+    };
+    Ok(store_open::grow(&place, &offline_options(&store, false), capacity_bytes)?)
+}
+
 fn serve(arguments: &ServeArguments) -> Outcome {
     let signals = os::termination_signals()?;
     let files = os::allow_open_files(u64::from(arguments.connections) + OTHER_FILES)?;
@@ -146,14 +228,12 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     let store = store_open::open(&place, &options)?;
     limits.item_bytes_max = item_bytes_max(arguments.item_size, store.value_bytes_max());
     let threads = arguments.threads.map_or_else(cores, usize::from);
-    let settings = vec![
-        ("maxbytes", arguments.store.memory.to_string()),
-        ("sync", arguments.sync.name().into()),
-        ("drive", place.path().display().to_string()),
-    ];
+    let settings = vec![("sync", arguments.sync.name().into()), ("drive", place.path().display().to_string())];
     let (addresses, metrics) = (arguments.memcached.clone(), arguments.metrics.clone());
     let store = Arc::new(store);
-    let server = Server::start(Arc::clone(&store), Options { addresses, threads, limits, settings, metrics })?;
+    let memory_bytes = arguments.store.memory;
+    let server =
+        Server::start(Arc::clone(&store), Options { addresses, threads, limits, settings, memory_bytes, metrics })?;
     for address in server.addresses()? {
         tracing::info!("tapetum {VERSION} serves {} to memcached clients at {address}", place.path().display());
     }

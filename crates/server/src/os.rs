@@ -255,6 +255,17 @@ pub fn free_bytes(directory: &std::path::Path) -> io::Result<u64> {
     }
 }
 
+/// Columns and rows of the terminal at standard output, if that is one.
+pub fn terminal_size() -> Option<(usize, usize)> {
+    // SAFETY: an all-zero winsize is valid and lives through the call.
+    let size = unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        check(libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size)).ok()?;
+        size
+    };
+    (size.ws_col > 0 && size.ws_row > 0).then_some((usize::from(size.ws_col), usize::from(size.ws_row)))
+}
+
 /// User and system time of this process, in microseconds.
 pub fn cpu_time_us() -> (u64, u64) {
     // SAFETY: an all-zero rusage is valid and lives through the call, which cannot fail for this process.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use crate::listen::Address;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// For what may take long, such as a resize.
+const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A connection of either kind.
 pub trait Stream: Read + Write {}
@@ -46,6 +48,20 @@ pub fn stats(address: &Address, argument: &str) -> Result<Vec<(String, String)>,
     figures.map_err(|error| failed(address, error))
 }
 
+/// Sends one line and returns the answer, however long it takes.
+pub fn command(address: &Address, line: &str) -> Result<String, String> {
+    let exchange = || -> io::Result<String> {
+        let mut stream = BufReader::new(open(address, PATIENCE)?);
+        stream.get_mut().write_all(format!("{line}\r\n").as_bytes())?;
+        let mut answer = String::new();
+        match stream.read_line(&mut answer)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(answer.trim_end().to_string()),
+        }
+    };
+    exchange().map_err(|error| failed(address, error))
+}
+
 fn ask<S: Read + Write>(mut stream: S, argument: &str) -> io::Result<Vec<(String, String)>> {
     stream.write_all(format!("stats {argument}\r\n").as_bytes())?;
     let mut lines = Vec::new();
@@ -55,6 +71,9 @@ fn ask<S: Read + Write>(mut stream: S, argument: &str) -> io::Result<Vec<(String
         match (words.next(), words.next(), words.next()) {
             (Some("STAT"), Some(name), value) => lines.push((name.into(), value.unwrap_or_default().into())),
             (Some("END"), None, _) => return Ok(lines),
+            (Some("SERVER_ERROR" | "CLIENT_ERROR" | "ERROR"), ..) => {
+                return Err(io::Error::other(format!("it says {line:?}")));
+            }
             _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "that is no memcached server")),
         }
     }

@@ -6,10 +6,11 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use crate::engine::Store;
+use crate::errands::{self, Errands};
 use crate::limits::{Budget, Limits};
 use crate::listen::{Address, Listener};
 use crate::metrics::{MetricsAddress, MetricsServer};
@@ -23,6 +24,8 @@ pub struct Options {
     pub limits: Limits,
     /// What `stats settings` says beside what the server knows by itself.
     pub settings: Vec<(&'static str, String)>,
+    /// The whole budget of memory, the front doors' part included.
+    pub memory_bytes: u64,
     /// Where Prometheus finds the figures, if it is to.
     pub metrics: Option<MetricsAddress>,
 }
@@ -98,13 +101,17 @@ impl Server {
             counters: (0..options.threads).map(|_| Counters::default()).collect(),
             connections: AtomicUsize::new(0),
             settings,
+            memory_bytes: AtomicU64::new(options.memory_bytes),
             connections_max: options.limits.connections,
             started_unix_seconds: unix_seconds(),
             store: Box::new(move || figures_store.stats()),
         };
         let budget = Budget::new(options.limits.in_flight_bytes);
         let stopping = AtomicBool::new(false);
-        let shared = Arc::new(Shared { limits: options.limits, budget, figures, listeners, mailboxes, stopping });
+        let (errands, orders) = Errands::queue();
+        let front_bytes = options.limits.in_flight_bytes as u64;
+        let shared = Shared { limits: options.limits, budget, figures, errands, listeners, mailboxes, stopping };
+        let shared = Arc::new(shared);
         // Every worker is whole before the first one runs, so that a failure leaves nothing behind.
         let mut workers = Vec::new();
         for index in 0..options.threads {
@@ -116,7 +123,20 @@ impl Server {
             let source = Box::new(move || shared.figures.general(unix_seconds()));
             MetricsServer::start(&address, source).map_err(|error| StartError::Metrics { address, error })
         });
-        let mut server = Server { shared, workers: Vec::new(), metrics: metrics.transpose()? };
+        let metrics = metrics.transpose()?;
+        // A resize may outlast the server, and must not keep its sockets.
+        let (noting, answering) = (Arc::downgrade(&shared), Arc::downgrade(&shared));
+        let set_total_bytes = Box::new(move |bytes| {
+            if let Some(shared) = noting.upgrade() {
+                shared.figures.memory_bytes.store(bytes, Ordering::Relaxed);
+            }
+        });
+        errands::run(store, orders, errands::Memory { front_bytes, set_total_bytes }, move |worker, token, answer| {
+            if let Some(shared) = answering.upgrade() {
+                shared.mailboxes[worker].answer(token, answer);
+            }
+        })?;
+        let mut server = Server { shared, workers: Vec::new(), metrics };
         for (index, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             let life = move || {
@@ -158,6 +178,8 @@ impl Server {
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
+        // Not waited for: a resize may take long, and ends when the store closes.
+        self.shared.errands.end();
         if let Some(metrics) = self.metrics {
             metrics.stop();
         }

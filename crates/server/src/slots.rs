@@ -121,6 +121,17 @@ impl Slots {
         }
     }
 
+    /// Takes the reply to slot `number`, written already.
+    pub fn complete_with(&mut self, number: u32, bytes: Vec<u8>, out: &mut OutQueue, pool: &mut Pool) {
+        let slot = &mut self.queue[number.wrapping_sub(self.first) as usize];
+        assert!(matches!(slot.state, State::Pending), "one outcome a request");
+        self.pending -= 1;
+        self.charged_bytes -= std::mem::take(&mut slot.charge_bytes);
+        self.ready_bytes += bytes.len();
+        slot.state = State::Ready { bytes, breaks_off_get: false };
+        self.release(out, pool);
+    }
+
     /// Writes out what is ready at the front.
     fn release(&mut self, out: &mut OutQueue, pool: &mut Pool) {
         while let Some(Slot { form, state: State::Ready { bytes, breaks_off_get }, .. }) = self.queue.front_mut() {

@@ -182,6 +182,8 @@ pub struct Figures {
     pub connections: AtomicUsize,
     /// Name and value, as `stats settings` gives them.
     pub settings: Vec<(&'static str, String)>,
+    /// The whole budget, which can change; 0 where nobody said.
+    pub memory_bytes: AtomicU64,
     pub connections_max: usize,
     pub started_unix_seconds: u32,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
@@ -216,6 +218,13 @@ impl Figures {
         ]);
         figures.extend(store_figures(&store));
         figures
+    }
+
+    /// As `stats settings` gives them.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut lines = self.settings.clone();
+        lines.push(("maxbytes", self.memory_bytes.load(Ordering::Relaxed).to_string()));
+        lines
     }
 
     pub fn reset(&self) {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapetum::{Error, Full, Reply, Request, Stats, StoreOptions, Sync, ValueRange};
+use tapetum::{Error, Full, Inspection, Location, Reply, Request, Stats, StoreOptions, Sync, ValueRange};
 use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
 
 use crate::engine;
@@ -26,6 +26,8 @@ use crate::{os, size};
 const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
 /// Local memory to look at a superblock with.
 const PROBE_BYTES: usize = 1 << 20;
+/// Local memory to read a manifest with, of which only what is used is taken.
+const INSPECT_BYTES: usize = 64 << 20;
 /// What must be zero for a block device to count as empty.
 const BLANK_BYTES: usize = 64 << 10;
 
@@ -60,6 +62,22 @@ impl engine::Store for tapetum::Store {
 
     fn stats(&self) -> Stats {
         self.stats()
+    }
+
+    fn inspect(&self) -> Result<Inspection, Error> {
+        tapetum::inspect(self)
+    }
+
+    fn locate(&self, key: &[u8]) -> Result<Location, Error> {
+        tapetum::locate(self, key)
+    }
+
+    fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {
+        self.resize_capacity(store_bytes(bytes))
+    }
+
+    fn resize_memory(&self, bytes: u64) -> Result<(), Error> {
+        self.resize_memory(bytes)
     }
 }
 
@@ -148,7 +166,7 @@ impl fmt::Display for OpenError {
             OpenError::InUse { path } => write!(
                 f,
                 "{} is in use, by a running server most likely: talk to it with a memcached client (figures: tapetum \
-                 stats --memcached ADDR), or stop it first",
+                 stats --memcached ADDR, a look inside: tapetum inspect --memcached ADDR), or stop it first",
                 path.display()
             ),
             OpenError::Damaged { path, problems } => {
@@ -193,7 +211,48 @@ pub fn open(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, Open
     } else if kind.is_block_device() && options.create && !holds_store(&flash, &path, &env)? {
         return Err(OpenError::NotBlank { path });
     }
-    open_on(flash, &path, options, &env)
+    let store = open_on(flash, &path, options, &env)?;
+    grow_as_told(&store, &path, options)?;
+    Ok(store)
+}
+
+/// Whoever starts a server with a larger --capacity means the store to have it. One that reads takes the store as it is.
+fn grow_as_told(store: &tapetum::Store, path: &Path, options: &OpenOptions) -> Result<(), OpenError> {
+    let Some(wanted_bytes) = options.capacity_bytes.filter(|_| options.create) else { return Ok(()) };
+    let has_bytes = store.stats().flash_limit_bytes;
+    let (path_shown, has) = (path.display(), size::shown(has_bytes));
+    // Both may have been rounded down.
+    if wanted_bytes < has_bytes {
+        let wanted = size::shown(wanted_bytes);
+        tracing::warn!("{path_shown} keeps its {has}: a store does not shrink to a --capacity of {wanted}");
+    } else if store_bytes(wanted_bytes) > has_bytes + 4096 {
+        let grown = store.resize_capacity(store_bytes(wanted_bytes));
+        grown.map_err(|error| OpenError::Store { path: path.into(), error })?;
+        tracing::info!("{path_shown} has grown from {has} to {}", size::shown(store_bytes(wanted_bytes)));
+    }
+    Ok(())
+}
+
+/// What superblock and manifest say of a store that nobody has open. Nothing is written.
+pub fn inspect(place: &Place) -> Result<Inspection, OpenError> {
+    let path = place.path();
+    if !path.exists() {
+        return Err(OpenError::NoStore { path });
+    }
+    let env = Env::system();
+    let flash: Arc<dyn Flash> = Arc::new(open_flash(&path, &env)?);
+    let drive = drive(&flash, INSPECT_BYTES, &path, &env)?;
+    tapetum::inspect_drive(&drive).map_err(|error| OpenError::Store { path, error })
+}
+
+/// Grows the store at `place`, which no server has open, to `capacity_bytes`.
+pub fn grow(place: &Place, options: &OpenOptions, capacity_bytes: u64) -> Result<(), OpenError> {
+    let path = place.path();
+    let failed = |error| OpenError::Store { path: path.clone(), error };
+    let store = open(place, options)?;
+    let grown = store.resize_capacity(store_bytes(capacity_bytes));
+    let closed = store.close();
+    grown.and(closed).map_err(failed)
 }
 
 /// A process that was killed holds its lock until its last writes have ended: it is waited for, a live one is not for long.
@@ -223,6 +282,11 @@ pub fn check(place: &Place, options: &OpenOptions) -> Result<Vec<(&'static str, 
         ]),
         false => Err(OpenError::Damaged { path, problems: report.problems }),
     }
+}
+
+/// The file system keeps its own notes on a file; with them it stays within the capacity too.
+fn store_bytes(capacity_bytes: u64) -> u64 {
+    capacity_bytes - capacity_bytes / 4096
 }
 
 fn store_options(capacity_bytes: u64, options: &OpenOptions) -> StoreOptions {
@@ -260,8 +324,7 @@ fn create_file(place: &Place, path: &Path, options: &OpenOptions, env: &Env) -> 
     let unfinished = unfinished_path(path);
     remove_unfinished(&unfinished, env)?;
     let capacity_bytes = capacity(place, options)?;
-    // The file system keeps its own notes on a file; with them it stays within the capacity too.
-    let capacity_bytes = capacity_bytes - capacity_bytes / 4096;
+    let capacity_bytes = store_bytes(capacity_bytes);
     let flash = FileFlash::create(&unfinished, capacity_bytes, IoEngine::Auto, env).map_err(flash_error)?;
     let flash: Arc<dyn Flash> = Arc::new(flash);
     let made = create_on(&flash, path, &store_options(capacity_bytes, options), env);

@@ -21,6 +21,7 @@ use tapetum::Reply;
 
 use crate::connection::{Connection, Context};
 use crate::engine::Session;
+use crate::errands::Errands;
 use crate::gets::Gets;
 use crate::limits::{Budget, Limits};
 use crate::listen::Listener;
@@ -50,14 +51,21 @@ const ID_LISTENER: u64 = 1 << 32;
 pub struct Mailbox {
     event: Event,
     accepted: Mutex<Vec<OwnedFd>>,
+    /// Errands that are done: the token of each, and its answer.
+    answers: Mutex<Vec<(u64, Vec<u8>)>>,
     /// Connections that it has or was handed.
     connections: AtomicUsize,
 }
 
 impl Mailbox {
     pub fn new() -> io::Result<Mailbox> {
-        let (accepted, connections) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
-        Ok(Mailbox { event: Event::new()?, accepted, connections })
+        let (accepted, answers) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        Ok(Mailbox { event: Event::new()?, accepted, answers, connections: AtomicUsize::new(0) })
+    }
+
+    pub fn answer(&self, token: u64, answer: Vec<u8>) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((token, answer));
+        self.wake();
     }
 
     pub fn wake(&self) {
@@ -70,6 +78,7 @@ pub struct Shared {
     pub limits: Limits,
     pub budget: Budget,
     pub figures: Figures,
+    pub errands: Errands,
     pub listeners: Vec<Listener>,
     /// One a worker.
     pub mailboxes: Vec<Mailbox>,
@@ -205,8 +214,12 @@ impl<S: Session> Worker<S> {
                 let mailbox = &shared.mailboxes[self.index];
                 mailbox.event.clear();
                 let accepted = mem::take(&mut *mailbox.accepted.lock().unwrap_or_else(PoisonError::into_inner));
+                let answers = mem::take(&mut *mailbox.answers.lock().unwrap_or_else(PoisonError::into_inner));
                 for fd in accepted {
                     self.adopt(fd)?;
+                }
+                for (token, answer) in answers {
+                    self.complete_errand(token, answer);
                 }
             }
             ID_LISTENER.. => self.accept((ready.id - ID_LISTENER) as usize)?,
@@ -243,6 +256,8 @@ impl<S: Session> Worker<S> {
             limits: &self.shared.limits,
             budget: &self.shared.budget,
             figures: &self.shared.figures,
+            errands: &self.shared.errands,
+            worker: self.index,
             counters: &self.shared.figures.counters[self.index],
             pool: &mut self.pool,
             scratch: &mut self.scratch,
@@ -341,6 +356,15 @@ impl<S: Session> Worker<S> {
         };
         connection.complete(reply.token as u32, &reply.outcome, &mut self.context());
         self.connections[id as usize] = Some(connection);
+        self.enqueue(id);
+    }
+
+    fn complete_errand(&mut self, token: u64, answer: Vec<u8>) {
+        let id = (token >> 32) as u32;
+        let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
+            unreachable!("a connection stays until its requests are answered")
+        };
+        connection.complete_errand(token as u32, answer, &mut self.pool);
         self.enqueue(id);
     }
 

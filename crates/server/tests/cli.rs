@@ -102,7 +102,7 @@ fn puts_gets_and_deletes_without_a_server() {
 #[test]
 fn there_must_be_a_store_to_read_one() {
     let scratch = Scratch::new("absent");
-    for words in [&["get", "k"][..], &["delete", "k"], &["stats"], &["check"], &["list"], &["dump"]] {
+    for words in [&["get", "k"][..], &["delete", "k"], &["stats"], &["check"], &["list"], &["dump"], &["inspect"]] {
         let error = scratch.fails(words);
         assert!(error.contains("there is no store at") && error.contains("--data"), "{error}");
     }
@@ -283,5 +283,69 @@ fn a_store_that_fills_up_ends_a_load_with_a_way_out() {
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("--capacity") && error.contains("stored before"), "{error}");
+    assert!(scratch.succeeds(&["check", "--memory", "32MiB"]).contains("no damage"));
+}
+
+#[test]
+fn a_look_inside_says_the_same_of_a_server_and_of_its_data() {
+    let scratch = Scratch::new("inspect");
+    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let lines: String = (0..40_000).map(|number| format!("key{number}\tvalue {number} of many\n")).collect();
+    let items = scratch.0.join("items.tsv");
+    fs::write(&items, lines).unwrap();
+    scratch.succeeds(&small(&["load", items.to_str().unwrap()]));
+    let mut server = serve(&scratch);
+    let live: serde_json::Value =
+        serde_json::from_str(&scratch.succeeds(&["inspect", "--json", "--memcached", &socket])).unwrap();
+    assert!(scratch.fails(&["inspect"]).contains("inspect --memcached"));
+    let map = scratch.succeeds(&["inspect", "--map", "--memcached", &socket]);
+    let place = scratch.succeeds(&["inspect", "key7", "--memcached", &socket]);
+    assert!(place.contains("live true") && place.contains("key_bytes 4"), "{place}");
+    stop(&mut server);
+    let closed: serde_json::Value = serde_json::from_str(&scratch.succeeds(&["inspect", "--json"])).unwrap();
+    assert_eq!((&live["superblock"], &live["segments"]), (&closed["superblock"], &closed["segments"]));
+    let segments = closed["segments"].as_array().unwrap();
+    assert!(segments.len() > 1 && segments.iter().all(|segment| segment["valid_entries"].as_u64() > Some(0)));
+    assert_eq!(scratch.succeeds(&["inspect", "--map"]).lines().next(), map.lines().next());
+    assert!(map.contains("of it valid") && !map.contains('\x1b'), "{map}");
+    let report = scratch.succeeds(&["inspect"]);
+    assert!(report.contains("superblock") && report.contains("extents"), "{report}");
+    let place = scratch.succeeds(&small(&["inspect", "key7"]));
+    assert!(place.contains("place segment") || place.contains("place write buffer"), "{place}");
+    assert!(scratch.succeeds(&small(&["inspect", "nokey"])).contains("place nowhere"));
+}
+
+#[test]
+fn a_store_grows_while_it_serves_and_while_it_does_not() {
+    let scratch = Scratch::new("resize");
+    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let limit = |scratch: &Scratch| {
+        let stats = scratch.succeeds(&["stats", "--json", "--memory", "32MiB"]);
+        let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+        stats["flash_limit_bytes"].as_u64().unwrap() >> 20
+    };
+    let resize = ["resize", "--memcached", &socket];
+    let mut server = serve(&scratch);
+    scratch.succeeds(&[&resize[..], &["--capacity", "200MiB", "--memory", "64MiB"]].concat());
+    let stats = scratch.succeeds(&["stats", "--json", "--memcached", &socket]);
+    let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+    let figure = |name: &str| stats[name].as_u64().unwrap() >> 20;
+    assert_eq!((figure("flash_limit_bytes"), figure("memory_limit_bytes")), (199, 60));
+    let error = scratch.fails(&[&resize[..], &["--capacity", "1TiB"]].concat());
+    assert!(error.contains("capacity stays as it is") && error.contains("can grow to"), "{error}");
+    let error = scratch.fails(&[&resize[..], &["--memory", "1MiB"]].concat());
+    assert!(error.contains("memory stays as it is") && error.contains("or more"), "{error}");
+    stop(&mut server);
+    assert_eq!(limit(&scratch), 199);
+    scratch.succeeds(&["resize", "--capacity", "256MiB"]);
+    assert_eq!(limit(&scratch), 255);
+    // A larger --capacity at the start grows it, a smaller one changes nothing and is told.
+    scratch.succeeds(&["put", "k", "v", "--capacity", "300MiB", "--memory", "32MiB"]);
+    assert_eq!(limit(&scratch), 299);
+    let output = scratch.run(&small(&["put", "k", "v"]));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("does not shrink"), "{told}");
+    assert_eq!(limit(&scratch), 299);
+    assert!(scratch.fails(&["resize", "--capacity", "100MiB"]).contains("cannot shrink"));
     assert!(scratch.succeeds(&["check", "--memory", "32MiB"]).contains("no damage"));
 }

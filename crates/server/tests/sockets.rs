@@ -30,7 +30,7 @@ impl Bench {
 
     fn over(store: MemoryStore, limits: Limits) -> Bench {
         let addresses = vec!["127.0.0.1:0".parse().unwrap()];
-        let options = Options { addresses, threads: 2, limits, settings: Vec::new(), metrics: None };
+        let options = Options { addresses, threads: 2, limits, settings: Vec::new(), memory_bytes: 0, metrics: None };
         let server = Server::start(Arc::new(store), options).unwrap();
         let address = server.addresses().unwrap()[0].to_string();
         Bench { server: Some(server), address }
@@ -70,7 +70,7 @@ impl Drop for Bench {
 }
 
 fn options(addresses: Vec<Address>) -> Options {
-    Options { addresses, threads: 1, limits: Limits::default(), settings: Vec::new(), metrics: None }
+    Options { addresses, threads: 1, limits: Limits::default(), settings: Vec::new(), memory_bytes: 0, metrics: None }
 }
 
 fn late_store() -> MemoryStore {
@@ -404,4 +404,39 @@ fn prometheus_sees_what_stats_says() {
     assert!(error.contains(&metrics.to_string()) && error.contains("--metrics"), "{error}");
     server.stop().unwrap();
     assert!(TcpStream::connect(metrics).is_err());
+}
+
+#[test]
+fn what_takes_long_is_answered_in_its_turn_and_holds_up_nobody_else() {
+    let bench = Bench::new(Limits { in_flight_bytes: 0x10_0000, ..Limits::default() });
+    let script = [
+        set("a", b"1"),
+        b"resize memory 20000000\r\nget a\r\nresize memory 5\r\nresize capacity 5 noreply\r\n".to_vec(),
+        b"resize capacity 2000000000\r\ncache_memlimit 64\r\ncache_memlimit 8\r\n".to_vec(),
+        b"stats inspect\r\nstats inspect abc\r\nget a\r\n".to_vec(),
+    ];
+    let located = "STAT hash_key 00000000000000000000000000000003\r\nSTAT partition 0\r\nSTAT place nowhere\r\nEND\r\n";
+    let expected = [
+        b"STORED\r\nOK\r\n".to_vec(),
+        hit("a", b"1"),
+        b"SERVER_ERROR give --memory 10000000 or more; the front doors take 1048576 bytes besides\r\nOK\r\nOK\r\n"
+            .to_vec(),
+        b"MEMLIMIT_ADJUST_FAILED give --memory 10000000 or more; the front doors take 1048576 bytes besides\r\n"
+            .to_vec(),
+        b"STAT superblock:store_id 7\r\nEND\r\n".to_vec(),
+        located.as_bytes().to_vec(),
+        hit("a", b"1"),
+    ];
+    assert_same(&bench.exchange(&script.concat()), &expected.concat());
+    let settings = String::from_utf8(bench.exchange(b"stats settings\r\n")).unwrap();
+    assert!(settings.contains("STAT maxbytes 67108864\r\n"), "{settings}");
+    // One that waits, and one that left before its answer, keep no one.
+    let mut waiting = bench.client();
+    waiting.write_all(b"resize memory 20000000\r\n").unwrap();
+    drop(bench.client().write_all(b"resize memory 20000000\r\nstats inspect\r\n"));
+    assert_same(&bench.exchange(b"get a\r\n"), &hit("a", b"1"));
+    let mut answer = [0; 4];
+    waiting.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"OK\r\n");
+    bench.stop();
 }

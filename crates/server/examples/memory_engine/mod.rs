@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tapetum::{Condition, Error, Initial, Outcome, Reply, Request, Stats, ValueRange};
+use tapetum::{Condition, Error, Initial, Inspection, KeyPlace, Location, Outcome, Reply, Request, Stats, ValueRange};
 use tapetum_server::engine::{Session, Store};
 use tapetum_server::os::Event;
 use tapetum_server::protocol::number;
@@ -64,6 +64,30 @@ impl Store for MemoryStore {
 
     fn stats(&self) -> Stats {
         Stats { index_entries: self.state().records.len() as u64, ..Stats::default() }
+    }
+
+    fn inspect(&self) -> Result<Inspection, Error> {
+        Ok(Inspection { superblock: vec![("store_id".into(), 7)], ..Inspection::default() })
+    }
+
+    fn locate(&self, key: &[u8]) -> Result<Location, Error> {
+        Ok(Location { hash: key.len() as u128, partition: 0, place: KeyPlace::Nowhere { segment: None } })
+    }
+
+    fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {
+        match bytes {
+            1_000_000_000.. => Ok(()),
+            _ => Err(Error::Options("a capacity never shrinks".into())),
+        }
+    }
+
+    /// Takes its time, as a real one may.
+    fn resize_memory(&self, bytes: u64) -> Result<(), Error> {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        match bytes {
+            10_000_000.. => Ok(()),
+            _ => Err(Error::Options("give --memory 10000000 or more".into())),
+        }
     }
 }
 

@@ -40,6 +40,8 @@ pub enum TextAnswer {
     Touch,
     Delete,
     FlushAll,
+    /// Comes written already.
+    Errand,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

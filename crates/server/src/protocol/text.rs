@@ -7,6 +7,8 @@
 //! Pure functions of their input, see the module above. Which complaint wins where several are due is memcached's choice,
 //! and the differential test holds us to it.
 
+use crate::errands::Size;
+
 use super::{KEY_BYTES_MAX, Parsed, number};
 
 /// A line that has no end by here is given up, unless it asks for many keys.
@@ -20,6 +22,11 @@ pub const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk\r\n";
 pub const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument\r\n";
 pub const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument\r\n";
 pub const BAD_DELETE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+pub const BAD_RESIZE: &str =
+    "CLIENT_ERROR bad command line format.  Usage: resize capacity|memory <bytes> [noreply]\r\n";
+pub const MEMLIMIT_TOO_SMALL: &str = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
+pub const MEMLIMIT_IN_BYTES: &str = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n";
+pub const BUSY: &str = "SERVER_ERROR too many of these at once: try again\r\n";
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +90,16 @@ pub enum Command<'a> {
     },
     Stats {
         argument: &'a [u8],
+    },
+    /// Ours: `resize capacity|memory <bytes> [noreply]`.
+    Resize {
+        size: Size,
+        bytes: u64,
+        noreply: bool,
+    },
+    CacheMemlimit {
+        bytes: u64,
+        noreply: bool,
     },
     Version,
     Quit,
@@ -229,6 +246,8 @@ fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> Command<'a> {
             None => refused(BAD_FORMAT, noreply),
         },
         (b"stats", _) => Command::Stats { argument: tokens.rest(line, 1) },
+        (b"resize", 3 | 4) => resize(tokens),
+        (b"cache_memlimit", 2 | 3) => cache_memlimit(tokens),
         (b"version", _) => Command::Version,
         (b"quit", _) => Command::Quit,
         _ => Command::Refused { complaint: Some(ERROR) },
@@ -259,6 +278,29 @@ fn increment<'a>(tokens: &Tokens<'a>, decrement: bool) -> Command<'a> {
         (false, _) => refused(BAD_FORMAT, noreply),
         (_, None) => refused(BAD_DELTA, noreply),
         (_, Some(delta)) => Command::Increment { key, delta, decrement, noreply },
+    }
+}
+
+fn resize<'a>(tokens: &Tokens<'a>) -> Command<'a> {
+    let noreply = tokens.noreply();
+    let size = match tokens.get(1) {
+        b"capacity" => Some(Size::Capacity),
+        b"memory" => Some(Size::Memory),
+        _ => None,
+    };
+    match (size, number::unsigned(tokens.get(2)), tokens.count == 3 + usize::from(noreply)) {
+        (Some(size), Some(bytes), true) => Command::Resize { size, bytes, noreply },
+        _ => refused(BAD_RESIZE, noreply),
+    }
+}
+
+fn cache_memlimit<'a>(tokens: &Tokens<'a>) -> Command<'a> {
+    let noreply = tokens.noreply();
+    match number::unsigned(tokens.get(1)) {
+        None => refused(ERROR, noreply),
+        Some(0..8) => refused(MEMLIMIT_TOO_SMALL, noreply),
+        Some(mebibytes @ 8..=1_000_000_000) => Command::CacheMemlimit { bytes: mebibytes << 20, noreply },
+        Some(_) => refused(MEMLIMIT_IN_BYTES, noreply),
     }
 }
 

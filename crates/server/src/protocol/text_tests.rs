@@ -210,3 +210,18 @@ proptest! {
         prop_assert_eq!(frames(&stream, &[stream.len()]), frames(&stream, &pieces));
     }
 }
+
+#[test]
+fn sizes_are_changed_by_lines_that_name_them() {
+    let resize = |size, bytes, noreply| Command::Resize { size, bytes, noreply };
+    assert_eq!(command(b"resize capacity 99\r\n"), resize(Size::Capacity, 99, false));
+    assert_eq!(command(b"resize memory 1 noreply\r\n"), resize(Size::Memory, 1, true));
+    for line in ["resize memory x", "resize speed 1", "resize memory 1 2", "resize memory noreply"] {
+        let expected = (!line.ends_with("noreply")).then_some(BAD_RESIZE);
+        assert_eq!(complaint(format!("{line}\r\n").as_bytes()), expected, "{line}");
+    }
+    assert_eq!(command(b"cache_memlimit 64\r\n"), Command::CacheMemlimit { bytes: 64 << 20, noreply: false });
+    assert_eq!(complaint(b"cache_memlimit 7\r\n"), Some(MEMLIMIT_TOO_SMALL));
+    assert_eq!(complaint(b"cache_memlimit 1000000001\r\n"), Some(MEMLIMIT_IN_BYTES));
+    assert_eq!(complaint(b"cache_memlimit x noreply\r\n"), None);
+}

@@ -1,6 +1,9 @@
 //! What the command line does beside serving: loading, listing, looking inside, resizing. Plain functions over an open
 //! store, or over a connection to a server.
 
+pub mod drive_map;
+pub mod inspect;
+pub mod inspect_lines;
 pub mod item_lines;
 pub mod list;
 pub mod load;

@@ -1,0 +1,200 @@
+//! The drive as a picture: one character for a stretch of it, by what most of it is, and for records by how many of
+//! their bytes are still valid. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use tapetum::Inspection;
+use tapetum::inspect::{Area, AreaKind};
+
+use super::inspect_lines::kind_name;
+use crate::size;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Canvas {
+    pub columns: usize,
+    /// The most rows that the map itself takes.
+    pub rows: usize,
+    pub colours: bool,
+}
+
+/// Shades of records, by the share of their bytes that is valid.
+const SHADES: [(char, u64, &str); 4] =
+    [('█', 90, "≥ 90 %"), ('▓', 60, "≥ 60 %"), ('▒', 30, "≥ 30 %"), ('░', 0, "less")];
+
+/// Letter and colour (ANSI) of a kind; records have shades in place of a letter.
+fn look(kind: AreaKind) -> (char, u8) {
+    match kind {
+        AreaKind::Superblock => ('S', 37),
+        AreaKind::Manifest => ('M', 33),
+        AreaKind::ManifestSpare => ('m', 33),
+        AreaKind::Log => ('L', 35),
+        AreaKind::Data => ('█', 32),
+        AreaKind::Keys => ('K', 36),
+        AreaKind::Held => ('H', 31),
+        AreaKind::Free => ('·', 90),
+        AreaKind::Unused => (' ', 90),
+    }
+}
+
+/// What a stretch of the drive holds.
+#[derive(Clone, Default)]
+struct Cell {
+    bytes: BTreeMap<AreaKind, u64>,
+    /// Of the bytes of records, those that are valid.
+    valid_bytes: u64,
+}
+
+impl Cell {
+    fn kind(&self) -> AreaKind {
+        self.bytes.iter().max_by_key(|(_, bytes)| **bytes).map_or(AreaKind::Unused, |(kind, _)| *kind)
+    }
+
+    fn valid_percent(&self) -> u64 {
+        let data = self.bytes.get(&AreaKind::Data).copied().unwrap_or(0);
+        (self.valid_bytes * 100).checked_div(data).unwrap_or(0)
+    }
+}
+
+pub fn draw(inspection: &Inspection, canvas: Canvas) -> String {
+    let total_bytes = inspection.areas.last().map_or(0, |area| area.offset_bytes + area.length_bytes);
+    let columns = canvas.columns.max(16);
+    let cell_bytes = total_bytes.div_ceil((columns * canvas.rows.max(1)) as u64).max(4096).next_multiple_of(4096);
+    // By segment: valid bytes of records, and all of them.
+    let shares: BTreeMap<u32, (u64, u64)> = inspection
+        .segments
+        .iter()
+        .map(|segment| (segment.number as u32, (segment.valid_bytes, segment.record_bytes.max(1))))
+        .collect();
+    let mut cells = vec![Cell::default(); total_bytes.div_ceil(cell_bytes) as usize];
+    let mut whole = Cell::default();
+    for area in &inspection.areas {
+        let (valid, records) = area.segment.and_then(|segment| shares.get(&segment)).copied().unwrap_or((0, 1));
+        let add = |cell: &mut Cell, bytes: u64| {
+            *cell.bytes.entry(area.kind).or_default() += bytes;
+            if area.kind == AreaKind::Data {
+                cell.valid_bytes += (u128::from(bytes) * u128::from(valid) / u128::from(records)) as u64;
+            }
+        };
+        add(&mut whole, area.length_bytes);
+        for (cell, bytes) in stretches(area, cell_bytes) {
+            add(&mut cells[cell], bytes);
+        }
+    }
+    let mut out = String::new();
+    for row in cells.chunks(columns) {
+        draw_row(row, canvas.colours, &mut out);
+    }
+    legend(&whole, total_bytes, cell_bytes, canvas.colours, &mut out);
+    out
+}
+
+/// The cells that an area touches, and how many of its bytes lie in each.
+fn stretches(area: &Area, cell_bytes: u64) -> impl Iterator<Item = (usize, u64)> {
+    let (mut at, end) = (area.offset_bytes, area.offset_bytes + area.length_bytes);
+    std::iter::from_fn(move || {
+        let cell = at / cell_bytes;
+        let next = end.min((cell + 1) * cell_bytes);
+        let bytes = next.checked_sub(at).filter(|bytes| *bytes > 0)?;
+        at = next;
+        Some((cell as usize, bytes))
+    })
+}
+
+fn shade(percent: u64) -> char {
+    SHADES.iter().find(|(_, least, _)| percent >= *least).map_or('░', |(shade, ..)| *shade)
+}
+
+fn draw_row(row: &[Cell], colours: bool, out: &mut String) {
+    let mut colour_now = 0;
+    for cell in row {
+        let kind = cell.kind();
+        let (letter, colour) = look(kind);
+        if colours && colour != colour_now {
+            // Writing to a string cannot fail, here and below.
+            let _ = write!(out, "\x1b[{colour}m");
+            colour_now = colour;
+        }
+        out.push(if kind == AreaKind::Data { shade(cell.valid_percent()) } else { letter });
+    }
+    out.push_str(if colours { "\x1b[0m\n" } else { "\n" });
+}
+
+fn legend(whole: &Cell, total_bytes: u64, cell_bytes: u64, colours: bool, out: &mut String) {
+    let free_bytes = whole.bytes.get(&AreaKind::Free).copied().unwrap_or(0);
+    let percent = |bytes: u64| (bytes * 100).checked_div(total_bytes).unwrap_or(0);
+    let _ = writeln!(
+        out,
+        "\n{}, {} free ({} %); a character is {}",
+        size::shown(total_bytes),
+        size::shown(free_bytes),
+        percent(free_bytes),
+        size::shown(cell_bytes)
+    );
+    for (&kind, &bytes) in &whole.bytes {
+        let (letter, colour) = look(kind);
+        let (start, end) = if colours { (format!("\x1b[{colour}m"), "\x1b[0m") } else { (String::new(), "") };
+        let _ = write!(
+            out,
+            "{start}{letter}{end} {:15} {:>10} {:>3} %",
+            kind_name(kind),
+            size::shown(bytes),
+            percent(bytes)
+        );
+        if kind == AreaKind::Data {
+            let _ = write!(out, "   {} % of it valid:", whole.valid_percent());
+            for (shade, _, meaning) in SHADES {
+                let _ = write!(out, " {start}{shade}{end} {meaning}");
+            }
+        }
+        out.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tapetum::inspect::SegmentInspection;
+
+    fn inspection() -> Inspection {
+        let segment = |number, valid_bytes| SegmentInspection {
+            number,
+            valid_bytes,
+            record_bytes: 100,
+            ..SegmentInspection::default()
+        };
+        let mut areas = Vec::new();
+        let mut offset_bytes = 0;
+        for (pages, kind, segment) in [
+            (2, AreaKind::Superblock, None),
+            (14, AreaKind::Log, None),
+            (16, AreaKind::Data, Some(1)),
+            (8, AreaKind::Data, Some(2)),
+            (8, AreaKind::Keys, Some(2)),
+            (16, AreaKind::Free, None),
+        ] {
+            let length_bytes = pages * 4096;
+            areas.push(Area { offset_bytes, length_bytes, kind, segment });
+            offset_bytes += length_bytes;
+        }
+        Inspection { segments: vec![segment(1, 95), segment(2, 10)], areas, ..Inspection::default() }
+    }
+
+    #[test]
+    fn each_character_is_what_most_of_its_stretch_is() {
+        let picture = draw(&inspection(), Canvas { columns: 16, rows: 2, colours: false });
+        let rows: Vec<&str> = picture.lines().collect();
+        assert_eq!(rows[..3], ["SLLLLLLL████████", "░░░░KKKK········", ""]);
+        assert!(rows[3].starts_with("256 KiB, 64 KiB free (25 %); a character is 8 KiB"), "{picture}");
+        let data = rows.iter().find(|row| row.contains("data")).unwrap();
+        assert!(data.contains("96 KiB  37 %   66 % of it valid"), "{picture}");
+        assert!(!picture.contains('\x1b'));
+    }
+
+    #[test]
+    fn colours_end_where_they_began() {
+        let picture = draw(&inspection(), Canvas { columns: 16, rows: 1, colours: true });
+        assert!(picture.lines().filter(|line| line.contains('\x1b')).all(|line| line.contains("\x1b[0m")));
+        assert_eq!(draw(&Inspection::default(), Canvas { columns: 1, rows: 0, colours: false }).lines().count(), 2);
+    }
+}
