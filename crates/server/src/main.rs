@@ -2,7 +2,7 @@
 //! the exit status is 0, or 1 after one.
 
 use std::error::Error;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -72,6 +72,12 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has seen enough of it, as with `| head`.
+        Err(error)
+            if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
+        {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             // Where nobody listens, the status alone must do.
             let _ = writeln!(std::io::stderr(), "error: {error}");
@@ -130,7 +136,8 @@ fn load(
     };
     let skipped = if skip_bad { format!(", {} bad lines left out", loaded.bad_lines) } else { String::new() };
     // Where nobody listens, the status alone must do.
-    let _ = writeln!(std::io::stderr(), "{} items stored{skipped}", loaded.items);
+    let items = if loaded.items == 1 { "item" } else { "items" };
+    let _ = writeln!(std::io::stderr(), "{} {items} stored{skipped}", loaded.items);
     Ok(())
 }
 

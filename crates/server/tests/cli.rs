@@ -282,7 +282,10 @@ fn a_store_that_fills_up_ends_a_load_with_a_way_out() {
     drop(input);
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && error.contains("--capacity") && error.contains("stored before"), "{error}");
+    assert!(
+        !output.status.success() && error.contains("--capacity") && error.contains("stored before it: "),
+        "{error}"
+    );
     assert!(scratch.succeeds(&["check", "--memory", "32MiB"]).contains("no damage"));
 }
 

@@ -231,7 +231,7 @@ impl<R: BufRead> Lines<R> {
         let finished = sink.finish(&mut self.verdicts);
         let outcome = outcome.and(finished).and(self.judge());
         self.bar.finish_and_clear();
-        let stored = |why| format!("{why}; {} items were stored before", self.loaded.items);
+        let stored = |why| format!("{why}; items stored before it: {}", self.loaded.items);
         outcome.map_err(stored)?;
         Ok(self.loaded)
     }
@@ -361,12 +361,12 @@ mod tests {
     fn bad_lines_end_the_load_or_are_counted() {
         let input = b"a\t1\nnonsense\nbad\t1\nb\t2\n";
         let error = load(input, false).0.unwrap_err();
-        assert!(error.starts_with("line 2: ") && error.contains("--skip-bad; 1 items were stored"), "{error}");
+        assert!(error.starts_with("line 2: ") && error.contains("--skip-bad; items stored before it: 1"), "{error}");
         assert_eq!(load(input, true).0, Ok(Loaded { items: 2, bad_lines: 2 }));
         let error = load(b"a\t1\nbad\t1\n", false).0.unwrap_err();
         assert!(error.starts_with("line 2: it is bad"), "{error}");
         let error = load(b"a\t1\nfatal\t1\nb\t1\n", true).0.unwrap_err();
-        assert_eq!(error, "line 2: no room; 1 items were stored before");
+        assert_eq!(error, "line 2: no room; items stored before it: 1");
     }
 
     #[test]

@@ -1,0 +1,80 @@
+"""The command line beside real clients and parsers: what `load` stores a client gets, what `dump` prints Python's json
+reads, and memcached's own command for the memory is taken from a client that sends it."""
+
+import base64
+import json
+import subprocess
+import unittest
+
+import pymemcache
+
+from server import BINARY, IS_MEMCACHED, Server
+
+
+def tapetum(*words, data=None, stdin=""):
+    where = ["--data", data, "--memory", "256MiB"] if data else []
+    done = subprocess.run([BINARY, *words, *where], input=stdin, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+    return done.stdout
+
+
+@unittest.skipIf(IS_MEMCACHED, "memcached has no such command line")
+class Tools(unittest.TestCase):
+    def setUp(self):
+        self.server = Server("tools")
+        self.addCleanup(self.server.close)
+        self.address = f"127.0.0.1:{self.server.port}"
+
+    def client(self):
+        client = pymemcache.Client(("127.0.0.1", self.server.port), default_noreply=False)
+        self.addCleanup(client.close)
+        return client
+
+    def test_what_is_loaded_a_client_gets_and_a_dump_gives_back(self):
+        values = {f"key{number}": bytes(byte for byte in range(number % 256)) * (number % 5) for number in range(3000)}
+        lines = [json.dumps({"key": key, "value_base64": base64.b64encode(value).decode()})
+                 for key, value in values.items()]
+        lines.append(json.dumps({"key": "text", "value": "zwölf\t\"\u0000", "expiry": 4_000_000_000}))
+        tapetum("load", "--format", "jsonl", "--memcached", self.address, stdin="\n".join(lines))
+        client = self.client()
+        self.assertEqual(client.get_many(values), values)
+        self.assertEqual(client.get("text"), "zwölf\t\"\0".encode())
+        self.assertEqual(self.server.terminate(), 0)
+        dumped = {}
+        for line in tapetum("dump", data=self.server.data).splitlines():
+            item = json.loads(line)
+            text = item["value"].encode() if "value" in item else base64.b64decode(item["value_base64"])
+            self.assertNotIn(item["key"], dumped)
+            dumped[item["key"]] = text
+            self.assertEqual(item.get("expiry", 0), 4_000_000_000 if item["key"] == "text" else 0)
+        self.assertEqual(dumped, {**values, "text": "zwölf\t\"\0".encode()})
+        self.assertEqual(set(tapetum("list", data=self.server.data).split()), set(dumped))
+
+    def test_sizes_change_while_clients_are_served(self):
+        client = self.client()
+        client.set("kept", b"value")
+        self.assertTrue(client.cache_memlimit(512))
+        tapetum("resize", "--capacity", "3GiB", "--memcached", self.address)
+        stats = client.stats()
+        self.assertEqual(stats[b"flash_limit_bytes"], (3 << 30) // 4096 * 4095)
+        self.assertEqual(client.stats("settings")[b"maxbytes"], 512 << 20)
+        self.assertEqual(client.get("kept"), b"value")
+        self.server.restart()
+        client = self.client()
+        self.assertEqual(client.stats()[b"flash_limit_bytes"], (3 << 30) // 4096 * 4095)
+        self.assertEqual(client.get("kept"), b"value")
+
+    def test_json_of_a_server_is_json(self):
+        stats = json.loads(tapetum("stats", "--json", "--memcached", self.address))
+        inside = json.loads(tapetum("inspect", "--json", "--memcached", self.address))
+        self.assertEqual(inside["superblock"]["capacity_bytes"], stats["flash_limit_bytes"])
+        end = 0
+        for area in inside["areas"]:
+            self.assertEqual(area["offset_bytes"], end)
+            end += area["length_bytes"]
+        self.assertEqual(end, stats["flash_limit_bytes"])
+
+
+if __name__ == "__main__":
+    unittest.main()
