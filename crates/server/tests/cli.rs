@@ -298,6 +298,8 @@ fn a_look_inside_says_the_same_of_a_server_and_of_its_data() {
     fs::write(&items, lines).unwrap();
     scratch.succeeds(&small(&["load", items.to_str().unwrap()]));
     let mut server = serve(&scratch);
+    // What the load has left to be flushed becomes a segment first.
+    while !scratch.succeeds(&["stats", "--json", "--memcached", &socket]).contains("\"buffers_sealed\": 0") {}
     let live: serde_json::Value =
         serde_json::from_str(&scratch.succeeds(&["inspect", "--json", "--memcached", &socket])).unwrap();
     assert!(scratch.fails(&["inspect"]).contains("inspect --memcached"));
