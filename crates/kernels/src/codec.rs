@@ -38,6 +38,11 @@ impl Compressor {
         }
     }
 
+    /// The frame that [`Compressor::compress`] made last, for whoever keeps it.
+    pub fn take_frame(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.frame)
+    }
+
     /// Gives back the memory of an unusually large frame.
     pub fn shrink(&mut self, keep_bytes: usize) {
         if self.frame.capacity() > keep_bytes {

@@ -10,3 +10,4 @@ pub mod fences;
 pub mod hash;
 pub mod key_table;
 pub mod record;
+pub mod reference;

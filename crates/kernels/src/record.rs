@@ -51,6 +51,8 @@ pub enum Codec {
     Zstd = 1,
     /// zstd with a trained dictionary; its place is kept, nothing writes it yet.
     ZstdDictionary = 2,
+    /// The value lies in extents of its own; what is stored here is a [`crate::reference::Reference`].
+    OutOfLine = 3,
 }
 
 /// Everything about a record but its key and its stored bytes.
@@ -171,7 +173,7 @@ impl Header {
             0 => Codec::Raw,
             1 => Codec::Zstd,
             2 => Codec::ZstdDictionary,
-            _ => return Err(RecordError::Malformed),
+            _ => Codec::OutOfLine,
         };
         if tag & TAG_ZERO != 0 {
             return Err(RecordError::Malformed);
@@ -284,10 +286,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {
-        (0..3u8, 0..=STAMP_MAX, 0..300usize, 0..5000usize, any::<u32>(), any::<u32>(), any::<u16>(), any::<u32>())
+        (0..4u8, 0..=STAMP_MAX, 0..300usize, 0..5000usize, any::<u32>(), any::<u32>(), any::<u16>(), any::<u32>())
             .prop_map(|(codec, stamp, key, stored, flags, expiry, keyspace, dictionary)| {
                 let mut header = Header::value(stamp, key, stored);
-                header.codec = [Codec::Raw, Codec::Zstd, Codec::ZstdDictionary][codec as usize];
+                header.codec = [Codec::Raw, Codec::Zstd, Codec::ZstdDictionary, Codec::OutOfLine][codec as usize];
                 header.flags = flags;
                 header.expiry = expiry;
                 header.keyspace = keyspace;

@@ -4,10 +4,11 @@
 //! parameters: store id u64 · segment version u64 · first page u32 · key length u32 · key
 //! input:      data pages as read, from the page in which the record may start
 //! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry u32 · place u32
-//!             entry u32 · zero u32 · value if inflated
+//!             entry u32 · raw length u32 · value if inflated
 //! ```
 //! A raw value stays where it was read: `place` 0 and `value address` in the segment's stream. A compressed one is
-//! inflated behind the output's head: `place` 1. Stateless; contexts for inflating belong to the thread that runs it.
+//! inflated behind the output's head: `place` 1. Of a value out of line its reference stays where it was read: `place` 2,
+//! and `value length` is the reference's. Stateless; contexts for inflating belong to the thread that runs it.
 
 use crate::command::Status;
 use crate::program::Program;
@@ -48,6 +49,8 @@ pub struct Matched {
     pub flags: u32,
     pub expiry: u32,
     pub value_bytes: u32,
+    /// The value's own length, where `value_bytes` is a reference's.
+    pub raw_bytes: u32,
     /// The record's number in the segment: its validity is the host's to know.
     pub entry: u32,
     pub place: Place,
@@ -59,6 +62,8 @@ pub enum Place {
     Stream(u64),
     /// In the output, right behind the head.
     Output,
+    /// In extents of its own: the reference to them is in the input, at this address of the segment's stream.
+    OutOfLine(u64),
 }
 
 impl Matched {
@@ -66,6 +71,7 @@ impl Matched {
         let (place, address) = match self.place {
             Place::Stream(address) => (0u32, address),
             Place::Output => (1, 0),
+            Place::OutOfLine(address) => (2, address),
         };
         out[..8].copy_from_slice(&self.stamp.to_le_bytes());
         out[8..16].copy_from_slice(&address.to_le_bytes());
@@ -74,15 +80,20 @@ impl Matched {
         out[24..28].copy_from_slice(&self.expiry.to_le_bytes());
         out[28..32].copy_from_slice(&place.to_le_bytes());
         out[32..36].copy_from_slice(&self.entry.to_le_bytes());
-        out[36..40].fill(0);
+        out[36..40].copy_from_slice(&self.raw_bytes.to_le_bytes());
     }
 
     /// Reads an output's head.
     pub fn parse(head: &[u8; OUTPUT_HEAD_BYTES]) -> Matched {
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        let place = if word(28) == 0 { Place::Stream(long(8)) } else { Place::Output };
-        Matched { stamp: long(0), value_bytes: word(16), flags: word(20), expiry: word(24), entry: word(32), place }
+        let place = match word(28) {
+            0 => Place::Stream(long(8)),
+            1 => Place::Output,
+            _ => Place::OutOfLine(long(8)),
+        };
+        let (value_bytes, raw_bytes) = (word(16), word(36));
+        Matched { stamp: long(0), value_bytes, raw_bytes, flags: word(20), expiry: word(24), entry: word(32), place }
     }
 }
 
@@ -124,10 +135,14 @@ fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status
         flags: header.flags,
         expiry: header.expiry,
         value_bytes: header.raw_bytes,
+        raw_bytes: header.raw_bytes,
         entry: record.entry,
         place: Place::Stream(record.stored_address()),
     };
-    if header.codec != Codec::Raw {
+    if header.codec == Codec::OutOfLine {
+        matched.value_bytes = header.stored_bytes;
+        matched.place = Place::OutOfLine(record.stored_address());
+    } else if header.codec != Codec::Raw {
         let (raw, stored) = (header.raw_bytes as usize, header.stored_bytes as usize);
         let needed = OUTPUT_HEAD_BYTES + raw + stored;
         if output.len() < needed {

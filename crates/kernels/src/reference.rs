@@ -1,0 +1,169 @@
+//! The reference: what a record stores for a value that lies in extents of its own ([`crate::record::Codec::OutOfLine`]).
+//!
+//! ```text
+//!  0         8     12       16      17
+//!  +---------+-----+--------+-------+---------------+-----
+//!  | version | crc | stored | codec | first · count | ...  one pair a run of neighbouring extents
+//!  | u64     | u32 | u32    | u8    | varints       |
+//!  +---------+-----+--------+-------+---------------+-----
+//! ```
+//! All numbers are little-endian. `stored` bytes, coded by `codec` (raw or zstd), lie in the runs one behind the other.
+//! The crc covers them, salted with the store, the first extent and the version, which no two values of a store share.
+//! The value's length before compression is the record's.
+//!
+//! Parsing trusts nothing but that the record around it was checked.
+
+use crate::checksum::{Salt, checksum};
+use crate::record::{Codec, VALUE_BYTES_MAX};
+
+const HEAD_BYTES: usize = 17;
+/// Keeps these bytes apart from a segment's parts in the salt's address.
+const ADDRESS_LARGE: u64 = 1 << 61;
+
+/// Neighbouring extents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    pub first: u32,
+    pub count: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reference {
+    /// Unique in the store's life.
+    pub version: u64,
+    pub crc: u32,
+    pub stored_bytes: u32,
+    /// How the stored bytes are coded.
+    pub codec: Codec,
+    pub runs: Vec<Run>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReferenceError;
+
+impl Reference {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.runs.len() * 6);
+        bytes.extend_from_slice(&self.version.to_le_bytes());
+        bytes.extend_from_slice(&self.crc.to_le_bytes());
+        bytes.extend_from_slice(&self.stored_bytes.to_le_bytes());
+        bytes.push(self.codec as u8);
+        for run in &self.runs {
+            varint_encode(run.first, &mut bytes);
+            varint_encode(run.count, &mut bytes);
+        }
+        bytes
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Reference, ReferenceError> {
+        let (head, mut rest) = bytes.split_at_checked(HEAD_BYTES).ok_or(ReferenceError)?;
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let codec = match head[16] {
+            0 => Codec::Raw,
+            1 => Codec::Zstd,
+            _ => return Err(ReferenceError),
+        };
+        let mut runs: Vec<Run> = Vec::new();
+        while !rest.is_empty() {
+            let run = Run { first: varint_parse(&mut rest)?, count: varint_parse(&mut rest)? };
+            if run.count == 0 || run.first.checked_add(run.count).is_none() {
+                return Err(ReferenceError);
+            }
+            runs.push(run);
+        }
+        let stored_bytes = word(12);
+        if runs.is_empty() || stored_bytes == 0 || stored_bytes as usize > VALUE_BYTES_MAX {
+            return Err(ReferenceError);
+        }
+        let version = u64::from(word(0)) | u64::from(word(4)) << 32;
+        Ok(Reference { version, crc: word(8), stored_bytes, codec, runs })
+    }
+
+    /// Extents in all runs together.
+    pub fn extents(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.count)).sum()
+    }
+
+    /// The crc of no bytes: to be continued with the stored ones.
+    pub fn crc_of_none(&self, store: u64) -> u32 {
+        let address = ADDRESS_LARGE | u64::from(self.runs[0].first);
+        checksum(Salt { store, address, version: self.version }, &[])
+    }
+}
+
+/// Goes on with a crc.
+pub fn crc_append(crc: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc, bytes)
+}
+
+fn varint_encode(mut number: u32, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn varint_parse(bytes: &mut &[u8]) -> Result<u32, ReferenceError> {
+    let mut number = 0u64;
+    for shift in [0, 7, 14, 21, 28] {
+        let (byte, rest) = bytes.split_first().ok_or(ReferenceError)?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return u32::try_from(number).map_err(|_| ReferenceError);
+        }
+    }
+    Err(ReferenceError)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            version in any::<u64>(),
+            crc in any::<u32>(),
+            stored_bytes in 1..=VALUE_BYTES_MAX as u32,
+            zstd in any::<bool>(),
+            runs in proptest::collection::vec((any::<u32>(), 1..5000u32), 1..40),
+        ) {
+            let codec = if zstd { Codec::Zstd } else { Codec::Raw };
+            let runs = runs.into_iter().map(|(first, count)| Run { first: first / 2, count }).collect();
+            let reference = Reference { version, crc, stored_bytes, codec, runs };
+            let bytes = reference.encode();
+            prop_assert_eq!(Reference::parse(&bytes), Ok(reference));
+            prop_assert!(Reference::parse(&bytes[..HEAD_BYTES]).is_err(), "it has no extents");
+        }
+
+        #[test]
+        fn nothing_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = Reference::parse(&bytes);
+        }
+    }
+
+    #[test]
+    fn runs_that_cannot_be_are_refused() {
+        let reference = |first, count| {
+            let runs = vec![Run { first, count }];
+            Reference { version: 1, crc: 2, stored_bytes: 3, codec: Codec::Raw, runs }.encode()
+        };
+        assert!(Reference::parse(&reference(7, 1)).is_ok());
+        assert!(Reference::parse(&reference(7, 0)).is_err());
+        assert!(Reference::parse(&reference(u32::MAX, 1)).is_err());
+    }
+
+    #[test]
+    fn the_sum_names_the_store_the_place_and_the_version() {
+        let of = |store, first, version| {
+            let runs = vec![Run { first, count: 1 }];
+            let reference = Reference { version, crc: 0, stored_bytes: 3, codec: Codec::Raw, runs };
+            crc_append(reference.crc_of_none(store), b"abc")
+        };
+        assert_eq!(of(1, 2, 3), of(1, 2, 3));
+        assert!(of(1, 2, 3) != of(2, 2, 3) && of(1, 2, 3) != of(1, 3, 3) && of(1, 2, 3) != of(1, 2, 4));
+    }
+}
