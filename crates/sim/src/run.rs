@@ -24,7 +24,6 @@ use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, Spli
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 const MEMORY_BYTES: u64 = 16 << 20;
-const VALUE_BYTES_MAX: usize = SEGMENT_BYTES as usize / 2;
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
@@ -143,7 +142,7 @@ impl World {
             ..StoreOptions::new(capacity_bytes, MEMORY_BYTES)
         };
         let workload = Workload::new(SplitMix64::new(random.next_u64()));
-        let mut model = Model::new(workload.keys(), sync != Sync::Always, env.unix_seconds(), VALUE_BYTES_MAX);
+        let mut model = Model::new(workload.keys(), sync != Sync::Always, env.unix_seconds());
         if setup.record_events {
             model.record_events();
         }
@@ -233,6 +232,7 @@ impl World {
             }
         };
         self.state = State::LogAppend;
+        self.model.set_value_bytes_max(store.value_bytes_max());
         let mut life = Life::new(drive, store, 1 + self.random.below(3) as usize)?;
         life.read_all(self)?;
         self.model.all_read().map_err(Stop::Wrong)?;

@@ -12,6 +12,8 @@ pub struct Workload {
     /// The last stamp that was seen of each key.
     stamps: Vec<u64>,
     value_bytes_usual: u64,
+    /// Of a tenth of the values, how few are large; 0 for none.
+    large_one_in: u64,
     operation_next: u64,
 }
 
@@ -27,7 +29,8 @@ impl Workload {
         let count = 40 + random.below(360);
         let keys = (0..count).map(|number| key(&mut random, number)).collect();
         let value_bytes_usual = [64, 512, 2048, 6144][random.below(4) as usize];
-        Workload { random, keys, stamps: vec![0; count as usize], value_bytes_usual, operation_next: 1 }
+        let large_one_in = [0, 1, 2, 8][random.below(4) as usize];
+        Workload { random, keys, stamps: vec![0; count as usize], value_bytes_usual, large_one_in, operation_next: 1 }
     }
 
     pub fn keys(&self) -> usize {
@@ -92,7 +95,7 @@ impl Workload {
                 Kind::Drop
             } else {
                 let (flags, expiry) = (self.random.below(3) as u32, self.expiry(now));
-                Kind::Put { value: self.value(id, key), flags, expiry, condition: Condition::Always }
+                Kind::Put { value: self.small_value(id, key), flags, expiry, condition: Condition::Always }
             };
             parts.push((key, kind));
         }
@@ -140,8 +143,17 @@ impl Workload {
         }
     }
 
-    /// Names its operation, so that no two are alike. Every fifth key holds a number now and then.
     fn value(&mut self, id: u64, key: usize) -> Rc<[u8]> {
+        if self.large_one_in > 0 && self.random.one_in(10 * self.large_one_in) {
+            // Over an eighth of a segment: it lies in extents of its own, unless it compresses.
+            let bytes = 8193 + self.random.below(40 << 10);
+            return self.value_of(id, bytes);
+        }
+        self.small_value(id, key)
+    }
+
+    /// Every fifth key holds a number now and then.
+    fn small_value(&mut self, id: u64, key: usize) -> Rc<[u8]> {
         if key.is_multiple_of(5) && self.random.one_in(2) {
             return self.random.below(100_000).to_string().into_bytes().into();
         }
@@ -150,6 +162,11 @@ impl Workload {
             1..=2 => self.random.below(8192),
             _ => self.random.below(self.value_bytes_usual),
         };
+        self.value_of(id, bytes)
+    }
+
+    /// Names its operation, so that no two are alike.
+    fn value_of(&mut self, id: u64, bytes: u64) -> Rc<[u8]> {
         let mut value = format!("v{id}.").into_bytes();
         let head = value.len();
         value.resize(bytes as usize, b'-');

@@ -5,10 +5,10 @@
 //! partitions, so a sorted shard is a slice of the sorted buffer.
 
 use crate::geometry::BUFFERS;
+use crate::large::LargeExtents;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use tapetum_kernels::hash::HashKey;
-
-/// Keys whose last writes share a version for optimistic read-modify-write.
-const STRIPES: usize = 64;
 
 /// An open-addressing table of fixed size.
 struct Table {
@@ -69,18 +69,27 @@ pub struct Place {
     pub place: u32,
 }
 
+/// A key as a shard had it once, by which is told whether it has been written since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    place: Option<Place>,
+    /// What was written since is in this buffer or a later one.
+    active: u64,
+}
+
 pub struct Shard {
     tables: [Table; BUFFERS as usize],
     active: u64,
     /// The oldest buffer that is not flushed yet.
     oldest: u64,
-    versions: [u32; STRIPES],
+    /// The extents of the large values in a buffer, by the record's place; also of records that were written over.
+    large: [BTreeMap<u32, Arc<LargeExtents>>; BUFFERS as usize],
 }
 
 impl Shard {
     pub fn new(entries_max: usize, buffer: u64) -> Shard {
         let tables = [Table::new(entries_max), Table::new(entries_max)];
-        Shard { tables, active: buffer, oldest: buffer, versions: [0; STRIPES] }
+        Shard { tables, active: buffer, oldest: buffer, large: Default::default() }
     }
 
     fn table(&self, buffer: u64) -> &Table {
@@ -119,17 +128,37 @@ impl Shard {
 
     pub fn insert(&mut self, hash: HashKey, place: u32) {
         self.tables[(self.active % BUFFERS) as usize].insert(hash, place);
-        let stripe = Self::stripe(hash);
-        self.versions[stripe] = self.versions[stripe].wrapping_add(1);
     }
 
-    fn stripe(hash: HashKey) -> usize {
-        (hash.0 >> 32) as usize % STRIPES
+    /// Holds the extents that a record names, until its buffer is released.
+    pub fn insert_large(&mut self, place: Place, extents: Arc<LargeExtents>) {
+        self.large[(place.buffer % BUFFERS) as usize].insert(place.place, extents);
     }
 
-    /// Changes whenever a key that shares the stripe is written.
-    pub fn version(&self, hash: HashKey) -> u32 {
-        self.versions[Self::stripe(hash)]
+    /// The extents that a record in a buffer names.
+    pub fn large(&self, place: Place) -> Option<Arc<LargeExtents>> {
+        self.large[(place.buffer % BUFFERS) as usize].get(&place.place).cloned()
+    }
+
+    /// The key as it is now.
+    pub fn see(&self, hash: HashKey) -> Seen {
+        Seen { place: self.get(hash), active: self.active }
+    }
+
+    /// Whether the key was not written since it was seen. A key that was in no buffer could have been in one and out
+    /// again only if a buffer from then on was flushed; that is taken for a write.
+    pub fn is_as(&self, hash: HashKey, seen: Seen) -> bool {
+        self.get(hash) == seen.place && (seen.place.is_some() || self.oldest <= seen.active)
+    }
+
+    /// The buffer that takes the next write.
+    pub fn active(&self) -> u64 {
+        self.active
+    }
+
+    /// The oldest buffer that is in no segment.
+    pub fn oldest(&self) -> u64 {
+        self.oldest
     }
 
     /// The buffer that is sealed and not flushed yet.
@@ -152,6 +181,7 @@ impl Shard {
     pub fn release(&mut self, buffer: u64) {
         assert!(buffer == self.oldest && buffer < self.active);
         self.tables[(buffer % BUFFERS) as usize].clear();
+        self.large[(buffer % BUFFERS) as usize].clear();
         self.oldest += 1;
     }
 
@@ -193,11 +223,11 @@ mod tests {
         let (a, b) = (HashKey(1 << 70), HashKey(2 << 70));
         shard.insert(a, 0);
         shard.insert(b, 8);
-        let version = shard.version(a);
+        let (a_seen, b_seen) = (shard.see(a), shard.see(b));
         shard.rotate(8);
         assert!(!shard.may_rotate());
         shard.insert(a, 16);
-        assert_ne!(shard.version(a), version);
+        assert!(!shard.is_as(a, a_seen) && shard.is_as(b, b_seen));
         assert_eq!(shard.get(a), Some(Place { buffer: 8, place: 16 }));
         assert_eq!(shard.get(b), Some(Place { buffer: 7, place: 8 }));
         let mut sorted = Vec::new();
@@ -205,7 +235,21 @@ mod tests {
         assert_eq!(sorted, vec![(a, 0), (b, 8)]);
         shard.release(7);
         assert_eq!(shard.get(b), None);
+        assert!(!shard.is_as(b, b_seen), "it is elsewhere now");
         assert!(shard.may_rotate());
+    }
+
+    #[test]
+    fn a_key_that_was_in_no_buffer_is_as_seen_until_it_is_written() {
+        let mut shard = Shard::new(100, 7);
+        let (a, b) = (HashKey(1 << 70), HashKey(2 << 70));
+        let (a_seen, b_seen) = (shard.see(a), shard.see(b));
+        shard.insert(a, 0);
+        assert!(!shard.is_as(a, a_seen) && shard.is_as(b, b_seen));
+        shard.rotate(8);
+        shard.release(7);
+        assert!(!shard.is_as(a, a_seen), "it was written and flushed");
+        assert!(shard.is_as(b, shard.see(b)));
     }
 
     #[test]

@@ -201,6 +201,7 @@ impl Catalog {
                 }
             }
             state.valid_entries -= deaths.entries.len() as u32;
+            state.descriptor.large.retain(|large| deaths.entries.binary_search(&large.entry).is_err());
             state.valid_bytes = state
                 .valid_bytes
                 .checked_sub(deaths.record_bytes)
@@ -227,6 +228,8 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::LargeEntry;
+    use tapetum_kernels::reference::Run;
 
     pub fn descriptor(number: u32, entries: u32) -> Descriptor {
         Descriptor {
@@ -242,7 +245,25 @@ mod tests {
             stamp_max: 3,
             data_extents: vec![number],
             key_extents: vec![100 + number],
+            large: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_large_value_is_written_down_until_its_record_dies() {
+        let large = |entry| LargeEntry { entry, expiry: 1, stamp: 2, runs: vec![Run { first: 500, count: 3 }] };
+        let added = Descriptor { large: vec![large(1), large(2)], ..descriptor(0, 3) };
+        let install = Install {
+            added: vec![added],
+            deaths: vec![Deaths { segment: 0, record_bytes: 10, entries: vec![1] }],
+            ..Install::default()
+        };
+        let mut writer = Writer::default();
+        install.encode(&mut writer);
+        assert_eq!(Install::parse(&writer.bytes), Ok(install.clone()));
+        let mut catalog = Catalog::default();
+        catalog.install(&install).unwrap();
+        assert_eq!(catalog.segments[&0].descriptor.large, [large(2)]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::catalog::{Bitmap, SegmentState};
 use crate::error::Error;
 use crate::io::{Io, run};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::large::verify::verify;
 use crate::segment::local_index::FenceBuilder;
 use crate::segment::view::Segment;
 use crate::shared::Shared;
@@ -12,6 +13,8 @@ use crate::victim::VictimCursor;
 use std::sync::Arc;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::Entry;
+use tapetum_kernels::record::{Codec, Record};
+use tapetum_kernels::reference::Reference;
 
 /// What a check went through.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub struct CheckReport {
     pub segments: u64,
     pub records: u64,
     pub valid_records: u64,
+    /// Values in extents of their own, each read whole.
+    pub large_values: u64,
     /// What does not hold, each naming its place.
     pub problems: Vec<String>,
 }
@@ -61,6 +66,7 @@ async fn check_segment(
     let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret)?;
     let all = Bitmap::full(state.descriptor.entries);
     let (mut valid_bytes, mut last) = (0, None::<HashKey>);
+    let mut large = state.descriptor.large.iter();
     cursor.advance(&all).await?;
     while let Some(hash) = cursor.head() {
         let place = cursor.entry();
@@ -79,8 +85,22 @@ async fn check_segment(
             if shared.index.lookup(hash) != Some(number) {
                 return Err(wrong(format!("the index does not lead to record {place}, which is valid")));
             }
+            if cursor.header().codec == Codec::OutOfLine {
+                report.large_values += 1;
+                let reference = Record::parse(cursor.record()).ok().and_then(|r| Reference::parse(r.stored).ok());
+                let reference = reference.ok_or_else(|| wrong(format!("record {place} names nothing that can be")))?;
+                if large.next().is_none_or(|named| (named.entry, &named.runs) != (place, &reference.runs)) {
+                    return Err(wrong(format!("record {place} is not the large value that the manifest names")));
+                }
+                if let Err(error) = verify(shared, io, &reference, cursor.header().raw_bytes).await {
+                    report.problems.push(error.to_string());
+                }
+            }
         }
         cursor.advance(&all).await?;
+    }
+    if let Some(named) = large.next() {
+        return Err(wrong(format!("the manifest names a large value in record {}, which is not alive", named.entry)));
     }
     if valid_bytes != state.valid_bytes {
         return Err(wrong(format!("{valid_bytes} valid bytes instead of {}", state.valid_bytes)));

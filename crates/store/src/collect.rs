@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::Codec;
 
 /// Segments merged at once.
 const VICTIMS_MAX: usize = 8;
@@ -56,13 +57,17 @@ pub fn is_needed(shared: &Shared, flushing: bool) -> bool {
     let free = lock(&shared.extents).free_count();
     let segment = shared.segment_extents();
     // Where writes are refused, what can be freed is freed, and the levels are looked at anew.
-    let scarce = free < 4 * segment || shared.numbers_left() < NUMBERS_SCARCE || shared.is_flash_tight(3);
+    let scarce = free < 4 * segment
+        || shared.numbers_left() < NUMBERS_SCARCE
+        || shared.is_flash_tight(3)
+        || shared.large_waits_for_collector();
     scarce && free >= if flushing { 2 * segment } else { segment }
 }
 
 /// Whether the coldest segment is to make room, before writers run into the limits of flash or index.
 pub fn must_evict(shared: &Shared) -> bool {
-    shared.options.full == Full::Evict && (shared.is_flash_tight(4) || shared.is_index_tight(2))
+    shared.options.full == Full::Evict
+        && (shared.is_flash_tight(4) || shared.is_index_tight(2) || shared.large_waits_for_eviction())
 }
 
 /// Collects once; whether there was anything to gain.
@@ -107,11 +112,16 @@ pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result
     done
 }
 
+/// Extents that a segment holds, but for those of large values that live on.
+fn all_extents(shared: &Shared, state: &SegmentState) -> u64 {
+    u64::from(state.descriptor.extent_count()) + shared.large_expired_extents(state)
+}
+
 /// Segments with the least valid share, as many as fill one output; none if that would free nothing.
 fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
     let mut states: Vec<&SegmentState> = catalog.segments.values().collect();
     let share = |state: &SegmentState| {
-        let extents = u64::from(state.descriptor.extent_count()).max(1);
+        let extents = all_extents(shared, state).max(1);
         (extents - shared.reclaimable_extents(state)) * 1_000_000 / extents
     };
     // Numbers run out before space does only when there are many small segments: then merge the smallest.
@@ -132,7 +142,7 @@ fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
             break;
         }
         (bytes, pages) = (more_bytes, more_pages);
-        extents += u64::from(state.descriptor.extent_count());
+        extents += all_extents(shared, state);
         chosen.push(state);
     }
     let gains = extents > shared.extents_for(pages) || (scarce && chosen.len() > 1);
@@ -185,9 +195,18 @@ async fn merge(
         let Some((hash, number)) = heads.min() else { return Ok(sources) };
         let cursor = &mut cursors[number];
         let header = cursor.header();
-        if shared.is_live(&header, shared.now()) {
+        // Without its extents a large value has died since the cursor came by.
+        let is_large = header.codec == Codec::OutOfLine;
+        let large = if is_large { victims[number].segment.large(cursor.entry()) } else { None };
+        let gone = is_large && large.is_none();
+        if shared.is_live(&header, shared.now()) && !gone {
             let record = cursor.record();
             writer.add(hash, &header, record).await?;
+            if let Some(extents) = large
+                && !shared.planted.has(Bug::DropLargeInCollection)
+            {
+                writer.own_large(&header, extents);
+            }
             sources.push(Source {
                 hash,
                 victim: number as u32,

@@ -1,5 +1,7 @@
 //! Which extents are free. Lowest first, so that a segment's extents tend to be neighbours.
 
+use tapetum_kernels::reference::Run;
+
 #[derive(Debug)]
 pub struct Extents {
     /// One bit an extent, set when free.
@@ -52,6 +54,22 @@ impl Extents {
         Some(extent)
     }
 
+    /// As many as `count` at once, as runs of neighbours; nothing when there are not so many.
+    pub fn allocate_runs(&mut self, count: u32) -> Option<Vec<Run>> {
+        if self.free_count < count {
+            return None;
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        for _ in 0..count {
+            let extent = self.allocate()?;
+            match runs.last_mut() {
+                Some(run) if run.first + run.count == extent => run.count += 1,
+                _ => runs.push(Run { first: extent, count: 1 }),
+            }
+        }
+        Some(runs)
+    }
+
     /// Takes an extent that a segment on flash owns; false if it is taken already or there is none such.
     pub fn claim(&mut self, extent: u32) -> bool {
         if extent >= self.count || self.free[extent as usize / 64] >> (extent % 64) & 1 == 0 {
@@ -100,6 +118,15 @@ mod tests {
         assert_eq!((extents.count(), extents.free_count()), (130, 127));
         let all: Vec<u32> = std::iter::from_fn(|| extents.allocate()).collect();
         assert_eq!(all, (3..130).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn hands_out_runs_of_neighbours_or_nothing() {
+        let mut extents = Extents::new(9);
+        assert!(extents.claim(2));
+        assert_eq!(extents.allocate_runs(9), None);
+        let runs = [Run { first: 0, count: 2 }, Run { first: 3, count: 3 }];
+        assert_eq!((extents.allocate_runs(5), extents.free_count()), (Some(runs.to_vec()), 3));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! crash after it leaves a segment and a log zone nobody replays. Collections may install between a key check and the
 //! flush's own install: keys whose check they overtook are checked again, with the installer held.
 
+use crate::buffer::Place;
 use crate::catalog::{Deaths, Install};
 use crate::error::Error;
 use crate::install::{Moved, apply};
@@ -21,7 +22,7 @@ use crate::shared::{Installer, Shared};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tapetum_kernels::record::Kind;
+use tapetum_kernels::record::{Codec, Kind};
 
 /// Flushes `buffer`, which is sealed, and for which there is room.
 pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u64) -> Result<(), Error> {
@@ -73,6 +74,10 @@ async fn flush_as(
             let live = header.kind == Kind::Value && shared.is_live(&header, now);
             if live {
                 writer.add(hash, &header, shared.log.arena(buffer, place as usize, header.record_bytes())).await?;
+                if header.codec == Codec::OutOfLine {
+                    let extents = lock(shard).large(Place { buffer, place });
+                    writer.own_large(&header, extents.expect("a buffer holds the extents that its records name"));
+                }
             }
             keys.push(Key { live, checked });
         }

@@ -30,7 +30,7 @@ pub struct Area {
     pub offset_bytes: u64,
     pub length_bytes: u64,
     pub kind: AreaKind,
-    /// The segment it belongs to, of [`AreaKind::Data`] and [`AreaKind::Keys`].
+    /// The segment it belongs to, of [`AreaKind::Data`], [`AreaKind::Keys`] and [`AreaKind::Large`].
     pub segment: Option<u32>,
 }
 
@@ -46,6 +46,8 @@ pub enum AreaKind {
     Data,
     /// The key table of a segment.
     Keys,
+    /// Large values whose records are in a segment.
+    Large,
     /// Taken, by what is being written, or read for the last time.
     Held,
     Free,
@@ -54,13 +56,14 @@ pub enum AreaKind {
 }
 
 /// Names, for those who print kinds and read them again.
-pub const AREA_KINDS: [(AreaKind, &str); 9] = [
+pub const AREA_KINDS: [(AreaKind, &str); 10] = [
     (AreaKind::Superblock, "superblock"),
     (AreaKind::Manifest, "manifest"),
     (AreaKind::ManifestSpare, "manifest-spare"),
     (AreaKind::Log, "log"),
     (AreaKind::Data, "data"),
     (AreaKind::Keys, "keys"),
+    (AreaKind::Large, "large"),
     (AreaKind::Held, "held"),
     (AreaKind::Free, "free"),
     (AreaKind::Unused, "unused"),
@@ -197,7 +200,13 @@ fn areas(superblock: &Superblock, catalog: &Catalog, summary: &Summary, is_free:
     areas.until(geometry.extents_offset(), AreaKind::Unused, None);
     let mut owners = vec![None; geometry.extents(*capacity_bytes) as usize];
     for descriptor in catalog.segments.values().map(|state| &state.descriptor) {
-        let parts = [(AreaKind::Data, &descriptor.data_extents), (AreaKind::Keys, &descriptor.key_extents)];
+        let large = descriptor.large.iter().flat_map(|large| &large.runs);
+        let large: Vec<u32> = large.flat_map(|run| run.first..run.first.saturating_add(run.count)).collect();
+        let parts = [
+            (AreaKind::Data, &descriptor.data_extents),
+            (AreaKind::Keys, &descriptor.key_extents),
+            (AreaKind::Large, &large),
+        ];
         for (kind, extents) in parts {
             for &extent in extents {
                 // A manifest that names an extent there is not is found when the store is opened.

@@ -66,21 +66,40 @@ pub async fn apply(
     segment: Option<Arc<Segment>>,
     moved: impl Fn(usize) -> Vec<(HashKey, Moved)>,
 ) -> Result<(), Error> {
+    if shared.planted.has(Bug::FreeLargeEarly) {
+        forget_large(shared, install);
+    }
     make_durable(shared, io, installer, install).await?;
     phase.set(Phase::Merge);
     shared.install_sequence.fetch_add(1, Ordering::SeqCst);
+    let before = shared.planted.has(Bug::ForgetLargeDeath).then(|| installer.catalog.clone());
     installer.catalog.install(install)?;
+    for (number, state) in before.map(|before| before.segments).into_iter().flatten() {
+        if let Some(now) = installer.catalog.segments.get_mut(&number) {
+            now.descriptor.large = state.descriptor.large;
+        }
+    }
     let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
     if let Some(segment) = segment {
         segment.attach(&installer.catalog.segments[&number].valid);
         shared.segments[number as usize].store(Some(segment));
     }
+    forget_large(shared, install);
     for partition in 0..shared.geometry.partitions() {
         merge_partition(shared, io, phase, installer, partition, number, moved(partition)).await?;
         step().await;
     }
     retire(shared, &install.dropped);
     Ok(())
+}
+
+/// Lets go of the extents of large values whose records died, also of those that were born dead.
+fn forget_large(shared: &Shared, install: &Install) {
+    for deaths in &install.deaths {
+        if let Some(segment) = shared.segments[deaths.segment as usize].load_full() {
+            segment.forget_large(&deaths.entries);
+        }
+    }
 }
 
 async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, install: &Install) -> Result<(), Error> {

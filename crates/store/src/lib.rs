@@ -19,6 +19,7 @@ mod install;
 mod io;
 mod key_check;
 mod key_reader;
+mod large;
 mod locate;
 mod log;
 mod maintenance;

@@ -39,6 +39,18 @@ pub enum Bug {
     LeaveCopyBehind,
     /// Recovery forgets one partition of the index.
     SkipPartition,
+    /// The record that names a large value is appended before the value is durable.
+    AppendBeforeLarge,
+    /// A large value's extents are free before its record's death is durable.
+    FreeLargeEarly,
+    /// A large value's extents are free while a reader reads them.
+    FreeLargeUnderReader,
+    /// A collection does not hand the extents of large values on.
+    DropLargeInCollection,
+    /// Recovery does not claim the extents that a log record names.
+    ForgetLargeInLog,
+    /// The catalog goes on naming the extents of a large value that died.
+    ForgetLargeDeath,
 }
 
 pub const ALL: &[Bug] = &[
@@ -56,6 +68,12 @@ pub const ALL: &[Bug] = &[
     Bug::ForgetReplay,
     Bug::SplitBatch,
     Bug::SkipPartition,
+    Bug::AppendBeforeLarge,
+    Bug::FreeLargeEarly,
+    Bug::FreeLargeUnderReader,
+    Bug::DropLargeInCollection,
+    Bug::ForgetLargeInLog,
+    Bug::ForgetLargeDeath,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]

@@ -7,6 +7,7 @@
 //! Nothing is written before everything was read and believed, and opening twice gives the same state. A gap is an error
 //! that says where.
 
+use crate::buffer::Place;
 use crate::buffer::Shard;
 use crate::catalog::{Catalog, Install};
 use crate::error::Error;
@@ -16,15 +17,16 @@ use crate::index::GlobalIndex;
 use crate::index_recovery;
 use crate::io::{Io, lock, succeeded};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::large::{Claims, LargeEntries, LargeExtents, LargeSpace, value_bytes_max};
 use crate::log::replay::{Chain, ZoneReader};
 use crate::log::{Log, Start};
 use crate::manifest::{Manifest, Recovered};
 use crate::options::StoreOptions;
 use crate::pace::Pace;
-use crate::planted::Bug;
-use crate::segment::Descriptor;
+use crate::planted::{Bug, Planted};
 use crate::segment::local_index::LocalIndex;
 use crate::segment::view::Segment;
+use crate::segment::{Descriptor, LargeEntry};
 use crate::shared::{Counters, Installer, Levels, Shared, Wakeup};
 use crate::superblock::{Found, Superblock};
 use arc_swap::ArcSwapOption;
@@ -34,7 +36,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::{Drive, Env, LocalBuffer, Operation};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::Kind;
+use tapetum_kernels::record::{Codec, Kind};
+use tapetum_kernels::reference::Reference;
 
 /// Stamps that a restart skips, so that none is given twice even where some were given and lost.
 const STAMPS_SKIPPED: u64 = 1 << 24;
@@ -127,6 +130,8 @@ struct Replayed {
     arenas: [LocalBuffer; BUFFERS as usize],
     /// Hash keys and places, in order of writing, by buffer.
     records: BTreeMap<u64, Vec<(HashKey, u32)>>,
+    /// Records whose values lie in extents of their own, and their references; also those that were written over.
+    large: Vec<(HashKey, Place, Vec<u8>)>,
     /// The buffer that takes the next write, and from where.
     active: u64,
     position: usize,
@@ -153,6 +158,7 @@ async fn replay_log(
     let mut replayed = Replayed {
         arenas: [arena()?, arena()?],
         records: BTreeMap::new(),
+        large: Vec::new(),
         active: recovered.catalog.buffer_next,
         position: 0,
         chain: Chain {
@@ -171,7 +177,7 @@ async fn replay_log(
     for buffer in first..first + BUFFERS {
         let zone = (buffer % BUFFERS) as usize;
         read_zone(io, geometry, buffer, &replayed.arenas[zone]).await?;
-        let Replayed { arenas, records, watermark, watermark_at, chain, .. } = &mut replayed;
+        let Replayed { arenas, records, large, watermark, watermark_at, chain, .. } = &mut replayed;
         let mut found = Vec::new();
         let crc_before = chain.previous_crc;
         let watermark_before = (*watermark, *watermark_at);
@@ -186,7 +192,13 @@ async fn replay_log(
                     *watermark = record.header.stamp;
                 }
             }
-            _ => found.push((HashKey::of(&superblock.secret, record.key), place)),
+            _ => {
+                let hash = HashKey::of(&superblock.secret, record.key);
+                if record.header.codec == Codec::OutOfLine {
+                    large.push((hash, Place { buffer, place }, record.stored.to_vec()));
+                }
+                found.push((hash, place));
+            }
         })?;
         if end.groups > 0 {
             records.insert(buffer, found);
@@ -241,6 +253,37 @@ fn claim_extents(superblock: &Superblock, catalog: &Catalog) -> Result<Extents, 
         }
     }
     Ok(extents)
+}
+
+/// Takes the extents of the large values of a segment.
+fn claim_large(claims: &mut Claims, descriptor: &Descriptor) -> Result<LargeEntries, Error> {
+    let claim = |large: &LargeEntry| {
+        let extents =
+            claims.claim(&large.runs, || format!("record {} of segment {}", large.entry, descriptor.number))?;
+        Ok((large.entry, extents))
+    };
+    descriptor.large.iter().map(claim).collect()
+}
+
+/// Takes the extents that log records name.
+fn claim_log(
+    claims: &mut Claims,
+    replayed: &Replayed,
+    planted: Planted,
+) -> Result<Vec<(HashKey, Place, Arc<LargeExtents>)>, Error> {
+    let mut owned = Vec::with_capacity(replayed.large.len());
+    for (hash, place, reference) in &replayed.large {
+        let whose = || format!("the log record at byte {} of buffer {}", place.place, place.buffer);
+        let Ok(reference) = Reference::parse(reference) else {
+            return Err(Error::Corrupt(format!("{} names a large value that makes no sense", whose())));
+        };
+        let extents = match planted.has(Bug::ForgetLargeInLog) {
+            true => claims.forget(&reference.runs),
+            false => claims.claim(&reference.runs, whose)?,
+        };
+        owned.push((*hash, *place, extents));
+    }
+    Ok(owned)
 }
 
 /// Room for every segment that the store may come to have.
@@ -305,10 +348,19 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let extents = claim_extents(&superblock, &recovered.catalog)?;
     watch.lap("manifest");
     let mut replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
+    let extents = Arc::new(Mutex::new(extents));
+    let large = LargeSpace::new(extents.clone());
+    let mut claims = Claims::new(large.clone());
     watch.lap("log");
     let segments = segment_table(&geometry);
     open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
     watch.lap("fences");
+    for descriptor in recovered.catalog.segments.values().map(|state| &state.descriptor) {
+        if let Some(segment) = segments[descriptor.number as usize].load_full() {
+            segment.own_large(claim_large(&mut claims, descriptor)?);
+        }
+    }
+    let large_in_log = claim_log(&mut claims, &replayed, options.planted)?;
     let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
     let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + STAMPS_SKIPPED;
     // Everything was read and holds: from here on something is written.
@@ -355,7 +407,10 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         segments,
         install_sequence: AtomicU64::new(0),
         retired: Mutex::new(Vec::new()),
-        extents: Arc::new(Mutex::new(extents)),
+        extents,
+        large,
+        value_bytes_max: value_bytes_max(&geometry, options.memory_bytes),
+        large_named_bytes: AtomicU64::new(0),
         installer: Mutex::new(None),
         numbers_taken: Mutex::new(Vec::new()),
         segments_limit: AtomicU32::new(geometry.segments(superblock.capacity_bytes)),
@@ -373,6 +428,14 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         pools_bytes: (drive.local().bytes_total() + tables) as u64,
         wakeup: Wakeup::default(),
     });
+    for (hash, place, extents) in large_in_log {
+        let mut shard = shared.shard(hash);
+        if place.buffer == shard.active() {
+            shared.name_large(&mut shard, place, extents);
+        } else {
+            shard.insert_large(place, extents);
+        }
+    }
     let catalog = index_recovery::build(&shared, io, recovered.catalog).await?;
     let installer = Box::new(Installer { manifest: recovered.manifest, catalog });
     watch.lap("index");

@@ -3,13 +3,14 @@
 //! Lock order: shards (ascending) → log → extents. The [`Installer`] is taken, not locked: whoever holds it is alone in
 //! changing the catalog, the manifest and the index. Sessions never need it.
 
-use crate::buffer::Shard;
+use crate::buffer::{Place, Shard};
 use crate::catalog::{Catalog, Marks, SegmentState};
 use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::{BUFFERS, Geometry};
 use crate::index::GlobalIndex;
 use crate::io::lock;
+use crate::large::{LargeExtents, LargeSpace};
 use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
 use crate::options::{Full, StoreOptions};
@@ -72,6 +73,10 @@ pub struct Counters {
     pub segments_evicted: AtomicU64,
     pub writes_paced: AtomicU64,
     pub partitions_rebuilt: AtomicU64,
+    /// Values read from extents of their own.
+    pub large_reads: AtomicU64,
+    /// Bytes written to such extents.
+    pub large_write_bytes: AtomicU64,
 }
 
 /// Levels that installs leave behind for whoever must not take the installer.
@@ -87,6 +92,8 @@ pub struct Levels {
     pub partitions_rebuilding: AtomicU64,
     /// Entries that the index can take within its budget.
     pub index_room_entries: AtomicU64,
+    /// Extents that a large value waits for; 0 when none does.
+    pub large_wanted_extents: AtomicU64,
 }
 
 /// What becomes of a write for which room was asked.
@@ -97,10 +104,24 @@ pub enum Admission {
     Refuse(Error),
 }
 
+/// What becomes of a large value for which extents were asked.
+pub enum LargeRoom {
+    Taken(LargeExtents),
+    /// The collector is making room.
+    Comes,
+    /// There is none, unless what the write buffers hold gives some back.
+    None,
+}
+
 /// Segments for which there must always be free extents: one that is flushed, one that is collected.
 const RESERVE_SEGMENTS: u64 = 2;
 /// Segments more that new keys leave free, so that overwrites go on when they are refused.
 const NEW_KEYS_SEGMENTS: u64 = 3;
+/// Free extents that large values leave to flush and collector, in segments.
+const LARGE_FREE_SEGMENTS: u64 = 3;
+/// A write buffer that names more large bytes than so many segments hold is sealed: those that it wrote over are free
+/// only when it is flushed.
+const LARGE_NAMED_SEGMENTS: u64 = 2;
 
 pub struct Shared {
     pub drive: Drive,
@@ -120,6 +141,11 @@ pub struct Shared {
     /// Segments that the manifest does not name any more, until their last reader leaves.
     pub retired: Mutex<Vec<Arc<Segment>>>,
     pub extents: Arc<Mutex<Extents>>,
+    pub large: LargeSpace,
+    /// The largest value.
+    pub value_bytes_max: usize,
+    /// Bytes of the extents that the active write buffer names.
+    pub large_named_bytes: AtomicU64,
     pub installer: Mutex<Option<Box<Installer>>>,
     /// Numbers of segments that are being written.
     pub numbers_taken: Mutex<Vec<u32>>,
@@ -164,16 +190,27 @@ impl Shared {
         let catalog = &installer.catalog;
         self.levels.segments.store(catalog.segments.len() as u64, Ordering::Relaxed);
         let reclaimable: u64 = catalog.segments.values().map(|state| self.reclaimable_extents(state)).sum();
-        let retired: u64 = lock(&self.retired).iter().map(|segment| u64::from(segment.descriptor.extent_count())).sum();
-        let free = u64::from(lock(&self.extents).free_count());
-        self.levels.room_extents.store(free + retired + reclaimable, Ordering::Relaxed);
+        let going =
+            |segment: &Arc<Segment>| u64::from(segment.descriptor.extent_count()) + segment.large_extents_alone();
+        let retired: u64 = lock(&self.retired).iter().map(going).sum();
+        {
+            // Under the allocator's lock, as `take_large` has it: what it took is in one of the two figures.
+            let extents = lock(&self.extents);
+            let room = u64::from(extents.free_count()) + retired + reclaimable;
+            self.levels.room_extents.store(room, Ordering::Relaxed);
+        }
         let local: usize = catalog
             .segments
             .values()
             .map(|state| {
                 let fences =
                     self.segments[state.descriptor.number as usize].load().as_ref().map_or(0, |s| s.index_bytes());
-                state.valid.bytes() + fences + size_of::<Segment>() + state.descriptor.extent_count() as usize * 8
+                let large = state.descriptor.large.len() * LARGE_ENTRY_BYTES;
+                state.valid.bytes()
+                    + fences
+                    + large
+                    + size_of::<Segment>()
+                    + state.descriptor.extent_count() as usize * 8
             })
             .sum();
         self.levels.segment_index_bytes.store(local as u64, Ordering::Relaxed);
@@ -281,7 +318,76 @@ impl Shared {
 
     /// Extents that collecting a segment would free: none if all of it is live.
     pub fn reclaimable_extents(&self, state: &SegmentState) -> u64 {
-        u64::from(state.descriptor.extent_count()).saturating_sub(self.extents_for(self.live_pages(state)))
+        let own = u64::from(state.descriptor.extent_count()).saturating_sub(self.extents_for(self.live_pages(state)));
+        own + self.large_expired_extents(state)
+    }
+
+    /// Extents of large values in a segment that have expired, or are deleted with everything else.
+    pub fn large_expired_extents(&self, state: &SegmentState) -> u64 {
+        let (large, now) = (&state.descriptor.large, self.now());
+        let expired = large.iter().filter(|large| !self.is_live_stamp(large.stamp, large.expiry, now));
+        expired.map(|large| large.extent_count()).sum()
+    }
+
+    /// Takes the extents for `bytes` of a large value. A new one leaves room to be written over once, as everything
+    /// leaves the reserve; `overwrites` says that the key is probably there already.
+    pub fn take_large(&self, bytes: u64, overwrites: bool) -> LargeRoom {
+        let count = bytes.div_ceil(self.geometry.extent_bytes);
+        let keep = if overwrites { self.reserve_extents(2) } else { self.reserve_extents(NEW_KEYS_SEGMENTS) + count };
+        let mut extents = lock(&self.extents);
+        if self.levels.room_extents.load(Ordering::Relaxed) < count + keep {
+            return LargeRoom::None;
+        }
+        let leave = LARGE_FREE_SEGMENTS * u64::from(self.segment_extents());
+        let runs =
+            if u64::from(extents.free_count()) < count + leave { None } else { extents.allocate_runs(count as u32) };
+        let Some(runs) = runs else {
+            drop(extents);
+            self.want_large(bytes);
+            return LargeRoom::Comes;
+        };
+        self.levels.room_extents.fetch_sub(count, Ordering::Relaxed);
+        drop(extents);
+        self.levels.large_wanted_extents.store(0, Ordering::Relaxed);
+        self.counters.large_write_bytes.fetch_add(bytes, Ordering::Relaxed);
+        LargeRoom::Taken(self.large.own(runs))
+    }
+
+    /// Tells maintenance that a large value waits for room for so many bytes; 0: not any more.
+    pub fn want_large(&self, bytes: u64) {
+        let count = bytes.div_ceil(self.geometry.extent_bytes);
+        self.levels.large_wanted_extents.store(count, Ordering::Relaxed);
+        self.wakeup.wake();
+    }
+
+    /// Whether a large value waits for free extents that the collector could make.
+    pub fn large_waits_for_collector(&self) -> bool {
+        let wanted = self.levels.large_wanted_extents.load(Ordering::Relaxed);
+        let leave = LARGE_FREE_SEGMENTS * u64::from(self.segment_extents());
+        wanted > 0 && u64::from(lock(&self.extents).free_count()) < wanted + leave
+    }
+
+    /// Whether a large value waits for room that only evicting can make.
+    pub fn large_waits_for_eviction(&self) -> bool {
+        let wanted = self.levels.large_wanted_extents.load(Ordering::Relaxed);
+        let room = self.levels.room_extents.load(Ordering::Relaxed);
+        wanted > 0 && room < wanted + self.reserve_extents(NEW_KEYS_SEGMENTS)
+    }
+
+    /// Holds the extents that a record which was just appended names. The caller holds the shard.
+    pub fn name_large(&self, shard: &mut Shard, place: Place, extents: Arc<LargeExtents>) {
+        self.large_named_bytes.fetch_add(extents.count() * self.geometry.extent_bytes, Ordering::Relaxed);
+        shard.insert_large(place, extents);
+    }
+
+    /// Whether the active buffer names so many large bytes that it is to be sealed.
+    pub fn names_much(&self) -> bool {
+        self.large_named_bytes.load(Ordering::Relaxed) > LARGE_NAMED_SEGMENTS * self.geometry.segment_bytes
+    }
+
+    /// Whether every buffer below this one is in a segment, and the levels say so.
+    pub fn is_installed_below(&self, buffer: u64) -> bool {
+        lock(&self.shards[0]).oldest() >= buffer && lock(&self.installer).is_some()
     }
 
     /// Bytes of records that a collection would keep, as far as the catalog knows.
@@ -419,6 +525,7 @@ impl Shared {
             return false;
         }
         let buffer = self.log.rotate();
+        self.large_named_bytes.store(0, Ordering::Relaxed);
         *lock(&self.watermark_sealed) =
             (self.watermark.load(Ordering::SeqCst), self.watermark_at.load(Ordering::SeqCst));
         shards.iter_mut().for_each(|shard| shard.rotate(buffer));
@@ -469,6 +576,9 @@ impl Shared {
         retired.len() < before
     }
 }
+
+/// Host memory that a large value of a segment takes, about.
+const LARGE_ENTRY_BYTES: usize = 256;
 
 fn segment_extents(geometry: &Geometry) -> u32 {
     (geometry.segment_bytes / geometry.extent_bytes) as u32 * 5 / 4 + 2

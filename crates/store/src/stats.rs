@@ -45,6 +45,14 @@ pub struct Stats {
     pub local_to_host_bytes: u64,
     /// Read commands that looked into key tables before a flush.
     pub key_check_reads: u64,
+    /// Values in extents of their own, those included that wait for a flush to be free.
+    pub large_values: u64,
+    /// Bytes of those extents.
+    pub large_bytes: u64,
+    /// Values read from such extents.
+    pub large_reads: u64,
+    /// Bytes written to them.
+    pub large_write_bytes: u64,
     /// Write buffers that became segments.
     pub flushes: u64,
     /// Runs of the collector.

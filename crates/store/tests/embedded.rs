@@ -332,3 +332,138 @@ fn the_budget_of_memory_changes_while_the_store_serves() {
     assert_eq!(store.stats().index_limit_bytes, limit_bytes);
     assert!(store.resize_memory(1 << 20).unwrap_err().to_string().contains("--memory"));
 }
+
+/// Larger than an eighth of a segment, and as large as a store of 8 MiB takes.
+const LARGE_SIZES: [usize; 6] = [8193, 12_288, 40_000, 100_000, 300_001, 512 << 10];
+
+#[test]
+fn large_values_come_back_from_buffers_from_segments_and_after_reopening() {
+    let flash = flash();
+    let drive = drive_on(flash.clone());
+    Store::create(&drive, &options()).unwrap();
+    let key = |size: usize| format!("large{size}").into_bytes();
+    let value = |size: usize, seed: u64| match seed % 2 {
+        0 => noise(seed + size as u64, size),
+        // Compressible, but not to an eighth of a segment.
+        _ => noise(seed + size as u64, size / 2).into_iter().flat_map(|byte| [byte, byte]).collect(),
+    };
+    for seed in 0..6 {
+        let store = Store::open(&drive_on(flash.clone()), &options()).unwrap();
+        if seed > 0 {
+            for size in LARGE_SIZES {
+                assert_eq!(store.get(&key(size)).unwrap().unwrap().value, value(size, seed - 1), "{size}, reopened");
+            }
+        }
+        for size in LARGE_SIZES {
+            store.put(&key(size), &value(size, seed)).unwrap();
+            assert_eq!(store.get(&key(size)).unwrap().unwrap().value, value(size, seed), "{size}, in a buffer");
+        }
+        for filler in 0..200 {
+            store.put(format!("filler{filler}").as_bytes(), &noise(filler, 900)).unwrap();
+        }
+        for size in LARGE_SIZES {
+            assert_eq!(store.get(&key(size)).unwrap().unwrap().value, value(size, seed), "{size}, flushed");
+        }
+        let stats = store.stats();
+        // The smallest two compress to less than an eighth of a segment, every other time.
+        assert!(stats.large_values >= 4 && stats.large_reads >= 8, "{stats:?}");
+        store.close().unwrap();
+        drop(store);
+        let store = Store::open_with(&drive_on(flash.clone()), &options(), || false).unwrap();
+        let report = tapetum::check(&store).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_large_value_is_written_once() {
+    let store = new_store();
+    let before = store.stats();
+    for number in 0..4u64 {
+        store.put(format!("large{number}").as_bytes(), &noise(number, 400_000)).unwrap();
+    }
+    let after = store.stats();
+    let written = after.flash_write_bytes - before.flash_write_bytes;
+    assert!(written < 4 * 400_000 * 21 / 20, "{written} bytes written for {} of values", 4 * 400_000);
+    assert!(after.log_write_bytes - before.log_write_bytes < 8192, "{after:?}");
+}
+
+#[test]
+fn large_values_that_are_deleted_or_written_over_give_their_room_back() {
+    let store = new_store();
+    for round in 0..60u64 {
+        for number in 0..4u64 {
+            store.put(format!("large{number}").as_bytes(), &noise(round * 4 + number, 200_000)).unwrap();
+        }
+        let stats = store.stats();
+        // Four that live, and what two write buffers name beside one that is written.
+        assert!(stats.large_bytes <= 4 * 204_800 + 2 * (128 << 10) + 3 * 204_800, "round {round}: {stats:?}");
+    }
+    for number in 0..4u64 {
+        assert_eq!(
+            store.get(format!("large{number}").as_bytes()).unwrap().unwrap().value,
+            noise(236 + number, 200_000)
+        );
+        assert!(store.delete(format!("large{number}").as_bytes()).unwrap());
+        assert_eq!(store.get(format!("large{number}").as_bytes()).unwrap(), None);
+    }
+    // The deaths are durable when the buffer is a segment.
+    let mut filler = 0;
+    while store.stats().large_values > 0 {
+        store.put(format!("filler{}", filler % 50).as_bytes(), &noise(filler, 900)).unwrap();
+        filler += 1;
+        assert!(filler < 20_000, "{:?}", store.stats());
+    }
+}
+
+#[test]
+fn large_values_are_changed_as_small_ones_are() {
+    use tapetum::Outcome;
+    let store = new_store();
+    let value = noise(1, 50_000);
+    let stamp = store.put(b"key", &value).unwrap();
+    let writes_before = store.stats().large_write_bytes;
+    for flushed in [false, true] {
+        if flushed {
+            for filler in 0..300 {
+                store.put(format!("filler{filler}").as_bytes(), &noise(filler, 900)).unwrap();
+            }
+        }
+        assert_eq!(store.compare_and_swap(b"key", b"small", 1).unwrap(), None);
+        assert!(matches!(store.run(Request::Touch { key: b"key", expiry: 0 }).unwrap().0, Outcome::Touched { .. }));
+        let (shown, bytes) = store.run(Request::GetAndTouch { key: b"key", expiry: u32::MAX }).unwrap();
+        assert!(matches!(shown, Outcome::Value { expiry: u32::MAX, .. }) && bytes == value);
+        assert_eq!(
+            store
+                .run(Request::Increment { key: b"key", delta: 1, decrement: false, initial: None, stamp: None })
+                .unwrap()
+                .0,
+            Outcome::NotNumber
+        );
+        assert_eq!(store.get(b"key").unwrap().unwrap().value, value);
+    }
+    assert_eq!(store.stats().large_write_bytes, writes_before, "a touch moves no value");
+    let mut expected = value;
+    for round in 0..10u8 {
+        let more = vec![round; 3000];
+        store.run(Request::Append { key: b"key", value: &more, stamp: None }).unwrap();
+        store.run(Request::Prepend { key: b"key", value: b"head", stamp: None }).unwrap();
+        expected.extend_from_slice(&more);
+        expected = [b"head", &expected[..]].concat();
+        assert_eq!(store.get(b"key").unwrap().unwrap().value, expected);
+    }
+    let now = store.get(b"key").unwrap().unwrap().stamp;
+    assert!(now > stamp);
+    let next = noise(2, 70_000);
+    assert!(store.compare_and_swap(b"key", &next, now).unwrap().is_some());
+    assert_eq!(store.compare_and_swap(b"key", &noise(3, 70_000), now).unwrap(), None);
+    assert_eq!(store.get(b"key").unwrap().unwrap().value, next);
+    // Small values that grow large, and large ones that become small.
+    store.put(b"grows", b"x").unwrap();
+    for round in 0..40 {
+        store.run(Request::Append { key: b"grows", value: &noise(round, 500), stamp: None }).unwrap();
+    }
+    assert_eq!(store.get(b"grows").unwrap().unwrap().value.len(), 1 + 40 * 500);
+    store.put(b"grows", b"7").unwrap();
+    assert_eq!(store.increment(b"grows", 1).unwrap(), Some(8));
+}

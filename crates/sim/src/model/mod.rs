@@ -36,10 +36,10 @@ struct Events {
 }
 
 impl Model {
-    pub fn new(keys: usize, forgetful: bool, now: u32, value_bytes_max: usize) -> Model {
+    pub fn new(keys: usize, forgetful: bool, now: u32) -> Model {
         Model {
             keys: (0..keys).map(|_| Key::new(forgetful)).collect(),
-            rules: Rules { now, value_bytes_max },
+            rules: Rules { now, value_bytes_max: 0 },
             on_their_way: BTreeMap::new(),
             caught: BTreeMap::new(),
             stamps: BTreeSet::new(),
@@ -48,6 +48,11 @@ impl Model {
             prefix: forgetful.then(|| Prefix::new(keys)),
             events: None,
         }
+    }
+
+    /// The largest value that the store takes, as it says itself.
+    pub fn set_value_bytes_max(&mut self, value_bytes_max: usize) {
+        self.rules.value_bytes_max = value_bytes_max;
     }
 
     /// Keeps what happens to each key, to report it.

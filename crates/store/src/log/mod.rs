@@ -388,6 +388,11 @@ impl Log {
         state.active
     }
 
+    /// Whether nothing was appended to the active buffer.
+    pub fn active_is_empty(&self) -> bool {
+        lock(&self.state).position == 0
+    }
+
     /// Whether nothing of `buffer` is gathering, waiting or on its way.
     pub fn buffer_written(&self, buffer: u64) -> bool {
         let state = lock(&self.state);

@@ -11,6 +11,7 @@ pub mod view;
 pub mod writer;
 
 use crate::wire::{Reader, Short, Writer};
+use tapetum_kernels::reference::Run;
 
 /// What the manifest says of a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,6 +32,43 @@ pub struct Descriptor {
     pub stamp_max: u64,
     pub data_extents: Vec<u32>,
     pub key_extents: Vec<u32>,
+    /// Records whose values lie in extents of their own, by entry, ascending. The catalog drops those that die.
+    pub large: Vec<LargeEntry>,
+}
+
+/// A record of a segment whose value lies out of line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LargeEntry {
+    pub entry: u32,
+    /// Unix seconds, 0 for never.
+    pub expiry: u32,
+    pub stamp: u64,
+    pub runs: Vec<Run>,
+}
+
+impl LargeEntry {
+    fn encode(&self, writer: &mut Writer) {
+        writer.u32(self.entry);
+        writer.u32(self.expiry);
+        writer.u64(self.stamp);
+        writer.u32(self.runs.len() as u32);
+        self.runs.iter().for_each(|run| {
+            writer.varint(run.first);
+            writer.varint(run.count);
+        });
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<LargeEntry, Short> {
+        let (entry, expiry, stamp) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        let count = reader.count(2)?;
+        let mut run = || Ok(Run { first: reader.varint()?, count: reader.varint()? });
+        let runs = (0..count).map(|_| run()).collect::<Result<Vec<Run>, Short>>()?;
+        if runs.is_empty() { Err(Short) } else { Ok(LargeEntry { entry, expiry, stamp, runs }) }
+    }
+
+    pub fn extent_count(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.count)).sum()
+    }
 }
 
 impl Descriptor {
@@ -47,6 +85,8 @@ impl Descriptor {
         writer.u64(self.stamp_max);
         writer.list(&self.data_extents);
         writer.list(&self.key_extents);
+        writer.u32(self.large.len() as u32);
+        self.large.iter().for_each(|large| large.encode(writer));
     }
 
     pub fn parse(reader: &mut Reader<'_>) -> Result<Descriptor, Short> {
@@ -63,6 +103,10 @@ impl Descriptor {
             stamp_max: reader.u64()?,
             data_extents: reader.list()?,
             key_extents: reader.list()?,
+            large: {
+                let count = reader.count(22)?;
+                (0..count).map(|_| LargeEntry::parse(reader)).collect::<Result<_, _>>()?
+            },
         })
     }
 

@@ -5,8 +5,10 @@ use super::layout::StreamLayout;
 use super::local_index::LocalIndex;
 use crate::catalog::Bitmap;
 use crate::geometry::Geometry;
+use crate::io::lock;
+use crate::large::{LargeEntries, LargeExtents};
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt};
 use tapetum_kernels::hash::HashKey;
 
@@ -18,6 +20,8 @@ pub struct Segment {
     pub local_index: LocalIndex,
     /// The catalog's map, seen from here too.
     valid: OnceLock<Bitmap>,
+    /// The extents of large values whose records are here and alive.
+    large: Mutex<LargeEntries>,
 }
 
 /// One read command's worth of neighbouring bytes.
@@ -32,12 +36,38 @@ pub struct Run {
 impl Segment {
     pub fn new(descriptor: Descriptor, store_id: u64, geometry: Geometry, local_index: LocalIndex) -> Segment {
         let salt = SegmentSalt { store: store_id, version: descriptor.version };
-        Segment { descriptor, salt, geometry, local_index, valid: OnceLock::new() }
+        Segment { descriptor, salt, geometry, local_index, valid: OnceLock::new(), large: Mutex::default() }
     }
 
     /// Shows readers the catalog's validity map.
     pub fn attach(&self, valid: &Bitmap) {
         assert!(self.valid.set(valid.clone()).is_ok(), "a segment is installed once");
+    }
+
+    /// Takes over the extents of its large values.
+    pub fn own_large(&self, large: LargeEntries) {
+        *lock(&self.large) = large;
+    }
+
+    /// The extents of a large value; `None` when its record is dead.
+    pub fn large(&self, entry: u32) -> Option<Arc<LargeExtents>> {
+        lock(&self.large).get(&entry).cloned()
+    }
+
+    /// Lets go of the large values among records that are dead, durably.
+    pub fn forget_large(&self, dead: &[u32]) {
+        let mut large = lock(&self.large);
+        if !large.is_empty() {
+            dead.iter().for_each(|entry| {
+                large.remove(entry);
+            });
+        }
+    }
+
+    /// Extents of large values that nobody else holds: they go with the segment.
+    pub fn large_extents_alone(&self) -> u64 {
+        let large = lock(&self.large);
+        large.values().filter(|extents| Arc::strong_count(extents) == 1).map(|extents| extents.count()).sum()
     }
 
     /// Whether a record is valid: it may be found dead where the index took another key's entry for it.

@@ -2,13 +2,14 @@
 //!
 //! Nothing refers to the segment before the manifest does, so a crash on the way leaves only free extents.
 
-use super::Descriptor;
 use super::local_index::{FenceBuilder, LocalIndex};
 use super::view::Segment;
+use super::{Descriptor, LargeEntry};
 use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::io::{Io, Tag, lock, succeeded};
+use crate::large::{LargeEntries, LargeExtents};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt, Trailer, record_checksum};
@@ -121,6 +122,7 @@ pub struct SegmentWriter {
     fences: FenceBuilder,
     last_hash: Option<HashKey>,
     descriptor: Descriptor,
+    large: LargeEntries,
 }
 
 impl SegmentWriter {
@@ -160,7 +162,9 @@ impl SegmentWriter {
                 stamp_max: 0,
                 data_extents: Vec::new(),
                 key_extents: Vec::new(),
+                large: Vec::new(),
             },
+            large: LargeEntries::new(),
         })
     }
 
@@ -205,6 +209,14 @@ impl SegmentWriter {
         descriptor.stamp_max = descriptor.stamp_max.max(header.stamp);
         descriptor.expiry_max = descriptor.expiry_max.max(if header.expiry == 0 { u32::MAX } else { header.expiry });
         Ok(())
+    }
+
+    /// Says that the record that was added last is a reference, and whose extents it names.
+    pub fn own_large(&mut self, header: &Header, extents: Arc<LargeExtents>) {
+        let entry = self.fences.entries() - 1;
+        let runs = extents.runs().to_vec();
+        self.descriptor.large.push(LargeEntry { entry, expiry: header.expiry, stamp: header.stamp, runs });
+        self.large.insert(entry, extents);
     }
 
     async fn append(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
@@ -266,6 +278,8 @@ impl SegmentWriter {
         self.keys.finish().await?;
         self.descriptor.data_extents = std::mem::take(&mut self.data.extents);
         self.descriptor.key_extents = std::mem::take(&mut self.keys.extents);
-        Ok(Segment::new(self.descriptor, self.store_id, self.geometry, local_index))
+        let segment = Segment::new(self.descriptor, self.store_id, self.geometry, local_index);
+        segment.own_large(self.large);
+        Ok(segment)
     }
 }

@@ -1,10 +1,12 @@
 //! The attempt: decides an operation on what is known now, under the lock of its key's shard, and appends what it writes.
 
-use super::change::{Answer, Current, Decision, NewValue, decide, needs_current};
+use super::change::{Answer, Current, Decision, NewValue, decide, needs_current, needs_value};
 use super::flash_read::FlashRead;
+use super::large::{LargeOp, LargeRead, OutOfLine};
 use super::{Attempt, FromFlash, Local, check_value};
-use crate::buffer::Shard;
+use crate::buffer::{Seen, Shard};
 use crate::error::Error;
+use crate::large::inline_bytes_max;
 use crate::log::{AppendError, Draft};
 use crate::request::{Outcome, Request};
 use crate::shared::{Admission, Shared};
@@ -13,13 +15,17 @@ use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
-enum WriteError {
+/// What is known of an item: flags, expiry and stamp, if it is there (its value is in `scratch`, if it is needed); where
+/// its value lies, if that is elsewhere; the stamp that an answer which shows this waits for.
+type Known<'a> = (Option<(u32, u32, u64)>, Option<&'a OutOfLine>, u64);
+
+pub(super) enum WriteError {
     NoRoom,
     Refused(Error),
 }
 
 /// Appends a record and lets readers find it. The caller holds the shard.
-fn append(shared: &Shared, shard: &mut Shard, hash: HashKey, draft: Draft<'_>) -> Result<u64, WriteError> {
+pub(super) fn append(shared: &Shared, shard: &mut Shard, hash: HashKey, draft: Draft<'_>) -> Result<u64, WriteError> {
     if shard.is_full() {
         return Err(WriteError::NoRoom);
     }
@@ -63,7 +69,7 @@ impl Local {
         loop {
             let sequence = shared.install_sequence.load(Ordering::SeqCst);
             let shard = shared.shard(hash);
-            let flash = flash.as_ref().filter(|flash| flash.version == shard.version(hash));
+            let flash = flash.as_ref().filter(|flash| shard.is_as(hash, flash.seen));
             if !needs_current(request) {
                 let Request::Put { key, value, flags, expiry, .. } = *request else {
                     unreachable!("only a put is blind")
@@ -73,56 +79,63 @@ impl Local {
             }
             let shard = match request {
                 Request::Get { .. } => match self.get_from_buffer(shared, token, hash, shard) {
-                    Ok(()) => return Attempt::Answered,
+                    Ok(attempt) => return attempt,
                     Err(shard) => shard,
                 },
                 _ => shard,
             };
-            let (current, stamp) = match shard.get(hash) {
-                Some(place) => {
-                    let record = shared.log.record(place.buffer, place.place);
-                    let live = record.header.kind == Kind::Value && shared.is_live(&record.header, shared.now());
-                    if live {
-                        self.inflate_into_scratch(&record);
-                    }
-                    let header = record.header;
-                    let shown_by = header.stamp.max(shared.deletion_of(header.stamp));
-                    (live.then_some((header.flags, header.expiry, header.stamp)), shown_by)
+            let in_buffer;
+            let (current, large, stamp) = match (flash, shard.get(hash)) {
+                (Some(flash), _) => {
+                    // Everything may have been deleted since it was read: that is no write of the key.
+                    let now = shared.now();
+                    let found = flash.found.filter(|(_, expiry, stamp)| shared.is_live_stamp(*stamp, *expiry, now));
+                    let deleted = flash.found.map_or(0, |(_, _, stamp)| shared.deletion_of(stamp));
+                    (found, flash.large.as_ref(), flash.shown_by.max(deleted))
                 }
-                None => match flash {
-                    Some(flash) if flash.version == shard.version(hash) => {
-                        // Everything may have been deleted since it was read: that changes no version.
-                        let now = shared.now();
-                        let found = flash.found.filter(|(_, expiry, stamp)| shared.is_live_stamp(*stamp, *expiry, now));
-                        let deleted = flash.found.map_or(0, |(_, _, stamp)| shared.deletion_of(stamp));
-                        (found, flash.shown_by.max(deleted))
+                (None, Some(place)) => {
+                    let record = shared.log.record(place.buffer, place.place);
+                    let header = record.header;
+                    let live = header.kind == Kind::Value && shared.is_live(&header, shared.now());
+                    let shown_by = header.stamp.max(shared.deletion_of(header.stamp));
+                    if live && header.codec == Codec::OutOfLine {
+                        in_buffer = Local::out_of_line(&record, shard.large(place));
+                        if needs_value(request) {
+                            let seen = shard.see(hash);
+                            drop(shard);
+                            return self.read_large(shared, token, in_buffer, seen, &header);
+                        }
+                        (Some((header.flags, header.expiry, header.stamp)), Some(&in_buffer), shown_by)
+                    } else {
+                        if live {
+                            self.inflate_into_scratch(&record);
+                        }
+                        (live.then_some((header.flags, header.expiry, header.stamp)), None, shown_by)
                     }
-                    _ => {
-                        let version = shard.version(hash);
-                        drop(shard);
-                        match shared.candidate(hash) {
-                            // Nobody has it: decide on that, unless somebody wrote it just now.
-                            None => {
-                                let shard = shared.shard(hash);
-                                if shard.version(hash) != version {
-                                    continue;
-                                }
-                                match self.decide(shared, shard, token, hash, request, None, 0) {
-                                    Some(attempt) => return attempt,
-                                    None => continue,
-                                }
+                }
+                (None, None) => {
+                    let seen = shard.see(hash);
+                    drop(shard);
+                    match shared.candidate(hash) {
+                        // Nobody has it: decide on that, unless somebody wrote it just now.
+                        None => {
+                            let shard = shared.shard(hash);
+                            if !shard.is_as(hash, seen) {
+                                continue;
                             }
-                            Some(segment) => {
-                                let pages = segment.start_pages(hash);
-                                return Attempt::NeedsFlash {
-                                    read: FlashRead::new(segment, (version, sequence), pages),
-                                };
+                            match self.decide(shared, shard, token, hash, request, (None, None, 0)) {
+                                Some(attempt) => return attempt,
+                                None => continue,
                             }
                         }
+                        Some(segment) => {
+                            let pages = segment.start_pages(hash);
+                            return Attempt::NeedsFlash { read: FlashRead::new(segment, (seen, sequence), pages) };
+                        }
                     }
-                },
+                }
             };
-            if let Some(attempt) = self.decide(shared, shard, token, hash, request, current, stamp) {
+            if let Some(attempt) = self.decide(shared, shard, token, hash, request, (current, large, stamp)) {
                 return attempt;
             }
         }
@@ -135,7 +148,7 @@ impl Local {
         token: u64,
         hash: HashKey,
         shard: MutexGuard<'a, Shard>,
-    ) -> Result<(), MutexGuard<'a, Shard>> {
+    ) -> Result<Attempt, MutexGuard<'a, Shard>> {
         let Some(place) = shard.get(hash) else { return Err(shard) };
         let record = shared.log.record(place.buffer, place.place);
         let header = record.header;
@@ -143,7 +156,12 @@ impl Local {
             drop(shard);
             let stamp = header.stamp.max(shared.deletion_of(header.stamp));
             self.answer_after(shared, token, stamp, Outcome::Missing);
-            return Ok(());
+            return Ok(Attempt::Answered);
+        }
+        if header.codec == Codec::OutOfLine {
+            let (value, seen) = (Local::out_of_line(&record, shard.large(place)), shard.see(hash));
+            drop(shard);
+            return Ok(self.read_large(shared, token, value, seen, &header));
         }
         let values = &mut self.values[self.values_now];
         let start = values.len();
@@ -162,7 +180,19 @@ impl Local {
         let value = self.range_from(start);
         let outcome = Outcome::Value { flags: header.flags, stamp: header.stamp, expiry: header.expiry, value };
         self.answer_after(shared, token, header.stamp, outcome);
-        Ok(())
+        Ok(Attempt::Answered)
+    }
+
+    /// The value of a record in a write buffer is to be read from its extents.
+    fn read_large(&mut self, shared: &Shared, token: u64, value: OutOfLine, seen: Seen, header: &Header) -> Attempt {
+        let item = (header.flags, header.expiry, header.stamp);
+        match LargeRead::new(shared, value, item, seen, header.stamp) {
+            Ok(read) => Attempt::Large(Box::new(LargeOp::Read(read))),
+            Err(error) => {
+                self.answer(token, Outcome::Failed(error));
+                Attempt::Answered
+            }
+        }
     }
 
     pub(super) fn inflate_into_scratch(&mut self, record: &Record<'_>) {
@@ -187,6 +217,9 @@ impl Local {
         let (codec, stored) = self.compressor.compress(value);
         let header =
             Header { codec, flags, expiry, raw_bytes: value.len() as u32, ..Header::value(0, key.len(), stored.len()) };
+        if stored.len() > inline_bytes_max(&shared.geometry) {
+            return self.put_large(header, codec);
+        }
         loop {
             let mut shard = shared.shard(hash);
             match shared.admit(|| shard.get(hash).is_some() || shared.index.lookup(hash).is_some()) {
@@ -225,8 +258,7 @@ impl Local {
         token: u64,
         hash: HashKey,
         request: &Request<'_>,
-        current: Option<(u32, u32, u64)>,
-        stamp: u64,
+        (current, large, stamp): Known<'_>,
     ) -> Option<Attempt> {
         let known = current.map(|(flags, expiry, stamp)| Current { flags, expiry, stamp, value: &self.scratch });
         let decision = decide(request, known);
@@ -243,6 +275,8 @@ impl Local {
                 (Header { flags, expiry, ..Header::value(0, key.len(), 0) }, value, Some(answer))
             }
         };
+        // A value that stays as it is stays where it is.
+        let stays = large.filter(|_| matches!(value, NewValue::Same) && answer.is_some());
         let value: &[u8] = match (&value, request) {
             (NewValue::Made(bytes), _) => bytes,
             (NewValue::Same, _) => &self.scratch,
@@ -253,6 +287,15 @@ impl Local {
             drop(shard);
             self.answer(token, Outcome::Failed(error));
             return Some(Attempt::Answered);
+        }
+        if value.len() > inline_bytes_max(&shared.geometry)
+            && let (Some(answer), None) = (answer, stays)
+        {
+            // Compressed and written with no lock held; the record goes out if this is still right then.
+            let (seen, value) = (shard.see(hash), value.to_vec());
+            drop(shard);
+            let current = current.map(|(_, expiry, stamp)| (stamp, expiry));
+            return Some(self.write_large(header, value, answer, seen, current));
         }
         if answer.is_some() {
             match shared.admit(|| current.is_some()) {
@@ -265,9 +308,20 @@ impl Local {
                 }
             }
         }
-        let (codec, stored) = self.compressor.compress(value);
-        let header = Header { codec, stored_bytes: stored.len() as u32, raw_bytes: value.len() as u32, ..header };
+        let (codec, stored, raw_bytes) = match stays {
+            Some(large) => (Codec::OutOfLine, &large.reference[..], large.raw_bytes),
+            None => {
+                let (codec, stored) = self.compressor.compress(value);
+                (codec, stored, value.len() as u32)
+            }
+        };
+        let header = Header { codec, stored_bytes: stored.len() as u32, raw_bytes, ..header };
         let done = append(shared, &mut shard, hash, Draft { header, key, stored });
+        if done.is_ok()
+            && let (Some(large), Some(place)) = (stays, shard.get(hash))
+        {
+            shared.name_large(&mut shard, place, large.extents.clone());
+        }
         drop(shard);
         let stamp = match done {
             Ok(stamp) => stamp,

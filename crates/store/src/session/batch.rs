@@ -1,7 +1,7 @@
 //! Batches: several writes in one log group and one write buffer, so that all of them are there after a crash, or none.
 
 use super::attempt::poison;
-use super::{Local, refuse, value_bytes_max};
+use super::{Local, refuse};
 use crate::error::Error;
 use crate::io::lock;
 use crate::log::{AppendError, Draft};
@@ -101,7 +101,8 @@ fn check_batch(shared: &Shared, writes: &[Write<'_>]) -> Result<(), Error> {
         refuse(shared, &request)?;
         bytes += request.payload_bytes() + 64;
     }
-    let limit_bytes = value_bytes_max(shared);
+    // It lies in one group of the log, large values too.
+    let limit_bytes = shared.geometry.segment_bytes as usize / 2;
     if bytes > limit_bytes || writes.len() > shared.geometry.buffer_entries_max() / shared.shards.len() / 2 {
         return Err(Error::ValueTooLarge { limit_bytes });
     }

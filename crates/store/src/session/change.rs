@@ -48,6 +48,11 @@ pub fn needs_current(request: &Request<'_>) -> bool {
     !matches!(request, Request::Put { condition: Condition::Always, .. } | Request::DeleteAll { .. })
 }
 
+/// Whether the item's value, too, must be known: a large one is not read otherwise.
+pub fn needs_value(request: &Request<'_>) -> bool {
+    !matches!(request, Request::Put { .. } | Request::Touch { .. } | Request::Delete { .. } | Request::DeleteAll { .. })
+}
+
 pub fn decide(request: &Request<'_>, current: Option<Current<'_>>) -> Decision {
     match (request, current) {
         (Request::Get { .. }, Some(_)) => Decision::Show,

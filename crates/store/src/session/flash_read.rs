@@ -6,6 +6,7 @@
 //!    └── the next page that a tied fence names ── missing
 //! ```
 
+use crate::buffer::Seen;
 use crate::error::Error;
 use crate::segment::view::Segment;
 use std::ops::Range;
@@ -23,8 +24,8 @@ const OUTPUT_ROOM_BYTES: usize = 4 << 10;
 
 pub struct FlashRead {
     pub segment: Arc<Segment>,
-    /// The shard's version of the key when the read began.
-    pub version: u32,
+    /// The key in the write buffers when the read began.
+    pub seen: Seen,
     /// The install sequence from before the key was looked for.
     pub sequence: u64,
     /// Pages in which the record may start and that were not looked at.
@@ -68,7 +69,7 @@ impl SpareBuffers {
         SpareBuffers { buffers: Vec::new(), reserve_bytes }
     }
 
-    fn take(&mut self, queue: &QueuePair, bytes: usize) -> Option<LocalBuffer> {
+    pub fn take(&mut self, queue: &QueuePair, bytes: usize) -> Option<LocalBuffer> {
         if bytes <= BUFFER_BYTES
             && let Some(buffer) = self.buffers.pop()
         {
@@ -79,7 +80,7 @@ impl SpareBuffers {
         if free < bytes + self.reserve_bytes { None } else { local.allocate(bytes) }
     }
 
-    fn give(&mut self, buffer: LocalBuffer) {
+    pub fn give(&mut self, buffer: LocalBuffer) {
         const KEEP: usize = 64;
         if buffer.len() == BUFFER_BYTES && self.buffers.len() < KEEP {
             self.buffers.push(buffer);
@@ -88,10 +89,10 @@ impl SpareBuffers {
 }
 
 impl FlashRead {
-    pub fn new(segment: Arc<Segment>, (version, sequence): (u32, u64), pages: Range<u32>) -> FlashRead {
+    pub fn new(segment: Arc<Segment>, (seen, sequence): (Seen, u64), pages: Range<u32>) -> FlashRead {
         FlashRead {
             segment,
-            version,
+            seen,
             sequence,
             pages,
             page: 0,
@@ -217,7 +218,7 @@ impl FlashRead {
         !self.pages.is_empty()
     }
 
-    /// Copies the value out of local memory.
+    /// Copies the value out of local memory, or the reference to one that is elsewhere.
     pub fn copy_value(&self, matched: &Matched, queue: &QueuePair, into: &mut Vec<u8>) {
         let length = matched.value_bytes as usize;
         match (matched.place, &self.buffer) {
@@ -225,13 +226,13 @@ impl FlashRead {
                 let offset = self.output_range().offset + OUTPUT_HEAD_BYTES as u64;
                 queue.copy_to_host(LocalRange { offset, length: length as u32 }, into);
             }
-            (Place::Stream(address), Some(buffer)) => {
+            (Place::Stream(address) | Place::OutOfLine(address), Some(buffer)) => {
                 for (at, length) in stream_ranges(self.page, address, length) {
                     let range = LocalRange { offset: buffer.offset() + at as u64, length: length as u32 };
                     queue.copy_to_host(range, into);
                 }
             }
-            (Place::Stream(_), None) => unreachable!("a read has a buffer"),
+            (Place::Stream(_) | Place::OutOfLine(_), None) => unreachable!("a read has a buffer"),
         }
     }
 

@@ -6,24 +6,27 @@
 //!            ├─ no room / no memory ─► waiting ─► attempt again at a later poll
 //!            └─ behind an earlier one of its key ─► waiting
 //! ```
-//! A read-modify-write holds nothing across its flash read: it remembers the version of its key's stripe and starts over
-//! if somebody wrote meanwhile (docs/decisions). So no session waits for another to poll. Operations on one key take
+//! A read-modify-write holds nothing across its flash read: it remembers where its key was in the write buffers and starts
+//! over if somebody wrote it meanwhile (docs/decisions). So no session waits for another to poll. Operations on one key take
 //! effect in the order of submission: one that is not decided yet keeps the later ones waiting.
 
 mod attempt;
 mod batch;
 mod change;
 mod flash_read;
+mod large;
 mod order;
 mod owned;
 mod reads;
 mod replies;
 
+use crate::buffer::Seen;
 use crate::error::Error;
 use crate::notify::Notifier;
 use crate::request::{Outcome, Reply, Request, ValueRange};
 use crate::shared::Shared;
 use flash_read::{FlashRead, ReadCount, SpareBuffers};
+use large::{LargeOp, OutOfLine};
 use owned::OwnedRequest;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
@@ -33,7 +36,7 @@ use std::time::Duration;
 use tapetum_drive::{Completion, QueuePair};
 use tapetum_kernels::codec::{Compressor, Decompressor};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use tapetum_kernels::record::KEY_BYTES_MAX;
 
 pub use batch::{Busy, Write};
 
@@ -49,6 +52,8 @@ struct Op {
     request: OwnedRequest,
     /// `None` while it waits to be attempted.
     read: Option<FlashRead>,
+    /// What it does with a large value, if it has come to that.
+    large: Option<Box<LargeOp>>,
 }
 
 /// An answer that waits for its record to be durable.
@@ -61,16 +66,22 @@ struct Held {
 
 /// The item as flash has it.
 struct FromFlash {
-    version: u32,
-    /// Flags, expiry, stamp; the value is in `scratch`. `None`: flash does not have it.
+    seen: Seen,
+    /// Flags, expiry, stamp; the value is in `scratch`, if it is needed. `None`: flash does not have it.
     found: Option<(u32, u32, u64)>,
+    /// Where the value lies, if that is in extents of its own.
+    large: Option<OutOfLine>,
     /// The stamp of the deletion that took it; 0 if none did.
     shown_by: u64,
 }
 
 enum Attempt {
     Answered,
-    NeedsFlash { read: FlashRead },
+    NeedsFlash {
+        read: FlashRead,
+    },
+    /// A large value is to be read or written.
+    Large(Box<LargeOp>),
     Waits,
 }
 
@@ -166,6 +177,11 @@ impl Session {
                 let Some(op) = self.local.ops[number].take() else { unreachable!("the operation was just kept") };
                 self.local.begin_read(shared, number, op, read);
             }
+            Attempt::Large(large) => {
+                let number = self.local.keep(token, hash, &request);
+                let Some(op) = self.local.ops[number].take() else { unreachable!("the operation was just kept") };
+                self.local.go_on_large(shared, number, op, large);
+            }
             Attempt::Waits => self.local.wait(token, hash, &request),
         }
     }
@@ -251,17 +267,17 @@ fn refuse(shared: &Shared, request: &Request<'_>) -> Result<(), Error> {
         return Err(Error::KeyTooLong { limit_bytes: KEY_BYTES_MAX });
     }
     check_value(shared, request.payload_bytes() - key.len())?;
-    // A record must fit into an empty write buffer.
-    let record_bytes_max = shared.geometry.segment_bytes as usize / 8 * 7;
-    if request.payload_bytes() > record_bytes_max {
-        return Err(Error::KeyTooLong { limit_bytes: record_bytes_max / 2 });
+    // A record must fit into an empty write buffer, with as much of a value as lies in line.
+    let limit_bytes = shared.geometry.segment_bytes as usize / 4 * 3;
+    if key.len() > limit_bytes {
+        return Err(Error::KeyTooLong { limit_bytes });
     }
     Ok(())
 }
 
 /// The largest value that a store takes.
 pub(crate) fn value_bytes_max(shared: &Shared) -> usize {
-    VALUE_BYTES_MAX.min(shared.geometry.segment_bytes as usize / 2)
+    shared.value_bytes_max
 }
 
 fn check_value(shared: &Shared, bytes: usize) -> Result<(), Error> {

@@ -12,7 +12,7 @@ impl Local {
         key.clear();
         self.sequence_next += 1;
         let sequence = self.sequence_next;
-        let op = Op { token, sequence, hash, request: OwnedRequest::new(request, key), read: None };
+        let op = Op { token, sequence, hash, request: OwnedRequest::new(request, key), read: None, large: None };
         *self.undecided.entry(hash).or_default() += 1;
         self.deletions_undecided += usize::from(op.request.deletes_all());
         match self.ops_free.pop() {

@@ -59,6 +59,11 @@ impl OwnedRequest {
         }
     }
 
+    /// The value, for whoever keeps it instead.
+    pub fn take_value(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.value)
+    }
+
     pub fn deletes_all(&self) -> bool {
         matches!(self.verb, Verb::DeleteAll { .. })
     }

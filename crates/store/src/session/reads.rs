@@ -1,12 +1,15 @@
 //! Operations whose key may be on flash: their reads, from the first command to the answer.
 
+use super::change::needs_value;
 use super::flash_read::{FlashRead, ReadCount, Step};
+use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
 use super::{Attempt, FromFlash, Local, Op, TAG_EXECUTE};
+use crate::error::Error;
 use crate::request::Outcome;
 use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use tapetum_drive::Completion;
-use tapetum_drive::programs::match_record::Matched;
+use tapetum_drive::programs::match_record::{Matched, Place};
 
 impl Local {
     pub(super) fn begin_read(&mut self, shared: &Shared, number: usize, mut op: Op, mut read: FlashRead) {
@@ -53,6 +56,9 @@ impl Local {
     }
 
     pub(super) fn completed(&mut self, shared: &Shared, completion: Completion) {
+        if completion.tag & TAG_LARGE != 0 {
+            return self.large_completed(shared, completion);
+        }
         let number = (completion.tag >> 1) as usize;
         let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
         let Some(mut read) = op.read.take() else { unreachable!("a completion has a read") };
@@ -101,6 +107,11 @@ impl Local {
         let shown_by = matched.as_ref().map_or(0, |found| shared.deletion_of(found.stamp));
         // A dead record that the index did not mean: it took another key's entry for this one's.
         let matched = matched.filter(|found| !dead && shared.is_live_stamp(found.stamp, found.expiry, shared.now()));
+        if let Some(found) = &matched
+            && matches!(found.place, Place::OutOfLine(_))
+        {
+            return self.large_found(shared, number, op, read, (*found, shown_by));
+        }
         if op.request.is_get() {
             let outcome = match &matched {
                 None => Outcome::Missing,
@@ -122,15 +133,60 @@ impl Local {
             read.copy_value(found, &self.queue, &mut self.scratch);
         }
         let found = matched.map(|found| (found.flags, found.expiry, found.stamp));
-        let flash = FromFlash { version: read.version, found, shown_by };
+        let flash = FromFlash { seen: read.seen, found, large: None, shown_by };
         read.finish(&mut self.spare_buffers);
         self.attempt_op(shared, number, op, Some(flash));
     }
 
-    pub(super) fn attempt_op(&mut self, shared: &Shared, number: usize, op: Op, flash: Option<FromFlash>) {
+    /// The record is there and names a large value.
+    fn large_found(
+        &mut self,
+        shared: &Shared,
+        number: usize,
+        op: Op,
+        read: FlashRead,
+        (found, shown_by): (Matched, u64),
+    ) {
+        let Some(extents) = read.segment.large(found.entry) else {
+            let gone = !read.segment.is_valid(found.entry);
+            let descriptor = &read.segment.descriptor;
+            let place = format!("record {} of segment {}, whose value is nowhere", found.entry, descriptor.number);
+            read.finish(&mut self.spare_buffers);
+            if gone {
+                return self.attempt_op(shared, number, op, None);
+            }
+            self.answer(op.token, Outcome::Failed(Error::Corrupt(place)));
+            return self.forget(number, op);
+        };
+        let mut reference = Vec::with_capacity(found.value_bytes as usize);
+        read.copy_value(&found, &self.queue, &mut reference);
+        let value = OutOfLine { reference, raw_bytes: found.raw_bytes, extents };
+        let (seen, item) = (read.seen, (found.flags, found.expiry, found.stamp));
+        read.finish(&mut self.spare_buffers);
+        if !needs_value(&op.request.borrow()) {
+            let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
+            return self.attempt_op(shared, number, op, Some(flash));
+        }
+        if op.request.is_get() {
+            shared.counters.get_from_flash.fetch_add(1, Ordering::Relaxed);
+        }
+        match LargeRead::new(shared, value, item, seen, shown_by) {
+            Ok(read) => self.go_on_large(shared, number, op, Box::new(LargeOp::Read(read))),
+            Err(error) => {
+                self.answer(op.token, Outcome::Failed(error));
+                self.forget(number, op);
+            }
+        }
+    }
+
+    pub(super) fn attempt_op(&mut self, shared: &Shared, number: usize, mut op: Op, flash: Option<FromFlash>) {
+        if let Some(large) = op.large.take() {
+            return self.go_on_large(shared, number, op, large);
+        }
         match self.attempt(shared, op.token, op.hash, &op.request.borrow(), flash) {
             Attempt::Answered => self.forget(number, op),
             Attempt::NeedsFlash { read } => self.begin_read(shared, number, op, read),
+            Attempt::Large(large) => self.go_on_large(shared, number, op, large),
             Attempt::Waits => {
                 self.ops[number] = Some(op);
                 self.waiting.push_back(number);

@@ -1,0 +1,175 @@
+//! A large value on its way to or from its extents: a few commands at once, through a few buffers of local memory.
+//!
+//! The value is cut into *pieces*, each within one run and a slot of local memory; piece `n` passes through slot `n` modulo
+//! the number of slots. Pieces may complete in any order and are taken in theirs. One thread at a time; nothing here
+//! waits.
+
+use crate::geometry::Geometry;
+use std::collections::VecDeque;
+use tapetum_drive::{Command, Completion, LocalBuffer, LocalRange, Operation, QueuePair, Status};
+use tapetum_kernels::reference::Run;
+
+/// The most that one command moves.
+const PIECE_BYTES_MAX: u64 = 256 << 10;
+/// Commands on their way at once.
+const SLOTS_MAX: usize = 4;
+
+/// A part of the value that one command moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    pub flash: u64,
+    /// Bytes of the value in it.
+    pub bytes: u32,
+    /// Bytes that are moved: whole sectors.
+    pub length: u32,
+}
+
+/// Cuts `stored_bytes` bytes in `runs` into pieces of at most `piece_bytes_max`.
+pub fn pieces(geometry: &Geometry, runs: &[Run], stored_bytes: u32, piece_bytes_max: u64) -> VecDeque<Piece> {
+    let mut pieces = VecDeque::new();
+    let mut left = u64::from(stored_bytes);
+    for run in runs {
+        let mut flash = geometry.extent_offset(run.first);
+        let end = flash + u64::from(run.count) * geometry.extent_bytes;
+        while flash < end && left > 0 {
+            let bytes = left.min(end - flash).min(piece_bytes_max);
+            let length = bytes.next_multiple_of(u64::from(geometry.sector_bytes)) as u32;
+            pieces.push_back(Piece { flash, bytes: bytes as u32, length });
+            flash += bytes;
+            left -= bytes;
+        }
+    }
+    pieces
+}
+
+struct Slot {
+    buffer: LocalBuffer,
+    piece: Piece,
+    busy: bool,
+}
+
+pub struct Transfer {
+    /// Those that were not started.
+    pieces: VecDeque<Piece>,
+    slots: Vec<Slot>,
+    /// Pieces started, and pieces taken, so far.
+    started: usize,
+    taken: usize,
+    in_flight: usize,
+    /// The first command that did not succeed.
+    failed: Option<Completion>,
+}
+
+impl Transfer {
+    /// `allocate` gives local memory, or `None` when there is none now.
+    pub fn new(
+        geometry: &Geometry,
+        runs: &[Run],
+        stored_bytes: u32,
+        mut allocate: impl FnMut(usize) -> Option<LocalBuffer>,
+    ) -> Option<Transfer> {
+        let pieces = pieces(geometry, runs, stored_bytes, PIECE_BYTES_MAX);
+        let length_max = pieces.iter().map(|piece| piece.length).max().unwrap_or(0);
+        let piece = Piece { flash: 0, bytes: 0, length: 0 };
+        let slots: Option<Vec<Slot>> = (0..SLOTS_MAX.min(pieces.len()))
+            .map(|_| Some(Slot { buffer: allocate(length_max as usize)?, piece, busy: false }))
+            .collect();
+        Some(Transfer { pieces, slots: slots?, started: 0, taken: 0, in_flight: 0, failed: None })
+    }
+
+    /// Starts reads while slots are free. `tag` makes a tag of a slot.
+    pub fn read(&mut self, queue: &mut QueuePair, tag: impl Fn(usize) -> u64) {
+        self.start(|slot, number| {
+            let (local, length) = (slot.buffer.offset(), slot.piece.length);
+            let operation = Operation::Read { flash: slot.piece.flash, local, length };
+            queue.submit(Command { tag: tag(number), operation });
+        });
+    }
+
+    /// Starts writes of `stored` while slots are free, each of them durable when it is done (unless `fua` is off).
+    pub fn write(&mut self, queue: &mut QueuePair, stored: &[u8], fua: bool, tag: impl Fn(usize) -> u64) {
+        let left: usize = self.pieces.iter().map(|piece| piece.bytes as usize).sum();
+        let mut at = stored.len() - left;
+        self.start(|slot, number| {
+            let (bytes, length) = (slot.piece.bytes as usize, slot.piece.length);
+            let image = &mut slot.buffer.bytes_mut()[..length as usize];
+            image[..bytes].copy_from_slice(&stored[at..at + bytes]);
+            image[bytes..].fill(0);
+            at += bytes;
+            let operation = Operation::Write { flash: slot.piece.flash, local: slot.buffer.offset(), length, fua };
+            queue.submit(Command { tag: tag(number), operation });
+        });
+    }
+
+    fn start(&mut self, mut submit: impl FnMut(&mut Slot, usize)) {
+        while self.failed.is_none() && self.started - self.taken < self.slots.len() {
+            let Some(piece) = self.pieces.pop_front() else { return };
+            let number = self.started % self.slots.len();
+            let slot = &mut self.slots[number];
+            (slot.piece, slot.busy) = (piece, true);
+            submit(slot, number);
+            self.started += 1;
+            self.in_flight += 1;
+        }
+    }
+
+    pub fn completed(&mut self, slot: usize, completion: Completion) {
+        self.slots[slot].busy = false;
+        self.in_flight -= 1;
+        if completion.status != Status::Success {
+            self.failed.get_or_insert(completion);
+        }
+    }
+
+    /// The next piece that is done, in the order of the value: where its bytes are in local memory. It is taken by this,
+    /// and its slot is free.
+    pub fn take(&mut self) -> Option<LocalRange> {
+        if self.taken == self.started || self.failed.is_some() {
+            return None;
+        }
+        let count = self.slots.len();
+        let slot = &self.slots[self.taken % count];
+        if slot.busy {
+            return None;
+        }
+        self.taken += 1;
+        Some(LocalRange { offset: slot.buffer.offset(), length: slot.piece.bytes })
+    }
+
+    /// Its local memory, when nothing is on its way.
+    pub fn into_buffers(self) -> impl Iterator<Item = LocalBuffer> {
+        assert_eq!(self.in_flight, 0);
+        self.slots.into_iter().map(|slot| slot.buffer)
+    }
+
+    /// What came of it, when nothing is on its way and nothing is left to start: the completion of what failed, if so.
+    pub fn outcome(&self) -> Option<Result<(), Completion>> {
+        match (self.in_flight, self.failed) {
+            (0, Some(failed)) => Some(Err(failed)),
+            (0, None) if self.pieces.is_empty() && self.taken == self.started => Some(Ok(())),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_the_value_within_runs_in_whole_sectors() {
+        let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
+        let runs = [Run { first: 3, count: 2 }, Run { first: 9, count: 1 }];
+        let of = |first: u32, at: u64| geometry.extent_offset(first) + at;
+        let cut: Vec<Piece> = pieces(&geometry, &runs, 8192 + 700, 5120).into();
+        assert_eq!(
+            cut,
+            [
+                Piece { flash: of(3, 0), bytes: 5120, length: 5120 },
+                Piece { flash: of(3, 5120), bytes: 3072, length: 3072 },
+                Piece { flash: of(9, 0), bytes: 700, length: 1024 },
+            ]
+        );
+        assert_eq!(pieces(&geometry, &runs, 12288, 256 << 10).len(), 2);
+    }
+}

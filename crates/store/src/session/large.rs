@@ -1,0 +1,466 @@
+//! Operations on large values: their reads and writes, beside the record.
+//!
+//! ```text
+//! read:   memory ─► reading ─► checked, inflated ─► answer, or decide on it
+//! write:  room ─► memory ─► writing ─► the record, if the key is still what was decided on ─► answer
+//!          │        └─ wait ┘                         └─ no: drop the extents, start over
+//!          └─ wait for a flush or a collection, or refuse
+//! ```
+//! An operation holds the extents that it reads or writes, and nothing else, while commands are on their way. See
+//! [`crate::large`].
+
+use super::attempt::{WriteError, append, poison};
+use super::change::Answer;
+use super::{Attempt, FromFlash, Local, Op};
+use crate::buffer::Seen;
+use crate::error::Error;
+use crate::io::lock;
+use crate::large::transfer::Transfer;
+use crate::large::verify::corrupt;
+use crate::large::{LargeExtents, inline_bytes_max};
+use crate::log::Draft;
+use crate::options::Full;
+use crate::planted::Bug;
+use crate::request::Outcome;
+use crate::shared::{Admission, LargeRoom, Shared};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tapetum_drive::Completion;
+use tapetum_kernels::record::{Codec, Header, Record};
+use tapetum_kernels::reference::{Reference, crc_append};
+
+/// Set in the tags of commands that move a large value; the slot stands above the operation's number.
+pub(super) const TAG_LARGE: u64 = 1 << 63;
+const TAG_SLOT_SHIFT: u32 = 48;
+
+/// What an operation does with a large value.
+pub(super) enum LargeOp {
+    Read(LargeRead),
+    Write(LargeWrite),
+}
+
+/// A large value where it lies, and what its record says of it.
+#[derive(Clone)]
+pub(super) struct OutOfLine {
+    /// As the record has it.
+    pub reference: Vec<u8>,
+    pub raw_bytes: u32,
+    pub extents: Arc<LargeExtents>,
+}
+
+pub(super) struct LargeRead {
+    value: OutOfLine,
+    reference: Reference,
+    /// Flags, expiry, stamp.
+    item: (u32, u32, u64),
+    seen: Seen,
+    shown_by: u64,
+    transfer: Option<Transfer>,
+    stored: Vec<u8>,
+    crc: u32,
+}
+
+impl LargeRead {
+    pub(super) fn new(
+        shared: &Shared,
+        value: OutOfLine,
+        item: (u32, u32, u64),
+        seen: Seen,
+        shown_by: u64,
+    ) -> Result<LargeRead, Error> {
+        let Ok(reference) = Reference::parse(&value.reference) else {
+            return Err(Error::Corrupt("a record names a large value that makes no sense".into()));
+        };
+        let (stored, crc) = (Vec::new(), reference.crc_of_none(shared.store_id));
+        Ok(LargeRead { value, reference, item, seen, shown_by, transfer: None, stored, crc })
+    }
+}
+
+/// What a write was decided on.
+struct Basis {
+    seen: Seen,
+    /// Stamp and expiry of the item, if there was one.
+    current: Option<(u64, u32)>,
+}
+
+pub(super) struct LargeWrite {
+    header: Header,
+    codec: Codec,
+    /// Empty for a blind put of a raw value: it is the request's.
+    stored: Vec<u8>,
+    answer: Answer,
+    /// The value to show with the answer.
+    shown: Vec<u8>,
+    /// `None` for a blind put.
+    basis: Option<Basis>,
+    extents: Option<LargeExtents>,
+    reference: Option<Reference>,
+    transfer: Option<Transfer>,
+    written: bool,
+    /// There was no room: it is looked for again when this buffer is the oldest.
+    flush_awaited: Option<u64>,
+}
+
+enum Room {
+    Taken,
+    Waits,
+    Refused(Error),
+}
+
+impl LargeWrite {
+    fn new(header: Header, codec: Codec, stored: Vec<u8>, answer: Answer) -> LargeWrite {
+        LargeWrite {
+            header,
+            codec,
+            stored,
+            answer,
+            shown: Vec::new(),
+            basis: None,
+            extents: None,
+            reference: None,
+            transfer: None,
+            written: false,
+            flush_awaited: None,
+        }
+    }
+
+    /// Small enough for a log record after all.
+    fn is_inline(&self, shared: &Shared) -> bool {
+        self.stored.len() <= inline_bytes_max(&shared.geometry)
+    }
+
+    fn overwrites(&self, shared: &Shared, op: &Op) -> bool {
+        match &self.basis {
+            Some(basis) => basis.current.is_some(),
+            None => shared.shard(op.hash).get(op.hash).is_some() || shared.index.lookup(op.hash).is_some(),
+        }
+    }
+
+    /// Takes extents, if there are any.
+    fn take_room(&mut self, shared: &Shared, op: &Op) -> Room {
+        let overwrites = self.overwrites(shared, op);
+        match shared.admit(|| overwrites) {
+            Admission::Go => {}
+            Admission::Wait => return Room::Waits,
+            Admission::Refuse(error) => return Room::Refused(error),
+        }
+        match shared.take_large(self.stored.len() as u64, overwrites) {
+            LargeRoom::Taken(extents) => {
+                self.refer(shared, &extents);
+                self.extents = Some(extents);
+                Room::Taken
+            }
+            LargeRoom::Comes => Room::Waits,
+            LargeRoom::None => self.flush_or_refuse(shared),
+        }
+    }
+
+    /// There is no room: what the write buffers hold may give some back when they are flushed, and then evicting may.
+    fn flush_or_refuse(&mut self, shared: &Shared) -> Room {
+        let flushed = match self.flush_awaited {
+            Some(buffer) => shared.is_installed_below(buffer),
+            None if shared.log.active_is_empty() || shared.rotate() => {
+                let active = lock(&shared.shards[0]).active();
+                self.flush_awaited = Some(active);
+                shared.is_installed_below(active)
+            }
+            None => false,
+        };
+        if !flushed {
+            return Room::Waits;
+        }
+        match shared.options.full {
+            Full::Error => {
+                shared.want_large(0);
+                Room::Refused(Error::FullFlash)
+            }
+            Full::Evict => {
+                self.flush_awaited = None;
+                shared.want_large(2 * self.stored.len() as u64);
+                Room::Waits
+            }
+        }
+    }
+
+    fn refer(&mut self, shared: &Shared, extents: &LargeExtents) {
+        let mut reference = Reference {
+            version: shared.version_next.fetch_add(1, Ordering::Relaxed),
+            crc: 0,
+            stored_bytes: self.stored.len() as u32,
+            codec: self.codec,
+            runs: extents.runs().to_vec(),
+        };
+        reference.crc = crc_append(reference.crc_of_none(shared.store_id), &self.stored);
+        self.reference = Some(reference);
+    }
+
+    /// Whether what was decided on is still so. The caller holds the shard.
+    fn still_holds(&self, shared: &Shared, op: &Op, shard: &crate::buffer::Shard) -> bool {
+        let Some(basis) = &self.basis else { return true };
+        let alive = |(stamp, expiry)| shared.is_live_stamp(stamp, expiry, shared.now());
+        basis.current.is_none_or(alive) && shard.is_as(op.hash, basis.seen)
+    }
+}
+
+fn tag_of(number: usize) -> impl Fn(usize) -> u64 {
+    move |slot| TAG_LARGE | (slot as u64) << TAG_SLOT_SHIFT | (number as u64) << 1
+}
+
+impl Local {
+    /// The large value of a record in a write buffer. The caller holds the shard.
+    pub(super) fn out_of_line(record: &Record<'_>, extents: Option<Arc<LargeExtents>>) -> OutOfLine {
+        let Some(extents) = extents else { unreachable!("a buffer holds the extents that its records name") };
+        OutOfLine { reference: record.stored.to_vec(), raw_bytes: record.header.raw_bytes, extents }
+    }
+
+    /// A blind put whose value is large.
+    pub(super) fn put_large(&mut self, header: Header, codec: Codec) -> Attempt {
+        let stored = if codec == Codec::Raw { Vec::new() } else { self.compressor.take_frame() };
+        Attempt::Large(Box::new(LargeOp::Write(LargeWrite::new(header, codec, stored, Answer::Stored))))
+    }
+
+    /// A write that was decided on the item as it is; its value seems large. `current` is stamp and expiry.
+    pub(super) fn write_large(
+        &mut self,
+        header: Header,
+        value: Vec<u8>,
+        answer: Answer,
+        seen: Seen,
+        current: Option<(u64, u32)>,
+    ) -> Attempt {
+        let (codec, _) = self.compressor.compress(&value);
+        let header = Header { raw_bytes: value.len() as u32, ..header };
+        let shown = if matches!(answer, Answer::Value) { value.clone() } else { Vec::new() };
+        let stored = if codec == Codec::Raw { value } else { self.compressor.take_frame() };
+        let mut write = LargeWrite::new(header, codec, stored, answer);
+        (write.basis, write.shown) = (Some(Basis { seen, current }), shown);
+        Attempt::Large(Box::new(LargeOp::Write(write)))
+    }
+
+    /// Starts an operation on a large value, or goes on with one that waited.
+    pub(super) fn go_on_large(&mut self, shared: &Shared, number: usize, op: Op, large: Box<LargeOp>) {
+        match *large {
+            LargeOp::Read(read) => self.begin_large_read(shared, number, op, read),
+            LargeOp::Write(write) => self.go_on_writing(shared, number, op, write),
+        }
+    }
+
+    fn keep_large(&mut self, number: usize, mut op: Op, large: LargeOp, waits: bool) {
+        op.large = Some(Box::new(large));
+        self.ops[number] = Some(op);
+        if waits {
+            self.waiting.push_back(number);
+        }
+    }
+
+    fn refuse_large(&mut self, number: usize, op: Op, error: Error) {
+        self.answer(op.token, Outcome::Failed(error));
+        self.forget(number, op);
+    }
+
+    fn transfer(&mut self, shared: &Shared, reference: &Reference) -> Option<Transfer> {
+        let Local { queue, spare_buffers, .. } = self;
+        let allocate = |bytes| spare_buffers.take(queue, bytes);
+        Transfer::new(&shared.geometry, &reference.runs, reference.stored_bytes, allocate)
+    }
+
+    fn begin_large_read(&mut self, shared: &Shared, number: usize, op: Op, mut read: LargeRead) {
+        read.transfer = self.transfer(shared, &read.reference);
+        if shared.planted.has(Bug::FreeLargeUnderReader) {
+            read.value.extents = Arc::new(shared.large.own(Vec::new()));
+        }
+        if let Some(transfer) = &mut read.transfer {
+            read.stored.reserve_exact(read.reference.stored_bytes as usize);
+            transfer.read(&mut self.queue, tag_of(number));
+        }
+        let waits = read.transfer.is_none();
+        self.keep_large(number, op, LargeOp::Read(read), waits);
+    }
+
+    fn go_on_writing(&mut self, shared: &Shared, number: usize, mut op: Op, mut write: LargeWrite) {
+        if shared.log.poisoned().is_err() {
+            return self.refuse_large(number, op, poison(shared));
+        }
+        if write.stored.is_empty() {
+            write.stored = op.request.take_value();
+        }
+        if write.written || write.is_inline(shared) {
+            return self.publish(shared, number, op, write);
+        }
+        if write.extents.is_none() {
+            match write.take_room(shared, &op) {
+                Room::Taken => {}
+                Room::Waits => return self.keep_large(number, op, LargeOp::Write(write), true),
+                Room::Refused(error) => return self.refuse_large(number, op, error),
+            }
+        }
+        let Some(reference) = &write.reference else { unreachable!("extents that were taken have a reference") };
+        write.transfer = self.transfer(shared, reference);
+        if let Some(transfer) = &mut write.transfer {
+            let fua = !shared.planted.has(Bug::AppendBeforeLarge);
+            transfer.write(&mut self.queue, &write.stored, fua, tag_of(number));
+        }
+        let waits = write.transfer.is_none();
+        self.keep_large(number, op, LargeOp::Write(write), waits);
+    }
+
+    /// Takes the completion of a command that moves a large value.
+    pub(super) fn large_completed(&mut self, shared: &Shared, completion: Completion) {
+        let number = (completion.tag >> 1 & ((1 << (TAG_SLOT_SHIFT - 1)) - 1)) as usize;
+        let slot = (completion.tag >> TAG_SLOT_SHIFT & 0xff) as usize;
+        let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
+        let Some(large) = op.large.take() else { unreachable!("a completion has a large value") };
+        match *large {
+            LargeOp::Read(read) => self.large_read(shared, number, op, read, (slot, completion)),
+            LargeOp::Write(write) => self.large_written(shared, number, op, write, (slot, completion)),
+        }
+    }
+
+    fn large_read(
+        &mut self,
+        shared: &Shared,
+        number: usize,
+        op: Op,
+        mut read: LargeRead,
+        (slot, completion): (usize, Completion),
+    ) {
+        let Some(transfer) = &mut read.transfer else { unreachable!("a completion has a transfer") };
+        transfer.completed(slot, completion);
+        while let Some(range) = transfer.take() {
+            let from = read.stored.len();
+            self.queue.copy_to_host(range, &mut read.stored);
+            read.crc = crc_append(read.crc, &read.stored[from..]);
+        }
+        transfer.read(&mut self.queue, tag_of(number));
+        match transfer.outcome() {
+            None => self.keep_large(number, op, LargeOp::Read(read), false),
+            Some(Err(failed)) => self.refuse_large(number, op, failure("read", failed)),
+            Some(Ok(())) => {
+                self.give_slots(&mut read.transfer);
+                self.large_read_done(shared, number, op, read);
+            }
+        }
+    }
+
+    fn give_slots(&mut self, transfer: &mut Option<Transfer>) {
+        let slots = transfer.take().into_iter().flat_map(Transfer::into_buffers);
+        slots.for_each(|buffer| self.spare_buffers.give(buffer));
+    }
+
+    fn large_read_done(&mut self, shared: &Shared, number: usize, op: Op, read: LargeRead) {
+        let LargeRead { value, reference, item: (flags, expiry, stamp), seen, shown_by, stored, crc, .. } = read;
+        let raw_bytes = value.raw_bytes as usize;
+        let whole = crc == reference.crc && (reference.codec == Codec::Zstd || stored.len() == raw_bytes);
+        if !whole {
+            return self.refuse_large(number, op, corrupt(&reference));
+        }
+        let is_get = op.request.is_get();
+        let into = if is_get { &mut self.values[self.values_now] } else { &mut self.scratch };
+        if !is_get {
+            into.clear();
+        }
+        let start = into.len();
+        if reference.codec == Codec::Zstd {
+            into.resize(start + raw_bytes, 0);
+            if self.decompressor.decompress(&stored, &mut into[start..]).is_err() {
+                into.truncate(start);
+                return self.refuse_large(number, op, corrupt(&reference));
+            }
+        } else if start == 0 {
+            *into = stored;
+        } else {
+            into.extend_from_slice(&stored);
+        }
+        shared.counters.large_reads.fetch_add(1, Ordering::Relaxed);
+        if is_get {
+            let outcome = Outcome::Value { flags, stamp, expiry, value: self.range_from(start) };
+            self.answer_after(shared, op.token, shown_by, outcome);
+            return self.forget(number, op);
+        }
+        let flash = FromFlash { seen, found: Some((flags, expiry, stamp)), large: Some(value), shown_by };
+        self.attempt_op(shared, number, op, Some(flash));
+    }
+
+    fn large_written(
+        &mut self,
+        shared: &Shared,
+        number: usize,
+        op: Op,
+        mut write: LargeWrite,
+        (slot, completion): (usize, Completion),
+    ) {
+        let Some(transfer) = &mut write.transfer else { unreachable!("a completion has a transfer") };
+        transfer.completed(slot, completion);
+        while transfer.take().is_some() {}
+        let fua = !shared.planted.has(Bug::AppendBeforeLarge);
+        transfer.write(&mut self.queue, &write.stored, fua, tag_of(number));
+        match transfer.outcome() {
+            None => self.keep_large(number, op, LargeOp::Write(write), false),
+            // Nothing names the extents: they are free again, and the store is as it was.
+            Some(Err(failed)) => self.refuse_large(number, op, failure("write", failed)),
+            Some(Ok(())) => {
+                self.give_slots(&mut write.transfer);
+                write.written = true;
+                self.publish(shared, number, op, write);
+            }
+        }
+    }
+
+    /// Appends the record, if the key is still what was decided on.
+    fn publish(&mut self, shared: &Shared, number: usize, op: Op, mut write: LargeWrite) {
+        let encoded = write.reference.as_ref().map(Reference::encode);
+        let (codec, stored) = match &encoded {
+            Some(reference) => (Codec::OutOfLine, &reference[..]),
+            None => (write.codec, &write.stored[..]),
+        };
+        let header = Header { codec, stored_bytes: stored.len() as u32, ..write.header };
+        let key = &op.request.key;
+        loop {
+            if write.extents.is_some() && shared.names_much() && !shared.rotate() {
+                return self.keep_large(number, op, LargeOp::Write(write), true);
+            }
+            let mut shard = shared.shard(op.hash);
+            if !write.still_holds(shared, &op, &shard) {
+                drop(shard);
+                return self.attempt_op(shared, number, op, None);
+            }
+            let done = append(shared, &mut shard, op.hash, Draft { header, key, stored });
+            if done.is_ok()
+                && let (Some(extents), Some(place)) = (write.extents.take(), shard.get(op.hash))
+            {
+                shared.name_large(&mut shard, place, Arc::new(extents));
+            }
+            drop(shard);
+            match done {
+                Ok(stamp) => return self.answer_large(shared, number, op, write, stamp),
+                Err(WriteError::Refused(error)) => return self.refuse_large(number, op, error),
+                Err(WriteError::NoRoom) if shared.rotate() => {}
+                Err(WriteError::NoRoom) => return self.keep_large(number, op, LargeOp::Write(write), true),
+            }
+        }
+    }
+
+    fn answer_large(&mut self, shared: &Shared, number: usize, op: Op, write: LargeWrite, stamp: u64) {
+        let bytes = op.request.key.len() as u64 + u64::from(write.header.raw_bytes);
+        shared.counters.user_write_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let outcome = match write.answer {
+            Answer::Stored => Outcome::Stored { stamp },
+            Answer::Touched => Outcome::Touched { stamp },
+            Answer::Number(number) => Outcome::Number { number, stamp },
+            Answer::Value => {
+                let values = &mut self.values[self.values_now];
+                let start = values.len();
+                values.extend_from_slice(&write.shown);
+                let Header { flags, expiry, .. } = write.header;
+                Outcome::Value { flags, stamp, expiry, value: self.range_from(start) }
+            }
+        };
+        self.answer_after(shared, op.token, stamp, outcome);
+        self.forget(number, op);
+    }
+}
+
+fn failure(what: &str, completion: Completion) -> Error {
+    let Completion { status, errno, .. } = completion;
+    Error::Io(format!("a {what} of a large value ended with {status:?} (errno {errno})"))
+}
