@@ -24,6 +24,9 @@ struct Possibility {
     clear_at: u32,
     /// Pending operations that took effect, and what their clients must be told.
     done: Vec<(OperationId, Expected)>,
+    /// Pending operations that were refused, although their clients have not heard of it: later ones of their session
+    /// may have taken effect.
+    refused: Vec<OperationId>,
     /// Groups that took effect on this key without a reply, of crashes since all keys were read.
     groups: Vec<OperationId>,
 }
@@ -77,7 +80,7 @@ impl Possibility {
 impl Key {
     /// A key that is not there. `forgetful`: acknowledged writes may be lost in a crash, the latest first.
     pub fn new(forgetful: bool) -> Key {
-        let absent = Possibility { item: None, clear_at: 0, done: Vec::new(), groups: Vec::new() };
+        let absent = Possibility { item: None, clear_at: 0, done: Vec::new(), refused: Vec::new(), groups: Vec::new() };
         let past = forgetful.then(|| vec![absent.clone()]);
         Key { pending: Vec::new(), possible: vec![absent], past }
     }
@@ -98,14 +101,27 @@ impl Key {
         self.pending.len()
     }
 
-    /// Whether `next` may take effect now: nothing that its session submitted before is left.
-    fn is_next(&self, possibility: &Possibility, next: usize) -> bool {
+    /// `possibility` before operation `next` takes effect, if it may now: nothing is left that its session submitted
+    /// before, or what is left was refused.
+    fn before(&self, possibility: &Possibility, next: usize) -> Option<Possibility> {
         let whole_store = |kind: &Kind| matches!(kind, Kind::Clear | Kind::ClearAt(_));
         let pending = &self.pending[next];
-        whole_store(&pending.kind)
-            || self.pending[..next].iter().all(|earlier| {
-                earlier.session != pending.session || whole_store(&earlier.kind) || possibility.has_done(earlier.id)
-            })
+        if possibility.has_done(pending.id) || possibility.refused.contains(&pending.id) {
+            return None;
+        }
+        let mut before = possibility.clone();
+        for earlier in self.pending[..next].iter().filter(|_| !whole_store(&pending.kind)) {
+            let in_order = earlier.session != pending.session
+                || whole_store(&earlier.kind)
+                || possibility.has_done(earlier.id)
+                || possibility.refused.contains(&earlier.id);
+            match earlier.kind {
+                _ if in_order => {}
+                Kind::Get | Kind::Delete { .. } => return None,
+                _ => before.refused.push(earlier.id),
+            }
+        }
+        Some(before)
     }
 
     /// Every possibility that follows from `from` by operations that are on their way.
@@ -118,8 +134,8 @@ impl Key {
             }
             if !stop(&possibility) {
                 for next in 0..self.pending.len() {
-                    if !possibility.has_done(self.pending[next].id) && self.is_next(&possibility, next) {
-                        open.push(possibility.after(&self.pending[next], rules));
+                    if let Some(before) = self.before(&possibility, next) {
+                        open.push(before.after(&self.pending[next], rules));
                     }
                 }
             }
@@ -135,7 +151,12 @@ impl Key {
         };
         let before = std::mem::take(&mut self.possible);
         if *told == Told::Refused {
-            self.possible = before.iter().filter(|possibility| !possibility.has_done(id)).cloned().collect();
+            for mut possibility in before.into_iter().filter(|possibility| !possibility.has_done(id)) {
+                possibility.refused.retain(|refused| *refused != id);
+                if !self.possible.contains(&possibility) {
+                    self.possible.push(possibility);
+                }
+            }
             self.pending.remove(place);
             return if self.possible.is_empty() { Err("refused, but its effect was seen".into()) } else { Ok(()) };
         }
@@ -166,7 +187,8 @@ impl Key {
     fn remember(&mut self, reached: &[Possibility]) {
         let Some(past) = &mut self.past else { return };
         for possibility in reached {
-            let state = Possibility { done: Vec::new(), groups: Vec::new(), ..possibility.clone() };
+            let state =
+                Possibility { done: Vec::new(), refused: Vec::new(), groups: Vec::new(), ..possibility.clone() };
             if !past.contains(&state) {
                 past.push(state);
             }
@@ -181,6 +203,7 @@ impl Key {
         for mut possibility in reached {
             let grouped = |id: OperationId| self.pending.iter().any(|pending| pending.id == id && pending.grouped);
             let done = std::mem::take(&mut possibility.done);
+            possibility.refused.clear();
             possibility.groups.extend(done.into_iter().map(|done| done.0).filter(|id| grouped(*id)));
             possibility.pass_time(rules.now);
             if !self.possible.contains(&possibility) {
@@ -194,7 +217,10 @@ impl Key {
     pub fn settle(&mut self) {
         if let Some(past) = &mut self.past {
             *past = self.possible.clone();
-            past.iter_mut().for_each(|state| state.done.clear());
+            past.iter_mut().for_each(|state| {
+                state.done.clear();
+                state.refused.clear();
+            });
         }
     }
 
@@ -307,6 +333,17 @@ mod tests {
         key.reply(1, &Told::Stored(7), RULES).unwrap();
         assert!(may_show(&mut key, 2, &shows("a", 7)));
         assert!(!may_show(&mut key, 3, &shows("a", 8)));
+    }
+
+    #[test]
+    fn what_follows_a_refused_operation_may_be_seen_before_the_refusal_is_heard() {
+        let mut key = Key::new(false);
+        key.submit(1, 0, put("refused"), true);
+        key.submit(2, 0, put("a"), false);
+        assert!(may_show(&mut key, 3, &shows("a", 1)));
+        key.reply(1, &Told::Refused, RULES).unwrap();
+        key.reply(2, &Told::Stored(1), RULES).unwrap();
+        assert!(!may_show(&mut key, 4, &shows("refused", 0)));
     }
 
     #[test]
