@@ -39,7 +39,7 @@ impl StoreOptions {
             memory_bytes,
             segment_bytes: 1 << segment.ilog2(),
             // Large stores have more, so that one is rebuilt in tens of milliseconds.
-            partition_bits: (segment.ilog2() - 13).min(6).max(segment.ilog2() - 18),
+            partition_bits: (segment.ilog2() - 13).min(6).max(segment.ilog2().saturating_sub(18)),
             fingerprint_bits: 6,
             sync: Sync::default(),
             full: Full::default(),

@@ -31,6 +31,7 @@ fn look(kind: AreaKind) -> (char, u8) {
         AreaKind::Log => ('L', 35),
         AreaKind::Data => ('█', 32),
         AreaKind::Keys => ('K', 36),
+        AreaKind::Large => ('V', 34),
         AreaKind::Held => ('H', 31),
         AreaKind::Free => ('·', 90),
         AreaKind::Unused => (' ', 90),
