@@ -224,7 +224,7 @@ fn serve(arguments: &ServeArguments) -> Outcome {
         .into());
     }
     let mut limits = Limits { connections: arguments.connections as usize, ..Limits::default() };
-    limits.in_flight_bytes = (arguments.store.memory / 10).clamp(2 << 20, 256 << 20) as usize;
+    limits.in_flight_bytes = store_open::front_bytes(arguments.store.memory) as usize;
     let options = OpenOptions {
         front_bytes: limits.in_flight_bytes as u64,
         sync: arguments.sync.into(),

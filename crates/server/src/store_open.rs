@@ -131,6 +131,12 @@ pub enum OpenError {
         path: PathBuf,
         problems: Vec<String>,
     },
+    /// The store's buffers do not fit into the budget.
+    Memory {
+        path: PathBuf,
+        memory_bytes: u64,
+        least_bytes: u64,
+    },
     Flash(FlashError),
     Store {
         path: PathBuf,
@@ -172,6 +178,13 @@ impl fmt::Display for OpenError {
             OpenError::Damaged { path, problems } => {
                 write!(f, "{} is damaged: {}; restore it from a copy", path.display(), problems.join("; "))
             }
+            OpenError::Memory { path, memory_bytes, least_bytes } => write!(
+                f,
+                "{} has write buffers that {} of memory are too few for: give --memory {}MiB or more",
+                path.display(),
+                size::shown(*memory_bytes),
+                least_bytes >> 20
+            ),
             OpenError::Flash(error) => write!(f, "{error}"),
             OpenError::Store { path, error } => write!(f, "{}: {error}", path.display()),
             OpenError::Io { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),
@@ -282,6 +295,21 @@ pub fn check(place: &Place, options: &OpenOptions) -> Result<Vec<(&'static str, 
         ]),
         false => Err(OpenError::Damaged { path, problems: report.problems }),
     }
+}
+
+/// The part of a budget of memory that the front doors take.
+pub fn front_bytes(memory_bytes: u64) -> u64 {
+    (memory_bytes / 10).clamp(2 << 20, 256 << 20)
+}
+
+/// The least whole budget, in mebibytes, for a store with such segments.
+fn memory_least_bytes(options: &StoreOptions, segment_bytes: u64, has_front: bool) -> u64 {
+    let suffices = |total: &u64| {
+        let memory_bytes = total.saturating_sub(if has_front { front_bytes(*total) } else { 0 });
+        StoreOptions { memory_bytes, ..*options }.check(segment_bytes).is_ok()
+    };
+    // What is enough for the largest segments ends the search.
+    (1..1 << 20).map(|mebibytes| mebibytes << 20).find(suffices).unwrap_or(u64::MAX)
 }
 
 /// The file system keeps its own notes on a file; with them it stays within the capacity too.
@@ -397,8 +425,12 @@ fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &StoreOptions, env: &
 fn open_on(flash: Arc<dyn Flash>, path: &Path, options: &OpenOptions, env: &Env) -> Result<tapetum::Store, OpenError> {
     let failed = |error| OpenError::Store { path: path.into(), error };
     let segment_bytes = tapetum::Store::segment_bytes(&drive(&flash, PROBE_BYTES, path, env)?).map_err(failed)?;
+    let OpenOptions { memory_bytes, front_bytes, .. } = *options;
     let options = store_options(flash.capacity_bytes(), options);
-    options.check(segment_bytes).map_err(failed)?;
+    if options.check(segment_bytes).is_err() {
+        let (path, least_bytes) = (path.into(), memory_least_bytes(&options, segment_bytes, front_bytes > 0));
+        return Err(OpenError::Memory { path, memory_bytes, least_bytes });
+    }
     let drive = drive(&flash, options.local_memory_bytes(segment_bytes) as usize, path, env)?;
     tapetum::Store::open(&drive, &options).map_err(failed)
 }

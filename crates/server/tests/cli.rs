@@ -354,3 +354,15 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
     assert!(scratch.fails(&["resize", "--capacity", "100MiB"]).contains("cannot shrink"));
     assert!(scratch.succeeds(&["check", "--memory", "32MiB"]).contains("no damage"));
 }
+
+#[test]
+fn too_little_memory_is_refused_with_what_is_enough() {
+    let scratch = Scratch::new("memory");
+    scratch.succeeds(&["put", "k", "v", "--capacity", "1GiB", "--memory", "256MiB"]);
+    let error = scratch.fails(&["get", "k", "--memory", "8MiB"]);
+    let least = error.split("--memory ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().to_owned();
+    assert_eq!(scratch.succeeds(&["get", "k", "--memory", &least]), "v");
+    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let error = scratch.fails(&["serve", "--memcached", &socket, "--memory", &least]);
+    assert!(error.contains("MiB or more") && !error.contains(&format!("--memory {least} or")), "{error}");
+}

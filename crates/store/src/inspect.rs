@@ -35,6 +35,7 @@ pub struct Area {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum AreaKind {
     Superblock,
     /// The manifest area that counts, and the other one.

@@ -35,6 +35,8 @@ fn look(kind: AreaKind) -> (char, u8) {
         AreaKind::Held => ('H', 31),
         AreaKind::Free => ('·', 90),
         AreaKind::Unused => (' ', 90),
+        // The legend names it.
+        _ => ('+', 34),
     }
 }
 
