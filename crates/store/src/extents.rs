@@ -70,6 +70,15 @@ impl Extents {
         Some(runs)
     }
 
+    /// The highest free extent.
+    pub fn allocate_last(&mut self) -> Option<u32> {
+        let word = self.free.iter().rposition(|&word| word != 0)?;
+        let bit = 63 - self.free[word].leading_zeros();
+        self.free[word] &= !(1 << bit);
+        self.free_count -= 1;
+        Some(word as u32 * 64 + bit)
+    }
+
     /// Takes an extent that a segment on flash owns; false if it is taken already or there is none such.
     pub fn claim(&mut self, extent: u32) -> bool {
         if extent >= self.count || self.free[extent as usize / 64] >> (extent % 64) & 1 == 0 {
@@ -106,6 +115,12 @@ mod tests {
         extents.release(69);
         extents.release(3);
         assert_eq!((extents.allocate(), extents.allocate(), extents.allocate()), (Some(3), Some(69), None));
+        extents.release(7);
+        extents.release(68);
+        assert_eq!(
+            [extents.allocate_last(), extents.allocate_last(), extents.allocate_last()],
+            [Some(68), Some(7), None]
+        );
     }
 
     #[test]

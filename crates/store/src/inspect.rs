@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::geometry::{BUFFERS, SUPERBLOCK_BYTES};
 use crate::io::{Io, lock, run};
 use crate::manifest::{Manifest, Summary};
+use crate::planted::Planted;
 use crate::recover::read_superblock;
 use crate::shared::Shared;
 use crate::store::Store;
@@ -133,7 +134,9 @@ pub fn inspect_drive(drive: &Drive) -> Result<Inspection, Error> {
     let io = Io::new(drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?);
     let read = async {
         let superblock = &read_superblock(drive, &io).await?.superblock;
-        let recovered = Manifest::recover(&io, drive.local(), &superblock.geometry, superblock.store_id).await?;
+        let recovered =
+            Manifest::recover(&io, drive.local(), &superblock.geometry, superblock.store_id, Planted::default())
+                .await?;
         let summary = recovered.manifest.summary();
         Ok(describe(superblock, &recovered.catalog, summary, |_| true))
     };

@@ -7,6 +7,7 @@
 mod buffer;
 mod catalog;
 mod check;
+mod checkpoint;
 mod collect;
 mod error;
 mod extents;

@@ -160,6 +160,49 @@ impl Maintenance {
         true
     }
 
+    /// A step towards the end: what is in the middle of an install comes to its end, the rest is given up, as a crash
+    /// would have it, and nothing is begun. Whether it is over; then the installer is there, or was lost with a failure.
+    pub fn wind_down(&mut self) -> bool {
+        let shared = self.shared.clone();
+        for io in self.ios() {
+            io.pump();
+        }
+        if lock(&shared.installer).is_some() {
+            // Nothing is half installed. Tasks that are given up must not leave buffers that the drive still uses.
+            if self.ios().iter().any(|io| io.in_flight() > 0) {
+                return false;
+            }
+            (self.flush, self.collect, self.resize) = (None, None, None);
+        }
+        if let Some(done) = self.flush.as_mut().and_then(poll_once) {
+            self.flush = None;
+            done.unwrap_or_else(|error| self.poison("a flush", error));
+        }
+        if let Some(done) = self.collect.as_mut().and_then(poll_once) {
+            self.collect = None;
+            done.map(|_| ()).unwrap_or_else(|error| self.poison("a collection", error));
+        }
+        if let Some(done) = self.resize.as_mut().and_then(poll_once) {
+            self.resize = None;
+            if let Some(resizing) = self.resize_asked() {
+                resizing.end(done);
+            }
+        }
+        let over = self.flush.is_none() && self.collect.is_none() && self.resize.is_none();
+        if over {
+            if let Some(resizing) = self.resize_asked() {
+                resizing.end(Err(Error::Io("the store was closed before it was resized: try again".into())));
+            }
+            shared.reap_retired();
+        }
+        over
+    }
+
+    /// What the manifest is written with.
+    pub fn manifest_io(&self) -> &Io {
+        &self.flush_io
+    }
+
     fn ios(&self) -> [&Io; 3] {
         [&self.flush_io, &self.collect_io, &self.resize_io]
     }

@@ -7,16 +7,19 @@
 //!  | magic | crc | epoch  | sequence | kind  | 0   | length | 0    | payload | padding |
 //!  | "TMAN"| u32 | u64    | u64      | u16   | u16 | u32    | u64  |         |         |
 //!  +-------+-----+--------+----------+-------+-----+--------+------+---------+---------+
-//!  area: SnapshotBegin · SnapshotSegment × n · SnapshotEnd · (Install | Opened) × m
+//!  area: SnapshotBegin · SnapshotSegment × n · SnapshotEnd · (Install | Opened | Checkpoint) × m
 //! ```
 //! The crc covers the frame behind it, salted with its place and the epoch. An area's frames have one epoch and count
 //! their sequence from 0; the area with the highest epoch and a whole snapshot is the manifest. Each frame is durable
-//! before the next is written, so a valid frame behind an invalid one means damage, not a crash.
+//! before the next is written, so a valid frame behind an invalid one means damage, not a crash. A checkpoint of the index
+//! holds only as the last frame of the manifest.
 
 use crate::catalog::{Catalog, Install, Marks, SegmentState, encode_marks, parse_marks};
+use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::io::Io;
+use crate::planted::{Bug, Planted};
 use crate::wire::{Reader, Short, Writer};
 use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::checksum::{Salt, checksum};
@@ -32,6 +35,7 @@ enum Kind {
     SnapshotEnd = 3,
     Install = 4,
     Opened = 5,
+    Checkpoint = 6,
 }
 
 /// Where the next frame goes.
@@ -73,6 +77,8 @@ struct Frame {
 pub struct Recovered {
     pub manifest: Manifest,
     pub catalog: Catalog,
+    /// The last frame, if it is one.
+    pub checkpoint: Option<Checkpoint>,
 }
 
 impl Manifest {
@@ -119,6 +125,18 @@ impl Manifest {
         writer.u64(self.generation);
         writer.u64(stamp_next);
         self.append_or_begin_anew(Kind::Opened, &writer.bytes, catalog).await
+    }
+
+    /// Makes durable that the index is in extents that the checkpoint names. `false` when there is no room to say so.
+    pub async fn checkpoint(&mut self, catalog: &Catalog, checkpoint: &Checkpoint) -> Result<bool, Error> {
+        let mut writer = Writer::default();
+        checkpoint.encode(&mut writer);
+        // A frame must leave room for a snapshot, for a death list and for what follows.
+        if self.frame_bytes(writer.bytes.len()) > self.geometry.manifest_bytes / 4 {
+            return Ok(false);
+        }
+        self.append_or_begin_anew(Kind::Checkpoint, &writer.bytes, catalog).await?;
+        Ok(true)
     }
 
     async fn append_or_begin_anew(&mut self, kind: Kind, payload: &[u8], catalog: &Catalog) -> Result<(), Error> {
@@ -184,8 +202,14 @@ impl Manifest {
     }
 
     /// Reads both areas and finds the state they hold.
-    pub async fn recover(io: &Io, local: &LocalMemory, geometry: &Geometry, store_id: u64) -> Result<Recovered, Error> {
-        let mut reader = AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id };
+    pub async fn recover(
+        io: &Io,
+        local: &LocalMemory,
+        geometry: &Geometry,
+        store_id: u64,
+        planted: Planted,
+    ) -> Result<Recovered, Error> {
+        let mut reader = AreaReader { io: io.clone(), local: local.clone(), geometry: *geometry, store_id, planted };
         let mut best: Option<Recovered> = None;
         let mut epochs = Vec::new();
         for area in 0..2 {
@@ -220,6 +244,7 @@ struct AreaReader {
     local: LocalMemory,
     geometry: Geometry,
     store_id: u64,
+    planted: Planted,
 }
 
 impl AreaReader {
@@ -258,7 +283,7 @@ impl AreaReader {
 
     /// `None` when the area's snapshot is not whole: its writing was cut short, and the other area holds.
     async fn read_area(&mut self, area: usize, epoch: u64) -> Result<Option<Recovered>, Error> {
-        let mut state = Replay::default();
+        let mut state = Replay { planted: self.planted, ..Replay::default() };
         let mut position = 0;
         let mut sequence = 0;
         while let Some(frame) = self.frame(area, position).await?.filter(|f| f.epoch == epoch && f.sequence == sequence)
@@ -283,7 +308,7 @@ impl AreaReader {
             position,
             generation: state.generation,
         };
-        Ok(Some(Recovered { manifest, catalog: state.catalog }))
+        Ok(Some(Recovered { manifest, catalog: state.catalog, checkpoint: state.checkpoint }))
     }
 
     /// A later frame behind the end of the list: the list was longer, and damage cut it.
@@ -298,7 +323,7 @@ impl AreaReader {
 
     /// A frame that only a whole newer snapshot has before it: the area is the newer one, and damage hides its beginning.
     async fn refuse_newer(&mut self, area: usize, epoch: u64) -> Result<(), Error> {
-        let ends = |kind| matches!(kind, Kind::SnapshotEnd | Kind::Install | Kind::Opened);
+        let ends = |kind| matches!(kind, Kind::SnapshotEnd | Kind::Install | Kind::Opened | Kind::Checkpoint);
         let newer = self.find(area, 0, |found, _, kind| found > epoch && ends(kind)).await?;
         newer.map_or(Ok(()), |number| {
             Err(Error::Corrupt(format!(
@@ -343,9 +368,10 @@ fn parse_header(bytes: &[u8]) -> Option<(u64, u64, Kind, usize)> {
         Ok((magic, epoch, sequence, kind, reader.u32()?))
     };
     let (magic, epoch, sequence, kind, length) = fields().ok()?;
-    let kind = [Kind::SnapshotBegin, Kind::SnapshotSegment, Kind::SnapshotEnd, Kind::Install, Kind::Opened]
-        .into_iter()
-        .find(|known| *known as u16 == kind)?;
+    let kind =
+        [Kind::SnapshotBegin, Kind::SnapshotSegment, Kind::SnapshotEnd, Kind::Install, Kind::Opened, Kind::Checkpoint]
+            .into_iter()
+            .find(|known| *known as u16 == kind)?;
     (magic == MAGIC).then_some((epoch, sequence, kind, length as usize))
 }
 
@@ -356,6 +382,8 @@ struct Replay {
     segments_expected: usize,
     /// The snapshot has ended.
     whole: bool,
+    checkpoint: Option<Checkpoint>,
+    planted: Planted,
 }
 
 impl Replay {
@@ -369,6 +397,9 @@ impl Replay {
     }
 
     fn parse(&mut self, frame: &Frame) -> Result<Result<(), Short>, Error> {
+        if !self.planted.has(Bug::StaleCheckpoint) {
+            self.checkpoint = None;
+        }
         let mut reader = Reader::new(&frame.payload);
         Ok(match frame.kind {
             Kind::SnapshotBegin => self.begin(&mut reader),
@@ -387,6 +418,7 @@ impl Replay {
                 Err(short) => Err(short),
             },
             Kind::Opened => self.opened(&mut reader),
+            Kind::Checkpoint => Checkpoint::parse(&frame.payload).map(|checkpoint| self.checkpoint = Some(checkpoint)),
         })
     }
 

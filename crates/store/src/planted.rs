@@ -51,6 +51,10 @@ pub enum Bug {
     ForgetLargeInLog,
     /// The catalog goes on naming the extents of a large value that died.
     ForgetLargeDeath,
+    /// A checkpoint of the index is believed although frames follow it.
+    StaleCheckpoint,
+    /// A checkpoint of the index is not flushed before the manifest names it, and is believed without its checksums.
+    TrustCheckpoint,
 }
 
 pub const ALL: &[Bug] = &[
@@ -74,6 +78,8 @@ pub const ALL: &[Bug] = &[
     Bug::DropLargeInCollection,
     Bug::ForgetLargeInLog,
     Bug::ForgetLargeDeath,
+    Bug::StaleCheckpoint,
+    Bug::TrustCheckpoint,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]

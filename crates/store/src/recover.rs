@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! superblock  →  manifest: segments, validity  →  log zones into the write buffers  →  fences  →  manifest record "opened"
-//!             →  key tables: index                                                               (the first write)
+//!             →  index: from a checkpoint that a clean close left, or from key tables               (the first write)
 //! ```
 //! Nothing is written before everything was read and believed, and opening twice gives the same state. A gap is an error
 //! that says where.
@@ -10,6 +10,7 @@
 use crate::buffer::Place;
 use crate::buffer::Shard;
 use crate::catalog::{Catalog, Install};
+use crate::checkpoint::{self, Source};
 use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
@@ -344,7 +345,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let mut watch = Stopwatch::new(drive.env());
     let Found { superblock, behind } = read_superblock(drive, io).await?;
     let geometry = superblock.geometry;
-    let mut recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id).await?;
+    let mut recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
     let extents = claim_extents(&superblock, &recovered.catalog)?;
     watch.lap("manifest");
     let mut replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
@@ -361,6 +362,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         }
     }
     let large_in_log = claim_log(&mut claims, &replayed, options.planted)?;
+    let checkpoint = recovered.checkpoint.take().filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
     let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
     let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + STAMPS_SKIPPED;
     // Everything was read and holds: from here on something is written.
@@ -374,6 +376,9 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         let install = Install { buffer_next, marks: recovered.catalog.marks, ..Install::default() };
         recovered.manifest.install(&recovered.catalog, &install).await?;
     }
+    // The checkpoint was made in the generation that ends here, and ends with it; nothing is written to its extents before
+    // this is over.
+    let generation_before = recovered.manifest.generation();
     recovered.manifest.opened(&recovered.catalog, stamp_next).await?;
     recovered.catalog.stamp_base = stamp_next;
     let generation = recovered.manifest.generation();
@@ -436,7 +441,26 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
             shard.insert_large(place, extents);
         }
     }
-    let catalog = index_recovery::build(&shared, io, recovered.catalog).await?;
+    let source = Source {
+        geometry: &geometry,
+        store_id: superblock.store_id,
+        generation: generation_before,
+        entries: recovered.catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum(),
+        trusting: options.planted.has(Bug::TrustCheckpoint) || options.planted.has(Bug::StaleCheckpoint),
+    };
+    let loaded = match &checkpoint {
+        Some(checkpoint) => checkpoint::load(&source, io, drive.local(), &shared.index, checkpoint).await,
+        None => Err(String::new()),
+    };
+    let catalog = match loaded {
+        Ok(()) => recovered.catalog,
+        Err(amiss) => {
+            if !amiss.is_empty() {
+                tracing::warn!("the index checkpoint is passed over ({amiss}): the index is built from key tables");
+            }
+            index_recovery::build(&shared, io, recovered.catalog).await?
+        }
+    };
     let installer = Box::new(Installer { manifest: recovered.manifest, catalog });
     watch.lap("index");
     tracing::info!(

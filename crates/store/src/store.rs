@@ -4,6 +4,7 @@
 //! their way at once take a session of their own. Maintenance runs on a thread of its own, or, in a simulation, when
 //! [`Store::maintain`] is called.
 
+use crate::checkpoint;
 use crate::error::Error;
 use crate::io::{Io, lock, run};
 use crate::maintenance::{Maintenance, Step};
@@ -41,6 +42,8 @@ struct Inner {
     maintenance: Mutex<Maintenance>,
     sessions: Mutex<Vec<Session>>,
     stopping: AtomicBool,
+    /// A checkpoint was written, or tried.
+    closed: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -79,6 +82,7 @@ impl Store {
             maintenance: Mutex::new(maintenance),
             sessions: Mutex::new(Vec::new()),
             stopping: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             thread: Mutex::new(None),
         };
         Ok(Store { inner: Arc::new(inner) })
@@ -319,23 +323,61 @@ impl Store {
         resize::resize_memory(&self.inner.shared, memory_bytes)
     }
 
-    /// Stops maintenance and makes durable what was acknowledged. Operations still on their way are lost unless they
-    /// were acknowledged.
+    /// Stops maintenance, makes durable what was acknowledged, and leaves a checkpoint of the index, so that the store opens
+    /// at once. Operations still on their way are lost unless they were acknowledged.
     pub fn close(&self) -> Result<(), Error> {
+        self.close_with(|| false)
+    }
+
+    /// As [`Store::close`]; `crashed` says that the drive answers no more.
+    pub fn close_with(&self, crashed: impl Fn() -> bool) -> Result<(), Error> {
         self.inner.stopping.store(true, Ordering::SeqCst);
         self.inner.shared.wakeup.wake();
         let thread = lock(&self.inner.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             return Err(Error::Poisoned("maintenance panicked".into()));
         }
-        let log = &self.inner.shared.log;
-        while log.has_pending() {
-            log.poisoned()?;
-            log.advance(true, self.inner.shared.drive.env().now_us());
+        let shared = &self.inner.shared;
+        while shared.log.has_pending() {
+            shared.log.poisoned()?;
+            if crashed() {
+                return Err(stopped());
+            }
+            shared.log.advance(true, shared.drive.env().now_us());
             std::thread::yield_now();
         }
-        let io = queue(&self.inner.shared.drive)?;
-        run(&io, io.flush(), || false).ok_or_else(stopped)?
+        let maintenance = &mut *lock(&self.inner.maintenance);
+        while !maintenance.wind_down() {
+            if crashed() {
+                return Err(stopped());
+            }
+            shared.log.advance(true, shared.drive.env().now_us());
+            maintenance.wait(Step::Waiting);
+        }
+        let io = maintenance.manifest_io();
+        run(io, io.flush(), &crashed).ok_or_else(stopped)??;
+        if shared.log.poisoned().is_ok() && !self.inner.closed.swap(true, Ordering::SeqCst) {
+            run(io, self.checkpoint(io), crashed).ok_or_else(stopped)??;
+        }
+        Ok(())
+    }
+
+    async fn checkpoint(&self, io: &Io) -> Result<(), Error> {
+        let shared = &self.inner.shared;
+        let Some(mut installer) = lock(&shared.installer).take() else {
+            tracing::info!(
+                "no checkpoint of the index: an install was given up; opening the store builds the index anew"
+            );
+            return Ok(());
+        };
+        let written = checkpoint::write(shared, io, &mut installer).await;
+        lock(&shared.installer).get_or_insert(installer);
+        if !written? {
+            tracing::info!(
+                "no checkpoint of the index: there is no room for it; opening the store builds the index anew"
+            );
+        }
+        Ok(())
     }
 
     /// The shared state, for the tools of this crate.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use tapetum::{Error, Full, Request, Store, StoreOptions, Write};
-use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, programs};
+use tapetum_drive::{Command, Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, Operation, Status, programs};
 
 const CAPACITY: u64 = 8 << 20;
 
@@ -79,6 +79,75 @@ fn overwritten_keys_stay_right_through_flush_collection_and_reopening() {
         assert!(stats.flushes > 10 && stats.collections > 0, "{stats:?}");
         store.close().unwrap();
     }
+}
+
+/// A store with keys on flash, and opened again: whether the index was built from key tables.
+fn index_is_built_when_opened(end: impl FnOnce(&Drive, &Store)) -> bool {
+    let drive = drive_on(flash());
+    Store::create(&drive, &options()).unwrap();
+    let store = Store::open(&drive, &options()).unwrap();
+    let key = |number: u64| format!("key{number}").into_bytes();
+    for number in 0..4000 {
+        store.put(&key(number % 3000), &noise(number, 100)).unwrap();
+    }
+    assert!(store.stats().flushes > 3);
+    end(&drive, &store);
+    drop(store);
+    let store = Store::open(&drive, &options()).unwrap();
+    for number in 1000..4000 {
+        assert_eq!(store.get(&key(number % 3000)).unwrap().unwrap().value, noise(number, 100));
+    }
+    assert_eq!(store.get(b"stranger").unwrap(), None);
+    let is_built = store.stats().partitions_rebuilt > 0;
+    assert_eq!(tapetum::check(&store).unwrap().problems, Vec::<String>::new());
+    is_built
+}
+
+#[test]
+fn a_store_that_was_closed_opens_from_its_checkpoint_and_any_other_builds_its_index() {
+    assert!(index_is_built_when_opened(|_, _| {}), "it was not closed");
+    assert!(!index_is_built_when_opened(|_, store| store.close().unwrap()));
+    let reopened = |drive: &Drive, store: &Store| {
+        store.close().unwrap();
+        drop(Store::open(drive, &options()).unwrap());
+    };
+    assert!(index_is_built_when_opened(reopened), "opening ended the checkpoint");
+    let twice = |drive: &Drive, store: &Store| {
+        store.close().unwrap();
+        Store::open(drive, &options()).unwrap().close().unwrap();
+    };
+    assert!(!index_is_built_when_opened(twice));
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over() {
+    let spoil = |drive: &Drive, store: &Store| {
+        store.close().unwrap();
+        // The checkpoint lies at the end of the drive.
+        let mut queue = drive.queue_pair(1).unwrap();
+        let buffer = drive.local().allocate(4096).unwrap();
+        let operation = Operation::Write { flash: CAPACITY - 4096, local: buffer.offset(), length: 4096, fua: true };
+        queue.submit(Command { tag: 1, operation });
+        let mut done = Vec::new();
+        while done.is_empty() {
+            queue.poll(&mut done);
+        }
+        assert_eq!(done[0].status, Status::Success);
+    };
+    assert!(index_is_built_when_opened(spoil));
+}
+
+#[test]
+fn a_store_without_room_for_a_checkpoint_closes_without_one() {
+    let full = |_: &Drive, store: &Store| {
+        let mut number = 0u64;
+        while store.put(format!("more{number}").as_bytes(), &noise(number, 3000)).is_ok() {
+            number += 1;
+        }
+        store.close().unwrap();
+    };
+    // Whichever it is: it opens, and everything is there.
+    index_is_built_when_opened(full);
 }
 
 #[test]

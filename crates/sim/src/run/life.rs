@@ -133,9 +133,21 @@ impl Life {
             self.step(world, false)?;
         }
         self.drain(world)?;
-        self.store.close().or_else(|error| wrong(format!("the store does not close: {error}")))?;
+        let strikes = world.random.one_in(3);
+        if strikes {
+            world.faulty.crash_after(1 + world.random.below(48));
+        }
+        let faulty = world.faulty.clone();
+        let closed = self.store.close_with(|| faulty.crashed());
+        self.look(world)?;
+        closed.or_else(|error| wrong(format!("the store does not close: {error}")))?;
         world.model.note_everywhere("closed");
         world.model.settle();
+        if strikes {
+            // It has not struck: at once, then, before anything is written again.
+            world.faulty.crash();
+            return Err(Stop::Crash);
+        }
         Ok(())
     }
 

@@ -14,6 +14,7 @@
 
 mod builder;
 mod geometry;
+mod image;
 mod merge;
 mod partition;
 mod region;
@@ -23,6 +24,7 @@ mod write;
 
 pub use builder::PartitionBuilder;
 pub use geometry::IndexGeometry;
+pub use image::{IndexImage, IndexRestorer, PartitionShape};
 pub use merge::{Change, MergeDone};
 
 use arc_swap::ArcSwap;

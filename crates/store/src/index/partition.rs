@@ -20,12 +20,12 @@ use tapetum_kernels::delta_bucket::{EntryLayout, Header, Position, SLOT_BITS, SL
 use tapetum_kernels::hash::HashKey;
 
 /// The end of the list of free extensions.
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 pub(super) struct Partition {
-    region: Region,
-    buckets: usize,
-    bucket_words: usize,
+    pub(super) region: Region,
+    pub(super) buckets: usize,
+    pub(super) bucket_words: usize,
     layout: EntryLayout,
     geometry: IndexGeometry,
     /// Where the entry of the middle slot is expected, in words from the end of a bucket, times 2^16: for prefetching.
@@ -35,14 +35,17 @@ pub(super) struct Partition {
     pub generation: u64,
     entries: AtomicUsize,
     // The writer's: the list of extensions given back (linked through their word 1), and the first never used one.
-    extensions_free: AtomicU32,
-    extensions_fresh: AtomicU32,
-    extensions_used: AtomicUsize,
+    pub(super) extensions_free: AtomicU32,
+    pub(super) extensions_fresh: AtomicU32,
+    pub(super) extensions_used: AtomicUsize,
 }
 
 impl Partition {
     pub fn new(geometry: IndexGeometry, room_for: usize, account: &Account) -> io::Result<Partition> {
-        let buckets = geometry.buckets_for(room_for);
+        Partition::with_buckets(geometry, geometry.buckets_for(room_for), account)
+    }
+
+    pub fn with_buckets(geometry: IndexGeometry, buckets: usize, account: &Account) -> io::Result<Partition> {
         let region = Region::new(geometry.partition_words(buckets, page_bytes()), account)?;
         let bits_per_slot = geometry.bucket_load() * 0.95 / f64::from(SLOTS) * f64::from(geometry.layout().width());
         Ok(Partition {

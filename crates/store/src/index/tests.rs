@@ -116,6 +116,60 @@ fn hash_key() -> impl Strategy<Value = HashKey> {
     prop_oneof![1 => alike, 8 => (0u64..3000).prop_map(uniform)]
 }
 
+#[test]
+fn an_index_comes_back_from_its_image() {
+    let geometry = IndexGeometry { partition_bits: 2, fingerprint_bits: 6, payload_bits: 17 };
+    let mut model = Model::new(geometry);
+    for round in 0..8 {
+        // Some go again, so that extensions are given back.
+        let batch = (0..5000u64).map(|n| (uniform(round / 2 * 5000 + n), round % 2 == 0 || n % 3 > 0)).collect();
+        model.merge(&batch);
+    }
+    let image = IndexImage::of(&model.index);
+    let bytes: Vec<u8> = image.words().flat_map(u64::to_le_bytes).chain([0; 64]).collect();
+    assert_eq!(image.bytes() as usize + 64, bytes.len());
+    let restored = GlobalIndex::new(geometry).expect("memory");
+    let mut restorer = IndexRestorer::new(&restored, &image.shapes()).expect("it fits");
+    assert_eq!(restorer.entries(), model.map.len() as u64);
+    bytes.chunks(4096).for_each(|chunk| restorer.push(chunk));
+    restorer.install().expect("it is whole");
+    drop(image);
+    model.index = restored;
+    for (&hash, &payload) in &model.map {
+        assert_eq!(model.index.lookup(hash), Some(payload));
+    }
+    // And it goes on from there.
+    for round in 8..12 {
+        model.merge(&(0..2000u64).map(|n| (uniform(round * 5000 + n), true)).collect());
+    }
+    model.merge(&(0..5000u64).map(|n| (uniform(n), false)).collect());
+    for (&hash, &payload) in &model.map {
+        assert_eq!(model.index.lookup(hash), Some(payload));
+    }
+}
+
+#[test]
+fn an_image_that_does_not_fit_is_refused() {
+    let geometry = IndexGeometry { partition_bits: 1, fingerprint_bits: 6, payload_bits: 17 };
+    let index = GlobalIndex::new(geometry).expect("memory");
+    let shapes = IndexImage::of(&index).shapes();
+    assert!(IndexRestorer::new(&index, &shapes).is_some());
+    assert!(IndexRestorer::new(&index, &shapes[1..]).is_none());
+    for spoil in [
+        |shape: &mut PartitionShape| shape.buckets = 0,
+        |shape: &mut PartitionShape| shape.payload_bits = 16,
+        |shape: &mut PartitionShape| shape.extensions_fresh = 1000,
+        |shape: &mut PartitionShape| shape.extensions_free = 0,
+    ] {
+        let mut shapes = shapes.clone();
+        spoil(&mut shapes[1]);
+        assert!(IndexRestorer::new(&index, &shapes).is_none(), "{shapes:?}");
+    }
+    let mut restorer = IndexRestorer::new(&index, &shapes).expect("it fits");
+    restorer.push(&[0; 64]);
+    assert!(restorer.install().is_err(), "it is not whole");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
