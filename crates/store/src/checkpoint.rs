@@ -45,6 +45,10 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    pub fn extents(&self) -> &[u32] {
+        &self.extents
+    }
+
     pub fn encode(&self, writer: &mut Writer) {
         writer.u32(self.fingerprint_bits);
         writer.u32(self.chunk_bytes);

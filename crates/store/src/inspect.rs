@@ -12,6 +12,7 @@ use crate::recover::read_superblock;
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::superblock::Superblock;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tapetum_drive::Drive;
 
@@ -52,13 +53,15 @@ pub enum AreaKind {
     Large,
     /// Taken, by what is being written, or read for the last time.
     Held,
+    /// The index, as a clean close left it. Its extents are free as soon as the store is open.
+    Checkpoint,
     Free,
     /// What rounding leaves.
     Unused,
 }
 
 /// Names, for those who print kinds and read them again.
-pub const AREA_KINDS: [(AreaKind, &str); 10] = [
+pub const AREA_KINDS: [(AreaKind, &str); 11] = [
     (AreaKind::Superblock, "superblock"),
     (AreaKind::Manifest, "manifest"),
     (AreaKind::ManifestSpare, "manifest-spare"),
@@ -67,6 +70,7 @@ pub const AREA_KINDS: [(AreaKind, &str); 10] = [
     (AreaKind::Keys, "keys"),
     (AreaKind::Large, "large"),
     (AreaKind::Held, "held"),
+    (AreaKind::Checkpoint, "checkpoint"),
     (AreaKind::Free, "free"),
     (AreaKind::Unused, "unused"),
 ];
@@ -131,7 +135,7 @@ fn of_installed(shared: &Arc<Shared>, catalog: &Catalog, summary: Summary) -> In
     let superblock = *lock(&shared.superblock);
     let extents = lock(&shared.extents);
     let is_free = |extent| extents.is_free(extent);
-    describe(&superblock, catalog, summary, is_free)
+    describe(&superblock, catalog, summary, is_free, AreaKind::Held)
 }
 
 /// What superblock and manifest on a drive say that no store has open. Nothing is written, and the log is not read.
@@ -143,12 +147,21 @@ pub fn inspect_drive(drive: &Drive) -> Result<Inspection, Error> {
             Manifest::recover(&io, drive.local(), &superblock.geometry, superblock.store_id, Planted::default())
                 .await?;
         let summary = recovered.manifest.summary();
-        Ok(describe(superblock, &recovered.catalog, summary, |_| true))
+        let checkpoint: BTreeSet<u32> =
+            recovered.checkpoint.iter().flat_map(|checkpoint| checkpoint.extents()).copied().collect();
+        let is_free = |extent| !checkpoint.contains(&extent);
+        Ok(describe(superblock, &recovered.catalog, summary, is_free, AreaKind::Checkpoint))
     };
     run(&io, read, || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))?
 }
 
-fn describe(superblock: &Superblock, catalog: &Catalog, summary: Summary, is_free: impl Fn(u32) -> bool) -> Inspection {
+fn describe(
+    superblock: &Superblock,
+    catalog: &Catalog,
+    summary: Summary,
+    is_free: impl Fn(u32) -> bool,
+    taken: AreaKind,
+) -> Inspection {
     let named = |fields: &[(&str, u64)]| fields.iter().map(|&(name, value)| (name.to_string(), value)).collect();
     let Superblock { geometry, capacity_bytes, .. } = superblock;
     let superblock_fields = named(&[
@@ -176,7 +189,7 @@ fn describe(superblock: &Superblock, catalog: &Catalog, summary: Summary, is_fre
         ("segments", catalog.segments.len() as u64),
     ]);
     let segments = catalog.segments.values().map(segment).collect();
-    let areas = areas(superblock, catalog, &summary, is_free);
+    let areas = areas(superblock, catalog, &summary, is_free, taken);
     Inspection { superblock: superblock_fields, manifest, segments, areas }
 }
 
@@ -197,7 +210,13 @@ fn segment(state: &SegmentState) -> SegmentInspection {
     }
 }
 
-fn areas(superblock: &Superblock, catalog: &Catalog, summary: &Summary, is_free: impl Fn(u32) -> bool) -> Vec<Area> {
+fn areas(
+    superblock: &Superblock,
+    catalog: &Catalog,
+    summary: &Summary,
+    is_free: impl Fn(u32) -> bool,
+    taken: AreaKind,
+) -> Vec<Area> {
     let Superblock { geometry, capacity_bytes, .. } = superblock;
     let mut areas = Areas::default();
     areas.until(geometry.manifest_offset(0).min(2 * SUPERBLOCK_BYTES), AreaKind::Superblock, None);
@@ -230,7 +249,7 @@ fn areas(superblock: &Superblock, catalog: &Catalog, summary: &Summary, is_free:
         match owner {
             Some((kind, segment)) => areas.until(end, kind, Some(segment)),
             None if is_free(extent) => areas.until(end, AreaKind::Free, None),
-            None => areas.until(end, AreaKind::Held, None),
+            None => areas.until(end, taken, None),
         }
     }
     areas.until(*capacity_bytes, AreaKind::Unused, None);

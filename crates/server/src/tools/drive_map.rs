@@ -33,6 +33,7 @@ fn look(kind: AreaKind) -> (char, u8) {
         AreaKind::Keys => ('K', 36),
         AreaKind::Large => ('V', 34),
         AreaKind::Held => ('H', 31),
+        AreaKind::Checkpoint => ('C', 36),
         AreaKind::Free => ('·', 90),
         AreaKind::Unused => (' ', 90),
         // The legend names it.
