@@ -16,20 +16,18 @@
 
 use crate::error::Error;
 use crate::extents::Extents;
+use crate::flight::Flying;
 use crate::geometry::Geometry;
 use crate::index::{GlobalIndex, IndexImage, IndexRestorer, PartitionShape};
-use crate::io::{Io, Tag, lock, succeeded};
+use crate::io::{Io, lock};
 use crate::planted::Bug;
 use crate::shared::{Installer, Shared};
 use crate::wire::{Reader, Short, Writer};
-use std::collections::VecDeque;
 use std::sync::Mutex;
-use tapetum_drive::{LocalBuffer, LocalMemory, Operation};
+use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
-/// Reads or writes of chunks on their way at once.
-const DEPTH: usize = 8;
 /// Bytes of a shape in the frame.
 const SHAPE_BYTES: usize = 28;
 
@@ -103,60 +101,6 @@ fn chunks_per_extent(geometry: &Geometry, chunk_bytes: u32) -> Option<usize> {
     (whole && count > 0).then_some(count as usize)
 }
 
-/// Chunks on their way, in order. Given up, their buffers stay with the drive until it has let go of them.
-struct Flying<'a> {
-    io: &'a Io,
-    chunks: VecDeque<(Tag, LocalBuffer)>,
-    spare: Vec<LocalBuffer>,
-}
-
-impl<'a> Flying<'a> {
-    /// As many buffers as there is local memory for, up to [`DEPTH`].
-    fn new(io: &'a Io, local: &LocalMemory, chunk_bytes: usize) -> Flying<'a> {
-        let spare = (0..DEPTH).map_while(|_| local.allocate(chunk_bytes)).collect();
-        Flying { io, chunks: VecDeque::new(), spare }
-    }
-
-    /// The chunk that was sent first, when it is done.
-    async fn next(&mut self, what: &str) -> Result<Option<LocalBuffer>, Error> {
-        let Some((tag, buffer)) = self.chunks.pop_front() else { return Ok(None) };
-        let buffer = Given { io: self.io, tag, buffer: Some(buffer) };
-        let completion = self.io.finish(tag).await;
-        let buffer = buffer.take();
-        succeeded(completion, what)?;
-        Ok(buffer)
-    }
-}
-
-impl Drop for Flying<'_> {
-    fn drop(&mut self) {
-        for (tag, buffer) in self.chunks.drain(..) {
-            self.io.abandon(vec![tag], buffer);
-        }
-    }
-}
-
-/// A buffer that is the drive's until `take`.
-struct Given<'a> {
-    io: &'a Io,
-    tag: Tag,
-    buffer: Option<LocalBuffer>,
-}
-
-impl Given<'_> {
-    fn take(mut self) -> Option<LocalBuffer> {
-        self.buffer.take()
-    }
-}
-
-impl Drop for Given<'_> {
-    fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            self.io.abandon(vec![self.tag], buffer);
-        }
-    }
-}
-
 fn chunk_crc(store_id: u64, flash: u64, generation: u64, bytes: &[u8]) -> u32 {
     checksum(Salt { store: store_id, address: flash, version: generation }, &[bytes])
 }
@@ -189,8 +133,7 @@ pub async fn write(shared: &Shared, io: &Io, installer: &mut Installer) -> Resul
             unreachable!("every chunk has its extent")
         };
         checkpoint.crcs.push(chunk_crc(shared.store_id, flash, installer.manifest.generation(), buffer.bytes()));
-        let tag = io.start_write(flash, &buffer, 0, chunk_bytes as usize, false);
-        flying.chunks.push_back((tag, buffer));
+        flying.write(flash, buffer);
     }
     while flying.next("write of a checkpoint").await?.is_some() {}
     if !shared.planted.has(Bug::TrustCheckpoint) {
@@ -247,8 +190,7 @@ pub async fn load(
             && let Some(buffer) = flying.spare.pop()
         {
             let flash = checkpoint.place(source.geometry, sent).ok_or("it has more chunks than extents")?;
-            let (local, length) = (buffer.offset(), checkpoint.chunk_bytes);
-            flying.chunks.push_back((io.start(Operation::Read { flash, local, length }), buffer));
+            flying.read(flash, buffer);
             sent += 1;
         }
         let read = flying.next("read of a checkpoint").await.map_err(|error| error.to_string())?;

@@ -11,6 +11,7 @@ mod checkpoint;
 mod collect;
 mod error;
 mod extents;
+mod flight;
 mod flush;
 mod geometry;
 pub mod index;

@@ -17,6 +17,7 @@
 use crate::catalog::{Catalog, Install, Marks, SegmentState, encode_marks, parse_marks};
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
+use crate::flight::Flying;
 use crate::geometry::Geometry;
 use crate::io::Io;
 use crate::planted::{Bug, Planted};
@@ -341,20 +342,30 @@ impl AreaReader {
     ) -> Result<Option<u64>, Error> {
         let sector = u64::from(self.geometry.sector_bytes);
         let chunk_bytes = (64u64 << 10).min(self.geometry.manifest_bytes);
-        let buffer = allocate(&self.local, chunk_bytes as usize)?;
-        let mut position = start;
-        while position < self.geometry.manifest_bytes {
-            let length = chunk_bytes.min(self.geometry.manifest_bytes - position);
-            self.io.read(self.geometry.manifest_offset(area) + position, &buffer, 0, length as usize).await?;
-            for at in (0..length).step_by(sector as usize) {
+        let io = self.io.clone();
+        let mut flying = Flying::new(&io, &self.local, chunk_bytes as usize);
+        // The last chunk ends where the area does, and overlaps the one before.
+        let last = self.geometry.manifest_bytes - chunk_bytes;
+        let mut to_read = (start.min(last)..self.geometry.manifest_bytes).step_by(chunk_bytes as usize);
+        let mut to_scan = to_read.clone();
+        loop {
+            while let Some(buffer) = flying.spare.pop() {
+                let Some(position) = to_read.next() else { break };
+                flying.read(self.geometry.manifest_offset(area) + position.min(last), buffer);
+            }
+            let Some(position) = to_scan.next() else { return Ok(None) };
+            let buffer = flying.next("read of the manifest").await?;
+            let buffer =
+                buffer.ok_or_else(|| Error::Options("--memory is too small to open the store: raise it".into()))?;
+            for at in (0..chunk_bytes).step_by(sector as usize) {
+                let at_area = position.min(last) + at;
                 let Some((epoch, number, kind, _)) = parse_header(&buffer.bytes()[at as usize..]) else { continue };
-                if wanted(epoch, number, kind) && self.frame(area, position + at).await?.is_some() {
+                if at_area >= start && wanted(epoch, number, kind) && self.frame(area, at_area).await?.is_some() {
                     return Ok(Some(number));
                 }
             }
-            position += length;
+            flying.spare.push(buffer);
         }
-        Ok(None)
     }
 }
 
