@@ -57,6 +57,10 @@ pub struct Maintenance {
     resize_phase: Arc<PhaseCell>,
     /// When a collection found nothing to gain: another one is tried when something has changed.
     fruitless_at: Option<Moment>,
+    /// When an eviction found no segment.
+    nothing_to_evict_at: Option<Moment>,
+    /// The collection under way is an eviction.
+    evicting: bool,
 }
 
 impl Maintenance {
@@ -73,6 +77,8 @@ impl Maintenance {
             collect_phase: Arc::default(),
             resize_phase: Arc::default(),
             fruitless_at: None,
+            nothing_to_evict_at: None,
+            evicting: false,
         }
     }
 
@@ -125,7 +131,9 @@ impl Maintenance {
             let phase = self.collect_phase.clone();
             self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.collect_io.clone(), phase)));
         }
-        if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::must_evict(&self.shared) {
+        // Where a collection gains nothing, an eviction does.
+        if self.collect.is_none() && self.nothing_to_evict_at != Some(moment) && collect::must_evict(&self.shared) {
+            self.evicting = true;
             let phase = self.collect_phase.clone();
             self.collect = Some(Box::pin(collect::evict(self.shared.clone(), self.collect_io.clone(), phase)));
         }
@@ -134,7 +142,10 @@ impl Maintenance {
         give_back_memory();
         match done {
             Ok(gained) => {
-                self.fruitless_at = (!gained).then_some(moment);
+                let evicted = std::mem::take(&mut self.evicting);
+                let fruitless_at = (!gained).then_some(moment);
+                self.nothing_to_evict_at = fruitless_at.filter(|_| evicted);
+                self.fruitless_at = fruitless_at.filter(|_| !evicted);
                 // Room was made, or will not be: who waits for it looks again.
                 self.shared.log.wake();
             }

@@ -90,6 +90,8 @@ pub struct Levels {
     pub segment_index_bytes: AtomicU64,
     /// Index partitions that are being built.
     pub partitions_rebuilding: AtomicU64,
+    /// The highest stamp in any segment that was dropped to make room.
+    pub evicted_stamp_max: AtomicU64,
     /// Entries that the index can take within its budget.
     pub index_room_entries: AtomicU64,
     /// Extents that a large value waits for; 0 when none does.
@@ -413,13 +415,18 @@ impl Shared {
         let segment = u64::from(self.segment_extents());
         let flash_full = self.levels.room_extents.load(Ordering::Relaxed) < (RESERVE_SEGMENTS + 2) * segment;
         match (self.options.full, overwrites()) {
-            (Full::Evict, _) if flash_full => Admission::Wait,
-            (Full::Evict, false) if index_tight => Admission::Wait,
+            (Full::Evict, _) if flash_full => self.wait_for_room(),
+            (Full::Evict, false) if index_tight => self.wait_for_room(),
             (Full::Error, _) if flash_full => Admission::Refuse(Error::FullFlash),
             (Full::Error, false) if flash_tight => Admission::Refuse(Error::FullFlash),
             (_, false) if index_tight => Admission::Refuse(Error::FullIndex),
             _ => Admission::Go,
         }
+    }
+
+    /// Nobody makes room any more once the store has failed.
+    fn wait_for_room(&self) -> Admission {
+        self.log.poisoned().map_or_else(Admission::Refuse, |()| Admission::Wait)
     }
 
     /// Whether there is less room than the reserve, what is hidden, and so many segments more.
