@@ -12,14 +12,14 @@ mod life;
 
 use crate::model::Model;
 use crate::tally::{State, Tally};
-use crate::workload::Workload;
+use crate::workload::{Load, Workload};
 use aim::Aim;
 use life::Life;
 use std::backtrace::BacktraceStatus;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tapetum::planted::{Bug, Planted};
-use tapetum::{Error, Store, StoreOptions, Sync};
+use tapetum::{Error, Full, Store, StoreOptions, Sync};
 use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -84,6 +84,21 @@ struct World {
     replies: u64,
     /// What the store did when it was last looked at.
     state: State,
+    capacity: Capacity,
+    /// Resizes go in large steps: to segment numbers that the index must be rebuilt for.
+    roomy: bool,
+    /// What the power fails in most often.
+    often: Option<State>,
+}
+
+/// What the store may say that it has of its drive.
+struct Capacity {
+    /// The most it can grow to.
+    max_bytes: u64,
+    /// What it said last.
+    known_bytes: u64,
+    /// What it was told to grow to, without an answer before the power failed.
+    asked_bytes: Option<u64>,
 }
 
 /// Runs one seed.
@@ -126,7 +141,15 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 impl World {
     fn new(setup: &Setup) -> World {
         let mut random = SplitMix64::new(setup.seed);
-        let capacity_bytes = (5 << 18) + random.below(5) * (256 << 10);
+        let (load, often) = match random.below(16) {
+            0..3 => (Load::Heavy, Some(State::Evict)),
+            3 => (Load::Heavy, Some(State::Resize)),
+            4..9 => (Load::Tidal, Some(State::Grow)),
+            _ => (Load::Mixed, None),
+        };
+        let (evicts, roomy) = (often == Some(State::Evict), often == Some(State::Resize));
+        let more = if evicts { 0 } else { random.below(5) };
+        let capacity_bytes = (5 << 18) + more * (256 << 10);
         let faulty = FaultyFlash::new(capacity_bytes, random.next_u64());
         let (env, clock) = Env::simulated(random.next_u64());
         let sync = match random.below(8) {
@@ -136,18 +159,20 @@ impl World {
         };
         let options = StoreOptions {
             segment_bytes: SEGMENT_BYTES,
-            partition_bits: random.below(4) as u32,
+            partition_bits: if load == Load::Tidal { 0 } else { random.below(4) as u32 },
             sync,
+            full: if evicts { Full::Evict } else { Full::Error },
             planted: setup.bug.map(Planted::bug).unwrap_or_default(),
             ..StoreOptions::new(capacity_bytes, MEMORY_BYTES)
         };
-        let workload = Workload::new(SplitMix64::new(random.next_u64()));
+        let workload = Workload::new(SplitMix64::new(random.next_u64()), load);
         let mut model = Model::new(workload.keys(), sync != Sync::Always, env.unix_seconds());
         if setup.record_events {
             model.record_events();
         }
         let (tally, replies, state) = (Tally::default(), 0, State::Recover);
-        World { random, faulty, env, clock, options, model, workload, tally, replies, state }
+        let capacity = Capacity { max_bytes: 4 * capacity_bytes, known_bytes: capacity_bytes, asked_bytes: None };
+        World { random, faulty, env, clock, options, model, workload, tally, replies, state, capacity, roomy, often }
     }
 
     fn trace_hash(&self) -> u64 {
@@ -155,10 +180,7 @@ impl World {
     }
 
     fn live_and_die(&mut self, crashes_max: u32, crashes: &mut u32) -> Result<(), String> {
-        let drive = self.drive();
-        let created = Store::create_with(&drive, &self.options, || false);
-        created.map_err(|error| format!("a store cannot be made: {error}"))?;
-        drop(drive);
+        self.create()?;
         while *crashes < crashes_max {
             match self.live() {
                 Err(Stop::Wrong(what)) => return Err(what),
@@ -179,6 +201,37 @@ impl World {
         }
     }
 
+    /// Makes the store, after a few tries that the power fails in.
+    fn create(&mut self) -> Result<(), String> {
+        for _ in 0..self.random.below(10) {
+            let (drive, faulty) = (self.drive(), self.faulty.clone());
+            let random = std::cell::RefCell::new(SplitMix64::new(self.random.next_u64()));
+            let made = Store::create_with(&drive, &self.options, || {
+                if faulty.writes_in_flight() > 0 && random.borrow_mut().one_in(6) {
+                    faulty.crash();
+                }
+                faulty.crashed()
+            });
+            drop(drive);
+            if made.is_ok() && !self.faulty.crashed() {
+                return Ok(());
+            }
+            let report = self.faulty.crash();
+            self.tally.add(State::Create, report.lost_or_torn);
+            self.faulty = self.faulty.reopen();
+            let drive = self.drive();
+            // There is an empty store by then, or none.
+            match Store::open_with(&drive, &self.options, || false) {
+                Ok(store) if store.stats().index_entries == 0 => return Ok(()),
+                Ok(_) => return Err("a store that was half made has items".into()),
+                Err(Error::Unusable(_)) => {}
+                Err(error) => return Err(format!("half a store does not say that it is none: {error}")),
+            }
+        }
+        let created = Store::create_with(&self.drive(), &self.options, || false);
+        created.map_err(|error| format!("a store cannot be made: {error}"))
+    }
+
     fn drive(&self) -> Drive {
         let local = match LocalMemory::new(self.options.local_memory_bytes(SEGMENT_BYTES) as usize) {
             Ok(local) => local,
@@ -189,7 +242,7 @@ impl World {
 
     /// One life, up to its crash.
     fn live(&mut self) -> Result<(), Stop> {
-        let aim = Aim::draw(&mut self.random);
+        let aim = Aim::draw(&mut self.random, self.often);
         if aim == Aim::Anywhere && self.random.one_in(2) {
             let within = [16, 128, 1024][self.random.below(3) as usize];
             self.faulty.crash_after(1 + self.random.below(within));
@@ -200,8 +253,8 @@ impl World {
             drop(life);
             life = self.open_and_read(None)?;
         }
-        if aim != Aim::Anywhere && self.random.one_in(12) {
-            life.work_and_close(self)?;
+        if aim == Aim::Close || (aim != Aim::Anywhere && self.random.one_in(6)) {
+            life.work_and_close(self, aim == Aim::Close)?;
             life = self.open_and_read(None)?;
         }
         let ended = life.run_until_crash(self, aim);
@@ -233,11 +286,25 @@ impl World {
         };
         self.state = State::LogAppend;
         self.model.set_value_bytes_max(store.value_bytes_max());
+        self.look_at_capacity(&store)?;
+        self.model.evictions_end();
         let mut life = Life::new(drive, store, 1 + self.random.below(3) as usize)?;
         life.read_all(self)?;
         self.model.all_read().map_err(Stop::Wrong)?;
         self.model.settle();
         Ok(life)
+    }
+
+    /// After a crash in a resize the store has the old size or the new.
+    fn look_at_capacity(&mut self, store: &Store) -> Result<(), Stop> {
+        let found_bytes = store.stats().flash_limit_bytes;
+        let asked_bytes = self.capacity.asked_bytes.take();
+        if found_bytes != self.capacity.known_bytes && Some(found_bytes) != asked_bytes {
+            let (known, asked) = (self.capacity.known_bytes, asked_bytes);
+            return wrong(format!("the store has {found_bytes} bytes; it had {known}, and was to grow to {asked:?}"));
+        }
+        self.capacity.known_bytes = found_bytes;
+        Ok(())
     }
 
     /// Cuts the power while recovery writes.

@@ -10,25 +10,42 @@ pub enum State {
     Merge,
     Collect,
     Recover,
+    Create,
+    Grow,
+    Evict,
+    Resize,
+    /// The store is closed, and leaves a checkpoint of its index.
+    Close,
 }
 
-pub const STATES: [(State, &str); 6] = [
+pub const STATES: [(State, &str); 11] = [
     (State::LogAppend, "log append"),
     (State::Flush, "flush"),
     (State::Install, "install"),
     (State::Merge, "merge"),
     (State::Collect, "collect"),
     (State::Recover, "recover"),
+    (State::Create, "create"),
+    (State::Grow, "grow"),
+    (State::Evict, "evict"),
+    (State::Resize, "resize"),
+    (State::Close, "close"),
 ];
 
 impl State {
     /// The state of a store that is open: of what its tasks do, the one that is struck most rarely.
     pub fn of(phases: [Phase; 3]) -> State {
         let doing = |phase| phases.contains(&phase);
-        if doing(Phase::Merge) || doing(Phase::Grow) {
+        if doing(Phase::Grow) {
+            State::Grow
+        } else if doing(Phase::Evict) {
+            State::Evict
+        } else if doing(Phase::Merge) {
             State::Merge
         } else if doing(Phase::Install) {
             State::Install
+        } else if doing(Phase::Resize) {
+            State::Resize
         } else if doing(Phase::Collect) {
             State::Collect
         } else if doing(Phase::Flush) {

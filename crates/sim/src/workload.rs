@@ -14,7 +14,21 @@ pub struct Workload {
     value_bytes_usual: u64,
     /// Of a tenth of the values, how few are large; 0 for none.
     large_one_in: u64,
+    /// One operation in so many deletes everything.
+    clear_one_in: u64,
+    /// Operations of a tide: keys come in the one half of it and go in the other. 0 is none.
+    tide: u64,
     operation_next: u64,
+}
+
+/// What the keys of a run are like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    Mixed,
+    /// More than the smallest drive holds.
+    Heavy,
+    /// Many small items that come and go: the index grows and shrinks.
+    Tidal,
 }
 
 /// One thing to submit.
@@ -25,12 +39,21 @@ pub enum Draw {
 }
 
 impl Workload {
-    pub fn new(mut random: SplitMix64) -> Workload {
-        let count = 40 + random.below(360);
+    pub fn new(mut random: SplitMix64, load: Load) -> Workload {
+        let count = match load {
+            Load::Mixed => 40 + random.below(360),
+            Load::Heavy => 300 + random.below(100),
+            Load::Tidal => 450 + random.below(250),
+        };
         let keys = (0..count).map(|number| key(&mut random, number)).collect();
-        let value_bytes_usual = [64, 512, 2048, 6144][random.below(4) as usize];
-        let large_one_in = [0, 1, 2, 8][random.below(4) as usize];
-        Workload { random, keys, stamps: vec![0; count as usize], value_bytes_usual, large_one_in, operation_next: 1 }
+        let (value_bytes_usual, clear_one_in, tide) = match load {
+            Load::Mixed => ([64, 512, 2048, 6144][random.below(4) as usize], 400, 0),
+            Load::Heavy => (8192, 8000, 0),
+            Load::Tidal => (300 + random.below(500), 8000, 4 * count),
+        };
+        let large_one_in = if load == Load::Tidal { 0 } else { [0, 1, 2, 8][random.below(4) as usize] };
+        let stamps = vec![0; count as usize];
+        Workload { random, keys, stamps, value_bytes_usual, large_one_in, clear_one_in, tide, operation_next: 1 }
     }
 
     pub fn keys(&self) -> usize {
@@ -53,18 +76,19 @@ impl Workload {
     /// The next operation, on keys that are not too busy; `now` is the time.
     pub fn draw(&mut self, model: &Model, now: u32) -> Option<Draw> {
         let id = self.operation_id();
-        match self.random.below(400) {
-            0 => {
-                return Some(Draw::Everything {
-                    id,
-                    at: if self.random.one_in(2) { 0 } else { now + 1 + self.random.below(5) as u32 },
-                });
-            }
-            1..=16 => return self.batch(id, model, now),
-            _ => {}
+        if self.random.one_in(self.clear_one_in) {
+            let at = if self.random.one_in(2) { 0 } else { now + 1 + self.random.below(5) as u32 };
+            return Some(Draw::Everything { id, at });
+        }
+        if self.random.one_in(25) {
+            return self.batch(id, model, now);
         }
         let key = self.pick(model)?;
-        Some(Draw::One { id, key, kind: self.operation(id, key, now) })
+        let kind = match self.tide {
+            tide if tide > 0 && !self.random.one_in(8) => self.tidal(id, key, id % tide < tide / 2),
+            _ => self.operation(id, key, now),
+        };
+        Some(Draw::One { id, key, kind })
     }
 
     /// A put, and nothing else: to keep the log busy.
@@ -79,7 +103,7 @@ impl Workload {
     fn pick(&mut self, model: &Model) -> Option<usize> {
         const PENDING_MAX: usize = 4;
         let all = self.keys.len() as u64;
-        let among = if self.random.one_in(2) { all.div_ceil(8) } else { all };
+        let among = if self.tide == 0 && self.random.one_in(2) { all.div_ceil(8) } else { all };
         let key = self.random.below(among) as usize;
         (model.pending(key) < PENDING_MAX).then_some(key)
     }
@@ -100,6 +124,13 @@ impl Workload {
             parts.push((key, kind));
         }
         (parts.len() > 1).then_some(Draw::Batch { id, parts })
+    }
+
+    fn tidal(&mut self, id: u64, key: usize, rising: bool) -> Kind {
+        if !rising {
+            return Kind::Delete { stamp: None };
+        }
+        Kind::Put { value: self.value(id, key), flags: 0, expiry: 0, condition: Condition::Always }
     }
 
     fn operation(&mut self, id: u64, key: usize, now: u32) -> Kind {
@@ -159,7 +190,7 @@ impl Workload {
         }
         let bytes = match self.random.below(10) {
             0 => self.random.below(12),
-            1..=2 => self.random.below(8192),
+            1..=2 if self.tide == 0 => self.random.below(8192),
             _ => self.random.below(self.value_bytes_usual),
         };
         self.value_of(id, bytes)

@@ -98,7 +98,14 @@ pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result
     phase.set(Phase::Evict);
     let coldest = installer.catalog.segments.values().min_by_key(|state| state.descriptor.stamp_max);
     let entries = coldest.map_or(0, |state| u64::from(state.valid_entries));
+    if let Some(state) = coldest {
+        shared.levels.evicted_stamp_max.fetch_max(state.descriptor.stamp_max, Ordering::SeqCst);
+    }
     let victim = coldest.and_then(|state| Victim::new(&shared, state));
+    if shared.planted.has(Bug::EvictExtentsEarly) {
+        let early = victim.iter().flat_map(|victim| victim.segment.descriptor.extents());
+        early.for_each(|extent| lock(&shared.extents).release(extent));
+    }
     let done = match victim {
         None => Ok(false),
         Some(victim) => install_output(&shared, &io, &phase, &mut installer, &[victim], &[], None).await.map(|()| true),
@@ -278,7 +285,8 @@ async fn install_output(
         moved
     })
     .await?;
-    if shared.planted.has(Bug::ReuseExtentEarly) {
+    let evicts = install.added.is_empty();
+    if shared.planted.has(Bug::ReuseExtentEarly) || (evicts && shared.planted.has(Bug::EvictExtentsEarly)) {
         lock(&shared.retired).retain(|retired| victims.iter().all(|victim| !Arc::ptr_eq(&victim.segment, retired)));
     }
     Ok(())

@@ -69,7 +69,9 @@ pub async fn apply(
     if shared.planted.has(Bug::FreeLargeEarly) {
         forget_large(shared, install);
     }
-    make_durable(shared, io, installer, install).await?;
+    if !(shared.planted.has(Bug::EvictUndurably) && phase.get() == Phase::Evict) {
+        make_durable(shared, io, installer, install).await?;
+    }
     phase.set(Phase::Merge);
     shared.install_sequence.fetch_add(1, Ordering::SeqCst);
     let before = shared.planted.has(Bug::ForgetLargeDeath).then(|| installer.catalog.clone());

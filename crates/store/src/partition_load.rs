@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::index::RebuildError;
 use crate::io::{Io, step};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::planted::Bug;
 use crate::shared::Shared;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -86,7 +87,17 @@ async fn load_cut(
 ) -> Result<(), Error> {
     entries.clear();
     let (low, high) = bounds.into_inner();
-    let mut slices = catalog.segments.keys().flat_map(|number| {
+    // Segments made since the store was opened: with them a partition is grown, not recovered.
+    let generation = shared.version_next.load(Ordering::Relaxed) >> 32;
+    let is_new = |number: &u32| catalog.segments[number].descriptor.version >> 32 == generation;
+    let newest = catalog
+        .segments
+        .keys()
+        .filter(|number| is_new(number))
+        .max_by_key(|number| catalog.segments[number].descriptor.version);
+    let forgotten = newest.copied().filter(|_| shared.planted.has(Bug::GrowWithoutNewest));
+    let numbers = catalog.segments.keys().filter(move |number| Some(**number) != forgotten);
+    let mut slices = numbers.flat_map(|number| {
         let Some(segment) = shared.segments[*number as usize].load_full() else {
             unreachable!("segment {number} of the catalog is not open")
         };
@@ -108,7 +119,8 @@ async fn load_cut(
             let page = page?;
             let within = (page.lower_bound(low)..page.count()).map(|place| (place, page.entry(place)));
             for (place, entry) in within.take_while(|(_, entry)| entry.hash <= high) {
-                if valid.get(page.first_entry + place as u32) {
+                let revived = shared.planted.has(Bug::GrowWithDead) && is_new(&number);
+                if valid.get(page.first_entry + place as u32) || revived {
                     entries.push((entry.hash, number));
                 }
             }

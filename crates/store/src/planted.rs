@@ -37,6 +37,14 @@ pub enum Bug {
     KeepPayloadBits,
     /// Opening does not mend the copy of the superblock that is behind.
     LeaveCopyBehind,
+    /// A partition that grows is built without the segment that is being installed.
+    GrowWithoutNewest,
+    /// A partition that grows is built with records that are not valid any more.
+    GrowWithDead,
+    /// A segment that makes room is out of sight before the manifest record that drops it is written.
+    EvictUndurably,
+    /// Its extents are free before that record is durable.
+    EvictExtentsEarly,
     /// Recovery forgets one partition of the index.
     SkipPartition,
     /// The record that names a large value is appended before the value is durable.
@@ -80,6 +88,10 @@ pub const ALL: &[Bug] = &[
     Bug::ForgetLargeDeath,
     Bug::StaleCheckpoint,
     Bug::TrustCheckpoint,
+    Bug::GrowWithoutNewest,
+    Bug::GrowWithDead,
+    Bug::EvictUndurably,
+    Bug::EvictExtentsEarly,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]

@@ -101,14 +101,14 @@ pub fn grow_flash(shared: &Shared, capacity_bytes: u64) -> Result<u64, Error> {
 /// Takes over what the flash has grown by. Dropped at any point, it leaves the store whole.
 pub async fn grow(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, capacity_bytes: u64) -> Result<(), Error> {
     phase.set(Phase::Resize);
-    let done = grow_to(&shared, &io, capacity_bytes).await;
+    let done = grow_to(&shared, &io, &phase, capacity_bytes).await;
     phase.set(Phase::Idle);
     // Who waits for room looks again.
     shared.log.wake();
     done
 }
 
-async fn grow_to(shared: &Arc<Shared>, io: &Io, capacity_bytes: u64) -> Result<(), Error> {
+async fn grow_to(shared: &Arc<Shared>, io: &Io, phase: &PhaseCell, capacity_bytes: u64) -> Result<(), Error> {
     let now = *lock(&shared.superblock);
     let superblock = Superblock { capacity_bytes, generation: now.generation + 1, ..now };
     if shared.planted.has(Bug::TakeRoomEarly) {
@@ -123,7 +123,7 @@ async fn grow_to(shared: &Arc<Shared>, io: &Io, capacity_bytes: u64) -> Result<(
         }
         take_room(shared, superblock).await;
     }
-    widen_index(shared, io, capacity_bytes).await?;
+    widen_index(shared, io, phase, capacity_bytes).await?;
     shared.segments_limit.fetch_max(shared.geometry.segments(capacity_bytes), Ordering::SeqCst);
     Ok(())
 }
@@ -136,7 +136,7 @@ async fn take_room(shared: &Arc<Shared>, superblock: Superblock) {
     shared.return_installer(installer);
 }
 
-async fn widen_index(shared: &Arc<Shared>, io: &Io, capacity_bytes: u64) -> Result<(), Error> {
+async fn widen_index(shared: &Arc<Shared>, io: &Io, phase: &PhaseCell, capacity_bytes: u64) -> Result<(), Error> {
     if shared.planted.has(Bug::KeepPayloadBits) {
         return Ok(());
     }
@@ -145,8 +145,12 @@ async fn widen_index(shared: &Arc<Shared>, io: &Io, capacity_bytes: u64) -> Resu
         let installer = shared.take_installer().await;
         let done = match shared.index.is_wide(partition) {
             true => Ok(()),
-            false => rebuild(shared, io, &installer.catalog, partition).await,
+            false => {
+                phase.set(Phase::Grow);
+                rebuild(shared, io, &installer.catalog, partition).await
+            }
         };
+        phase.set(Phase::Resize);
         shared.return_installer(installer);
         done?;
         step().await;

@@ -130,6 +130,11 @@ impl Store {
         lock(&self.inner.maintenance).phases()
     }
 
+    /// No item with a higher stamp was evicted since the store was opened.
+    pub fn evicted_through(&self) -> u64 {
+        self.inner.shared.levels.evicted_stamp_max.load(Ordering::SeqCst)
+    }
+
     /// Whether log groups are gathering or on their way.
     pub fn log_is_busy(&self) -> bool {
         self.inner.shared.log.has_pending()

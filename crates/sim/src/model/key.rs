@@ -13,6 +13,8 @@ struct Pending {
     id: OperationId,
     session: usize,
     kind: Kind,
+    /// What it writes gets a higher stamp.
+    stamp_above: u64,
     /// Belongs to a batch or to a deletion of everything, which a crash must not tear apart.
     grouped: bool,
 }
@@ -32,15 +34,30 @@ struct Possibility {
 }
 
 /// What every operation sees alike.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Rules {
     pub now: u32,
     pub value_bytes_max: usize,
+    pub evictions: Evictions,
+}
+
+/// What a store that evicts may have taken away.
+#[derive(Clone, Copy, Default)]
+pub struct Evictions {
+    pub begun: u64,
+    pub ended: u64,
+    /// The highest stamp that any of them took.
+    pub stamp_max: u64,
 }
 
 pub struct Key {
     pending: Vec<Pending>,
     possible: Vec<Possibility>,
+    /// Evictions that were over when the possibilities were last narrowed: these have taken all that they will.
+    evictions_ended: u64,
+    /// Those that were over when everything was last durable: a later one may have taken what is in `past`, hidden by writes
+    /// that a crash loses.
+    evictions_settled: u64,
     /// Where acknowledged writes may be lost: the states since everything was last durable.
     past: Option<Vec<Possibility>>,
 }
@@ -82,11 +99,12 @@ impl Key {
     pub fn new(forgetful: bool) -> Key {
         let absent = Possibility { item: None, clear_at: 0, done: Vec::new(), refused: Vec::new(), groups: Vec::new() };
         let past = forgetful.then(|| vec![absent.clone()]);
-        Key { pending: Vec::new(), possible: vec![absent], past }
+        Key { pending: Vec::new(), possible: vec![absent], evictions_ended: 0, evictions_settled: 0, past }
     }
 
-    pub fn submit(&mut self, id: OperationId, session: usize, kind: Kind, grouped: bool) {
-        self.pending.push(Pending { id, session, kind, grouped });
+    /// `stamp_above`: no stamp up to this one is given to what the operation writes.
+    pub fn submit(&mut self, id: OperationId, session: usize, kind: Kind, stamp_above: u64, grouped: bool) {
+        self.pending.push(Pending { id, session, kind, stamp_above, grouped });
     }
 
     /// The client was told that nobody knows whether the operation took effect, or will. It counts as on its way, in no
@@ -124,13 +142,32 @@ impl Key {
         Some(before)
     }
 
-    /// Every possibility that follows from `from` by operations that are on their way.
+    /// Whether the item may have been evicted since the possibilities were last narrowed: an eviction has been under way,
+    /// and one has taken items as young as this one.
+    fn may_be_evicted(&self, item: &Item, since: u64, evictions: Evictions) -> bool {
+        let above = match item.stamp {
+            Some(stamp) => stamp - 1,
+            None => {
+                self.pending.iter().find(|pending| pending.id == item.writer).map_or(0, |pending| pending.stamp_above)
+            }
+        };
+        evictions.begun > since && evictions.stamp_max > above
+    }
+
+    /// Every possibility that follows from `from` by operations that are on their way, and by eviction.
     fn reachable(&self, from: Vec<Possibility>, rules: Rules, stop: impl Fn(&Possibility) -> bool) -> Vec<Possibility> {
         let mut open = from;
         let mut reached: Vec<Possibility> = Vec::new();
         while let Some(possibility) = open.pop() {
             if reached.contains(&possibility) {
                 continue;
+            }
+            if possibility
+                .item
+                .as_ref()
+                .is_some_and(|item| self.may_be_evicted(item, self.evictions_ended, rules.evictions))
+            {
+                open.push(Possibility { item: None, ..possibility.clone() });
             }
             if !stop(&possibility) {
                 for next in 0..self.pending.len() {
@@ -173,6 +210,7 @@ impl Key {
             }
         }
         let pending = self.pending.remove(place);
+        self.evictions_ended = rules.evictions.ended;
         if self.possible.is_empty() {
             let waiting: Vec<&Kind> = self.pending.iter().map(|pending| &pending.kind).collect();
             return Err(format!(
@@ -199,7 +237,16 @@ impl Key {
     pub fn crash(&mut self, rules: Rules) {
         let before = std::mem::take(&mut self.possible);
         let mut reached = self.reachable(before, rules, |_| false);
-        reached.extend(self.past.iter().flatten().cloned());
+        for state in self.past.iter().flatten() {
+            if state
+                .item
+                .as_ref()
+                .is_some_and(|item| self.may_be_evicted(item, self.evictions_settled, rules.evictions))
+            {
+                reached.push(Possibility { item: None, ..state.clone() });
+            }
+            reached.push(state.clone());
+        }
         for mut possibility in reached {
             let grouped = |id: OperationId| self.pending.iter().any(|pending| pending.id == id && pending.grouped);
             let done = std::mem::take(&mut possibility.done);
@@ -214,7 +261,8 @@ impl Key {
     }
 
     /// Everything that was acknowledged is durable from here on.
-    pub fn settle(&mut self) {
+    pub fn settle(&mut self, evictions: Evictions) {
+        self.evictions_settled = evictions.ended;
         if let Some(past) = &mut self.past {
             *past = self.possible.clone();
             past.iter_mut().for_each(|state| {
@@ -269,7 +317,8 @@ mod tests {
     use std::rc::Rc;
     use tapetum::Condition;
 
-    const RULES: Rules = Rules { now: 10, value_bytes_max: 100 };
+    const RULES: Rules =
+        Rules { now: 10, value_bytes_max: 100, evictions: Evictions { begun: 0, ended: 0, stamp_max: 0 } };
 
     fn put(value: &str) -> Kind {
         Kind::Put { value: Rc::from(value.as_bytes()), flags: 0, expiry: 0, condition: Condition::Always }
@@ -281,16 +330,16 @@ mod tests {
 
     /// What a get may be told now.
     fn may_show(key: &mut Key, id: OperationId, told: &Told) -> bool {
-        key.submit(id, 9, Kind::Get, false);
+        key.submit(id, 9, Kind::Get, 0, false);
         key.reply(id, told, RULES).is_ok()
     }
 
     fn with_one_acknowledged_and_two_on_their_way() -> Key {
         let mut key = Key::new(false);
-        key.submit(1, 0, put("a"), false);
+        key.submit(1, 0, put("a"), 0, false);
         key.reply(1, &Told::Stored(1), RULES).unwrap();
-        key.submit(2, 0, put("b"), false);
-        key.submit(3, 0, put("c"), false);
+        key.submit(2, 0, put("b"), 0, false);
+        key.submit(3, 0, put("c"), 0, false);
         key
     }
 
@@ -315,10 +364,10 @@ mod tests {
     fn a_forgetful_store_may_go_back_but_not_behind_what_is_settled() {
         let mut key = Key::new(true);
         for (id, value) in [(1, "a"), (2, "b"), (3, "c")] {
-            key.submit(id, 0, put(value), false);
+            key.submit(id, 0, put(value), 0, false);
             key.reply(id, &Told::Stored(id), RULES).unwrap();
             if id == 1 {
-                key.settle();
+                key.settle(Evictions::default());
             }
         }
         key.crash(RULES);
@@ -329,7 +378,7 @@ mod tests {
     #[test]
     fn a_stamp_belongs_to_one_write() {
         let mut key = Key::new(false);
-        key.submit(1, 0, put("a"), false);
+        key.submit(1, 0, put("a"), 0, false);
         key.reply(1, &Told::Stored(7), RULES).unwrap();
         assert!(may_show(&mut key, 2, &shows("a", 7)));
         assert!(!may_show(&mut key, 3, &shows("a", 8)));
@@ -338,8 +387,8 @@ mod tests {
     #[test]
     fn what_follows_a_refused_operation_may_be_seen_before_the_refusal_is_heard() {
         let mut key = Key::new(false);
-        key.submit(1, 0, put("refused"), true);
-        key.submit(2, 0, put("a"), false);
+        key.submit(1, 0, put("refused"), 0, true);
+        key.submit(2, 0, put("a"), 0, false);
         assert!(may_show(&mut key, 3, &shows("a", 1)));
         key.reply(1, &Told::Refused, RULES).unwrap();
         key.reply(2, &Told::Stored(1), RULES).unwrap();
@@ -347,9 +396,35 @@ mod tests {
     }
 
     #[test]
+    fn what_was_evicted_stays_away_and_only_what_is_old_enough_goes() {
+        let told = |key: &mut Key, id, told: &Told, evictions| {
+            key.submit(id, 9, Kind::Get, 7, false);
+            key.reply(id, told, Rules { evictions, ..RULES }).is_ok()
+        };
+        let missing = Told::Missing;
+        let stored = |evictions| {
+            let mut key = Key::new(false);
+            key.submit(1, 0, put("a"), 6, false);
+            key.reply(1, &Told::Stored(7), Rules { evictions, ..RULES }).unwrap();
+            key
+        };
+        let none = Evictions::default();
+        let under_way = |stamp_max| Evictions { begun: 1, ended: 0, stamp_max };
+        assert!(!told(&mut stored(none), 2, &missing, none));
+        assert!(!told(&mut stored(none), 2, &missing, under_way(6)), "it is younger than what was taken");
+        let mut key = stored(none);
+        assert!(told(&mut key, 2, &missing, under_way(7)));
+        assert!(!told(&mut key, 3, &shows("a", 7), under_way(7)), "it does not come back");
+        let over = Evictions { begun: 1, ended: 1, stamp_max: 7 };
+        let mut key = stored(none);
+        assert!(told(&mut key, 2, &shows("a", 7), over));
+        assert!(!told(&mut key, 3, &missing, over), "it was seen after the last eviction");
+    }
+
+    #[test]
     fn a_group_that_was_on_its_way_did_or_did_not() {
         let mut key = Key::new(false);
-        key.submit(5, 0, put("a"), true);
+        key.submit(5, 0, put("a"), 0, true);
         key.crash(RULES);
         assert_eq!(key.group_fate(5), (false, false));
         assert!(may_show(&mut key, 6, &shows("a", 1)));

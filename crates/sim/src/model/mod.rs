@@ -39,7 +39,7 @@ impl Model {
     pub fn new(keys: usize, forgetful: bool, now: u32) -> Model {
         Model {
             keys: (0..keys).map(|_| Key::new(forgetful)).collect(),
-            rules: Rules { now, value_bytes_max: 0 },
+            rules: Rules { now, ..Rules::default() },
             on_their_way: BTreeMap::new(),
             caught: BTreeMap::new(),
             stamps: BTreeSet::new(),
@@ -81,7 +81,7 @@ impl Model {
     pub fn submit(&mut self, id: OperationId, session: usize, key: usize, kind: Kind) {
         self.note(key, || format!("session {session} submits {id}: {kind:?}"));
         self.note_removal(key, &kind);
-        self.keys[key].submit(id, session, kind, false);
+        self.keys[key].submit(id, session, kind, self.stamp_max, false);
         self.on_their_way.insert(id, vec![key]);
     }
 
@@ -91,7 +91,7 @@ impl Model {
         for (key, kind) in parts {
             self.note(key, || format!("session {session} submits {id} as one of a group: {kind:?}"));
             self.note_removal(key, &kind);
-            self.keys[key].submit(id, session, kind, true);
+            self.keys[key].submit(id, session, kind, self.stamp_max, true);
         }
     }
 
@@ -139,6 +139,23 @@ impl Model {
         }
     }
 
+    /// An eviction has begun.
+    pub fn eviction_begins(&mut self) {
+        self.rules.evictions.begun += 1;
+        self.note_everywhere("an eviction begins");
+        self.prefix.iter_mut().for_each(Prefix::may_all_go);
+    }
+
+    /// No record with a higher stamp was evicted so far.
+    pub fn evicted_through(&mut self, stamp: u64) {
+        self.rules.evictions.stamp_max = self.rules.evictions.stamp_max.max(stamp);
+    }
+
+    /// No eviction is under way.
+    pub fn evictions_end(&mut self) {
+        self.rules.evictions.ended = self.rules.evictions.begun;
+    }
+
     pub fn crash(&mut self) {
         self.note_everywhere("crash");
         self.keys.iter_mut().for_each(|key| key.crash(self.rules));
@@ -178,7 +195,7 @@ impl Model {
 
     /// Everything that was acknowledged is durable from here on.
     pub fn settle(&mut self) {
-        self.keys.iter_mut().for_each(Key::settle);
+        self.keys.iter_mut().for_each(|key| key.settle(self.rules.evictions));
         self.prefix.iter_mut().for_each(Prefix::settle);
     }
 

@@ -9,19 +9,32 @@ pub enum Aim {
     /// At any command.
     Anywhere,
     Recover,
+    /// While the store is closed.
+    Close,
     /// When the store is in this state and has a write on its way.
     At(State),
 }
 
 impl Aim {
-    pub fn draw(random: &mut SplitMix64) -> Aim {
-        match random.below(16) {
+    /// `often`: what this run is there for.
+    pub fn draw(random: &mut SplitMix64, often: Option<State>) -> Aim {
+        if let Some(state) = often.filter(|_| random.one_in(2)) {
+            return Aim::At(state);
+        }
+        match random.below(20) {
             0..2 => Aim::Anywhere,
-            2..5 => Aim::Recover,
-            5 => Aim::At(State::Flush),
-            6..8 => Aim::At(State::Install),
+            2..6 => Aim::Recover,
+            6 => Aim::At(State::Flush),
+            7 | 14 => Aim::At(State::Install),
             8..11 => Aim::At(State::Merge),
+            11 => Aim::At(State::Resize),
+            12..14 => Aim::Close,
             _ => Aim::At(State::Collect),
         }
+    }
+
+    /// Whether the state lasts for so short that maintenance is to linger in it, while the log has writes on their way.
+    pub fn lingers(self) -> bool {
+        matches!(self, Aim::At(State::Merge | State::Grow))
     }
 }

@@ -1,12 +1,12 @@
 //! An open store between two crashes: sessions and maintenance, interleaved by chance.
 
-use super::{Aim, Stop, World, wrong};
+use super::{Aim, Capacity, Stop, World, wrong};
 use crate::model::operation::{Item, Kind, Told};
 use crate::tally::State;
 use crate::workload::{Draw, request, write};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use tapetum::{Error, Outcome, Reply, Request, Session, Store, Sync};
+use tapetum::{Error, Outcome, Phase, Reply, Request, Resizing, Session, Store, Sync};
 use tapetum_drive::{Drive, Faults, SplitMix64};
 
 const IN_FLIGHT_MAX: usize = 12;
@@ -28,6 +28,8 @@ pub struct Life {
     /// The drive was told to fail commands; the store has noticed and takes no more writes.
     faulty: bool,
     poisoned: bool,
+    evicting: bool,
+    resizing: Option<Resizing>,
 }
 
 impl Life {
@@ -35,8 +37,19 @@ impl Life {
         let made: Result<Vec<Session>, Error> = (0..sessions).map(|_| store.session()).collect();
         let sessions = made.or_else(|error| wrong(format!("no session: {error}")))?;
         let (on_their_way, replies) = (BTreeMap::new(), Vec::new());
-        let (reading_all, faulty, poisoned) = (false, false, false);
-        Ok(Life { sessions, store, _drive: drive, on_their_way, reading_all, replies, faulty, poisoned })
+        let (reading_all, faulty, poisoned, evicting) = (false, false, false, false);
+        Ok(Life {
+            sessions,
+            store,
+            _drive: drive,
+            on_their_way,
+            reading_all,
+            replies,
+            faulty,
+            poisoned,
+            evicting,
+            resizing: None,
+        })
     }
 
     /// Reads every key once.
@@ -56,7 +69,8 @@ impl Life {
 
     /// Lets sessions and maintenance go on until the power fails.
     pub fn run_until_crash(&mut self, world: &mut World, aim: Aim) -> Result<(), Stop> {
-        let steps_max = 200 + world.random.below(2000);
+        // The index grows with the tide.
+        let steps_max = if aim == Aim::At(State::Grow) { 5000 } else { 200 + world.random.below(2000) };
         if world.random.one_in(12) {
             self.faulty = true;
             let faults = draw_faults(&mut world.random);
@@ -74,7 +88,10 @@ impl Life {
                 world.faulty.crash();
                 return Err(Stop::Crash);
             }
-            self.step(world, aimed && aim == Aim::At(State::Merge))?;
+            if world.random.one_in(if aim == Aim::At(State::Resize) { 48 } else { 4000 }) {
+                self.resize(world)?;
+            }
+            self.step(world, aimed && aim.lingers())?;
         }
         // Nothing has struck: wherever it is, soon.
         for _ in 0..200 {
@@ -108,6 +125,68 @@ impl Life {
         }
     }
 
+    /// Lets the store grow on its drive, or gives it another budget of memory.
+    fn resize(&mut self, world: &mut World) -> Result<(), Stop> {
+        if self.resizing.is_some() || self.poisoned {
+            return Ok(());
+        }
+        if world.random.one_in(4) {
+            let memory_bytes = (16 << 20) + world.random.below(16 << 20);
+            let resized = self.store.resize_memory(memory_bytes);
+            return resized.or_else(|error| wrong(format!("the memory is not resized: {error}")));
+        }
+        let Capacity { max_bytes, known_bytes, .. } = world.capacity;
+        let step_bytes = match world.random.below(8) {
+            0 => 0,
+            1..4 if world.roomy => (128 << 10) + world.random.below(1 << 20),
+            _ => 4096 * (1 + world.random.below(4)),
+        };
+        let asked_bytes = (known_bytes + step_bytes).min(max_bytes) / 4096 * 4096;
+        match self.store.begin_resize_capacity(asked_bytes) {
+            Ok(resizing) => self.resizing = Some(resizing),
+            Err(Error::Poisoned(_)) if self.faulty => return Ok(()),
+            Err(error) => return wrong(format!("the store does not grow to {asked_bytes}: {error}")),
+        }
+        world.capacity.asked_bytes = Some(asked_bytes);
+        world.model.note_everywhere(&format!("to grow from {known_bytes} to {asked_bytes}"));
+        self.look(world)
+    }
+
+    /// Notes the end of a resize.
+    fn look_at_resize(&mut self, world: &mut World) -> Result<(), Stop> {
+        let Some(result) = self.resizing.as_ref().and_then(Resizing::result) else { return Ok(()) };
+        self.resizing = None;
+        match result {
+            Ok(()) => {
+                let asked_bytes = world.capacity.asked_bytes.take().unwrap_or(0);
+                let found_bytes = self.store.stats().flash_limit_bytes;
+                if found_bytes != asked_bytes {
+                    return wrong(format!("the store has {found_bytes} bytes after it grew to {asked_bytes}"));
+                }
+                world.capacity.known_bytes = asked_bytes;
+                Ok(())
+            }
+            Err(_) if self.faulty || world.faulty.crashed() => {
+                // It may have got as far as its superblock.
+                world.capacity.known_bytes = self.store.stats().flash_limit_bytes;
+                Ok(())
+            }
+            Err(error) => wrong(format!("a resize failed: {error}")),
+        }
+    }
+
+    /// Notes the begin and the end of an eviction.
+    fn look_at_evictions(&mut self, world: &mut World, collector: Phase) {
+        if collector == Phase::Evict && !self.evicting {
+            self.evicting = true;
+            world.model.evicted_through(self.store.evicted_through());
+            world.model.eviction_begins();
+        } else if self.evicting && matches!(collector, Phase::Idle | Phase::Collect) {
+            self.evicting = false;
+            world.model.evictions_end();
+        }
+    }
+
     /// Time passes when nothing is on its way.
     fn let_time_pass(&mut self, world: &mut World) -> Result<(), Stop> {
         self.drain(world)?;
@@ -128,22 +207,28 @@ impl Life {
     }
 
     /// Works for a while, and closes the store as a server does that is told to stop: nothing may be lost.
-    pub fn work_and_close(mut self, world: &mut World) -> Result<(), Stop> {
+    /// `strike` while it is closed, or perhaps at any command then.
+    pub fn work_and_close(mut self, world: &mut World, strike: bool) -> Result<(), Stop> {
         for _ in 0..world.random.below(600) {
             self.step(world, false)?;
         }
         self.drain(world)?;
-        let strikes = world.random.one_in(3);
-        if strikes {
+        if !strike && world.random.one_in(6) {
             world.faulty.crash_after(1 + world.random.below(48));
         }
         let faulty = world.faulty.clone();
-        let closed = self.store.close_with(|| faulty.crashed());
-        self.look(world)?;
+        let random = std::cell::RefCell::new(SplitMix64::new(world.random.next_u64()));
+        let closed = self.store.close_with(|| {
+            if strike && faulty.writes_in_flight() > 0 && random.borrow_mut().one_in(3) {
+                faulty.crash();
+            }
+            faulty.crashed()
+        });
+        self.look(world).inspect_err(|_| world.state = State::Close)?;
         closed.or_else(|error| wrong(format!("the store does not close: {error}")))?;
         world.model.note_everywhere("closed");
         world.model.settle();
-        if strikes {
+        if strike || world.random.one_in(6) {
             // It has not struck: at once, then, before anything is written again.
             world.faulty.crash();
             return Err(Stop::Crash);
@@ -190,7 +275,10 @@ impl Life {
 
     /// Notes what the store does; an error when the power is off.
     fn look(&mut self, world: &mut World) -> Result<(), Stop> {
-        world.state = State::of(self.store.phases());
+        let phases = self.store.phases();
+        world.state = State::of(phases);
+        self.look_at_evictions(world, phases[1]);
+        self.look_at_resize(world)?;
         if world.faulty.crashed() { Err(Stop::Crash) } else { Ok(()) }
     }
 
@@ -249,7 +337,9 @@ impl Life {
             patience -= 1;
             if patience == 0 {
                 let left: Vec<_> = self.on_their_way.iter().collect();
-                return wrong(format!("these operations (and their keys) get no reply: {left:?}"));
+                let (phases, stats) = (self.store.phases(), self.store.stats());
+                let why = format!("these operations (and their keys) get no reply: {left:?}");
+                return wrong(format!("{why}\n{phases:?} {stats:?}"));
             }
         }
         Ok(())

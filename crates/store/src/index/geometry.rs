@@ -19,7 +19,7 @@ const EXTENSIONS_PER_BUCKET: f64 = 0.34;
 /// Growth is by an eighth.
 const STEP: f64 = 1.125;
 /// Entries that the smallest partition has room for.
-const ROOM_MIN: f64 = 256.0;
+const ROOM_MIN: f64 = 64.0;
 /// Mean bits of a branch: its unary code, the zero included.
 const BRANCH_BITS: f64 = 2.4;
 
@@ -118,9 +118,9 @@ mod tests {
         let geometry = IndexGeometry { partition_bits: 6, fingerprint_bits: 6, payload_bits: 10 };
         let mut grown = 0;
         for partition in 0..geometry.partitions() {
-            for entries in [1, 255, 256, 257, 10_000, 123_456, 1_000_000] {
+            for entries in [1, 63, 64, 65, 300, 10_000, 123_456, 1_000_000] {
                 let room = geometry.room_for(partition, entries);
-                assert!(room >= entries && (entries < 300 || room <= entries * 9 / 8 + 2), "{entries}: {room}");
+                assert!(room >= entries && (entries < 100 || room <= entries * 9 / 8 + 2), "{entries}: {room}");
                 assert_eq!(geometry.room_for(partition, room - 1), room, "a size is on its own grid");
             }
             grown += usize::from(geometry.room_for(partition, 100_000) < geometry.room_for(partition, 102_000));
