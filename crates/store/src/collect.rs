@@ -7,7 +7,7 @@ use crate::catalog::{Bitmap, Catalog, Install, SegmentState};
 use crate::error::Error;
 use crate::flush::deaths_of;
 use crate::install::{Moved, apply};
-use crate::io::{Io, lock, step};
+use crate::io::{Io, lock};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::options::Full;
 use crate::pace::{COLLECT_MERGE, COLLECT_WRITE};
@@ -226,7 +226,7 @@ async fn merge(
         if since_step_bytes > STEP_BYTES {
             copied_bytes += std::mem::take(&mut since_step_bytes) as u64;
             shared.pace.collect.set(COLLECT_WRITE, copied_bytes, live_bytes);
-            step().await;
+            io.step().await;
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::buffer::Place;
 use crate::catalog::{Deaths, Install};
 use crate::error::Error;
 use crate::install::{Moved, apply};
-use crate::io::{Io, lock, step};
+use crate::io::{Io, lock};
 use crate::key_check::{Checked, Relied, check_keys};
 use crate::pace::{FLUSH_MERGE, FLUSH_WRITE};
 use crate::phase::{Phase, PhaseCell};
@@ -22,16 +22,20 @@ use crate::shared::{Installer, Shared};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 use tapetum_kernels::record::{Codec, Kind};
 
 /// Flushes `buffer`, which is sealed, and for which there is room.
 pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u64) -> Result<(), Error> {
     phase.set(Phase::Flush);
-    while !shared.log.buffer_written(buffer) {
-        shared.log.poisoned()?;
-        shared.log.advance(true, shared.drive.env().now_us());
-        step().await;
-    }
+    std::future::poll_fn(|_| match shared.log.poisoned() {
+        Ok(()) if !shared.log.buffer_written(buffer) => {
+            shared.log.advance(true, shared.drive.env().now_us());
+            Poll::Pending
+        }
+        done => Poll::Ready(done),
+    })
+    .await?;
     let installer = shared.take_installer().await;
     let name = shared.name_segment(&installer.catalog);
     shared.return_installer(installer);
@@ -83,7 +87,7 @@ async fn flush_as(
         }
         shards.push(ShardKeys { generation, keys });
         shared.pace.flush.set(FLUSH_WRITE, shards.len() as u64, shared.shards.len() as u64);
-        step().await;
+        io.step().await;
     }
     let segment = if writer.record_bytes() > 0 { Some(Arc::new(writer.finish().await?)) } else { None };
     let mut installer = shared.take_installer().await;

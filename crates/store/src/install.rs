@@ -9,7 +9,7 @@
 use crate::catalog::Install;
 use crate::error::Error;
 use crate::index::Change;
-use crate::io::{Io, step};
+use crate::io::Io;
 use crate::key_check::Checked;
 use crate::partition_load::rebuild;
 use crate::phase::{Phase, PhaseCell};
@@ -89,7 +89,7 @@ pub async fn apply(
     forget_large(shared, install);
     for partition in 0..shared.geometry.partitions() {
         merge_partition(shared, io, phase, installer, partition, number, moved(partition)).await?;
-        step().await;
+        io.step().await;
     }
     retire(shared, &install.dropped);
     Ok(())

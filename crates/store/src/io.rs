@@ -24,6 +24,8 @@ struct Inner {
     abandoned: Vec<(Vec<Tag>, LocalBuffer)>,
     batch: Vec<Completion>,
     tag_next: u64,
+    /// A task gave way although it could have gone on.
+    gave_way: bool,
 }
 
 /// A cheap handle on a queue pair that tasks await.
@@ -46,6 +48,7 @@ impl Io {
                 abandoned: Vec::new(),
                 batch: Vec::new(),
                 tag_next: 0,
+                gave_way: false,
             })),
         }
     }
@@ -115,6 +118,24 @@ impl Io {
         lock(&self.inner).abandoned.push((tags, buffer));
     }
 
+    /// Lets the owner of the task do something else first.
+    pub fn step(&self) -> impl Future<Output = ()> + Send + use<> {
+        let inner = self.inner.clone();
+        let mut stepped = false;
+        std::future::poll_fn(move |_| {
+            if std::mem::replace(&mut stepped, true) {
+                return Poll::Ready(());
+            }
+            lock(&inner).gave_way = true;
+            Poll::Pending
+        })
+    }
+
+    /// Whether a task gave way since this was asked last: it would go on at once.
+    pub fn gave_way(&self) -> bool {
+        std::mem::take(&mut lock(&self.inner).gave_way)
+    }
+
     pub fn in_flight(&self) -> usize {
         lock(&self.inner).queue.in_flight()
     }
@@ -129,12 +150,6 @@ pub fn succeeded(completion: Completion, what: &str) -> Result<(), Error> {
         Status::Success => Ok(()),
         status => Err(Error::Io(format!("a {what} ended with {status:?} (errno {})", completion.errno))),
     }
-}
-
-/// Lets the owner of the task do something else first.
-pub fn step() -> impl Future<Output = ()> + Send {
-    let mut stepped = false;
-    std::future::poll_fn(move |_| if std::mem::replace(&mut stepped, true) { Poll::Ready(()) } else { Poll::Pending })
 }
 
 pub type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub enum Step {
     /// There is more to do at once.
     Busy,
-    /// Something is on its way to or from flash.
+    /// Something is on its way to or from flash, or one task waits for another.
     Waiting,
     /// There is nothing to do.
     Idle,
@@ -100,11 +100,15 @@ impl Maintenance {
         any |= self.step_collect();
         any |= self.step_resize();
         shared.set_pace(self.collect.is_some());
-        if self.flush.is_none() && self.collect.is_none() && self.resize.is_none() {
-            return if any { Step::Busy } else { Step::Idle };
+        for io in self.ios() {
+            any |= io.gave_way();
         }
-        let in_flight = self.ios().iter().any(|io| io.in_flight() > 0);
-        if in_flight && !any { Step::Waiting } else { Step::Busy }
+        let idle = self.flush.is_none() && self.collect.is_none() && self.resize.is_none();
+        match (any, idle) {
+            (true, _) => Step::Busy,
+            (false, true) => Step::Idle,
+            (false, false) => Step::Waiting,
+        }
     }
 
     fn step_flush(&mut self) -> bool {
@@ -228,10 +232,13 @@ impl Maintenance {
         match step {
             Step::Busy => {}
             Step::Waiting => {
-                // Of several, the others are looked at a little later.
+                // Of several, and of the log, the others are looked at a little later.
+                const PATIENCE: Duration = Duration::from_micros(200);
                 let busy: Vec<_> = self.ios().into_iter().filter(|io| io.in_flight() > 0).collect();
-                if let Some(io) = busy.first() {
-                    io.wait(Duration::from_micros(if busy.len() > 1 { 200 } else { 2000 }));
+                match busy[..] {
+                    [] => self.shared.wakeup.sleep(PATIENCE),
+                    [io] => io.wait(Duration::from_millis(2)),
+                    [io, ..] => io.wait(PATIENCE),
                 }
             }
             Step::Idle => self.shared.wakeup.sleep(Duration::from_millis(50)),

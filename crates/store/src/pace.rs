@@ -108,7 +108,12 @@ impl Pace {
         let sealed = if room.is_sealed { room.buffer_bytes.saturating_sub(written) } else { 0 };
         let by_space = room.free_bytes.map_or(u64::MAX, |free| free.saturating_sub(sealed));
         let limit = by_flush.min(by_space);
-        let before = self.limit_bytes.swap(limit, Ordering::Relaxed);
+        let before = self.limit_bytes.load(Ordering::Relaxed);
+        // In steps that are worth waking somebody for.
+        if limit > before && limit - before < room.buffer_bytes / 256 && limit < room.buffer_bytes {
+            return false;
+        }
+        self.limit_bytes.store(limit, Ordering::Relaxed);
         limit > before
     }
 }

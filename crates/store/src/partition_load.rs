@@ -6,7 +6,7 @@
 use crate::catalog::Catalog;
 use crate::error::Error;
 use crate::index::RebuildError;
-use crate::io::{Io, step};
+use crate::io::Io;
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::planted::Bug;
 use crate::shared::Shared;
@@ -60,7 +60,7 @@ async fn build(
                 return Ok(false);
             }
         }
-        step().await;
+        io.step().await;
     }
     shared.index.install(builder).map_or_else(failed, |()| Ok(true))
 }

@@ -12,7 +12,7 @@
 
 use crate::error::Error;
 use crate::geometry::whole_pages;
-use crate::io::{Io, lock, step};
+use crate::io::{Io, lock};
 use crate::options::{Full, StoreOptions};
 use crate::partition_load::rebuild;
 use crate::phase::{Phase, PhaseCell};
@@ -153,7 +153,7 @@ async fn widen_index(shared: &Arc<Shared>, io: &Io, phase: &PhaseCell, capacity_
         phase.set(Phase::Resize);
         shared.return_installer(installer);
         done?;
-        step().await;
+        io.step().await;
     }
     Ok(())
 }
