@@ -6,7 +6,7 @@ use crate::tally::State;
 use crate::workload::{Draw, request, write};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use tapetum::{Error, Outcome, Phase, Reply, Request, Resizing, Session, Store, Sync};
+use tapetum::{Error, Full, Outcome, Phase, Reply, Request, Resizing, Session, Store, Sync};
 use tapetum_drive::{Drive, Faults, SplitMix64};
 
 const IN_FLIGHT_MAX: usize = 12;
@@ -224,6 +224,11 @@ impl Life {
             }
             faulty.crashed()
         });
+        if world.options.full == Full::Evict {
+            // An eviction that waited for its turn may have had it.
+            world.model.evicted_through(self.store.evicted_through());
+            world.model.eviction_begins();
+        }
         self.look(world).inspect_err(|_| world.state = State::Close)?;
         closed.or_else(|error| wrong(format!("the store does not close: {error}")))?;
         world.model.note_everywhere("closed");
