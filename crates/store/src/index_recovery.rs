@@ -13,6 +13,8 @@ use crate::shared::Shared;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// What a thread takes beside the partition that it builds: a cut with its list, and key-table pages on their way.
+const THREAD_BYTES: u64 = 4 << 20;
 const PROGRESS_INTERVAL_US: u64 = 1_000_000;
 
 struct Work {
@@ -38,7 +40,9 @@ pub async fn build(shared: &Arc<Shared>, io: &Io, catalog: Catalog) -> Result<Ca
         told_us: Mutex::new(env.now_us()),
     });
     let mut helpers = Vec::new();
-    for number in 1..env.parallelism().min(shared.geometry.partitions()) {
+    // Many cores must not take more memory than there is: all threads together a sixteenth of it.
+    let affordable = (shared.options.memory_bytes / 16 / THREAD_BYTES).max(1) as usize;
+    for number in 1..env.parallelism().min(shared.geometry.partitions()).min(affordable) {
         let work = work.clone();
         // Without a thread, or without a queue pair, there is one less: the others do its part.
         let Ok(queue) = shared.drive.queue_pair(64) else { break };
