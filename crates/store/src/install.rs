@@ -74,13 +74,7 @@ pub async fn apply(
     }
     phase.set(Phase::Merge);
     shared.install_sequence.fetch_add(1, Ordering::SeqCst);
-    let before = shared.planted.has(Bug::ForgetLargeDeath).then(|| installer.catalog.clone());
     installer.catalog.install(install)?;
-    for (number, state) in before.map(|before| before.segments).into_iter().flatten() {
-        if let Some(now) = installer.catalog.segments.get_mut(&number) {
-            now.descriptor.large = state.descriptor.large;
-        }
-    }
     let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
     if let Some(segment) = segment {
         segment.attach(&installer.catalog.segments[&number].valid);

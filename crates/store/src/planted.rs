@@ -57,8 +57,6 @@ pub enum Bug {
     DropLargeInCollection,
     /// Recovery does not claim the extents that a log record names.
     ForgetLargeInLog,
-    /// The catalog goes on naming the extents of a large value that died.
-    ForgetLargeDeath,
     /// A checkpoint of the index is believed although frames follow it.
     StaleCheckpoint,
     /// A checkpoint of the index is not flushed before the manifest names it, and is believed without its checksums.
@@ -85,7 +83,6 @@ pub const ALL: &[Bug] = &[
     Bug::FreeLargeUnderReader,
     Bug::DropLargeInCollection,
     Bug::ForgetLargeInLog,
-    Bug::ForgetLargeDeath,
     Bug::StaleCheckpoint,
     Bug::TrustCheckpoint,
     Bug::GrowWithoutNewest,
