@@ -536,3 +536,33 @@ fn large_values_are_changed_as_small_ones_are() {
     store.put(b"grows", b"7").unwrap();
     assert_eq!(store.increment(b"grows", 1).unwrap(), Some(8));
 }
+
+#[test]
+fn a_full_store_refuses_large_values_and_an_evicting_one_takes_them_for_ever() {
+    let store = new_store();
+    let key = |number: u64| format!("large{number}").into_bytes();
+    let mut stored = 0;
+    let error = loop {
+        match store.put(&key(stored), &noise(stored, 100_000)) {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 100, "8 MiB never fill");
+    };
+    assert_eq!(error, Error::FullFlash);
+    assert!(stored > 30, "only {stored} values of 100 kB fit on 8 MiB");
+    for number in 0..stored {
+        assert_eq!(store.get(&key(number)).unwrap().unwrap().value, noise(number, 100_000), "{number}");
+    }
+    (0..stored).for_each(|number| assert!(store.delete(&key(number)).unwrap()));
+    store.put(b"again", &noise(0, 100_000)).unwrap();
+
+    let drive = drive_on(flash());
+    Store::create(&drive, &options()).unwrap();
+    let store = Store::open(&drive, &StoreOptions { full: Full::Evict, ..options() }).unwrap();
+    for number in 0..300 {
+        store.put(&key(number), &noise(number, 100_000)).unwrap();
+    }
+    assert_eq!(store.get(&key(299)).unwrap().unwrap().value, noise(299, 100_000));
+    assert!(store.get(&key(0)).unwrap().is_none() && store.stats().evictions > 0);
+}
