@@ -142,6 +142,7 @@ impl LargeWrite {
         match shared.admit(|| overwrites) {
             Admission::Go => {}
             Admission::Wait => return Room::Waits,
+            Admission::Refuse(Error::FullFlash) => return self.flush_or_refuse(shared),
             Admission::Refuse(error) => return Room::Refused(error),
         }
         match shared.take_large(self.stored.len() as u64, overwrites) {
