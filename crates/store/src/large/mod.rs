@@ -32,10 +32,10 @@ pub fn inline_bytes_max(geometry: &Geometry) -> usize {
     geometry.segment_bytes as usize / 8
 }
 
-/// The largest value, in bytes, before compression: it passes through memory, two of them must fit on flash beside
+/// The largest value, in bytes, before compression: several copies of it pass through memory, two of them must fit on flash beside
 /// everything else, and their references into small records.
 pub fn value_bytes_max(geometry: &Geometry, memory_bytes: u64) -> usize {
-    let limits = [VALUE_BYTES_MAX as u64, memory_bytes / 3, geometry.created_bytes / 16, geometry.segment_bytes * 64];
+    let limits = [VALUE_BYTES_MAX as u64, memory_bytes / 8, geometry.created_bytes / 16, geometry.segment_bytes * 64];
     limits.into_iter().min().unwrap_or(0) as usize
 }
 
