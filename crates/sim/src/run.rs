@@ -143,11 +143,12 @@ impl World {
         let mut random = SplitMix64::new(setup.seed);
         let (load, often) = match random.below(16) {
             0..3 => (Load::Heavy, Some(State::Evict)),
-            3 => (Load::Heavy, Some(State::Resize)),
-            4..9 => (Load::Tidal, Some(State::Grow)),
+            14.. => (Load::Heavy, None),
+            3..8 => (Load::Tidal, Some(State::Grow)),
             _ => (Load::Mixed, None),
         };
-        let (evicts, roomy) = (often == Some(State::Evict), often == Some(State::Resize));
+        let evicts = often == Some(State::Evict);
+        let roomy = load == Load::Heavy && !evicts;
         let more = if evicts { 0 } else { random.below(5) };
         let capacity_bytes = (5 << 18) + more * (256 << 10);
         let faulty = FaultyFlash::new(capacity_bytes, random.next_u64());

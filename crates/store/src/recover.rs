@@ -93,7 +93,7 @@ pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<()
     zero(drive, io, geometry.manifest_offset(0), geometry.extents_offset() - geometry.manifest_offset(0)).await?;
     io.flush().await?;
     Manifest::create(io, drive.local(), &geometry, superblock.store_id).await?;
-    superblock.write(io, drive.local(), &[0, 1], options.planted).await
+    superblock.write(io, drive.local(), &[0, 1]).await
 }
 
 /// The log is zero-written once, so that its later writes allocate nothing.
@@ -366,10 +366,8 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
     let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + STAMPS_SKIPPED;
     // Everything was read and holds: from here on something is written.
-    if let Some(copy) = behind
-        && !options.planted.has(Bug::LeaveCopyBehind)
-    {
-        superblock.write(io, drive.local(), &[copy], options.planted).await?;
+    if let Some(copy) = behind {
+        superblock.write(io, drive.local(), &[copy]).await?;
     }
     if options.planted.has(Bug::ForgetReplay) {
         let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;

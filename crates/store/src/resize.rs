@@ -113,9 +113,12 @@ async fn grow_to(shared: &Arc<Shared>, io: &Io, phase: &PhaseCell, capacity_byte
     let superblock = Superblock { capacity_bytes, generation: now.generation + 1, ..now };
     if shared.planted.has(Bug::TakeRoomEarly) {
         take_room(shared, superblock).await;
+        for _ in 0..1000 {
+            io.step().await;
+        }
     }
     if superblock.capacity_bytes > now.capacity_bytes {
-        let written = superblock.write(io, shared.drive.local(), &[0, 1], shared.planted).await;
+        let written = superblock.write(io, shared.drive.local(), &[0, 1]).await;
         if let Err(error) = written {
             // Nobody knows which copy is there: the next opening looks.
             shared.log.poison(format!("a resize: {error}"));

@@ -15,7 +15,7 @@ use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
 use crate::options::{Full, StoreOptions};
 use crate::pace::{Pace, Room};
-use crate::planted::Planted;
+use crate::planted::{Bug, Planted};
 use crate::resize::Resizing;
 use crate::segment::Descriptor;
 use crate::segment::view::Segment;
@@ -264,11 +264,13 @@ impl Shared {
     /// A number and a version for a new segment.
     pub fn name_segment(&self, catalog: &Catalog) -> (u32, u64) {
         let mut taken = lock(&self.numbers_taken);
-        let number = catalog.number_free(&taken);
-        assert!(
-            number < self.segments_limit.load(Ordering::SeqCst),
-            "a segment is begun only where there is a number to spare"
-        );
+        let limit = self.segments_limit.load(Ordering::SeqCst);
+        let number = match self.planted.has(Bug::KeepPayloadBits) {
+            true => (0..limit).rev().find(|number| !catalog.segments.contains_key(number) && !taken.contains(number)),
+            false => None,
+        };
+        let number = number.unwrap_or_else(|| catalog.number_free(&taken));
+        assert!(number < limit, "a segment is begun only where there is a number to spare");
         taken.push(number);
         (number, self.version_next.fetch_add(1, Ordering::Relaxed))
     }

@@ -17,8 +17,7 @@
 
 use crate::error::Error;
 use crate::geometry::{Geometry, SUPERBLOCK_BYTES};
-use crate::io::{Io, succeeded};
-use crate::planted::{Bug, Planted};
+use crate::io::Io;
 use crate::wire::{Reader, Short, Writer};
 use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
@@ -165,23 +164,13 @@ impl Superblock {
     }
 
     /// Writes copies, each durable before the next.
-    pub async fn write(&self, io: &Io, local: &LocalMemory, copies: &[u64], planted: Planted) -> Result<(), Error> {
+    pub async fn write(&self, io: &Io, local: &LocalMemory, copies: &[u64]) -> Result<(), Error> {
         let mut buffer = local
             .allocate(SUPERBLOCK_BYTES as usize)
             .ok_or_else(|| Error::Options("--memory is too small for a superblock: raise it".into()))?;
         buffer.bytes_mut()[..SUPERBLOCK_BYTES as usize].copy_from_slice(&self.encode());
-        let length = SUPERBLOCK_BYTES as usize;
-        let mut early = Vec::new();
         for copy in copies {
-            let tag = io.start_write(copy * SUPERBLOCK_BYTES, &buffer, 0, length, true);
-            if planted.has(Bug::SuperblocksAtOnce) {
-                early.push(tag);
-            } else {
-                succeeded(io.finish(tag).await, "write of a superblock")?;
-            }
-        }
-        for tag in early {
-            succeeded(io.finish(tag).await, "write of a superblock")?;
+            io.write_durably(copy * SUPERBLOCK_BYTES, &buffer, SUPERBLOCK_BYTES as usize).await?;
         }
         Ok(())
     }

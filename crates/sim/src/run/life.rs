@@ -88,7 +88,12 @@ impl Life {
                 world.faulty.crash();
                 return Err(Stop::Crash);
             }
-            if world.random.one_in(if aim == Aim::At(State::Resize) { 48 } else { 4000 }) {
+            let resize_one_in = match aim {
+                Aim::At(State::Resize) => 48,
+                _ if world.roomy => 400,
+                _ => 4000,
+            };
+            if world.random.one_in(resize_one_in) {
                 self.resize(world)?;
             }
             self.step(world, aimed && aim.lingers())?;
