@@ -75,6 +75,7 @@ pub struct Seen {
     place: Option<Place>,
     /// What was written since is in this buffer or a later one.
     active: u64,
+    evictions: u64,
 }
 
 pub struct Shard {
@@ -82,6 +83,8 @@ pub struct Shard {
     active: u64,
     /// The oldest buffer that is not flushed yet.
     oldest: u64,
+    /// Goes up when an eviction begins to take keys of this shard from flash, and when it has: odd between.
+    evictions: u64,
     /// The extents of the large values in a buffer, by the record's place; also of records that were written over.
     large: [BTreeMap<u32, Arc<LargeExtents>>; BUFFERS as usize],
 }
@@ -89,7 +92,7 @@ pub struct Shard {
 impl Shard {
     pub fn new(entries_max: usize, buffer: u64) -> Shard {
         let tables = [Table::new(entries_max), Table::new(entries_max)];
-        Shard { tables, active: buffer, oldest: buffer, large: Default::default() }
+        Shard { tables, active: buffer, oldest: buffer, evictions: 0, large: Default::default() }
     }
 
     fn table(&self, buffer: u64) -> &Table {
@@ -142,13 +145,25 @@ impl Shard {
 
     /// The key as it is now.
     pub fn see(&self, hash: HashKey) -> Seen {
-        Seen { place: self.get(hash), active: self.active }
+        Seen { place: self.get(hash), active: self.active, evictions: self.evictions }
     }
 
     /// Whether the key was not written since it was seen. A key that was in no buffer could have been in one and out
     /// again only if a buffer from then on was flushed; that is taken for a write.
     pub fn is_as(&self, hash: HashKey, seen: Seen) -> bool {
         self.get(hash) == seen.place && (seen.place.is_some() || self.oldest <= seen.active)
+    }
+
+    /// Whether what was read of the key's item on flash is still what there is: not written over, and not evicted, which
+    /// others may have been told.
+    pub fn is_on_flash_as(&self, hash: HashKey, seen: Seen) -> bool {
+        let evicted = seen.place.is_none() && (seen.evictions != self.evictions || seen.evictions % 2 == 1);
+        self.is_as(hash, seen) && !evicted
+    }
+
+    /// An eviction begins to take keys of this shard from flash, or has.
+    pub fn turn_eviction(&mut self) {
+        self.evictions += 1;
     }
 
     /// The buffer that takes the next write.

@@ -9,7 +9,7 @@
 use crate::catalog::Install;
 use crate::error::Error;
 use crate::index::Change;
-use crate::io::Io;
+use crate::io::{Io, lock};
 use crate::key_check::Checked;
 use crate::partition_load::rebuild;
 use crate::phase::{Phase, PhaseCell};
@@ -66,6 +66,7 @@ pub async fn apply(
     segment: Option<Arc<Segment>>,
     moved: impl Fn(usize) -> Vec<(HashKey, Moved)>,
 ) -> Result<(), Error> {
+    let evicts = phase.get() == Phase::Evict;
     if shared.planted.has(Bug::FreeLargeEarly) {
         forget_large(shared, install);
     }
@@ -82,7 +83,14 @@ pub async fn apply(
     }
     forget_large(shared, install);
     for partition in 0..shared.geometry.partitions() {
-        merge_partition(shared, io, phase, installer, partition, number, moved(partition)).await?;
+        if evicts {
+            lock(&shared.shards[partition]).turn_eviction();
+        }
+        let merged = merge_partition(shared, io, phase, installer, partition, number, moved(partition)).await;
+        if evicts {
+            lock(&shared.shards[partition]).turn_eviction();
+        }
+        merged?;
         io.step().await;
     }
     retire(shared, &install.dropped);

@@ -69,7 +69,7 @@ impl Local {
         loop {
             let sequence = shared.install_sequence.load(Ordering::SeqCst);
             let shard = shared.shard(hash);
-            let flash = flash.as_ref().filter(|flash| shard.is_as(hash, flash.seen));
+            let flash = flash.as_ref().filter(|flash| shard.is_on_flash_as(hash, flash.seen));
             if !needs_current(request) {
                 let Request::Put { key, value, flags, expiry, .. } = *request else {
                     unreachable!("only a put is blind")

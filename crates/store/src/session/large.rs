@@ -199,7 +199,7 @@ impl LargeWrite {
     fn still_holds(&self, shared: &Shared, op: &Op, shard: &crate::buffer::Shard) -> bool {
         let Some(basis) = &self.basis else { return true };
         let alive = |(stamp, expiry)| shared.is_live_stamp(stamp, expiry, shared.now());
-        basis.current.is_none_or(alive) && shard.is_as(op.hash, basis.seen)
+        basis.current.is_none_or(alive) && shard.is_on_flash_as(op.hash, basis.seen)
     }
 }
 
