@@ -172,9 +172,9 @@ mod tests {
     }
 
     #[test]
-    fn a_store_of_64_mib_takes_16_mib() {
+    fn an_eighth_of_the_memory_bounds_a_value() {
         let geometry = Geometry::new(1 << 30, 8 << 20, 6, 512).unwrap();
-        // Front doors take some of the memory.
-        assert_eq!(value_bytes_max(&geometry, 56 << 20), 16 << 20);
+        assert_eq!(value_bytes_max(&geometry, 56 << 20), 7 << 20);
+        assert_eq!(value_bytes_max(&geometry, 128 << 20), 16 << 20);
     }
 }
