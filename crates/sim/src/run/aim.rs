@@ -23,8 +23,7 @@ impl Aim {
         }
         match random.below(20) {
             0..2 => Aim::Anywhere,
-            2..6 => Aim::Recover,
-            6 => Aim::At(State::Flush),
+            2..7 => Aim::Recover,
             7 | 14 => Aim::At(State::Install),
             8..11 => Aim::At(State::Merge),
             11 => Aim::At(State::Resize),
