@@ -40,7 +40,7 @@ impl StoreOptions {
             segment_bytes: 1 << segment.ilog2(),
             // Large stores have more, so that one is rebuilt in tens of milliseconds.
             partition_bits: (segment.ilog2() - 13).min(6).max(segment.ilog2().saturating_sub(18)),
-            fingerprint_bits: 6,
+            fingerprint_bits: 5,
             sync: Sync::default(),
             full: Full::default(),
             planted: Planted::default(),
