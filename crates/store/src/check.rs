@@ -2,7 +2,7 @@
 
 use crate::catalog::{Bitmap, SegmentState};
 use crate::error::Error;
-use crate::io::{Io, run};
+use crate::io::Io;
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::large::verify::verify;
 use crate::segment::local_index::FenceBuilder;
@@ -33,7 +33,7 @@ pub fn check(store: &Store) -> Result<CheckReport, Error> {
     let shared = store.shared();
     let queue = shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
     let io = Io::new(queue);
-    run(&io, check_all(shared, &io), || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))?
+    shared.run_beside_maintenance(&io, check_all(shared, &io))?
 }
 
 async fn check_all(shared: &Arc<Shared>, io: &Io) -> Result<CheckReport, Error> {
@@ -63,7 +63,7 @@ async fn check_segment(
     let wrong = |what: String| Error::Corrupt(format!("segment {number}: {what}"));
     let segment = shared.segments[number as usize].load_full().ok_or_else(|| wrong("it is not open".into()))?;
     let entries = key_table(shared, io, &segment).await?;
-    let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret)?;
+    let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret).await?;
     let all = Bitmap::full(state.descriptor.entries);
     let (mut valid_bytes, mut last) = (0, None::<HashKey>);
     let mut large = state.descriptor.large.iter();
@@ -115,7 +115,7 @@ async fn key_table(shared: &Arc<Shared>, io: &Io, segment: &Arc<Segment>) -> Res
     let mut entries = Vec::with_capacity(segment.descriptor.entries as usize);
     let mut reader = KeyReader::new(io, shared.drive.local());
     for start in (0..segment.key_pages()).step_by(PAGES_PER_READ as usize) {
-        reader.start(segment.clone(), start..segment.key_pages().min(start + PAGES_PER_READ), ())?;
+        reader.start(segment.clone(), start..segment.key_pages().min(start + PAGES_PER_READ), ()).await?;
         if let Some(read) = reader.next().await? {
             for page in read.pages() {
                 let page = page?;

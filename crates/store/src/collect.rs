@@ -166,8 +166,7 @@ async fn collect_as(
     victims: &[Victim],
     name: (u32, u64),
 ) -> Result<(), Error> {
-    let local = shared.drive.local();
-    let mut writer = SegmentWriter::new(io, &shared.geometry, shared.store_id, local, &shared.extents, name)?;
+    let mut writer = SegmentWriter::new(io, &shared.geometry, shared.store_id, &shared.extents, name).await?;
     let sources = merge(shared, io, victims, &mut writer).await?;
     if shared.planted.has(Bug::ReuseExtentEarly) {
         let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
@@ -189,7 +188,7 @@ async fn merge(
 ) -> Result<Vec<Source>, Error> {
     let mut cursors = Vec::with_capacity(victims.len());
     for victim in victims {
-        let mut cursor = VictimCursor::new(victim.segment.clone(), io, shared.drive.local(), shared.secret)?;
+        let mut cursor = VictimCursor::new(victim.segment.clone(), io, shared.drive.local(), shared.secret).await?;
         cursor.advance(&victim.valid).await?;
         cursors.push(cursor);
     }
@@ -334,7 +333,7 @@ async fn each_key(
     loop {
         while reader.has_room() && page_next < segment.key_pages() {
             let end = segment.key_pages().min(page_next + PAGES_PER_READ);
-            reader.start(segment.clone(), page_next..end, ())?;
+            reader.start(segment.clone(), page_next..end, ()).await?;
             page_next = end;
         }
         let Some(read) = reader.next().await? else { return Ok(()) };

@@ -62,8 +62,7 @@ async fn flush_as(
     buffer: u64,
     name: (u32, u64),
 ) -> Result<(), Error> {
-    let local = shared.drive.local();
-    let mut writer = SegmentWriter::new(io, &shared.geometry, shared.store_id, local, &shared.extents, name)?;
+    let mut writer = SegmentWriter::new(io, &shared.geometry, shared.store_id, &shared.extents, name).await?;
     let mut relied = Relied::default();
     let mut shards = Vec::with_capacity(shared.shards.len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
@@ -93,6 +92,8 @@ async fn flush_as(
     let mut installer = shared.take_installer().await;
     let done = install(shared, io, phase, buffer, &mut installer, segment, relied, shards).await;
     shared.return_installer(installer);
+    // Who waits for this buffer to be in a segment could not see it before.
+    shared.log.wake();
     done
 }
 

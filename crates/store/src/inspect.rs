@@ -123,12 +123,7 @@ pub fn inspect(store: &Store) -> Result<Inspection, Error> {
         shared.return_installer(installer);
         inspection
     };
-    // Nothing tells that the installer is free: others go first until it is.
-    let yielding = || {
-        std::thread::yield_now();
-        false
-    };
-    run(&io, ask, yielding).ok_or_else(|| Error::Io("the drive stopped answering".into()))
+    shared.run_beside_maintenance(&io, ask)
 }
 
 fn of_installed(shared: &Arc<Shared>, catalog: &Catalog, summary: Summary) -> Inspection {

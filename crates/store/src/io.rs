@@ -118,6 +118,20 @@ impl Io {
         lock(&self.inner).abandoned.push((tags, buffer));
     }
 
+    /// Local memory for a task. Readers give theirs back as they end, so it is waited for, within reason.
+    pub fn allocate(&self, bytes: usize) -> impl Future<Output = Result<LocalBuffer, Error>> + Send + use<> {
+        const PATIENCE_US: u64 = 10_000_000;
+        let drive = lock(&self.inner).queue.drive().clone();
+        let until_us = drive.env().now_us() + PATIENCE_US;
+        std::future::poll_fn(move |_| match drive.local().allocate(bytes) {
+            Some(buffer) => Poll::Ready(Ok(buffer)),
+            None if drive.env().now_us() < until_us => Poll::Pending,
+            None => Poll::Ready(Err(Error::Options(format!(
+                "--memory is too small: {bytes} bytes were not to be had for ten seconds; raise it"
+            )))),
+        })
+    }
+
     /// Lets the owner of the task do something else first.
     pub fn step(&self) -> impl Future<Output = ()> + Send + use<> {
         let inner = self.inner.clone();

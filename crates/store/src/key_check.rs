@@ -98,7 +98,7 @@ pub async fn check_keys(
         while reader.has_room() && !rest.is_empty() {
             let (group, pages) = coalesce(rest);
             rest = &rest[group.len()..];
-            reader.start(group[0].segment.clone(), pages, group)?;
+            reader.start(group[0].segment.clone(), pages, group).await?;
         }
         let Some(read) = reader.next().await? else { break };
         let mut finder = Finder { shared, batch, results };

@@ -75,9 +75,11 @@ impl<'a, T> KeyReader<'a, T> {
         KeyReader { io, local, pending: VecDeque::new(), spare: Vec::new(), reads: 0 }
     }
 
-    /// Whether another read may be started now.
+    /// Whether another read may be started now: the first always, more where there is memory for them.
     pub fn has_room(&self) -> bool {
-        self.pending.len() < DEPTH
+        let free = self.local.bytes_total() - self.local.bytes_used();
+        let has_memory = !self.spare.is_empty() || free >= 2 * PAGES_PER_READ as usize * PAGE_BYTES;
+        self.pending.is_empty() || (self.pending.len() < DEPTH && has_memory)
     }
 
     /// Whether nothing is on its way.
@@ -90,14 +92,13 @@ impl<'a, T> KeyReader<'a, T> {
         self.reads
     }
 
-    pub fn start(&mut self, segment: Arc<Segment>, pages: Range<u32>, context: T) -> Result<(), Error> {
+    pub async fn start(&mut self, segment: Arc<Segment>, pages: Range<u32>, context: T) -> Result<(), Error> {
         assert!(!pages.is_empty() && pages.len() <= PAGES_PER_READ as usize);
         let buffer = match self.spare.iter().position(|spare| spare.len() >= pages.len() * PAGE_BYTES) {
             Some(place) => self.spare.swap_remove(place),
             None => {
                 self.spare.clear();
-                let room = self.local.allocate(pages.len() * PAGE_BYTES);
-                room.ok_or_else(|| Error::Options("--memory is too small to check keys: raise it".into()))?
+                self.io.allocate(pages.len() * PAGE_BYTES).await?
             }
         };
         let tags = segment

@@ -87,9 +87,12 @@ impl Maintenance {
         let shared = self.shared.clone();
         shared.log.advance(false, shared.drive.env().now_us());
         let mut any = self.flush_io.pump() | self.collect_io.pump() | self.resize_io.pump();
-        any |= shared.reap_retired();
+        if shared.reap_retired() {
+            any = true;
+            // A large value may have waited for it.
+            shared.log.wake();
+        }
         if let Err(error) = shared.log.poisoned() {
-            self.resize = None;
             if let Some(resizing) = self.resize_asked() {
                 resizing.end(Err(error));
             }
@@ -182,8 +185,8 @@ impl Maintenance {
         for io in self.ios() {
             io.pump();
         }
-        if lock(&shared.installer).is_some() {
-            // Nothing is half installed. Tasks that are given up must not leave buffers that the drive still uses.
+        if lock(&shared.installer).is_some() || shared.log.poisoned().is_err() {
+            // Nothing is half installed, or nothing will be whole any more. Tasks that are given up must not leave buffers that the drive still uses.
             if self.ios().iter().any(|io| io.in_flight() > 0) {
                 return false;
             }

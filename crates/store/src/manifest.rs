@@ -22,7 +22,7 @@ use crate::geometry::Geometry;
 use crate::io::Io;
 use crate::planted::{Bug, Planted};
 use crate::wire::{Reader, Short, Writer};
-use tapetum_drive::{LocalBuffer, LocalMemory};
+use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TMAN");
@@ -42,7 +42,6 @@ enum Kind {
 /// Where the next frame goes.
 pub struct Manifest {
     io: Io,
-    local: LocalMemory,
     geometry: Geometry,
     store_id: u64,
     area: usize,
@@ -84,10 +83,9 @@ pub struct Recovered {
 
 impl Manifest {
     /// Writes the first snapshot of an empty store.
-    pub async fn create(io: &Io, local: &LocalMemory, geometry: &Geometry, store_id: u64) -> Result<(), Error> {
+    pub async fn create(io: &Io, geometry: &Geometry, store_id: u64) -> Result<(), Error> {
         let mut manifest = Manifest {
             io: io.clone(),
-            local: local.clone(),
             geometry: *geometry,
             store_id,
             area: 1,
@@ -191,7 +189,7 @@ impl Manifest {
         let flash = self.geometry.manifest_offset(self.area) + self.position;
         let crc = frame_checksum(self.store_id, flash, self.epoch, &header.bytes, payload);
         header.bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-        let mut buffer = allocate(&self.local, length as usize)?;
+        let mut buffer = self.io.allocate(length as usize).await?;
         let image = buffer.bytes_mut();
         image[..HEADER_BYTES].copy_from_slice(&header.bytes);
         image[HEADER_BYTES..HEADER_BYTES + payload.len()].copy_from_slice(payload);
@@ -230,12 +228,6 @@ impl Manifest {
     }
 }
 
-fn allocate(local: &LocalMemory, bytes: usize) -> Result<LocalBuffer, Error> {
-    local
-        .allocate(bytes)
-        .ok_or_else(|| Error::Options(format!("--memory is too small: {bytes} bytes were needed at once; raise it")))
-}
-
 fn frame_checksum(store_id: u64, flash: u64, epoch: u64, header: &[u8], payload: &[u8]) -> u32 {
     checksum(Salt { store: store_id, address: flash, version: epoch }, &[&header[8..], payload])
 }
@@ -262,7 +254,7 @@ impl AreaReader {
             return Ok(None);
         }
         let flash = self.geometry.manifest_offset(area) + position;
-        let mut buffer = allocate(&self.local, sector)?;
+        let mut buffer = self.io.allocate(sector).await?;
         self.io.read(flash, &buffer, 0, sector).await?;
         let Some((epoch, sequence, kind, payload)) = parse_header(buffer.bytes()) else { return Ok(None) };
         let length = (HEADER_BYTES + payload).next_multiple_of(sector);
@@ -270,7 +262,7 @@ impl AreaReader {
             return Ok(None);
         }
         if length > sector {
-            buffer = allocate(&self.local, length)?;
+            buffer = self.io.allocate(length).await?;
             self.io.read(flash, &buffer, 0, length).await?;
         }
         let bytes = buffer.bytes();
@@ -299,7 +291,6 @@ impl AreaReader {
         }
         let manifest = Manifest {
             io: self.io.clone(),
-            local: self.local.clone(),
             geometry: self.geometry,
             store_id: self.store_id,
             area,

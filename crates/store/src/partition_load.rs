@@ -110,7 +110,7 @@ async fn load_cut(
         while reader.has_room()
             && let Some((segment, pages)) = slices.next()
         {
-            reader.start(segment, pages, ())?;
+            reader.start(segment, pages, ()).await?;
         }
         let Some(read) = reader.next().await? else { break };
         let number = read.segment.descriptor.number;

@@ -33,7 +33,7 @@ use crate::superblock::{Found, Superblock};
 use arc_swap::ArcSwapOption;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::{Drive, Env, LocalBuffer, Operation};
 use tapetum_kernels::hash::HashKey;
@@ -92,7 +92,7 @@ pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<()
     let superblock = Superblock { store_id, generation: 1, secret, capacity_bytes, geometry };
     zero(drive, io, geometry.manifest_offset(0), geometry.extents_offset() - geometry.manifest_offset(0)).await?;
     io.flush().await?;
-    Manifest::create(io, drive.local(), &geometry, superblock.store_id).await?;
+    Manifest::create(io, &geometry, superblock.store_id).await?;
     superblock.write(io, drive.local(), &[0, 1]).await
 }
 
@@ -316,7 +316,7 @@ async fn open_segments(
             && let Some((segment, pages)) = reads.next()
         {
             let is_last = pages.end == segment.fence_pages().end;
-            reader.start(segment, pages, is_last)?;
+            reader.start(segment, pages, is_last).await?;
         }
         let Some(read) = reader.next().await? else { return Ok(()) };
         for payload in read.fences() {
@@ -430,6 +430,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         pace: Pace::default(),
         pools_bytes: (drive.local().bytes_total() + tables) as u64,
         wakeup: Wakeup::default(),
+        closed: AtomicBool::new(false),
     });
     for (hash, place, extents) in large_in_log {
         let mut shard = shared.shard(hash);

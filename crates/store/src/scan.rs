@@ -5,7 +5,7 @@
 //! the scan runs.
 
 use crate::error::Error;
-use crate::io::{Io, run};
+use crate::io::Io;
 use crate::shared::{Installer, Shared};
 use crate::store::Store;
 use crate::victim::VictimCursor;
@@ -47,8 +47,7 @@ pub fn scan(store: &Store, prefix: &[u8], mut visit: impl FnMut(Scanned<'_>) -> 
         shared.return_installer(installer);
         outcome
     };
-    let outcome = run(&io, walk, || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))?;
-    outcome.map(|_| ())
+    shared.run_beside_maintenance(&io, walk)?.map(|_| ())
 }
 
 fn buffers(shared: &Shared, prefix: &[u8], visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
@@ -84,7 +83,7 @@ async fn segments(
 ) -> Result<ControlFlow<()>, Error> {
     for state in installer.catalog.segments.values() {
         let Some(segment) = shared.segments[state.descriptor.number as usize].load_full() else { continue };
-        let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret)?;
+        let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret).await?;
         cursor.advance(&state.valid).await?;
         while let Some(hash) = cursor.head() {
             let header = cursor.header();

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::{BUFFERS, Geometry};
 use crate::index::GlobalIndex;
-use crate::io::lock;
+use crate::io::{Io, lock, run};
 use crate::large::{LargeExtents, LargeSpace};
 use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
@@ -22,7 +22,7 @@ use crate::segment::view::Segment;
 use crate::superblock::Superblock;
 use arc_swap::ArcSwapOption;
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -170,6 +170,8 @@ pub struct Shared {
     /// Bytes of everything that was allocated when the store was opened.
     pub pools_bytes: u64,
     pub wakeup: Wakeup,
+    /// The store was closed: nobody makes room any more.
+    pub closed: AtomicBool,
 }
 
 impl Shared {
@@ -185,6 +187,17 @@ impl Shared {
     pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = Box<Installer>> + Send + use<> {
         let shared = self.clone();
         std::future::poll_fn(move |_| lock(&shared.installer).take().map_or(Poll::Pending, Poll::Ready))
+    }
+
+    /// Runs a task that takes the installer, on the caller's thread. A store that has failed may never give it back.
+    pub fn run_beside_maintenance<T>(&self, io: &Io, task: impl Future<Output = T>) -> Result<T, Error> {
+        let gone = || {
+            // Nothing tells that the installer is free: others go first until it is.
+            std::thread::yield_now();
+            self.log.poisoned().is_err() && lock(&self.installer).is_none() && io.in_flight() == 0
+        };
+        let stopped = || Error::Io("the drive stopped answering".into());
+        run(io, task, gone).ok_or_else(|| self.log.poisoned().err().unwrap_or_else(stopped))
     }
 
     /// Gives the installer back, and leaves the levels where others see them.

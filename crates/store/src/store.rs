@@ -331,6 +331,8 @@ impl Store {
     /// Stops maintenance, makes durable what was acknowledged, and leaves a checkpoint of the index, so that the store opens
     /// at once. Operations still on their way are lost unless they were acknowledged.
     pub fn close(&self) -> Result<(), Error> {
+        self.inner.shared.closed.store(true, Ordering::SeqCst);
+        self.inner.shared.log.wake();
         self.close_with(|| false)
     }
 

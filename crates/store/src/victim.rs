@@ -78,14 +78,14 @@ impl Drop for VictimCursor {
     }
 }
 
-fn allocate(local: &LocalMemory, pages: u32) -> Result<LocalBuffer, Error> {
-    let room = local.allocate(pages as usize * PAGE_BYTES);
-    room.ok_or_else(|| Error::Options("--memory is too small to collect: raise it".into()))
-}
-
 impl VictimCursor {
-    pub fn new(segment: Arc<Segment>, io: &Io, local: &LocalMemory, secret: [u8; 16]) -> Result<VictimCursor, Error> {
-        let buffer = allocate(local, 1)?;
+    pub async fn new(
+        segment: Arc<Segment>,
+        io: &Io,
+        local: &LocalMemory,
+        secret: [u8; 16],
+    ) -> Result<VictimCursor, Error> {
+        let buffer = io.allocate(PAGE_BYTES).await?;
         Ok(VictimCursor {
             segment,
             secret,
@@ -196,14 +196,14 @@ impl VictimCursor {
         }
         let mut ahead = match self.ahead.take() {
             Some(ahead) => ahead,
-            None => self.start(from, to - from)?,
+            None => self.start(from, to - from).await?,
         };
         let tail = self.window.first_page..self.window.end();
         let mut follows = ahead.window.first_page == tail.end && tail.contains(&from);
         if ahead.window.first_page != from && !(follows && tail.end - from <= TAIL_PAGES_MAX) || ahead.window.end() < to
         {
             self.io.abandon(ahead.tags, ahead.window.buffer);
-            ahead = self.start(from, to - from)?;
+            ahead = self.start(from, to - from).await?;
             follows = false;
         }
         let mut result = Ok(());
@@ -216,18 +216,18 @@ impl VictimCursor {
         }
         self.window = ahead.window;
         if self.window.end() < self.segment.descriptor.data_pages {
-            self.ahead = Some(self.start(self.window.end(), 1)?);
+            self.ahead = Some(self.start(self.window.end(), 1).await?);
         }
         Ok(())
     }
 
     /// Starts to read a window from page `from` on, of `pages_min` or more.
-    fn start(&self, from: u32, pages_min: u32) -> Result<Ahead, Error> {
+    async fn start(&self, from: u32, pages_min: u32) -> Result<Ahead, Error> {
         // Every victim has two windows; a good part of local memory stays for readers and the flush.
         let pages_usual = (self.local.bytes_total() / 512 / PAGE_BYTES) as u32;
         let pages = pages_usual.clamp(TAIL_PAGES_MAX, WINDOW_PAGES_MAX).max(pages_min);
         let pages = pages.min(self.segment.descriptor.data_pages - from);
-        let buffer = allocate(&self.local, TAIL_PAGES_MAX + pages)?;
+        let buffer = self.io.allocate((TAIL_PAGES_MAX + pages) as usize * PAGE_BYTES).await?;
         let at = TAIL_PAGES_MAX as usize * PAGE_BYTES;
         let tags = self
             .segment

@@ -11,7 +11,7 @@ use crate::geometry::Geometry;
 use crate::io::{Io, Tag, lock, succeeded};
 use crate::large::{LargeEntries, LargeExtents};
 use std::sync::{Arc, Mutex};
-use tapetum_drive::{LocalBuffer, LocalMemory};
+use tapetum_drive::LocalBuffer;
 use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt, Trailer, record_checksum};
 use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
 use tapetum_kernels::hash::HashKey;
@@ -46,15 +46,13 @@ impl Drop for PageStream {
 }
 
 impl PageStream {
-    fn new(io: &Io, geometry: &Geometry, local: &LocalMemory) -> Result<PageStream, Error> {
+    async fn new(io: &Io, geometry: &Geometry) -> Result<PageStream, Error> {
         let bytes = geometry.extent_bytes.min(STAGING_BYTES_MAX) as usize;
-        let buffer =
-            || local.allocate(bytes).ok_or_else(|| Error::Options("--memory is too small to flush: raise it".into()));
         Ok(PageStream {
             io: io.clone(),
             geometry: *geometry,
             extents: Vec::new(),
-            staging: vec![buffer()?, buffer()?],
+            staging: vec![io.allocate(bytes).await?, io.allocate(bytes).await?],
             in_flight: [None, None],
             half: 0,
             filled: 0,
@@ -126,11 +124,10 @@ pub struct SegmentWriter {
 }
 
 impl SegmentWriter {
-    pub fn new(
+    pub async fn new(
         io: &Io,
         geometry: &Geometry,
         store_id: u64,
-        local: &LocalMemory,
         allocator: &Arc<Mutex<Extents>>,
         (number, version): (u32, u64),
     ) -> Result<SegmentWriter, Error> {
@@ -139,8 +136,8 @@ impl SegmentWriter {
             store_id,
             allocator: allocator.clone(),
             salt: SegmentSalt { store: store_id, version },
-            data: PageStream::new(io, geometry, local)?,
-            keys: PageStream::new(io, geometry, local)?,
+            data: PageStream::new(io, geometry).await?,
+            keys: PageStream::new(io, geometry).await?,
             page: Box::new([0; PAGE_BYTES]),
             page_filled: 0,
             page_trailer: Trailer { first: 0, starts: 0, entry_first: 0 },

@@ -196,9 +196,9 @@ impl Session {
     pub fn poll(&mut self, replies: &mut Vec<Reply>) {
         let shared = &*self.shared;
         shared.check_watermark();
+        // What changes after an attempt that had to wait must wake the session.
+        self.local.notifier.set_waiting(true);
         self.local.reap(shared);
-        // Before the attempts: what changes after one of them must wake the session.
-        self.local.notifier.set_waiting(!self.local.waiting.is_empty() || !self.local.held.is_empty());
         self.local.attempt_waiting(shared);
         self.local.reap(shared);
         self.local.release_held(shared);

@@ -2,7 +2,8 @@
 
 use super::owned::OwnedRequest;
 use super::{Local, Op};
-use crate::request::Request;
+use crate::error::Error;
+use crate::request::{Outcome, Request};
 use crate::shared::Shared;
 use tapetum_kernels::hash::HashKey;
 
@@ -60,6 +61,9 @@ impl Local {
     /// Attempts what waits, in order; an operation stays behind an earlier one of its key.
     pub(super) fn attempt_waiting(&mut self, shared: &Shared) {
         self.paced = false;
+        if shared.closed.load(Ordering::SeqCst) {
+            return self.fail_waiting();
+        }
         for _ in 0..self.waiting.len() {
             let Some(number) = self.waiting.pop_front() else { return };
             let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
@@ -69,6 +73,16 @@ impl Local {
                 continue;
             }
             self.attempt_op(shared, number, op, None);
+        }
+    }
+
+    /// Ends what waits: the store was closed, and nobody makes room any more.
+    fn fail_waiting(&mut self) {
+        while let Some(number) = self.waiting.pop_front() {
+            let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
+            let error = Error::Io("the store was closed while the operation waited: open it again".into());
+            self.answer(op.token, Outcome::Failed(error));
+            self.forget(number, op);
         }
     }
 
