@@ -5,6 +5,7 @@ use super::{Local, Op};
 use crate::error::Error;
 use crate::request::{Outcome, Request};
 use crate::shared::Shared;
+use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 
 impl Local {
