@@ -109,6 +109,8 @@ pub enum Admission {
 /// What becomes of a large value for which extents were asked.
 pub enum LargeRoom {
     Taken(LargeExtents),
+    /// There is some, and it is not taken.
+    Unneeded,
     /// The collector is making room.
     Comes,
     /// There is none, unless what the write buffers hold gives some back.
@@ -347,20 +349,24 @@ impl Shared {
     }
 
     /// Takes the extents for `bytes` of a large value. A new one leaves room to be written over once, as everything
-    /// leaves the reserve; `overwrites` says that the key is probably there already.
-    pub fn take_large(&self, bytes: u64, overwrites: bool) -> LargeRoom {
-        let count = bytes.div_ceil(self.geometry.extent_bytes);
+    /// leaves the reserve; `overwrites` says that the key is probably there already, `needed` that it is still to be
+    /// written.
+    pub fn take_large(&self, bytes: u64, overwrites: bool, needed: bool) -> LargeRoom {
+        let count = self.extents_of(bytes);
         let keep = if overwrites { self.reserve_extents(2) } else { self.reserve_extents(NEW_KEYS_SEGMENTS) + count };
         let mut extents = lock(&self.extents);
         if self.levels.room_extents.load(Ordering::Relaxed) < count + keep {
             return LargeRoom::None;
         }
         let leave = LARGE_FREE_SEGMENTS * u64::from(self.segment_extents());
-        let runs =
-            if u64::from(extents.free_count()) < count + leave { None } else { extents.allocate_runs(count as u32) };
+        let is_free = u64::from(extents.free_count()) >= count + leave;
+        if is_free && !needed {
+            return LargeRoom::Unneeded;
+        }
+        let runs = if is_free { extents.allocate_runs(count as u32) } else { None };
         let Some(runs) = runs else {
             drop(extents);
-            self.want_large(bytes);
+            self.want_large(count);
             return LargeRoom::Comes;
         };
         self.levels.room_extents.fetch_sub(count, Ordering::Relaxed);
@@ -370,9 +376,13 @@ impl Shared {
         LargeRoom::Taken(self.large.own(runs))
     }
 
-    /// Tells maintenance that a large value waits for room for so many bytes; 0: not any more.
-    pub fn want_large(&self, bytes: u64) {
-        let count = bytes.div_ceil(self.geometry.extent_bytes);
+    /// Extents that so many bytes of a large value take.
+    pub fn extents_of(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.geometry.extent_bytes)
+    }
+
+    /// Tells maintenance that a large value waits for so many extents; 0: not any more.
+    pub fn want_large(&self, count: u64) {
         self.levels.large_wanted_extents.store(count, Ordering::Relaxed);
         self.wakeup.wake();
     }

@@ -570,3 +570,112 @@ fn a_full_store_refuses_large_values_and_an_evicting_one_takes_them_for_ever() {
     assert_eq!(store.get(&key(299)).unwrap().unwrap().value, noise(299, 100_000));
     assert!(store.get(&key(0)).unwrap().is_none() && store.stats().evictions > 0);
 }
+
+/// A store of `capacity` within 16 MiB of memory, with segments of 64 KiB.
+fn store_of(capacity: u64, full: Full) -> Store {
+    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    let drive = Drive::new(Arc::new(MemoryFlash::new(capacity)), local, programs::built_in(), Env::system());
+    let options = StoreOptions { full, ..options() };
+    Store::create(&drive, &options).unwrap();
+    Store::open(&drive, &options).unwrap()
+}
+
+/// Writes others until what was written before is in a segment.
+fn flush(store: &Store) {
+    let flushes = store.stats().flushes;
+    let mut filler = 0;
+    while store.stats().flushes < flushes + 2 {
+        store.put(format!("filler{}", filler % 100).as_bytes(), &noise(filler, 900)).unwrap();
+        filler += 1;
+    }
+}
+
+#[test]
+fn a_value_at_the_limit_that_compresses_to_nothing_is_read_and_changed_in_a_segment() {
+    use tapetum::Outcome;
+    let store = store_of(64 << 20, Full::Error);
+    let limit = store.value_bytes_max();
+    assert_eq!(limit, 2 << 20);
+    for size in [limit, 1 << 20, (512 << 10) + 1, 512 << 10, 100_000] {
+        let key = format!("key{size}").into_bytes();
+        let mut value = vec![7; size - 10];
+        store.put(&key, &value).unwrap();
+        flush(&store);
+        assert_eq!(store.get(&key).unwrap().unwrap().value, value, "{size}");
+        let touched = store.run(Request::Touch { key: &key, expiry: 0 }).unwrap().0;
+        assert!(matches!(touched, Outcome::Touched { .. }));
+        flush(&store);
+        store.run(Request::Append { key: &key, value: b"0123456789", stamp: None }).unwrap();
+        value.extend_from_slice(b"0123456789");
+        flush(&store);
+        assert_eq!(store.get(&key).unwrap().unwrap().value, value, "{size}, appended to");
+    }
+    assert_eq!(tapetum::check(&store).unwrap().problems, Vec::<String>::new());
+}
+
+#[test]
+fn a_batch_with_a_value_that_compresses_to_half_is_read_from_a_segment() {
+    let segment_bytes = 4 << 20;
+    let options = StoreOptions { segment_bytes, partition_bits: 2, ..StoreOptions::new(128 << 20, 24 << 20) };
+    let local = LocalMemory::new(options.local_memory_bytes(segment_bytes) as usize).unwrap();
+    let drive = Drive::new(Arc::new(MemoryFlash::new(128 << 20)), local, programs::built_in(), Env::system());
+    Store::create(&drive, &options).unwrap();
+    let store = Store::open(&drive, &options).unwrap();
+    let value = [noise(1, 1 << 20), vec![7; (1 << 20) - 100]].concat();
+    store.batch(&[Write::Put { key: b"key", value: &value, flags: 0, expiry: 0 }]).unwrap();
+    let flushes = store.stats().flushes;
+    let mut filler = 0;
+    while store.stats().flushes < flushes + 2 {
+        store.put(format!("filler{filler}").as_bytes(), &noise(filler, 100_000)).unwrap();
+        filler += 1;
+    }
+    assert_eq!(store.get(b"key").unwrap().unwrap().value, value);
+}
+
+#[test]
+fn a_full_store_refuses_conditional_writes_of_large_values_that_compress_to_small_ones() {
+    use tapetum::{Condition, Outcome};
+    let store = new_store();
+    let mut stored = 0u64;
+    while store.put(format!("key{stored}").as_bytes(), &noise(stored, 1000)).is_ok() {
+        stored += 1;
+    }
+    let value = [noise(1, 4000), vec![0; 10_000]].concat();
+    let add = |number: u64| {
+        let key = format!("new{number}").into_bytes();
+        store.run(Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition: Condition::Absent })
+    };
+    for number in 0..20 {
+        match add(number) {
+            Err(error) => assert_eq!(error, Error::FullFlash),
+            Ok((outcome, _)) => panic!("{number}: {outcome:?}"),
+        }
+    }
+    // What is there is still changed.
+    let appended = store.run(Request::Append { key: b"key0", value: &value, stamp: None }).unwrap().0;
+    assert!(matches!(appended, Outcome::Stored { .. }), "{appended:?}");
+    assert_eq!(store.get(b"key0").unwrap().unwrap().value.len(), 15_000);
+}
+
+#[test]
+fn a_conditional_write_that_waited_for_room_moves_its_value_once() {
+    use tapetum::Condition;
+    let store = new_store();
+    let key = |number: u64| format!("large{number}").into_bytes();
+    let mut stored = 0;
+    while store.put(&key(stored), &noise(stored, 100_000)).is_ok() {
+        stored += 1;
+    }
+    let (value, mut added) = (noise(0, 100_000), 0);
+    for round in 0..10 {
+        // The next one's room comes with the flush of this.
+        assert!(store.delete(&key(round)).unwrap());
+        let before = store.stats().large_write_bytes;
+        let name = key(stored + round);
+        let add = Request::Put { key: &name, value: &value, flags: 0, expiry: 0, condition: Condition::Absent };
+        added += u64::from(store.run(add).is_ok());
+        let written = store.stats().large_write_bytes - before;
+        assert!(written <= 100_000, "{written} bytes written for one value");
+    }
+    assert!(added > 0);
+}

@@ -1,4 +1,5 @@
-//! Large values: those whose stored bytes take more than an eighth of a segment lie in extents of their own, written once.
+//! Large values: those whose stored bytes take more than an eighth of a segment, or that are too large to be inflated in
+//! local memory, lie in extents of their own, written once.
 //!
 //! ```text
 //! room taken ─► value written, durable ─► record with its reference in log and buffer ─► segment ─► deaths, collections
@@ -30,6 +31,17 @@ use tapetum_kernels::reference::Run;
 /// Values whose stored bytes are more than this lie out of line.
 pub fn inline_bytes_max(geometry: &Geometry) -> usize {
     geometry.segment_bytes as usize / 8
+}
+
+/// The largest value, before compression, that lies in a segment compressed: it is inflated in local memory, beside its
+/// stored bytes. Any memory in which a store of such segments opens has room for that, also less than it was written with.
+pub fn inline_raw_bytes_max(geometry: &Geometry) -> usize {
+    inline_bytes_max(geometry).max(512 << 10)
+}
+
+/// Whether a value lies in its record.
+pub fn is_inline(geometry: &Geometry, stored_bytes: usize, raw_bytes: usize) -> bool {
+    stored_bytes <= inline_bytes_max(geometry) && raw_bytes <= inline_raw_bytes_max(geometry)
 }
 
 /// The largest value, in bytes, before compression: several copies of it pass through memory, two of them must fit on flash beside

@@ -6,7 +6,7 @@ use super::large::{LargeOp, LargeRead, OutOfLine};
 use super::{Attempt, FromFlash, Local, check_value};
 use crate::buffer::{Seen, Shard};
 use crate::error::Error;
-use crate::large::inline_bytes_max;
+use crate::large::{inline_bytes_max, is_inline};
 use crate::log::{AppendError, Draft};
 use crate::request::{Outcome, Request};
 use crate::shared::{Admission, Shared};
@@ -217,7 +217,7 @@ impl Local {
         let (codec, stored) = self.compressor.compress(value);
         let header =
             Header { codec, flags, expiry, raw_bytes: value.len() as u32, ..Header::value(0, key.len(), stored.len()) };
-        if stored.len() > inline_bytes_max(&shared.geometry) {
+        if !is_inline(&shared.geometry, stored.len(), value.len()) {
             return self.put_large(header, codec);
         }
         loop {

@@ -4,6 +4,7 @@ use super::attempt::poison;
 use super::{Local, refuse};
 use crate::error::Error;
 use crate::io::lock;
+use crate::large::inline_raw_bytes_max;
 use crate::log::{AppendError, Draft};
 use crate::request::{Condition, Outcome, Request};
 use crate::shared::{Admission, Shared};
@@ -43,7 +44,11 @@ impl Local {
         }
         let mut values = Vec::with_capacity(writes.len());
         for write in writes {
-            let (codec, stored) = self.compressor.compress(write.value());
+            let value = write.value();
+            let (codec, stored) = match value.len() > inline_raw_bytes_max(&shared.geometry) {
+                true => (Codec::Raw, value),
+                false => self.compressor.compress(value),
+            };
             values.push((codec, stored.to_vec()));
         }
         let drafts: Vec<Draft<'_>> =

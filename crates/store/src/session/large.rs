@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::io::lock;
 use crate::large::transfer::Transfer;
 use crate::large::verify::corrupt;
-use crate::large::{LargeExtents, inline_bytes_max};
+use crate::large::{LargeExtents, is_inline};
 use crate::log::Draft;
 use crate::options::Full;
 use crate::planted::Bug;
@@ -103,6 +103,8 @@ pub(super) struct LargeWrite {
 
 enum Room {
     Taken,
+    /// There is some, but the key is not what was decided on any more.
+    Stale,
     Waits,
     Refused(Error),
 }
@@ -126,7 +128,7 @@ impl LargeWrite {
 
     /// Small enough for a log record after all.
     fn is_inline(&self, shared: &Shared) -> bool {
-        self.stored.len() <= inline_bytes_max(&shared.geometry)
+        is_inline(&shared.geometry, self.stored.len(), self.header.raw_bytes as usize)
     }
 
     fn overwrites(&self, shared: &Shared, op: &Op) -> bool {
@@ -145,7 +147,12 @@ impl LargeWrite {
             Admission::Refuse(Error::FullFlash) => return self.flush_or_refuse(shared),
             Admission::Refuse(error) => return Room::Refused(error),
         }
-        match shared.take_large(self.stored.len() as u64, overwrites) {
+        let shard = shared.shard(op.hash);
+        let holds = self.still_holds(shared, op, &shard);
+        let room = shared.take_large(self.stored.len() as u64, overwrites, holds);
+        drop(shard);
+        match room {
+            LargeRoom::Unneeded => Room::Stale,
             LargeRoom::Taken(extents) => {
                 self.refer(shared, &extents);
                 self.extents = Some(extents);
@@ -177,7 +184,7 @@ impl LargeWrite {
             }
             Full::Evict => {
                 self.flush_awaited = None;
-                shared.want_large(2 * self.stored.len() as u64);
+                shared.want_large(2 * shared.extents_of(self.stored.len() as u64));
                 Room::Waits
             }
         }
@@ -285,12 +292,21 @@ impl Local {
         if write.stored.is_empty() {
             write.stored = op.request.take_value();
         }
-        if write.written || write.is_inline(shared) {
+        if write.written {
             return self.publish(shared, number, op, write);
+        }
+        if write.is_inline(shared) {
+            let overwrites = write.overwrites(shared, &op);
+            return match shared.admit(|| overwrites) {
+                Admission::Go => self.publish(shared, number, op, write),
+                Admission::Wait => self.keep_large(number, op, LargeOp::Write(write), true),
+                Admission::Refuse(error) => self.refuse_large(number, op, error),
+            };
         }
         if write.extents.is_none() {
             match write.take_room(shared, &op) {
                 Room::Taken => {}
+                Room::Stale => return self.attempt_op(shared, number, op, None),
                 Room::Waits => return self.keep_large(number, op, LargeOp::Write(write), true),
                 Room::Refused(error) => return self.refuse_large(number, op, error),
             }
