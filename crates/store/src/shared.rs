@@ -10,7 +10,7 @@ use crate::extents::Extents;
 use crate::geometry::{BUFFERS, Geometry};
 use crate::index::GlobalIndex;
 use crate::io::{Io, lock, run};
-use crate::large::{LargeExtents, LargeSpace};
+use crate::large::{LargeExtents, LargeSpace, LargeWant};
 use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
 use crate::options::{Full, StoreOptions};
@@ -94,8 +94,6 @@ pub struct Levels {
     pub evicted_stamp_max: AtomicU64,
     /// Entries that the index can take within its budget.
     pub index_room_entries: AtomicU64,
-    /// Extents that a large value waits for; 0 when none does.
-    pub large_wanted_extents: AtomicU64,
 }
 
 /// What becomes of a write for which room was asked.
@@ -111,7 +109,7 @@ pub enum LargeRoom {
     Taken(LargeExtents),
     /// There is some, and it is not taken.
     Unneeded,
-    /// The collector is making room.
+    /// The collector makes room if it is told.
     Comes,
     /// There is none, unless what the write buffers hold gives some back.
     None,
@@ -364,14 +362,9 @@ impl Shared {
             return LargeRoom::Unneeded;
         }
         let runs = if is_free { extents.allocate_runs(count as u32) } else { None };
-        let Some(runs) = runs else {
-            drop(extents);
-            self.want_large(count);
-            return LargeRoom::Comes;
-        };
+        let Some(runs) = runs else { return LargeRoom::Comes };
         self.levels.room_extents.fetch_sub(count, Ordering::Relaxed);
         drop(extents);
-        self.levels.large_wanted_extents.store(0, Ordering::Relaxed);
         self.counters.large_write_bytes.fetch_add(bytes, Ordering::Relaxed);
         LargeRoom::Taken(self.large.own(runs))
     }
@@ -381,22 +374,23 @@ impl Shared {
         bytes.div_ceil(self.geometry.extent_bytes)
     }
 
-    /// Tells maintenance that a large value waits for so many extents; 0: not any more.
-    pub fn want_large(&self, count: u64) {
-        self.levels.large_wanted_extents.store(count, Ordering::Relaxed);
+    /// Tells maintenance that a large value waits for so many extents.
+    pub fn want_large(&self, count: u64) -> LargeWant {
+        let want = self.large.want(count);
         self.wakeup.wake();
+        want
     }
 
     /// Whether a large value waits for free extents that the collector could make.
     pub fn large_waits_for_collector(&self) -> bool {
-        let wanted = self.levels.large_wanted_extents.load(Ordering::Relaxed);
+        let wanted = self.large.wanted_extents();
         let leave = LARGE_FREE_SEGMENTS * u64::from(self.segment_extents());
         wanted > 0 && u64::from(lock(&self.extents).free_count()) < wanted + leave
     }
 
     /// Whether a large value waits for room that only evicting can make.
     pub fn large_waits_for_eviction(&self) -> bool {
-        let wanted = self.levels.large_wanted_extents.load(Ordering::Relaxed);
+        let wanted = self.large.wanted_extents();
         let room = self.levels.room_extents.load(Ordering::Relaxed);
         wanted > 0 && room < wanted + self.reserve_extents(NEW_KEYS_SEGMENTS)
     }

@@ -51,11 +51,26 @@ pub fn value_bytes_max(geometry: &Geometry, memory_bytes: u64) -> usize {
     limits.into_iter().min().unwrap_or(0) as usize
 }
 
-/// What large values take, for `stats`.
+/// What large values take, for `stats`, and what they wait for.
 #[derive(Default)]
 pub struct LargeLevels {
     pub values: AtomicU64,
     pub extents: AtomicU64,
+    wants_made: AtomicU64,
+    /// Extents that are waited for, by the want.
+    wanted: Mutex<BTreeMap<u64, u64>>,
+}
+
+/// A large value waits for extents, until this is dropped.
+pub struct LargeWant {
+    number: u64,
+    levels: Arc<LargeLevels>,
+}
+
+impl Drop for LargeWant {
+    fn drop(&mut self) {
+        lock(&self.levels.wanted).remove(&self.number);
+    }
 }
 
 /// The allocator as large values use it.
@@ -68,6 +83,17 @@ pub struct LargeSpace {
 impl LargeSpace {
     pub fn new(allocator: Arc<Mutex<Extents>>) -> LargeSpace {
         LargeSpace { allocator, levels: Arc::default() }
+    }
+
+    pub fn want(&self, extents: u64) -> LargeWant {
+        let number = self.levels.wants_made.fetch_add(1, Ordering::Relaxed);
+        lock(&self.levels.wanted).insert(number, extents);
+        LargeWant { number, levels: self.levels.clone() }
+    }
+
+    /// The most extents that a large value waits for; 0 when none does.
+    pub fn wanted_extents(&self) -> u64 {
+        lock(&self.levels.wanted).values().copied().max().unwrap_or(0)
     }
 
     /// The owner of runs that were allocated or claimed.
@@ -157,6 +183,18 @@ mod tests {
 
     fn run(first: u32, count: u32) -> Run {
         Run { first, count }
+    }
+
+    #[test]
+    fn extents_are_wanted_as_long_as_somebody_waits_for_them() {
+        let space = LargeSpace::new(Arc::new(Mutex::new(Extents::new(10))));
+        assert_eq!(space.wanted_extents(), 0);
+        let (less, more) = (space.want(3), space.want(7));
+        assert_eq!(space.wanted_extents(), 7);
+        drop(more);
+        assert_eq!(space.wanted_extents(), 3);
+        drop(less);
+        assert_eq!(space.wanted_extents(), 0);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::io::lock;
 use crate::large::transfer::Transfer;
 use crate::large::verify::corrupt;
-use crate::large::{LargeExtents, is_inline};
+use crate::large::{LargeExtents, LargeWant, is_inline};
 use crate::log::Draft;
 use crate::options::Full;
 use crate::planted::Bug;
@@ -99,6 +99,8 @@ pub(super) struct LargeWrite {
     written: bool,
     /// There was no room: it is looked for again when this buffer is the oldest.
     flush_awaited: Option<u64>,
+    /// There was no room: maintenance is told.
+    want: Option<LargeWant>,
 }
 
 enum Room {
@@ -123,6 +125,7 @@ impl LargeWrite {
             transfer: None,
             written: false,
             flush_awaited: None,
+            want: None,
         }
     }
 
@@ -155,10 +158,13 @@ impl LargeWrite {
             LargeRoom::Unneeded => Room::Stale,
             LargeRoom::Taken(extents) => {
                 self.refer(shared, &extents);
-                self.extents = Some(extents);
+                (self.extents, self.want) = (Some(extents), None);
                 Room::Taken
             }
-            LargeRoom::Comes => Room::Waits,
+            LargeRoom::Comes => {
+                self.want = Some(shared.want_large(shared.extents_of(self.stored.len() as u64)));
+                Room::Waits
+            }
             LargeRoom::None => self.flush_or_refuse(shared),
         }
     }
@@ -178,13 +184,10 @@ impl LargeWrite {
             return Room::Waits;
         }
         match shared.options.full {
-            Full::Error => {
-                shared.want_large(0);
-                Room::Refused(Error::FullFlash)
-            }
+            Full::Error => Room::Refused(Error::FullFlash),
             Full::Evict => {
                 self.flush_awaited = None;
-                shared.want_large(2 * shared.extents_of(self.stored.len() as u64));
+                self.want = Some(shared.want_large(2 * shared.extents_of(self.stored.len() as u64)));
                 Room::Waits
             }
         }
