@@ -8,6 +8,9 @@
 //! sets the limit at each step and wakes who waits; a write looks at it before it does anything. What does not wait for
 //! room is not held back: reads, and a change that has read its key already.
 //!
+//! What may be filled is shared out: at each rise a session takes at most its part among those that wait, so that one that is
+//! quick does not take all. A session that does not come leaves its part to the next rise.
+//!
 //! Threads: atomics; one writer of each (`limit`: maintenance, and whoever seals a buffer under all shards' locks).
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +49,10 @@ pub const COLLECT_MERGE: (f64, f64) = (0.8, 1.0);
 pub struct Pace {
     /// Bytes of the active buffer that may be filled now.
     limit_bytes: AtomicU64,
+    /// Counts the rises of the limit.
+    rises: AtomicU64,
+    /// Sessions with writes that wait.
+    sessions: AtomicU64,
     pub flush: Progress,
     pub collect: Progress,
     /// Bytes of the active buffer that were filled when the flush of the sealed one began; `u64::MAX` while none runs.
@@ -58,6 +65,8 @@ impl Default for Pace {
     fn default() -> Pace {
         Pace {
             limit_bytes: AtomicU64::new(u64::MAX),
+            rises: AtomicU64::new(0),
+            sessions: AtomicU64::new(0),
             flush: Progress::default(),
             flush_began_bytes: AtomicU64::new(u64::MAX),
             collect: Progress::default(),
@@ -114,7 +123,50 @@ impl Pace {
             return false;
         }
         self.limit_bytes.store(limit, Ordering::Relaxed);
+        if limit > before {
+            self.rises.fetch_add(1, Ordering::Relaxed);
+        }
         limit > before
+    }
+}
+
+/// A session's part of what may be filled.
+#[derive(Default)]
+pub struct Share {
+    rise: u64,
+    left_bytes: u64,
+    /// The session is among those that wait.
+    is_waiting: bool,
+}
+
+impl Share {
+    /// Whether a write of so many bytes may be tried now; takes them if so. `filled_bytes` is what the active buffer has.
+    pub fn take(&mut self, pace: &Pace, filled_bytes: u64, bytes: u64) -> bool {
+        let limit = pace.limit_bytes();
+        if limit == u64::MAX {
+            return true;
+        }
+        let rise = pace.rises.load(Ordering::Relaxed);
+        if self.rise != rise {
+            let others = pace.sessions.load(Ordering::Relaxed) - u64::from(self.is_waiting);
+            self.rise = rise;
+            self.left_bytes = limit.saturating_sub(filled_bytes).div_ceil(others + 1);
+        }
+        let may = self.left_bytes > 0 && filled_bytes < limit;
+        if may {
+            self.left_bytes = self.left_bytes.saturating_sub(bytes);
+        }
+        may
+    }
+
+    /// Counts the session among those that wait, or not.
+    pub fn set_waiting(&mut self, pace: &Pace, is_waiting: bool) {
+        match (self.is_waiting, is_waiting) {
+            (false, true) => pace.sessions.fetch_add(1, Ordering::Relaxed),
+            (true, false) => pace.sessions.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
+        self.is_waiting = is_waiting;
     }
 }
 
@@ -156,5 +208,29 @@ mod tests {
         pace.set(&room(BUFFER));
         let limit = pace.limit_bytes();
         assert!(limit.abs_diff(BUFFER / 2) < 100, "{limit}");
+    }
+
+    #[test]
+    fn a_quick_session_leaves_the_others_their_parts() {
+        let pace = Pace::default();
+        let mut shares = [Share::default(), Share::default(), Share::default()];
+        assert!(shares[0].take(&pace, 0, BUFFER), "nothing is limited");
+        shares.iter_mut().for_each(|share| share.set_waiting(&pace, true));
+        pace.sealed(3000);
+        pace.set(&Room { buffer_bytes: 100, is_sealed: false, free_bytes: Some(3000) });
+        pace.set(&Room { buffer_bytes: 100, is_sealed: false, free_bytes: Some(6000) });
+        let mut filled = 0;
+        while shares[0].take(&pace, filled, 100) {
+            filled += 100;
+        }
+        assert_eq!(filled, 2000, "a third");
+        while shares[1].take(&pace, filled, 100) {
+            filled += 100;
+        }
+        assert!((3300..3500).contains(&filled), "a third of what was left: {filled}");
+        pace.set(&Room { buffer_bytes: 100, is_sealed: false, free_bytes: Some(9000) });
+        assert!(shares[0].take(&pace, filled, 100));
+        shares.iter_mut().for_each(|share| share.set_waiting(&pace, false));
+        assert_eq!(pace.sessions.load(Ordering::Relaxed), 0);
     }
 }

@@ -23,6 +23,7 @@ mod replies;
 use crate::buffer::Seen;
 use crate::error::Error;
 use crate::notify::Notifier;
+use crate::pace::Share;
 use crate::request::{Outcome, Reply, Request, ValueRange};
 use crate::shared::Shared;
 use flash_read::{FlashRead, ReadCount, SpareBuffers};
@@ -103,6 +104,7 @@ struct Local {
     deletions_undecided: usize,
     /// Writes wait for flush and collector: later ones stay behind them.
     paced: bool,
+    share: Share,
     held: Vec<Held>,
     ready: Vec<Reply>,
     /// Values of this poll's replies and of the last one's.
@@ -137,6 +139,7 @@ impl Session {
             undecided: HashMap::new(),
             deletions_undecided: 0,
             paced: false,
+            share: Share::default(),
             held: Vec::new(),
             ready: Vec::new(),
             values: [Vec::new(), Vec::new()],
@@ -202,6 +205,7 @@ impl Session {
         self.local.attempt_waiting(shared);
         self.local.reap(shared);
         self.local.release_held(shared);
+        self.local.share.set_waiting(&shared.pace, self.local.paced);
         replies.append(&mut self.local.ready);
         self.local.turn_values();
     }
@@ -246,6 +250,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.shared.log.unregister(&self.local.notifier);
+        self.local.share.set_waiting(&self.shared.pace, false);
         // The drive writes into the buffers of reads on their way: they stay until it has.
         while self.local.queue.in_flight() > 0 {
             self.local.queue.wait(Some(Duration::from_millis(10)));

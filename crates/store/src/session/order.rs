@@ -54,9 +54,14 @@ impl Local {
 
     /// Whether a request is a write, and writes are to wait for flush and collector.
     pub(super) fn is_paced(&mut self, shared: &Shared, request: &Request<'_>) -> bool {
-        let is_write = !matches!(request, Request::Get { .. });
-        self.paced |= is_write && shared.is_paced();
-        is_write && self.paced
+        if matches!(request, Request::Get { .. }) {
+            return false;
+        }
+        if !self.paced && shared.log.poisoned().is_ok() {
+            let bytes = request.payload_bytes() as u64;
+            self.paced = !self.share.take(&shared.pace, shared.log.filled_bytes(), bytes);
+        }
+        self.paced
     }
 
     /// Attempts what waits, in order; an operation stays behind an earlier one of its key.
