@@ -57,7 +57,7 @@ pub fn is_needed(shared: &Shared, flushing: bool) -> bool {
     let free = lock(&shared.extents).free_count();
     let segment = shared.segment_extents();
     // Where writes are refused, what can be freed is freed, and the levels are looked at anew.
-    let scarce = free < 4 * segment
+    let scarce = free < 3 * segment
         || shared.numbers_left() < NUMBERS_SCARCE
         || shared.is_flash_tight(3)
         || shared.large_waits_for_collector();
