@@ -7,6 +7,7 @@
 use crate::catalog::Catalog;
 use crate::error::Error;
 use crate::io::{Io, lock, run};
+use crate::key_reader::DEPTH;
 use crate::partition_load::rebuild;
 use crate::planted::Bug;
 use crate::shared::Shared;
@@ -72,7 +73,7 @@ impl Work {
             if partition >= partitions {
                 break;
             }
-            let built = rebuild(&self.shared, io, &self.catalog, partition).await;
+            let built = rebuild(&self.shared, io, &self.catalog, partition, DEPTH).await;
             if built.is_err() {
                 self.failed.store(true, Ordering::Relaxed);
                 return built;

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::index::Change;
 use crate::io::{Io, lock};
 use crate::key_check::Checked;
+use crate::key_reader::DEPTH_BESIDE_READERS;
 use crate::partition_load::rebuild;
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
@@ -139,7 +140,7 @@ async fn merge_partition(
         }
     }
     phase.set(Phase::Grow);
-    let done = rebuild(shared, io, &installer.catalog, partition).await;
+    let done = rebuild(shared, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await;
     phase.set(Phase::Merge);
     done
 }

@@ -12,13 +12,16 @@ use tapetum_kernels::fence_page;
 use tapetum_kernels::key_table::KeyPage;
 
 /// Reads on their way at once.
-const DEPTH: usize = 32;
+pub const DEPTH: usize = 32;
+/// The same for work that is not urgent: a GET that comes behind these reads hardly waits.
+pub const DEPTH_BESIDE_READERS: usize = 3;
 /// Pages in one read at most.
 pub const PAGES_PER_READ: u32 = 16;
 
 pub struct KeyReader<'a, T> {
     io: &'a Io,
     local: &'a LocalMemory,
+    depth: usize,
     pending: VecDeque<Pending<T>>,
     spare: Vec<LocalBuffer>,
     reads: u64,
@@ -72,14 +75,19 @@ impl<T> Drop for KeyReader<'_, T> {
 
 impl<'a, T> KeyReader<'a, T> {
     pub fn new(io: &'a Io, local: &'a LocalMemory) -> KeyReader<'a, T> {
-        KeyReader { io, local, pending: VecDeque::new(), spare: Vec::new(), reads: 0 }
+        KeyReader::with_depth(io, local, DEPTH)
+    }
+
+    /// A reader that has at most `depth` reads on their way.
+    pub fn with_depth(io: &'a Io, local: &'a LocalMemory, depth: usize) -> KeyReader<'a, T> {
+        KeyReader { io, local, depth, pending: VecDeque::new(), spare: Vec::new(), reads: 0 }
     }
 
     /// Whether another read may be started now: the first always, more where there is memory for them.
     pub fn has_room(&self) -> bool {
         let free = self.local.bytes_total() - self.local.bytes_used();
         let has_memory = !self.spare.is_empty() || free >= 2 * PAGES_PER_READ as usize * PAGE_BYTES;
-        self.pending.is_empty() || (self.pending.len() < DEPTH && has_memory)
+        self.pending.is_empty() || (self.pending.len() < self.depth && has_memory)
     }
 
     /// Whether nothing is on its way.
@@ -135,7 +143,7 @@ impl<'a, T> KeyReader<'a, T> {
 
     /// Takes a buffer back for the next read.
     pub fn recycle(&mut self, pages: KeyPages<T>) {
-        if self.spare.len() < DEPTH {
+        if self.spare.len() < self.depth {
             self.spare.push(pages.buffer);
         }
     }

@@ -233,7 +233,8 @@ impl Maintenance {
     /// Waits until a step may get further.
     pub fn wait(&self, step: Step) {
         match step {
-            Step::Busy => {}
+            // Whoever waits for this processor goes first.
+            Step::Busy => std::thread::yield_now(),
             Step::Waiting => {
                 // Of several, and of the log, the others are looked at a little later.
                 const PATIENCE: Duration = Duration::from_micros(200);

@@ -1,7 +1,8 @@
 //! Builds a partition of the index from its slice of every key table: growth, shrinking and recovery alike.
 //!
 //! The slice streams through memory in *cuts* of the hash space: the entries of one cut are gathered from every segment,
-//! sorted and handed to the builder, so that memory is bounded by a cut whatever the size of the partition.
+//! sorted in runs and merged into the builder, so that memory is bounded by a cut whatever the size of the partition, and a
+//! step is short.
 
 use crate::catalog::Catalog;
 use crate::error::Error;
@@ -18,17 +19,26 @@ use tapetum_kernels::hash::HashKey;
 /// Entries of a cut, about: 32 bytes each while they are sorted.
 const CUT_ENTRIES: usize = 64 << 10;
 
+/// Entries sorted in one step: others get the processor between steps.
+const RUN_ENTRIES: usize = 4 << 10;
+
 /// A key and its segment.
 type Entry = (HashKey, u32);
 
-/// Builds a partition anew, sized for the entries it has, while the old one serves.
-pub async fn rebuild(shared: &Arc<Shared>, io: &Io, catalog: &Catalog, partition: usize) -> Result<(), Error> {
+/// Builds a partition anew, sized for the entries it has, while the old one serves; with `depth` reads on their way.
+pub async fn rebuild(
+    shared: &Arc<Shared>,
+    io: &Io,
+    catalog: &Catalog,
+    partition: usize,
+    depth: usize,
+) -> Result<(), Error> {
     let valid: u64 = catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum();
     // Hash keys are uniform, so a partition's share is known but for its deviation.
     let share = valid as f64 / shared.geometry.partitions() as f64;
     let mut entries = (share + 3.0 * share.sqrt()) as usize;
     shared.levels.partitions_rebuilding.fetch_add(1, Ordering::Relaxed);
-    while !build(shared, io, catalog, partition, entries).await? {
+    while !build(shared, io, catalog, (partition, entries), depth).await? {
         entries += entries / 16 + 16;
     }
     shared.levels.partitions_rebuilding.fetch_sub(1, Ordering::Relaxed);
@@ -41,8 +51,8 @@ async fn build(
     shared: &Arc<Shared>,
     io: &Io,
     catalog: &Catalog,
-    partition: usize,
-    entries: usize,
+    (partition, entries): (usize, usize),
+    depth: usize,
 ) -> Result<bool, Error> {
     let failed = |error: RebuildError| match error {
         RebuildError::PartitionFull => Ok(false),
@@ -54,13 +64,30 @@ async fn build(
     };
     let mut cut = Vec::new();
     for bounds in cuts(partition, shared.geometry.partition_bits, entries.div_ceil(CUT_ENTRIES).max(1)) {
-        load_cut(shared, io, catalog, bounds, &mut cut).await?;
-        for &(hash, segment) in &cut {
+        load_cut(shared, io, catalog, bounds, depth, &mut cut).await?;
+        for run in cut.chunks_mut(RUN_ENTRIES) {
+            run.sort_unstable_by_key(|entry| entry.0);
+            io.step().await;
+        }
+        let mut runs: Vec<_> = cut.chunks(RUN_ENTRIES).collect();
+        let mut last = None;
+        for number in 0..cut.len() {
+            let next = runs.iter().enumerate().filter_map(|(run, entries)| Some((entries.first()?.0, run))).min();
+            let Some((hash, run)) = next else { unreachable!("as many entries as the runs have together") };
+            let segment = runs[run][0].1;
+            runs[run] = &runs[run][1..];
+            if let Some((_, other)) = last.replace((hash, segment)).filter(|(before, _)| *before == hash) {
+                return Err(Error::Corrupt(format!(
+                    "the key {hash:?} is valid in segments {other} and {segment} at once"
+                )));
+            }
             if builder.push(hash, segment).is_err() {
                 return Ok(false);
             }
+            if number % RUN_ENTRIES == RUN_ENTRIES - 1 {
+                io.step().await;
+            }
         }
-        io.step().await;
     }
     shared.index.install(builder).map_or_else(failed, |()| Ok(true))
 }
@@ -77,12 +104,13 @@ fn cuts(partition: usize, bits: u32, count: usize) -> impl Iterator<Item = Range
     })
 }
 
-/// The valid entries within `bounds`, sorted by hash key.
+/// The valid entries within `bounds`, in no order.
 async fn load_cut(
     shared: &Arc<Shared>,
     io: &Io,
     catalog: &Catalog,
     bounds: RangeInclusive<HashKey>,
+    depth: usize,
     entries: &mut Vec<Entry>,
 ) -> Result<(), Error> {
     entries.clear();
@@ -105,7 +133,7 @@ async fn load_cut(
         let reads = pages.clone().step_by(PAGES_PER_READ as usize);
         reads.map(move |start| (segment.clone(), start..pages.end.min(start + PAGES_PER_READ)))
     });
-    let mut reader = KeyReader::new(io, shared.drive.local());
+    let mut reader = KeyReader::with_depth(io, shared.drive.local(), depth);
     loop {
         while reader.has_room()
             && let Some((segment, pages)) = slices.next()
@@ -127,14 +155,7 @@ async fn load_cut(
         }
         reader.recycle(read);
     }
-    entries.sort_unstable_by_key(|entry| entry.0);
-    match entries.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        None => Ok(()),
-        Some(pair) => Err(Error::Corrupt(format!(
-            "the key {:?} is valid in segments {} and {} at once",
-            pair[0].0, pair[0].1, pair[1].1
-        ))),
-    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 use crate::error::Error;
 use crate::geometry::whole_pages;
 use crate::io::{Io, lock};
+use crate::key_reader::DEPTH_BESIDE_READERS;
 use crate::options::{Full, StoreOptions};
 use crate::partition_load::rebuild;
 use crate::phase::{Phase, PhaseCell};
@@ -150,7 +151,7 @@ async fn widen_index(shared: &Arc<Shared>, io: &Io, phase: &PhaseCell, capacity_
             true => Ok(()),
             false => {
                 phase.set(Phase::Grow);
-                rebuild(shared, io, &installer.catalog, partition).await
+                rebuild(shared, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await
             }
         };
         phase.set(Phase::Resize);
