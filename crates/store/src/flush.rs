@@ -10,7 +10,7 @@
 use crate::buffer::Place;
 use crate::catalog::{Deaths, Install};
 use crate::error::Error;
-use crate::install::{Moved, apply};
+use crate::install::{Moved, apply, forget_large};
 use crate::io::{Io, lock};
 use crate::key_check::{Checked, Relied, check_keys};
 use crate::pace::{FLUSH_MERGE, FLUSH_WRITE};
@@ -70,6 +70,15 @@ async fn flush_as(
         lock(shard).sorted(buffer, &mut batch);
         let generation = shared.index.partition_generation(number);
         check_keys(shared, io, &mut relied, &batch, &mut checked).await?;
+        if shared.planted.has(Bug::FreeLargeEarly) {
+            let mut early = DeathsBySegment::new();
+            for checked in &checked {
+                if let Checked::Older { segment, entry, size_bytes } = *checked {
+                    early.entry(segment).or_default().push((entry, size_bytes));
+                }
+            }
+            forget_large(shared, &Install { deaths: deaths_of(early), ..Install::default() });
+        }
         let mut keys = Vec::with_capacity(batch.len());
         let now = shared.now();
         for (&(hash, place), &checked) in batch.iter().zip(&checked) {

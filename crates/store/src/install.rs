@@ -68,9 +68,6 @@ pub async fn apply(
     moved: impl Fn(usize) -> Vec<(HashKey, Moved)>,
 ) -> Result<(), Error> {
     let evicts = phase.get() == Phase::Evict;
-    if shared.planted.has(Bug::FreeLargeEarly) {
-        forget_large(shared, install);
-    }
     if !(shared.planted.has(Bug::EvictUndurably) && phase.get() == Phase::Evict) {
         make_durable(shared, io, installer, install).await?;
     }
@@ -99,7 +96,7 @@ pub async fn apply(
 }
 
 /// Lets go of the extents of large values whose records died, also of those that were born dead.
-fn forget_large(shared: &Shared, install: &Install) {
+pub fn forget_large(shared: &Shared, install: &Install) {
     for deaths in &install.deaths {
         if let Some(segment) = shared.segments[deaths.segment as usize].load_full() {
             segment.forget_large(&deaths.entries);
