@@ -6,15 +6,14 @@
 #![allow(clippy::disallowed_methods)]
 
 mod arguments;
+mod bench;
 mod client;
 mod differential;
 mod figures;
 mod kill;
 mod load;
 mod memccapable;
-mod process_memory;
 mod python;
-mod random;
 mod server;
 mod workspace;
 
@@ -33,10 +32,12 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
 Figures (release build; see docs/BENCHMARKS.md):
   figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart; all: these
                      index-scale | overwrites: alone, they take longer
+Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
+  bench ROW          cold-get
 
 Every command takes --server PATH to drive another binary: a tapetum, or memcached for the tests it can pass.";
 
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub use tapetum_bench::Failure;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -63,6 +64,12 @@ fn run(words: &[String]) -> Result<(), Failure> {
                 return Err(format!("figures needs a name\n\n{USAGE}").into());
             };
             figures::run(name, rest)
+        }
+        "bench" => {
+            let Some((name, rest)) = rest.split_first() else {
+                return Err(format!("bench needs a row\n\n{USAGE}").into());
+            };
+            bench::run(name, rest)
         }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

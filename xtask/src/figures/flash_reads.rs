@@ -4,7 +4,7 @@ use super::{Bench, hold, row};
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::load::{in_parallel, quiesce, stats, store_all};
-use crate::random::{Random, key16, mix};
+use tapetum_bench::random::{Random, key16, mix};
 
 const CONNECTIONS: u64 = 16;
 const KEYS_IN_ONE_GET: u64 = 64;

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use tapetum::Stats;
 
-use super::embedded::{Embedded, Pipe, VALUE_BYTES, fill_value, settle, store_items};
+use super::embedded::{Embedded, VALUE_BYTES, fill_value, store_items};
 use super::{hold, microseconds, row};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::random::{Random, key16};
+use tapetum_bench::embedded::{Answer, Pipe, settle};
+use tapetum_bench::random::{Random, key16};
 
 /// New keys on their way.
 const WRITES: usize = 1024;
@@ -64,7 +65,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let read = reader.poll(|token, found, took| {
             let (index, growing_then) = asked[token];
             fill_value(index, 0, VALUE_BYTES, &mut expected);
-            if found != Some(&expected[..]) {
+            if found != Answer::Value(&expected) {
                 return Err(format!("item {index} came back wrong or not at all").into());
             }
             let kind = if growing_then || growth.now { &mut growing } else { &mut resting };

@@ -7,8 +7,8 @@ use super::{Bench, hold, mebibytes, row};
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::load::{quiesce, stats, store_all};
-use crate::process_memory;
-use crate::random::{Random, key16, mix};
+use tapetum_bench::process;
+use tapetum_bench::random::{Random, key16, mix};
 
 const CONNECTIONS: u64 = 16;
 const VALUE_BYTES: usize = 100;
@@ -35,7 +35,7 @@ fn measure(arguments: &Arguments, count: u64) -> Result<(), Failure> {
         key16(u64::MAX - index % TOUCH_KEYS)
     })?;
     quiesce(address)?;
-    let empty = process_memory::read(process)?.resident_bytes;
+    let empty = process::read(process)?.resident_bytes;
     let before = stats(address)?;
 
     // The last keys are still in a write buffer: more are stored until so many are in the index.
@@ -51,7 +51,7 @@ fn measure(arguments: &Arguments, count: u64) -> Result<(), Failure> {
         stored += more;
         indexed = stats(address)?.since(&before, "index_entries")?;
     }
-    let loaded = process_memory::read(process)?.resident_bytes;
+    let loaded = process::read(process)?.resident_bytes;
     let after = stats(address)?;
 
     let entries = after.since(&before, "index_entries")?;

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use tapetum::{Stats, Store, StoreOptions};
 
-use super::embedded::{Embedded, VALUE_BYTES, settle, store_items, touch_pools};
+use super::embedded::{Embedded, VALUE_BYTES, store_items, touch_pools};
 use super::{hold, mebibytes, row, seconds};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::process_memory;
+use tapetum_bench::embedded::settle;
+use tapetum_bench::process;
 
 /// Stops between the two counts at which the store comes to rest and its memory is taken.
 const STOPS: u64 = 20;
@@ -27,7 +28,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let memory = arguments.size("memory", 1536 << 20)?;
     arguments.finish()?;
     println!("index-scale: {from} to {to} entries, then {last}; capacity {}", mebibytes(capacity));
-    process_memory::return_freed_memory();
+    process::return_freed_memory();
     let begun = Instant::now();
     let bench = Embedded::start("index-scale", capacity, memory)?;
     let store = &bench.store;
@@ -94,7 +95,7 @@ struct Rest {
 
 impl Rest {
     fn take(store: &Store) -> Result<Rest, Failure> {
-        Ok(Rest { resident_bytes: process_memory::read(std::process::id())?.resident_bytes, stats: store.stats() })
+        Ok(Rest { resident_bytes: process::read(std::process::id())?.resident_bytes, stats: store.stats() })
     }
 
     fn resident_each(&self, empty: &Rest) -> f64 {

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::embedded::{Embedded, KEY_BYTES, VALUE_BYTES, settle, store_items};
+use super::embedded::{Embedded, KEY_BYTES, VALUE_BYTES, store_items};
 use super::{hold, mebibytes, row, seconds};
 use crate::Failure;
 use crate::arguments::Arguments;
+use tapetum_bench::embedded::settle;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let items = arguments.number("items", 20_000_000)?;

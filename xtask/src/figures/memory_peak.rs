@@ -5,8 +5,8 @@ use super::{Bench, hold, mebibytes, row};
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::load::{expect_stored, in_parallel, stats};
-use crate::process_memory;
-use crate::random::{Random, key16, mix};
+use tapetum_bench::process;
+use tapetum_bench::random::{Random, key16, mix};
 
 const CONNECTIONS: u64 = 64;
 const LIMIT_BYTES: u64 = 320 << 20;
@@ -17,7 +17,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let written_target = arguments.size("write", 12 << 30)?;
     let bench = Bench::start("memory-peak", arguments, &["--capacity", "4GiB", "--memory", "256MiB"])?;
     let (address, process) = (bench.server().address(), bench.server().process());
-    let idle = process_memory::read(process)?.resident_bytes;
+    let idle = process::read(process)?.resident_bytes;
     in_parallel(address, CONNECTIONS, |connection_index, connection| {
         let mut random = Random::new(mix(connection_index));
         let mut value = Vec::new();
@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    let memory = process_memory::read(process)?;
+    let memory = process::read(process)?;
     let after = stats(address)?;
     row("written by the clients", mebibytes(after.get("user_write_bytes")?), "");
     row("written to the drive", mebibytes(after.get("flash_write_bytes")?), "");

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use tapetum::{Stats, Store};
 
-use super::embedded::{Embedded, KEY_BYTES, Pipe, fill_value, keep_full, settle, store_items};
+use super::embedded::{Embedded, KEY_BYTES, fill_value, store_items};
 use super::raw_disk;
 use super::{hold, mebibytes, row, seconds};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::random::{Random, Zipfian, key16, mix};
+use tapetum_bench::embedded::{Answer, Pipe, keep_full, settle};
+use tapetum_bench::random::{Random, Zipfian, key16, mix};
 
 /// YCSB's.
 const ZIPFIAN_EXPONENT: f64 = 0.99;
@@ -154,7 +155,10 @@ impl Overwrites<'_> {
             left -= 1;
             true
         };
-        let here = |value: Option<&[u8]>| value.map(|_| ()).ok_or_else(|| "an item is not there".into());
+        let here = |answer: Answer<'_>| match answer {
+            Answer::Missing => Err("an item is not there".into()),
+            Answer::Value(_) | Answer::Stored => Ok(()),
+        };
         let longest = keep_full(self.store, next, here)?;
         self.longest = self.longest.max(longest);
         let spent = begun.elapsed().as_secs_f64();

@@ -5,16 +5,17 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::embedded::{VALUE_BYTES, create, fill_value, settle, store_items};
+use super::embedded::{VALUE_BYTES, fill_value, store_items};
 use super::{Scratch, hold, mebibytes, row, seconds};
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::client::Connection;
 use crate::load::expect_stored;
-use crate::process_memory;
-use crate::random::{Random, key16, mix};
 use crate::server::{Server, ServerOptions};
 use crate::workspace::{self, Profile};
+use tapetum_bench::embedded::{create, settle};
+use tapetum_bench::process;
+use tapetum_bench::random::{Random, key16, mix};
 
 const AFTER_KILL_MAX: Duration = Duration::from_secs(4);
 const AFTER_STOP_MAX: Duration = Duration::from_secs(1);
@@ -39,7 +40,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let data = scratch.folder().join("data");
     println!("restart: {items} items, capacity {}, memory {}", mebibytes(capacity), mebibytes(memory));
     let begun = Instant::now();
-    let store = create(&data, capacity, memory)?;
+    let store = create(&data, capacity, memory, tapetum::Sync::Always)?;
     store_items(&store, 0..items, VALUE_BYTES, 2)?;
     settle(&store)?;
     store.close()?;
@@ -103,7 +104,7 @@ impl Start {
             std::thread::sleep(Duration::from_millis(1));
         }
         let took = begun.elapsed();
-        let resident_max_bytes = process_memory::read(server.process())?.resident_max_bytes;
+        let resident_max_bytes = process::read(server.process())?.resident_max_bytes;
         Ok(Start { server, took, resident_max_bytes })
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::model::{Content, Found, KeyModel, fill_value, parse_value};
 use crate::Failure;
 use crate::client::{Connection, Line};
-use crate::random::{Random, mix};
+use tapetum_bench::random::{Random, mix};
 
 const KEYS: usize = 400;
 /// The first keys are counters, under increments; the rest hold values.

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::random::{Random, mix};
+use tapetum_bench::random::{Random, mix};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {

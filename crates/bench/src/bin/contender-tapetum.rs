@@ -1,0 +1,239 @@
+//! The store as a contender, embedded. `session`: each thread keeps so many operations on their way; `blocking`: each thread
+//! makes one blocking call after the other.
+
+#![allow(clippy::disallowed_methods)] // It measures real time with real threads.
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use tapetum::{Store, Sync};
+use tapetum_bench::Failure;
+use tapetum_bench::blocking::{self, Client};
+use tapetum_bench::contend::{Contender, contend};
+use tapetum_bench::embedded::{Answer, Pipe, create, keep_full, open, settle};
+use tapetum_bench::latencies::Latencies;
+use tapetum_bench::pace::{Pace, wake_promptly};
+use tapetum_bench::random::{Random, mix};
+use tapetum_bench::turn::{Setup, Turn};
+use tapetum_bench::workload::{Key, Operation, Operations, Population, Values, key};
+
+/// Shorter waits for the next operation's time are not worth going to sleep.
+const SPIN_MAX: Duration = Duration::from_micros(100);
+
+struct Tapetum {
+    store: Store,
+    population: Population,
+}
+
+impl Contender for Tapetum {
+    fn start(setup: &Setup) -> Result<Tapetum, Failure> {
+        let sync = if setup.sync { Sync::Always } else { Sync::No };
+        let store = match setup.data.join("drive").exists() {
+            true => open(&setup.data, setup.memory_bytes, sync)?,
+            false => create(&setup.data, setup.capacity_bytes, setup.memory_bytes, sync)?,
+        };
+        let values = Values::new(setup.value_bytes as usize, setup.random_percent);
+        Ok(Tapetum { store, population: Population::new(setup.items, values) })
+    }
+
+    fn load(&mut self, indexes: Range<u64>) -> Result<(), Failure> {
+        let mut random = Random::new(mix(indexes.start));
+        let mut value = Vec::new();
+        let mut indexes = indexes;
+        let values = self.population.values();
+        let next = |pipe: &mut Pipe, now: Instant| {
+            let Some(index) = indexes.next() else { return false };
+            values.fill(index, &mut random, &mut value);
+            pipe.put(now, &key(index), &value);
+            true
+        };
+        keep_full(&self.store, next, |_| Ok(())).map(drop)
+    }
+
+    fn settle(&mut self) -> Result<(), Failure> {
+        settle(&self.store).map(drop)
+    }
+
+    fn turn(&mut self, turn: &Turn) -> Result<Latencies, Failure> {
+        match turn.api.as_str() {
+            "session" => self.sessions(turn),
+            "blocking" => blocking::run(turn, &self.population, || Ok(Blocking(self.store.clone()))),
+            other => Err(format!("the store has no way {other}; there are session and blocking").into()),
+        }
+    }
+
+    fn close(self) -> Result<(), Failure> {
+        Ok(self.store.close()?)
+    }
+}
+
+impl Tapetum {
+    fn sessions(&self, turn: &Turn) -> Result<Latencies, Failure> {
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..turn.threads)
+                .map(|number| scope.spawn(move || Driver::new(self, turn, number)?.run(begun)))
+                .collect();
+            let mut latencies = Latencies::default();
+            for thread in threads {
+                latencies.add(&thread.join().expect("a session's thread panicked")?);
+            }
+            Ok(latencies)
+        })
+    }
+}
+
+/// What an operation on its way is.
+#[derive(Clone, Copy)]
+struct Asked {
+    index: u64,
+    /// From when its latency counts.
+    since: Instant,
+    /// A write follows this read.
+    modify: bool,
+}
+
+/// One session and the operations it is kept full with.
+struct Driver<'a> {
+    pipe: Pipe,
+    operations: Operations<'a>,
+    values: &'a Values,
+    turn: &'a Turn,
+    pace: Pace,
+    /// By the pipe's tokens.
+    asked: Vec<Asked>,
+    /// Read-modify-writes whose read is answered.
+    to_write: Vec<Asked>,
+    left: u64,
+    value: Vec<u8>,
+    latencies: Latencies,
+}
+
+impl<'a> Driver<'a> {
+    fn new(contender: &'a Tapetum, turn: &'a Turn, number: u64) -> Result<Driver<'a>, Failure> {
+        let seed = mix(turn.seed) ^ number;
+        let nothing = Asked { index: 0, since: Instant::now(), modify: false };
+        Ok(Driver {
+            pipe: Pipe::new(&contender.store, turn.depth as usize)?,
+            operations: Operations::new(&contender.population, turn.mix()?, turn.distribution()?, seed),
+            values: contender.population.values(),
+            turn,
+            pace: Pace::new(turn.rate, turn.threads, number),
+            asked: vec![nothing; turn.depth as usize],
+            to_write: Vec::new(),
+            left: turn.operations_max() / turn.threads,
+            value: Vec::new(),
+            latencies: Latencies::default(),
+        })
+    }
+
+    fn run(mut self, begun: Instant) -> Result<Latencies, Failure> {
+        wake_promptly();
+        loop {
+            let now = Instant::now();
+            let more = now - begun < self.turn.time_max() && self.left > 0;
+            if !more && self.pipe.is_idle() && self.to_write.is_empty() {
+                return Ok(self.latencies);
+            }
+            self.submit(now, more)?;
+            if self.poll()? == 0 {
+                self.rest(now);
+            }
+        }
+    }
+
+    /// Nothing was answered: until something is, or an operation is due.
+    fn rest(&mut self, now: Instant) {
+        let until = self.pace.until(now);
+        if self.turn.rate.is_some() && until < SPIN_MAX {
+            std::hint::spin_loop();
+        } else if self.pipe.is_idle() {
+            std::thread::sleep(until);
+        } else {
+            self.pipe.wait();
+        }
+    }
+
+    fn submit(&mut self, now: Instant, more: bool) -> Result<(), Failure> {
+        while self.pipe.room() > 0 {
+            if let Some(asked) = self.to_write.pop() {
+                self.write(now, asked.index, asked.since);
+                continue;
+            }
+            if !more || self.left == 0 {
+                break;
+            }
+            let Some(since) = self.pace.take(now) else { break };
+            self.left -= 1;
+            match self.operations.draw() {
+                Operation::Read(index) => self.read(now, Asked { index, since, modify: false }),
+                Operation::ReadModifyWrite(index) => self.read(now, Asked { index, since, modify: true }),
+                Operation::Update(index) | Operation::Insert(index) => self.write(now, index, since),
+                Operation::Scan(..) => return Err("a hashed keyspace has no order of keys to scan in".into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, now: Instant, asked: Asked) {
+        let token = self.pipe.get(now, &key(asked.index));
+        self.asked[token] = asked;
+    }
+
+    fn write(&mut self, now: Instant, index: u64, since: Instant) {
+        self.values.fill(index, self.operations.random(), &mut self.value);
+        let token = self.pipe.put(now, &key(index), &self.value);
+        self.asked[token] = Asked { index, since, modify: false };
+    }
+
+    fn poll(&mut self) -> Result<usize, Failure> {
+        let now = Instant::now();
+        self.pipe.poll(|token, answer, _| {
+            let asked = self.asked[token];
+            match answer {
+                Answer::Stored => return Ok(self.latencies.write(now - asked.since)),
+                Answer::Value(value) => self.values.check(asked.index, value)?,
+                Answer::Missing => self.latencies.missing += 1,
+            }
+            if asked.modify {
+                self.to_write.push(asked);
+            } else {
+                self.latencies.read(now - asked.since);
+            }
+            Ok(())
+        })
+    }
+}
+
+struct Blocking(Store);
+
+impl Client for Blocking {
+    fn get(&mut self, keys: &[Key], found: &mut dyn FnMut(usize, &[u8])) -> Result<(), Failure> {
+        match keys {
+            [key] => {
+                if let Some(item) = self.0.get(key)? {
+                    found(0, &item.value);
+                }
+            }
+            keys => {
+                let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+                for (place, item) in self.0.multi_get(&keys)?.iter().enumerate() {
+                    if let Some(item) = item {
+                        found(place, &item.value);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), Failure> {
+        self.0.put(key, value)?;
+        Ok(())
+    }
+}
+
+fn main() -> ExitCode {
+    contend::<Tapetum>()
+}

@@ -1,0 +1,76 @@
+//! The contender's end of the protocol: reads commands until its standard input ends, measures each, answers each.
+
+use std::io::{BufRead, Write};
+use std::ops::Range;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::latencies::Latencies;
+use crate::process::Usage;
+use crate::turn::{Command, Report, Setup, Turn};
+
+pub trait Contender: Sized {
+    fn start(setup: &Setup) -> Result<Self, Failure>;
+
+    /// Stores these items, each for the first time.
+    fn load(&mut self, indexes: Range<u64>) -> Result<(), Failure>;
+
+    /// Waits until what writes have left to be done is done.
+    fn settle(&mut self) -> Result<(), Failure>;
+
+    fn turn(&mut self, turn: &Turn) -> Result<Latencies, Failure>;
+
+    /// The processes whose work is this contender's.
+    fn processes(&self) -> Vec<u32> {
+        vec![std::process::id()]
+    }
+
+    /// Leaves its data so that it can be started on them again.
+    fn close(self) -> Result<(), Failure>;
+}
+
+/// A contender's `main`.
+pub fn contend<C: Contender>() -> ExitCode {
+    match serve::<C>() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            println!("{}", json!({ "error": failure.to_string() }));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve<C: Contender>() -> Result<(), Failure> {
+    let argument =
+        std::env::args().nth(1).ok_or("a contender is started by `cargo x bench`, with its setup as JSON")?;
+    let setup = Setup::from_json(&serde_json::from_str(&argument)?)?;
+    let mut contender = C::start(&setup)?;
+    answer(&json!({ "ready": true }))?;
+    for line in std::io::stdin().lock().lines() {
+        let command = Command::from_json(&serde_json::from_str(&line?)?)?;
+        answer(&run(&mut contender, &command)?.to_json())?;
+    }
+    contender.close()
+}
+
+fn answer(value: &Value) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{value}")?;
+    Ok(out.flush()?)
+}
+
+fn run<C: Contender>(contender: &mut C, command: &Command) -> Result<Report, Failure> {
+    let processes = contender.processes();
+    let before = Usage::of(&processes)?;
+    let begun = Instant::now();
+    let latencies = match command {
+        Command::Load { from, to } => contender.load(*from..*to).map(|()| Latencies::default()),
+        Command::Settle => contender.settle().map(|()| Latencies::default()),
+        Command::Turn(turn) => contender.turn(turn),
+    }?;
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(Report { latencies, seconds, usage: Usage::of(&processes)?.since(&before) })
+}

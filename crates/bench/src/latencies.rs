@@ -1,0 +1,100 @@
+//! Latencies of reads and of writes as histograms: nanoseconds, to three digits.
+
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+use crate::Failure;
+
+const LONGEST_NS: u64 = 600_000_000_000;
+
+pub struct Latencies {
+    pub reads: Histogram<u64>,
+    pub writes: Histogram<u64>,
+    /// Reads that found nothing.
+    pub missing: u64,
+}
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        Latencies { reads: new_histogram(), writes: new_histogram(), missing: 0 }
+    }
+}
+
+impl Latencies {
+    pub fn read(&mut self, took: Duration) {
+        self.reads.saturating_record(nanoseconds(took));
+    }
+
+    pub fn write(&mut self, took: Duration) {
+        self.writes.saturating_record(nanoseconds(took));
+    }
+
+    pub fn operations(&self) -> u64 {
+        self.reads.len() + self.writes.len()
+    }
+
+    pub fn add(&mut self, other: &Latencies) {
+        for (mine, theirs) in [(&mut self.reads, &other.reads), (&mut self.writes, &other.writes)] {
+            mine.add(theirs).expect("all histograms have the same bounds");
+        }
+        self.missing += other.missing;
+    }
+
+    pub fn to_json(&self) -> Value {
+        json!({ "reads": counts(&self.reads), "writes": counts(&self.writes), "missing": self.missing })
+    }
+
+    pub fn from_json(value: &Value) -> Result<Latencies, Failure> {
+        let missing = value["missing"].as_u64().ok_or("a report of latencies has no number `missing`")?;
+        Ok(Latencies { reads: histogram(&value["reads"])?, writes: histogram(&value["writes"])?, missing })
+    }
+}
+
+/// In microseconds, the latency within which this part of the operations was.
+pub fn quantile_us(histogram: &Histogram<u64>, quantile: f64) -> f64 {
+    histogram.value_at_quantile(quantile) as f64 / 1000.0
+}
+
+fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are constants that it takes")
+}
+
+fn nanoseconds(took: Duration) -> u64 {
+    (took.as_nanos() as u64).max(1)
+}
+
+/// Pairs of a latency and how often it was seen.
+fn counts(histogram: &Histogram<u64>) -> Vec<[u64; 2]> {
+    histogram.iter_recorded().map(|seen| [seen.value_iterated_to(), seen.count_at_value()]).collect()
+}
+
+fn histogram(pairs: &Value) -> Result<Histogram<u64>, Failure> {
+    let malformed = || Failure::from("a report of latencies holds no pairs of a latency and a count");
+    let mut histogram = new_histogram();
+    for pair in pairs.as_array().ok_or_else(malformed)? {
+        let (Some(value), Some(count)) = (pair[0].as_u64(), pair[1].as_u64()) else { return Err(malformed()) };
+        histogram.saturating_record_n(value, count);
+    }
+    Ok(histogram)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_come_back_from_their_json() {
+        let mut latencies = Latencies { missing: 4, ..Latencies::default() };
+        for us in 1..1000 {
+            latencies.read(Duration::from_micros(us));
+        }
+        latencies.write(Duration::from_secs(2));
+        let text = latencies.to_json().to_string();
+        let again = Latencies::from_json(&serde_json::from_str(&text).unwrap()).unwrap();
+        assert_eq!((again.operations(), again.missing), (1000, 4));
+        assert_eq!(again.reads, latencies.reads);
+        assert!((quantile_us(&again.reads, 0.5) - 500.0).abs() < 2.0);
+        assert!(Latencies::from_json(&serde_json::json!({"reads": [1], "writes": [], "missing": 0})).is_err());
+    }
+}

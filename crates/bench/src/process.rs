@@ -1,0 +1,149 @@
+//! What processes use, as the kernel counts it: resident memory, CPU, bytes read and written.
+
+use serde_json::{Value, json};
+
+use crate::Failure;
+
+pub struct ProcessMemory {
+    /// VmRSS: resident now.
+    pub resident_bytes: u64,
+    /// VmHWM: the most that was ever resident.
+    pub resident_max_bytes: u64,
+}
+
+pub fn read(process: u32) -> Result<ProcessMemory, Failure> {
+    let status = proc_file(process, "status")?;
+    Ok(ProcessMemory { resident_bytes: field(&status, "VmRSS:")?, resident_max_bytes: field(&status, "VmHWM:")? })
+}
+
+/// Has the allocator give back what is freed, as the server has it, so that what is resident is what is in use.
+pub fn return_freed_memory() {
+    // SAFETY: no pointers; called before other threads allocate.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 20);
+        libc::mallopt(libc::M_ARENA_MAX, 4);
+    }
+}
+
+/// What some processes together used until now, or between two looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// In user space and in the kernel.
+    pub cpu_us: u64,
+    /// From storage, not from the kernel's cache.
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    /// The most that was ever resident, each process for itself.
+    pub resident_max_bytes: u64,
+}
+
+impl Usage {
+    pub fn of(processes: &[u32]) -> Result<Usage, Failure> {
+        let mut usage = Usage::default();
+        for &process in processes {
+            let io = proc_file(process, "io")?;
+            usage.cpu_us += cpu_us(process)?;
+            usage.read_bytes += number_behind(&io, "read_bytes:")?;
+            usage.written_bytes += number_behind(&io, "write_bytes:")?;
+            usage.resident_max_bytes += read(process)?.resident_max_bytes;
+        }
+        Ok(usage)
+    }
+
+    pub fn since(self, earlier: &Usage) -> Usage {
+        Usage {
+            cpu_us: self.cpu_us.saturating_sub(earlier.cpu_us),
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
+            resident_max_bytes: self.resident_max_bytes,
+        }
+    }
+
+    pub fn to_json(self) -> Value {
+        json!({
+            "cpu_us": self.cpu_us, "read_bytes": self.read_bytes, "written_bytes": self.written_bytes,
+            "resident_max_bytes": self.resident_max_bytes,
+        })
+    }
+
+    pub fn from_json(value: &Value) -> Result<Usage, Failure> {
+        let number = |name: &str| value[name].as_u64().ok_or_else(|| format!("a report's usage has no {name}"));
+        Ok(Usage {
+            cpu_us: number("cpu_us")?,
+            read_bytes: number("read_bytes")?,
+            written_bytes: number("written_bytes")?,
+            resident_max_bytes: number("resident_max_bytes")?,
+        })
+    }
+}
+
+fn cpu_us(process: u32) -> Result<u64, Failure> {
+    if process == std::process::id() {
+        return Ok(own_cpu_us());
+    }
+    // To the nanosecond, thread by thread; those that have ended are left out.
+    let mut nanoseconds = 0;
+    for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        // A thread may end between the listing and the look.
+        let Ok(text) = std::fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+        nanoseconds +=
+            text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).ok_or("schedstat is no number")?;
+    }
+    Ok(nanoseconds / 1000)
+}
+
+/// All threads of this process, those that have ended included.
+fn own_cpu_us() -> u64 {
+    // SAFETY: all zero is a valid rusage, and getrusage writes only into it; for this process it cannot fail.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let microseconds = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    microseconds(usage.ru_utime) + microseconds(usage.ru_stime)
+}
+
+fn proc_file(process: u32, name: &str) -> Result<String, Failure> {
+    std::fs::read_to_string(format!("/proc/{process}/{name}"))
+        .map_err(|error| format!("process {process} cannot be read, it may have ended: {error}").into())
+}
+
+fn number_behind(text: &str, name: &str) -> Result<u64, Failure> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+        .ok_or_else(|| format!("the kernel does not say {name}").into())
+}
+
+fn field(status: &str, name: &str) -> Result<u64, Failure> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
+        .map(|kilobytes| kilobytes * 1024)
+        .ok_or_else(|| format!("/proc/PID/status has no {name}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn this_process_has_memory() {
+        let memory = super::read(std::process::id()).unwrap();
+        assert!(memory.resident_bytes > 100_000);
+        assert!(memory.resident_max_bytes >= memory.resident_bytes);
+    }
+
+    #[test]
+    fn this_process_uses_cpu() {
+        let process = [std::process::id()];
+        let before = super::Usage::of(&process).unwrap();
+        let mut sum = 0_u64;
+        while super::own_cpu_us() < before.cpu_us + 2000 {
+            sum = std::hint::black_box(sum + 1);
+        }
+        let used = super::Usage::of(&process).unwrap().since(&before);
+        assert!(used.cpu_us >= 2000 && used.resident_max_bytes > 100_000);
+        assert_eq!(super::Usage::from_json(&used.to_json()).unwrap(), used);
+    }
+}

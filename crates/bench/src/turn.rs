@@ -1,0 +1,247 @@
+//! What a contender is told and what it answers, one line of JSON each. A contender's only argument is its [`Setup`]; its
+//! standard input brings [`Command`]s, its standard output takes a [`Report`] for each, or `{"error": …}`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::latencies::Latencies;
+use crate::process::Usage;
+use crate::workload::{Distribution, Mix};
+
+/// What a contender is started with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// The folder of its data, which it makes where there is none.
+    pub data: PathBuf,
+    /// All that it may keep in memory.
+    pub memory_bytes: u64,
+    /// The flash that it may use, where it takes a limit.
+    pub capacity_bytes: u64,
+    /// Items that are there already.
+    pub items: u64,
+    pub value_bytes: u64,
+    /// How much of each value does not compress.
+    pub random_percent: u64,
+    /// Whether a write is durable before it is answered.
+    pub sync: bool,
+    /// zstd at level 1, or nothing.
+    pub compress: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Store these items, each for the first time.
+    Load {
+        from: u64,
+        to: u64,
+    },
+    /// Wait until what writes have left to be done is done.
+    Settle,
+    Turn(Turn),
+}
+
+/// How long a turn is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    Time(Duration),
+    Operations(u64),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turn {
+    /// As [`Mix::named`] knows it.
+    pub mix: String,
+    /// As [`Distribution::named`] knows it.
+    pub distribution: String,
+    /// Which of the contender's ways to ask; each contender says what it has.
+    pub api: String,
+    pub threads: u64,
+    /// Operations on their way in each thread.
+    pub depth: u64,
+    pub length: Length,
+    /// Operations a second, of all threads together.
+    pub rate: Option<f64>,
+    pub seed: u64,
+}
+
+impl Turn {
+    pub fn mix(&self) -> Result<Mix, Failure> {
+        Mix::named(&self.mix)
+    }
+
+    pub fn distribution(&self) -> Result<Distribution, Failure> {
+        Distribution::named(&self.distribution)
+    }
+
+    pub fn operations_max(&self) -> u64 {
+        match self.length {
+            Length::Time(_) => u64::MAX,
+            Length::Operations(count) => count,
+        }
+    }
+
+    pub fn time_max(&self) -> Duration {
+        match self.length {
+            Length::Time(time) => time,
+            Length::Operations(_) => Duration::MAX,
+        }
+    }
+}
+
+/// What a command did, and what the contender's processes used meanwhile.
+pub struct Report {
+    pub latencies: Latencies,
+    pub seconds: f64,
+    pub usage: Usage,
+}
+
+impl Report {
+    pub fn operations_per_second(&self) -> f64 {
+        self.latencies.operations() as f64 / self.seconds
+    }
+
+    pub fn cpu_us_per_operation(&self) -> f64 {
+        self.usage.cpu_us as f64 / self.latencies.operations() as f64
+    }
+}
+
+fn number(value: &Value, name: &str) -> Result<u64, Failure> {
+    value[name].as_u64().ok_or_else(|| format!("{name} is no whole number in {value}").into())
+}
+
+fn text(value: &Value, name: &str) -> Result<String, Failure> {
+    let text = value[name].as_str().ok_or_else(|| format!("{name} is no text in {value}"))?;
+    Ok(text.to_owned())
+}
+
+fn truth(value: &Value, name: &str) -> Result<bool, Failure> {
+    value[name].as_bool().ok_or_else(|| format!("{name} is neither true nor false in {value}").into())
+}
+
+impl Setup {
+    pub fn to_json(&self) -> Value {
+        json!({
+            "data": self.data, "memory_bytes": self.memory_bytes, "capacity_bytes": self.capacity_bytes,
+            "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
+            "sync": self.sync, "compress": self.compress,
+        })
+    }
+
+    pub fn from_json(value: &Value) -> Result<Setup, Failure> {
+        Ok(Setup {
+            data: text(value, "data")?.into(),
+            memory_bytes: number(value, "memory_bytes")?,
+            capacity_bytes: number(value, "capacity_bytes")?,
+            items: number(value, "items")?,
+            value_bytes: number(value, "value_bytes")?,
+            random_percent: number(value, "random_percent")?,
+            sync: truth(value, "sync")?,
+            compress: truth(value, "compress")?,
+        })
+    }
+}
+
+impl Command {
+    pub fn to_json(&self) -> Value {
+        match self {
+            Command::Load { from, to } => json!({ "do": "load", "from": from, "to": to }),
+            Command::Settle => json!({ "do": "settle" }),
+            Command::Turn(turn) => turn.to_json(),
+        }
+    }
+
+    pub fn from_json(value: &Value) -> Result<Command, Failure> {
+        Ok(match text(value, "do")?.as_str() {
+            "load" => Command::Load { from: number(value, "from")?, to: number(value, "to")? },
+            "settle" => Command::Settle,
+            "turn" => Command::Turn(Turn::from_json(value)?),
+            other => return Err(format!("there is no command {other}").into()),
+        })
+    }
+}
+
+impl Turn {
+    fn to_json(&self) -> Value {
+        let (length, unit) = match self.length {
+            Length::Time(time) => (time.as_millis() as u64, "milliseconds"),
+            Length::Operations(count) => (count, "operations"),
+        };
+        json!({
+            "do": "turn", "mix": self.mix, "distribution": self.distribution, "api": self.api, "threads": self.threads,
+            "depth": self.depth, unit: length, "rate": self.rate, "seed": self.seed,
+        })
+    }
+
+    fn from_json(value: &Value) -> Result<Turn, Failure> {
+        let length = match value["milliseconds"].as_u64() {
+            Some(milliseconds) => Length::Time(Duration::from_millis(milliseconds)),
+            None => Length::Operations(number(value, "operations")?),
+        };
+        Ok(Turn {
+            mix: text(value, "mix")?,
+            distribution: text(value, "distribution")?,
+            api: text(value, "api")?,
+            threads: number(value, "threads")?.max(1),
+            depth: number(value, "depth")?.max(1),
+            length,
+            rate: value["rate"].as_f64(),
+            seed: number(value, "seed")?,
+        })
+    }
+}
+
+impl Report {
+    pub fn to_json(&self) -> Value {
+        json!({ "seconds": self.seconds, "latencies": self.latencies.to_json(), "usage": self.usage.to_json() })
+    }
+
+    pub fn from_json(value: &Value) -> Result<Report, Failure> {
+        Ok(Report {
+            seconds: value["seconds"].as_f64().ok_or("a report has no seconds")?,
+            latencies: Latencies::from_json(&value["latencies"])?,
+            usage: Usage::from_json(&value["usage"])?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(length: Length, rate: Option<f64>) -> Turn {
+        let (mix, distribution, api) = ("a".to_owned(), "uniform".to_owned(), "get".to_owned());
+        Turn { mix, distribution, api, threads: 2, depth: 32, length, rate, seed: 9 }
+    }
+
+    #[test]
+    fn commands_come_back_from_their_lines() {
+        let timed = turn(Length::Time(Duration::from_millis(1500)), Some(1000.5));
+        let counted = turn(Length::Operations(77), None);
+        for command in [Command::Load { from: 3, to: 9 }, Command::Settle, Command::Turn(timed), Command::Turn(counted)]
+        {
+            let line = command.to_json().to_string();
+            assert_eq!(Command::from_json(&serde_json::from_str(&line).unwrap()).unwrap(), command);
+        }
+        assert!(Command::from_json(&json!({"do": "dance"})).is_err());
+        assert!(Command::from_json(&json!({"do": "load", "from": "x", "to": 1})).is_err());
+    }
+
+    #[test]
+    fn a_setup_comes_back_from_its_argument() {
+        let setup = Setup {
+            data: "/x/y".into(),
+            memory_bytes: 1,
+            capacity_bytes: 2,
+            items: 3,
+            value_bytes: 4,
+            random_percent: 5,
+            sync: true,
+            compress: false,
+        };
+        assert_eq!(Setup::from_json(&setup.to_json()).unwrap(), setup);
+        assert!(Setup::from_json(&json!({})).is_err());
+    }
+}

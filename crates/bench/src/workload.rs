@@ -1,0 +1,246 @@
+//! YCSB's workloads: which operation comes next, on which item, and what an item's value is. Everything is a function of a
+//! seed, and every value names its item, so that what a contender answers can be checked without having been kept.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Failure;
+use crate::random::{Random, Zipfian, key16, mix};
+
+/// YCSB's exponent.
+const ZIPFIAN_EXPONENT: f64 = 0.99;
+const SCAN_ITEMS_MAX: u64 = 100;
+const POOL_BYTES: usize = 1 << 20;
+/// Of each piece of a value so long, a part is random and the rest zero.
+const PIECE_BYTES: usize = 64;
+
+pub type Key = [u8; 16];
+
+/// Shares of the operations, in percent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mix {
+    pub read: u64,
+    pub update: u64,
+    pub insert: u64,
+    pub scan: u64,
+    pub read_modify_write: u64,
+}
+
+impl Mix {
+    const NONE: Mix = Mix { read: 0, update: 0, insert: 0, scan: 0, read_modify_write: 0 };
+
+    /// `a` to `f` are YCSB's; `write` only overwrites.
+    pub fn named(name: &str) -> Result<Mix, Failure> {
+        Ok(match name {
+            "a" => Mix { read: 50, update: 50, ..Mix::NONE },
+            "b" => Mix { read: 95, update: 5, ..Mix::NONE },
+            "c" => Mix { read: 100, ..Mix::NONE },
+            "d" => Mix { read: 95, insert: 5, ..Mix::NONE },
+            "e" => Mix { scan: 95, insert: 5, ..Mix::NONE },
+            "f" => Mix { read: 50, read_modify_write: 50, ..Mix::NONE },
+            "write" => Mix { update: 100, ..Mix::NONE },
+            other => return Err(format!("there is no mix {other}; there are a to f and write").into()),
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Distribution {
+    Uniform,
+    /// Few items are wanted most of the time, scattered over all.
+    Zipfian,
+    /// The newest items are wanted most.
+    Latest,
+}
+
+impl Distribution {
+    pub fn named(name: &str) -> Result<Distribution, Failure> {
+        match name {
+            "uniform" => Ok(Distribution::Uniform),
+            "zipfian" => Ok(Distribution::Zipfian),
+            "latest" => Ok(Distribution::Latest),
+            other => Err(format!("there is no distribution {other}; there are uniform, zipfian and latest").into()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    Read(u64),
+    Update(u64),
+    Insert(u64),
+    /// So many items from this one on, in the order of their keys.
+    Scan(u64, u64),
+    ReadModifyWrite(u64),
+}
+
+/// The items there are; all threads of a contender share it.
+pub struct Population {
+    /// Items that were loaded or inserted.
+    count: AtomicU64,
+    zipfian: OnceLock<Zipfian>,
+    values: Values,
+}
+
+impl Population {
+    pub fn new(count: u64, values: Values) -> Population {
+        Population { count: AtomicU64::new(count), zipfian: OnceLock::new(), values }
+    }
+
+    pub fn values(&self) -> &Values {
+        &self.values
+    }
+
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Ranks are drawn as for the items that there were at the first call: what is inserted later changes next to nothing.
+    fn rank(&self, random: &mut Random) -> u64 {
+        let zipfian = self.zipfian.get_or_init(|| Zipfian::new(self.count().max(3), ZIPFIAN_EXPONENT));
+        zipfian.draw(random)
+    }
+
+    fn draw(&self, distribution: Distribution, random: &mut Random) -> u64 {
+        let count = self.count();
+        match distribution {
+            Distribution::Uniform => random.below(count),
+            Distribution::Zipfian => mix(self.rank(random)) % count,
+            Distribution::Latest => count - 1 - self.rank(random).min(count - 1),
+        }
+    }
+}
+
+/// The operations of one thread.
+pub struct Operations<'a> {
+    population: &'a Population,
+    mix: Mix,
+    distribution: Distribution,
+    random: Random,
+}
+
+impl<'a> Operations<'a> {
+    pub fn new(population: &'a Population, mix: Mix, distribution: Distribution, seed: u64) -> Operations<'a> {
+        Operations { population, mix, distribution, random: Random::new(crate::random::mix(seed)) }
+    }
+
+    pub fn draw(&mut self) -> Operation {
+        let mut dice = self.random.below(100);
+        let mut falls = |share: u64| {
+            let falls = dice < share;
+            dice = dice.wrapping_sub(share);
+            falls
+        };
+        let Mix { read, update, insert, scan, .. } = self.mix;
+        let (read, update, insert, scan) = (falls(read), falls(update), falls(insert), falls(scan));
+        if !(read || update || scan) && insert {
+            // A reader that is faster than the write finds nothing, which YCSB allows and a report counts.
+            return Operation::Insert(self.population.count.fetch_add(1, Ordering::Relaxed));
+        }
+        let index = self.population.draw(self.distribution, &mut self.random);
+        match () {
+            () if read => Operation::Read(index),
+            () if update => Operation::Update(index),
+            () if scan => Operation::Scan(index, 1 + self.random.below(SCAN_ITEMS_MAX)),
+            () => Operation::ReadModifyWrite(index),
+        }
+    }
+
+    pub fn random(&mut self) -> &mut Random {
+        &mut self.random
+    }
+}
+
+pub fn key(index: u64) -> Key {
+    key16(index)
+}
+
+/// Makes and checks values: the item's number, then bytes out of a pool.
+pub struct Values {
+    pool: Vec<u8>,
+    bytes: usize,
+}
+
+impl Values {
+    /// Of each value `random_percent` do not compress; the rest are zeros.
+    pub fn new(bytes: usize, random_percent: u64) -> Values {
+        let mut pool = vec![0; POOL_BYTES + bytes];
+        let mut random = Random::new(1);
+        for piece in pool.chunks_mut(PIECE_BYTES) {
+            let length = piece.len() * random_percent.min(100) as usize / 100;
+            random.fill(&mut piece[..length]);
+        }
+        Values { pool, bytes }
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The value of an item; `random` makes one write of it differ from the next.
+    pub fn fill(&self, index: u64, random: &mut Random, value: &mut Vec<u8>) {
+        let start = random.below(POOL_BYTES as u64) as usize;
+        value.clear();
+        value.extend_from_slice(&self.pool[start..start + self.bytes]);
+        let name = index.to_le_bytes();
+        let named = name.len().min(self.bytes);
+        value[..named].copy_from_slice(&name[..named]);
+    }
+
+    /// An error if `value` is not one of the item's.
+    pub fn check(&self, index: u64, value: &[u8]) -> Result<(), Failure> {
+        let named = self.bytes.min(8);
+        if value.len() == self.bytes && value[..named] == index.to_le_bytes()[..named] {
+            return Ok(());
+        }
+        Err(format!("item {index} was answered with {} bytes that are not its own", value.len()).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_as_ycsb_has_them() {
+        let population = Population::new(1000, Values::new(100, 100));
+        let mut operations = Operations::new(&population, Mix::named("d").unwrap(), Distribution::Latest, 3);
+        let inserts = (0..10_000).filter(|_| matches!(operations.draw(), Operation::Insert(_))).count();
+        assert!((400..600).contains(&inserts), "{inserts}");
+        assert_eq!(population.count(), 1000 + inserts as u64);
+        let mut operations = Operations::new(&population, Mix::named("f").unwrap(), Distribution::Zipfian, 3);
+        let changes = (0..10_000).filter(|_| matches!(operations.draw(), Operation::ReadModifyWrite(_))).count();
+        assert!((4700..5300).contains(&changes), "{changes}");
+        assert!(Mix::named("g").is_err());
+    }
+
+    #[test]
+    fn distributions_stay_among_the_items_and_lean_where_they_should() {
+        let population = Population::new(1000, Values::new(8, 0));
+        let mut random = Random::new(5);
+        let mut newest = 0;
+        for _ in 0..10_000 {
+            for distribution in [Distribution::Uniform, Distribution::Zipfian] {
+                assert!(population.draw(distribution, &mut random) < 1000);
+            }
+            let latest = population.draw(Distribution::Latest, &mut random);
+            assert!(latest < 1000);
+            newest += u64::from(latest >= 990);
+        }
+        assert!(newest > 3000, "the newest hundredth was drawn {newest} times of 10,000");
+    }
+
+    #[test]
+    fn a_value_is_known_as_its_items_and_no_others() {
+        let values = Values::new(100, 50);
+        let mut random = Random::new(1);
+        let (mut value, mut again) = (Vec::new(), Vec::new());
+        values.fill(7, &mut random, &mut value);
+        values.fill(7, &mut random, &mut again);
+        assert_ne!(value, again);
+        assert!(values.check(7, &value).is_ok() && values.check(7, &again).is_ok());
+        assert!(values.check(8, &value).is_err() && values.check(7, &value[1..]).is_err());
+        let zeros = value.iter().filter(|byte| **byte == 0).count();
+        assert!((35..70).contains(&zeros), "{zeros}");
+    }
+}

@@ -1,0 +1,237 @@
+//! The contenders of one row over one set of items: who takes part, their folders, loading, and turns.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tapetum_bench::turn::{Command, Length, Setup, Turn};
+
+use super::contender::Contender;
+use super::peers;
+use super::series::Series;
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace;
+
+/// What is stored, and within what.
+#[derive(Clone)]
+pub struct Shape {
+    pub items: u64,
+    pub value_bytes: u64,
+    pub random_percent: u64,
+    pub memory_bytes: u64,
+    pub capacity_bytes: u64,
+}
+
+impl Shape {
+    /// Of incompressible values unless told otherwise; memory an eighth of the data, and the capacity roomy.
+    pub fn parse(arguments: &Arguments, items: u64, value_bytes: u64) -> Result<Shape, Failure> {
+        let items = arguments.number("items", items)?;
+        let value_bytes = arguments.size("value", value_bytes)?;
+        let random_percent = arguments.number("random-percent", 100)?;
+        let data_bytes = items * (super::KEY_BYTES + value_bytes);
+        let memory_bytes = arguments.size("memory", (data_bytes / 8).max(32 << 20))?;
+        let capacity_bytes = arguments.size("capacity", data_bytes / 2 * 3 + (256 << 20))?;
+        Ok(Shape { items, value_bytes, random_percent, memory_bytes, capacity_bytes })
+    }
+
+    fn setup(&self, data: PathBuf, items: u64, sync: bool) -> Setup {
+        Setup {
+            data,
+            memory_bytes: self.memory_bytes,
+            capacity_bytes: self.capacity_bytes,
+            items,
+            value_bytes: self.value_bytes,
+            random_percent: self.random_percent,
+            sync,
+            compress: self.random_percent < 100,
+        }
+    }
+}
+
+/// A line of the table: one way to ask one contender.
+#[derive(Clone)]
+pub struct Entrant {
+    pub label: String,
+    pub contender: &'static str,
+    pub api: &'static str,
+    pub threads: u64,
+    pub depth: u64,
+}
+
+impl Entrant {
+    pub fn new(contender: &'static str, api: &'static str, threads: u64, depth: u64) -> Entrant {
+        let load = match (threads, depth) {
+            (threads, 1) => format!("{threads} threads"),
+            (1, depth) => format!("depth {depth}"),
+            (threads, depth) => format!("{threads} threads × {depth}"),
+        };
+        let load = if load == "1 threads" { "1 thread".to_owned() } else { load };
+        Entrant { label: format!("{contender} {api}, {load}"), contender, api, threads, depth }
+    }
+}
+
+/// What the entrants do in a turn.
+#[derive(Clone)]
+pub struct Load {
+    pub mix: &'static str,
+    pub distribution: &'static str,
+    pub length: Length,
+    pub rate: Option<f64>,
+}
+
+impl Load {
+    pub fn reads() -> Load {
+        Load { mix: "c", distribution: "uniform", length: Length::Time(Duration::from_millis(1000)), rate: None }
+    }
+}
+
+pub struct Arena {
+    folder: PathBuf,
+    /// Left there at the end, and used again if they are there.
+    keep: bool,
+    shape: Shape,
+    binaries: Vec<(&'static str, PathBuf)>,
+    running: Vec<(&'static str, Contender)>,
+}
+
+impl Arena {
+    /// Builds the contenders that take part: `--contenders a,b` of `names`, or all of them.
+    pub fn open(arguments: &Arguments, row: &str, shape: &Shape, names: &[&'static str]) -> Result<Arena, Failure> {
+        let chosen: Vec<&str> = arguments.text("contenders").map_or(names.to_vec(), |text| text.split(',').collect());
+        if let Some(stranger) = chosen.iter().find(|chosen| !names.contains(chosen)) {
+            return Err(format!("{stranger} takes no part in {row}; there are {}", names.join(", ")).into());
+        }
+        let names: Vec<&'static str> = names.iter().copied().filter(|name| chosen.contains(name)).collect();
+        let kept = arguments.text("keep").map(PathBuf::from);
+        let binaries = peers::binaries(&names)?;
+        let (folder, keep) = match kept {
+            Some(folder) => (folder.join(format!("{row}-{}-{}", shape.items, shape.value_bytes)), true),
+            None => (workspace::scratch(&format!("bench-{row}"))?, false),
+        };
+        std::fs::create_dir_all(&folder)?;
+        Ok(Arena { folder, keep, shape: shape.clone(), binaries, running: Vec::new() })
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.binaries.iter().any(|(binary, _)| *binary == name)
+    }
+
+    pub fn names(&self) -> Vec<&'static str> {
+        self.binaries.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The limit reads what the store wrote.
+    fn data(&self, name: &str) -> PathBuf {
+        self.folder.join(if name == "limit" { "tapetum" } else { name })
+    }
+
+    fn start(&self, name: &'static str, items: u64, sync: bool) -> Result<Contender, Failure> {
+        let (_, binary) = self.binaries.iter().find(|(binary, _)| *binary == name).ok_or("it takes no part")?;
+        let data = self.data(name);
+        std::fs::create_dir_all(&data)?;
+        Contender::start(name, binary, &self.shape.setup(data, items, sync))
+    }
+
+    /// Has each contender store all items and settle, one after the other; then `overwrites` times as many writes.
+    pub fn load(&mut self, overwrites: u64) -> Result<(), Failure> {
+        for name in self.names() {
+            let done = self.data(name).join("loaded");
+            if name == "limit" || done.exists() {
+                continue;
+            }
+            let begun = Instant::now();
+            let items = self.shape.items;
+            let mut contender = self.start(name, items, false)?;
+            contender.run(&Command::Load { from: 0, to: items })?;
+            contender.run(&Command::Settle)?;
+            let loaded = begun.elapsed();
+            if overwrites > 0 {
+                contender.run(&Command::Turn(peers::overwrite(name, items * overwrites)))?;
+                contender.run(&Command::Settle)?;
+            }
+            contender.end()?;
+            std::fs::write(&done, "")?;
+            let rest = begun.elapsed() - loaded;
+            println!(
+                "  {name}: {items} items in {:.0} s, then {overwrites} × as many writes in {:.0} s",
+                loaded.as_secs_f64(),
+                rest.as_secs_f64()
+            );
+        }
+        Ok(())
+    }
+
+    /// Starts all contenders on what they loaded.
+    pub fn start_all(&mut self, sync: bool) -> Result<(), Failure> {
+        for name in self.names() {
+            let contender = self.start(name, self.shape.items, sync)?;
+            self.running.push((name, contender));
+        }
+        Ok(())
+    }
+
+    /// Lets the entrants run in turns, so many rounds.
+    pub fn rounds(&mut self, entrants: &[Entrant], load: &Load, rounds: u64) -> Result<Vec<Series>, Failure> {
+        let mut series: Vec<Series> = entrants.iter().map(|entrant| Series::new(&entrant.label)).collect();
+        for round in 0..rounds {
+            for (entrant, series) in entrants.iter().zip(&mut series) {
+                let command = Command::Turn(Turn {
+                    mix: load.mix.into(),
+                    distribution: load.distribution.into(),
+                    api: entrant.api.into(),
+                    threads: entrant.threads,
+                    depth: entrant.depth,
+                    length: load.length,
+                    rate: load.rate,
+                    seed: round,
+                });
+                series.reports.push(self.contender(entrant.contender)?.run(&command)?);
+            }
+        }
+        Ok(series)
+    }
+
+    /// The entrants with the highest throughput, one of each group.
+    pub fn best_of(&mut self, groups: Vec<Vec<Entrant>>, load: &Load, rounds: u64) -> Result<Vec<Entrant>, Failure> {
+        let groups: Vec<Vec<Entrant>> = groups
+            .into_iter()
+            .map(|group| group.into_iter().filter(|entrant| self.has(entrant.contender)).collect())
+            .filter(|group: &Vec<Entrant>| !group.is_empty())
+            .collect();
+        let all: Vec<Entrant> = groups.iter().flatten().cloned().collect();
+        let series = self.rounds(&all, load, rounds)?;
+        let mut series = series.iter();
+        let mut best = Vec::new();
+        for group in groups {
+            let rated =
+                group.into_iter().zip(&mut series).map(|(entrant, series)| (entrant, series.throughput().median));
+            let rated: Vec<(Entrant, f64)> = rated.collect();
+            let told: Vec<String> =
+                rated.iter().map(|(entrant, rate)| format!("{}: {rate:.0}/s", entrant.label)).collect();
+            println!("  {}", told.join("; "));
+            best.extend(rated.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(entrant, _)| entrant));
+        }
+        Ok(best)
+    }
+
+    fn contender(&mut self, name: &str) -> Result<&mut Contender, Failure> {
+        let found = self.running.iter_mut().find(|(running, _)| *running == name);
+        found.map(|(_, contender)| contender).ok_or_else(|| format!("{name} is not running").into())
+    }
+
+    /// Has all contenders leave their data.
+    pub fn end_all(&mut self) -> Result<(), Failure> {
+        self.running.drain(..).try_for_each(|(_, contender)| contender.end())
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.running.clear();
+        if !self.keep
+            && let Err(error) = std::fs::remove_dir_all(&self.folder)
+        {
+            eprintln!("{} stays behind: {error}", self.folder.display());
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The store beside its rivals and the limit: `cargo x bench ROW`, a row of docs/BENCHMARKS.md each. The contenders are
+//! processes of their own (crates/bench) that load the same items and then run in turns.
+
+mod arena;
+mod cold_get;
+mod contender;
+mod outcome;
+mod peers;
+mod series;
+
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace;
+
+/// Of every key.
+const KEY_BYTES: u64 = 16;
+
+type Row = fn(&Arguments) -> Result<(), Failure>;
+
+const ROWS: [(&str, Row); 1] = [("cold-get", cold_get::run)];
+
+pub fn run(name: &str, words: &[String]) -> Result<(), Failure> {
+    let Some((_, row)) = ROWS.iter().find(|(row, _)| *row == name) else {
+        let names: Vec<&str> = ROWS.iter().map(|(name, _)| *name).collect();
+        return Err(format!("there is no row {name}; there are {}", names.join(", ")).into());
+    };
+    if cfg!(debug_assertions) {
+        // Some rows measure in this process.
+        return workspace::again_in_release("bench", name, words);
+    }
+    row(&Arguments::parse(words)?)
+}
