@@ -5,8 +5,8 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::server::ServerOptions;
 use crate::workspace::{self, Profile};
+use tapetum_bench::server::ServerOptions;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let binary = arguments.server();

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
-use crate::client::{Connection, Line};
+use tapetum_bench::client::{Connection, Line};
 
 /// Runs `work` on `connections` threads, each with a connection of its own; the first failure is the result.
 pub fn in_parallel(

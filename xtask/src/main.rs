@@ -7,14 +7,12 @@
 
 mod arguments;
 mod bench;
-mod client;
 mod differential;
 mod figures;
 mod kill;
 mod load;
 mod memccapable;
 mod python;
-mod server;
 mod workspace;
 
 use std::process::ExitCode;
@@ -33,7 +31,7 @@ Figures (release build; see docs/BENCHMARKS.md):
   figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart; all: these
                      index-scale | overwrites: alone, they take longer
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
-  bench ROW          cold-get
+  bench ROW          quick | cold-get | ycsb-a | read-latency | load | blocking-get
 
 Every command takes --server PATH to drive another binary: a tapetum, or memcached for the tests it can pass.";
 

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::server::ServerOptions;
 use crate::workspace::{self, Profile};
+use tapetum_bench::server::ServerOptions;
 
 /// Text and binary together, in libmemcached 1.1.
 const TESTS: usize = 54;

@@ -12,16 +12,14 @@ use crate::latencies::Latencies;
 use crate::process::Usage;
 use crate::turn::{Command, Report, Setup, Turn};
 
-pub trait Contender: Sized {
-    fn start(setup: &Setup) -> Result<Self, Failure>;
-
+pub trait Contender: Sized + Sync {
     /// Stores these items, each for the first time.
     fn load(&mut self, indexes: Range<u64>) -> Result<(), Failure>;
 
     /// Waits until what writes have left to be done is done.
     fn settle(&mut self) -> Result<(), Failure>;
 
-    fn turn(&mut self, turn: &Turn) -> Result<Latencies, Failure>;
+    fn turn(&self, turn: &Turn) -> Result<Latencies, Failure>;
 
     /// The processes whose work is this contender's.
     fn processes(&self) -> Vec<u32> {
@@ -32,9 +30,9 @@ pub trait Contender: Sized {
     fn close(self) -> Result<(), Failure>;
 }
 
-/// A contender's `main`.
-pub fn contend<C: Contender>() -> ExitCode {
-    match serve::<C>() {
+/// A contender's `main`; `start` opens its data, or makes them.
+pub fn contend<C: Contender>(start: impl FnOnce(&Setup) -> Result<C, Failure>) -> ExitCode {
+    match serve(start) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             println!("{}", json!({ "error": failure.to_string() }));
@@ -43,11 +41,11 @@ pub fn contend<C: Contender>() -> ExitCode {
     }
 }
 
-fn serve<C: Contender>() -> Result<(), Failure> {
+fn serve<C: Contender>(start: impl FnOnce(&Setup) -> Result<C, Failure>) -> Result<(), Failure> {
     let argument =
         std::env::args().nth(1).ok_or("a contender is started by `cargo x bench`, with its setup as JSON")?;
     let setup = Setup::from_json(&serde_json::from_str(&argument)?)?;
-    let mut contender = C::start(&setup)?;
+    let mut contender = start(&setup)?;
     answer(&json!({ "ready": true }))?;
     for line in std::io::stdin().lock().lines() {
         let command = Command::from_json(&serde_json::from_str(&line?)?)?;
@@ -69,8 +67,21 @@ fn run<C: Contender>(contender: &mut C, command: &Command) -> Result<Report, Fai
     let latencies = match command {
         Command::Load { from, to } => contender.load(*from..*to).map(|()| Latencies::default()),
         Command::Settle => contender.settle().map(|()| Latencies::default()),
-        Command::Turn(turn) => contender.turn(turn),
+        Command::Turn(turn) => match turn.overwrites_beside() {
+            Some(writes) => turn_beside(contender, turn, &writes),
+            None => contender.turn(turn),
+        },
     }?;
     let seconds = begun.elapsed().as_secs_f64();
     Ok(Report { latencies, seconds, usage: Usage::of(&processes)?.since(&before) })
+}
+
+/// Two turns at once, by threads of their own.
+fn turn_beside<C: Contender>(contender: &C, turn: &Turn, writes: &Turn) -> Result<Latencies, Failure> {
+    std::thread::scope(|scope| {
+        let writes = scope.spawn(|| contender.turn(writes));
+        let mut latencies = contender.turn(turn)?;
+        latencies.add(&writes.join().expect("the writers panicked")?);
+        Ok(latencies)
+    })
 }

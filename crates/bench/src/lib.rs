@@ -8,6 +8,8 @@
 #![allow(clippy::disallowed_methods)]
 
 pub mod blocking;
+pub mod client;
+pub mod confine;
 pub mod contend;
 #[cfg(feature = "store")]
 pub mod embedded;
@@ -15,6 +17,8 @@ pub mod latencies;
 pub mod pace;
 pub mod process;
 pub mod random;
+pub mod server;
+pub mod sockets;
 pub mod turn;
 pub mod workload;
 

@@ -64,6 +64,8 @@ pub struct Turn {
     pub length: Length,
     /// Operations a second, of all threads together.
     pub rate: Option<f64>,
+    /// Uniform overwrites a second that go on beside it, by as many threads again.
+    pub overwrites: Option<f64>,
     pub seed: u64,
 }
 
@@ -74,6 +76,13 @@ impl Turn {
 
     pub fn distribution(&self) -> Result<Distribution, Failure> {
         Distribution::named(&self.distribution)
+    }
+
+    /// The turn that goes on beside this one.
+    pub fn overwrites_beside(&self) -> Option<Turn> {
+        let rate = self.overwrites?;
+        let (mix, distribution) = ("write".to_owned(), "uniform".to_owned());
+        Some(Turn { mix, distribution, rate: Some(rate), overwrites: None, seed: !self.seed, ..self.clone() })
     }
 
     pub fn operations_max(&self) -> u64 {
@@ -171,7 +180,8 @@ impl Turn {
         };
         json!({
             "do": "turn", "mix": self.mix, "distribution": self.distribution, "api": self.api, "threads": self.threads,
-            "depth": self.depth, unit: length, "rate": self.rate, "seed": self.seed,
+            "depth": self.depth, unit: length, "rate": self.rate, "overwrites": self.overwrites,
+            "seed": self.seed,
         })
     }
 
@@ -188,6 +198,7 @@ impl Turn {
             depth: number(value, "depth")?.max(1),
             length,
             rate: value["rate"].as_f64(),
+            overwrites: value["overwrites"].as_f64(),
             seed: number(value, "seed")?,
         })
     }
@@ -213,7 +224,7 @@ mod tests {
 
     fn turn(length: Length, rate: Option<f64>) -> Turn {
         let (mix, distribution, api) = ("a".to_owned(), "uniform".to_owned(), "get".to_owned());
-        Turn { mix, distribution, api, threads: 2, depth: 32, length, rate, seed: 9 }
+        Turn { mix, distribution, api, threads: 2, depth: 32, length, rate, overwrites: rate, seed: 9 }
     }
 
     #[test]

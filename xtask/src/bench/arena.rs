@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use tapetum_bench::turn::{Command, Length, Setup, Turn};
+use tapetum_bench::turn::{Command, Length, Report, Setup, Turn};
 
 use super::contender::Contender;
 use super::peers;
@@ -77,11 +77,18 @@ pub struct Load {
     pub distribution: &'static str,
     pub length: Length,
     pub rate: Option<f64>,
+    pub overwrites: Option<f64>,
 }
 
 impl Load {
-    pub fn reads() -> Load {
-        Load { mix: "c", distribution: "uniform", length: Length::Time(Duration::from_millis(1000)), rate: None }
+    /// Of a second, uniform, as fast as it goes.
+    pub fn of(mix: &'static str) -> Load {
+        let length = Length::Time(Duration::from_secs(1));
+        Load { mix, distribution: "uniform", length, rate: None, overwrites: None }
+    }
+
+    pub fn lasting(self, time: Duration) -> Load {
+        Load { length: Length::Time(time), ..self }
     }
 }
 
@@ -95,9 +102,15 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Builds the contenders that take part: `--contenders a,b` of `names`, or all of them.
-    pub fn open(arguments: &Arguments, row: &str, shape: &Shape, names: &[&'static str]) -> Result<Arena, Failure> {
-        let chosen: Vec<&str> = arguments.text("contenders").map_or(names.to_vec(), |text| text.split(',').collect());
+    /// Builds the contenders that take part: `--contenders a,b` of `names`, or `usual` ones.
+    pub fn open(
+        arguments: &Arguments,
+        row: &str,
+        shape: &Shape,
+        names: &[&'static str],
+        usual: &[&'static str],
+    ) -> Result<Arena, Failure> {
+        let chosen: Vec<&str> = arguments.text("contenders").map_or(usual.to_vec(), |text| text.split(',').collect());
         if let Some(stranger) = chosen.iter().find(|chosen| !names.contains(chosen)) {
             return Err(format!("{stranger} takes no part in {row}; there are {}", names.join(", ")).into());
         }
@@ -149,8 +162,12 @@ impl Arena {
                 contender.run(&Command::Turn(peers::overwrite(name, items * overwrites)))?;
                 contender.run(&Command::Settle)?;
             }
-            contender.end()?;
-            std::fs::write(&done, "")?;
+            if peers::keeps_nothing(name) {
+                self.running.push((name, contender));
+            } else {
+                contender.end()?;
+                std::fs::write(&done, "")?;
+            }
             let rest = begun.elapsed() - loaded;
             println!(
                 "  {name}: {items} items in {:.0} s, then {overwrites} × as many writes in {:.0} s",
@@ -164,8 +181,10 @@ impl Arena {
     /// Starts all contenders on what they loaded.
     pub fn start_all(&mut self, sync: bool) -> Result<(), Failure> {
         for name in self.names() {
-            let contender = self.start(name, self.shape.items, sync)?;
-            self.running.push((name, contender));
+            if self.contender(name).is_err() {
+                let contender = self.start(name, self.shape.items, sync)?;
+                self.running.push((name, contender));
+            }
         }
         Ok(())
     }
@@ -183,6 +202,7 @@ impl Arena {
                     depth: entrant.depth,
                     length: load.length,
                     rate: load.rate,
+                    overwrites: load.overwrites,
                     seed: round,
                 });
                 series.reports.push(self.contender(entrant.contender)?.run(&command)?);
@@ -212,6 +232,10 @@ impl Arena {
             best.extend(rated.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(entrant, _)| entrant));
         }
         Ok(best)
+    }
+
+    pub fn run(&mut self, name: &str, command: &Command) -> Result<Report, Failure> {
+        self.contender(name)?.run(command)
     }
 
     fn contender(&mut self, name: &str) -> Result<&mut Contender, Failure> {

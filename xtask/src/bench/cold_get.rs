@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tapetum_bench::turn::{Length, Report};
+use tapetum_bench::turn::Report;
 
 use super::arena::{Arena, Entrant, Load, Shape};
 use super::outcome::{Outcome, Reach};
@@ -15,14 +15,15 @@ const VALUE_BYTES: u64 = 1008;
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shape = Shape::parse(arguments, 5_000_000, VALUE_BYTES)?;
     let rounds = arguments.number("rounds", 15)?;
-    let mut arena = Arena::open(arguments, "cold-get", &shape, &["tapetum", "limit", "rocksdb"])?;
+    let names = ["tapetum", "limit", "rocksdb"];
+    let mut arena = Arena::open(arguments, "cold-get", &shape, &names, &names)?;
     arguments.finish()?;
     let about = format!("uniform GETs of {} items of {} bytes", shape.items, shape.value_bytes);
     println!("cold-get: {about}");
     arena.load(0)?;
     arena.start_all(false)?;
 
-    let short = Load { length: Length::Time(Duration::from_millis(400)), ..Load::reads() };
+    let short = Load::of("c").lasting(Duration::from_millis(400));
     let entrants = arena.best_of(
         vec![
             [64, 128, 256].map(|depth| Entrant::new("tapetum", "session", 1, depth)).into(),
@@ -35,7 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         &short,
         2,
     )?;
-    let series = arena.rounds(&entrants, &Load::reads(), rounds)?;
+    let series = arena.rounds(&entrants, &Load::of("c"), rounds)?;
     arena.end_all()?;
 
     let find = |contender: &str, api: &str| {

@@ -2,11 +2,16 @@
 //! processes of their own (crates/bench) that load the same items and then run in turns.
 
 mod arena;
+mod blocking_get;
 mod cold_get;
 mod contender;
+mod load;
 mod outcome;
 mod peers;
+mod quick;
+mod read_latency;
 mod series;
+mod ycsb_a;
 
 use crate::Failure;
 use crate::arguments::Arguments;
@@ -17,7 +22,14 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 1] = [("cold-get", cold_get::run)];
+const ROWS: [(&str, Row); 6] = [
+    ("quick", quick::run),
+    ("cold-get", cold_get::run),
+    ("ycsb-a", ycsb_a::run),
+    ("read-latency", read_latency::run),
+    ("load", load::run),
+    ("blocking-get", blocking_get::run),
+];
 
 pub fn run(name: &str, words: &[String]) -> Result<(), Failure> {
     let Some((_, row)) = ROWS.iter().find(|(row, _)| *row == name) else {

@@ -9,24 +9,29 @@ use tapetum_bench::turn::{Length, Turn};
 use crate::Failure;
 use crate::workspace;
 
-const OURS: [&str; 2] = ["tapetum", "limit"];
+/// The package of each rival.
+const PEERS: [(&str, &str); 3] = [("rocksdb", "peer-rocksdb"), ("rocksdb-blob", "peer-rocksdb"), ("lmdb", "peer-lmdb")];
 
 /// Builds what is needed for these contenders, and says where each is.
 pub fn binaries(names: &[&'static str]) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
-    let ours = names.iter().any(|name| OURS.contains(name));
-    let theirs = names.iter().any(|name| !OURS.contains(name));
-    if ours {
-        build(&["--package", "tapetum-bench"], None)?;
-    }
-    let peers = workspace::root().join("crates/bench/peers");
-    if theirs {
-        build(&["--manifest-path", &peers.join("Cargo.toml").to_string_lossy()], Some(peers_target()))?;
-    }
-    let place = |name: &'static str| {
-        let target = if OURS.contains(&name) { workspace::target() } else { peers_target() };
-        (name, target.join("release").join(format!("contender-{name}")))
+    names.iter().map(|name| Ok((*name, binary(name)?))).collect()
+}
+
+fn binary(name: &str) -> Result<PathBuf, Failure> {
+    let peer = PEERS.iter().find(|(peer, _)| *peer == name);
+    let target = match peer {
+        None => {
+            build(&["--package", "tapetum-bench", "--package", "tapetum-server"], None)?;
+            workspace::target()
+        }
+        Some((_, package)) => {
+            // One by one: together they would share features, and RocksDB be compiled again for another's sake.
+            let manifest = workspace::root().join("crates/bench/peers/Cargo.toml");
+            build(&["--manifest-path", &manifest.to_string_lossy(), "--package", package], Some(peers_target()))?;
+            peers_target()
+        }
     };
-    Ok(names.iter().map(|name| place(name)).collect())
+    Ok(target.join("release").join(format!("contender-{name}")))
 }
 
 /// A target folder of their own: their profile is not ours, and they stay built when ours is cleaned.
@@ -49,6 +54,11 @@ fn build(which: &[&str], target: Option<PathBuf>) -> Result<(), Failure> {
     if cargo.status()?.success() { Ok(()) } else { Err("the contenders do not build; cargo's message is above".into()) }
 }
 
+/// What such a one loaded is gone when it ends.
+pub fn keeps_nothing(name: &str) -> bool {
+    ["memcached", "extstore"].contains(&name)
+}
+
 /// How a contender overwrites most quickly when nobody measures.
 pub fn overwrite(name: &str, writes: u64) -> Turn {
     let (api, threads, depth) = if name == "tapetum" { ("session", 1, 512) } else { ("get", 8, 1) };
@@ -60,6 +70,7 @@ pub fn overwrite(name: &str, writes: u64) -> Turn {
         depth,
         length: Length::Operations(writes),
         rate: None,
+        overwrites: None,
         seed: 77,
     }
 }

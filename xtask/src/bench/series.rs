@@ -92,6 +92,11 @@ impl Series {
     }
 }
 
+/// The latency in microseconds within which this part of a turn's reads was.
+pub fn read_quantile(quantile: f64) -> impl Fn(&Report) -> f64 {
+    move |report| quantile_us(&report.latencies.reads, quantile)
+}
+
 #[cfg(test)]
 mod tests {
     use super::Spread;

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::server::{Server, ServerOptions};
 use crate::workspace::{self, Profile};
+use tapetum_bench::server::{Server, ServerOptions};
 
 type Figure = fn(&Arguments) -> Result<(), Failure>;
 

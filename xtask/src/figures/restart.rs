@@ -9,13 +9,13 @@ use super::embedded::{VALUE_BYTES, fill_value, store_items};
 use super::{Scratch, hold, mebibytes, row, seconds};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::client::Connection;
 use crate::load::expect_stored;
-use crate::server::{Server, ServerOptions};
 use crate::workspace::{self, Profile};
+use tapetum_bench::client::Connection;
 use tapetum_bench::embedded::{create, settle};
 use tapetum_bench::process;
 use tapetum_bench::random::{Random, key16, mix};
+use tapetum_bench::server::{Server, ServerOptions};
 
 const AFTER_KILL_MAX: Duration = Duration::from_secs(4);
 const AFTER_STOP_MAX: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::model::{Content, Found, KeyModel, fill_value, parse_value};
 use crate::Failure;
-use crate::client::{Connection, Line};
+use tapetum_bench::client::{Connection, Line};
 use tapetum_bench::random::{Random, mix};
 
 const KEYS: usize = 400;

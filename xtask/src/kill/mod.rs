@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use self::client::{Client, Shared};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::server::{Server, ServerOptions};
 use crate::workspace::{self, Profile};
 use tapetum_bench::random::Random;
+use tapetum_bench::server::{Server, ServerOptions};
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cycles = arguments.number("cycles", 30)?;

@@ -35,8 +35,8 @@ struct Extent {
     reads_until: u64,
 }
 
-impl Contender for Limit {
-    fn start(setup: &Setup) -> Result<Limit, Failure> {
+impl Limit {
+    fn open(setup: &Setup) -> Result<Limit, Failure> {
         let path = setup.data.join("drive");
         let file = OpenOptions::new()
             .read(true)
@@ -54,7 +54,9 @@ impl Contender for Limit {
         }
         Ok(Limit { file, extents })
     }
+}
 
+impl Contender for Limit {
     fn load(&mut self, _indexes: Range<u64>) -> Result<(), Failure> {
         Err("the limit has no data of its own: it reads what the store wrote".into())
     }
@@ -63,7 +65,7 @@ impl Contender for Limit {
         Ok(())
     }
 
-    fn turn(&mut self, turn: &Turn) -> Result<Latencies, Failure> {
+    fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
         if turn.mix()?.read != 100 || turn.threads != 1 || turn.rate.is_some() {
             return Err("the limit reads only, on one thread, as fast as it can".into());
         }
@@ -209,5 +211,5 @@ fn written(file: &File) -> Result<Vec<Range<u64>>, Failure> {
 }
 
 fn main() -> ExitCode {
-    contend::<Limit>()
+    contend(Limit::open)
 }

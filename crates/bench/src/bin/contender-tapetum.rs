@@ -26,8 +26,8 @@ struct Tapetum {
     population: Population,
 }
 
-impl Contender for Tapetum {
-    fn start(setup: &Setup) -> Result<Tapetum, Failure> {
+impl Tapetum {
+    fn open(setup: &Setup) -> Result<Tapetum, Failure> {
         let sync = if setup.sync { Sync::Always } else { Sync::No };
         let store = match setup.data.join("drive").exists() {
             true => open(&setup.data, setup.memory_bytes, sync)?,
@@ -36,7 +36,9 @@ impl Contender for Tapetum {
         let values = Values::new(setup.value_bytes as usize, setup.random_percent);
         Ok(Tapetum { store, population: Population::new(setup.items, values) })
     }
+}
 
+impl Contender for Tapetum {
     fn load(&mut self, indexes: Range<u64>) -> Result<(), Failure> {
         let mut random = Random::new(mix(indexes.start));
         let mut value = Vec::new();
@@ -55,7 +57,7 @@ impl Contender for Tapetum {
         settle(&self.store).map(drop)
     }
 
-    fn turn(&mut self, turn: &Turn) -> Result<Latencies, Failure> {
+    fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
         match turn.api.as_str() {
             "session" => self.sessions(turn),
             "blocking" => blocking::run(turn, &self.population, || Ok(Blocking(self.store.clone()))),
@@ -192,7 +194,10 @@ impl<'a> Driver<'a> {
         self.pipe.poll(|token, answer, _| {
             let asked = self.asked[token];
             match answer {
-                Answer::Stored => return Ok(self.latencies.write(now - asked.since)),
+                Answer::Stored => {
+                    self.latencies.write(now - asked.since);
+                    return Ok(());
+                }
                 Answer::Value(value) => self.values.check(asked.index, value)?,
                 Answer::Missing => self.latencies.missing += 1,
             }
@@ -235,5 +240,5 @@ impl Client for Blocking {
 }
 
 fn main() -> ExitCode {
-    contend::<Tapetum>()
+    contend(Tapetum::open)
 }

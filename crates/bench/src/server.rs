@@ -18,6 +18,8 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// Passed on to `tapetum serve` as they are.
     pub options: Vec<String>,
+    /// The reference's own.
+    pub memcached_options: Vec<String>,
 }
 
 impl ServerOptions {
@@ -27,6 +29,7 @@ impl ServerOptions {
             data: data.to_owned(),
             address: free_address()?,
             options: options.iter().map(|option| (*option).to_owned()).collect(),
+            memcached_options: Vec::new(),
         })
     }
 
@@ -34,7 +37,7 @@ impl ServerOptions {
         self.data.with_extension("log")
     }
 
-    /// The reference takes its own options and keeps nothing.
+    /// The reference keeps nothing.
     fn is_memcached(&self) -> bool {
         self.binary.file_name().is_some_and(|name| name == "memcached")
     }
@@ -43,7 +46,9 @@ impl ServerOptions {
         let mut command = Command::new(&self.binary);
         if self.is_memcached() {
             let (host, port) = (self.address.ip().to_string(), self.address.port().to_string());
-            command.args(["-u", "root", "-l", &host, "-p", &port, "-m", "4096", "-I", "32m"]);
+            command
+                .args(["-u", "root", "-l", &host, "-p", &port, "-m", "4096", "-I", "32m"])
+                .args(&self.memcached_options);
         } else {
             command.arg("serve").arg("--data").arg(&self.data);
             command.args(["--memcached", &self.address.to_string()]).args(&self.options);

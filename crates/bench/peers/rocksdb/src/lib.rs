@@ -1,0 +1,162 @@
+//! RocksDB as a contender, tuned as its guide says. `get`: each thread makes one Get after the other; `multiget`: each thread
+//! gathers as many reads as its depth and asks for them together, the reads of a batch by io_uring.
+//!
+//! The memory budget is the block cache's; index blocks, filters and memtables come on top, to RocksDB's advantage.
+
+use std::ops::Range;
+use std::thread::available_parallelism;
+
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType, DataBlockIndexType, Options, ReadOptions,
+    WaitForCompactOptions, WriteOptions,
+};
+use tapetum_bench::Failure;
+use tapetum_bench::blocking::{self, Client};
+use tapetum_bench::contend::Contender;
+use tapetum_bench::latencies::Latencies;
+use tapetum_bench::turn::{Setup, Turn};
+use tapetum_bench::workload::{Key, Population, Values};
+
+const FAMILY: &str = "default";
+const LOADING_THREADS: u64 = 4;
+const SCAN_READAHEAD_BYTES: usize = 64 << 10;
+
+/// RocksDB asks a program whether it may use io_uring by this symbol; without it a MultiGet reads block after block.
+#[unsafe(no_mangle)]
+pub extern "C" fn RocksDbIOUringEnable() -> bool {
+    true
+}
+
+/// Options without blobs.
+pub fn options(setup: &Setup) -> Options {
+    let cores = available_parallelism().map_or(2, |cores| cores.get() as i32);
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_hyper_clock_cache(setup.memory_bytes as usize, 0));
+    table.set_block_size(4 << 10);
+    table.set_bloom_filter(10.0, false);
+    table.set_format_version(6);
+    table.set_data_block_index_type(DataBlockIndexType::BinaryAndHash);
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_block_based_table_factory(&table);
+    options.set_use_direct_reads(true);
+    options.set_use_direct_io_for_flush_and_compaction(true);
+    options.set_level_compaction_dynamic_level_bytes(true);
+    options.set_max_background_jobs(cores.max(2) * 2);
+    options.set_max_subcompactions(cores as u32);
+    options.set_bytes_per_sync(1 << 20);
+    options.set_wal_bytes_per_sync(1 << 20);
+    options.set_write_buffer_size(64 << 20);
+    options.set_max_write_buffer_number(4);
+    options.set_enable_pipelined_write(true);
+    // Nearly every key that is asked for is there.
+    options.set_optimize_filters_for_hits(true);
+    options.set_compression_type(compression(setup));
+    options.set_compression_options(-14, 1, 0, 0);
+    options
+}
+
+/// Values apart from the tree, collected as BlobDB collects them.
+pub fn options_with_blobs(setup: &Setup) -> Options {
+    let mut options = options(setup);
+    options.set_enable_blob_files(true);
+    options.set_min_blob_size(64);
+    options.set_blob_compression_type(compression(setup));
+    options.set_enable_blob_gc(true);
+    options
+}
+
+fn compression(setup: &Setup) -> DBCompressionType {
+    if setup.compress { DBCompressionType::Zstd } else { DBCompressionType::None }
+}
+
+pub struct RocksDb {
+    db: DB,
+    sync: bool,
+    population: Population,
+}
+
+impl RocksDb {
+    pub fn open(setup: &Setup, options: &Options) -> Result<RocksDb, Failure> {
+        let family = ColumnFamilyDescriptor::new(FAMILY, options.clone());
+        let db = DB::open_cf_descriptors(options, setup.data.join("db"), [family])?;
+        let values = Values::new(setup.value_bytes as usize, setup.random_percent);
+        Ok(RocksDb { db, sync: setup.sync, population: Population::new(setup.items, values) })
+    }
+
+    fn client(&self) -> Thread<'_> {
+        let mut write = WriteOptions::default();
+        write.set_sync(self.sync);
+        let mut read_many = ReadOptions::default();
+        read_many.set_async_io(true);
+        Thread { db: &self.db, write, read: ReadOptions::default(), read_many }
+    }
+}
+
+impl Contender for RocksDb {
+    fn load(&mut self, indexes: Range<u64>) -> Result<(), Failure> {
+        blocking::load(indexes, LOADING_THREADS, self.population.values(), || Ok(self.client()))
+    }
+
+    fn settle(&mut self) -> Result<(), Failure> {
+        let mut options = WaitForCompactOptions::default();
+        options.set_flush(true);
+        Ok(self.db.wait_for_compact(&options)?)
+    }
+
+    fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
+        if (turn.api == "get") != (turn.depth == 1) || !["get", "multiget"].contains(&turn.api.as_str()) {
+            return Err(format!("RocksDB has get, of depth 1, and multiget; not {} of {}", turn.api, turn.depth).into());
+        }
+        blocking::run(turn, &self.population, || Ok(self.client()))
+    }
+
+    fn close(self) -> Result<(), Failure> {
+        Ok(self.db.flush()?)
+    }
+}
+
+struct Thread<'a> {
+    db: &'a DB,
+    write: WriteOptions,
+    read: ReadOptions,
+    read_many: ReadOptions,
+}
+
+impl Client for Thread<'_> {
+    fn get(&mut self, keys: &[Key], found: &mut dyn FnMut(usize, &[u8])) -> Result<(), Failure> {
+        if let [key] = keys {
+            if let Some(value) = self.db.get_pinned_opt(key, &self.read)? {
+                found(0, &value);
+            }
+            return Ok(());
+        }
+        let family = self.db.cf_handle(FAMILY).expect("it was opened with it");
+        let values = self.db.batched_multi_get_cf_opt(family, keys, false, &self.read_many);
+        for (place, value) in values.into_iter().enumerate() {
+            if let Some(value) = value? {
+                found(place, &value);
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, key: &Key, value: &[u8]) -> Result<(), Failure> {
+        Ok(self.db.put_opt(key, value, &self.write)?)
+    }
+
+    fn scan(&mut self, from: &Key, items: u64) -> Result<u64, Failure> {
+        let mut read = ReadOptions::default();
+        read.set_readahead_size(SCAN_READAHEAD_BYTES);
+        let mut iterator = self.db.raw_iterator_opt(read);
+        iterator.seek(from);
+        let mut seen = 0;
+        while seen < items && iterator.valid() {
+            std::hint::black_box(iterator.value());
+            seen += 1;
+            iterator.next();
+        }
+        iterator.status()?;
+        Ok(seen)
+    }
+}

@@ -1,0 +1,214 @@
+//! A server behind the memcached protocol as a contender: its process, and one client thread that serves many connections in
+//! turn. `get`: each connection has as many GETs of one key on their way as the turn's depth; `multiget`: one GET of as many
+//! keys. A turn's threads are its connections. The CPU that is counted is the server's.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::client::{Connection, Line};
+use crate::confine::Confined;
+use crate::contend::Contender;
+use crate::latencies::Latencies;
+use crate::process::Usage;
+use crate::random::{Random, mix};
+use crate::server::{Server, ServerOptions};
+use crate::turn::{Setup, Turn};
+use crate::workload::{Key, Operation, Operations, Population, Values, key};
+
+const LOAD_BATCH: usize = 64;
+const LOAD_CONNECTIONS: usize = 8;
+const REST: Duration = Duration::from_millis(500);
+
+pub struct Sockets {
+    server: Server,
+    population: Population,
+    // Goes when the server has gone.
+    _confined: Option<Confined>,
+}
+
+impl Sockets {
+    /// `tapetum serve`.
+    pub fn tapetum(setup: &Setup, binary: PathBuf, options: &[&str]) -> Result<Sockets, Failure> {
+        Sockets::start(setup, ServerOptions::new(&binary, &setup.data.join("data"), options)?)
+    }
+
+    pub fn memcached(setup: &Setup, options: &[&str]) -> Result<Sockets, Failure> {
+        let mut server = ServerOptions::new("memcached".as_ref(), &setup.data.join("data"), &[])?;
+        server.memcached_options = options.iter().map(|option| (*option).to_owned()).collect();
+        Sockets::start(setup, server)
+    }
+
+    fn start(setup: &Setup, server: ServerOptions) -> Result<Sockets, Failure> {
+        let values = Values::new(setup.value_bytes as usize, setup.random_percent);
+        let population = Population::new(setup.items, values);
+        Ok(Sockets { server: server.start()?, population, _confined: None })
+    }
+
+    /// Holds the server and its page cache to so many bytes.
+    pub fn confine(self, bytes: u64) -> Result<Sockets, Failure> {
+        let confined = Confined::new(self.server.process(), bytes)?;
+        Ok(Sockets { _confined: Some(confined), ..self })
+    }
+}
+
+impl Contender for Sockets {
+    fn load(&mut self, indexes: Range<u64>) -> Result<(), Failure> {
+        let mut random = Random::new(mix(indexes.start));
+        let mut value = Vec::new();
+        let mut indexes = indexes.peekable();
+        let mut lines: Vec<(Connection, usize)> = Vec::new();
+        for _ in 0..LOAD_CONNECTIONS {
+            lines.push((Connection::open(self.server.address())?, 0));
+        }
+        while indexes.peek().is_some() || lines.iter().any(|(_, stored)| *stored > 0) {
+            for (connection, stored) in &mut lines {
+                for _ in 0..std::mem::take(stored) {
+                    expect_stored(connection)?;
+                }
+                for index in indexes.by_ref().take(LOAD_BATCH) {
+                    self.population.values().fill(index, &mut random, &mut value);
+                    connection.queue_set(&key(index), 0, &value);
+                    *stored += 1;
+                }
+                connection.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A server comes to rest by itself: when it has written nothing for a while.
+    fn settle(&mut self) -> Result<(), Failure> {
+        let written = || -> Result<u64, Failure> { Ok(Usage::of(&self.processes())?.written_bytes) };
+        let mut last = written()?;
+        loop {
+            std::thread::sleep(REST);
+            let now = written()?;
+            if now == last {
+                return Ok(());
+            }
+            last = now;
+        }
+    }
+
+    fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
+        if turn.rate.is_some() || !["get", "multiget"].contains(&turn.api.as_str()) {
+            return Err("a server is asked by get or multiget, as fast as it answers".into());
+        }
+        let mut client = Client {
+            operations: Operations::new(&self.population, turn.mix()?, turn.distribution()?, turn.seed),
+            values: self.population.values(),
+            together: turn.api == "multiget",
+            latencies: Latencies::default(),
+            value: Vec::new(),
+        };
+        let mut lines = Vec::new();
+        for _ in 0..turn.threads {
+            let connection = Connection::open(self.server.address())?;
+            lines.push(Asked { connection, reads: Vec::new(), writes: 0, since: Instant::now() });
+        }
+        let begun = Instant::now();
+        loop {
+            for line in &mut lines {
+                client.read_answers(line)?;
+                if begun.elapsed() < turn.time_max() && client.latencies.operations() < turn.operations_max() {
+                    client.ask(line, turn.depth)?;
+                }
+            }
+            if lines.iter().all(|line| line.reads.is_empty() && line.writes == 0) {
+                return Ok(client.latencies);
+            }
+        }
+    }
+
+    fn processes(&self) -> Vec<u32> {
+        vec![self.server.process()]
+    }
+
+    fn close(self) -> Result<(), Failure> {
+        self.server.terminate()
+    }
+}
+
+/// A connection and what was asked on it: reads first, then writes.
+struct Asked {
+    connection: Connection,
+    reads: Vec<u64>,
+    writes: u64,
+    since: Instant,
+}
+
+struct Client<'a> {
+    operations: Operations<'a>,
+    values: &'a Values,
+    /// Reads of a batch are one request.
+    together: bool,
+    latencies: Latencies,
+    value: Vec<u8>,
+}
+
+impl Client<'_> {
+    fn ask(&mut self, line: &mut Asked, depth: u64) -> Result<(), Failure> {
+        let mut writes = Vec::new();
+        for _ in 0..depth {
+            match self.operations.draw() {
+                Operation::Read(index) => line.reads.push(index),
+                Operation::Update(index) | Operation::Insert(index) => writes.push(index),
+                Operation::ReadModifyWrite(index) => {
+                    line.reads.push(index);
+                    writes.push(index);
+                }
+                Operation::Scan(..) => return Err("memcached's protocol has no scans".into()),
+            }
+        }
+        let keys: Vec<Key> = line.reads.iter().map(|index| key(*index)).collect();
+        if self.together && !keys.is_empty() {
+            line.connection.queue_get(keys.iter().map(|key| &key[..]));
+        } else {
+            keys.iter().for_each(|key| line.connection.queue_get([&key[..]]));
+        }
+        for index in writes {
+            self.values.fill(index, self.operations.random(), &mut self.value);
+            line.connection.queue_set(&key(index), 0, &self.value);
+            line.writes += 1;
+        }
+        line.since = Instant::now();
+        Ok(line.connection.flush()?)
+    }
+
+    fn read_answers(&mut self, line: &mut Asked) -> Result<(), Failure> {
+        let mut reads = std::mem::take(&mut line.reads);
+        let asked: Vec<&[u64]> =
+            if self.together && !reads.is_empty() { vec![&reads] } else { reads.chunks(1).collect() };
+        for indexes in asked {
+            let mut found = 0;
+            let mut wrong = Ok(());
+            let mut left = indexes.iter();
+            line.connection.read_values(|value| {
+                found += 1;
+                // Values come in the order of their keys, without those that are missing.
+                let index = left.find(|index| key(**index) == value.key).copied().unwrap_or(u64::MAX);
+                wrong = std::mem::replace(&mut wrong, Ok(())).and_then(|()| self.values.check(index, value.bytes));
+            })?;
+            wrong?;
+            self.latencies.missing += indexes.len() as u64 - found;
+            let took = line.since.elapsed();
+            indexes.iter().for_each(|_| self.latencies.read(took));
+        }
+        reads.clear();
+        line.reads = reads;
+        for _ in 0..std::mem::take(&mut line.writes) {
+            expect_stored(&mut line.connection)?;
+            self.latencies.write(line.since.elapsed());
+        }
+        Ok(())
+    }
+}
+
+fn expect_stored(connection: &mut Connection) -> Result<(), Failure> {
+    match connection.read_line()? {
+        Line::Stored => Ok(()),
+        other => Err(format!("a set was answered with {other:?}").into()),
+    }
+}
