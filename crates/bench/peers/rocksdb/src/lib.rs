@@ -21,12 +21,6 @@ const FAMILY: &str = "default";
 const LOADING_THREADS: u64 = 4;
 const SCAN_READAHEAD_BYTES: usize = 64 << 10;
 
-/// RocksDB asks a program whether it may use io_uring by this symbol; without it a MultiGet reads block after block.
-#[unsafe(no_mangle)]
-pub extern "C" fn RocksDbIOUringEnable() -> bool {
-    true
-}
-
 /// Options without blobs.
 pub fn options(setup: &Setup) -> Options {
     let cores = available_parallelism().map_or(2, |cores| cores.get() as i32);
