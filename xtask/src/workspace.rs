@@ -27,6 +27,27 @@ pub fn scratch(name: &str) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
+/// Such a folder that goes when its owner is done.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Result<Scratch, Failure> {
+        scratch(name).map(Scratch)
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("{} stays behind: {error}", self.0.display());
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
     /// Optimised, asserts on: what tests run.

@@ -2,6 +2,7 @@
 //! turn. `get`: each connection has as many GETs of one key on their way as the turn's depth; `multiget`: one GET of as many
 //! keys. A turn's threads are its connections. The CPU that is counted is the server's.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -55,27 +56,7 @@ impl Sockets {
 
 impl Contender for Sockets {
     fn load(&mut self, indexes: Range<u64>) -> Result<(), Failure> {
-        let mut random = Random::new(mix(indexes.start));
-        let mut value = Vec::new();
-        let mut indexes = indexes.peekable();
-        let mut lines: Vec<(Connection, usize)> = Vec::new();
-        for _ in 0..LOAD_CONNECTIONS {
-            lines.push((Connection::open(self.server.address())?, 0));
-        }
-        while indexes.peek().is_some() || lines.iter().any(|(_, stored)| *stored > 0) {
-            for (connection, stored) in &mut lines {
-                for _ in 0..std::mem::take(stored) {
-                    expect_stored(connection)?;
-                }
-                for index in indexes.by_ref().take(LOAD_BATCH) {
-                    self.population.values().fill(index, &mut random, &mut value);
-                    connection.queue_set(&key(index), 0, &value);
-                    *stored += 1;
-                }
-                connection.flush()?;
-            }
-        }
-        Ok(())
+        load(self.server.address(), &self.population, indexes)
     }
 
     /// A server comes to rest by itself: when it has written nothing for a while.
@@ -93,33 +74,7 @@ impl Contender for Sockets {
     }
 
     fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
-        if turn.rate.is_some() || !["get", "multiget"].contains(&turn.api.as_str()) {
-            return Err("a server is asked by get or multiget, as fast as it answers".into());
-        }
-        let mut client = Client {
-            operations: Operations::new(&self.population, turn.mix()?, turn.distribution()?, turn.seed),
-            values: self.population.values(),
-            together: turn.api == "multiget",
-            latencies: Latencies::default(),
-            value: Vec::new(),
-        };
-        let mut lines = Vec::new();
-        for _ in 0..turn.threads {
-            let connection = Connection::open(self.server.address())?;
-            lines.push(Asked { connection, reads: Vec::new(), writes: 0, since: Instant::now() });
-        }
-        let begun = Instant::now();
-        loop {
-            for line in &mut lines {
-                client.read_answers(line)?;
-                if begun.elapsed() < turn.time_max() && client.latencies.operations() < turn.operations_max() {
-                    client.ask(line, turn.depth)?;
-                }
-            }
-            if lines.iter().all(|line| line.reads.is_empty() && line.writes == 0) {
-                return Ok(client.latencies);
-            }
-        }
+        run(self.server.address(), &self.population, turn)
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -128,6 +83,62 @@ impl Contender for Sockets {
 
     fn close(self) -> Result<(), Failure> {
         self.server.terminate()
+    }
+}
+
+/// Stores these items.
+pub fn load(address: SocketAddr, population: &Population, indexes: Range<u64>) -> Result<(), Failure> {
+    let mut random = Random::new(mix(indexes.start));
+    let mut value = Vec::new();
+    let mut indexes = indexes.peekable();
+    let mut lines: Vec<(Connection, usize)> = Vec::new();
+    for _ in 0..LOAD_CONNECTIONS {
+        lines.push((Connection::open(address)?, 0));
+    }
+    while indexes.peek().is_some() || lines.iter().any(|(_, stored)| *stored > 0) {
+        for (connection, stored) in &mut lines {
+            for _ in 0..std::mem::take(stored) {
+                expect_stored(connection)?;
+            }
+            for index in indexes.by_ref().take(LOAD_BATCH) {
+                population.values().fill(index, &mut random, &mut value);
+                connection.queue_set(&key(index), 0, &value);
+                *stored += 1;
+            }
+            connection.flush()?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a turn over connections of its own, on this thread.
+pub fn run(address: SocketAddr, population: &Population, turn: &Turn) -> Result<Latencies, Failure> {
+    if turn.rate.is_some() || !["get", "multiget"].contains(&turn.api.as_str()) {
+        return Err("a server is asked by get or multiget, as fast as it answers".into());
+    }
+    let mut client = Client {
+        operations: Operations::new(population, turn.mix()?, turn.distribution()?, turn.seed),
+        values: population.values(),
+        together: turn.api == "multiget",
+        latencies: Latencies::default(),
+        value: Vec::new(),
+    };
+    let mut lines = Vec::new();
+    for _ in 0..turn.threads {
+        let connection = Connection::open(address)?;
+        lines.push(Asked { connection, reads: Vec::new(), writes: 0, since: Instant::now() });
+    }
+    let begun = Instant::now();
+    loop {
+        for line in &mut lines {
+            client.read_answers(line)?;
+            if begun.elapsed() < turn.time_max() && client.latencies.operations() < turn.operations_max() {
+                client.ask(line, turn.depth)?;
+            }
+        }
+        if lines.iter().all(|line| line.reads.is_empty() && line.writes == 0) {
+            return Ok(client.latencies);
+        }
     }
 }
 

@@ -135,7 +135,11 @@ impl Arena {
 
     /// The limit reads what the store wrote.
     fn data(&self, name: &str) -> PathBuf {
-        self.folder.join(if name == "limit" { "tapetum" } else { name })
+        match name {
+            "limit" if self.has("tapetum") => self.folder.join("tapetum"),
+            "limit" => self.folder.join("server/data"),
+            name => self.folder.join(name),
+        }
     }
 
     fn start(&self, name: &'static str, items: u64, sync: bool) -> Result<Contender, Failure> {

@@ -5,7 +5,10 @@ mod arena;
 mod blocking_get;
 mod cold_get;
 mod contender;
+mod delta_lookup;
+mod floods;
 mod load;
+mod memcached_get;
 mod outcome;
 mod peers;
 mod quick;
@@ -22,13 +25,16 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 6] = [
+const ROWS: [(&str, Row); 9] = [
     ("quick", quick::run),
     ("cold-get", cold_get::run),
     ("ycsb-a", ycsb_a::run),
     ("read-latency", read_latency::run),
     ("load", load::run),
     ("blocking-get", blocking_get::run),
+    ("memcached-get", memcached_get::run),
+    ("delta-lookup", delta_lookup::run),
+    ("floods", floods::run),
 ];
 
 pub fn run(name: &str, words: &[String]) -> Result<(), Failure> {

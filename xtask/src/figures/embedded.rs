@@ -9,8 +9,8 @@ use tapetum::{Store, Sync};
 use tapetum_bench::embedded::{Pipe, create, keep_full, settle};
 use tapetum_bench::random::{Random, key16, mix};
 
-use super::Scratch;
 use crate::Failure;
+use crate::workspace::Scratch;
 
 /// What every figure at scale stores, unless it is told otherwise.
 pub const KEY_BYTES: u64 = 16;

@@ -12,12 +12,11 @@ mod overwrites;
 mod raw_disk;
 mod restart;
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile};
+use crate::workspace::{self, Profile, Scratch};
 use tapetum_bench::server::{Server, ServerOptions};
 
 type Figure = fn(&Arguments) -> Result<(), Failure>;
@@ -48,27 +47,6 @@ pub fn run(name: &str, words: &[String]) -> Result<(), Failure> {
         return workspace::again_in_release("figures", name, words);
     }
     figures.into_iter().try_for_each(|(_, figure)| figure(&arguments))
-}
-
-/// A folder on the disk of the target folder that goes when the figure is done.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Result<Scratch, Failure> {
-        workspace::scratch(name).map(Scratch)
-    }
-
-    fn folder(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("{} stays behind: {error}", self.0.display());
-        }
-    }
 }
 
 /// A server of its own for one figure, over an empty data directory that goes after it.

@@ -1,0 +1,206 @@
+//! Clients that harm: connections that say nothing, that send a byte a second, that never read what they asked for. The server
+//! stays within its memory, and those who behave keep their throughput, measured with and without the flood in turns.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tapetum_bench::client::Connection;
+use tapetum_bench::process;
+use tapetum_bench::server::ServerOptions;
+use tapetum_bench::sockets;
+use tapetum_bench::turn::{Length, Report, Turn};
+use tapetum_bench::workload::{Population, Values};
+
+use super::outcome::{Outcome, Reach};
+use super::series::{Series, Spread};
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace::{self, Profile};
+
+const IDLE: usize = 10_000;
+const SLOW: usize = 1000;
+const DEAF: usize = 200;
+/// What the deaf ask for: so many times a value so large.
+const DEAF_GETS: usize = 64;
+const LARGE_BYTES: usize = 1 << 20;
+const LARGE_KEYS: u64 = 16;
+const MEMORY: &str = "256MiB";
+const MEMORY_BYTES: u64 = 256 << 20;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let items = arguments.number("items", 100_000)?;
+    let rounds = arguments.number("rounds", 9)?;
+    arguments.finish()?;
+    raise_descriptor_limit()?;
+    let binary = workspace::build_server(Profile::Release)?;
+    let scratch = workspace::Scratch::new("floods")?;
+    let options = ["--memory", MEMORY, "--capacity", "2GiB", "--connections", "12000", "--sync", "no"];
+    let server = ServerOptions::new(&binary, &scratch.folder().join("data"), &options)?.start()?;
+    let address = server.address();
+    println!("floods: tapetum serve {}", options.join(" "));
+    let population = Population::new(items, Values::new(1008, 100));
+    sockets::load(address, &population, 0..items)?;
+    store_large(address)?;
+
+    let about = format!("YCSB B by 32 connections, {items} items of 1008 bytes, with and without each flood");
+    let mut outcome = Outcome::new("floods", about);
+    for (name, flood) in [
+        ("10,000 idle connections", idle as Flood),
+        ("1000 connections of a byte a second", slow),
+        ("200 connections that ask for 64 MiB each and read nothing", deaf),
+    ] {
+        let (mut without, mut with) = (Series::new(&format!("without {name}")), Series::new(&format!("with {name}")));
+        for round in 0..rounds {
+            without.reports.push(behave(address, &population, round, server.process())?);
+            with.reports.push(flooded(address, flood, || behave(address, &population, round, server.process()))?);
+        }
+        let kept = with.ratio(&without, Report::operations_per_second);
+        outcome.hold(format!("throughput kept beside {name}"), kept, Reach::AtLeast(0.95));
+        let resident = process::read(server.process())?.resident_max_bytes;
+        let share = Spread::of([resident as f64 / MEMORY_BYTES as f64]);
+        outcome.hold(format!("the most resident (VmHWM) by then ÷ --memory {MEMORY}"), share, Reach::AtMost(1.0));
+        outcome.series([without, with]);
+    }
+    server.terminate()?;
+    outcome.end()
+}
+
+/// Floods the address until told to stop; says when it is in full flow.
+type Flood = fn(SocketAddr, &AtomicBool, &AtomicBool) -> Result<(), Failure>;
+
+fn flooded(
+    address: SocketAddr,
+    flood: Flood,
+    work: impl FnOnce() -> Result<Report, Failure>,
+) -> Result<Report, Failure> {
+    let (flowing, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| flood(address, &flowing, &stop));
+        while !flowing.load(Ordering::SeqCst) && !flood.is_finished() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let done = work();
+        stop.store(true, Ordering::SeqCst);
+        flood.join().expect("the flood panicked")?;
+        done
+    })
+}
+
+/// A turn of those who behave.
+fn behave(address: SocketAddr, population: &Population, round: u64, server: u32) -> Result<Report, Failure> {
+    let turn = Turn {
+        mix: "b".into(),
+        distribution: "uniform".into(),
+        api: "get".into(),
+        threads: 32,
+        depth: 4,
+        length: Length::Time(Duration::from_secs(1)),
+        rate: None,
+        overwrites: None,
+        seed: round,
+    };
+    let before = process::Usage::of(&[server])?;
+    let begun = Instant::now();
+    let latencies = sockets::run(address, population, &turn)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(Report { latencies, seconds, usage: process::Usage::of(&[server])?.since(&before) })
+}
+
+fn connect_many(address: SocketAddr, count: usize) -> Result<Vec<TcpStream>, Failure> {
+    let mut streams = Vec::new();
+    for number in 0..count {
+        let stream = TcpStream::connect(address).map_err(|error| format!("connection {number} of {count}: {error}"))?;
+        stream.set_nonblocking(true)?;
+        streams.push(stream);
+    }
+    Ok(streams)
+}
+
+fn wait_for(stop: &AtomicBool) {
+    while !stop.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn idle(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
+    let _streams = connect_many(address, IDLE)?;
+    flowing.store(true, Ordering::SeqCst);
+    wait_for(stop);
+    Ok(())
+}
+
+fn slow(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
+    let streams = connect_many(address, SLOW)?;
+    flowing.store(true, Ordering::SeqCst);
+    // A request that never ends, its bytes spread over each second.
+    for byte in b"set slow 0 0 1000000\r\n".iter().chain(std::iter::repeat(&b'x')) {
+        for some in streams.chunks(SLOW / 50) {
+            for mut stream in some {
+                expect_open(stream.write(&[*byte]))?;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            if stop.load(Ordering::SeqCst) {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn deaf(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
+    let streams = connect_many(address, DEAF)?;
+    let mut asks = Vec::new();
+    for number in 0..DEAF_GETS as u64 {
+        asks.extend_from_slice(format!("get large{}\r\n", number % LARGE_KEYS).as_bytes());
+    }
+    for mut stream in &streams {
+        expect_open(stream.write(&asks))?;
+    }
+    flowing.store(true, Ordering::SeqCst);
+    wait_for(stop);
+    Ok(())
+}
+
+/// A server may take no more for now, or show a client the door: that is its right.
+fn expect_open(written: io::Result<usize>) -> Result<(), Failure> {
+    match written {
+        Ok(_) => Ok(()),
+        Err(error) => match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(()),
+            _ => Err(error.into()),
+        },
+    }
+}
+
+fn store_large(address: SocketAddr) -> Result<(), Failure> {
+    let mut connection = Connection::open(address)?;
+    let mut value = vec![0; LARGE_BYTES];
+    for number in 0..LARGE_KEYS {
+        tapetum_bench::random::Random::new(number).fill(&mut value);
+        connection.queue_set(format!("large{number}").as_bytes(), 0, &value);
+        connection.flush()?;
+        crate::load::expect_stored(&mut connection)?;
+    }
+    Ok(())
+}
+
+/// This process holds the other ends.
+fn raise_descriptor_limit() -> Result<(), Failure> {
+    let needed = (IDLE + SLOW) as libc::rlim_t * 2;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls read or write only the structure.
+    let raised = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && {
+            limit.rlim_cur = limit.rlim_max.max(needed);
+            limit.rlim_max = limit.rlim_cur;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit) == 0
+        }
+    };
+    if raised {
+        Ok(())
+    } else {
+        Err(format!("{needed} open files are needed: raise ulimit -n, or run this as root").into())
+    }
+}
