@@ -50,6 +50,14 @@ impl ZoneReader<'_> {
         (place && sum && header.length as usize <= bytes.len()).then_some(header)
     }
 
+    /// The buffer of the group at `position`, if that is later than `buffer` and the group holds.
+    fn later_buffer_at(&self, zone: &[u8], buffer: u64, position: usize) -> Option<u64> {
+        let bytes = zone.get(position..)?;
+        let header = group::parse(bytes).filter(|header| header.buffer > buffer)?;
+        let salt = group_salt(self.geometry, self.store_id, header.buffer, position);
+        group::holds(&header, salt, bytes).then_some(header.buffer)
+    }
+
     /// Reads the records of `buffer` from its zone's image, in order; `take` gets each one's place.
     pub fn replay(
         &self,
@@ -94,9 +102,16 @@ impl ZoneReader<'_> {
         count
     }
 
-    /// An error if a group behind `from` says that more than the chain has was durable when it was sent.
+    /// An error if a group behind `from` says that more than the chain has was durable when it was sent, or that the zone has
+    /// gone on to a later buffer: that is so only when the manifest has the earlier one in a segment.
     pub fn refuse_gap(&self, zone: &[u8], buffer: u64, from: usize, chain: &Chain) -> Result<(), Error> {
         for position in (from..zone.len()).step_by(self.geometry.sector_bytes as usize) {
+            if let Some(later) = self.later_buffer_at(zone, buffer, position) {
+                return Err(Error::Corrupt(format!(
+                    "the manifest has lost its end: it does not know that buffer {buffer} is in a segment, although the \
+                     commit log has gone on to buffer {later}"
+                )));
+            }
             let Some(header) = self.group_at(zone, buffer, position) else { continue };
             if header.durable_stamp > chain.stamp_last && header.generation <= chain.generation {
                 return Err(Error::Corrupt(format!(
@@ -106,5 +121,41 @@ impl ZoneReader<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zone_that_has_gone_on_to_a_later_buffer_convicts_a_manifest_that_has_not() {
+        let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
+        let reader = ZoneReader { geometry: &geometry, store_id: 7, planted: Planted::default() };
+        let chain = Chain { previous_crc: 0, stamp_last: 9, generation: 1 };
+        let group_of = |buffer: u64| {
+            let header = GroupHeader {
+                crc: 0,
+                buffer,
+                position: 512,
+                length: HEADER_BYTES as u32 + 8,
+                stamp_first: 5,
+                records: 1,
+                generation: 1,
+                previous_crc: 3,
+                durable_stamp: 4,
+            };
+            let mut zone = vec![0; 2048];
+            let (head, _) = group::seal(&header, group_salt(&geometry, 7, buffer, 512), &[1; 8]);
+            zone[512..512 + HEADER_BYTES].copy_from_slice(&head);
+            zone[512 + HEADER_BYTES..][..8].fill(1);
+            zone
+        };
+        assert_eq!(reader.refuse_gap(&group_of(3), 5, 0, &chain), Ok(()), "an earlier tenant of the zone");
+        let mut zone = group_of(7);
+        let refused = reader.refuse_gap(&zone, 5, 0, &chain).unwrap_err().to_string();
+        assert!(refused.contains("gone on to buffer 7"), "{refused}");
+        zone[512 + HEADER_BYTES] ^= 1;
+        assert_eq!(reader.refuse_gap(&zone, 5, 0, &chain), Ok(()), "what does not hold says nothing");
     }
 }
