@@ -4,13 +4,15 @@
 # Both install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-rust test-clients test-differential test-kill test-simulation setup-build setup-test clean
+.PHONY: help run test lint test-rust test-clients test-differential test-kill test-power-cut test-damage test-simulation setup-build setup-test clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO := cargo
 # Passed on to `tapetum serve`, as in: make run SERVE="--memory 1GiB --capacity 50GiB"
 SERVE :=
 KILL_CYCLES := 30
+POWER_CUTS := 30
+DAMAGED_BLOCKS := 10000
 CRASH_POINTS := 20000
 
 help:
@@ -28,6 +30,8 @@ test: setup-build setup-test
 	$(MAKE) test-clients
 	$(MAKE) test-differential
 	$(MAKE) test-kill
+	$(MAKE) test-power-cut
+	$(MAKE) test-damage
 	$(MAKE) test-simulation
 	@echo "make test: all passed"
 
@@ -48,6 +52,12 @@ test-differential:
 test-kill:
 	$(CARGO) x test-kill --cycles $(KILL_CYCLES)
 
+test-power-cut:
+	$(CARGO) x test-power-cut --cycles $(POWER_CUTS)
+
+test-damage:
+	$(CARGO) x test-damage --blocks $(DAMAGED_BLOCKS)
+
 test-simulation:
 	$(CARGO) run --quiet --locked --package tapetum-sim -- --points $(CRASH_POINTS)
 	$(CARGO) run --quiet --locked --package tapetum-sim -- --planted
@@ -62,6 +72,7 @@ setup-test:
 		python3:python3 \
 		memcached:memcached \
 		memccapable:libmemcached-tools \
+		fusermount3:fuse3 \
 		/usr/include/libmemcached/memcached.h:libmemcached-dev \
 		/usr/include/zlib.h:zlib1g-dev
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || xtask/install-missing /absent:python3-venv

@@ -7,11 +7,13 @@
 
 mod arguments;
 mod bench;
+mod damage;
 mod differential;
 mod figures;
 mod kill;
 mod load;
 mod memccapable;
+mod power_cut;
 mod python;
 mod workspace;
 
@@ -27,6 +29,8 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-memccapable   memccapable of libmemcached-tools: 54 of 54
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
   test-kill          kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
+  test-power-cut     the same on a file system that loses what was not synced   [--cycles 30] [--seed N] [--connections 8]
+  test-damage        blocks of a store's file damaged, every key read   [--blocks 10000] [--seed N] [--first N]
 Figures (release build; see docs/BENCHMARKS.md):
   figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart; all: these
                      index-scale | overwrites: alone, they take longer
@@ -56,7 +60,9 @@ fn run(words: &[String]) -> Result<(), Failure> {
         "test-clients" => python::run(&Arguments::parse(rest)?),
         "test-differential" => differential::run(&Arguments::parse(rest)?),
         "test-memccapable" => memccapable::run(&Arguments::parse(rest)?),
+        "test-damage" => damage::run(&Arguments::parse(rest)?),
         "test-kill" => kill::run(&Arguments::parse(rest)?),
+        "test-power-cut" => power_cut::run(&Arguments::parse(rest)?),
         "figures" => {
             let Some((name, rest)) = rest.split_first() else {
                 return Err(format!("figures needs a name\n\n{USAGE}").into());

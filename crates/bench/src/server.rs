@@ -124,13 +124,21 @@ impl Server {
     }
 
     /// SIGKILL.
-    pub fn kill(mut self) -> Result<(), Failure> {
-        if let Some(status) = self.child.try_wait()? {
-            return Err(format!("the server had ended by itself, {status}\n{}", self.log_tail()).into());
+    pub fn kill(self) -> Result<(), Failure> {
+        self.kill_and_then(|| ())
+    }
+
+    /// SIGKILL, then `let_go` of what the process waits for uninterruptibly, then its end.
+    pub fn kill_and_then(mut self, let_go: impl FnOnce()) -> Result<(), Failure> {
+        let ended = self.child.try_wait()?;
+        if ended.is_none() {
+            self.child.kill()?;
         }
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
+        let_go();
+        match ended {
+            Some(status) => Err(format!("the server had ended by itself, {status}\n{}", self.log_tail()).into()),
+            None => Ok(self.child.wait().map(drop)?),
+        }
     }
 
     pub fn log_tail(&self) -> String {

@@ -2,11 +2,12 @@
 //! recovers), started again on the same data, and every acknowledged write must be there. Values, moments and kills come
 //! from a seed; the interleaving is the machine's, so a seed shows a failure again often, not always.
 //!
-//! This tests the process. What a power cut may tear is the simulator's.
+//! This tests the process: what the kernel has, it keeps. [`Run`] takes any [`Fault`]; `power_cut` has one that takes more.
 
 mod client;
 mod model;
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,11 +19,13 @@ use crate::workspace::{self, Profile};
 use tapetum_bench::random::Random;
 use tapetum_bench::server::{Server, ServerOptions};
 
+/// Small enough for a large value now and then to lie out of line, and for the collector to have work.
+const CAPACITY: &str = "128MiB";
+
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cycles = arguments.number("cycles", 30)?;
     let seed = arguments.number("seed", u64::from(std::process::id()))?;
     let clients = arguments.number("connections", 8)? as usize;
-    let capacity = arguments.size("capacity", 1 << 30)?;
     let binary = arguments.server();
     arguments.finish()?;
     let binary = match binary {
@@ -30,51 +33,90 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => workspace::build_server(Profile::Test)?,
     };
     let scratch = workspace::scratch("kill")?;
-    let options = ["--capacity", &capacity.to_string(), "--memory", "128MiB", "--sync", "always"];
-    let options = ServerOptions::new(&binary, &scratch.join("data"), &options)?;
-    let mut run = Run {
-        shared: Shared::new(options.address, clients),
-        clients: (0..clients).map(|index| Client::new(index, seed)).collect(),
-        random: Random::new(seed),
-        options,
-        in_doubt: 0,
-        kills: 0,
-    };
-    run.cycles(cycles).map_err(|failure| {
-        format!("seed {seed}, kill {}: {failure}\nthe data is kept in {}", run.kills, scratch.display())
-    })?;
-    println!(
-        "test-kill: {cycles} cycles, {} kills, {} writes acknowledged, none lost; {} in doubt; seed {seed}",
-        run.kills,
-        run.shared.acknowledged.load(Ordering::Relaxed),
-        run.in_doubt,
-    );
+    let mut run = Run::new(&binary, &scratch.join("data"), clients, seed, Kill)?;
+    run.cycles(cycles)?;
+    println!("test-kill: {}", run.summary());
     std::fs::remove_dir_all(scratch)?;
     Ok(())
 }
 
-struct Run {
+/// How a server meets its end.
+pub trait Fault {
+    fn strike(&mut self, server: Server, random: &mut Random) -> Result<(), Failure>;
+}
+
+struct Kill;
+
+impl Fault for Kill {
+    fn strike(&mut self, server: Server, _: &mut Random) -> Result<(), Failure> {
+        server.kill()
+    }
+}
+
+/// A server under load that a fault strikes again and again.
+pub struct Run<F> {
     options: ServerOptions,
     shared: Shared,
     clients: Vec<Client>,
     random: Random,
+    seed: u64,
+    fault: F,
+    cycles: u64,
+    strikes: u64,
     in_doubt: usize,
-    kills: u64,
 }
 
-impl Run {
-    fn cycles(&mut self, cycles: u64) -> Result<(), Failure> {
+impl<F: Fault> Run<F> {
+    /// A new store in `data`.
+    pub fn new(binary: &Path, data: &Path, clients: usize, seed: u64, fault: F) -> Result<Run<F>, Failure> {
+        let options = ["--capacity", CAPACITY, "--memory", "128MiB", "--sync", "always"];
+        let options = ServerOptions::new(binary, data, &options)?;
+        Ok(Run {
+            shared: Shared::new(options.address, clients),
+            clients: (0..clients).map(|index| Client::new(index, seed)).collect(),
+            random: Random::new(seed),
+            seed,
+            options,
+            fault,
+            cycles: 0,
+            strikes: 0,
+            in_doubt: 0,
+        })
+    }
+
+    pub fn summary(&self) -> String {
+        let Run { cycles, strikes, in_doubt, seed, .. } = self;
+        let acknowledged = self.shared.acknowledged.load(Ordering::Relaxed);
+        format!(
+            "{cycles} cycles, {strikes} strikes, {acknowledged} writes acknowledged, none lost; {in_doubt} in doubt; seed {seed}"
+        )
+    }
+
+    pub fn fault(&self) -> &F {
+        &self.fault
+    }
+
+    /// So many lives: load, fault, restart, and every acknowledged write must be there.
+    pub fn cycles(&mut self, cycles: u64) -> Result<(), Failure> {
+        self.live(cycles).map_err(|failure| {
+            let Run { seed, strikes, options, .. } = self;
+            format!("{failure}\nseed {seed}, strike {strikes}; the data is kept in {}", options.data.display()).into()
+        })
+    }
+
+    fn live(&mut self, cycles: u64) -> Result<(), Failure> {
         let mut server = self.options.start()?;
         for cycle in 1..=cycles {
             let before = self.shared.acknowledged.load(Ordering::Relaxed);
-            let load_ms = self.load_and_kill(server)?;
+            let load_ms = self.load_and_strike(server)?;
             while self.random.one_in(3) {
-                self.kill_while_starting()?;
+                self.strike_while_starting()?;
             }
             let begun = Instant::now();
             server = self.options.start()?;
             let ready_ms = begun.elapsed().as_millis();
             self.verify()?;
+            self.cycles += 1;
             let acknowledged = self.shared.acknowledged.load(Ordering::Relaxed) - before;
             println!("  cycle {cycle}: {acknowledged} acknowledged in {load_ms} ms, ready again after {ready_ms} ms");
         }
@@ -86,33 +128,33 @@ impl Run {
         server.terminate()
     }
 
-    fn load_and_kill(&mut self, server: Server) -> Result<u64, Failure> {
-        // Short runs and long ones alike, so that kills strike the first writes as well as flushes and collections.
+    fn load_and_strike(&mut self, server: Server) -> Result<u64, Failure> {
+        // Short runs and long ones alike, so that faults strike the first writes as well as flushes and collections.
         let longest_ms = 20 << self.random.below(8);
         let load_ms = 10 + self.random.below(longest_ms);
-        let shared = &self.shared;
+        let Run { shared, clients, fault, random, .. } = self;
+        let shared = &*shared;
         shared.killing.store(false, Ordering::SeqCst);
         std::thread::scope(|scope| -> Result<(), Failure> {
-            let threads: Vec<_> =
-                self.clients.iter_mut().map(|client| scope.spawn(move || client.load(shared))).collect();
+            let threads: Vec<_> = clients.iter_mut().map(|client| scope.spawn(move || client.load(shared))).collect();
             std::thread::sleep(Duration::from_millis(load_ms));
             shared.killing.store(true, Ordering::SeqCst);
-            // The clients end only with the server, so it is killed before their results are looked at.
-            let killed = server.kill();
+            // The clients end only with the server, so it is struck before their results are looked at.
+            let struck = fault.strike(server, random);
             let ended: Result<(), Failure> =
                 threads.into_iter().try_for_each(|thread| thread.join().expect("a client panicked"));
-            ended.and(killed)
+            ended.and(struck)
         })?;
-        self.kills += 1;
+        self.strikes += 1;
         self.in_doubt += self.clients.iter().map(Client::in_doubt).sum::<usize>();
         Ok(load_ms)
     }
 
-    fn kill_while_starting(&mut self) -> Result<(), Failure> {
+    fn strike_while_starting(&mut self) -> Result<(), Failure> {
         let server = self.options.spawn()?;
         std::thread::sleep(Duration::from_millis(self.random.below(100)));
-        server.kill()?;
-        self.kills += 1;
+        self.fault.strike(server, &mut self.random)?;
+        self.strikes += 1;
         Ok(())
     }
 

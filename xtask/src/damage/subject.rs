@@ -1,0 +1,229 @@
+//! The stores that are damaged: files with a past, as they were at the end and at earlier moments.
+//!
+//! One life fills a store, overwrites, deletes, collects, closes and opens it again. Its file is kept twice: *closed*, with a
+//! checkpoint of the index, and *crashed*, with writes of which only the log knows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tapetum::inspect::AreaKind;
+use tapetum::{Inspection, KeyPlace, SegmentPlace, Store, StoreOptions, Sync, inspect_drive, locate};
+use tapetum_drive::{Command, Drive, MemoryFlash, Operation};
+use tapetum_kernels::data_page::SegmentSalt;
+use tapetum_kernels::fence_page;
+
+use super::history::{History, KEYS, KEYS_ABSENT, name};
+use super::running::{CAPACITY_BYTES, Running, drive, options};
+use crate::Failure;
+use tapetum_bench::random::Random;
+
+pub const BLOCK_BYTES: usize = 4096;
+/// How often the store is opened, filled and closed: until the manifest has begun anew in its other area.
+const PARTS: u32 = 8;
+/// What is read at once of a drive.
+const LOOK_BYTES: usize = 64 << 10;
+/// Writes at the end, each durable before the next.
+const TAIL: usize = 24;
+
+/// What a block serves for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Region {
+    Superblock,
+    Manifest,
+    ManifestSpare,
+    Log,
+    DataPages,
+    KeyTables,
+    Fences,
+    LargeValues,
+    Checkpoint,
+    Free,
+}
+
+impl Region {
+    pub const ALL: [Region; 10] = [
+        Region::Superblock,
+        Region::Manifest,
+        Region::ManifestSpare,
+        Region::Log,
+        Region::DataPages,
+        Region::KeyTables,
+        Region::Fences,
+        Region::LargeValues,
+        Region::Checkpoint,
+        Region::Free,
+    ];
+}
+
+/// Blocks by what they serve for, each with its segment if it has one.
+pub type Blocks = BTreeMap<Region, Vec<(usize, Option<u32>)>>;
+
+/// A file of a store, and what the store must say.
+pub struct Subject {
+    pub image: Vec<u8>,
+    /// The file at earlier moments of the same store.
+    pub older: Vec<Arc<Vec<u8>>>,
+    pub blocks: Blocks,
+    pub history: History,
+    pub tail: Tail,
+}
+
+/// The last writes, which only the log knows: where the record of each lies on the drive, ascending. Each is in a log group
+/// of its own, which says that the ones before were durable.
+#[derive(Clone, Default)]
+pub struct Tail {
+    pub places: Vec<(u32, u64)>,
+}
+
+impl Subject {
+    /// What opening the store may write to: everything before the log.
+    pub fn roots_bytes(&self) -> usize {
+        self.blocks[&Region::Log].first().map_or(0, |block| block.0) * BLOCK_BYTES
+    }
+}
+
+pub struct Subjects {
+    pub closed: Subject,
+    pub crashed: Subject,
+}
+
+struct Life {
+    flash: Arc<MemoryFlash>,
+    seed: u64,
+    random: Random,
+    history: History,
+    older: Vec<Arc<Vec<u8>>>,
+}
+
+impl Life {
+    fn drive(&mut self) -> Result<Drive, Failure> {
+        // Another seed for every opening, or what is drawn below would repeat.
+        self.seed += 1;
+        drive(self.flash.clone(), self.seed)
+    }
+
+    /// The whole drive as it is now.
+    fn image(&mut self) -> Result<Vec<u8>, Failure> {
+        let drive = self.drive()?;
+        let length = LOOK_BYTES as u32;
+        let buffer = drive.local().allocate(LOOK_BYTES).ok_or("no local memory to look at the drive with")?;
+        let mut queue = drive.queue_pair(1)?;
+        let (mut image, mut done) = (Vec::new(), Vec::new());
+        for flash in (0..CAPACITY_BYTES).step_by(LOOK_BYTES) {
+            queue.submit(Command { tag: 0, operation: Operation::Read { flash, local: buffer.offset(), length } });
+            while queue.poll(&mut done) == 0 {}
+            image.extend_from_slice(buffer.bytes());
+        }
+        Ok(image)
+    }
+
+    fn remember(&mut self) -> Result<(), Failure> {
+        let image = self.image()?;
+        self.older.push(Arc::new(image));
+        Ok(())
+    }
+
+    /// Writes random keys; the last one is the result.
+    fn write(&mut self, store: &mut Running, count: u32) -> Result<u32, Failure> {
+        let draw = |random: &mut Random| (random.below(u64::from(KEYS)) as u32, !random.one_in(8));
+        let writes: Vec<_> = (0..count).map(|_| draw(&mut self.random)).collect();
+        match (store.write(&writes, &mut self.history).pop(), writes.last()) {
+            (None, Some((key, _))) => Ok(*key),
+            (error, _) => Err(format!("the store to be damaged does not take its writes: {error:?}").into()),
+        }
+    }
+
+    /// Writes one after the other, until enough of them lie in one log zone.
+    fn write_tail(&mut self, store: &mut Running) -> Result<Tail, Failure> {
+        let mut tail = Tail::default();
+        while tail.places.len() < TAIL {
+            let time = self.history.time();
+            let key = self.write(store, 1)?;
+            let KeyPlace::Buffer { flash_bytes, .. } = locate(store.store(), &name(key))?.place else { continue };
+            if tail.places.last().is_some_and(|last| last.1 > flash_bytes) {
+                tail.places.clear(); // It went on in the other zone.
+            }
+            tail.places.push((time, flash_bytes));
+        }
+        Ok(tail)
+    }
+
+    fn subject(&mut self, tail: Tail) -> Result<Subject, Failure> {
+        let image = self.image()?;
+        let blocks = blocks(&inspect_drive(&self.drive()?)?, &image);
+        Ok(Subject { image, older: self.older.clone(), blocks, history: self.history.clone(), tail })
+    }
+}
+
+/// Makes both, each byte of them decided by the seed: in memory, where nothing happens but what is asked for.
+pub fn make(seed: u64) -> Result<Subjects, Failure> {
+    let flash = Arc::new(MemoryFlash::new(CAPACITY_BYTES));
+    let mut life = Life { flash, seed, random: Random::new(seed), history: History::default(), older: Vec::new() };
+    Store::create(&life.drive()?, &options())?;
+    let unsynced = StoreOptions { sync: Sync::No, ..options() };
+    for part in 0..PARTS {
+        let mut store = Running::open(&life.drive()?, &unsynced)?;
+        if part == 0 {
+            let all: Vec<_> = (0..KEYS).map(|key| (key, true)).collect();
+            store.write(&all, &mut life.history);
+        }
+        life.write(&mut store, 2000)?;
+        store.settle();
+        life.remember()?;
+        store.close()?;
+    }
+    let mut store = Running::open(&life.drive()?, &options())?;
+    let tail = life.write_tail(&mut store)?;
+    store.close()?;
+    let closed = life.subject(tail)?;
+    life.remember()?;
+    let mut store = Running::open(&life.drive()?, &options())?;
+    life.write(&mut store, 400)?;
+    store.settle();
+    let tail = life.write_tail(&mut store)?;
+    drop(store);
+    let crashed = life.subject(tail)?;
+    Ok(Subjects { closed, crashed })
+}
+
+/// The keys that lie in each segment, or for which the index leads there.
+pub fn keys_by_segment(store: &Store) -> Result<BTreeMap<u32, Vec<u32>>, Failure> {
+    let mut keys: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for key in 0..KEYS + KEYS_ABSENT {
+        match locate(store, &name(key))?.place {
+            KeyPlace::Segment(SegmentPlace { segment, .. }) | KeyPlace::Nowhere { segment: Some(segment) } => {
+                keys.entry(segment).or_default().push(key);
+            }
+            KeyPlace::Nowhere { segment: None } | KeyPlace::Buffer { .. } => {}
+        }
+    }
+    Ok(keys)
+}
+
+pub fn blocks(inspection: &Inspection, image: &[u8]) -> Blocks {
+    let store = inspection.superblock.iter().find(|field| field.0 == "store_id").map_or(0, |field| field.1);
+    let mut blocks = Blocks::new();
+    for area in &inspection.areas {
+        let segment = inspection.segments.iter().find(|segment| Some(segment.number as u32) == area.segment);
+        let salt = SegmentSalt { store, version: segment.map_or(0, |segment| segment.version) };
+        let from = area.offset_bytes as usize / BLOCK_BYTES;
+        for block in from..from + area.length_bytes as usize / BLOCK_BYTES {
+            let bytes = &image[block * BLOCK_BYTES..][..BLOCK_BYTES];
+            let region = match area.kind {
+                AreaKind::Superblock => Region::Superblock,
+                AreaKind::Manifest => Region::Manifest,
+                AreaKind::ManifestSpare => Region::ManifestSpare,
+                AreaKind::Log => Region::Log,
+                AreaKind::Data => Region::DataPages,
+                AreaKind::Keys if (0..4).any(|page| fence_page::parse(salt, page, bytes).is_ok()) => Region::Fences,
+                AreaKind::Keys => Region::KeyTables,
+                // Held: values that only the log names.
+                AreaKind::Large | AreaKind::Held => Region::LargeValues,
+                AreaKind::Checkpoint => Region::Checkpoint,
+                _ => Region::Free,
+            };
+            blocks.entry(region).or_default().push((block, area.segment));
+        }
+    }
+    blocks
+}
