@@ -35,7 +35,8 @@ Figures (release build; see docs/BENCHMARKS.md):
   figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart; all: these
                      index-scale | overwrites: alone, they take longer
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
-  bench ROW          quick | cold-get | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup | floods
+  bench ROW          quick | cold-get | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
+                     floods | pictures
 
 Every command takes --server PATH to drive another binary: a tapetum, or memcached for the tests it can pass.";
 

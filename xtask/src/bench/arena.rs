@@ -60,12 +60,13 @@ pub struct Entrant {
 
 impl Entrant {
     pub fn new(contender: &'static str, api: &'static str, threads: u64, depth: u64) -> Entrant {
+        let one = if peers::is_server(contender) { "connection" } else { "thread" };
+        let plural = if threads == 1 { "" } else { "s" };
         let load = match (threads, depth) {
-            (threads, 1) => format!("{threads} threads"),
+            (threads, 1) => format!("{threads} {one}{plural}"),
             (1, depth) => format!("depth {depth}"),
-            (threads, depth) => format!("{threads} threads × {depth}"),
+            (threads, depth) => format!("{threads} {one}{plural} × {depth}"),
         };
-        let load = if load == "1 threads" { "1 thread".to_owned() } else { load };
         Entrant { label: format!("{contender} {api}, {load}"), contender, api, threads, depth }
     }
 }

@@ -11,6 +11,8 @@ mod load;
 mod memcached_get;
 mod outcome;
 mod peers;
+mod picture;
+mod pictures;
 mod quick;
 mod read_latency;
 mod series;
@@ -25,7 +27,7 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 9] = [
+const ROWS: [(&str, Row); 10] = [
     ("quick", quick::run),
     ("cold-get", cold_get::run),
     ("ycsb-a", ycsb_a::run),
@@ -35,6 +37,7 @@ const ROWS: [(&str, Row); 9] = [
     ("memcached-get", memcached_get::run),
     ("delta-lookup", delta_lookup::run),
     ("floods", floods::run),
+    ("pictures", pictures::run),
 ];
 
 pub fn run(name: &str, words: &[String]) -> Result<(), Failure> {

@@ -54,6 +54,11 @@ fn build(which: &[&str], target: Option<PathBuf>) -> Result<(), Failure> {
     if cargo.status()?.success() { Ok(()) } else { Err("the contenders do not build; cargo's message is above".into()) }
 }
 
+/// Those that are asked over sockets, by one client thread with many connections.
+pub fn is_server(name: &str) -> bool {
+    ["server", "memcached", "extstore"].contains(&name)
+}
+
 /// What such a one loaded is gone when it ends.
 pub fn keeps_nothing(name: &str) -> bool {
     ["memcached", "extstore"].contains(&name)

@@ -11,6 +11,7 @@ fn main() -> ExitCode {
         let megabytes = (setup.memory_bytes >> 20).max(64).to_string();
         let path = setup.data.join("ext");
         let ext = format!("ext_path={}:{}M,ext_item_size=256", path.display(), setup.capacity_bytes >> 20);
-        Sockets::memcached(setup, &["-t", "1", "-m", &megabytes, "-o", &ext])?.confine(setup.memory_bytes * 2)
+        Sockets::memcached(setup, &["-t", "1", "-m", &megabytes, "-I", "1m", "-o", &ext])?
+            .confine(setup.memory_bytes * 2)
     })
 }
