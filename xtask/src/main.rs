@@ -10,9 +10,11 @@ mod bench;
 mod damage;
 mod differential;
 mod figures;
+mod fuzz;
 mod kill;
 mod load;
 mod memccapable;
+mod nightly;
 mod power_cut;
 mod python;
 mod workspace;
@@ -31,6 +33,10 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-kill          kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
   test-power-cut     the same on a file system that loses what was not synced   [--cycles 30] [--seed N] [--connections 8]
   test-damage        blocks of a store's file damaged, every key read   [--blocks 10000] [--seed N] [--first N]
+By option, on nightly (see docs/TESTING.md):
+  test-asan          the tests of kernels, drive and store under AddressSanitizer   [--only NAME]
+  fuzz               every target in turn   [--runs 3000000] [--only NAME]
+  fuzz-corpus        what was found, as few inputs as reach the same code, into fuzz/corpus   [--only NAME]
 Figures (release build; see docs/BENCHMARKS.md):
   figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart; all: these
                      index-scale | overwrites: alone, they take longer
@@ -64,6 +70,9 @@ fn run(words: &[String]) -> Result<(), Failure> {
         "test-damage" => damage::run(&Arguments::parse(rest)?),
         "test-kill" => kill::run(&Arguments::parse(rest)?),
         "test-power-cut" => power_cut::run(&Arguments::parse(rest)?),
+        "test-asan" => nightly::test_asan(&Arguments::parse(rest)?),
+        "fuzz" => fuzz::run(&Arguments::parse(rest)?),
+        "fuzz-corpus" => fuzz::minimize(&Arguments::parse(rest)?),
         "figures" => {
             let Some((name, rest)) = rest.split_first() else {
                 return Err(format!("figures needs a name\n\n{USAGE}").into());

@@ -24,6 +24,8 @@ use crate::hash::HashKey;
 const HEADER_BYTES: usize = 24;
 const LOW_BYTES: usize = 8;
 const ROUTE_BYTES: usize = 2;
+/// Bytes of the narrowest entry.
+pub const ENTRY_BYTES_MIN: usize = LOW_BYTES;
 /// Bytes of the widest entry: an offset and a size as they come, and a route.
 const ENTRY_BYTES_MAX: usize = LOW_BYTES + 8 + 4 + ROUTE_BYTES;
 /// What any page can hold, whatever its entries.

@@ -47,6 +47,12 @@ impl Bitmap {
         self.words().map(u64::count_ones).sum()
     }
 
+    /// Whether there are ones behind the last bit.
+    fn has_more(&self) -> bool {
+        let last = self.words().last().unwrap_or(0);
+        !self.count.is_multiple_of(64) && last >> (self.count % 64) != 0
+    }
+
     pub fn bytes(&self) -> usize {
         self.words.len() * 8
     }
@@ -89,6 +95,9 @@ impl SegmentState {
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
         let words = words.chunks_exact(8).map(|bytes| AtomicU64::new(word(bytes))).collect();
         let valid = Bitmap { words, count: descriptor.entries };
+        if valid.has_more() {
+            return Err(Short);
+        }
         Ok(SegmentState { valid_entries: valid.ones(), descriptor, valid, valid_bytes })
     }
 }

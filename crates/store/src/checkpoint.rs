@@ -178,7 +178,8 @@ pub async fn load(
     if chunks_per_extent(source.geometry, checkpoint.chunk_bytes).is_none() {
         return Err("its chunks do not fit the extents".into());
     }
-    let restorer = IndexRestorer::new(index, &checkpoint.shapes);
+    let image_bytes = checkpoint.crcs.len() as u64 * u64::from(checkpoint.chunk_bytes);
+    let restorer = IndexRestorer::new(index, &checkpoint.shapes, image_bytes);
     let mut restorer = restorer.ok_or("its partitions are not such as this index has, or there is no memory")?;
     if restorer.entries() != source.entries {
         return Err(format!("it has {} keys instead of {}", restorer.entries(), source.entries));

@@ -22,6 +22,7 @@ const PAGE: u64 = 4096;
 /// The smallest segment: what the simulator collects and recovers in kilobytes.
 pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 pub const SEGMENT_BYTES_MAX: u64 = 2 << 30;
+pub const EXTENT_BYTES_MAX: u64 = SEGMENT_BYTES_MAX / EXTENTS_PER_SEGMENT;
 /// How many times the capacity at creation a store may grow to: the manifest areas have room for as many segments.
 pub const GROWTH_MAX: u64 = 4;
 /// Segments that must fit, so that there is something to collect into.

@@ -149,3 +149,7 @@ fn retire(shared: &Shared, numbers: &[u32]) {
     shared.install_sequence.fetch_add(1, Ordering::SeqCst);
     crate::io::lock(&shared.retired).extend(gone);
 }
+
+#[cfg(test)]
+#[path = "install_models.rs"]
+mod models;

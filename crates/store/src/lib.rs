@@ -13,6 +13,8 @@ mod error;
 mod extents;
 mod flight;
 mod flush;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod geometry;
 pub mod index;
 mod index_recovery;
@@ -26,6 +28,7 @@ mod locate;
 mod log;
 mod maintenance;
 mod manifest;
+mod memory_word;
 mod notify;
 mod options;
 mod pace;

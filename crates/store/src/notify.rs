@@ -1,14 +1,33 @@
 //! Wakes a session that sleeps: an eventfd beside a flag, so that nobody pays for a session that does not sleep.
 
+use crate::memory_word::Word;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Whether somebody is about to look whether they may go on, and to sleep if not. They set it before they look; who changes
+/// what they look at asks for it afterwards. So the one sees the change or the other sees the flag, whatever the change's own
+/// order is.
+#[derive(Default)]
+struct Waiting<W>(W);
+
+impl<W: Word> Waiting<W> {
+    fn set(&self, waiting: bool) {
+        self.0.store(waiting.into(), Ordering::Relaxed);
+        W::fence(Ordering::SeqCst);
+    }
+
+    fn is_set(&self) -> bool {
+        W::fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed) != 0
+    }
+}
 
 #[derive(Default)]
 pub struct Notifier {
-    waiting: AtomicBool,
+    waiting: Waiting<AtomicU64>,
     event: OnceLock<Option<File>>,
 }
 
@@ -24,13 +43,14 @@ impl Notifier {
         event.as_ref().map(File::as_raw_fd)
     }
 
-    /// Says whether the session wants to hear of changes.
+    /// Says whether the session wants to hear of changes; before it looks whether it must wait for one.
     pub fn set_waiting(&self, waiting: bool) {
-        self.waiting.store(waiting, Ordering::SeqCst);
+        self.waiting.set(waiting);
     }
 
+    /// After a change.
     pub fn notify(&self) {
-        if self.waiting.load(Ordering::SeqCst)
+        if self.waiting.is_set()
             && let Some(Some(event)) = self.event.get()
         {
             // A full counter is readable already.
@@ -67,5 +87,50 @@ mod tests {
         assert!(readable(fd));
         notifier.drain();
         assert!(!readable(fd));
+    }
+}
+
+#[cfg(test)]
+mod models {
+    use super::*;
+    use crate::memory_word::model::*;
+
+    /// A session waits for room, which comes beside it.
+    fn nobody_sleeps_beside_room<const WEAK: u8>(look_first: bool) {
+        use loom::sync::Arc;
+        loom::model(move || {
+            let waiting: Arc<Waiting<ModelWord<WEAK>>> = Arc::default();
+            let room: Arc<ModelWord<WEAK>> = Arc::default();
+            let maker = {
+                let (waiting, room) = (waiting.clone(), room.clone());
+                loom::thread::spawn(move || {
+                    room.store(1, Ordering::Relaxed);
+                    waiting.is_set()
+                })
+            };
+            let may_go_on = || room.load(Ordering::Relaxed) == 1;
+            let mut goes_on = look_first && may_go_on();
+            waiting.set(true);
+            goes_on = if look_first { goes_on } else { may_go_on() };
+            let notified = maker.join().unwrap();
+            assert!(goes_on || notified, "it sleeps although there is room");
+        });
+    }
+
+    #[test]
+    fn who_waits_sees_the_change_or_is_notified() {
+        nobody_sleeps_beside_room::<SOUND>(false);
+    }
+
+    #[test]
+    #[should_panic]
+    fn without_fences_the_model_fails() {
+        nobody_sleeps_beside_room::<NO_FULL_FENCE>(false);
+    }
+
+    #[test]
+    #[should_panic]
+    fn with_a_look_before_the_flag_the_model_fails() {
+        nobody_sleeps_beside_room::<SOUND>(true);
     }
 }

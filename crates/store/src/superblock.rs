@@ -148,6 +148,9 @@ impl Superblock {
             )));
         }
         let geometry = self.geometry;
+        if geometry.created_bytes > drive_bytes {
+            return Err(Self::foreign());
+        }
         let again = Geometry::new(
             geometry.created_bytes,
             geometry.segment_bytes,
@@ -156,11 +159,13 @@ impl Superblock {
         )?;
         let sizes = geometry.created_bytes..=geometry.capacity_max_bytes();
         if again != geometry || !sizes.contains(&self.capacity_bytes) {
-            return Err(Error::Unusable(
-                "the superblock's layout is not one this version makes: use the version that made it".into(),
-            ));
+            return Err(Self::foreign());
         }
         Ok(())
+    }
+
+    fn foreign() -> Error {
+        Error::Unusable("the superblock's layout is not one this version makes: use the version that made it".into())
     }
 
     /// Writes copies, each durable before the next.

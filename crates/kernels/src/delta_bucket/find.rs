@@ -24,6 +24,18 @@ pub fn find<W: Words + ?Sized>(
         // SAFETY: the machine has the instructions.
         return unsafe { find_bmi2(words, header, layout, first_slot, tail) };
     }
+    find_portable(words, header, layout, first_slot, tail)
+}
+
+/// [`find`] without special instructions, on any machine.
+#[inline]
+pub fn find_portable<W: Words + ?Sized>(
+    words: &W,
+    header: Header,
+    layout: EntryLayout,
+    first_slot: u32,
+    tail: u128,
+) -> Option<u32> {
     find_with::<Portable, W>(words, header, layout, first_slot, tail)
 }
 
@@ -315,7 +327,7 @@ mod tests {
     }
 
     fn find_both_ways(words: &[u64], layout: EntryLayout, tail: u128) -> Option<u32> {
-        let found = find_with::<Portable, [u64]>(words, Header(words[0]), layout, 0, tail);
+        let found = find_portable(words, Header(words[0]), layout, 0, tail);
         assert_eq!(find(words, Header(words[0]), layout, 0, tail), found, "pdep and portable differ");
         found
     }
@@ -358,7 +370,7 @@ mod tests {
             let layout = EntryLayout::new(fingerprint_bits, 32);
             let words: Vec<u64> = if ones { words.iter().map(|w| w | w << 1 | w >> 1).collect() } else { words };
             let header = Header(words[0]);
-            let found = find_with::<Portable, [u64]>(&words, header, layout, first_slot, tail);
+            let found = find_portable(&words[..], header, layout, first_slot, tail);
             prop_assert_eq!(find(&words[..], header, layout, first_slot, tail), found);
         }
     }

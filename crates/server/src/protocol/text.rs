@@ -16,6 +16,9 @@ pub const LINE_BYTES_MAX: usize = 2048;
 /// What a line of many keys may take: ten thousand of the longest, and half as many again.
 pub const GET_LINE_BYTES_MAX: usize = 4 << 20;
 
+/// Spaces that may stand before the name of a line of many keys.
+const SPACES_MAX: usize = 100;
+
 pub const ERROR: &str = "ERROR\r\n";
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
 pub const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk\r\n";
@@ -147,9 +150,10 @@ pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parse
     }
 }
 
-/// How long the line at the start of `input` may grow.
+/// How long the line at the start of `input` may grow. Its name must stand near its beginning: wherever the input is cut,
+/// a line that is longer than most may be is judged with its name in sight.
 fn line_bytes_max(input: &[u8]) -> usize {
-    let start = input.iter().take(LINE_BYTES_MAX).position(|&byte| byte != b' ').unwrap_or(0);
+    let start = input.iter().take(SPACES_MAX + 1).position(|&byte| byte != b' ').unwrap_or(0);
     let rest = &input[start..];
     let many = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|name| rest.starts_with(name));
     if many { GET_LINE_BYTES_MAX } else { LINE_BYTES_MAX }

@@ -78,21 +78,24 @@ pub struct IndexRestorer<'a> {
 }
 
 impl<'a> IndexRestorer<'a> {
-    /// `None` if an index of these options has no such partitions, or there is no memory for them.
-    pub fn new(index: &'a GlobalIndex, shapes: &[PartitionShape]) -> Option<IndexRestorer<'a>> {
+    /// `None` if an index of these options has no such partitions, an image of `image_bytes` does not fill them, or there
+    /// is no memory for them.
+    pub fn new(index: &'a GlobalIndex, shapes: &[PartitionShape], image_bytes: u64) -> Option<IndexRestorer<'a>> {
         let wanted = index.geometry();
+        let mut words_left = image_bytes / WORD_BYTES as u64;
         if shapes.len() != wanted.partitions() {
             return None;
         }
-        let partition = |shape: &PartitionShape| -> Option<Arc<Partition>> {
+        let mut partition = |shape: &PartitionShape| -> Option<Arc<Partition>> {
             if shape.payload_bits < wanted.payload_bits || shape.payload_bits > 32 {
                 return None;
             }
             let geometry = IndexGeometry { payload_bits: shape.payload_bits, ..wanted };
             let buckets = shape.buckets as usize;
             let words = buckets.checked_mul(geometry.bucket_words())?;
-            let room = geometry.partition_words(buckets, page_bytes());
-            let fits = words + shape.extensions_fresh as usize * EXTENSION_WORDS <= room
+            let words = words + shape.extensions_fresh as usize * EXTENSION_WORDS;
+            words_left = words_left.checked_sub(words as u64)?;
+            let fits = words <= geometry.partition_words(buckets, page_bytes())
                 && shape.extensions_used <= shape.extensions_fresh
                 && (shape.extensions_free < shape.extensions_fresh || shape.extensions_free == NONE);
             if buckets == 0 || !fits {
@@ -105,7 +108,7 @@ impl<'a> IndexRestorer<'a> {
             partition.extensions_used.store(shape.extensions_used as usize, Ordering::Relaxed);
             Some(Arc::new(partition))
         };
-        let partitions = shapes.iter().map(partition).collect::<Option<Vec<_>>>()?;
+        let partitions = shapes.iter().map(&mut partition).collect::<Option<Vec<_>>>()?;
         Some(IndexRestorer { index, partitions, partition: 0, word: 0 })
     }
 

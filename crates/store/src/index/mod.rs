@@ -16,8 +16,11 @@ mod builder;
 mod geometry;
 mod image;
 mod merge;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod model;
 mod partition;
 mod region;
+mod sequence_lock;
 #[cfg(test)]
 mod tests;
 mod write;

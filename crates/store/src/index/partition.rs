@@ -5,16 +5,17 @@
 //! ```
 //! # Threads
 //! Any number of readers, one writer (whoever holds the index's writer lock). A bucket and its chain of extensions change
-//! under the sequence in the bucket's header: odd while it is being written. A reader that sees another header after
-//! than before reads again, so it sees a bucket as it was before or after a merge, never between. An extension moves to
-//! another bucket only while the bucket that it leaves is being written, so that bucket's readers notice.
+//! under the sequence in the bucket's header ([`sequence_lock`]), so a reader sees a bucket as it was before or after a merge,
+//! never between. An extension moves to another bucket only when the bucket that it leaves has been written without it, so
+//! that bucket's readers notice.
 
 use super::PartitionFull;
 use super::geometry::{EXTENSION_WORDS, IndexGeometry};
 use super::region::{Account, Region, page_bytes};
+use super::sequence_lock;
 use std::io;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use tapetum_kernels::delta_bucket::find::find;
 use tapetum_kernels::delta_bucket::{EntryLayout, Header, Position, SLOT_BITS, SLOTS, slot};
 use tapetum_kernels::hash::HashKey;
@@ -134,24 +135,7 @@ impl Partition {
     #[inline]
     pub fn lookup(&self, position: Position) -> Option<u32> {
         let words = self.bucket(position.bucket);
-        let mut spins = 0u32;
-        loop {
-            let before = words[0].load(Ordering::Acquire);
-            if !Header(before).is_being_written() {
-                let found = self.search_chain(Header(before), words, position.tail);
-                // Pairs with the fence in `publish`: a reader of anything newer than `before` also sees a newer header.
-                fence(Ordering::Acquire);
-                if words[0].load(Ordering::Relaxed) == before {
-                    return found;
-                }
-            }
-            spins += 1;
-            if spins.is_multiple_of(64) {
-                // The writer was put aside in the middle of a bucket: let it run.
-                std::thread::yield_now();
-            }
-            std::hint::spin_loop();
-        }
+        sequence_lock::read(&words[0], |header| self.search_chain(header, words, position.tail))
     }
 
     #[inline(always)]

@@ -1,112 +1,10 @@
 //! The index against a map, with hash keys that are alike, and readers beside a writer.
 
+use super::model::{Model, uniform};
 use super::*;
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-
-/// SplitMix64, twice: hash keys without a hash.
-fn uniform(seed: u64) -> HashKey {
-    let mix = |mut z: u64| {
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    };
-    let word = |i: u64| mix(seed.wrapping_mul(2).wrapping_add(i).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    HashKey(u128::from(word(0)) << 64 | u128::from(word(1)))
-}
-
-/// An index and what it must hold. Payloads are unique, so a payload tells whose entry it is, as a key table does.
-struct Model {
-    index: GlobalIndex,
-    map: BTreeMap<HashKey, u32>,
-    owners: Vec<HashKey>,
-    /// The keys before the merge.
-    before: BTreeSet<HashKey>,
-}
-
-impl Model {
-    fn new(geometry: IndexGeometry) -> Model {
-        Model {
-            index: GlobalIndex::new(geometry).expect("memory"),
-            map: BTreeMap::new(),
-            owners: Vec::new(),
-            before: BTreeSet::new(),
-        }
-    }
-
-    /// The neighbor as a key check finds it, which has key tables and no payloads to tell entries by.
-    fn nearest(&self, hash: HashKey) -> Option<HashKey> {
-        let in_cell = self.before.range(self.index.cell(hash)).copied();
-        in_cell.max_by_key(|&other| self.index.shared_bits(hash, other))
-    }
-
-    fn partition(&self, hash: HashKey) -> usize {
-        hash.partition(self.index.geometry().partition_bits)
-    }
-
-    /// Merges `batch` (true: put, false: remove) and rebuilds the partitions that get full.
-    fn merge(&mut self, batch: &BTreeMap<HashKey, bool>) {
-        let mut changes: BTreeMap<usize, Vec<Change>> = BTreeMap::new();
-        self.before = self.map.keys().copied().collect();
-        for (&hash, &put) in batch {
-            let candidate = self.index.lookup(hash).map(|payload| self.owners[payload as usize]);
-            let neighbor = self.nearest(hash);
-            assert_eq!(candidate.is_some(), neighbor.is_some());
-            if let (Some(candidate), Some(neighbor)) = (candidate, neighbor) {
-                let shared_bits = |other| self.index.shared_bits(hash, other);
-                assert_eq!(shared_bits(candidate), shared_bits(neighbor), "the candidate is one of the nearest");
-            }
-            let is_there = neighbor == Some(hash);
-            assert_eq!(is_there, self.map.contains_key(&hash));
-            let change = if put {
-                let payload = self.owners.len() as u32;
-                self.owners.push(hash);
-                self.map.insert(hash, payload);
-                if is_there { Change::Replace { hash, payload } } else { Change::Insert { hash, payload, neighbor } }
-            } else if is_there {
-                self.map.remove(&hash);
-                Change::Remove { hash }
-            } else {
-                continue;
-            };
-            changes.entry(self.partition(hash)).or_default().push(change);
-        }
-        for (partition, changes) in changes {
-            if self.index.merge(partition, changes).is_err() {
-                self.rebuild(partition, 1.02);
-            }
-        }
-    }
-
-    /// Rebuilds with little room to spare, or more where that is not enough.
-    fn rebuild(&mut self, partition: usize, mut room: f64) {
-        let entries: Vec<_> = self.map.iter().map(|(&hash, &payload)| (hash, payload)).collect();
-        let entries: Vec<_> = entries.into_iter().filter(|entry| self.partition(entry.0) == partition).collect();
-        loop {
-            let room_for = (entries.len() as f64 * room) as usize;
-            match self.index.rebuild(partition, entries.iter().copied(), room_for) {
-                Ok(()) => return,
-                Err(RebuildError::PartitionFull) => room = room * 1.25 + 0.1,
-                Err(error) => panic!("{error}"),
-            }
-            assert!(room < 1e4, "no room is enough");
-        }
-    }
-
-    fn check(&self) {
-        let hashes: Vec<_> = self.map.keys().copied().collect();
-        let mut found = vec![None; hashes.len()];
-        self.index.lookup_batch(&hashes, &mut found);
-        for ((&hash, &payload), found) in self.map.iter().zip(found) {
-            assert_eq!(found, Some(payload), "{hash:?}");
-            assert_eq!(self.index.lookup(hash), Some(payload), "{hash:?}");
-        }
-        assert_eq!(self.index.entries(), self.map.len());
-        let partitions = 0..self.index.geometry().partitions();
-        assert_eq!(partitions.map(|partition| self.index.partition_entries(partition)).sum::<usize>(), self.map.len());
-    }
-}
 
 fn hash_key() -> impl Strategy<Value = HashKey> {
     // A few stems, with 40 and more leading bits in common with others, or none.
@@ -129,7 +27,7 @@ fn an_index_comes_back_from_its_image() {
     let bytes: Vec<u8> = image.words().flat_map(u64::to_le_bytes).chain([0; 64]).collect();
     assert_eq!(image.bytes() as usize + 64, bytes.len());
     let restored = GlobalIndex::new(geometry).expect("memory");
-    let mut restorer = IndexRestorer::new(&restored, &image.shapes()).expect("it fits");
+    let mut restorer = IndexRestorer::new(&restored, &image.shapes(), image.bytes()).expect("it fits");
     assert_eq!(restorer.entries(), model.map.len() as u64);
     bytes.chunks(4096).for_each(|chunk| restorer.push(chunk));
     restorer.install().expect("it is whole");
@@ -152,9 +50,11 @@ fn an_index_comes_back_from_its_image() {
 fn an_image_that_does_not_fit_is_refused() {
     let geometry = IndexGeometry { partition_bits: 1, fingerprint_bits: 6, payload_bits: 17 };
     let index = GlobalIndex::new(geometry).expect("memory");
-    let shapes = IndexImage::of(&index).shapes();
-    assert!(IndexRestorer::new(&index, &shapes).is_some());
-    assert!(IndexRestorer::new(&index, &shapes[1..]).is_none());
+    let image = IndexImage::of(&index);
+    let (shapes, bytes) = (image.shapes(), image.bytes());
+    assert!(IndexRestorer::new(&index, &shapes, bytes).is_some());
+    assert!(IndexRestorer::new(&index, &shapes[1..], bytes).is_none());
+    assert!(IndexRestorer::new(&index, &shapes, bytes - 1).is_none());
     for spoil in [
         |shape: &mut PartitionShape| shape.buckets = 0,
         |shape: &mut PartitionShape| shape.payload_bits = 16,
@@ -163,9 +63,9 @@ fn an_image_that_does_not_fit_is_refused() {
     ] {
         let mut shapes = shapes.clone();
         spoil(&mut shapes[1]);
-        assert!(IndexRestorer::new(&index, &shapes).is_none(), "{shapes:?}");
+        assert!(IndexRestorer::new(&index, &shapes, u64::MAX).is_none(), "{shapes:?}");
     }
-    let mut restorer = IndexRestorer::new(&index, &shapes).expect("it fits");
+    let mut restorer = IndexRestorer::new(&index, &shapes, bytes).expect("it fits");
     restorer.push(&[0; 64]);
     assert!(restorer.install().is_err(), "it is not whole");
 }

@@ -4,7 +4,8 @@ use super::PartitionFull;
 use super::geometry::{EXTENSION_WORDS, IndexGeometry};
 use super::merge::Change;
 use super::partition::Partition;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use super::sequence_lock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_kernels::delta_bucket::edit::{Bucket, Inserted};
 use tapetum_kernels::delta_bucket::{Header, SLOTS, slot, splice};
 
@@ -202,18 +203,14 @@ impl Partition {
             to.iter().zip(from).for_each(|(to, from)| to.store(*from, Ordering::Relaxed));
         };
         let words = self.bucket(number);
-        let old = Header(words[0].load(Ordering::Relaxed));
-        let sequence = old.sequence().wrapping_add(1);
-        words[0].store(old.with_sequence(sequence).0, Ordering::Relaxed);
-        fence(Ordering::Release);
-        for (place, new) in extensions.chunks_exact_mut(EXTENSION_WORDS).enumerate() {
-            link(new, place + 1, ends[place]);
-            copy(self.extension(chain[place]).expect("an extension that we own"), new);
-        }
         link(main, 0, *main_end);
-        copy(&words[1..], &main[1..]);
-        words[0].store(Header(main[0]).with_sequence(sequence.wrapping_add(1)).0, Ordering::Release);
-
+        sequence_lock::write(&words[0], Header(main[0]), || {
+            for (place, new) in extensions.chunks_exact_mut(EXTENSION_WORDS).enumerate() {
+                link(new, place + 1, ends[place]);
+                copy(self.extension(chain[place]).expect("an extension that we own"), new);
+            }
+            copy(&words[1..], &main[1..]);
+        });
         for &extension in &chain[ends.len()..] {
             self.free_extension(extension);
         }

@@ -463,6 +463,6 @@ impl Log {
 }
 
 /// What a group's checksum is bound to.
-fn group_salt(geometry: &Geometry, store_id: u64, buffer: u64, position: usize) -> Salt {
+pub fn group_salt(geometry: &Geometry, store_id: u64, buffer: u64, position: usize) -> Salt {
     Salt { store: store_id, address: geometry.zone_offset(buffer) + position as u64, version: buffer }
 }

@@ -83,7 +83,8 @@ impl ZoneReader<'_> {
                 )));
             }
             chain.previous_crc = header.crc;
-            chain.stamp_last = chain.stamp_last.max(header.stamp_first + u64::from(header.records) - 1);
+            let stamp_end = header.stamp_first.saturating_add(header.records.into());
+            chain.stamp_last = chain.stamp_last.max(stamp_end.saturating_sub(1));
             end.groups += 1;
             end.position += (header.length as usize).next_multiple_of(self.geometry.sector_bytes as usize);
         }

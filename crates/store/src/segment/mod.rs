@@ -10,8 +10,13 @@ pub mod local_index;
 pub mod view;
 pub mod writer;
 
+use crate::geometry::EXTENT_BYTES_MAX;
 use crate::wire::{Reader, Short, Writer};
+use tapetum_kernels::key_table::ENTRY_BYTES_MIN;
 use tapetum_kernels::reference::Run;
+
+/// No more entries than this have their place in an extent of key-table pages, so that nobody allocates for them.
+const ENTRIES_PER_EXTENT_MAX: u64 = EXTENT_BYTES_MAX / ENTRY_BYTES_MIN as u64;
 
 /// What the manifest says of a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,7 +95,7 @@ impl Descriptor {
     }
 
     pub fn parse(reader: &mut Reader<'_>) -> Result<Descriptor, Short> {
-        Ok(Descriptor {
+        let descriptor = Descriptor {
             number: reader.u32()?,
             version: reader.u64()?,
             entries: reader.u32()?,
@@ -107,7 +112,9 @@ impl Descriptor {
                 let count = reader.count(22)?;
                 (0..count).map(|_| LargeEntry::parse(reader)).collect::<Result<_, _>>()?
             },
-        })
+        };
+        let entries_max = descriptor.key_extents.len() as u64 * ENTRIES_PER_EXTENT_MAX;
+        if u64::from(descriptor.entries) > entries_max { Err(Short) } else { Ok(descriptor) }
     }
 
     pub fn extents(&self) -> impl Iterator<Item = u32> + '_ {

@@ -1,0 +1,54 @@
+//! Fuzz targets: each is an ordinary function of bytes that panics where something does not hold.
+//!
+//! The fuzzer (`fuzz/`, nightly, `cargo x fuzz`) calls them with bytes of its making; the test beside this library, on
+//! stable, with the inputs that are kept in `fuzz/corpus`. Formats that only the store knows have theirs in
+//! `tapetum::fuzzing`.
+//!
+//! A checksum keeps the fuzzer out: what it guesses never holds. So a target either seals what it was given, to get at
+//! what lies behind the checksum, or writes what holds and damages it.
+
+mod delta_bucket;
+mod drive;
+mod formats;
+mod item_lines;
+mod memcached;
+mod pages;
+
+/// One target.
+pub struct Target {
+    pub name: &'static str,
+    pub body: fn(&[u8]),
+    /// Longer inputs find nothing that these do not.
+    pub length_max: usize,
+}
+
+const fn target(name: &'static str, body: fn(&[u8]), length_max: usize) -> Target {
+    Target { name, body, length_max }
+}
+
+pub const TARGETS: &[Target] = &[
+    target("memcached_text", memcached::text, 4096),
+    target("memcached_binary", memcached::binary, 1024),
+    target("numbers", memcached::numbers, 64),
+    target("item_lines", item_lines::item_lines, 512),
+    target("drive_command", drive::command, 64),
+    target("match_record", pages::match_record, 512),
+    target("sealed_page", pages::sealed_page, 4096),
+    target("key_table", pages::key_table, 4096),
+    target("record", formats::record, 256),
+    target("reference", formats::reference, 128),
+    target("fences", formats::fences, 1024),
+    target("codec", formats::codec, 1024),
+    target("delta_bucket", delta_bucket::against_a_map, 512),
+    target("delta_nonsense", delta_bucket::nonsense, 512),
+    target("index", tapetum::fuzzing::index, 512),
+    target("index_image", tapetum::fuzzing::index_image, 256),
+    target("superblock", tapetum::fuzzing::superblock, 256),
+    target("manifest_payload", tapetum::fuzzing::manifest_payload, 512),
+    target("manifest_frames", tapetum::fuzzing::manifest_frames, 256),
+    target("log", tapetum::fuzzing::log, 512),
+];
+
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}

@@ -1,0 +1,201 @@
+//! The memcached protocols and their numbers.
+
+use tapetum::fuzzing::Input;
+use tapetum_server::protocol::{Parsed, binary, number, text};
+use tapetum_server::size;
+
+/// Low, so that a short input reaches beyond it.
+const ITEM_BYTES_MAX: usize = 1000;
+
+/// What a connection takes from its input: commands with the bytes they took and those they skip, and how it ends.
+#[derive(Debug, PartialEq)]
+struct Taken<C> {
+    commands: Vec<(C, usize, usize)>,
+    /// Where the next frame would begin.
+    end: usize,
+    closed: bool,
+}
+
+/// Reads `input` as it comes in: `arrivals` are the lengths that are there, ascending.
+fn take<'a, C>(
+    input: &'a [u8],
+    arrivals: impl Iterator<Item = usize>,
+    parse: impl Fn(&'a [u8], usize) -> Parsed<C>,
+) -> Taken<C> {
+    let mut taken = Taken { commands: Vec::new(), end: 0, closed: false };
+    let (mut scanned, mut needed) = (0, 0);
+    for arrived in arrivals {
+        while taken.end < arrived && !taken.closed {
+            let rest = &input[taken.end..arrived];
+            match parse(rest, scanned) {
+                Parsed::Command { command, consumed_bytes, skip_bytes } => {
+                    assert!((1..=rest.len()).contains(&consumed_bytes), "{consumed_bytes} of {}", rest.len());
+                    assert!(rest.len() >= needed, "a frame before the {needed} bytes that it was said to need");
+                    taken.commands.push((command, consumed_bytes, skip_bytes));
+                    taken.end = taken.end.saturating_add(consumed_bytes).saturating_add(skip_bytes);
+                    (scanned, needed) = (0, 0);
+                }
+                Parsed::NeedMore { total_bytes, scanned_bytes } => {
+                    assert!(total_bytes > rest.len() && scanned_bytes <= rest.len());
+                    (scanned, needed) = (scanned_bytes, total_bytes);
+                    break;
+                }
+                Parsed::Close => taken.closed = true,
+            }
+        }
+    }
+    taken
+}
+
+/// The lengths after each piece of an input that was cut as `cuts` says.
+fn arrivals(cuts: [u8; 4], length: usize) -> impl Iterator<Item = usize> {
+    let mut at = 0;
+    let mut pieces = cuts.into_iter().cycle();
+    std::iter::from_fn(move || {
+        let piece = usize::from(pieces.next()?) + 1;
+        (at < length).then(|| {
+            at = length.min(at + piece * piece.div_ceil(16));
+            at
+        })
+    })
+}
+
+/// Text frames: however the input is cut they are the same, and a command written out reads back.
+pub fn text(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let cuts = input.array();
+    let input = input.rest();
+    let parse = |rest, scanned| text::parse(rest, scanned, ITEM_BYTES_MAX);
+    let whole = take(input, [input.len()].into_iter(), parse);
+    assert_eq!(take(input, arrivals(cuts, input.len()), parse), whole);
+    for (command, ..) in &whole.commands {
+        let Some(line) = text_line(command) else { continue };
+        match text::parse(&line, 0, ITEM_BYTES_MAX) {
+            Parsed::Command { command: again, consumed_bytes, skip_bytes: 0 } => {
+                assert_eq!((&again, consumed_bytes), (command, line.len()));
+            }
+            other => panic!("{command:?} reads back as {other:?}"),
+        }
+    }
+}
+
+/// The command as a client writes it, for those that the parser keeps whole.
+fn text_line(command: &text::Command<'_>) -> Option<Vec<u8>> {
+    use text::Command;
+    let mut line = Vec::new();
+    let mut words = |words: &[&[u8]], noreply: bool| {
+        line.extend_from_slice(&words.join(&b' '));
+        line.extend_from_slice(if noreply { b" noreply\r\n" } else { b"\r\n" });
+    };
+    match *command {
+        Command::Get { keys, stamps } => words(&[if stamps { b"gets" } else { b"get" }, keys], false),
+        Command::GetAndTouch { keys, exptime, stamps } => {
+            words(&[if stamps { b"gats" } else { b"gat" }, exptime.to_string().as_bytes(), keys], false);
+        }
+        Command::Increment { key, delta, decrement, noreply } => {
+            let name: &[u8] = if decrement { b"decr" } else { b"incr" };
+            words(&[name, key, delta.to_string().as_bytes()], noreply);
+        }
+        Command::Touch { key, exptime, noreply } => {
+            words(&[b"touch", key, exptime.to_string().as_bytes()], noreply);
+        }
+        Command::Delete { key, noreply } => words(&[b"delete", key], noreply),
+        Command::Store { verb, key, flags, exptime, stamp, value, noreply } => {
+            let name = format!("{verb:?}").to_lowercase();
+            let numbers = format!("{flags} {exptime} {}", value.len());
+            let stamp = format!("{stamp}");
+            match verb {
+                text::Verb::Cas => words(&[name.as_bytes(), key, numbers.as_bytes(), stamp.as_bytes()], noreply),
+                _ => words(&[name.as_bytes(), key, numbers.as_bytes()], noreply),
+            }
+            line.extend_from_slice(value);
+            line.extend_from_slice(b"\r\n");
+        }
+        _ => return None,
+    }
+    Some(line)
+}
+
+/// Binary frames: however the input is cut they are the same, and a request written out reads back.
+pub fn binary(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let cuts = input.array();
+    let input = input.rest();
+    let parse = |rest, _| binary::parse(rest, ITEM_BYTES_MAX);
+    let whole = take(input, [input.len()].into_iter(), parse);
+    assert_eq!(take(input, arrivals(cuts, input.len()), parse), whole);
+    for ((origin, command), ..) in &whole.commands {
+        let Some(packet) = binary_packet(*origin, command) else { continue };
+        match binary::parse(&packet, ITEM_BYTES_MAX) {
+            Parsed::Command { command: again, consumed_bytes, skip_bytes: 0 } => {
+                assert_eq!((again, consumed_bytes), ((*origin, *command), packet.len()));
+            }
+            other => panic!("{command:?} reads back as {other:?}"),
+        }
+    }
+}
+
+/// The request as a client writes it, for those that have a body.
+fn binary_packet(origin: binary::Origin, command: &binary::Command<'_>) -> Option<Vec<u8>> {
+    use binary::{Command, Verb};
+    let mut extras = Vec::new();
+    let mut extra = |bytes: &[u8]| extras.extend_from_slice(bytes);
+    let (key, value, stamp): (&[u8], &[u8], u64) = match *command {
+        Command::Get { key, .. } => (key, b"", 0),
+        Command::GetAndTouch { key, exptime, .. } | Command::Touch { key, exptime } => {
+            extra(&exptime.to_be_bytes());
+            (key, b"", 0)
+        }
+        Command::Store { verb, key, flags, exptime, stamp, value, .. } => {
+            if !matches!(verb, Verb::Append | Verb::Prepend) {
+                extra(&flags.to_be_bytes());
+                extra(&exptime.to_be_bytes());
+            }
+            (key, value, stamp)
+        }
+        Command::Increment { key, delta, initial, stamp, .. } => {
+            let (value, exptime) = initial.unwrap_or((0, u32::MAX));
+            extra(&delta.to_be_bytes());
+            extra(&value.to_be_bytes());
+            extra(&exptime.to_be_bytes());
+            (key, b"", stamp)
+        }
+        Command::Delete { key, stamp, .. } => (key, b"", stamp),
+        Command::Stat { argument } => (argument, b"", 0),
+        _ => return None,
+    };
+    let mut packet = vec![0x80, origin.opcode];
+    packet.extend_from_slice(&(key.len() as u16).to_be_bytes());
+    packet.extend_from_slice(&[extras.len() as u8, 0, 0, 0]);
+    packet.extend_from_slice(&((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
+    packet.extend_from_slice(&origin.opaque.to_be_bytes());
+    packet.extend_from_slice(&stamp.to_be_bytes());
+    Some([&packet[..], &extras, key, value].concat())
+}
+
+/// Numbers of the text protocol and sizes of the command line: all readings of one token agree.
+pub fn numbers(token: &[u8]) {
+    let (unsigned, signed) = (number::unsigned(token), number::signed(token));
+    if let Some(value) = unsigned {
+        let mut decimal = Vec::new();
+        number::push_decimal(&mut decimal, value);
+        assert_eq!(decimal, value.to_string().into_bytes());
+        assert_eq!(number::unsigned(&decimal), Some(value));
+        assert_eq!(signed, i64::try_from(value).ok());
+    }
+    if let Some(value) = signed {
+        assert_eq!(number::signed(value.to_string().as_bytes()), Some(value));
+        assert_eq!(unsigned, u64::try_from(value).ok());
+    }
+    assert_eq!(number::flags(token), unsigned.and_then(|value| u32::try_from(value).ok()));
+    assert!(number::seconds(token).is_none_or(|value| signed == Some(value)));
+
+    let Ok(text) = std::str::from_utf8(token) else { return };
+    let size = size::parse(text);
+    assert_eq!(size.is_ok(), size::parse(&text.to_uppercase()).is_ok());
+    if let Ok(bytes) = size {
+        assert_eq!(size::parse(&bytes.to_string()), Ok(bytes));
+        assert_eq!(size::parse(&format!("{bytes}B")), Ok(bytes));
+        assert!(!size::shown(bytes).is_empty());
+    }
+}

@@ -1,0 +1,265 @@
+//! What a segment is made of: data pages, as the drive's program searches them, and key-table pages.
+
+use std::cell::RefCell;
+use tapetum::fuzzing::Input;
+use tapetum_drive::program::Program;
+use tapetum_drive::programs::match_record::{self, MatchRecord, Matched, OUTPUT_HEAD_BYTES, Place};
+use tapetum_drive::{Status, programs};
+use tapetum_kernels::codec::Compressor;
+use tapetum_kernels::data_page::{
+    PAGE_BYTES, PAGE_PAYLOAD_BYTES, PageRun, SegmentSalt, Trailer, record_checksum, stream_ranges,
+};
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::key_table::{Entry, KeyPage, PageBuilder};
+use tapetum_kernels::record::{Codec, HEADER_BYTES_MAX, Header, Record};
+
+const SALT: SegmentSalt = SegmentSalt { store: 5, version: 9 };
+const PAGES_MAX: usize = 6;
+
+thread_local! {
+    static COMPRESSOR: RefCell<Compressor> = RefCell::new(Compressor::new().expect("a context for zstd"));
+}
+
+/// A record that a segment was built with.
+struct Item {
+    header: Header,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    stored: Vec<u8>,
+    address: u64,
+}
+
+/// Items from an input, their keys all different, with their addresses in a stream of at most [`PAGES_MAX`] pages.
+fn items(input: &mut Input<'_>) -> Vec<Item> {
+    let mut items = Vec::new();
+    let mut address = 0u64;
+    while !input.is_empty() && items.len() < 64 {
+        let shape = input.u8();
+        let length = [0, 1, 13, 70, 200, 900, 3000, 9000][usize::from(shape & 7)] + usize::from(input.u8());
+        let mut key = vec![items.len() as u8];
+        key.extend_from_slice(input.bytes(usize::from(shape >> 6)));
+        let value: Vec<u8> = input.bytes(4).iter().copied().chain([shape]).cycle().take(length).collect();
+        let (codec, stored) = match shape >> 3 & 3 {
+            0 => COMPRESSOR.with_borrow_mut(|compressor| {
+                let (codec, stored) = compressor.compress(&value);
+                (codec, stored.to_vec())
+            }),
+            1 => (Codec::OutOfLine, value[..length.min(20)].to_vec()),
+            _ => (Codec::Raw, value.clone()),
+        };
+        let mut header = Header::value(items.len() as u64, key.len(), stored.len());
+        header.codec = codec;
+        header.raw_bytes = value.len() as u32;
+        (header.flags, header.expiry) = if shape & 32 == 0 { (0, 0) } else { (u32::from(shape), 7) };
+        let end = address + header.record_bytes() as u64;
+        if end > (PAGES_MAX * PAGE_PAYLOAD_BYTES) as u64 {
+            break;
+        }
+        items.push(Item { header, key, value, stored, address });
+        address = end;
+    }
+    items
+}
+
+/// The pages that hold the items.
+fn data_pages(items: &[Item]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    for item in items {
+        let at = item.address as usize;
+        stream.resize(at + item.header.record_bytes(), 0);
+        Record { header: item.header, key: &item.key, stored: &item.stored }.encode(&mut stream[at..]);
+        let crc = record_checksum(SALT, item.address, &stream[at..]);
+        stream[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+    let mut bytes = Vec::new();
+    for (page, payload) in stream.chunks(PAGE_PAYLOAD_BYTES).enumerate() {
+        let from = (page * PAGE_PAYLOAD_BYTES) as u64;
+        let entry_first = items.partition_point(|item| item.address < from);
+        let starts = items.partition_point(|item| item.address < from + PAGE_PAYLOAD_BYTES as u64) - entry_first;
+        let first = if starts == 0 { 0 } else { (items[entry_first].address - from) as u16 };
+        let trailer = Trailer { first, starts: starts as u16, entry_first: entry_first as u32 };
+        bytes.extend_from_slice(payload);
+        bytes.resize((page + 1) * PAGE_BYTES, 0);
+        trailer.encode(SALT, page as u32, &mut bytes[page * PAGE_BYTES..]);
+    }
+    bytes
+}
+
+fn search(bytes: &[u8], first_page: u32, key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
+    let mut parameters = vec![0; match_record::parameters_bytes(key)];
+    match_record::encode_parameters(SALT, first_page, key, &mut parameters);
+    MatchRecord.run(&parameters, bytes, output)
+}
+
+fn matched(output: &[u8]) -> Matched {
+    Matched::parse(output[..OUTPUT_HEAD_BYTES].try_into().expect("a head"))
+}
+
+/// Every item is found in the page where it starts, and no other; in damaged pages it is the same one or an error.
+pub fn match_record(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let (damage_at, damage, only) = (input.u16(), input.array::<3>(), input.u8());
+    let items = items(&mut input);
+    let mut bytes = data_pages(&items);
+    if items.is_empty() {
+        return;
+    }
+    let damaged = damage != [0; 3];
+    if damaged {
+        // Neighbouring bytes: the checksum sees any such burst for certain.
+        let at = usize::from(damage_at) % (bytes.len() - damage.len());
+        bytes[at..].iter_mut().zip(damage).for_each(|(byte, damage)| *byte ^= damage);
+    }
+    let mut output = vec![0; 16 << 10];
+    for (number, item) in items.iter().enumerate() {
+        if damaged && number != usize::from(only) % items.len() {
+            continue;
+        }
+        let page = item.address as usize / PAGE_PAYLOAD_BYTES;
+        let pages = &bytes[page * PAGE_BYTES..];
+        let (status, result) = search(pages, page as u32, &item.key, &mut output);
+        if damaged && status == match_record::CORRUPT {
+            continue;
+        }
+        assert_eq!(status, Status::Success, "{:?}", item.header);
+        check_match(item, number, pages, page as u32, &output);
+        assert_eq!(result[0], u64::from(matched(&output).value_bytes));
+    }
+    let strange = search(&bytes, 0, b"\xff", &mut output).0;
+    assert!(strange == match_record::MISSING || (damaged && strange == match_record::CORRUPT), "{strange:?}");
+}
+
+fn check_match(item: &Item, number: usize, pages: &[u8], first_page: u32, output: &[u8]) {
+    let found = matched(output);
+    let header = &item.header;
+    assert_eq!((found.stamp, found.flags, found.expiry), (header.stamp, header.flags, header.expiry));
+    assert_eq!((found.entry, found.raw_bytes), (number as u32, item.value.len() as u32));
+    let (place, expected) = match found.place {
+        Place::Output => (None, &item.value),
+        Place::Stream(address) => (Some(address), &item.value),
+        Place::OutOfLine(address) => (Some(address), &item.stored),
+    };
+    assert_eq!(found.value_bytes as usize, expected.len());
+    assert_eq!(matches!(found.place, Place::OutOfLine(_)), header.codec == Codec::OutOfLine);
+    let mut value = output[OUTPUT_HEAD_BYTES..][..expected.len()].to_vec();
+    if let Some(address) = place {
+        let copied = PageRun { bytes: pages, first_page }.copy(address, &mut value);
+        assert_eq!(copied, expected.len());
+    }
+    assert_eq!(&value, expected);
+}
+
+/// Pages of anything, whose checksums hold: what the program makes of them stays within bounds.
+pub fn sealed_page(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let first_page = input.u8().into();
+    let trailer = Trailer { first: input.u16(), starts: input.u8().into(), entry_first: input.u32() };
+    let key_bytes = input.below(20);
+    let key = input.bytes(key_bytes);
+    let output_bytes = usize::from(input.u16());
+    let mut pages = input.rest().to_vec();
+    pages.resize(PAGE_BYTES * 2, 0);
+    trailer.encode(SALT, first_page, &mut pages);
+    let mut address = u64::from(first_page) * PAGE_PAYLOAD_BYTES as u64 + u64::from(trailer.first);
+    for _ in 0..trailer.starts {
+        let Some(length) = seal_record(&mut pages, first_page, address) else { break };
+        address += length as u64;
+    }
+    let mut output = vec![0; output_bytes];
+    let status = search(&pages, first_page, key, &mut output).0;
+    if status == Status::Success {
+        let found = matched(&output);
+        assert!(trailer.starts > 0 && found.entry.wrapping_sub(trailer.entry_first) < trailer.starts.into());
+        if found.place == Place::Output {
+            assert!(OUTPUT_HEAD_BYTES + found.value_bytes as usize <= output.len());
+        }
+    }
+    assert_eq!(programs::built_in().len(), 1, "each program has its target");
+}
+
+/// Gives the record at `address` the checksum that it should have; its length, if it lies in the pages.
+fn seal_record(pages: &mut [u8], first_page: u32, address: u64) -> Option<usize> {
+    let run = PageRun { bytes: pages, first_page };
+    let mut head = [0; HEADER_BYTES_MAX];
+    let filled = run.copy(address, &mut head);
+    let length = Header::parse(&head[..filled]).ok()?.0.record_bytes();
+    if length > pages.len() {
+        return None;
+    }
+    let mut record = vec![0; length];
+    if run.copy(address, &mut record) < length {
+        return None;
+    }
+    let crc = record_checksum(SALT, address, &record).to_le_bytes();
+    let mut done = 0;
+    for (at, count) in stream_ranges(first_page, address, crc.len()) {
+        pages[at..at + count].copy_from_slice(&crc[done..done + count]);
+        done += count;
+    }
+    Some(length)
+}
+
+/// Key-table pages: entries come back as they went in, damage is an error, and a page of anything stays within bounds.
+pub fn key_table(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    if input.u8() & 1 == 0 { written_key_pages(&mut input) } else { sealed_key_page(&mut input) }
+}
+
+fn written_key_pages(input: &mut Input<'_>) {
+    let (damage_at, damage) = (input.u16(), input.array::<3>());
+    let mut hash = input.u128() >> 1;
+    let (mut entries, mut pages, mut builder) = (Vec::new(), Vec::new(), PageBuilder::default());
+    while !input.is_empty() && pages.len() < 3 {
+        let shift = u32::from(input.u8()) % 128;
+        let Some(next) = hash.checked_add((u128::from(input.u16()) << shift).max(1)) else { break };
+        hash = next;
+        let route = if shift % 16 == 3 { u16::from(input.u8()) } else { 0 };
+        let entry = Entry { hash: HashKey(hash), size_bytes: input.number(), route };
+        if !builder.fits(&entry) {
+            end_page(&mut builder, &mut pages, entries.len());
+        }
+        builder.push(entry);
+        entries.push(entry);
+    }
+    end_page(&mut builder, &mut pages, entries.len());
+    let mut first = 0;
+    for (number, bytes) in pages.iter_mut().enumerate() {
+        let page = KeyPage::parse(SALT, number as u32, bytes).expect("what was written holds");
+        assert_eq!(page.first_entry as usize, first);
+        assert!(page.entries().eq(entries[first..first + page.count()].iter().copied()));
+        for (place, entry) in page.entries().enumerate() {
+            assert_eq!(page.lower_bound(entry.hash), place);
+        }
+        first += page.count();
+        if damage != [0; 3] {
+            let at = usize::from(damage_at) % (PAGE_BYTES - damage.len());
+            bytes[at..].iter_mut().zip(damage).for_each(|(byte, damage)| *byte ^= damage);
+            assert!(KeyPage::parse(SALT, number as u32, bytes).is_err(), "damage at byte {at}");
+        }
+    }
+    assert_eq!(first, entries.len());
+}
+
+fn end_page(builder: &mut PageBuilder, pages: &mut Vec<Vec<u8>>, entries: usize) {
+    let mut bytes = vec![0; PAGE_BYTES];
+    let first: usize = pages.iter().map(|page: &Vec<u8>| usize::from(u16::from_le_bytes([page[4], page[5]]))).sum();
+    assert!(first <= entries);
+    builder.encode(SALT, pages.len() as u32, first as u32, &mut bytes);
+    pages.push(bytes);
+}
+
+fn sealed_key_page(input: &mut Input<'_>) {
+    const ADDRESS_KEY_TABLE: u64 = 1 << 63;
+    let hash = HashKey(input.u128());
+    let mut bytes = [0; 4].iter().chain(input.rest()).copied().collect::<Vec<u8>>();
+    bytes.resize(PAGE_BYTES, 0);
+    let crc = tapetum_kernels::checksum::crc32c_salted(SALT.at(ADDRESS_KEY_TABLE | 3), &bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    if let Ok(page) = KeyPage::parse(SALT, 3, &bytes) {
+        assert_eq!(page.entries().count(), page.count());
+        assert!(page.lower_bound(hash) <= page.count());
+        if page.entries().map(|entry| entry.hash).is_sorted() {
+            assert_eq!(page.lower_bound(hash), page.entries().take_while(|entry| entry.hash < hash).count());
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The sequence lock of a bucket and its chain of extensions: one writer, and readers that write nothing.
+//!
+//! The sequence is in the bucket's header: odd while the bucket is being written, another even number afterwards. A reader
+//! that sees the same even one before and after its look saw the bucket as it was before or after a write. Until then it may
+//! see anything, and must bear it.
+
+use crate::memory_word::Word;
+use std::sync::atomic::Ordering;
+use tapetum_kernels::delta_bucket::Header;
+
+/// What `look` sees of a bucket with this header while nobody writes it.
+#[inline(always)]
+pub(super) fn read<W: Word, T>(header: &W, mut look: impl FnMut(Header) -> T) -> T {
+    let mut spins = 0;
+    loop {
+        let before = header.load(Ordering::Acquire);
+        if !Header(before).is_being_written() {
+            let seen = look(Header(before));
+            // Pairs with the fence in `write`: who saw anything newer than `before` also sees a newer header.
+            W::fence(Ordering::Acquire);
+            if header.load(Ordering::Relaxed) == before {
+                return seen;
+            }
+        }
+        spins += 1;
+        W::pause(spins);
+    }
+}
+
+/// Writes a bucket: `store` what is behind the header, then `new` as the header, but for its sequence.
+#[inline(always)]
+pub(super) fn write<W: Word>(header: &W, new: Header, store: impl FnOnce()) {
+    let old = Header(header.load(Ordering::Relaxed));
+    let sequence = old.sequence().wrapping_add(1);
+    header.store(old.with_sequence(sequence).0, Ordering::Relaxed);
+    W::fence(Ordering::Release);
+    store();
+    header.store(new.with_sequence(sequence.wrapping_add(1)).0, Ordering::Release);
+}
+
+#[cfg(test)]
+mod models {
+    use super::*;
+    use crate::memory_word::model::*;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    fn relaxed<const WEAK: u8>(word: &ModelWord<WEAK>) -> u64 {
+        word.load(Ordering::Relaxed)
+    }
+
+    /// A bucket of two words, which are always equal, written twice.
+    fn a_bucket_is_seen_whole<const WEAK: u8>() {
+        loom::model(|| {
+            let bucket: Arc<[ModelWord<WEAK>; 3]> = Arc::default();
+            let writer = {
+                let bucket = bucket.clone();
+                thread::spawn(move || {
+                    for value in 1..=2 {
+                        write(&bucket[0], Header(0), || {
+                            bucket[1].store(value, Ordering::Relaxed);
+                            bucket[2].store(value, Ordering::Relaxed);
+                        });
+                    }
+                })
+            };
+            let (first, second) = read(&bucket[0], |_| (relaxed(&bucket[1]), relaxed(&bucket[2])));
+            assert_eq!(first, second);
+            writer.join().unwrap();
+            assert_eq!(read(&bucket[0], |_| relaxed(&bucket[2])), 2);
+        });
+    }
+
+    #[test]
+    fn a_reader_sees_a_bucket_before_or_after_a_write() {
+        a_bucket_is_seen_whole::<SOUND>();
+    }
+
+    #[test]
+    #[should_panic]
+    fn without_the_readers_fence_the_model_fails() {
+        a_bucket_is_seen_whole::<NO_ACQUIRE_FENCE>();
+    }
+
+    #[test]
+    #[should_panic]
+    fn without_the_writers_fence_the_model_fails() {
+        a_bucket_is_seen_whole::<NO_RELEASE_FENCE>();
+    }
+
+    #[test]
+    #[should_panic]
+    fn without_the_release_of_the_header_the_model_fails() {
+        a_bucket_is_seen_whole::<RELAXED_STORE>();
+    }
+
+    #[test]
+    #[should_panic]
+    fn without_the_acquisition_of_the_header_the_model_fails() {
+        a_bucket_is_seen_whole::<RELAXED_LOAD>();
+    }
+
+    const OURS: u64 = 1;
+    const LINK: u64 = 2;
+    const OTHERS: u64 = 3;
+
+    /// An extension leaves one bucket, is put on the list of free ones (which writes a link into it), and goes to another.
+    /// `early`: it is given back before the bucket that it leaves is written.
+    fn an_extension_moves(early: bool) {
+        loom::model(move || {
+            let extended = Header(0).with_extension(Some(0), 7);
+            let buckets: Arc<[ModelWord<SOUND>; 2]> = Arc::new([ModelWord::new(extended.0), ModelWord::new(0)]);
+            let extension = Arc::new(ModelWord::<SOUND>::new(OURS));
+            let writer = {
+                let (buckets, extension) = (buckets.clone(), extension.clone());
+                thread::spawn(move || {
+                    let set = |value| extension.store(value, Ordering::Relaxed);
+                    if early {
+                        set(LINK);
+                    }
+                    write(&buckets[0], Header(0), || ());
+                    set(LINK);
+                    write(&buckets[1], extended, || set(OTHERS));
+                })
+            };
+            let seen = read(&buckets[0], |header| header.extension().map(|_| relaxed(&extension)));
+            assert!(seen.is_none_or(|seen| seen == OURS), "{seen:?} in our extension");
+            let seen = read(&buckets[1], |header| header.extension().map(|_| relaxed(&extension)));
+            assert!(seen.is_none_or(|seen| seen == OTHERS), "{seen:?} in the other's extension");
+            writer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_reader_follows_no_extension_that_has_left() {
+        an_extension_moves(false);
+    }
+
+    #[test]
+    #[should_panic]
+    fn with_an_extension_that_is_given_back_early_the_model_fails() {
+        an_extension_moves(true);
+    }
+}

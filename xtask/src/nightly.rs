@@ -1,0 +1,38 @@
+//! The nightly toolchain, for what stable cannot instrument: the fuzzer, and tests under AddressSanitizer.
+
+use std::process::Command;
+
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace;
+
+/// A tool of the nightly toolchain, whichever one runs us.
+pub fn tool(name: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", name]);
+    command
+}
+
+/// The machine's target. Named to cargo, it keeps what runs while building from being instrumented.
+pub fn host() -> Result<String, Failure> {
+    let output = tool("rustc").arg("-vV").output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| "there is no nightly: rustup toolchain install nightly".into())
+}
+
+/// The tests of the crates that have unsafe code below the server, under AddressSanitizer.
+pub fn test_asan(arguments: &Arguments) -> Result<(), Failure> {
+    let only = arguments.text("only").map(str::to_owned);
+    arguments.finish()?;
+    let mut cargo = tool("cargo");
+    cargo.current_dir(workspace::root()).env("RUSTFLAGS", "-Zsanitizer=address");
+    cargo.args(["test", "--locked", "--target", &host()?, "--target-dir"]).arg(workspace::target().join("asan"));
+    cargo.args(["--package", "tapetum-kernels", "--package", "tapetum-drive", "--package", "tapetum", "--lib", "--tests"]);
+    // loom switches stacks by itself, which AddressSanitizer takes for damage.
+    cargo.args(["--", "--skip", "models"]).args(only);
+    match cargo.status()?.success() {
+        true => Ok(()),
+        false => Err("AddressSanitizer or a test is not content; the message is above".into()),
+    }
+}
