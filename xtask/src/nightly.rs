@@ -28,7 +28,16 @@ pub fn test_asan(arguments: &Arguments) -> Result<(), Failure> {
     let mut cargo = tool("cargo");
     cargo.current_dir(workspace::root()).env("RUSTFLAGS", "-Zsanitizer=address");
     cargo.args(["test", "--locked", "--target", &host()?, "--target-dir"]).arg(workspace::target().join("asan"));
-    cargo.args(["--package", "tapetum-kernels", "--package", "tapetum-drive", "--package", "tapetum", "--lib", "--tests"]);
+    cargo.args([
+        "--package",
+        "tapetum-kernels",
+        "--package",
+        "tapetum-drive",
+        "--package",
+        "tapetum",
+        "--lib",
+        "--tests",
+    ]);
     // loom switches stacks by itself, which AddressSanitizer takes for damage.
     cargo.args(["--", "--skip", "models"]).args(only);
     match cargo.status()?.success() {

@@ -88,9 +88,14 @@ fn text_line(command: &text::Command<'_>) -> Option<Vec<u8>> {
         line.extend_from_slice(if noreply { b" noreply\r\n" } else { b"\r\n" });
     };
     match *command {
-        Command::Get { keys, stamps } => words(&[if stamps { b"gets" } else { b"get" }, keys], false),
+        // A list of keys has its spaces with it.
+        Command::Get { keys, stamps } => {
+            let name: &[u8] = if stamps { b"gets" } else { b"get" };
+            words(&[&[name, keys].concat()], false);
+        }
         Command::GetAndTouch { keys, exptime, stamps } => {
-            words(&[if stamps { b"gats" } else { b"gat" }, exptime.to_string().as_bytes(), keys], false);
+            let name = if stamps { "gats" } else { "gat" };
+            words(&[&[format!("{name} {exptime}").as_bytes(), keys].concat()], false);
         }
         Command::Increment { key, delta, decrement, noreply } => {
             let name: &[u8] = if decrement { b"decr" } else { b"incr" };

@@ -70,7 +70,11 @@ impl Trailer {
         let first = u16::from_le_bytes([fields[0], fields[1]]);
         let starts = u16::from_le_bytes([fields[2], fields[3]]);
         let entry_first = u32::from_le_bytes([fields[4], fields[5], fields[6], fields[7]]);
-        if usize::from(first) >= PAGE_PAYLOAD_BYTES { Err(Corrupt) } else { Ok(Trailer { first, starts, entry_first }) }
+        let numbered = entry_first.checked_add(starts.into()).is_some();
+        match numbered && usize::from(first) < PAGE_PAYLOAD_BYTES {
+            true => Ok(Trailer { first, starts, entry_first }),
+            false => Err(Corrupt),
+        }
     }
 }
 

@@ -18,13 +18,19 @@ fn geometry(input: &mut Input<'_>) -> IndexGeometry {
     IndexGeometry { partition_bits: u32::from(input.u8()) % 3, fingerprint_bits, payload_bits: 14 }
 }
 
+/// What one input may ask for.
+const KEYS_MAX: usize = 800;
+const STEPS_MAX: usize = 40;
+
 /// Batches of puts and removals, and now and then a rebuild with little room or longer payloads.
 pub fn index(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let geometry = geometry(&mut input);
     let mut model = Model::new(geometry);
     let mut batch = BTreeMap::new();
-    while !input.is_empty() {
+    let mut steps = 0;
+    while !input.is_empty() && model.owners.len() < KEYS_MAX && steps < STEPS_MAX {
+        steps += 1;
         let what = input.u8();
         match what & 7 {
             0 => {
@@ -40,6 +46,7 @@ pub fn index(bytes: &[u8]) {
             3 => {
                 // Many at once, from one number on: a growth.
                 let (first, count) = (u64::from(input.u16()), u64::from(input.u8()));
+                steps += 4;
                 batch.extend((first..first + count).map(|number| (uniform(number), what & 8 == 0)));
             }
             4 if !model.map.is_empty() => {
@@ -74,7 +81,7 @@ pub fn index_image(bytes: &[u8]) {
     };
     let cut = usize::from(input.u16());
     let mut model = Model::new(geometry);
-    while !input.is_empty() {
+    while !input.is_empty() && model.owners.len() < KEYS_MAX {
         let (first, count) = (u64::from(input.u8()), u64::from(input.u8()) * 3);
         model.merge(&(first..first + count).map(|number| (uniform(number), first & 1 == 0)).collect());
     }
