@@ -186,7 +186,8 @@ impl Maintenance {
             io.pump();
         }
         if lock(&shared.installer).is_some() || shared.log.poisoned().is_err() {
-            // Nothing is half installed, or nothing will be whole any more. Tasks that are given up must not leave buffers that the drive still uses.
+            // Nothing is half installed, or nothing will be whole any more. Tasks that are given up must not leave
+            // buffers that the drive still uses.
             if self.ios().iter().any(|io| io.in_flight() > 0) {
                 return false;
             }

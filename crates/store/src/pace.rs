@@ -88,7 +88,7 @@ impl Pace {
         self.limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// A buffer was sealed: the next one may be filled by an eighth before its flush has done anything.
+    /// A buffer was sealed: the next one may be filled by an eighth until maintenance comes by, which begins its flush.
     pub fn sealed(&self, buffer_bytes: u64) {
         self.limit_bytes.store(buffer_bytes / 8, Ordering::Relaxed);
     }

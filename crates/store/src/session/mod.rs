@@ -199,8 +199,8 @@ impl Session {
     pub fn poll(&mut self, replies: &mut Vec<Reply>) {
         let shared = &*self.shared;
         shared.check_watermark();
-        // What changes after an attempt that had to wait must wake the session.
-        self.local.notifier.set_waiting(true);
+        // What changes after an attempt that had to wait must wake the session. Nobody writes for one that asks for nothing.
+        self.local.notifier.set_waiting(self.in_flight() > 0);
         self.local.reap(shared);
         self.local.attempt_waiting(shared);
         self.local.reap(shared);
