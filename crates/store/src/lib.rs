@@ -16,6 +16,7 @@ mod flush;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod geometry;
+mod hash_sort;
 pub mod index;
 mod index_recovery;
 pub mod inspect;

@@ -1,11 +1,12 @@
 //! Builds a partition of the index from its slice of every key table: growth, shrinking and recovery alike.
 //!
 //! The slice streams through memory in *cuts* of the hash space: the entries of one cut are gathered from every segment,
-//! sorted in runs and merged into the builder, so that memory is bounded by a cut whatever the size of the partition, and a
-//! step is short.
+//! sorted and pushed into the builder, so that memory is bounded by a cut whatever the size of the partition, and a step is
+//! short.
 
 use crate::catalog::Catalog;
 use crate::error::Error;
+use crate::hash_sort::{Entry, HashSort, STEP_ENTRIES};
 use crate::index::RebuildError;
 use crate::io::Io;
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
@@ -16,14 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 
-/// Entries of a cut, about: 32 bytes each while they are sorted.
+/// Entries of a cut, about: 64 bytes each while they are sorted.
 const CUT_ENTRIES: usize = 64 << 10;
-
-/// Entries sorted in one step: others get the processor between steps.
-const RUN_ENTRIES: usize = 4 << 10;
-
-/// A key and its segment.
-type Entry = (HashKey, u32);
 
 /// Builds a partition anew, sized for the entries it has, while the old one serves; with `depth` reads on their way.
 pub async fn rebuild(
@@ -62,31 +57,21 @@ async fn build(
         Ok(builder) => builder,
         Err(error) => return failed(error),
     };
-    let mut cut = Vec::new();
+    let (mut cut, mut sort) = (Vec::new(), HashSort::default());
     for bounds in cuts(partition, shared.geometry.partition_bits, entries.div_ceil(CUT_ENTRIES).max(1)) {
-        load_cut(shared, io, catalog, bounds, depth, &mut cut).await?;
-        for run in cut.chunks_mut(RUN_ENTRIES) {
-            run.sort_unstable_by_key(|entry| entry.0);
-            io.step().await;
+        load_cut(shared, io, catalog, bounds.clone(), depth, &mut cut).await?;
+        let sorted = sort.sort(io, &cut, &bounds).await;
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let ((hash, one), (_, other)) = (twice[0], twice[1]);
+            return Err(Error::Corrupt(format!("the key {hash:?} is valid in segments {one} and {other} at once")));
         }
-        let mut runs: Vec<_> = cut.chunks(RUN_ENTRIES).collect();
-        let mut last = None;
-        for number in 0..cut.len() {
-            let next = runs.iter().enumerate().filter_map(|(run, entries)| Some((entries.first()?.0, run))).min();
-            let Some((hash, run)) = next else { unreachable!("as many entries as the runs have together") };
-            let segment = runs[run][0].1;
-            runs[run] = &runs[run][1..];
-            if let Some((_, other)) = last.replace((hash, segment)).filter(|(before, _)| *before == hash) {
-                return Err(Error::Corrupt(format!(
-                    "the key {hash:?} is valid in segments {other} and {segment} at once"
-                )));
+        for step in sorted.chunks(STEP_ENTRIES) {
+            for &(hash, segment) in step {
+                if builder.push(hash, segment).is_err() {
+                    return Ok(false);
+                }
             }
-            if builder.push(hash, segment).is_err() {
-                return Ok(false);
-            }
-            if number % RUN_ENTRIES == RUN_ENTRIES - 1 {
-                io.step().await;
-            }
+            io.step().await;
         }
     }
     shared.index.install(builder).map_or_else(failed, |()| Ok(true))
