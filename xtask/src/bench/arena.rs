@@ -173,12 +173,11 @@ impl Arena {
                 contender.end()?;
                 std::fs::write(&done, "")?;
             }
-            let rest = begun.elapsed() - loaded;
-            println!(
-                "  {name}: {items} items in {:.0} s, then {overwrites} × as many writes in {:.0} s",
-                loaded.as_secs_f64(),
-                rest.as_secs_f64()
-            );
+            println!("  {name}: {items} items in {:.0} s", loaded.as_secs_f64());
+            if overwrites > 0 {
+                let rest = (begun.elapsed() - loaded).as_secs_f64();
+                println!("  {name}: {overwrites} × as many overwrites in {rest:.0} s");
+            }
         }
         Ok(())
     }
