@@ -110,6 +110,7 @@ store_figures!(
     partitions_rebuilding: Gauge, "Index partitions that are being built",
     memory_limit_bytes: Gauge, "Memory that the store may use",
     memory_used_bytes: Gauge, "Memory that the store uses",
+    key_tables_bytes: Gauge, "The part of memory_used_bytes that is key tables, kept where there is room",
     flash_limit_bytes: Gauge, "Flash that the store may use",
     flash_used_bytes: Gauge, "Flash that the store uses",
     flash_reserve_bytes: Gauge, "Flash that never holds items: superblocks, manifest, log, what flush and collector work in",

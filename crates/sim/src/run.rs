@@ -161,6 +161,8 @@ impl World {
         let options = StoreOptions {
             segment_bytes: SEGMENT_BYTES,
             partition_bits: if load == Load::Tidal { 0 } else { random.below(4) as u32 },
+            // Key checks that read, that read some, and that read nothing.
+            key_tables_bytes_max: [0, 64 << 10, u64::MAX][random.below(3) as usize],
             sync,
             full: if evicts { Full::Evict } else { Full::Error },
             planted: setup.bug.map(Planted::bug).unwrap_or_default(),

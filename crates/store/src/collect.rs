@@ -9,6 +9,7 @@ use crate::flush::deaths_of;
 use crate::install::{Moved, apply};
 use crate::io::{Io, lock};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::key_tables::finish_segment;
 use crate::options::Full;
 use crate::pace::{COLLECT_MERGE, COLLECT_WRITE};
 use crate::phase::{Phase, PhaseCell};
@@ -166,13 +167,15 @@ async fn collect_as(
     victims: &[Victim],
     name: (u32, u64),
 ) -> Result<(), Error> {
-    let mut writer = SegmentWriter::new(io, &shared.geometry, shared.store_id, &shared.extents, name).await?;
+    let key_table_bytes_max = shared.key_tables_bytes_max();
+    let (geometry, extents) = (&shared.geometry, &shared.extents);
+    let mut writer = SegmentWriter::new(io, geometry, shared.store_id, extents, name, key_table_bytes_max).await?;
     let sources = merge(shared, io, victims, &mut writer).await?;
     if shared.planted.has(Bug::ReuseExtentEarly) {
         let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
         early.for_each(|extent| lock(&shared.extents).release(extent));
     }
-    let segment = if sources.is_empty() { None } else { Some(Arc::new(writer.finish().await?)) };
+    let segment = if sources.is_empty() { None } else { Some(finish_segment(shared, writer).await?) };
     let mut installer = shared.take_installer().await;
     let done = install_output(shared, io, phase, &mut installer, victims, &sources, segment).await;
     shared.return_installer(installer);

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::install::{Moved, apply, forget_large};
 use crate::io::{Io, lock};
 use crate::key_check::{Checked, Relied, check_keys};
+use crate::key_tables::finish_segment;
 use crate::pace::{FLUSH_MERGE, FLUSH_WRITE};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
@@ -62,7 +63,9 @@ async fn flush_as(
     buffer: u64,
     name: (u32, u64),
 ) -> Result<(), Error> {
-    let mut writer = SegmentWriter::new(io, &shared.geometry, shared.store_id, &shared.extents, name).await?;
+    let key_table_bytes_max = shared.key_tables_bytes_max();
+    let (geometry, extents) = (&shared.geometry, &shared.extents);
+    let mut writer = SegmentWriter::new(io, geometry, shared.store_id, extents, name, key_table_bytes_max).await?;
     let mut relied = Relied::default();
     let mut shards = Vec::with_capacity(shared.shards.len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
@@ -97,7 +100,7 @@ async fn flush_as(
         shared.pace.flush.set(FLUSH_WRITE, shards.len() as u64, shared.shards.len() as u64);
         io.step().await;
     }
-    let segment = if writer.record_bytes() > 0 { Some(Arc::new(writer.finish().await?)) } else { None };
+    let segment = if writer.record_bytes() > 0 { Some(finish_segment(shared, writer).await?) } else { None };
     let mut installer = shared.take_installer().await;
     let done = install(shared, io, phase, buffer, &mut installer, segment, relied, shards).await;
     shared.return_installer(installer);

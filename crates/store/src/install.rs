@@ -147,7 +147,8 @@ fn retire(shared: &Shared, numbers: &[u32]) {
     let gone: Vec<Arc<Segment>> =
         numbers.iter().filter_map(|number| shared.segments[*number as usize].swap(None)).collect();
     shared.install_sequence.fetch_add(1, Ordering::SeqCst);
-    crate::io::lock(&shared.retired).extend(gone);
+    gone.iter().for_each(|segment| shared.key_tables.forget(segment.descriptor.version));
+    lock(&shared.retired).extend(gone);
 }
 
 #[cfg(test)]

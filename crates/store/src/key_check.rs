@@ -1,18 +1,19 @@
 //! Key checks: whether the keys of a flush are on flash already, and where (XDP's fee-op, in bulk).
 //!
-//! Key tables are read, never data. The batch and every key table are sorted by the same hash, so the checks of a batch
-//! against one segment are a merge over slices of its table, and neighbouring pages are read together. A key for which
-//! the index has no candidate is new and costs nothing.
+//! Key tables are looked at, never data: those that are in memory there, the others on flash. The batch and every key table
+//! are sorted by the same hash, so the checks of a batch against one segment are a merge over slices of its table, and
+//! neighbouring pages are read together. A key for which the index has no candidate is new and costs nothing.
 
 use crate::catalog::Catalog;
 use crate::error::Error;
 use crate::io::Io;
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::key_tables::find_or_load;
 use crate::segment::Descriptor;
 use crate::segment::view::Segment;
 use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
@@ -62,9 +63,16 @@ impl Relied {
     }
 }
 
+/// Keys whose places in the index are asked for ahead of their lookup.
+const PREFETCH_AHEAD: usize = 8;
+
+/// A key whose candidate is to be looked at.
 struct Check {
-    segment: Arc<Segment>,
+    version: u64,
+    /// Where the candidate's entry may be.
     pages: Range<u32>,
+    cell: RangeInclusive<HashKey>,
+    segment: Arc<Segment>,
     /// The key's number in the batch.
     key: usize,
 }
@@ -79,34 +87,33 @@ pub async fn check_keys(
 ) -> Result<(), Error> {
     results.clear();
     results.resize(batch.len(), Checked::New);
-    let mut checks = Vec::new();
-    for (key, (hash, _)) in batch.iter().enumerate() {
-        let Some(segment) = shared.candidate(*hash) else { continue };
-        relied.on(&segment);
-        let cell = shared.index.cell(*hash);
-        let pages = segment.key_pages_between(*cell.start(), *cell.end());
-        results[key] = Checked::Unclear;
-        if pages.is_empty() {
-            continue;
+    let checks = candidates(shared, batch, results);
+    let mut finder = Finder { shared, batch, results };
+    let mut reads = Vec::new();
+    for of_segment in checks.chunk_by(|a, b| a.version == b.version) {
+        relied.on(&of_segment[0].segment);
+        match find_or_load(shared, io, &of_segment[0].segment).await? {
+            Some(table) => {
+                for check in of_segment {
+                    check.pages.clone().for_each(|page| finder.look(check, table.page(page)));
+                }
+            }
+            None => reads.extend(Coalesced { checks: of_segment }),
         }
-        checks.push(Check { segment, pages, key });
     }
-    checks.sort_by_key(|check| (check.segment.descriptor.number, check.pages.start, check.pages.end));
+    let mut reads = reads.into_iter().peekable();
     let mut reader = KeyReader::new(io, shared.drive.local());
-    let mut rest = &checks[..];
-    while !rest.is_empty() || !reader.is_idle() {
-        while reader.has_room() && !rest.is_empty() {
-            let (group, pages) = coalesce(rest);
-            rest = &rest[group.len()..];
-            reader.start(group[0].segment.clone(), pages, group).await?;
+    while reads.peek().is_some() || !reader.is_idle() {
+        while reader.has_room()
+            && let Some((pages, checks)) = reads.next()
+        {
+            reader.start(checks[0].segment.clone(), pages, checks).await?;
         }
         let Some(read) = reader.next().await? else { break };
-        let mut finder = Finder { shared, batch, results };
-        for page in read.pages() {
+        for (number, page) in (read.first_page()..).zip(read.pages()) {
             let page = page?;
-            for check in read.context {
-                finder.look(check, page);
-            }
+            let checks = read.context.iter().filter(|check| check.pages.contains(&number));
+            checks.for_each(|check| finder.look(check, page));
         }
         reader.recycle(read);
     }
@@ -114,21 +121,50 @@ pub async fn check_keys(
     Ok(())
 }
 
-/// The checks at the front that one read serves.
-fn coalesce(checks: &[Check]) -> (&[Check], Range<u32>) {
-    const GAP_PAGES: u32 = 2;
-    let mut pages = checks[0].pages.clone();
-    let mut count = 1;
-    for check in &checks[1..] {
-        let end = pages.end.max(check.pages.end);
-        let near = check.pages.start <= pages.end + GAP_PAGES && end - pages.start <= PAGES_PER_READ;
-        if check.segment.descriptor.number != checks[0].segment.descriptor.number || !near {
-            break;
+/// The keys that have a candidate, in the order of its segments and key tables. Their results are unclear for now.
+fn candidates(shared: &Shared, batch: &[(HashKey, u32)], results: &mut [Checked]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for (key, (hash, _)) in batch.iter().enumerate() {
+        if let Some((ahead, _)) = batch.get(key + PREFETCH_AHEAD) {
+            shared.index.prefetch(*ahead);
         }
-        pages.end = end;
-        count += 1;
+        let Some(segment) = shared.candidate(*hash) else { continue };
+        results[key] = Checked::Unclear;
+        let cell = shared.index.cell(*hash);
+        let pages = segment.key_pages_between(*cell.start(), *cell.end());
+        checks.push(Check { version: segment.descriptor.version, pages, cell, segment, key });
     }
-    (&checks[..count], pages)
+    checks.sort_unstable_by_key(|check| (check.version, check.pages.start, check.pages.end));
+    checks
+}
+
+/// Cuts the checks of one segment into reads, each with the checks that it serves.
+struct Coalesced<'a> {
+    checks: &'a [Check],
+}
+
+impl<'a> Iterator for Coalesced<'a> {
+    type Item = (Range<u32>, &'a [Check]);
+
+    fn next(&mut self) -> Option<(Range<u32>, &'a [Check])> {
+        const GAP_PAGES: u32 = 2;
+        while self.checks.first()?.pages.is_empty() {
+            self.checks = &self.checks[1..];
+        }
+        let mut pages = self.checks[0].pages.clone();
+        let mut count = 1;
+        for check in &self.checks[1..] {
+            let end = pages.end.max(check.pages.end);
+            if check.pages.start > pages.end + GAP_PAGES || end - pages.start > PAGES_PER_READ {
+                break;
+            }
+            pages.end = end;
+            count += 1;
+        }
+        let (checks, rest) = self.checks.split_at(count);
+        self.checks = rest;
+        Some((pages, checks))
+    }
 }
 
 struct Finder<'a> {
@@ -144,11 +180,10 @@ impl Finder<'_> {
             return;
         }
         let hash = self.batch[check.key].0;
-        let cell = self.shared.index.cell(hash);
         let segment = check.segment.descriptor.number;
-        for place in page.lower_bound(*cell.start())..page.count() {
+        for place in page.lower_bound(*check.cell.start())..page.count() {
             let entry = page.entry(place);
-            if entry.hash > *cell.end() {
+            if entry.hash > *check.cell.end() {
                 break;
             }
             let entry_number = page.first_entry + place as u32;

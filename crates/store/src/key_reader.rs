@@ -55,6 +55,16 @@ impl<T> KeyPages<T> {
         })
     }
 
+    /// The pages as they lie on flash.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer.bytes()[..self.pages.len() * PAGE_BYTES]
+    }
+
+    /// The number of the first page.
+    pub fn first_page(&self) -> u32 {
+        self.pages.start
+    }
+
     /// The pages, each checked as it comes.
     pub fn pages(&self) -> impl Iterator<Item = Result<KeyPage<'_>, Error>> {
         self.pages.clone().zip(self.buffer.bytes().chunks_exact(PAGE_BYTES)).map(|(page, bytes)| {

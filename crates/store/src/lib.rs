@@ -24,6 +24,7 @@ mod install;
 mod io;
 mod key_check;
 mod key_reader;
+mod key_tables;
 mod large;
 mod locate;
 mod log;

@@ -46,11 +46,10 @@ impl Moment {
 
 pub struct Maintenance {
     shared: Arc<Shared>,
-    flush_io: Io,
-    collect_io: Io,
+    /// All tasks share it, so that what comes for one wakes the thread whatever the others wait for.
+    io: Io,
     flush: Option<Task<Result<(), Error>>>,
     collect: Option<Task<Result<bool, Error>>>,
-    resize_io: Io,
     resize: Option<Task<Result<(), Error>>>,
     flush_phase: Arc<PhaseCell>,
     collect_phase: Arc<PhaseCell>,
@@ -64,14 +63,12 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    pub fn new(shared: Arc<Shared>, [flush_io, collect_io, resize_io]: [Io; 3]) -> Maintenance {
+    pub fn new(shared: Arc<Shared>, io: Io) -> Maintenance {
         Maintenance {
             shared,
-            flush_io,
-            collect_io,
+            io,
             flush: None,
             collect: None,
-            resize_io,
             resize: None,
             flush_phase: Arc::default(),
             collect_phase: Arc::default(),
@@ -86,7 +83,7 @@ impl Maintenance {
     pub fn step(&mut self) -> Step {
         let shared = self.shared.clone();
         shared.log.advance(false, shared.drive.env().now_us());
-        let mut any = self.flush_io.pump() | self.collect_io.pump() | self.resize_io.pump();
+        let mut any = self.io.pump();
         if shared.reap_retired() {
             any = true;
             // A large value may have waited for it.
@@ -103,9 +100,7 @@ impl Maintenance {
         any |= self.step_collect();
         any |= self.step_resize();
         shared.set_pace(self.collect.is_some());
-        for io in self.ios() {
-            any |= io.gave_way();
-        }
+        any |= self.io.gave_way();
         let idle = self.flush.is_none() && self.collect.is_none() && self.resize.is_none();
         match (any, idle) {
             (true, _) => Step::Busy,
@@ -120,7 +115,7 @@ impl Maintenance {
             && flush::has_room(&self.shared)
         {
             let phase = self.flush_phase.clone();
-            self.flush = Some(Box::pin(flush::flush(self.shared.clone(), self.flush_io.clone(), phase, buffer)));
+            self.flush = Some(Box::pin(flush::flush(self.shared.clone(), self.io.clone(), phase, buffer)));
         }
         let Some(done) = self.flush.as_mut().and_then(poll_once) else { return false };
         self.flush = None;
@@ -136,13 +131,13 @@ impl Maintenance {
         let flushing = self.flush_phase.get() != Phase::Idle;
         if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::is_needed(&self.shared, flushing) {
             let phase = self.collect_phase.clone();
-            self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.collect_io.clone(), phase)));
+            self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.io.clone(), phase)));
         }
         // Where a collection gains nothing, an eviction does.
         if self.collect.is_none() && self.nothing_to_evict_at != Some(moment) && collect::must_evict(&self.shared) {
             self.evicting = true;
             let phase = self.collect_phase.clone();
-            self.collect = Some(Box::pin(collect::evict(self.shared.clone(), self.collect_io.clone(), phase)));
+            self.collect = Some(Box::pin(collect::evict(self.shared.clone(), self.io.clone(), phase)));
         }
         let Some(done) = self.collect.as_mut().and_then(poll_once) else { return false };
         self.collect = None;
@@ -169,7 +164,7 @@ impl Maintenance {
     fn step_resize(&mut self) -> bool {
         let Some(resizing) = self.resize_asked() else { return false };
         let task = self.resize.get_or_insert_with(|| {
-            let (shared, io, phase) = (self.shared.clone(), self.resize_io.clone(), self.resize_phase.clone());
+            let (shared, io, phase) = (self.shared.clone(), self.io.clone(), self.resize_phase.clone());
             Box::pin(resize::grow(shared, io, phase, resizing.capacity_bytes()))
         });
         let Some(done) = poll_once(task) else { return false };
@@ -182,13 +177,11 @@ impl Maintenance {
     /// would have it, and nothing is begun. Whether it is over; then the installer is there, or was lost with a failure.
     pub fn wind_down(&mut self) -> bool {
         let shared = self.shared.clone();
-        for io in self.ios() {
-            io.pump();
-        }
+        self.io.pump();
         if lock(&shared.installer).is_some() || shared.log.poisoned().is_err() {
             // Nothing is half installed, or nothing will be whole any more. Tasks that are given up must not leave
             // buffers that the drive still uses.
-            if self.ios().iter().any(|io| io.in_flight() > 0) {
+            if self.io.in_flight() > 0 {
                 return false;
             }
             (self.flush, self.collect, self.resize) = (None, None, None);
@@ -219,11 +212,7 @@ impl Maintenance {
 
     /// What the manifest is written with.
     pub fn manifest_io(&self) -> &Io {
-        &self.flush_io
-    }
-
-    fn ios(&self) -> [&Io; 3] {
-        [&self.flush_io, &self.collect_io, &self.resize_io]
+        &self.io
     }
 
     fn poison(&self, what: &str, error: Error) {
@@ -236,16 +225,9 @@ impl Maintenance {
         match step {
             // Whoever waits for this processor goes first.
             Step::Busy => std::thread::yield_now(),
-            Step::Waiting => {
-                // Of several, and of the log, the others are looked at a little later.
-                const PATIENCE: Duration = Duration::from_micros(200);
-                let busy: Vec<_> = self.ios().into_iter().filter(|io| io.in_flight() > 0).collect();
-                match busy[..] {
-                    [] => self.shared.wakeup.sleep(PATIENCE),
-                    [io] => io.wait(Duration::from_millis(2)),
-                    [io, ..] => io.wait(PATIENCE),
-                }
-            }
+            Step::Waiting if self.io.in_flight() > 0 => self.io.wait(Duration::from_millis(2)),
+            // For the log, the installer or memory.
+            Step::Waiting => self.shared.wakeup.sleep(Duration::from_micros(200)),
             Step::Idle => self.shared.wakeup.sleep(Duration::from_millis(50)),
         }
     }

@@ -25,6 +25,8 @@ pub struct StoreOptions {
     /// The index has 2^this many partitions. Only used at creation.
     pub partition_bits: u32,
     pub fingerprint_bits: u32,
+    /// The most that key tables may take in memory, of what pools and index leave of the budget.
+    pub key_tables_bytes_max: u64,
     pub sync: Sync,
     pub full: Full,
     /// Test only.
@@ -41,6 +43,7 @@ impl StoreOptions {
             // Large stores have more, so that one is rebuilt in tens of milliseconds.
             partition_bits: (segment.ilog2() - 13).min(6).max(segment.ilog2().saturating_sub(18)),
             fingerprint_bits: 5,
+            key_tables_bytes_max: memory_bytes / 4,
             sync: Sync::default(),
             full: Full::default(),
             planted: Planted::default(),

@@ -18,6 +18,7 @@ use crate::index::GlobalIndex;
 use crate::index_recovery;
 use crate::io::{Io, lock, succeeded};
 use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::key_tables::KeyTables;
 use crate::large::{Claims, LargeEntries, LargeExtents, LargeSpace, value_bytes_max};
 use crate::log::replay::{Chain, ZoneReader};
 use crate::log::{Log, Start};
@@ -411,6 +412,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         install_sequence: AtomicU64::new(0),
         retired: Mutex::new(Vec::new()),
         extents,
+        key_tables: KeyTables::default(),
         large,
         value_bytes_max: value_bytes_max(&geometry, options.memory_bytes),
         large_named_bytes: AtomicU64::new(0),

@@ -10,6 +10,7 @@ use crate::extents::Extents;
 use crate::geometry::{BUFFERS, Geometry};
 use crate::index::GlobalIndex;
 use crate::io::{Io, lock, run};
+use crate::key_tables::KeyTables;
 use crate::large::{LargeExtents, LargeSpace, LargeWant};
 use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
@@ -143,6 +144,7 @@ pub struct Shared {
     /// Segments that the manifest does not name any more, until their last reader leaves.
     pub retired: Mutex<Vec<Arc<Segment>>>,
     pub extents: Arc<Mutex<Extents>>,
+    pub key_tables: KeyTables,
     pub large: LargeSpace,
     /// The largest value.
     pub value_bytes_max: usize,
@@ -301,6 +303,13 @@ impl Shared {
     /// What the index may grow to.
     pub fn index_bytes_max(&self) -> u64 {
         StoreOptions { memory_bytes: self.memory_bytes.load(Ordering::SeqCst), ..self.options }.index_bytes_max()
+    }
+
+    /// What key tables may take in memory now: a sixteenth of the budget is for lists that come and go.
+    pub fn key_tables_bytes_max(&self) -> u64 {
+        let memory_bytes = self.memory_bytes.load(Ordering::SeqCst);
+        let taken_bytes = self.pools_bytes + self.index_bytes() + memory_bytes / 16;
+        memory_bytes.saturating_sub(taken_bytes).min(self.options.key_tables_bytes_max)
     }
 
     /// What the store may use of its drive.

@@ -23,6 +23,8 @@ pub struct Stats {
     pub partitions_rebuilding: u64,
     pub memory_limit_bytes: u64,
     pub memory_used_bytes: u64,
+    /// The part of it that is key tables, kept where there is room so that flushes need not read them.
+    pub key_tables_bytes: u64,
     pub flash_limit_bytes: u64,
     pub flash_used_bytes: u64,
     /// What items never take: superblocks, manifest, log zones, and what flush and collector work in.

@@ -74,9 +74,9 @@ impl Store {
 
     /// Opens the store on `drive` without a maintenance thread: [`Store::maintain`] must be called.
     pub fn open_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<Store, Error> {
-        let ios = [queue(drive)?, queue(drive)?, queue(drive)?];
-        let shared = run(&ios[0], recover::open(drive, &ios[0], options), crashed).ok_or_else(stopped)??;
-        let maintenance = Maintenance::new(shared.clone(), ios);
+        let io = queue(drive)?;
+        let shared = run(&io, recover::open(drive, &io, options), crashed).ok_or_else(stopped)??;
+        let maintenance = Maintenance::new(shared.clone(), io);
         let inner = Inner {
             shared,
             maintenance: Mutex::new(maintenance),
@@ -267,7 +267,8 @@ impl Store {
             partitions_rebuilt: load(&shared.counters.partitions_rebuilt),
             partitions_rebuilding: load(&shared.levels.partitions_rebuilding),
             memory_limit_bytes: load(&shared.memory_bytes),
-            memory_used_bytes: shared.pools_bytes + index_bytes,
+            memory_used_bytes: shared.pools_bytes + index_bytes + shared.key_tables.bytes(),
+            key_tables_bytes: shared.key_tables.bytes(),
             flash_limit_bytes: shared.capacity_bytes(),
             flash_used_bytes: geometry.extents_offset() + used_extents * geometry.extent_bytes,
             flash_reserve_bytes: shared.flash_reserve_bytes(),

@@ -117,6 +117,9 @@ pub struct SegmentWriter {
     key_page: PageBuilder,
     /// The number of the first entry in `key_page`.
     key_page_first: u32,
+    /// The key table so far; empty if it is longer than is kept in memory.
+    key_table: Vec<u8>,
+    key_table_bytes_max: u64,
     fences: FenceBuilder,
     last_hash: Option<HashKey>,
     descriptor: Descriptor,
@@ -130,6 +133,7 @@ impl SegmentWriter {
         store_id: u64,
         allocator: &Arc<Mutex<Extents>>,
         (number, version): (u32, u64),
+        key_table_bytes_max: u64,
     ) -> Result<SegmentWriter, Error> {
         Ok(SegmentWriter {
             geometry: *geometry,
@@ -144,6 +148,8 @@ impl SegmentWriter {
             entries_begun: 0,
             key_page: PageBuilder::default(),
             key_page_first: 0,
+            key_table: Vec::new(),
+            key_table_bytes_max,
             fences: FenceBuilder::new(geometry),
             last_hash: None,
             descriptor: Descriptor {
@@ -242,6 +248,11 @@ impl SegmentWriter {
         let mut bytes = [0; PAGE_BYTES];
         self.key_page.encode(self.salt, self.keys.pages, self.key_page_first, &mut bytes);
         self.key_page_first = self.fences.entries();
+        self.key_table.extend_from_slice(&bytes);
+        if self.key_table.len() as u64 > self.key_table_bytes_max {
+            self.key_table = Vec::new();
+            self.key_table_bytes_max = 0;
+        }
         self.keys.push(&bytes, &self.allocator).await
     }
 
@@ -255,8 +266,9 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes what is left. The segment is complete on the drive, not yet durable, and in no manifest.
-    pub async fn finish(mut self) -> Result<Segment, Error> {
+    /// Writes what is left. The segment is complete on the drive, not yet durable, and in no manifest. Its key table comes
+    /// with it, unless that is longer than is kept.
+    pub async fn finish(mut self) -> Result<(Segment, Option<Vec<u8>>), Error> {
         if self.page_filled > 0 {
             self.page[self.page_filled..].fill(0);
             self.page_filled = PAGE_PAYLOAD_BYTES;
@@ -277,6 +289,6 @@ impl SegmentWriter {
         self.descriptor.key_extents = std::mem::take(&mut self.keys.extents);
         let segment = Segment::new(self.descriptor, self.store_id, self.geometry, local_index);
         segment.own_large(self.large);
-        Ok(segment)
+        Ok((segment, (!self.key_table.is_empty()).then_some(self.key_table)))
     }
 }
