@@ -1,11 +1,12 @@
 //! Reads a segment's valid records from front to back, each one checked: what the collector merges and `check` verifies.
 //!
-//! Pages pass through a window; the next window is read while this one is looked at.
+//! Pages pass through a window; the next windows are read while this one is looked at.
 
 use crate::catalog::Bitmap;
 use crate::error::Error;
 use crate::io::{Io, Tag, succeeded};
 use crate::segment::view::Segment;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tapetum_drive::{LocalBuffer, LocalMemory, Operation};
 use tapetum_kernels::data_page::{FoundRecord, PAGE_BYTES, PAGE_PAYLOAD_BYTES, PageRun, Trailer};
@@ -14,6 +15,8 @@ use tapetum_kernels::record::{HEADER_BYTES_MAX, Header};
 
 /// Pages read at once, where local memory is not small.
 const WINDOW_PAGES_MAX: u32 = 64;
+/// Windows that are read ahead at once: behind many readers each takes a while.
+const DEPTH: usize = 3;
 /// Pages kept free in front of what is read ahead, for the end of the window before it: a record may lie in both.
 const TAIL_PAGES_MAX: u32 = 4;
 
@@ -23,7 +26,8 @@ pub struct VictimCursor {
     io: Io,
     local: LocalMemory,
     window: Window,
-    ahead: Option<Ahead>,
+    /// In the order of their pages.
+    ahead: VecDeque<Ahead>,
     /// The page whose records are being passed, and how many of those that start in it are left.
     page: Option<u32>,
     starts_left: u16,
@@ -72,9 +76,7 @@ struct Ahead {
 
 impl Drop for VictimCursor {
     fn drop(&mut self) {
-        if let Some(ahead) = self.ahead.take() {
-            self.io.abandon(ahead.tags, ahead.window.buffer);
-        }
+        self.abandon_ahead();
     }
 }
 
@@ -92,7 +94,7 @@ impl VictimCursor {
             io: io.clone(),
             local: local.clone(),
             window: Window { buffer, at: 0, first_page: 0, pages: 0 },
-            ahead: None,
+            ahead: VecDeque::new(),
             page: None,
             starts_left: 0,
             address_next: 0,
@@ -194,7 +196,7 @@ impl VictimCursor {
         if from >= self.window.first_page && to <= self.window.end() {
             return Ok(());
         }
-        let mut ahead = match self.ahead.take() {
+        let mut ahead = match self.ahead.pop_front() {
             Some(ahead) => ahead,
             None => self.start(from, to - from).await?,
         };
@@ -202,7 +204,9 @@ impl VictimCursor {
         let mut follows = ahead.window.first_page == tail.end && tail.contains(&from);
         if ahead.window.first_page != from && !(follows && tail.end - from <= TAIL_PAGES_MAX) || ahead.window.end() < to
         {
+            // A record that is longer than a window.
             self.io.abandon(ahead.tags, ahead.window.buffer);
+            self.abandon_ahead();
             ahead = self.start(from, to - from).await?;
             follows = false;
         }
@@ -215,15 +219,26 @@ impl VictimCursor {
             ahead.window.prepend(&self.window, from);
         }
         self.window = ahead.window;
-        if self.window.end() < self.segment.descriptor.data_pages {
-            self.ahead = Some(self.start(self.window.end(), 1).await?);
+        while self.ahead.len() < DEPTH {
+            let end = self.ahead.back().map_or(self.window.end(), |ahead| ahead.window.end());
+            if end == self.segment.descriptor.data_pages {
+                break;
+            }
+            let next = self.start(end, 1).await?;
+            self.ahead.push_back(next);
         }
         Ok(())
     }
 
+    fn abandon_ahead(&mut self) {
+        for ahead in self.ahead.drain(..) {
+            self.io.abandon(ahead.tags, ahead.window.buffer);
+        }
+    }
+
     /// Starts to read a window from page `from` on, of `pages_min` or more.
     async fn start(&self, from: u32, pages_min: u32) -> Result<Ahead, Error> {
-        // Every victim has two windows; a good part of local memory stays for readers and the flush.
+        // Eight victims have four windows each; a good part of local memory stays for readers and the flush.
         let pages_usual = (self.local.bytes_total() / 512 / PAGE_BYTES) as u32;
         let pages = pages_usual.clamp(TAIL_PAGES_MAX, WINDOW_PAGES_MAX).max(pages_min);
         let pages = pages.min(self.segment.descriptor.data_pages - from);

@@ -10,6 +10,7 @@ use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::io::{Io, Tag, lock, succeeded};
 use crate::large::{LargeEntries, LargeExtents};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt, Trailer, record_checksum};
@@ -18,18 +19,19 @@ use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::{Entry, PageBuilder};
 use tapetum_kernels::record::Header;
 
-const STAGING_BYTES_MAX: u64 = 256 << 10;
+/// The longest write.
+const STAGE_BYTES_MAX: u64 = 256 << 10;
+/// Writes on their way at once: behind many readers each takes a while.
+const DEPTH: usize = 4;
 
-/// Pages that fill extents one behind the other; one half of the staging is filled while the other is written.
+/// Pages that fill extents one behind the other; some stages are on their way to flash while one is filled.
 struct PageStream {
     io: Io,
     geometry: Geometry,
     extents: Vec<u32>,
-    /// Two halves.
-    staging: Vec<LocalBuffer>,
-    in_flight: [Option<Tag>; 2],
-    half: usize,
-    /// Pages in the half being filled.
+    filling: LocalBuffer,
+    writing: VecDeque<(Tag, LocalBuffer)>,
+    /// Pages in the stage being filled.
     filled: u32,
     pages: u32,
 }
@@ -37,69 +39,79 @@ struct PageStream {
 impl Drop for PageStream {
     /// Given up with writes on their way: the drive still reads what they write.
     fn drop(&mut self) {
-        for (buffer, tag) in self.staging.drain(..).zip(self.in_flight) {
-            if let Some(tag) = tag {
-                self.io.abandon(vec![tag], buffer);
-            }
+        for (tag, buffer) in self.writing.drain(..) {
+            self.io.abandon(vec![tag], buffer);
         }
     }
 }
 
 impl PageStream {
     async fn new(io: &Io, geometry: &Geometry) -> Result<PageStream, Error> {
-        let bytes = geometry.extent_bytes.min(STAGING_BYTES_MAX) as usize;
         Ok(PageStream {
             io: io.clone(),
             geometry: *geometry,
             extents: Vec::new(),
-            staging: vec![io.allocate(bytes).await?, io.allocate(bytes).await?],
-            in_flight: [None, None],
-            half: 0,
+            filling: io.allocate(geometry.extent_bytes.min(STAGE_BYTES_MAX) as usize).await?,
+            writing: VecDeque::new(),
             filled: 0,
             pages: 0,
         })
     }
 
-    /// Appends a page.
-    async fn push(&mut self, page: &[u8], allocator: &Mutex<Extents>) -> Result<(), Error> {
+    /// The bytes of the page that the next [`push`](Self::push) appends.
+    fn page(&mut self) -> &mut [u8] {
+        let at = self.filled as usize * PAGE_BYTES;
+        &mut self.filling.bytes_mut()[at..at + PAGE_BYTES]
+    }
+
+    /// Appends the page that was filled in.
+    async fn push(&mut self, allocator: &Mutex<Extents>) -> Result<(), Error> {
         if self.pages.is_multiple_of(self.geometry.pages_per_extent()) {
             self.extents.push(lock(allocator).allocate().ok_or(Error::FullFlash)?);
         }
-        let at = self.filled as usize * PAGE_BYTES;
-        self.staging[self.half].bytes_mut()[at..at + PAGE_BYTES].copy_from_slice(page);
         self.filled += 1;
         self.pages += 1;
-        let full = self.filled as usize * PAGE_BYTES == self.staging[0].len().min(STAGING_BYTES_MAX as usize)
-            || self.pages.is_multiple_of(self.geometry.pages_per_extent());
-        if full { self.write_half().await } else { Ok(()) }
-    }
-
-    async fn write_half(&mut self) -> Result<(), Error> {
-        if self.filled == 0 {
+        let is_full = self.filled as usize * PAGE_BYTES == self.filling.len();
+        if !is_full && !self.pages.is_multiple_of(self.geometry.pages_per_extent()) {
             return Ok(());
         }
+        self.write().await
+    }
+
+    /// Starts to write what is filled, and takes another stage to fill.
+    async fn write(&mut self) -> Result<(), Error> {
+        let next = match self.writing.len() < DEPTH {
+            true => self.io.allocate(self.filling.len()).await?,
+            false => self.oldest_written().await?,
+        };
         let first = self.pages - self.filled;
         let per_extent = self.geometry.pages_per_extent();
         let extent = self.extents[(first / per_extent) as usize];
         let flash = self.geometry.extent_offset(extent) + u64::from(first % per_extent) * PAGE_BYTES as u64;
         let length = self.filled as usize * PAGE_BYTES;
-        self.in_flight[self.half] = Some(self.io.start_write(flash, &self.staging[self.half], 0, length, false));
-        self.half ^= 1;
+        let full = std::mem::replace(&mut self.filling, next);
+        let tag = self.io.start_write(flash, &full, 0, length, false);
+        self.writing.push_back((tag, full));
         self.filled = 0;
-        self.settle(self.half).await
+        Ok(())
     }
 
-    async fn settle(&mut self, half: usize) -> Result<(), Error> {
-        match self.in_flight[half].take() {
-            Some(tag) => succeeded(self.io.finish(tag).await, "write of a segment"),
-            None => Ok(()),
-        }
+    /// Waits for the oldest write that is on its way and takes its stage back.
+    async fn oldest_written(&mut self) -> Result<LocalBuffer, Error> {
+        let (tag, _) = self.writing.front().expect("the caller knows that there is one");
+        let completion = self.io.finish(*tag).await;
+        let (_, buffer) = self.writing.pop_front().expect("it was there");
+        succeeded(completion, "write of a segment").map(|()| buffer)
     }
 
     async fn finish(&mut self) -> Result<(), Error> {
-        self.write_half().await?;
-        self.settle(0).await?;
-        self.settle(1).await
+        if self.filled > 0 {
+            self.write().await?;
+        }
+        while !self.writing.is_empty() {
+            self.oldest_written().await?;
+        }
+        Ok(())
     }
 }
 
@@ -110,7 +122,7 @@ pub struct SegmentWriter {
     salt: SegmentSalt,
     data: PageStream,
     keys: PageStream,
-    page: Box<[u8; PAGE_BYTES]>,
+    /// Bytes in the data page that is being filled.
     page_filled: usize,
     page_trailer: Trailer,
     entries_begun: u32,
@@ -142,7 +154,6 @@ impl SegmentWriter {
             salt: SegmentSalt { store: store_id, version },
             data: PageStream::new(io, geometry).await?,
             keys: PageStream::new(io, geometry).await?,
-            page: Box::new([0; PAGE_BYTES]),
             page_filled: 0,
             page_trailer: Trailer { first: 0, starts: 0, entry_first: 0 },
             entries_begun: 0,
@@ -194,7 +205,7 @@ impl SegmentWriter {
         let address = self.fences.add(hash, record.len() as u32);
         while self.stream_end() < address {
             let gap = (address - self.stream_end()).min((PAGE_PAYLOAD_BYTES - self.page_filled) as u64) as usize;
-            self.page[self.page_filled..self.page_filled + gap].fill(0);
+            self.data.page()[self.page_filled..self.page_filled + gap].fill(0);
             self.page_filled += gap;
             self.page_full().await?;
         }
@@ -225,7 +236,7 @@ impl SegmentWriter {
     async fn append(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             let take = bytes.len().min(PAGE_PAYLOAD_BYTES - self.page_filled);
-            self.page[self.page_filled..self.page_filled + take].copy_from_slice(&bytes[..take]);
+            self.data.page()[self.page_filled..self.page_filled + take].copy_from_slice(&bytes[..take]);
             self.page_filled += take;
             bytes = &bytes[take..];
             self.page_full().await?;
@@ -237,30 +248,31 @@ impl SegmentWriter {
         if self.page_filled < PAGE_PAYLOAD_BYTES {
             return Ok(());
         }
-        self.page_trailer.encode(self.salt, self.data.pages, &mut self.page[..]);
-        self.data.push(&self.page[..], &self.allocator).await?;
+        let number = self.data.pages;
+        self.page_trailer.encode(self.salt, number, self.data.page());
+        self.data.push(&self.allocator).await?;
         self.page_filled = 0;
         self.page_trailer = Trailer { first: 0, starts: 0, entry_first: self.entries_begun };
         Ok(())
     }
 
     async fn write_key_page(&mut self) -> Result<(), Error> {
-        let mut bytes = [0; PAGE_BYTES];
-        self.key_page.encode(self.salt, self.keys.pages, self.key_page_first, &mut bytes);
+        let number = self.keys.pages;
+        let page = self.keys.page();
+        self.key_page.encode(self.salt, number, self.key_page_first, page);
+        self.key_table.extend_from_slice(page);
         self.key_page_first = self.fences.entries();
-        self.key_table.extend_from_slice(&bytes);
         if self.key_table.len() as u64 > self.key_table_bytes_max {
             self.key_table = Vec::new();
             self.key_table_bytes_max = 0;
         }
-        self.keys.push(&bytes, &self.allocator).await
+        self.keys.push(&self.allocator).await
     }
 
     async fn write_fences(&mut self, local_index: &LocalIndex) -> Result<(), Error> {
-        let mut bytes = [0; PAGE_BYTES];
-        for (page, payload) in local_index.encode().chunks(FENCE_PAYLOAD_BYTES).enumerate() {
-            fence_page::encode(self.salt, page as u32, payload, &mut bytes);
-            self.keys.push(&bytes, &self.allocator).await?;
+        for (number, payload) in local_index.encode().chunks(FENCE_PAYLOAD_BYTES).enumerate() {
+            fence_page::encode(self.salt, number as u32, payload, self.keys.page());
+            self.keys.push(&self.allocator).await?;
         }
         self.descriptor.fence_pages = self.keys.pages - self.descriptor.key_pages;
         Ok(())
@@ -270,7 +282,7 @@ impl SegmentWriter {
     /// with it, unless that is longer than is kept.
     pub async fn finish(mut self) -> Result<(Segment, Option<Vec<u8>>), Error> {
         if self.page_filled > 0 {
-            self.page[self.page_filled..].fill(0);
+            self.data.page()[self.page_filled..].fill(0);
             self.page_filled = PAGE_PAYLOAD_BYTES;
             self.page_full().await?;
         }
