@@ -1,6 +1,8 @@
 //! Compression of values: zstd at level 1, left raw where that does not pay.
 //!
-//! A context is reused from value to value and belongs to one thread at a time.
+//! A context is reused from value to value and belongs to one thread at a time. Values of like length are mostly of one kind:
+//! after some that did not shrink only few are tried, until one does, because trying costs as much as everything else
+//! that is done for a write.
 
 use crate::record::Codec;
 use std::io;
@@ -8,10 +10,16 @@ use std::io;
 /// Values shorter than this are never worth a frame.
 const COMPRESS_BYTES_MIN: usize = 64;
 const LEVEL: i32 = 1;
+/// After so many values that did not shrink, one behind the other, …
+const MISSES_MAX: u32 = 32;
+/// … one in so many is tried.
+const TRIED_EVERY: u32 = 16;
 
 pub struct Compressor {
     context: zstd::bulk::Compressor<'static>,
     frame: Vec<u8>,
+    /// Values that were not found to shrink since one did, by the binary logarithm of their length.
+    misses: [u32; usize::BITS as usize],
 }
 
 impl Compressor {
@@ -20,7 +28,7 @@ impl Compressor {
         // The record holds the length and a checksum already.
         context.include_contentsize(false)?;
         context.include_checksum(false)?;
-        Ok(Compressor { context, frame: Vec::new() })
+        Ok(Compressor { context, frame: Vec::new(), misses: [0; usize::BITS as usize] })
     }
 
     /// The bytes to store for `value`: a zstd frame if that saves an eighth, else the value itself.
@@ -28,13 +36,24 @@ impl Compressor {
         if value.len() < COMPRESS_BYTES_MIN {
             return (Codec::Raw, value);
         }
+        let misses = &mut self.misses[value.len().ilog2() as usize];
+        if *misses >= MISSES_MAX && !misses.is_multiple_of(TRIED_EVERY) {
+            *misses = misses.wrapping_add(1);
+            return (Codec::Raw, value);
+        }
         let worth = value.len() - value.len() / 8;
         self.frame.clear();
         self.frame.reserve(worth);
         // A frame that would not fit is a frame that does not pay.
         match self.context.compress_to_buffer(value, &mut LimitedFrame { frame: &mut self.frame, limit: worth }) {
-            Ok(_) => (Codec::Zstd, &self.frame),
-            Err(_) => (Codec::Raw, value),
+            Ok(_) => {
+                *misses = 0;
+                (Codec::Zstd, &self.frame)
+            }
+            Err(_) => {
+                *misses = misses.wrapping_add(1);
+                (Codec::Raw, value)
+            }
         }
     }
 
@@ -129,6 +148,17 @@ mod tests {
         let noise = noise(1000);
         assert_eq!(compressor.compress(&noise), (Codec::Raw, &noise[..]));
         assert_eq!(compressor.compress(b"short").0, Codec::Raw);
+    }
+
+    #[test]
+    fn values_that_do_not_shrink_keep_those_of_other_lengths_and_later_ones_from_nothing_much() {
+        let mut compressor = Compressor::new().unwrap();
+        let (noise, text) = (noise(1000), b"the mirror behind the retina ".repeat(35));
+        (0..100).for_each(|_| assert_eq!(compressor.compress(&noise).0, Codec::Raw));
+        assert_eq!(compressor.compress(&text[..500]).0, Codec::Zstd, "another length");
+        let tried = (0..TRIED_EVERY).position(|_| compressor.compress(&text[..1000]).0 == Codec::Zstd);
+        assert!(tried.is_some(), "one in so many is tried");
+        assert!((0..100).all(|_| compressor.compress(&text[..1000]).0 == Codec::Zstd));
     }
 
     proptest! {

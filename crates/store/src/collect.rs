@@ -199,6 +199,7 @@ async fn merge(
     let live_bytes = victims.iter().map(|victim| victim.live_bytes).sum();
     let mut copied_bytes = 0;
     let mut since_step_bytes = 0;
+    let mut now = shared.now();
     loop {
         let heads = cursors.iter().enumerate().filter_map(|(number, cursor)| cursor.head().map(|hash| (hash, number)));
         let Some((hash, number)) = heads.min() else { return Ok(sources) };
@@ -208,7 +209,7 @@ async fn merge(
         let is_large = header.codec == Codec::OutOfLine;
         let large = if is_large { victims[number].segment.large(cursor.entry()) } else { None };
         let gone = is_large && large.is_none();
-        if shared.is_live(&header, shared.now()) && !gone {
+        if shared.is_live(&header, now) && !gone {
             let record = cursor.record();
             writer.add(hash, &header, record).await?;
             if let Some(extents) = large
@@ -229,6 +230,7 @@ async fn merge(
             copied_bytes += std::mem::take(&mut since_step_bytes) as u64;
             shared.pace.collect.set(COLLECT_WRITE, copied_bytes, live_bytes);
             io.step().await;
+            now = shared.now();
         }
     }
 }
