@@ -54,10 +54,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     ] {
         let (mut without, mut with) = (Series::new(&format!("without {name}")), Series::new(&format!("with {name}")));
         for round in 0..rounds {
-            without.reports.push(behave(address, &population, round, server.process())?);
-            with.reports.push(flooded(address, flood, || behave(address, &population, round, server.process()))?);
+            let behave = || behave(address, &population, round, server.process());
+            without.reports.push(behave()?);
+            let beside = flooded(address, flood, behave);
+            with.reports.push(beside.map_err(|error| format!("those who behave, beside {name}: {error}"))?);
         }
         let kept = with.ratio(&without, Report::operations_per_second);
+        println!("  {name}: throughput kept {}", kept.shown(3));
         outcome.hold(format!("throughput kept beside {name}"), kept, Reach::AtLeast(0.95));
         let resident = process::read(server.process())?.resident_max_bytes;
         let share = Spread::of([resident as f64 / MEMORY_BYTES as f64]);
