@@ -253,8 +253,11 @@ impl Store {
         let counters = shared.drive.counters();
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let geometry = &shared.geometry;
-        let extents = lock(&shared.extents);
-        let used_extents = u64::from(extents.count() - extents.free_count());
+        // Held no longer than this: shards come before extents in the lock order.
+        let used_extents = {
+            let extents = lock(&shared.extents);
+            u64::from(extents.count() - extents.free_count())
+        };
         let index_bytes = shared.index_bytes();
         Stats {
             index_entries: shared.index.entries() as u64,
