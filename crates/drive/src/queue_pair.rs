@@ -70,6 +70,7 @@ impl Drive {
             slots_free: Vec::with_capacity(depth as usize),
             done: Vec::new(),
             in_flash: 0,
+            started_us: None,
             executed: 0,
         })
     }
@@ -117,6 +118,8 @@ pub struct QueuePair {
     /// What ended without the flash queue: programs, and commands refused.
     done: Vec<Completion>,
     in_flash: usize,
+    /// When the commands were submitted that the next `poll` or `wait` starts: one clock for all of them.
+    started_us: Option<u64>,
     executed: u64,
 }
 
@@ -143,6 +146,7 @@ impl QueuePair {
     pub fn poll(&mut self, completions: &mut Vec<Completion>) -> usize {
         let first = completions.len();
         completions.append(&mut self.done);
+        self.started_us = None;
         if self.in_flash > 0 {
             let first_of_flash = completions.len();
             self.queue.poll(completions);
@@ -157,6 +161,7 @@ impl QueuePair {
 
     /// Blocks until `poll` has something, the timeout ends, or nothing is in flight. May return early for no reason.
     pub fn wait(&mut self, timeout: Option<Duration>) {
+        self.started_us = None;
         if self.done.is_empty() && self.in_flash > 0 {
             self.queue.wait(timeout);
         }
@@ -183,6 +188,17 @@ impl QueuePair {
         // SAFETY: inside local memory, and by the rule of ranges nobody writes it now.
         into.extend_from_slice(unsafe { std::slice::from_raw_parts(local.as_ptr(), range.length as usize) });
         self.counters.moved_local_to_host(u64::from(range.length));
+    }
+
+    /// [`QueuePair::copy_to_host`] of a few bytes whose number is known.
+    pub fn copy_array_to_host<const N: usize>(&self, offset: u64) -> [u8; N] {
+        let range = LocalRange { offset, length: N as u32 };
+        let Some(local) = self.drive.parts.local.pointer(range) else {
+            panic!("{range:?} is outside the local memory");
+        };
+        self.counters.moved_local_to_host(N as u64);
+        // SAFETY: as in `copy_to_host`; an array of bytes needs no alignment.
+        unsafe { local.cast::<[u8; N]>().read() }
     }
 
     pub fn drive(&self) -> &Drive {
@@ -222,7 +238,7 @@ impl QueuePair {
             tag: command.tag,
             opcode: command.operation.opcode(),
             length,
-            submitted_us: self.drive.parts.env.now_us(),
+            submitted_us: *self.started_us.get_or_insert_with(|| self.drive.parts.env.now_us()),
         };
         let place = match self.slots_free.pop() {
             Some(place) => {

@@ -19,6 +19,7 @@
 //! Immutable, so any number of threads may ask.
 
 use crate::bits::{BitWriter, Portable, ones_from, read_bits, select_zero, write_bits};
+use crate::prefetch::prefetch;
 use std::ops::RangeInclusive;
 
 /// Bits of a fence below its page's share of the hash range.
@@ -142,6 +143,19 @@ impl Fences {
             0 => self.next_start(0)..=last,
             _ => below as u32 - 1..=last,
         }
+    }
+
+    /// Brings what [`Fences::start_pages`] will look at nearer to the processor, as far as it can be foreseen.
+    pub fn prefetch(&self, prefix: u64) {
+        if self.fenced == 0 {
+            return;
+        }
+        let high = (self.scale(prefix) >> LOW_BITS) as usize;
+        // As many fences as values of the high bits: about so many of either come before.
+        let (first, last) = (self.samples[high / SAMPLE as usize] as usize / 64, 2 * high / 64);
+        prefetch(&self.highs[first]);
+        prefetch(&self.highs[last.min(self.highs.len() - 1)]);
+        prefetch(&self.lows[high * LOW_BITS as usize / 64]);
     }
 
     fn starts_in(&self, page: u32) -> bool {

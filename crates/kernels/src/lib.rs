@@ -9,5 +9,6 @@ pub mod fence_page;
 pub mod fences;
 pub mod hash;
 pub mod key_table;
+pub mod prefetch;
 pub mod record;
 pub mod reference;

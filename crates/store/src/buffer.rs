@@ -9,6 +9,7 @@ use crate::large::LargeExtents;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::prefetch::prefetch;
 
 /// An open-addressing table of fixed size.
 struct Table {
@@ -35,7 +36,18 @@ impl Table {
     }
 
     fn get(&self, hash: HashKey) -> Option<u32> {
+        if self.count == 0 {
+            return None;
+        }
         self.places[self.slot(hash)].checked_sub(1)
+    }
+
+    fn prefetch(&self, hash: HashKey) {
+        let slot = hash.0 as usize & (self.places.len() - 1);
+        if self.count > 0 {
+            prefetch(&self.places[slot]);
+            prefetch(&self.hashes[slot]);
+        }
     }
 
     fn is_full(&self) -> bool {
@@ -105,6 +117,11 @@ impl Shard {
             .find_map(|buffer| self.table(buffer).get(hash).map(|place| Place { buffer, place }))
     }
 
+    /// Brings what [`Shard::get`] will look at nearer to the processor.
+    pub fn prefetch(&self, hash: HashKey) {
+        (self.oldest..=self.active).for_each(|buffer| self.table(buffer).prefetch(hash));
+    }
+
     /// Shows `visit` where the latest record of every key is.
     pub fn each(&self, mut visit: impl FnMut(Place)) {
         for buffer in self.oldest..=self.active {
@@ -146,6 +163,11 @@ impl Shard {
     /// The key as it is now.
     pub fn see(&self, hash: HashKey) -> Seen {
         Seen { place: self.get(hash), active: self.active, evictions: self.evictions }
+    }
+
+    /// As [`Shard::see`], for a key that was found to be in no buffer.
+    pub fn see_absent(&self) -> Seen {
+        Seen { place: None, active: self.active, evictions: self.evictions }
     }
 
     /// Whether the key was not written since it was seen. A key that was in no buffer could have been in one and out

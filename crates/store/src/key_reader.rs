@@ -121,7 +121,6 @@ impl<'a, T> KeyReader<'a, T> {
         };
         let tags = segment
             .key_runs(pages.clone())
-            .into_iter()
             .map(|run| {
                 let local = buffer.offset() + u64::from(run.at);
                 self.io.start(Operation::Read { flash: run.flash, local, length: run.length })

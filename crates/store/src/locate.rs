@@ -161,7 +161,7 @@ async fn read(io: &Io, segment: &Segment, page: u32, bytes: u32, buffer: &LocalB
 
 fn segment_place(shared: &Shared, segment: &Segment, page: u32, read_bytes: u32, found: &FoundRecord) -> SegmentPlace {
     let page_at = (found.address % PAGE_PAYLOAD_BYTES as u64) as u32;
-    let page_flash = segment.data_runs(page, 1).first().map_or(0, |run| run.flash);
+    let page_flash = segment.data_runs(page, 1).next().map_or(0, |run| run.flash);
     SegmentPlace {
         segment: segment.descriptor.number,
         entry: found.entry,

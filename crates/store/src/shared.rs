@@ -264,6 +264,11 @@ impl Shared {
         stamp > self.watermark.load(Ordering::SeqCst) && (expiry == 0 || expiry > now)
     }
 
+    /// [`Shared::is_live_stamp`] at this moment; the clock is read only where an expiry asks for it.
+    pub fn is_live_now(&self, stamp: u64, expiry: u32) -> bool {
+        self.is_live_stamp(stamp, expiry, if expiry == 0 { 0 } else { self.now() })
+    }
+
     pub fn now(&self) -> u32 {
         self.drive.env().unix_seconds()
     }

@@ -247,7 +247,6 @@ impl VictimCursor {
         let tags = self
             .segment
             .data_runs(from, pages * PAGE_BYTES as u32)
-            .into_iter()
             .map(|run| {
                 let local = buffer.offset() + at as u64 + u64::from(run.at);
                 self.io.start(Operation::Read { flash: run.flash, local, length: run.length })

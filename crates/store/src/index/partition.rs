@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use tapetum_kernels::delta_bucket::find::find;
 use tapetum_kernels::delta_bucket::{EntryLayout, Header, Position, SLOT_BITS, SLOTS, slot};
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::prefetch::prefetch;
 
 /// The end of the list of free extensions.
 pub(super) const NONE: u32 = u32::MAX;
@@ -195,16 +196,4 @@ impl Partition {
         self.extensions_free.store(extension, Ordering::Relaxed);
         self.extensions_used.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-#[inline(always)]
-fn prefetch(word: &AtomicU64) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, on an address that is valid; SSE is part of x86-64.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = word;
 }

@@ -96,6 +96,11 @@ impl Segment {
         if pages.is_empty() { 0..0 } else { *pages.start()..*pages.end() + 1 }
     }
 
+    /// Brings what [`Segment::start_pages`] will look at nearer to the processor.
+    pub fn prefetch(&self, hash: HashKey) {
+        self.local_index.data.prefetch(hash.prefix());
+    }
+
     fn page_offset(&self, extents: &[u32], page: u32) -> u64 {
         let per_extent = self.geometry.pages_per_extent();
         let extent = extents[(page / per_extent) as usize];
@@ -129,31 +134,41 @@ impl Segment {
     }
 
     /// The read commands for `length` bytes of the data area from the start of `page`.
-    pub fn data_runs(&self, page: u32, length: u32) -> Vec<Run> {
+    pub fn data_runs(&self, page: u32, length: u32) -> impl Iterator<Item = Run> + '_ {
         self.runs(&self.descriptor.data_extents, page, length)
     }
 
     /// The read commands for whole pages of the key table, or of the fences behind it.
-    pub fn key_runs(&self, pages: Range<u32>) -> Vec<Run> {
+    pub fn key_runs(&self, pages: Range<u32>) -> impl Iterator<Item = Run> + '_ {
         self.runs(&self.descriptor.key_extents, pages.start, pages.len() as u32 * PAGE_BYTES as u32)
     }
 
-    fn runs(&self, extents: &[u32], page: u32, length: u32) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::with_capacity(1);
-        let mut at = 0;
-        while at < length {
+    fn runs<'a>(&'a self, extents: &'a [u32], page: u32, length: u32) -> impl Iterator<Item = Run> + 'a {
+        // Where the bytes at `at` are, and how many follow them in their extent.
+        let extent = move |at: u32| {
             let page_now = page + at / PAGE_BYTES as u32;
-            let flash = self.page_offset(extents, page_now);
-            let in_extent =
-                (self.geometry.pages_per_extent() - page_now % self.geometry.pages_per_extent()) * PAGE_BYTES as u32;
-            let take = in_extent.min(length - at);
-            match runs.last_mut() {
-                Some(last) if last.flash + u64::from(last.length) == flash => last.length += take,
-                _ => runs.push(Run { flash, at, length: take }),
+            let per_extent = self.geometry.pages_per_extent();
+            let in_extent = (per_extent - page_now % per_extent) * PAGE_BYTES as u32;
+            (self.page_offset(extents, page_now), in_extent.min(length - at))
+        };
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            if at == length {
+                return None;
             }
-            at += take;
-        }
-        runs
+            let (flash, taken) = extent(at);
+            let mut run = Run { flash, at, length: taken };
+            at += taken;
+            while at < length {
+                let (flash, taken) = extent(at);
+                if flash != run.flash + u64::from(run.length) {
+                    break;
+                }
+                run.length += taken;
+                at += taken;
+            }
+            Some(run)
+        })
     }
 
     /// The key-table pages that may hold hash keys from `low` to `high`, both included.

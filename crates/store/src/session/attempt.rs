@@ -54,7 +54,7 @@ impl Local {
         Attempt::Answered
     }
 
-    /// Decides an operation if that can be done now.
+    /// Decides an operation, which is no get, if that can be done now.
     pub(super) fn attempt(
         &mut self,
         shared: &Shared,
@@ -77,13 +77,6 @@ impl Local {
                 drop(shard);
                 return self.put(shared, token, hash, (key, value, flags, expiry));
             }
-            let shard = match request {
-                Request::Get { .. } => match self.get_from_buffer(shared, token, hash, shard) {
-                    Ok(attempt) => return attempt,
-                    Err(shard) => shard,
-                },
-                _ => shard,
-            };
             let in_buffer;
             let (current, large, stamp) = match (flash, shard.get(hash)) {
                 (Some(flash), _) => {
@@ -139,48 +132,6 @@ impl Local {
                 return attempt;
             }
         }
-    }
-
-    /// Answers a get whose key is in a write buffer; gives the shard back when it is in none.
-    pub(super) fn get_from_buffer<'a>(
-        &mut self,
-        shared: &Shared,
-        token: u64,
-        hash: HashKey,
-        shard: MutexGuard<'a, Shard>,
-    ) -> Result<Attempt, MutexGuard<'a, Shard>> {
-        let Some(place) = shard.get(hash) else { return Err(shard) };
-        let record = shared.log.record(place.buffer, place.place);
-        let header = record.header;
-        if header.kind != Kind::Value || !shared.is_live(&header, shared.now()) {
-            drop(shard);
-            let stamp = header.stamp.max(shared.deletion_of(header.stamp));
-            self.answer_after(shared, token, stamp, Outcome::Missing);
-            return Ok(Attempt::Answered);
-        }
-        if header.codec == Codec::OutOfLine {
-            let (value, seen) = (Local::out_of_line(&record, shard.large(place)), shard.see(hash));
-            drop(shard);
-            return Ok(self.read_large(shared, token, value, seen, &header));
-        }
-        let values = &mut self.values[self.values_now];
-        let start = values.len();
-        if header.codec == Codec::Raw {
-            values.extend_from_slice(record.stored);
-            drop(shard);
-        } else {
-            // Inflated outside of the lock: the buffer may be reused as soon as the shard is released.
-            self.scratch.clear();
-            self.scratch.extend_from_slice(record.stored);
-            drop(shard);
-            values.resize(start + header.raw_bytes as usize, 0);
-            let inflated = self.decompressor.decompress(&self.scratch, &mut values[start..]);
-            assert!(inflated.is_ok(), "the arena holds what was compressed");
-        }
-        let value = self.range_from(start);
-        let outcome = Outcome::Value { flags: header.flags, stamp: header.stamp, expiry: header.expiry, value };
-        self.answer_after(shared, token, header.stamp, outcome);
-        Ok(Attempt::Answered)
     }
 
     /// The value of a record in a write buffer is to be read from its extents.

@@ -16,7 +16,8 @@ use tapetum_drive::programs::match_record::{
     CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Place, encode_parameters, parameters_bytes,
 };
 use tapetum_drive::{Command, Completion, LocalBuffer, LocalRange, Operation, QueuePair, Status};
-use tapetum_kernels::data_page::stream_ranges;
+use tapetum_kernels::data_page::{PAGE_BYTES, stream_ranges};
+use tapetum_kernels::prefetch::prefetch;
 
 /// Buffers of this size are kept from read to read.
 pub const BUFFER_BYTES: usize = 16 << 10;
@@ -36,6 +37,8 @@ pub struct FlashRead {
     /// Room for a value that is larger than expected.
     output: Option<LocalBuffer>,
     reads_left: u32,
+    /// The longest read command of the page.
+    read_max_bytes: u32,
     failed: Option<Error>,
 }
 
@@ -48,13 +51,6 @@ pub enum Step {
     Found(Matched),
     Missing,
     Failed(Error),
-}
-
-/// Read commands that were sent.
-#[derive(Clone, Copy, Default)]
-pub struct ReadCount {
-    pub commands: u64,
-    pub bytes_max: u64,
 }
 
 /// Local memory for reads, kept by a session.
@@ -100,19 +96,13 @@ impl FlashRead {
             buffer: None,
             output: None,
             reads_left: 0,
+            read_max_bytes: 0,
             failed: None,
         }
     }
 
     /// Reads the next page in which the record may start.
-    pub fn begin(
-        &mut self,
-        queue: &mut QueuePair,
-        spare: &mut SpareBuffers,
-        tag: u64,
-        key: &[u8],
-        count: &mut ReadCount,
-    ) -> Step {
+    pub fn begin(&mut self, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64, key: &[u8]) -> Step {
         let Some(page) = self.pages.clone().next() else { return Step::Missing };
         let span_bytes = self.segment.span_bytes(page);
         let needed = span_bytes as usize + parameters_bytes(key) + OUTPUT_ROOM_BYTES;
@@ -122,17 +112,28 @@ impl FlashRead {
         }
         let Some(buffer) = &mut self.buffer else { unreachable!("it was filled above") };
         self.pages.start += 1;
-        (self.page, self.span_bytes) = (page, span_bytes);
+        (self.page, self.span_bytes, self.read_max_bytes) = (page, span_bytes, 0);
         let at = span_bytes as usize;
         encode_parameters(self.segment.salt, page, key, &mut buffer.bytes_mut()[at..]);
         for run in self.segment.data_runs(page, span_bytes) {
             let local = buffer.offset() + u64::from(run.at);
             queue.submit(Command { tag, operation: Operation::Read { flash: run.flash, local, length: run.length } });
             self.reads_left += 1;
-            count.commands += 1;
-            count.bytes_max = count.bytes_max.max(u64::from(run.length));
+            self.read_max_bytes = self.read_max_bytes.max(run.length);
         }
         Step::Waits
+    }
+
+    /// The read commands that `begin` sent, and the length of the longest.
+    pub fn sent(&self) -> (u32, u32) {
+        (self.reads_left, self.read_max_bytes)
+    }
+
+    /// Brings what was read nearer to the processor: the trailer of its first page, by which the search begins.
+    pub fn prefetch(&self) {
+        if let Some(buffer) = &self.buffer {
+            prefetch(buffer.as_ptr().wrapping_add(PAGE_BYTES - 1));
+        }
     }
 
     /// Takes the completion of a read; when it was the last, runs the program.
@@ -188,13 +189,8 @@ impl FlashRead {
     ) -> Step {
         match completion.status {
             Status::Success => {
-                let mut head = Vec::with_capacity(OUTPUT_HEAD_BYTES);
-                let range = LocalRange { length: OUTPUT_HEAD_BYTES as u32, ..self.output_range() };
-                queue.copy_to_host(range, &mut head);
-                match <&[u8; OUTPUT_HEAD_BYTES]>::try_from(&head[..]) {
-                    Ok(head) => Step::Found(Matched::parse(head)),
-                    Err(_) => unreachable!("the head was copied whole"),
-                }
+                let head: [u8; OUTPUT_HEAD_BYTES] = queue.copy_array_to_host(self.output_range().offset);
+                Step::Found(Matched::parse(&head))
             }
             MISSING => Step::Missing,
             OUTPUT_SHORT => match spare.take(queue, completion.result[0] as usize) {

@@ -249,24 +249,19 @@ impl Local {
     }
 
     /// Starts an operation on a large value, or goes on with one that waited.
-    pub(super) fn go_on_large(&mut self, shared: &Shared, number: usize, op: Op, large: Box<LargeOp>) {
+    pub(super) fn go_on_large(&mut self, shared: &Shared, number: usize, op: Box<Op>, large: Box<LargeOp>) {
         match *large {
             LargeOp::Read(read) => self.begin_large_read(shared, number, op, read),
             LargeOp::Write(write) => self.go_on_writing(shared, number, op, write),
         }
     }
 
-    fn keep_large(&mut self, number: usize, mut op: Op, large: LargeOp, waits: bool) {
+    fn keep_large(&mut self, number: usize, mut op: Box<Op>, large: LargeOp, waits: bool) {
         op.large = Some(Box::new(large));
         self.ops[number] = Some(op);
         if waits {
             self.waiting.push_back(number);
         }
-    }
-
-    fn refuse_large(&mut self, number: usize, op: Op, error: Error) {
-        self.answer(op.token, Outcome::Failed(error));
-        self.forget(number, op);
     }
 
     fn transfer(&mut self, shared: &Shared, reference: &Reference) -> Option<Transfer> {
@@ -275,7 +270,7 @@ impl Local {
         Transfer::new(&shared.geometry, &reference.runs, reference.stored_bytes, allocate)
     }
 
-    fn begin_large_read(&mut self, shared: &Shared, number: usize, op: Op, mut read: LargeRead) {
+    fn begin_large_read(&mut self, shared: &Shared, number: usize, op: Box<Op>, mut read: LargeRead) {
         read.transfer = self.transfer(shared, &read.reference);
         if shared.planted.has(Bug::FreeLargeUnderReader) {
             read.value.extents = Arc::new(shared.large.own(Vec::new()));
@@ -288,9 +283,9 @@ impl Local {
         self.keep_large(number, op, LargeOp::Read(read), waits);
     }
 
-    fn go_on_writing(&mut self, shared: &Shared, number: usize, mut op: Op, mut write: LargeWrite) {
+    fn go_on_writing(&mut self, shared: &Shared, number: usize, mut op: Box<Op>, mut write: LargeWrite) {
         if shared.log.poisoned().is_err() {
-            return self.refuse_large(number, op, poison(shared));
+            return self.refuse(number, op, poison(shared));
         }
         if write.stored.is_empty() {
             write.stored = op.request.take_value();
@@ -303,7 +298,7 @@ impl Local {
             return match shared.admit(|| overwrites) {
                 Admission::Go => self.publish(shared, number, op, write),
                 Admission::Wait => self.keep_large(number, op, LargeOp::Write(write), true),
-                Admission::Refuse(error) => self.refuse_large(number, op, error),
+                Admission::Refuse(error) => self.refuse(number, op, error),
             };
         }
         if write.extents.is_none() {
@@ -311,7 +306,7 @@ impl Local {
                 Room::Taken => {}
                 Room::Stale => return self.attempt_op(shared, number, op, None),
                 Room::Waits => return self.keep_large(number, op, LargeOp::Write(write), true),
-                Room::Refused(error) => return self.refuse_large(number, op, error),
+                Room::Refused(error) => return self.refuse(number, op, error),
             }
         }
         let Some(reference) = &write.reference else { unreachable!("extents that were taken have a reference") };
@@ -340,7 +335,7 @@ impl Local {
         &mut self,
         shared: &Shared,
         number: usize,
-        op: Op,
+        op: Box<Op>,
         mut read: LargeRead,
         (slot, completion): (usize, Completion),
     ) {
@@ -354,7 +349,7 @@ impl Local {
         transfer.read(&mut self.queue, tag_of(number));
         match transfer.outcome() {
             None => self.keep_large(number, op, LargeOp::Read(read), false),
-            Some(Err(failed)) => self.refuse_large(number, op, failure("read", failed)),
+            Some(Err(failed)) => self.refuse(number, op, failure("read", failed)),
             Some(Ok(())) => {
                 self.give_slots(&mut read.transfer);
                 self.large_read_done(shared, number, op, read);
@@ -367,12 +362,12 @@ impl Local {
         slots.for_each(|buffer| self.spare_buffers.give(buffer));
     }
 
-    fn large_read_done(&mut self, shared: &Shared, number: usize, op: Op, read: LargeRead) {
+    fn large_read_done(&mut self, shared: &Shared, number: usize, op: Box<Op>, read: LargeRead) {
         let LargeRead { value, reference, item: (flags, expiry, stamp), seen, shown_by, stored, crc, .. } = read;
         let raw_bytes = value.raw_bytes as usize;
         let whole = crc == reference.crc && (reference.codec == Codec::Zstd || stored.len() == raw_bytes);
         if !whole {
-            return self.refuse_large(number, op, corrupt(&reference));
+            return self.refuse(number, op, corrupt(&reference));
         }
         let is_get = op.request.is_get();
         let into = if is_get { &mut self.values[self.values_now] } else { &mut self.scratch };
@@ -384,7 +379,7 @@ impl Local {
             into.resize(start + raw_bytes, 0);
             if self.decompressor.decompress(&stored, &mut into[start..]).is_err() {
                 into.truncate(start);
-                return self.refuse_large(number, op, corrupt(&reference));
+                return self.refuse(number, op, corrupt(&reference));
             }
         } else if start == 0 {
             *into = stored;
@@ -405,7 +400,7 @@ impl Local {
         &mut self,
         shared: &Shared,
         number: usize,
-        op: Op,
+        op: Box<Op>,
         mut write: LargeWrite,
         (slot, completion): (usize, Completion),
     ) {
@@ -417,7 +412,7 @@ impl Local {
         match transfer.outcome() {
             None => self.keep_large(number, op, LargeOp::Write(write), false),
             // Nothing names the extents: they are free again, and the store is as it was.
-            Some(Err(failed)) => self.refuse_large(number, op, failure("write", failed)),
+            Some(Err(failed)) => self.refuse(number, op, failure("write", failed)),
             Some(Ok(())) => {
                 self.give_slots(&mut write.transfer);
                 write.written = true;
@@ -427,7 +422,7 @@ impl Local {
     }
 
     /// Appends the record, if the key is still what was decided on.
-    fn publish(&mut self, shared: &Shared, number: usize, op: Op, mut write: LargeWrite) {
+    fn publish(&mut self, shared: &Shared, number: usize, op: Box<Op>, mut write: LargeWrite) {
         let encoded = write.reference.as_ref().map(Reference::encode);
         let (codec, stored) = match &encoded {
             Some(reference) => (Codec::OutOfLine, &reference[..]),
@@ -453,14 +448,14 @@ impl Local {
             drop(shard);
             match done {
                 Ok(stamp) => return self.answer_large(shared, number, op, write, stamp),
-                Err(WriteError::Refused(error)) => return self.refuse_large(number, op, error),
+                Err(WriteError::Refused(error)) => return self.refuse(number, op, error),
                 Err(WriteError::NoRoom) if shared.rotate() => {}
                 Err(WriteError::NoRoom) => return self.keep_large(number, op, LargeOp::Write(write), true),
             }
         }
     }
 
-    fn answer_large(&mut self, shared: &Shared, number: usize, op: Op, write: LargeWrite, stamp: u64) {
+    fn answer_large(&mut self, shared: &Shared, number: usize, op: Box<Op>, write: LargeWrite, stamp: u64) {
         let bytes = op.request.key.len() as u64 + u64::from(write.header.raw_bytes);
         shared.counters.user_write_bytes.fetch_add(bytes, Ordering::Relaxed);
         let outcome = match write.answer {

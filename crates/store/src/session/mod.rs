@@ -3,8 +3,9 @@
 //! ```text
 //!            ┌─ answer known ──────────────────────────────► held until durable ─► reply
 //! submit ─► attempt ─ needs flash ─► reading ─► attempt again, or answer
-//!            ├─ no room / no memory ─► waiting ─► attempt again at a later poll
-//!            └─ behind an earlier one of its key ─► waiting
+//!    │       ├─ no room / no memory ─► waiting ─► attempt again at a later poll
+//!    │       └─ behind an earlier one of its key ─► waiting
+//!    └ get ─► gathered ─► looked up with the others of this poll ─► reading ─► answer
 //! ```
 //! A read-modify-write holds nothing across its flash read: it remembers where its key was in the write buffers and starts
 //! over if somebody wrote it meanwhile (docs/decisions). So no session waits for another to poll. Operations on one key take
@@ -15,6 +16,7 @@ mod batch;
 mod change;
 mod flash_read;
 mod large;
+mod lookup;
 mod order;
 mod owned;
 mod reads;
@@ -26,10 +28,12 @@ use crate::notify::Notifier;
 use crate::pace::Share;
 use crate::request::{Outcome, Reply, Request, ValueRange};
 use crate::shared::Shared;
-use flash_read::{FlashRead, ReadCount, SpareBuffers};
+use flash_read::{FlashRead, SpareBuffers};
 use large::{LargeOp, OutOfLine};
+use order::Undecided;
 use owned::OwnedRequest;
-use std::collections::{HashMap, VecDeque};
+use reads::GetCount;
+use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,6 +49,7 @@ const TAG_EXECUTE: u64 = 1;
 /// Larger buffers are given back when a poll ends.
 const KEEP_BYTES: usize = 1 << 20;
 
+#[derive(Default)]
 struct Op {
     token: u64,
     /// Counts the session's kept operations: the order of submission.
@@ -94,12 +99,13 @@ pub struct Session {
 /// A session without what it shares.
 struct Local {
     queue: QueuePair,
-    ops: Vec<Option<Op>>,
+    ops: Vec<Option<Box<Op>>>,
     ops_free: Vec<usize>,
+    /// Gets to look up at the next poll.
+    gathered: Vec<usize>,
     /// Operations to attempt at the next poll, in order.
     waiting: VecDeque<usize>,
-    /// Operations a hash key has that are not decided.
-    undecided: HashMap<HashKey, u32>,
+    undecided: Undecided,
     /// Deletions of everything among them.
     deletions_undecided: usize,
     /// Writes wait for flush and collector: later ones stay behind them.
@@ -115,10 +121,12 @@ struct Local {
     compressor: Compressor,
     decompressor: Decompressor,
     spare_buffers: SpareBuffers,
-    spare_keys: Vec<Vec<u8>>,
+    /// Boxes of operations that are over, with their room for a key.
+    #[expect(clippy::vec_box, reason = "boxes go from list to list; operations stay where they are")]
+    spare_ops: Vec<Box<Op>>,
     completions: Vec<Completion>,
-    /// Read commands of gets that are not in the counters yet.
-    flash_reads: ReadCount,
+    /// Gets that are not in the store's counters yet.
+    gets: GetCount,
     sequence_next: u64,
     notifier: Arc<Notifier>,
 }
@@ -135,8 +143,9 @@ impl Session {
             queue,
             ops: Vec::new(),
             ops_free: Vec::new(),
+            gathered: Vec::new(),
             waiting: VecDeque::new(),
-            undecided: HashMap::new(),
+            undecided: Undecided::default(),
             deletions_undecided: 0,
             paced: false,
             share: Share::default(),
@@ -149,9 +158,9 @@ impl Session {
             compressor: Compressor::new().map_err(io)?,
             decompressor: Decompressor::new().map_err(io)?,
             spare_buffers: SpareBuffers::new((shared.options.pool_bytes() as usize / 2).min(8 << 20)),
-            spare_keys: Vec::new(),
+            spare_ops: Vec::new(),
             completions: Vec::new(),
-            flash_reads: ReadCount::default(),
+            gets: GetCount::default(),
             sequence_next: 0,
             notifier,
         };
@@ -172,6 +181,9 @@ impl Session {
         }
         if self.local.must_wait(hash, &request) {
             return self.local.wait(token, hash, &request);
+        }
+        if let Request::Get { .. } = request {
+            return self.local.gather(token, hash, &request);
         }
         match self.local.attempt(shared, token, hash, &request, None) {
             Attempt::Answered => {}
@@ -202,8 +214,10 @@ impl Session {
         // What changes after an attempt that had to wait must wake the session. Nobody writes for one that asks for nothing.
         self.local.notifier.set_waiting(self.in_flight() > 0);
         self.local.reap(shared);
-        self.local.attempt_waiting(shared);
-        self.local.reap(shared);
+        if !self.local.waiting.is_empty() {
+            self.local.attempt_waiting(shared);
+            self.local.reap(shared);
+        }
         self.local.release_held(shared);
         self.local.share.set_waiting(&shared.pace, self.local.paced);
         replies.append(&mut self.local.ready);
@@ -233,6 +247,7 @@ impl Session {
         if !self.local.ready.is_empty() {
             return;
         }
+        self.local.look_up_gathered(&self.shared);
         self.local.notifier.set_waiting(true);
         if self.local.held.is_empty() && self.local.waiting.is_empty() {
             // Flash reads alone: the queue pair wakes us with one system call.

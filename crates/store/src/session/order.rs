@@ -1,20 +1,45 @@
 //! The order of a session's operations: one that is not decided keeps the later ones of its key waiting.
 
-use super::owned::OwnedRequest;
 use super::{Local, Op};
 use crate::error::Error;
 use crate::request::{Outcome, Request};
 use crate::shared::Shared;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 
+/// How many operations of a hash key are not decided.
+pub(super) type Undecided = HashMap<HashKey, u32, BuildHasherDefault<DigestHasher>>;
+
+/// A hash key is a digest under a secret: its own bits will do.
+#[derive(Default)]
+pub(super) struct DigestHasher(u64);
+
+impl Hasher for DigestHasher {
+    fn write_u128(&mut self, digest: u128) {
+        self.0 = digest as u64;
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a hash key is one number");
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Boxes of operations that a session keeps, and the longest room for a key that it keeps with them.
+const SPARE_OPS: usize = 512;
+const SPARE_KEY_BYTES: usize = 1 << 10;
+
 impl Local {
     pub(super) fn keep(&mut self, token: u64, hash: HashKey, request: &Request<'_>) -> usize {
-        let mut key = self.spare_keys.pop().unwrap_or_default();
-        key.clear();
+        let mut op = self.spare_ops.pop().unwrap_or_default();
         self.sequence_next += 1;
-        let sequence = self.sequence_next;
-        let op = Op { token, sequence, hash, request: OwnedRequest::new(request, key), read: None, large: None };
+        (op.token, op.sequence, op.hash) = (token, self.sequence_next, hash);
+        op.request.assign(request);
         *self.undecided.entry(hash).or_default() += 1;
         self.deletions_undecided += usize::from(op.request.deletes_all());
         match self.ops_free.pop() {
@@ -35,7 +60,7 @@ impl Local {
     }
 
     /// Ends an operation: the later ones of its key may go on.
-    pub(super) fn forget(&mut self, number: usize, op: Op) {
+    pub(super) fn forget(&mut self, number: usize, mut op: Box<Op>) {
         self.deletions_undecided -= usize::from(op.request.deletes_all());
         if let Some(count) = self.undecided.get_mut(&op.hash) {
             *count -= 1;
@@ -43,13 +68,26 @@ impl Local {
                 self.undecided.remove(&op.hash);
             }
         }
-        if let Some(read) = op.read {
-            read.finish(&mut self.spare_buffers);
-        }
-        if self.spare_keys.len() < 256 {
-            self.spare_keys.push(op.request.key);
+        self.end_read(&mut op);
+        op.large = None;
+        op.request.take_value();
+        if self.spare_ops.len() < SPARE_OPS && op.request.key.capacity() <= SPARE_KEY_BYTES {
+            self.spare_ops.push(op);
         }
         self.ops_free.push(number);
+    }
+
+    /// Lets go of the segment and the buffers of an operation's read.
+    pub(super) fn end_read(&mut self, op: &mut Op) {
+        if let Some(read) = op.read.take() {
+            read.finish(&mut self.spare_buffers);
+        }
+    }
+
+    /// Ends an operation with an error.
+    pub(super) fn refuse(&mut self, number: usize, op: Box<Op>, error: Error) {
+        self.answer(op.token, Outcome::Failed(error));
+        self.forget(number, op);
     }
 
     /// Whether a request is a write, and writes are to wait for flush and collector.
@@ -87,8 +125,7 @@ impl Local {
         while let Some(number) = self.waiting.pop_front() {
             let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
             let error = Error::Io("the store was closed while the operation waited: open it again".into());
-            self.answer(op.token, Outcome::Failed(error));
-            self.forget(number, op);
+            self.refuse(number, op, error);
         }
     }
 
@@ -112,6 +149,6 @@ impl Local {
         }
         let touches = |other: &Op| other.hash == op.hash || other.request.deletes_all() || op.request.deletes_all();
         let earlier = |other: &Op| touches(other) && other.sequence < op.sequence;
-        self.ops.iter().flatten().any(earlier)
+        self.ops.iter().flatten().any(|other| earlier(other))
     }
 }

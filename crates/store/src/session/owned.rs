@@ -2,20 +2,42 @@
 
 use crate::request::{Condition, Initial, Request};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum Verb {
+    #[default]
     Get,
-    Put { flags: u32, expiry: u32, condition: Condition },
-    Append { stamp: Option<u64> },
-    Prepend { stamp: Option<u64> },
-    Increment { delta: u64, decrement: bool, initial: Option<Initial>, stamp: Option<u64> },
-    Touch { expiry: u32 },
-    GetAndTouch { expiry: u32 },
-    Delete { stamp: Option<u64> },
-    DeleteAll { at: u32 },
+    Put {
+        flags: u32,
+        expiry: u32,
+        condition: Condition,
+    },
+    Append {
+        stamp: Option<u64>,
+    },
+    Prepend {
+        stamp: Option<u64>,
+    },
+    Increment {
+        delta: u64,
+        decrement: bool,
+        initial: Option<Initial>,
+        stamp: Option<u64>,
+    },
+    Touch {
+        expiry: u32,
+    },
+    GetAndTouch {
+        expiry: u32,
+    },
+    Delete {
+        stamp: Option<u64>,
+    },
+    DeleteAll {
+        at: u32,
+    },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct OwnedRequest {
     pub key: Vec<u8>,
     value: Vec<u8>,
@@ -23,8 +45,8 @@ pub struct OwnedRequest {
 }
 
 impl OwnedRequest {
-    /// Copies `request`; `key` is an empty vector whose room is used again.
-    pub fn new(request: &Request<'_>, mut key: Vec<u8>) -> OwnedRequest {
+    /// Becomes a copy of `request`; the room for the key is used again.
+    pub fn assign(&mut self, request: &Request<'_>) {
         let (verb, value): (Verb, &[u8]) = match *request {
             Request::Get { .. } => (Verb::Get, &[]),
             Request::Put { value, flags, expiry, condition, .. } => (Verb::Put { flags, expiry, condition }, value),
@@ -38,8 +60,9 @@ impl OwnedRequest {
             Request::Delete { stamp, .. } => (Verb::Delete { stamp }, &[]),
             Request::DeleteAll { at } => (Verb::DeleteAll { at }, &[]),
         };
-        key.extend_from_slice(request.key());
-        OwnedRequest { key, value: value.to_vec(), verb }
+        self.key.clear();
+        self.key.extend_from_slice(request.key());
+        (self.value, self.verb) = (value.to_vec(), verb);
     }
 
     pub fn borrow(&self) -> Request<'_> {

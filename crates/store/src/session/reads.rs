@@ -1,7 +1,7 @@
 //! Operations whose key may be on flash: their reads, from the first command to the answer.
 
 use super::change::needs_value;
-use super::flash_read::{FlashRead, ReadCount, Step};
+use super::flash_read::{FlashRead, Step};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
 use super::{Attempt, FromFlash, Local, Op, TAG_EXECUTE};
 use crate::error::Error;
@@ -11,106 +11,126 @@ use std::sync::atomic::Ordering;
 use tapetum_drive::Completion;
 use tapetum_drive::programs::match_record::{Matched, Place};
 
+/// What gets did since the store's counters were told.
+#[derive(Default)]
+pub(super) struct GetCount {
+    /// Answered with a value from flash.
+    from_flash: u64,
+    /// Read commands, and the longest.
+    flash_reads: u64,
+    flash_read_max_bytes: u64,
+}
+
+fn tag_of(number: usize) -> u64 {
+    (number as u64) << 1
+}
+
 impl Local {
-    pub(super) fn begin_read(&mut self, shared: &Shared, number: usize, mut op: Op, mut read: FlashRead) {
-        let mut count = if op.request.is_get() { self.flash_reads } else { ReadCount::default() };
-        let tag = (number as u64) << 1;
-        let step = read.begin(&mut self.queue, &mut self.spare_buffers, tag, &op.request.key, &mut count);
-        if op.request.is_get() {
-            self.flash_reads = count;
-        }
-        match step {
+    pub(super) fn begin_read(&mut self, shared: &Shared, number: usize, mut op: Box<Op>, read: FlashRead) {
+        op.read = Some(read);
+        self.read_next(shared, number, op);
+    }
+
+    /// Reads the next page in which the record may start.
+    fn read_next(&mut self, shared: &Shared, number: usize, mut op: Box<Op>) {
+        let Op { read: Some(read), request, .. } = &mut *op else { unreachable!("the operation reads") };
+        match read.begin(&mut self.queue, &mut self.spare_buffers, tag_of(number), &request.key) {
             Step::Waits => {
-                op.read = Some(read);
+                if request.is_get() {
+                    let (commands, bytes_max) = read.sent();
+                    self.gets.flash_reads += u64::from(commands);
+                    self.gets.flash_read_max_bytes = self.gets.flash_read_max_bytes.max(u64::from(bytes_max));
+                }
                 self.ops[number] = Some(op);
             }
             // No page may hold it: the candidate was another key's.
-            Step::Missing => self.read_decided(shared, number, op, read, None),
-            _ => {
-                read.finish(&mut self.spare_buffers);
-                self.ops[number] = Some(op);
-                self.waiting.push_back(number);
-            }
+            Step::Missing => self.read_decided(shared, number, op, None),
+            _ => self.wait_for_memory(number, op),
         }
     }
 
-    /// Takes completions until there are none.
+    fn wait_for_memory(&mut self, number: usize, mut op: Box<Op>) {
+        self.end_read(&mut op);
+        self.ops[number] = Some(op);
+        self.waiting.push_back(number);
+    }
+
+    /// Starts what was gathered, and takes completions until there are none.
     pub(super) fn reap(&mut self, shared: &Shared) {
+        let mut completions = std::mem::take(&mut self.completions);
         loop {
-            let mut completions = std::mem::take(&mut self.completions);
+            self.look_up_gathered(shared);
             self.queue.poll(&mut completions);
-            let none = completions.is_empty();
+            if completions.is_empty() {
+                break;
+            }
+            completions.iter().for_each(|completion| self.prefetch(completion));
             for completion in completions.drain(..) {
                 self.completed(shared, completion);
             }
-            self.completions = completions;
-            let reads = std::mem::take(&mut self.flash_reads);
-            if reads.commands > 0 {
-                shared.counters.get_flash_reads.fetch_add(reads.commands, Ordering::Relaxed);
-                shared.counters.get_flash_read_max_bytes.fetch_max(reads.bytes_max, Ordering::Relaxed);
-            }
-            if none {
-                return;
-            }
+        }
+        self.completions = completions;
+        self.count_gets(shared);
+    }
+
+    fn count_gets(&mut self, shared: &Shared) {
+        let GetCount { from_flash, flash_reads, flash_read_max_bytes } = std::mem::take(&mut self.gets);
+        if from_flash > 0 {
+            shared.counters.get_from_flash.fetch_add(from_flash, Ordering::Relaxed);
+        }
+        if flash_reads > 0 {
+            shared.counters.get_flash_reads.fetch_add(flash_reads, Ordering::Relaxed);
+            shared.counters.get_flash_read_max_bytes.fetch_max(flash_read_max_bytes, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn completed(&mut self, shared: &Shared, completion: Completion) {
+    /// Brings what a read brought nearer, while others are looked after.
+    fn prefetch(&self, completion: &Completion) {
+        if completion.tag & (TAG_LARGE | TAG_EXECUTE) == 0
+            && let Some(Op { read: Some(read), .. }) = self.ops[(completion.tag >> 1) as usize].as_deref()
+        {
+            read.prefetch();
+        }
+    }
+
+    fn completed(&mut self, shared: &Shared, completion: Completion) {
         if completion.tag & TAG_LARGE != 0 {
             return self.large_completed(shared, completion);
         }
         let number = (completion.tag >> 1) as usize;
         let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
-        let Some(mut read) = op.read.take() else { unreachable!("a completion has a read") };
-        let key = &op.request.key;
-        let tag = (number as u64) << 1;
+        let Op { read: Some(read), request, .. } = &mut *op else { unreachable!("a completion has a read") };
+        let (key, tag) = (&request.key, tag_of(number) | TAG_EXECUTE);
         let step = if completion.tag & TAG_EXECUTE == 0 {
-            read.read_done(completion, &mut self.queue, tag | TAG_EXECUTE, key)
+            read.read_done(completion, &mut self.queue, tag, key)
         } else {
-            read.match_done(completion, &mut self.queue, &mut self.spare_buffers, tag | TAG_EXECUTE, key)
+            read.match_done(completion, &mut self.queue, &mut self.spare_buffers, tag, key)
         };
         match step {
-            Step::Waits => {
-                op.read = Some(read);
-                self.ops[number] = Some(op);
-            }
-            Step::NoMemory => {
-                read.finish(&mut self.spare_buffers);
-                self.ops[number] = Some(op);
-                self.waiting.push_back(number);
-            }
-            Step::Missing if read.has_more_pages() => self.begin_read(shared, number, op, read),
-            Step::Missing => self.read_decided(shared, number, op, read, None),
-            Step::Found(matched) => self.read_decided(shared, number, op, read, Some(matched)),
-            Step::Failed(error) => {
-                read.finish(&mut self.spare_buffers);
-                self.answer(op.token, Outcome::Failed(error));
-                self.forget(number, op);
-            }
+            Step::Waits => self.ops[number] = Some(op),
+            Step::NoMemory => self.wait_for_memory(number, op),
+            Step::Missing if read.has_more_pages() => self.read_next(shared, number, op),
+            Step::Missing => self.read_decided(shared, number, op, None),
+            Step::Found(matched) => self.read_decided(shared, number, op, Some(matched)),
+            Step::Failed(error) => self.refuse(number, op, error),
         }
     }
 
-    pub(super) fn read_decided(
-        &mut self,
-        shared: &Shared,
-        number: usize,
-        op: Op,
-        read: FlashRead,
-        matched: Option<Matched>,
-    ) {
+    fn read_decided(&mut self, shared: &Shared, number: usize, mut op: Box<Op>, matched: Option<Matched>) {
+        let Some(read) = &op.read else { unreachable!("the operation reads") };
         let dead = matched.as_ref().is_some_and(|found| !read.segment.is_valid(found.entry));
         if dead && shared.install_sequence.load(Ordering::SeqCst) != read.sequence {
             // It died since the look at the index: look again.
-            read.finish(&mut self.spare_buffers);
+            self.end_read(&mut op);
             return self.attempt_op(shared, number, op, None);
         }
         let shown_by = matched.as_ref().map_or(0, |found| shared.deletion_of(found.stamp));
         // A dead record that the index did not mean: it took another key's entry for this one's.
-        let matched = matched.filter(|found| !dead && shared.is_live_stamp(found.stamp, found.expiry, shared.now()));
+        let matched = matched.filter(|found| !dead && shared.is_live_now(found.stamp, found.expiry));
         if let Some(found) = &matched
             && matches!(found.place, Place::OutOfLine(_))
         {
-            return self.large_found(shared, number, op, read, (*found, shown_by));
+            return self.large_found(shared, number, op, (*found, shown_by));
         }
         if op.request.is_get() {
             let outcome = match &matched {
@@ -119,12 +139,11 @@ impl Local {
                     let values = &mut self.values[self.values_now];
                     let start = values.len();
                     read.copy_value(found, &self.queue, values);
-                    shared.counters.get_from_flash.fetch_add(1, Ordering::Relaxed);
+                    self.gets.from_flash += 1;
                     let value = self.range_from(start);
                     Outcome::Value { flags: found.flags, stamp: found.stamp, expiry: found.expiry, value }
                 }
             };
-            read.finish(&mut self.spare_buffers);
             self.answer_after(shared, op.token, shown_by, outcome);
             return self.forget(number, op);
         }
@@ -134,54 +153,47 @@ impl Local {
         }
         let found = matched.map(|found| (found.flags, found.expiry, found.stamp));
         let flash = FromFlash { seen: read.seen, found, large: None, shown_by };
-        read.finish(&mut self.spare_buffers);
+        self.end_read(&mut op);
         self.attempt_op(shared, number, op, Some(flash));
     }
 
     /// The record is there and names a large value.
-    fn large_found(
-        &mut self,
-        shared: &Shared,
-        number: usize,
-        op: Op,
-        read: FlashRead,
-        (found, shown_by): (Matched, u64),
-    ) {
+    fn large_found(&mut self, shared: &Shared, number: usize, mut op: Box<Op>, (found, shown_by): (Matched, u64)) {
+        let Some(read) = &op.read else { unreachable!("the operation reads") };
         let Some(extents) = read.segment.large(found.entry) else {
             let gone = !read.segment.is_valid(found.entry);
             let descriptor = &read.segment.descriptor;
             let place = format!("record {} of segment {}, whose value is nowhere", found.entry, descriptor.number);
-            read.finish(&mut self.spare_buffers);
+            self.end_read(&mut op);
             if gone {
                 return self.attempt_op(shared, number, op, None);
             }
-            self.answer(op.token, Outcome::Failed(Error::Corrupt(place)));
-            return self.forget(number, op);
+            return self.refuse(number, op, Error::Corrupt(place));
         };
         let mut reference = Vec::with_capacity(found.value_bytes as usize);
         read.copy_value(&found, &self.queue, &mut reference);
         let value = OutOfLine { reference, raw_bytes: found.raw_bytes, extents };
         let (seen, item) = (read.seen, (found.flags, found.expiry, found.stamp));
-        read.finish(&mut self.spare_buffers);
+        self.end_read(&mut op);
         if !needs_value(&op.request.borrow()) {
             let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
             return self.attempt_op(shared, number, op, Some(flash));
         }
         if op.request.is_get() {
-            shared.counters.get_from_flash.fetch_add(1, Ordering::Relaxed);
+            self.gets.from_flash += 1;
         }
         match LargeRead::new(shared, value, item, seen, shown_by) {
             Ok(read) => self.go_on_large(shared, number, op, Box::new(LargeOp::Read(read))),
-            Err(error) => {
-                self.answer(op.token, Outcome::Failed(error));
-                self.forget(number, op);
-            }
+            Err(error) => self.refuse(number, op, error),
         }
     }
 
-    pub(super) fn attempt_op(&mut self, shared: &Shared, number: usize, mut op: Op, flash: Option<FromFlash>) {
+    pub(super) fn attempt_op(&mut self, shared: &Shared, number: usize, mut op: Box<Op>, flash: Option<FromFlash>) {
         if let Some(large) = op.large.take() {
             return self.go_on_large(shared, number, op, large);
+        }
+        if op.request.is_get() {
+            return self.gather_again(number, op);
         }
         match self.attempt(shared, op.token, op.hash, &op.request.borrow(), flash) {
             Attempt::Answered => self.forget(number, op),

@@ -1,0 +1,159 @@
+//! Gets: gathered as they are submitted, looked up together, so that they wait for memory at the same time.
+//!
+//! ```text
+//! gathered ─ write buffers ─ there ──────────────────────────────► answer, or a large value to read
+//!    ▲           └─ not there ─ index ─ a segment ─ fences ─ page ─► reading
+//!    │                           │         └─ gone meanwhile ┐ └─ none ► missing
+//!    │                           └─ nothing ─ written meanwhile? ─ no ► missing
+//!    └───────────────────────────────────────────────────────┴─ yes
+//! ```
+//! Buffers come before the index, because a flush moves keys from there to here.
+
+use super::large::{LargeOp, LargeRead};
+use super::{FlashRead, Local, Op};
+use crate::buffer::{Seen, Shard};
+use crate::request::{Outcome, Request};
+use crate::segment::view::Segment;
+use crate::shared::Shared;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::{Codec, Kind};
+
+/// Gets that are looked up together: enough to hide the memory's latency, few enough for the cache.
+const BATCH: usize = 32;
+
+/// A get whose key is in no write buffer.
+struct Miss {
+    number: usize,
+    op: Box<Op>,
+    seen: Seen,
+}
+
+impl Local {
+    pub(super) fn gather(&mut self, token: u64, hash: HashKey, request: &Request<'_>) {
+        let number = self.keep(token, hash, request);
+        self.gathered.push(number);
+    }
+
+    /// Looks up what was gathered, until nothing is left.
+    pub(super) fn look_up_gathered(&mut self, shared: &Shared) {
+        while !self.gathered.is_empty() {
+            let mut gathered = std::mem::take(&mut self.gathered);
+            gathered.chunks(BATCH).for_each(|numbers| self.look_up(shared, numbers));
+            gathered.clear();
+            // What must be looked up again has been gathered meanwhile.
+            gathered.append(&mut self.gathered);
+            self.gathered = gathered;
+        }
+    }
+
+    fn look_up(&mut self, shared: &Shared, numbers: &[usize]) {
+        let sequence = shared.install_sequence.load(Ordering::SeqCst);
+        for &number in numbers {
+            if let Some(op) = &self.ops[number] {
+                shared.shard(op.hash).prefetch(op.hash);
+            }
+        }
+        let mut hashes = [HashKey::default(); BATCH];
+        let mut misses: [Option<Miss>; BATCH] = [const { None }; BATCH];
+        let mut count = 0;
+        for &number in numbers {
+            let Some(op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
+            if let Some(miss) = self.look_into_buffers(shared, number, op) {
+                hashes[count] = miss.op.hash;
+                misses[count] = Some(miss);
+                count += 1;
+            }
+        }
+        let mut candidates = [None; BATCH];
+        shared.index.lookup_batch(&hashes[..count], &mut candidates[..count]);
+        let mut segments: [Option<Arc<Segment>>; BATCH] = [const { None }; BATCH];
+        for place in 0..count {
+            segments[place] = candidates[place].and_then(|number| shared.hold(number, sequence));
+            if let Some(segment) = &segments[place] {
+                segment.prefetch(hashes[place]);
+            }
+        }
+        let found = misses.into_iter().flatten().zip(segments).zip(candidates);
+        for ((miss, segment), candidate) in found {
+            match (segment, candidate) {
+                (Some(segment), _) => self.read_candidate(shared, miss, segment, sequence),
+                (None, None) => self.answer_missing(shared, miss),
+                (None, Some(_)) => self.gather_again(miss.number, miss.op),
+            }
+        }
+    }
+
+    pub(super) fn gather_again(&mut self, number: usize, op: Box<Op>) {
+        self.ops[number] = Some(op);
+        self.gathered.push(number);
+    }
+
+    fn read_candidate(&mut self, shared: &Shared, miss: Miss, segment: Arc<Segment>, sequence: u64) {
+        let Miss { number, op, seen } = miss;
+        let pages = segment.start_pages(op.hash);
+        self.begin_read(shared, number, op, FlashRead::new(segment, (seen, sequence), pages));
+    }
+
+    /// Nobody has it, unless somebody wrote it just now.
+    fn answer_missing(&mut self, shared: &Shared, Miss { number, op, seen }: Miss) {
+        if !shared.shard(op.hash).is_as(op.hash, seen) {
+            return self.gather_again(number, op);
+        }
+        self.answer_after(shared, op.token, 0, Outcome::Missing);
+        self.forget(number, op);
+    }
+
+    /// Answers a get whose key is in a write buffer, or gives it back.
+    fn look_into_buffers(&mut self, shared: &Shared, number: usize, op: Box<Op>) -> Option<Miss> {
+        let shard = shared.shard(op.hash);
+        let Some(place) = shard.get(op.hash) else {
+            let seen = shard.see_absent();
+            return Some(Miss { number, op, seen });
+        };
+        let record = shared.log.record(place.buffer, place.place);
+        let header = record.header;
+        if header.kind != Kind::Value || !shared.is_live(&header, shared.now()) {
+            drop(shard);
+            let stamp = header.stamp.max(shared.deletion_of(header.stamp));
+            self.answer_after(shared, op.token, stamp, Outcome::Missing);
+            self.forget(number, op);
+            return None;
+        }
+        if header.codec == Codec::OutOfLine {
+            let (value, seen) = (Local::out_of_line(&record, shard.large(place)), shard.see(op.hash));
+            drop(shard);
+            let item = (header.flags, header.expiry, header.stamp);
+            match LargeRead::new(shared, value, item, seen, header.stamp) {
+                Ok(read) => self.go_on_large(shared, number, op, Box::new(LargeOp::Read(read))),
+                Err(error) => self.refuse(number, op, error),
+            }
+            return None;
+        }
+        let start = self.values[self.values_now].len();
+        self.copy_from_buffer(record, shard);
+        let value = self.range_from(start);
+        let outcome = Outcome::Value { flags: header.flags, stamp: header.stamp, expiry: header.expiry, value };
+        self.answer_after(shared, op.token, header.stamp, outcome);
+        self.forget(number, op);
+        None
+    }
+
+    /// Appends the value of a record in a write buffer to the values of this poll. The record stays for as long as the
+    /// shard is held.
+    fn copy_from_buffer(&mut self, record: tapetum_kernels::record::Record<'_>, shard: MutexGuard<'_, Shard>) {
+        let values = &mut self.values[self.values_now];
+        if record.header.codec == Codec::Raw {
+            return values.extend_from_slice(record.stored);
+        }
+        // Inflated outside of the lock: the buffer may be reused as soon as the shard is released.
+        self.scratch.clear();
+        self.scratch.extend_from_slice(record.stored);
+        let (start, raw_bytes) = (values.len(), record.header.raw_bytes as usize);
+        drop(shard);
+        values.resize(start + raw_bytes, 0);
+        let inflated = self.decompressor.decompress(&self.scratch, &mut values[start..]);
+        assert!(inflated.is_ok(), "the arena holds what was compressed");
+    }
+}
