@@ -124,22 +124,26 @@ impl<'a> PageRun<'a> {
         filled
     }
 
-    /// Reads the record at `address` and checks it, whole.
-    pub fn record(self, salt: SegmentSalt, address: u64) -> Result<FoundRecord, Corrupt> {
+    /// Reads the header of the record at `address`; nothing is checked.
+    fn header(self, address: u64) -> Result<(FoundRecord, [u8; 4]), Corrupt> {
         let mut head = [0u8; HEADER_BYTES_MAX];
         let filled = self.copy(address, &mut head);
         let (header, header_bytes) = Header::parse(&head[..filled]).map_err(|_| Corrupt)?;
-        let length = header.record_bytes();
+        let crc = [head[0], head[1], head[2], head[3]];
+        Ok((FoundRecord { address, entry: 0, header, header_bytes: header_bytes as u32 }, crc))
+    }
+
+    /// Reads the record at `address` and checks it, whole.
+    pub fn record(self, salt: SegmentSalt, address: u64) -> Result<FoundRecord, Corrupt> {
+        let (record, crc_expected) = self.header(address)?;
+        let length = record.header.record_bytes();
         let mut crc = checksum(salt.at(address), &[]);
         let mut covered = 0;
         for piece in self.pieces(address + 4, length - 4) {
             crc = crc32c::crc32c_append(crc, piece);
             covered += piece.len();
         }
-        if covered != length - 4 || head[..4] != crc.to_le_bytes() {
-            return Err(Corrupt);
-        }
-        Ok(FoundRecord { address, entry: 0, header, header_bytes: header_bytes as u32 })
+        if covered != length - 4 || crc_expected != crc.to_le_bytes() { Err(Corrupt) } else { Ok(record) }
     }
 
     fn key_equals(self, record: &FoundRecord, key: &[u8]) -> bool {
@@ -154,19 +158,49 @@ impl<'a> PageRun<'a> {
         })
     }
 
-    /// The record of `key` among those that start in the run's first page. Every record passed on the way is checked.
+    fn is_of(self, record: &FoundRecord, key: &[u8]) -> bool {
+        record.header.kind == Kind::Value && self.key_equals(record, key)
+    }
+
+    /// The record of `key` among those that start in the run's first page, checked.
+    ///
+    /// The records beside it are not: their headers are enough to find it. That no header on the way was damaged, and the
+    /// number of the record is right, shows in the page's count of starts. Where that does not come out, and where the key
+    /// is not found, every record is checked.
     pub fn find(self, salt: SegmentSalt, key: &[u8]) -> Result<Option<FoundRecord>, Corrupt> {
         let trailer = Trailer::parse(salt, self.first_page, self.bytes)?;
-        let mut address = u64::from(self.first_page) * PAGE_PAYLOAD_BYTES as u64 + u64::from(trailer.first);
+        let start = u64::from(self.first_page) * PAGE_PAYLOAD_BYTES as u64;
+        let first = start + u64::from(trailer.first);
+        if let Some(found) = self.find_by_headers(&trailer, (first, start + PAGE_PAYLOAD_BYTES as u64), key) {
+            return self.record(salt, found.address).map(|record| Some(FoundRecord { entry: found.entry, ..record }));
+        }
+        let mut address = first;
         for place in 0..u32::from(trailer.starts) {
-            let mut record = self.record(salt, address)?;
-            record.entry = trailer.entry_first + place;
-            if record.header.kind == Kind::Value && self.key_equals(&record, key) {
-                return Ok(Some(record));
+            let record = self.record(salt, address)?;
+            if self.is_of(&record, key) {
+                return Ok(Some(FoundRecord { entry: trailer.entry_first + place, ..record }));
             }
             address += record.header.record_bytes() as u64;
         }
         Ok(None)
+    }
+
+    /// The record of `key` by the headers alone, if all of the page's starts are where they should be: a header that says
+    /// too much skips one, and a header that says too little leaves one over.
+    fn find_by_headers(self, trailer: &Trailer, (first, end): (u64, u64), key: &[u8]) -> Option<FoundRecord> {
+        let (mut address, mut found) = (first, None);
+        for place in 0..u32::from(trailer.starts) {
+            if address >= end {
+                return None;
+            }
+            let (record, _) = self.header(address).ok()?;
+            if found.is_none() && self.is_of(&record, key) {
+                found = Some(FoundRecord { entry: trailer.entry_first + place, ..record });
+            }
+            address += record.header.record_bytes() as u64;
+        }
+        // Behind the last record of a page may be nothing, at the end of an extent: then there is no telling.
+        found.filter(|_| address >= end)
     }
 }
 
@@ -258,6 +292,26 @@ mod tests {
             match (PageRun { bytes: &damaged, first_page: 0 }).find(SALT, b"key2") {
                 Err(Corrupt) => {}
                 other => assert_eq!(other, Ok(truth), "byte {at}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_length_that_leads_to_another_record_is_an_error() {
+        // Each record as long as the bit that is flipped in the length before it: the walk skips one and goes on.
+        let lengths = [1024 - 14 - 4, 1024 - 14 - 4, 900, 1100];
+        let (bytes, keys) = pages(&lengths);
+        let header = Record { header: Header::value(0, 4, lengths[0]), key: b"key0", stored: &[] };
+        assert_eq!(header.header.record_bytes(), 1024);
+        let truth = PageRun { bytes: &bytes, first_page: 0 }.find(SALT, b"key3").unwrap().expect("it starts there");
+        for record in 0..3 {
+            for (byte, bit) in (0..17).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
+                let mut damaged = bytes.clone();
+                damaged[keys[record].1 as usize + byte] ^= 1 << bit;
+                match (PageRun { bytes: &damaged, first_page: 0 }).find(SALT, b"key3") {
+                    Err(Corrupt) => {}
+                    other => assert_eq!(other, Ok(Some(truth)), "record {record} byte {byte} bit {bit}"),
+                }
             }
         }
     }
