@@ -1,6 +1,7 @@
 //! Figures of the delta table: bits an entry, and the time of a lookup against one dependent random DRAM read.
 //!
-//! `cargo run --release -p tapetum --example delta_table_figures [ENTRIES…]`, by default 1 and 5 million. An index smaller than
+//! `cargo run --release -p tapetum --example delta_table_figures [ENTRIES[:FINGERPRINT_BITS]…]`, by default 1 and 5 million with
+//! several widths of the fingerprint. An index smaller than
 //! the last-level cache flatters the times; the DRAM read is always over 4 GiB.
 #![allow(clippy::disallowed_methods, reason = "it measures time")]
 
@@ -29,14 +30,16 @@ const LOOKUPS: usize = 2_000_000;
 const PAYLOAD_BITS: u32 = 10;
 
 fn main() {
-    let sizes: Vec<usize> = std::env::args().skip(1).map(|arg| arg.parse().expect("a number of entries")).collect();
-    let sizes = if sizes.is_empty() { vec![1_000_000, 5_000_000] } else { sizes };
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments = if arguments.is_empty() { vec!["1000000".into(), "5000000".into()] } else { arguments };
     let dram = dram_read_ns();
     println!("one dependent random read of 4 GiB: {dram:.0} ns");
     println!("payload {PAYLOAD_BITS} bits; lookups of keys that are there; DRAM = times the read above");
-    for entries in sizes {
-        for fingerprint_bits in [0, 4, 5, 6] {
-            measure(entries, fingerprint_bits, dram);
+    for argument in arguments {
+        let (entries, bits) = argument.split_once(':').unwrap_or((&argument, "0,4,5,6"));
+        let entries = entries.parse().expect("a number of entries");
+        for bits in bits.split(',') {
+            measure(entries, bits.parse().expect("a number of bits"), dram);
         }
     }
 }

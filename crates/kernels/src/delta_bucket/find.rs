@@ -39,6 +39,36 @@ pub fn find_portable<W: Words + ?Sized>(
     find_with::<Portable, W>(words, header, layout, first_slot, tail)
 }
 
+/// Which words of the bucket a lookup of `tail` reads entries from, the first and the last: to ask for them before. `None`
+/// if there is nothing to read, as far as can be told while the words may be changing.
+#[inline]
+pub fn entry_words<W: Words + ?Sized>(words: &W, layout: EntryLayout, tail: u128) -> Option<(usize, usize)> {
+    #[cfg(target_arch = "x86_64")]
+    if has_bmi2() {
+        // SAFETY: the machine has the instructions.
+        return unsafe { entry_words_bmi2(words, layout, tail) };
+    }
+    entry_words_with::<Portable, W>(words, layout, tail)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "bmi1,bmi2,popcnt")]
+fn entry_words_bmi2<W: Words + ?Sized>(words: &W, layout: EntryLayout, tail: u128) -> Option<(usize, usize)> {
+    entry_words_with::<Bmi2, W>(words, layout, tail)
+}
+
+#[inline(always)]
+fn entry_words_with<S: Select, W: Words + ?Sized>(
+    words: &W,
+    layout: EntryLayout,
+    tail: u128,
+) -> Option<(usize, usize)> {
+    let slot = Slot::find::<S, W>(words, 0, tail)?;
+    let end = (words.count() * 64).checked_sub(slot.rank() * layout.width() as usize + 1)?;
+    let start = end.checked_sub(slot.tenants.max(1) * layout.width() as usize - 1)?;
+    (slot.tenants > 0).then_some((start / 64, end / 64))
+}
+
 /// Where a tail is or would be: for the writer, who must not be misled by the words.
 pub(super) fn place(words: &[u64], layout: EntryLayout, first_slot: u32, tail: u128) -> Place {
     let header = Header(words[0]);

@@ -49,8 +49,8 @@ use crate::hash::HashKey;
 pub const SLOT_BITS: u32 = 8;
 /// Slots of a bucket.
 pub const SLOTS: u32 = 1 << SLOT_BITS;
-/// Where the tenancy begins.
-const TENANCY_START: usize = 64;
+/// The bit at which the tenancy begins.
+pub const TENANCY_START: usize = 64;
 
 /// Where a hash key belongs in a partition of some number of buckets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

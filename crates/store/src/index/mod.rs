@@ -155,18 +155,19 @@ impl GlobalIndex {
         partition.lookup(position)
     }
 
-    /// [`lookup`](Self::lookup) of each hash key into the same place of `out`, all waiting for memory at the same time.
+    /// [`lookup`](Self::lookup) of each hash key into the same place of `out`, all waiting for memory at the same time: first for what
+    /// tells where the entries are, then for the entries.
     pub fn lookup_batch(&self, hashes: &[HashKey], out: &mut [Option<u32>]) {
         assert_eq!(hashes.len(), out.len(), "a place for each answer");
         let table = self.table.load();
         for (hashes, out) in hashes.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
-            for &hash in hashes {
-                let (partition, position) = self.locate(&table, hash);
-                partition.prefetch(position);
-            }
-            for (&hash, out) in hashes.iter().zip(out) {
-                let (partition, position) = self.locate(&table, hash);
-                *out = partition.lookup(position);
+            let places: [Option<(&Partition, Position)>; BATCH] =
+                std::array::from_fn(|number| hashes.get(number).map(|&hash| self.locate(&table, hash)));
+            let places = || places.iter().flatten();
+            places().for_each(|(partition, position)| partition.prefetch_tenancy(*position));
+            places().for_each(|(partition, position)| partition.prefetch_entries(*position));
+            for ((partition, position), out) in places().zip(out) {
+                *out = partition.lookup(*position);
             }
         }
     }
