@@ -82,6 +82,8 @@ pub(super) struct UringQueue {
     in_ring: u32,
     unentered: u32,
     done: Vec<Completion>,
+    /// What the ring has just given: numbers of transfers, and what the kernel answered.
+    results: Vec<(u32, i32)>,
     #[cfg(test)]
     enters: u64,
     // Last: the ring closes before the file does.
@@ -115,6 +117,7 @@ impl UringQueue {
             in_ring: 0,
             unentered: 0,
             done: Vec::new(),
+            results: Vec::new(),
             #[cfg(test)]
             enters: 0,
             _data: data,
@@ -192,13 +195,13 @@ impl UringQueue {
 
     /// Takes what is complete, and refills the ring from the backlog.
     fn reap(&mut self) {
-        while let Some((number, result)) = {
-            let entry = self.ring.completion().next();
-            entry.map(|entry| (entry.user_data() as u32, entry.result()))
-        } {
-            self.in_ring -= 1;
+        let mut results = std::mem::take(&mut self.results);
+        results.extend(self.ring.completion().map(|entry| (entry.user_data() as u32, entry.result())));
+        self.in_ring -= results.len() as u32;
+        for (number, result) in results.drain(..) {
             self.finish(number, result);
         }
+        self.results = results;
         while self.in_ring < self.ring_entries {
             let Some(number) = self.backlog.pop_front() else { break };
             self.push(number);
