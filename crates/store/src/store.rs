@@ -419,6 +419,7 @@ fn item((outcome, value): (Outcome, Vec<u8>)) -> Option<Item> {
 }
 
 fn poll_or_wait(session: &mut Session, replies: &mut Vec<Reply>) {
+    session.wait_for_flash();
     session.poll(replies);
     if replies.is_empty() {
         session.wait(Some(Duration::from_millis(10)));

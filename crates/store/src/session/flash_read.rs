@@ -56,13 +56,19 @@ pub enum Step {
 /// Local memory for reads, kept by a session.
 pub struct SpareBuffers {
     buffers: Vec<LocalBuffer>,
+    kept_max: usize,
     /// What is left to flush and collector, which must not fail for want of memory.
     reserve_bytes: usize,
 }
 
 impl SpareBuffers {
-    pub fn new(reserve_bytes: usize) -> SpareBuffers {
-        SpareBuffers { buffers: Vec::new(), reserve_bytes }
+    /// Of pools of `pool_bytes` a session that rests keeps a sixteenth, and at most what a deep one needs.
+    pub fn new(pool_bytes: usize) -> SpareBuffers {
+        SpareBuffers {
+            buffers: Vec::new(),
+            kept_max: (pool_bytes / 16 / BUFFER_BYTES).min(256),
+            reserve_bytes: (pool_bytes / 2).min(8 << 20),
+        }
     }
 
     pub fn take(&mut self, queue: &QueuePair, bytes: usize) -> Option<LocalBuffer> {
@@ -77,8 +83,7 @@ impl SpareBuffers {
     }
 
     pub fn give(&mut self, buffer: LocalBuffer) {
-        const KEEP: usize = 64;
-        if buffer.len() == BUFFER_BYTES && self.buffers.len() < KEEP {
+        if buffer.len() == BUFFER_BYTES && self.buffers.len() < self.kept_max {
             self.buffers.push(buffer);
         }
     }

@@ -157,7 +157,7 @@ impl Session {
             inflated: Vec::new(),
             compressor: Compressor::new().map_err(io)?,
             decompressor: Decompressor::new().map_err(io)?,
-            spare_buffers: SpareBuffers::new((shared.options.pool_bytes() as usize / 2).min(8 << 20)),
+            spare_buffers: SpareBuffers::new(shared.options.pool_bytes() as usize),
             spare_ops: Vec::new(),
             completions: Vec::new(),
             gets: GetCount::default(),
@@ -242,12 +242,21 @@ impl Session {
         fds.into_iter().flatten().collect()
     }
 
+    /// Starts what was submitted and blocks until some of it is there, with one system call, if that is flash reads and
+    /// nothing else: they come without anybody's doing. Returns at once otherwise.
+    pub fn wait_for_flash(&mut self) {
+        self.local.look_up_gathered(&self.shared);
+        if self.local.ready.is_empty() && self.local.held.is_empty() && self.local.waiting.is_empty() {
+            self.local.queue.wait(None);
+        }
+    }
+
     /// Blocks until a poll may make progress, or for `timeout`.
     pub fn wait(&mut self, timeout: Option<Duration>) {
+        self.local.look_up_gathered(&self.shared);
         if !self.local.ready.is_empty() {
             return;
         }
-        self.local.look_up_gathered(&self.shared);
         self.local.notifier.set_waiting(true);
         if self.local.held.is_empty() && self.local.waiting.is_empty() {
             // Flash reads alone: the queue pair wakes us with one system call.
