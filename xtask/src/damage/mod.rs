@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let needed_bytes = threads as u64 * REPLICAS * running::CAPACITY_BYTES;
     let scratch = workspace::scratch_in_memory("damage", needed_bytes)?;
-    let tally = damage(&scratch, threads, seed, first..first + blocks, running::options());
+    let tally = damage(&scratch, threads, seed, first..first + blocks, running::options(), draw);
     // The seed makes it all again: nothing is kept.
     std::fs::remove_dir_all(scratch)?;
     let tally = tally?;
@@ -65,14 +65,15 @@ fn damage(
     seed: u64,
     numbers: Range<u64>,
     options: StoreOptions,
+    draw: impl Fn(&mut Random) -> (Moment, Region, Kind) + Sync,
 ) -> Result<Tally, Failure> {
     let subjects = subject::make(seed)?;
     let next = AtomicU64::new(numbers.start);
     let end = numbers.end;
     std::thread::scope(|scope| {
         let thread = |number: usize| {
-            let (subjects, next) = (&subjects, &next);
-            move || work(subjects, options, &scratch.join(number.to_string()), seed, next, end)
+            let (subjects, next, draw) = (&subjects, &next, &draw);
+            move || work(subjects, options, &scratch.join(number.to_string()), (seed, draw), next, end)
         };
         let threads: Vec<_> = (0..threads).map(|number| scope.spawn(thread(number))).collect();
         let mut tally = Tally::default();
@@ -88,7 +89,7 @@ fn work(
     subjects: &Subjects,
     options: StoreOptions,
     path: &Path,
-    seed: u64,
+    (seed, draw): (u64, &impl Fn(&mut Random) -> (Moment, Region, Kind)),
     next: &AtomicU64,
     end: u64,
 ) -> Result<Tally, Failure> {
@@ -137,4 +138,35 @@ fn draw(random: &mut Random) -> (Moment, Region, Kind) {
         _ => Moment::Closed,
     };
     (moment, region, kind)
+}
+
+/// The test is tested: a store that leaves a checksum out, or one whose damage has the right checksum, must be found out.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace::Scratch;
+    use tapetum::planted::{Bug, Planted};
+
+    #[test]
+    fn a_log_that_is_believed_without_checksums_is_found_out() {
+        let options = StoreOptions { planted: Planted::bug(Bug::SkipGroupChecksum), ..running::options() };
+        let scratch = Scratch::new("damage-planted").unwrap();
+        let flip_log = |_: &mut Random| (Moment::Closed, Region::Log, Kind::Flip);
+        match damage(scratch.folder(), 2, 1, 0..2000, options, flip_log) {
+            Err(failure) => assert!(failure.to_string().contains("was answered with"), "{failure}"),
+            Ok(tally) => panic!("the bug was not seen:\n{tally}"),
+        }
+    }
+
+    #[test]
+    fn a_value_that_was_damaged_together_with_its_checksum_is_found_out() {
+        let scratch = Scratch::new("damage-resealed").unwrap();
+        let path = scratch.folder().join("drive");
+        let mut subject = subject::make(1).unwrap().closed;
+        let inspection = Probe::new(&subject, running::options(), &path).unwrap().look(&mut Random::new(1)).unwrap();
+        assert!(subject.reseal_values(&inspection) > 10);
+        let probe = Probe::new(&subject, running::options(), &path).unwrap();
+        let wrong = probe.look(&mut Random::new(1)).unwrap_err().to_string();
+        assert!(wrong.contains("other bytes than were written"), "{wrong}");
+    }
 }

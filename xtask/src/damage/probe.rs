@@ -102,13 +102,20 @@ impl<'a> Probe<'a> {
         outcome.map(Some)
     }
 
+    /// Opens the file as it is, looks at every key and at what lies where.
+    #[cfg(test)]
+    pub fn look(&self, random: &mut Random) -> Result<tapetum::Inspection, Failure> {
+        let mut store = self.open(random)??;
+        Answers::of(&mut store).judge(&self.subject.history)?;
+        Ok(inspect(store.store())?)
+    }
+
     fn open_damaged(&self, harm: &Harm, random: &mut Random) -> Result<Outcome, Failure> {
         let mut store = match self.open(random)? {
             Ok(store) => store,
             Err(error) => return refusal(error),
         };
-        let mut answers = Answers::default();
-        store.read(&all_keys(), |key, answer| answers.take(key, answer));
+        let answers = Answers::of(&mut store);
         let whole = answers.judge(&self.subject.history);
         let lost = || self.lost_tail(harm).filter(|from| answers.judge_before(&self.subject.history, *from).is_ok());
         match whole {
@@ -190,8 +197,7 @@ impl<'a> Probe<'a> {
             }
         }
         store.settle();
-        let mut answers = Answers::default();
-        store.read(&all_keys(), |key, answer| answers.take(key, answer));
+        let mut answers = Answers::of(&mut store);
         answers.judge(&history)?;
         answers.contents.iter().for_each(|(key, content)| history.settle(*key, *content));
         drop(store);
@@ -199,8 +205,7 @@ impl<'a> Probe<'a> {
             Ok(store) => store,
             Err(error) => return refusal(error).map(Some),
         };
-        let mut again = Answers::default();
-        store.read(&all_keys(), |key, answer| again.take(key, answer));
+        let mut again = Answers::of(&mut store);
         again.judge(&history)?;
         again.errors.append(&mut answers.errors);
         again.outcome(store).map(Some)
@@ -248,6 +253,13 @@ struct Answers {
 }
 
 impl Answers {
+    /// Those to every key.
+    fn of(store: &mut Running) -> Answers {
+        let mut answers = Answers::default();
+        store.read(&all_keys(), |key, answer| answers.take(key, answer));
+        answers
+    }
+
     fn take(&mut self, key: u32, answer: Answer) {
         match answer {
             Answer::Content(content) => self.contents.push((key, content)),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tapetum::inspect::AreaKind;
-use tapetum::{Inspection, KeyPlace, SegmentPlace, Store, StoreOptions, Sync, inspect_drive, locate};
+use tapetum::{Inspection, KeyPlace, SegmentPlace, Store, StoreOptions, Sync, inspect, inspect_drive, locate};
 use tapetum_drive::{Command, Drive, MemoryFlash, Operation};
 use tapetum_kernels::data_page::SegmentSalt;
 use tapetum_kernels::fence_page;
@@ -18,8 +18,10 @@ use crate::Failure;
 use tapetum_bench::random::Random;
 
 pub const BLOCK_BYTES: usize = 4096;
-/// How often the store is opened, filled and closed: until the manifest has begun anew in its other area.
-const PARTS: u32 = 8;
+/// How often the manifest has begun anew.
+const EPOCHS: u64 = 3;
+/// Moments that are remembered, of the last ones.
+const OLDER_MAX: usize = 10;
 /// What is read at once of a drive.
 const LOOK_BYTES: usize = 64 << 10;
 /// Writes at the end, each durable before the next.
@@ -82,6 +84,37 @@ impl Subject {
     }
 }
 
+#[cfg(test)]
+impl Subject {
+    /// Damages every raw value that lies within a page and gives it the right checksum; how many there are.
+    pub fn reseal_values(&mut self, inspection: &Inspection) -> usize {
+        use tapetum_kernels::data_page::{PAGE_PAYLOAD_BYTES, PageRun, Trailer, record_checksum};
+        use tapetum_kernels::record::Codec;
+        let (mut count, salts) = (0, salts(inspection));
+        for (block, segment) in &self.blocks[&Region::DataPages] {
+            let Some(salt) = segment.and_then(|segment| salts.get(&segment)).copied() else { continue };
+            let page = &mut self.image[block * BLOCK_BYTES..][..BLOCK_BYTES];
+            let number = (0..64).find(|number| Trailer::parse(salt, *number, page).is_ok());
+            let Some(first_page) = number else { continue };
+            let Ok(trailer) = Trailer::parse(salt, first_page, page) else { continue };
+            let start = u64::from(first_page) * PAGE_PAYLOAD_BYTES as u64;
+            let mut address = start + u64::from(trailer.first);
+            for _ in 0..trailer.starts {
+                let Ok(record) = (PageRun { bytes: page, first_page }).record(salt, address) else { break };
+                let (from, length) = ((address - start) as usize, record.header.record_bytes());
+                if record.header.codec == Codec::Raw && record.header.stored_bytes > 100 {
+                    page[from + length - 1] ^= 1;
+                    let crc = record_checksum(salt, address, &page[from..from + length]);
+                    page[from..from + 4].copy_from_slice(&crc.to_le_bytes());
+                    count += 1;
+                }
+                address += length as u64;
+            }
+        }
+        count
+    }
+}
+
 pub struct Subjects {
     pub closed: Subject,
     pub crashed: Subject,
@@ -120,6 +153,7 @@ impl Life {
     fn remember(&mut self) -> Result<(), Failure> {
         let image = self.image()?;
         self.older.push(Arc::new(image));
+        self.older.drain(..self.older.len().saturating_sub(OLDER_MAX));
         Ok(())
     }
 
@@ -161,17 +195,18 @@ pub fn make(seed: u64) -> Result<Subjects, Failure> {
     let mut life = Life { flash, seed, random: Random::new(seed), history: History::default(), older: Vec::new() };
     Store::create(&life.drive()?, &options())?;
     let unsynced = StoreOptions { sync: Sync::No, ..options() };
-    for part in 0..PARTS {
-        let mut store = Running::open(&life.drive()?, &unsynced)?;
-        if part == 0 {
-            let all: Vec<_> = (0..KEYS).map(|key| (key, true)).collect();
-            store.write(&all, &mut life.history);
-        }
+    let mut store = Running::open(&life.drive()?, &unsynced)?;
+    let all: Vec<_> = (0..KEYS).map(|key| (key, true)).collect();
+    store.write(&all, &mut life.history);
+    // Until the manifest has begun anew in its other area, and in the first again.
+    while field(&inspect(store.store())?.manifest, "epoch") < EPOCHS {
         life.write(&mut store, 2000)?;
         store.settle();
         life.remember()?;
         store.close()?;
+        store = Running::open(&life.drive()?, &unsynced)?;
     }
+    store.close()?;
     let mut store = Running::open(&life.drive()?, &options())?;
     let tail = life.write_tail(&mut store)?;
     store.close()?;
@@ -200,12 +235,23 @@ pub fn keys_by_segment(store: &Store) -> Result<BTreeMap<u32, Vec<u32>>, Failure
     Ok(keys)
 }
 
+fn field(fields: &[(String, u64)], name: &str) -> u64 {
+    fields.iter().find(|field| field.0 == name).map_or(0, |field| field.1)
+}
+
+fn salts(inspection: &Inspection) -> BTreeMap<u32, SegmentSalt> {
+    let store = field(&inspection.superblock, "store_id");
+    let segments = inspection.segments.iter();
+    segments.map(|segment| (segment.number as u32, SegmentSalt { store, version: segment.version })).collect()
+}
+
 pub fn blocks(inspection: &Inspection, image: &[u8]) -> Blocks {
-    let store = inspection.superblock.iter().find(|field| field.0 == "store_id").map_or(0, |field| field.1);
+    let salts = salts(inspection);
     let mut blocks = Blocks::new();
     for area in &inspection.areas {
-        let segment = inspection.segments.iter().find(|segment| Some(segment.number as u32) == area.segment);
-        let salt = SegmentSalt { store, version: segment.map_or(0, |segment| segment.version) };
+        let salt = area.segment.and_then(|segment| salts.get(&segment)).copied();
+        let is_fences =
+            |bytes| salt.is_some_and(|salt| (0..4).any(|page| fence_page::parse(salt, page, bytes).is_ok()));
         let from = area.offset_bytes as usize / BLOCK_BYTES;
         for block in from..from + area.length_bytes as usize / BLOCK_BYTES {
             let bytes = &image[block * BLOCK_BYTES..][..BLOCK_BYTES];
@@ -215,7 +261,7 @@ pub fn blocks(inspection: &Inspection, image: &[u8]) -> Blocks {
                 AreaKind::ManifestSpare => Region::ManifestSpare,
                 AreaKind::Log => Region::Log,
                 AreaKind::Data => Region::DataPages,
-                AreaKind::Keys if (0..4).any(|page| fence_page::parse(salt, page, bytes).is_ok()) => Region::Fences,
+                AreaKind::Keys if is_fences(bytes) => Region::Fences,
                 AreaKind::Keys => Region::KeyTables,
                 // Held: values that only the log names.
                 AreaKind::Large | AreaKind::Held => Region::LargeValues,
