@@ -7,6 +7,8 @@
 mod client;
 mod model;
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -20,7 +22,10 @@ use tapetum_bench::random::Random;
 use tapetum_bench::server::{Server, ServerOptions};
 
 /// Small enough for a large value now and then to lie out of line, and for the collector to have work.
-const CAPACITY: &str = "128MiB";
+const CAPACITY_BYTES: u64 = 128 << 20;
+/// What a store made so may grow to, and by how much at once.
+const CAPACITY_MAX_BYTES: u64 = 4 * CAPACITY_BYTES;
+const GROWTH_BYTES: u64 = CAPACITY_BYTES / 4;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let cycles = arguments.number("cycles", 30)?;
@@ -38,6 +43,23 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     println!("test-kill: {}", run.summary());
     std::fs::remove_dir_all(scratch)?;
     Ok(())
+}
+
+/// Lets the store have so much while it serves; if it has that already, it says so at once.
+fn grow(shared: &Shared, capacity_bytes: u64) -> Result<(), Failure> {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(shared.address)?;
+        stream.write_all(format!("resize capacity {capacity_bytes}\r\n").as_bytes())?;
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer)?;
+        Ok(answer)
+    };
+    match ask() {
+        Ok(answer) if answer.starts_with("OK") => Ok(()),
+        // The fault was faster.
+        _ if shared.killing.load(Ordering::SeqCst) => Ok(()),
+        other => Err(format!("a resize to {capacity_bytes} bytes was answered {other:?}").into()),
+    }
 }
 
 /// How a server meets its end.
@@ -61,6 +83,7 @@ pub struct Run<F> {
     random: Random,
     seed: u64,
     fault: F,
+    capacity_bytes: u64,
     cycles: u64,
     strikes: u64,
     in_doubt: usize,
@@ -69,7 +92,7 @@ pub struct Run<F> {
 impl<F: Fault> Run<F> {
     /// A new store in `data`.
     pub fn new(binary: &Path, data: &Path, clients: usize, seed: u64, fault: F) -> Result<Run<F>, Failure> {
-        let options = ["--capacity", CAPACITY, "--memory", "128MiB", "--sync", "always"];
+        let options = ["--capacity", &CAPACITY_BYTES.to_string(), "--memory", "128MiB", "--sync", "always"];
         let options = ServerOptions::new(binary, data, &options)?;
         Ok(Run {
             shared: Shared::new(options.address, clients),
@@ -78,6 +101,7 @@ impl<F: Fault> Run<F> {
             seed,
             options,
             fault,
+            capacity_bytes: CAPACITY_BYTES,
             cycles: 0,
             strikes: 0,
             in_doubt: 0,
@@ -132,17 +156,21 @@ impl<F: Fault> Run<F> {
         // Short runs and long ones alike, so that faults strike the first writes as well as flushes and collections.
         let longest_ms = 20 << self.random.below(8);
         let load_ms = 10 + self.random.below(longest_ms);
-        let Run { shared, clients, fault, random, .. } = self;
-        let shared = &*shared;
+        if self.capacity_bytes < CAPACITY_MAX_BYTES && self.random.one_in(3) {
+            self.capacity_bytes += GROWTH_BYTES;
+        }
+        let Run { shared, clients, fault, random, capacity_bytes, .. } = self;
+        let (shared, capacity_bytes) = (&*shared, *capacity_bytes);
         shared.killing.store(false, Ordering::SeqCst);
         std::thread::scope(|scope| -> Result<(), Failure> {
             let threads: Vec<_> = clients.iter_mut().map(|client| scope.spawn(move || client.load(shared))).collect();
+            let grower = scope.spawn(move || grow(shared, capacity_bytes));
             std::thread::sleep(Duration::from_millis(load_ms));
             shared.killing.store(true, Ordering::SeqCst);
             // The clients end only with the server, so it is struck before their results are looked at.
             let struck = fault.strike(server, random);
             let ended: Result<(), Failure> =
-                threads.into_iter().try_for_each(|thread| thread.join().expect("a client panicked"));
+                threads.into_iter().chain([grower]).try_for_each(|thread| thread.join().expect("a client panicked"));
             ended.and(struck)
         })?;
         self.strikes += 1;
