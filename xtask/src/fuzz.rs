@@ -130,8 +130,13 @@ impl Fuzzer {
         if !command.status()?.success() {
             return Err(format!("{name} could not be merged; see {}", log.display()).into());
         }
-        fs::remove_dir_all(&corpus)?;
-        fs::create_dir_all(&corpus)?;
+        // What once failed stays, whatever it reaches.
+        for file in fs::read_dir(&corpus)? {
+            let file = file?;
+            if !file.file_name().as_encoded_bytes().starts_with(b"failed-") {
+                fs::remove_file(file.path())?;
+            }
+        }
         let (mut files, mut bytes) = (0, 0);
         for file in fs::read_dir(&kept)? {
             let file = file?;

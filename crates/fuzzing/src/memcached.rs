@@ -197,7 +197,7 @@ pub fn numbers(token: &[u8]) {
 
     let Ok(text) = std::str::from_utf8(token) else { return };
     let size = size::parse(text);
-    assert_eq!(size.is_ok(), size::parse(&text.to_uppercase()).is_ok());
+    assert_eq!(size.is_ok(), size::parse(&text.to_ascii_uppercase()).is_ok());
     if let Ok(bytes) = size {
         assert_eq!(size::parse(&bytes.to_string()), Ok(bytes));
         assert_eq!(size::parse(&format!("{bytes}B")), Ok(bytes));
