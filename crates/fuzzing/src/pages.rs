@@ -33,7 +33,7 @@ struct Item {
 fn items(input: &mut Input<'_>) -> Vec<Item> {
     let mut items = Vec::new();
     let mut address = 0u64;
-    while !input.is_empty() && items.len() < 32 {
+    while !input.is_empty() && items.len() < 12 {
         let shape = input.u8();
         let length = [0, 1, 13, 70, 200, 900, 3000, 9000][usize::from(shape & 7)] + usize::from(input.u8());
         let mut key = vec![items.len() as u8];

@@ -65,10 +65,16 @@ impl Geometry {
             )));
         }
         let created_bytes = whole_pages(created_bytes);
+        let extent_bytes = (segment_bytes / EXTENTS_PER_SEGMENT).max(PAGE);
+        if created_bytes.checked_mul(GROWTH_MAX).is_none_or(|most| most / extent_bytes > u32::MAX.into()) {
+            return Err(Error::Options(format!(
+                "a capacity of {created_bytes} bytes is too large for segments of {segment_bytes}: use larger ones"
+            )));
+        }
         let geometry = Geometry {
             created_bytes,
             segment_bytes,
-            extent_bytes: (segment_bytes / EXTENTS_PER_SEGMENT).max(PAGE),
+            extent_bytes,
             manifest_bytes: (created_bytes / 128 + segment_bytes / 4 + (64 << 10)).next_multiple_of(PAGE),
             sector_bytes,
             partition_bits,
@@ -165,5 +171,7 @@ mod tests {
         assert!(refused(10 << 30, 1000).contains("power of two"));
         assert!(refused(1 << 20, 1 << 20).contains("give at least"));
         assert!(refused(10 << 30, 64 << 10).contains("use fewer"));
+        assert!(refused(8 << 40, 1 << 20).contains("use larger ones"), "more extents than have a number");
+        assert!(refused(u64::MAX, 1 << 20).contains("use larger ones"));
     }
 }

@@ -148,9 +148,6 @@ impl Superblock {
             )));
         }
         let geometry = self.geometry;
-        if geometry.created_bytes > drive_bytes {
-            return Err(Self::foreign());
-        }
         let again = Geometry::new(
             geometry.created_bytes,
             geometry.segment_bytes,
@@ -159,13 +156,11 @@ impl Superblock {
         )?;
         let sizes = geometry.created_bytes..=geometry.capacity_max_bytes();
         if again != geometry || !sizes.contains(&self.capacity_bytes) {
-            return Err(Self::foreign());
+            return Err(Error::Unusable(
+                "the superblock's layout is not one this version makes: use the version that made it".into(),
+            ));
         }
         Ok(())
-    }
-
-    fn foreign() -> Error {
-        Error::Unusable("the superblock's layout is not one this version makes: use the version that made it".into())
     }
 
     /// Writes copies, each durable before the next.

@@ -19,8 +19,8 @@ fn geometry(input: &mut Input<'_>) -> IndexGeometry {
 }
 
 /// What one input may ask for.
-const KEYS_MAX: usize = 800;
-const STEPS_MAX: usize = 40;
+const KEYS_MAX: usize = 300;
+const STEPS_MAX: usize = 24;
 
 /// Batches of puts and removals, and now and then a rebuild with little room or longer payloads.
 pub fn index(bytes: &[u8]) {

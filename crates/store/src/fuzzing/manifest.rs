@@ -86,6 +86,13 @@ impl State {
         let checkpoint = recovered.checkpoint.clone();
         State { catalog: copy(&recovered.catalog), generation: recovered.manifest.generation(), checkpoint }
     }
+
+    /// Whether it is that state, perhaps without its checkpoint: a snapshot ends that before the change itself is written.
+    fn is_cut_back_to(&self, before: &State) -> bool {
+        self.catalog == before.catalog
+            && self.generation == before.generation
+            && (self.checkpoint.is_none() || self.checkpoint == before.checkpoint)
+    }
 }
 
 /// A drive with nothing but a manifest on it.
@@ -157,7 +164,8 @@ pub fn manifest_frames(bytes: &[u8]) {
         let offset = place.area as u64 * area.geometry.manifest_bytes;
         last_frame = (offset + begin) as usize..(offset + place.position) as usize;
     }
-    let mut image = area.image();
+    let whole = area.image();
+    let mut image = whole.clone();
     match what & 3 {
         0 => assert_eq!(State::of(&area.recover().expect("what was written")), now),
         1 => {
@@ -167,14 +175,18 @@ pub fn manifest_frames(bytes: &[u8]) {
             image[cut..last_frame.end].copy_from_slice(&image_before[cut..last_frame.end]);
             area.set_image(&image);
             let found = State::of(&area.recover().expect("a crash is no damage"));
-            assert_eq!(found, if cut == last_frame.end { now } else { before });
+            // What was cut off may be what was there before.
+            match image == whole {
+                true => assert_eq!(found, now),
+                false => assert!(found.is_cut_back_to(&before), "{found:?} instead of {before:?}"),
+            }
         }
         _ => {
             let at = at % (image.len() - damage.len());
             image[at..].iter_mut().zip(damage).for_each(|(byte, damage)| *byte ^= damage);
             area.set_image(&image);
             match area.recover() {
-                Ok(found) if State::of(&found) == before => {
+                Ok(found) if State::of(&found).is_cut_back_to(&before) => {
                     assert!(last_frame.start < at + damage.len() && at < last_frame.end || before == now);
                 }
                 Ok(found) => assert_eq!(State::of(&found), now),
