@@ -18,7 +18,7 @@ pub mod queue_pair;
 pub use command::{Command, Completion, DecodeError, LocalRange, Opcode, Operation, ProgramId, Status};
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot};
 pub use env::{Env, SimClock, SplitMix64};
-pub use flash::faulty::{CrashReport, Faults, FaultyFlash};
+pub use flash::faulty::{CrashReport, Cut, FAULTS, Fault, Faults, FaultyFlash, Report, Struck};
 pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
 pub use flash::{Flash, FlashError, FlashQueue};

@@ -3,8 +3,12 @@
 //! - Commands complete in random order, some later than others.
 //! - A completed write sits in a volatile cache until a flush submitted after its completion, unless it forces unit
 //!   access. A crash loses, keeps or tears it at a grain of 512 bytes, together with the writes still in flight.
-//! - Reads, writes and flushes fail when told to, or by chance. A failed write leaves any of its sectors written; a
-//!   failed flush leaves writes that no later flush saves, though reads still see them.
+//! - Reads, writes and flushes fail when told to, or by chance, once or for ever. A failed write leaves any of its
+//!   sectors written, a failed read any of its bytes read; a failed flush leaves writes that no later flush saves,
+//!   though reads still see them.
+//! - A short transfer moves a part now and the rest later, as a backend does that goes on after the kernel moved less
+//!   than it was asked for: others come between, and so does a crash.
+//! - Writes go astray: they succeed, and their bytes are elsewhere or nowhere. Durable bytes rot.
 //! - A discarded sector keeps its bytes or turns to zero.
 //! - Local memory is watched: a command's owner that touches its range before the completion panics here. What a read
 //!   will fill holds rubbish until then.
@@ -12,34 +16,23 @@
 //! All of it is one state behind a mutex, shared by clones and queues, and driven by one thread: the same seed and the
 //! same calls give the same run, to which [`FaultyFlash::trace_hash`] testifies.
 
+mod cut;
+mod fault;
 mod image;
+mod queue;
 
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::{Flash, FlashError, FlashQueue};
-use crate::command::{Command, Completion, LocalRange, Opcode, Operation, Status};
+use crate::command::{Command, Opcode, Operation};
 use crate::env::SplitMix64;
 use crate::local_memory::LocalMemory;
-use image::{Image, SECTOR_BYTES, Sector};
-
-/// What a read's range holds until the read completes.
-const RUBBISH: u8 = 0xa5;
-
-/// Kinds of events in the trace.
-const SUBMITTED: u64 = 0;
-const COMPLETED: u64 = 1;
-const FAILED: u64 = 2;
-
-/// How often commands fail by chance: one in so many, never where zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
-    pub read_one_in: u64,
-    pub write_one_in: u64,
-    pub flush_one_in: u64,
-}
+pub use cut::Cut;
+pub use fault::{FAULTS, Fault, Faults, Report, Struck};
+use image::{Image, SECTOR_BYTES};
+use queue::FaultyQueue;
+use tapetum_kernels::checksum::{Salt, crc32c_salted};
 
 /// What a crash did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +47,9 @@ pub struct CrashReport {
     /// Sectors that completed writes had left in the cache, and how many of them did not survive.
     pub sectors_unsynced: u64,
     pub sectors_unsynced_lost: u64,
+    /// Of a completed write a part survived; a later one survived, at least in part, and an earlier one did not.
+    pub unsynced_torn: bool,
+    pub unsynced_reordered: bool,
 }
 
 /// A flash to crash. Clones share it.
@@ -76,16 +72,36 @@ struct State {
     crash_at_event: Option<u64>,
     crashed: Option<CrashReport>,
     trace: u64,
+    report: Report,
+    /// Writes that were misplaced or lost since the faults were set.
+    astray: u64,
+    /// No write succeeds any more.
+    read_only: bool,
+    /// What was there when the power went, before chance decided.
+    before_crash: Option<(Image, Vec<InFlight>)>,
+    /// Where cuts are kept, at every event.
+    cuts: Option<Vec<Cut>>,
 }
 
 struct InFlight {
     queue: u64,
     command: Command,
-    fails: bool,
+    fate: Fate,
+    /// Sectors that were moved already.
+    moved: usize,
     /// Of a write, its bytes. Of a flush, nothing.
     bytes: Vec<u8>,
     /// Writes completed when this was submitted: what a flush covers.
     writes_before: u64,
+}
+
+/// What a command will come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Succeeds,
+    Fails,
+    /// Moves a part, and goes on later.
+    Short,
 }
 
 impl FaultyFlash {
@@ -109,13 +125,58 @@ impl FaultyFlash {
             crash_at_event: None,
             crashed: None,
             trace,
+            report: Report::default(),
+            astray: 0,
+            read_only: false,
+            before_crash: None,
+            cuts: None,
         };
         FaultyFlash { state: Arc::new(Mutex::new(state)) }
     }
 
     /// From now on, commands fail by chance.
     pub fn set_faults(&self, faults: Faults) {
-        self.lock().faults = faults;
+        let mut state = self.lock();
+        (state.faults, state.astray) = (faults, 0);
+    }
+
+    /// What went wrong since this was asked last.
+    pub fn take_report(&self) -> Report {
+        std::mem::take(&mut self.lock().report)
+    }
+
+    /// Sectors that could not be read can be read again.
+    pub fn heal(&self) {
+        self.lock().image.heal();
+    }
+
+    /// Another flash with the bytes that are durable here, which fails in no way.
+    pub fn fork_durable(&self, seed: u64) -> FaultyFlash {
+        let state = self.lock();
+        let image = state.image.without_cache();
+        FaultyFlash::with_image(state.capacity_bytes, image, SplitMix64::new(seed), Faults::default(), seed)
+    }
+
+    /// Another flash with the same bytes, whose chance is decided by `seed`; nothing may be on its way.
+    pub fn fork(&self, seed: u64) -> FaultyFlash {
+        let state = self.lock();
+        assert!(state.in_flight.is_empty(), "a flash is copied at rest");
+        FaultyFlash::with_image(state.capacity_bytes, state.image.clone(), SplitMix64::new(seed), state.faults, seed)
+    }
+
+    /// From now on, each event keeps the moment before it, for [`FaultyFlash::take_cuts`].
+    pub fn keep_cuts(&self) {
+        self.lock().cuts = Some(Vec::new());
+    }
+
+    /// The moments kept since this was asked last.
+    pub fn take_cuts(&self) -> Vec<Cut> {
+        self.lock().cuts.as_mut().map_or_else(Vec::new, std::mem::take)
+    }
+
+    /// This moment.
+    pub fn cut(&self) -> Cut {
+        Cut::of(&self.lock())
     }
 
     /// The `nth` command of this opcode submitted from now fails with EIO; the next one is the first.
@@ -155,6 +216,15 @@ impl FaultyFlash {
         FaultyFlash::with_image(state.capacity_bytes, image, random, state.faults, state.trace)
     }
 
+    /// What the crash might have left instead, by another chance.
+    pub fn reopen_otherwise(&self, seed: u64) -> (FaultyFlash, CrashReport) {
+        let state = self.lock();
+        let Some((before, in_flight)) = &state.before_crash else { panic!("only a crashed flash is reopened") };
+        let (mut image, mut random) = (before.clone(), SplitMix64::new(seed));
+        let report = settle(&mut image, in_flight, &mut random);
+        (FaultyFlash::with_image(state.capacity_bytes, image, random, Faults::default(), seed), report)
+    }
+
     /// Submissions and completions so far.
     pub fn events(&self) -> u64 {
         self.lock().events
@@ -162,8 +232,16 @@ impl FaultyFlash {
 
     /// Writes submitted and not completed: what a crash now may lose or tear.
     pub fn writes_in_flight(&self) -> usize {
-        let is_write = |flying: &&InFlight| matches!(flying.command.operation, Operation::Write { .. });
-        self.lock().in_flight.iter().filter(is_write).count()
+        self.writes_in_flight_from(0)
+    }
+
+    /// Those that begin at `start` or behind it.
+    pub fn writes_in_flight_from(&self, start: u64) -> usize {
+        let counts = |flying: &&InFlight| match flying.command.operation {
+            Operation::Write { flash, .. } => flash >= start,
+            _ => false,
+        };
+        self.lock().in_flight.iter().filter(counts).count()
     }
 
     /// A digest of all submissions and completions with their bytes: two runs that did the same have the same.
@@ -185,6 +263,8 @@ impl FaultyFlash {
         let mut bytes = state.image.read(sector);
         bytes[at] ^= bits;
         state.image.write_durable(sector, &bytes);
+        state.report.struck.count(Fault::Rot);
+        state.damage(sector);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -241,20 +321,30 @@ impl State {
     fn event(&mut self, command: &Command, kind: u64) -> bool {
         self.events += 1;
         self.trace = mix(mix(self.trace, &command.encode()), &kind.to_le_bytes());
+        if let Some(mut cuts) = self.cuts.take() {
+            let cut = Cut::of(self);
+            if cuts.last().is_none_or(|last| !last.is_like(&cut)) {
+                cuts.push(cut);
+            }
+            self.cuts = Some(cuts);
+        }
         if self.crash_at_event.is_some_and(|at| self.events >= at) {
             self.crash();
         }
         self.crashed.is_some()
     }
 
-    fn draw_failure(&mut self, opcode: Opcode) -> bool {
+    /// What becomes of a command that is submitted now.
+    fn draw_fate(&mut self, operation: &Operation) -> Fate {
+        let (opcode, range) = (operation.opcode(), moves(operation));
+        let reaches = range.is_none_or(|(flash, _)| self.faults.reach(flash));
         let one_in = match opcode {
             Opcode::Read => self.faults.read_one_in,
             Opcode::Write => self.faults.write_one_in,
             Opcode::Flush => self.faults.flush_one_in,
             Opcode::Discard | Opcode::Execute | Opcode::Pipeline => 0,
         };
-        let mut fails = self.random.one_in(one_in);
+        let mut fails = reaches && self.random.one_in(one_in);
         self.to_fail.retain_mut(|(to_fail, nth)| {
             if *to_fail == opcode {
                 *nth -= 1;
@@ -262,196 +352,118 @@ impl State {
             }
             *nth > 0
         });
-        fails
+        let for_ever = self.faults.for_ever;
+        match *operation {
+            Operation::Read { flash, length, .. } => {
+                let sectors = self.sectors(flash, u64::from(length));
+                if fails && for_ever {
+                    let sector = sectors.start + self.random.below(sectors.end - sectors.start);
+                    self.image.make_unreadable(sector);
+                }
+                if self.image.is_unreadable(sectors) {
+                    self.report.struck.count(Fault::ReadErrorForEver);
+                    return Fate::Fails;
+                }
+                if fails {
+                    self.report.struck.count(Fault::ReadError);
+                }
+            }
+            Operation::Write { .. } => {
+                self.read_only |= fails && for_ever;
+                if self.read_only {
+                    self.report.struck.count(Fault::WriteErrorForEver);
+                    return Fate::Fails;
+                }
+                if fails {
+                    self.report.struck.count(Fault::WriteError);
+                }
+            }
+            Operation::Flush if fails => self.report.struck.count(Fault::FlushError),
+            _ => {}
+        }
+        let long = range.is_some_and(|(_, length)| length > SECTOR_BYTES as u32);
+        match fails {
+            true => Fate::Fails,
+            false if long && reaches && self.random.one_in(self.faults.short_one_in) => Fate::Short,
+            false => Fate::Succeeds,
+        }
+    }
+
+    /// Where a completed write's bytes go: their place, another one, or nowhere.
+    fn draw_place(&mut self, first: u64, sectors: u64) -> Option<u64> {
+        let Faults { misplace_one_in, lose_one_in, astray_max, .. } = self.faults;
+        let flash = first * SECTOR_BYTES as u64;
+        if !self.faults.reach(flash) || (astray_max > 0 && self.astray >= astray_max) {
+            return Some(first);
+        }
+        if self.random.one_in(lose_one_in) {
+            self.astray += 1;
+            self.report.struck.count(Fault::LostWrite);
+            return None;
+        }
+        if self.random.one_in(misplace_one_in) {
+            self.astray += 1;
+            self.report.struck.count(Fault::MisplacedWrite);
+            // Near by, most often, as where a head or a table of the drive is off by a little.
+            let last = self.capacity_bytes / SECTOR_BYTES as u64 - sectors;
+            let near = (first + 1 + self.random.below(16)).saturating_sub(8);
+            let place = if self.random.one_in(3) { self.random.below(last + 1) } else { near.min(last) };
+            return Some(place);
+        }
+        Some(first)
+    }
+
+    /// A sector holds from now on what nobody wrote there.
+    fn damage(&mut self, sector: u64) {
+        self.image.damage(sector);
+        let at = sector * SECTOR_BYTES as u64;
+        match self.report.damaged.last_mut() {
+            Some(last) if last.end == at => last.end += SECTOR_BYTES as u64,
+            _ => self.report.damaged.push(at..at + SECTOR_BYTES as u64),
+        }
     }
 
     fn crash(&mut self) -> CrashReport {
         if let Some(report) = self.crashed {
             return report;
         }
-        let mut report = CrashReport { commands_in_flight: self.in_flight.len() as u64, ..CrashReport::default() };
-        (report.sectors_unsynced, report.sectors_unsynced_lost) = self.image.crash(&mut self.random);
-        let mut in_flight = std::mem::take(&mut self.in_flight);
-        shuffle(&mut in_flight, &mut self.random);
-        for InFlight { command, bytes, .. } in in_flight {
-            let Operation::Write { flash, .. } = command.operation else { continue };
-            let kept = self.image.crash_write(flash / SECTOR_BYTES as u64, &bytes, &mut self.random);
-            match kept as usize * SECTOR_BYTES {
-                0 => report.writes_lost += 1,
-                kept if kept == bytes.len() => report.writes_kept += 1,
-                _ => report.writes_torn += 1,
-            }
-        }
-        report.lost_or_torn = report.writes_lost + report.writes_torn > 0;
+        let in_flight = std::mem::take(&mut self.in_flight);
+        let before = self.image.clone();
+        let report = settle(&mut self.image, &in_flight, &mut self.random);
+        self.before_crash = Some((before, in_flight));
         self.crashed = Some(report);
         report
     }
-
-    /// Lets a command take effect.
-    fn complete(&mut self, done: &InFlight, local: &LocalMemory) -> Completion {
-        let tag = done.command.tag;
-        match done.command.operation {
-            Operation::Read { flash, local: offset, length } => {
-                let into = local_bytes(local, offset, length);
-                assert!(
-                    into.as_chunks::<SECTOR_BYTES>().0.iter().all(|sector| *sector == [RUBBISH; SECTOR_BYTES]),
-                    "local memory at {offset}+{length} was touched while a read into it was in flight"
-                );
-                if done.fails {
-                    return Completion::failed(tag, libc::EIO);
-                }
-                let first = flash / SECTOR_BYTES as u64;
-                for (sector, into) in (first..).zip(into.as_chunks_mut::<SECTOR_BYTES>().0) {
-                    *into = self.image.read(sector);
-                    self.trace = mix(self.trace, into);
-                }
-            }
-            Operation::Write { flash, local: offset, length, fua } => {
-                assert!(
-                    *local_bytes(local, offset, length) == *done.bytes,
-                    "local memory at {offset}+{length} was touched while a write from it was in flight"
-                );
-                self.writes_completed += 1;
-                let first = flash / SECTOR_BYTES as u64;
-                for (sector, bytes) in (first..).zip(done.bytes.as_chunks::<SECTOR_BYTES>().0) {
-                    self.write_sector(sector, bytes, fua, done.fails);
-                }
-                if done.fails {
-                    return Completion::failed(tag, libc::EIO);
-                }
-            }
-            Operation::Flush if done.fails => {
-                self.image.fail_flush(done.writes_before, &mut self.random);
-                return Completion::failed(tag, libc::EIO);
-            }
-            Operation::Flush => self.image.flush(done.writes_before),
-            Operation::Discard { flash, length } => {
-                self.writes_completed += 1;
-                let sector_bytes = SECTOR_BYTES as u64;
-                for sector in flash / sector_bytes..(flash + length) / sector_bytes {
-                    if self.random.one_in(2) {
-                        self.image.write(sector, &[0; SECTOR_BYTES], self.writes_completed);
-                    }
-                }
-            }
-            Operation::Execute { .. } | Operation::Pipeline { .. } => {
-                return Completion::new(tag, Status::Unsupported);
-            }
-        }
-        Completion::success(tag)
-    }
-
-    fn write_sector(&mut self, sector: u64, bytes: &Sector, fua: bool, fails: bool) {
-        if fails {
-            if self.random.one_in(2) {
-                self.image.write(sector, bytes, self.writes_completed);
-            }
-        } else if fua {
-            self.image.write_durable(sector, bytes);
-        } else {
-            self.image.write(sector, bytes, self.writes_completed);
-        }
-    }
 }
 
-struct FaultyQueue {
-    flash: FaultyFlash,
-    local: LocalMemory,
-    number: u64,
-    /// Somebody waits: the next poll completes something.
-    impatient: bool,
+/// Decides what survives of everything that is not durable.
+fn settle(image: &mut Image, in_flight: &[InFlight], random: &mut SplitMix64) -> CrashReport {
+    let mut report = CrashReport { commands_in_flight: in_flight.len() as u64, ..CrashReport::default() };
+    let cache = image.crash(random);
+    (report.sectors_unsynced, report.sectors_unsynced_lost) = (cache.sectors, cache.sectors_lost);
+    (report.unsynced_torn, report.unsynced_reordered) = (cache.torn, cache.reordered);
+    let mut in_flight: Vec<&InFlight> = in_flight.iter().collect();
+    shuffle(&mut in_flight, random);
+    for InFlight { command, bytes, moved, .. } in in_flight {
+        let Operation::Write { flash, .. } = command.operation else { continue };
+        let first = flash / SECTOR_BYTES as u64 + *moved as u64;
+        let kept = image.crash_write(first, &bytes[moved * SECTOR_BYTES..], random);
+        match moved + kept as usize {
+            0 => report.writes_lost += 1,
+            kept if kept * SECTOR_BYTES == bytes.len() => report.writes_kept += 1,
+            _ => report.writes_torn += 1,
+        }
+    }
+    report.lost_or_torn = report.writes_lost + report.writes_torn > 0;
+    report
 }
 
-impl FlashQueue for FaultyQueue {
-    fn submit(&mut self, command: &Command) {
-        let mut state = self.flash.lock();
-        if state.crashed.is_some() {
-            return;
-        }
-        let bytes = match command.operation {
-            Operation::Write { local, length, .. } => local_bytes(&self.local, local, length).to_vec(),
-            Operation::Read { local, length, .. } => {
-                local_bytes(&self.local, local, length).fill(RUBBISH);
-                Vec::new()
-            }
-            _ => Vec::new(),
-        };
-        let fails = state.draw_failure(command.operation.opcode());
-        let writes_before = state.writes_completed;
-        state.trace = mix(state.trace, &bytes);
-        state.in_flight.push(InFlight { queue: self.number, command: *command, fails, bytes, writes_before });
-        state.event(command, SUBMITTED);
+/// Where on flash a command moves bytes, and how many.
+fn moves(operation: &Operation) -> Option<(u64, u32)> {
+    match *operation {
+        Operation::Read { flash, length, .. } | Operation::Write { flash, length, .. } => Some((flash, length)),
+        _ => None,
     }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) {
-        let mut state = self.flash.lock();
-        let state = &mut *state;
-        let mut mine: Vec<usize> =
-            (0..state.in_flight.len()).filter(|&place| state.in_flight[place].queue == self.number).collect();
-        if mine.is_empty() {
-            return;
-        }
-        shuffle(&mut mine, &mut state.random);
-        let count = state.random.below(mine.len() as u64 + 1).max(u64::from(self.impatient));
-        self.impatient = false;
-        mine.truncate(count as usize);
-        for turn in 0..mine.len() {
-            let place = mine[turn];
-            let command = state.in_flight[place].command;
-            let kind = if state.in_flight[place].fails { FAILED } else { COMPLETED };
-            if state.event(&command, kind) {
-                return; // It was still in flight when the power went.
-            }
-            let done = state.in_flight.swap_remove(place);
-            let moved = state.in_flight.len();
-            mine[turn..].iter_mut().filter(|later| **later == moved).for_each(|later| *later = place);
-            completions.push(state.complete(&done, &self.local));
-        }
-    }
-
-    fn wait(&mut self, _timeout: Option<Duration>) {
-        self.impatient = true;
-    }
-
-    fn event_fd(&self) -> Option<RawFd> {
-        None
-    }
-}
-
-impl Drop for FaultyQueue {
-    /// Each command in flight takes effect or does not; nobody is told, and local memory is left alone.
-    fn drop(&mut self) {
-        let mut state = self.flash.lock();
-        let state = &mut *state;
-        let mut place = 0;
-        while place < state.in_flight.len() {
-            if state.in_flight[place].queue != self.number {
-                place += 1;
-                continue;
-            }
-            let dropped = state.in_flight.swap_remove(place);
-            if let Operation::Write { flash, .. } = dropped.command.operation
-                && state.random.one_in(2)
-            {
-                state.writes_completed += 1;
-                let first = flash / SECTOR_BYTES as u64;
-                for (sector, bytes) in (first..).zip(dropped.bytes.as_chunks::<SECTOR_BYTES>().0) {
-                    state.image.write(sector, bytes, state.writes_completed);
-                }
-            }
-        }
-    }
-}
-
-/// A command's range, which the queue pair has checked.
-#[allow(clippy::mut_from_ref)] // Local memory is shared with the drive by rule, not by borrow.
-fn local_bytes(local: &LocalMemory, offset: u64, length: u32) -> &mut [u8] {
-    let Some(memory) = local.pointer(LocalRange { offset, length }) else {
-        panic!("local range {offset}+{length} passed the queue pair");
-    };
-    // SAFETY: inside local memory, which outlives the borrow; the drive's own while the command is in flight, and the
-    // simulation has one thread.
-    unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), length as usize) }
 }
 
 fn shuffle<T>(items: &mut [T], random: &mut SplitMix64) {
@@ -460,14 +472,10 @@ fn shuffle<T>(items: &mut [T], random: &mut SplitMix64) {
     }
 }
 
-/// Folds bytes into a digest: every word changes all bits of what follows.
+/// Folds bytes into a digest.
 fn mix(digest: u64, bytes: &[u8]) -> u64 {
-    let fold = |digest: u64, word: u64| (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let digest = words.iter().fold(digest, |digest, word| fold(digest, u64::from_le_bytes(*word)));
-    fold(fold(digest, u64::from_le_bytes(last)), bytes.len() as u64)
+    let sum = crc32c_salted(Salt { store: digest, address: 0, version: 0 }, bytes);
+    (digest ^ u64::from(sum)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
 #[cfg(test)]

@@ -1,16 +1,22 @@
 //! What a faulty flash holds: durable bytes, and above them the versions of sectors that no flush has covered.
+//!
+//! Durable bytes lie in chunks that copies of an image share until one of them writes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::env::SplitMix64;
 
 /// The grain at which a write survives a crash or does not.
 pub(super) const SECTOR_BYTES: usize = 512;
-const CHUNK_BYTES: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 16 * 1024;
+const CHUNK_SECTORS: u64 = (CHUNK_BYTES / SECTOR_BYTES) as u64;
 
 pub(super) type Sector = [u8; SECTOR_BYTES];
+type Chunk = [u8; CHUNK_BYTES];
 
 /// Bytes of a sector that are not durable.
+#[derive(Clone)]
 struct Version {
     /// The write that brought it; orders versions by when their writes completed.
     completed: u64,
@@ -20,11 +26,15 @@ struct Version {
 }
 
 /// Durable bytes appear in chunks when first written, and are zero before.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Image {
-    durable: BTreeMap<u64, Box<[u8]>>,
+    durable: Vec<Option<Arc<Chunk>>>,
     /// By sector, in the order of completion, never an empty list.
     unsynced: BTreeMap<u64, Vec<Version>>,
+    /// Sectors that are not what was written there last.
+    damaged: BTreeSet<u64>,
+    /// Sectors that cannot be read.
+    unreadable: BTreeSet<u64>,
 }
 
 /// What became of one write in a crash.
@@ -38,32 +48,83 @@ enum Fate {
 impl Image {
     /// What a read sees: the newest version.
     pub(super) fn read(&self, sector: u64) -> Sector {
-        match self.unsynced.get(&sector).and_then(|versions| versions.last()) {
-            Some(version) => version.bytes,
-            None => self.read_durable(sector),
-        }
+        let mut bytes = [0; SECTOR_BYTES];
+        self.read_run(sector, &mut bytes);
+        bytes
     }
 
-    pub(super) fn read_durable(&self, sector: u64) -> Sector {
-        let (chunk, at) = place(sector);
-        let mut bytes = [0; SECTOR_BYTES];
-        if let Some(chunk) = self.durable.get(&chunk) {
-            bytes.copy_from_slice(&chunk[at..at + SECTOR_BYTES]);
+    /// What a read of whole sectors from `first` on sees.
+    pub(super) fn read_run(&self, first: u64, into: &mut [u8]) {
+        let end = first + (into.len() / SECTOR_BYTES) as u64;
+        let mut sector = first;
+        while sector < end {
+            let (chunk, at) = place(sector);
+            let here = (CHUNK_SECTORS - sector % CHUNK_SECTORS).min(end - sector);
+            let from = (sector - first) as usize * SECTOR_BYTES;
+            let into = &mut into[from..from + here as usize * SECTOR_BYTES];
+            match self.durable.get(chunk).and_then(Option::as_ref) {
+                Some(chunk) => into.copy_from_slice(&chunk[at..at + into.len()]),
+                None => into.fill(0),
+            }
+            sector += here;
         }
-        bytes
+        for (sector, versions) in self.unsynced.range(first..end) {
+            if let Some(version) = versions.last() {
+                let at = (sector - first) as usize * SECTOR_BYTES;
+                into[at..at + SECTOR_BYTES].copy_from_slice(&version.bytes);
+            }
+        }
     }
 
     /// Into the volatile cache.
     pub(super) fn write(&mut self, sector: u64, bytes: &Sector, completed: u64) {
+        self.mend(sector);
         self.unsynced.entry(sector).or_default().push(Version { completed, dropped: false, bytes: *bytes });
     }
 
     /// Past the cache, over every version of the sector.
     pub(super) fn write_durable(&mut self, sector: u64, bytes: &Sector) {
+        self.mend(sector);
         self.unsynced.remove(&sector);
+        self.settle(sector, bytes);
+    }
+
+    fn settle(&mut self, sector: u64, bytes: &Sector) {
         let (chunk, at) = place(sector);
-        let chunk = self.durable.entry(chunk).or_insert_with(|| vec![0; CHUNK_BYTES].into_boxed_slice());
-        chunk[at..at + SECTOR_BYTES].copy_from_slice(bytes);
+        if self.durable.len() <= chunk {
+            self.durable.resize(chunk + 1, None);
+        }
+        let chunk = self.durable[chunk].get_or_insert_with(|| Arc::new([0; CHUNK_BYTES]));
+        Arc::make_mut(chunk)[at..at + SECTOR_BYTES].copy_from_slice(bytes);
+    }
+
+    /// A sector that is written holds what was written, and can be read again.
+    fn mend(&mut self, sector: u64) {
+        if !self.damaged.is_empty() || !self.unreadable.is_empty() {
+            self.damaged.remove(&sector);
+            self.unreadable.remove(&sector);
+        }
+    }
+
+    /// From now on, `sector` counts as holding what nobody wrote there.
+    pub(super) fn damage(&mut self, sector: u64) {
+        self.damaged.insert(sector);
+    }
+
+    pub(super) fn is_damaged(&self, sectors: std::ops::Range<u64>) -> bool {
+        self.damaged.range(sectors).next().is_some()
+    }
+
+    pub(super) fn make_unreadable(&mut self, sector: u64) {
+        self.unreadable.insert(sector);
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.unreadable.clear();
+    }
+
+    pub(super) fn is_unreadable(&self, sectors: std::ops::Range<u64>) -> bool {
+        self.unreadable.range(sectors).next().is_some()
     }
 
     /// Makes durable what writes up to `through` brought, except what a failed flush dropped.
@@ -71,9 +132,8 @@ impl Image {
         for (sector, mut versions) in std::mem::take(&mut self.unsynced) {
             let covered = |version: &Version| version.completed <= through && !version.dropped;
             if let Some(newest) = versions.iter().rposition(covered) {
-                let bytes = versions[newest].bytes;
+                self.settle(sector, &versions[newest].bytes);
                 versions.retain(|version| !covered(version));
-                self.write_durable(sector, &bytes);
             }
             if !versions.is_empty() {
                 self.unsynced.insert(sector, versions);
@@ -90,23 +150,53 @@ impl Image {
         }
     }
 
-    /// Settles the cache: each write is lost, kept or torn, and of a torn one each sector is tossed for. Says how many
-    /// sector versions there were and how many did not survive.
-    pub(super) fn crash(&mut self, random: &mut SplitMix64) -> (u64, u64) {
-        let (mut unsynced, mut lost) = (0, 0);
-        let mut fates = BTreeMap::new();
+    /// Sectors that no flush has covered, oldest write first, each with its bytes.
+    pub(super) fn unsynced(&self) -> Vec<(u64, Sector)> {
+        let versions = self.unsynced.iter().flat_map(|(sector, versions)| versions.iter().map(move |v| (*sector, v)));
+        let mut sectors: Vec<_> = versions.filter(|(_, version)| !version.dropped).collect();
+        sectors.sort_by_key(|(_, version)| version.completed);
+        sectors.into_iter().map(|(sector, version)| (sector, version.bytes)).collect()
+    }
+
+    /// Whether the durable bytes are the same, as far as copies share them: `false` may be said of equal ones.
+    pub(super) fn has_same_bytes(&self, other: &Image) -> bool {
+        let same = |pair: (&Option<Arc<Chunk>>, &Option<Arc<Chunk>>)| match pair {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        self.durable.len() == other.durable.len() && self.durable.iter().zip(&other.durable).all(same)
+    }
+
+    /// The durable bytes alone.
+    pub(super) fn without_cache(&self) -> Image {
+        Image { durable: self.durable.clone(), ..Image::default() }
+    }
+
+    /// Settles the cache: each write is lost, kept or torn, and of a torn one each sector is tossed for.
+    pub(super) fn crash(&mut self, random: &mut SplitMix64) -> Cache {
+        let mut cache = Cache::default();
+        let mut writes: BTreeMap<u64, (Fate, bool, bool)> = BTreeMap::new();
         for (sector, versions) in std::mem::take(&mut self.unsynced) {
             for version in versions {
-                let fate = *fates.entry(version.completed).or_insert_with(|| Fate::draw(random));
-                unsynced += 1;
+                let (fate, kept, lost) =
+                    writes.entry(version.completed).or_insert_with(|| (Fate::draw(random), false, false));
+                cache.sectors += 1;
                 if !version.dropped && fate.keeps_sector(random) {
-                    self.write_durable(sector, &version.bytes);
+                    self.settle(sector, &version.bytes);
+                    *kept = true;
                 } else {
-                    lost += 1;
+                    cache.sectors_lost += 1;
+                    *lost = true;
                 }
             }
         }
-        (unsynced, lost)
+        let mut any_lost = false;
+        for (_, kept, lost) in writes.into_values() {
+            cache.reordered |= kept && any_lost;
+            cache.torn |= kept && lost;
+            any_lost |= lost;
+        }
+        cache
     }
 
     /// Settles a write that had not completed: how many of its sectors survived.
@@ -123,11 +213,22 @@ impl Image {
     }
 }
 
+/// What a crash did to the volatile cache.
+#[derive(Default)]
+pub(super) struct Cache {
+    pub(super) sectors: u64,
+    pub(super) sectors_lost: u64,
+    /// Of some write a part was lost.
+    pub(super) torn: bool,
+    /// A write survived, at least in part, that completed after one that did not.
+    pub(super) reordered: bool,
+}
+
 impl Fate {
     fn draw(random: &mut SplitMix64) -> Fate {
-        match random.below(4) {
-            0 => Fate::Lost,
-            1 => Fate::Kept,
+        match random.below(8) {
+            0..4 => Fate::Lost,
+            4 => Fate::Kept,
             _ => Fate::Torn,
         }
     }
@@ -141,7 +242,6 @@ impl Fate {
     }
 }
 
-fn place(sector: u64) -> (u64, usize) {
-    let at = sector * SECTOR_BYTES as u64;
-    (at / CHUNK_BYTES as u64, (at % CHUNK_BYTES as u64) as usize)
+fn place(sector: u64) -> (usize, usize) {
+    ((sector / CHUNK_SECTORS) as usize, (sector % CHUNK_SECTORS) as usize * SECTOR_BYTES)
 }

@@ -1,4 +1,6 @@
+use super::image::SECTOR_BYTES;
 use super::*;
+use crate::command::{Completion, Status};
 use crate::env::Env;
 use crate::local_memory::LocalBuffer;
 use crate::queue_pair::{Drive, QueuePair};
@@ -189,7 +191,13 @@ fn nothing_completes_after_the_crash() {
 /// A busy run over random places, with a crash and another busy run after it.
 fn trace(seed: u64) -> (u64, u64) {
     let mut flash = FaultyFlash::new(CAPACITY_BYTES, seed);
-    flash.set_faults(Faults { read_one_in: 50, write_one_in: 50, flush_one_in: 20 });
+    flash.set_faults(Faults {
+        read_one_in: 50,
+        write_one_in: 50,
+        flush_one_in: 20,
+        short_one_in: 20,
+        ..Faults::default()
+    });
     let mut random = SplitMix64::new(seed);
     for _ in 0..2 {
         flash.crash_after(150);

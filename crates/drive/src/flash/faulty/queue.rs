@@ -1,0 +1,247 @@
+//! The moving part of a faulty flash: what becomes of each command, and when.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use super::fault::Fault;
+use super::image::SECTOR_BYTES;
+use super::{Fate, FaultyFlash, InFlight, State, mix, shuffle};
+use crate::command::{Command, Completion, LocalRange, Operation, Status};
+use crate::flash::FlashQueue;
+use crate::local_memory::LocalMemory;
+
+/// What a read's range holds until the read completes.
+const RUBBISH: u8 = 0xa5;
+
+/// Kinds of events in the trace.
+const SUBMITTED: u64 = 0;
+const COMPLETED: u64 = 1;
+const FAILED: u64 = 2;
+const MOVED_SHORT: u64 = 3;
+
+pub(super) struct FaultyQueue {
+    pub(super) flash: FaultyFlash,
+    pub(super) local: LocalMemory,
+    pub(super) number: u64,
+    /// Somebody waits: the next poll completes something.
+    pub(super) impatient: bool,
+}
+
+impl FlashQueue for FaultyQueue {
+    fn submit(&mut self, command: &Command) {
+        let mut state = self.flash.lock();
+        if state.crashed.is_some() {
+            return;
+        }
+        let bytes = match command.operation {
+            Operation::Write { local, length, .. } => local_bytes(&self.local, local, length).to_vec(),
+            Operation::Read { local, length, .. } => {
+                local_bytes(&self.local, local, length).fill(RUBBISH);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        let fate = state.draw_fate(&command.operation);
+        let writes_before = state.writes_completed;
+        state.trace = mix(state.trace, &bytes);
+        state.in_flight.push(InFlight { queue: self.number, command: *command, fate, moved: 0, bytes, writes_before });
+        state.event(command, SUBMITTED);
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        let mut state = self.flash.lock();
+        let state = &mut *state;
+        let mut mine: Vec<usize> =
+            (0..state.in_flight.len()).filter(|&place| state.in_flight[place].queue == self.number).collect();
+        if mine.is_empty() {
+            return;
+        }
+        shuffle(&mut mine, &mut state.random);
+        let count = state.random.below(mine.len() as u64 + 1).max(u64::from(self.impatient));
+        self.impatient = false;
+        mine.truncate(count as usize);
+        for turn in 0..mine.len() {
+            let place = mine[turn];
+            let InFlight { command, fate, .. } = state.in_flight[place];
+            let kind = match fate {
+                Fate::Succeeds => COMPLETED,
+                Fate::Fails => FAILED,
+                Fate::Short => MOVED_SHORT,
+            };
+            if state.event(&command, kind) {
+                return; // It was still in flight when the power went.
+            }
+            let mut flying = state.in_flight.swap_remove(place);
+            let moved = state.in_flight.len();
+            mine[turn..].iter_mut().filter(|later| **later == moved).for_each(|later| *later = place);
+            match fate {
+                Fate::Short => {
+                    state.move_short(&mut flying, &self.local);
+                    state.in_flight.push(flying);
+                }
+                Fate::Succeeds | Fate::Fails => completions.push(state.complete(&flying, &self.local)),
+            }
+        }
+    }
+
+    fn wait(&mut self, _timeout: Option<Duration>) {
+        self.impatient = true;
+    }
+
+    fn event_fd(&self) -> Option<RawFd> {
+        None
+    }
+}
+
+impl Drop for FaultyQueue {
+    /// Each command in flight takes effect or does not; nobody is told, and local memory is left alone.
+    fn drop(&mut self) {
+        let mut state = self.flash.lock();
+        let state = &mut *state;
+        let mut place = 0;
+        while place < state.in_flight.len() {
+            if state.in_flight[place].queue != self.number {
+                place += 1;
+                continue;
+            }
+            let dropped = state.in_flight.swap_remove(place);
+            if let Operation::Write { flash, .. } = dropped.command.operation
+                && dropped.fate != Fate::Fails
+                && state.random.one_in(2)
+            {
+                state.writes_completed += 1;
+                let first = flash / SECTOR_BYTES as u64;
+                let rest = (first..).zip(dropped.bytes.as_chunks::<SECTOR_BYTES>().0).skip(dropped.moved);
+                for (sector, bytes) in rest {
+                    state.image.write(sector, bytes, state.writes_completed);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// Moves a part of a command's bytes; the rest comes later.
+    fn move_short(&mut self, flying: &mut InFlight, local: &LocalMemory) {
+        flying.fate = Fate::Succeeds;
+        match flying.command.operation {
+            Operation::Read { flash, local: offset, length } => {
+                self.report.struck.count(Fault::ShortRead);
+                let into = local_bytes(local, offset, length);
+                flying.moved = 1 + self.random.below((into.len() / SECTOR_BYTES - 1) as u64) as usize;
+                self.read(flash, &mut into[..flying.moved * SECTOR_BYTES]);
+            }
+            Operation::Write { flash, fua, .. } => {
+                self.report.struck.count(Fault::ShortWrite);
+                flying.moved = 1 + self.random.below((flying.bytes.len() / SECTOR_BYTES - 1) as u64) as usize;
+                self.writes_completed += 1;
+                self.write(flash / SECTOR_BYTES as u64, &flying.bytes[..flying.moved * SECTOR_BYTES], fua);
+            }
+            _ => unreachable!("only reads and writes are long"),
+        }
+    }
+
+    /// Lets a command take effect.
+    fn complete(&mut self, done: &InFlight, local: &LocalMemory) -> Completion {
+        let (tag, fails) = (done.command.tag, done.fate == Fate::Fails);
+        let moved = done.moved * SECTOR_BYTES;
+        match done.command.operation {
+            Operation::Read { flash, local: offset, length } => {
+                let into = &mut local_bytes(local, offset, length)[moved..];
+                assert!(
+                    into.as_chunks::<SECTOR_BYTES>().0.iter().all(|sector| *sector == [RUBBISH; SECTOR_BYTES]),
+                    "local memory at {offset}+{length} was touched while a read into it was in flight"
+                );
+                if fails {
+                    let part = self.random.below((into.len() / SECTOR_BYTES) as u64) as usize * SECTOR_BYTES;
+                    self.read(flash, &mut into[..part]);
+                    return Completion::failed(tag, libc::EIO);
+                }
+                self.read(flash + moved as u64, into);
+            }
+            Operation::Write { flash, local: offset, length, fua } => {
+                assert!(
+                    *local_bytes(local, offset, length) == *done.bytes,
+                    "local memory at {offset}+{length} was touched while a write from it was in flight"
+                );
+                self.writes_completed += 1;
+                let first = flash / SECTOR_BYTES as u64;
+                if fails {
+                    self.write_any(first, &done.bytes);
+                    let errno = if self.random.one_in(3) { libc::ENOSPC } else { libc::EIO };
+                    return Completion::failed(tag, errno);
+                }
+                let (first, bytes) = (first + done.moved as u64, &done.bytes[moved..]);
+                match self.draw_place(first, (bytes.len() / SECTOR_BYTES) as u64) {
+                    Some(place) if place == first => self.write(first, bytes, fua),
+                    astray => self.write_astray(first, astray, bytes, fua),
+                }
+            }
+            Operation::Flush if fails => {
+                self.image.fail_flush(done.writes_before, &mut self.random);
+                return Completion::failed(tag, libc::EIO);
+            }
+            Operation::Flush => self.image.flush(done.writes_before),
+            Operation::Discard { flash, length } => {
+                self.writes_completed += 1;
+                let sector_bytes = SECTOR_BYTES as u64;
+                for sector in flash / sector_bytes..(flash + length) / sector_bytes {
+                    if self.random.one_in(2) {
+                        self.image.write(sector, &[0; SECTOR_BYTES], self.writes_completed);
+                    }
+                }
+            }
+            Operation::Execute { .. } | Operation::Pipeline { .. } => {
+                return Completion::new(tag, Status::Unsupported);
+            }
+        }
+        Completion::success(tag)
+    }
+
+    fn read(&mut self, flash: u64, into: &mut [u8]) {
+        let sectors = self.sectors(flash, into.len() as u64);
+        self.image.read_run(sectors.start, into);
+        self.report.reads_damaged += u64::from(self.image.is_damaged(sectors));
+    }
+
+    fn write(&mut self, first: u64, bytes: &[u8], fua: bool) {
+        for (sector, bytes) in (first..).zip(bytes.as_chunks::<SECTOR_BYTES>().0) {
+            if fua {
+                self.image.write_durable(sector, bytes);
+            } else {
+                self.image.write(sector, bytes, self.writes_completed);
+            }
+        }
+    }
+
+    /// A write that fails leaves any of its sectors written.
+    fn write_any(&mut self, first: u64, bytes: &[u8]) {
+        for (sector, bytes) in (first..).zip(bytes.as_chunks::<SECTOR_BYTES>().0) {
+            if self.random.one_in(2) {
+                self.image.write(sector, bytes, self.writes_completed);
+            }
+        }
+    }
+
+    /// A write that went to another place, or to none.
+    fn write_astray(&mut self, first: u64, astray: Option<u64>, bytes: &[u8], fua: bool) {
+        let sectors = (bytes.len() / SECTOR_BYTES) as u64;
+        if let Some(place) = astray {
+            self.write(place, bytes, fua);
+            (place..place + sectors).for_each(|sector| self.damage(sector));
+        }
+        let elsewhere = astray.map_or(0..0, |place| place..place + sectors);
+        (first..first + sectors).filter(|sector| !elsewhere.contains(sector)).for_each(|sector| self.damage(sector));
+    }
+}
+
+/// A command's range, which the queue pair has checked.
+#[allow(clippy::mut_from_ref)] // Local memory is shared with the drive by rule, not by borrow.
+fn local_bytes(local: &LocalMemory, offset: u64, length: u32) -> &mut [u8] {
+    let Some(memory) = local.pointer(LocalRange { offset, length }) else {
+        panic!("local range {offset}+{length} passed the queue pair");
+    };
+    // SAFETY: inside local memory, which outlives the borrow; the drive's own while the command is in flight, and the
+    // simulation has one thread.
+    unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), length as usize) }
+}
