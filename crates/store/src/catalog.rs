@@ -185,6 +185,8 @@ pub struct Catalog {
     pub marks: Marks,
     /// Stamps from here on were not given before the store was opened.
     pub stamp_base: u64,
+    /// The last stamp that was durable when the store was opened: a log that ends before it has lost its end.
+    pub stamp_opened: u64,
 }
 
 impl Catalog {

@@ -6,7 +6,7 @@
 //! One at a time: the caller holds the installer. A partition that the change would overfill, or leave far too empty, is
 //! built anew from the key tables, which by then say exactly what must be in it.
 
-use crate::catalog::Install;
+use crate::catalog::{Catalog, Install};
 use crate::error::Error;
 use crate::index::Change;
 use crate::io::{Io, lock};
@@ -109,6 +109,10 @@ async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, insta
     if shared.planted.has(Bug::InstallEarly) || shared.planted.has(Bug::SkipSegmentFlush) {
         return manifest.install(catalog, install).await;
     }
+    if shared.planted.has(Bug::RetryFlush) && !install.added.is_empty() && io.flush().await.is_err() {
+        io.flush().await?;
+        return manifest.install(catalog, install).await;
+    }
     if !install.added.is_empty() {
         io.flush().await?;
     }
@@ -117,7 +121,20 @@ async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, insta
         forgetful.deaths.remove(0);
         return manifest.install(catalog, &forgetful).await;
     }
+    if shared.planted.has(Bug::ForgetLargeDeath) {
+        return manifest.install(catalog, &without_large_deaths(catalog, install)).await;
+    }
     manifest.install(catalog, install).await
+}
+
+/// For a planted bug: the install without the deaths of large entries.
+fn without_large_deaths(catalog: &Catalog, install: &Install) -> Install {
+    let mut forgetful = install.clone();
+    for deaths in &mut forgetful.deaths {
+        let large = catalog.segments.get(&deaths.segment).map_or(&[][..], |state| &state.descriptor.large);
+        deaths.entries.retain(|entry| large.iter().all(|large| large.entry != *entry));
+    }
+    forgetful
 }
 
 async fn merge_partition(

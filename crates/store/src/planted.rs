@@ -57,6 +57,24 @@ pub enum Bug {
     StaleCheckpoint,
     /// A checkpoint of the index is not flushed before the manifest names it, and is believed without its checksums.
     TrustCheckpoint,
+    /// An install does not write down that records of large values died.
+    ForgetLargeDeath,
+    /// All segments have the same version: pages of an older one pass for the newer one's.
+    SameVersion,
+    /// What cannot be read counts as missing.
+    MissUnreadable,
+    /// A large value is returned whatever its checksum says.
+    TrustLarge,
+    /// A flush before an install that failed is tried again, and what then succeeds is believed.
+    RetryFlush,
+    /// Recovery takes the log up to a hole in it.
+    SkipLogGap,
+    /// Recovery takes the manifest up to a hole in it.
+    SkipManifestGap,
+    /// Recovery takes a log that lost what was there when the store was last opened.
+    TrustShortLog,
+    /// A store that has failed closes as if it had not.
+    CloseOverFailure,
 }
 
 pub const ALL: &[Bug] = &[
@@ -87,6 +105,15 @@ pub const ALL: &[Bug] = &[
     Bug::GrowWithDead,
     Bug::EvictUndurably,
     Bug::EvictExtentsEarly,
+    Bug::ForgetLargeDeath,
+    Bug::SameVersion,
+    Bug::MissUnreadable,
+    Bug::TrustLarge,
+    Bug::RetryFlush,
+    Bug::SkipLogGap,
+    Bug::SkipManifestGap,
+    Bug::TrustShortLog,
+    Bug::CloseOverFailure,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]

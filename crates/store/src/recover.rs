@@ -341,6 +341,16 @@ fn open_segment(superblock: &Superblock, descriptor: &Descriptor, fences: &[u8])
     Ok(Segment::new(descriptor.clone(), superblock.store_id, superblock.geometry, local_index))
 }
 
+/// What was durable when the store was last opened is durable still: a log that ends before it was damaged.
+fn refuse_lost_end(stamp_durable: u64, stamp_opened: u64) -> Result<(), Error> {
+    if stamp_durable < stamp_opened {
+        return Err(Error::Corrupt(format!(
+            "the commit log ends at stamp {stamp_durable} although stamp {stamp_opened} was there when the store was opened"
+        )));
+    }
+    Ok(())
+}
+
 /// Opens the store on a drive.
 pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<Shared>, Error> {
     let mut watch = Stopwatch::new(drive.env());
@@ -365,6 +375,9 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let large_in_log = claim_log(&mut claims, &replayed, options.planted)?;
     let checkpoint = recovered.checkpoint.take().filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
     let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
+    if !options.planted.has(Bug::TrustShortLog) {
+        refuse_lost_end(stamp_durable, recovered.catalog.stamp_opened)?;
+    }
     let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + STAMPS_SKIPPED;
     // Everything was read and holds: from here on something is written.
     if let Some(copy) = behind {
@@ -378,8 +391,8 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     // The checkpoint was made in the generation that ends here, and ends with it; nothing is written to its extents before
     // this is over.
     let generation_before = recovered.manifest.generation();
-    recovered.manifest.opened(&recovered.catalog, stamp_next).await?;
-    recovered.catalog.stamp_base = stamp_next;
+    recovered.manifest.opened(&recovered.catalog, stamp_next, stamp_durable).await?;
+    (recovered.catalog.stamp_base, recovered.catalog.stamp_opened) = (stamp_next, stamp_durable);
     let generation = recovered.manifest.generation();
     let queue = drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
     let start = Start {

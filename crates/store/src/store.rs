@@ -10,6 +10,7 @@ use crate::io::{Io, lock, run};
 use crate::maintenance::{Maintenance, Step};
 use crate::options::StoreOptions;
 use crate::phase::Phase;
+use crate::planted::Bug;
 use crate::recover;
 use crate::request::{Condition, Outcome, Reply, Request};
 use crate::resize::{self, Resizing};
@@ -367,7 +368,11 @@ impl Store {
         }
         let io = maintenance.manifest_io();
         run(io, io.flush(), &crashed).ok_or_else(stopped)??;
-        if shared.log.poisoned().is_ok() && !self.inner.closed.swap(true, Ordering::SeqCst) {
+        // One flush that succeeds does not make good another one that failed.
+        if !shared.planted.has(Bug::CloseOverFailure) {
+            shared.log.poisoned()?;
+        }
+        if !self.inner.closed.swap(true, Ordering::SeqCst) {
             run(io, self.checkpoint(io), crashed).ok_or_else(stopped)??;
         }
         Ok(())

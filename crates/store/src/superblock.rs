@@ -23,7 +23,7 @@ use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: [u8; 8] = *b"TAPETUM\0";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const CRC_AT: usize = 12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,7 +115,13 @@ impl Superblock {
     /// Reads the first 8 KiB of a drive of `drive_bytes`.
     pub fn read(both: &[u8], drive_bytes: u64) -> Result<Found, Error> {
         let (first, second) = both.split_at(SUPERBLOCK_BYTES as usize);
-        let (superblock, behind) = match (Self::parse(first)?, Self::parse(second)?) {
+        // A copy of another version may be a damaged one of ours, as long as the other copy holds.
+        let (first, second) = match (Self::parse(first), Self::parse(second)) {
+            (Err(_), Ok(Some(second))) => (None, Some(second)),
+            (Ok(Some(first)), Err(_)) => (Some(first), None),
+            (first, second) => (first?, second?),
+        };
+        let (superblock, behind) = match (first, second) {
             (Some(first), Some(second)) if first == second => (first, None),
             (Some(first), Some(second)) if first.store_id != second.store_id => {
                 return Err(Error::Unusable(
@@ -215,10 +221,13 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        for (version, what) in [(9, "newer"), (1, "older")] {
+        for (version, what) in [(9, "newer"), (2, "older")] {
             let mut other = superblock().encode();
             other[8] = version;
             assert!(read(&other, &other, 10 << 30).unwrap_err().to_string().contains(what));
+            // One flipped bit of the version leaves the other copy.
+            assert!(read(&other, &superblock().encode(), 10 << 30).is_ok());
+            assert!(read(&superblock().encode(), &other, 10 << 30).is_ok());
         }
     }
 }

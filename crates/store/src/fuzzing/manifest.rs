@@ -198,10 +198,10 @@ pub fn manifest_frames(bytes: &[u8]) {
     // Whatever was recovered, the manifest goes on from there.
     let mut again = area.recover().expect("as before");
     let state = State::of(&again);
-    area.run(again.manifest.opened(&again.catalog, 1000)).expect("room");
+    area.run(again.manifest.opened(&again.catalog, 1000, 7)).expect("room");
     let opened = State::of(&area.recover().expect("what was written"));
     assert_eq!(opened.generation, state.generation + 1);
-    assert_eq!(opened.catalog, Catalog { stamp_base: 1000, ..state.catalog });
+    assert_eq!(opened.catalog, Catalog { stamp_base: 1000, stamp_opened: 7, ..state.catalog });
 }
 
 /// One change, durable; `None` when it does not fit.
@@ -211,8 +211,8 @@ fn step(area: &Area, recovered: &mut Recovered, state: &State, input: &mut Input
     match what & 7 {
         0 => {
             let stamp_next = state.catalog.stamp_base + u64::from(what);
-            area.run(manifest.opened(catalog, stamp_next)).ok()?;
-            catalog.stamp_base = stamp_next;
+            area.run(manifest.opened(catalog, stamp_next, stamp_next / 2)).ok()?;
+            (catalog.stamp_base, catalog.stamp_opened) = (stamp_next, stamp_next / 2);
         }
         1 => {
             let checkpoint = checkpoint(input);

@@ -5,6 +5,7 @@ use super::flash_read::{FlashRead, Step};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
 use super::{Attempt, FromFlash, Local, Op, TAG_EXECUTE};
 use crate::error::Error;
+use crate::planted::Bug;
 use crate::request::Outcome;
 use crate::shared::Shared;
 use std::sync::atomic::Ordering;
@@ -112,6 +113,9 @@ impl Local {
             Step::Missing if read.has_more_pages() => self.read_next(shared, number, op),
             Step::Missing => self.read_decided(shared, number, op, None),
             Step::Found(matched) => self.read_decided(shared, number, op, Some(matched)),
+            Step::Failed(Error::Io(_)) if shared.planted.has(Bug::MissUnreadable) => {
+                self.read_decided(shared, number, op, None);
+            }
             Step::Failed(error) => self.refuse(number, op, error),
         }
     }
