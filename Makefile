@@ -14,7 +14,11 @@ SERVE :=
 KILL_CYCLES := 30
 POWER_CUTS := 30
 DAMAGED_BLOCKS := 10000
-CRASH_POINTS := 20000
+# Of `make test`; more are run by option, as in: make test-simulation CRASH_POINTS=1000000 FAULT_RUNS=10000 FAULT_OPERATIONS=10000
+CRASH_POINTS := 100000
+FAULT_RUNS := 300
+FAULT_OPERATIONS := 2000
+EACH_FAULT := 1000
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -60,7 +64,10 @@ test-damage:
 	$(CARGO) x test-damage --blocks $(DAMAGED_BLOCKS)
 
 test-simulation:
-	$(CARGO) run --quiet --locked --package tapetum-sim -- --points $(CRASH_POINTS)
+	$(CARGO) run --quiet --locked --package tapetum-sim -- --points $(CRASH_POINTS) --troubles 0
+	$(CARGO) run --quiet --locked --package tapetum-sim -- 1 --runs $(FAULT_RUNS) --operations $(FAULT_OPERATIONS) \
+		--crashes 1000000 --troubles 5 --each-fault $(EACH_FAULT)
+	$(CARGO) run --quiet --locked --package tapetum-sim -- --exhaustive
 	$(CARGO) run --quiet --locked --package tapetum-sim -- --planted
 
 # zstd is compiled from C.

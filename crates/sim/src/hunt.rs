@@ -1,15 +1,19 @@
 //! Many runs: until so many points are counted, or until a planted bug shows.
 
+use crate::exhaustive::{self, Count};
 use crate::run::{Failure, Setup, run};
 use crate::tally::Tally;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use tapetum::planted::Bug;
 use tapetum_drive::Env;
 
-/// Crashes in one run.
+/// Crashes in one run, where not told otherwise.
 pub const CRASHES: u32 = 24;
+/// Runs that shrinking may take.
+const TRIES_MAX: u32 = 200;
 /// Runs between two looks at the tally: the same on any number of threads.
 const RUNS_PER_ROUND: u64 = 16;
 
@@ -24,12 +28,12 @@ pub struct Found {
     pub failure: Option<Failure>,
 }
 
-/// Runs seeds from `seed` on until `enough`, or until one fails; looks at the tally after each round.
-pub fn run_until(seed: u64, threads: usize, bug: Option<Bug>, enough: impl Fn(&Found) -> bool) -> Found {
+/// Runs seeds from the first one on until `enough`, or until one fails; looks at the tally after each round.
+pub fn run_until(first: &Setup, threads: usize, enough: impl Fn(&Found) -> bool) -> Found {
     let mut found = Found::default();
     while !enough(&found) && found.failure.is_none() {
-        let first = seed.wrapping_add(found.runs);
-        for outcome in round(first, RUNS_PER_ROUND, threads, bug) {
+        let first = Setup { seed: first.seed.wrapping_add(found.runs), ..*first };
+        for outcome in round(&first, RUNS_PER_ROUND, threads) {
             found.tally.merge(&outcome.tally);
             found.runs += 1;
             found.trace_hash = found.trace_hash.rotate_left(1) ^ outcome.trace_hash;
@@ -43,22 +47,32 @@ pub fn run_until(seed: u64, threads: usize, bug: Option<Bug>, enough: impl Fn(&F
 }
 
 /// Runs `count` seeds; their outcomes in order.
-fn round(first: u64, count: u64, threads: usize, bug: Option<Bug>) -> Vec<crate::run::Outcome> {
+fn round(first: &Setup, count: u64, threads: usize) -> Vec<crate::run::Outcome> {
+    let first = *first;
+    in_parallel(count, threads, move || move |number| run(&Setup { seed: first.seed.wrapping_add(number), ..first }))
+}
+
+/// Numbers below `count`, worked on by several threads, each by what `make` makes of it; the results in order.
+fn in_parallel<T: Send + 'static, W: FnMut(u64) -> T>(
+    count: u64,
+    threads: usize,
+    make: impl Fn() -> W + Clone + Send + 'static,
+) -> Vec<T> {
     let next = Arc::new(AtomicU64::new(0));
-    let outcomes = Arc::new(Mutex::new(Vec::new()));
+    let results = Arc::new(Mutex::new(Vec::new()));
     let env = Env::system();
     let workers: Vec<_> = (0..threads.max(1))
         .filter_map(|number| {
-            let (next, outcomes) = (next.clone(), outcomes.clone());
+            let (next, results, make) = (next.clone(), results.clone(), make.clone());
             let work = move || {
+                let mut work = make();
                 loop {
-                    let run_number = next.fetch_add(1, Ordering::SeqCst);
-                    if run_number >= count {
+                    let number = next.fetch_add(1, Ordering::SeqCst);
+                    if number >= count {
                         return;
                     }
-                    let seed = first.wrapping_add(run_number);
-                    let outcome = run(&Setup { seed, crashes: CRASHES, bug, record_events: false });
-                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((run_number, outcome));
+                    let result = work(number);
+                    results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
                 }
             };
             env.spawn(&format!("run-{number}"), work).ok()
@@ -68,17 +82,53 @@ fn round(first: u64, count: u64, threads: usize, bug: Option<Bug>) -> Vec<crate:
     for worker in workers {
         assert!(worker.join().is_ok(), "the simulator itself panicked");
     }
-    let mut outcomes = std::mem::take(&mut *outcomes.lock().unwrap_or_else(PoisonError::into_inner));
-    outcomes.sort_by_key(|(run_number, _)| *run_number);
-    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    let mut results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
+    results.sort_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Hunts several bugs at once; what each hunt found, in order.
+pub fn hunt_all(first: &Setup, bugs: &[Bug], runs_max: u64, threads: usize) -> Vec<(Bug, Found)> {
+    let (first, bugs): (Setup, Arc<[Bug]>) = (*first, bugs.into());
+    in_parallel(bugs.len() as u64, threads, move || {
+        let bugs = bugs.clone();
+        move |number| {
+            let bug = bugs[number as usize];
+            (bug, hunt(&Setup { bug: Some(bug), ..first }, runs_max))
+        }
+    })
+}
+
+/// Runs every case of [`exhaustive`]; what was enumerated, and the first case that failed.
+pub fn exhaust(bug: Option<Bug>, threads: usize) -> (Count, Option<String>) {
+    let cases = Arc::new(exhaustive::cases());
+    let count = cases.len() as u64;
+    let results = in_parallel(count, threads, move || {
+        let (cases, bench) = (cases.clone(), exhaustive::Bench::new(bug));
+        move |number| {
+            let case = &cases[number as usize];
+            let panicked = |_| Err("the store panicked".to_owned());
+            let run = || bench.as_ref().map_err(Clone::clone)?.run(case);
+            let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(panicked);
+            result.map_err(|why| format!("{case:?}: {why}"))
+        }
+    });
+    let mut sum = Count::default();
+    let mut failure = None;
+    for result in results {
+        match result {
+            Ok(count) => sum.merge(&count),
+            Err(why) => failure = failure.or(Some(why)),
+        }
+    }
+    (sum, failure)
 }
 
 /// Looks for a planted bug, one seed after the other; how many runs and points it took, if it was caught.
-pub fn hunt(seed: u64, bug: Bug, runs_max: u64) -> Found {
+pub fn hunt(first: &Setup, runs_max: u64) -> Found {
     let mut found = Found::default();
     while found.runs < runs_max && found.failure.is_none() {
-        let seed = seed.wrapping_add(found.runs);
-        let outcome = run(&Setup { seed, crashes: CRASHES, bug: Some(bug), record_events: false });
+        let outcome = run(&Setup { seed: first.seed.wrapping_add(found.runs), ..*first });
         found.tally.merge(&outcome.tally);
         found.runs += 1;
         found.failure = outcome.failure;
@@ -86,8 +136,41 @@ pub fn hunt(seed: u64, bug: Bug, runs_max: u64) -> Found {
     found
 }
 
+/// The least that still fails: fewer crashes, fewer copies in trouble, fewer operations; by running it again and again.
+pub fn shrink(failure: &Failure, setup: &Setup) -> Setup {
+    let mut least = Setup { seed: failure.seed, crashes_max: failure.crashes.saturating_add(1), ..*setup };
+    let fails = |setup: &Setup| run(setup).failure.is_some();
+    if !fails(&least) {
+        return Setup { seed: failure.seed, ..*setup };
+    }
+    let mut tries = TRIES_MAX;
+    // Another number of copies, of twins or of sessions is another run: it may fail elsewhere, and sooner.
+    loop {
+        let candidates = [
+            Setup { crashes_max: least.crashes_max / 2, ..least },
+            Setup { crashes_max: least.crashes_max.saturating_sub(1), ..least },
+            Setup { troubles: 0, ..least },
+            Setup { troubles: least.troubles / 2, ..least },
+            Setup { twins: 0, ..least },
+            Setup { sessions_max: 1, ..least },
+            Setup { keys_max: least.keys_max / 2, ..least },
+            Setup { keys_max: least.keys_max * 3 / 4, ..least },
+            Setup { life_steps_max: least.life_steps_max / 2, ..least },
+        ];
+        let smaller = candidates.into_iter().find(|candidate| {
+            let differs = candidate != &least && candidate.keys_max > 0 && candidate.life_steps_max > 0;
+            tries -= u32::from(differs && tries > 0);
+            differs && tries > 0 && fails(candidate)
+        });
+        match smaller {
+            Some(smaller) => least = smaller,
+            None => return least,
+        }
+    }
+}
+
 /// Runs a seed that failed once more, with a report of what happened to the key.
-pub fn explain(failure: &Failure, bug: Option<Bug>) -> String {
-    let outcome = run(&Setup { seed: failure.seed, crashes: CRASHES, bug, record_events: true });
+pub fn explain(failure: &Failure, setup: &Setup) -> String {
+    let outcome = run(&Setup { record_events: true, ..*setup });
     outcome.failure.as_ref().map_or_else(|| failure.to_string(), Failure::to_string)
 }

@@ -1,93 +1,170 @@
-//! `tapetum-sim`: runs seeds, counts the crashes, and says what was wrong.
+//! `tapetum-sim`: runs seeds, counts the crashes and the faults, and says what was wrong.
 
 use clap::Parser;
 use std::process::ExitCode;
-use tapetum::planted::ALL;
-use tapetum_sim::hunt::{Found, explain, hunt, run_until};
+use tapetum::planted::{ALL, Bug};
+use tapetum_sim::Setup;
+use tapetum_sim::hunt::{CRASHES, Found, exhaust, explain, hunt_all, run_until, shrink};
 
 /// Points out of which every state must be struck once, at least.
-const POINTS_PER_STRIKE: u64 = 20;
+const POINTS_PER_STRIKE: u64 = 50;
 const RUNS_PER_BUG_MAX: u64 = 400;
 
-/// Runs the store on a drive that crashes, beside a model of what it may answer.
+/// Runs the store on a drive that crashes and fails, beside a model of what it may answer.
 #[derive(Parser)]
 #[command(name = "tapetum-sim", version)]
 struct Arguments {
     /// The first seed; later runs count up from it.
     #[arg(default_value_t = 1)]
     seed: u64,
-    /// Runs, of two dozen crashes each.
+    /// Runs, one a seed.
     #[arg(long, default_value_t = 1)]
     runs: u64,
+    /// Crashes, after which a run ends.
+    #[arg(long, default_value_t = CRASHES)]
+    crashes: u32,
+    /// Operations, after which a run ends.
+    #[arg(long, default_value_t = u64::MAX)]
+    operations: u64,
+    /// After each crash, so many copies of the store meet one of the other faults each.
+    #[arg(long, default_value_t = 1)]
+    troubles: u64,
+    /// Of each crash, so many more outcomes are judged.
+    #[arg(long, default_value_t = 2)]
+    twins: u32,
+    /// Sessions at most, and keys, and steps between two crashes: to make a failure smaller.
+    #[arg(long, default_value_t = 3)]
+    sessions: u64,
+    #[arg(long, default_value_t = 1000)]
+    keys: u64,
+    #[arg(long, default_value_t = 5000)]
+    steps: u64,
+    /// Tries every sequence of at most three operations, every moment to fail at, and what may survive of it.
+    #[arg(long)]
+    exhaustive: bool,
     /// Runs seeds until so many crashes have lost or torn a command in flight; fails if a state was struck by less than
-    /// a twentieth of them.
+    /// a fiftieth of them.
     #[arg(long)]
     points: Option<u64>,
+    /// Fails if a fault struck less often.
+    #[arg(long, default_value_t = 0)]
+    each_fault: u64,
     /// Plants one bug after the other; fails if one is not caught.
     #[arg(long)]
     planted: bool,
-    /// Plants only bugs with this in their name.
+    /// Plants only bugs with this in their name; if it is one, what it did is told.
     #[arg(long)]
     only: Option<String>,
     #[arg(long, default_value_t = 2)]
     threads: usize,
 }
 
+impl Arguments {
+    fn setup(&self) -> Setup {
+        Setup {
+            operations_max: self.operations,
+            troubles: self.troubles,
+            twins: self.twins,
+            sessions_max: self.sessions,
+            keys_max: self.keys,
+            life_steps_max: self.steps,
+            ..Setup::new(self.seed, self.crashes)
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // A panic of the store is a finding, reported with its seed.
     tapetum_sim::run::keep_panics_quiet();
-    let holds = if arguments.planted { planted(&arguments) } else { clean(&arguments) };
+    let holds = match arguments {
+        Arguments { exhaustive: true, .. } => exhaustive(&arguments),
+        Arguments { planted: true, .. } => planted(&arguments),
+        _ => clean(&arguments),
+    };
     if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn clean(arguments: &Arguments) -> bool {
+    let setup = arguments.setup();
     let enough = |found: &Found| match arguments.points {
         Some(points) => found.tally.points() >= points,
         None => found.runs >= arguments.runs,
     };
     let found = match (arguments.points, arguments.runs) {
-        (None, 1) => one(arguments.seed),
-        _ => run_until(arguments.seed, arguments.threads, None, enough),
+        (None, 1) => one(&setup),
+        _ => run_until(&setup, arguments.threads, enough),
     };
     println!("{}", found.tally);
     println!("{} runs from seed {}, trace hash {:016x}", found.runs, arguments.seed, found.trace_hash);
     if let Some(failure) = &found.failure {
-        println!("\nFAILED: {}", explain(failure, None));
+        let least = shrink(failure, &setup);
+        println!("\nFAILED: {}", explain(failure, &least));
+        println!("\n{}", command_line(&least));
         return false;
     }
-    let Some(points) = arguments.points else { return true };
-    let (name, struck) = found.tally.rarest();
-    if struck < points / POINTS_PER_STRIKE {
-        println!("\nFAILED: only {struck} crashes struck in {name}; {} were wanted", points / POINTS_PER_STRIKE);
+    let (name, struck) = found.tally.rarest_fault();
+    if struck < arguments.each_fault {
+        println!("\nFAILED: only {struck} times {name}; {} were wanted", arguments.each_fault);
+        return false;
+    }
+    let wanted = arguments.points.map_or(0, |points| points / POINTS_PER_STRIKE);
+    let (name, struck) = found.tally.rarest_state();
+    if struck < wanted {
+        println!("\nFAILED: only {struck} crashes struck in {name}; {wanted} were wanted");
         return false;
     }
     println!("nothing lost, invented or half done");
     true
 }
 
-fn one(seed: u64) -> Found {
-    let setup = tapetum_sim::Setup { seed, crashes: tapetum_sim::hunt::CRASHES, bug: None, record_events: false };
-    let outcome = tapetum_sim::run(&setup);
+/// What shows a failure again.
+fn command_line(setup: &Setup) -> String {
+    let Setup { seed, crashes_max, operations_max, troubles, twins, sessions_max, keys_max, life_steps_max, .. } =
+        setup;
+    format!(
+        "cargo run -p tapetum-sim -- {seed} --crashes {crashes_max} --operations {operations_max} --troubles {troubles} \
+         --twins {twins} --sessions {sessions_max} --keys {keys_max} --steps {life_steps_max}"
+    )
+}
+
+fn exhaustive(arguments: &Arguments) -> bool {
+    let (count, failure) = exhaust(None, arguments.threads);
+    println!(
+        "{} cases, {} moments to fail at, {} outcomes of up to eight sectors in doubt, {} of more",
+        count.cases, count.cuts, count.outcomes, count.outcomes_of_many
+    );
+    match &failure {
+        Some(failure) => println!("\nFAILED: {failure}"),
+        None => println!("nothing lost, invented or half done"),
+    }
+    failure.is_none()
+}
+
+fn one(setup: &Setup) -> Found {
+    let outcome = tapetum_sim::run(setup);
     Found { tally: outcome.tally, runs: 1, trace_hash: outcome.trace_hash, failure: outcome.failure }
 }
 
 fn planted(arguments: &Arguments) -> bool {
+    let wanted = |bug: &&Bug| arguments.only.as_ref().is_none_or(|only| format!("{bug:?}").contains(only.as_str()));
     let mut missed = 0;
-    for &bug in
-        ALL.iter().filter(|bug| arguments.only.as_ref().is_none_or(|only| format!("{bug:?}").contains(only.as_str())))
-    {
+    let bugs: Vec<Bug> = ALL.iter().filter(wanted).copied().collect();
+    for (bug, found) in hunt_all(&arguments.setup(), &bugs, RUNS_PER_BUG_MAX, arguments.threads) {
         let name = format!("{bug:?}");
-        let found = hunt(arguments.seed, bug, RUNS_PER_BUG_MAX);
         let effort = format!("{} runs, {} points", found.runs, found.tally.points());
         match &found.failure {
             Some(failure) => {
                 let first = failure.what.lines().next().unwrap_or_default();
                 let short: String = first.chars().take(100).collect();
-                println!("{name:<18} caught after {effort}: {short}");
+                println!("{name:<22} caught after {effort}: {short}");
+                if let [_] = bugs[..] {
+                    let setup = Setup { seed: failure.seed, bug: Some(bug), ..arguments.setup() };
+                    println!("{}", explain(failure, &setup));
+                }
             }
             None => {
-                println!("{name:<18} NOT CAUGHT in {effort}");
+                println!("{name:<22} NOT CAUGHT in {effort}");
                 missed += 1;
             }
         }

@@ -9,6 +9,7 @@
 
 mod aim;
 mod life;
+mod trouble;
 
 use crate::model::Model;
 use crate::tally::{State, Tally};
@@ -21,19 +22,47 @@ use std::sync::Arc;
 use tapetum::planted::{Bug, Planted};
 use tapetum::{Error, Full, Store, StoreOptions, Sync};
 use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
+use trouble::Trouble;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 const MEMORY_BYTES: u64 = 16 << 20;
 
 /// What to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setup {
     pub seed: u64,
-    /// Crashes before the run ends by itself.
-    pub crashes: u32,
+    /// Crashes, and operations (beside those on copies), after which the run ends by itself.
+    pub crashes_max: u32,
+    pub operations_max: u64,
+    /// After each crash, so many copies of the store meet trouble.
+    pub troubles: u64,
+    /// Of each crash, so many more outcomes are judged.
+    pub twins: u32,
+    /// Bounds on what the seed decides, to make a failure smaller.
+    pub sessions_max: u64,
+    pub keys_max: u64,
+    pub life_steps_max: u64,
     pub bug: Option<Bug>,
     /// Keep what happened to each key, for the report of a failure.
     pub record_events: bool,
+}
+
+impl Setup {
+    /// A run that ends after `crashes_max` crashes.
+    pub fn new(seed: u64, crashes_max: u32) -> Setup {
+        Setup {
+            seed,
+            crashes_max,
+            operations_max: u64::MAX,
+            troubles: 1,
+            twins: 2,
+            sessions_max: 3,
+            keys_max: 1000,
+            life_steps_max: 5000,
+            bug: None,
+            record_events: false,
+        }
+    }
 }
 
 /// What a run came to.
@@ -63,6 +92,8 @@ impl std::fmt::Display for Failure {
 /// The power is off, or the store is wrong.
 enum Stop {
     Crash,
+    /// On a drive that fails, the store did not open, and said why.
+    Refused,
     Wrong(String),
 }
 
@@ -72,6 +103,7 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, Stop> {
 
 /// Everything of a run that outlives a store.
 struct World {
+    setup: Setup,
     random: SplitMix64,
     faulty: FaultyFlash,
     env: Env,
@@ -80,6 +112,8 @@ struct World {
     model: Model,
     workload: Workload,
     tally: Tally,
+    /// One store after the other has it, with what the one before left in it.
+    local: LocalMemory,
     /// Over the replies.
     replies: u64,
     /// What the store did when it was last looked at.
@@ -89,9 +123,25 @@ struct World {
     roomy: bool,
     /// What the power fails in most often.
     often: Option<State>,
+    /// Where the log zones lie.
+    log: std::ops::Range<u64>,
+    /// What the drive does wrong now, besides crashing.
+    trouble: Option<Trouble>,
+    /// What only the end of the log or of the manifest says may have been damaged since the store was opened.
+    end_is_damaged: bool,
+    troubles: u64,
+}
+
+/// What copies of the store leave untouched.
+struct Kept {
+    faulty: FaultyFlash,
+    model: Model,
+    workload: Workload,
+    capacity: Capacity,
 }
 
 /// What the store may say that it has of its drive.
+#[derive(Clone, Copy)]
 struct Capacity {
     /// The most it can grow to.
     max_bytes: u64,
@@ -101,11 +151,18 @@ struct Capacity {
     asked_bytes: Option<u64>,
 }
 
+fn local_memory(options: &StoreOptions) -> LocalMemory {
+    match LocalMemory::new(options.local_memory_bytes(SEGMENT_BYTES) as usize) {
+        Ok(local) => local,
+        Err(error) => panic!("no local memory for the simulation: {error}"),
+    }
+}
+
 /// Runs one seed.
 pub fn run(setup: &Setup) -> Outcome {
     let mut world = World::new(setup);
     let mut crashes = 0;
-    let ended = catch_unwind(AssertUnwindSafe(|| world.live_and_die(setup.crashes, &mut crashes)));
+    let ended = catch_unwind(AssertUnwindSafe(|| world.live_and_die(setup, &mut crashes)));
     let what = match ended {
         Ok(Ok(())) => None,
         Ok(Err(what)) => Some(what),
@@ -168,40 +225,110 @@ impl World {
             planted: setup.bug.map(Planted::bug).unwrap_or_default(),
             ..StoreOptions::new(capacity_bytes, MEMORY_BYTES)
         };
-        let workload = Workload::new(SplitMix64::new(random.next_u64()), load);
+        let workload = Workload::new(SplitMix64::new(random.next_u64()), load, setup.keys_max);
         let mut model = Model::new(workload.keys(), sync != Sync::Always, env.unix_seconds());
         if setup.record_events {
             model.record_events();
         }
         let (tally, replies, state) = (Tally::default(), 0, State::Recover);
         let capacity = Capacity { max_bytes: 4 * capacity_bytes, known_bytes: capacity_bytes, asked_bytes: None };
-        World { random, faulty, env, clock, options, model, workload, tally, replies, state, capacity, roomy, often }
+        let local = local_memory(&options);
+        World {
+            setup: *setup,
+            random,
+            faulty,
+            env,
+            clock,
+            options,
+            model,
+            workload,
+            tally,
+            local,
+            replies,
+            state,
+            capacity,
+            roomy,
+            often,
+            log: 0..0,
+            trouble: None,
+            end_is_damaged: false,
+            troubles: setup.seed,
+        }
     }
 
     fn trace_hash(&self) -> u64 {
         SplitMix64::new(self.faulty.trace_hash() ^ self.replies).next_u64()
     }
 
-    fn live_and_die(&mut self, crashes_max: u32, crashes: &mut u32) -> Result<(), String> {
+    fn live_and_die(&mut self, setup: &Setup, crashes: &mut u32) -> Result<(), String> {
         self.create()?;
-        while *crashes < crashes_max {
-            match self.live() {
-                Err(Stop::Wrong(what)) => return Err(what),
-                Ok(()) | Err(Stop::Crash) => {}
-            }
-            let report = self.faulty.crash();
-            self.tally.add(self.state, report.lost_or_torn);
-            self.model.crash();
-            self.model.note_everywhere(&format!("struck in {:?}: {report:?}", self.state));
-            self.faulty = self.faulty.reopen();
-            self.faulty.set_faults(Faults::default());
+        self.log = self.find_log();
+        while *crashes < setup.crashes_max && self.tally.operations < setup.operations_max {
+            let ended = self.live();
+            self.after_crash(ended)?;
             *crashes += 1;
+            for _ in 0..setup.troubles {
+                self.troubles += 1;
+                let ended = self.suffer(Trouble::number(self.troubles));
+                self.judge(ended)?;
+            }
         }
         // Once more, to judge what the last crash left.
-        match self.open_and_read(None) {
+        let ended = self.open_and_read(None).map(drop);
+        self.judge(ended)
+    }
+
+    /// What is wrong, if something is.
+    fn judge(&self, ended: Result<(), Stop>) -> Result<(), String> {
+        match ended {
             Err(Stop::Wrong(what)) => Err(what),
-            Ok(_) | Err(Stop::Crash) => Ok(()),
+            Err(Stop::Refused) => Err("the store does not open on a drive that works".into()),
+            Ok(()) | Err(Stop::Crash) => Ok(()),
         }
+    }
+
+    fn after_crash(&mut self, ended: Result<(), Stop>) -> Result<(), String> {
+        self.judge(ended)?;
+        let report = self.faulty.crash();
+        self.tally.crash(self.state, &report);
+        self.note_faults();
+        self.model.crash();
+        for _ in 0..self.setup.twins {
+            self.judge_twin()?;
+        }
+        self.model.note_everywhere(&format!("struck in {:?}: {report:?}", self.state));
+        self.faulty = self.faulty.reopen();
+        self.faulty.set_faults(Faults::default());
+        Ok(())
+    }
+
+    /// Opens what the same crash might have left by another chance.
+    fn judge_twin(&mut self) -> Result<(), String> {
+        let (twin, report) = self.faulty.reopen_otherwise(self.random.next_u64());
+        if !report.lost_or_torn {
+            return Ok(());
+        }
+        let state = self.state;
+        self.tally.crash(state, &report);
+        let kept = self.keep(twin);
+        self.model.note_everywhere(&format!("a twin, struck in {state:?}: {report:?}"));
+        let ended = self.open_and_read(None).map(drop);
+        self.judge(ended)?;
+        self.restore(kept);
+        self.state = state;
+        Ok(())
+    }
+
+    /// Goes on with another flash, and with copies of all else that must not change by what happens there.
+    fn keep(&mut self, other: FaultyFlash) -> Kept {
+        let faulty = std::mem::replace(&mut self.faulty, other);
+        let (model, workload) = (self.model.clone(), self.workload.clone());
+        Kept { faulty, model, workload, capacity: self.capacity }
+    }
+
+    fn restore(&mut self, kept: Kept) {
+        Kept { faulty: self.faulty, model: self.model, workload: self.workload, capacity: self.capacity } = kept;
+        self.model.pass_time(self.env.unix_seconds());
     }
 
     /// Makes the store, after a few tries that the power fails in.
@@ -220,7 +347,7 @@ impl World {
                 return Ok(());
             }
             let report = self.faulty.crash();
-            self.tally.add(State::Create, report.lost_or_torn);
+            self.tally.crash(State::Create, &report);
             self.faulty = self.faulty.reopen();
             let drive = self.drive();
             // There is an empty store by then, or none.
@@ -236,11 +363,15 @@ impl World {
     }
 
     fn drive(&self) -> Drive {
-        let local = match LocalMemory::new(self.options.local_memory_bytes(SEGMENT_BYTES) as usize) {
-            Ok(local) => local,
-            Err(error) => panic!("no local memory for the simulation: {error}"),
+        self.drive_of(self.faulty.clone())
+    }
+
+    fn drive_of(&self, faulty: FaultyFlash) -> Drive {
+        let local = match self.local.bytes_used() {
+            0 => self.local.clone(),
+            _ => local_memory(&self.options),
         };
-        Drive::new(Arc::new(self.faulty.clone()), local, programs::built_in(), self.env.clone())
+        Drive::new(Arc::new(faulty), local, programs::built_in(), self.env.clone())
     }
 
     /// One life, up to its crash.
@@ -279,9 +410,13 @@ impl World {
             }
             Some(()) => self.open_and_strike(&drive),
         };
+        self.note_faults();
         let store = match opened {
             _ if self.faulty.crashed() => return Err(Stop::Crash),
             Ok(store) => store,
+            Err(Error::Corrupt(_) | Error::Io(_) | Error::Unusable(_)) if self.trouble.is_some_and(Trouble::fails) => {
+                return Err(Stop::Refused);
+            }
             Err(error) => {
                 let why = format!("the store does not open after a crash: {error}");
                 return wrong(format!("{why}\n{}", self.model.report(0, "as one of all")));
@@ -291,9 +426,10 @@ impl World {
         self.model.set_value_bytes_max(store.value_bytes_max());
         self.look_at_capacity(&store)?;
         self.model.evictions_end();
-        let mut life = Life::new(drive, store, 1 + self.random.below(3) as usize)?;
+        let mut life = Life::new(drive, store, 1 + self.random.below(self.setup.sessions_max) as usize, self.trouble)?;
         life.read_all(self)?;
         self.model.all_read().map_err(Stop::Wrong)?;
+        self.tally.log_ends_lost += u64::from(self.trouble.is_some_and(Trouble::damages) && self.model.has_lost());
         self.model.settle();
         Ok(life)
     }

@@ -1,6 +1,7 @@
-//! In what state each crash struck.
+//! In what state each crash and each other fault struck.
 
 use tapetum::Phase;
+use tapetum_drive::{CrashReport, FAULTS, Struck};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -16,10 +17,13 @@ pub enum State {
     Resize,
     /// The store is closed, and leaves a checkpoint of its index.
     Close,
+    /// The value of a large item is on its way to its extents.
+    LargeWrite,
 }
 
-pub const STATES: [(State, &str); 11] = [
+pub const STATES: [(State, &str); 12] = [
     (State::LogAppend, "log append"),
+    (State::LargeWrite, "large write"),
     (State::Flush, "flush"),
     (State::Install, "install"),
     (State::Merge, "merge"),
@@ -56,6 +60,28 @@ impl State {
     }
 }
 
+/// What happens besides the faults of single commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A crash lost a part of a write that had completed and that no flush had covered.
+    UnsyncedTorn,
+    /// A crash lost such a write, or a part of it, and kept a later one.
+    UnsyncedReordered,
+    /// A recovery after a crash was cut short, and the next one as well.
+    RecoveryCrashedTwice,
+    /// A write was refused for want of room.
+    Full,
+}
+
+pub const EVENTS: [(Event, &str); 4] = [
+    (Event::UnsyncedTorn, "unsynced write torn"),
+    (Event::UnsyncedReordered, "unsynced writes reordered"),
+    (Event::RecoveryCrashedTwice, "crash in recovery, twice"),
+    (Event::Full, "full flash"),
+];
+
+const CLASSES: usize = FAULTS.len() + EVENTS.len();
+
 /// A crash is a point only if a command in flight was lost or torn.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Tally {
@@ -63,41 +89,101 @@ pub struct Tally {
     /// Crashes that lost nothing in flight.
     harmless: u64,
     pub operations: u64,
+    /// On copies of the store that meet trouble.
+    pub operations_on_copies: u64,
+    /// Faults and events, by state.
+    struck: [[u64; STATES.len()]; CLASSES],
+    /// Of a damaged drive: reads that met the damage, stores that said so when they were opened, stores that came up
+    /// without the end of their log.
+    pub reads_damaged: u64,
+    pub refused_to_open: u64,
+    pub log_ends_lost: u64,
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    FAULTS.iter().map(|(_, name)| *name).chain(EVENTS.iter().map(|(_, name)| *name))
 }
 
 impl Tally {
-    pub fn add(&mut self, state: State, lost_or_torn: bool) {
-        if lost_or_torn {
+    /// A crash; whether it counts as a point.
+    pub fn crash(&mut self, state: State, report: &CrashReport) {
+        if report.lost_or_torn {
             self.points[state as usize] += 1;
         } else {
             self.harmless += 1;
+        }
+        self.unsynced(state, report);
+    }
+
+    /// What a crash did to writes that had completed.
+    pub fn unsynced(&mut self, state: State, report: &CrashReport) {
+        if report.unsynced_torn {
+            self.event(state, Event::UnsyncedTorn);
+        }
+        if report.unsynced_reordered {
+            self.event(state, Event::UnsyncedReordered);
+        }
+    }
+
+    pub fn event(&mut self, state: State, event: Event) {
+        self.struck[FAULTS.len() + event as usize][state as usize] += 1;
+    }
+
+    pub fn faults(&mut self, state: State, struck: &Struck) {
+        for (place, (fault, _)) in FAULTS.iter().enumerate() {
+            self.struck[place][state as usize] += struck.of(*fault);
         }
     }
 
     pub fn merge(&mut self, other: &Tally) {
         self.points.iter_mut().zip(other.points).for_each(|(sum, more)| *sum += more);
+        let struck = self.struck.iter_mut().flatten().zip(other.struck.iter().flatten());
+        struck.for_each(|(sum, more)| *sum += more);
         self.harmless += other.harmless;
         self.operations += other.operations;
+        self.operations_on_copies += other.operations_on_copies;
+        self.reads_damaged += other.reads_damaged;
+        self.refused_to_open += other.refused_to_open;
+        self.log_ends_lost += other.log_ends_lost;
     }
 
     pub fn points(&self) -> u64 {
         self.points.iter().sum()
     }
 
-    /// The state that was struck least, and how often.
-    pub fn rarest(&self) -> (&'static str, u64) {
+    /// The state in which crashes struck least, and how often.
+    pub fn rarest_state(&self) -> (&'static str, u64) {
         let struck = STATES.iter().map(|(state, name)| (*name, self.points[*state as usize]));
         struck.min_by_key(|(_, points)| *points).unwrap_or(("nothing", 0))
+    }
+
+    /// The fault that struck least, and how often.
+    pub fn rarest_fault(&self) -> (&'static str, u64) {
+        let struck = names().zip(&self.struck).map(|(name, states)| (name, states.iter().sum()));
+        struck.min_by_key(|(_, struck)| *struck).unwrap_or(("nothing", 0))
     }
 }
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "crash struck in    points")?;
-        for (state, name) in STATES {
-            writeln!(f, "{name:<15} {:>9}", self.points[state as usize])?;
+        write!(f, "{:<26}", "struck in")?;
+        STATES.iter().try_for_each(|(_, name)| write!(f, " {name:>11}"))?;
+        writeln!(f, " {:>11}", "all")?;
+        let crashes = ("crash: command lost or torn", &self.points);
+        for (name, struck) in std::iter::once(crashes).chain(names().zip(&self.struck)) {
+            write!(f, "{name:<26}")?;
+            STATES.iter().try_for_each(|(state, _)| write!(f, " {:>11}", struck[*state as usize]))?;
+            writeln!(f, " {:>11}", struck.iter().sum::<u64>())?;
         }
-        writeln!(f, "{:<15} {:>9}", "all", self.points())?;
-        write!(f, "({} more crashes lost nothing in flight; {} operations)", self.harmless, self.operations)
+        writeln!(
+            f,
+            "{} more crashes lost nothing in flight; {} operations, {} more on copies in trouble",
+            self.harmless, self.operations, self.operations_on_copies
+        )?;
+        write!(
+            f,
+            "damage: {} reads met it, {} stores said so when opened, {} came up without the end of their log",
+            self.reads_damaged, self.refused_to_open, self.log_ends_lost
+        )
     }
 }

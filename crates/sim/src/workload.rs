@@ -1,11 +1,12 @@
 //! What sessions ask for: operations drawn from a seed over a small set of keys.
 
 use crate::model::Model;
-use crate::model::operation::Kind;
+use crate::model::operation::{Item, Kind, Told};
 use std::rc::Rc;
-use tapetum::{Condition, Initial, Request, Write};
+use tapetum::{Condition, Error, Initial, Outcome, Request, Session, Write};
 use tapetum_drive::SplitMix64;
 
+#[derive(Clone)]
 pub struct Workload {
     random: SplitMix64,
     keys: Vec<Vec<u8>>,
@@ -39,12 +40,14 @@ pub enum Draw {
 }
 
 impl Workload {
-    pub fn new(mut random: SplitMix64, load: Load) -> Workload {
+    /// At most `keys_max` keys, whatever the load.
+    pub fn new(mut random: SplitMix64, load: Load, keys_max: u64) -> Workload {
         let count = match load {
             Load::Mixed => 40 + random.below(360),
             Load::Heavy => 300 + random.below(100),
             Load::Tidal => 450 + random.below(250),
         };
+        let count = count.min(keys_max);
         let keys = (0..count).map(|number| key(&mut random, number)).collect();
         let (value_bytes_usual, clear_one_in, tide) = match load {
             Load::Mixed => ([64, 512, 2048, 6144][random.below(4) as usize], 400, 0),
@@ -96,6 +99,18 @@ impl Workload {
         let id = self.operation_id();
         let key = self.pick(model)?;
         let kind = Kind::Put { value: self.value(id, key), flags: 0, expiry: 0, condition: Condition::Always };
+        Some(Draw::One { id, key, kind })
+    }
+
+    /// A put of a value that lies in extents of its own: to fill the drive.
+    pub fn draw_large_put(&mut self, model: &Model) -> Option<Draw> {
+        let id = self.operation_id();
+        let key = self.pick(model)?;
+        let mut value = format!("v{id}.").into_bytes();
+        let head = value.len();
+        value.resize(40 << 10, 0);
+        self.random.fill(&mut value[head..]);
+        let kind = Kind::Put { value: value.into(), flags: 0, expiry: 0, condition: Condition::Always };
         Some(Draw::One { id, key, kind })
     }
 
@@ -253,4 +268,26 @@ pub fn write<'a>(key: &'a [u8], kind: &'a Kind) -> Write<'a> {
         Kind::Drop => Write::Delete { key },
         _ => unreachable!("not part of a batch"),
     }
+}
+
+/// What the client was told; an error is one that it should never see here.
+pub fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
+    Ok(match outcome {
+        Outcome::Value { flags, stamp, expiry, value } => {
+            let value: Rc<[u8]> = session.bytes(value).into();
+            Told::Value(Item { value, flags, expiry, stamp: Some(stamp), writer: 0 })
+        }
+        Outcome::Missing => Told::Missing,
+        Outcome::Stored { stamp } => Told::Stored(stamp),
+        Outcome::NotStored => Told::NotStored,
+        Outcome::Exists => Told::Exists,
+        Outcome::Deleted => Told::Deleted,
+        Outcome::Touched { stamp } => Told::Touched(stamp),
+        Outcome::Number { number, stamp } => Told::Number(number, stamp),
+        Outcome::NotNumber => Told::NotNumber,
+        Outcome::Done => Told::Done,
+        Outcome::Failed(Error::ValueTooLarge { .. }) => Told::TooLarge,
+        Outcome::Failed(Error::FullFlash | Error::FullIndex) => Told::Refused,
+        Outcome::Failed(error) => return Err(error),
+    })
 }

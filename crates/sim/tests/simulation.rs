@@ -1,38 +1,50 @@
-//! The simulator on a small scale: it is deterministic, the store holds, and every planted bug shows.
+//! The simulator on a small scale: it is deterministic, the store holds, and a planted bug shows and shrinks. All of them are
+//! hunted by `make test-simulation`.
 
-use tapetum::planted::ALL;
-use tapetum_sim::hunt::{CRASHES, explain, hunt, run_until};
+use tapetum::planted::Bug;
+use tapetum_sim::hunt::{CRASHES, explain, hunt, run_until, shrink};
 use tapetum_sim::run::keep_panics_quiet;
-use tapetum_sim::{Setup, run};
+use tapetum_sim::{Setup, exhaustive, run};
 
 #[test]
 fn a_seed_decides_a_run() {
-    let trace = |seed| run(&Setup { seed, crashes: 6, bug: None, record_events: false });
+    let trace = |seed| run(&Setup::new(seed, 6));
     assert_eq!(trace(7), trace(7));
     assert_ne!(trace(7).trace_hash, trace(8).trace_hash);
 }
 
 #[test]
 fn what_is_recorded_for_a_report_changes_nothing() {
-    let trace = |record_events| run(&Setup { seed: 9, crashes: 6, bug: None, record_events }).trace_hash;
+    let trace = |record_events| run(&Setup { record_events, ..Setup::new(9, 6) }).trace_hash;
     assert_eq!(trace(false), trace(true));
 }
 
 #[test]
 fn five_hundred_crashes_lose_nothing() {
     keep_panics_quiet();
-    let found = run_until(1, 2, None, |found| found.tally.points() >= 500);
-    assert!(found.failure.is_none(), "{}", found.failure.map_or(String::new(), |failure| explain(&failure, None)));
-    let (state, struck) = found.tally.rarest();
-    assert!(struck >= 10, "only {struck} crashes struck in {state}");
+    let setup = Setup::new(1, CRASHES);
+    let found = run_until(&setup, 2, |found| found.tally.points() >= 500);
+    assert!(found.failure.is_none(), "{}", found.failure.map_or(String::new(), |failure| explain(&failure, &setup)));
+    let (state, struck) = found.tally.rarest_state();
+    assert!(struck >= 5, "only {struck} crashes struck in {state}");
 }
 
 #[test]
-fn every_planted_bug_is_caught() {
-    keep_panics_quiet();
-    let runs_max = 200;
-    for &bug in ALL {
-        let found = hunt(1, bug, runs_max);
-        assert!(found.failure.is_some(), "{bug:?} was not caught in {runs_max} runs of {CRASHES} crashes");
+fn one_case_is_tried_in_every_way() {
+    let bench = exhaustive::Bench::new(None).unwrap();
+    let steps = vec![exhaustive::Step::PutOne, exhaustive::Step::DeleteOne];
+    for nearly_full in [false, true] {
+        let count = bench.run(&exhaustive::Case { steps: steps.clone(), at_once: false, nearly_full }).unwrap();
+        assert!(count.cuts > 4 && count.outcomes > count.cuts, "{count:?}");
     }
+}
+
+#[test]
+fn a_failure_shrinks_to_a_smaller_one_that_still_fails() {
+    keep_panics_quiet();
+    let setup = Setup { bug: Some(Bug::ForgetTombstone), ..Setup::new(1, CRASHES) };
+    let failure = hunt(&setup, 20).failure.expect("the planted bug shows");
+    let least = shrink(&failure, &setup);
+    assert!(run(&least).failure.is_some(), "{least:?}");
+    assert!(least.keys_max < setup.keys_max && least.crashes_max <= failure.crashes + 1, "{least:?}");
 }

@@ -9,6 +9,7 @@ use super::operation::{Expected, Item, Kind, Told, apply};
 
 pub type OperationId = u64;
 
+#[derive(Clone)]
 struct Pending {
     id: OperationId,
     session: usize,
@@ -29,8 +30,11 @@ struct Possibility {
     /// Pending operations that were refused, although their clients have not heard of it: later ones of their session
     /// may have taken effect.
     refused: Vec<OperationId>,
-    /// Groups that took effect on this key without a reply, of crashes since all keys were read.
+    /// Groups that took effect on this key, ascending: those without a reply, of crashes since all keys were read, and where
+    /// acknowledged writes may be lost, all of them.
     groups: Vec<OperationId>,
+    /// A crash took an acknowledged write back.
+    lost: bool,
 }
 
 /// What every operation sees alike.
@@ -50,6 +54,7 @@ pub struct Evictions {
     pub stamp_max: u64,
 }
 
+#[derive(Clone)]
 pub struct Key {
     pending: Vec<Pending>,
     possible: Vec<Possibility>,
@@ -86,6 +91,15 @@ impl Possibility {
         next
     }
 
+    /// As it is when everything on the way is forgotten; groups among `done` count as having taken effect.
+    fn at_rest(mut self, is_group: impl Fn(OperationId) -> bool) -> Possibility {
+        let groups = std::mem::take(&mut self.done).into_iter().map(|done| done.0).filter(|id| is_group(*id));
+        self.groups.extend(groups);
+        self.groups.sort_unstable();
+        self.refused.clear();
+        self
+    }
+
     fn pass_time(&mut self, now: u32) {
         if self.clear_at != 0 && self.clear_at <= now {
             (self.item, self.clear_at) = (None, 0);
@@ -97,7 +111,14 @@ impl Possibility {
 impl Key {
     /// A key that is not there. `forgetful`: acknowledged writes may be lost in a crash, the latest first.
     pub fn new(forgetful: bool) -> Key {
-        let absent = Possibility { item: None, clear_at: 0, done: Vec::new(), refused: Vec::new(), groups: Vec::new() };
+        let absent = Possibility {
+            item: None,
+            clear_at: 0,
+            done: Vec::new(),
+            refused: Vec::new(),
+            groups: Vec::new(),
+            lost: false,
+        };
         let past = forgetful.then(|| vec![absent.clone()]);
         Key { pending: Vec::new(), possible: vec![absent], evictions_ended: 0, evictions_settled: 0, past }
     }
@@ -186,6 +207,9 @@ impl Key {
         let Some(place) = self.pending.iter().position(|pending| pending.id == id) else {
             return Err(format!("a reply to an operation that was not on its way: {told:?}"));
         };
+        if self.is_plain_read(place, rules) && *told != Told::Refused {
+            return self.reply_to_plain_read(told);
+        }
         let before = std::mem::take(&mut self.possible);
         if *told == Told::Refused {
             for mut possibility in before.into_iter().filter(|possibility| !possibility.has_done(id)) {
@@ -202,6 +226,10 @@ impl Key {
         for mut possibility in reached {
             let Some(at) = possibility.done.iter().position(|done| done.0 == id) else { continue };
             let (_, expected) = possibility.done.remove(at);
+            if self.past.is_some() && self.pending[place].grouped {
+                possibility.groups.push(id);
+                possibility.groups.sort_unstable();
+            }
             if expected.admits(told)
                 && learn_stamp(&mut possibility, id, &expected, told)
                 && !self.possible.contains(&possibility)
@@ -221,16 +249,54 @@ impl Key {
         Ok(())
     }
 
+    /// Whether a read is all that is on its way, and nothing may have been evicted or must be remembered: by far the most
+    /// common case, in which no possibility changes.
+    fn is_plain_read(&self, place: usize, rules: Rules) -> bool {
+        let alone = self.pending.len() == 1 && matches!(self.pending[place].kind, Kind::Get);
+        let undone =
+            self.possible.iter().all(|possibility| possibility.done.is_empty() && possibility.refused.is_empty());
+        alone && undone && self.past.is_none() && rules.evictions.begun == self.evictions_ended
+    }
+
+    fn reply_to_plain_read(&mut self, told: &Told) -> Result<(), String> {
+        self.pending.clear();
+        let before = std::mem::take(&mut self.possible);
+        for possibility in &before {
+            let admitted = match (&possibility.item, told) {
+                (None, Told::Missing) => true,
+                (Some(item), Told::Value(told)) => item.admits(told),
+                _ => false,
+            };
+            if admitted {
+                let mut possibility = possibility.clone();
+                if let (Some(item), Told::Value(told)) = (&mut possibility.item, told) {
+                    item.stamp = told.stamp;
+                }
+                if !self.possible.contains(&possibility) {
+                    self.possible.push(possibility);
+                }
+            }
+        }
+        match self.possible.is_empty() {
+            true => Err(format!("a read was told {told:?}; before, possible was {before:?}")),
+            false => Ok(()),
+        }
+    }
+
+    fn is_group(&self, id: OperationId) -> bool {
+        self.pending.iter().any(|pending| pending.id == id && pending.grouped)
+    }
+
     /// Remembers states that a forgetful store may return to.
     fn remember(&mut self, reached: &[Possibility]) {
-        let Some(past) = &mut self.past else { return };
+        let Some(mut past) = self.past.take() else { return };
         for possibility in reached {
-            let state =
-                Possibility { done: Vec::new(), refused: Vec::new(), groups: Vec::new(), ..possibility.clone() };
+            let state = possibility.clone().at_rest(|id| self.is_group(id));
             if !past.contains(&state) {
                 past.push(state);
             }
         }
+        self.past = Some(past);
     }
 
     /// The power failed.
@@ -238,6 +304,7 @@ impl Key {
         let before = std::mem::take(&mut self.possible);
         let mut reached = self.reachable(before, rules, |_| false);
         for state in self.past.iter().flatten() {
+            let state = Possibility { lost: true, ..state.clone() };
             if state
                 .item
                 .as_ref()
@@ -245,24 +312,45 @@ impl Key {
             {
                 reached.push(Possibility { item: None, ..state.clone() });
             }
-            reached.push(state.clone());
+            reached.push(state);
         }
-        for mut possibility in reached {
-            let grouped = |id: OperationId| self.pending.iter().any(|pending| pending.id == id && pending.grouped);
-            let done = std::mem::take(&mut possibility.done);
-            possibility.refused.clear();
-            possibility.groups.extend(done.into_iter().map(|done| done.0).filter(|id| grouped(*id)));
+        for possibility in reached {
+            let mut possibility = possibility.at_rest(|id| self.is_group(id));
             possibility.pass_time(rules.now);
-            if !self.possible.contains(&possibility) {
+            // What may be there without a loss does not count as lost.
+            let kept = Possibility { lost: false, ..possibility.clone() };
+            if !self.possible.contains(&kept) && !self.possible.contains(&possibility) {
                 self.possible.push(possibility);
             }
         }
         self.pending.clear();
     }
 
-    /// Everything that was acknowledged is durable from here on.
+    /// Whether only the loss of an acknowledged write explains what the key holds.
+    pub fn has_lost(&self) -> bool {
+        self.possible.iter().all(|possibility| possibility.lost)
+    }
+
+    /// From here on, acknowledged writes may be lost in a crash, the latest first.
+    pub fn begin_to_forget(&mut self) {
+        assert!(self.pending.is_empty(), "operations are on their way");
+        self.past = Some(self.possible.clone());
+    }
+
+    /// No acknowledged write may be lost.
+    pub fn forget_nothing(&mut self) {
+        self.past = None;
+    }
+
+    /// Everything that was acknowledged is durable from here on, and groups are whole.
     pub fn settle(&mut self, evictions: Evictions) {
         self.evictions_settled = evictions.ended;
+        for possibility in std::mem::take(&mut self.possible) {
+            let settled = Possibility { lost: false, groups: Vec::new(), ..possibility };
+            if !self.possible.contains(&settled) {
+                self.possible.push(settled);
+            }
+        }
         if let Some(past) = &mut self.past {
             *past = self.possible.clone();
             past.iter_mut().for_each(|state| {
@@ -281,15 +369,6 @@ impl Key {
     pub fn group_fate(&self, group: OperationId) -> (bool, bool) {
         let did = |possibility: &Possibility| possibility.groups.contains(&group);
         (self.possible.iter().all(did), !self.possible.iter().any(did))
-    }
-
-    pub fn forget_groups(&mut self) {
-        for mut possibility in std::mem::take(&mut self.possible) {
-            possibility.groups.clear();
-            if !self.possible.contains(&possibility) {
-                self.possible.push(possibility);
-            }
-        }
     }
 
     /// For a report.

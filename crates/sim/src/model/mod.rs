@@ -13,6 +13,7 @@ use operation::{Kind, Told};
 use prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
+#[derive(Clone)]
 pub struct Model {
     keys: Vec<Key>,
     rules: Rules,
@@ -20,6 +21,8 @@ pub struct Model {
     on_their_way: BTreeMap<OperationId, Vec<usize>>,
     /// Groups that crashes caught on their way, and their keys, since all keys were read.
     caught: BTreeMap<OperationId, Vec<usize>>,
+    /// Where acknowledged writes may be lost: groups that were acknowledged since everything was last durable.
+    acknowledged: BTreeMap<OperationId, Vec<usize>>,
     /// Stamps that replies to writes gave.
     stamps: BTreeSet<u64>,
     /// The highest stamp that was shown, and what it was at the last crash.
@@ -31,6 +34,7 @@ pub struct Model {
 }
 
 /// What happened to each key lately, for a report.
+#[derive(Clone)]
 struct Events {
     by_key: Vec<Vec<String>>,
 }
@@ -42,6 +46,7 @@ impl Model {
             rules: Rules { now, ..Rules::default() },
             on_their_way: BTreeMap::new(),
             caught: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
             stamps: BTreeSet::new(),
             stamp_max: 0,
             stamp_max_at_crash: 0,
@@ -125,6 +130,9 @@ impl Model {
                 prefix.wrote(*key, stamp);
             }
         }
+        if self.prefix.is_some() && keys.len() > 1 && *told != Told::Refused {
+            self.acknowledged.insert(id, keys);
+        }
         if let Told::Value(item) = told {
             self.stamp_max = self.stamp_max.max(item.stamp.unwrap_or(0));
         }
@@ -159,10 +167,9 @@ impl Model {
     pub fn crash(&mut self) {
         self.note_everywhere("crash");
         self.keys.iter_mut().for_each(|key| key.crash(self.rules));
-        // A forgetful store loses whole groups too, but also acknowledged ones: these are left to the prefix.
-        let caught = self.prefix.is_none();
-        self.caught
-            .extend(std::mem::take(&mut self.on_their_way).into_iter().filter(|(_, keys)| caught && keys.len() > 1));
+        let on_their_way = std::mem::take(&mut self.on_their_way).into_iter().filter(|(_, keys)| keys.len() > 1);
+        self.caught.extend(on_their_way);
+        self.caught.append(&mut self.acknowledged);
         self.stamp_max_at_crash = self.stamp_max;
     }
 
@@ -171,7 +178,9 @@ impl Model {
         let Some(prefix) = &mut self.prefix else { return };
         match told {
             Told::Value(item) => prefix.read(key, item.stamp),
-            _ => prefix.read(key, None),
+            Told::Missing => prefix.read(key, None),
+            // It could not be read.
+            _ => {}
         }
     }
 
@@ -189,13 +198,31 @@ impl Model {
                 return Err(format!("{}\n{}", self.report(*there, &why), self.report(*gone, &why)));
             }
         }
-        self.keys.iter_mut().for_each(Key::forget_groups);
         Ok(())
+    }
+
+    /// Whether a key shows that an acknowledged write was lost.
+    pub fn has_lost(&self) -> bool {
+        self.keys.iter().any(Key::has_lost)
+    }
+
+    /// From here on, acknowledged writes may be lost in a crash, the latest first; nothing is on its way.
+    pub fn begin_to_forget(&mut self) {
+        self.keys.iter_mut().for_each(Key::begin_to_forget);
+        self.prefix = Some(Prefix::new(self.keys.len()));
+    }
+
+    /// No acknowledged write may be lost, whatever was said before.
+    pub fn forget_nothing(&mut self) {
+        self.keys.iter_mut().for_each(Key::forget_nothing);
+        self.prefix = None;
+        self.acknowledged.clear();
     }
 
     /// Everything that was acknowledged is durable from here on.
     pub fn settle(&mut self) {
         self.keys.iter_mut().for_each(|key| key.settle(self.rules.evictions));
+        self.acknowledged.clear();
         self.prefix.iter_mut().for_each(Prefix::settle);
     }
 

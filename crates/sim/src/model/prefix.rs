@@ -3,6 +3,7 @@
 //! Stamps are the log's order. If a record with stamp C is there after a crash, every write with a lower stamp took
 //! effect: no key may show anything older than its last write up to C.
 
+#[derive(Clone)]
 pub struct Prefix {
     keys: Vec<Since>,
 }

@@ -24,7 +24,8 @@ impl Aim {
         match random.below(20) {
             0..2 => Aim::Anywhere,
             2..7 => Aim::Recover,
-            7 | 14 => Aim::At(State::Install),
+            7 => Aim::At(State::Install),
+            14 | 15 => Aim::At(State::LargeWrite),
             8..11 => Aim::At(State::Merge),
             11 => Aim::At(State::Resize),
             12..14 => Aim::Close,

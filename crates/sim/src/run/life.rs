@@ -1,12 +1,12 @@
 //! An open store between two crashes: sessions and maintenance, interleaved by chance.
 
+use super::trouble::Trouble;
 use super::{Aim, Capacity, Stop, World, wrong};
-use crate::model::operation::{Item, Kind, Told};
-use crate::tally::State;
-use crate::workload::{Draw, request, write};
+use crate::model::operation::{Kind, Told};
+use crate::tally::{Event, State};
+use crate::workload::{Draw, request, told, write};
 use std::collections::BTreeMap;
-use std::rc::Rc;
-use tapetum::{Error, Full, Outcome, Phase, Reply, Request, Resizing, Session, Store, Sync};
+use tapetum::{Error, Full, Phase, Reply, Request, Resizing, Session, Store, Sync};
 use tapetum_drive::{Drive, Faults, SplitMix64};
 
 const IN_FLIGHT_MAX: usize = 12;
@@ -14,6 +14,14 @@ const IN_FLIGHT_MAX: usize = 12;
 const PATIENCE: u32 = 20_000;
 /// How long a store that has failed is watched.
 const POISONED_STEPS_MAX: u32 = 60;
+
+/// What sessions write while maintenance is left where it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Press {
+    Small,
+    /// Values that lie in extents of their own.
+    Large,
+}
 
 pub struct Life {
     // Dropped in this order: a session before its store, a store before its drive.
@@ -27,17 +35,22 @@ pub struct Life {
     replies: Vec<Reply>,
     /// The drive was told to fail commands; the store has noticed and takes no more writes.
     faulty: bool,
+    /// What is read may be something else than was written.
+    damaged: bool,
     poisoned: bool,
     evicting: bool,
     resizing: Option<Resizing>,
 }
 
 impl Life {
-    pub fn new(drive: Drive, store: Store, sessions: usize) -> Result<Life, Stop> {
+    /// `trouble`: what the drive does wrong, so that some errors are right.
+    pub fn new(drive: Drive, store: Store, sessions: usize, trouble: Option<Trouble>) -> Result<Life, Stop> {
         let made: Result<Vec<Session>, Error> = (0..sessions).map(|_| store.session()).collect();
         let sessions = made.or_else(|error| wrong(format!("no session: {error}")))?;
         let (on_their_way, replies) = (BTreeMap::new(), Vec::new());
-        let (reading_all, faulty, poisoned, evicting) = (false, false, false, false);
+        let faulty = trouble.is_some_and(Trouble::fails);
+        let damaged = trouble.is_some_and(Trouble::damages);
+        let (reading_all, poisoned, evicting) = (false, false, false);
         Ok(Life {
             sessions,
             store,
@@ -46,10 +59,24 @@ impl Life {
             reading_all,
             replies,
             faulty,
+            damaged,
             poisoned,
             evicting,
             resizing: None,
         })
+    }
+
+    /// Whether the store takes no more writes.
+    pub fn has_failed(&self) -> bool {
+        self.poisoned
+    }
+
+    /// What the store does.
+    pub fn state(&self, world: &World) -> State {
+        match State::of(self.store.phases()) {
+            State::LogAppend if world.faulty.writes_in_flight_from(world.log.end) > 0 => State::LargeWrite,
+            state => state,
+        }
     }
 
     /// Reads every key once.
@@ -70,7 +97,8 @@ impl Life {
     /// Lets sessions and maintenance go on until the power fails.
     pub fn run_until_crash(&mut self, world: &mut World, aim: Aim) -> Result<(), Stop> {
         // The index grows with the tide.
-        let steps_max = if aim == Aim::At(State::Grow) { 5000 } else { 200 + world.random.below(2000) };
+        let steps_max = if aim == Aim::At(State::Grow) { 5000 } else { 150 + world.random.below(1200) };
+        let steps_max = steps_max.min(world.setup.life_steps_max);
         if world.random.one_in(12) {
             self.faulty = true;
             let faults = draw_faults(&mut world.random);
@@ -83,7 +111,7 @@ impl Life {
             if poisoned_steps > POISONED_STEPS_MAX {
                 break;
             }
-            let aimed = aim == Aim::At(State::of(self.store.phases()));
+            let aimed = aim == Aim::At(self.state(world));
             if aimed && world.faulty.writes_in_flight() > 0 && world.random.one_in(3) {
                 world.faulty.crash();
                 return Err(Stop::Crash);
@@ -96,36 +124,42 @@ impl Life {
             if world.random.one_in(resize_one_in) {
                 self.resize(world)?;
             }
-            self.step(world, aimed && aim.lingers())?;
+            let press = match aim {
+                Aim::At(State::LargeWrite) => Some(Press::Large),
+                _ if aimed && aim.lingers() => Some(Press::Small),
+                _ => None,
+            };
+            self.step(world, press)?;
         }
         // Nothing has struck: wherever it is, soon.
         for _ in 0..200 {
             if world.faulty.writes_in_flight() > 0 {
                 break;
             }
-            self.step(world, false)?;
+            self.step(world, None)?;
         }
         world.faulty.crash();
         Err(Stop::Crash)
     }
 
-    /// One random move. `linger`: leave maintenance where it is, and write.
-    fn step(&mut self, world: &mut World, linger: bool) -> Result<(), Stop> {
+    /// One random move. `press`: leave maintenance where it is, and write.
+    pub fn step(&mut self, world: &mut World, press: Option<Press>) -> Result<(), Stop> {
         let session = world.random.below(self.sessions.len() as u64) as usize;
         match world.random.below(1000) {
             0..500 if self.sessions[session].in_flight() < IN_FLIGHT_MAX => {
                 let now = world.env.unix_seconds();
-                let draw = match linger {
-                    true => world.workload.draw_put(&world.model),
-                    false => world.workload.draw(&world.model, now),
+                let draw = match press {
+                    Some(Press::Small) => world.workload.draw_put(&world.model),
+                    Some(Press::Large) => world.workload.draw_large_put(&world.model),
+                    None => world.workload.draw(&world.model, now),
                 };
                 match draw {
                     Some(draw) => self.submit(world, session, draw),
                     None => Ok(()),
                 }
             }
-            500..502 if !linger => self.let_time_pass(world),
-            502..700 if !linger => self.maintain(world),
+            500..502 if press.is_none() => self.let_time_pass(world),
+            502..700 if press != Some(Press::Small) => self.maintain(world),
             _ => self.poll(world, session),
         }
     }
@@ -215,7 +249,7 @@ impl Life {
     /// `strike` while it is closed, or perhaps at any command then.
     pub fn work_and_close(mut self, world: &mut World, strike: bool) -> Result<(), Stop> {
         for _ in 0..world.random.below(600) {
-            self.step(world, false)?;
+            self.step(world, None)?;
         }
         self.drain(world)?;
         if !strike && world.random.one_in(6) {
@@ -246,8 +280,37 @@ impl Life {
         Ok(())
     }
 
+    /// Closes a store whose drive fails: it may say so.
+    pub fn close(&mut self, world: &mut World) -> Result<(), Stop> {
+        self.drain(world)?;
+        let faulty = world.faulty.clone();
+        let closed = self.store.close_with(|| faulty.crashed());
+        if world.options.full == Full::Evict {
+            world.model.evicted_through(self.store.evicted_through());
+            world.model.eviction_begins();
+        }
+        world.state = State::Close;
+        world.note_faults();
+        if closed.is_ok() && !self.damaged && !self.poisoned {
+            world.model.settle();
+        }
+        Ok(())
+    }
+
+    /// Fills the drive with large values until the store has refused some, and works on.
+    pub fn fill(&mut self, world: &mut World) -> Result<(), Stop> {
+        for _ in 0..400 {
+            self.step(world, Some(Press::Large))?;
+        }
+        for _ in 0..50 {
+            self.step(world, None)?;
+        }
+        self.drain(world)
+    }
+
     fn submit(&mut self, world: &mut World, session: usize, draw: Draw) -> Result<(), Stop> {
-        world.tally.operations += 1;
+        world.tally.operations += u64::from(!self.reading_all && world.trouble.is_none());
+        world.tally.operations_on_copies += u64::from(!self.reading_all && world.trouble.is_some());
         let open = &mut self.sessions[session];
         match draw {
             Draw::One { id, key, kind } => {
@@ -286,7 +349,10 @@ impl Life {
     /// Notes what the store does; an error when the power is off.
     fn look(&mut self, world: &mut World) -> Result<(), Stop> {
         let phases = self.store.phases();
-        world.state = State::of(phases);
+        world.state = self.state(world);
+        if self.faulty {
+            world.note_faults();
+        }
         self.look_at_evictions(world, phases[1]);
         self.look_at_resize(world)?;
         if world.faulty.crashed() { Err(Stop::Crash) } else { Ok(()) }
@@ -311,8 +377,13 @@ impl Life {
         let told = match told(&self.sessions[session], reply.outcome) {
             // A batch that is too large as a whole, which the model does not foresee.
             Ok(Told::TooLarge) if key.is_none() => Told::Refused,
+            Ok(Told::Refused) => {
+                world.tally.event(world.state, Event::Full);
+                Told::Refused
+            }
             Ok(told) => told,
             Err(Error::Io(_)) if self.faulty => Told::Refused,
+            Err(Error::Corrupt(_)) if self.damaged => Told::Refused,
             Err(Error::Poisoned(_)) if self.faulty => {
                 self.poisoned = true;
                 world.model.doubt(id);
@@ -375,26 +446,4 @@ fn draw_faults(random: &mut SplitMix64) -> Faults {
         _ => faults.flush_one_in = 1 + random.below(10),
     }
     faults
-}
-
-/// What the client was told; an error is one that it should never see here.
-fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
-    Ok(match outcome {
-        Outcome::Value { flags, stamp, expiry, value } => {
-            let value: Rc<[u8]> = session.bytes(value).into();
-            Told::Value(Item { value, flags, expiry, stamp: Some(stamp), writer: 0 })
-        }
-        Outcome::Missing => Told::Missing,
-        Outcome::Stored { stamp } => Told::Stored(stamp),
-        Outcome::NotStored => Told::NotStored,
-        Outcome::Exists => Told::Exists,
-        Outcome::Deleted => Told::Deleted,
-        Outcome::Touched { stamp } => Told::Touched(stamp),
-        Outcome::Number { number, stamp } => Told::Number(number, stamp),
-        Outcome::NotNumber => Told::NotNumber,
-        Outcome::Done => Told::Done,
-        Outcome::Failed(Error::ValueTooLarge { .. }) => Told::TooLarge,
-        Outcome::Failed(Error::FullFlash | Error::FullIndex) => Told::Refused,
-        Outcome::Failed(error) => return Err(error),
-    })
 }

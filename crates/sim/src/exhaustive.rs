@@ -1,0 +1,319 @@
+//! Exhaustive where small: every sequence of at most three operations out of six, every moment at which the power may fail,
+//! and every choice of what survives of the sectors that no flush covers.
+//!
+//! Each sequence runs on two stores: an empty one, and one whose write buffer is nearly full, so that a sequence makes it
+//! flush. Its operations go out one by one, or all at once; maintenance runs beside them, and then until it is idle. At
+//! every event of the drive the moment is kept ([`Cut`]); moments between which nothing changed for drive and client are
+//! tried once. Of up to eight sectors every subset is tried; of more, every beginning (in the order of writing), and all but
+//! one. Each is opened, and every key is read beside a copy of the model.
+
+use crate::model::Model;
+use crate::model::operation::Kind;
+use crate::workload::{request, told, write};
+use std::rc::Rc;
+use std::sync::Arc;
+use tapetum::planted::{Bug, Planted};
+use tapetum::{Condition, Phase, Reply, Session, Store, StoreOptions};
+use tapetum_drive::{Cut, Drive, Env, FaultyFlash, LocalMemory, SplitMix64, programs};
+
+const SEGMENT_BYTES: u64 = 64 << 10;
+const CAPACITY_BYTES: u64 = 5 << 18;
+const MEMORY_BYTES: u64 = 16 << 20;
+/// Sectors of which every subset is tried.
+const SUBSETS_SECTORS_MAX: usize = 8;
+const STEPS_MAX: usize = 3;
+/// Steps of maintenance without work after which there is none.
+const IDLE_STEPS: u32 = 20;
+const PATIENCE: u32 = 20_000;
+
+const KEYS: [&[u8]; 3] = [b"one", b"two", b"filler"];
+const FILLER: usize = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    PutOne,
+    PutLargeTwo,
+    AppendOne,
+    AddTwo,
+    DeleteOne,
+    BatchBoth,
+}
+
+pub const STEPS: [Step; 6] =
+    [Step::PutOne, Step::PutLargeTwo, Step::AppendOne, Step::AddTwo, Step::DeleteOne, Step::BatchBoth];
+
+/// What was enumerated.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Count {
+    pub cases: u64,
+    pub cuts: u64,
+    /// Stores that were opened: of cuts with at most eight sectors in doubt, and of others.
+    pub outcomes: u64,
+    pub outcomes_of_many: u64,
+}
+
+impl Count {
+    pub fn merge(&mut self, other: &Count) {
+        self.cases += other.cases;
+        self.cuts += other.cuts;
+        self.outcomes += other.outcomes;
+        self.outcomes_of_many += other.outcomes_of_many;
+    }
+}
+
+/// A sequence, and how it is run.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub steps: Vec<Step>,
+    /// All operations are submitted before the first is answered.
+    pub at_once: bool,
+    /// The write buffer is nearly full before.
+    pub nearly_full: bool,
+}
+
+/// Every case.
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut sequences: Vec<Vec<Step>> = vec![Vec::new()];
+    for _ in 0..STEPS_MAX {
+        sequences = sequences.iter().flat_map(|steps| STEPS.map(|step| [&steps[..], &[step]].concat())).collect();
+        for steps in &sequences {
+            for at_once in [false, true].into_iter().filter(|at_once| !at_once || steps.len() > 1) {
+                cases.extend([false, true].map(|nearly_full| Case { steps: steps.clone(), at_once, nearly_full }));
+            }
+        }
+    }
+    cases
+}
+
+/// Stores to begin with, and memory to run them in.
+pub struct Bench {
+    options: StoreOptions,
+    /// Of the store that runs, and of those that are opened after a cut.
+    local: [LocalMemory; 2],
+    empty: (FaultyFlash, Model),
+    nearly_full: (FaultyFlash, Model),
+}
+
+fn options(bug: Option<Bug>) -> StoreOptions {
+    StoreOptions {
+        segment_bytes: SEGMENT_BYTES,
+        partition_bits: 0,
+        planted: bug.map(Planted::bug).unwrap_or_default(),
+        ..StoreOptions::new(CAPACITY_BYTES, MEMORY_BYTES)
+    }
+}
+
+fn noise(seed: u64, bytes: usize) -> Rc<[u8]> {
+    let mut value = vec![0; bytes];
+    SplitMix64::new(seed).fill(&mut value);
+    value.into()
+}
+
+fn put(value: Rc<[u8]>, condition: Condition) -> Kind {
+    Kind::Put { value, flags: 0, expiry: 0, condition }
+}
+
+/// The operation of the step at `place`, on each of its keys.
+fn parts(step: Step, place: u64) -> Vec<(usize, Kind)> {
+    let small = |salt: u64| noise(place * 8 + salt, 4000);
+    match step {
+        Step::PutOne => vec![(0, put(small(0), Condition::Always))],
+        Step::PutLargeTwo => vec![(1, put(noise(place * 8 + 1, 12 << 10), Condition::Always))],
+        Step::AppendOne => vec![(0, Kind::Append { value: noise(place * 8 + 2, 10), stamp: None })],
+        Step::AddTwo => vec![(1, put(small(3), Condition::Absent))],
+        Step::DeleteOne => vec![(0, Kind::Delete { stamp: None })],
+        Step::BatchBoth => {
+            vec![(0, put(noise(place * 8 + 4, 200), Condition::Always)), (1, put(small(5), Condition::Always))]
+        }
+    }
+}
+
+/// A store beside its model.
+struct Open {
+    store: Store,
+    session: Session,
+    model: Model,
+    replies: Vec<Reply>,
+    in_flight: usize,
+}
+
+impl Open {
+    fn new(drive: &Drive, options: &StoreOptions, mut model: Model) -> Result<Open, String> {
+        let store = Store::open_with(drive, options, || false).map_err(|error| format!("it does not open: {error}"))?;
+        let session = store.session().map_err(|error| format!("no session: {error}"))?;
+        model.set_value_bytes_max(store.value_bytes_max());
+        Ok(Open { store, session, model, replies: Vec::new(), in_flight: 0 })
+    }
+
+    /// Submits an operation; a batch that finds the buffers busy when there is room. `before` looks at what the drive did.
+    fn submit(
+        &mut self,
+        id: u64,
+        parts: Vec<(usize, Kind)>,
+        before: &mut impl FnMut(&Model) -> Result<(), String>,
+    ) -> Result<(), String> {
+        if let [(key, kind)] = &parts[..] {
+            self.model.submit(id, 0, *key, kind.clone());
+            self.session.submit(id, request(KEYS[*key], kind));
+        } else {
+            let writes: Vec<_> = parts.iter().map(|(key, kind)| write(KEYS[*key], kind)).collect();
+            let mut patience = PATIENCE;
+            while self.session.submit_batch(id, &writes).is_err() {
+                before(&self.model)?;
+                self.poll(before)?;
+                self.store.maintain();
+                patience -= 1;
+                if patience == 0 {
+                    return Err("a batch is never taken".into());
+                }
+            }
+            drop(writes);
+            self.model.submit_group(id, 0, parts);
+        }
+        self.in_flight += 1;
+        before(&self.model)
+    }
+
+    /// Polls; `before` looks at what the drive did meanwhile, before the replies count.
+    fn poll(&mut self, before: &mut impl FnMut(&Model) -> Result<(), String>) -> Result<(), String> {
+        let mut replies = std::mem::take(&mut self.replies);
+        self.session.poll(&mut replies);
+        before(&self.model)?;
+        for reply in replies.drain(..) {
+            let id = reply.token;
+            let told = told(&self.session, reply.outcome).map_err(|error| format!("operation {id} failed: {error}"))?;
+            self.model.reply(id, &told)?;
+            self.in_flight -= 1;
+        }
+        self.replies = replies;
+        Ok(())
+    }
+
+    /// Until every operation was answered.
+    fn drain(&mut self, before: &mut impl FnMut(&Model) -> Result<(), String>) -> Result<(), String> {
+        let mut patience = PATIENCE;
+        while self.in_flight > 0 {
+            self.poll(before)?;
+            self.store.maintain();
+            before(&self.model)?;
+            patience -= 1;
+            if patience == 0 {
+                return Err("an operation gets no reply".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn read_all(&mut self) -> Result<(), String> {
+        for key in 0..KEYS.len() {
+            self.submit(1000 + key as u64, vec![(key, Kind::Get)], &mut |_| Ok(()))?;
+        }
+        let mut patience = PATIENCE;
+        while self.in_flight > 0 && patience > 0 {
+            self.poll(&mut |_| Ok(()))?;
+            patience -= 1;
+        }
+        if self.in_flight > 0 { Err("a read gets no reply".into()) } else { self.model.all_read() }
+    }
+
+    /// Lets maintenance do all there is to do.
+    fn rest(&mut self, before: &mut impl FnMut(&Model) -> Result<(), String>) -> Result<(), String> {
+        let mut idle = 0;
+        while idle < IDLE_STEPS {
+            self.store.maintain();
+            before(&self.model)?;
+            idle = if self.store.phases() == [Phase::Idle; 3] && !self.store.log_is_busy() { idle + 1 } else { 0 };
+        }
+        Ok(())
+    }
+}
+
+impl Bench {
+    pub fn new(bug: Option<Bug>) -> Result<Bench, String> {
+        let options = options(bug);
+        let memory = || LocalMemory::new(options.local_memory_bytes(SEGMENT_BYTES) as usize);
+        let local = [memory(), memory()].map(|local| local.map_err(|error| format!("no local memory: {error}")));
+        let [one, other] = local;
+        let flash = FaultyFlash::new(CAPACITY_BYTES, 1);
+        let model = Model::new(KEYS.len(), false, Env::simulated(0).0.unix_seconds());
+        let empty = (flash.clone(), model.clone());
+        let mut bench = Bench { options, local: [one?, other?], empty, nearly_full: (flash, model) };
+        bench.fill()?;
+        Ok(bench)
+    }
+
+    fn drive(&self, flash: &FaultyFlash, local: usize) -> Drive {
+        Drive::new(Arc::new(flash.clone()), self.local[local].clone(), programs::built_in(), Env::simulated(1).0)
+    }
+
+    /// Makes the two stores.
+    fn fill(&mut self) -> Result<(), String> {
+        let (flash, model) = self.empty.clone();
+        let drive = self.drive(&flash, 0);
+        Store::create_with(&drive, &self.options, || false).map_err(|error| format!("no store: {error}"))?;
+        self.empty.0 = flash.fork_durable(1);
+        let mut open = Open::new(&drive, &self.options, model)?;
+        for place in 0..7 {
+            let parts = vec![(FILLER, put(noise(100 + place, 8100), Condition::Always))];
+            open.submit(1 + place, parts, &mut |_| Ok(()))?;
+            open.drain(&mut |_| Ok(()))?;
+        }
+        self.nearly_full = (flash.fork_durable(2), open.model);
+        Ok(())
+    }
+
+    /// Runs a case, and tries every way in which the power may fail in it.
+    pub fn run(&self, case: &Case) -> Result<Count, String> {
+        let (base, model) = if case.nearly_full { &self.nearly_full } else { &self.empty };
+        let mut count = Count { cases: 1, ..Count::default() };
+        let flash = base.fork_durable(3);
+        let drive = self.drive(&flash, 0);
+        let mut open = Open::new(&drive, &self.options, model.clone())?;
+        flash.keep_cuts();
+        let mut judge = |model: &Model| {
+            let cuts = flash.take_cuts();
+            cuts.iter().try_for_each(|cut| self.try_cut(cut, model, &mut count))
+        };
+        for (place, step) in (0..).zip(&case.steps) {
+            open.submit(100 + place, parts(*step, place), &mut judge)?;
+            if !case.at_once {
+                open.drain(&mut judge)?;
+            }
+        }
+        open.drain(&mut judge)?;
+        open.rest(&mut judge)?;
+        let (end, model) = (flash.cut(), open.model.clone());
+        self.try_cut(&end, &model, &mut count)?;
+        Ok(count)
+    }
+
+    fn try_cut(&self, cut: &Cut, model: &Model, count: &mut Count) -> Result<(), String> {
+        count.cuts += 1;
+        let mut model = model.clone();
+        model.crash();
+        let sectors = cut.doubtful();
+        if sectors <= SUBSETS_SECTORS_MAX {
+            count.outcomes += 1 << sectors;
+            return (0..1u32 << sectors).try_for_each(|kept| {
+                let outcome = self.try_outcome(cut.flash(1, |place| kept >> place & 1 == 1), &model);
+                outcome.map_err(|why| format!("cut {}, sectors {kept:0sectors$b} kept: {why}", count.cuts))
+            });
+        }
+        count.outcomes_of_many += 2 * sectors as u64 + 1;
+        for end in 0..=sectors {
+            let outcome = self.try_outcome(cut.flash(1, |place| place < end), &model);
+            outcome.map_err(|why| format!("cut {}, the first {end} of {sectors} sectors kept: {why}", count.cuts))?;
+        }
+        for missing in 0..sectors {
+            let outcome = self.try_outcome(cut.flash(1, |place| place != missing), &model);
+            outcome.map_err(|why| format!("cut {}, sector {missing} of {sectors} lost: {why}", count.cuts))?;
+        }
+        Ok(())
+    }
+
+    fn try_outcome(&self, flash: FaultyFlash, model: &Model) -> Result<(), String> {
+        let drive = self.drive(&flash, 1);
+        Open::new(&drive, &self.options, model.clone())?.read_all()
+    }
+}

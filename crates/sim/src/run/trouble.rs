@@ -1,0 +1,252 @@
+//! Trouble: a copy of the store, as a crash left it, meets one class of faults. What it may not do then: answer wrongly, lose
+//! what it acknowledged, panic, hang. It may refuse, with a typed error.
+//!
+//! ```text
+//! copy ──► open, read all ──► work, the drive fails in one way ──► crash or close ──► open, read all ──► again, or the end
+//!            └─ refused ──► the end                                                     └─ refused ──► the end
+//! ```
+//! Where bytes are damaged (rot, writes that go astray), reads give the right value or an error. One thing is excused: when a
+//! log zone was damaged since the store was opened, the log may come back without its last group, which no store can tell
+//! from a crash before it was written. Whatever comes back must still be a beginning of the log, with its batches whole.
+//! Where the manifest was damaged, its last frame may be gone as well; only of an eviction does nothing else tell.
+//!
+//! Where commands only fail, or are short, everything must be there as soon as the drive works again.
+
+use super::life::Life;
+use super::{Aim, Stop, World};
+use crate::tally::{Event, State};
+use std::ops::Range;
+use tapetum::inspect::{Area, AreaKind};
+use tapetum::{Full, Sync, inspect_drive};
+use tapetum_drive::{Fault, Faults, SplitMix64};
+
+/// What a copy of the store meets. What strikes once in a life comes more often.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    Fails(Fault),
+    /// The drive is filled.
+    Full,
+    /// Recoveries are cut short, one after the other.
+    Recovery,
+}
+
+const TROUBLES: [Trouble; 16] = [
+    Trouble::Fails(Fault::LostWrite),
+    Trouble::Fails(Fault::WriteError),
+    Trouble::Fails(Fault::Rot),
+    Trouble::Fails(Fault::FlushError),
+    Trouble::Recovery,
+    Trouble::Fails(Fault::MisplacedWrite),
+    Trouble::Fails(Fault::ReadErrorForEver),
+    Trouble::Full,
+    Trouble::Fails(Fault::LostWrite),
+    Trouble::Fails(Fault::WriteErrorForEver),
+    Trouble::Fails(Fault::ReadError),
+    Trouble::Fails(Fault::FlushError),
+    Trouble::Recovery,
+    Trouble::Fails(Fault::MisplacedWrite),
+    Trouble::Fails(Fault::WriteError),
+    Trouble::Fails(Fault::ShortWrite),
+];
+
+impl Trouble {
+    pub fn number(number: u64) -> Trouble {
+        TROUBLES[(number % TROUBLES.len() as u64) as usize]
+    }
+
+    /// Bytes on flash come to differ from what was written.
+    pub fn damages(self) -> bool {
+        matches!(self, Trouble::Fails(Fault::Rot | Fault::MisplacedWrite | Fault::LostWrite))
+    }
+
+    /// Commands fail, or what they read is not to be believed.
+    pub fn fails(self) -> bool {
+        self.damages()
+            || matches!(self, Trouble::Fails(fault) if !matches!(fault, Fault::ShortRead | Fault::ShortWrite))
+    }
+}
+
+/// How the drive fails from now on.
+fn faults(fault: Fault, within: (u64, u64), random: &mut SplitMix64) -> Faults {
+    let mut faults = Faults { within, ..Faults::default() };
+    match fault {
+        Fault::ReadError => faults.read_one_in = 2 + random.below(30),
+        Fault::ReadErrorForEver => (faults.read_one_in, faults.for_ever) = (5 + random.below(60), true),
+        Fault::WriteError => faults.write_one_in = 1 + random.below(12),
+        Fault::WriteErrorForEver => (faults.write_one_in, faults.for_ever) = (1 + random.below(12), true),
+        Fault::FlushError => faults.flush_one_in = 1 + random.below(3),
+        Fault::ShortRead | Fault::ShortWrite => faults.short_one_in = 1 + random.below(3),
+        Fault::MisplacedWrite => (faults.misplace_one_in, faults.astray_max) = (1 + random.below(6), 1),
+        Fault::LostWrite => (faults.lose_one_in, faults.astray_max) = (1 + random.below(6), 1),
+        Fault::Rot => {}
+    }
+    faults
+}
+
+impl World {
+    /// Lets a copy of the store meet trouble; the world goes on afterwards as if nothing had been.
+    pub(super) fn suffer(&mut self, trouble: Trouble) -> Result<(), Stop> {
+        let copy = self.faulty.fork(self.random.next_u64());
+        let kept = self.keep(copy);
+        self.model.note_everywhere(&format!("a copy meets {trouble:?}"));
+        self.trouble = Some(trouble);
+        let ended = self.endure(trouble);
+        self.trouble = None;
+        match ended {
+            // What happened is told by the model of the copy.
+            Err(Stop::Wrong(what)) => return Err(Stop::Wrong(format!("in {trouble:?}: {what}"))),
+            Err(Stop::Refused) => self.tally.refused_to_open += 1,
+            Ok(()) | Err(Stop::Crash) => {}
+        }
+        self.restore(kept);
+        Ok(())
+    }
+
+    fn endure(&mut self, trouble: Trouble) -> Result<(), Stop> {
+        match trouble {
+            Trouble::Fails(fault) => self.endure_faults(trouble, fault),
+            Trouble::Full => self.open_and_read(None)?.fill(self),
+            Trouble::Recovery => self.crash_in_recovery_twice(),
+        }
+    }
+
+    fn endure_faults(&mut self, trouble: Trouble, fault: Fault) -> Result<(), Stop> {
+        for _ in 0..2 {
+            let mut life = self.open_and_read(None)?;
+            let ended = self.fail(&mut life, trouble, fault);
+            if let Err(Stop::Crash) = ended {
+                life.last_replies(self)?;
+            } else {
+                ended?;
+            }
+            drop(life);
+            let report = self.faulty.crash();
+            self.tally.unsynced(self.state, &report);
+            self.note_faults();
+            if trouble.damages() && self.options.sync == Sync::Always && !self.end_is_damaged {
+                self.model.forget_nothing();
+            }
+            self.model.crash();
+            self.faulty = self.faulty.reopen();
+            self.faulty.set_faults(Faults::default());
+            if fault == Fault::Rot && self.random.one_in(2) {
+                let count = 1 + self.random.below(3);
+                self.rot(count);
+            }
+        }
+        if !trouble.damages() {
+            self.faulty.heal();
+            self.trouble = None;
+        }
+        self.open_and_read(None).map(drop)
+    }
+
+    /// Works while the drive fails, from some moment on.
+    fn fail(&mut self, life: &mut Life, trouble: Trouble, fault: Fault) -> Result<(), Stop> {
+        if trouble.damages() && self.options.sync == Sync::Always {
+            self.model.begin_to_forget();
+        }
+        self.end_is_damaged = false;
+        let aim = Aim::draw(&mut self.random, None);
+        let within = self.region();
+        let faults = faults(fault, within, &mut self.random);
+        let mut steps = 30 + self.random.below(150);
+        let mut waits = if self.random.one_in(3) { 400 } else { self.random.below(60) };
+        let mut failing = false;
+        while steps > 0 && !life.has_failed() {
+            if !failing && (waits == 0 || aim == Aim::At(life.state(self))) {
+                failing = true;
+                self.faulty.set_faults(faults);
+                self.model.note_everywhere(&format!("{faults:?}"));
+            }
+            waits = waits.saturating_sub(1);
+            steps -= u64::from(failing);
+            if failing && fault == Fault::Rot && self.random.one_in(24) {
+                self.rot(1);
+            }
+            life.step(self, None)?;
+        }
+        // A little longer, for what a failed store says.
+        for _ in 0..30 {
+            life.step(self, None)?;
+        }
+        if self.random.one_in(4) { life.close(self) } else { Ok(()) }
+    }
+
+    fn crash_in_recovery_twice(&mut self) -> Result<(), Stop> {
+        let mut in_a_row = 0;
+        for _ in 0..3 + self.random.below(4) {
+            match self.open_and_read(Some(())) {
+                Err(Stop::Crash) => in_a_row += 1,
+                Ok(_) => in_a_row = 0,
+                Err(wrong) => return Err(wrong),
+            }
+            if in_a_row > 1 {
+                self.tally.event(State::Recover, Event::RecoveryCrashedTwice);
+            }
+            let report = self.faulty.crash();
+            self.tally.unsynced(self.state, &report);
+            self.model.crash();
+            self.faulty = self.faulty.reopen();
+        }
+        self.open_and_read(None).map(drop)
+    }
+
+    /// Takes down what the drive did wrong.
+    pub(super) fn note_faults(&mut self) {
+        let report = self.faulty.take_report();
+        self.tally.faults(self.state, &report.struck);
+        self.tally.reads_damaged += report.reads_damaged;
+        // Of what the manifest says, only evictions are not in the log as well.
+        let start = if self.options.full == Full::Evict { 0 } else { self.log.start };
+        self.end_is_damaged |= report.damaged.iter().any(|range| range.start < self.log.end && start < range.end);
+    }
+
+    /// Part of the drive, or all of it, so that writes to small parts go astray as well.
+    fn region(&mut self) -> (u64, u64) {
+        let log = self.log.clone();
+        match self.random.below(6) {
+            0..2 => (0, log.start),
+            2 => (log.start, log.end),
+            3..5 => (log.end, u64::MAX),
+            _ => (0, 0),
+        }
+    }
+
+    /// Flips bits of a few bytes, in what the store uses.
+    fn rot(&mut self, count: u64) {
+        let areas = self.areas();
+        for _ in 0..count {
+            let kinds: std::collections::BTreeSet<AreaKind> = areas.iter().map(|area| area.kind).collect();
+            let Some(kind) = kinds.iter().nth(self.random.below(kinds.len().max(1) as u64) as usize) else { return };
+            let of_kind: Vec<&Area> = areas.iter().filter(|area| area.kind == *kind).collect();
+            let area = of_kind[self.random.below(of_kind.len() as u64) as usize];
+            // The beginning of a manifest or a log zone is where most of it is.
+            let used = if self.random.one_in(2) { area.length_bytes.min(4096) } else { area.length_bytes };
+            let at = area.offset_bytes + self.random.below(used);
+            let bits = 1 << self.random.below(8);
+            self.faulty.flip(at, bits);
+            self.model.note_everywhere(&format!("byte {at} rots, in {kind:?}"));
+        }
+        self.note_faults();
+    }
+
+    /// What lies where, as the manifest on the drive says; nothing where that is damaged.
+    fn areas(&mut self) -> Vec<Area> {
+        let seed = self.random.next_u64();
+        let drive = self.drive_of(self.faulty.fork_durable(seed));
+        let inspection = inspect_drive(&drive).unwrap_or_default();
+        let used = |area: &Area| !matches!(area.kind, AreaKind::Free | AreaKind::Unused);
+        inspection.areas.into_iter().filter(used).collect()
+    }
+
+    /// Where the log zones lie.
+    pub(super) fn find_log(&mut self) -> Range<u64> {
+        let areas = self.areas();
+        let log = |area: &&Area| area.kind == AreaKind::Log;
+        let start = areas.iter().filter(log).map(|area| area.offset_bytes).min().unwrap_or(0);
+        let end = areas.iter().filter(log).map(|area| area.offset_bytes + area.length_bytes).max().unwrap_or(0);
+        assert!(start < end, "a store has a log");
+        start..end
+    }
+}
