@@ -3,6 +3,7 @@
 use crate::exhaustive::{self, Count};
 use crate::run::{Failure, Setup, run};
 use crate::tally::Tally;
+use crate::workload::Load;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,16 +88,34 @@ fn in_parallel<T: Send + 'static, W: FnMut(u64) -> T>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Hunts several bugs at once; what each hunt found, in order.
-pub fn hunt_all(first: &Setup, bugs: &[Bug], runs_max: u64, threads: usize) -> Vec<(Bug, Found)> {
+/// Hunts several bugs at once, and tells what each hunt found as soon as it is over.
+pub fn hunt_all(
+    first: &Setup,
+    bugs: &[Bug],
+    runs_max: u64,
+    threads: usize,
+    tell: impl Fn(Bug, &Found) + Clone + Send + 'static,
+) -> Vec<(Bug, Found)> {
     let (first, bugs): (Setup, Arc<[Bug]>) = (*first, bugs.into());
     in_parallel(bugs.len() as u64, threads, move || {
-        let bugs = bugs.clone();
+        let (bugs, tell) = (bugs.clone(), tell.clone());
         move |number| {
             let bug = bugs[number as usize];
-            (bug, hunt(&Setup { bug: Some(bug), ..first }, runs_max))
+            let found = hunt(&Setup { bug: Some(bug), load: load_for(bug), ..first }, runs_max);
+            tell(bug, &found);
+            (bug, found)
         }
     })
+}
+
+/// The load under which a bug can show at all; `None` where any may do.
+pub fn load_for(bug: Bug) -> Option<Load> {
+    match bug {
+        Bug::TakeRoomEarly | Bug::KeepPayloadBits => Some(Load::Heavy),
+        Bug::GrowWithoutNewest | Bug::GrowWithDead => Some(Load::Tidal),
+        Bug::EvictUndurably | Bug::EvictExtentsEarly => Some(Load::Evicting),
+        _ => None,
+    }
 }
 
 /// Runs every case of [`exhaustive`]; what was enumerated, and the first case that failed.

@@ -13,3 +13,4 @@ mod workload;
 
 pub use run::{Failure, Setup, run};
 pub use tally::Tally;
+pub use workload::Load;

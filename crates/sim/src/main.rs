@@ -4,7 +4,7 @@ use clap::Parser;
 use std::process::ExitCode;
 use tapetum::planted::{ALL, Bug};
 use tapetum_sim::Setup;
-use tapetum_sim::hunt::{CRASHES, Found, exhaust, explain, hunt_all, run_until, shrink};
+use tapetum_sim::hunt::{CRASHES, Found, exhaust, explain, hunt_all, load_for, run_until, shrink};
 
 /// Points out of which every state must be struck once, at least.
 const POINTS_PER_STRIKE: u64 = 50;
@@ -148,27 +148,26 @@ fn one(setup: &Setup) -> Found {
 
 fn planted(arguments: &Arguments) -> bool {
     let wanted = |bug: &&Bug| arguments.only.as_ref().is_none_or(|only| format!("{bug:?}").contains(only.as_str()));
-    let mut missed = 0;
     let bugs: Vec<Bug> = ALL.iter().filter(wanted).copied().collect();
-    for (bug, found) in hunt_all(&arguments.setup(), &bugs, RUNS_PER_BUG_MAX, arguments.threads) {
-        let name = format!("{bug:?}");
-        let effort = format!("{} runs, {} points", found.runs, found.tally.points());
-        match &found.failure {
-            Some(failure) => {
-                let first = failure.what.lines().next().unwrap_or_default();
-                let short: String = first.chars().take(100).collect();
-                println!("{name:<22} caught after {effort}: {short}");
-                if let [_] = bugs[..] {
-                    let setup = Setup { seed: failure.seed, bug: Some(bug), ..arguments.setup() };
-                    println!("{}", explain(failure, &setup));
-                }
-            }
-            None => {
-                println!("{name:<22} NOT CAUGHT in {effort}");
-                missed += 1;
-            }
-        }
+    let found = hunt_all(&arguments.setup(), &bugs, RUNS_PER_BUG_MAX, arguments.threads, tell_hunt);
+    if let [(bug, Found { failure: Some(failure), .. })] = &found[..] {
+        let setup = Setup { seed: failure.seed, bug: Some(*bug), load: load_for(*bug), ..arguments.setup() };
+        println!("{}", explain(failure, &setup));
     }
-    println!("{missed} planted bugs were not caught");
+    let missed = found.iter().filter(|(_, found)| found.failure.is_none()).count();
+    println!("{missed} of {} planted bugs were not caught", bugs.len());
     missed == 0
+}
+
+fn tell_hunt(bug: Bug, found: &Found) {
+    let name = format!("{bug:?}");
+    let effort = format!("{} runs, {} points", found.runs, found.tally.points());
+    match &found.failure {
+        Some(failure) => {
+            let first = failure.what.lines().next().unwrap_or_default();
+            let short: String = first.chars().take(100).collect();
+            println!("{name:<22} caught after {effort}: {short}");
+        }
+        None => println!("{name:<22} NOT CAUGHT in {effort}"),
+    }
 }

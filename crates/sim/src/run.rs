@@ -43,6 +43,8 @@ pub struct Setup {
     pub keys_max: u64,
     pub life_steps_max: u64,
     pub bug: Option<Bug>,
+    /// In place of the load that the seed decides.
+    pub load: Option<Load>,
     /// Keep what happened to each key, for the report of a failure.
     pub record_events: bool,
 }
@@ -60,6 +62,7 @@ impl Setup {
             keys_max: 1000,
             life_steps_max: 5000,
             bug: None,
+            load: None,
             record_events: false,
         }
     }
@@ -198,14 +201,14 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 impl World {
     fn new(setup: &Setup) -> World {
         let mut random = SplitMix64::new(setup.seed);
-        let (load, often) = match random.below(16) {
-            0..3 => (Load::Heavy, Some(State::Evict)),
-            14.. => (Load::Heavy, None),
-            3..8 => (Load::Tidal, Some(State::Grow)),
-            _ => (Load::Mixed, None),
+        let drawn = Load::draw(&mut random);
+        let load = setup.load.unwrap_or(drawn);
+        let often = match load {
+            Load::Evicting => Some(State::Evict),
+            Load::Tidal => Some(State::Grow),
+            Load::Mixed | Load::Heavy => None,
         };
-        let evicts = often == Some(State::Evict);
-        let roomy = load == Load::Heavy && !evicts;
+        let (evicts, roomy) = (load == Load::Evicting, load == Load::Heavy);
         let more = if evicts { 0 } else { random.below(5) };
         let capacity_bytes = (5 << 18) + more * (256 << 10);
         let faulty = FaultyFlash::new(capacity_bytes, random.next_u64());

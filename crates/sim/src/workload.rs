@@ -22,14 +22,27 @@ pub struct Workload {
     operation_next: u64,
 }
 
-/// What the keys of a run are like.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What a run is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Load {
     Mixed,
-    /// More than the smallest drive holds.
+    /// More than the smallest drive holds; the store grows in large steps.
     Heavy,
+    /// As much, in a store that evicts.
+    Evicting,
     /// Many small items that come and go: the index grows and shrinks.
     Tidal,
+}
+
+impl Load {
+    pub fn draw(random: &mut SplitMix64) -> Load {
+        match random.below(16) {
+            0..3 => Load::Evicting,
+            3..8 => Load::Tidal,
+            14.. => Load::Heavy,
+            _ => Load::Mixed,
+        }
+    }
 }
 
 /// One thing to submit.
@@ -44,14 +57,14 @@ impl Workload {
     pub fn new(mut random: SplitMix64, load: Load, keys_max: u64) -> Workload {
         let count = match load {
             Load::Mixed => 40 + random.below(360),
-            Load::Heavy => 300 + random.below(100),
+            Load::Heavy | Load::Evicting => 300 + random.below(100),
             Load::Tidal => 450 + random.below(250),
         };
         let count = count.min(keys_max);
         let keys = (0..count).map(|number| key(&mut random, number)).collect();
         let (value_bytes_usual, clear_one_in, tide) = match load {
             Load::Mixed => ([64, 512, 2048, 6144][random.below(4) as usize], 400, 0),
-            Load::Heavy => (8192, 8000, 0),
+            Load::Heavy | Load::Evicting => (8192, 8000, 0),
             Load::Tidal => (300 + random.below(500), 8000, 4 * count),
         };
         let large_one_in = if load == Load::Tidal { 0 } else { [0, 1, 2, 8][random.below(4) as usize] };

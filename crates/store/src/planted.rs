@@ -69,8 +69,6 @@ pub enum Bug {
     RetryFlush,
     /// Recovery takes the log up to a hole in it.
     SkipLogGap,
-    /// Recovery takes the manifest up to a hole in it.
-    SkipManifestGap,
     /// Recovery takes a log that lost what was there when the store was last opened.
     TrustShortLog,
     /// A store that has failed closes as if it had not.
@@ -111,7 +109,6 @@ pub const ALL: &[Bug] = &[
     Bug::TrustLarge,
     Bug::RetryFlush,
     Bug::SkipLogGap,
-    Bug::SkipManifestGap,
     Bug::TrustShortLog,
     Bug::CloseOverFailure,
 ];

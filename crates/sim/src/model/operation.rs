@@ -236,13 +236,20 @@ fn add(item: &Item, delta: u64, decrement: bool) -> (Option<Item>, Expected) {
     (Some(Item { value: text.into_bytes().into(), stamp: None, writer: 0, ..item.clone() }), Expected::Number(number))
 }
 
-/// Digits with white space before and behind; what follows the white space does not matter.
+/// As C's `strtoull` reads it: white space, a sign, digits; then the end, white space or a zero byte, and anything. A minus
+/// wraps around, and what it wraps to must fit into 63 bits.
 fn number(value: &[u8]) -> Option<u64> {
-    let mut words = value.split(u8::is_ascii_whitespace).skip_while(|word| word.is_empty());
-    let word = words.next()?;
-    let digits = word.strip_prefix(b"+").unwrap_or(word);
-    let plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    plain.then(|| std::str::from_utf8(digits).ok()?.parse().ok()).flatten()
+    let ends = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0;
+    let word = value.trim_ascii_start().split(ends).next()?;
+    let (negative, digits) = match word.strip_prefix(b"-") {
+        Some(digits) => (true, digits),
+        None => (false, word.strip_prefix(b"+").unwrap_or(word)),
+    };
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    if negative { Some(number.wrapping_neg()).filter(|wrapped| *wrapped < 1 << 63) } else { Some(number) }
 }
 
 #[cfg(test)]
@@ -253,7 +260,10 @@ mod tests {
     fn numbers_are_read_as_the_protocol_reads_them() {
         assert_eq!(number(b"  12 x"), Some(12));
         assert_eq!(number(b"+7"), Some(7));
-        for bad in [&b""[..], b" ", b"v1", b"1v", b"99999999999999999999"] {
+        assert_eq!(number(b"5\0\xff"), Some(5));
+        assert_eq!(number(b"-0"), Some(0));
+        assert_eq!(number(b"-18446744073709551615"), Some(1));
+        for bad in [&b""[..], b" ", b"v1", b"1v", b"\x001", b"+-1", b"-1", b"99999999999999999999"] {
             assert_eq!(number(bad), None);
         }
     }

@@ -291,7 +291,10 @@ impl Life {
         }
         world.state = State::Close;
         world.note_faults();
-        if closed.is_ok() && !self.damaged && !self.poisoned {
+        if closed.is_ok() && self.poisoned {
+            return wrong("a store that had failed closes as if it had not");
+        }
+        if closed.is_ok() && !self.damaged {
             world.model.settle();
         }
         Ok(())

@@ -123,16 +123,17 @@ impl World {
             let report = self.faulty.crash();
             self.tally.unsynced(self.state, &report);
             self.note_faults();
-            if trouble.damages() && self.options.sync == Sync::Always && !self.end_is_damaged {
-                self.model.forget_nothing();
-            }
-            self.model.crash();
             self.faulty = self.faulty.reopen();
             self.faulty.set_faults(Faults::default());
+            // What rots at rest may be the end of the log as well.
             if fault == Fault::Rot && self.random.one_in(2) {
                 let count = 1 + self.random.below(3);
                 self.rot(count);
             }
+            if trouble.damages() && self.options.sync == Sync::Always && !self.end_is_damaged {
+                self.model.forget_nothing();
+            }
+            self.model.crash();
         }
         if !trouble.damages() {
             self.faulty.heal();
