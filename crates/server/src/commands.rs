@@ -138,7 +138,15 @@ impl Connection {
             None => Request::Get { key },
             Some(expiry) => Request::GetAndTouch { key, expiry },
         };
-        self.submit(form, request, key, self.value_bytes_expected(cx.gets), cx)?;
+        let bytes = self.value_bytes_expected(cx.gets);
+        if self.submit(form, request, key, bytes, cx).is_none() {
+            if touch.is_some() || !self.may_try() {
+                return None;
+            }
+            let token = self.slot(form, key, bytes, cx.budget, cx.gets);
+            self.begin_trial(token, key);
+            cx.session.submit(token, request);
+        }
         count(if touch.is_some() { &cx.counters.cmd_touch } else { &cx.counters.cmd_get }, 1);
         Some(())
     }

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use tapetum::Outcome;
+use tapetum::{Outcome, Request};
 
 use crate::engine::Session;
 use crate::errands::Errands;
@@ -64,6 +64,16 @@ pub(crate) struct ManyKeys {
     pub stamps: bool,
 }
 
+/// A get of a connection that holds next to nothing, submitted although the budget has no room for a value of the likely
+/// size: most are small, and who asks for those need not wait until others give memory back. A large value is dropped when
+/// it comes, and asked for again when there is room for it.
+struct Trial {
+    number: u32,
+    key: Vec<u8>,
+    /// The bytes of the value that was dropped; `None` while it is on its way.
+    dropped_bytes: Option<usize>,
+}
+
 pub struct Connection {
     fd: OwnedFd,
     pub(crate) id: u32,
@@ -94,11 +104,14 @@ pub struct Connection {
     capped: bool,
     /// The limit is the shared budget, and this much is wanted of it.
     waits_for_bytes: Option<usize>,
+    /// And it is a request that wants it, not input that comes.
+    request_waits: bool,
     counted_as_waiting: bool,
     interest: Interest,
     /// The peer hung up while we were not reading: no longer watched.
     unwatched: bool,
     charged_bytes: usize,
+    trial: Option<Trial>,
     /// What its gets brought lately; `None` before the first.
     value_bytes_expected: Option<usize>,
     /// When bytes last moved either way, unix seconds.
@@ -128,10 +141,12 @@ impl Connection {
             blocked: false,
             capped: false,
             waits_for_bytes: None,
+            request_waits: false,
             counted_as_waiting: false,
             interest: Interest::READ,
             unwatched: false,
             charged_bytes: 0,
+            trial: None,
             value_bytes_expected: None,
             moved_at: now,
             queued: false,
@@ -248,11 +263,13 @@ impl Connection {
     /// Goes on with what has arrived, after something was answered or sent.
     pub fn advance<S: Session>(&mut self, cx: &mut Context<'_, S>) {
         if let Some(bytes) = self.waits_for_bytes {
-            if !cx.budget.allows(self.who, bytes) {
+            if cx.budget.allows(self.who, bytes) {
+                // Until now it was we who did not read.
+                self.moved_at = cx.now;
+                self.try_again(cx);
+            } else if !(self.request_waits && self.slots.is_empty()) {
                 return;
             }
-            // Until now it was we who did not read.
-            self.moved_at = cx.now;
         }
         self.consume_input(cx);
         if self.unwatched && self.wants_input() {
@@ -274,7 +291,7 @@ impl Connection {
 
     /// Takes and submits as much of `input` as there is leave to; how many bytes that was.
     fn consume<S: Session>(&mut self, input: &[u8], cx: &mut Context<'_, S>) -> usize {
-        (self.blocked, self.capped, self.waits_for_bytes) = (false, false, None);
+        (self.blocked, self.capped, self.waits_for_bytes, self.request_waits) = (false, false, None, false);
         let mut at = 0;
         while at < input.len() && !self.closing && !self.gone {
             if self.skip_bytes > 0 {
@@ -355,7 +372,8 @@ impl Connection {
         !self.blocked
     }
 
-    /// Whether a request that holds `bytes` until it is answered may be submitted now; if not, consuming stops.
+    /// Whether a request that holds `bytes` until it is answered may be submitted now; if not, consuming stops. What is so
+    /// little that every connection may have it does not ask the budget.
     pub(crate) fn may_submit<S>(&mut self, form: Form, bytes: usize, cx: &Context<'_, S>) -> bool {
         let (limits, budget) = (cx.limits, cx.budget);
         let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes();
@@ -369,7 +387,49 @@ impl Connection {
         if form.is_get() && !self.may_submit_get(bytes, cx.gets) {
             return false;
         }
-        self.may_take(bytes + REQUEST_BYTES, budget)
+        let bytes = bytes + REQUEST_BYTES;
+        let allowed = self.input.capacity() + held_bytes + bytes <= FREE_BYTES || self.may_take(bytes, budget);
+        self.request_waits = !allowed;
+        allowed
+    }
+
+    /// Whether a get may be tried that `may_submit` made wait for the budget.
+    pub(crate) fn may_try(&self) -> bool {
+        self.request_waits && self.slots.is_empty() && self.out.unsent_bytes() <= FREE_BYTES / 2 && self.trial.is_none()
+    }
+
+    /// The get of slot `number` is tried.
+    pub(crate) fn begin_trial(&mut self, token: u64, key: &[u8]) {
+        (self.blocked, self.waits_for_bytes, self.request_waits) = (false, None, false);
+        self.trial = Some(Trial { number: token as u32, key: key.to_vec(), dropped_bytes: None });
+    }
+
+    /// Whether the value that a trial brought is too large to be kept now; then it is dropped.
+    fn drop_tried(&mut self, number: u32, value_bytes: usize, budget: &Budget) -> bool {
+        let Some(trial) = self.trial.as_mut().filter(|trial| trial.number == number) else { return false };
+        let little = self.out.unsent_bytes() + value_bytes + REQUEST_BYTES <= FREE_BYTES;
+        if self.gone || little || budget.allows(self.who, value_bytes) {
+            self.trial = None;
+            return false;
+        }
+        trial.dropped_bytes = Some(value_bytes);
+        self.slots.charge(number, 0);
+        (self.blocked, self.waits_for_bytes) = (true, Some(value_bytes));
+        true
+    }
+
+    /// Asks again for the value that was dropped.
+    fn try_again<S: Session>(&mut self, cx: &mut Context<'_, S>) {
+        let Some(trial) = self.trial.take_if(|trial| trial.dropped_bytes.is_some()) else { return };
+        let charge_bytes = trial.dropped_bytes.unwrap_or(0) + REQUEST_BYTES;
+        cx.gets.submitted(charge_bytes);
+        self.slots.charge(trial.number, charge_bytes);
+        self.charge(self.charged_bytes + charge_bytes, cx.budget);
+        cx.session.submit(self.token(trial.number), Request::Get { key: &trial.key });
+    }
+
+    fn token(&self, number: u32) -> u64 {
+        u64::from(self.id) << 32 | u64::from(number)
     }
 
     /// What a get is likely to bring.
@@ -394,7 +454,7 @@ impl Connection {
         }
         self.charge(self.charged_bytes + charge_bytes, budget);
         let number = self.slots.push(form, key, charge_bytes);
-        u64::from(self.id) << 32 | u64::from(number)
+        self.token(number)
     }
 
     /// A reply that needs nothing from the store.
@@ -408,12 +468,15 @@ impl Connection {
             _ => b"",
         };
         let form = self.slots.form(number);
-        cx.counters.outcome(form, outcome);
         if form.is_get() {
             cx.gets.completed(self.slots.charge_bytes(number), value.len());
             let expected = self.value_bytes_expected(cx.gets);
             self.value_bytes_expected = Some(value.len().max(expected / 2));
+            if self.drop_tried(number, value.len(), cx.budget) {
+                return;
+            }
         }
+        cx.counters.outcome(form, outcome);
         self.slots.complete(number, outcome, value, &mut self.out, cx.pool);
     }
 
@@ -470,7 +533,9 @@ impl Connection {
         if self.read_closed && !self.blocked && self.many.is_none() {
             self.closing = true;
         }
-        let answered = self.slots.pending() == 0;
+        // What was dropped is asked for by nobody any more.
+        let dropped = self.trial.as_ref().is_some_and(|trial| trial.dropped_bytes.is_some());
+        let answered = self.slots.pending() == usize::from(self.gone && dropped);
         answered && (self.gone || (self.closing && self.slots.is_empty() && self.out.is_empty()))
     }
 

@@ -203,3 +203,61 @@ fn a_client_that_left_is_finished_once_its_requests_are_answered() {
     bench.poll();
     assert!(bench.connection.is_finished());
 }
+
+/// A budget that others have spent.
+fn spent() -> Bench {
+    let bench = Bench::new(Limits::default());
+    assert!(bench.budget.allows(7, 1 << 30), "somebody has the overdraft, too");
+    bench.budget.change(0, bench.limits.in_flight_bytes);
+    bench
+}
+
+#[test]
+fn small_requests_are_served_while_others_hold_the_budget() {
+    let mut bench = spent();
+    bench.session.value = vec![b'v'; 1000];
+    for _ in 0..20 {
+        bench.send(b"set k 0 0 3\r\nabc\r\nget k\r\nset k 0 0 3\r\nabc\r\n");
+        assert!(bench.session.in_flight() > 0);
+        while bench.session.in_flight() > 0 {
+            bench.poll();
+        }
+    }
+    assert_eq!(bench.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 20);
+}
+
+#[test]
+fn a_large_value_that_was_tried_is_dropped_and_comes_when_there_is_room() {
+    let mut bench = spent();
+    bench.session.value = vec![b'v'; 1 << 20];
+    bench.send(b"get k\r\nget l\r\n");
+    assert_eq!(bench.session.in_flight(), 1, "one is tried");
+    for _ in 0..3 {
+        bench.poll();
+        assert_eq!((bench.session.in_flight(), bench.connection.out.unsent_bytes()), (0, 0));
+        assert!(bench.connection.waits() && bench.gets.is_idle());
+    }
+    bench.budget.change(bench.limits.in_flight_bytes, 0);
+    bench.poll();
+    assert_eq!(bench.session.in_flight(), 1, "asked for again");
+    let (mut received, mut sink) = (0, vec![0; 1 << 20]);
+    bench.client.set_nonblocking(true).unwrap();
+    while bench.session.in_flight() > 0 || !bench.connection.out.is_empty() {
+        bench.poll();
+        received += bench.client.read(&mut sink).unwrap_or(0);
+    }
+    assert_eq!(received, 2 * ((1 << 20) + "VALUE k 0 1048576\r\n\r\nEND\r\n".len()));
+    assert_eq!(bench.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 2);
+    assert_eq!(bench.budget.used_bytes(), 0);
+}
+
+#[test]
+fn a_client_that_left_while_its_value_was_dropped_is_finished() {
+    let mut bench = spent();
+    bench.session.value = vec![b'v'; 1 << 20];
+    bench.send(b"get k\r\n");
+    bench.poll();
+    assert!(!bench.connection.is_finished());
+    bench.connection.give_up();
+    assert!(bench.connection.is_finished());
+}

@@ -73,6 +73,13 @@ impl Slots {
         self.queue[number.wrapping_sub(self.first) as usize].charge_bytes
     }
 
+    /// Charges request `number`, which is pending, with so much in place of what it was charged with.
+    pub fn charge(&mut self, number: u32, bytes: usize) {
+        let slot = &mut self.queue[number.wrapping_sub(self.first) as usize];
+        self.charged_bytes = self.charged_bytes - slot.charge_bytes + bytes;
+        slot.charge_bytes = bytes;
+    }
+
     /// Adds a request that is being submitted and returns its number.
     pub fn push(&mut self, form: Form, key: &[u8], charge_bytes: usize) -> u32 {
         let key = if form.needs_key() { key } else { b"" };
