@@ -35,7 +35,8 @@ fn one_case_is_tried_in_every_way() {
     let steps = vec![exhaustive::Step::PutOne, exhaustive::Step::DeleteOne];
     for nearly_full in [false, true] {
         let count = bench.run(&exhaustive::Case { steps: steps.clone(), at_once: false, nearly_full }).unwrap();
-        assert!(count.cuts >= 4 && count.outcomes > count.cuts, "{count:?}");
+        // With the one write on its way, with the other, and at the end.
+        assert!(count.cuts >= 3 && count.outcomes > 256, "{count:?}");
     }
 }
 
