@@ -1,6 +1,6 @@
 # make run    serve memcached on 127.0.0.1:11211 from ./tapetum-data
 # make test   everything that is checked before a change lands
-# make bench  the store beside its rivals, five minutes (and twenty to compile RocksDB, once)
+# make bench  the store beside its rivals (compiles RocksDB, once)
 #
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 

@@ -3,7 +3,7 @@
 use crate::catalog::{Bitmap, SegmentState};
 use crate::error::Error;
 use crate::io::Io;
-use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::key_reader::{KeyPages, KeyReader};
 use crate::large::verify::verify;
 use crate::segment::local_index::FenceBuilder;
 use crate::segment::view::Segment;
@@ -114,23 +114,21 @@ async fn key_table(shared: &Arc<Shared>, io: &Io, segment: &Arc<Segment>) -> Res
     let mut fences = FenceBuilder::new(&shared.geometry);
     let mut entries = Vec::with_capacity(segment.descriptor.entries as usize);
     let mut reader = KeyReader::new(io, shared.drive.local());
-    for start in (0..segment.key_pages()).step_by(PAGES_PER_READ as usize) {
-        reader.start(segment.clone(), start..segment.key_pages().min(start + PAGES_PER_READ), ()).await?;
-        if let Some(read) = reader.next().await? {
-            for page in read.pages() {
-                let page = page?;
-                if page.first_entry != fences.entries() || page.count() == 0 {
-                    return Err(Error::Corrupt(format!("segment {number}: its key table does not go on as it began")));
-                }
-                fences.begin_key_page(page.hash(0));
-                page.entries().for_each(|entry| {
-                    fences.add(entry.hash, entry.size_bytes);
-                });
-                entries.extend(page.entries());
+    let look = |read: &KeyPages<()>| {
+        for page in read.pages() {
+            let page = page?;
+            if page.first_entry != fences.entries() || page.count() == 0 {
+                return Err(Error::Corrupt(format!("segment {number}: its key table does not go on as it began")));
             }
-            reader.recycle(read);
+            fences.begin_key_page(page.hash(0));
+            page.entries().for_each(|entry| {
+                fences.add(entry.hash, entry.size_bytes);
+            });
+            entries.extend(page.entries());
         }
-    }
+        Ok(())
+    };
+    reader.each(segment, look).await?;
     if fences.data_pages() != segment.descriptor.data_pages || fences.build() != segment.local_index {
         return Err(Error::Corrupt(format!("segment {number}: its fences are not those of its key table")));
     }

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::flush::deaths_of;
 use crate::install::{Moved, apply};
 use crate::io::{Io, lock};
-use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::key_reader::{KeyPages, KeyReader};
 use crate::key_tables::finish_segment;
 use crate::options::Full;
 use crate::pace::{COLLECT_MERGE, COLLECT_WRITE};
@@ -334,18 +334,12 @@ async fn each_key(
     mut take: impl FnMut(u32, HashKey),
 ) -> Result<(), Error> {
     let mut reader = KeyReader::new(io, shared.drive.local());
-    let mut page_next = 0;
-    loop {
-        while reader.has_room() && page_next < segment.key_pages() {
-            let end = segment.key_pages().min(page_next + PAGES_PER_READ);
-            reader.start(segment.clone(), page_next..end, ()).await?;
-            page_next = end;
-        }
-        let Some(read) = reader.next().await? else { return Ok(()) };
+    let look = |read: &KeyPages<()>| {
         for page in read.pages() {
             let page = page?;
             page.entries().enumerate().for_each(|(place, entry)| take(page.first_entry + place as u32, entry.hash));
         }
-        reader.recycle(read);
-    }
+        Ok(())
+    };
+    reader.each(segment, look).await
 }

@@ -157,3 +157,24 @@ impl<'a, T> KeyReader<'a, T> {
         }
     }
 }
+
+impl KeyReader<'_, ()> {
+    /// Reads a segment's key table from front to back.
+    pub async fn each(
+        &mut self,
+        segment: &Arc<Segment>,
+        mut take: impl FnMut(&KeyPages<()>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut page_next = 0;
+        loop {
+            while self.has_room() && page_next < segment.key_pages() {
+                let end = segment.key_pages().min(page_next + PAGES_PER_READ);
+                self.start(segment.clone(), page_next..end, ()).await?;
+                page_next = end;
+            }
+            let Some(read) = self.next().await? else { return Ok(()) };
+            take(&read)?;
+            self.recycle(read);
+        }
+    }
+}

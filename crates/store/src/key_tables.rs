@@ -9,7 +9,7 @@
 
 use crate::error::Error;
 use crate::io::{Io, lock};
-use crate::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::key_reader::{KeyPages, KeyReader};
 use crate::segment::view::Segment;
 use crate::segment::writer::SegmentWriter;
 use crate::shared::Shared;
@@ -50,11 +50,13 @@ impl KeyTables {
     }
 
     /// Keeps the pages of a segment's key table.
-    pub fn keep(&self, version: u64, pages: Vec<u8>) {
+    pub fn keep(&self, version: u64, pages: Vec<u8>) -> Arc<KeyTable> {
+        let table = Arc::new(KeyTable { pages: pages.into() });
         let mut kept = lock(&self.kept);
-        kept.bytes += pages.len() as u64;
-        let before = kept.tables.insert(version, Arc::new(KeyTable { pages: pages.into() }));
+        kept.bytes += table.pages.len() as u64;
+        let before = kept.tables.insert(version, table.clone());
         assert!(before.is_none(), "a version is one segment's");
+        table
     }
 
     /// Lets go of a segment's key table, if it is here.
@@ -99,21 +101,13 @@ pub async fn find_or_load(shared: &Shared, io: &Io, segment: &Arc<Segment>) -> R
     }
     let mut pages = Vec::with_capacity(bytes);
     let mut reader = KeyReader::new(io, shared.drive.local());
-    let mut page_next = 0;
-    loop {
-        while reader.has_room() && page_next < segment.key_pages() {
-            let end = segment.key_pages().min(page_next + PAGES_PER_READ);
-            reader.start(segment.clone(), page_next..end, ()).await?;
-            page_next = end;
-        }
-        let Some(read) = reader.next().await? else { break };
-        read.pages().try_for_each(|page| page.map(drop))?;
+    let take = |read: &KeyPages<()>| {
         pages.extend_from_slice(read.bytes());
-        reader.recycle(read);
-    }
+        read.pages().try_for_each(|page| page.map(drop))
+    };
+    reader.each(segment, take).await?;
     shared.counters.key_check_reads.fetch_add(reader.reads(), Ordering::Relaxed);
-    shared.key_tables.keep(version, pages);
-    Ok(shared.key_tables.get(version))
+    Ok(Some(shared.key_tables.keep(version, pages)))
 }
 
 #[cfg(test)]

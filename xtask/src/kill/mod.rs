@@ -9,7 +9,7 @@ mod model;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,19 +27,34 @@ const CAPACITY_BYTES: u64 = 128 << 20;
 const CAPACITY_MAX_BYTES: u64 = 4 * CAPACITY_BYTES;
 const GROWTH_BYTES: u64 = CAPACITY_BYTES / 4;
 
+/// What the tests that strike a server are told.
+pub struct Plan {
+    pub cycles: u64,
+    pub seed: u64,
+    pub clients: usize,
+    pub binary: PathBuf,
+}
+
+impl Plan {
+    pub fn parse(arguments: &Arguments) -> Result<Plan, Failure> {
+        let cycles = arguments.number("cycles", 30)?;
+        let seed = arguments.number("seed", u64::from(std::process::id()))?;
+        let clients = arguments.number("connections", 8)? as usize;
+        let binary = arguments.server();
+        arguments.finish()?;
+        let binary = match binary {
+            Some(binary) => binary,
+            None => workspace::build_server(Profile::Test)?,
+        };
+        Ok(Plan { cycles, seed, clients, binary })
+    }
+}
+
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let cycles = arguments.number("cycles", 30)?;
-    let seed = arguments.number("seed", u64::from(std::process::id()))?;
-    let clients = arguments.number("connections", 8)? as usize;
-    let binary = arguments.server();
-    arguments.finish()?;
-    let binary = match binary {
-        Some(binary) => binary,
-        None => workspace::build_server(Profile::Test)?,
-    };
+    let plan = Plan::parse(arguments)?;
     let scratch = workspace::scratch("kill")?;
-    let mut run = Run::new(&binary, &scratch.join("data"), clients, seed, Kill)?;
-    run.cycles(cycles)?;
+    let mut run = Run::new(&plan, &scratch.join("data"), Kill)?;
+    run.cycles(plan.cycles)?;
     println!("test-kill: {}", run.summary());
     std::fs::remove_dir_all(scratch)?;
     Ok(())
@@ -91,9 +106,10 @@ pub struct Run<F> {
 
 impl<F: Fault> Run<F> {
     /// A new store in `data`.
-    pub fn new(binary: &Path, data: &Path, clients: usize, seed: u64, fault: F) -> Result<Run<F>, Failure> {
+    pub fn new(plan: &Plan, data: &Path, fault: F) -> Result<Run<F>, Failure> {
+        let Plan { seed, clients, .. } = *plan;
         let options = ["--capacity", &CAPACITY_BYTES.to_string(), "--memory", "128MiB", "--sync", "always"];
-        let options = ServerOptions::new(binary, data, &options)?;
+        let options = ServerOptions::new(&plan.binary, data, &options)?;
         Ok(Run {
             shared: Shared::new(options.address, clients),
             clients: (0..clients).map(|index| Client::new(index, seed)).collect(),

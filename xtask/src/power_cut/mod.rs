@@ -13,8 +13,8 @@ use self::mount::Mount;
 use self::volatile::Cut;
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::kill::{Fault, Run};
-use crate::workspace::{self, Profile};
+use crate::kill::{Fault, Plan, Run};
+use crate::workspace;
 use tapetum_bench::random::Random;
 use tapetum_bench::server::Server;
 
@@ -22,17 +22,9 @@ use tapetum_bench::server::Server;
 const CYCLES_FORGETFUL: u64 = 10;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let cycles = arguments.number("cycles", 30)?;
-    let seed = arguments.number("seed", u64::from(std::process::id()))?;
-    let clients = arguments.number("connections", 8)? as usize;
-    let binary = arguments.server();
-    arguments.finish()?;
-    let binary = match binary {
-        Some(binary) => binary,
-        None => workspace::build_server(Profile::Test)?,
-    };
+    let plan = Plan::parse(arguments)?;
     let scratch = workspace::scratch("power-cut")?;
-    let run = power_cuts(&scratch.join("honest"), &binary, (cycles, clients, seed), false)?;
+    let run = power_cuts(&scratch.join("honest"), &plan, plan.cycles, false)?;
     let (cut, asked) = (run.fault().cut, run.fault().mount.asked());
     println!(
         "test-power-cut: {}; {} unsynced sectors lost, {} kept; {} syncs, {} synced writes",
@@ -42,11 +34,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         asked.syncs,
         asked.synced_writes,
     );
-    if cut.sectors_lost < 10 * cycles {
+    if cut.sectors_lost < 10 * plan.cycles {
         return Err("too few unsynced sectors were lost for this to show anything".into());
     }
     drop(run);
-    match power_cuts(&scratch.join("forgetful"), &binary, (CYCLES_FORGETFUL, clients, seed), true) {
+    match power_cuts(&scratch.join("forgetful"), &plan, CYCLES_FORGETFUL, true) {
         Err(seen) => println!("test-power-cut: without syncs the same fails, as it must: {}", first_line(&seen)),
         Ok(_) => return Err("a drive that forgets syncs was not found out: the test sees nothing".into()),
     }
@@ -58,15 +50,10 @@ fn first_line(failure: &Failure) -> String {
     failure.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-fn power_cuts(
-    scratch: &Path,
-    binary: &Path,
-    (cycles, clients, seed): (u64, usize, u64),
-    forgets_syncs: bool,
-) -> Result<Run<PowerCut>, Failure> {
+fn power_cuts(scratch: &Path, plan: &Plan, cycles: u64, forgets_syncs: bool) -> Result<Run<PowerCut>, Failure> {
     let data = scratch.join("data");
     let mount = Mount::new(&data, &scratch.join("durable"), forgets_syncs)?;
-    let mut run = Run::new(binary, &data, clients, seed, PowerCut { mount, cut: Cut::default() })?;
+    let mut run = Run::new(plan, &data, PowerCut { mount, cut: Cut::default() })?;
     run.cycles(cycles)?;
     Ok(run)
 }

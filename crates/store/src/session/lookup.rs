@@ -18,7 +18,7 @@ use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::{Codec, Kind};
+use tapetum_kernels::record::{Codec, Kind, Record};
 
 /// Gets that are looked up together: enough to hide the memory's latency, few enough for the cache.
 const BATCH: usize = 32;
@@ -142,7 +142,7 @@ impl Local {
 
     /// Appends the value of a record in a write buffer to the values of this poll. The record stays for as long as the
     /// shard is held.
-    fn copy_from_buffer(&mut self, record: tapetum_kernels::record::Record<'_>, shard: MutexGuard<'_, Shard>) {
+    fn copy_from_buffer(&mut self, record: Record<'_>, shard: MutexGuard<'_, Shard>) {
         let values = &mut self.values[self.values_now];
         if record.header.codec == Codec::Raw {
             return values.extend_from_slice(record.stored);
