@@ -1,13 +1,24 @@
 //! A memcached client over the text protocol, made for pipelining: requests gather in one buffer, `flush` sends them,
 //! replies are read in order. One thread owns a connection.
 //!
+//! ```text
+//!   socket --receive--> received --take--> line, value
+//! ```
+//! Taking never waits; `read_…` receives until there is something to take.
+//!
 //! A caller sends a bounded batch and then reads all its replies. It must not queue large values and large answers in
 //! one batch: with both socket buffers full, client and server would wait for each other.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
+
+/// A line longer than any reply means that the stream is out of step.
+const LINE_BYTES_MAX: usize = 8192;
+/// The first room for what comes; it grows with values that are larger.
+const RECEIVE_BYTES: usize = 128 << 10;
 
 /// A reply of one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,10 +42,15 @@ pub struct Value<'a> {
 
 pub struct Connection {
     stream: TcpStream,
-    reader: BufReader<TcpStream>,
     requests: Vec<u8>,
-    line: Vec<u8>,
-    value: Vec<u8>,
+    received: Received,
+}
+
+/// What has come: the bytes between `taken` and `filled` are still to be taken.
+struct Received {
+    buffer: Vec<u8>,
+    taken: usize,
+    filled: usize,
 }
 
 impl Connection {
@@ -44,8 +60,8 @@ impl Connection {
         // A server that never answers fails the run instead of hanging it.
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.set_write_timeout(Some(Duration::from_secs(60)))?;
-        let reader = BufReader::with_capacity(1 << 18, stream.try_clone()?);
-        Ok(Connection { stream, reader, requests: Vec::new(), line: Vec::new(), value: Vec::new() })
+        let received = Received { buffer: vec![0; RECEIVE_BYTES], taken: 0, filled: 0 };
+        Ok(Connection { stream, requests: Vec::new(), received })
     }
 
     pub fn queue_set(&mut self, key: &[u8], flags: u32, value: &[u8]) {
@@ -83,9 +99,21 @@ impl Connection {
         Ok(())
     }
 
-    pub fn read_line(&mut self) -> io::Result<Line> {
-        self.fill_line()?;
-        Ok(match self.line.as_slice() {
+    /// Waits until something comes, and takes in what is there.
+    pub fn receive(&mut self) -> io::Result<()> {
+        match self.stream.read(self.received.room())? {
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
+            bytes => {
+                self.received.filled += bytes;
+                Ok(())
+            }
+        }
+    }
+
+    /// A reply of one line, if it is there.
+    pub fn take_line(&mut self) -> io::Result<Option<Line>> {
+        let Some(line) = self.received.line()? else { return Ok(None) };
+        let reply = match line {
             b"STORED" => Line::Stored,
             b"NOT_STORED" => Line::NotStored,
             b"EXISTS" => Line::Exists,
@@ -99,24 +127,46 @@ impl Connection {
                     Err(_) => Line::Other(text.into_owned()),
                 }
             }
-        })
+        };
+        let line_bytes = line.len();
+        self.received.take(line_bytes + 2);
+        Ok(Some(reply))
+    }
+
+    pub fn read_line(&mut self) -> io::Result<Line> {
+        loop {
+            match self.take_line()? {
+                Some(line) => return Ok(line),
+                None => self.receive()?,
+            }
+        }
+    }
+
+    /// Takes what is there of the answer to one get: each value found. Whether it came to END.
+    pub fn take_values(&mut self, mut found: impl FnMut(Value<'_>)) -> io::Result<bool> {
+        while let Some(line) = self.received.line()? {
+            let line_bytes = line.len() + 2;
+            if line == b"END" {
+                self.received.take(line_bytes);
+                return Ok(true);
+            }
+            let (key_end, flags, length) = parse_value_line(line).ok_or_else(|| unexpected(line))?;
+            let Some(whole) = self.received.bytes().get(..line_bytes + length + 2) else { break };
+            if !whole.ends_with(b"\r\n") {
+                return Err(invalid(format!("a value of {length} bytes does not end where it should")));
+            }
+            found(Value { key: &whole["VALUE ".len()..key_end], flags, bytes: &whole[line_bytes..][..length] });
+            self.received.take(line_bytes + length + 2);
+        }
+        Ok(false)
     }
 
     /// Reads the answer to one get: each value found, up to END.
     pub fn read_values(&mut self, mut found: impl FnMut(Value<'_>)) -> io::Result<()> {
-        loop {
-            self.fill_line()?;
-            if self.line == b"END" {
-                return Ok(());
-            }
-            let (key_end, flags, length) = parse_value_line(&self.line).ok_or_else(|| self.unexpected())?;
-            self.value.resize(length + 2, 0);
-            self.reader.read_exact(&mut self.value)?;
-            if !self.value.ends_with(b"\r\n") {
-                return Err(invalid(format!("a value of {length} bytes does not end where it should")));
-            }
-            found(Value { key: &self.line["VALUE ".len()..key_end], flags, bytes: &self.value[..length] });
+        while !self.take_values(&mut found)? {
+            self.receive()?;
         }
+        Ok(())
     }
 
     /// `stats`, or `stats KIND`.
@@ -126,34 +176,68 @@ impl Connection {
         self.stream.write_all(request.as_bytes())?;
         let mut stats = BTreeMap::new();
         loop {
-            self.fill_line()?;
-            if self.line == b"END" {
+            let Some(line) = self.received.line()? else {
+                self.receive()?;
+                continue;
+            };
+            let text = String::from_utf8_lossy(line).into_owned();
+            let line_bytes = line.len() + 2;
+            self.received.take(line_bytes);
+            if text == "END" {
                 return Ok(stats);
             }
-            let text = String::from_utf8_lossy(&self.line).into_owned();
-            let (name, value) =
-                text.strip_prefix("STAT ").and_then(|rest| rest.split_once(' ')).ok_or_else(|| self.unexpected())?;
+            let pair = text.strip_prefix("STAT ").and_then(|rest| rest.split_once(' '));
+            let (name, value) = pair.ok_or_else(|| unexpected(text.as_bytes()))?;
             stats.insert(name.to_owned(), value.to_owned());
         }
     }
+}
 
-    fn fill_line(&mut self) -> io::Result<()> {
-        self.line.clear();
-        // A line longer than any reply means that the stream is out of step.
-        let read = (&mut self.reader).take(8192).read_until(b'\n', &mut self.line)?;
-        if read == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
-        }
-        if !self.line.ends_with(b"\r\n") {
-            return Err(invalid(format!("a reply line broke off: {}", String::from_utf8_lossy(&self.line))));
-        }
-        self.line.truncate(self.line.len() - 2);
-        Ok(())
+impl AsRawFd for Connection {
+    fn as_raw_fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+}
+
+impl Received {
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[self.taken..self.filled]
     }
 
-    fn unexpected(&self) -> io::Error {
-        invalid(format!("unexpected reply: {}", String::from_utf8_lossy(&self.line)))
+    fn take(&mut self, bytes: usize) {
+        self.taken += bytes;
+        assert!(self.taken <= self.filled, "what is taken has come");
     }
+
+    /// The first line without its end, if it is there as a whole.
+    fn line(&self) -> io::Result<Option<&[u8]>> {
+        let bytes = self.bytes();
+        let start = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
+        match start.iter().position(|&byte| byte == b'\n') {
+            Some(end) => match start[..end].strip_suffix(b"\r") {
+                Some(line) => Ok(Some(line)),
+                None => Err(unexpected(&start[..end])),
+            },
+            None if start.len() == LINE_BYTES_MAX => Err(unexpected(start)),
+            None => Ok(None),
+        }
+    }
+
+    /// Room for more behind what is there.
+    fn room(&mut self) -> &mut [u8] {
+        if self.filled == self.buffer.len() || self.taken == self.filled {
+            self.buffer.copy_within(self.taken..self.filled, 0);
+            (self.taken, self.filled) = (0, self.filled - self.taken);
+        }
+        if self.filled == self.buffer.len() {
+            self.buffer.resize(2 * self.filled, 0);
+        }
+        &mut self.buffer[self.filled..]
+    }
+}
+
+fn unexpected(line: &[u8]) -> io::Error {
+    invalid(format!("unexpected reply: {}", String::from_utf8_lossy(line)))
 }
 
 fn invalid(message: String) -> io::Error {
@@ -192,6 +276,12 @@ mod tests {
         Connection::open(address).unwrap()
     }
 
+    fn pair() -> (Connection, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = Connection::open(listener.local_addr().unwrap()).unwrap();
+        (connection, listener.accept().unwrap().0)
+    }
+
     #[test]
     fn replies_are_read_in_order() {
         let mut connection = peer(b"STORED\r\nVALUE k 3 4\r\n\r\n\r\n\r\nEND\r\n18\r\nSERVER_ERROR full\r\nNOT_");
@@ -202,6 +292,48 @@ mod tests {
         assert_eq!(connection.read_line().unwrap(), Line::Number(18));
         assert_eq!(connection.read_line().unwrap(), Line::Other("SERVER_ERROR full".to_owned()));
         assert!(connection.read_line().is_err(), "half a line is no reply");
+    }
+
+    #[test]
+    fn an_answer_is_taken_value_by_value_as_it_comes() {
+        let (ours, mut theirs) = pair();
+        let mut connection = ours;
+        let mut seen = Vec::new();
+        let mut take = |connection: &mut Connection| {
+            connection.receive().unwrap();
+            let ended = connection.take_values(|value| seen.push(value.bytes.len())).unwrap();
+            (ended, seen.len())
+        };
+        theirs.write_all(b"VALUE a 0 1\r\nx\r\nVALUE b 0 4\r\nxy").unwrap();
+        assert_eq!(take(&mut connection), (false, 1));
+        theirs.write_all(b"zw\r").unwrap();
+        assert_eq!(take(&mut connection), (false, 1));
+        theirs.write_all(b"\nEND\r\nSTORED\r\n").unwrap();
+        assert_eq!(take(&mut connection), (true, 2));
+        assert_eq!(connection.take_line().unwrap(), Some(Line::Stored));
+        assert_eq!(connection.take_line().unwrap(), None);
+    }
+
+    #[test]
+    fn values_larger_than_the_room_for_them_are_read() {
+        let (mut connection, mut theirs) = pair();
+        let value = vec![7; 3 * RECEIVE_BYTES];
+        let writer = std::thread::spawn({
+            let value = value.clone();
+            move || {
+                for _ in 0..2 {
+                    theirs.write_all(format!("VALUE k 0 {}\r\n", value.len()).as_bytes()).unwrap();
+                    theirs.write_all(&value).unwrap();
+                    theirs.write_all(b"\r\nEND\r\n").unwrap();
+                }
+            }
+        });
+        for _ in 0..2 {
+            let mut found = 0;
+            connection.read_values(|read| found += usize::from(read.bytes == value)).unwrap();
+            assert_eq!(found, 1);
+        }
+        writer.join().unwrap();
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod latencies;
 pub mod pace;
 pub mod process;
 pub mod random;
+pub mod readiness;
 pub mod server;
 pub mod sockets;
 pub mod turn;

@@ -1,5 +1,5 @@
-//! A server behind the memcached protocol as a contender: its process, and one client thread that serves many connections in
-//! turn. `get`: each connection has as many GETs of one key on their way as the turn's depth; `multiget`: one GET of as many
+//! A server behind the memcached protocol as a contender: its process, and one client thread that serves those of many connections
+//! that have been answered. `get`: each connection has as many GETs of one key on their way as the turn's depth; `multiget`: one GET of as many
 //! keys. A turn's threads are its connections. The CPU that is counted is the server's.
 
 use std::net::SocketAddr;
@@ -14,6 +14,7 @@ use crate::contend::Contender;
 use crate::latencies::Latencies;
 use crate::process::Usage;
 use crate::random::{Random, mix};
+use crate::readiness::Readiness;
 use crate::server::{Server, ServerOptions};
 use crate::turn::{Setup, Turn};
 use crate::workload::{Key, Operation, Operations, Population, Values, key};
@@ -21,6 +22,8 @@ use crate::workload::{Key, Operation, Operations, Population, Values, key};
 const LOAD_BATCH: usize = 64;
 const LOAD_CONNECTIONS: usize = 8;
 const REST: Duration = Duration::from_millis(500);
+/// A server that answers nobody for so long has stopped.
+const SILENCE_MAX_MS: i32 = 60_000;
 
 pub struct Sockets {
     server: Server,
@@ -123,31 +126,57 @@ pub fn run(address: SocketAddr, population: &Population, turn: &Turn) -> Result<
         latencies: Latencies::default(),
         value: Vec::new(),
     };
+    let mut readiness = Readiness::new()?;
     let mut lines = Vec::new();
-    for _ in 0..turn.threads {
+    for number in 0..turn.threads as usize {
         let connection = Connection::open(address)?;
-        lines.push(Asked { connection, reads: Vec::new(), writes: 0, since: Instant::now() });
+        readiness.watch(&connection, number)?;
+        lines.push(Asked { connection, reads: Vec::new(), answered: 0, found: 0, writes: 0, since: Instant::now() });
     }
     let begun = Instant::now();
-    loop {
-        for line in &mut lines {
-            client.read_answers(line)?;
+    for line in &mut lines {
+        client.ask(line, turn.depth)?;
+    }
+    let mut busy = lines.len();
+    while busy > 0 {
+        let mut silent = true;
+        for number in readiness.wait(SILENCE_MAX_MS)? {
+            silent = false;
+            let line = &mut lines[number];
+            line.connection.receive()?;
+            client.take_answers(line)?;
+            if !line.is_answered() {
+                continue;
+            }
             if begun.elapsed() < turn.time_max() && client.latencies.operations() < turn.operations_max() {
                 client.ask(line, turn.depth)?;
+            } else {
+                busy -= 1;
             }
         }
-        if lines.iter().all(|line| line.reads.is_empty() && line.writes == 0) {
-            return Ok(client.latencies);
+        if silent {
+            return Err(format!("the server has answered nothing for {} s", SILENCE_MAX_MS / 1000).into());
         }
     }
+    Ok(client.latencies)
 }
 
 /// A connection and what was asked on it: reads first, then writes.
 struct Asked {
     connection: Connection,
     reads: Vec<u64>,
+    /// Of the reads, the first so many are answered.
+    answered: usize,
+    /// Behind those, so many were found, or passed over, by the answer that is coming.
+    found: usize,
     writes: u64,
     since: Instant,
+}
+
+impl Asked {
+    fn is_answered(&self) -> bool {
+        self.answered == self.reads.len() && self.writes == 0
+    }
 }
 
 struct Client<'a> {
@@ -162,6 +191,8 @@ struct Client<'a> {
 impl Client<'_> {
     fn ask(&mut self, line: &mut Asked, depth: u64) -> Result<(), Failure> {
         let mut writes = Vec::new();
+        (line.answered, line.found) = (0, 0);
+        line.reads.clear();
         for _ in 0..depth {
             match self.operations.draw() {
                 Operation::Read(index) => line.reads.push(index),
@@ -188,38 +219,62 @@ impl Client<'_> {
         Ok(line.connection.flush()?)
     }
 
-    fn read_answers(&mut self, line: &mut Asked) -> Result<(), Failure> {
-        let mut reads = std::mem::take(&mut line.reads);
-        let asked: Vec<&[u64]> =
-            if self.together && !reads.is_empty() { vec![&reads] } else { reads.chunks(1).collect() };
-        for indexes in asked {
-            let mut found = 0;
-            let mut wrong = Ok(());
-            let mut left = indexes.iter();
-            line.connection.read_values(|value| {
-                found += 1;
-                // Values come in the order of their keys, without those that are missing.
-                let index = left.find(|index| key(**index) == value.key).copied().unwrap_or(u64::MAX);
-                wrong = std::mem::replace(&mut wrong, Ok(())).and_then(|()| self.values.check(index, value.bytes));
-            })?;
-            wrong?;
-            self.latencies.missing += indexes.len() as u64 - found;
-            let took = line.since.elapsed();
-            indexes.iter().for_each(|_| self.latencies.read(took));
+    /// Takes the answers that have come.
+    fn take_answers(&mut self, line: &mut Asked) -> Result<(), Failure> {
+        while line.answered < line.reads.len() {
+            if !self.take_values(line)? {
+                return Ok(());
+            }
         }
-        reads.clear();
-        line.reads = reads;
-        for _ in 0..std::mem::take(&mut line.writes) {
-            expect_stored(&mut line.connection)?;
+        while line.writes > 0 {
+            match line.connection.take_line()? {
+                Some(Line::Stored) => {}
+                Some(other) => return Err(not_stored(&other)),
+                None => return Ok(()),
+            }
+            line.writes -= 1;
             self.latencies.write(line.since.elapsed());
         }
         Ok(())
+    }
+
+    /// Takes what has come of the answer to one request; whether that is all of it.
+    fn take_values(&mut self, line: &mut Asked) -> Result<bool, Failure> {
+        let asked = match self.together {
+            true => &line.reads[line.answered..],
+            false => &line.reads[line.answered..=line.answered],
+        };
+        let mut wrong = Ok(());
+        let ended = line.connection.take_values(|value| {
+            // Values come in the order of their keys, without those that are missing.
+            let passed = asked[line.found..].iter().take_while(|index| key(**index) != value.key).count();
+            self.latencies.missing += passed as u64;
+            line.found += passed;
+            let index = asked.get(line.found).copied().unwrap_or(u64::MAX);
+            line.found = (line.found + 1).min(asked.len());
+            if wrong.is_ok() {
+                wrong = self.values.check(index, value.bytes);
+            }
+        })?;
+        wrong?;
+        if ended {
+            self.latencies.missing += (asked.len() - line.found) as u64;
+            let took = line.since.elapsed();
+            asked.iter().for_each(|_| self.latencies.read(took));
+            line.answered += asked.len();
+            line.found = 0;
+        }
+        Ok(ended)
     }
 }
 
 fn expect_stored(connection: &mut Connection) -> Result<(), Failure> {
     match connection.read_line()? {
         Line::Stored => Ok(()),
-        other => Err(format!("a set was answered with {other:?}").into()),
+        other => Err(not_stored(&other)),
     }
+}
+
+fn not_stored(answer: &Line) -> Failure {
+    format!("a set was answered with {answer:?}").into()
 }
