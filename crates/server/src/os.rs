@@ -49,6 +49,10 @@ pub struct Ready {
     pub gone: bool,
 }
 
+/// What one wait reports. Few, so that what these ask for is on its way to flash while the next are read: with all at once
+/// the flash waits for the sockets, and then the sockets for the flash.
+const EVENTS_MAX: usize = 16;
+
 pub struct Epoll {
     fd: OwnedFd,
     events: Vec<libc::epoll_event>,
@@ -58,7 +62,7 @@ impl Epoll {
     pub fn new() -> io::Result<Epoll> {
         // SAFETY: no pointers; the descriptor is new and ours alone.
         let fd = unsafe { OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
-        Ok(Epoll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; 256] })
+        Ok(Epoll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS_MAX] })
     }
 
     fn control(&self, operation: libc::c_int, fd: RawFd, id: u64, interest: Interest) -> io::Result<()> {
