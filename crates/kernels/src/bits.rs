@@ -5,13 +5,19 @@
 //! is writing; a read past the end gives zero bits and never panics, because a reader of words under a sequence lock
 //! may be misled by a half-written bucket and must come back to find out.
 
+use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Words of a cache line.
+pub const LINE_WORDS: usize = 8;
 
 /// An array of words that can be read one at a time.
 pub trait Words {
     fn count(&self) -> usize;
     /// Word `index`, or 0 past the end.
     fn word(&self, index: usize) -> u64;
+    /// As many words as a cache line has, from `index` on; 0 past the end.
+    fn line(&self, index: usize) -> [u64; LINE_WORDS];
 }
 
 impl Words for [u64] {
@@ -23,6 +29,13 @@ impl Words for [u64] {
     fn word(&self, index: usize) -> u64 {
         self.get(index).copied().unwrap_or(0)
     }
+    #[inline(always)]
+    fn line(&self, index: usize) -> [u64; LINE_WORDS] {
+        match self.get(index..).and_then(|rest| rest.first_chunk()) {
+            Some(line) => *line,
+            None => array::from_fn(|place| self.word(index + place)),
+        }
+    }
 }
 
 impl Words for [AtomicU64] {
@@ -33,6 +46,13 @@ impl Words for [AtomicU64] {
     #[inline(always)]
     fn word(&self, index: usize) -> u64 {
         self.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+    #[inline(always)]
+    fn line(&self, index: usize) -> [u64; LINE_WORDS] {
+        match self.get(index..).and_then(|rest| rest.first_chunk::<LINE_WORDS>()) {
+            Some(line) => array::from_fn(|place| line[place].load(Ordering::Relaxed)),
+            None => array::from_fn(|place| self.word(index + place)),
+        }
     }
 }
 
@@ -94,17 +114,10 @@ impl<'a> BitWriter<'a> {
 /// How many ones stand from `bit` up to the next zero.
 #[inline(always)]
 pub fn ones_from<W: Words + ?Sized>(words: &W, bit: usize) -> usize {
-    let mut index = bit / 64;
-    let shift = bit % 64;
-    let first = (words.word(index) >> shift).trailing_ones() as usize;
-    if first < 64 - shift {
-        return first;
-    }
-    let mut ones = first;
+    let mut ones = 0;
     loop {
-        index += 1;
-        // A word past the end is zero, so this ends.
-        let more = words.word(index).trailing_ones() as usize;
+        // Words past the end are zero, so this ends.
+        let more = read_bits(words, bit + ones, 64).trailing_ones() as usize;
         ones += more;
         if more < 64 {
             return ones;
@@ -159,15 +172,26 @@ impl Select for Bmi2 {
 #[inline(always)]
 pub fn select_zero<S: Select, W: Words + ?Sized>(words: &W, bit: usize, mut rank: u32) -> Option<usize> {
     let mut index = bit / 64;
-    let mut zeros = !words.word(index) & (u64::MAX << (bit % 64));
+    let mut line = words.line(index);
+    line[0] |= !(u64::MAX << (bit % 64));
     while index < words.count() {
-        let count = zeros.count_ones();
-        if rank < count {
-            return Some(index * 64 + S::select(zeros, rank) as usize);
+        // The word that holds it is chosen by the sums before all words, without a branch: that would be mispredicted.
+        let (mut place, mut word, mut before) = (0, line[0], 0);
+        let mut zeros = line[0].count_zeros();
+        for (next_place, &next) in line.iter().enumerate().skip(1) {
+            if zeros <= rank {
+                (place, word, before) = (next_place, next, zeros);
+            }
+            zeros += next.count_zeros();
         }
-        rank -= count;
-        index += 1;
-        zeros = !words.word(index);
+        if rank < zeros {
+            // Past the end there are zeros too.
+            let found = index + place;
+            return (found < words.count()).then(|| found * 64 + S::select(!word, rank - before) as usize);
+        }
+        rank -= zeros;
+        index += LINE_WORDS;
+        line = words.line(index);
     }
     None
 }

@@ -1,6 +1,6 @@
 //! A bucket taken apart: its entries in order, changed, and put together again. For the one thread that writes.
 
-use super::find::entry;
+use super::entries::entry;
 use super::{EntryLayout, Header, SLOTS, TENANCY_START, slot};
 use crate::bits::{BitWriter, Words, ones_from, write_bits};
 

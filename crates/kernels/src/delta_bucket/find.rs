@@ -1,13 +1,15 @@
 //! Lookup in one bucket: rank and select, no allocation, only the words that it needs.
 //!
-//! Most lookups read the tenancy up to their slot and one or two entries. Only where several entries of the slot share
-//! the fingerprint (1 in 50 at six bits) is the place of the slot's branches worked out, which means counting all
-//! branches before it.
+//! A lookup finds its slot in the tenancy ([`Slot::find`]) and then reads one or two entries. Only where several entries
+//! of the slot share the fingerprint (1 in 25 at five bits) it needs the trie ([`group`](super::group)). Between the two steps the
+//! entries' words can be asked for.
 
+use super::entries::{Window, entry};
+use super::group::Group;
 use super::{EntryLayout, Header, TENANCY_START, slot};
 #[cfg(target_arch = "x86_64")]
 use crate::bits::Bmi2;
-use crate::bits::{Portable, Select, Words, ones_from, read_bits, select_zero};
+use crate::bits::{Portable, Select, Words, ones_from, select_zero};
 
 /// The entry at which the search for `tail` ends, if its slot has an entry with its fingerprint: its payload. The slot
 /// must be one that this bucket holds itself; `first_slot` is the first that it holds.
@@ -28,7 +30,6 @@ pub fn find<W: Words + ?Sized>(
 }
 
 /// [`find`] without special instructions, on any machine.
-#[inline]
 pub fn find_portable<W: Words + ?Sized>(
     words: &W,
     header: Header,
@@ -37,36 +38,6 @@ pub fn find_portable<W: Words + ?Sized>(
     tail: u128,
 ) -> Option<u32> {
     find_with::<Portable, W>(words, header, layout, first_slot, tail)
-}
-
-/// Which words of the bucket a lookup of `tail` reads entries from, the first and the last: to ask for them before. `None`
-/// if there is nothing to read, as far as can be told while the words may be changing.
-#[inline]
-pub fn entry_words<W: Words + ?Sized>(words: &W, layout: EntryLayout, tail: u128) -> Option<(usize, usize)> {
-    #[cfg(target_arch = "x86_64")]
-    if has_bmi2() {
-        // SAFETY: the machine has the instructions.
-        return unsafe { entry_words_bmi2(words, layout, tail) };
-    }
-    entry_words_with::<Portable, W>(words, layout, tail)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "bmi1,bmi2,popcnt")]
-fn entry_words_bmi2<W: Words + ?Sized>(words: &W, layout: EntryLayout, tail: u128) -> Option<(usize, usize)> {
-    entry_words_with::<Bmi2, W>(words, layout, tail)
-}
-
-#[inline(always)]
-fn entry_words_with<S: Select, W: Words + ?Sized>(
-    words: &W,
-    layout: EntryLayout,
-    tail: u128,
-) -> Option<(usize, usize)> {
-    let slot = Slot::find::<S, W>(words, 0, tail)?;
-    let end = (words.count() * 64).checked_sub(slot.rank() * layout.width() as usize + 1)?;
-    let start = end.checked_sub(slot.tenants.max(1) * layout.width() as usize - 1)?;
-    (slot.tenants > 0).then_some((start / 64, end / 64))
 }
 
 /// Where a tail is or would be: for the writer, who must not be misled by the words.
@@ -84,6 +55,12 @@ pub(super) fn place(words: &[u64], layout: EntryLayout, first_slot: u32, tail: u
 #[inline(always)]
 fn has_bmi2() -> bool {
     is_x86_feature_detected!("bmi1") && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("popcnt")
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "bmi1,bmi2,popcnt")]
+fn slot_bmi2<W: Words + ?Sized>(words: &W, first_slot: u32, tail: u128) -> Option<Slot> {
+    Slot::find_with::<Bmi2, W>(words, first_slot, tail)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -112,17 +89,12 @@ fn find_with<S: Select, W: Words + ?Sized>(
     first_slot: u32,
     tail: u128,
 ) -> Option<u32> {
-    let slot = Slot::find::<S, W>(words, first_slot, tail)?;
-    let group = Group::find(words, layout, slot, tail)?;
-    let leaf = if group.count == 1 {
-        0
-    } else {
-        let tenancy_end = slot.tenancy_end::<S, W>(words, header, first_slot)?;
-        let branches = group.branches::<S, W>(words, layout, tenancy_end)?;
-        search(words, layout, branches, group.count, tail)
-    };
-    let found = entry(words, layout, group.first + leaf);
-    Some((found & (u64::MAX >> (64 - layout.payload_bits))) as u32)
+    let slot = Slot::find_with::<S, W>(words, first_slot, tail)?;
+    match slot.candidate(words, layout, tail) {
+        Candidate::None => None,
+        Candidate::Only(payload) => Some(payload),
+        Candidate::Several => slot.search::<S, W>(words, header, layout, first_slot, tail),
+    }
 }
 
 /// Where a tail is or would be.
@@ -132,8 +104,6 @@ pub(super) struct Place {
     /// The entries with its fingerprint in its slot; if there are none, `first` is where one would be.
     pub group: Group,
     pub tenancy_end: usize,
-    /// Where the first branch of the group is; unknown if it has none.
-    branches: Option<usize>,
     /// At which entry of the group the search ends.
     pub leaf: usize,
 }
@@ -141,9 +111,7 @@ pub(super) struct Place {
 impl Place {
     /// Where the first branch of the group is or would be. The group must not be empty.
     pub fn branches(&self, words: &[u64], layout: EntryLayout) -> usize {
-        self.branches
-            .or_else(|| self.group.branches::<Portable, [u64]>(words, layout, self.tenancy_end))
-            .expect("a bucket that we wrote")
+        self.group.branches::<Portable, [u64]>(words, layout, self.tenancy_end).expect("a bucket that we wrote")
     }
 }
 
@@ -155,57 +123,63 @@ fn place_with<S: Select, W: Words + ?Sized>(
     first_slot: u32,
     tail: u128,
 ) -> Option<Place> {
-    let slot = Slot::find::<S, W>(words, first_slot, tail)?;
+    let slot = Slot::find_with::<S, W>(words, first_slot, tail)?;
     let tenancy_end = slot.tenancy_end::<S, W>(words, header, first_slot)?;
     let Some(group) = Group::find(words, layout, slot, tail) else {
         let fingerprint = u64::from(layout.fingerprint(tail));
         let below = |rank: &usize| entry(words, layout, *rank) >> layout.payload_bits < fingerprint;
         let first = slot.rank() + (slot.rank()..slot.rank() + slot.tenants).take_while(below).count();
-        return Some(Place { slot, group: Group { slot, first, count: 0 }, tenancy_end, branches: None, leaf: 0 });
+        return Some(Place { slot, group: Group { slot, first, count: 0 }, tenancy_end, leaf: 0 });
     };
-    let mut place = Place { slot, group, tenancy_end, branches: None, leaf: 0 };
-    if group.count > 1 {
-        let branches = group.branches::<S, W>(words, layout, tenancy_end)?;
-        place.branches = Some(branches);
-        place.leaf = search(words, layout, branches, group.count, tail);
-    }
-    Some(place)
+    let leaf = group.leaf::<S, W>(words, layout, tenancy_end, tail)?;
+    Some(Place { slot, group, tenancy_end, leaf })
 }
 
-/// Reads entry number `rank` of a bucket; 0 if there is no such entry.
-#[inline(always)]
-pub(super) fn entry<W: Words + ?Sized>(words: &W, layout: EntryLayout, rank: usize) -> u64 {
-    match (words.count() * 64).checked_sub((rank + 1) * layout.width() as usize) {
-        Some(bit) => read_bits(words, bit, layout.width()),
-        None => 0,
-    }
+/// What the entries of a slot say about a tail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Candidate {
+    /// None has its fingerprint.
+    None,
+    /// One has, and this is its payload.
+    Only(u32),
+    /// Several have.
+    Several,
 }
 
-/// One slot in the tenancy.
+/// One slot in the tenancy of a bucket.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub struct Slot {
     /// Slots of this bucket before it.
     before: u32,
     /// Where its ones begin, and how many there are.
-    pub start: usize,
-    pub tenants: usize,
+    pub(super) start: usize,
+    pub(super) tenants: usize,
 }
 
 impl Slot {
+    /// The slot of `tail`, which must be one that this bucket holds itself. `None` if the words are not those of a bucket.
     #[inline(always)]
-    fn find<S: Select, W: Words + ?Sized>(words: &W, first_slot: u32, tail: u128) -> Option<Slot> {
+    pub fn find<W: Words + ?Sized>(words: &W, first_slot: u32, tail: u128) -> Option<Slot> {
+        #[cfg(target_arch = "x86_64")]
+        if has_bmi2() {
+            // SAFETY: the machine has the instructions.
+            return unsafe { slot_bmi2(words, first_slot, tail) };
+        }
+        Slot::find_with::<Portable, W>(words, first_slot, tail)
+    }
+
+    #[inline(always)]
+    fn find_with<S: Select, W: Words + ?Sized>(words: &W, first_slot: u32, tail: u128) -> Option<Slot> {
         // Wraps only for a reader misled by a half-written header; then the select finds nothing.
         let before = slot(tail).wrapping_sub(first_slot);
-        let start = match before {
-            0 => TENANCY_START,
-            before => select_zero::<S, W>(words, TENANCY_START, before - 1)? + 1,
-        };
+        // The zero before the tenancy is the header's highest bit.
+        let start = select_zero::<S, W>(words, TENANCY_START - 1, before)? + 1;
         Some(Slot { before, start, tenants: ones_from(words, start) })
     }
 
     /// The number of its first entry.
     #[inline(always)]
-    fn rank(&self) -> usize {
+    pub(super) fn rank(&self) -> usize {
         self.start - TENANCY_START - self.before as usize
     }
 
@@ -215,122 +189,50 @@ impl Slot {
         let after = header.slots_end().checked_sub(first_slot)?.checked_sub(self.before + 1)?;
         Some(select_zero::<S, W>(words, self.start, after)? + 1)
     }
-}
 
-/// The entries of one slot that share a fingerprint. They are neighbours, since entries are sorted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Group {
-    slot: Slot,
-    /// The number of the first one in the bucket, and how many there are.
-    pub first: usize,
-    pub count: usize,
-}
-
-impl Group {
+    /// The payload of that one of its entries with the fingerprint of `tail` to which the trie leads.
     #[inline(always)]
-    fn find<W: Words + ?Sized>(words: &W, layout: EntryLayout, slot: Slot, tail: u128) -> Option<Group> {
-        let rank = slot.rank();
-        if layout.fingerprint_bits == 0 {
-            return (slot.tenants > 0).then_some(Group { slot, first: rank, count: slot.tenants });
-        }
-        let fingerprint = u64::from(layout.fingerprint(tail));
-        let is_match = |rank: usize| entry(words, layout, rank) >> layout.payload_bits == fingerprint;
-        // Four at a time without a branch on how many there are: mostly there are no more.
-        let (mut first, mut count) = (0, 0);
-        let mut at = 0;
-        while at < slot.tenants {
-            let mut matches = 0u32;
-            for i in 0..4 {
-                matches |= u32::from(is_match(rank + at + i)) << i;
-            }
-            matches &= 0xf >> 4usize.saturating_sub(slot.tenants - at);
-            if count == 0 {
-                first = rank + at + matches.trailing_zeros() as usize;
-            }
-            count += matches.count_ones() as usize;
-            at += 4;
-        }
-        (count > 0).then_some(Group { slot, first, count })
-    }
-
-    /// Where the group's first branch is.
-    #[inline(always)]
-    fn branches<S: Select, W: Words + ?Sized>(
+    fn search<S: Select, W: Words + ?Sized>(
         &self,
         words: &W,
+        header: Header,
         layout: EntryLayout,
-        tenancy_end: usize,
-    ) -> Option<usize> {
-        match self.branches_before(words, layout) {
-            0 => Some(tenancy_end),
-            before => Some(select_zero::<S, W>(words, tenancy_end, before - 1)? + 1),
-        }
+        first_slot: u32,
+        tail: u128,
+    ) -> Option<u32> {
+        let tenancy_end = self.tenancy_end::<S, W>(words, header, first_slot)?;
+        let group = Group::find(words, layout, *self, tail)?;
+        let leaf = group.leaf::<S, W>(words, layout, tenancy_end, tail)?;
+        let found = entry(words, layout, group.first + leaf);
+        Some((found & (u64::MAX >> (64 - layout.payload_bits))) as u32)
     }
 
-    /// How many branches the bucket has before the group's first entry.
+    /// Which words of a bucket of so many a look at its entries reads, the first and the last. Nonsense for words that are
+    /// not those of a bucket.
     #[inline(always)]
-    fn branches_before<W: Words + ?Sized>(&self, words: &W, layout: EntryLayout) -> u32 {
-        // Two ones in a row in the tenancy are two neighbours in a slot. Without fingerprints each is a branch.
-        let end = self.slot.start;
-        let mut branches = 0;
-        let mut zeros = 0;
-        let mut index = TENANCY_START / 64;
-        while index * 64 < end {
-            let word = words.word(index);
-            let carry = words.word(index + 1) << 63;
-            let mut pairs = word & (word >> 1 | carry);
-            if end - index * 64 < 64 {
-                pairs &= (1 << (end - index * 64)) - 1;
-            }
-            if layout.fingerprint_bits == 0 {
-                branches += pairs.count_ones();
-            } else {
-                while pairs != 0 {
-                    let place = pairs.trailing_zeros();
-                    pairs &= pairs - 1;
-                    let zeros_before = zeros + (!word & ((1 << place) - 1)).count_ones() as usize;
-                    let rank = index * 64 - TENANCY_START + place as usize - zeros_before;
-                    branches += u32::from(same_fingerprint(words, layout, rank));
+    pub fn entry_words(&self, word_count: usize, layout: EntryLayout) -> (usize, usize) {
+        let end = (word_count * 64).saturating_sub(self.rank() * layout.width() as usize + 1);
+        let read = (self.tenants * layout.width() as usize).max(64);
+        ((end + 1).saturating_sub(read) / 64, end / 64)
+    }
+
+    /// Which of its entries has the fingerprint of `tail`.
+    #[inline(always)]
+    pub fn candidate<W: Words + ?Sized>(&self, words: &W, layout: EntryLayout, tail: u128) -> Candidate {
+        let fingerprint = layout.fingerprint(tail);
+        let mut candidate = Candidate::None;
+        for at in (0..self.tenants).step_by(layout.fields.count) {
+            let Some(window) = Window::read(words, layout, self.rank() + at) else { return Candidate::None };
+            let matches = window.matches(layout, fingerprint, self.tenants - at);
+            if matches != 0 {
+                if candidate != Candidate::None || !matches.is_power_of_two() {
+                    return Candidate::Several;
                 }
-                zeros += word.count_zeros() as usize;
+                candidate = Candidate::Only(window.payload(layout, matches));
             }
-            index += 1;
         }
-        // And the neighbours in the group's own slot, up to the group.
-        for rank in self.slot.rank()..self.first {
-            branches += u32::from(same_fingerprint(words, layout, rank));
-        }
-        branches
+        candidate
     }
-}
-
-/// Whether entries `rank` and `rank + 1`, neighbours in a slot, share a fingerprint.
-#[inline(always)]
-fn same_fingerprint<W: Words + ?Sized>(words: &W, layout: EntryLayout, rank: usize) -> bool {
-    entry(words, layout, rank) >> layout.payload_bits == entry(words, layout, rank + 1) >> layout.payload_bits
-}
-
-/// The blind search of a group of `count` entries, whose branches begin at `bit`: to which of them the tail leads.
-#[inline(always)]
-fn search<W: Words + ?Sized>(words: &W, layout: EntryLayout, mut bit: usize, count: usize, tail: u128) -> usize {
-    // At a branch whose bit is zero the search stays to its left and skips what is below it on the right: the
-    // branches up to the next one with fewer equal bits.
-    let mut leaf = 0;
-    let mut skip_above = usize::MAX;
-    for i in 1..count {
-        let equal_bits = ones_from(words, bit);
-        bit += equal_bits + 1;
-        if equal_bits > skip_above {
-            continue;
-        }
-        if layout.branch_bit(tail, equal_bits) {
-            leaf = i;
-            skip_above = usize::MAX;
-        } else {
-            skip_above = equal_bits;
-        }
-    }
-    leaf
 }
 
 const _: () = assert!(TENANCY_START.is_multiple_of(64));

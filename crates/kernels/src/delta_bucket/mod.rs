@@ -25,7 +25,8 @@
 //! word 0   bits  0..24  sequence: odd while the bucket is being written (bucket of the table only, 0 in an extension)
 //!          bits 24..32  split: the first slot that is not here; 0 if there is no extension
 //!          bits 32..48  extension: 0, or 1 + the number of the extension bucket that holds the slots from `split` on
-//!          bits 48..64  bits of all branches together
+//!          bits 48..63  bits of all branches together
+//!          bit  63      zero: so a zero stands before every slot's tenancy, the first one's too
 //! bit 64.. tenancy: for each slot held here its number of entries in unary (ones, then a zero)
 //!          branches: for each branch in order, its number of equal bits in unary
 //!          free bits: all zero
@@ -41,7 +42,9 @@
 //! lock around it is the caller's.
 
 pub mod edit;
+mod entries;
 pub mod find;
+mod group;
 pub mod splice;
 
 use crate::hash::HashKey;
@@ -82,6 +85,8 @@ pub fn slot(tail: u128) -> u32 {
 pub struct EntryLayout {
     fingerprint_bits: u32,
     payload_bits: u32,
+    /// What compares the fingerprints of several entries at once.
+    fields: entries::Fields,
 }
 
 impl EntryLayout {
@@ -91,7 +96,7 @@ impl EntryLayout {
     pub fn new(fingerprint_bits: u32, payload_bits: u32) -> EntryLayout {
         assert!(fingerprint_bits <= Self::FINGERPRINT_BITS_MAX, "fingerprints of {fingerprint_bits} bits");
         assert!((1..=Self::PAYLOAD_BITS_MAX).contains(&payload_bits), "payloads of {payload_bits} bits");
-        EntryLayout { fingerprint_bits, payload_bits }
+        EntryLayout { fingerprint_bits, payload_bits, fields: entries::Fields::new(fingerprint_bits, payload_bits) }
     }
 
     #[inline(always)]
@@ -139,6 +144,7 @@ impl Header {
     /// Extension buckets that can be named.
     pub const EXTENSIONS_MAX: usize = (1 << 16) - 1;
     const SEQUENCE: u64 = (1 << 24) - 1;
+    const BRANCH_BITS_MAX: u64 = (1 << 15) - 1;
 
     /// Of a bucket without an extension.
     fn of_branches(branch_bits: usize) -> Header {
@@ -180,11 +186,11 @@ impl Header {
     }
 
     pub fn branch_bits(self) -> u32 {
-        (self.0 >> 48) as u32
+        (self.0 >> 48 & Self::BRANCH_BITS_MAX) as u32
     }
 
     fn with_branch_bits(self, branch_bits: usize) -> Header {
-        assert!(branch_bits < 1 << 16, "{branch_bits} bits of branches");
+        assert!(branch_bits as u64 <= Self::BRANCH_BITS_MAX, "{branch_bits} bits of branches");
         Header(self.0 & (u64::MAX >> 16) | (branch_bits as u64) << 48)
     }
 }
@@ -211,7 +217,7 @@ mod tests {
 
         #[test]
         fn header_fields_come_back(word: u64, sequence in 0u32..1 << 24, extension in prop::option::of(0u32..0xffff),
-                                   split in 1u32..256, branch_bits in 0usize..0xffff) {
+                                   split in 1u32..256, branch_bits in 0usize..1 << 15) {
             let header = Header(word).with_branch_bits(branch_bits).with_extension(extension, split);
             prop_assert_eq!(header.sequence(), Header(word).sequence());
             let header = header.with_sequence(sequence);

@@ -5,7 +5,8 @@
 //! bucket holds itself. Each function leaves the same bits as decoding, changing and encoding would.
 
 use super::edit::Inserted;
-use super::find::{Place, entry, place};
+use super::entries::entry;
+use super::find::{Place, place};
 use super::{EntryLayout, Header, TENANCY_START, slot};
 use crate::bits::{BitWriter, clear_bits, move_down, move_up, ones_from, write_bits};
 

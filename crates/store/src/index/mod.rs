@@ -12,6 +12,7 @@
 //! Lookups take no lock and run on any number of threads beside one writer: merges, rebuilds and installs exclude each other by a lock.
 //! A merge is seen bucket by bucket, each wholly or not at all; a rebuilt partition is seen all at once.
 
+mod batch;
 mod builder;
 mod geometry;
 mod image;
@@ -98,9 +99,6 @@ pub struct GlobalIndex {
     account: Account,
 }
 
-/// Lookups whose memory is asked for at once.
-const BATCH: usize = 32;
-
 impl GlobalIndex {
     /// An empty index, whose partitions have a page or so each.
     pub fn new(geometry: IndexGeometry) -> io::Result<GlobalIndex> {
@@ -153,23 +151,6 @@ impl GlobalIndex {
         let (partition, position) = self.locate(&table, hash);
         partition.prefetch(position);
         partition.lookup(position)
-    }
-
-    /// [`lookup`](Self::lookup) of each hash key into the same place of `out`, all waiting for memory at the same time: first for what
-    /// tells where the entries are, then for the entries.
-    pub fn lookup_batch(&self, hashes: &[HashKey], out: &mut [Option<u32>]) {
-        assert_eq!(hashes.len(), out.len(), "a place for each answer");
-        let table = self.table.load();
-        for (hashes, out) in hashes.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
-            let places: [Option<(&Partition, Position)>; BATCH] =
-                std::array::from_fn(|number| hashes.get(number).map(|&hash| self.locate(&table, hash)));
-            let places = || places.iter().flatten();
-            places().for_each(|(partition, position)| partition.prefetch_tenancy(*position));
-            places().for_each(|(partition, position)| partition.prefetch_entries(*position));
-            for ((partition, position), out) in places().zip(out) {
-                *out = partition.lookup(*position);
-            }
-        }
     }
 
     /// The hash keys among which the candidate of `hash` is, if it has one: the first and the last. Until the partition is

@@ -16,16 +16,14 @@ use super::sequence_lock;
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use tapetum_kernels::delta_bucket::find::{entry_words, find};
+use tapetum_kernels::bits::LINE_WORDS;
+use tapetum_kernels::delta_bucket::find::find;
 use tapetum_kernels::delta_bucket::{EntryLayout, Header, Position, SLOT_BITS, SLOTS, TENANCY_START, slot};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 
 /// The end of the list of free extensions.
 pub(super) const NONE: u32 = u32::MAX;
-
-/// Words of a cache line.
-const LINE_WORDS: usize = 8;
 
 /// How many slots' tenancy, each of them a bit and one for each of its entries, fits into a bucket's first cache line but
 /// for once in forty times, with so many entries in a bucket.
@@ -44,7 +42,7 @@ pub(super) struct Partition {
     /// Where the entry of the middle slot is expected, in words from the end of a bucket, times 2^16: for prefetching.
     slot_stride: usize,
     /// The tenancy of a slot below this one is very likely in the first cache line.
-    slots_near: u32,
+    pub(super) slots_near: u32,
     capacity: usize,
     /// Tells this partition from those that were or will be in its place.
     pub generation: u64,
@@ -145,32 +143,6 @@ impl Partition {
         prefetch(&words[entry]);
         let near = if entry % 8 < 4 { entry.saturating_sub(8) } else { entry + 8 };
         prefetch(&words[near.min(words.len() - 1)]);
-    }
-
-    /// Asks for the words that tell where the entries of this position are.
-    #[inline(always)]
-    pub fn prefetch_tenancy(&self, position: Position) {
-        let words = self.bucket(position.bucket);
-        prefetch(&words[0]);
-        if slot(position.tail) >= self.slots_near {
-            prefetch(&words[LINE_WORDS]);
-        }
-    }
-
-    /// Asks for the entries, by those words.
-    #[inline(always)]
-    pub fn prefetch_entries(&self, position: Position) {
-        let words = self.bucket(position.bucket);
-        let header = Header(words[0].load(Ordering::Relaxed));
-        if header.slots_end() <= slot(position.tail) {
-            if let Some(extension) = header.extension().and_then(|number| self.extension(number)) {
-                prefetch(&extension[0]);
-            }
-        } else if let Some((first, last)) = entry_words(words, self.layout, position.tail) {
-            // In range: they were counted from the end of these words.
-            prefetch(words.as_ptr().wrapping_add(first));
-            prefetch(words.as_ptr().wrapping_add(last));
-        }
     }
 
     #[inline]

@@ -8,17 +8,29 @@ use crate::memory_word::Word;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::delta_bucket::Header;
 
+/// The header of a bucket, unless it is being written now.
+#[inline(always)]
+pub(super) fn begin<W: Word>(header: &W) -> Option<Header> {
+    let header = Header(header.load(Ordering::Acquire));
+    (!header.is_being_written()).then_some(header)
+}
+
+/// Whether all that was seen of a bucket since it had the header that [`begin`] gave is the bucket as it was then.
+#[inline(always)]
+pub(super) fn is_unchanged<W: Word>(header: &W, since: Header) -> bool {
+    // Pairs with the fence in `write`: who saw anything newer than `since` also sees a newer header.
+    W::fence(Ordering::Acquire);
+    header.load(Ordering::Relaxed) == since.0
+}
+
 /// What `look` sees of a bucket with this header while nobody writes it.
 #[inline(always)]
 pub(super) fn read<W: Word, T>(header: &W, mut look: impl FnMut(Header) -> T) -> T {
     let mut spins = 0;
     loop {
-        let before = header.load(Ordering::Acquire);
-        if !Header(before).is_being_written() {
-            let seen = look(Header(before));
-            // Pairs with the fence in `write`: who saw anything newer than `before` also sees a newer header.
-            W::fence(Ordering::Acquire);
-            if header.load(Ordering::Relaxed) == before {
+        if let Some(begun) = begin(header) {
+            let seen = look(begun);
+            if is_unchanged(header, begun) {
                 return seen;
             }
         }

@@ -1,0 +1,153 @@
+//! The entries of one slot that share a fingerprint, and the trie that tells them apart.
+//!
+//! A lookup needs this once in twenty-five times with fingerprints of five bits. Where the group's branches are is found by counting
+//! all branches before them, that is, all pairs of neighbours in a slot with equal fingerprints.
+
+use super::entries::Window;
+use super::find::Slot;
+use super::{EntryLayout, TENANCY_START};
+use crate::bits::{Select, Words, ones_from, select_zero};
+
+/// The entries of one slot that share a fingerprint. They are neighbours, since entries are sorted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub slot: Slot,
+    /// The number of the first one in the bucket, and how many there are.
+    pub first: usize,
+    pub count: usize,
+}
+
+impl Group {
+    /// `None` if there are none.
+    #[inline(always)]
+    pub fn find<W: Words + ?Sized>(words: &W, layout: EntryLayout, slot: Slot, tail: u128) -> Option<Group> {
+        let fingerprint = layout.fingerprint(tail);
+        let mut group = Group { slot, first: 0, count: 0 };
+        for at in (0..slot.tenants).step_by(layout.fields.count) {
+            let matches =
+                Window::read(words, layout, slot.rank() + at)?.matches(layout, fingerprint, slot.tenants - at);
+            if group.count == 0 {
+                group.first = slot.rank() + at + (matches.leading_zeros() / layout.width()) as usize;
+            }
+            group.count += matches.count_ones() as usize;
+        }
+        (group.count > 0).then_some(group)
+    }
+
+    /// At which of its entries the search for `tail` ends.
+    #[inline(always)]
+    pub fn leaf<S: Select, W: Words + ?Sized>(
+        &self,
+        words: &W,
+        layout: EntryLayout,
+        tenancy_end: usize,
+        tail: u128,
+    ) -> Option<usize> {
+        match self.count {
+            1 => Some(0),
+            count => Some(search(words, layout, self.branches::<S, W>(words, layout, tenancy_end)?, count, tail)),
+        }
+    }
+
+    /// Where the group's first branch is, or would be.
+    #[inline(always)]
+    pub fn branches<S: Select, W: Words + ?Sized>(
+        &self,
+        words: &W,
+        layout: EntryLayout,
+        tenancy_end: usize,
+    ) -> Option<usize> {
+        // The tenancy ends with a zero, which stands before the first branch as the others' stand before theirs.
+        Some(select_zero::<S, W>(words, tenancy_end - 1, self.branches_before::<S, W>(words, layout))? + 1)
+    }
+
+    /// How many branches the bucket has before the group's first entry.
+    #[inline(always)]
+    fn branches_before<S: Select, W: Words + ?Sized>(&self, words: &W, layout: EntryLayout) -> u32 {
+        if layout.fingerprint_bits == 0 {
+            // Each pair of neighbours in a slot is one, and the group is all of its slot.
+            return neighbors_before(words, self.slot.start);
+        }
+        let mut branches = 0;
+        let mut tenancy = Tenancy { index: TENANCY_START / 64, before: 0 };
+        let mut rank = 0;
+        while rank < self.first {
+            let windows = (Window::read(words, layout, rank), Window::read(words, layout, rank + 1));
+            let (Some(window), Some(next)) = windows else { break };
+            let mut equal = window.equals(next, layout, self.first - rank);
+            // Few are equal, and fewer in one slot.
+            while equal != 0 {
+                let place = equal.leading_zeros();
+                equal &= !(1 << (63 - place));
+                let is_branch = tenancy.has_neighbor::<S, W>(words, rank + (place / layout.width()) as usize);
+                branches += u32::from(is_branch);
+            }
+            rank += layout.fields.count;
+        }
+        branches
+    }
+}
+
+/// How many entries before `end` in the tenancy have a neighbour behind them in their slot.
+#[inline(always)]
+fn neighbors_before<W: Words + ?Sized>(words: &W, end: usize) -> u32 {
+    // Two ones in a row.
+    let mut neighbors = 0;
+    for index in TENANCY_START / 64..end.div_ceil(64) {
+        let word = words.word(index);
+        let mut pairs = word & (word >> 1 | words.word(index + 1) << 63);
+        if end - index * 64 < 64 {
+            pairs &= (1 << (end - index * 64)) - 1;
+        }
+        neighbors += pairs.count_ones();
+    }
+    neighbors
+}
+
+/// A walk over the tenancy's ones, one for each entry.
+struct Tenancy {
+    index: usize,
+    /// Ones before that word.
+    before: usize,
+}
+
+impl Tenancy {
+    /// Whether the next entry is in the slot of entry number `rank`. Ranks come in ascending order.
+    #[inline(always)]
+    fn has_neighbor<S: Select, W: Words + ?Sized>(&mut self, words: &W, rank: usize) -> bool {
+        while self.index < words.count() {
+            let word = words.word(self.index);
+            let ones = word.count_ones() as usize;
+            if rank - self.before < ones {
+                let place = S::select(word, (rank - self.before) as u32);
+                return (word >> 1 | words.word(self.index + 1) << 63) >> place & 1 == 1;
+            }
+            self.before += ones;
+            self.index += 1;
+        }
+        false
+    }
+}
+
+/// The blind search of a group of `count` entries, whose branches begin at `bit`: to which of them the tail leads.
+#[inline(always)]
+fn search<W: Words + ?Sized>(words: &W, layout: EntryLayout, mut bit: usize, count: usize, tail: u128) -> usize {
+    // At a branch whose bit is zero the search stays to its left and skips what is below it on the right: the
+    // branches up to the next one with fewer equal bits.
+    let mut leaf = 0;
+    let mut skip_above = usize::MAX;
+    for i in 1..count {
+        let equal_bits = ones_from(words, bit);
+        bit += equal_bits + 1;
+        if equal_bits > skip_above {
+            continue;
+        }
+        if layout.branch_bit(tail, equal_bits) {
+            leaf = i;
+            skip_above = usize::MAX;
+        } else {
+            skip_above = equal_bits;
+        }
+    }
+    leaf
+}
