@@ -1,13 +1,14 @@
 //! Many runs: until so many points are counted, or until a planted bug shows.
 
 use crate::exhaustive::{self, Count};
-use crate::run::{Failure, Setup, run};
+use crate::run::{Failure, Outcome, Setup, run};
 use crate::tally::Tally;
 use crate::workload::Load;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, mpsc};
 use tapetum::planted::Bug;
 use tapetum_drive::Env;
 
@@ -15,8 +16,8 @@ use tapetum_drive::Env;
 pub const CRASHES: u32 = 24;
 /// Runs that shrinking may take.
 const TRIES_MAX: u32 = 200;
-/// Runs between two looks at the tally: the same on any number of threads.
-const RUNS_PER_ROUND: u64 = 16;
+/// Runs between two looks at the tally.
+const RUNS_PER_LOOK: u64 = 16;
 
 /// What many runs came to.
 #[derive(Clone, Default, Debug)]
@@ -29,63 +30,71 @@ pub struct Found {
     pub failure: Option<Failure>,
 }
 
-/// Runs seeds from the first one on until `enough`, or until one fails; looks at the tally after each round.
+/// Runs seeds from the first one on until `enough`, which is asked now and then, or until one fails.
 pub fn run_until(first: &Setup, threads: usize, enough: impl Fn(&Found) -> bool) -> Found {
     let mut found = Found::default();
-    while !enough(&found) && found.failure.is_none() {
-        let first = Setup { seed: first.seed.wrapping_add(found.runs), ..*first };
-        for outcome in round(&first, RUNS_PER_ROUND, threads) {
-            found.tally.merge(&outcome.tally);
-            found.runs += 1;
-            found.trace_hash = found.trace_hash.rotate_left(1) ^ outcome.trace_hash;
-            if outcome.failure.is_some() {
-                found.failure = outcome.failure;
-                break;
-            }
-        }
+    if enough(&found) {
+        return found;
     }
+    let first = *first;
+    let make = move || move |number| run(&Setup { seed: first.seed.wrapping_add(number), ..first });
+    in_parallel(u64::MAX, threads, make, |outcome: Outcome| {
+        found.tally.merge(&outcome.tally);
+        found.runs += 1;
+        found.trace_hash = found.trace_hash.rotate_left(1) ^ outcome.trace_hash;
+        found.failure = outcome.failure;
+        let ends = found.failure.is_some() || (found.runs.is_multiple_of(RUNS_PER_LOOK) && enough(&found));
+        if ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
     found
 }
 
-/// Runs `count` seeds; their outcomes in order.
-fn round(first: &Setup, count: u64, threads: usize) -> Vec<crate::run::Outcome> {
-    let first = *first;
-    in_parallel(count, threads, move || move |number| run(&Setup { seed: first.seed.wrapping_add(number), ..first }))
-}
-
-/// Numbers below `count`, worked on by several threads, each by what `make` makes of it; the results in order.
+/// Numbers below `count`, worked on by several threads, each by what `make` makes of it. The results are heard in order,
+/// whatever the threads, until `hear` breaks off.
 fn in_parallel<T: Send + 'static, W: FnMut(u64) -> T>(
     count: u64,
     threads: usize,
     make: impl Fn() -> W + Clone + Send + 'static,
-) -> Vec<T> {
+    hear: impl FnMut(T) -> ControlFlow<()>,
+) {
     let next = Arc::new(AtomicU64::new(0));
-    let results = Arc::new(Mutex::new(Vec::new()));
+    let (sender, results) = mpsc::channel();
     let env = Env::system();
     let workers: Vec<_> = (0..threads.max(1))
         .filter_map(|number| {
-            let (next, results, make) = (next.clone(), results.clone(), make.clone());
+            let (next, sender, make) = (next.clone(), sender.clone(), make.clone());
             let work = move || {
                 let mut work = make();
                 loop {
                     let number = next.fetch_add(1, Ordering::SeqCst);
-                    if number >= count {
+                    if number >= count || sender.send((number, work(number))).is_err() {
                         return;
                     }
-                    let result = work(number);
-                    results.lock().unwrap_or_else(PoisonError::into_inner).push((number, result));
                 }
             };
             env.spawn(&format!("run-{number}"), work).ok()
         })
         .collect();
     assert!(!workers.is_empty(), "no thread to run on");
+    drop(sender);
+    hear_in_order(results, hear);
     for worker in workers {
         assert!(worker.join().is_ok(), "the simulator itself panicked");
     }
-    let mut results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
-    results.sort_by_key(|(number, _)| *number);
-    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Who sends after that is told that nobody hears.
+fn hear_in_order<T>(results: mpsc::Receiver<(u64, T)>, mut hear: impl FnMut(T) -> ControlFlow<()>) {
+    let (mut due, mut early) = (0, BTreeMap::new());
+    for (number, result) in results {
+        early.insert(number, result);
+        while let Some(result) = early.remove(&due) {
+            due += 1;
+            if hear(result).is_break() {
+                return;
+            }
+        }
+    }
 }
 
 /// Hunts several bugs at once, and tells what each hunt found as soon as it is over.
@@ -97,7 +106,8 @@ pub fn hunt_all(
     tell: impl Fn(Bug, &Found) + Clone + Send + 'static,
 ) -> Vec<(Bug, Found)> {
     let (first, bugs): (Setup, Arc<[Bug]>) = (*first, bugs.into());
-    in_parallel(bugs.len() as u64, threads, move || {
+    let (count, mut all) = (bugs.len() as u64, Vec::new());
+    let make = move || {
         let (bugs, tell) = (bugs.clone(), tell.clone());
         move |number| {
             let bug = bugs[number as usize];
@@ -105,7 +115,12 @@ pub fn hunt_all(
             tell(bug, &found);
             (bug, found)
         }
-    })
+    };
+    in_parallel(count, threads, make, |found| {
+        all.push(found);
+        ControlFlow::Continue(())
+    });
+    all
 }
 
 /// The load under which a bug can show at all; `None` where any may do.
@@ -122,7 +137,7 @@ pub fn load_for(bug: Bug) -> Option<Load> {
 pub fn exhaust(bug: Option<Bug>, threads: usize) -> (Count, Option<String>) {
     let cases = Arc::new(exhaustive::cases());
     let count = cases.len() as u64;
-    let results = in_parallel(count, threads, move || {
+    let make = move || {
         let (cases, bench) = (cases.clone(), exhaustive::Bench::new(bug));
         move |number| {
             let case = &cases[number as usize];
@@ -131,15 +146,15 @@ pub fn exhaust(bug: Option<Bug>, threads: usize) -> (Count, Option<String>) {
             let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(panicked);
             result.map_err(|why| format!("{case:?}: {why}"))
         }
-    });
-    let mut sum = Count::default();
-    let mut failure = None;
-    for result in results {
+    };
+    let (mut sum, mut failure) = (Count::default(), None);
+    in_parallel(count, threads, make, |result| {
         match result {
             Ok(count) => sum.merge(&count),
-            Err(why) => failure = failure.or(Some(why)),
+            Err(why) => failure = failure.take().or(Some(why)),
         }
-    }
+        ControlFlow::Continue(())
+    });
     (sum, failure)
 }
 
