@@ -169,11 +169,11 @@ fn nothing_completes_after_the_crash() {
     for nth in 1..=8 {
         let mut bench = Bench::new(FaultyFlash::new(CAPACITY_BYTES, nth));
         bench.flash.crash_after(nth);
-        for place in 0..4 {
-            let buffer = bench.pair.drive().local().allocate(BLOCK as usize).unwrap();
+        let local = bench.pair.drive().local().clone();
+        let buffers: Vec<LocalBuffer> = (0..4).map(|_| local.allocate(BLOCK as usize).unwrap()).collect();
+        for (place, buffer) in (0..).zip(&buffers) {
             let operation = Operation::Write { flash: place * 4096, local: buffer.offset(), length: BLOCK, fua: true };
             bench.pair.submit(Command { tag: place, operation });
-            std::mem::forget(buffer);
         }
         let mut completions = Vec::new();
         while !bench.flash.crashed() {
