@@ -5,13 +5,18 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-rust test-clients test-differential test-kill test-power-cut test-damage test-simulation setup-build setup-test setup-bench bench clean
+.PHONY: help run test lint test-build test-rust test-clients test-differential test-kill test-device test-power-cut test-damage test-simulation setup-build setup-test setup-bench bench clean
 
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
+# As `test-build` leaves them.
+X := $(TARGET)/debug/xtask
+SERVER := $(TARGET)/debug/tapetum
+SIMULATION := $(TARGET)/debug/tapetum-sim
 # Passed on to `tapetum serve`, as in: make run SERVE="--memory 1GiB --capacity 50GiB"
 SERVE :=
 KILL_CYCLES := 30
+DEVICE_CYCLES := 5
 POWER_CUTS := 30
 DAMAGED_BLOCKS := 10000
 # Of `make test`; more are run by option, as in: make test-simulation CRASH_POINTS=1000000 FAULT_RUNS=10000 FAULT_OPERATIONS=10000
@@ -35,6 +40,7 @@ test: setup-build setup-test
 	$(MAKE) test-clients
 	$(MAKE) test-differential
 	$(MAKE) test-kill
+	$(MAKE) test-device
 	$(MAKE) test-power-cut
 	$(MAKE) test-damage
 	$(MAKE) test-simulation
@@ -44,31 +50,37 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-test-rust:
+# All packages at once: cargo gives a package alone other features, and would compile the store again for each.
+test-build:
+	$(CARGO) build --workspace --all-targets --locked
+
+test-rust: test-build
 	$(CARGO) test --workspace --locked
 
-test-clients:
-	$(CARGO) x test-clients
-	$(CARGO) x test-memccapable
+test-clients: test-build
+	$(X) test-clients --server $(SERVER)
+	$(X) test-memccapable --server $(SERVER)
 
-test-differential:
-	$(CARGO) x test-differential
+test-differential: test-build
+	$(X) test-differential --server $(SERVER)
 
-test-kill:
-	$(CARGO) x test-kill --cycles $(KILL_CYCLES)
+test-kill: test-build
+	$(X) test-kill --server $(SERVER) --cycles $(KILL_CYCLES)
 
-test-power-cut:
-	$(CARGO) x test-power-cut --cycles $(POWER_CUTS)
+test-device: test-build
+	$(X) test-device --server $(SERVER) --cycles $(DEVICE_CYCLES)
 
-test-damage:
-	$(CARGO) x test-damage --blocks $(DAMAGED_BLOCKS)
+test-power-cut: test-build
+	$(X) test-power-cut --server $(SERVER) --cycles $(POWER_CUTS)
 
-test-simulation:
-	$(CARGO) run --quiet --locked --package tapetum-sim -- --points $(CRASH_POINTS) --troubles 0
-	$(CARGO) run --quiet --locked --package tapetum-sim -- 1 --runs $(FAULT_RUNS) --operations $(FAULT_OPERATIONS) \
-		--crashes 1000000 --troubles 5 --each-fault $(EACH_FAULT)
-	$(CARGO) run --quiet --locked --package tapetum-sim -- --exhaustive
-	$(CARGO) run --quiet --locked --package tapetum-sim -- --planted
+test-damage: test-build
+	$(X) test-damage --blocks $(DAMAGED_BLOCKS)
+
+test-simulation: test-build
+	$(SIMULATION) --points $(CRASH_POINTS) --troubles 0
+	$(SIMULATION) 1 --runs $(FAULT_RUNS) --operations $(FAULT_OPERATIONS) --crashes 1000000 --troubles 5 --each-fault $(EACH_FAULT)
+	$(SIMULATION) --exhaustive
+	$(SIMULATION) --planted
 
 # zstd is compiled from C.
 setup-build:
@@ -81,6 +93,7 @@ setup-test:
 		memcached:memcached \
 		memccapable:libmemcached-tools \
 		fusermount3:fuse3 \
+		/sbin/losetup:mount \
 		/usr/include/libmemcached/memcached.h:libmemcached-dev \
 		/usr/include/zlib.h:zlib1g-dev
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || xtask/install-missing /absent:python3-venv

@@ -8,12 +8,14 @@
 mod arguments;
 mod bench;
 mod damage;
+mod device;
 mod differential;
 mod figures;
 mod fuzz;
 mod kill;
 mod load;
 mod memccapable;
+mod mutants;
 mod nightly;
 mod power_cut;
 mod python;
@@ -32,8 +34,11 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
   test-kill          kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
   test-power-cut     the same on a file system that loses what was not synced   [--cycles 30] [--seed N] [--connections 8]
+  test-device        kill -9 of a store on a loop device, as root   [--cycles 30] [--seed N] [--connections 8]
   test-damage        blocks of a store's file damaged, every key read   [--blocks 10000] [--seed N] [--first N]
-By option, on nightly (see docs/TESTING.md):
+By option (see docs/TESTING.md):
+  test-mutants       the code that durability rests on, changed a little: a test must fail   [--only FILE] [--shard 0/8]
+By option, on nightly:
   test-asan          the tests of kernels, drive and store under AddressSanitizer   [--only NAME]
   fuzz               every target in turn   [--runs 3000000] [--only NAME]
   fuzz-corpus        what was found, as few inputs as reach the same code, into fuzz/corpus   [--only NAME]
@@ -68,8 +73,10 @@ fn run(words: &[String]) -> Result<(), Failure> {
         "test-differential" => differential::run(&Arguments::parse(rest)?),
         "test-memccapable" => memccapable::run(&Arguments::parse(rest)?),
         "test-damage" => damage::run(&Arguments::parse(rest)?),
+        "test-device" => device::run(&Arguments::parse(rest)?),
         "test-kill" => kill::run(&Arguments::parse(rest)?),
         "test-power-cut" => power_cut::run(&Arguments::parse(rest)?),
+        "test-mutants" => mutants::run(&Arguments::parse(rest)?),
         "test-asan" => nightly::test_asan(&Arguments::parse(rest)?),
         "fuzz" => fuzz::run(&Arguments::parse(rest)?),
         "fuzz-corpus" => fuzz::minimize(&Arguments::parse(rest)?),

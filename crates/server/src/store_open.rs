@@ -217,11 +217,13 @@ pub fn open(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, Open
         let flash = create_file(place, &path, options, &env)?;
         return open_on(flash, &path, options, &env);
     };
-    let flash: Arc<dyn Flash> = Arc::new(open_flash(&path, &env)?);
+    let flash = open_flash(&path, &env)?;
     if kind.is_block_device() && options.create && is_blank(&path)? {
-        let capacity_bytes = options.capacity_bytes.unwrap_or(u64::MAX).min(flash.capacity_bytes());
-        create_on(&flash, &path, &store_options(capacity_bytes, options), &env)?;
-    } else if kind.is_block_device() && options.create && !holds_store(&flash, &path, &env)? {
+        let flash = create_on_device(flash, &path, options, &env)?;
+        return open_on(flash, &path, options, &env);
+    }
+    let flash: Arc<dyn Flash> = Arc::new(flash);
+    if kind.is_block_device() && options.create && !holds_store(&flash, &path, &env)? {
         return Err(OpenError::NotBlank { path });
     }
     let store = open_on(flash, &path, options, &env)?;
@@ -268,12 +270,13 @@ pub fn grow(place: &Place, options: &OpenOptions, capacity_bytes: u64) -> Result
     grown.and(closed).map_err(failed)
 }
 
-/// A process that was killed holds its lock until its last writes have ended: it is waited for, a live one is not for long.
+/// A process that was killed holds its file or device until its last writes have ended: it is waited for, a live one is not
+/// for long.
 fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {
     const WAIT: Duration = Duration::from_millis(50);
     for _ in 0..60 {
         match FileFlash::open(path, IoEngine::Auto, env) {
-            Err(FlashError::Locked { .. }) => std::thread::sleep(WAIT),
+            Err(FlashError::Locked { .. } | FlashError::DeviceBusy { .. }) => std::thread::sleep(WAIT),
             other => return other.map_err(flash_error),
         }
     }
@@ -365,6 +368,23 @@ fn create_file(place: &Place, path: &Path, options: &OpenOptions, env: &Env) -> 
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(io_error("make durable the name of"))?;
     tracing::info!("made a store of {} at {}", size::shown(flash.capacity_bytes()), path.display());
+    Ok(flash)
+}
+
+/// Makes the store on all of a blank device, or on as much of it as is asked for.
+fn create_on_device(
+    device: FileFlash,
+    path: &Path,
+    options: &OpenOptions,
+    env: &Env,
+) -> Result<Arc<dyn Flash>, OpenError> {
+    let capacity_bytes = options.capacity_bytes.map_or(device.capacity_bytes(), store_bytes);
+    // One opener at a time.
+    drop(device);
+    let flash = FileFlash::create(path, capacity_bytes, IoEngine::Auto, env).map_err(flash_error)?;
+    let flash: Arc<dyn Flash> = Arc::new(flash);
+    create_on(&flash, path, &store_options(flash.capacity_bytes(), options), env)?;
+    tracing::info!("made a store of {} on {}", size::shown(flash.capacity_bytes()), path.display());
     Ok(flash)
 }
 

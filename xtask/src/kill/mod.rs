@@ -7,6 +7,7 @@
 mod client;
 mod model;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use tapetum_bench::server::{Server, ServerOptions};
 /// Small enough for a large value now and then to lie out of line, and for the collector to have work.
 const CAPACITY_BYTES: u64 = 128 << 20;
 /// What a store made so may grow to, and by how much at once.
-const CAPACITY_MAX_BYTES: u64 = 4 * CAPACITY_BYTES;
+pub const CAPACITY_MAX_BYTES: u64 = 4 * CAPACITY_BYTES;
 const GROWTH_BYTES: u64 = CAPACITY_BYTES / 4;
 
 /// What the tests that strike a server are told.
@@ -82,7 +83,7 @@ pub trait Fault {
     fn strike(&mut self, server: Server, random: &mut Random) -> Result<(), Failure>;
 }
 
-struct Kill;
+pub struct Kill;
 
 impl Fault for Kill {
     fn strike(&mut self, server: Server, _: &mut Random) -> Result<(), Failure> {
@@ -93,6 +94,8 @@ impl Fault for Kill {
 /// A server under load that a fault strikes again and again.
 pub struct Run<F> {
     options: ServerOptions,
+    /// What tells where the data are.
+    place: Vec<OsString>,
     shared: Shared,
     clients: Vec<Client>,
     random: Random,
@@ -116,12 +119,21 @@ impl<F: Fault> Run<F> {
             random: Random::new(seed),
             seed,
             options,
+            place: vec!["--data".into(), data.into()],
             fault,
             capacity_bytes: CAPACITY_BYTES,
             cycles: 0,
             strikes: 0,
             in_doubt: 0,
         })
+    }
+
+    /// The store lies on this device, of which it takes a part.
+    pub fn on_device(mut self, device: &Path) -> Run<F> {
+        let place = ["--drive".into(), device.display().to_string()];
+        self.place.extend(place.iter().map(OsString::from));
+        self.options.options.extend(place);
+        self
     }
 
     pub fn summary(&self) -> String {
@@ -212,7 +224,7 @@ impl<F: Fault> Run<F> {
     }
 
     fn check_offline(&self) -> Result<(), Failure> {
-        let output = Command::new(&self.options.binary).arg("check").arg("--data").arg(&self.options.data).output()?;
+        let output = Command::new(&self.options.binary).arg("check").args(&self.place).output()?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
             return Err(format!("tapetum check is not content: {text}").into());

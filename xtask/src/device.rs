@@ -1,0 +1,83 @@
+//! A store on a block device: a loop device over a file, under the load of the kill test. The store is told to take a part
+//! of the device, grows on it, and may not go beyond. Only root may make a loop device: others are told that the test was
+//! left out.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::kill::{CAPACITY_MAX_BYTES, Kill, Plan, Run};
+use crate::workspace;
+use tapetum_bench::server::ServerOptions;
+
+const DEVICE_BYTES: u64 = 2 * CAPACITY_MAX_BYTES;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let plan = Plan::parse(arguments)?;
+    let scratch = workspace::scratch("device")?;
+    let (file, data) = (scratch.join("file"), scratch.join("data"));
+    File::create(&file)?.set_len(DEVICE_BYTES)?;
+    match LoopDevice::over(&file) {
+        Ok(device) => {
+            refuses_more_than_there_is(&plan.binary, &data, &device.path)?;
+            let mut run = Run::new(&plan, &data, Kill)?.on_device(&device.path);
+            run.cycles(plan.cycles)?;
+            stayed_within(&plan.binary, &device.path)?;
+            println!("test-device: {}", run.summary());
+        }
+        Err(why) => println!("test-device: left out, for want of a loop device ({why})"),
+    }
+    std::fs::remove_dir_all(scratch)?;
+    Ok(())
+}
+
+struct LoopDevice {
+    path: PathBuf,
+}
+
+impl LoopDevice {
+    /// An error says why there can be none.
+    fn over(file: &Path) -> Result<LoopDevice, String> {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        let output = output.map_err(|error| format!("losetup cannot be run: {error}"))?;
+        match output.status.success() {
+            true => Ok(LoopDevice { path: String::from_utf8_lossy(&output.stdout).trim().into() }),
+            false => Err(String::from_utf8_lossy(&output.stderr).trim().into()),
+        }
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let detached = Command::new("losetup").arg("--detach").arg(&self.path).status();
+        if !detached.is_ok_and(|status| status.success()) {
+            eprintln!("{} stays behind: losetup --detach it", self.path.display());
+        }
+    }
+}
+
+fn refuses_more_than_there_is(binary: &Path, data: &Path, device: &Path) -> Result<(), Failure> {
+    let device = device.display().to_string();
+    let wanted = (2 * DEVICE_BYTES).to_string();
+    match ServerOptions::new(binary, data, &["--drive", &device, "--capacity", &wanted])?.start() {
+        Ok(_) => Err("a store was made that is larger than its device".into()),
+        Err(told) if told.to_string().contains("use a larger one, or ask for less") => Ok(()),
+        Err(other) => Err(format!("a capacity beyond the device is refused for another reason: {other}").into()),
+    }
+}
+
+/// The store has what it was told to take and has grown by, not the device.
+fn stayed_within(binary: &Path, device: &Path) -> Result<(), Failure> {
+    let output = Command::new(binary).args(["inspect", "--json", "--drive"]).arg(device).output()?;
+    let inspection: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let capacity_bytes = inspection["superblock"]["capacity_bytes"].as_u64().unwrap_or(0);
+    match (1..=CAPACITY_MAX_BYTES).contains(&capacity_bytes) {
+        true => Ok(()),
+        false => Err(format!(
+            "the store was never told to take more than {CAPACITY_MAX_BYTES} bytes and has {capacity_bytes}"
+        )
+        .into()),
+    }
+}
