@@ -175,25 +175,32 @@ pub fn select_zero<S: Select, W: Words + ?Sized>(words: &W, bit: usize, mut rank
     let mut line = words.line(index);
     line[0] |= !(u64::MAX << (bit % 64));
     while index < words.count() {
-        // The word that holds it is chosen by the sums before all words, without a branch: that would be mispredicted.
-        let (mut place, mut word, mut before) = (0, line[0], 0);
-        let mut zeros = line[0].count_zeros();
-        for (next_place, &next) in line.iter().enumerate().skip(1) {
-            if zeros <= rank {
-                (place, word, before) = (next_place, next, zeros);
-            }
-            zeros += next.count_zeros();
+        // To the word that holds it by halves, without a branch: that would be mispredicted.
+        let mut place = 0;
+        for half in [LINE_WORDS / 2, LINE_WORDS / 4, LINE_WORDS / 8] {
+            let zeros: u32 = line[place..place + half].iter().map(|word| word.count_zeros()).sum();
+            let is_past = zeros <= rank;
+            rank -= if is_past { zeros } else { 0 };
+            place += if is_past { half } else { 0 };
         }
+        let zeros = line[place].count_zeros();
         if rank < zeros {
             // Past the end there are zeros too.
             let found = index + place;
-            return (found < words.count()).then(|| found * 64 + S::select(!word, rank - before) as usize);
+            return (found < words.count()).then(|| found * 64 + S::select(!line[place], rank) as usize);
         }
         rank -= zeros;
         index += LINE_WORDS;
         line = words.line(index);
     }
     None
+}
+
+/// How many zeros stand from `bit` up to `end`.
+#[inline(always)]
+pub fn count_zeros<W: Words + ?Sized>(words: &W, bit: usize, end: usize) -> u32 {
+    let steps = (bit..end).step_by(64);
+    steps.map(|bit| !read_bits(words, bit, 64) & u64::MAX >> (64 - (end - bit).min(64))).map(u64::count_ones).sum()
 }
 
 /// Moves the bits from `start` to `end` up by `width` (1 to 63) and leaves zeros in their place. The `width` bits from
@@ -342,6 +349,8 @@ mod tests {
                 bit += value + 1;
                 let zero = bit - 1;
                 prop_assert_eq!(select_zero::<Portable, _>(&words[..], gap, rank as u32), Some(zero));
+                prop_assert_eq!(count_zeros(&words[..], gap, zero), rank as u32);
+                prop_assert_eq!(count_zeros(&words[..], gap, bit), rank as u32 + 1);
                 #[cfg(target_arch = "x86_64")]
                 if is_x86_feature_detected!("bmi2") {
                     prop_assert_eq!(select_zero::<Bmi2, _>(&words[..], gap, rank as u32), Some(zero));

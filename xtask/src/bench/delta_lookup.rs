@@ -1,10 +1,12 @@
 //! Lookups of random keys in the delta table, one depending on the other and in prefetched batches, as multiples of one
-//! dependent random read of DRAM; all three in turns.
+//! dependent random read of DRAM; all in turns. Beside them what else the table costs: bits an entry, false candidates, merges.
+//!
+//! Words that are read and index lie in memory that the allocator and the index ask for in the same way, in pages of the same size.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use tapetum::index::{GlobalIndex, IndexGeometry};
+use tapetum::index::{Change, GlobalIndex, IndexGeometry};
 use tapetum_bench::random::{Random, mix};
 use tapetum_kernels::hash::HashKey;
 
@@ -18,52 +20,88 @@ const BATCH: usize = 32;
 const LOOKUPS: usize = 1 << 20;
 const PAYLOAD_BITS: u32 = 10;
 /// The store's default.
-const FINGERPRINT_BITS: u32 = 5;
+const FINGERPRINT_BITS: u64 = 5;
 const PARTITION_ENTRIES: u64 = 100_000;
+/// A merge brings one new key to so many entries: few buckets get more than one.
+const ENTRIES_PER_INSERT: usize = 500;
+
+/// What each round found, in nanoseconds.
+#[derive(Default)]
+struct Rounds {
+    dram: Vec<f64>,
+    /// A dependent random read of as many bytes as the index has.
+    alike: Vec<f64>,
+    single: Vec<f64>,
+    batched: Vec<f64>,
+}
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let entries = arguments.number("entries", 100_000_000)?;
     let rounds = arguments.number("rounds", 9)?;
+    let fingerprint_bits = arguments.number("fingerprint-bits", FINGERPRINT_BITS)? as u32;
     arguments.finish()?;
     println!("delta-lookup: {entries} entries");
-    let (index, sample) = build(entries)?;
-    let dram = random_words();
+    let mut random = Random::new(mix(entries));
+    let (index, sample) = build(entries, fingerprint_bits, &mut random)?;
+    let found = measure(&index, &sample, rounds as usize);
+    let about = format!("{} entries, fingerprints of {fingerprint_bits} bits, keys that are there", index.entries());
+    let bits = index.bytes() as f64 * 8.0 / index.entries() as f64;
+    let mut outcome = Outcome::new("delta-lookup", about);
+    outcome.hold("one dependent random read of 4 GiB, ns", Spread::of(found.dram.clone()), Reach::Reported);
+    outcome.hold(
+        "a lookup in prefetched batches of 32 ÷ that",
+        ratio(&found.batched, &found.dram),
+        Reach::AtMost(0.35),
+    );
+    outcome.hold("a lookup that depends on the last ÷ that", ratio(&found.single, &found.dram), Reach::AtMost(2.0));
+    outcome.hold(
+        "one dependent random read of as many bytes as the table, ns",
+        Spread::of(found.alike.clone()),
+        Reach::Reported,
+    );
+    outcome.hold("a lookup in prefetched batches ÷ that", ratio(&found.batched, &found.alike), Reach::Reported);
+    outcome.hold("a lookup in prefetched batches, ns", Spread::of(found.batched), Reach::Reported);
+    outcome.hold("a lookup that depends on the last, ns", Spread::of(found.single), Reach::Reported);
+    outcome.hold("bits an entry, pointer included", Spread::of([bits]), Reach::Reported);
+    outcome.hold("strange keys with a candidate", Spread::of([false_candidates(&index, &mut random)]), Reach::Reported);
+    outcome.hold("a merge, ns an insert", Spread::of([merge(&index, &mut random)?]), Reach::Reported);
+    outcome.end()
+}
+
+fn measure(index: &GlobalIndex, sample: &[HashKey], rounds: usize) -> Rounds {
+    let words = random_words();
+    let alike = &words[..(index.bytes() / 8).min(words.len())];
     let mut found = [None; BATCH];
-    let (mut single, mut batched, mut nanoseconds) = (Vec::new(), Vec::new(), Vec::new());
+    let mut done = Rounds::default();
     for round in 0..rounds {
-        let keys = &sample[round as usize % (sample.len() / LOOKUPS) * LOOKUPS..][..LOOKUPS];
-        let read = each(LOOKUPS, || read_chain(&dram, round as usize));
-        let one = each(LOOKUPS, || look_up_chain(&index, keys));
-        let many = each(LOOKUPS, || {
+        let keys = &sample[round % (sample.len() / LOOKUPS) * LOOKUPS..][..LOOKUPS];
+        done.dram.push(each(LOOKUPS, || read_chain(&words, round)));
+        done.alike.push(each(LOOKUPS, || read_chain(alike, round)));
+        done.single.push(each(LOOKUPS, || look_up_chain(index, keys)));
+        done.batched.push(each(LOOKUPS, || {
             for keys in keys.chunks_exact(BATCH) {
                 index.lookup_batch(keys, &mut found);
                 black_box(&found);
             }
-        });
-        single.push(one / read);
-        batched.push(many / read);
-        nanoseconds.push(read);
+        }));
     }
-    let mut outcome = Outcome::new("delta-lookup", format!("{} entries, keys that are there", index.entries()));
-    outcome.hold("one dependent random read of 4 GiB, ns", Spread::of(nanoseconds), Reach::Reported);
-    outcome.hold("a lookup in prefetched batches of 32 ÷ that", Spread::of(batched), Reach::AtMost(0.35));
-    outcome.hold("a lookup that depends on the last ÷ that", Spread::of(single), Reach::AtMost(2.0));
-    let bits = index.bytes() as f64 * 8.0 / index.entries() as f64;
-    outcome.hold("bits an entry, pointer included", Spread::of([bits]), Reach::Reported);
-    outcome.end()
+    done
+}
+
+fn ratio(these: &[f64], those: &[f64]) -> Spread {
+    Spread::of(these.iter().zip(those).map(|(this, that)| this / that))
 }
 
 /// An index as full as the store lets it be, and keys in it in no order.
-fn build(entries: u64) -> Result<(GlobalIndex, Vec<HashKey>), Failure> {
+fn build(entries: u64, fingerprint_bits: u32, random: &mut Random) -> Result<(GlobalIndex, Vec<HashKey>), Failure> {
     let partition_bits = (entries / PARTITION_ENTRIES).max(1).ilog2();
-    let geometry = IndexGeometry { partition_bits, fingerprint_bits: FINGERPRINT_BITS, payload_bits: PAYLOAD_BITS };
+    let geometry = IndexGeometry { partition_bits, fingerprint_bits, payload_bits: PAYLOAD_BITS };
     let index = GlobalIndex::new(geometry).map_err(|error| format!("no memory for the index: {error:?}"))?;
-    let mut random = Random::new(mix(entries));
     let share = (entries as usize / geometry.partitions()).max(1);
     let sampled = (share * geometry.partitions() / (4 * LOOKUPS)).max(1);
     let mut sample = Vec::new();
     for partition in 0..geometry.partitions() {
-        let mut hashes: Vec<HashKey> = (0..share).map(|_| hash_in(partition, partition_bits, &mut random)).collect();
+        let mut hashes: Vec<HashKey> = (0..share).map(|_| hash_in(partition, partition_bits, random)).collect();
         hashes.sort_unstable();
         let payloads = hashes.iter().enumerate().map(|(place, &hash)| (hash, place as u32 % (1 << PAYLOAD_BITS)));
         index.rebuild(partition, payloads, share).map_err(|error| format!("a partition is not built: {error:?}"))?;
@@ -81,6 +119,26 @@ fn build(entries: u64) -> Result<(GlobalIndex, Vec<HashKey>), Failure> {
 fn hash_in(partition: usize, partition_bits: u32, random: &mut Random) -> HashKey {
     let bits = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
     HashKey((partition as u128) << (127 - partition_bits) << 1 | bits >> partition_bits)
+}
+
+/// Of keys that are not in the index, the share that is given a candidate.
+fn false_candidates(index: &GlobalIndex, random: &mut Random) -> f64 {
+    let candidates = (0..LOOKUPS).filter(|_| index.lookup(hash_in(0, 0, random)).is_some()).count();
+    candidates as f64 / LOOKUPS as f64
+}
+
+/// New keys spread over the index. Those that have a candidate are left out, as there is no key table here to name its owner.
+fn merge(index: &GlobalIndex, random: &mut Random) -> Result<f64, Failure> {
+    let bits = index.geometry().partition_bits;
+    let new = (0..index.entries() / ENTRIES_PER_INSERT).map(|_| hash_in(0, 0, random));
+    let mut new: Vec<HashKey> = new.filter(|&hash| index.lookup(hash).is_none()).collect();
+    new.sort_unstable();
+    let begun = Instant::now();
+    for hashes in new.chunk_by(|a, b| a.partition(bits) == b.partition(bits)) {
+        let changes = hashes.iter().map(|&hash| Change::Insert { hash, payload: 1, neighbor: None });
+        index.merge(hashes[0].partition(bits), changes)?;
+    }
+    Ok(begun.elapsed().as_nanos() as f64 / new.len() as f64)
 }
 
 fn random_words() -> Vec<u64> {

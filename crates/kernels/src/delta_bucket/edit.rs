@@ -294,7 +294,7 @@ mod tests {
         let encoded = bucket.encode(0, 0, &mut words).expect("room");
         assert_eq!((encoded.slots_end, encoded.entries_end), (SLOTS, bucket.len()));
         bucket.clear();
-        bucket.decode(&words[..], Header(0), 0);
+        bucket.decode(&words[..], Header(words[0]), 0);
         words
     }
 
@@ -312,7 +312,7 @@ mod tests {
                     Step::Put(tail) => {
                         let payload = owners.len() as u32;
                         owners.push(tail);
-                        let neighbor = find(&words[..], Header(0), layout, 0, tail).map(|p| owners[p as usize]);
+                        let neighbor = find(&words[..], Header(words[0]), layout, 0, tail).map(|p| owners[p as usize]);
                         let done = bucket.insert(tail, payload, neighbor);
                         let there = model.insert(tail, payload).is_some();
                         prop_assert_eq!(done == Inserted::Replaced, there);
@@ -335,7 +335,7 @@ mod tests {
             }
             words = reread(&mut bucket);
             for (&tail, &payload) in &model {
-                prop_assert_eq!(find(&words[..], Header(0), layout, 0, tail), Some(payload));
+                prop_assert_eq!(find(&words[..], Header(words[0]), layout, 0, tail), Some(payload));
             }
         }
 

@@ -5,7 +5,7 @@
 //! entries' words can be asked for.
 
 use super::entries::{Window, entry};
-use super::group::Group;
+use super::group::{Extent, Group};
 use super::{EntryLayout, Header, TENANCY_START, slot};
 #[cfg(target_arch = "x86_64")]
 use crate::bits::Bmi2;
@@ -59,8 +59,8 @@ fn has_bmi2() -> bool {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2,popcnt")]
-fn slot_bmi2<W: Words + ?Sized>(words: &W, first_slot: u32, tail: u128) -> Option<Slot> {
-    Slot::find_with::<Bmi2, W>(words, first_slot, tail)
+fn slot_bmi2<W: Words + ?Sized>(words: &W, number: u32) -> Option<Slot> {
+    Slot::find::<Bmi2, W>(words, number)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -89,12 +89,19 @@ fn find_with<S: Select, W: Words + ?Sized>(
     first_slot: u32,
     tail: u128,
 ) -> Option<u32> {
-    let slot = Slot::find_with::<S, W>(words, first_slot, tail)?;
+    let slot = Slot::find::<S, W>(words, number_in(first_slot, tail))?;
     match slot.candidate(words, layout, tail) {
         Candidate::None => None,
         Candidate::Only(payload) => Some(payload),
         Candidate::Several => slot.search::<S, W>(words, header, layout, first_slot, tail),
     }
+}
+
+/// The number of the tail's slot in a bucket that begins with `first_slot`. Wraps only for a reader misled by a half-written
+/// header; then there is no such slot.
+#[inline(always)]
+fn number_in(first_slot: u32, tail: u128) -> u32 {
+    slot(tail).wrapping_sub(first_slot)
 }
 
 /// Where a tail is or would be.
@@ -103,7 +110,7 @@ pub(super) struct Place {
     pub slot: Slot,
     /// The entries with its fingerprint in its slot; if there are none, `first` is where one would be.
     pub group: Group,
-    pub tenancy_end: usize,
+    pub extent: Extent,
     /// At which entry of the group the search ends.
     pub leaf: usize,
 }
@@ -111,7 +118,7 @@ pub(super) struct Place {
 impl Place {
     /// Where the first branch of the group is or would be. The group must not be empty.
     pub fn branches(&self, words: &[u64], layout: EntryLayout) -> usize {
-        self.group.branches::<Portable, [u64]>(words, layout, self.tenancy_end).expect("a bucket that we wrote")
+        self.group.branches::<Portable, [u64]>(words, layout, self.extent).expect("a bucket that we wrote")
     }
 }
 
@@ -123,16 +130,16 @@ fn place_with<S: Select, W: Words + ?Sized>(
     first_slot: u32,
     tail: u128,
 ) -> Option<Place> {
-    let slot = Slot::find_with::<S, W>(words, first_slot, tail)?;
-    let tenancy_end = slot.tenancy_end::<S, W>(words, header, first_slot)?;
+    let slot = Slot::find::<S, W>(words, number_in(first_slot, tail))?;
+    let extent = slot.extent::<S, W>(words, header, first_slot)?;
     let Some(group) = Group::find(words, layout, slot, tail) else {
         let fingerprint = u64::from(layout.fingerprint(tail));
         let below = |rank: &usize| entry(words, layout, *rank) >> layout.payload_bits < fingerprint;
-        let first = slot.rank() + (slot.rank()..slot.rank() + slot.tenants).take_while(below).count();
-        return Some(Place { slot, group: Group { slot, first, count: 0 }, tenancy_end, leaf: 0 });
+        let first = slot.rank() + (slot.rank()..slot.rank() + slot.tenants()).take_while(below).count();
+        return Some(Place { slot, group: Group { slot, first, count: 0 }, extent, leaf: 0 });
     };
-    let leaf = group.leaf::<S, W>(words, layout, tenancy_end, tail)?;
-    Some(Place { slot, group, tenancy_end, leaf })
+    let leaf = group.leaf::<S, W>(words, layout, extent, tail)?;
+    Some(Place { slot, group, extent, leaf })
 }
 
 /// What the entries of a slot say about a tail.
@@ -146,48 +153,62 @@ pub enum Candidate {
     Several,
 }
 
-/// One slot in the tenancy of a bucket.
-#[derive(Clone, Copy, Debug)]
+/// One slot in the tenancy of a bucket. Small, to be kept by the dozen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot {
-    /// Slots of this bucket before it.
-    before: u32,
+    /// How many slots of this bucket are before it.
+    number: u32,
     /// Where its ones begin, and how many there are.
-    pub(super) start: usize,
-    pub(super) tenants: usize,
+    start: u32,
+    tenants: u32,
 }
 
 impl Slot {
-    /// The slot of `tail`, which must be one that this bucket holds itself. `None` if the words are not those of a bucket.
-    #[inline(always)]
-    pub fn find<W: Words + ?Sized>(words: &W, first_slot: u32, tail: u128) -> Option<Slot> {
+    /// What finds, on this machine, the slot with so many slots of its bucket before it: `None` if the words are not those
+    /// of a bucket.
+    #[inline]
+    pub fn finder<W: Words + ?Sized>() -> fn(&W, u32) -> Option<Slot> {
         #[cfg(target_arch = "x86_64")]
         if has_bmi2() {
             // SAFETY: the machine has the instructions.
-            return unsafe { slot_bmi2(words, first_slot, tail) };
+            return |words, number| unsafe { slot_bmi2(words, number) };
         }
-        Slot::find_with::<Portable, W>(words, first_slot, tail)
+        Slot::find::<Portable, W>
     }
 
     #[inline(always)]
-    fn find_with<S: Select, W: Words + ?Sized>(words: &W, first_slot: u32, tail: u128) -> Option<Slot> {
-        // Wraps only for a reader misled by a half-written header; then the select finds nothing.
-        let before = slot(tail).wrapping_sub(first_slot);
+    fn find<S: Select, W: Words + ?Sized>(words: &W, number: u32) -> Option<Slot> {
         // The zero before the tenancy is the header's highest bit.
-        let start = select_zero::<S, W>(words, TENANCY_START - 1, before)? + 1;
-        Some(Slot { before, start, tenants: ones_from(words, start) })
+        let start = select_zero::<S, W>(words, TENANCY_START - 1, number)? + 1;
+        Some(Slot { number, start: start as u32, tenants: ones_from(words, start) as u32 })
+    }
+
+    #[inline(always)]
+    pub(super) fn start(&self) -> usize {
+        self.start as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn tenants(&self) -> usize {
+        self.tenants as usize
     }
 
     /// The number of its first entry.
     #[inline(always)]
     pub(super) fn rank(&self) -> usize {
-        self.start - TENANCY_START - self.before as usize
+        self.start as usize - TENANCY_START - self.number as usize
     }
 
-    /// Where the tenancy ends and the branches begin.
+    /// Where the parts of its bucket end.
     #[inline(always)]
-    fn tenancy_end<S: Select, W: Words + ?Sized>(&self, words: &W, header: Header, first_slot: u32) -> Option<usize> {
-        let after = header.slots_end().checked_sub(first_slot)?.checked_sub(self.before + 1)?;
-        Some(select_zero::<S, W>(words, self.start, after)? + 1)
+    fn extent<S: Select, W: Words + ?Sized>(&self, words: &W, header: Header, first_slot: u32) -> Option<Extent> {
+        let slots = header.slots_end().checked_sub(first_slot)?;
+        let tenancy_end = select_zero::<S, W>(words, self.start(), slots.checked_sub(self.number + 1)?)? + 1;
+        Some(Extent {
+            tenancy_end,
+            branches_end: tenancy_end + header.branch_bits() as usize,
+            entries: tenancy_end - TENANCY_START - slots as usize,
+        })
     }
 
     /// The payload of that one of its entries with the fingerprint of `tail` to which the trie leads.
@@ -200,39 +221,52 @@ impl Slot {
         first_slot: u32,
         tail: u128,
     ) -> Option<u32> {
-        let tenancy_end = self.tenancy_end::<S, W>(words, header, first_slot)?;
+        let extent = self.extent::<S, W>(words, header, first_slot)?;
         let group = Group::find(words, layout, *self, tail)?;
-        let leaf = group.leaf::<S, W>(words, layout, tenancy_end, tail)?;
-        let found = entry(words, layout, group.first + leaf);
-        Some((found & (u64::MAX >> (64 - layout.payload_bits))) as u32)
+        let leaf = group.leaf::<S, W>(words, layout, extent, tail)?;
+        Some(payload(words, layout, group.first + leaf))
     }
 
     /// Which words of a bucket of so many a look at its entries reads, the first and the last. Nonsense for words that are
     /// not those of a bucket.
     #[inline(always)]
     pub fn entry_words(&self, word_count: usize, layout: EntryLayout) -> (usize, usize) {
-        let end = (word_count * 64).saturating_sub(self.rank() * layout.width() as usize + 1);
-        let read = (self.tenants * layout.width() as usize).max(64);
-        ((end + 1).saturating_sub(read) / 64, end / 64)
+        let end = (word_count * 64).saturating_sub(self.rank() * layout.width() as usize);
+        // A window, or several up to one that begins with the last entry.
+        let behind = if self.tenants() > layout.fields.count { self.tenants() - 1 } else { 0 };
+        let start = end.saturating_sub(behind * layout.width() as usize + 64);
+        (start / 64, end.saturating_sub(1) / 64)
     }
 
     /// Which of its entries has the fingerprint of `tail`.
     #[inline(always)]
     pub fn candidate<W: Words + ?Sized>(&self, words: &W, layout: EntryLayout, tail: u128) -> Candidate {
-        let fingerprint = layout.fingerprint(tail);
-        let mut candidate = Candidate::None;
-        for at in (0..self.tenants).step_by(layout.fields.count) {
-            let Some(window) = Window::read(words, layout, self.rank() + at) else { return Candidate::None };
-            let matches = window.matches(layout, fingerprint, self.tenants - at);
-            if matches != 0 {
-                if candidate != Candidate::None || !matches.is_power_of_two() {
-                    return Candidate::Several;
-                }
-                candidate = Candidate::Only(window.payload(layout, matches));
-            }
+        if self.tenants() > layout.fields.count {
+            return self.candidate_of_many(words, layout, tail);
         }
-        candidate
+        let Some(window) = Window::read(words, layout, self.rank()) else { return Candidate::None };
+        match window.matches(layout, layout.fingerprint(tail), self.tenants()) {
+            0 => Candidate::None,
+            matches if matches.is_power_of_two() => Candidate::Only(window.payload(layout, matches)),
+            _ => Candidate::Several,
+        }
     }
+
+    /// [`candidate`](Self::candidate) of more entries than a window has.
+    #[cold]
+    fn candidate_of_many<W: Words + ?Sized>(&self, words: &W, layout: EntryLayout, tail: u128) -> Candidate {
+        match Group::find(words, layout, *self, tail) {
+            None => Candidate::None,
+            Some(group) if group.count == 1 => Candidate::Only(payload(words, layout, group.first)),
+            Some(_) => Candidate::Several,
+        }
+    }
+}
+
+/// The payload of an entry.
+#[inline(always)]
+fn payload<W: Words + ?Sized>(words: &W, layout: EntryLayout, rank: usize) -> u32 {
+    (entry(words, layout, rank) & (u64::MAX >> (64 - layout.payload_bits))) as u32
 }
 
 const _: () = assert!(TENANCY_START.is_multiple_of(64));
@@ -261,7 +295,29 @@ mod tests {
     fn find_both_ways(words: &[u64], layout: EntryLayout, tail: u128) -> Option<u32> {
         let found = find_portable(words, Header(words[0]), layout, 0, tail);
         assert_eq!(find(words, Header(words[0]), layout, 0, tail), found, "pdep and portable differ");
+        assert_eq!(find_in_steps(words, layout, 0, tail).unwrap_or(found), found, "in steps it differs");
         found
+    }
+
+    /// What a lookup in two steps finds, if it ends there. Each step reads only the words that it should.
+    fn find_in_steps(words: &[u64], layout: EntryLayout, first_slot: u32, tail: u128) -> Option<Option<u32>> {
+        let number = slot(tail).wrapping_sub(first_slot);
+        let slot = Slot::finder::<[u64]>()(words, number);
+        assert_eq!(slot, Slot::find::<Portable, [u64]>(words, number), "pdep and portable differ");
+        let Some(slot) = slot else { return Some(None) };
+        let (first, last) = slot.entry_words(words.len(), layout);
+        let only: Vec<u64> = words
+            .iter()
+            .enumerate()
+            .map(|(at, &word)| if (first..=last).contains(&at) { word } else { !word })
+            .collect();
+        let candidate = slot.candidate(words, layout, tail);
+        assert_eq!(slot.candidate(&only[..], layout, tail), candidate, "words {first} to {last} are not all");
+        match candidate {
+            Candidate::None => Some(None),
+            Candidate::Only(payload) => Some(Some(payload)),
+            Candidate::Several => None,
+        }
     }
 
     /// Tails with long equal prefixes: a few stems, varied below some bit.
@@ -304,6 +360,7 @@ mod tests {
             let header = Header(words[0]);
             let found = find_portable(&words[..], header, layout, first_slot, tail);
             prop_assert_eq!(find(&words[..], header, layout, first_slot, tail), found);
+            prop_assert_eq!(find_in_steps(&words, layout, first_slot, tail).unwrap_or(found), found);
         }
     }
 }

@@ -1,12 +1,20 @@
 //! The entries of one slot that share a fingerprint, and the trie that tells them apart.
 //!
 //! A lookup needs this once in twenty-five times with fingerprints of five bits. Where the group's branches are is found by counting
-//! all branches before them, that is, all pairs of neighbours in a slot with equal fingerprints.
+//! all branches before or behind them, that is, all pairs of neighbours in a slot with equal fingerprints.
 
 use super::entries::Window;
 use super::find::Slot;
 use super::{EntryLayout, TENANCY_START};
-use crate::bits::{Select, Words, ones_from, select_zero};
+use crate::bits::{Select, Words, count_zeros, ones_from, select_zero};
+
+/// Where the parts of a bucket end, and how many entries it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub tenancy_end: usize,
+    pub branches_end: usize,
+    pub entries: usize,
+}
 
 /// The entries of one slot that share a fingerprint. They are neighbours, since entries are sorted.
 #[derive(Clone, Copy, Debug)]
@@ -23,9 +31,9 @@ impl Group {
     pub fn find<W: Words + ?Sized>(words: &W, layout: EntryLayout, slot: Slot, tail: u128) -> Option<Group> {
         let fingerprint = layout.fingerprint(tail);
         let mut group = Group { slot, first: 0, count: 0 };
-        for at in (0..slot.tenants).step_by(layout.fields.count) {
+        for at in (0..slot.tenants()).step_by(layout.fields.count) {
             let matches =
-                Window::read(words, layout, slot.rank() + at)?.matches(layout, fingerprint, slot.tenants - at);
+                Window::read(words, layout, slot.rank() + at)?.matches(layout, fingerprint, slot.tenants() - at);
             if group.count == 0 {
                 group.first = slot.rank() + at + (matches.leading_zeros() / layout.width()) as usize;
             }
@@ -40,12 +48,12 @@ impl Group {
         &self,
         words: &W,
         layout: EntryLayout,
-        tenancy_end: usize,
+        extent: Extent,
         tail: u128,
     ) -> Option<usize> {
         match self.count {
             1 => Some(0),
-            count => Some(search(words, layout, self.branches::<S, W>(words, layout, tenancy_end)?, count, tail)),
+            count => Some(search(words, layout, self.branches::<S, W>(words, layout, extent)?, count, tail)),
         }
     }
 
@@ -55,37 +63,43 @@ impl Group {
         &self,
         words: &W,
         layout: EntryLayout,
-        tenancy_end: usize,
+        extent: Extent,
     ) -> Option<usize> {
+        let before = if layout.fingerprint_bits == 0 {
+            // Each pair of neighbours in a slot has one, and the group is all of its slot.
+            neighbors_before(words, self.slot.start())
+        } else if self.first <= extent.entries / 2 {
+            branches_among::<S, W>(words, layout, 0, self.first)
+        } else {
+            let last = self.first + self.count - 1;
+            let behind = branches_among::<S, W>(words, layout, last, extent.entries.saturating_sub(1));
+            let all = count_zeros(words, extent.tenancy_end, extent.branches_end);
+            all.saturating_sub(behind + self.count as u32 - 1)
+        };
         // The tenancy ends with a zero, which stands before the first branch as the others' stand before theirs.
-        Some(select_zero::<S, W>(words, tenancy_end - 1, self.branches_before::<S, W>(words, layout))? + 1)
+        Some(select_zero::<S, W>(words, extent.tenancy_end - 1, before)? + 1)
     }
+}
 
-    /// How many branches the bucket has before the group's first entry.
-    #[inline(always)]
-    fn branches_before<S: Select, W: Words + ?Sized>(&self, words: &W, layout: EntryLayout) -> u32 {
-        if layout.fingerprint_bits == 0 {
-            // Each pair of neighbours in a slot is one, and the group is all of its slot.
-            return neighbors_before(words, self.slot.start);
+/// How many of the entries from number `rank` up to `end` have a branch between them and the next one.
+#[inline(always)]
+fn branches_among<S: Select, W: Words + ?Sized>(words: &W, layout: EntryLayout, mut rank: usize, end: usize) -> u32 {
+    let mut branches = 0;
+    let mut tenancy = Tenancy { index: TENANCY_START / 64, before: 0 };
+    while rank < end {
+        let windows = (Window::read(words, layout, rank), Window::read(words, layout, rank + 1));
+        let (Some(window), Some(next)) = windows else { break };
+        let mut equal = window.equals(next, layout, end - rank);
+        // Few are equal, and fewer in one slot.
+        while equal != 0 {
+            let place = equal.leading_zeros();
+            equal &= !(1 << (63 - place));
+            let is_branch = tenancy.has_neighbor::<S, W>(words, rank + (place / layout.width()) as usize);
+            branches += u32::from(is_branch);
         }
-        let mut branches = 0;
-        let mut tenancy = Tenancy { index: TENANCY_START / 64, before: 0 };
-        let mut rank = 0;
-        while rank < self.first {
-            let windows = (Window::read(words, layout, rank), Window::read(words, layout, rank + 1));
-            let (Some(window), Some(next)) = windows else { break };
-            let mut equal = window.equals(next, layout, self.first - rank);
-            // Few are equal, and fewer in one slot.
-            while equal != 0 {
-                let place = equal.leading_zeros();
-                equal &= !(1 << (63 - place));
-                let is_branch = tenancy.has_neighbor::<S, W>(words, rank + (place / layout.width()) as usize);
-                branches += u32::from(is_branch);
-            }
-            rank += layout.fields.count;
-        }
-        branches
+        rank += layout.fields.count;
     }
+    branches
 }
 
 /// How many entries before `end` in the tenancy have a neighbour behind them in their slot.

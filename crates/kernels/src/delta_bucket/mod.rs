@@ -117,8 +117,9 @@ impl EntryLayout {
 
     #[inline(always)]
     pub fn fingerprint(self, tail: u128) -> u32 {
-        // Two shifts, because a shift by 128 - 0 would be too far.
-        ((tail << SLOT_BITS) >> 64 >> (64 - self.fingerprint_bits)) as u32
+        // Two shifts, because a shift by 64 - 0 would be too far.
+        let below_slot = ((tail << SLOT_BITS) >> 64) as u64;
+        (below_slot >> 1 >> (63 - self.fingerprint_bits)) as u32
     }
 
     /// How many bits after the fingerprint are equal in two different tails with equal slot and fingerprint.
@@ -172,10 +173,11 @@ impl Header {
         ((self.0 >> 32 & 0xffff) as u32).checked_sub(1)
     }
 
-    /// The slot after the last one in this bucket itself.
+    /// The slot after the last one in this bucket itself: the split, or [`SLOTS`] where that is 0.
     #[inline(always)]
     pub fn slots_end(self) -> u32 {
-        if self.extension().is_some() { (self.0 >> 24 & 0xff) as u32 } else { SLOTS }
+        // Without a branch: one bucket in four has an extension.
+        ((self.0 >> 24) as u32).wrapping_sub(1) % SLOTS + 1
     }
 
     /// With the slots from `split` on in an extension; or, without one, with all slots here.
@@ -195,7 +197,7 @@ impl Header {
     }
 }
 
-const _: () = assert!(SLOTS <= 256, "the split slot has eight bits");
+const _: () = assert!(SLOTS == 256, "the split slot has eight bits");
 const _: () = assert!(SLOT_BITS + EntryLayout::FINGERPRINT_BITS_MAX <= 64, "a fingerprint ends inside the fraction");
 
 #[cfg(test)]

@@ -7,32 +7,20 @@
 use super::edit::Inserted;
 use super::entries::entry;
 use super::find::{Place, place};
-use super::{EntryLayout, Header, TENANCY_START, slot};
+use super::{EntryLayout, Header, slot};
 use crate::bits::{BitWriter, clear_bits, move_down, move_up, ones_from, write_bits};
 
 /// The bucket has no room for the entry. It is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoRoom;
 
-/// Where the parts of a bucket end.
-struct Extent {
-    branches_end: usize,
-    entries_start: usize,
-}
-
-impl Extent {
-    fn of(words: &[u64], layout: EntryLayout, first_slot: u32, tenancy_end: usize) -> Extent {
-        let header = Header(words[0]);
-        let entries = tenancy_end - TENANCY_START - (header.slots_end() - first_slot) as usize;
-        Extent {
-            branches_end: tenancy_end + header.branch_bits() as usize,
-            entries_start: words.len() * 64 - entries * layout.width() as usize,
-        }
-    }
-}
-
 fn entry_start(words: &[u64], layout: EntryLayout, rank: usize) -> usize {
     words.len() * 64 - (rank + 1) * layout.width() as usize
+}
+
+/// Where the entries begin that are so many.
+fn entries_start(words: &[u64], layout: EntryLayout, entries: usize) -> usize {
+    words.len() * 64 - entries * layout.width() as usize
 }
 
 /// Adds an entry, or replaces the payload of the one that the key has. `neighbor` is the tail of the entry at which
@@ -64,28 +52,29 @@ pub fn insert(
         rank += at;
         branch = Some((bit, equal_bits));
     }
-    let mut extent = Extent::of(words, layout, first_slot, place.tenancy_end);
+    let mut branches_end = place.extent.branches_end;
+    let entries_start = entries_start(words, layout, place.extent.entries);
     let branch_bits = branch.map_or(0, |(_, equal_bits)| equal_bits + 1);
-    if extent.entries_start - extent.branches_end < 1 + layout.width() as usize + branch_bits {
+    if entries_start - branches_end < 1 + layout.width() as usize + branch_bits {
         return Err(NoRoom);
     }
 
     let bit = entry_start(words, layout, rank);
-    move_down(words, extent.entries_start, bit + layout.width() as usize, layout.width());
+    move_down(words, entries_start, bit + layout.width() as usize, layout.width());
     let value = u64::from(layout.fingerprint(tail)) << layout.payload_bits | u64::from(payload);
     write_bits(words, bit, layout.width(), value);
     if let Some((bit, equal_bits)) = branch {
         let mut left = branch_bits;
         while left > 0 {
             let step = left.min(63);
-            move_up(words, bit, extent.branches_end, step as u32);
-            extent.branches_end += step;
+            move_up(words, bit, branches_end, step as u32);
+            branches_end += step;
             left -= step;
         }
         BitWriter::new(words, bit).push_unary(equal_bits);
     }
-    move_up(words, place.slot.start, extent.branches_end, 1);
-    write_bits(words, place.slot.start, 1, 1);
+    move_up(words, place.slot.start(), branches_end, 1);
+    write_bits(words, place.slot.start(), 1, 1);
     set_branch_bits(words, |bits| bits + branch_bits);
     Ok(Inserted::New)
 }
@@ -139,14 +128,16 @@ pub fn replace(words: &mut [u64], layout: EntryLayout, first_slot: u32, tail: u1
 pub fn remove(words: &mut [u64], layout: EntryLayout, first_slot: u32, tail: u128) {
     let place = place(words, layout, first_slot, tail);
     assert!(place.group.count > 0, "only a key that is there is removed");
-    let mut extent = Extent::of(words, layout, first_slot, place.tenancy_end);
+    let mut branches_end = place.extent.branches_end;
+    let entries_start = entries_start(words, layout, place.extent.entries);
 
+    // The branches are found by the entries, so before those are moved.
+    let branches = (place.group.count > 1).then(|| place.branches(words, layout));
     let bit = entry_start(words, layout, place.group.first + place.leaf);
     clear_bits(words, bit, layout.width());
-    move_up(words, extent.entries_start, bit, layout.width());
-    if place.group.count > 1 {
+    move_up(words, entries_start, bit, layout.width());
+    if let Some(mut bit) = branches {
         // Of the branches on its two sides the one with fewer equal bits is left, between the two new neighbours.
-        let mut bit = place.branches(words, layout);
         for _ in 1..place.leaf {
             bit += ones_from(words, bit) + 1;
         }
@@ -162,14 +153,14 @@ pub fn remove(words: &mut [u64], layout: EntryLayout, first_slot: u32, tail: u12
         while left > 0 {
             let step = left.min(63);
             clear_bits(words, bit, step as u32);
-            move_down(words, bit + step, extent.branches_end, step as u32);
-            extent.branches_end -= step;
+            move_down(words, bit + step, branches_end, step as u32);
+            branches_end -= step;
             left -= step;
         }
         set_branch_bits(words, |bits| bits - equal_bits - 1);
     }
-    clear_bits(words, place.slot.start, 1);
-    move_down(words, place.slot.start + 1, extent.branches_end, 1);
+    clear_bits(words, place.slot.start(), 1);
+    move_down(words, place.slot.start() + 1, branches_end, 1);
 }
 
 fn set_payload(words: &mut [u64], layout: EntryLayout, rank: usize, payload: u32) {

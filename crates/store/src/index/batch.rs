@@ -12,16 +12,24 @@
 use super::partition::Partition;
 use super::sequence_lock;
 use super::{GlobalIndex, Table};
+use std::sync::atomic::AtomicU64;
 use tapetum_kernels::bits::LINE_WORDS;
 use tapetum_kernels::delta_bucket::find::{Candidate, Slot};
-use tapetum_kernels::delta_bucket::{Header, Position, slot};
+use tapetum_kernels::delta_bucket::{Header, Position, SLOTS, slot};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 
 /// Lookups whose memory is asked for at once.
 const BATCH: usize = 32;
 
-/// A lookup whose entries were asked for: where they are, under which header of the bucket.
+/// A lookup and the words of its bucket.
+struct Lookup<'a> {
+    partition: &'a Partition,
+    position: Position,
+    words: &'a [AtomicU64],
+}
+
+/// Where the entries of a lookup are, under which header of the bucket.
 #[derive(Clone, Copy)]
 struct Aim {
     header: Header,
@@ -39,18 +47,21 @@ impl GlobalIndex {
     }
 
     fn look_up_together(&self, table: &Table, hashes: &[HashKey], out: &mut [Option<u32>]) {
-        let places: [Option<(&Partition, Position)>; BATCH] = std::array::from_fn(|number| {
-            let (partition, position) = self.locate(table, *hashes.get(number)?);
-            partition.prefetch_tenancy(position);
-            Some((partition, position))
-        });
-        let mut aims: [Option<Aim>; BATCH] = [None; BATCH];
-        for ((partition, position), aim) in places.iter().flatten().zip(&mut aims) {
-            *aim = partition.aim(*position);
+        let mut lookups: [Option<Lookup>; BATCH] = [const { None }; BATCH];
+        for (&hash, lookup) in hashes.iter().zip(&mut lookups) {
+            let (partition, position) = self.locate(table, hash);
+            let found = Lookup { partition, position, words: partition.bucket(position.bucket) };
+            found.prefetch_tenancy();
+            *lookup = Some(found);
+        }
+        let find_slot = Slot::finder();
+        let mut aims: [Option<Aim>; BATCH] = [const { None }; BATCH];
+        for (lookup, aim) in lookups.iter().flatten().zip(&mut aims) {
+            *aim = lookup.aim(find_slot);
         }
         let mut again = 0u32;
-        for (number, ((partition, position), out)) in places.iter().flatten().zip(&mut *out).enumerate() {
-            match aims[number].and_then(|aim| partition.finish(*position, aim)) {
+        for (number, ((lookup, aim), out)) in lookups.iter().flatten().zip(&aims).zip(&mut *out).enumerate() {
+            match aim.and_then(|aim| lookup.finish(aim)) {
                 Some(Candidate::Only(payload)) => *out = Some(payload),
                 Some(Candidate::None) => *out = None,
                 Some(Candidate::Several) | None => again |= 1 << number,
@@ -59,53 +70,54 @@ impl GlobalIndex {
         while again != 0 {
             let number = again.trailing_zeros() as usize;
             again &= again - 1;
-            out[number] = places[number].and_then(|(partition, position)| partition.lookup(position));
+            out[number] = lookups[number].as_ref().and_then(|lookup| lookup.partition.lookup(lookup.position));
         }
     }
 }
 
 const _: () = assert!(BATCH <= u32::BITS as usize, "a bit for each lookup");
 
-impl Partition {
-    /// Asks for the words that tell where the entries of this position are.
+impl Lookup<'_> {
+    /// Asks for the words that tell where the entries are.
     #[inline(always)]
-    fn prefetch_tenancy(&self, position: Position) {
-        let words = self.bucket(position.bucket);
-        prefetch(&words[0]);
-        if slot(position.tail) >= self.slots_near {
-            prefetch(&words[LINE_WORDS]);
-        }
+    fn prefetch_tenancy(&self) {
+        // The same line twice rather than a branch that nobody can foresee.
+        let is_far = slot(self.position.tail) >= self.partition.slots_near;
+        prefetch(&self.words[0]);
+        prefetch(&self.words[usize::from(is_far) * LINE_WORDS]);
     }
 
     /// Finds where the entries are, by those words, and asks for them. `None` if the lookup must be done otherwise: they
     /// are in an extension, or the bucket is being written.
     #[inline(always)]
-    fn aim(&self, position: Position) -> Option<Aim> {
-        let words = self.bucket(position.bucket);
-        let header = sequence_lock::begin(&words[0])?;
-        if header.slots_end() <= slot(position.tail) {
-            prefetch(&self.extension(header.extension()?)?[0]);
+    fn aim(&self, find_slot: fn(&[AtomicU64], u32) -> Option<Slot>) -> Option<Aim> {
+        let header = sequence_lock::begin(&self.words[0])?;
+        let number = slot(self.position.tail);
+        if header.slots_end() <= number {
+            prefetch(&self.partition.extension(header.extension()?)?[0]);
             return None;
         }
-        let slot = Slot::find(words, 0, position.tail)?;
-        let (first, last) = slot.entry_words(words.len(), self.layout());
+        let slot = find_slot(self.words, number)?;
+        let (first, last) = slot.entry_words(self.words.len(), self.partition.layout());
         // A hint: any address will do.
-        prefetch(words.as_ptr().wrapping_add(first));
-        prefetch(words.as_ptr().wrapping_add(last));
+        prefetch(self.words.as_ptr().wrapping_add(first));
+        prefetch(self.words.as_ptr().wrapping_add(last));
         Some(Aim { header, slot })
     }
 
     /// What the entries say. `None` if the bucket was written meanwhile.
     #[inline(always)]
-    fn finish(&self, position: Position, aim: Aim) -> Option<Candidate> {
-        let words = self.bucket(position.bucket);
-        let candidate = aim.slot.candidate(words, self.layout(), position.tail);
+    fn finish(&self, aim: Aim) -> Option<Candidate> {
+        let layout = self.partition.layout();
+        let candidate = aim.slot.candidate(self.words, layout, self.position.tail);
         if candidate == Candidate::Several {
-            // To tell them apart takes all entries before them.
-            let (_, last) = aim.slot.entry_words(words.len(), self.layout());
-            words[last..].iter().step_by(LINE_WORDS).for_each(|word| prefetch(word));
-            prefetch(&words[LINE_WORDS]);
+            // To tell them apart takes all entries before them, or all behind, whichever are fewer.
+            let (first, last) = aim.slot.entry_words(self.words.len(), layout);
+            let is_near = slot(self.position.tail) < SLOTS / 2;
+            let entries = if is_near { self.words.get(last..) } else { self.words.get(LINE_WORDS..=first) };
+            entries.into_iter().flatten().step_by(LINE_WORDS).for_each(|word| prefetch(word));
+            prefetch(&self.words[LINE_WORDS]);
         }
-        sequence_lock::is_unchanged(&words[0], aim.header).then_some(candidate)
+        sequence_lock::is_unchanged(&self.words[0], aim.header).then_some(candidate)
     }
 }

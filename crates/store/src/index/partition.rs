@@ -78,6 +78,7 @@ impl Partition {
         })
     }
 
+    #[inline(always)]
     pub fn layout(&self) -> EntryLayout {
         self.layout
     }
