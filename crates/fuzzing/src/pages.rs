@@ -3,18 +3,16 @@
 use std::cell::RefCell;
 use tapetum::fuzzing::Input;
 use tapetum_drive::program::Program;
-use tapetum_drive::programs::match_record::{self, MatchRecord, Matched, OUTPUT_HEAD_BYTES, Place};
+use tapetum_drive::programs::match_record::{self, MatchRecord, Matched, OUTPUT_HEAD_BYTES, Pages, Place};
 use tapetum_drive::{Status, programs};
 use tapetum_kernels::codec::Compressor;
-use tapetum_kernels::data_page::{
-    PAGE_BYTES, PAGE_PAYLOAD_BYTES, PageRun, SegmentSalt, Trailer, record_checksum, stream_ranges,
-};
+use tapetum_kernels::data_page::{PAGE_BYTES, PageRun, PageSize, SegmentSalt, Trailer, record_checksum, stream_ranges};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::{Entry, KeyPage, PageBuilder};
 use tapetum_kernels::record::{Codec, HEADER_BYTES_MAX, Header, Record};
 
 const SALT: SegmentSalt = SegmentSalt { store: 5, version: 9 };
-const PAGES_MAX: usize = 6;
+const PAGES_MAX: u32 = 6;
 
 thread_local! {
     static COMPRESSOR: RefCell<Compressor> = RefCell::new(Compressor::new().expect("a context for zstd"));
@@ -29,7 +27,7 @@ struct Item {
     address: u64,
 }
 
-/// Items from an input, their keys all different, with their addresses in a stream of at most [`PAGES_MAX`] pages.
+/// Items from an input, their keys all different, with their addresses in a stream of at most [`PAGES_MAX`] large pages.
 fn items(input: &mut Input<'_>) -> Vec<Item> {
     let mut items = Vec::new();
     let mut address = 0u64;
@@ -52,7 +50,7 @@ fn items(input: &mut Input<'_>) -> Vec<Item> {
         header.raw_bytes = value.len() as u32;
         (header.flags, header.expiry) = if shape & 32 == 0 { (0, 0) } else { (u32::from(shape), 7) };
         let end = address + header.record_bytes() as u64;
-        if end > (PAGES_MAX * PAGE_PAYLOAD_BYTES) as u64 {
+        if end > PageSize::Large.address(PAGES_MAX) {
             break;
         }
         items.push(Item { header, key, value, stored, address });
@@ -62,7 +60,7 @@ fn items(input: &mut Input<'_>) -> Vec<Item> {
 }
 
 /// The pages that hold the items.
-fn data_pages(items: &[Item]) -> Vec<u8> {
+fn data_pages(items: &[Item], size: PageSize) -> Vec<u8> {
     let mut stream = Vec::new();
     for item in items {
         let at = item.address as usize;
@@ -72,23 +70,24 @@ fn data_pages(items: &[Item]) -> Vec<u8> {
         stream[at..at + 4].copy_from_slice(&crc.to_le_bytes());
     }
     let mut bytes = Vec::new();
-    for (page, payload) in stream.chunks(PAGE_PAYLOAD_BYTES).enumerate() {
-        let from = (page * PAGE_PAYLOAD_BYTES) as u64;
+    for (page, payload) in (0..).zip(stream.chunks(size.payload_bytes())) {
+        let (from, at) = (size.address(page), bytes.len());
         let entry_first = items.partition_point(|item| item.address < from);
-        let starts = items.partition_point(|item| item.address < from + PAGE_PAYLOAD_BYTES as u64) - entry_first;
+        let starts = items.partition_point(|item| item.address < size.address(page + 1)) - entry_first;
         let first = if starts == 0 { 0 } else { (items[entry_first].address - from) as u16 };
         let trailer = Trailer { first, starts: starts as u16, entry_first: entry_first as u32 };
         bytes.extend_from_slice(payload);
-        bytes.resize((page + 1) * PAGE_BYTES, 0);
-        trailer.encode(SALT, page as u32, &mut bytes[page * PAGE_BYTES..]);
+        bytes.resize(at + size.bytes(), 0);
+        trailer.encode(SALT, page, &mut bytes[at..]);
     }
     bytes
 }
 
-fn search(bytes: &[u8], first_page: u32, key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
+fn search(run: PageRun<'_>, key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
     let mut parameters = vec![0; match_record::parameters_bytes(key)];
-    match_record::encode_parameters(SALT, first_page, key, &mut parameters);
-    MatchRecord.run(&parameters, bytes, output)
+    let pages = Pages { salt: SALT, size: run.page_size, first: run.first_page };
+    match_record::encode_parameters(pages, key, &mut parameters);
+    MatchRecord.run(&parameters, run.bytes, output)
 }
 
 fn matched(output: &[u8]) -> Matched {
@@ -100,7 +99,8 @@ pub fn match_record(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (damage_at, damage, which) = (input.u16(), input.array::<3>(), input.u8());
     let items = items(&mut input);
-    let mut bytes = data_pages(&items);
+    let page_size = if which & 128 == 0 { PageSize::Large } else { PageSize::Small };
+    let mut bytes = data_pages(&items, page_size);
     if items.is_empty() {
         return;
     }
@@ -112,20 +112,20 @@ pub fn match_record(bytes: &[u8]) {
     }
     let number = usize::from(which) % items.len();
     let item = &items[number];
-    let page = item.address as usize / PAGE_PAYLOAD_BYTES;
-    let pages = &bytes[page * PAGE_BYTES..];
+    let first_page = page_size.page_of(item.address);
+    let run = PageRun { bytes: &bytes[first_page as usize * page_size.bytes()..], first_page, page_size };
     let mut output = vec![0; OUTPUT_HEAD_BYTES + item.value.len() + item.stored.len()];
-    let (status, result) = search(pages, page as u32, &item.key, &mut output);
+    let (status, result) = search(run, &item.key, &mut output);
     if !(damaged && status == match_record::CORRUPT) {
         assert_eq!(status, Status::Success, "{:?}", item.header);
-        check_match(item, number, pages, page as u32, &output);
+        check_match(item, number, run, &output);
         assert_eq!(result[0], u64::from(matched(&output).value_bytes));
     }
-    let strange = search(&bytes, 0, b"\xff", &mut output).0;
+    let strange = search(PageRun { bytes: &bytes, first_page: 0, page_size }, b"\xff", &mut output).0;
     assert!(strange == match_record::MISSING || (damaged && strange == match_record::CORRUPT), "{strange:?}");
 }
 
-fn check_match(item: &Item, number: usize, pages: &[u8], first_page: u32, output: &[u8]) {
+fn check_match(item: &Item, number: usize, run: PageRun<'_>, output: &[u8]) {
     let found = matched(output);
     let header = &item.header;
     assert_eq!((found.stamp, found.flags, found.expiry), (header.stamp, header.flags, header.expiry));
@@ -139,7 +139,7 @@ fn check_match(item: &Item, number: usize, pages: &[u8], first_page: u32, output
     assert_eq!(matches!(found.place, Place::OutOfLine(_)), header.codec == Codec::OutOfLine);
     let mut value = output[OUTPUT_HEAD_BYTES..][..expected.len()].to_vec();
     if let Some(address) = place {
-        let copied = PageRun { bytes: pages, first_page }.copy(address, &mut value);
+        let copied = run.copy(address, &mut value);
         assert_eq!(copied, expected.len());
     }
     assert_eq!(&value, expected);
@@ -149,20 +149,21 @@ fn check_match(item: &Item, number: usize, pages: &[u8], first_page: u32, output
 pub fn sealed_page(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let first_page = input.u8().into();
+    let page_size = if first_page % 2 == 0 { PageSize::Large } else { PageSize::Small };
     let trailer = Trailer { first: input.u16(), starts: input.u8().into(), entry_first: input.u32() };
     let key_bytes = input.below(20);
     let key = input.bytes(key_bytes);
     let output_bytes = usize::from(input.u16());
     let mut pages = input.rest().to_vec();
     pages.resize(PAGE_BYTES * 2, 0);
-    trailer.encode(SALT, first_page, &mut pages);
-    let mut address = u64::from(first_page) * PAGE_PAYLOAD_BYTES as u64 + u64::from(trailer.first);
+    trailer.encode(SALT, first_page, &mut pages[..page_size.bytes()]);
+    let mut address = page_size.address(first_page) + u64::from(trailer.first);
     for _ in 0..trailer.starts {
-        let Some(length) = seal_record(&mut pages, first_page, address) else { break };
+        let Some(length) = seal_record(&mut pages, (first_page, page_size), address) else { break };
         address += length as u64;
     }
     let mut output = vec![0; output_bytes];
-    let status = search(&pages, first_page, key, &mut output).0;
+    let status = search(PageRun { bytes: &pages, first_page, page_size }, key, &mut output).0;
     if status == Status::Success {
         let found = matched(&output);
         assert!(trailer.starts > 0 && found.entry.wrapping_sub(trailer.entry_first) < trailer.starts.into());
@@ -174,8 +175,8 @@ pub fn sealed_page(bytes: &[u8]) {
 }
 
 /// Gives the record at `address` the checksum that it should have; its length, if it lies in the pages.
-fn seal_record(pages: &mut [u8], first_page: u32, address: u64) -> Option<usize> {
-    let run = PageRun { bytes: pages, first_page };
+fn seal_record(pages: &mut [u8], (first_page, page_size): (u32, PageSize), address: u64) -> Option<usize> {
+    let run = PageRun { bytes: pages, first_page, page_size };
     let mut head = [0; HEADER_BYTES_MAX];
     let filled = run.copy(address, &mut head);
     let length = Header::parse(&head[..filled]).ok()?.0.record_bytes();
@@ -188,7 +189,7 @@ fn seal_record(pages: &mut [u8], first_page: u32, address: u64) -> Option<usize>
     }
     let crc = record_checksum(SALT, address, &record).to_le_bytes();
     let mut done = 0;
-    for (at, count) in stream_ranges(first_page, address, crc.len()) {
+    for (at, count) in stream_ranges(page_size, first_page, address, crc.len()) {
         pages[at..at + count].copy_from_slice(&crc[done..done + count]);
         done += count;
     }

@@ -1,11 +1,12 @@
-//! The data page: 4 KiB of a segment's record stream, and how a record is found in it.
+//! The data page: 2 or 4 KiB of a segment's record stream, and how a record is found in it.
 //!
 //! ```text
-//!  0                                4084        4086         4088              4092      4096
+//!  0                                n - 12      n - 10       n - 8             n - 4     n = 2048 or 4096
 //!  +--------------------------------+-----------+------------+-----------------+---------+
-//!  | 4084 bytes of record stream    | first u16 | starts u16 | entry first u32 | crc u32 |
+//!  | n - 12 bytes of record stream  | first u16 | starts u16 | entry first u32 | crc u32 |
 //!  +--------------------------------+-----------+------------+-----------------+---------+
 //! ```
+//! All pages of a segment have one size, which its descriptor says.
 //! Records lie in the stream one behind the other, sorted by hash key, and cross pages freely (see the segment writer for
 //! extents). `first` is where the first record that starts in the page does, `starts` how many do, `entry first` the first
 //! one's number in the segment, by which its validity is looked up. The trailer's crc covers these fields, salted with the page's number and the segment's version; each record carries its own.
@@ -13,12 +14,48 @@
 use crate::checksum::{Salt, checksum};
 use crate::record::{HEADER_BYTES_MAX, Header, Kind};
 
+/// The pages of key tables and fences, and the larger data pages.
 pub const PAGE_BYTES: usize = 4096;
-/// Bytes of the record stream in a page.
-pub const PAGE_PAYLOAD_BYTES: usize = PAGE_BYTES - TRAILER_BYTES;
 const TRAILER_BYTES: usize = 12;
 const FIELDS_BYTES: usize = TRAILER_BYTES - 4;
-const _: () = assert!(PAGE_PAYLOAD_BYTES == 4084);
+
+/// How large the data pages of a segment are: small ones take more fences, and a record's read is shorter by as much as
+/// they are smaller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum PageSize {
+    Small = 2048,
+    Large = 4096,
+}
+
+const _: () = assert!(PageSize::Small.payload_bytes() == 2036);
+const _: () = assert!(PageSize::Large.payload_bytes() == 4084 && PageSize::Large.bytes() == PAGE_BYTES);
+
+impl PageSize {
+    /// The size of so many bytes, if there is one.
+    pub fn of(bytes: u32) -> Option<PageSize> {
+        [PageSize::Small, PageSize::Large].into_iter().find(|size| size.bytes() == bytes as usize)
+    }
+
+    pub const fn bytes(self) -> usize {
+        self as usize
+    }
+
+    /// Bytes of the record stream in a page.
+    pub const fn payload_bytes(self) -> usize {
+        self.bytes() - TRAILER_BYTES
+    }
+
+    /// Where the stream's bytes of a page begin.
+    pub fn address(self, page: u32) -> u64 {
+        u64::from(page) * self.payload_bytes() as u64
+    }
+
+    /// The page in which a byte of the stream lies.
+    pub fn page_of(self, address: u64) -> u32 {
+        (address / self.payload_bytes() as u64) as u32
+    }
+}
 
 /// Keeps page trailers, key-table pages and records apart in the salt's address.
 const ADDRESS_PAGE: u64 = 1 << 62;
@@ -51,19 +88,22 @@ pub struct Trailer {
 pub struct Corrupt;
 
 impl Trailer {
+    /// Writes it to the end of `out`, which is page number `page`.
     pub fn encode(self, salt: SegmentSalt, page: u32, out: &mut [u8]) {
+        let (_, trailer) = out.split_at_mut(out.len() - TRAILER_BYTES);
         let mut fields = [0u8; FIELDS_BYTES];
         fields[..2].copy_from_slice(&self.first.to_le_bytes());
         fields[2..4].copy_from_slice(&self.starts.to_le_bytes());
         fields[4..].copy_from_slice(&self.entry_first.to_le_bytes());
         let crc = checksum(salt.at(ADDRESS_PAGE | u64::from(page)), &[&fields]);
-        out[PAGE_PAYLOAD_BYTES..PAGE_BYTES - 4].copy_from_slice(&fields);
-        out[PAGE_BYTES - 4..PAGE_BYTES].copy_from_slice(&crc.to_le_bytes());
+        trailer[..FIELDS_BYTES].copy_from_slice(&fields);
+        trailer[FIELDS_BYTES..].copy_from_slice(&crc.to_le_bytes());
     }
 
+    /// Reads the trailer of page number `page`, which is all of `bytes`.
     pub fn parse(salt: SegmentSalt, page: u32, bytes: &[u8]) -> Result<Trailer, Corrupt> {
-        let fields = bytes.get(PAGE_PAYLOAD_BYTES..PAGE_BYTES - 4).ok_or(Corrupt)?;
-        let crc = bytes.get(PAGE_BYTES - 4..PAGE_BYTES).ok_or(Corrupt)?;
+        let (payload, trailer) = bytes.split_last_chunk::<TRAILER_BYTES>().ok_or(Corrupt)?;
+        let (fields, crc) = trailer.split_at(FIELDS_BYTES);
         if crc != checksum(salt.at(ADDRESS_PAGE | u64::from(page)), &[fields]).to_le_bytes() {
             return Err(Corrupt);
         }
@@ -71,7 +111,7 @@ impl Trailer {
         let starts = u16::from_le_bytes([fields[2], fields[3]]);
         let entry_first = u32::from_le_bytes([fields[4], fields[5], fields[6], fields[7]]);
         let numbered = entry_first.checked_add(starts.into()).is_some();
-        match numbered && usize::from(first) < PAGE_PAYLOAD_BYTES {
+        match numbered && usize::from(first) < payload.len() {
             true => Ok(Trailer { first, starts, entry_first }),
             false => Err(Corrupt),
         }
@@ -83,19 +123,26 @@ impl Trailer {
 pub struct PageRun<'a> {
     pub bytes: &'a [u8],
     pub first_page: u32,
+    pub page_size: PageSize,
 }
 
 /// Where `length` bytes of the stream from `address` on lie in a run of pages that starts with `first_page`: offsets in
 /// the run and lengths, page by page.
-pub fn stream_ranges(first_page: u32, address: u64, length: usize) -> impl Iterator<Item = (usize, usize)> {
-    let mut at = (address - u64::from(first_page) * PAGE_PAYLOAD_BYTES as u64) as usize;
+pub fn stream_ranges(
+    page_size: PageSize,
+    first_page: u32,
+    address: u64,
+    length: usize,
+) -> impl Iterator<Item = (usize, usize)> {
+    let payload_bytes = page_size.payload_bytes();
+    let mut at = (address - page_size.address(first_page)) as usize;
     let mut left = length;
     std::iter::from_fn(move || {
         if left == 0 {
             return None;
         }
-        let within = at % PAGE_PAYLOAD_BYTES;
-        let range = (at / PAGE_PAYLOAD_BYTES * PAGE_BYTES + within, left.min(PAGE_PAYLOAD_BYTES - within));
+        let within = at % payload_bytes;
+        let range = (at / payload_bytes * page_size.bytes() + within, left.min(payload_bytes - within));
         at += range.1;
         left -= range.1;
         Some(range)
@@ -106,7 +153,7 @@ impl<'a> PageRun<'a> {
     /// The bytes from stream address `address`, `length` of them, page by page; less when the run ends before.
     pub fn pieces(self, address: u64, length: usize) -> impl Iterator<Item = &'a [u8]> {
         let mut whole = true;
-        stream_ranges(self.first_page, address, length).map_while(move |(from, want)| {
+        stream_ranges(self.page_size, self.first_page, address, length).map_while(move |(from, want)| {
             let piece =
                 self.bytes.get(from..self.bytes.len().min(from + want)).filter(|piece| whole && !piece.is_empty())?;
             whole = piece.len() == want;
@@ -126,9 +173,15 @@ impl<'a> PageRun<'a> {
 
     /// Reads the header of the record at `address`; nothing is checked.
     fn header(self, address: u64) -> Result<(FoundRecord, [u8; 4]), Corrupt> {
-        let mut head = [0u8; HEADER_BYTES_MAX];
-        let filled = self.copy(address, &mut head);
-        let (header, header_bytes) = Header::parse(&head[..filled]).map_err(|_| Corrupt)?;
+        let mut copied = [0u8; HEADER_BYTES_MAX];
+        let head = match self.pieces(address, HEADER_BYTES_MAX).next() {
+            Some(piece) if piece.len() == HEADER_BYTES_MAX => piece,
+            _ => {
+                let filled = self.copy(address, &mut copied);
+                &copied[..filled]
+            }
+        };
+        let (header, header_bytes) = Header::parse(head).map_err(|_| Corrupt)?;
         let crc = [head[0], head[1], head[2], head[3]];
         Ok((FoundRecord { address, entry: 0, header, header_bytes: header_bytes as u32 }, crc))
     }
@@ -168,10 +221,11 @@ impl<'a> PageRun<'a> {
     /// number of the record is right, shows in the page's count of starts. Where that does not come out, and where the key
     /// is not found, every record is checked.
     pub fn find(self, salt: SegmentSalt, key: &[u8]) -> Result<Option<FoundRecord>, Corrupt> {
-        let trailer = Trailer::parse(salt, self.first_page, self.bytes)?;
-        let start = u64::from(self.first_page) * PAGE_PAYLOAD_BYTES as u64;
-        let first = start + u64::from(trailer.first);
-        if let Some(found) = self.find_by_headers(&trailer, (first, start + PAGE_PAYLOAD_BYTES as u64), key) {
+        let page = self.bytes.get(..self.page_size.bytes()).ok_or(Corrupt)?;
+        let trailer = Trailer::parse(salt, self.first_page, page)?;
+        let first = self.page_size.address(self.first_page) + u64::from(trailer.first);
+        let end = self.page_size.address(self.first_page + 1);
+        if let Some(found) = self.find_by_headers(&trailer, (first, end), key) {
             return self.record(salt, found.address).map(|record| Some(FoundRecord { entry: found.entry, ..record }));
         }
         let mut address = first;
@@ -237,8 +291,12 @@ mod tests {
 
     const SALT: SegmentSalt = SegmentSalt { store: 5, version: 9 };
 
-    /// Three pages that hold records of the given value lengths.
-    fn pages(lengths: &[usize]) -> (Vec<u8>, Vec<(Vec<u8>, u64)>) {
+    fn run(bytes: &[u8], first_page: u32, page_size: PageSize) -> PageRun<'_> {
+        PageRun { bytes, first_page, page_size }
+    }
+
+    /// Pages that hold records of the given value lengths.
+    fn pages(size: PageSize, lengths: &[usize]) -> (Vec<u8>, Vec<(Vec<u8>, u64)>) {
         let mut stream = Vec::new();
         let mut keys = Vec::new();
         for (number, &length) in lengths.iter().enumerate() {
@@ -253,12 +311,12 @@ mod tests {
             keys.push((key, address as u64));
         }
         let mut bytes = Vec::new();
-        for (page, payload) in stream.chunks(PAGE_PAYLOAD_BYTES).enumerate() {
-            let from = (page * PAGE_PAYLOAD_BYTES) as u64;
+        for (page, payload) in stream.chunks(size.payload_bytes()).enumerate() {
+            let from = size.address(page as u32);
             let here: Vec<u64> =
-                keys.iter().map(|key| key.1).filter(|a| (from..from + PAGE_PAYLOAD_BYTES as u64).contains(a)).collect();
+                keys.iter().map(|key| key.1).filter(|a| (from..size.address(page as u32 + 1)).contains(a)).collect();
             let mut image = payload.to_vec();
-            image.resize(PAGE_BYTES, 0);
+            image.resize(size.bytes(), 0);
             let first = here.first().map_or(0, |address| (address - from) as u16);
             let entry_first = keys.iter().filter(|key| key.1 < from).count() as u32;
             Trailer { first, starts: here.len() as u16, entry_first }.encode(SALT, page as u32, &mut image);
@@ -269,29 +327,34 @@ mod tests {
 
     #[test]
     fn finds_each_record_in_the_page_where_it_starts() {
-        let (bytes, keys) = pages(&[10, 4000, 3000, 0, 900]);
-        for (number, (key, address)) in keys.iter().enumerate() {
-            let page = *address as usize / PAGE_PAYLOAD_BYTES;
-            let run = PageRun { bytes: &bytes[page * PAGE_BYTES..], first_page: page as u32 };
-            let found = run.find(SALT, key).unwrap().expect("the key is there");
-            assert_eq!((found.address, found.header.stamp, found.entry), (*address, number as u64, number as u32));
-            let mut stored = vec![0xff; found.header.stored_bytes as usize];
-            assert_eq!(run.copy(found.stored_address(), &mut stored), stored.len());
-            assert!(stored.iter().all(|&byte| byte == number as u8));
-            assert_eq!(run.find(SALT, b"other"), Ok(None));
+        for size in [PageSize::Small, PageSize::Large] {
+            let (bytes, keys) = pages(size, &[10, 4000, 3000, 0, 900]);
+            for (number, (key, address)) in keys.iter().enumerate() {
+                let page = size.page_of(*address);
+                let run = run(&bytes[page as usize * size.bytes()..], page, size);
+                let found = run.find(SALT, key).unwrap().expect("the key is there");
+                assert_eq!((found.address, found.header.stamp, found.entry), (*address, number as u64, number as u32));
+                let mut stored = vec![0xff; found.header.stored_bytes as usize];
+                assert_eq!(run.copy(found.stored_address(), &mut stored), stored.len());
+                assert!(stored.iter().all(|&byte| byte == number as u8));
+                assert_eq!(run.find(SALT, b"other"), Ok(None));
+            }
         }
     }
 
     #[test]
     fn damage_anywhere_is_an_error_and_never_another_answer() {
-        let (bytes, _) = pages(&[10, 2000, 3000]);
-        let truth = PageRun { bytes: &bytes, first_page: 0 }.find(SALT, b"key2").unwrap();
-        for at in 0..6000 {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 0x10;
-            match (PageRun { bytes: &damaged, first_page: 0 }).find(SALT, b"key2") {
-                Err(Corrupt) => {}
-                other => assert_eq!(other, Ok(truth), "byte {at}"),
+        for (size, lengths) in [(PageSize::Large, [10, 2000, 3000]), (PageSize::Small, [10, 1000, 3000])] {
+            let (bytes, _) = pages(size, &lengths);
+            let truth = run(&bytes, 0, size).find(SALT, b"key2").unwrap();
+            assert!(truth.is_some());
+            for at in 0..bytes.len().min(6000) {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 0x10;
+                match run(&damaged, 0, size).find(SALT, b"key2") {
+                    Err(Corrupt) => {}
+                    other => assert_eq!(other, Ok(truth), "byte {at}"),
+                }
             }
         }
     }
@@ -300,15 +363,15 @@ mod tests {
     fn a_damaged_length_that_leads_to_another_record_is_an_error() {
         // Each record as long as the bit that is flipped in the length before it: the walk skips one and goes on.
         let lengths = [1024 - 14 - 4, 1024 - 14 - 4, 900, 1100];
-        let (bytes, keys) = pages(&lengths);
+        let (bytes, keys) = pages(PageSize::Large, &lengths);
         let header = Record { header: Header::value(0, 4, lengths[0]), key: b"key0", stored: &[] };
         assert_eq!(header.header.record_bytes(), 1024);
-        let truth = PageRun { bytes: &bytes, first_page: 0 }.find(SALT, b"key3").unwrap().expect("it starts there");
+        let truth = run(&bytes, 0, PageSize::Large).find(SALT, b"key3").unwrap().expect("it starts there");
         for record in 0..3 {
             for (byte, bit) in (0..17).flat_map(|byte| (0..8).map(move |bit| (byte, bit))) {
                 let mut damaged = bytes.clone();
                 damaged[keys[record].1 as usize + byte] ^= 1 << bit;
-                match (PageRun { bytes: &damaged, first_page: 0 }).find(SALT, b"key3") {
+                match run(&damaged, 0, PageSize::Large).find(SALT, b"key3") {
                     Err(Corrupt) => {}
                     other => assert_eq!(other, Ok(Some(truth)), "record {record} byte {byte} bit {bit}"),
                 }
@@ -318,16 +381,17 @@ mod tests {
 
     #[test]
     fn another_version_store_or_place_does_not_pass() {
-        let (bytes, _) = pages(&[10, 20]);
-        let run = PageRun { bytes: &bytes, first_page: 0 };
-        assert!(run.find(SegmentSalt { version: 8, ..SALT }, b"key0").is_err());
-        assert!(run.find(SegmentSalt { store: 8, ..SALT }, b"key0").is_err());
-        assert!(PageRun { bytes: &bytes, first_page: 1 }.find(SALT, b"key0").is_err());
+        let (bytes, _) = pages(PageSize::Large, &[10, 20]);
+        let find = |salt| run(&bytes, 0, PageSize::Large).find(salt, b"key0");
+        assert!(find(SegmentSalt { version: 8, ..SALT }).is_err());
+        assert!(find(SegmentSalt { store: 8, ..SALT }).is_err());
+        assert!(run(&bytes, 0, PageSize::Small).find(SALT, b"key0").is_err());
+        assert!(run(&bytes, 1, PageSize::Large).find(SALT, b"key0").is_err());
     }
 
     #[test]
     fn a_run_that_ends_inside_a_record_is_an_error() {
-        let (bytes, _) = pages(&[10, 5000]);
-        assert!(PageRun { bytes: &bytes[..PAGE_BYTES], first_page: 0 }.find(SALT, b"key1").is_err());
+        let (bytes, _) = pages(PageSize::Large, &[10, 5000]);
+        assert!(run(&bytes[..PAGE_BYTES], 0, PageSize::Large).find(SALT, b"key1").is_err());
     }
 }

@@ -9,6 +9,7 @@ use crate::wire::{Reader, Short, Writer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tapetum_kernels::prefetch::prefetch;
 
 /// One bit an entry of a segment. Clones show the same bits: readers look at what the installer clears.
 #[derive(Clone, Debug)]
@@ -30,6 +31,13 @@ impl Bitmap {
     pub fn get(&self, place: u32) -> bool {
         assert!(place < self.count);
         self.words[place as usize / 64].load(Ordering::SeqCst) >> (place % 64) & 1 == 1
+    }
+
+    /// Brings what [`Bitmap::get`] will look at nearer to the processor, if there is such a place.
+    pub fn prefetch(&self, place: u64) {
+        if place < u64::from(self.count) {
+            prefetch(&self.words[place as usize / 64]);
+        }
     }
 
     /// Clears a bit; whether it was set.
@@ -240,6 +248,7 @@ impl Catalog {
 mod tests {
     use super::*;
     use crate::segment::LargeEntry;
+    use tapetum_kernels::data_page::PageSize;
     use tapetum_kernels::reference::Run;
 
     pub fn descriptor(number: u32, entries: u32) -> Descriptor {
@@ -248,6 +257,7 @@ mod tests {
             version: u64::from(number) + 10,
             entries,
             data_pages: 1,
+            data_page_size: PageSize::Large,
             key_pages: 1,
             fence_pages: 1,
             record_bytes_max: 10,

@@ -111,7 +111,7 @@ async fn check_segment(
 /// The entries of a key table, whose fences must be those that were read from flash.
 async fn key_table(shared: &Arc<Shared>, io: &Io, segment: &Arc<Segment>) -> Result<Vec<Entry>, Error> {
     let number = segment.descriptor.number;
-    let mut fences = FenceBuilder::new(&shared.geometry);
+    let mut fences = FenceBuilder::new(&shared.geometry, segment.descriptor.data_page_size);
     let mut entries = Vec::with_capacity(segment.descriptor.entries as usize);
     let mut reader = KeyReader::new(io, shared.drive.local());
     let look = |read: &KeyPages<()>| {

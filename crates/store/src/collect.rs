@@ -14,6 +14,7 @@ use crate::options::Full;
 use crate::pace::{COLLECT_MERGE, COLLECT_WRITE};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
+use crate::segment::layout::page_size;
 use crate::segment::view::Segment;
 use crate::segment::writer::SegmentWriter;
 use crate::shared::{Installer, Shared};
@@ -169,7 +170,12 @@ async fn collect_as(
 ) -> Result<(), Error> {
     let key_table_bytes_max = shared.key_tables_bytes_max();
     let (geometry, extents) = (&shared.geometry, &shared.extents);
-    let mut writer = SegmentWriter::new(io, geometry, shared.store_id, extents, name, key_table_bytes_max).await?;
+    let (records, record_bytes) = victims
+        .iter()
+        .fold((0, 0), |(records, bytes), victim| (records + u64::from(victim.valid.ones()), bytes + victim.live_bytes));
+    let page_size = page_size(geometry, records, record_bytes);
+    let mut writer =
+        SegmentWriter::new(io, geometry, shared.store_id, extents, name, page_size, key_table_bytes_max).await?;
     let sources = merge(shared, io, victims, &mut writer).await?;
     if shared.planted.has(Bug::ReuseExtentEarly) {
         let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());

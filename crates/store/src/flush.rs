@@ -17,6 +17,7 @@ use crate::key_tables::finish_segment;
 use crate::pace::{FLUSH_MERGE, FLUSH_WRITE};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
+use crate::segment::layout::page_size;
 use crate::segment::view::Segment;
 use crate::segment::writer::SegmentWriter;
 use crate::shared::{Installer, Shared};
@@ -24,7 +25,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::record::{Codec, Kind};
+
+/// So many of a buffer's records say how long its records are.
+const PAGE_SIZE_SAMPLE_RECORDS: u64 = 256;
 
 /// Flushes `buffer`, which is sealed, and for which there is room.
 pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u64) -> Result<(), Error> {
@@ -56,6 +61,23 @@ pub fn has_room(shared: &Shared) -> bool {
     lock(&shared.extents).free_count() >= 2 * shared.segment_extents() && shared.numbers_left() >= 4
 }
 
+/// The size of data pages for a buffer's records, by those of its first shards: hash keys spread them evenly.
+fn page_size_for(shared: &Shared, buffer: u64) -> PageSize {
+    let (mut batch, mut records, mut record_bytes) = (Vec::new(), 0, 0);
+    for shard in &shared.shards {
+        lock(shard).sorted(buffer, &mut batch);
+        let headers = batch.iter().map(|&(_, place)| shared.log.record(buffer, place).header);
+        for header in headers.filter(|header| header.kind == Kind::Value) {
+            records += 1;
+            record_bytes += header.record_bytes() as u64;
+        }
+        if records >= PAGE_SIZE_SAMPLE_RECORDS {
+            break;
+        }
+    }
+    page_size(&shared.geometry, records, record_bytes)
+}
+
 async fn flush_as(
     shared: &Arc<Shared>,
     io: &Io,
@@ -65,7 +87,9 @@ async fn flush_as(
 ) -> Result<(), Error> {
     let key_table_bytes_max = shared.key_tables_bytes_max();
     let (geometry, extents) = (&shared.geometry, &shared.extents);
-    let mut writer = SegmentWriter::new(io, geometry, shared.store_id, extents, name, key_table_bytes_max).await?;
+    let page_size = page_size_for(shared, buffer);
+    let mut writer =
+        SegmentWriter::new(io, geometry, shared.store_id, extents, name, page_size, key_table_bytes_max).await?;
     let mut relied = Relied::default();
     let mut shards = Vec::with_capacity(shared.shards.len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());

@@ -109,8 +109,8 @@ impl Geometry {
         self.extents_offset() + u64::from(extent) * self.extent_bytes
     }
 
-    pub fn pages_per_extent(&self) -> u32 {
-        (self.extent_bytes / PAGE) as u32
+    pub fn pages_per_extent(&self, page_bytes: usize) -> u32 {
+        (self.extent_bytes / page_bytes as u64) as u32
     }
 
     /// Segment numbers there are: twice as many as full segments fit, since part-full ones can be merged in pairs.

@@ -7,7 +7,7 @@ use crate::shared::Shared;
 use crate::store::Store;
 use std::sync::Arc;
 use tapetum_drive::{LocalBuffer, Operation};
-use tapetum_kernels::data_page::{FoundRecord, PAGE_PAYLOAD_BYTES, PageRun};
+use tapetum_kernels::data_page::{FoundRecord, PageRun};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Kind};
 
@@ -138,7 +138,8 @@ async fn in_segment(
         let room = shared.drive.local().allocate(read_bytes as usize);
         let buffer = room.ok_or_else(|| Error::Options("--memory is too small to read a record: raise it".into()))?;
         read(io, segment, page, read_bytes, &buffer).await?;
-        let run = PageRun { bytes: &buffer.bytes()[..read_bytes as usize], first_page: page };
+        let bytes = &buffer.bytes()[..read_bytes as usize];
+        let run = PageRun { bytes, first_page: page, page_size: segment.page_size() };
         let found =
             run.find(segment.salt, key).map_err(|_| Error::Corrupt(format!("data page {page} of segment {number}")))?;
         if let Some(found) = found {
@@ -160,12 +161,13 @@ async fn read(io: &Io, segment: &Segment, page: u32, bytes: u32, buffer: &LocalB
 }
 
 fn segment_place(shared: &Shared, segment: &Segment, page: u32, read_bytes: u32, found: &FoundRecord) -> SegmentPlace {
-    let page_at = (found.address % PAGE_PAYLOAD_BYTES as u64) as u32;
+    let page_at = (found.address - segment.page_size().address(page)) as u32;
     let page_flash = segment.data_runs(page, 1).next().map_or(0, |run| run.flash);
     SegmentPlace {
         segment: segment.descriptor.number,
         entry: found.entry,
-        extent: segment.descriptor.data_extents[(page / shared.geometry.pages_per_extent()) as usize],
+        extent: segment.descriptor.data_extents
+            [(page / shared.geometry.pages_per_extent(segment.page_size().bytes())) as usize],
         page,
         page_at,
         flash_bytes: page_flash + u64::from(page_at),

@@ -37,6 +37,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::{Drive, Env, LocalBuffer, Operation};
+use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Kind};
 use tapetum_kernels::reference::Reference;
@@ -241,8 +242,10 @@ fn claim_extents(superblock: &Superblock, catalog: &Catalog) -> Result<Extents, 
     let Superblock { geometry, capacity_bytes, .. } = superblock;
     let mut extents = Extents::new(geometry.extents(*capacity_bytes));
     for descriptor in catalog.segments.values().map(|state| &state.descriptor) {
-        let pages = descriptor.data_extents.len() as u64 * u64::from(geometry.pages_per_extent());
-        let key_pages = descriptor.key_extents.len() as u64 * u64::from(geometry.pages_per_extent());
+        let pages_in =
+            |extents: &[u32], page_bytes| extents.len() as u64 * u64::from(geometry.pages_per_extent(page_bytes));
+        let pages = pages_in(&descriptor.data_extents, descriptor.data_page_size.bytes());
+        let key_pages = pages_in(&descriptor.key_extents, PAGE_BYTES);
         let fits = u64::from(descriptor.data_pages) <= pages
             && u64::from(descriptor.key_pages) + u64::from(descriptor.fence_pages) <= key_pages
             && descriptor.fence_pages > 0

@@ -28,6 +28,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 use tapetum_drive::Drive;
+use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Header;
 
@@ -330,15 +331,17 @@ impl Shared {
         segment_extents(&self.geometry)
     }
 
-    /// Data pages and key-table pages that the live records of a segment take, by its own measure: what trailers and gaps
-    /// cost there, they will cost again.
+    /// Pages of 4 KiB of data, and of key table, that the live records of a segment take, by its own measure: what trailers
+    /// and gaps cost there, they will cost again.
     pub fn live_pages(&self, state: &SegmentState) -> (u64, u64) {
         let live = self.live_bytes(state);
         if live == 0 {
             return (0, 0);
         }
-        let Descriptor { data_pages, record_bytes, key_pages, fence_pages, entries, .. } = state.descriptor;
-        let data = u64::from(data_pages) * live / record_bytes;
+        let Descriptor { data_pages, data_page_size, record_bytes, key_pages, fence_pages, entries, .. } =
+            state.descriptor;
+        let data_bytes = u64::from(data_pages) * live / record_bytes * data_page_size.bytes() as u64;
+        let data = data_bytes.div_ceil(PAGE_BYTES as u64);
         let share =
             |pages: u32| (u64::from(pages) * u64::from(state.valid_entries)).div_ceil(u64::from(entries.max(1)));
         (data.max(1), share(key_pages) + share(fence_pages))
@@ -346,7 +349,7 @@ impl Shared {
 
     /// Extents that so many pages of data and of key table take in a segment of their own.
     pub fn extents_for(&self, (data_pages, key_pages): (u64, u64)) -> u64 {
-        let pages = u64::from(self.geometry.pages_per_extent());
+        let pages = u64::from(self.geometry.pages_per_extent(PAGE_BYTES));
         data_pages.div_ceil(pages) + key_pages.div_ceil(pages)
     }
 

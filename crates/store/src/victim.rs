@@ -9,12 +9,12 @@ use crate::segment::view::Segment;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tapetum_drive::{LocalBuffer, LocalMemory, Operation};
-use tapetum_kernels::data_page::{FoundRecord, PAGE_BYTES, PAGE_PAYLOAD_BYTES, PageRun, Trailer};
+use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, Trailer};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{HEADER_BYTES_MAX, Header};
 
-/// Pages read at once, where local memory is not small.
-const WINDOW_PAGES_MAX: u32 = 64;
+/// Bytes read at once, where local memory is not small.
+const WINDOW_BYTES_MAX: usize = 256 << 10;
 /// Windows that are read ahead at once: behind many readers each takes a while.
 const DEPTH: usize = 3;
 /// Pages kept free in front of what is read ahead, for the end of the window before it: a record may lie in both.
@@ -44,12 +44,13 @@ struct Window {
     at: usize,
     first_page: u32,
     pages: u32,
+    page_size: PageSize,
 }
 
 impl Window {
     fn run(&self) -> PageRun<'_> {
-        let bytes = &self.buffer.bytes()[self.at..][..self.pages as usize * PAGE_BYTES];
-        PageRun { bytes, first_page: self.first_page }
+        let bytes = &self.buffer.bytes()[self.at..][..self.pages as usize * self.page_size.bytes()];
+        PageRun { bytes, first_page: self.first_page, page_size: self.page_size }
     }
 
     fn end(&self) -> u32 {
@@ -59,9 +60,9 @@ impl Window {
     /// Puts the last pages of the window before this one in front, from page `from` on.
     fn prepend(&mut self, before: &Window, from: u32) {
         let pages = before.end() - from;
-        let bytes = pages as usize * PAGE_BYTES;
+        let bytes = pages as usize * self.page_size.bytes();
         self.at -= bytes;
-        let tail = &before.run().bytes[(from - before.first_page) as usize * PAGE_BYTES..];
+        let tail = &before.run().bytes[(from - before.first_page) as usize * self.page_size.bytes()..];
         self.buffer.bytes_mut()[self.at..][..bytes].copy_from_slice(tail);
         self.first_page = from;
         self.pages += pages;
@@ -87,13 +88,14 @@ impl VictimCursor {
         local: &LocalMemory,
         secret: [u8; 16],
     ) -> Result<VictimCursor, Error> {
-        let buffer = io.allocate(PAGE_BYTES).await?;
+        let page_size = segment.page_size();
+        let buffer = io.allocate(page_size.bytes()).await?;
         Ok(VictimCursor {
             segment,
             secret,
             io: io.clone(),
             local: local.clone(),
-            window: Window { buffer, at: 0, first_page: 0, pages: 0 },
+            window: Window { buffer, at: 0, first_page: 0, pages: 0, page_size },
             ahead: VecDeque::new(),
             page: None,
             starts_left: 0,
@@ -147,7 +149,7 @@ impl VictimCursor {
     async fn next(&mut self, valid: &Bitmap) -> Result<Option<FoundRecord>, Error> {
         loop {
             let Some(address) = self.next_address().await? else { return Ok(None) };
-            let page = (address / PAGE_PAYLOAD_BYTES as u64) as u32;
+            let page = self.segment.page_size().page_of(address);
             // The lengths of dead records are not covered by a checksum that was looked at.
             if page >= self.segment.descriptor.data_pages {
                 return Err(self.corrupt(self.page.unwrap_or(0)));
@@ -164,7 +166,7 @@ impl VictimCursor {
                 return Err(self.corrupt(page));
             }
             if valid.get(self.entry()) {
-                let last_page = ((address + record_bytes - 1) / PAGE_PAYLOAD_BYTES as u64) as u32;
+                let last_page = self.segment.page_size().page_of(address + record_bytes - 1);
                 self.need(page, last_page + 1).await?;
                 return self.window.run().record(self.segment.salt, address).map(Some).map_err(|_| self.corrupt(page));
             }
@@ -180,12 +182,14 @@ impl VictimCursor {
                 return if passed { Ok(None) } else { Err(self.corrupt(page)) };
             }
             self.need(page, page + 1).await?;
-            let at = (page - self.window.first_page) as usize * PAGE_BYTES;
-            let trailer = Trailer::parse(self.segment.salt, page, &self.window.run().bytes[at..]);
+            let page_size = self.segment.page_size();
+            let at = (page - self.window.first_page) as usize * page_size.bytes();
+            let bytes = &self.window.run().bytes[at..at + page_size.bytes()];
+            let trailer = Trailer::parse(self.segment.salt, page, bytes);
             let trailer = trailer.map_err(|_| self.corrupt(page))?;
             self.page = Some(page);
             self.starts_left = trailer.starts;
-            self.address_next = u64::from(page) * PAGE_PAYLOAD_BYTES as u64 + u64::from(trailer.first);
+            self.address_next = page_size.address(page) + u64::from(trailer.first);
         }
         Ok(Some(self.address_next))
     }
@@ -242,20 +246,21 @@ impl VictimCursor {
 
     /// Starts to read a window from page `from` on, of `pages_min` or more.
     async fn start(&self, from: u32, pages_min: u32) -> Result<Ahead, Error> {
+        let page_size = self.segment.page_size();
         // Eight victims have four windows each; a good part of local memory stays for readers and the flush.
-        let pages_usual = (self.local.bytes_total() / 512 / PAGE_BYTES) as u32;
-        let pages = pages_usual.clamp(TAIL_PAGES_MAX, WINDOW_PAGES_MAX).max(pages_min);
+        let window_bytes = (self.local.bytes_total() / 512).min(WINDOW_BYTES_MAX);
+        let pages = ((window_bytes / page_size.bytes()) as u32).max(TAIL_PAGES_MAX).max(pages_min);
         let pages = pages.min(self.segment.descriptor.data_pages - from);
-        let buffer = self.io.allocate((TAIL_PAGES_MAX + pages) as usize * PAGE_BYTES).await?;
-        let at = TAIL_PAGES_MAX as usize * PAGE_BYTES;
+        let buffer = self.io.allocate((TAIL_PAGES_MAX + pages) as usize * page_size.bytes()).await?;
+        let at = TAIL_PAGES_MAX as usize * page_size.bytes();
         let tags = self
             .segment
-            .data_runs(from, pages * PAGE_BYTES as u32)
+            .data_runs(from, pages * page_size.bytes() as u32)
             .map(|run| {
                 let local = buffer.offset() + at as u64 + u64::from(run.at);
                 self.io.start(Operation::Read { flash: run.flash, local, length: run.length })
             })
             .collect();
-        Ok(Ahead { window: Window { buffer, at, first_page: from, pages }, tags })
+        Ok(Ahead { window: Window { buffer, at, first_page: from, pages, page_size }, tags })
     }
 }

@@ -10,7 +10,11 @@ use tapetum::inspect::AreaKind;
 use tapetum::{Inspection, KeyPlace, SegmentPlace, Store, StoreOptions, Sync, inspect, inspect_drive, locate};
 use tapetum_drive::{Command, Drive, MemoryFlash, Operation};
 use tapetum_kernels::data_page::SegmentSalt;
+#[cfg(test)]
+use tapetum_kernels::data_page::{PageRun, PageSize, Trailer, record_checksum};
 use tapetum_kernels::fence_page;
+#[cfg(test)]
+use tapetum_kernels::record::Codec;
 
 use super::history::{History, KEYS, KEYS_ABSENT, name};
 use super::running::{CAPACITY_BYTES, Running, drive, options};
@@ -88,31 +92,39 @@ impl Subject {
 impl Subject {
     /// Damages every raw value that lies within a page and gives it the right checksum; how many there are.
     pub fn reseal_values(&mut self, inspection: &Inspection) -> usize {
-        use tapetum_kernels::data_page::{PAGE_PAYLOAD_BYTES, PageRun, Trailer, record_checksum};
-        use tapetum_kernels::record::Codec;
         let (mut count, salts) = (0, salts(inspection));
         for (block, segment) in &self.blocks[&Region::DataPages] {
-            let Some(salt) = segment.and_then(|segment| salts.get(&segment)).copied() else { continue };
-            let page = &mut self.image[block * BLOCK_BYTES..][..BLOCK_BYTES];
-            let number = (0..64).find(|number| Trailer::parse(salt, *number, page).is_ok());
-            let Some(first_page) = number else { continue };
-            let Ok(trailer) = Trailer::parse(salt, first_page, page) else { continue };
-            let start = u64::from(first_page) * PAGE_PAYLOAD_BYTES as u64;
-            let mut address = start + u64::from(trailer.first);
-            for _ in 0..trailer.starts {
-                let Ok(record) = (PageRun { bytes: page, first_page }).record(salt, address) else { break };
-                let (from, length) = ((address - start) as usize, record.header.record_bytes());
-                if record.header.codec == Codec::Raw && record.header.stored_bytes > 100 {
-                    page[from + length - 1] ^= 1;
-                    let crc = record_checksum(salt, address, &page[from..from + length]);
-                    page[from..from + 4].copy_from_slice(&crc.to_le_bytes());
-                    count += 1;
-                }
-                address += length as u64;
-            }
+            let segment = inspection.segments.iter().find(|known| Some(known.number as u32) == *segment);
+            let Some((salt, size)) = segment.and_then(|segment| {
+                Some((*salts.get(&(segment.number as u32))?, PageSize::of(segment.data_page_bytes as u32)?))
+            }) else {
+                continue;
+            };
+            let block = &mut self.image[block * BLOCK_BYTES..][..BLOCK_BYTES];
+            count += block.chunks_exact_mut(size.bytes()).map(|page| reseal_page(salt, size, page)).sum::<usize>();
         }
         count
     }
+}
+
+#[cfg(test)]
+fn reseal_page(salt: SegmentSalt, page_size: PageSize, page: &mut [u8]) -> usize {
+    let number = (0..128).find_map(|number| Some((number, Trailer::parse(salt, number, page).ok()?)));
+    let Some((first_page, trailer)) = number else { return 0 };
+    let start = page_size.address(first_page);
+    let (mut address, mut count) = (start + u64::from(trailer.first), 0);
+    for _ in 0..trailer.starts {
+        let Ok(record) = (PageRun { bytes: page, first_page, page_size }).record(salt, address) else { break };
+        let (from, length) = ((address - start) as usize, record.header.record_bytes());
+        if record.header.codec == Codec::Raw && record.header.stored_bytes > 100 {
+            page[from + length - 1] ^= 1;
+            let crc = record_checksum(salt, address, &page[from..from + length]);
+            page[from..from + 4].copy_from_slice(&crc.to_le_bytes());
+            count += 1;
+        }
+        address += length as u64;
+    }
+    count
 }
 
 pub struct Subjects {

@@ -1,10 +1,12 @@
 //! Match and decompress: the program of a hashed GET (XDP, section 4: the flash page read, then the full key compared).
 //!
 //! ```text
-//! parameters: store id u64 · segment version u64 · first page u32 · key length u32 · key
+//! parameters: store id u64 · segment version u64 · first page u32 · key length u32
+//!             page bytes u32 · key
 //! input:      data pages as read, from the page in which the record may start
 //! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry u32 · place u32
 //!             entry u32 · raw length u32 · value if inflated
+//! result:     value length · entry
 //! ```
 //! A raw value stays where it was read: `place` 0 and `value address` in the segment's stream. A compressed one is
 //! inflated behind the output's head: `place` 1. Of a value out of line its reference stays where it was read: `place` 2,
@@ -14,7 +16,7 @@ use crate::command::Status;
 use crate::program::Program;
 use std::cell::RefCell;
 use tapetum_kernels::codec::Decompressor;
-use tapetum_kernels::data_page::{FoundRecord, PageRun, SegmentSalt};
+use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt};
 use tapetum_kernels::record::Codec;
 
 /// No record of the key starts in the page.
@@ -24,22 +26,32 @@ pub const CORRUPT: Status = Status::Program(2);
 /// The output is too small: the result's first word says how many bytes it takes.
 pub const OUTPUT_SHORT: Status = Status::Program(3);
 
-const PARAMETERS_HEAD_BYTES: usize = 24;
+const PARAMETERS_HEAD_BYTES: usize = 28;
 pub const OUTPUT_HEAD_BYTES: usize = 40;
 
 pub struct MatchRecord;
+
+/// The pages in which a record is looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pages {
+    pub salt: SegmentSalt,
+    pub size: PageSize,
+    /// The number of the first one.
+    pub first: u32,
+}
 
 /// Bytes that the parameters for `key` take.
 pub fn parameters_bytes(key: &[u8]) -> usize {
     PARAMETERS_HEAD_BYTES + key.len()
 }
 
-pub fn encode_parameters(salt: SegmentSalt, first_page: u32, key: &[u8], out: &mut [u8]) {
-    out[..8].copy_from_slice(&salt.store.to_le_bytes());
-    out[8..16].copy_from_slice(&salt.version.to_le_bytes());
-    out[16..20].copy_from_slice(&first_page.to_le_bytes());
+pub fn encode_parameters(pages: Pages, key: &[u8], out: &mut [u8]) {
+    out[..8].copy_from_slice(&pages.salt.store.to_le_bytes());
+    out[8..16].copy_from_slice(&pages.salt.version.to_le_bytes());
+    out[16..20].copy_from_slice(&pages.first.to_le_bytes());
     out[20..24].copy_from_slice(&(key.len() as u32).to_le_bytes());
-    out[24..24 + key.len()].copy_from_slice(key);
+    out[24..28].copy_from_slice(&(pages.size.bytes() as u32).to_le_bytes());
+    out[28..28 + key.len()].copy_from_slice(key);
 }
 
 /// What the output's head says.
@@ -107,12 +119,12 @@ impl Program for MatchRecord {
     }
 
     fn run(&self, parameters: &[u8], input: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
-        let Some((salt, first_page, key)) = parse_parameters(parameters) else { return (Status::InvalidField, [0; 2]) };
+        let Some((pages, key)) = parse_parameters(parameters) else { return (Status::InvalidField, [0; 2]) };
         if output.len() < OUTPUT_HEAD_BYTES {
             return (OUTPUT_SHORT, [OUTPUT_HEAD_BYTES as u64, 0]);
         }
-        let run = PageRun { bytes: input, first_page };
-        match run.find(salt, key) {
+        let run = PageRun { bytes: input, first_page: pages.first, page_size: pages.size };
+        match run.find(pages.salt, key) {
             Ok(Some(record)) => deliver(run, &record, output),
             Ok(None) => (MISSING, [0; 2]),
             Err(_) => (CORRUPT, [0; 2]),
@@ -120,12 +132,13 @@ impl Program for MatchRecord {
     }
 }
 
-fn parse_parameters(bytes: &[u8]) -> Option<(SegmentSalt, u32, &[u8])> {
+fn parse_parameters(bytes: &[u8]) -> Option<(Pages, &[u8])> {
     let head = bytes.get(..PARAMETERS_HEAD_BYTES)?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
     let key = bytes.get(PARAMETERS_HEAD_BYTES..PARAMETERS_HEAD_BYTES + word(20) as usize)?;
-    Some((SegmentSalt { store: long(0), version: long(8) }, word(16), key))
+    let salt = SegmentSalt { store: long(0), version: long(8) };
+    Some((Pages { salt, size: PageSize::of(word(24))?, first: word(16) }, key))
 }
 
 fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status, [u64; 2]) {
@@ -156,7 +169,7 @@ fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status
         matched.place = Place::Output;
     }
     matched.encode(output);
-    (Status::Success, [u64::from(matched.value_bytes), 0])
+    (Status::Success, [matched.value_bytes, matched.entry].map(u64::from))
 }
 
 fn inflate(frame: &[u8], value: &mut [u8]) -> bool {
@@ -192,7 +205,7 @@ mod tests {
 
     fn run(page: &[u8], key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
         let mut parameters = vec![0; parameters_bytes(key)];
-        encode_parameters(SALT, 7, key, &mut parameters);
+        encode_parameters(Pages { salt: SALT, size: PageSize::Large, first: 7 }, key, &mut parameters);
         MatchRecord.run(&parameters, page, output)
     }
 

@@ -12,6 +12,7 @@ use crate::segment::{Descriptor, LargeEntry};
 use crate::wire::{Reader, Writer};
 use std::sync::Arc;
 use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash};
+use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::reference::Run;
 
 /// What a frame says parses to something that reads back when written, or is refused; and a change of the catalog that does
@@ -284,6 +285,7 @@ fn descriptor(number: u32, input: &mut Input<'_>) -> Descriptor {
         version: input.u32().into(),
         entries,
         data_pages: 1,
+        data_page_size: if shape & 64 == 0 { PageSize::Large } else { PageSize::Small },
         key_pages: 1,
         fence_pages: 1,
         record_bytes_max: 10,

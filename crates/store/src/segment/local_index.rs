@@ -9,7 +9,7 @@
 use super::layout::StreamLayout;
 use crate::geometry::Geometry;
 use std::ops::Range;
-use tapetum_kernels::data_page::PAGE_PAYLOAD_BYTES;
+use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::fences::{Fences, PageStarts};
 use tapetum_kernels::hash::HashKey;
 
@@ -66,6 +66,7 @@ impl LocalIndex {
 #[derive(Debug)]
 pub struct FenceBuilder {
     layout: StreamLayout,
+    page_size: PageSize,
     /// The first and last hash prefix of the records that start in each data page so far; `None` where none does.
     data: Vec<Option<PageStarts>>,
     keys: Vec<u32>,
@@ -73,14 +74,15 @@ pub struct FenceBuilder {
 }
 
 impl FenceBuilder {
-    pub fn new(geometry: &Geometry) -> FenceBuilder {
-        FenceBuilder { layout: StreamLayout::new(geometry), data: Vec::new(), keys: Vec::new(), entries: 0 }
+    pub fn new(geometry: &Geometry, page_size: PageSize) -> FenceBuilder {
+        let layout = StreamLayout::new(geometry, page_size);
+        FenceBuilder { layout, page_size, data: Vec::new(), keys: Vec::new(), entries: 0 }
     }
 
     /// Takes the next entry; returns its record's address in the stream.
     pub fn add(&mut self, hash: HashKey, size_bytes: u32) -> u64 {
         let address = self.layout.place(u64::from(size_bytes));
-        let page = (address / PAGE_PAYLOAD_BYTES as u64) as usize;
+        let page = self.page_size.page_of(address) as usize;
         if self.data.len() <= page {
             self.data.resize(page + 1, None);
         }
@@ -101,7 +103,7 @@ impl FenceBuilder {
 
     /// Pages that the stream fills, the last one perhaps in part.
     pub fn data_pages(&self) -> u32 {
-        self.layout.end().div_ceil(PAGE_PAYLOAD_BYTES as u64) as u32
+        self.layout.end().div_ceil(self.page_size.payload_bytes() as u64) as u32
     }
 
     pub fn build(mut self) -> LocalIndex {
@@ -118,7 +120,7 @@ mod tests {
     #[test]
     fn what_is_encoded_is_parsed() {
         let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
-        let mut builder = FenceBuilder::new(&geometry);
+        let mut builder = FenceBuilder::new(&geometry, PageSize::Large);
         for entry in 0..1000u128 {
             let hash = HashKey(entry << 116);
             if entry % 200 == 0 {

@@ -1,6 +1,6 @@
 //! The segment: an immutable run of records sorted by hash key, with the table of their keys.
 //!
-//! Records lie in a *stream* cut into 4 KiB data pages (`kernels::data_page`); the key table has pages of its own
+//! Records lie in a *stream* cut into data pages (`kernels::data_page`); the key table has pages of its own
 //! (`kernels::key_table`), with the fences behind it. Both sit in extents that the manifest lists in order. Everything a GET needs is in host memory
 //! ([`Segment`]): the page fences and where the extents are. A reader holds the `Arc`: the extents are reused only after
 //! the last holder let go.
@@ -12,6 +12,7 @@ pub mod writer;
 
 use crate::geometry::EXTENT_BYTES_MAX;
 use crate::wire::{Reader, Short, Writer};
+use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::key_table::ENTRY_BYTES_MIN;
 use tapetum_kernels::reference::Run;
 
@@ -26,6 +27,7 @@ pub struct Descriptor {
     pub version: u64,
     pub entries: u32,
     pub data_pages: u32,
+    pub data_page_size: PageSize,
     pub key_pages: u32,
     /// Pages of the local index, behind the key table.
     pub fence_pages: u32,
@@ -82,6 +84,7 @@ impl Descriptor {
         writer.u64(self.version);
         writer.u32(self.entries);
         writer.u32(self.data_pages);
+        writer.u32(self.data_page_size.bytes() as u32);
         writer.u32(self.key_pages);
         writer.u32(self.fence_pages);
         writer.u32(self.record_bytes_max);
@@ -100,6 +103,7 @@ impl Descriptor {
             version: reader.u64()?,
             entries: reader.u32()?,
             data_pages: reader.u32()?,
+            data_page_size: PageSize::of(reader.u32()?).ok_or(Short)?,
             key_pages: reader.u32()?,
             fence_pages: reader.u32()?,
             record_bytes_max: reader.u32()?,

@@ -9,8 +9,9 @@ use crate::io::lock;
 use crate::large::{LargeEntries, LargeExtents};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
-use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt};
+use tapetum_kernels::data_page::{PAGE_BYTES, PageSize, SegmentSalt};
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::prefetch::prefetch;
 
 #[derive(Debug)]
 pub struct Segment {
@@ -96,60 +97,75 @@ impl Segment {
         if pages.is_empty() { 0..0 } else { *pages.start()..*pages.end() + 1 }
     }
 
-    /// Brings what [`Segment::start_pages`] will look at nearer to the processor.
+    /// Brings what [`Segment::start_pages`] and [`Segment::data_runs`] will look at nearer to the processor.
     pub fn prefetch(&self, hash: HashKey) {
         self.local_index.data.prefetch(hash.prefix());
+        let extents = &self.descriptor.data_extents;
+        // Hash keys are spread evenly, so it is about there.
+        let place = (u128::from(hash.prefix()) * extents.len() as u128) >> 64;
+        prefetch(extents.as_ptr().wrapping_add(place as usize));
     }
 
-    fn page_offset(&self, extents: &[u32], page: u32) -> u64 {
-        let per_extent = self.geometry.pages_per_extent();
-        let extent = extents[(page / per_extent) as usize];
-        self.geometry.extent_offset(extent) + u64::from(page % per_extent) * PAGE_BYTES as u64
+    /// Brings what [`Segment::is_valid`] will look at nearer to the processor.
+    pub fn prefetch_validity(&self, entry: u64) {
+        if let Some(valid) = self.valid.get() {
+            valid.prefetch(entry);
+        }
+    }
+
+    pub fn page_size(&self) -> PageSize {
+        self.descriptor.data_page_size
     }
 
     /// How many bytes of the data area, from the start of `page`, hold every record that starts in `page`.
     pub fn span_bytes(&self, page: u32) -> u32 {
-        let payload = PAGE_PAYLOAD_BYTES as u64;
+        let page_bytes = self.page_size().bytes() as u32;
+        let payload = self.page_size().payload_bytes() as u64;
         let next_start = self.local_index.data.next_start(page).min(self.descriptor.data_pages);
         let longest_end = (u64::from(page) + 1) * payload - 1 + u64::from(self.descriptor.record_bytes_max);
         let next_end = (u64::from(next_start.min(self.descriptor.data_pages - 1)) + 1) * payload;
         let end = longest_end.min(next_end);
         let end_page = ((end - 1) / payload) as u32;
         let in_end_page = (end - u64::from(end_page) * payload) as u32;
-        let mut bytes = (end_page - page) * PAGE_BYTES as u32;
-        bytes += if end_page == page || in_end_page == PAGE_PAYLOAD_BYTES as u32 {
-            PAGE_BYTES as u32
+        let mut bytes = (end_page - page) * page_bytes;
+        bytes += if end_page == page || u64::from(in_end_page) == payload {
+            page_bytes
         } else {
             in_end_page.next_multiple_of(self.geometry.sector_bytes)
         };
         // A small record never crosses an extent's end, and a large one leaves pages behind it in which none starts.
-        let small_bytes_max = StreamLayout::new(&self.geometry).small_bytes_max();
+        let small_bytes_max = StreamLayout::new(&self.geometry, self.page_size()).small_bytes_max();
         let no_large_one = u64::from(next_start - page) < small_bytes_max / payload
             || u64::from(self.descriptor.record_bytes_max) <= small_bytes_max;
         if no_large_one {
-            let per_extent = self.geometry.pages_per_extent();
-            bytes = bytes.min((per_extent - page % per_extent) * PAGE_BYTES as u32);
+            let per_extent = self.geometry.pages_per_extent(page_bytes as usize);
+            bytes = bytes.min((per_extent - page % per_extent) * page_bytes);
         }
         bytes
     }
 
     /// The read commands for `length` bytes of the data area from the start of `page`.
     pub fn data_runs(&self, page: u32, length: u32) -> impl Iterator<Item = Run> + '_ {
-        self.runs(&self.descriptor.data_extents, page, length)
+        self.runs(&self.descriptor.data_extents, u64::from(page) * self.page_size().bytes() as u64, length)
     }
 
     /// The read commands for whole pages of the key table, or of the fences behind it.
     pub fn key_runs(&self, pages: Range<u32>) -> impl Iterator<Item = Run> + '_ {
-        self.runs(&self.descriptor.key_extents, pages.start, pages.len() as u32 * PAGE_BYTES as u32)
+        self.runs(
+            &self.descriptor.key_extents,
+            u64::from(pages.start) * PAGE_BYTES as u64,
+            pages.len() as u32 * PAGE_BYTES as u32,
+        )
     }
 
-    fn runs<'a>(&'a self, extents: &'a [u32], page: u32, length: u32) -> impl Iterator<Item = Run> + 'a {
+    /// The read commands for `length` bytes from `start` on of what lies in `extents`.
+    fn runs<'a>(&'a self, extents: &'a [u32], start: u64, length: u32) -> impl Iterator<Item = Run> + 'a {
         // Where the bytes at `at` are, and how many follow them in their extent.
         let extent = move |at: u32| {
-            let page_now = page + at / PAGE_BYTES as u32;
-            let per_extent = self.geometry.pages_per_extent();
-            let in_extent = (per_extent - page_now % per_extent) * PAGE_BYTES as u32;
-            (self.page_offset(extents, page_now), in_extent.min(length - at))
+            let (place, extent_bytes) = (start + u64::from(at), self.geometry.extent_bytes);
+            let (extent, within) = (extents[(place / extent_bytes) as usize], place % extent_bytes);
+            let in_extent = (extent_bytes - within).min(u64::from(length - at));
+            (self.geometry.extent_offset(extent) + within, in_extent as u32)
         };
         let mut at = 0;
         std::iter::from_fn(move || {

@@ -13,7 +13,7 @@ use crate::large::{LargeEntries, LargeExtents};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use tapetum_drive::LocalBuffer;
-use tapetum_kernels::data_page::{PAGE_BYTES, PAGE_PAYLOAD_BYTES, SegmentSalt, Trailer, record_checksum};
+use tapetum_kernels::data_page::{PAGE_BYTES, PageSize, SegmentSalt, Trailer, record_checksum};
 use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::{Entry, PageBuilder};
@@ -28,6 +28,7 @@ const DEPTH: usize = 4;
 struct PageStream {
     io: Io,
     geometry: Geometry,
+    page_bytes: usize,
     extents: Vec<u32>,
     filling: LocalBuffer,
     writing: VecDeque<(Tag, LocalBuffer)>,
@@ -46,10 +47,11 @@ impl Drop for PageStream {
 }
 
 impl PageStream {
-    async fn new(io: &Io, geometry: &Geometry) -> Result<PageStream, Error> {
+    async fn new(io: &Io, geometry: &Geometry, page_bytes: usize) -> Result<PageStream, Error> {
         Ok(PageStream {
             io: io.clone(),
             geometry: *geometry,
+            page_bytes,
             extents: Vec::new(),
             filling: io.allocate(geometry.extent_bytes.min(STAGE_BYTES_MAX) as usize).await?,
             writing: VecDeque::new(),
@@ -60,19 +62,23 @@ impl PageStream {
 
     /// The bytes of the page that the next [`push`](Self::push) appends.
     fn page(&mut self) -> &mut [u8] {
-        let at = self.filled as usize * PAGE_BYTES;
-        &mut self.filling.bytes_mut()[at..at + PAGE_BYTES]
+        let at = self.filled as usize * self.page_bytes;
+        &mut self.filling.bytes_mut()[at..at + self.page_bytes]
+    }
+
+    fn pages_per_extent(&self) -> u32 {
+        self.geometry.pages_per_extent(self.page_bytes)
     }
 
     /// Appends the page that was filled in.
     async fn push(&mut self, allocator: &Mutex<Extents>) -> Result<(), Error> {
-        if self.pages.is_multiple_of(self.geometry.pages_per_extent()) {
+        if self.pages.is_multiple_of(self.pages_per_extent()) {
             self.extents.push(lock(allocator).allocate().ok_or(Error::FullFlash)?);
         }
         self.filled += 1;
         self.pages += 1;
-        let is_full = self.filled as usize * PAGE_BYTES == self.filling.len();
-        if !is_full && !self.pages.is_multiple_of(self.geometry.pages_per_extent()) {
+        let is_full = self.filled as usize * self.page_bytes == self.filling.len();
+        if !is_full && !self.pages.is_multiple_of(self.pages_per_extent()) {
             return Ok(());
         }
         self.write().await
@@ -85,10 +91,10 @@ impl PageStream {
             false => self.oldest_written().await?,
         };
         let first = self.pages - self.filled;
-        let per_extent = self.geometry.pages_per_extent();
+        let per_extent = self.pages_per_extent();
         let extent = self.extents[(first / per_extent) as usize];
-        let flash = self.geometry.extent_offset(extent) + u64::from(first % per_extent) * PAGE_BYTES as u64;
-        let length = self.filled as usize * PAGE_BYTES;
+        let flash = self.geometry.extent_offset(extent) + u64::from(first % per_extent) * self.page_bytes as u64;
+        let length = self.filled as usize * self.page_bytes;
         let full = std::mem::replace(&mut self.filling, next);
         let tag = self.io.start_write(flash, &full, 0, length, false);
         self.writing.push_back((tag, full));
@@ -145,6 +151,7 @@ impl SegmentWriter {
         store_id: u64,
         allocator: &Arc<Mutex<Extents>>,
         (number, version): (u32, u64),
+        page_size: PageSize,
         key_table_bytes_max: u64,
     ) -> Result<SegmentWriter, Error> {
         Ok(SegmentWriter {
@@ -152,8 +159,8 @@ impl SegmentWriter {
             store_id,
             allocator: allocator.clone(),
             salt: SegmentSalt { store: store_id, version },
-            data: PageStream::new(io, geometry).await?,
-            keys: PageStream::new(io, geometry).await?,
+            data: PageStream::new(io, geometry, page_size.bytes()).await?,
+            keys: PageStream::new(io, geometry, PAGE_BYTES).await?,
             page_filled: 0,
             page_trailer: Trailer { first: 0, starts: 0, entry_first: 0 },
             entries_begun: 0,
@@ -161,13 +168,14 @@ impl SegmentWriter {
             key_page_first: 0,
             key_table: Vec::new(),
             key_table_bytes_max,
-            fences: FenceBuilder::new(geometry),
+            fences: FenceBuilder::new(geometry, page_size),
             last_hash: None,
             descriptor: Descriptor {
                 number,
                 version,
                 entries: 0,
                 data_pages: 0,
+                data_page_size: page_size,
                 key_pages: 0,
                 fence_pages: 0,
                 record_bytes_max: 0,
@@ -182,8 +190,17 @@ impl SegmentWriter {
         })
     }
 
+    fn page_size(&self) -> PageSize {
+        self.descriptor.data_page_size
+    }
+
+    /// Bytes of the record stream that the page being filled has room for.
+    fn page_room(&self) -> usize {
+        self.page_size().payload_bytes() - self.page_filled
+    }
+
     fn stream_end(&self) -> u64 {
-        u64::from(self.data.pages) * PAGE_PAYLOAD_BYTES as u64 + self.page_filled as u64
+        self.page_size().address(self.data.pages) + self.page_filled as u64
     }
 
     pub fn record_bytes(&self) -> u64 {
@@ -204,7 +221,7 @@ impl SegmentWriter {
         self.key_page.push(entry);
         let address = self.fences.add(hash, record.len() as u32);
         while self.stream_end() < address {
-            let gap = (address - self.stream_end()).min((PAGE_PAYLOAD_BYTES - self.page_filled) as u64) as usize;
+            let gap = (address - self.stream_end()).min(self.page_room() as u64) as usize;
             self.data.page()[self.page_filled..self.page_filled + gap].fill(0);
             self.page_filled += gap;
             self.page_full().await?;
@@ -235,7 +252,7 @@ impl SegmentWriter {
 
     async fn append(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
-            let take = bytes.len().min(PAGE_PAYLOAD_BYTES - self.page_filled);
+            let take = bytes.len().min(self.page_room());
             self.data.page()[self.page_filled..self.page_filled + take].copy_from_slice(&bytes[..take]);
             self.page_filled += take;
             bytes = &bytes[take..];
@@ -245,7 +262,7 @@ impl SegmentWriter {
     }
 
     async fn page_full(&mut self) -> Result<(), Error> {
-        if self.page_filled < PAGE_PAYLOAD_BYTES {
+        if self.page_room() > 0 {
             return Ok(());
         }
         let number = self.data.pages;
@@ -283,7 +300,7 @@ impl SegmentWriter {
     pub async fn finish(mut self) -> Result<(Segment, Option<Vec<u8>>), Error> {
         if self.page_filled > 0 {
             self.data.page()[self.page_filled..].fill(0);
-            self.page_filled = PAGE_PAYLOAD_BYTES;
+            self.page_filled = self.page_size().payload_bytes();
             self.page_full().await?;
         }
         if !self.key_page.is_empty() {
@@ -292,7 +309,8 @@ impl SegmentWriter {
         self.descriptor.entries = self.fences.entries();
         self.descriptor.data_pages = self.data.pages;
         self.descriptor.key_pages = self.keys.pages;
-        let local_index = std::mem::replace(&mut self.fences, FenceBuilder::new(&self.geometry)).build();
+        let fences = FenceBuilder::new(&self.geometry, self.page_size());
+        let local_index = std::mem::replace(&mut self.fences, fences).build();
         assert_eq!((local_index.data.pages(), local_index.key_pages()), (self.data.pages, self.keys.pages));
         self.write_fences(&local_index).await?;
         self.data.finish().await?;

@@ -13,10 +13,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use tapetum_drive::programs::MATCH_RECORD;
 use tapetum_drive::programs::match_record::{
-    CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Place, encode_parameters, parameters_bytes,
+    CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Pages, Place, encode_parameters, parameters_bytes,
 };
 use tapetum_drive::{Command, Completion, LocalBuffer, LocalRange, Operation, QueuePair, Status};
-use tapetum_kernels::data_page::{PAGE_BYTES, stream_ranges};
+use tapetum_kernels::data_page::stream_ranges;
 use tapetum_kernels::prefetch::prefetch;
 
 /// Buffers of this size are kept from read to read.
@@ -119,7 +119,8 @@ impl FlashRead {
         self.pages.start += 1;
         (self.page, self.span_bytes, self.read_max_bytes) = (page, span_bytes, 0);
         let at = span_bytes as usize;
-        encode_parameters(self.segment.salt, page, key, &mut buffer.bytes_mut()[at..]);
+        let pages = Pages { salt: self.segment.salt, size: self.segment.page_size(), first: page };
+        encode_parameters(pages, key, &mut buffer.bytes_mut()[at..]);
         for run in self.segment.data_runs(page, span_bytes) {
             let local = buffer.offset() + u64::from(run.at);
             queue.submit(Command { tag, operation: Operation::Read { flash: run.flash, local, length: run.length } });
@@ -137,7 +138,7 @@ impl FlashRead {
     /// Brings what was read nearer to the processor: the trailer of its first page, by which the search begins.
     pub fn prefetch(&self) {
         if let Some(buffer) = &self.buffer {
-            prefetch(buffer.as_ptr().wrapping_add(PAGE_BYTES - 1));
+            prefetch(buffer.as_ptr().wrapping_add(self.segment.page_size().bytes() - 1));
         }
     }
 
@@ -228,7 +229,7 @@ impl FlashRead {
                 queue.copy_to_host(LocalRange { offset, length: length as u32 }, into);
             }
             (Place::Stream(address) | Place::OutOfLine(address), Some(buffer)) => {
-                for (at, length) in stream_ranges(self.page, address, length) {
+                for (at, length) in stream_ranges(self.segment.page_size(), self.page, address, length) {
                     let range = LocalRange { offset: buffer.offset() + at as u64, length: length as u32 };
                     queue.copy_to_host(range, into);
                 }

@@ -24,7 +24,7 @@ use tapetum_kernels::record::{Codec, Kind, Record};
 const BATCH: usize = 32;
 
 /// A get whose key is in no write buffer.
-struct Miss {
+pub(super) struct Miss {
     number: usize,
     op: Box<Op>,
     seen: Seen,
@@ -56,16 +56,15 @@ impl Local {
             }
         }
         let mut hashes = [HashKey::default(); BATCH];
-        let mut misses: [Option<Miss>; BATCH] = [const { None }; BATCH];
-        let mut count = 0;
+        let mut misses = std::mem::take(&mut self.misses);
         for &number in numbers {
             let Some(op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
             if let Some(miss) = self.look_into_buffers(shared, number, op) {
-                hashes[count] = miss.op.hash;
-                misses[count] = Some(miss);
-                count += 1;
+                hashes[misses.len()] = miss.op.hash;
+                misses.push(miss);
             }
         }
+        let count = misses.len();
         let mut candidates = [None; BATCH];
         shared.index.lookup_batch(&hashes[..count], &mut candidates[..count]);
         let mut segments: [Option<Arc<Segment>>; BATCH] = [const { None }; BATCH];
@@ -75,14 +74,14 @@ impl Local {
                 segment.prefetch(hashes[place]);
             }
         }
-        let found = misses.into_iter().flatten().zip(segments).zip(candidates);
-        for ((miss, segment), candidate) in found {
-            match (segment, candidate) {
+        for (place, miss) in misses.drain(..).enumerate() {
+            match (segments[place].take(), candidates[place]) {
                 (Some(segment), _) => self.read_candidate(shared, miss, segment, sequence),
                 (None, None) => self.answer_missing(shared, miss),
                 (None, Some(_)) => self.gather_again(miss.number, miss.op),
             }
         }
+        self.misses = misses;
     }
 
     pub(super) fn gather_again(&mut self, number: usize, op: Box<Op>) {

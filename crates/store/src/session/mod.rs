@@ -30,6 +30,7 @@ use crate::request::{Outcome, Reply, Request, ValueRange};
 use crate::shared::Shared;
 use flash_read::{FlashRead, SpareBuffers};
 use large::{LargeOp, OutOfLine};
+use lookup::Miss;
 use order::Undecided;
 use owned::OwnedRequest;
 use reads::GetCount;
@@ -103,6 +104,8 @@ struct Local {
     ops_free: Vec<usize>,
     /// Gets to look up at the next poll.
     gathered: Vec<usize>,
+    /// Those that are looked up now and in no write buffer.
+    misses: Vec<Miss>,
     /// Operations to attempt at the next poll, in order.
     waiting: VecDeque<usize>,
     undecided: Undecided,
@@ -144,6 +147,7 @@ impl Session {
             ops: Vec::new(),
             ops_free: Vec::new(),
             gathered: Vec::new(),
+            misses: Vec::new(),
             waiting: VecDeque::new(),
             undecided: Undecided::default(),
             deletions_undecided: 0,

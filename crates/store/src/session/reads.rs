@@ -85,12 +85,15 @@ impl Local {
         }
     }
 
-    /// Brings what a read brought nearer, while others are looked after.
+    /// Brings what a completion will have looked at nearer, while others are looked after.
     fn prefetch(&self, completion: &Completion) {
-        if completion.tag & (TAG_LARGE | TAG_EXECUTE) == 0
+        if completion.tag & TAG_LARGE == 0
             && let Some(Op { read: Some(read), .. }) = self.ops[(completion.tag >> 1) as usize].as_deref()
         {
-            read.prefetch();
+            match completion.tag & TAG_EXECUTE {
+                0 => read.prefetch(),
+                _ => read.segment.prefetch_validity(completion.result[1]),
+            }
         }
     }
 
