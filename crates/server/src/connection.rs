@@ -118,6 +118,8 @@ pub struct Connection {
     moved_at: u32,
     /// On the worker's list of connections to look after.
     pub queued: bool,
+    /// On the worker's list of connections that wait for memory.
+    pub listed_as_waiting: bool,
 }
 
 impl Connection {
@@ -150,6 +152,7 @@ impl Connection {
             value_bytes_expected: None,
             moved_at: now,
             queued: false,
+            listed_as_waiting: false,
         }
     }
 
@@ -160,6 +163,11 @@ impl Connection {
     /// Whether it waits for others to give memory back.
     pub fn waits(&self) -> bool {
         self.waits_for_bytes.is_some()
+    }
+
+    /// Whether one that waits would get further now, though nothing happened to it.
+    pub fn may_go_on(&self, budget: &Budget) -> bool {
+        self.waits_for_bytes.is_none_or(|bytes| budget.allows(self.who, bytes)) || self.may_try()
     }
 
     /// Whether it waits for gets of its worker to be answered.

@@ -83,7 +83,7 @@ impl OutQueue {
                 *piece = IoSlice::new(&chunk[from..]);
                 count += 1;
             }
-            match os::write_all_at_once(fd, &pieces[..count]) {
+            match os::send(fd, &pieces[..count]) {
                 Ok(written) => {
                     total += written;
                     self.advance(written, pool);

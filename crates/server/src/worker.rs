@@ -1,11 +1,11 @@
 //! One worker: an event loop over its connections, the listening sockets and its session of the store.
 //!
 //! ```text
-//!   wait -> read every ready connection, submitting what came -> poll the store -> complete, submit what was blocked,
+//!   wait -> read each connection reported, submitting what came -> poll the store -> complete, submit what was blocked,
 //!           one write a connection -> poll again while that gave something -> wait
 //! ```
-//! Everything that is ready on all connections is submitted before one poll, so that it goes to flash as one batch, and
-//! nothing ever waits for one read. New connections are spread over the workers: whoever accepts one hands it to the
+//! What the connections of one report (`os::Epoll`) ask for is submitted before one poll, so that it goes to flash as one batch,
+//! and nothing ever waits for one read. New connections are spread over the workers: whoever accepts one hands it to the
 //! worker that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
 
 // The server is above the simulator: it may read the clock. Relative expiries need it, once a round.
@@ -95,7 +95,8 @@ pub struct Worker<S> {
     shared: Arc<Shared>,
     session: S,
     epoll: Epoll,
-    connections: Vec<Option<Connection>>,
+    /// Boxes, as each is taken out and put back several times a request.
+    connections: Vec<Option<Box<Connection>>>,
     free: Vec<u32>,
     /// Connections to look after before the next wait.
     queue: Vec<u32>,
@@ -292,7 +293,7 @@ impl<S: Session> Worker<S> {
             count(&counters.rejected_connections, 1);
             let farewell = [io::IoSlice::new(b"ERROR Too many open connections\r\n")];
             // A client that does not take it is closed all the same.
-            let _ = os::write_all_at_once(fd.as_raw_fd(), &farewell);
+            let _ = os::send(fd.as_raw_fd(), &farewell);
             return Ok(());
         }
         count(&counters.total_connections, 1);
@@ -315,7 +316,7 @@ impl<S: Session> Worker<S> {
             (self.connections.len() - 1) as u32
         });
         self.epoll.add(fd.as_raw_fd(), u64::from(id), Interest::READ)?;
-        let mut connection = Connection::new(fd, self.index, id, self.now);
+        let mut connection = Box::new(Connection::new(fd, self.index, id, self.now));
         if self.shared.stopping.load(Ordering::Acquire) {
             connection.stop_reading();
         }
@@ -390,7 +391,7 @@ impl<S: Session> Worker<S> {
         if let Some(interest) = connection.interest_change() {
             self.epoll.change(connection.fd(), u64::from(id), interest)?;
         }
-        if connection.waits() {
+        if connection.waits() && !mem::replace(&mut connection.listed_as_waiting, true) {
             self.waiting.push(id);
         }
         if connection.capped() {
@@ -403,11 +404,19 @@ impl<S: Session> Worker<S> {
         Ok(())
     }
 
-    /// Those that wait for memory may find some now.
+    /// Those that wait for memory may find some now. While there is none, many that wait cost the others next to nothing.
     fn ask_again(&mut self) {
-        for id in mem::take(&mut self.waiting) {
+        let mut waiting = mem::take(&mut self.waiting);
+        waiting.retain(|&id| {
+            let Some(connection) = &mut self.connections[id as usize] else { return false };
+            if !connection.may_go_on(&self.shared.budget) {
+                return true;
+            }
+            connection.listed_as_waiting = false;
             self.enqueue(id);
-        }
+            false
+        });
+        self.waiting = waiting;
     }
 
     /// Rare things: listeners that had to pause, clients that hold what others wait for.
