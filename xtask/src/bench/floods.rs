@@ -27,6 +27,8 @@ const DEAF: usize = 200;
 const DEAF_GETS: usize = 64;
 const LARGE_BYTES: usize = 1 << 20;
 const LARGE_KEYS: u64 = 16;
+const LOOK: Duration = Duration::from_millis(100);
+const REST_WAIT_MAX: Duration = Duration::from_secs(30);
 const MEMORY: &str = "256MiB";
 const MEMORY_BYTES: u64 = 256 << 20;
 
@@ -92,6 +94,22 @@ fn flooded(
     })
 }
 
+/// What is measured is a flood that goes on, neither its first wave nor its end: until the server has accepted everybody and has
+/// sent what their sockets take, or has seen everybody off, it has its hands full.
+fn wait_for_rest(server: u32) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let mut before = process::Usage::of(&[server])?;
+    while begun.elapsed() < REST_WAIT_MAX {
+        std::thread::sleep(LOOK);
+        let now = process::Usage::of(&[server])?;
+        if u128::from(now.since(&before).cpu_us) < LOOK.as_micros() / 5 {
+            return Ok(());
+        }
+        before = now;
+    }
+    Err(format!("the server is still busy after {REST_WAIT_MAX:?} without those who behave").into())
+}
+
 /// A turn of those who behave.
 fn behave(address: SocketAddr, population: &Population, round: u64, server: u32) -> Result<Report, Failure> {
     let turn = Turn {
@@ -105,6 +123,7 @@ fn behave(address: SocketAddr, population: &Population, round: u64, server: u32)
         overwrites: None,
         seed: round,
     };
+    wait_for_rest(server)?;
     let before = process::Usage::of(&[server])?;
     let begun = Instant::now();
     let latencies = sockets::run(address, population, &turn)?;
@@ -165,7 +184,7 @@ fn slow(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<
 }
 
 fn deaf(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
-    let streams = connect_many(address, DEAF)?;
+    let mut streams = connect_many(address, DEAF)?;
     let mut asks = Vec::new();
     for number in 0..DEAF_GETS as u64 {
         asks.extend_from_slice(format!("get large{}\r\n", number % LARGE_KEYS).as_bytes());
@@ -174,8 +193,24 @@ fn deaf(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<
         expect_open(stream.write(&asks))?;
     }
     flowing.store(true, Ordering::SeqCst);
-    wait_for(stop);
+    while !stop.load(Ordering::SeqCst) {
+        for stream in &mut streams {
+            // Who was shown the door comes again.
+            if is_closed(stream) {
+                *stream = connect_many(address, 1)?.remove(0);
+                expect_open(stream.write(&asks))?;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
     Ok(())
+}
+
+/// Whether the server has closed the connection, as far as one can tell without reading.
+fn is_closed(stream: &TcpStream) -> bool {
+    let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one structure, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, 0) > 0 }
 }
 
 /// A server may take no more for now, or show a client the door: that is its right.
