@@ -104,7 +104,7 @@ bench: setup-build setup-bench
 
 # RocksDB is C++ and read by bindgen, which loads libclang.
 setup-bench:
-	@xtask/install-missing memcached:memcached clang:clang /usr/include/liburing.h:liburing-dev
+	@xtask/install-missing memcached:memcached memcaslap:libmemcached-tools clang:clang /usr/include/liburing.h:liburing-dev
 	@ls /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1 || xtask/install-missing /absent:libclang-dev
 
 clean:

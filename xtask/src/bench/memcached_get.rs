@@ -24,15 +24,20 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arena.start_all(false)?;
     let depths = [64, 128, 256].map(|depth| Entrant::new("limit", "read", 1, depth));
     let limit = arena.best_of(vec![depths.into()], &Load::of("c").lasting(Duration::from_millis(400)), 2)?;
-    let ways = [
-        ("single GETs", "get", 64, 1, 0.7),
-        ("pipelined GETs", "get", 16, 16, 0.85),
-        ("multi-gets", "multiget", 16, 16, 0.85),
+    // Each contender runs over as many connections as it is fastest with.
+    let ways: [(&str, &'static str, &[u64], u64, f64); 3] = [
+        ("single GETs", "get", &[64, 128], 1, 0.7),
+        ("pipelined GETs", "get", &[16, 32], 16, 0.85),
+        ("multi-gets", "multiget", &[16, 32], 16, 0.85),
     ];
-    let mut entrants = limit;
+    let mut groups = Vec::new();
     for (_, api, connections, depth, _) in ways {
-        entrants.extend(["server", "memcached"].map(|name| Entrant::new(name, api, connections, depth)));
+        for name in ["server", "memcached"] {
+            groups.push(connections.iter().map(|&count| Entrant::new(name, api, count, depth)).collect());
+        }
     }
+    let mut entrants = limit;
+    entrants.extend(arena.best_of(groups, &Load::of("c").lasting(Duration::from_millis(400)), 5)?);
     let series = arena.rounds(&entrants, &Load::of("c"), rounds)?;
     arena.end_all()?;
 

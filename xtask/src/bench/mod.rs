@@ -9,6 +9,7 @@ mod delta_lookup;
 mod floods;
 mod load;
 mod memcached_get;
+mod memcaslap;
 mod outcome;
 mod peers;
 mod picture;
@@ -27,7 +28,7 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 10] = [
+const ROWS: [(&str, Row); 11] = [
     ("quick", quick::run),
     ("cold-get", cold_get::run),
     ("ycsb-a", ycsb_a::run),
@@ -35,6 +36,7 @@ const ROWS: [(&str, Row); 10] = [
     ("load", load::run),
     ("blocking-get", blocking_get::run),
     ("memcached-get", memcached_get::run),
+    ("memcaslap", memcaslap::run),
     ("delta-lookup", delta_lookup::run),
     ("floods", floods::run),
     ("pictures", pictures::run),
