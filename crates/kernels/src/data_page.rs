@@ -100,6 +100,14 @@ impl Trailer {
         trailer[FIELDS_BYTES..].copy_from_slice(&crc.to_le_bytes());
     }
 
+    /// Where the first record of a page seems to start. Nothing is checked: it is good for a hint.
+    pub fn first_hint(page: &[u8]) -> usize {
+        match page.split_last_chunk::<TRAILER_BYTES>() {
+            Some((_, trailer)) => usize::from(u16::from_le_bytes([trailer[0], trailer[1]])),
+            None => 0,
+        }
+    }
+
     /// Reads the trailer of page number `page`, which is all of `bytes`.
     pub fn parse(salt: SegmentSalt, page: u32, bytes: &[u8]) -> Result<Trailer, Corrupt> {
         let (payload, trailer) = bytes.split_last_chunk::<TRAILER_BYTES>().ok_or(Corrupt)?;
@@ -339,6 +347,8 @@ mod tests {
                 assert!(stored.iter().all(|&byte| byte == number as u8));
                 assert_eq!(run.find(SALT, b"other"), Ok(None));
             }
+            assert_eq!(Trailer::first_hint(&bytes[..size.bytes()]), 0);
+            assert_eq!(Trailer::first_hint(&bytes[..2]), 0);
         }
     }
 

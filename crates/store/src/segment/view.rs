@@ -19,6 +19,7 @@ pub struct Segment {
     pub salt: SegmentSalt,
     geometry: Geometry,
     pub local_index: LocalIndex,
+    record_bytes_mean: usize,
     /// The catalog's map, seen from here too.
     valid: OnceLock<Bitmap>,
     /// The extents of large values whose records are here and alive.
@@ -37,7 +38,9 @@ pub struct Run {
 impl Segment {
     pub fn new(descriptor: Descriptor, store_id: u64, geometry: Geometry, local_index: LocalIndex) -> Segment {
         let salt = SegmentSalt { store: store_id, version: descriptor.version };
-        Segment { descriptor, salt, geometry, local_index, valid: OnceLock::new(), large: Mutex::default() }
+        let record_bytes_mean = (descriptor.record_bytes / u64::from(descriptor.entries).max(1)).max(1) as usize;
+        let (valid, large) = (OnceLock::new(), Mutex::default());
+        Segment { descriptor, salt, geometry, local_index, record_bytes_mean, valid, large }
     }
 
     /// Shows readers the catalog's validity map.
@@ -69,6 +72,11 @@ impl Segment {
     pub fn large_extents_alone(&self) -> u64 {
         let large = lock(&self.large);
         large.values().filter(|extents| Arc::strong_count(extents) == 1).map(|extents| extents.count()).sum()
+    }
+
+    /// The mean length of its records.
+    pub fn record_bytes_mean(&self) -> usize {
+        self.record_bytes_mean
     }
 
     /// Whether a record is valid: it may be found dead where the index took another key's entry for it.

@@ -16,12 +16,14 @@ use tapetum_drive::programs::match_record::{
     CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Pages, Place, encode_parameters, parameters_bytes,
 };
 use tapetum_drive::{Command, Completion, LocalBuffer, LocalRange, Operation, QueuePair, Status};
-use tapetum_kernels::data_page::stream_ranges;
+use tapetum_kernels::data_page::{Trailer, stream_ranges};
 use tapetum_kernels::prefetch::prefetch;
 
 /// Buffers of this size are kept from read to read.
 pub const BUFFER_BYTES: usize = 16 << 10;
 const OUTPUT_ROOM_BYTES: usize = 4 << 10;
+/// More headers than these have little in common with where they are guessed to be.
+const RECORDS_PREFETCHED: usize = 4;
 
 pub struct FlashRead {
     pub segment: Arc<Segment>,
@@ -139,6 +141,16 @@ impl FlashRead {
     pub fn prefetch(&self) {
         if let Some(buffer) = &self.buffer {
             prefetch(buffer.as_ptr().wrapping_add(self.segment.page_size().bytes() - 1));
+        }
+    }
+
+    /// Brings the headers of the page's records nearer, which lie about where its trailer and their mean length say. For a read
+    /// whose last completion is there.
+    pub fn prefetch_records(&self) {
+        if let (1, Some(buffer)) = (self.reads_left, &self.buffer) {
+            let page = &buffer.bytes()[..self.segment.page_size().bytes()];
+            let places = (Trailer::first_hint(page)..page.len()).step_by(self.segment.record_bytes_mean());
+            places.take(RECORDS_PREFETCHED).for_each(|at| prefetch(&page[at]));
         }
     }
 

@@ -66,6 +66,7 @@ impl Local {
                 break;
             }
             completions.iter().for_each(|completion| self.prefetch(completion));
+            completions.iter().for_each(|completion| self.prefetch_records(completion));
             for completion in completions.drain(..) {
                 self.completed(shared, completion);
             }
@@ -85,15 +86,27 @@ impl Local {
         }
     }
 
+    /// The read that a completion is of, unless it is of a large value.
+    fn read_of(&self, completion: &Completion) -> Option<&FlashRead> {
+        let is_small = completion.tag & TAG_LARGE == 0;
+        is_small.then(|| self.ops[(completion.tag >> 1) as usize].as_deref()?.read.as_ref()).flatten()
+    }
+
     /// Brings what a completion will have looked at nearer, while others are looked after.
     fn prefetch(&self, completion: &Completion) {
-        if completion.tag & TAG_LARGE == 0
-            && let Some(Op { read: Some(read), .. }) = self.ops[(completion.tag >> 1) as usize].as_deref()
+        match self.read_of(completion) {
+            Some(read) if completion.tag & TAG_EXECUTE == 0 => read.prefetch(),
+            Some(read) => read.segment.prefetch_validity(completion.result[1]),
+            None => {}
+        }
+    }
+
+    /// And what is found by what that brought.
+    fn prefetch_records(&self, completion: &Completion) {
+        if completion.tag & TAG_EXECUTE == 0
+            && let Some(read) = self.read_of(completion)
         {
-            match completion.tag & TAG_EXECUTE {
-                0 => read.prefetch(),
-                _ => read.segment.prefetch_validity(completion.result[1]),
-            }
+            read.prefetch_records();
         }
     }
 
