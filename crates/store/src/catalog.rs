@@ -28,6 +28,11 @@ impl Bitmap {
         Bitmap { words: (0..words).map(|number| AtomicU64::new(word(number))).collect(), count }
     }
 
+    #[cfg(test)]
+    pub fn none(count: u32) -> Bitmap {
+        Bitmap { words: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(), count }
+    }
+
     pub fn get(&self, place: u32) -> bool {
         assert!(place < self.count);
         self.words[place as usize / 64].load(Ordering::SeqCst) >> (place % 64) & 1 == 1
