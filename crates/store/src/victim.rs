@@ -274,22 +274,25 @@ mod tests {
 
     /// Where in a record the length of its stored value begins, when its key is short.
     const STORED_BYTES_AT: usize = 12;
+    const SECTOR_BYTES: usize = 512;
 
     #[test]
     fn the_damaged_length_of_a_dead_record_does_not_lead_out_of_the_segment() {
-        let options = StoreOptions { segment_bytes: 64 << 10, ..StoreOptions::new(8 << 20, 16 << 20) };
-        let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
-        let drive = Drive::new(Arc::new(MemoryFlash::new(8 << 20)), local, programs::built_in(), Env::system());
+        // Segments of several windows.
+        let options = StoreOptions::new(32 << 20, 32 << 20);
+        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+        let drive = Drive::new(Arc::new(MemoryFlash::new(32 << 20)), local, programs::built_in(), Env::system());
         Store::create(&drive, &options).unwrap();
         let store = Store::open(&drive, &options).unwrap();
         let mut random = SplitMix64::new(1);
         for number in 0..2000 {
-            let mut value = [0; 100];
+            let mut value = [0; 400];
             random.fill(&mut value);
             store.put(format!("key:{number}").as_bytes(), &value).unwrap();
         }
         let shared = store.shared();
         let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed");
+        assert!(segment.descriptor.data_pages > 4 * TAIL_PAGES_MAX);
         let io = Io::new(drive.queue_pair(16).unwrap());
         let dead = Bitmap::none(segment.descriptor.entries);
         let pass = async || -> Result<Option<HashKey>, Error> {
@@ -298,11 +301,11 @@ mod tests {
             Ok(cursor.head())
         };
         let damage = async || {
-            let first = segment.data_runs(0, PAGE_BYTES as u32).next().expect("a segment has pages").flash;
-            let mut page = io.allocate(PAGE_BYTES).await.unwrap();
-            io.read(first, &page, 0, PAGE_BYTES).await.unwrap();
-            page.bytes_mut()[STORED_BYTES_AT..][..3].copy_from_slice(&[0xff, 0xff, 0x7f]);
-            io.write_durably(first, &page, PAGE_BYTES).await.unwrap();
+            let first = segment.data_runs(0, SECTOR_BYTES as u32).next().expect("a segment has pages").flash;
+            let mut sector = io.allocate(SECTOR_BYTES).await.unwrap();
+            io.read(first, &sector, 0, SECTOR_BYTES).await.unwrap();
+            sector.bytes_mut()[STORED_BYTES_AT..][..3].copy_from_slice(&[0xff, 0xff, 0x7f]);
+            io.write_durably(first, &sector, SECTOR_BYTES).await.unwrap();
         };
         assert_eq!(run(&io, pass(), || false).unwrap(), Ok(None));
         run(&io, damage(), || false).unwrap();
