@@ -38,6 +38,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let judge = |packages: &[&str], iterate: bool| -> Result<bool, Failure> {
         let mut mutants = Command::new(&program);
         mutants.current_dir(workspace::root()).arg("mutants").arg("--output").arg(workspace::target());
+        mutants.env("CARGO_TARGET_DIR", workspace::target().join("mutants"));
         mutants.args(["--package", "tapetum", "--package", "tapetum-kernels", "--baseline", "skip"]);
         mutants.args(["--timeout", TIMEOUT_S, "--test-package", &packages.join(",")]);
         mutants.args(
