@@ -16,6 +16,8 @@ pub trait Words {
     fn count(&self) -> usize;
     /// Word `index`, or 0 past the end.
     fn word(&self, index: usize) -> u64;
+    /// Words `index` and `index` + 1; 0 past the end.
+    fn pair(&self, index: usize) -> (u64, u64);
     /// As many words as a cache line has, from `index` on; 0 past the end.
     fn line(&self, index: usize) -> [u64; LINE_WORDS];
 }
@@ -28,6 +30,13 @@ impl Words for [u64] {
     #[inline(always)]
     fn word(&self, index: usize) -> u64 {
         self.get(index).copied().unwrap_or(0)
+    }
+    #[inline(always)]
+    fn pair(&self, index: usize) -> (u64, u64) {
+        match self.get(index..).and_then(|rest| rest.first_chunk()) {
+            Some(&[low, high]) => (low, high),
+            None => (self.word(index), 0),
+        }
     }
     #[inline(always)]
     fn line(&self, index: usize) -> [u64; LINE_WORDS] {
@@ -48,6 +57,13 @@ impl Words for [AtomicU64] {
         self.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
     }
     #[inline(always)]
+    fn pair(&self, index: usize) -> (u64, u64) {
+        match self.get(index..).and_then(|rest| rest.first_chunk()) {
+            Some([low, high]) => (low.load(Ordering::Relaxed), high.load(Ordering::Relaxed)),
+            None => (self.word(index), 0),
+        }
+    }
+    #[inline(always)]
     fn line(&self, index: usize) -> [u64; LINE_WORDS] {
         match self.get(index..).and_then(|rest| rest.first_chunk::<LINE_WORDS>()) {
             Some(line) => array::from_fn(|place| line[place].load(Ordering::Relaxed)),
@@ -65,7 +81,8 @@ pub fn read_bits<W: Words + ?Sized>(words: &W, bit: usize, width: u32) -> u64 {
     }
     let (index, shift) = (bit / 64, (bit % 64) as u32);
     // Both words always: whether a field crosses words is a coin toss that no branch predictor wins.
-    let value = words.word(index) >> shift | words.word(index + 1) << 1 << (63 - shift);
+    let (low, high) = words.pair(index);
+    let value = low >> shift | high << 1 << (63 - shift);
     value & (u64::MAX >> (64 - width))
 }
 

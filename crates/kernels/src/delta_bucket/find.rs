@@ -90,7 +90,7 @@ fn find_with<S: Select, W: Words + ?Sized>(
     tail: u128,
 ) -> Option<u32> {
     let slot = Slot::find::<S, W>(words, number_in(first_slot, tail))?;
-    match slot.candidate(words, layout, tail) {
+    match slot.candidate(words, &layout, tail) {
         Candidate::None => None,
         Candidate::Only(payload) => Some(payload),
         Candidate::Several => slot.search::<S, W>(words, header, layout, first_slot, tail),
@@ -238,26 +238,27 @@ impl Slot {
         (start / 64, end.saturating_sub(1) / 64)
     }
 
-    /// Which of its entries has the fingerprint of `tail`.
+    /// Which of its entries has the fingerprint of `tail`. The layout by reference: copied for the rare case, it would cost
+    /// the common one.
     #[inline(always)]
-    pub fn candidate<W: Words + ?Sized>(&self, words: &W, layout: EntryLayout, tail: u128) -> Candidate {
+    pub fn candidate<W: Words + ?Sized>(&self, words: &W, layout: &EntryLayout, tail: u128) -> Candidate {
         if self.tenants() > layout.fields.count {
             return self.candidate_of_many(words, layout, tail);
         }
-        let Some(window) = Window::read(words, layout, self.rank()) else { return Candidate::None };
-        match window.matches(layout, layout.fingerprint(tail), self.tenants()) {
+        let Some(window) = Window::read(words, *layout, self.rank()) else { return Candidate::None };
+        match window.matches(*layout, layout.fingerprint(tail), self.tenants()) {
             0 => Candidate::None,
-            matches if matches.is_power_of_two() => Candidate::Only(window.payload(layout, matches)),
+            matches if matches.is_power_of_two() => Candidate::Only(window.payload(*layout, matches)),
             _ => Candidate::Several,
         }
     }
 
     /// [`candidate`](Self::candidate) of more entries than a window has.
     #[cold]
-    fn candidate_of_many<W: Words + ?Sized>(&self, words: &W, layout: EntryLayout, tail: u128) -> Candidate {
-        match Group::find(words, layout, *self, tail) {
+    fn candidate_of_many<W: Words + ?Sized>(&self, words: &W, layout: &EntryLayout, tail: u128) -> Candidate {
+        match Group::find(words, *layout, *self, tail) {
             None => Candidate::None,
-            Some(group) if group.count == 1 => Candidate::Only(payload(words, layout, group.first)),
+            Some(group) if group.count == 1 => Candidate::Only(payload(words, *layout, group.first)),
             Some(_) => Candidate::Several,
         }
     }
@@ -311,8 +312,8 @@ mod tests {
             .enumerate()
             .map(|(at, &word)| if (first..=last).contains(&at) { word } else { !word })
             .collect();
-        let candidate = slot.candidate(words, layout, tail);
-        assert_eq!(slot.candidate(&only[..], layout, tail), candidate, "words {first} to {last} are not all");
+        let candidate = slot.candidate(words, &layout, tail);
+        assert_eq!(slot.candidate(&only[..], &layout, tail), candidate, "words {first} to {last} are not all");
         match candidate {
             Candidate::None => Some(None),
             Candidate::Only(payload) => Some(Some(payload)),

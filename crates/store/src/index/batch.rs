@@ -22,11 +22,12 @@ use tapetum_kernels::prefetch::prefetch;
 /// Lookups whose memory is asked for at once.
 const BATCH: usize = 32;
 
-/// A lookup and the words of its bucket.
+/// A lookup, the words of its bucket, and what was found in them.
 struct Lookup<'a> {
     partition: &'a Partition,
     position: Position,
     words: &'a [AtomicU64],
+    aim: Option<Aim>,
 }
 
 /// Where the entries of a lookup are, under which header of the bucket.
@@ -48,20 +49,20 @@ impl GlobalIndex {
 
     fn look_up_together(&self, table: &Table, hashes: &[HashKey], out: &mut [Option<u32>]) {
         let mut lookups: [Option<Lookup>; BATCH] = [const { None }; BATCH];
-        for (&hash, lookup) in hashes.iter().zip(&mut lookups) {
+        let lookups = &mut lookups[..hashes.len()];
+        for (lookup, &hash) in lookups.iter_mut().zip(hashes) {
             let (partition, position) = self.locate(table, hash);
-            let found = Lookup { partition, position, words: partition.bucket(position.bucket) };
-            found.prefetch_tenancy();
-            *lookup = Some(found);
+            let located = Lookup { partition, position, words: partition.bucket(position.bucket), aim: None };
+            located.prefetch_tenancy();
+            *lookup = Some(located);
         }
         let find_slot = Slot::finder();
-        let mut aims: [Option<Aim>; BATCH] = [const { None }; BATCH];
-        for (lookup, aim) in lookups.iter().flatten().zip(&mut aims) {
-            *aim = lookup.aim(find_slot);
+        for lookup in lookups.iter_mut().flatten() {
+            lookup.aim = lookup.aim(find_slot);
         }
         let mut again = 0u32;
-        for (number, ((lookup, aim), out)) in lookups.iter().flatten().zip(&aims).zip(&mut *out).enumerate() {
-            match aim.and_then(|aim| lookup.finish(aim)) {
+        for (number, (lookup, out)) in lookups.iter().zip(&mut *out).enumerate() {
+            match lookup.as_ref().and_then(Lookup::finish) {
                 Some(Candidate::Only(payload)) => *out = Some(payload),
                 Some(Candidate::None) => *out = None,
                 Some(Candidate::Several) | None => again |= 1 << number,
@@ -98,26 +99,31 @@ impl Lookup<'_> {
             return None;
         }
         let slot = find_slot(self.words, number)?;
-        let (first, last) = slot.entry_words(self.words.len(), self.partition.layout());
+        let (first, last) = slot.entry_words(self.words.len(), self.partition.layout);
         // A hint: any address will do.
         prefetch(self.words.as_ptr().wrapping_add(first));
         prefetch(self.words.as_ptr().wrapping_add(last));
         Some(Aim { header, slot })
     }
 
-    /// What the entries say. `None` if the bucket was written meanwhile.
+    /// What the entries say. `None` if they were not found, or the bucket was written meanwhile.
     #[inline(always)]
-    fn finish(&self, aim: Aim) -> Option<Candidate> {
-        let layout = self.partition.layout();
-        let candidate = aim.slot.candidate(self.words, layout, self.position.tail);
+    fn finish(&self) -> Option<Candidate> {
+        let aim = self.aim.as_ref()?;
+        let candidate = aim.slot.candidate(self.words, &self.partition.layout, self.position.tail);
         if candidate == Candidate::Several {
-            // To tell them apart takes all entries before them, or all behind, whichever are fewer.
-            let (first, last) = aim.slot.entry_words(self.words.len(), layout);
-            let is_near = slot(self.position.tail) < SLOTS / 2;
-            let entries = if is_near { self.words.get(last..) } else { self.words.get(LINE_WORDS..=first) };
-            entries.into_iter().flatten().step_by(LINE_WORDS).for_each(|word| prefetch(word));
-            prefetch(&self.words[LINE_WORDS]);
+            self.prefetch_group(aim.slot);
         }
         sequence_lock::is_unchanged(&self.words[0], aim.header).then_some(candidate)
+    }
+
+    /// Asks for what tells several entries apart: all entries before them, or all behind, whichever are fewer.
+    #[cold]
+    fn prefetch_group(&self, found: Slot) {
+        let (first, last) = found.entry_words(self.words.len(), self.partition.layout);
+        let is_near = slot(self.position.tail) < SLOTS / 2;
+        let entries = if is_near { self.words.get(last..) } else { self.words.get(LINE_WORDS..=first) };
+        entries.into_iter().flatten().step_by(LINE_WORDS).for_each(|word| prefetch(word));
+        prefetch(&self.words[LINE_WORDS]);
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Partition {
     pub(super) region: Region,
     pub(super) buckets: usize,
     pub(super) bucket_words: usize,
-    layout: EntryLayout,
+    pub(super) layout: EntryLayout,
     geometry: IndexGeometry,
     /// Where the entry of the middle slot is expected, in words from the end of a bucket, times 2^16: for prefetching.
     slot_stride: usize,
@@ -76,11 +76,6 @@ impl Partition {
             extensions_fresh: AtomicU32::new(0),
             extensions_used: AtomicUsize::new(0),
         })
-    }
-
-    #[inline(always)]
-    pub fn layout(&self) -> EntryLayout {
-        self.layout
     }
 
     pub fn geometry(&self) -> IndexGeometry {

@@ -107,7 +107,7 @@ impl Partition {
     /// Changes what `load` read bit by bit, if that can be done. Otherwise `scratch` is spoilt: load again.
     pub fn splice(&self, scratch: &mut Scratch, batch: &[Change]) -> Option<Counts> {
         let mut counts = Counts::default();
-        let layout = self.layout();
+        let layout = self.layout;
         // A removal may let slots come back out of an extension, or set an extension free.
         if !scratch.chain.is_empty() && batch.iter().any(|change| matches!(change, Change::Remove { .. })) {
             return None;
