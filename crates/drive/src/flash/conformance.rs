@@ -1,6 +1,6 @@
 //! One test body over every backend: what a queue pair promises, whoever moves the bytes.
 
-use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +26,11 @@ fn file(path: TestPath, engine: IoEngine) -> Backend {
     (Arc::new(flash), Some(path))
 }
 
-/// Runs the body on a drive over the backend: with a queue deeper and one far shallower than its load, for any thread and for
-/// one.
+/// Runs the body on a drive over the backend, twice: with a queue deeper and one far shallower than its load.
 fn check((flash, _path): Backend) {
-    type Open = fn(&Drive, u32) -> io::Result<QueuePair>;
-    let ways: [Open; 2] = [Drive::queue_pair, Drive::queue_pair_of_one_thread];
-    for (depth, open) in [64, 2].into_iter().flat_map(|depth| ways.map(|open| (depth, open))) {
+    for depth in [64, 2] {
         let drive = Drive::new(flash.clone(), LocalMemory::new(1 << 20).unwrap(), Vec::new(), Env::system());
-        let mut pair = open(&drive, depth).unwrap();
+        let mut pair = drive.queue_pair(depth).unwrap();
         reads_give_back_what_was_written(&drive, &mut pair);
         many_in_flight_complete_once_each(&drive, &mut pair);
         ranges_are_checked(&drive, &mut pair);

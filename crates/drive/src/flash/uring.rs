@@ -5,10 +5,6 @@
 //! in `backlog`. Local memory is registered with the ring where the limit on locked memory allows, which spares the
 //! kernel looking up its pages for every command.
 //!
-//! The kernel interrupts whoever submitted, to complete what is done. A queue of one thread has a ring on which it waits
-//! until that thread asks (docs/decisions/get-path.md). Such a ring is made disabled, and belongs to the thread that enables
-//! it by entering it first.
-//!
 //! A flush is `fdatasync`. It is held back until the writes of this queue that came before it are complete, without
 //! holding back anything else.
 
@@ -18,7 +14,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use io_uring::{Builder, IoUring, opcode, squeue, types};
+use io_uring::{IoUring, opcode, squeue, types};
 
 use super::FlashQueue;
 use super::file::DataFile;
@@ -33,11 +29,11 @@ const DATA: types::Fixed = types::Fixed(0);
 
 /// Whether the kernel offers a ring with all that the queue uses.
 pub(super) fn probe() -> io::Result<()> {
-    new_ring(1, &mut IoUring::builder()).map(drop)
+    new_ring(1).map(drop)
 }
 
-fn new_ring(depth: u32, builder: &mut Builder) -> io::Result<IoUring> {
-    let ring = builder.build(depth.clamp(1, DEPTH_MAX))?;
+fn new_ring(depth: u32) -> io::Result<IoUring> {
+    let ring = IoUring::new(depth.clamp(1, DEPTH_MAX))?;
     if !(ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop()) {
         return Err(io::Error::from_raw_os_error(libc::ENOSYS));
     }
@@ -71,8 +67,6 @@ struct HeldFlush {
 
 pub(super) struct UringQueue {
     ring: IoUring,
-    /// The ring is to be enabled by the thread that it shall belong to.
-    disabled: bool,
     local: LocalMemory,
     fixed: bool,
     sector_mask: u32,
@@ -98,33 +92,7 @@ pub(super) struct UringQueue {
 
 impl UringQueue {
     pub(super) fn new(data: Arc<DataFile>, local: &LocalMemory, depth: u32, sector_bytes: u32) -> io::Result<Self> {
-        let ring = new_ring(depth, &mut IoUring::builder())?;
-        UringQueue::on(ring, data, local, sector_bytes)
-    }
-
-    /// For the first thread that polls it or waits on it. Where the kernel has no such rings, for any.
-    pub(super) fn of_one_thread(
-        data: Arc<DataFile>,
-        local: &LocalMemory,
-        depth: u32,
-        sector_bytes: u32,
-    ) -> io::Result<Self> {
-        let mut builder = IoUring::builder();
-        builder.setup_r_disabled().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
-        match new_ring(depth, &mut builder) {
-            Ok(ring) => {
-                let mut queue = UringQueue::on(ring, data, local, sector_bytes)?;
-                queue.disabled = true;
-                Ok(queue)
-            }
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                UringQueue::new(data, local, depth, sector_bytes)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn on(ring: IoUring, data: Arc<DataFile>, local: &LocalMemory, sector_bytes: u32) -> io::Result<Self> {
+        let ring = new_ring(depth)?;
         ring.submitter().register_files(&[data.fd()])?;
         let fixed = match register_memory(&ring, local) {
             Ok(()) => true,
@@ -136,7 +104,6 @@ impl UringQueue {
         let ring_entries = ring.params().sq_entries();
         Ok(UringQueue {
             ring,
-            disabled: false,
             local: local.clone(),
             fixed,
             sector_mask: sector_bytes - 1,
@@ -208,10 +175,6 @@ impl UringQueue {
         {
             self.enters += 1;
         }
-        if std::mem::take(&mut self.disabled) {
-            let enabled = self.ring.submitter().register_enable_rings();
-            assert!(enabled.is_ok(), "a ring that was made disabled is enabled once: {enabled:?}");
-        }
         let entered = match wait {
             None => self.ring.submit(),
             Some(None) => self.ring.submit_and_wait(1),
@@ -224,7 +187,6 @@ impl UringQueue {
             Ok(count) => self.unentered -= count as u32,
             // Interrupted, out of time, or the kernel is short of something for now: the next call tries again.
             Err(error) => match error.raw_os_error() {
-                Some(libc::EEXIST) => panic!("a queue pair of one thread was used by another"),
                 Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => {}
                 _ => panic!("io_uring_enter refused a ring that it had accepted: {error}"),
             },
@@ -343,7 +305,7 @@ impl FlashQueue for UringQueue {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        if self.unentered > 0 || self.ring.submission().taskrun() {
+        if self.unentered > 0 {
             self.enter(None);
         }
         self.reap();
@@ -362,7 +324,7 @@ impl FlashQueue for UringQueue {
     }
 
     fn event_fd(&self) -> Option<RawFd> {
-        // A ring polls readable exactly while it holds completions, or some are to be made: nothing to signal or drain.
+        // A ring polls readable exactly while it holds completions; nothing to signal and nothing to drain.
         Some(self.ring.as_raw_fd())
     }
 }
@@ -407,16 +369,11 @@ mod tests {
 
     /// None where the kernel refuses io_uring: the other engine is tested with the rest.
     fn queue(depth: u32) -> Option<(UringQueue, TestPath)> {
-        let (data, path) = data()?;
-        let local = LocalMemory::new(1 << 20).unwrap();
-        Some((UringQueue::new(data, &local, depth, 4096).unwrap(), path))
-    }
-
-    fn data() -> Option<(Arc<DataFile>, TestPath)> {
         probe().ok()?;
         let path = TestPath::new();
         let flash = FileFlash::create(&path, 1 << 20, IoEngine::Uring, &Env::system()).unwrap();
-        Some((flash.data().clone(), path))
+        let local = LocalMemory::new(1 << 20).unwrap();
+        Some((UringQueue::new(flash.data().clone(), &local, depth, 4096).unwrap(), path))
     }
 
     fn write(place: u64) -> Operation {
@@ -450,30 +407,6 @@ mod tests {
         queue.poll(&mut completions);
         queue.wait(None);
         assert_eq!(queue.enters, enters);
-    }
-
-    #[test]
-    fn a_queue_of_one_thread_belongs_to_the_first_that_uses_it() {
-        fn write_once(queue: &mut UringQueue) -> Vec<Completion> {
-            queue.submit(&Command { tag: 3, operation: write(0) });
-            finish(queue, 1)
-        }
-        let Some((data, _path)) = data() else { return };
-        let local = LocalMemory::new(1 << 20).unwrap();
-        let mut queue = UringQueue::of_one_thread(data, &local, 8, 4096).unwrap();
-        if !queue.disabled {
-            return; // The kernel has no such rings.
-        }
-        let first = move || {
-            let completions = write_once(&mut queue);
-            (queue, completions)
-        };
-        let (mut queue, completions) = Env::system().spawn("first", first).unwrap().join().unwrap();
-        assert_eq!(completions, [Completion::success(3)]);
-        let second = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write_once(&mut queue)));
-        assert!(second.is_err());
-        // It cannot wait here for what it was given.
-        std::mem::forget(queue);
     }
 
     #[test]
