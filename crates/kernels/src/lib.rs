@@ -12,3 +12,4 @@ pub mod key_table;
 pub mod prefetch;
 pub mod record;
 pub mod reference;
+pub mod tag_bucket;

@@ -162,18 +162,38 @@ pub struct ServeArguments {
     /// Worker threads [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// When a write is acknowledged
-    #[arg(long, value_enum, default_value = "always")]
-    pub sync: SyncArgument,
-    /// What happens when there is no room
-    #[arg(long, value_enum, default_value = "error")]
-    pub full: FullArgument,
+    /// What a cache wants, where nothing else is said: --sync everysec, --full evict, and half of --memory as --tier
+    #[arg(long)]
+    pub cache: bool,
+    /// The part of --memory for copies in DRAM of items that are often asked for [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub tier: Option<u64>,
+    /// When a write is acknowledged [default: always]
+    #[arg(long, value_enum)]
+    sync: Option<SyncArgument>,
+    /// What happens when there is no room [default: error]
+    #[arg(long, value_enum)]
+    full: Option<FullArgument>,
     /// Clients at a time
     #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections: u32,
     /// The largest value, up to 16MiB
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size::parse)]
     pub item_size: u64,
+}
+
+impl ServeArguments {
+    pub fn sync(&self) -> SyncArgument {
+        self.sync.unwrap_or(if self.cache { SyncArgument::Everysec } else { SyncArgument::Always })
+    }
+
+    pub fn full(&self) -> FullArgument {
+        self.full.unwrap_or(if self.cache { FullArgument::Evict } else { FullArgument::Error })
+    }
+
+    pub fn tier_bytes(&self) -> u64 {
+        self.tier.unwrap_or(if self.cache { self.store.memory / 2 } else { 0 })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -272,6 +292,17 @@ mod tests {
             assert_eq!((serve.store.memory, serve.memcached.len(), serve.item_size), (64 << 20, 2, 16 << 20));
             assert_eq!(serve.store.path_shown(), "./tapetum-data/drive");
         }
+    }
+
+    #[test]
+    fn a_cache_has_its_own_defaults_and_what_is_said_counts() {
+        let said = |line: &str| {
+            let serve = parse(line).unwrap().serve;
+            (serve.sync().name(), matches!(serve.full(), FullArgument::Evict), serve.tier_bytes() >> 20)
+        };
+        assert_eq!(said("--memory 64MiB"), ("always", false, 0));
+        assert_eq!(said("--memory 64MiB --cache"), ("everysec", true, 32));
+        assert_eq!(said("--memory 64MiB --cache --sync no --full error --tier 8MiB"), ("no", false, 8));
     }
 
     #[test]

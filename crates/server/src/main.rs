@@ -91,6 +91,7 @@ fn offline_options(arguments: &StoreArguments, create: bool) -> OpenOptions {
         capacity_bytes: arguments.capacity,
         memory_bytes: arguments.memory,
         front_bytes: 0,
+        tier_bytes: 0,
         sync: tapetum::Sync::Always,
         full: tapetum::Full::Error,
         create,
@@ -227,15 +228,16 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     limits.in_flight_bytes = store_open::front_bytes(arguments.store.memory) as usize;
     let options = OpenOptions {
         front_bytes: limits.in_flight_bytes as u64,
-        sync: arguments.sync.into(),
-        full: arguments.full.into(),
+        tier_bytes: arguments.tier_bytes(),
+        sync: arguments.sync().into(),
+        full: arguments.full().into(),
         ..offline_options(&arguments.store, true)
     };
     let place = arguments.store.place();
     let store = store_open::open(&place, &options)?;
     limits.item_bytes_max = item_bytes_max(arguments.item_size, store.value_bytes_max());
     let threads = arguments.threads.map_or_else(cores, usize::from);
-    let settings = vec![("sync", arguments.sync.name().into()), ("drive", place.path().display().to_string())];
+    let settings = vec![("sync", arguments.sync().name().into()), ("drive", place.path().display().to_string())];
     let (addresses, metrics) = (arguments.memcached.clone(), arguments.metrics.clone());
     let store = Arc::new(store);
     let memory_bytes = arguments.store.memory;

@@ -101,6 +101,8 @@ pub struct OpenOptions {
     pub memory_bytes: u64,
     /// The part of `memory_bytes` that the front doors take.
     pub front_bytes: u64,
+    /// The part of it for copies in DRAM of items that are often asked for.
+    pub tier_bytes: u64,
     pub sync: Sync,
     pub full: Full,
     /// Make the store if there is none.
@@ -321,10 +323,11 @@ fn store_bytes(capacity_bytes: u64) -> u64 {
 }
 
 fn store_options(capacity_bytes: u64, options: &OpenOptions) -> StoreOptions {
-    // Segments by the whole budget, so that the largest value does not depend on the front doors.
-    let whole = StoreOptions::new(capacity_bytes, options.memory_bytes);
+    // Segments by what is not the tier's, so that the largest value does not depend on the front doors.
+    let whole = StoreOptions::new(capacity_bytes, options.memory_bytes.saturating_sub(options.tier_bytes));
     StoreOptions {
         memory_bytes: options.memory_bytes.saturating_sub(options.front_bytes),
+        tier_bytes: options.tier_bytes,
         sync: options.sync,
         full: options.full,
         ..whole

@@ -128,7 +128,7 @@ pub fn load_for(bug: Bug) -> Option<Load> {
     match bug {
         Bug::TakeRoomEarly | Bug::KeepPayloadBits => Some(Load::Heavy),
         Bug::GrowWithoutNewest | Bug::GrowWithDead => Some(Load::Tidal),
-        Bug::EvictUndurably | Bug::EvictExtentsEarly => Some(Load::Evicting),
+        Bug::EvictUndurably | Bug::EvictExtentsEarly | Bug::TierOutlivesEviction => Some(Load::Evicting),
         _ => None,
     }
 }

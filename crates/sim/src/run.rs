@@ -218,6 +218,8 @@ impl World {
             1 => Sync::No,
             _ => Sync::Always,
         };
+        // No DRAM tier, one from which items go all the time, one in which all stay.
+        let tier_bytes = [0, 32 << 10, 1 << 20][random.below(3) as usize];
         let options = StoreOptions {
             segment_bytes: SEGMENT_BYTES,
             partition_bits: if load == Load::Tidal { 0 } else { random.below(4) as u32 },
@@ -226,7 +228,7 @@ impl World {
             sync,
             full: if evicts { Full::Evict } else { Full::Error },
             planted: setup.bug.map(Planted::bug).unwrap_or_default(),
-            ..StoreOptions::new(capacity_bytes, MEMORY_BYTES)
+            ..StoreOptions::new(capacity_bytes, MEMORY_BYTES).with_tier(tier_bytes)
         };
         let workload = Workload::new(SplitMix64::new(random.next_u64()), load, setup.keys_max);
         let mut model = Model::new(workload.keys(), sync != Sync::Always, env.unix_seconds());

@@ -81,10 +81,11 @@ pub async fn apply(
     }
     forget_large(shared, install);
     for partition in 0..shared.geometry.partitions() {
+        let moved = moved(partition);
         if evicts {
-            lock(&shared.shards[partition]).turn_eviction();
+            begin_eviction(shared, partition, &moved);
         }
-        let merged = merge_partition(shared, io, phase, installer, partition, number, moved(partition)).await;
+        let merged = merge_partition(shared, io, phase, installer, partition, number, moved).await;
         if evicts {
             lock(&shared.shards[partition]).turn_eviction();
         }
@@ -93,6 +94,16 @@ pub async fn apply(
     }
     retire(shared, &install.dropped);
     Ok(())
+}
+
+/// From now on nothing that is read of a partition's keys is believed to be on flash; nor is it in the DRAM tier.
+fn begin_eviction(shared: &Shared, partition: usize, moved: &[(HashKey, Moved)]) {
+    let mut shard = lock(&shared.shards[partition]);
+    shard.turn_eviction();
+    if !shared.planted.has(Bug::TierOutlivesEviction) {
+        let out = moved.iter().filter(|(_, moved)| *moved == Moved::Out);
+        out.for_each(|(hash, _)| shared.forget_in_tier(&mut shard, *hash));
+    }
 }
 
 /// Lets go of the extents of large values whose records died, also of those that were born dead.

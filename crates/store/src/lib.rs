@@ -38,15 +38,18 @@ mod partition_load;
 mod phase;
 pub mod planted;
 mod recover;
+mod region;
 pub mod request;
 mod resize;
 mod scan;
 mod segment;
+mod sequence_lock;
 mod session;
 mod shared;
 pub mod stats;
 mod store;
 mod superblock;
+mod tier;
 mod victim;
 mod wire;
 

@@ -25,6 +25,10 @@ pub struct StoreOptions {
     /// The index has 2^this many partitions. Only used at creation.
     pub partition_bits: u32,
     pub fingerprint_bits: u32,
+    /// The part of the budget for copies in DRAM of items that are asked for often; 0 for none.
+    pub tier_bytes: u64,
+    /// Sizes of the slots that they lie in: each class's ÷ the one's before.
+    pub tier_factor: f64,
     /// The most that key tables may take in memory, of what pools and index leave of the budget.
     pub key_tables_bytes_max: u64,
     pub sync: Sync,
@@ -43,6 +47,8 @@ impl StoreOptions {
             // Large stores have more, so that one is rebuilt in tens of milliseconds.
             partition_bits: (segment.ilog2() - 13).min(6).max(segment.ilog2().saturating_sub(18)),
             fingerprint_bits: 5,
+            tier_bytes: 0,
+            tier_factor: 1.25,
             key_tables_bytes_max: memory_bytes / 4,
             sync: Sync::default(),
             full: Full::default(),
@@ -50,9 +56,19 @@ impl StoreOptions {
         }
     }
 
+    /// With a DRAM tier of so many bytes more.
+    pub fn with_tier(self, tier_bytes: u64) -> StoreOptions {
+        StoreOptions { memory_bytes: self.memory_bytes + tier_bytes, tier_bytes, ..self }
+    }
+
+    /// The budget but for the DRAM tier.
+    fn rest_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_sub(self.tier_bytes)
+    }
+
     /// Local memory beside the write buffers: reads, flush and collection on their way.
     pub fn pool_bytes(&self) -> u64 {
-        (self.memory_bytes / 4).max(4 << 20)
+        (self.rest_bytes() / 4).max(4 << 20)
     }
 
     /// The largest local memory a drive needs for this store.
@@ -77,13 +93,13 @@ impl StoreOptions {
 
     /// What the index may grow to.
     pub fn index_bytes_max(&self) -> u64 {
-        self.memory_bytes / 4
+        self.rest_bytes() / 4
     }
 
     /// An error if a store with segments of `segment_bytes` does not fit into the budget.
     pub fn check(&self, segment_bytes: u64) -> Result<(), Error> {
         let pools = self.local_memory_bytes(segment_bytes) + segment_bytes / 2;
-        let least = (pools + pools / 2).max(16 << 20);
+        let least = (pools + pools / 2).max(16 << 20) + self.tier_bytes;
         if self.memory_bytes < least {
             return Err(Error::Options(format!(
                 "{} bytes of memory are too few for write buffers of {}: give --memory {} or more",

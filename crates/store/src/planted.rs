@@ -73,6 +73,14 @@ pub enum Bug {
     TrustShortLog,
     /// A store that has failed closes as if it had not.
     CloseOverFailure,
+    /// The DRAM tier keeps what was written over.
+    TierOutlivesWrite,
+    /// The DRAM tier keeps what was evicted from flash.
+    TierOutlivesEviction,
+    /// The DRAM tier takes what was read from flash though it was written over meanwhile.
+    TierFillsLate,
+    /// The DRAM tier gives what a deletion of everything took, or what expired.
+    TierForgetsDeletion,
 }
 
 pub const ALL: &[Bug] = &[
@@ -111,6 +119,10 @@ pub const ALL: &[Bug] = &[
     Bug::SkipLogGap,
     Bug::TrustShortLog,
     Bug::CloseOverFailure,
+    Bug::TierOutlivesWrite,
+    Bug::TierOutlivesEviction,
+    Bug::TierFillsLate,
+    Bug::TierForgetsDeletion,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]

@@ -31,6 +31,7 @@ use crate::segment::view::Segment;
 use crate::segment::{Descriptor, LargeEntry};
 use crate::shared::{Counters, Installer, Levels, Shared, Wakeup};
 use crate::superblock::{Found, Superblock};
+use crate::tier::Tier;
 use arc_swap::ArcSwapOption;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -429,6 +430,8 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         retired: Mutex::new(Vec::new()),
         extents,
         key_tables: KeyTables::default(),
+        tier: Tier::new(options.tier_bytes, options.tier_factor)
+            .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
         large,
         value_bytes_max: value_bytes_max(&geometry, options.memory_bytes),
         large_named_bytes: AtomicU64::new(0),
@@ -446,7 +449,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         counters: Counters::default(),
         levels: Levels::default(),
         pace: Pace::default(),
-        pools_bytes: (drive.local().bytes_total() + tables) as u64,
+        pools_bytes: (drive.local().bytes_total() + tables) as u64 + options.tier_bytes,
         wakeup: Wakeup::default(),
         closed: AtomicBool::new(false),
     });

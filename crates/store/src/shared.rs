@@ -21,6 +21,7 @@ use crate::resize::Resizing;
 use crate::segment::Descriptor;
 use crate::segment::view::Segment;
 use crate::superblock::Superblock;
+use crate::tier::Tier;
 use arc_swap::ArcSwapOption;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -65,6 +66,7 @@ impl Wakeup {
 pub struct Counters {
     pub user_write_bytes: AtomicU64,
 
+    pub get_from_tier: AtomicU64,
     pub get_from_flash: AtomicU64,
     pub get_flash_reads: AtomicU64,
     pub get_flash_read_max_bytes: AtomicU64,
@@ -146,6 +148,7 @@ pub struct Shared {
     pub retired: Mutex<Vec<Arc<Segment>>>,
     pub extents: Arc<Mutex<Extents>>,
     pub key_tables: KeyTables,
+    pub tier: Option<Tier>,
     pub large: LargeSpace,
     /// The largest value.
     pub value_bytes_max: usize,
@@ -184,6 +187,15 @@ impl Shared {
 
     pub fn shard(&self, hash: HashKey) -> MutexGuard<'_, Shard> {
         lock(&self.shards[hash.partition(self.geometry.partition_bits)])
+    }
+
+    /// Takes a key out of the DRAM tier that is about to change. The caller holds its shard, which is `shard`.
+    pub fn forget_in_tier(&self, _shard: &mut Shard, hash: HashKey) {
+        if let Some(tier) = &self.tier
+            && !self.planted.has(Bug::TierOutlivesWrite)
+        {
+            tier.remove(hash);
+        }
     }
 
     /// Waits for the installer and takes it.

@@ -37,6 +37,12 @@ pub struct Stats {
     pub flash_write_bytes: u64,
     /// The commit log's part of `flash_write_bytes`.
     pub log_write_bytes: u64,
+    /// The DRAM tier's part of `memory_used_bytes`.
+    pub tier_bytes: u64,
+    /// Gets answered from it.
+    pub get_from_tier: u64,
+    /// Items that left it for others.
+    pub tier_evictions: u64,
     /// Gets answered from flash rather than from a write buffer.
     pub get_from_flash: u64,
     /// Read commands that those gets issued.

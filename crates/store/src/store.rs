@@ -17,6 +17,7 @@ use crate::resize::{self, Resizing};
 use crate::session::{Busy, Session, Write};
 use crate::shared::Shared;
 use crate::stats::Stats;
+use crate::tier::Tier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -280,6 +281,9 @@ impl Store {
             user_write_bytes: load(&shared.counters.user_write_bytes),
             flash_write_bytes: counters.local_to_flash_bytes,
             log_write_bytes: shared.log.log_write_bytes(),
+            tier_bytes: shared.tier.as_ref().map_or(0, Tier::bytes),
+            get_from_tier: load(&shared.counters.get_from_tier),
+            tier_evictions: shared.tier.as_ref().map_or(0, Tier::evictions),
             get_from_flash: load(&shared.counters.get_from_flash),
             get_flash_reads: load(&shared.counters.get_flash_reads),
             get_flash_read_max_bytes: load(&shared.counters.get_flash_read_max_bytes),

@@ -170,7 +170,7 @@ impl Life {
             return Ok(());
         }
         if world.random.one_in(4) {
-            let memory_bytes = (16 << 20) + world.random.below(16 << 20);
+            let memory_bytes = (16 << 20) + world.options.tier_bytes + world.random.below(16 << 20);
             let resized = self.store.resize_memory(memory_bytes);
             return resized.or_else(|error| wrong(format!("the memory is not resized: {error}")));
         }

@@ -10,8 +10,8 @@
 //! A bucket is seen through one look from `aim` to `finish`, as [`sequence_lock`] has it.
 
 use super::partition::Partition;
-use super::sequence_lock;
 use super::{GlobalIndex, Table};
+use crate::sequence_lock;
 use std::sync::atomic::AtomicU64;
 use tapetum_kernels::bits::LINE_WORDS;
 use tapetum_kernels::delta_bucket::find::{Candidate, Slot};
@@ -92,7 +92,7 @@ impl Lookup<'_> {
     /// are in an extension, or the bucket is being written.
     #[inline(always)]
     fn aim(&self, find_slot: fn(&[AtomicU64], u32) -> Option<Slot>) -> Option<Aim> {
-        let header = sequence_lock::begin(&self.words[0])?;
+        let header: Header = sequence_lock::begin(&self.words[0])?;
         let number = slot(self.position.tail);
         if header.slots_end() <= number {
             prefetch(&self.partition.extension(header.extension()?)?[0]);

@@ -3,8 +3,8 @@
 use super::PartitionFull;
 use super::geometry::IndexGeometry;
 use super::partition::Partition;
-use super::region::Account;
 use super::write::Scratch;
+use crate::region::Account;
 use std::io;
 use tapetum_kernels::hash::HashKey;
 

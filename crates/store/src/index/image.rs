@@ -6,8 +6,8 @@
 
 use super::geometry::EXTENSION_WORDS;
 use super::partition::{NONE, Partition};
-use super::region::page_bytes;
 use super::{GlobalIndex, IndexGeometry, Table};
+use crate::region::page_bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{io, mem};

@@ -20,8 +20,6 @@ mod merge;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod model;
 mod partition;
-mod region;
-mod sequence_lock;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -31,9 +29,9 @@ pub use geometry::IndexGeometry;
 pub use image::{IndexImage, IndexRestorer, PartitionShape};
 pub use merge::{Change, MergeDone};
 
+use crate::region::{Account, page_bytes};
 use arc_swap::ArcSwap;
 use partition::Partition;
-use region::{Account, page_bytes};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -11,8 +11,8 @@
 
 use super::PartitionFull;
 use super::geometry::{EXTENSION_WORDS, IndexGeometry};
-use super::region::{Account, Region, page_bytes};
-use super::sequence_lock;
+use crate::region::{Account, Region, page_bytes};
+use crate::sequence_lock;
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -144,7 +144,7 @@ impl Partition {
     #[inline]
     pub fn lookup(&self, position: Position) -> Option<u32> {
         let words = self.bucket(position.bucket);
-        sequence_lock::read(&words[0], |header| self.search_chain(header, words, position.tail))
+        sequence_lock::read(&words[0], |header: Header| self.search_chain(header, words, position.tail))
     }
 
     #[inline(always)]

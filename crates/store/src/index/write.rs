@@ -4,7 +4,7 @@ use super::PartitionFull;
 use super::geometry::{EXTENSION_WORDS, IndexGeometry};
 use super::merge::Change;
 use super::partition::Partition;
-use super::sequence_lock;
+use crate::sequence_lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_kernels::delta_bucket::edit::{Bucket, Inserted};
 use tapetum_kernels::delta_bucket::{Header, SLOTS, slot, splice};

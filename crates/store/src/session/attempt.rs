@@ -32,6 +32,7 @@ pub(super) fn append(shared: &Shared, shard: &mut Shard, hash: HashKey, draft: D
     let mut given = (0, 0);
     match shared.log.append(&[draft], |_, stamp, place| given = (stamp, place)) {
         Ok(()) => {
+            shared.forget_in_tier(shard, hash);
             shard.insert(hash, given.1);
             Ok(given.0)
         }

@@ -73,6 +73,7 @@ impl Local {
             Ok(()) => {
                 for (hash, place) in hashes.iter().zip(places) {
                     if let Ok(at) = numbers.binary_search(&hash.partition(bits)) {
+                        shared.forget_in_tier(&mut shards[at], *hash);
                         shards[at].insert(*hash, place);
                     }
                 }

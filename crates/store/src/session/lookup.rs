@@ -1,7 +1,8 @@
 //! Gets: gathered as they are submitted, looked up together, so that they wait for memory at the same time.
 //!
 //! ```text
-//! gathered ─ write buffers ─ there ──────────────────────────────► answer, or a large value to read
+//! gathered ─ DRAM tier ─ there ──────────────────────────────────► answer
+//!    ▲          └ write buffers ─ there ──────────────────────────────► answer, or a large value to read
 //!    ▲           └─ not there ─ index ─ a segment ─ fences ─ page ─► reading
 //!    │                           │         └─ gone meanwhile ┐ └─ none ► missing
 //!    │                           └─ nothing ─ written meanwhile? ─ no ► missing
@@ -12,9 +13,11 @@
 use super::large::{LargeOp, LargeRead};
 use super::{FlashRead, Local, Op};
 use crate::buffer::{Seen, Shard};
+use crate::planted::Bug;
 use crate::request::{Outcome, Request};
 use crate::segment::view::Segment;
 use crate::shared::Shared;
+use crate::tier::Item;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use tapetum_kernels::hash::HashKey;
@@ -40,12 +43,45 @@ impl Local {
     pub(super) fn look_up_gathered(&mut self, shared: &Shared) {
         while !self.gathered.is_empty() {
             let mut gathered = std::mem::take(&mut self.gathered);
-            gathered.chunks(BATCH).for_each(|numbers| self.look_up(shared, numbers));
+            for numbers in gathered.chunks_mut(BATCH) {
+                let left = self.answer_from_tier(shared, numbers);
+                self.look_up(shared, &numbers[..left]);
+            }
             gathered.clear();
             // What must be looked up again has been gathered meanwhile.
             gathered.append(&mut self.gathered);
             self.gathered = gathered;
         }
+    }
+
+    /// Answers gets from the DRAM tier. Gives how many it leaves, and puts these first.
+    fn answer_from_tier(&mut self, shared: &Shared, numbers: &mut [usize]) -> usize {
+        let Some(tier) = &shared.tier else { return numbers.len() };
+        let hash_of = |ops: &[Option<Box<Op>>], number: usize| ops[number].as_ref().map(|op| op.hash);
+        numbers.iter().filter_map(|number| hash_of(&self.ops, *number)).for_each(|hash| tier.prefetch_bucket(hash));
+        numbers.iter().filter_map(|number| hash_of(&self.ops, *number)).for_each(|hash| tier.prefetch_slot(hash));
+        let mut left = 0;
+        for at in 0..numbers.len() {
+            let number = numbers[at];
+            let Some(op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
+            let values = &mut self.values[self.values_now];
+            let start = values.len();
+            let found = tier.get(op.hash, values).filter(|found| {
+                shared.planted.has(Bug::TierForgetsDeletion) || shared.is_live_now(found.stamp, found.expiry)
+            });
+            let Some(Item { flags, expiry, stamp }) = found else {
+                values.truncate(start);
+                self.ops[number] = Some(op);
+                numbers[left] = number;
+                left += 1;
+                continue;
+            };
+            self.gets.from_tier += 1;
+            let value = self.range_from(start);
+            self.answer(op.token, Outcome::Value { flags, stamp, expiry, value });
+            self.forget(number, op);
+        }
+        left
     }
 
     fn look_up(&mut self, shared: &Shared, numbers: &[usize]) {

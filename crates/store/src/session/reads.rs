@@ -4,22 +4,35 @@ use super::change::needs_value;
 use super::flash_read::{FlashRead, Step};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
 use super::{Attempt, FromFlash, Local, Op, TAG_EXECUTE};
+use crate::buffer::Seen;
 use crate::error::Error;
 use crate::planted::Bug;
 use crate::request::Outcome;
 use crate::shared::Shared;
+use crate::tier::Item;
 use std::sync::atomic::Ordering;
 use tapetum_drive::Completion;
 use tapetum_drive::programs::match_record::{Matched, Place};
+use tapetum_kernels::hash::HashKey;
 
 /// What gets did since the store's counters were told.
 #[derive(Default)]
 pub(super) struct GetCount {
-    /// Answered with a value from flash.
+    /// Answered from the DRAM tier, and with a value from flash.
+    pub(super) from_tier: u64,
     from_flash: u64,
     /// Read commands, and the longest.
     flash_reads: u64,
     flash_read_max_bytes: u64,
+}
+
+/// Keeps what was read from flash in the DRAM tier, if it is still what there is.
+fn put_into_tier(shared: &Shared, hash: HashKey, seen: Seen, found: &Matched, value: &[u8]) {
+    let Some(tier) = &shared.tier else { return };
+    let shard = shared.shard(hash);
+    if shard.is_on_flash_as(hash, seen) || shared.planted.has(Bug::TierFillsLate) {
+        tier.put(hash, Item { flags: found.flags, expiry: found.expiry, stamp: found.stamp }, value);
+    }
 }
 
 fn tag_of(number: usize) -> u64 {
@@ -76,7 +89,10 @@ impl Local {
     }
 
     fn count_gets(&mut self, shared: &Shared) {
-        let GetCount { from_flash, flash_reads, flash_read_max_bytes } = std::mem::take(&mut self.gets);
+        let GetCount { from_tier, from_flash, flash_reads, flash_read_max_bytes } = std::mem::take(&mut self.gets);
+        if from_tier > 0 {
+            shared.counters.get_from_tier.fetch_add(from_tier, Ordering::Relaxed);
+        }
         if from_flash > 0 {
             shared.counters.get_from_flash.fetch_add(from_flash, Ordering::Relaxed);
         }
@@ -160,6 +176,7 @@ impl Local {
                     let start = values.len();
                     read.copy_value(found, &self.queue, values);
                     self.gets.from_flash += 1;
+                    put_into_tier(shared, op.hash, read.seen, found, &values[start..]);
                     let value = self.range_from(start);
                     Outcome::Value { flags: found.flags, stamp: found.stamp, expiry: found.expiry, value }
                 }

@@ -1,5 +1,5 @@
-//! The memory of a partition: words in an anonymous mapping of its own, so that what a rebuild frees goes back to the
-//! system at once and no allocator's fragmentation stands between the accounted bytes and the real ones.
+//! Words in an anonymous mapping of their own: the memory of an index partition, and of the DRAM tier. What is let go of goes
+//! back to the system at once, and no allocator's fragmentation stands between the accounted bytes and the real ones.
 
 use std::io;
 use std::ops::Deref;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes that are mapped now by all regions that share the account.
-pub(super) type Account = Arc<AtomicUsize>;
+pub type Account = Arc<AtomicUsize>;
 
 /// Zeroed words, aligned to a page. Shared freely: they are atomic.
-pub(super) struct Region {
+pub struct Region {
     words: NonNull<AtomicU64>,
     len: usize,
     account: Account,
@@ -23,7 +23,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 /// The system's page size.
-pub(super) fn page_bytes() -> usize {
+pub fn page_bytes() -> usize {
     // SAFETY: a plain query with no memory involved.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }

@@ -1,4 +1,5 @@
-//! The sequence lock of a bucket and its chain of extensions: one writer, and readers that write nothing.
+//! The sequence lock of a bucket, of the index with its chain of extensions or of the DRAM tier: one writer, and readers
+//! that write nothing.
 //!
 //! The sequence is in the bucket's header: odd while the bucket is being written, another even number afterwards. A reader
 //! that sees the same even one before and after its look saw the bucket as it was before or after a write. Until then it may
@@ -6,26 +7,63 @@
 
 use crate::memory_word::Word;
 use std::sync::atomic::Ordering;
-use tapetum_kernels::delta_bucket::Header;
+use tapetum_kernels::{delta_bucket, tag_bucket};
+
+/// A bucket's first word, which holds its sequence.
+pub trait Header: Copy {
+    fn of(word: u64) -> Self;
+    fn word(self) -> u64;
+    fn sequence(self) -> u32;
+    fn with_sequence(self, sequence: u32) -> Self;
+}
+
+macro_rules! header {
+    ($header:ty) => {
+        impl Header for $header {
+            #[inline(always)]
+            fn of(word: u64) -> Self {
+                Self(word)
+            }
+
+            #[inline(always)]
+            fn word(self) -> u64 {
+                self.0
+            }
+
+            #[inline(always)]
+            fn sequence(self) -> u32 {
+                <$header>::sequence(self)
+            }
+
+            #[inline(always)]
+            fn with_sequence(self, sequence: u32) -> Self {
+                <$header>::with_sequence(self, sequence)
+            }
+        }
+    };
+}
+
+header!(delta_bucket::Header);
+header!(tag_bucket::Header);
 
 /// The header of a bucket, unless it is being written now.
 #[inline(always)]
-pub(super) fn begin<W: Word>(header: &W) -> Option<Header> {
-    let header = Header(header.load(Ordering::Acquire));
-    (!header.is_being_written()).then_some(header)
+pub fn begin<W: Word, H: Header>(header: &W) -> Option<H> {
+    let header = H::of(header.load(Ordering::Acquire));
+    (header.sequence() % 2 == 0).then_some(header)
 }
 
 /// Whether all that was seen of a bucket since it had the header that [`begin`] gave is the bucket as it was then.
 #[inline(always)]
-pub(super) fn is_unchanged<W: Word>(header: &W, since: Header) -> bool {
+pub fn is_unchanged<W: Word, H: Header>(header: &W, since: H) -> bool {
     // Pairs with the fence in `write`: who saw anything newer than `since` also sees a newer header.
     W::fence(Ordering::Acquire);
-    header.load(Ordering::Relaxed) == since.0
+    header.load(Ordering::Relaxed) == since.word()
 }
 
 /// What `look` sees of a bucket with this header while nobody writes it.
 #[inline(always)]
-pub(super) fn read<W: Word, T>(header: &W, mut look: impl FnMut(Header) -> T) -> T {
+pub fn read<W: Word, H: Header, T>(header: &W, mut look: impl FnMut(H) -> T) -> T {
     let mut spins = 0;
     loop {
         if let Some(begun) = begin(header) {
@@ -41,21 +79,24 @@ pub(super) fn read<W: Word, T>(header: &W, mut look: impl FnMut(Header) -> T) ->
 
 /// Writes a bucket: `store` what is behind the header, then `new` as the header, but for its sequence.
 #[inline(always)]
-pub(super) fn write<W: Word>(header: &W, new: Header, store: impl FnOnce()) {
-    let old = Header(header.load(Ordering::Relaxed));
+pub fn write<W: Word, H: Header>(header: &W, new: H, store: impl FnOnce()) {
+    let old = H::of(header.load(Ordering::Relaxed));
     let sequence = old.sequence().wrapping_add(1);
-    header.store(old.with_sequence(sequence).0, Ordering::Relaxed);
+    header.store(old.with_sequence(sequence).word(), Ordering::Relaxed);
     W::fence(Ordering::Release);
     store();
-    header.store(new.with_sequence(sequence.wrapping_add(1)).0, Ordering::Release);
+    header.store(new.with_sequence(sequence.wrapping_add(1)).word(), Ordering::Release);
 }
 
 #[cfg(test)]
 mod models {
-    use super::*;
+    use super::{read, write};
+    use crate::memory_word::Word;
     use crate::memory_word::model::*;
     use loom::sync::Arc;
     use loom::thread;
+    use std::sync::atomic::Ordering;
+    use tapetum_kernels::delta_bucket::Header;
 
     fn relaxed<const WEAK: u8>(word: &ModelWord<WEAK>) -> u64 {
         word.load(Ordering::Relaxed)
@@ -76,10 +117,10 @@ mod models {
                     }
                 })
             };
-            let (first, second) = read(&bucket[0], |_| (relaxed(&bucket[1]), relaxed(&bucket[2])));
+            let (first, second) = read(&bucket[0], |_: Header| (relaxed(&bucket[1]), relaxed(&bucket[2])));
             assert_eq!(first, second);
             writer.join().unwrap();
-            assert_eq!(read(&bucket[0], |_| relaxed(&bucket[2])), 2);
+            assert_eq!(read(&bucket[0], |_: Header| relaxed(&bucket[2])), 2);
         });
     }
 
@@ -135,9 +176,9 @@ mod models {
                     write(&buckets[1], extended, || set(OTHERS));
                 })
             };
-            let seen = read(&buckets[0], |header| header.extension().map(|_| relaxed(&extension)));
+            let seen = read(&buckets[0], |header: Header| header.extension().map(|_| relaxed(&extension)));
             assert!(seen.is_none_or(|seen| seen == OURS), "{seen:?} in our extension");
-            let seen = read(&buckets[1], |header| header.extension().map(|_| relaxed(&extension)));
+            let seen = read(&buckets[1], |header: Header| header.extension().map(|_| relaxed(&extension)));
             assert!(seen.is_none_or(|seen| seen == OTHERS), "{seen:?} in the other's extension");
             writer.join().unwrap();
         });

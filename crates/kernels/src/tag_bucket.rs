@@ -1,0 +1,172 @@
+//! The bucket of the DRAM tier's index: 20 tags that are compared at once, and 20 places (flash KVS, slide "Hashing").
+//!
+//! ```text
+//!  word 0             sequence u32 | second, 20 bits | away, 12 bits
+//!  words 1 to 5       20 tags of 16 bits; 0: the slot is free
+//!  words 6 to 15      20 places of 32 bits
+//! ```
+//! 128 bytes, so two neighbouring cache lines. An entry lies in one of two buckets: its *home*, or the bucket that home and
+//! tag give, its *second*. Bit n of `second` says that slot n holds an entry whose home is elsewhere; `away` counts the
+//! entries whose home this is and that lie in their second, so that a look for what is not here ends with one bucket.
+//! What is where is the table's; these are functions of words.
+
+use crate::hash::HashKey;
+
+pub const SLOTS: usize = 20;
+pub const WORDS: usize = 16;
+pub const BUCKET_BYTES: usize = WORDS * 8;
+pub const TAG_WORDS: usize = SLOTS / 4;
+/// Where tags and places begin.
+pub const TAGS_AT: usize = 1;
+pub const PLACES_AT: usize = TAGS_AT + TAG_WORDS;
+const _: () = assert!(PLACES_AT + SLOTS / 2 == WORDS && BUCKET_BYTES == 128);
+
+const SECOND_SHIFT: u32 = 32;
+const AWAY_SHIFT: u32 = SECOND_SHIFT + SLOTS as u32;
+const AWAY_MAX: u64 = u64::MAX >> AWAY_SHIFT;
+const ALL_SLOTS: u32 = (1 << SLOTS) - 1;
+
+/// The first word of a bucket. Its sequence is odd while the bucket is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Header(pub u64);
+
+impl Header {
+    pub fn sequence(self) -> u32 {
+        self.0 as u32
+    }
+
+    pub fn with_sequence(self, sequence: u32) -> Header {
+        Header(self.0 & !u64::from(u32::MAX) | u64::from(sequence))
+    }
+
+    /// The slots whose entries have their home elsewhere.
+    pub fn second(self) -> u32 {
+        (self.0 >> SECOND_SHIFT) as u32 & ALL_SLOTS
+    }
+
+    pub fn with_second(self, slot: usize, is_second: bool) -> Header {
+        let bit = 1 << (SECOND_SHIFT + slot as u32);
+        Header(if is_second { self.0 | bit } else { self.0 & !bit })
+    }
+
+    /// Entries whose home this is and that lie elsewhere.
+    pub fn away(self) -> u64 {
+        self.0 >> AWAY_SHIFT
+    }
+
+    /// Whether one more may be away.
+    pub fn may_send(self) -> bool {
+        self.away() < AWAY_MAX
+    }
+
+    pub fn with_away(self, away: u64) -> Header {
+        assert!(away <= AWAY_MAX, "{away} entries away from one bucket");
+        Header(self.0 & !(AWAY_MAX << AWAY_SHIFT) | away << AWAY_SHIFT)
+    }
+}
+
+/// The tag of a hash key: 16 bits that choose neither its shard nor its home, never 0.
+#[inline]
+pub fn tag_of(hash: HashKey) -> u16 {
+    (hash.0 as u16).max(1)
+}
+
+/// The home bucket of a hash key among `buckets`.
+#[inline]
+pub fn home_of(hash: HashKey, buckets: u32) -> u32 {
+    ((u64::from((hash.0 >> 16) as u32) * u64::from(buckets)) >> 32) as u32
+}
+
+/// The other bucket of an entry that lies, or would lie, in `bucket`: from the home it gives the second, and back. It may
+/// be the same one.
+#[inline]
+pub fn other_of(bucket: u32, tag: u16, buckets: u32) -> u32 {
+    let spread = (u64::from(u32::from(tag).wrapping_mul(0x9e37_79b9)) * u64::from(buckets)) >> 32;
+    let sum = spread + u64::from(buckets) - u64::from(bucket);
+    (if sum >= u64::from(buckets) { sum - u64::from(buckets) } else { sum }) as u32
+}
+
+/// The tag in a slot.
+pub fn tag_at(tags: &[u64; TAG_WORDS], slot: usize) -> u16 {
+    (tags[slot / 4] >> (slot % 4 * 16)) as u16
+}
+
+/// The slots that hold `tag`, a bit each.
+#[inline]
+pub fn matches(tags: &[u64; TAG_WORDS], tag: u16) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    return matches_sse2(tags, tag);
+    #[cfg(not(target_arch = "x86_64"))]
+    matches_portable(tags, tag)
+}
+
+/// [`matches()`], slot by slot.
+pub fn matches_portable(tags: &[u64; TAG_WORDS], tag: u16) -> u32 {
+    (0..SLOTS).fold(0, |found, slot| found | u32::from(tag_at(tags, slot) == tag) << slot)
+}
+
+/// [`matches()`], eight slots at a time.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub fn matches_sse2(tags: &[u64; TAG_WORDS], tag: u16) -> u32 {
+    use std::arch::x86_64::{_mm_cmpeq_epi16, _mm_movemask_epi8, _mm_packs_epi16, _mm_set_epi64x, _mm_set1_epi16};
+    let word = |n: usize| tags[n] as i64;
+    // SAFETY: SSE2 is part of x86-64; values only, no memory.
+    let found = unsafe {
+        let wanted = _mm_set1_epi16(tag as i16);
+        let low = _mm_cmpeq_epi16(_mm_set_epi64x(word(1), word(0)), wanted);
+        let middle = _mm_cmpeq_epi16(_mm_set_epi64x(word(3), word(2)), wanted);
+        let high = _mm_cmpeq_epi16(_mm_set_epi64x(0, word(4)), wanted);
+        let first_16 = _mm_movemask_epi8(_mm_packs_epi16(low, middle)) as u32;
+        let last = _mm_movemask_epi8(_mm_packs_epi16(high, high)) as u32;
+        first_16 | last << 16
+    };
+    found & ALL_SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn both_ways_find_the_same_slots(tags: [u64; TAG_WORDS], slot in 0..SLOTS, near: u16) {
+            for tag in [tag_at(&tags, slot), near, 0] {
+                let found = matches_portable(&tags, tag);
+                #[cfg(target_arch = "x86_64")]
+                prop_assert_eq!(matches_sse2(&tags, tag), found);
+                for slot in 0..SLOTS {
+                    prop_assert_eq!(found >> slot & 1 == 1, tag_at(&tags, slot) == tag);
+                }
+                prop_assert_eq!(found & !ALL_SLOTS, 0);
+            }
+        }
+
+        #[test]
+        fn home_and_second_lead_to_each_other(hash: u128, buckets in 1u32..) {
+            let hash = HashKey(hash);
+            let (home, tag) = (home_of(hash, buckets), tag_of(hash));
+            let second = other_of(home, tag, buckets);
+            prop_assert!(home < buckets && second < buckets && tag != 0);
+            prop_assert_eq!(other_of(second, tag, buckets), home);
+        }
+
+        #[test]
+        fn the_header_keeps_its_parts_apart(word: u64, slot in 0..SLOTS, away in 0u64..1 << 12, sequence: u32) {
+            let header = Header(word).with_second(slot, true).with_away(away).with_sequence(sequence);
+            prop_assert_eq!(header.second(), Header(word).second() | 1 << slot);
+            prop_assert_eq!((header.away(), header.sequence()), (away, sequence));
+            prop_assert_eq!(header.with_second(slot, false).second(), Header(word).second() & !(1 << slot));
+        }
+    }
+
+    #[test]
+    fn seconds_are_spread_over_all_buckets() {
+        let buckets = 1000;
+        let mut struck = vec![0; buckets as usize];
+        (1..=u16::MAX).for_each(|tag| struck[other_of(7, tag, buckets) as usize] += 1);
+        let (least, most) = (struck.iter().min().unwrap(), struck.iter().max().unwrap());
+        assert!(*least > 40 && *most < 90, "{least} to {most} of 65 in the mean");
+    }
+}

@@ -1,0 +1,290 @@
+//! Slot sizes of the tier, and which class has which slab (flash KVS, slide "DRAM Caching").
+//!
+//! Memory is cut into slabs, a slab into slots of one class. Classes grow by a factor. Where slabs go is decided by how long
+//! items stay in a class: the bytes it has ÷ the bytes that lately came in. A class in which they stay less than half
+//! as long as in another is given a slab of that one.
+//!
+//! Places are counted in granules of 64 bytes from the beginning of the memory. Threads: behind the part's lock.
+
+use super::ghosts::Ghosts;
+use super::queues::{Items, Queues};
+
+pub const GRANULE_BYTES: usize = 64;
+/// After so many slabs' worth of new items, the classes are compared.
+const COMPARE_SLABS: u64 = 2;
+
+/// Slot sizes from a granule to a slab, each about `factor` times the one before, in granules.
+pub fn slot_sizes(slab_granules: u32, factor: f64) -> Vec<u32> {
+    let mut sizes: Vec<u32> = Vec::new();
+    let mut size = 1;
+    while size < slab_granules {
+        sizes.push(size);
+        // As large as fits as often into a slab.
+        let next = ((f64::from(size) * factor) as u32).max(size + 1);
+        let per_slab = slab_granules / next.min(slab_granules);
+        size = slab_granules / per_slab;
+    }
+    sizes.push(slab_granules);
+    sizes
+}
+
+struct Class {
+    slot_granules: u32,
+    /// Slots that never held anything: they are in no queue.
+    fresh: Vec<u32>,
+    /// Empty slots that are in a queue.
+    emptied: Vec<u32>,
+    queues: Queues,
+    slabs: u32,
+    /// Granules of what lately came in: halved whenever classes are compared.
+    came_granules: u64,
+}
+
+/// A slot that may be filled.
+pub struct Slot {
+    pub place: u32,
+    /// It is in no queue yet.
+    pub is_new: bool,
+}
+
+pub struct Classes {
+    classes: Vec<Class>,
+    slab_granules: u32,
+    /// The class that has each slab.
+    owners: Vec<Option<u8>>,
+    came_granules: u64,
+    ghosts: Ghosts,
+}
+
+impl Classes {
+    pub fn new(slabs: u32, slab_granules: u32, factor: f64, ghosts: Ghosts) -> Classes {
+        let class = |slot_granules| Class {
+            slot_granules,
+            fresh: Vec::new(),
+            emptied: Vec::new(),
+            queues: Queues::default(),
+            slabs: 0,
+            came_granules: 0,
+        };
+        let classes: Vec<Class> = slot_sizes(slab_granules, factor).into_iter().map(class).collect();
+        assert!(classes.len() <= usize::from(u8::MAX), "a class has a number of a byte");
+        Classes { classes, slab_granules, owners: vec![None; slabs as usize], came_granules: 0, ghosts }
+    }
+
+    /// The class for an item of so many bytes, header included; `None` if it is too large.
+    pub fn class_of(&self, bytes: usize) -> Option<usize> {
+        let granules = bytes.div_ceil(GRANULE_BYTES);
+        let class = self.classes.partition_point(|class| (class.slot_granules as usize) < granules);
+        (class < self.classes.len()).then_some(class)
+    }
+
+    /// The class of the slab that a place is in.
+    pub fn class_at(&self, place: u32) -> usize {
+        let owner = self.owners[(place / self.slab_granules) as usize];
+        usize::from(owner.expect("a place that is used is in a slab that has a class"))
+    }
+
+    /// A slot of a class. `evict` empties one that is not: it is told the place. `None` if the class has no slab and no other
+    /// can give one.
+    pub fn take(&mut self, class: usize, items: &impl Items, mut evict: impl FnMut(u32)) -> Option<Slot> {
+        let granules = u64::from(self.classes[class].slot_granules);
+        self.classes[class].came_granules += granules;
+        self.came_granules += granules;
+        if let Some(slot) = self.empty_slot(class) {
+            return Some(slot);
+        }
+        if self.give_free_slab(class) || self.may_move_slab(class, &mut evict) {
+            return self.empty_slot(class);
+        }
+        let Class { queues, .. } = &mut self.classes[class];
+        let place = queues.victim(items, &mut self.ghosts)?;
+        evict(place);
+        Some(Slot { place, is_new: true })
+    }
+
+    fn empty_slot(&mut self, class: usize) -> Option<Slot> {
+        let class = &mut self.classes[class];
+        if let Some(place) = class.emptied.pop() {
+            return Some(Slot { place, is_new: false });
+        }
+        class.fresh.pop().map(|place| Slot { place, is_new: true })
+    }
+
+    /// A slot has its item: it takes its turn from now on. `mark` is what the item would be remembered by.
+    pub fn filled(&mut self, class: usize, slot: &Slot, mark: u64) {
+        let was_here = self.ghosts.forget(mark);
+        if slot.is_new {
+            self.classes[class].queues.push(slot.place, was_here);
+        }
+    }
+
+    /// A slot that was taken and not filled.
+    pub fn give_back(&mut self, class: usize, slot: Slot) {
+        let class = &mut self.classes[class];
+        if slot.is_new { class.fresh.push(slot.place) } else { class.emptied.push(slot.place) }
+    }
+
+    /// A filled slot lost its item.
+    pub fn emptied(&mut self, place: u32) {
+        let class = self.class_at(place);
+        self.classes[class].emptied.push(place);
+    }
+
+    fn give_free_slab(&mut self, class: usize) -> bool {
+        let Some(slab) = self.owners.iter().position(Option::is_none) else { return false };
+        self.give_slab(class, slab as u32);
+        true
+    }
+
+    fn give_slab(&mut self, class: usize, slab: u32) {
+        self.owners[slab as usize] = Some(class as u8);
+        let class = &mut self.classes[class];
+        class.slabs += 1;
+        let first = slab * self.slab_granules;
+        let slots = self.slab_granules / class.slot_granules;
+        class.fresh.extend((0..slots).rev().map(|slot| first + slot * class.slot_granules));
+    }
+
+    /// How long items stay in a class, in units of what comes in.
+    fn stay(&self, class: usize) -> f64 {
+        let class = &self.classes[class];
+        f64::from(class.slabs) * f64::from(self.slab_granules) / class.came_granules.max(1) as f64
+    }
+
+    /// Gives `class` a slab of the class in which items stay longest, if they stay much longer there.
+    fn may_move_slab(&mut self, class: usize, evict: &mut impl FnMut(u32)) -> bool {
+        let has_none = self.classes[class].slabs == 0;
+        if !has_none && self.came_granules < COMPARE_SLABS * u64::from(self.slab_granules) {
+            return false;
+        }
+        let others = (0..self.classes.len()).filter(|other| *other != class && self.classes[*other].slabs > 0);
+        let giver = others.max_by(|a, b| self.stay(*a).total_cmp(&self.stay(*b)));
+        let stays_longer = giver.is_some_and(|giver| has_none || self.stay(giver) > 2.0 * self.stay(class));
+        self.came_granules = 0;
+        self.classes.iter_mut().for_each(|class| class.came_granules /= 2);
+        let Some(giver) = giver.filter(|_| stays_longer) else { return false };
+        let slab = self.take_slab(giver, evict);
+        self.give_slab(class, slab);
+        true
+    }
+
+    /// Empties a slab of a class and takes it.
+    fn take_slab(&mut self, class: usize, evict: &mut impl FnMut(u32)) -> u32 {
+        let owned = self.owners.iter().position(|owner| *owner == Some(class as u8));
+        let slab = owned.expect("the class has a slab") as u32;
+        self.owners[slab as usize] = None;
+        let granules = slab * self.slab_granules..(slab + 1) * self.slab_granules;
+        let class = &mut self.classes[class];
+        class.slabs -= 1;
+        let is_empty = |place: &u32| granules.contains(place);
+        let empty: std::collections::HashSet<u32> =
+            class.fresh.iter().chain(&class.emptied).copied().filter(is_empty).collect();
+        class.fresh.retain(|place| !granules.contains(place));
+        class.emptied.retain(|place| !granules.contains(place));
+        class.queues.drop_slots(|place| granules.contains(&place));
+        let slots = self.slab_granules / class.slot_granules;
+        let places = (0..slots).map(|slot| granules.start + slot * class.slot_granules);
+        places.filter(|place| !empty.contains(place)).for_each(evict);
+        slab
+    }
+
+    /// Slabs of each class by its slot size in bytes.
+    pub fn slabs(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.classes.iter().map(|class| (class.slot_granules as usize * GRANULE_BYTES, class.slabs))
+    }
+
+    /// Memory of lists and queues.
+    pub fn bytes(&self) -> usize {
+        let lists = |class: &Class| (class.fresh.capacity() + class.emptied.capacity()) * 4 + class.queues.bytes();
+        self.classes.iter().map(lists).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    struct Unused;
+
+    impl Items for Unused {
+        fn uses(&self, _: u32) -> u8 {
+            0
+        }
+
+        fn set_uses(&self, _: u32, _: u8) {}
+
+        fn mark(&self, place: u32) -> u64 {
+            u64::from(place) << 32
+        }
+    }
+
+    fn fill(classes: &mut Classes, class: usize, held: &mut HashSet<u32>) -> usize {
+        let mut evicted = Vec::new();
+        let slot = classes.take(class, &Unused, |place| evicted.push(place)).expect("a slot");
+        evicted.iter().for_each(|place| assert!(held.remove(place), "{place} holds nothing"));
+        assert!(held.insert(slot.place), "{} was full", slot.place);
+        classes.filled(class, &slot, u64::from(slot.place) << 40);
+        evicted.len()
+    }
+
+    #[test]
+    fn slots_grow_by_the_factor_up_to_a_slab() {
+        assert_eq!(slot_sizes(16, 2.0), vec![1, 2, 4, 8, 16]);
+        let sizes = slot_sizes(16384, 1.25);
+        assert!(sizes.windows(2).all(|pair| pair[0] < pair[1] && pair[1] <= 2 * pair[0]));
+        assert_eq!(sizes.last(), Some(&16384));
+        assert!(sizes.len() < 60);
+    }
+
+    #[test]
+    fn an_item_goes_to_the_least_slot_that_holds_it() {
+        let classes = Classes::new(4, 16, 2.0, Ghosts::new(16));
+        assert_eq!(classes.class_of(1), Some(0));
+        assert_eq!(classes.class_of(64), Some(0));
+        assert_eq!(classes.class_of(65), Some(1));
+        assert_eq!(classes.class_of(1024), Some(4));
+        assert_eq!(classes.class_of(1025), None);
+    }
+
+    #[test]
+    fn a_full_class_lets_one_go_for_each_that_comes() {
+        let mut classes = Classes::new(2, 16, 2.0, Ghosts::new(16));
+        let mut held = HashSet::new();
+        for n in 0..200 {
+            assert_eq!(fill(&mut classes, 0, &mut held), usize::from(n >= 32));
+        }
+        assert_eq!(held.len(), 32);
+    }
+
+    #[test]
+    fn memory_goes_to_the_class_that_needs_it() {
+        let mut classes = Classes::new(8, 16, 2.0, Ghosts::new(16));
+        let mut held = HashSet::new();
+        (0..200).for_each(|_| {
+            fill(&mut classes, 0, &mut held);
+        });
+        assert_eq!(classes.slabs().next(), Some((64, 8)));
+        (0..200).for_each(|_| {
+            fill(&mut classes, 2, &mut held);
+        });
+        let slabs: Vec<u32> = classes.slabs().map(|(_, slabs)| slabs).collect();
+        assert!(slabs[2] >= 6 && slabs.iter().sum::<u32>() == 8, "{slabs:?}");
+        let holding = |granules: u32| held.iter().filter(|place| *place % granules == 0).count();
+        assert!(holding(1) <= slabs[0] as usize * 16 + slabs[2] as usize * 4);
+    }
+
+    #[test]
+    fn emptied_slots_are_filled_again_before_anything_goes() {
+        let mut classes = Classes::new(1, 16, 2.0, Ghosts::new(16));
+        let mut held = HashSet::new();
+        (0..16).for_each(|_| {
+            fill(&mut classes, 0, &mut held);
+        });
+        held.remove(&3);
+        classes.emptied(3);
+        assert_eq!(fill(&mut classes, 0, &mut held), 0);
+        assert_eq!(fill(&mut classes, 0, &mut held), 1);
+        assert_eq!(held.len(), 16);
+    }
+}

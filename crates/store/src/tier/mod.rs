@@ -1,0 +1,133 @@
+//! The DRAM tier: copies of items that flash has, for those that are asked for often (flash KVS).
+//!
+//! Invariant: the tier holds an item only as flash has it, valid and with its newest stamp, or not at all. So a hit is the
+//! answer. It is kept by three rules, under the lock of the key's shard: an item is put in only if its key was not
+//! written since it was read ([`crate::buffer::Shard::is_on_flash_as`]); a write of the key takes it out before the write is seen
+//! ([`Tier::remove`]); so does an eviction from flash before the index forgets the key. What the collector moves stays the same
+//! item. Expiry and deletions of everything are looked at on the way out.
+//!
+//! Nothing of it is on flash: after a restart it is empty.
+//!
+//! Threads: readers take no lock. See [`part`] for the rest.
+
+mod classes;
+mod ghosts;
+mod part;
+mod queues;
+mod slot;
+mod table;
+
+use crate::region::Account;
+use part::Part;
+use std::io;
+use std::sync::atomic::Ordering;
+use tapetum_kernels::hash::HashKey;
+
+/// Memory for each part, about: parts are written independently.
+const PART_BYTES: usize = 64 << 20;
+const PARTS_MAX: usize = 16;
+/// A part has at least so many slabs.
+const SLABS_MIN: usize = 64;
+/// The paper's slab, and the largest.
+const SLAB_BYTES_MAX: usize = 10 << 20;
+const SLAB_BYTES_MIN: usize = 4 << 10;
+
+/// What the tier knows of an item beside its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Item {
+    pub flags: u32,
+    /// Unix seconds; 0 is never.
+    pub expiry: u32,
+    pub stamp: u64,
+}
+
+/// How memory is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// The largest item with its header; a whole number of granules.
+    pub slab_bytes: usize,
+    /// Slots of a class ÷ those of the class before.
+    pub factor: f64,
+}
+
+pub struct Tier {
+    parts: Box<[Part]>,
+    account: Account,
+}
+
+impl Tier {
+    /// A tier that takes at most `bytes`; `None` where that is too little for any.
+    pub fn new(bytes: u64, factor: f64) -> io::Result<Option<Tier>> {
+        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
+        let parts = (bytes / PART_BYTES).clamp(1, PARTS_MAX);
+        let part_bytes = bytes / parts;
+        let slab_bytes =
+            (part_bytes / SLABS_MIN).clamp(SLAB_BYTES_MIN, SLAB_BYTES_MAX) / SLAB_BYTES_MIN * SLAB_BYTES_MIN;
+        let slots_bytes = Part::slots_bytes(part_bytes, slab_bytes);
+        if slots_bytes == 0 {
+            return Ok(None);
+        }
+        let (shape, account) = (Shape { slab_bytes, factor }, Account::default());
+        let parts = (0..parts).map(|_| Part::new(slots_bytes, shape, &account)).collect::<io::Result<_>>()?;
+        Ok(Some(Tier { parts, account }))
+    }
+
+    fn part(&self, hash: HashKey) -> &Part {
+        let chosen = (hash.0 >> 48) as u16;
+        &self.parts[(usize::from(chosen) * self.parts.len()) >> 16]
+    }
+
+    /// First step of a look: brings the index's bucket nearer.
+    pub fn prefetch_bucket(&self, hash: HashKey) {
+        self.part(hash).prefetch_bucket(hash);
+    }
+
+    /// Second step: brings the item nearer.
+    pub fn prefetch_slot(&self, hash: HashKey) {
+        self.part(hash).prefetch_slot(hash);
+    }
+
+    /// Appends the value to `values`, if the item is here.
+    pub fn get(&self, hash: HashKey, values: &mut Vec<u8>) -> Option<Item> {
+        self.part(hash).get(hash, values)
+    }
+
+    /// Puts an item in, if it is not in yet; others may go. The caller holds the lock of the key's shard, and knows that this is
+    /// what flash has.
+    pub fn put(&self, hash: HashKey, item: Item, value: &[u8]) -> bool {
+        self.part(hash).put(hash, item, value)
+    }
+
+    /// Takes an item out, if it is in; whether it was. The caller holds the lock of the key's shard.
+    pub fn remove(&self, hash: HashKey) -> bool {
+        self.part(hash).remove(hash)
+    }
+
+    /// Items that went out for others.
+    pub fn evictions(&self) -> u64 {
+        self.parts.iter().map(Part::evictions).sum()
+    }
+
+    /// Memory that the tier takes.
+    pub fn bytes(&self) -> u64 {
+        let lists: usize = self.parts.iter().map(Part::lists_bytes).sum();
+        (self.account.load(Ordering::Relaxed) + lists) as u64
+    }
+
+    /// Slabs of each class by its slot size.
+    pub fn slabs(&self) -> Vec<(usize, u32)> {
+        let mut sum: Vec<(usize, u32)> = Vec::new();
+        for part in &self.parts {
+            let slabs = part.slabs();
+            if sum.is_empty() {
+                sum = slabs;
+            } else {
+                sum.iter_mut().zip(slabs).for_each(|(sum, (_, slabs))| sum.1 += slabs);
+            }
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! A part of the tier: memory for slots, the index over it, and the order in which items go.
+//!
+//! Threads: readers take no lock; whoever puts in or takes out holds `classes`. The lock is taken after a shard's, and
+//! nothing is taken after it.
+
+use super::classes::{Classes, GRANULE_BYTES};
+use super::ghosts::Ghosts;
+use super::queues::{Items, USES_MAX};
+use super::table::Table;
+use super::{Item, Shape, slot};
+use crate::io::lock;
+use crate::region::{Account, Region, page_bytes};
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::prefetch::prefetch;
+
+const GRANULE_WORDS: usize = GRANULE_BYTES / 8;
+/// Bytes of memory for each entry that the index has room for: smaller items do not fill the memory.
+const BYTES_PER_ENTRY: usize = 96;
+/// Bytes of memory for each item that left and is remembered.
+const BYTES_PER_GHOST: usize = 512;
+/// Queues and lists take at most so much of the memory of slots.
+const LISTS_SHARE: usize = 10;
+
+pub struct Part {
+    table: Table,
+    memory: Region,
+    /// How often the item at each granule was asked for, up to [`USES_MAX`]. Readers raise it; what they overwrite by
+    /// chance is a count of another item.
+    uses: Box<[AtomicU8]>,
+    classes: Mutex<Classes>,
+    /// Items that went out for others.
+    evictions: AtomicU64,
+}
+
+/// The items of a part as the queues ask for them.
+struct PartItems<'a> {
+    memory: &'a Region,
+    uses: &'a [AtomicU8],
+}
+
+impl Items for PartItems<'_> {
+    fn uses(&self, place: u32) -> u8 {
+        self.uses[place as usize].load(Ordering::Relaxed)
+    }
+
+    fn set_uses(&self, place: u32, uses: u8) {
+        self.uses[place as usize].store(uses, Ordering::Relaxed);
+    }
+
+    fn mark(&self, place: u32) -> u64 {
+        mark_of(slot::hash(words_at(self.memory, place)))
+    }
+}
+
+/// What an item that left is remembered by: bits that do not choose its part.
+fn mark_of(hash: HashKey) -> u64 {
+    hash.0 as u64 & (u64::MAX >> 16) | (hash.prefix() & 0xffff) << 48
+}
+
+fn words_at(memory: &Region, place: u32) -> &[AtomicU64] {
+    &memory[place as usize * GRANULE_WORDS..]
+}
+
+impl Part {
+    /// Memory for slots that fits, with all that comes with it, into `bytes`; whole slabs.
+    pub fn slots_bytes(bytes: usize, slab_bytes: usize) -> usize {
+        let beside = |slots: usize| {
+            Table::bytes_for(slots / BYTES_PER_ENTRY)
+                + slots / GRANULE_BYTES
+                + Ghosts::bytes_for(slots / BYTES_PER_GHOST)
+                + slots / LISTS_SHARE
+                + page_bytes()
+        };
+        let per_slab = slab_bytes + beside(slab_bytes);
+        bytes / per_slab * slab_bytes
+    }
+
+    pub fn new(slots_bytes: usize, shape: Shape, account: &Account) -> io::Result<Part> {
+        let table_bytes = Table::bytes_for(slots_bytes / BYTES_PER_ENTRY).next_multiple_of(page_bytes());
+        let slabs = (slots_bytes / shape.slab_bytes) as u32;
+        let ghosts = Ghosts::new(slots_bytes / BYTES_PER_GHOST);
+        Ok(Part {
+            table: Table::new(Region::new(table_bytes / 8, account)?),
+            memory: Region::new(slots_bytes / 8, account)?,
+            uses: (0..slots_bytes / GRANULE_BYTES).map(|_| AtomicU8::new(0)).collect(),
+            classes: Mutex::new(Classes::new(slabs, (shape.slab_bytes / GRANULE_BYTES) as u32, shape.factor, ghosts)),
+            evictions: AtomicU64::new(0),
+        })
+    }
+
+    pub fn prefetch_bucket(&self, hash: HashKey) {
+        self.table.prefetch(hash);
+    }
+
+    pub fn prefetch_slot(&self, hash: HashKey) {
+        if let Some(place) = self.table.peek(hash)
+            && let Some(word) = self.memory.get(place as usize * GRANULE_WORDS)
+        {
+            prefetch(word);
+        }
+    }
+
+    pub fn get(&self, hash: HashKey, values: &mut Vec<u8>) -> Option<Item> {
+        let start = values.len();
+        let found = self.table.find(hash, |place| {
+            // What an earlier look copied may have been nonsense.
+            values.truncate(start);
+            let words = self.memory.get(place as usize * GRANULE_WORDS..)?;
+            slot::read(words, hash, values).map(|item| (place, item))
+        });
+        let Some((place, item)) = found else {
+            values.truncate(start);
+            return None;
+        };
+        let uses = &self.uses[place as usize];
+        let count = uses.load(Ordering::Relaxed);
+        if count < USES_MAX {
+            uses.store(count + 1, Ordering::Relaxed);
+        }
+        Some(item)
+    }
+
+    /// Puts an item in, if it is not in and there is a slot for it; whether it was put in.
+    pub fn put(&self, hash: HashKey, item: Item, value: &[u8]) -> bool {
+        let mut classes = lock(&self.classes);
+        let Some(class) = classes.class_of(slot::HEADER_BYTES + value.len()) else { return false };
+        if self.place_of(hash).is_some() {
+            return false;
+        }
+        let mut out = 0;
+        let evict = |place| {
+            out += 1;
+            let taken = self.table.remove(slot::hash(words_at(&self.memory, place)), place);
+            assert!(taken, "a filled slot has an entry");
+        };
+        let Some(slot) = classes.take(class, &self.items(), evict) else { return false };
+        self.evictions.fetch_add(out, Ordering::Relaxed);
+        slot::write(words_at(&self.memory, slot.place), hash, item, value);
+        self.uses[slot.place as usize].store(0, Ordering::Relaxed);
+        let entered = self.table.insert(hash, slot.place);
+        if entered {
+            classes.filled(class, &slot, mark_of(hash));
+        } else {
+            classes.give_back(class, slot);
+        }
+        entered
+    }
+
+    /// Takes an item out, if it is in; whether it was. The caller sees to it that nobody puts it in meanwhile.
+    pub fn remove(&self, hash: HashKey) -> bool {
+        // Most of what is written is not in the tier: then no lock is taken.
+        if self.place_of(hash).is_none() {
+            return false;
+        }
+        let mut classes = lock(&self.classes);
+        let Some(place) = self.place_of(hash) else { return false };
+        let taken = self.table.remove(hash, place);
+        assert!(taken, "an item has an entry");
+        classes.emptied(place);
+        true
+    }
+
+    fn place_of(&self, hash: HashKey) -> Option<u32> {
+        self.table.find(hash, |place| {
+            let words = self.memory.get(place as usize * GRANULE_WORDS..)?;
+            (slot::hash(words) == hash).then_some(place)
+        })
+    }
+
+    fn items(&self) -> PartItems<'_> {
+        PartItems { memory: &self.memory, uses: &self.uses }
+    }
+
+    pub fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Relaxed)
+    }
+
+    /// Memory that is taken beside the mapped regions.
+    pub fn lists_bytes(&self) -> usize {
+        self.uses.len() + lock(&self.classes).bytes() + Ghosts::bytes_for(self.memory.bytes() / BYTES_PER_GHOST)
+    }
+
+    /// Slabs of each class by its slot size.
+    pub fn slabs(&self) -> Vec<(usize, u32)> {
+        lock(&self.classes).slabs().collect()
+    }
+}

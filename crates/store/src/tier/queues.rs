@@ -1,0 +1,137 @@
+//! In what order a class of the tier lets items go: S3-FIFO (Yang et al., SOSP '23) over slots.
+//!
+//! ```text
+//! new ──────────► small ── used again ──► main ─┐ used since: back to its end, one use less
+//!  └ was here ───────┼───────────────────► main ◄┘
+//!    a moment ago    └ not used ─► out, remembered as a ghost       main ── not used ──► out
+//! ```
+//! `small` holds a tenth of the class, so what is asked for once, in a scan of everything, passes through it and leaves
+//! `main` alone. A slot is in exactly one queue as long as the class has it, also while it is empty: what is put into it
+//! then takes its turn.
+
+use super::ghosts::Ghosts;
+use std::collections::VecDeque;
+
+/// Uses are counted up to here.
+pub const USES_MAX: u8 = 3;
+/// `small` is kept at one in so many.
+const SMALL_SHARE: usize = 10;
+/// From so many uses in `small` on, an item moves to `main`.
+const USES_TO_STAY: u8 = 1;
+
+#[derive(Default)]
+pub struct Queues {
+    small: VecDeque<u32>,
+    main: VecDeque<u32>,
+}
+
+/// What the queues ask of whoever knows the items.
+pub trait Items {
+    fn uses(&self, place: u32) -> u8;
+    fn set_uses(&self, place: u32, uses: u8);
+    /// What the item in a slot is remembered by.
+    fn mark(&self, place: u32) -> u64;
+}
+
+impl Queues {
+    /// A slot that was in neither queue takes an item.
+    pub fn push(&mut self, place: u32, was_here: bool) {
+        if was_here { self.main.push_back(place) } else { self.small.push_back(place) }
+    }
+
+    /// Takes the slot whose item is to go out of its queue.
+    pub fn victim(&mut self, items: &impl Items, ghosts: &mut Ghosts) -> Option<u32> {
+        loop {
+            let small_first = self.small.len() * SMALL_SHARE >= self.small.len() + self.main.len();
+            if small_first || self.main.is_empty() {
+                let place = self.small.pop_front()?;
+                if items.uses(place) >= USES_TO_STAY {
+                    items.set_uses(place, 0);
+                    self.main.push_back(place);
+                    continue;
+                }
+                ghosts.remember(items.mark(place));
+                return Some(place);
+            }
+            let place = self.main.pop_front()?;
+            match items.uses(place) {
+                0 => return Some(place),
+                uses => {
+                    items.set_uses(place, uses - 1);
+                    self.main.push_back(place);
+                }
+            }
+        }
+    }
+
+    /// Takes out every slot for which `gone` says so.
+    pub fn drop_slots(&mut self, gone: impl Fn(u32) -> bool) {
+        self.small.retain(|place| !gone(*place));
+        self.main.retain(|place| !gone(*place));
+    }
+
+    pub fn bytes(&self) -> usize {
+        (self.small.capacity() + self.main.capacity()) * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+
+    #[derive(Default)]
+    struct Known(RefCell<HashMap<u32, u8>>);
+
+    impl Items for Known {
+        fn uses(&self, place: u32) -> u8 {
+            self.0.borrow().get(&place).copied().unwrap_or(0)
+        }
+
+        fn set_uses(&self, place: u32, uses: u8) {
+            self.0.borrow_mut().insert(place, uses);
+        }
+
+        fn mark(&self, place: u32) -> u64 {
+            place.into()
+        }
+    }
+
+    #[test]
+    fn a_scan_leaves_what_is_used_again() {
+        let (items, mut ghosts, mut queues) = (Known::default(), Ghosts::new(1024), Queues::default());
+        (0..100).for_each(|place| queues.push(place, false));
+        (0..50).for_each(|place| items.set_uses(place, 2));
+        // The slots of what goes out take what is asked for once.
+        let mut out = Vec::new();
+        for _ in 0..1000 {
+            let place = queues.victim(&items, &mut ghosts).unwrap();
+            items.set_uses(place, 0);
+            out.push(place);
+            queues.push(place, false);
+            (0..50).for_each(|place| items.set_uses(place, 1));
+        }
+        assert!(out.iter().all(|place| *place >= 50), "what is used stays");
+    }
+
+    #[test]
+    fn what_was_here_a_moment_ago_goes_to_main() {
+        let (items, mut ghosts, mut queues) = (Known::default(), Ghosts::new(1024), Queues::default());
+        (0..10).for_each(|place| queues.push(place, false));
+        let place = queues.victim(&items, &mut ghosts).unwrap();
+        assert!(ghosts.forget(items.mark(place)) && !ghosts.forget(items.mark(place)));
+        queues.push(place, true);
+        assert_eq!((queues.small.len(), queues.main.len()), (9, 1));
+    }
+
+    #[test]
+    fn slots_that_are_gone_are_in_no_queue() {
+        let (items, mut ghosts, mut queues) = (Known::default(), Ghosts::new(1024), Queues::default());
+        (0..10).for_each(|place| queues.push(place, place % 2 == 0));
+        queues.drop_slots(|place| place < 8);
+        let mut left: Vec<u32> = std::iter::from_fn(|| queues.victim(&items, &mut ghosts)).collect();
+        left.sort_unstable();
+        assert_eq!(left, vec![8, 9]);
+    }
+}

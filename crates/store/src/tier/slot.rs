@@ -1,0 +1,103 @@
+//! A slot of the tier: an item's header and value in words that readers copy while nobody holds a lock.
+//!
+//! ```text
+//!  0              16       24         28          32             36       40
+//!  +--------------+--------+----------+-----------+--------------+--------+------- ... ---+
+//!  | hash key     | stamp  | flags    | expiry    | value bytes  | 0      | value         |
+//!  +--------------+--------+----------+-----------+--------------+--------+------- ... ---+
+//! ```
+//! Equal hash keys are equal keys (see [`tapetum_kernels::hash`]), so the key itself is not kept.
+//! Invariant: a slot is written only while no entry of the index names it, so a reader who finds the entry's bucket
+//! unchanged after its copy has copied one item, whole. Until then it may see anything, and must bear it.
+
+use super::Item;
+use crate::memory_word::Word;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use tapetum_kernels::hash::HashKey;
+
+const STAMP: usize = 2;
+const FLAGS_EXPIRY: usize = 3;
+const VALUE_BYTES: usize = 4;
+const VALUE: usize = 5;
+pub const HEADER_BYTES: usize = VALUE * 8;
+const _: () = assert!(HEADER_BYTES == 40);
+
+fn put(word: &AtomicU64, value: u64) {
+    Word::store(word, value, Ordering::Relaxed);
+}
+
+fn get(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Relaxed)
+}
+
+/// Writes an item. `words` are the slot's, and enough.
+pub fn write(words: &[AtomicU64], hash: HashKey, item: Item, value: &[u8]) {
+    // Pairs with the readers' fence: who sees anything of this also sees that the entry that named the slot is gone.
+    fence(Ordering::Release);
+    put(&words[0], hash.0 as u64);
+    put(&words[1], (hash.0 >> 64) as u64);
+    put(&words[STAMP], item.stamp);
+    put(&words[FLAGS_EXPIRY], u64::from(item.flags) | u64::from(item.expiry) << 32);
+    put(&words[VALUE_BYTES], value.len() as u64);
+    let (whole, rest) = value.as_chunks::<8>();
+    let words = &words[VALUE..];
+    words.iter().zip(whole).for_each(|(word, bytes)| put(word, u64::from_le_bytes(*bytes)));
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        put(&words[whole.len()], u64::from_le_bytes(last));
+    }
+}
+
+/// The hash key of the item in a slot.
+pub fn hash(words: &[AtomicU64]) -> HashKey {
+    HashKey(u128::from(get(&words[0])) | u128::from(get(&words[1])) << 64)
+}
+
+/// Appends the value of the item with this hash key to `values`, if the slot holds it. `words` begin with the slot, and may
+/// go on after it.
+pub fn read(words: &[AtomicU64], wanted: HashKey, values: &mut Vec<u8>) -> Option<Item> {
+    if hash(words) != wanted {
+        return None;
+    }
+    let bytes = get(&words[VALUE_BYTES]) as usize;
+    let words_whole = bytes / 8;
+    let value = words[VALUE..].get(..bytes.div_ceil(8))?;
+    let start = values.len();
+    values.resize(start + bytes, 0);
+    let (whole, rest) = values[start..].as_chunks_mut::<8>();
+    whole.iter_mut().zip(value).for_each(|(bytes, word)| *bytes = get(word).to_le_bytes());
+    if !rest.is_empty() {
+        rest.copy_from_slice(&get(&value[words_whole]).to_le_bytes()[..rest.len()]);
+    }
+    let packed = get(&words[FLAGS_EXPIRY]);
+    Some(Item { stamp: get(&words[STAMP]), flags: packed as u32, expiry: (packed >> 32) as u32 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_of_any_length_comes_back_and_another_does_not() {
+        let words: Vec<AtomicU64> = (0..40).map(|_| AtomicU64::new(u64::MAX)).collect();
+        let item = Item { flags: u32::MAX, expiry: 7, stamp: 1 << 60 };
+        for length in 0..=280 {
+            let value: Vec<u8> = (0..length).map(|n| n as u8).collect();
+            write(&words, HashKey(u128::MAX - 5), item, &value);
+            let mut values = vec![9];
+            assert_eq!(read(&words, HashKey(u128::MAX - 5), &mut values), Some(item));
+            assert_eq!(values[1..], value);
+            assert_eq!(read(&words, HashKey(5), &mut values), None);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_borne() {
+        let words: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
+        words[VALUE_BYTES].store(u64::MAX, Ordering::Relaxed);
+        let mut values = Vec::new();
+        assert_eq!(read(&words, HashKey(0), &mut values), None);
+        assert!(values.is_empty());
+    }
+}

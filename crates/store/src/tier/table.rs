@@ -1,0 +1,349 @@
+//! The tier's index: hash key → place of its slot, in buckets that readers read without a lock.
+//!
+//! Invariants: an entry lies in its home bucket or in its second. A place is in one bucket, but for the moment in which it
+//! moves: then it is in the new one before it leaves the old one. Whoever finds nothing in the home bucket, nothing in the
+//! second, and the home bucket unchanged since, has seen a moment at which it was in neither.
+//! Threads: any number of readers; one writer, who holds the part's lock.
+
+use crate::memory_word::Word;
+use crate::region::Region;
+use crate::sequence_lock::{is_unchanged, read, write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::prefetch::prefetch;
+use tapetum_kernels::tag_bucket::{
+    BUCKET_BYTES, Header, PLACES_AT, SLOTS, TAG_WORDS, TAGS_AT, WORDS, home_of, matches, other_of, tag_at, tag_of,
+};
+
+/// Entries of a bucket that the table is sized for: 90 %.
+const SLOTS_FILLED: usize = SLOTS * 9 / 10;
+
+pub struct Table {
+    words: Region,
+    buckets: u32,
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy)]
+struct Spot {
+    bucket: u32,
+    slot: usize,
+}
+
+impl Table {
+    /// Bytes of a table for `entries`.
+    pub fn bytes_for(entries: usize) -> usize {
+        entries.div_ceil(SLOTS_FILLED).max(1) * BUCKET_BYTES
+    }
+
+    /// A table over zeroed words.
+    pub fn new(words: Region) -> Table {
+        let buckets = u32::try_from(words.len() / WORDS).expect("a table of less than 512 GiB");
+        assert!(buckets > 0);
+        Table { words, buckets }
+    }
+
+    fn bucket(&self, number: u32) -> &[AtomicU64; WORDS] {
+        let words = &self.words[number as usize * WORDS..][..WORDS];
+        words.try_into().expect("a bucket's words")
+    }
+
+    fn tags(bucket: &[AtomicU64; WORDS]) -> [u64; TAG_WORDS] {
+        std::array::from_fn(|n| bucket[TAGS_AT + n].load(Ordering::Relaxed))
+    }
+
+    fn place(bucket: &[AtomicU64; WORDS], slot: usize) -> u32 {
+        (bucket[PLACES_AT + slot / 2].load(Ordering::Relaxed) >> (slot % 2 * 32)) as u32
+    }
+
+    /// Brings the home bucket nearer.
+    pub fn prefetch(&self, hash: HashKey) {
+        let bucket = self.bucket(home_of(hash, self.buckets));
+        prefetch(&bucket[0]);
+        prefetch(&bucket[WORDS / 2]);
+    }
+
+    /// The place that a look would probably begin with: a hint, which may be anything.
+    pub fn peek(&self, hash: HashKey) -> Option<u32> {
+        let bucket = self.bucket(home_of(hash, self.buckets));
+        let found = matches(&Table::tags(bucket), tag_of(hash));
+        (found != 0).then(|| Table::place(bucket, found.trailing_zeros() as usize))
+    }
+
+    /// Shows `look` the places at which the key may be, until it gives something. What a call gave is believed only if the
+    /// bucket did not change meanwhile; it may be called again.
+    pub fn find<T>(&self, hash: HashKey, mut look: impl FnMut(u32) -> Option<T>) -> Option<T> {
+        let tag = tag_of(hash);
+        let home = home_of(hash, self.buckets);
+        loop {
+            let (header, found) = self.find_in(home, tag, &mut look);
+            if found.is_some() || header.away() == 0 {
+                return found;
+            }
+            let (_, found) = self.find_in(other_of(home, tag, self.buckets), tag, &mut look);
+            if found.is_some() || is_unchanged(&self.bucket(home)[0], header) {
+                return found;
+            }
+        }
+    }
+
+    fn find_in<T>(&self, bucket: u32, tag: u16, look: &mut impl FnMut(u32) -> Option<T>) -> (Header, Option<T>) {
+        let bucket = self.bucket(bucket);
+        read(&bucket[0], |header: Header| {
+            let mut found = matches(&Table::tags(bucket), tag);
+            while found != 0 {
+                let seen = look(Table::place(bucket, found.trailing_zeros() as usize));
+                if seen.is_some() {
+                    return (header, seen);
+                }
+                found &= found - 1;
+            }
+            (header, None)
+        })
+    }
+
+    /// Puts an entry in; false if there is no slot for it. It must not be in yet.
+    pub fn insert(&self, hash: HashKey, place: u32) -> bool {
+        let tag = tag_of(hash);
+        let home = home_of(hash, self.buckets);
+        let second = other_of(home, tag, self.buckets);
+        let free = self.free_slot(home).or_else(|| self.send_home(home));
+        if let Some(slot) = free {
+            self.set(Spot { bucket: home, slot }, tag, place, false);
+            return true;
+        }
+        if second == home || !self.header(home).may_send() {
+            return false;
+        }
+        if let Some(slot) = self.free_slot(second).or_else(|| self.send_home(second)) {
+            self.count_away(home, 1);
+            self.set(Spot { bucket: second, slot }, tag, place, true);
+            return true;
+        }
+        match self.send_away(home) {
+            Some(slot) => {
+                self.set(Spot { bucket: home, slot }, tag, place, false);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes the entry with this place out; whether it was in.
+    pub fn remove(&self, hash: HashKey, place: u32) -> bool {
+        let tag = tag_of(hash);
+        let home = home_of(hash, self.buckets);
+        let second = other_of(home, tag, self.buckets);
+        for bucket in [home, second] {
+            if let Some(slot) = self.slot_of(bucket, tag, place) {
+                let was_second = self.header(bucket).second() >> slot & 1 == 1;
+                self.clear(Spot { bucket, slot });
+                if was_second {
+                    self.count_away(home, -1);
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    fn header(&self, bucket: u32) -> Header {
+        Header(self.bucket(bucket)[0].load(Ordering::Relaxed))
+    }
+
+    fn slot_of(&self, bucket: u32, tag: u16, place: u32) -> Option<usize> {
+        let bucket = self.bucket(bucket);
+        let found = matches(&Table::tags(bucket), tag);
+        (0..SLOTS).find(|slot| found >> slot & 1 == 1 && Table::place(bucket, *slot) == place)
+    }
+
+    fn free_slot(&self, bucket: u32) -> Option<usize> {
+        let free = matches(&Table::tags(self.bucket(bucket)), 0);
+        (free != 0).then(|| free.trailing_zeros() as usize)
+    }
+
+    /// Moves an entry that is here in its second bucket to its home, if one's home has room; the slot that it leaves.
+    fn send_home(&self, bucket: u32) -> Option<usize> {
+        let (header, tags) = (self.header(bucket), Table::tags(self.bucket(bucket)));
+        for slot in (0..SLOTS).filter(|slot| header.second() >> slot & 1 == 1) {
+            let tag = tag_at(&tags, slot);
+            let home = other_of(bucket, tag, self.buckets);
+            if let Some(free) = self.free_slot(home) {
+                self.set(Spot { bucket: home, slot: free }, tag, Table::place(self.bucket(bucket), slot), false);
+                self.clear(Spot { bucket, slot });
+                self.count_away(home, -1);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Moves an entry that is at home here to its second bucket, if one's second has room; the slot that it leaves.
+    fn send_away(&self, bucket: u32) -> Option<usize> {
+        let (header, tags) = (self.header(bucket), Table::tags(self.bucket(bucket)));
+        for slot in (0..SLOTS).filter(|slot| header.second() >> slot & 1 == 0) {
+            let tag = tag_at(&tags, slot);
+            let second = other_of(bucket, tag, self.buckets);
+            if second != bucket
+                && let Some(free) = self.free_slot(second)
+            {
+                self.count_away(bucket, 1);
+                self.set(Spot { bucket: second, slot: free }, tag, Table::place(self.bucket(bucket), slot), true);
+                self.clear(Spot { bucket, slot });
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Before an entry goes away, and after it has come back: who sees none away may end its look.
+    fn count_away(&self, bucket: u32, change: i64) {
+        let header = self.header(bucket);
+        let away = header.away().checked_add_signed(change).expect("none comes back that did not go");
+        write(&self.bucket(bucket)[0], header.with_away(away), || ());
+    }
+
+    fn set(&self, at: Spot, tag: u16, place: u32, is_second: bool) {
+        let header = self.header(at.bucket).with_second(at.slot, is_second);
+        self.write_slot(at, header, tag, place);
+    }
+
+    fn clear(&self, at: Spot) {
+        let header = self.header(at.bucket).with_second(at.slot, false);
+        self.write_slot(at, header, 0, 0);
+    }
+
+    fn write_slot(&self, Spot { bucket, slot }: Spot, header: Header, tag: u16, place: u32) {
+        let bucket = self.bucket(bucket);
+        write(&bucket[0], header, || {
+            put(&bucket[TAGS_AT + slot / 4], slot % 4 * 16, u64::from(u16::MAX), tag.into());
+            put(&bucket[PLACES_AT + slot / 2], slot % 2 * 32, u64::from(u32::MAX), place.into());
+        });
+    }
+
+    /// Entries in their home buckets, and in their second ones.
+    #[cfg(test)]
+    pub fn entries(&self) -> (usize, usize) {
+        (0..self.buckets).fold((0, 0), |(home, second), number| {
+            let taken = SLOTS - matches(&Table::tags(self.bucket(number)), 0).count_ones() as usize;
+            let seconds = self.header(number).second().count_ones() as usize;
+            (home + taken - seconds, second + seconds)
+        })
+    }
+}
+
+fn put(word: &AtomicU64, shift: usize, mask: u64, value: u64) {
+    let old = word.load(Ordering::Relaxed);
+    Word::store(word, old & !(mask << shift) | value << shift, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::{Account, page_bytes};
+    use std::collections::HashMap;
+
+    fn table(buckets: usize) -> Table {
+        let words = (buckets * WORDS).next_multiple_of(page_bytes() / 8);
+        Table::new(Region::new(words, &Account::default()).unwrap())
+    }
+
+    fn hash(n: u64) -> HashKey {
+        HashKey::of(&[7; 16], &n.to_le_bytes())
+    }
+
+    fn chance(state: &mut u64) -> u64 {
+        *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        *state >> 33
+    }
+
+    /// A table kept at 90 % while entries come and go, beside a map.
+    fn churned(table: &Table, rounds: usize) -> HashMap<u64, u32> {
+        let entries = table.buckets as usize * SLOTS * 9 / 10;
+        let (mut held, mut keys, mut state) = (HashMap::new(), Vec::new(), 1);
+        for n in 0..(entries * rounds) as u64 {
+            while keys.len() >= entries {
+                let key = keys.swap_remove(chance(&mut state) as usize % keys.len());
+                assert!(table.remove(hash(key), held.remove(&key).unwrap()));
+            }
+            if table.insert(hash(n), n as u32 + 1) {
+                keys.push(n);
+                held.insert(n, n as u32 + 1);
+            }
+        }
+        assert!(keys.len() + 10 >= entries, "{} of {entries}", keys.len());
+        held
+    }
+
+    #[test]
+    fn is_a_map_at_nine_tenths_and_a_hit_reads_few_buckets() {
+        let table = table(2048);
+        let held = churned(&table, 5);
+        for (key, place) in &held {
+            assert_eq!(table.find(hash(*key), |at| (at == *place).then_some(at)), Some(*place));
+        }
+        let (home, second) = table.entries();
+        assert_eq!(home + second, held.len());
+        let reads = (home + 2 * second) as f64 / held.len() as f64;
+        assert!(reads <= 1.1, "{reads} buckets a hit");
+        let false_tags: usize = (0..100_000u64)
+            .map(|n| {
+                let mut shown = 0;
+                table.find(hash(n | 1 << 60), |_| {
+                    shown += 1;
+                    None::<()>
+                });
+                shown
+            })
+            .sum();
+        assert!(false_tags < 1000, "{false_tags} tags of 100,000 looks for what is not there");
+    }
+
+    #[test]
+    fn is_empty_again_when_all_is_taken_out() {
+        let table = table(64);
+        let held = churned(&table, 3);
+        held.iter().for_each(|(key, place)| assert!(table.remove(hash(*key), *place)));
+        assert_eq!(table.entries(), (0, 0));
+        assert!((0..table.buckets).all(|bucket| table.header(bucket).away() == 0));
+    }
+
+    #[test]
+    fn what_is_full_takes_no_more_and_loses_nothing() {
+        let table = table(2);
+        let taken: Vec<u64> = (0..10_000).filter(|n| table.insert(hash(*n), *n as u32)).collect();
+        assert!(taken.len() <= table.buckets as usize * SLOTS);
+        assert!(taken.iter().all(|n| table.find(hash(*n), |at| (at == *n as u32).then_some(())).is_some()));
+    }
+
+    #[test]
+    fn readers_always_find_what_only_moves() {
+        let table = table(4);
+        let stays: Vec<u64> = (0..20).collect();
+        stays.iter().for_each(|n| assert!(table.insert(hash(*n), *n as u32)));
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        for n in &stays {
+                            assert!(table.find(hash(*n), |at| (at == *n as u32).then_some(())).is_some());
+                        }
+                    }
+                });
+            }
+            let mut state = 3;
+            let mut others = Vec::new();
+            for n in 100..60_000u64 {
+                if table.insert(hash(n), n as u32) {
+                    others.push(n);
+                }
+                if others.len() > 50 || !others.is_empty() && chance(&mut state) % 3 == 0 {
+                    let n = others.swap_remove(chance(&mut state) as usize % others.len());
+                    assert!(table.remove(hash(n), n as u32));
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+}

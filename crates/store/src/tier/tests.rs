@@ -1,0 +1,103 @@
+use super::*;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+fn hash(n: u64) -> HashKey {
+    HashKey::of(&[3; 16], &n.to_le_bytes())
+}
+
+fn item(stamp: u64) -> Item {
+    Item { flags: stamp as u32, expiry: 0, stamp }
+}
+
+fn value(n: u64, stamp: u64, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (n.wrapping_mul(31) ^ stamp.wrapping_mul(17) ^ at as u64) as u8).collect()
+}
+
+fn get(tier: &Tier, n: u64) -> Option<(Item, Vec<u8>)> {
+    let mut values = vec![1, 2, 3];
+    let item = tier.get(hash(n), &mut values)?;
+    Some((item, values.split_off(3)))
+}
+
+#[test]
+fn holds_what_was_put_and_neither_more_nor_older() {
+    let tier = Tier::new(1 << 20, 1.25).unwrap().unwrap();
+    let mut latest: HashMap<u64, (u64, usize)> = HashMap::new();
+    let (mut hits, mut chance) = (0, 1u64);
+    for stamp in 1..200_000u64 {
+        chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let n = (chance >> 33) % 5000;
+        match chance >> 60 {
+            0 => {
+                tier.remove(hash(n));
+                latest.remove(&n);
+            }
+            1..=4 => {
+                tier.remove(hash(n));
+                let length = (chance >> 20) as usize % 3000;
+                tier.put(hash(n), item(stamp), &value(n, stamp, length));
+                latest.insert(n, (stamp, length));
+            }
+            _ => {
+                if let Some(found) = get(&tier, n) {
+                    let (stamp, length) = latest[&n];
+                    assert_eq!(found, (item(stamp), value(n, stamp, length)));
+                    hits += 1;
+                }
+            }
+        }
+    }
+    assert!(hits > 5_000, "{hits} hits");
+}
+
+#[test]
+fn stays_within_its_bytes_whatever_it_is_given() {
+    for (bytes, length) in [(1 << 20, 10), (8 << 20, 100), (32 << 20, 1000), (200 << 20, 100_000)] {
+        let tier = Tier::new(bytes, 1.25).unwrap().unwrap();
+        for n in 0..bytes / (length as u64 + 40) * 2 {
+            tier.put(hash(n), item(n), &vec![7; length]);
+        }
+        assert!(tier.bytes() <= bytes, "{} of {bytes} with values of {length}", tier.bytes());
+        let used: u64 = tier.slabs().iter().map(|(_, slabs)| u64::from(*slabs)).sum();
+        assert!(used > 0);
+    }
+}
+
+#[test]
+fn what_is_too_large_or_too_little_is_left_out() {
+    let tier = Tier::new(1 << 20, 2.0).unwrap().unwrap();
+    tier.put(hash(1), item(1), &[0; 1 << 20]);
+    assert_eq!(get(&tier, 1), None);
+    assert!(Tier::new(100, 2.0).unwrap().is_none());
+}
+
+#[test]
+fn readers_beside_writers_see_whole_items() {
+    let tier = Tier::new(1 << 20, 1.5).unwrap().unwrap();
+    let (done, newest) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for reader in 0..2u64 {
+            let (tier, done) = (&tier, &done);
+            scope.spawn(move || {
+                let mut n = reader;
+                while !done.load(Ordering::Relaxed) {
+                    n = (n + 7) % 900;
+                    if let Some((item, bytes)) = get(tier, n) {
+                        assert_eq!(bytes, value(n, item.stamp, bytes.len()), "of one write");
+                        assert_eq!(bytes.len() as u64, item.stamp % 1700);
+                    }
+                }
+            });
+        }
+        for stamp in 1..150_000u64 {
+            let n = stamp.wrapping_mul(2654435761) % 900;
+            tier.remove(hash(n));
+            if stamp % 5 != 0 {
+                tier.put(hash(n), item(stamp), &value(n, stamp, stamp as usize % 1700));
+            }
+            newest.store(stamp, Ordering::Relaxed);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
