@@ -1,5 +1,7 @@
 //! From a parsed command to the store: what each command submits, and how its reply will look.
 
+use std::fmt::Display;
+
 use tapetum::{Condition, Initial, Request};
 
 use crate::connection::{Connection, Context, ManyKeys};
@@ -194,8 +196,12 @@ impl Connection {
                 stats::lines(cx.figures.general(cx.now))
             }
             b"settings" => cx.figures.settings(),
-            // There are no slabs here, and clients that ask are told so.
-            b"items" | b"slabs" => Vec::new(),
+            b"slabs" => {
+                self.text_lines(cx.figures.slabs(), cx);
+                return Some(());
+            }
+            // Items are not counted by class.
+            b"items" => Vec::new(),
             b"reset" => {
                 cx.figures.reset();
                 self.say("RESET\r\n", cx);
@@ -206,13 +212,17 @@ impl Connection {
                 return Some(());
             }
         };
+        self.text_lines(lines, cx);
+        Some(())
+    }
+
+    fn text_lines<S: Session>(&mut self, lines: Vec<(impl Display, String)>, cx: &mut Context<'_, S>) {
         self.answer(Form::Silent, cx.pool, |out| {
             for (name, value) in lines {
                 out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
             }
             out.extend_from_slice(b"END\r\n");
         });
-        Some(())
     }
 
     /// `None` if the command has to wait.
@@ -299,7 +309,11 @@ impl Connection {
                 stats::lines(cx.figures.general(cx.now))
             }
             b"settings" => cx.figures.settings(),
-            b"items" | b"slabs" => Vec::new(),
+            b"slabs" => {
+                self.binary_lines(origin, cx.figures.slabs(), cx);
+                return Some(());
+            }
+            b"items" => Vec::new(),
             b"reset" => {
                 cx.figures.reset();
                 Vec::new()
@@ -309,13 +323,22 @@ impl Connection {
                 return Some(());
             }
         };
+        self.binary_lines(origin, lines, cx);
+        Some(())
+    }
+
+    fn binary_lines<S: Session>(
+        &mut self,
+        origin: Origin,
+        lines: Vec<(impl AsRef<str>, String)>,
+        cx: &mut Context<'_, S>,
+    ) {
         self.answer(Form::Silent, cx.pool, |out| {
             for (name, value) in lines {
-                reply::binary_pair(out, origin, name.as_bytes(), value.as_bytes());
+                reply::binary_pair(out, origin, name.as_ref().as_bytes(), value.as_bytes());
             }
             // An empty one ends the list.
             reply::binary_success(out, origin, false, 0);
         });
-        Some(())
     }
 }

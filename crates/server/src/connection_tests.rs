@@ -63,6 +63,7 @@ impl Bench {
             connections_max: 1,
             started_unix_seconds: 0,
             store: Box::new(Stats::default),
+            slabs: Box::new(Vec::new),
         };
         Bench {
             connection: Connection::new(server.into(), 0, 0, 0),

@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use tapetum::{Error, Inspection, Location, Reply, Request, Stats, ValueRange};
+use tapetum::{Error, Inspection, Location, Reply, Request, SlabClass, Stats, ValueRange};
 
 /// Used by one thread at a time. Requests for one key take effect in the order of submission; replies come in any order.
 pub trait Session: Send + 'static {
@@ -20,6 +20,8 @@ pub trait Store: Send + Sync + 'static {
     type Session: Session;
     fn session(&self) -> Result<Self::Session, Error>;
     fn stats(&self) -> Stats;
+    /// The classes of slots in DRAM, the smallest first.
+    fn slabs(&self) -> Vec<SlabClass>;
     /// These block, for long perhaps: not for a worker.
     fn inspect(&self) -> Result<Inspection, Error>;
     fn locate(&self, key: &[u8]) -> Result<Location, Error>;

@@ -96,7 +96,7 @@ impl Server {
         let listeners = options.addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
         let settings = settings(&options, &listeners)?;
-        let figures_store = Arc::clone(&store);
+        let (figures_store, slabs_store) = (Arc::clone(&store), Arc::clone(&store));
         let figures = Figures {
             counters: (0..options.threads).map(|_| Counters::default()).collect(),
             connections: AtomicUsize::new(0),
@@ -105,6 +105,7 @@ impl Server {
             connections_max: options.limits.connections,
             started_unix_seconds: unix_seconds(),
             store: Box::new(move || figures_store.stats()),
+            slabs: Box::new(move || slabs_store.slabs()),
         };
         let budget = Budget::new(options.limits.in_flight_bytes);
         let stopping = AtomicBool::new(false);

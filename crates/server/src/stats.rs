@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tapetum::{Error, Outcome, Stats};
+use tapetum::{Error, Outcome, SlabClass, Stats};
 
 use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
 
@@ -195,6 +195,7 @@ pub struct Figures {
     pub connections_max: usize,
     pub started_unix_seconds: u32,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
+    pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
 }
 
 impl Figures {
@@ -232,6 +233,31 @@ impl Figures {
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let mut lines = self.settings.clone();
         lines.push(("maxbytes", self.memory_bytes.load(Ordering::Relaxed).to_string()));
+        lines
+    }
+
+    /// `stats slabs`: memcached's names for the classes that have slabs, numbered from 1.
+    pub fn slabs(&self) -> Vec<(String, String)> {
+        let classes = (self.slabs)();
+        let has_slabs = |(_, class): &(usize, SlabClass)| class.slabs > 0;
+        let active: Vec<(usize, SlabClass)> = classes.into_iter().enumerate().filter(has_slabs).collect();
+        let mut lines = Vec::new();
+        for (number, class) in &active {
+            let figures = [
+                ("chunk_size", class.slot_bytes as u64),
+                ("chunks_per_page", class.slots / class.slabs),
+                ("total_pages", class.slabs),
+                ("total_chunks", class.slots),
+                ("used_chunks", class.slots_used),
+                ("free_chunks", class.slots - class.slots_used),
+            ];
+            lines.extend(figures.map(|(name, value)| (format!("{}:{name}", number + 1), value.to_string())));
+        }
+        let bytes: u64 = active.iter().map(|(_, class)| class.slots * class.slot_bytes as u64).sum();
+        if !active.is_empty() {
+            lines.push(("active_slabs".into(), active.len().to_string()));
+            lines.push(("total_malloced".into(), bytes.to_string()));
+        }
         lines
     }
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapetum::{Error, Full, Inspection, Location, Reply, Request, Stats, StoreOptions, Sync, ValueRange};
+use tapetum::{Error, Full, Inspection, Location, Reply, Request, SlabClass, Stats, StoreOptions, Sync, ValueRange};
 use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
 
 use crate::engine;
@@ -58,6 +58,10 @@ impl engine::Store for tapetum::Store {
 
     fn session(&self) -> Result<tapetum::Session, Error> {
         self.session()
+    }
+
+    fn slabs(&self) -> Vec<SlabClass> {
+        self.slabs()
     }
 
     fn stats(&self) -> Stats {

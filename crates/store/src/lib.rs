@@ -67,3 +67,4 @@ pub use scan::{Scanned, scan};
 pub use session::{Busy, Session, Write};
 pub use stats::Stats;
 pub use store::{Item, Store};
+pub use tier::SlabClass;

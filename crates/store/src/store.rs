@@ -17,7 +17,7 @@ use crate::resize::{self, Resizing};
 use crate::session::{Busy, Session, Write};
 use crate::shared::Shared;
 use crate::stats::Stats;
-use crate::tier::Tier;
+use crate::tier::{SlabClass, Tier};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -302,6 +302,11 @@ impl Store {
             flash_read_commands: counters.opcode(Opcode::Read).completed,
             buffers_sealed: u64::from(shared.sealed_buffer().is_some()),
         }
+    }
+
+    /// The classes of slots that the DRAM tier has, the smallest first; none without a tier.
+    pub fn slabs(&self) -> Vec<SlabClass> {
+        self.inner.shared.tier.as_ref().map_or_else(Vec::new, Tier::slabs)
     }
 
     /// Grows the store to `capacity_bytes` of its drive while it serves; at most to four times what it was made with. The

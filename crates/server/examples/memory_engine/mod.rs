@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use tapetum::{Condition, Error, Initial, Inspection, KeyPlace, Location, Outcome, Reply, Request, Stats, ValueRange};
+use tapetum::{
+    Condition, Error, Initial, Inspection, KeyPlace, Location, Outcome, Reply, Request, SlabClass, Stats, ValueRange,
+};
 use tapetum_server::engine::{Session, Store};
 use tapetum_server::os::Event;
 use tapetum_server::protocol::number;
@@ -60,6 +62,10 @@ impl Store for MemoryStore {
             values: Vec::new(),
             chance: 0x9e37_79b9_7f4a_7c15,
         })
+    }
+
+    fn slabs(&self) -> Vec<SlabClass> {
+        Vec::new()
     }
 
     fn stats(&self) -> Stats {

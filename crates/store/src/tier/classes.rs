@@ -28,6 +28,15 @@ pub fn slot_sizes(slab_granules: u32, factor: f64) -> Vec<u32> {
     sizes
 }
 
+/// A class of slots of the DRAM tier, as it is now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlabClass {
+    pub slot_bytes: usize,
+    pub slabs: u64,
+    pub slots: u64,
+    pub slots_used: u64,
+}
+
 struct Class {
     slot_granules: u32,
     /// Slots that never held anything: they are in no queue.
@@ -188,9 +197,18 @@ impl Classes {
         slab
     }
 
-    /// Slabs of each class by its slot size in bytes.
-    pub fn slabs(&self) -> impl Iterator<Item = (usize, u32)> {
-        self.classes.iter().map(|class| (class.slot_granules as usize * GRANULE_BYTES, class.slabs))
+    /// Every class, those without slabs too.
+    pub fn slabs(&self) -> impl Iterator<Item = SlabClass> {
+        self.classes.iter().map(|class| {
+            let slots = u64::from(class.slabs) * u64::from(self.slab_granules / class.slot_granules);
+            let empty = class.fresh.len() + class.emptied.len();
+            SlabClass {
+                slot_bytes: class.slot_granules as usize * GRANULE_BYTES,
+                slabs: class.slabs.into(),
+                slots,
+                slots_used: slots - empty as u64,
+            }
+        })
     }
 
     /// Memory of lists and queues.
@@ -264,12 +282,13 @@ mod tests {
         (0..200).for_each(|_| {
             fill(&mut classes, 0, &mut held);
         });
-        assert_eq!(classes.slabs().next(), Some((64, 8)));
+        let whole = SlabClass { slot_bytes: 64, slabs: 8, slots: 128, slots_used: 128 };
+        assert_eq!(classes.slabs().next(), Some(whole));
         (0..200).for_each(|_| {
             fill(&mut classes, 2, &mut held);
         });
-        let slabs: Vec<u32> = classes.slabs().map(|(_, slabs)| slabs).collect();
-        assert!(slabs[2] >= 6 && slabs.iter().sum::<u32>() == 8, "{slabs:?}");
+        let slabs: Vec<u64> = classes.slabs().map(|class| class.slabs).collect();
+        assert!(slabs[2] >= 6 && slabs.iter().sum::<u64>() == 8, "{slabs:?}");
         let holding = |granules: u32| held.iter().filter(|place| *place % granules == 0).count();
         assert!(holding(1) <= slabs[0] as usize * 16 + slabs[2] as usize * 4);
     }

@@ -18,6 +18,7 @@ mod slot;
 mod table;
 
 use crate::region::Account;
+pub use classes::SlabClass;
 use part::Part;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -114,15 +115,15 @@ impl Tier {
         (self.account.load(Ordering::Relaxed) + lists) as u64
     }
 
-    /// Slabs of each class by its slot size.
-    pub fn slabs(&self) -> Vec<(usize, u32)> {
-        let mut sum: Vec<(usize, u32)> = Vec::new();
-        for part in &self.parts {
-            let slabs = part.slabs();
-            if sum.is_empty() {
-                sum = slabs;
-            } else {
-                sum.iter_mut().zip(slabs).for_each(|(sum, (_, slabs))| sum.1 += slabs);
+    /// Its classes, the smallest first, all parts together.
+    pub fn slabs(&self) -> Vec<SlabClass> {
+        let mut parts = self.parts.iter().map(Part::slabs);
+        let mut sum = parts.next().unwrap_or_default();
+        for part in parts {
+            for (sum, class) in sum.iter_mut().zip(part) {
+                sum.slabs += class.slabs;
+                sum.slots += class.slots;
+                sum.slots_used += class.slots_used;
             }
         }
         sum

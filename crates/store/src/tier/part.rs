@@ -3,7 +3,7 @@
 //! Threads: readers take no lock; whoever puts in or takes out holds `classes`. The lock is taken after a shard's, and
 //! nothing is taken after it.
 
-use super::classes::{Classes, GRANULE_BYTES};
+use super::classes::{Classes, GRANULE_BYTES, SlabClass};
 use super::ghosts::Ghosts;
 use super::queues::{Items, USES_MAX};
 use super::table::Table;
@@ -183,8 +183,8 @@ impl Part {
         self.uses.len() + lock(&self.classes).bytes() + Ghosts::bytes_for(self.memory.bytes() / BYTES_PER_GHOST)
     }
 
-    /// Slabs of each class by its slot size.
-    pub fn slabs(&self) -> Vec<(usize, u32)> {
+    /// Its classes, the smallest first.
+    pub fn slabs(&self) -> Vec<SlabClass> {
         lock(&self.classes).slabs().collect()
     }
 }
