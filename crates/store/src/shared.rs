@@ -219,7 +219,7 @@ impl Shared {
     pub fn return_installer(&self, installer: Box<Installer>) {
         let catalog = &installer.catalog;
         self.levels.segments.store(catalog.segments.len() as u64, Ordering::Relaxed);
-        let reclaimable: u64 = catalog.segments.values().map(|state| self.reclaimable_extents(state)).sum();
+        let reclaimable = self.reclaimable_extents_of(catalog);
         let going =
             |segment: &Arc<Segment>| u64::from(segment.descriptor.extent_count()) + segment.large_extents_alone();
         let retired: u64 = lock(&self.retired).iter().map(going).sum();
@@ -248,6 +248,18 @@ impl Shared {
         let index_room = self.index.room_within(index_bytes_max.saturating_sub(local));
         self.levels.index_room_entries.store(index_room as u64, Ordering::Relaxed);
         *lock(&self.installer) = Some(installer);
+    }
+
+    /// Extents that collections would give back. A deletion of everything amid the sum would leave half of what it took out of
+    /// sight, and nobody would look again where that is room enough.
+    fn reclaimable_extents_of(&self, catalog: &Catalog) -> u64 {
+        loop {
+            let watermark = self.watermark.load(Ordering::SeqCst);
+            let sum = catalog.segments.values().map(|state| self.reclaimable_extents(state)).sum();
+            if self.watermark.load(Ordering::SeqCst) == watermark {
+                return sum;
+            }
+        }
     }
 
     /// A segment that the index named, held so that its extents stay; `None` when the index must be asked again.
