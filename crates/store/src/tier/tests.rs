@@ -73,6 +73,7 @@ fn what_is_too_large_or_too_little_is_left_out() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the point is real threads")]
 fn readers_beside_writers_see_whole_items() {
     let tier = Tier::new(1 << 20, 1.5).unwrap().unwrap();
     let (done, newest) = (AtomicBool::new(false), AtomicU64::new(0));
