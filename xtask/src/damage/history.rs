@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use tapetum_bench::random::{Random, mix};
+use tapetum_kernels::record::HEADER_BYTES_MAX;
 
 pub const KEYS: u32 = 1000;
 /// Behind the keys that are written come some that never are: a miss must stay one.
@@ -48,6 +49,13 @@ impl History {
 
     pub fn may_hold(&self, key: u32, content: Content) -> bool {
         self.content(key) == content || self.in_doubt.get(&key).is_some_and(|contents| contents.contains(&content))
+    }
+
+    /// The most that the log's record of a write takes.
+    pub fn record_bytes_max(&self, time: u32) -> u64 {
+        let (key, stored) = self.writes[time as usize];
+        let value_bytes = if stored { value(key, time).len() } else { 0 };
+        (HEADER_BYTES_MAX + name(key).len() + value_bytes) as u64
     }
 
     /// A read showed what the key holds: no other of its writes in doubt can come back.

@@ -117,24 +117,26 @@ impl<'a> Probe<'a> {
         };
         let answers = Answers::of(&mut store);
         let whole = answers.judge(&self.subject.history);
-        let lost = || self.lost_tail(harm).filter(|from| answers.judge_before(&self.subject.history, *from).is_ok());
+        let ends_before = |from: &u32| answers.judge_before(&self.subject.history, *from).is_ok();
         match whole {
-            Err(_) if lost().is_some() => Ok(Outcome::TailLost),
+            Err(_) if self.lost_tails(harm).iter().any(ends_before) => Ok(Outcome::TailLost),
             Err(wrong) => Err(wrong.into()),
             Ok(()) => answers.outcome(store),
         }
     }
 
-    /// The first of the last writes whose log groups are all damaged: with them, the log is one that ended earlier.
-    fn lost_tail(&self, harm: &Harm) -> Option<u32> {
+    /// The last writes whose log groups are all damaged: with one of them and those behind it, the log is one that ended
+    /// earlier. Damage between records may leave the first of them whole.
+    fn lost_tails(&self, harm: &Harm) -> Vec<u32> {
         let places = &self.subject.tail.places;
         let sector = |place: u64| place / 512 * 512;
+        // The last one ends with its record, which takes no more than this.
+        let end = |&(time, place): &(u32, u64)| sector(place + self.subject.history.record_bytes_max(time) + 511);
         let group = |number: usize| {
-            let from = sector(places[number].1);
-            from..places.get(number + 1).map_or(from + 512, |next| sector(next.1))
+            sector(places[number].1)..places.get(number + 1).map_or(end(&places[number]), |next| sector(next.1))
         };
         let damaged = (0..places.len()).rev().take_while(|number| harm.reaches(group(*number)));
-        damaged.last().map(|number| places[number].0)
+        damaged.map(|number| places[number].0).collect()
     }
 
     fn reading(&mut self, region: Region, kind: Kind, random: &mut Random) -> Result<Option<Outcome>, Failure> {
