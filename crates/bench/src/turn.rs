@@ -18,6 +18,8 @@ pub struct Setup {
     pub data: PathBuf,
     /// All that it may keep in memory.
     pub memory_bytes: u64,
+    /// The part of it for items in DRAM, where it is told.
+    pub tier_bytes: u64,
     /// The flash that it may use, where it takes a limit.
     pub capacity_bytes: u64,
     /// Items that are there already.
@@ -133,7 +135,7 @@ fn truth(value: &Value, name: &str) -> Result<bool, Failure> {
 impl Setup {
     pub fn to_json(&self) -> Value {
         json!({
-            "data": self.data, "memory_bytes": self.memory_bytes, "capacity_bytes": self.capacity_bytes,
+            "data": self.data, "memory_bytes": self.memory_bytes, "tier_bytes": self.tier_bytes, "capacity_bytes": self.capacity_bytes,
             "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
             "sync": self.sync, "compress": self.compress,
         })
@@ -143,6 +145,7 @@ impl Setup {
         Ok(Setup {
             data: text(value, "data")?.into(),
             memory_bytes: number(value, "memory_bytes")?,
+            tier_bytes: number(value, "tier_bytes")?,
             capacity_bytes: number(value, "capacity_bytes")?,
             items: number(value, "items")?,
             value_bytes: number(value, "value_bytes")?,
@@ -245,6 +248,7 @@ mod tests {
         let setup = Setup {
             data: "/x/y".into(),
             memory_bytes: 1,
+            tier_bytes: 6,
             capacity_bytes: 2,
             items: 3,
             value_bytes: 4,

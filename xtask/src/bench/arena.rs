@@ -19,10 +19,18 @@ pub struct Shape {
     pub value_bytes: u64,
     pub random_percent: u64,
     pub memory_bytes: u64,
+    /// The part of it for items in DRAM.
+    pub tier_bytes: u64,
     pub capacity_bytes: u64,
 }
 
 impl Shape {
+    /// With a DRAM tier that takes all items, as many bytes more.
+    pub fn with_tier(self) -> Shape {
+        let tier_bytes = self.items * (super::KEY_BYTES + self.value_bytes) * 2;
+        Shape { memory_bytes: self.memory_bytes + tier_bytes, tier_bytes, ..self }
+    }
+
     /// Of incompressible values unless told otherwise; memory an eighth of the data, and the capacity roomy.
     pub fn parse(arguments: &Arguments, items: u64, value_bytes: u64) -> Result<Shape, Failure> {
         let items = arguments.number("items", items)?;
@@ -31,13 +39,14 @@ impl Shape {
         let data_bytes = items * (super::KEY_BYTES + value_bytes);
         let memory_bytes = arguments.size("memory", (data_bytes / 8).max(32 << 20))?;
         let capacity_bytes = arguments.size("capacity", data_bytes / 2 * 3 + (256 << 20))?;
-        Ok(Shape { items, value_bytes, random_percent, memory_bytes, capacity_bytes })
+        Ok(Shape { items, value_bytes, random_percent, memory_bytes, tier_bytes: 0, capacity_bytes })
     }
 
     fn setup(&self, data: PathBuf, items: u64, sync: bool) -> Setup {
         Setup {
             data,
             memory_bytes: self.memory_bytes,
+            tier_bytes: self.tier_bytes,
             capacity_bytes: self.capacity_bytes,
             items,
             value_bytes: self.value_bytes,

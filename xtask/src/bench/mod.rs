@@ -6,6 +6,7 @@ mod blocking_get;
 mod cold_get;
 mod contender;
 mod delta_lookup;
+mod dram_get;
 mod floods;
 mod load;
 mod memcached_get;
@@ -28,7 +29,7 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 11] = [
+const ROWS: [(&str, Row); 12] = [
     ("quick", quick::run),
     ("cold-get", cold_get::run),
     ("ycsb-a", ycsb_a::run),
@@ -36,6 +37,7 @@ const ROWS: [(&str, Row); 11] = [
     ("load", load::run),
     ("blocking-get", blocking_get::run),
     ("memcached-get", memcached_get::run),
+    ("dram-get", dram_get::run),
     ("memcaslap", memcaslap::run),
     ("delta-lookup", delta_lookup::run),
     ("floods", floods::run),
