@@ -141,6 +141,7 @@ pub enum OpenError {
     Memory {
         path: PathBuf,
         memory_bytes: u64,
+        tier_bytes: u64,
         least_bytes: u64,
     },
     Flash(FlashError),
@@ -184,13 +185,19 @@ impl fmt::Display for OpenError {
             OpenError::Damaged { path, problems } => {
                 write!(f, "{} is damaged: {}; restore it from a copy", path.display(), problems.join("; "))
             }
-            OpenError::Memory { path, memory_bytes, least_bytes } => write!(
-                f,
-                "{} has write buffers that {} of memory are too few for: give --memory {}MiB or more",
-                path.display(),
-                size::shown(*memory_bytes),
-                least_bytes >> 20
-            ),
+            OpenError::Memory { path, memory_bytes, tier_bytes, least_bytes } => {
+                let (memory, least) = (size::shown(*memory_bytes), least_bytes >> 20);
+                let (less_tier, or_less) = match tier_bytes {
+                    0 => (String::new(), ""),
+                    bytes => (format!(" less {} for the tier", size::shown(*bytes)), ", or a smaller --tier"),
+                };
+                write!(
+                    f,
+                    "{} has write buffers that {memory} of memory{less_tier} are too few for: give --memory {least}MiB or \
+                     more{or_less}",
+                    path.display()
+                )
+            }
             OpenError::Flash(error) => write!(f, "{error}"),
             OpenError::Store { path, error } => write!(f, "{}: {error}", path.display()),
             OpenError::Io { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),
@@ -365,7 +372,7 @@ fn create_file(place: &Place, path: &Path, options: &OpenOptions, env: &Env) -> 
     let capacity_bytes = store_bytes(capacity_bytes);
     let flash = FileFlash::create(&unfinished, capacity_bytes, IoEngine::Auto, env).map_err(flash_error)?;
     let flash: Arc<dyn Flash> = Arc::new(flash);
-    let made = create_on(&flash, path, &store_options(capacity_bytes, options), env);
+    let made = create_on(&flash, path, options, env);
     if let Err(error) = made {
         // What is left says nothing; should it stay, the next creation removes it.
         let _ = fs::remove_file(&unfinished);
@@ -390,7 +397,7 @@ fn create_on_device(
     drop(device);
     let flash = FileFlash::create(path, capacity_bytes, IoEngine::Auto, env).map_err(flash_error)?;
     let flash: Arc<dyn Flash> = Arc::new(flash);
-    create_on(&flash, path, &store_options(flash.capacity_bytes(), options), env)?;
+    create_on(&flash, path, options, env)?;
     tracing::info!("made a store of {} on {}", size::shown(flash.capacity_bytes()), path.display());
     Ok(flash)
 }
@@ -444,20 +451,28 @@ fn holds_store(flash: &Arc<dyn Flash>, path: &Path, env: &Env) -> Result<bool, O
     }
 }
 
-fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &StoreOptions, env: &Env) -> Result<(), OpenError> {
+fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &OpenOptions, env: &Env) -> Result<(), OpenError> {
+    let made = store_options(flash.capacity_bytes(), options);
+    check_memory(path, options, &made, made.segment_bytes)?;
     let drive = drive(flash, 4 * PROBE_BYTES, path, env)?;
-    tapetum::Store::create(&drive, options).map_err(|error| OpenError::Store { path: path.into(), error })
+    tapetum::Store::create(&drive, &made).map_err(|error| OpenError::Store { path: path.into(), error })
 }
 
 fn open_on(flash: Arc<dyn Flash>, path: &Path, options: &OpenOptions, env: &Env) -> Result<tapetum::Store, OpenError> {
     let failed = |error| OpenError::Store { path: path.into(), error };
     let segment_bytes = tapetum::Store::segment_bytes(&drive(&flash, PROBE_BYTES, path, env)?).map_err(failed)?;
-    let OpenOptions { memory_bytes, front_bytes, .. } = *options;
-    let options = store_options(flash.capacity_bytes(), options);
-    if options.check(segment_bytes).is_err() {
-        let (path, least_bytes) = (path.into(), memory_least_bytes(&options, segment_bytes, front_bytes > 0));
-        return Err(OpenError::Memory { path, memory_bytes, least_bytes });
+    let opened = store_options(flash.capacity_bytes(), options);
+    check_memory(path, options, &opened, segment_bytes)?;
+    let drive = drive(&flash, opened.local_memory_bytes(segment_bytes) as usize, path, env)?;
+    tapetum::Store::open(&drive, &opened).map_err(failed)
+}
+
+/// An error if a store with segments of `segment_bytes` does not fit into the budget.
+fn check_memory(path: &Path, options: &OpenOptions, store: &StoreOptions, segment_bytes: u64) -> Result<(), OpenError> {
+    if store.check(segment_bytes).is_ok() {
+        return Ok(());
     }
-    let drive = drive(&flash, options.local_memory_bytes(segment_bytes) as usize, path, env)?;
-    tapetum::Store::open(&drive, &options).map_err(failed)
+    let least_bytes = memory_least_bytes(store, segment_bytes, options.front_bytes > 0);
+    let (path, memory_bytes, tier_bytes) = (path.into(), options.memory_bytes, options.tier_bytes);
+    Err(OpenError::Memory { path, memory_bytes, tier_bytes, least_bytes })
 }

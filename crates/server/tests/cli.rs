@@ -366,3 +366,11 @@ fn too_little_memory_is_refused_with_what_is_enough() {
     let error = scratch.fails(&["serve", "--memcached", &socket, "--memory", &least]);
     assert!(error.contains("MiB or more") && !error.contains(&format!("--memory {least} or")), "{error}");
 }
+
+#[test]
+fn a_tier_that_leaves_too_little_memory_is_refused_and_nothing_is_made() {
+    let scratch = Scratch::new("tier");
+    let message = scratch.fails(&small(&["serve", "--tier", "40MiB", "--memcached", "127.0.0.1:0"]));
+    assert!(message.contains("or a smaller --tier"), "{message}");
+    assert!(!scratch.data().join("drive").exists());
+}
