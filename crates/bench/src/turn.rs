@@ -135,8 +135,8 @@ fn truth(value: &Value, name: &str) -> Result<bool, Failure> {
 impl Setup {
     pub fn to_json(&self) -> Value {
         json!({
-            "data": self.data, "memory_bytes": self.memory_bytes, "tier_bytes": self.tier_bytes, "capacity_bytes": self.capacity_bytes,
-            "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
+            "data": self.data, "memory_bytes": self.memory_bytes, "tier_bytes": self.tier_bytes,
+            "capacity_bytes": self.capacity_bytes, "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
             "sync": self.sync, "compress": self.compress,
         })
     }
