@@ -1,12 +1,13 @@
-//! One client: what it sent and is not consumed yet, its requests in order, what is still to be sent to it.
+//! One client's side of the protocol: its requests in order, and what is still to be sent to it. Bytes come and go through a
+//! socket ([`Stream`]) or in datagrams (`udp/`).
 //!
 //! Input is consumed from its first byte, frame by frame; what a frame asks for is submitted at once, and the bytes that
-//! are left (a frame that has not arrived whole) are kept. A connection at rest keeps no buffer. It stops reading, so
-//! that the client feels it, while it is *blocked*: its requests or unsent replies are at their limit, or the shared
-//! budget is spent. Owned by one worker.
+//! are left (a frame that has not arrived whole) stay with whoever brought them. It takes no more while it is *blocked*: its
+//! requests or unsent replies are at their limit, or the shared budget is spent. Owned by one worker.
 
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+mod stream;
+
+pub use stream::Stream;
 
 use tapetum::{Outcome, Request};
 
@@ -14,18 +15,12 @@ use crate::engine::Session;
 use crate::errands::Errands;
 use crate::gets::Gets;
 use crate::limits::{Budget, FREE_BYTES, Limits};
-use crate::os::{self, Interest};
 use crate::out::{OutQueue, Pool};
 use crate::protocol::reply::Form;
 use crate::protocol::{BINARY_MAGIC, Parsed, binary, text};
 use crate::slots::Slots;
-use crate::stats::{Counters, Figures, count};
+use crate::stats::{Counters, Figures};
 
-/// What one connection reads before others have their turn.
-const READ_QUOTA_BYTES: usize = 512 << 10;
-/// The first room for a frame that comes in parts.
-const INPUT_BYTES_MIN: usize = 4 << 10;
-const INPUT_BYTES_STEP: usize = 64 << 10;
 /// A request's own cost beside its value: slot, key, what the store keeps.
 const REQUEST_BYTES: usize = 256;
 
@@ -75,12 +70,10 @@ struct Trial {
 }
 
 pub struct Connection {
-    fd: OwnedFd,
     pub(crate) id: u32,
     /// Its name at the budget.
     who: u64,
     protocol: Protocol,
-    input: Vec<u8>,
     /// No frame before the input holds as many.
     need_bytes: usize,
     /// So many bytes of the input hold no line end.
@@ -94,8 +87,6 @@ pub struct Connection {
     barrier: bool,
     /// Nothing more is taken at all; close when everything is answered and sent.
     pub(crate) closing: bool,
-    /// Nothing more will come, but what came is served.
-    read_closed: bool,
     /// Nothing can be sent any more.
     gone: bool,
     /// Why consuming stopped: a limit, not a lack of bytes.
@@ -106,30 +97,18 @@ pub struct Connection {
     waits_for_bytes: Option<usize>,
     /// And it is a request that wants it, not input that comes.
     request_waits: bool,
-    counted_as_waiting: bool,
-    interest: Interest,
-    /// The peer hung up while we were not reading: no longer watched.
-    unwatched: bool,
     charged_bytes: usize,
     trial: Option<Trial>,
     /// What its gets brought lately; `None` before the first.
     value_bytes_expected: Option<usize>,
-    /// When bytes last moved either way, unix seconds.
-    moved_at: u32,
-    /// On the worker's list of connections to look after.
-    pub queued: bool,
-    /// On the worker's list of connections that wait for memory.
-    pub listed_as_waiting: bool,
 }
 
 impl Connection {
-    pub fn new(fd: OwnedFd, worker: usize, id: u32, now: u32) -> Connection {
+    pub fn new(worker: usize, id: u32) -> Connection {
         Connection {
-            fd,
             id,
             who: (worker as u64 + 1) << 32 | u64::from(id),
             protocol: Protocol::Open,
-            input: Vec::new(),
             need_bytes: 0,
             scanned_bytes: 0,
             skip_bytes: 0,
@@ -138,26 +117,15 @@ impl Connection {
             out: OutQueue::default(),
             barrier: false,
             closing: false,
-            read_closed: false,
             gone: false,
             blocked: false,
             capped: false,
             waits_for_bytes: None,
             request_waits: false,
-            counted_as_waiting: false,
-            interest: Interest::READ,
-            unwatched: false,
             charged_bytes: 0,
             trial: None,
             value_bytes_expected: None,
-            moved_at: now,
-            queued: false,
-            listed_as_waiting: false,
         }
-    }
-
-    pub fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
     }
 
     /// Whether it waits for others to give memory back.
@@ -184,117 +152,10 @@ impl Connection {
         allowed
     }
 
-    fn wants_input(&self) -> bool {
-        !(self.closing || self.read_closed || self.gone || self.blocked)
-    }
-
-    /// The server is going down: what has come is served, nothing more is read.
-    pub fn stop_reading(&mut self) {
-        self.read_closed = true;
-    }
-
     /// Drops what cannot be sent.
     pub fn give_up(&mut self) {
         self.gone = true;
         self.closing = true;
-    }
-
-    /// Holds memory that others wait for, and its client has let it lie.
-    pub fn is_stalled(&self, now: u32, limits: &Limits) -> bool {
-        let on_client = self.slots.pending() == 0 && !self.waits();
-        on_client && self.charged_bytes > 0 && now.saturating_sub(self.moved_at) > limits.stall_seconds
-    }
-
-    /// The descriptor is readable.
-    pub fn read<S: Session>(&mut self, cx: &mut Context<'_, S>) {
-        let mut quota = READ_QUOTA_BYTES;
-        while quota > 0 && self.wants_input() {
-            let result = if self.input.is_empty() { self.read_scratch(cx) } else { self.read_input(cx) };
-            match result {
-                Ok(Some((0, _))) => self.read_closed = true,
-                Ok(Some((bytes, room))) => {
-                    self.moved_at = cx.now;
-                    count(&cx.counters.bytes_read, bytes as u64);
-                    quota = quota.saturating_sub(bytes);
-                    if bytes < room {
-                        break;
-                    }
-                }
-                Ok(None) => break,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => self.gone = true,
-            }
-        }
-    }
-
-    /// Reads into the worker's buffer, and keeps only what is left of it.
-    fn read_scratch<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<Option<(usize, usize)>> {
-        let mut scratch = std::mem::take(cx.scratch);
-        let result = os::read(self.fd(), &mut scratch);
-        if let Ok(bytes) = result {
-            let consumed = self.consume(&scratch[..bytes], cx);
-            self.input.extend_from_slice(&scratch[consumed..bytes]);
-        }
-        let room = scratch.len();
-        *cx.scratch = scratch;
-        Ok(Some((result?, room)))
-    }
-
-    /// Reads on behind what is there already; `None` if there may be no room for more.
-    fn read_input<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<Option<(usize, usize)>> {
-        if !self.make_room(cx.budget) {
-            return Ok(None);
-        }
-        let room = self.input.capacity() - self.input.len();
-        let bytes = os::read_more(self.fd(), &mut self.input, room)?;
-        self.consume_input(cx);
-        Ok(Some((bytes, room)))
-    }
-
-    /// Grows with what has arrived, never with what was announced.
-    fn make_room(&mut self, budget: &Budget) -> bool {
-        let (length, capacity) = (self.input.len(), self.input.capacity());
-        if capacity > length {
-            return true;
-        }
-        let step = if length < INPUT_BYTES_MIN { INPUT_BYTES_MIN } else { (2 * length).max(INPUT_BYTES_STEP) };
-        let target = if self.need_bytes > length + 1 { step.min(self.need_bytes) } else { step };
-        if target > FREE_BYTES && !self.may_take(target - capacity, budget) {
-            return false;
-        }
-        self.input.reserve_exact(target - length);
-        self.charge(self.charged_bytes + target - capacity, budget);
-        true
-    }
-
-    /// Goes on with what has arrived, after something was answered or sent.
-    pub fn advance<S: Session>(&mut self, cx: &mut Context<'_, S>) {
-        if let Some(bytes) = self.waits_for_bytes {
-            if cx.budget.allows(self.who, bytes) {
-                // Until now it was we who did not read.
-                self.moved_at = cx.now;
-                self.try_again(cx);
-            } else if !(self.request_waits && self.slots.is_empty()) {
-                return;
-            }
-        }
-        self.consume_input(cx);
-        if self.unwatched && self.wants_input() {
-            self.read(cx);
-        }
-    }
-
-    fn consume_input<S: Session>(&mut self, cx: &mut Context<'_, S>) {
-        let mut input = std::mem::take(&mut self.input);
-        let consumed = self.consume(&input, cx);
-        if consumed < input.len() {
-            // Only what has been taken moves the rest: a value that comes in parts stays where it is.
-            if consumed > 0 {
-                input.drain(..consumed);
-            }
-            self.input = input;
-        }
     }
 
     /// Takes and submits as much of `input` as there is leave to; how many bytes that was.
@@ -396,7 +257,7 @@ impl Connection {
             return false;
         }
         let bytes = bytes + REQUEST_BYTES;
-        let allowed = self.input.capacity() + held_bytes + bytes <= FREE_BYTES || self.may_take(bytes, budget);
+        let allowed = held_bytes + bytes <= FREE_BYTES || self.may_take(bytes, budget);
         self.request_waits = !allowed;
         allowed
     }
@@ -500,89 +361,21 @@ impl Connection {
         self.barrier = true;
     }
 
-    /// Sends what there is; whether that made room for something that was blocked.
-    pub fn send(&mut self, pool: &mut Pool, counters: &Counters, now: u32) -> bool {
-        if self.out.is_empty() && !self.gone {
-            return false;
-        }
-        match self.out.send(self.fd(), pool) {
-            Ok(0) if !self.gone => return false,
-            Ok(bytes) if !self.gone => {
-                self.moved_at = now;
-                count(&counters.bytes_written, bytes as u64);
-            }
-            _ => self.gone = true,
-        }
-        if self.gone {
-            self.out.clear(pool);
-        }
-        self.blocked && !self.waits()
+    /// Whether the store owes it nothing: a value that was dropped is asked for again only while the client is there.
+    fn is_abandoned(&self) -> bool {
+        let dropped = self.trial.as_ref().is_some_and(|trial| trial.dropped_bytes.is_some());
+        self.slots.pending() == usize::from(dropped)
     }
 
-    /// Charges the budget with what is held now; whether this made it the first to wait for more.
-    pub fn settle(&mut self, budget: &Budget) -> bool {
-        let held_bytes = self.input.capacity() + self.slots.held_bytes() + self.out.unsent_bytes();
-        self.charge(held_bytes.saturating_sub(FREE_BYTES), budget);
-        if self.charged_bytes == 0 {
-            budget.release_overdraft(self.who);
-        }
-        let changed = self.waits() != self.counted_as_waiting;
-        self.counted_as_waiting = self.waits();
-        changed && budget.change_waiting(self.waits())
+    /// Gives everything back.
+    fn release(&mut self, budget: &Budget, pool: &mut Pool) {
+        self.out.clear(pool);
+        self.charge(0, budget);
+        budget.release_overdraft(self.who);
     }
 
     fn charge(&mut self, bytes: usize, budget: &Budget) {
         budget.change(self.charged_bytes, bytes);
         self.charged_bytes = bytes;
     }
-
-    /// Whether it is over: all answered and sent, or nobody there to send to.
-    pub fn is_finished(&mut self) -> bool {
-        if self.read_closed && !self.blocked && self.many.is_none() {
-            self.closing = true;
-        }
-        // What was dropped is asked for by nobody any more.
-        let dropped = self.trial.as_ref().is_some_and(|trial| trial.dropped_bytes.is_some());
-        let answered = self.slots.pending() == usize::from(self.gone && dropped);
-        answered && (self.gone || (self.closing && self.slots.is_empty() && self.out.is_empty()))
-    }
-
-    /// What to be woken for, if that has changed.
-    pub fn interest_change(&mut self) -> Option<Interest> {
-        let write = !self.out.is_empty() && !self.gone;
-        let interest = Interest { read: self.wants_input(), write, ..Interest::NONE };
-        let changed = interest != self.interest && !self.unwatched;
-        self.interest = interest;
-        changed.then_some(interest)
-    }
-
-    /// The peer hung up. What it sent is still read, if we are reading; else it need not be watched.
-    pub fn hung_up(&mut self) -> bool {
-        let stop_watching = !self.wants_input() && !self.unwatched;
-        self.unwatched |= stop_watching;
-        stop_watching
-    }
-
-    /// Gives everything back and says goodbye, so that the last reply is not lost to bytes that we never read.
-    pub fn finish(mut self, budget: &Budget, pool: &mut Pool, scratch: &mut [u8]) {
-        self.out.clear(pool);
-        self.charge(0, budget);
-        budget.release_overdraft(self.who);
-        if self.counted_as_waiting {
-            budget.change_waiting(false);
-        }
-        if !self.gone {
-            os::shut_down_write(self.fd());
-            // Bounded: a client that keeps sending is cut off.
-            for _ in 0..16 {
-                if !matches!(os::read(self.fd(), scratch), Ok(1..)) {
-                    break;
-                }
-            }
-        }
-    }
 }
-
-#[cfg(test)]
-#[path = "connection_tests.rs"]
-mod tests;

@@ -19,7 +19,7 @@ use std::{io, mem};
 
 use tapetum::Reply;
 
-use crate::connection::{Connection, Context};
+use crate::connection::{Context, Stream};
 use crate::engine::Session;
 use crate::errands::Errands;
 use crate::gets::Gets;
@@ -96,7 +96,7 @@ pub struct Worker<S> {
     session: S,
     epoll: Epoll,
     /// Boxes, as each is taken out and put back several times a request.
-    connections: Vec<Option<Box<Connection>>>,
+    connections: Vec<Option<Box<Stream>>>,
     free: Vec<u32>,
     /// Connections to look after before the next wait.
     queue: Vec<u32>,
@@ -231,21 +231,21 @@ impl<S: Session> Worker<S> {
 
     fn connection_event(&mut self, id: u32, ready: Ready) -> io::Result<()> {
         // It may have been closed earlier in this round.
-        let Some(mut connection) = self.connections[id as usize].take() else { return Ok(()) };
-        if ready.gone && connection.hung_up() {
-            self.epoll.remove(connection.fd())?;
+        let Some(mut stream) = self.connections[id as usize].take() else { return Ok(()) };
+        if ready.gone && stream.hung_up() {
+            self.epoll.remove(stream.fd())?;
         }
         if ready.read || ready.gone {
-            connection.read(&mut self.context());
+            stream.read(&mut self.context());
         }
-        self.connections[id as usize] = Some(connection);
+        self.connections[id as usize] = Some(stream);
         self.enqueue(id);
         Ok(())
     }
 
     fn enqueue(&mut self, id: u32) {
-        if let Some(connection) = &mut self.connections[id as usize]
-            && !mem::replace(&mut connection.queued, true)
+        if let Some(stream) = &mut self.connections[id as usize]
+            && !mem::replace(&mut stream.queued, true)
         {
             self.queue.push(id);
         }
@@ -316,11 +316,11 @@ impl<S: Session> Worker<S> {
             (self.connections.len() - 1) as u32
         });
         self.epoll.add(fd.as_raw_fd(), u64::from(id), Interest::READ)?;
-        let mut connection = Box::new(Connection::new(fd, self.index, id, self.now));
+        let mut stream = Box::new(Stream::new(fd, self.index, id, self.now));
         if self.shared.stopping.load(Ordering::Acquire) {
-            connection.stop_reading();
+            stream.stop_reading();
         }
-        self.connections[id as usize] = Some(connection);
+        self.connections[id as usize] = Some(stream);
         self.enqueue(id);
         Ok(())
     }
@@ -352,52 +352,52 @@ impl<S: Session> Worker<S> {
 
     fn complete(&mut self, reply: Reply) {
         let id = (reply.token >> 32) as u32;
-        let Some(mut connection) = self.connections.get_mut(id as usize).and_then(Option::take) else {
+        let Some(mut stream) = self.connections.get_mut(id as usize).and_then(Option::take) else {
             unreachable!("a connection stays until its requests are answered")
         };
-        connection.complete(reply.token as u32, &reply.outcome, &mut self.context());
-        self.connections[id as usize] = Some(connection);
+        stream.connection.complete(reply.token as u32, &reply.outcome, &mut self.context());
+        self.connections[id as usize] = Some(stream);
         self.enqueue(id);
     }
 
     fn complete_errand(&mut self, token: u64, answer: Vec<u8>) {
         let id = (token >> 32) as u32;
-        let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
+        let Some(stream) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
             unreachable!("a connection stays until its requests are answered")
         };
-        connection.complete_errand(token as u32, answer, &mut self.pool);
+        stream.connection.complete_errand(token as u32, answer, &mut self.pool);
         self.enqueue(id);
     }
 
     /// Goes on with what was blocked, sends, and closes what is finished.
     fn look_after(&mut self, id: u32) -> io::Result<()> {
-        let Some(mut connection) = self.connections[id as usize].take() else { return Ok(()) };
-        connection.queued = false;
-        connection.advance(&mut self.context());
+        let Some(mut stream) = self.connections[id as usize].take() else { return Ok(()) };
+        stream.queued = false;
+        stream.advance(&mut self.context());
         let budget = &self.shared.budget;
         let counters = &self.shared.figures.counters[self.index];
-        let go_on = connection.send(&mut self.pool, counters, self.now);
-        if connection.settle(budget) {
+        let go_on = stream.send(&mut self.pool, counters, self.now);
+        if stream.settle(budget) {
             // Another worker's client may sit on the memory, and that worker be asleep.
             self.shared.mailboxes.iter().for_each(Mailbox::wake);
         }
-        if connection.is_finished() {
-            connection.finish(budget, &mut self.pool, &mut self.scratch);
+        if stream.is_finished() {
+            stream.finish(budget, &mut self.pool, &mut self.scratch);
             self.free.push(id);
             self.shared.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
             self.shared.figures.connections.fetch_sub(1, Ordering::Relaxed);
             return Ok(());
         }
-        if let Some(interest) = connection.interest_change() {
-            self.epoll.change(connection.fd(), u64::from(id), interest)?;
+        if let Some(interest) = stream.interest_change() {
+            self.epoll.change(stream.fd(), u64::from(id), interest)?;
         }
-        if connection.waits() && !mem::replace(&mut connection.listed_as_waiting, true) {
+        if stream.connection.waits() && !mem::replace(&mut stream.listed_as_waiting, true) {
             self.waiting.push(id);
         }
-        if connection.capped() {
+        if stream.connection.capped() {
             self.capped.push(id);
         }
-        self.connections[id as usize] = Some(connection);
+        self.connections[id as usize] = Some(stream);
         if go_on {
             self.enqueue(id);
         }
@@ -408,11 +408,11 @@ impl<S: Session> Worker<S> {
     fn ask_again(&mut self) {
         let mut waiting = mem::take(&mut self.waiting);
         waiting.retain(|&id| {
-            let Some(connection) = &mut self.connections[id as usize] else { return false };
-            if !connection.may_go_on(&self.shared.budget) {
+            let Some(stream) = &mut self.connections[id as usize] else { return false };
+            if !stream.connection.may_go_on(&self.shared.budget) {
                 return true;
             }
-            connection.listed_as_waiting = false;
+            stream.listed_as_waiting = false;
             self.enqueue(id);
             false
         });
@@ -427,10 +427,10 @@ impl<S: Session> Worker<S> {
         if self.shared.budget.someone_waits() && self.looked_at != self.now {
             self.looked_at = self.now;
             for id in 0..self.connections.len() {
-                let Some(connection) = &mut self.connections[id] else { continue };
-                if connection.is_stalled(self.now, &self.shared.limits) {
+                let Some(stream) = &mut self.connections[id] else { continue };
+                if stream.is_stalled(self.now, &self.shared.limits) {
                     tracing::warn!("closed a client that held memory and neither sent nor read");
-                    connection.give_up();
+                    stream.connection.give_up();
                     self.enqueue(id as u32);
                 }
             }
@@ -441,8 +441,8 @@ impl<S: Session> Worker<S> {
     fn begin_stop(&mut self) -> io::Result<()> {
         self.stop_listening()?;
         for id in 0..self.connections.len() {
-            if let Some(connection) = &mut self.connections[id] {
-                connection.stop_reading();
+            if let Some(stream) = &mut self.connections[id] {
+                stream.stop_reading();
                 self.enqueue(id as u32);
             }
         }

@@ -3,7 +3,11 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use tapetum::{Reply, Request, Stats, ValueRange};
+use tapetum::{Outcome, Reply, Request, Stats, ValueRange};
+
+use crate::errands::Errands;
+use crate::gets::Gets;
+use crate::stats::Figures;
 
 /// Answers when told to: every get with `value`, all else with a stamp.
 #[derive(Default)]
@@ -39,7 +43,7 @@ impl Session for Slow {
 }
 
 struct Bench {
-    connection: Connection,
+    stream: Stream,
     client: UnixStream,
     session: Slow,
     limits: Limits,
@@ -66,7 +70,7 @@ impl Bench {
             slabs: Box::new(Vec::new),
         };
         Bench {
-            connection: Connection::new(server.into(), 0, 0, 0),
+            stream: Stream::new(server.into(), 0, 0, 0),
             client,
             session: Slow::default(),
             budget: Budget::new(limits.in_flight_bytes),
@@ -79,7 +83,7 @@ impl Bench {
         }
     }
 
-    fn with<R>(&mut self, work: impl FnOnce(&mut Connection, &mut Context<'_, Slow>) -> R) -> R {
+    fn with<R>(&mut self, work: impl FnOnce(&mut Stream, &mut Context<'_, Slow>) -> R) -> R {
         let mut context = Context {
             session: &mut self.session,
             limits: &self.limits,
@@ -93,13 +97,13 @@ impl Bench {
             now: 1,
             gets: &mut self.gets,
         };
-        work(&mut self.connection, &mut context)
+        work(&mut self.stream, &mut context)
     }
 
     fn send(&mut self, bytes: &[u8]) {
         self.client.write_all(bytes).unwrap();
-        self.with(|connection, cx| connection.read(cx));
-        self.connection.settle(&self.budget);
+        self.with(|stream, cx| stream.read(cx));
+        self.stream.settle(&self.budget);
     }
 
     /// One poll of the store, and what follows from it.
@@ -107,11 +111,11 @@ impl Bench {
         let mut replies = Vec::new();
         self.session.poll(&mut replies);
         for reply in replies {
-            self.with(|connection, cx| connection.complete(reply.token as u32, &reply.outcome, cx));
+            self.with(|stream, cx| stream.connection.complete(reply.token as u32, &reply.outcome, cx));
         }
-        self.with(|connection, cx| connection.advance(cx));
-        self.connection.send(&mut self.pool, &self.figures.counters[0], 1);
-        self.connection.settle(&self.budget);
+        self.with(|stream, cx| stream.advance(cx));
+        self.stream.send(&mut self.pool, &self.figures.counters[0], 1);
+        self.stream.settle(&self.budget);
     }
 }
 
@@ -124,15 +128,15 @@ fn at_rest_it_holds_no_buffer() {
         bench.send(b"set k 0 0 10000\r\n");
         bench.send(&[b'x'; 10_000]);
         bench.send(b"\r\n");
-        while bench.session.in_flight() > 0 || !bench.connection.out.is_empty() {
+        while bench.session.in_flight() > 0 || !bench.stream.connection.out.is_empty() {
             bench.poll();
             let mut sink = vec![0; 1 << 20];
             let _ = bench.client.read(&mut sink).unwrap();
         }
     }
-    assert_eq!(bench.connection.input.capacity(), 0);
-    assert!(bench.connection.slots.is_empty());
-    assert_eq!((bench.connection.charged_bytes, bench.budget.used_bytes()), (0, 0));
+    assert_eq!(bench.stream.input.capacity(), 0);
+    assert!(bench.stream.connection.slots.is_empty());
+    assert_eq!((bench.stream.connection.charged_bytes, bench.budget.used_bytes()), (0, 0));
     assert!(bench.gets.is_idle());
 }
 
@@ -140,10 +144,10 @@ fn at_rest_it_holds_no_buffer() {
 fn an_announced_value_takes_no_room_before_it_comes() {
     let mut bench = Bench::new(Limits::default());
     bench.send(b"set a 0 0 16000000\r\nabc");
-    assert!(bench.connection.input.capacity() <= INPUT_BYTES_MIN);
-    assert_eq!(bench.connection.charged_bytes, 0);
+    assert!(bench.stream.input.capacity() <= INPUT_BYTES_MIN);
+    assert_eq!(bench.stream.connection.charged_bytes, 0);
     bench.send(&vec![b'x'; 100_000]);
-    assert!(bench.connection.input.capacity() <= 256 << 10);
+    assert!(bench.stream.input.capacity() <= 256 << 10);
     assert!(bench.budget.used_bytes() > 0);
 }
 
@@ -153,14 +157,14 @@ fn requests_of_one_client_are_bounded_and_go_on_as_they_are_answered() {
     let mut bench = Bench::new(limits);
     bench.send(&b"delete k\r\n".repeat(100));
     assert_eq!(bench.session.in_flight(), 10);
-    assert!(!bench.connection.wants_input());
+    assert!(!bench.stream.wants_input());
     bench.poll();
     assert_eq!(bench.session.in_flight(), 10);
     for _ in 0..9 {
         bench.poll();
     }
     assert_eq!(bench.session.in_flight(), 0);
-    assert!(bench.connection.wants_input());
+    assert!(bench.stream.wants_input());
 }
 
 #[test]
@@ -177,7 +181,7 @@ fn gets_slow_down_when_values_are_large() {
         bench.poll();
     }
     assert_eq!(bench.session.in_flight(), 0);
-    assert!(bench.connection.blocked);
+    assert!(bench.stream.connection.blocked);
 }
 
 #[test]
@@ -198,11 +202,11 @@ fn a_client_that_left_is_finished_once_its_requests_are_answered() {
     let mut bench = Bench::new(Limits::default());
     bench.send(b"get a\r\n");
     drop(std::mem::replace(&mut bench.client, UnixStream::pair().unwrap().0));
-    bench.with(|connection, cx| connection.read(cx));
-    assert!(!bench.connection.is_finished(), "the store still owes an answer");
+    bench.with(|stream, cx| stream.read(cx));
+    assert!(!bench.stream.is_finished(), "the store still owes an answer");
     bench.poll();
     bench.poll();
-    assert!(bench.connection.is_finished());
+    assert!(bench.stream.is_finished());
 }
 
 /// A budget that others have spent.
@@ -235,15 +239,15 @@ fn a_large_value_that_was_tried_is_dropped_and_comes_when_there_is_room() {
     assert_eq!(bench.session.in_flight(), 1, "one is tried");
     for _ in 0..3 {
         bench.poll();
-        assert_eq!((bench.session.in_flight(), bench.connection.out.unsent_bytes()), (0, 0));
-        assert!(bench.connection.waits() && bench.gets.is_idle());
+        assert_eq!((bench.session.in_flight(), bench.stream.connection.out.unsent_bytes()), (0, 0));
+        assert!(bench.stream.connection.waits() && bench.gets.is_idle());
     }
     bench.budget.change(bench.limits.in_flight_bytes, 0);
     bench.poll();
     assert_eq!(bench.session.in_flight(), 1, "asked for again");
     let (mut received, mut sink) = (0, vec![0; 1 << 20]);
     bench.client.set_nonblocking(true).unwrap();
-    while bench.session.in_flight() > 0 || !bench.connection.out.is_empty() {
+    while bench.session.in_flight() > 0 || !bench.stream.connection.out.is_empty() {
         bench.poll();
         received += bench.client.read(&mut sink).unwrap_or(0);
     }
@@ -258,7 +262,7 @@ fn a_client_that_left_while_its_value_was_dropped_is_finished() {
     bench.session.value = vec![b'v'; 1 << 20];
     bench.send(b"get k\r\n");
     bench.poll();
-    assert!(!bench.connection.is_finished());
-    bench.connection.give_up();
-    assert!(bench.connection.is_finished());
+    assert!(!bench.stream.is_finished());
+    bench.stream.connection.give_up();
+    assert!(bench.stream.is_finished());
 }
