@@ -70,7 +70,7 @@ pub struct Pipe {
 impl Pipe {
     pub fn new(store: &Store, depth: usize) -> Result<Pipe, Failure> {
         Ok(Pipe {
-            session: store.session()?,
+            session: store.session_of_one_thread()?,
             begun: vec![Instant::now(); depth],
             free: (0..depth).rev().collect(),
             replies: Vec::new(),

@@ -47,8 +47,20 @@ impl Drive {
     /// # Errors
     /// The operating system's, when it has no more rings, threads or descriptors to give.
     pub fn queue_pair(&self, depth: u32) -> io::Result<QueuePair> {
+        Ok(self.pair(self.parts.flash.open_queue(&self.parts.local, depth.max(1))?))
+    }
+
+    /// As [`Drive::queue_pair`], for one thread alone: the first that polls it or waits on it must be the one that does so
+    /// from then on, and drops it. Completions cost less that way.
+    ///
+    /// # Errors
+    /// As [`Drive::queue_pair`].
+    pub fn queue_pair_of_one_thread(&self, depth: u32) -> io::Result<QueuePair> {
+        Ok(self.pair(self.parts.flash.open_queue_of_one_thread(&self.parts.local, depth.max(1))?))
+    }
+
+    fn pair(&self, queue: Box<dyn FlashQueue>) -> QueuePair {
         let parts = &self.parts;
-        let queue = parts.flash.open_queue(&parts.local, depth.max(1))?;
         let counters = {
             let mut all = parts.counters.lock().unwrap_or_else(PoisonError::into_inner);
             match all.iter().find(|counters| Arc::strong_count(counters) == 1) {
@@ -60,19 +72,19 @@ impl Drive {
                 }
             }
         };
-        Ok(QueuePair {
+        QueuePair {
             queue,
             counters,
             capacity_bytes: parts.flash.capacity_bytes(),
             sector_mask: u64::from(parts.flash.sector_bytes()) - 1,
             drive: self.clone(),
-            slots: Vec::with_capacity(depth as usize),
-            slots_free: Vec::with_capacity(depth as usize),
+            slots: Vec::new(),
+            slots_free: Vec::new(),
             done: Vec::new(),
             in_flash: 0,
             started_us: None,
             executed: 0,
-        })
+        }
     }
 
     pub fn local(&self) -> &LocalMemory {

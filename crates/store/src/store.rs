@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tapetum_drive::{Drive, Opcode};
+use tapetum_drive::{Drive, Opcode, QueuePair};
 
 /// Commands a session has on its way at most before they queue in the process.
 const SESSION_DEPTH: u32 = 256;
@@ -119,7 +119,17 @@ impl Store {
 
     /// A session of the caller's own.
     pub fn session(&self) -> Result<Session, Error> {
-        Session::new(self.inner.shared.clone(), SESSION_DEPTH)
+        self.session_on(self.inner.shared.drive.queue_pair(SESSION_DEPTH))
+    }
+
+    /// A session for one thread alone: the first that submits to it and polls it must be the one that does so from then on,
+    /// and drops it. Reads from flash cost it less.
+    pub fn session_of_one_thread(&self) -> Result<Session, Error> {
+        self.session_on(self.inner.shared.drive.queue_pair_of_one_thread(SESSION_DEPTH))
+    }
+
+    fn session_on(&self, queue: std::io::Result<QueuePair>) -> Result<Session, Error> {
+        Session::new(self.inner.shared.clone(), queue.map_err(|error| Error::Io(error.to_string()))?)
     }
 
     /// One bounded step of flush, collection and the log's clock.

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::FlashQueue;
+use super::event::Event;
 use super::file::DataFile;
 use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::env::Env;
@@ -34,7 +35,7 @@ struct Shared {
     /// The length of `State::done`, changed only under its lock.
     done_count: AtomicUsize,
     /// Readable exactly while `State::done` is not empty.
-    event: OwnedFd,
+    event: Event,
 }
 
 #[derive(Default)]
@@ -52,19 +53,12 @@ impl Shared {
 
 impl BlockingQueue {
     pub(super) fn new(data: Arc<DataFile>, local: &LocalMemory, env: &Env) -> io::Result<BlockingQueue> {
-        // SAFETY: makes a new descriptor; touches no memory.
-        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if event < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just made and nobody else has it.
-        let event = unsafe { OwnedFd::from_raw_fd(event) };
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             work: Condvar::new(),
             completed: Condvar::new(),
             done_count: AtomicUsize::new(0),
-            event,
+            event: Event::new()?,
         });
         let (theirs, local) = (shared.clone(), local.clone());
         let thread = env.spawn("drive-io", move || serve(&theirs, &data, &local))?;
@@ -94,7 +88,7 @@ impl FlashQueue for BlockingQueue {
         self.in_flight -= state.done.len();
         completions.append(&mut state.done);
         self.shared.done_count.store(0, Ordering::Release);
-        event_clear(&self.shared.event);
+        self.shared.event.clear();
     }
 
     fn wait(&mut self, timeout: Option<Duration>) {
@@ -142,11 +136,12 @@ fn serve(shared: &Shared, data: &DataFile, local: &LocalMemory) {
         };
         let completion = run(&command, data, local);
         let mut state = shared.lock();
-        if state.done.is_empty() {
-            event_set(&shared.event);
-        }
         state.done.push(completion);
         shared.done_count.store(state.done.len(), Ordering::Release);
+        // Last: who is woken by it looks at the count, and is not woken a second time.
+        if state.done.len() == 1 {
+            shared.event.raise();
+        }
         drop(state);
         shared.completed.notify_one();
     }
@@ -205,16 +200,3 @@ fn write_durably(data: &DataFile, mut bytes: &[u8], mut offset: u64) -> io::Resu
     }
     Ok(())
 }
-
-fn event_set(event: &OwnedFd) {
-    // SAFETY: writes eight bytes from a live value. It cannot fail: the counter goes from zero to one.
-    unsafe { libc::write(event.as_raw_fd(), (&raw const ONE).cast(), 8) };
-}
-
-fn event_clear(event: &OwnedFd) {
-    let mut count = 0_u64;
-    // SAFETY: reads at most eight bytes into a live value. A counter of zero gives EAGAIN, which is as well.
-    unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
-}
-
-static ONE: u64 = 1;

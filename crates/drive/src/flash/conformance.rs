@@ -1,6 +1,7 @@
 //! One test body over every backend: what a queue pair promises, whoever moves the bytes.
 
-use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,8 @@ use crate::queue_pair::{Drive, QueuePair};
 
 const CAPACITY_BYTES: u64 = 4 << 20;
 const BLOCK: u32 = 4096;
+/// A wake-up that takes longer is lost.
+const PATIENCE_MS: i32 = 20_000;
 
 /// The backend, and the file under it.
 type Backend = (Arc<dyn Flash>, Option<TestPath>);
@@ -26,16 +29,22 @@ fn file(path: TestPath, engine: IoEngine) -> Backend {
     (Arc::new(flash), Some(path))
 }
 
-/// Runs the body on a drive over the backend, twice: with a queue deeper and one far shallower than its load.
+/// Runs the body on a drive over the backend: with a queue deeper and one far shallower than its load, for any thread and for
+/// one.
 fn check((flash, _path): Backend) {
-    for depth in [64, 2] {
+    type Open = fn(&Drive, u32) -> io::Result<QueuePair>;
+    let ways: [Open; 2] = [Drive::queue_pair, Drive::queue_pair_of_one_thread];
+    for (depth, open) in [64, 2].into_iter().flat_map(|depth| ways.map(|open| (depth, open))) {
         let drive = Drive::new(flash.clone(), LocalMemory::new(1 << 20).unwrap(), Vec::new(), Env::system());
-        let mut pair = drive.queue_pair(depth).unwrap();
+        let mut pair = open(&drive, depth).unwrap();
         reads_give_back_what_was_written(&drive, &mut pair);
         many_in_flight_complete_once_each(&drive, &mut pair);
         ranges_are_checked(&drive, &mut pair);
         other_queue_pairs_see_the_bytes(&drive, &mut pair);
         waiting_ends(&drive, &mut pair);
+        sleeping_ends(&drive, &mut pair, |fd| readable(fd, PATIENCE_MS));
+        let edges = pair.event_fd().map(Edges::of);
+        sleeping_ends(&drive, &mut pair, |_| edges.as_ref().is_some_and(Edges::next));
         dropping_waits_for_what_is_in_flight(&drive, pair);
         let counters = drive.counters();
         assert_eq!((counters.queue_depth_now, counters.opcode(Opcode::Flush).failed), (0, 0));
@@ -216,7 +225,7 @@ fn waiting_ends(drive: &Drive, pair: &mut QueuePair) {
     let mut completions = Vec::new();
     while pair.poll(&mut completions) == 0 {
         let Some(event_fd) = pair.event_fd() else { continue };
-        assert!(readable(event_fd, -1));
+        assert!(readable(event_fd, PATIENCE_MS));
     }
     assert_eq!(completions.len(), 1);
     if let Some(event_fd) = pair.event_fd() {
@@ -224,13 +233,54 @@ fn waiting_ends(drive: &Drive, pair: &mut QueuePair) {
     }
 }
 
-fn readable(fd: std::os::fd::RawFd, timeout_ms: i32) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    loop {
+/// Nobody polls while the owner sleeps, and yet it is woken: each time, for few commands and for many.
+fn sleeping_ends(drive: &Drive, pair: &mut QueuePair, woken: impl Fn(RawFd) -> bool) {
+    let Some(event_fd) = pair.event_fd() else { return };
+    let buffers: Vec<_> = (0..40).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect();
+    for round in 0..60 {
+        for (tag, buffer) in (0..).zip(&buffers[..1 + round % buffers.len()]) {
+            pair.submit(Command { tag, operation: read(tag * 8192, buffer) });
+        }
+        while pair.in_flight() > 0 {
+            assert!(pair.poll(&mut Vec::new()) > 0 || woken(event_fd), "nothing woke it in round {round}");
+        }
+    }
+}
+
+/// An epoll that hears of a descriptor's becoming readable, not of its being so.
+struct Edges(OwnedFd);
+
+impl Edges {
+    fn of(fd: RawFd) -> Edges {
+        let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+        // SAFETY: the new descriptor is ours alone; `event` lives through the call.
+        unsafe {
+            let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            assert!(epoll >= 0);
+            assert_eq!(libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &mut event), 0);
+            Edges(OwnedFd::from_raw_fd(epoll))
+        }
+    }
+
+    fn next(&self) -> bool {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: one live entry.
-        match unsafe { libc::poll(&mut poll, 1, timeout_ms) } {
-            -1 => assert_eq!(std::io::Error::last_os_error().kind(), std::io::ErrorKind::Interrupted),
-            ready => return ready == 1,
+        ready(|| unsafe { libc::epoll_wait(self.0.as_raw_fd(), &mut event, 1, PATIENCE_MS) })
+    }
+}
+
+fn readable(fd: RawFd, timeout_ms: i32) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live entry.
+    ready(|| unsafe { libc::poll(&mut poll, 1, timeout_ms) })
+}
+
+/// Whether a wait for one descriptor ended with it. Rings interrupt such waits.
+fn ready(mut wait: impl FnMut() -> libc::c_int) -> bool {
+    loop {
+        match wait() {
+            -1 => assert_eq!(io::Error::last_os_error().kind(), io::ErrorKind::Interrupted),
+            count => return count == 1,
         }
     }
 }

@@ -243,6 +243,13 @@ impl Flash for FileFlash {
         }
         Ok(Box::new(UringQueue::new(self.data.clone(), local, depth, self.data.sector_bytes)?))
     }
+
+    fn open_queue_of_one_thread(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        if self.engine == IoEngine::Blocking {
+            return self.open_queue(local, depth);
+        }
+        Ok(Box::new(UringQueue::of_one_thread(self.data.clone(), local, depth, self.data.sector_bytes)?))
+    }
 }
 
 fn create_file(path: &Path, capacity_bytes: u64, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {

@@ -7,9 +7,11 @@ mod blocking;
 #[cfg(test)]
 mod conformance;
 mod error;
+mod event;
 pub mod faulty;
 pub mod file;
 pub mod memory;
+mod ring_event;
 #[cfg(test)]
 mod test_path;
 mod uring;
@@ -41,6 +43,12 @@ pub trait Flash: Send + Sync {
     /// A queue that moves bytes between this flash and `local`. About `depth` commands run at once; more may be
     /// submitted, and wait inside. Fails as the operating system does.
     fn open_queue(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>>;
+
+    /// As [`Flash::open_queue`], for one thread alone: the first that polls it or waits on it. What that spares is the
+    /// backend's to know.
+    fn open_queue_of_one_thread(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        self.open_queue(local, depth)
+    }
 }
 
 /// The moving part of a queue pair. It is given only `Read`, `Write`, `Flush` and `Discard`, with ranges that the queue

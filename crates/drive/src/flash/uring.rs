@@ -5,6 +5,10 @@
 //! in `backlog`. Local memory is registered with the ring where the limit on locked memory allows, which spares the
 //! kernel looking up its pages for every command.
 //!
+//! The kernel interrupts whoever submitted, to complete what is done. A queue of one thread has a ring on which it waits
+//! until that thread asks (docs/decisions/get-path.md). Such a ring is made disabled, and belongs to the thread that enables
+//! it by entering it first; an eventfd speaks for it (`ring_event`).
+//!
 //! A flush is `fdatasync`. It is held back until the writes of this queue that came before it are complete, without
 //! holding back anything else.
 
@@ -14,10 +18,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{Builder, IoUring, opcode, squeue, types};
 
 use super::FlashQueue;
 use super::file::DataFile;
+use super::ring_event::RingEvent;
 use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::local_memory::LocalMemory;
 
@@ -29,11 +34,11 @@ const DATA: types::Fixed = types::Fixed(0);
 
 /// Whether the kernel offers a ring with all that the queue uses.
 pub(super) fn probe() -> io::Result<()> {
-    new_ring(1).map(drop)
+    new_ring(1, &mut IoUring::builder()).map(drop)
 }
 
-fn new_ring(depth: u32) -> io::Result<IoUring> {
-    let ring = IoUring::new(depth.clamp(1, DEPTH_MAX))?;
+fn new_ring(depth: u32, builder: &mut Builder) -> io::Result<IoUring> {
+    let ring = builder.build(depth.clamp(1, DEPTH_MAX))?;
     if !(ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop()) {
         return Err(io::Error::from_raw_os_error(libc::ENOSYS));
     }
@@ -67,6 +72,10 @@ struct HeldFlush {
 
 pub(super) struct UringQueue {
     ring: IoUring,
+    /// The ring is to be enabled by the thread that it shall belong to.
+    disabled: bool,
+    /// Of a ring of one thread; another's own descriptor does as well.
+    event: Option<RingEvent>,
     local: LocalMemory,
     fixed: bool,
     sector_mask: u32,
@@ -92,7 +101,34 @@ pub(super) struct UringQueue {
 
 impl UringQueue {
     pub(super) fn new(data: Arc<DataFile>, local: &LocalMemory, depth: u32, sector_bytes: u32) -> io::Result<Self> {
-        let ring = new_ring(depth)?;
+        let ring = new_ring(depth, &mut IoUring::builder())?;
+        UringQueue::on(ring, data, local, sector_bytes)
+    }
+
+    /// For the first thread that polls it or waits on it. Where the kernel has no such rings, for any.
+    pub(super) fn of_one_thread(
+        data: Arc<DataFile>,
+        local: &LocalMemory,
+        depth: u32,
+        sector_bytes: u32,
+    ) -> io::Result<Self> {
+        let mut builder = IoUring::builder();
+        builder.setup_r_disabled().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        match new_ring(depth, &mut builder) {
+            Ok(mut ring) => {
+                let event = RingEvent::register(&mut ring)?;
+                let mut queue = UringQueue::on(ring, data, local, sector_bytes)?;
+                (queue.disabled, queue.event) = (true, Some(event));
+                Ok(queue)
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                UringQueue::new(data, local, depth, sector_bytes)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn on(ring: IoUring, data: Arc<DataFile>, local: &LocalMemory, sector_bytes: u32) -> io::Result<Self> {
         ring.submitter().register_files(&[data.fd()])?;
         let fixed = match register_memory(&ring, local) {
             Ok(()) => true,
@@ -104,6 +140,8 @@ impl UringQueue {
         let ring_entries = ring.params().sq_entries();
         Ok(UringQueue {
             ring,
+            disabled: false,
+            event: None,
             local: local.clone(),
             fixed,
             sector_mask: sector_bytes - 1,
@@ -175,6 +213,10 @@ impl UringQueue {
         {
             self.enters += 1;
         }
+        if std::mem::take(&mut self.disabled) {
+            let enabled = self.ring.submitter().register_enable_rings();
+            assert!(enabled.is_ok(), "a ring that was made disabled is enabled once: {enabled:?}");
+        }
         let entered = match wait {
             None => self.ring.submit(),
             Some(None) => self.ring.submit_and_wait(1),
@@ -187,10 +229,28 @@ impl UringQueue {
             Ok(count) => self.unentered -= count as u32,
             // Interrupted, out of time, or the kernel is short of something for now: the next call tries again.
             Err(error) => match error.raw_os_error() {
+                Some(libc::EEXIST) => panic!("a queue pair of one thread was used by another"),
                 Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => {}
                 _ => panic!("io_uring_enter refused a ring that it had accepted: {error}"),
             },
         }
+    }
+
+    /// Starts what is to be started, and takes what is complete.
+    fn turn(&mut self) {
+        if self.unentered > 0 || self.ring.submission().taskrun() {
+            self.enter(None);
+        }
+        self.reap();
+        if self.unentered > 0 {
+            self.enter(None); // What completions made room for.
+        }
+    }
+
+    /// Has whoever sleeps now be woken by what comes from here on; whether something came before.
+    fn came_before_armed(&mut self) -> bool {
+        let Some(event) = &self.event else { return false };
+        event.arm(&mut self.ring) && (self.ring.submission().taskrun() || !self.ring.completion().is_empty())
     }
 
     /// Takes what is complete, and refills the ring from the backlog.
@@ -305,12 +365,12 @@ impl FlashQueue for UringQueue {
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
-        if self.unentered > 0 {
-            self.enter(None);
+        if let Some(event) = &self.event {
+            event.disarm(&mut self.ring);
         }
-        self.reap();
-        if self.unentered > 0 {
-            self.enter(None); // What completions made room for.
+        self.turn();
+        while self.done.is_empty() && self.in_ring > 0 && self.came_before_armed() {
+            self.turn();
         }
         completions.append(&mut self.done);
     }
@@ -324,8 +384,11 @@ impl FlashQueue for UringQueue {
     }
 
     fn event_fd(&self) -> Option<RawFd> {
-        // A ring polls readable exactly while it holds completions; nothing to signal and nothing to drain.
-        Some(self.ring.as_raw_fd())
+        Some(match &self.event {
+            Some(event) => event.ask(self.in_ring == 0),
+            // Such a ring polls readable exactly while it holds completions: nothing to signal and nothing to drain.
+            None => self.ring.as_raw_fd(),
+        })
     }
 }
 
@@ -361,105 +424,5 @@ fn register_memory(ring: &IoUring, local: &LocalMemory) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::env::Env;
-    use crate::flash::file::{FileFlash, IoEngine};
-    use crate::flash::test_path::TestPath;
-
-    /// None where the kernel refuses io_uring: the other engine is tested with the rest.
-    fn queue(depth: u32) -> Option<(UringQueue, TestPath)> {
-        probe().ok()?;
-        let path = TestPath::new();
-        let flash = FileFlash::create(&path, 1 << 20, IoEngine::Uring, &Env::system()).unwrap();
-        let local = LocalMemory::new(1 << 20).unwrap();
-        Some((UringQueue::new(flash.data().clone(), &local, depth, 4096).unwrap(), path))
-    }
-
-    fn write(place: u64) -> Operation {
-        Operation::Write { flash: place * 4096, local: place * 4096, length: 4096, fua: false }
-    }
-
-    fn finish(queue: &mut UringQueue, count: usize) -> Vec<Completion> {
-        let mut completions = Vec::new();
-        while completions.len() < count {
-            queue.wait(None);
-            queue.poll(&mut completions);
-        }
-        completions
-    }
-
-    #[test]
-    fn many_submissions_share_a_system_call_and_an_idle_poll_makes_none() {
-        let Some((mut queue, _path)) = queue(64) else { return };
-        for tag in 0..64 {
-            queue.submit(&Command { tag, operation: write(tag) });
-        }
-        assert_eq!(queue.enters, 0);
-        let mut completions = Vec::new();
-        queue.poll(&mut completions);
-        assert_eq!((queue.enters, queue.unentered), (1, 0));
-        queue.poll(&mut completions);
-        assert_eq!(queue.enters, 1);
-        let left = 64 - completions.len();
-        finish(&mut queue, left);
-        let enters = queue.enters;
-        queue.poll(&mut completions);
-        queue.wait(None);
-        assert_eq!(queue.enters, enters);
-    }
-
-    #[test]
-    fn memory_moves_without_being_registered() {
-        let Some((mut queue, path)) = queue(4) else { return };
-        queue.fixed = false;
-        let mut buffer = queue.local.allocate(4096).unwrap();
-        buffer.bytes_mut().fill(6);
-        queue.submit(&Command { tag: 1, operation: write(0) });
-        assert_eq!(finish(&mut queue, 1), [Completion::success(1)]);
-        assert_eq!(std::fs::read(&*path).unwrap()[..4096], *buffer.bytes());
-        buffer.bytes_mut().fill(0);
-        queue.submit(&Command { tag: 2, operation: Operation::Read { flash: 0, local: 0, length: 4096 } });
-        assert_eq!(finish(&mut queue, 1), [Completion::success(2)]);
-        assert!(buffer.bytes().iter().all(|&byte| byte == 6));
-    }
-
-    #[test]
-    fn a_flush_waits_for_the_writes_before_it_and_for_no_others() {
-        let Some((mut queue, _path)) = queue(2) else { return };
-        for tag in 0..4 {
-            queue.submit(&Command { tag, operation: write(tag) });
-        }
-        queue.submit(&Command { tag: 10, operation: Operation::Flush });
-        for tag in 4..8 {
-            queue.submit(&Command { tag, operation: write(tag) });
-        }
-        queue.submit(&Command { tag: 11, operation: Operation::Flush });
-        let tags: Vec<_> = finish(&mut queue, 10).iter().map(|completion| completion.tag).collect();
-        let place = |tag| tags.iter().position(|&other| other == tag).unwrap();
-        assert!((0..4).all(|tag| place(tag) < place(10)) && (0..8).all(|tag| place(tag) < place(11)));
-    }
-
-    #[test]
-    fn a_short_transfer_goes_on_and_one_that_gets_nowhere_fails() {
-        let Some((mut queue, _path)) = queue(4) else { return };
-        queue.submit(&Command { tag: 5, operation: write(0) });
-        // What the kernel would answer, in its place.
-        let number = 0;
-        queue.transfers[number].length = 8192;
-        queue.finish(number as u32, 5000);
-        let rest = queue.transfers[number];
-        assert_eq!((rest.flash, rest.local, rest.length, queue.backlog.len()), (4096, 4096, 4096, 1));
-        queue.backlog.clear();
-        queue.finish(number as u32, 100);
-        assert_eq!(queue.done, [Completion::failed(5, libc::EIO)]);
-    }
-
-    #[test]
-    fn reading_past_the_end_of_a_shrunken_file_fails() {
-        let Some((mut queue, path)) = queue(4) else { return };
-        std::fs::OpenOptions::new().write(true).open(&*path).unwrap().set_len(4096).unwrap();
-        queue.submit(&Command { tag: 1, operation: Operation::Read { flash: 8192, local: 0, length: 4096 } });
-        assert_eq!(finish(&mut queue, 1), [Completion::failed(1, libc::EIO)]);
-    }
-}
+#[path = "uring_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! A session: a queue pair and the operations on their way over it. One thread at a time.
+//! A session: a queue pair and the operations on their way over it. One thread at a time, or one for good.
 //!
 //! ```text
 //!            ┌─ answer known ──────────────────────────────► held until durable ─► reply
@@ -135,9 +135,8 @@ struct Local {
 }
 
 impl Session {
-    pub(crate) fn new(shared: Arc<Shared>, depth: u32) -> Result<Session, Error> {
+    pub(crate) fn new(shared: Arc<Shared>, queue: QueuePair) -> Result<Session, Error> {
         let io = |error: std::io::Error| Error::Io(error.to_string());
-        let queue = shared.drive.queue_pair(depth).map_err(io)?;
         let notifier = Arc::new(Notifier::default());
         // Made now, so that no notification comes before it.
         notifier.event_fd();

@@ -1,0 +1,131 @@
+//! Tests of the ring's queue that look inside it.
+
+use super::*;
+use crate::env::Env;
+use crate::flash::file::{FileFlash, IoEngine};
+use crate::flash::test_path::TestPath;
+
+/// None where the kernel refuses io_uring: the other engine is tested with the rest.
+fn queue(depth: u32) -> Option<(UringQueue, TestPath)> {
+    let (data, path) = data()?;
+    let local = LocalMemory::new(1 << 20).unwrap();
+    Some((UringQueue::new(data, &local, depth, 4096).unwrap(), path))
+}
+
+fn data() -> Option<(Arc<DataFile>, TestPath)> {
+    probe().ok()?;
+    let path = TestPath::new();
+    let flash = FileFlash::create(&path, 1 << 20, IoEngine::Uring, &Env::system()).unwrap();
+    Some((flash.data().clone(), path))
+}
+
+fn write(place: u64) -> Operation {
+    Operation::Write { flash: place * 4096, local: place * 4096, length: 4096, fua: false }
+}
+
+fn finish(queue: &mut UringQueue, count: usize) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    while completions.len() < count {
+        queue.wait(None);
+        queue.poll(&mut completions);
+    }
+    completions
+}
+
+#[test]
+fn many_submissions_share_a_system_call_and_an_idle_poll_makes_none() {
+    let Some((mut queue, _path)) = queue(64) else { return };
+    for tag in 0..64 {
+        queue.submit(&Command { tag, operation: write(tag) });
+    }
+    assert_eq!(queue.enters, 0);
+    let mut completions = Vec::new();
+    queue.poll(&mut completions);
+    assert_eq!((queue.enters, queue.unentered), (1, 0));
+    queue.poll(&mut completions);
+    assert_eq!(queue.enters, 1);
+    let left = 64 - completions.len();
+    finish(&mut queue, left);
+    let enters = queue.enters;
+    queue.poll(&mut completions);
+    queue.wait(None);
+    assert_eq!(queue.enters, enters);
+}
+
+#[test]
+fn a_queue_of_one_thread_belongs_to_the_first_that_uses_it() {
+    fn write_once(queue: &mut UringQueue) -> Vec<Completion> {
+        queue.submit(&Command { tag: 3, operation: write(0) });
+        finish(queue, 1)
+    }
+    let Some((data, _path)) = data() else { return };
+    let local = LocalMemory::new(1 << 20).unwrap();
+    let mut queue = UringQueue::of_one_thread(data, &local, 8, 4096).unwrap();
+    if !queue.disabled {
+        return; // The kernel has no such rings.
+    }
+    let first = move || {
+        let completions = write_once(&mut queue);
+        (queue, completions)
+    };
+    let (mut queue, completions) = Env::system().spawn("first", first).unwrap().join().unwrap();
+    assert_eq!(completions, [Completion::success(3)]);
+    let second = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write_once(&mut queue)));
+    assert!(second.is_err());
+    // It cannot wait here for what it was given.
+    std::mem::forget(queue);
+}
+
+#[test]
+fn memory_moves_without_being_registered() {
+    let Some((mut queue, path)) = queue(4) else { return };
+    queue.fixed = false;
+    let mut buffer = queue.local.allocate(4096).unwrap();
+    buffer.bytes_mut().fill(6);
+    queue.submit(&Command { tag: 1, operation: write(0) });
+    assert_eq!(finish(&mut queue, 1), [Completion::success(1)]);
+    assert_eq!(std::fs::read(&*path).unwrap()[..4096], *buffer.bytes());
+    buffer.bytes_mut().fill(0);
+    queue.submit(&Command { tag: 2, operation: Operation::Read { flash: 0, local: 0, length: 4096 } });
+    assert_eq!(finish(&mut queue, 1), [Completion::success(2)]);
+    assert!(buffer.bytes().iter().all(|&byte| byte == 6));
+}
+
+#[test]
+fn a_flush_waits_for_the_writes_before_it_and_for_no_others() {
+    let Some((mut queue, _path)) = queue(2) else { return };
+    for tag in 0..4 {
+        queue.submit(&Command { tag, operation: write(tag) });
+    }
+    queue.submit(&Command { tag: 10, operation: Operation::Flush });
+    for tag in 4..8 {
+        queue.submit(&Command { tag, operation: write(tag) });
+    }
+    queue.submit(&Command { tag: 11, operation: Operation::Flush });
+    let tags: Vec<_> = finish(&mut queue, 10).iter().map(|completion| completion.tag).collect();
+    let place = |tag| tags.iter().position(|&other| other == tag).unwrap();
+    assert!((0..4).all(|tag| place(tag) < place(10)) && (0..8).all(|tag| place(tag) < place(11)));
+}
+
+#[test]
+fn a_short_transfer_goes_on_and_one_that_gets_nowhere_fails() {
+    let Some((mut queue, _path)) = queue(4) else { return };
+    queue.submit(&Command { tag: 5, operation: write(0) });
+    // What the kernel would answer, in its place.
+    let number = 0;
+    queue.transfers[number].length = 8192;
+    queue.finish(number as u32, 5000);
+    let rest = queue.transfers[number];
+    assert_eq!((rest.flash, rest.local, rest.length, queue.backlog.len()), (4096, 4096, 4096, 1));
+    queue.backlog.clear();
+    queue.finish(number as u32, 100);
+    assert_eq!(queue.done, [Completion::failed(5, libc::EIO)]);
+}
+
+#[test]
+fn reading_past_the_end_of_a_shrunken_file_fails() {
+    let Some((mut queue, path)) = queue(4) else { return };
+    std::fs::OpenOptions::new().write(true).open(&*path).unwrap().set_len(4096).unwrap();
+    queue.submit(&Command { tag: 1, operation: Operation::Read { flash: 8192, local: 0, length: 4096 } });
+    assert_eq!(finish(&mut queue, 1), [Completion::failed(1, libc::EIO)]);
+}
