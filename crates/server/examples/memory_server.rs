@@ -22,6 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         settings: Vec::new(),
         memory_bytes: 0,
         metrics: None,
+        udp: None,
     };
     let mut store = memory_engine::MemoryStore::new();
     store.late = late;

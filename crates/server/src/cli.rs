@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::listen::Address;
-use crate::metrics::MetricsAddress;
+use crate::listen::{Address, LoopbackAddress};
 use crate::size;
 use crate::store_open::Place;
 use crate::tools::item_lines::Format;
+use crate::udp::UdpOptions;
+use crate::udp::guard::Network;
 
 /// A durable, compressed key-value store on flash, behind the memcached protocol.
 #[derive(Debug, Parser)]
@@ -158,7 +159,9 @@ pub struct ServeArguments {
     pub memcached: Vec<Address>,
     /// Figures for Prometheus over HTTP, at /metrics: HOST:PORT, or a port on loopback
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::metrics::ADDRESS_DEFAULT)]
-    pub metrics: Option<MetricsAddress>,
+    pub metrics: Option<LoopbackAddress>,
+    #[command(flatten)]
+    udp: UdpArguments,
     /// Worker threads [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -182,7 +185,40 @@ pub struct ServeArguments {
     pub item_size: u64,
 }
 
+/// Requests in datagrams. Sizes are for strangers: a sender's address can be forged, and they are the ones it may be.
+#[derive(Debug, Args)]
+struct UdpArguments {
+    /// Take requests over UDP too: HOST:PORT, or a port on loopback
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::udp::ADDRESS_DEFAULT)]
+    udp: Option<LoopbackAddress>,
+    /// Peers that may ask over UDP for whatever they like; all others get little, and only get [default: loopback]
+    #[arg(long, value_name = "CIDR,...", value_delimiter = ',', requires = "udp", default_value = "127.0.0.0/8,::1")]
+    udp_allow: Vec<Network>,
+    /// What each other peer is sent over UDP, a second
+    #[arg(long, value_name = "SIZE", value_parser = udp_rate, requires = "udp", default_value = "1MiB")]
+    udp_rate: u32,
+    /// The longest datagram to send
+    #[arg(long, value_name = "BYTES", requires = "udp", default_value = "1400",
+          value_parser = clap::value_parser!(u16).range(508..=65507))]
+    udp_datagram: u16,
+}
+
+fn udp_rate(text: &str) -> Result<u32, String> {
+    let bytes = size::parse(text)?;
+    u32::try_from(bytes).map_err(|_| "give less than 4GiB".into())
+}
+
 impl ServeArguments {
+    pub fn udp(&self) -> Option<UdpOptions> {
+        let UdpArguments { udp, udp_allow, udp_rate, udp_datagram } = &self.udp;
+        Some(UdpOptions {
+            address: udp.clone()?,
+            allow: udp_allow.clone(),
+            rate_bytes: *udp_rate,
+            datagram_bytes_max: usize::from(*udp_datagram),
+        })
+    }
+
     pub fn sync(&self) -> SyncArgument {
         self.sync.unwrap_or(if self.cache { SyncArgument::Everysec } else { SyncArgument::Always })
     }

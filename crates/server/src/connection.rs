@@ -128,6 +128,20 @@ impl Connection {
         }
     }
 
+    /// Makes it another client's, with its rooms and with what the last ones taught of values.
+    pub(crate) fn renew(&mut self, value_bytes_expected: Option<usize>) {
+        let Connection { id, who, .. } = *self;
+        let (slots, out) = (std::mem::take(&mut self.slots), std::mem::take(&mut self.out));
+        // Without the request that was given up, if one was.
+        let slots = if slots.is_empty() { slots } else { Slots::default() };
+        *self = Connection { id, who, slots, out, value_bytes_expected, ..Connection::new(0, 0) };
+    }
+
+    /// What its gets brought lately.
+    pub(crate) fn value_bytes_learned(&self) -> Option<usize> {
+        self.value_bytes_expected
+    }
+
     /// Whether it waits for others to give memory back.
     pub fn waits(&self) -> bool {
         self.waits_for_bytes.is_some()
@@ -159,7 +173,7 @@ impl Connection {
     }
 
     /// Takes and submits as much of `input` as there is leave to; how many bytes that was.
-    fn consume<S: Session>(&mut self, input: &[u8], cx: &mut Context<'_, S>) -> usize {
+    pub(crate) fn consume<S: Session>(&mut self, input: &[u8], cx: &mut Context<'_, S>) -> usize {
         (self.blocked, self.capped, self.waits_for_bytes, self.request_waits) = (false, false, None, false);
         let mut at = 0;
         while at < input.len() && !self.closing && !self.gone {
@@ -361,14 +375,14 @@ impl Connection {
         self.barrier = true;
     }
 
-    /// Whether the store owes it nothing: a value that was dropped is asked for again only while the client is there.
-    fn is_abandoned(&self) -> bool {
+    /// How many answers the store owes it. A value that was dropped is not on its way.
+    pub(crate) fn pending(&self) -> usize {
         let dropped = self.trial.as_ref().is_some_and(|trial| trial.dropped_bytes.is_some());
-        self.slots.pending() == usize::from(dropped)
+        self.slots.pending() - usize::from(dropped)
     }
 
     /// Gives everything back.
-    fn release(&mut self, budget: &Budget, pool: &mut Pool) {
+    pub(crate) fn release(&mut self, budget: &Budget, pool: &mut Pool) {
         self.out.clear(pool);
         self.charge(0, budget);
         budget.release_overdraft(self.who);

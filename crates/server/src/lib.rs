@@ -20,4 +20,5 @@ pub mod slots;
 pub mod stats;
 pub mod store_open;
 pub mod tools;
+pub mod udp;
 pub mod worker;

@@ -45,6 +45,30 @@ impl std::fmt::Display for Address {
     }
 }
 
+/// `HOST:PORT`, or a port alone, which is on loopback.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopbackAddress(pub String);
+
+impl FromStr for LoopbackAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LoopbackAddress, String> {
+        if text.parse::<u16>().is_ok() {
+            return Ok(LoopbackAddress(format!("127.0.0.1:{text}")));
+        }
+        match text.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
+            Some((host, Ok(_))) if !host.is_empty() => Ok(LoopbackAddress(text.into())),
+            _ => Err("give HOST:PORT, or a port on loopback".into()),
+        }
+    }
+}
+
+impl std::fmt::Display for LoopbackAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
@@ -140,5 +164,14 @@ mod tests {
         fs::write(&path, b"").unwrap();
         assert_eq!(Listener::bind(&address).err().unwrap().kind(), io::ErrorKind::AlreadyExists);
         fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_port_alone_is_on_loopback() {
+        assert_eq!("80".parse(), Ok(LoopbackAddress("127.0.0.1:80".into())));
+        assert_eq!("[::1]:80".parse(), Ok(LoopbackAddress("[::1]:80".into())));
+        for text in ["", "host", ":80", "host:70000", "70000"] {
+            assert!(text.parse::<LoopbackAddress>().is_err(), "{text}");
+        }
     }
 }

@@ -238,13 +238,18 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     limits.item_bytes_max = item_bytes_max(arguments.item_size, store.value_bytes_max());
     let threads = arguments.threads.map_or_else(cores, usize::from);
     let settings = vec![("sync", arguments.sync().name().into()), ("drive", place.path().display().to_string())];
-    let (addresses, metrics) = (arguments.memcached.clone(), arguments.metrics.clone());
+    let (addresses, metrics, udp) = (arguments.memcached.clone(), arguments.metrics.clone(), arguments.udp());
     let store = Arc::new(store);
     let memory_bytes = arguments.store.memory;
-    let server =
-        Server::start(Arc::clone(&store), Options { addresses, threads, limits, settings, memory_bytes, metrics })?;
+    let server = Server::start(
+        Arc::clone(&store),
+        Options { addresses, threads, limits, settings, memory_bytes, metrics, udp },
+    )?;
     for address in server.addresses()? {
         tracing::info!("tapetum {VERSION} serves {} to memcached clients at {address}", place.path().display());
+    }
+    if let Some(address) = server.udp_address() {
+        tracing::info!("and over UDP at {address}");
     }
     if let Some(address) = server.metrics_address() {
         tracing::info!("figures for Prometheus at http://{address}/metrics");

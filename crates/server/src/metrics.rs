@@ -9,12 +9,12 @@
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::listen::LoopbackAddress;
 use crate::stats::{Figure, Kind};
 
 /// Where `--metrics` listens when it is not told.
@@ -24,24 +24,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How soon a stop is noticed, and a refused accept tried again.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
-
-/// `HOST:PORT`, or a port alone, which is on loopback.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsAddress(pub String);
-
-impl FromStr for MetricsAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<MetricsAddress, String> {
-        if text.parse::<u16>().is_ok() {
-            return Ok(MetricsAddress(format!("127.0.0.1:{text}")));
-        }
-        match text.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
-            Some((host, Ok(_))) if !host.is_empty() => Ok(MetricsAddress(text.into())),
-            _ => Err(format!("give HOST:PORT, such as {ADDRESS_DEFAULT}, or a port on loopback")),
-        }
-    }
-}
 
 /// Gives the figures as they are now.
 pub type Source = Box<dyn Fn() -> Vec<Figure> + Send>;
@@ -53,7 +35,7 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    pub fn start(address: &MetricsAddress, source: Source) -> io::Result<MetricsServer> {
+    pub fn start(address: &LoopbackAddress, source: Source) -> io::Result<MetricsServer> {
         let addresses: Vec<_> = address.0.to_socket_addrs()?.collect();
         let listener = TcpListener::bind(addresses.as_slice())?;
         let address = listener.local_addr()?;
@@ -221,14 +203,5 @@ mod tests {
         assert_eq!(parse(b"GET / HTTP/1.0\r\n\r\n"), Some(Request::OtherPath));
         assert_eq!(parse(b"POST /metrics HTTP/1.1\r\n\r\n"), Some(Request::OtherMethod));
         assert_eq!(parse(b"set k 0 0 1\r\n"), Some(Request::Malformed));
-    }
-
-    #[test]
-    fn a_port_alone_is_on_loopback() {
-        assert_eq!("80".parse(), Ok(MetricsAddress("127.0.0.1:80".into())));
-        assert_eq!("[::1]:80".parse(), Ok(MetricsAddress("[::1]:80".into())));
-        for text in ["", "host", ":80", "host:70000", "70000"] {
-            assert!(text.parse::<MetricsAddress>().is_err(), "{text}");
-        }
     }
 }

@@ -49,6 +49,11 @@ impl OutQueue {
         self.unsent_bytes
     }
 
+    /// What is unsent, in its order.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.chunks.iter().enumerate().map(|(at, chunk)| if at == 0 { &chunk[self.sent_bytes..] } else { chunk })
+    }
+
     /// Lets `write` append to the end of the queue.
     pub fn append<R>(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         if self.chunks.back().is_none_or(|chunk| chunk.len() >= CHUNK_BYTES) {

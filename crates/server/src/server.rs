@@ -12,10 +12,11 @@ use std::thread::JoinHandle;
 use crate::engine::Store;
 use crate::errands::{self, Errands};
 use crate::limits::{Budget, Limits};
-use crate::listen::{Address, Listener};
-use crate::metrics::{MetricsAddress, MetricsServer};
+use crate::listen::{Address, Listener, LoopbackAddress};
+use crate::metrics::MetricsServer;
 use crate::os;
 use crate::stats::{Counters, Figures};
+use crate::udp::{Door, Terminal, UdpOptions};
 use crate::worker::{Mailbox, Shared, Worker, unix_seconds};
 
 pub struct Options {
@@ -27,13 +28,16 @@ pub struct Options {
     /// The whole budget of memory, the front doors' part included.
     pub memory_bytes: u64,
     /// Where Prometheus finds the figures, if it is to.
-    pub metrics: Option<MetricsAddress>,
+    pub metrics: Option<LoopbackAddress>,
+    /// Where requests come in datagrams, if they may.
+    pub udp: Option<UdpOptions>,
 }
 
 pub struct Server {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<io::Result<()>>>,
     metrics: Option<MetricsServer>,
+    udp: Option<Arc<Terminal>>,
 }
 
 #[derive(Debug)]
@@ -44,7 +48,11 @@ pub enum StartError {
         error: io::Error,
     },
     Metrics {
-        address: MetricsAddress,
+        address: LoopbackAddress,
+        error: io::Error,
+    },
+    Udp {
+        address: LoopbackAddress,
         error: io::Error,
     },
     Session(tapetum::Error),
@@ -58,7 +66,10 @@ impl std::fmt::Display for StartError {
                 write!(f, "cannot listen at {address}: {error}; stop what is there, or give another --memcached ADDR")
             }
             StartError::Metrics { address, error } => {
-                write!(f, "cannot listen at {}: {error}; stop what is there, or give another --metrics ADDR", address.0)
+                write!(f, "cannot listen at {address}: {error}; stop what is there, or give another --metrics ADDR")
+            }
+            StartError::Udp { address, error } => {
+                write!(f, "cannot listen at {address} for UDP: {error}; stop what is there, or give another --udp ADDR")
             }
             StartError::Session(error) => write!(f, "no session of the store for a worker: {error}"),
             StartError::System(error) => write!(f, "the system refused a thread or a descriptor: {error}"),
@@ -95,7 +106,12 @@ impl Server {
         };
         let listeners = options.addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
-        let settings = settings(&options, &listeners)?;
+        let udp = options.udp.as_ref().map(|udp| {
+            let bound = Terminal::bind(udp.clone(), options.threads);
+            bound.map_err(|error| StartError::Udp { address: udp.address.clone(), error })
+        });
+        let (terminal, mut sockets) = udp.transpose()?.unzip();
+        let settings = settings(&options, &listeners, terminal.as_deref())?;
         let (figures_store, slabs_store) = (Arc::clone(&store), Arc::clone(&store));
         let figures = Figures {
             counters: (0..options.threads).map(|_| Counters::default()).collect(),
@@ -117,7 +133,9 @@ impl Server {
         let mut workers = Vec::new();
         for index in 0..options.threads {
             let session = store.session().map_err(StartError::Session)?;
-            workers.push(Worker::new(index, Arc::clone(&shared), session)?);
+            let socket = sockets.as_mut().and_then(Vec::pop);
+            let door = terminal.as_ref().zip(socket).map(|(udp, socket)| Door::new(Arc::clone(udp), socket, index));
+            workers.push(Worker::new(index, Arc::clone(&shared), session, door)?);
         }
         let metrics = options.metrics.map(|address| {
             let shared = Arc::clone(&shared);
@@ -137,7 +155,7 @@ impl Server {
                 shared.mailboxes[worker].answer(token, answer);
             }
         })?;
-        let mut server = Server { shared, workers: Vec::new(), metrics };
+        let mut server = Server { shared, workers: Vec::new(), metrics, udp: terminal };
         for (index, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             let life = move || {
@@ -168,6 +186,11 @@ impl Server {
         self.metrics.as_ref().map(MetricsServer::address)
     }
 
+    /// Where it takes datagrams.
+    pub fn udp_address(&self) -> Option<SocketAddr> {
+        self.udp.as_ref().map(|udp| udp.address)
+    }
+
     /// Accepts no more, serves what has come, and waits for the workers, which wait a bounded time for slow clients.
     pub fn stop(self) -> io::Result<()> {
         self.shared.stopping.store(true, Ordering::Release);
@@ -189,7 +212,11 @@ impl Server {
 }
 
 /// `stats settings`: memcached's names where they mean something here.
-fn settings(options: &Options, listeners: &[Listener]) -> io::Result<Vec<(&'static str, String)>> {
+fn settings(
+    options: &Options,
+    listeners: &[Listener],
+    udp: Option<&Terminal>,
+) -> io::Result<Vec<(&'static str, String)>> {
     let (mut port, mut inter, mut socket) = (0, String::from("NULL"), String::from("NULL"));
     for listener in listeners {
         match listener.address()? {
@@ -203,7 +230,7 @@ fn settings(options: &Options, listeners: &[Listener]) -> io::Result<Vec<(&'stat
     let mut lines = vec![
         ("maxconns", options.limits.connections.to_string()),
         ("tcpport", port.to_string()),
-        ("udpport", "0".into()),
+        ("udpport", udp.map_or(0, |udp| udp.address.port()).to_string()),
         ("inter", inter),
         ("verbosity", "0".into()),
         ("domain_socket", socket),

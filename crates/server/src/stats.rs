@@ -86,6 +86,17 @@ counters!(
     bytes_read: "Bytes that clients sent",
     bytes_written: "Bytes that were sent to clients",
     total_items: "Items that were stored",
+    udp_received: "Datagrams that came",
+    udp_answered: "Requests in datagrams that were answered",
+    udp_sent: "Datagrams that were sent",
+    udp_refused_size: "Of those answered, requests whose reply was too large to be sent, and said so",
+    udp_dropped_no_request: "Datagrams met with silence that were no request, or not wholly",
+    udp_dropped_fragment: "Datagrams met with silence that were parts of a request",
+    udp_dropped_not_allowed: "Datagrams met with silence that asked for what only trusted peers may",
+    udp_dropped_rate: "Datagrams met with silence whose peers had been sent enough",
+    udp_dropped_port: "Datagrams met with silence that came from the port of a service",
+    udp_dropped_busy: "Requests in datagrams that were given up for want of memory",
+    udp_dropped_unsent: "Datagrams that the system did not send",
 );
 
 /// Declares the store's figures once, a line a field of [`Stats`].

@@ -4,7 +4,7 @@
 //!   wait -> read each connection reported, submitting what came -> poll the store -> complete, submit what was blocked,
 //!           one write a connection -> poll again while that gave something -> wait
 //! ```
-//! What the connections of one report (`os::Epoll`) ask for is submitted before one poll, so that it goes to flash as one batch,
+//! What the connections and datagrams of one report (`os::Epoll`) ask for is submitted before one poll, so that it goes to flash as one batch,
 //! and nothing ever waits for one read. New connections are spread over the workers: whoever accepts one hands it to the
 //! worker that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
 
@@ -28,6 +28,7 @@ use crate::listen::Listener;
 use crate::os::{self, Epoll, Event, Interest, Ready};
 use crate::out::Pool;
 use crate::stats::{Figures, count};
+use crate::udp::{self, Door};
 
 const SCRATCH_BYTES: usize = 64 << 10;
 /// Rounds of polling before the sockets are looked at again.
@@ -45,6 +46,7 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 
 const ID_MAILBOX: u64 = u64::MAX;
 const ID_SESSION: u64 = u64::MAX - 1;
+const ID_UDP: u64 = u64::MAX - 2;
 const ID_LISTENER: u64 = 1 << 32;
 
 /// How others reach a worker.
@@ -98,6 +100,8 @@ pub struct Worker<S> {
     /// Boxes, as each is taken out and put back several times a request.
     connections: Vec<Option<Box<Stream>>>,
     free: Vec<u32>,
+    /// Where datagrams come in. A box, as it is taken out and put back too.
+    door: Option<Box<Door>>,
     /// Connections to look after before the next wait.
     queue: Vec<u32>,
     /// Connections that wait for memory.
@@ -116,13 +120,16 @@ pub struct Worker<S> {
 }
 
 impl<S: Session> Worker<S> {
-    pub fn new(index: usize, shared: Arc<Shared>, session: S) -> io::Result<Worker<S>> {
+    pub fn new(index: usize, shared: Arc<Shared>, session: S, door: Option<Door>) -> io::Result<Worker<S>> {
         let epoll = Epoll::new()?;
         epoll.add(shared.mailboxes[index].event.as_raw_fd(), ID_MAILBOX, Interest::READ)?;
         for fd in session.event_fds() {
             // The store is polled in every round, so what stays ready needs no second word: some of these descriptors are
             // shared by all sessions, and stay ready until another worker has polled.
             epoll.add(fd, ID_SESSION, Interest { edge: true, ..Interest::READ })?;
+        }
+        if let Some(door) = &door {
+            epoll.add(door.fd(), ID_UDP, Interest::READ)?;
         }
         let gets = Gets::new(shared.limits.in_flight_bytes / shared.mailboxes.len());
         let mut worker = Worker {
@@ -132,6 +139,7 @@ impl<S: Session> Worker<S> {
             epoll,
             connections: Vec::new(),
             free: Vec::new(),
+            door: door.map(Box::new),
             queue: Vec::new(),
             waiting: Vec::new(),
             capped: Vec::new(),
@@ -223,6 +231,7 @@ impl<S: Session> Worker<S> {
                     self.complete_errand(token, answer);
                 }
             }
+            ID_UDP => self.with_door(|door, cx| door.receive(cx))?,
             ID_LISTENER.. => self.accept((ready.id - ID_LISTENER) as usize)?,
             id => self.connection_event(id as u32, ready)?,
         }
@@ -241,6 +250,13 @@ impl<S: Session> Worker<S> {
         self.connections[id as usize] = Some(stream);
         self.enqueue(id);
         Ok(())
+    }
+
+    fn with_door<R>(&mut self, work: impl FnOnce(&mut Door, &mut Context<'_, S>) -> R) -> R {
+        let Some(mut door) = self.door.take() else { unreachable!("nothing comes by UDP without a door") };
+        let result = work(&mut door, &mut self.context());
+        self.door = Some(door);
+        result
     }
 
     fn enqueue(&mut self, id: u32) {
@@ -340,18 +356,38 @@ impl<S: Session> Worker<S> {
                     self.enqueue(id);
                 }
             }
+            let answered = !replies.is_empty();
             for reply in replies.drain(..) {
                 self.complete(reply);
+            }
+            if answered && self.door.is_some() {
+                self.with_door(|door, cx| {
+                    door.retry(cx);
+                    door.flush(cx.counters);
+                });
             }
             for id in mem::take(&mut self.queue) {
                 self.look_after(id)?;
             }
         }
-        Ok(())
+        self.watch_door()
+    }
+
+    /// Whether datagrams are waited for, if that has changed.
+    fn watch_door(&mut self) -> io::Result<()> {
+        let stopping = self.shared.stopping.load(Ordering::Acquire);
+        let Some(door) = self.door.as_mut().filter(|_| !stopping) else { return Ok(()) };
+        match door.interest_change() {
+            Some(interest) => self.epoll.change(door.fd(), ID_UDP, interest),
+            None => Ok(()),
+        }
     }
 
     fn complete(&mut self, reply: Reply) {
         let id = (reply.token >> 32) as u32;
+        if id >= udp::FIRST_ID {
+            return self.with_door(|door, cx| door.complete(id, reply.token as u32, &reply.outcome, cx));
+        }
         let Some(mut stream) = self.connections.get_mut(id as usize).and_then(Option::take) else {
             unreachable!("a connection stays until its requests are answered")
         };
@@ -362,6 +398,12 @@ impl<S: Session> Worker<S> {
 
     fn complete_errand(&mut self, token: u64, answer: Vec<u8>) {
         let id = (token >> 32) as u32;
+        if id >= udp::FIRST_ID {
+            return self.with_door(|door, cx| {
+                door.complete_errand(id, token as u32, answer, cx);
+                door.flush(cx.counters);
+            });
+        }
         let Some(stream) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
             unreachable!("a connection stays until its requests are answered")
         };
@@ -440,6 +482,9 @@ impl<S: Session> Worker<S> {
 
     fn begin_stop(&mut self) -> io::Result<()> {
         self.stop_listening()?;
+        if let Some(door) = &self.door {
+            self.epoll.remove(door.fd())?;
+        }
         for id in 0..self.connections.len() {
             if let Some(stream) = &mut self.connections[id] {
                 stream.stop_reading();

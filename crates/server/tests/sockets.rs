@@ -30,7 +30,8 @@ impl Bench {
 
     fn over(store: MemoryStore, limits: Limits) -> Bench {
         let addresses = vec!["127.0.0.1:0".parse().unwrap()];
-        let options = Options { addresses, threads: 2, limits, settings: Vec::new(), memory_bytes: 0, metrics: None };
+        let options =
+            Options { addresses, threads: 2, limits, settings: Vec::new(), memory_bytes: 0, metrics: None, udp: None };
         let server = Server::start(Arc::new(store), options).unwrap();
         let address = server.addresses().unwrap()[0].to_string();
         Bench { server: Some(server), address }
@@ -70,7 +71,15 @@ impl Drop for Bench {
 }
 
 fn options(addresses: Vec<Address>) -> Options {
-    Options { addresses, threads: 1, limits: Limits::default(), settings: Vec::new(), memory_bytes: 0, metrics: None }
+    Options {
+        addresses,
+        threads: 1,
+        limits: Limits::default(),
+        settings: Vec::new(),
+        memory_bytes: 0,
+        metrics: None,
+        udp: None,
+    }
 }
 
 fn late_store() -> MemoryStore {

@@ -205,7 +205,7 @@ impl Stream {
             self.connection.closing = true;
         }
         let Connection { gone, closing, slots, out, .. } = &self.connection;
-        if *gone { self.connection.is_abandoned() } else { *closing && slots.is_empty() && out.is_empty() }
+        if *gone { self.connection.pending() == 0 } else { *closing && slots.is_empty() && out.is_empty() }
     }
 
     /// What to be woken for, if that has changed.

@@ -1,0 +1,190 @@
+//! Who may ask what over UDP, and how much they may be answered. The sender's address of a datagram can be forged, so that a
+//! reply may go to somebody who asked for nothing: what strangers are answered must not be worth forging for.
+//!
+//! Peers on the allow list are *trusted*. What others are sent is at most one datagram, at most [`AMPLIFICATION_MAX`] times what they
+//! sent, and comes out of a bucket of tokens. There is a fixed number of buckets, and which is a peer's is a secret hash of its
+//! address: forged addresses take no memory and cannot be made to meet somebody's bucket. Shared by all workers.
+
+// The server is above the simulator: its secrets come from the system.
+#![allow(clippy::disallowed_methods)]
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// As QUIC has it (RFC 9000, section 8.1).
+pub const AMPLIFICATION_MAX: usize = 3;
+const BUCKETS: usize = 8192;
+/// Nobody asks from the ports of well-known services, of which some answer whatever they are sent.
+const SERVICE_PORT_MAX: u16 = 1023;
+/// Services above those: SSDP, mDNS, memcached.
+const SERVICE_PORTS: [u16; 3] = [1900, 5353, 11211];
+
+/// An address, or all that begin as it does: `10.0.0.0/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    first: IpAddr,
+    bits: u32,
+}
+
+impl Network {
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (ours, theirs, width) = match (self.first, address) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => (u128::from(ours.to_bits()), u128::from(theirs.to_bits()), 32),
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => (ours.to_bits(), theirs.to_bits(), 128),
+            _ => return false,
+        };
+        // A shift by all bits is none to Rust.
+        (ours ^ theirs).checked_shr(width - self.bits).unwrap_or(0) == 0
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Network, String> {
+        let wrong = || format!("{text:?} is no network: give an address, or one with its bits, such as 10.0.0.0/8");
+        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let first: IpAddr = address.parse().map_err(|_| wrong())?;
+        let width = if first.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(width), |bits| bits.parse().map_err(|_| wrong()))?;
+        if bits > width { Err(wrong()) } else { Ok(Network { first, bits }) }
+    }
+}
+
+/// What a peer may be answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terms {
+    /// Whatever it asks for.
+    Trusted,
+    /// One datagram of so many bytes at most.
+    Stranger { reply_bytes_max: usize },
+}
+
+pub struct Guard {
+    allow: Vec<Network>,
+    rate_bytes: u32,
+    datagram_bytes_max: usize,
+    /// Our own port, from which a server like this one answers.
+    port: u16,
+    secret: RandomState,
+    /// Each is tokens, and the second in which they were counted.
+    buckets: Vec<AtomicU64>,
+}
+
+impl Guard {
+    /// Strangers are sent `rate_bytes` a second at most, in datagrams of `datagram_bytes_max`.
+    pub fn new(allow: Vec<Network>, rate_bytes: u32, datagram_bytes_max: usize, port: u16) -> Guard {
+        let buckets = (0..BUCKETS).map(|_| AtomicU64::new(u64::from(rate_bytes) << 32)).collect();
+        Guard { allow, rate_bytes, datagram_bytes_max, port, secret: RandomState::new(), buckets }
+    }
+
+    /// Whether something that asks may live at this port.
+    pub fn may_ask(&self, port: u16) -> bool {
+        port > SERVICE_PORT_MAX && port != self.port && !SERVICE_PORTS.contains(&port)
+    }
+
+    pub fn terms(&self, peer: IpAddr, request_bytes: usize) -> Terms {
+        let peer = peer.to_canonical();
+        if self.allow.iter().any(|network| network.contains(peer)) {
+            return Terms::Trusted;
+        }
+        let reply_bytes_max = (AMPLIFICATION_MAX * request_bytes).min(self.datagram_bytes_max);
+        Terms::Stranger { reply_bytes_max }
+    }
+
+    /// Takes tokens for a reply of `bytes`; whether the peer had as many.
+    pub fn take(&self, peer: IpAddr, bytes: usize, now_seconds: u32) -> bool {
+        let bucket = &self.buckets[self.secret.hash_one(origin(peer)) as usize % BUCKETS];
+        let spent = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bucket| {
+            let (tokens, since) = ((bucket >> 32) as u32, bucket as u32);
+            let seconds = now_seconds.saturating_sub(since);
+            let tokens = tokens.saturating_add(self.rate_bytes.saturating_mul(seconds)).min(self.rate_bytes);
+            let left = tokens.checked_sub(u32::try_from(bytes).ok()?)?;
+            Some(u64::from(left) << 32 | u64::from(now_seconds))
+        });
+        spent.is_ok()
+    }
+}
+
+/// What one owner has at the least: an IPv4 address, or a /64 of IPv6.
+fn origin(peer: IpAddr) -> u128 {
+    match peer.to_canonical() {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits() >> 64 << 64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn guard(rate_bytes: u32) -> Guard {
+        Guard::new(vec!["127.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()], rate_bytes, 1400, 11300)
+    }
+
+    #[test]
+    fn networks_hold_what_begins_as_they_do() {
+        for (network, inside, outside) in [
+            ("127.0.0.0/8", "127.255.0.9", "128.0.0.0"),
+            ("10.1.2.3", "10.1.2.3", "10.1.2.2"),
+            ("10.1.2.128/25", "10.1.2.200", "10.1.2.127"),
+            ("::1", "::1", "::2"),
+            ("fd00:1::/32", "fd00:1:ffff::9", "fd00:2::"),
+            ("0.0.0.0/0", "203.0.113.9", "::1"),
+            ("::/0", "2001:db8::1", "10.0.0.1"),
+        ] {
+            let network: Network = network.parse().unwrap();
+            assert!(network.contains(address(inside)) && !network.contains(address(outside)), "{network:?}");
+        }
+        for text in ["", "10.0.0.0/33", "::1/129", "10.0.0/8", "10.0.0.0/", "localhost", "10.0.0.0/-1"] {
+            assert!(text.parse::<Network>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn strangers_get_little_for_little() {
+        let guard = guard(1000);
+        for trusted in ["127.0.0.1", "::1", "::ffff:127.3.2.1"] {
+            assert_eq!(guard.terms(address(trusted), 10), Terms::Trusted, "{trusted}");
+        }
+        let terms = |bytes| guard.terms(address("10.0.0.1"), bytes);
+        assert_eq!(terms(15), Terms::Stranger { reply_bytes_max: 45 });
+        assert_eq!(terms(1400), Terms::Stranger { reply_bytes_max: 1400 });
+    }
+
+    #[test]
+    fn services_do_not_ask() {
+        let guard = guard(1000);
+        assert!([1024, 11300 + 1, 65535].iter().all(|&port| guard.may_ask(port)));
+        assert!([0, 7, 19, 53, 123, 1023, 1900, 5353, 11211, 11300].iter().all(|&port| !guard.may_ask(port)));
+    }
+
+    #[test]
+    fn a_bucket_is_emptied_and_fills_again_up_to_its_brim() {
+        let (guard, peer) = (guard(1000), address("10.0.0.1"));
+        assert!(guard.take(peer, 600, 100));
+        assert!(!guard.take(peer, 600, 100) && guard.take(peer, 400, 100));
+        assert!(!guard.take(peer, 1, 100));
+        assert!(guard.take(peer, 1000, 101) && !guard.take(peer, 1, 101));
+        assert!(guard.take(peer, 1000, 4_000_000_000) && !guard.take(peer, 1, 4_000_000_000));
+        // A clock that is set back gives nothing.
+        assert!(!guard.take(peer, 1, 50));
+    }
+
+    #[test]
+    fn a_neighbour_within_a_64_shares_the_bucket_and_a_flood_of_others_takes_no_memory() {
+        let guard = guard(1000);
+        assert!(guard.take(address("2001:db8::1"), 1000, 5));
+        assert!(!guard.take(address("2001:db8::ffff:2"), 1, 5));
+        let before = guard.buckets.len();
+        let served = (0..100_000u32).filter(|&number| guard.take(IpAddr::from(number.to_be_bytes()), 1000, 5)).count();
+        assert_eq!(guard.buckets.len(), before);
+        assert!(served <= BUCKETS, "{served}");
+    }
+}

@@ -1,0 +1,350 @@
+//! The door over UDP: a request is one datagram, text or binary behind memcached's frame, and so is most of what is answered.
+//!
+//! ```text
+//!   receive (one system call) -> admit -> a connection each -> the store, one batch -> send (one system call)
+//! ```
+//! Every datagram is a client of its own: what is in it is done in its order, and answered by one message. There is a fixed
+//! number of places for requests that are not answered yet; while all are taken nothing is received, and the kernel drops what
+//! its queue does not hold. What cannot go on for want of memory is dropped. A worker owns its door; doors share the guard.
+
+pub mod admission;
+pub mod frame;
+pub mod guard;
+pub mod screen;
+mod socket;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::{io, iter, mem};
+
+use tapetum::Outcome;
+
+use crate::connection::{Connection, Context};
+use crate::engine::Session;
+use crate::listen::LoopbackAddress;
+use crate::os::Interest;
+use crate::protocol::binary::Status;
+use crate::protocol::reply;
+use crate::stats::{Counters, count};
+
+use admission::{Request, Silence, admit};
+use frame::HEADER_BYTES;
+use guard::{Guard, Network, Terms};
+use screen::Dialect;
+use socket::{Inbox, Outbox};
+
+pub use socket::{Name, UdpSocket};
+
+/// Where `--udp` listens when it is not told: beside TCP.
+pub const ADDRESS_DEFAULT: &str = "127.0.0.1:11211";
+/// Requests of one worker that are not answered yet.
+const PLACES: usize = 512;
+/// The number of the first place's connection: above those of all clients that are connected.
+pub const FIRST_ID: u32 = 1 << 31;
+/// What a place keeps of the room for a request that had to wait.
+const REST_KEPT_BYTES: usize = 2048;
+/// In place of a reply that is more than the terms allow, and never more itself.
+const TOO_LARGE: &[u8] = b"SERVER_ERROR too large for UDP\r\n";
+
+const _: () = assert!(HEADER_BYTES + TOO_LARGE.len() <= guard::AMPLIFICATION_MAX * (HEADER_BYTES + b"get a\r\n".len()));
+
+/// Where to listen, and what strangers get.
+#[derive(Clone, Debug)]
+pub struct UdpOptions {
+    pub address: LoopbackAddress,
+    /// Peers that are answered whatever they ask for.
+    pub allow: Vec<Network>,
+    /// What each of the others is sent a second.
+    pub rate_bytes: u32,
+    /// The longest datagram that is sent, with its header.
+    pub datagram_bytes_max: usize,
+}
+
+/// What the doors of all workers share.
+pub struct Terminal {
+    guard: Guard,
+    datagram_bytes_max: usize,
+    pub address: SocketAddr,
+}
+
+impl Terminal {
+    pub fn bind(options: UdpOptions, workers: usize) -> io::Result<(Arc<Terminal>, Vec<UdpSocket>)> {
+        let UdpOptions { address, allow, rate_bytes, datagram_bytes_max } = options;
+        let (address, sockets) = UdpSocket::bind_many(&address.0, workers)?;
+        let guard = Guard::new(allow, rate_bytes, datagram_bytes_max, address.port());
+        Ok((Arc::new(Terminal { guard, datagram_bytes_max, address }), sockets))
+    }
+}
+
+/// Where a request waits for its answer.
+struct Place {
+    connection: Connection,
+    peer: Name,
+    request_id: u16,
+    dialect: Dialect,
+    terms: Terms,
+    /// What of the request waits until something before it is answered.
+    rest: Vec<u8>,
+}
+
+enum Progress {
+    Answered,
+    Pending,
+    /// It waits for gets of others to be answered.
+    Held,
+    /// There is no memory for it.
+    Stuck,
+}
+
+impl Place {
+    fn progress(&self) -> Progress {
+        let connection = &self.connection;
+        match () {
+            () if connection.pending() > 0 => Progress::Pending,
+            () if connection.slots.is_empty() && (self.rest.is_empty() || connection.closing) => Progress::Answered,
+            () if connection.capped() => Progress::Held,
+            () => Progress::Stuck,
+        }
+    }
+
+    /// How many datagrams the reply takes; `None` if it must not be sent.
+    fn datagrams(&self, datagram_bytes_max: usize) -> Option<u16> {
+        let reply_bytes = self.connection.out.unsent_bytes();
+        match self.terms {
+            Terms::Trusted => frame::count(reply_bytes, datagram_bytes_max - HEADER_BYTES),
+            Terms::Stranger { reply_bytes_max } => (HEADER_BYTES + reply_bytes <= reply_bytes_max).then_some(1),
+        }
+    }
+
+    fn refusal(&self) -> Vec<u8> {
+        match self.dialect {
+            Dialect::Text => TOO_LARGE.to_vec(),
+            Dialect::Binary(origin) => {
+                let mut refusal = Vec::new();
+                reply::binary_refusal(&mut refusal, origin, Status::TooLarge, Status::TooLarge.text());
+                refusal
+            }
+        }
+    }
+}
+
+pub struct Door {
+    terminal: Arc<Terminal>,
+    worker: usize,
+    socket: UdpSocket,
+    inbox: Inbox,
+    outbox: Outbox,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// Requests that wait for gets of others.
+    held: Vec<u32>,
+    /// What gets brought lately.
+    value_bytes_expected: Option<usize>,
+    interest: Interest,
+}
+
+impl Door {
+    pub fn new(terminal: Arc<Terminal>, socket: UdpSocket, worker: usize) -> Door {
+        Door {
+            terminal,
+            worker,
+            socket,
+            inbox: Inbox::new(),
+            outbox: Outbox::default(),
+            places: Vec::new(),
+            free: Vec::new(),
+            held: Vec::new(),
+            value_bytes_expected: None,
+            interest: Interest::READ,
+        }
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    fn room(&self) -> usize {
+        PLACES - (self.places.len() - self.free.len())
+    }
+
+    /// What to be woken for, if that has changed.
+    pub fn interest_change(&mut self) -> Option<Interest> {
+        let interest = Interest { read: self.room() > 0, ..Interest::NONE };
+        (mem::replace(&mut self.interest, interest) != interest).then_some(interest)
+    }
+
+    /// Takes in what has come, as far as there are places, and submits what it asks for.
+    pub fn receive<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<()> {
+        let mut inbox = mem::take(&mut self.inbox);
+        let received = match self.socket.receive(&mut inbox, self.room()) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            other => other?,
+        };
+        count(&cx.counters.udp_received, received as u64);
+        for at in 0..received {
+            let (peer, datagram) = inbox.datagram(at);
+            count(&cx.counters.bytes_read, datagram.len() as u64);
+            match admit(&self.terminal.guard, &peer, datagram, cx.limits.item_bytes_max, cx.now) {
+                Ok(request) => self.begin(peer, request, cx),
+                Err(silence) => count_silence(silence, cx.counters),
+            }
+        }
+        self.inbox = inbox;
+        self.flush(cx.counters);
+        Ok(())
+    }
+
+    fn begin<S: Session>(&mut self, peer: Name, request: Request<'_>, cx: &mut Context<'_, S>) {
+        let Request { id: request_id, payload, dialect, terms } = request;
+        let at = match self.free.pop() {
+            Some(at) => {
+                let place = &mut self.places[at as usize];
+                place.connection.renew(self.value_bytes_expected);
+                (place.peer, place.request_id, place.dialect, place.terms) = (peer, request_id, dialect, terms);
+                at
+            }
+            None => {
+                let at = self.places.len() as u32;
+                let mut connection = Connection::new(self.worker, FIRST_ID + at);
+                connection.renew(self.value_bytes_expected);
+                self.places.push(Place { connection, peer, request_id, dialect, terms, rest: Vec::new() });
+                at
+            }
+        };
+        let place = &mut self.places[at as usize];
+        let taken = place.connection.consume(payload, cx);
+        place.rest.extend_from_slice(&payload[taken..]);
+        self.settle(at, cx);
+    }
+
+    /// Takes the outcome of request `number` of connection `id`.
+    pub fn complete<S: Session>(&mut self, id: u32, number: u32, outcome: &Outcome, cx: &mut Context<'_, S>) {
+        let at = id - FIRST_ID;
+        self.places[at as usize].connection.complete(number, outcome, cx);
+        self.go_on(at, cx);
+    }
+
+    /// The errand that request `number` of connection `id` was is done.
+    pub fn complete_errand<S: Session>(&mut self, id: u32, number: u32, answer: Vec<u8>, cx: &mut Context<'_, S>) {
+        let at = id - FIRST_ID;
+        self.places[at as usize].connection.complete_errand(number, answer, cx.pool);
+        self.go_on(at, cx);
+    }
+
+    /// Goes on with what waited for gets of others, of which some are answered.
+    pub fn retry<S: Session>(&mut self, cx: &mut Context<'_, S>) {
+        for at in mem::take(&mut self.held) {
+            self.go_on(at, cx);
+        }
+    }
+
+    fn go_on<S: Session>(&mut self, at: u32, cx: &mut Context<'_, S>) {
+        let place = &mut self.places[at as usize];
+        if !place.rest.is_empty() {
+            let taken = place.connection.consume(&place.rest, cx);
+            place.rest.drain(..taken);
+        }
+        self.settle(at, cx);
+    }
+
+    /// Answers a request that is through, or drops it if there is no way on.
+    fn settle<S: Session>(&mut self, at: u32, cx: &mut Context<'_, S>) {
+        match self.places[at as usize].progress() {
+            Progress::Pending => return,
+            Progress::Held => return self.held.push(at),
+            Progress::Stuck => count(&cx.counters.udp_dropped_busy, 1),
+            Progress::Answered => self.answer(at, cx.counters),
+        }
+        let place = &mut self.places[at as usize];
+        self.value_bytes_expected = place.connection.value_bytes_learned();
+        place.connection.release(cx.budget, cx.pool);
+        place.rest.clear();
+        place.rest.shrink_to(REST_KEPT_BYTES);
+        self.free.push(at);
+    }
+
+    /// Puts a reply into the outbox, or what there is in its place where it would be too much.
+    fn answer(&mut self, at: u32, counters: &Counters) {
+        let place = &self.places[at as usize];
+        // A write, or a miss, that was to be quiet.
+        if place.connection.out.is_empty() {
+            return;
+        }
+        count(&counters.udp_answered, 1);
+        let datagram_bytes_max = self.terminal.datagram_bytes_max;
+        let mut mail = Mail { socket: &self.socket, outbox: &mut self.outbox, counters };
+        let payload_bytes = datagram_bytes_max - HEADER_BYTES;
+        match place.datagrams(datagram_bytes_max) {
+            Some(datagrams) => {
+                mail.message(place.peer, place.request_id, datagrams, payload_bytes, place.connection.out.pieces());
+            }
+            None => {
+                count(&counters.udp_refused_size, 1);
+                mail.message(place.peer, place.request_id, 1, payload_bytes, iter::once(&place.refusal()[..]));
+            }
+        }
+    }
+
+    /// Sends what there is to send.
+    pub fn flush(&mut self, counters: &Counters) {
+        Mail { socket: &self.socket, outbox: &mut self.outbox, counters }.flush();
+    }
+}
+
+/// What sending takes.
+struct Mail<'a> {
+    socket: &'a UdpSocket,
+    outbox: &'a mut Outbox,
+    counters: &'a Counters,
+}
+
+impl Mail<'_> {
+    /// `pieces` are the message, which takes so many datagrams.
+    fn message<'p>(
+        &mut self,
+        to: Name,
+        request_id: u16,
+        datagrams: u16,
+        payload_bytes: usize,
+        pieces: impl Iterator<Item = &'p [u8]>,
+    ) {
+        let mut pieces = pieces.filter(|piece| !piece.is_empty());
+        let mut piece = pieces.next().unwrap_or_default();
+        for number in 0..datagrams {
+            if self.outbox.is_full() {
+                self.flush();
+            }
+            self.outbox.begin(to, &frame::reply(request_id, number, datagrams));
+            let mut room_bytes = payload_bytes;
+            while room_bytes > 0 && !piece.is_empty() {
+                let (now, later) = piece.split_at(piece.len().min(room_bytes));
+                self.outbox.push(now);
+                room_bytes -= now.len();
+                piece = if later.is_empty() { pieces.next().unwrap_or_default() } else { later };
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.outbox.is_empty() {
+            return;
+        }
+        let (datagrams, bytes) = (self.outbox.len(), self.outbox.bytes());
+        let sent = self.socket.send(self.outbox);
+        count(&self.counters.udp_sent, sent as u64);
+        count(&self.counters.udp_dropped_unsent, (datagrams - sent) as u64);
+        count(&self.counters.bytes_written, bytes as u64);
+    }
+}
+
+fn count_silence(silence: Silence, counters: &Counters) {
+    let counter = match silence {
+        Silence::Port => &counters.udp_dropped_port,
+        Silence::NoRequest => &counters.udp_dropped_no_request,
+        Silence::Fragment => &counters.udp_dropped_fragment,
+        Silence::NotAllowed => &counters.udp_dropped_not_allowed,
+        Silence::Rate => &counters.udp_dropped_rate,
+    };
+    count(counter, 1);
+}

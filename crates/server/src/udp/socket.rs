@@ -1,0 +1,327 @@
+//! A UDP socket, and the system calls that receive and send many datagrams at once, behind safe functions. Owned by one worker.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::os::check;
+
+/// Datagrams that one system call moves.
+pub const BATCH: usize = 64;
+/// More than any datagram has.
+const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+/// Rooms begin a little apart, so that the short datagrams in them do not all want the same places of the processor's cache.
+const ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 192;
+/// For bursts that come while the worker is at something else.
+const KERNEL_QUEUE_BYTES: libc::c_int = 1 << 20;
+
+/// A socket's address as the kernel has it: `sockaddr_in` or `sockaddr_in6`.
+///
+/// ```text
+///  0         2               4           8           24     28
+///  AF_INET   | port | address
+///  AF_INET6  | port | flow info | address | scope
+/// ```
+/// The family is in the machine's order, the port and the address are in the network's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C, align(4))]
+pub struct Name([u8; 28]);
+
+const _: () = assert!(size_of::<Name>() == size_of::<libc::sockaddr_in6>());
+const _: () = assert!(size_of::<Name>() >= size_of::<libc::sockaddr_in>());
+const _: () = assert!(align_of::<Name>() >= align_of::<libc::sockaddr_in6>());
+
+impl Name {
+    const NONE: Name = Name([0; 28]);
+
+    fn family(&self) -> libc::c_int {
+        libc::c_int::from(libc::sa_family_t::from_ne_bytes([self.0[0], self.0[1]]))
+    }
+
+    fn length(&self) -> libc::socklen_t {
+        let bytes = if self.family() == libc::AF_INET { size_of::<libc::sockaddr_in>() } else { size_of::<Name>() };
+        bytes as libc::socklen_t
+    }
+
+    pub fn port(&self) -> u16 {
+        u16::from_be_bytes([self.0[2], self.0[3]])
+    }
+
+    pub fn ip(&self) -> IpAddr {
+        if self.family() == libc::AF_INET {
+            let [_, _, _, _, a, b, c, d, ..] = self.0;
+            return Ipv4Addr::new(a, b, c, d).into();
+        }
+        let mut address = [0; 16];
+        address.copy_from_slice(&self.0[8..24]);
+        Ipv6Addr::from(address).into()
+    }
+}
+
+impl From<SocketAddr> for Name {
+    fn from(address: SocketAddr) -> Name {
+        let mut name = Name::NONE;
+        name.0[2..4].copy_from_slice(&address.port().to_be_bytes());
+        let family = match address {
+            SocketAddr::V4(address) => {
+                name.0[4..8].copy_from_slice(&address.ip().octets());
+                libc::AF_INET
+            }
+            SocketAddr::V6(address) => {
+                name.0[8..24].copy_from_slice(&address.ip().octets());
+                name.0[24..28].copy_from_slice(&address.scope_id().to_ne_bytes());
+                libc::AF_INET6
+            }
+        };
+        name.0[..2].copy_from_slice(&(family as libc::sa_family_t).to_ne_bytes());
+        name
+    }
+}
+
+pub struct UdpSocket(OwnedFd);
+
+impl UdpSocket {
+    /// As many sockets at one address, among which the kernel spreads the peers. An address that another process has is refused, though
+    /// the kernel would share it.
+    pub fn bind_many(address: &str, count: usize) -> io::Result<(SocketAddr, Vec<UdpSocket>)> {
+        let alone = std::net::UdpSocket::bind(address)?;
+        let address = alone.local_addr()?;
+        drop(alone);
+        let sockets = (0..count).map(|_| UdpSocket::bind(address)).collect::<io::Result<_>>()?;
+        Ok((address, sockets))
+    }
+
+    fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+        let name = Name::from(address);
+        let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointers; the descriptor is new and ours alone.
+        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(name.family(), kind, 0))?) };
+        let socket = UdpSocket(fd);
+        socket.set_option(libc::SO_REUSEPORT, 1)?;
+        // Less than wished for is good enough.
+        let _ = socket.set_option(libc::SO_RCVBUF, KERNEL_QUEUE_BYTES);
+        // SAFETY: the name lives through the call and is as long as said.
+        check(unsafe { libc::bind(socket.as_raw_fd(), name.0.as_ptr().cast(), name.length()) })?;
+        Ok(socket)
+    }
+
+    fn set_option(&self, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+        let size = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the option's value lives through the call and is as long as said.
+        let result =
+            unsafe { libc::setsockopt(self.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), size) };
+        check(result).map(drop)
+    }
+
+    /// Takes in what has come, `count_max` datagrams at most; how many that were.
+    pub fn receive(&self, inbox: &mut Inbox, count_max: usize) -> io::Result<usize> {
+        let count = count_max.min(BATCH);
+        // SAFETY: all-zero headers are valid: they name nothing.
+        let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+        let rooms = inbox.bytes.chunks_exact_mut(ROOM_BYTES).zip(&mut inbox.names);
+        for ((header, piece), (room, name)) in headers.iter_mut().zip(&mut pieces).zip(rooms).take(count) {
+            *piece = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: DATAGRAM_BYTES_MAX };
+            *name = Name::NONE;
+            header.msg_hdr.msg_name = name.0.as_mut_ptr().cast();
+            header.msg_hdr.msg_namelen = size_of::<Name>() as libc::socklen_t;
+            header.msg_hdr.msg_iov = piece;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        let (fd, flags) = (self.as_raw_fd(), libc::MSG_DONTWAIT as _);
+        // SAFETY: the first `count` headers name rooms and names of the inbox, as long as said, which live through the call.
+        let received =
+            check(unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), count as _, flags, std::ptr::null_mut()) })?;
+        let received = received as usize;
+        for (length, header) in inbox.lengths.iter_mut().zip(&headers[..received]) {
+            *length = (header.msg_len as usize).min(DATAGRAM_BYTES_MAX);
+        }
+        Ok(received)
+    }
+
+    /// Sends what the outbox holds, and empties it; how many datagrams the kernel took.
+    pub fn send(&self, outbox: &mut Outbox) -> usize {
+        let (mut sent, mut at) = (0, 0);
+        while at < outbox.parcels.len() {
+            match self.send_some(outbox, at) {
+                Ok(count) => {
+                    sent += count;
+                    at += count;
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    // There is no room for more now, and what waits for some is no longer wanted when there is.
+                    io::ErrorKind::WouldBlock => break,
+                    // It is this peer that cannot be reached.
+                    _ => at += 1,
+                },
+            }
+        }
+        outbox.bytes.clear();
+        outbox.parcels.clear();
+        sent
+    }
+
+    /// Sends the parcels from number `from` on, as far as that goes; how many went.
+    fn send_some(&self, outbox: &mut Outbox, from: usize) -> io::Result<usize> {
+        // SAFETY: all-zero headers are valid: they name nothing.
+        let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+        let parcels = &mut outbox.parcels[from..];
+        let count = parcels.len().min(BATCH);
+        for ((header, piece), parcel) in headers.iter_mut().zip(&mut pieces).zip(parcels) {
+            let bytes = &mut outbox.bytes[parcel.start..parcel.end];
+            *piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            header.msg_hdr.msg_name = parcel.to.0.as_mut_ptr().cast();
+            header.msg_hdr.msg_namelen = parcel.to.length();
+            header.msg_hdr.msg_iov = piece;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        let (fd, flags) = (self.as_raw_fd(), libc::MSG_DONTWAIT as _);
+        // SAFETY: the first `count` headers name parcels of the outbox, as long as said, which live through the call and are
+        // only read.
+        check(unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count as _, flags) }).map(|count| count as usize)
+    }
+}
+
+impl AsRawFd for UdpSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Datagrams that have come, a room each.
+#[derive(Default)]
+pub struct Inbox {
+    /// Memory that no long datagram has touched is not there yet.
+    bytes: Vec<u8>,
+    names: Vec<Name>,
+    lengths: Vec<usize>,
+}
+
+impl Inbox {
+    pub fn new() -> Inbox {
+        Inbox { bytes: vec![0; BATCH * ROOM_BYTES], names: vec![Name::NONE; BATCH], lengths: vec![0; BATCH] }
+    }
+
+    /// Datagram number `at` of those that the last `receive` took in, and who sent it.
+    pub fn datagram(&self, at: usize) -> (Name, &[u8]) {
+        (self.names[at], &self.bytes[at * ROOM_BYTES..][..self.lengths[at]])
+    }
+}
+
+struct Parcel {
+    to: Name,
+    start: usize,
+    end: usize,
+}
+
+/// Datagrams that are to go, one behind the other.
+#[derive(Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    parcels: Vec<Parcel>,
+}
+
+impl Outbox {
+    /// Enough for one system call.
+    pub fn is_full(&self) -> bool {
+        self.parcels.len() >= BATCH || self.bytes.len() >= 2 * DATAGRAM_BYTES_MAX
+    }
+
+    pub fn len(&self) -> usize {
+        self.parcels.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.parcels.is_empty()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Begins a datagram; what `push` brings belongs to it.
+    pub fn begin(&mut self, to: Name, header: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(header);
+        self.parcels.push(Parcel { to, start, end: self.bytes.len() });
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.parcels.last_mut().expect("a datagram was begun").end = self.bytes.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_as_the_kernel_has_them() {
+        for text in ["127.0.0.1:11211", "[::1]:9", "[fe80::1%3]:65535"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let name = Name::from(address);
+            assert_eq!((name.ip(), name.port()), (address.ip(), address.port()));
+        }
+    }
+
+    #[test]
+    fn many_datagrams_come_and_go_at_once() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let (at, sockets) = UdpSocket::bind_many(address, 1).unwrap();
+            let peers: Vec<_> = (0..3).map(|_| std::net::UdpSocket::bind((at.ip(), 0)).unwrap()).collect();
+            // More would not fit into the kernel's queue, if that is as small as it may be.
+            let length = |number: u8| if number == 69 { 60_000 } else { usize::from(number) };
+            for number in 0..70u8 {
+                let bytes = vec![number; length(number)];
+                peers[usize::from(number) % 3].send_to(&bytes, at).unwrap();
+            }
+            let (mut inbox, mut outbox) = (Inbox::new(), Outbox::default());
+            let mut next = 0u8;
+            for _ in 0..2 {
+                let count = sockets[0].receive(&mut inbox, BATCH).unwrap();
+                for datagram in 0..count {
+                    let (name, bytes) = inbox.datagram(datagram);
+                    assert_eq!(bytes, vec![next; length(next)]);
+                    assert_eq!(name.port(), peers[usize::from(next) % 3].local_addr().unwrap().port());
+                    outbox.begin(name, &[next]);
+                    outbox.push(b"ab");
+                    outbox.push(b"c");
+                    next += 1;
+                }
+            }
+            assert_eq!((next, outbox.len()), (70, 70));
+            assert_eq!(sockets[0].send(&mut outbox), 70);
+            assert!(outbox.is_empty());
+            assert_eq!(sockets[0].receive(&mut inbox, BATCH).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            for number in 0..70u8 {
+                let mut buffer = [0; 8];
+                let length = peers[usize::from(number) % 3].recv(&mut buffer).unwrap();
+                assert_eq!(&buffer[..length], &[number, b'a', b'b', b'c']);
+            }
+        }
+    }
+
+    #[test]
+    fn a_peer_that_cannot_be_reached_keeps_no_other_from_its_reply() {
+        let (at, sockets) = UdpSocket::bind_many("127.0.0.1:0", 1).unwrap();
+        let peer = std::net::UdpSocket::bind((at.ip(), 0)).unwrap();
+        let mut outbox = Outbox::default();
+        let nowhere = Name::from(SocketAddr::new(at.ip(), 0));
+        for to in [nowhere, peer.local_addr().unwrap().into(), nowhere] {
+            outbox.begin(to, b"x");
+        }
+        assert_eq!(sockets[0].send(&mut outbox), 1);
+        assert_eq!(peer.recv(&mut [0; 8]).unwrap(), 1);
+    }
+
+    #[test]
+    fn an_address_is_shared_by_our_sockets_and_no_others() {
+        let (at, sockets) = UdpSocket::bind_many("127.0.0.1:0", 3).unwrap();
+        assert_eq!(sockets.len(), 3);
+        let error = UdpSocket::bind_many(&at.to_string(), 1).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}
