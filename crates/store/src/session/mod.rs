@@ -239,7 +239,7 @@ impl Session {
         self.local.ops.len() - self.local.ops_free.len() + self.local.held.len() + self.local.ready.len()
     }
 
-    /// Descriptors that are readable when a poll may make progress.
+    /// Descriptors that are readable when a poll may make progress, after one that gave nothing.
     pub fn event_fds(&self) -> Vec<RawFd> {
         let fds = [self.local.queue.event_fd(), self.shared.log.event_fd(), self.local.notifier.event_fd()];
         fds.into_iter().flatten().collect()
@@ -267,6 +267,11 @@ impl Session {
         }
         let mut fds: Vec<libc::pollfd> =
             self.event_fds().into_iter().map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        // Starts what was submitted. What this takes is for the next poll.
+        self.local.queue.poll(&mut self.local.completions);
+        if !self.local.completions.is_empty() {
+            return;
+        }
         let timeout_ms = timeout.map_or(-1, |timeout| timeout.as_millis().clamp(1, 1000) as i32);
         // SAFETY: the array is valid for its length; poll writes only into it.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };

@@ -69,7 +69,8 @@ impl Local {
         self.waiting.push_back(number);
     }
 
-    /// Starts what was gathered, and takes completions until there are none.
+    /// Starts what was gathered, and takes completions until there are none, or an answer: who has it may have more to ask,
+    /// which should be on its way before the next completions are looked after.
     pub(super) fn reap(&mut self, shared: &Shared) {
         let mut completions = std::mem::take(&mut self.completions);
         loop {
@@ -82,6 +83,9 @@ impl Local {
             completions.iter().for_each(|completion| self.prefetch_records(completion));
             for completion in completions.drain(..) {
                 self.completed(shared, completion);
+            }
+            if !self.ready.is_empty() {
+                break;
             }
         }
         self.completions = completions;
