@@ -20,15 +20,19 @@ const DEPTH: usize = 512;
 
 /// Makes a store in `folder` where `tapetum serve --data` looks for it, sized as that would size it, and opens it.
 pub fn create(folder: &Path, capacity_bytes: u64, memory_bytes: u64, sync: Sync) -> Result<Store, Failure> {
-    std::fs::create_dir_all(folder)?;
     // As the server has it: the file system's own notes on the file count too.
     let capacity_bytes = capacity_bytes - capacity_bytes / 4096;
-    let options = StoreOptions { sync, ..StoreOptions::new(capacity_bytes, memory_bytes) };
+    create_as(folder, capacity_bytes, &StoreOptions { sync, ..StoreOptions::new(capacity_bytes, memory_bytes) })
+}
+
+/// Makes a store of `capacity_bytes` in `folder`, and opens it.
+pub fn create_as(folder: &Path, capacity_bytes: u64, options: &StoreOptions) -> Result<Store, Failure> {
+    std::fs::create_dir_all(folder)?;
     let env = Env::system();
     let flash = Arc::new(FileFlash::create(&folder.join("drive"), capacity_bytes, IoEngine::Auto, &env)?);
     // By a drive of its own: what creation writes is not the store's to count.
-    Store::create(&drive(&flash, SMALL_LOCAL_BYTES, &env)?, &options)?;
-    open_flash(&flash, &options, &env)
+    Store::create(&drive(&flash, SMALL_LOCAL_BYTES, &env)?, options)?;
+    open_flash(&flash, options, &env)
 }
 
 /// Opens the store that [`create`] made in `folder`.

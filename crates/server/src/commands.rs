@@ -110,8 +110,7 @@ impl Connection {
 
     /// Begins a text get: everything before its keys is taken.
     fn many_start(&mut self, keys: &[u8], frame: &[u8], touch: Option<u32>, stamps: bool) -> usize {
-        // The line end is one byte or two.
-        let end_bytes = if frame.ends_with(b"\r\n") { 2 } else { 1 };
+        let end_bytes = text::line_end_bytes(frame);
         self.many = Some(ManyKeys { list_bytes: keys.len(), end_bytes, touch, stamps });
         frame.len() - end_bytes - keys.len()
     }
@@ -122,7 +121,7 @@ impl Connection {
         let list = &rest[..list_bytes];
         let Some(key) = text::split(list).next() else {
             self.many = None;
-            self.answer(Form::TextGetEnd, cx.pool, |out| out.extend_from_slice(b"END\r\n"));
+            self.answer(Form::TextGetEnd, cx.pool, |out| out.extend_from_slice(reply::TEXT_GET_END));
             return Some(list_bytes + end_bytes);
         };
         let form = Form::TextGet { stamps, touch: touch.is_some() };

@@ -16,10 +16,11 @@ use crate::errands::Errands;
 use crate::gets::Gets;
 use crate::limits::{Budget, FREE_BYTES, Limits};
 use crate::out::{OutQueue, Pool};
+use crate::pipeline::{self, Pipeline, Taken};
 use crate::protocol::reply::Form;
 use crate::protocol::{BINARY_MAGIC, Parsed, binary, text};
 use crate::slots::Slots;
-use crate::stats::{Counters, Figures};
+use crate::stats::{Counters, Figures, count};
 
 /// A request's own cost beside its value: slot, key, what the store keeps.
 const REQUEST_BYTES: usize = 256;
@@ -39,6 +40,7 @@ pub struct Context<'a, S> {
     /// Unix seconds.
     pub now: u32,
     pub gets: &'a mut Gets,
+    pub pipeline: &'a mut Pipeline,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +52,7 @@ enum Protocol {
 }
 
 /// A text get whose keys are being submitted one by one.
-pub(crate) struct ManyKeys {
+pub struct ManyKeys {
     /// What is left of the list of keys.
     pub list_bytes: usize,
     /// What follows it: the end of the line.
@@ -188,10 +190,17 @@ impl Connection {
                 break;
             }
             self.barrier = false;
-            let rest = &input[at..];
-            if self.many.is_none() && rest.len() < self.need_bytes {
+            if self.many.is_none() && input.len() - at < self.need_bytes {
                 break;
             }
+            if self.slots.are_at_rest() && self.scanned_bytes == 0 {
+                let taken = self.answer_from_dram(&input[at..], cx);
+                at += taken.input_bytes;
+                if taken.gets > 0 && !taken.stopped {
+                    continue;
+                }
+            }
+            let rest = &input[at..];
             let taken = match (&self.many, self.protocol) {
                 (Some(_), _) => self.many_step(rest, cx),
                 (_, Protocol::Open) => {
@@ -207,6 +216,35 @@ impl Connection {
             }
         }
         at
+    }
+
+    /// Answers gets at the start of `rest` at once, as far as that goes. Nothing before them waits for its answer.
+    fn answer_from_dram<S: Session>(&mut self, rest: &[u8], cx: &mut Context<'_, S>) -> Taken {
+        let protocol = match self.protocol {
+            Protocol::Text => pipeline::Protocol::Text,
+            Protocol::Binary => pipeline::Protocol::Binary,
+            Protocol::Open => return Taken::default(),
+        };
+        let many = self.many.take_if(|many| many.touch.is_none());
+        if self.many.is_some() {
+            return Taken::default();
+        }
+        let (who, budget, held_bytes) = (self.who, cx.budget, self.out.unsent_bytes());
+        let may_hold = |bytes: usize| {
+            let bytes = bytes + REQUEST_BYTES;
+            held_bytes + bytes <= FREE_BYTES
+                || (held_bytes + bytes <= cx.limits.connection_in_flight_bytes && budget.allows(who, bytes))
+        };
+        let (pipeline, session) = (&mut *cx.pipeline, &mut *cx.session);
+        let mut taken = self.out.append(cx.pool, |out| pipeline.run(protocol, rest, many, session, out, may_hold));
+        self.many = taken.many.take();
+        if let Some(value_bytes) = taken.value_bytes {
+            self.frame_done(0);
+            self.value_bytes_expected = Some(value_bytes.max(self.value_bytes_expected(cx.gets) / 2));
+            count(&cx.counters.cmd_get, taken.gets as u64);
+            count(&cx.counters.get_hits, taken.gets as u64);
+        }
+        taken
     }
 
     /// One text frame; the bytes taken, `None` to stop.

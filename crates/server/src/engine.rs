@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use tapetum::{Error, Inspection, Location, Reply, Request, SlabClass, Stats, ValueRange};
+use tapetum::{DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange};
 
 /// Used by one thread at a time. Requests for one key take effect in the order of submission; replies come in any order.
 pub trait Session: Send + 'static {
@@ -14,6 +14,23 @@ pub trait Session: Send + 'static {
     fn in_flight(&self) -> usize;
     /// Readable while `poll` may make progress, which drains them.
     fn event_fds(&self) -> Vec<RawFd>;
+
+    /// Gets answered at once, in stages, as far as DRAM has the items: see [`tapetum::Session::digest`]. A session may answer
+    /// none.
+    fn digest(&self, _key: &[u8]) -> KeyDigest {
+        KeyDigest::default()
+    }
+
+    fn prefetch(&self, _key: KeyDigest) {}
+
+    fn get_from_dram(
+        &mut self,
+        _key: KeyDigest,
+        _out: &mut Vec<u8>,
+        _head: impl FnMut(&mut Vec<u8>, &DramItem) -> bool,
+    ) -> Option<DramItem> {
+        None
+    }
 }
 
 pub trait Store: Send + Sync + 'static {

@@ -12,6 +12,8 @@ pub mod listen;
 pub mod metrics;
 pub mod os;
 pub mod out;
+pub mod packets;
+pub mod pipeline;
 pub mod protocol;
 pub mod remote;
 pub mod server;

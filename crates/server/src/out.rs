@@ -63,6 +63,9 @@ impl OutQueue {
         let before = self.chunks[last].len();
         let result = write(&mut self.chunks[last]);
         self.unsent_bytes += self.chunks[last].len() - before;
+        if self.chunks[last].is_empty() {
+            pool.give(self.chunks.pop_back().unwrap_or_default());
+        }
         result
     }
 
@@ -116,6 +119,14 @@ impl OutQueue {
             self.sent_bytes = 0;
             pool.give(self.chunks.pop_front().unwrap_or_default());
         }
+    }
+
+    /// Shows what is unsent to `sent`, as if it had gone.
+    pub fn take(&mut self, pool: &mut Pool, mut sent: impl FnMut(&[u8])) {
+        for chunk in &self.chunks {
+            sent(&chunk[std::mem::take(&mut self.sent_bytes)..]);
+        }
+        self.clear(pool);
     }
 
     #[cfg(test)]

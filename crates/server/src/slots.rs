@@ -53,6 +53,11 @@ impl Slots {
         self.queue.is_empty()
     }
 
+    /// None waits, and no text get is being left out: what is written to the queue now is what comes next.
+    pub fn are_at_rest(&self) -> bool {
+        self.queue.is_empty() && !self.get_broken_off
+    }
+
     /// Submitted and without an outcome.
     pub fn pending(&self) -> usize {
         self.pending

@@ -209,6 +209,22 @@ pub struct Figures {
     pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
 }
 
+impl Default for Figures {
+    /// One worker, no connection, and a store that says nothing.
+    fn default() -> Figures {
+        Figures {
+            counters: vec![Counters::default()],
+            connections: AtomicUsize::new(0),
+            settings: Vec::new(),
+            memory_bytes: AtomicU64::new(0),
+            connections_max: 1,
+            started_unix_seconds: 0,
+            store: Box::new(Stats::default),
+            slabs: Box::new(Vec::new),
+        }
+    }
+}
+
 impl Figures {
     /// memcached's general figures, as far as they mean something here, then the store's.
     pub fn general(&self, now: u32) -> Vec<Figure> {

@@ -16,7 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapetum::{Error, Full, Inspection, Location, Reply, Request, SlabClass, Stats, StoreOptions, Sync, ValueRange};
+use tapetum::{
+    DramItem, Error, Full, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, StoreOptions, Sync,
+    ValueRange,
+};
 use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
 
 use crate::engine;
@@ -50,6 +53,23 @@ impl engine::Session for tapetum::Session {
 
     fn event_fds(&self) -> Vec<RawFd> {
         self.event_fds()
+    }
+
+    fn digest(&self, key: &[u8]) -> KeyDigest {
+        self.digest(key)
+    }
+
+    fn prefetch(&self, key: KeyDigest) {
+        self.prefetch(key);
+    }
+
+    fn get_from_dram(
+        &mut self,
+        key: KeyDigest,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&mut Vec<u8>, &DramItem) -> bool,
+    ) -> Option<DramItem> {
+        self.get_from_dram(key, out, head)
     }
 }
 

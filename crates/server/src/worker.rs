@@ -27,6 +27,7 @@ use crate::limits::{Budget, Limits};
 use crate::listen::Listener;
 use crate::os::{self, Epoll, Event, Interest, Ready};
 use crate::out::Pool;
+use crate::pipeline::Pipeline;
 use crate::stats::{Figures, count};
 use crate::udp::{self, Door};
 
@@ -111,6 +112,7 @@ pub struct Worker<S> {
     pool: Pool,
     scratch: Vec<u8>,
     gets: Gets,
+    pipeline: Pipeline,
     now: u32,
     /// When stalled clients were last looked for.
     looked_at: u32,
@@ -146,6 +148,7 @@ impl<S: Session> Worker<S> {
             pool: Pool::default(),
             scratch: vec![0; SCRATCH_BYTES],
             gets,
+            pipeline: Pipeline::default(),
             now: unix_seconds(),
             looked_at: 0,
             listening: false,
@@ -280,6 +283,7 @@ impl<S: Session> Worker<S> {
             scratch: &mut self.scratch,
             now: self.now,
             gets: &mut self.gets,
+            pipeline: &mut self.pipeline,
         }
     }
 

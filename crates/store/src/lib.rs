@@ -64,7 +64,7 @@ pub use phase::Phase;
 pub use request::*;
 pub use resize::Resizing;
 pub use scan::{Scanned, scan};
-pub use session::{Busy, Session, Write};
+pub use session::{Busy, DramItem, KeyDigest, Session, Write};
 pub use stats::Stats;
 pub use store::{Item, Store};
 pub use tier::SlabClass;

@@ -10,12 +10,12 @@ use tapetum::index::{Change, GlobalIndex, IndexGeometry};
 use tapetum_bench::random::{Random, mix};
 use tapetum_kernels::hash::HashKey;
 
+use super::dram::{self, each};
 use super::outcome::{Outcome, Reach};
 use super::series::Spread;
 use crate::Failure;
 use crate::arguments::Arguments;
 
-const DRAM_BYTES: usize = 4 << 30;
 const BATCH: usize = 32;
 const LOOKUPS: usize = 1 << 20;
 const PAYLOAD_BITS: u32 = 10;
@@ -69,14 +69,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn measure(index: &GlobalIndex, sample: &[HashKey], rounds: usize) -> Rounds {
-    let words = random_words();
+    let words = dram::words();
     let alike = &words[..(index.bytes() / 8).min(words.len())];
     let mut found = [None; BATCH];
     let mut done = Rounds::default();
     for round in 0..rounds {
         let keys = &sample[round % (sample.len() / LOOKUPS) * LOOKUPS..][..LOOKUPS];
-        done.dram.push(each(LOOKUPS, || read_chain(&words, round)));
-        done.alike.push(each(LOOKUPS, || read_chain(alike, round)));
+        done.dram.push(dram::read_ns(&words, LOOKUPS, round));
+        done.alike.push(dram::read_ns(alike, LOOKUPS, round));
         done.single.push(each(LOOKUPS, || look_up_chain(index, keys)));
         done.batched.push(each(LOOKUPS, || {
             for keys in keys.chunks_exact(BATCH) {
@@ -141,20 +141,6 @@ fn merge(index: &GlobalIndex, random: &mut Random) -> Result<f64, Failure> {
     Ok(begun.elapsed().as_nanos() as f64 / new.len() as f64)
 }
 
-fn random_words() -> Vec<u64> {
-    let mut random = Random::new(3);
-    (0..DRAM_BYTES / 8).map(|_| random.next_u64()).collect()
-}
-
-/// Each read gives the place of the next one.
-fn read_chain(words: &[u64], first: usize) {
-    let mut at = first;
-    for step in 0..LOOKUPS {
-        at = (words[at] as usize).wrapping_add(step) % words.len();
-    }
-    black_box(at);
-}
-
 fn look_up_chain(index: &GlobalIndex, keys: &[HashKey]) {
     let mut sum = 0;
     for &hash in keys {
@@ -163,10 +149,4 @@ fn look_up_chain(index: &GlobalIndex, keys: &[HashKey]) {
         sum += u64::from(index.lookup(hash).expect("a key that is there"));
     }
     black_box(sum);
-}
-
-fn each(operations: usize, work: impl FnOnce()) -> f64 {
-    let begun = Instant::now();
-    work();
-    begun.elapsed().as_nanos() as f64 / operations as f64
 }

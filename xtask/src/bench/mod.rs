@@ -6,12 +6,14 @@ mod blocking_get;
 mod cold_get;
 mod contender;
 mod delta_lookup;
+mod dram;
 mod dram_get;
 mod floods;
 mod load;
 mod memcached_get;
 mod memcaslap;
 mod outcome;
+mod packets;
 mod peers;
 mod picture;
 mod pictures;
@@ -29,7 +31,7 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 12] = [
+const ROWS: [(&str, Row); 13] = [
     ("quick", quick::run),
     ("cold-get", cold_get::run),
     ("ycsb-a", ycsb_a::run),
@@ -38,6 +40,7 @@ const ROWS: [(&str, Row); 12] = [
     ("blocking-get", blocking_get::run),
     ("memcached-get", memcached_get::run),
     ("dram-get", dram_get::run),
+    ("packets", packets::run),
     ("memcaslap", memcaslap::run),
     ("delta-lookup", delta_lookup::run),
     ("floods", floods::run),

@@ -1,19 +1,20 @@
 use super::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-use tapetum::{Outcome, Reply, Request, Stats, ValueRange};
+use tapetum::{DramItem, KeyDigest, Outcome, Reply, Request, ValueRange};
 
 use crate::errands::Errands;
 use crate::gets::Gets;
+use crate::pipeline::Pipeline;
 use crate::stats::Figures;
 
-/// Answers when told to: every get with `value`, all else with a stamp.
+/// Answers when told to: every get with `value`, all else with a stamp. Gets of what is in `dram` it can answer at once.
 #[derive(Default)]
 struct Slow {
     submitted: Vec<(u64, bool)>,
     value: Vec<u8>,
+    dram: Vec<&'static [u8]>,
 }
 
 impl Session for Slow {
@@ -40,6 +41,23 @@ impl Session for Slow {
     fn event_fds(&self) -> Vec<RawFd> {
         Vec::new()
     }
+
+    fn digest(&self, key: &[u8]) -> KeyDigest {
+        KeyDigest(self.dram.contains(&key).into())
+    }
+
+    fn get_from_dram(
+        &mut self,
+        KeyDigest(is_there): KeyDigest,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&mut Vec<u8>, &DramItem) -> bool,
+    ) -> Option<DramItem> {
+        let item = DramItem { flags: 0, expiry: 0, stamp: 1, value_bytes: self.value.len() };
+        (is_there == 1 && head(out, &item)).then(|| {
+            out.extend_from_slice(&self.value);
+            item
+        })
+    }
 }
 
 struct Bench {
@@ -52,6 +70,7 @@ struct Bench {
     pool: Pool,
     scratch: Vec<u8>,
     gets: Gets,
+    pipeline: Pipeline,
     errands: Errands,
 }
 
@@ -59,24 +78,15 @@ impl Bench {
     fn new(limits: Limits) -> Bench {
         let (client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        let figures = Figures {
-            counters: vec![Counters::default()],
-            connections: AtomicUsize::new(1),
-            settings: Vec::new(),
-            memory_bytes: AtomicU64::new(0),
-            connections_max: 1,
-            started_unix_seconds: 0,
-            store: Box::new(Stats::default),
-            slabs: Box::new(Vec::new),
-        };
         Bench {
             stream: Stream::new(server.into(), 0, 0, 0),
             client,
             session: Slow::default(),
             budget: Budget::new(limits.in_flight_bytes),
             gets: Gets::new(limits.in_flight_bytes),
+            pipeline: Pipeline::default(),
             limits,
-            figures,
+            figures: Figures::default(),
             errands: Errands::queue().0,
             pool: Pool::default(),
             scratch: vec![0; 4096],
@@ -96,6 +106,7 @@ impl Bench {
             scratch: &mut self.scratch,
             now: 1,
             gets: &mut self.gets,
+            pipeline: &mut self.pipeline,
         };
         work(&mut self.stream, &mut context)
     }
@@ -138,6 +149,79 @@ fn at_rest_it_holds_no_buffer() {
     assert!(bench.stream.connection.slots.is_empty());
     assert_eq!((bench.stream.connection.charged_bytes, bench.budget.used_bytes()), (0, 0));
     assert!(bench.gets.is_idle());
+}
+
+/// What a client gets that sends `input` in pieces of `step` bytes, to a store that is polled after each `poll_every`th.
+fn answers(input: &[u8], dram: &[&'static [u8]], step: usize, poll_every: usize) -> (Vec<u8>, u64) {
+    let mut bench = Bench::new(Limits::default());
+    (bench.session.value, bench.session.dram) = (b"a value".to_vec(), dram.to_vec());
+    for (number, piece) in input.chunks(step).enumerate() {
+        bench.send(piece);
+        if number % poll_every == 0 {
+            bench.poll();
+        }
+    }
+    while bench.session.in_flight() > 0
+        || !bench.stream.connection.slots.is_empty()
+        || !bench.stream.connection.out.is_empty()
+    {
+        bench.poll();
+    }
+    assert_eq!((bench.budget.used_bytes(), bench.gets.is_idle()), (0, true));
+    let hits = bench.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed);
+    drop(bench.stream);
+    let mut received = Vec::new();
+    bench.client.read_to_end(&mut received).unwrap();
+    (received, hits)
+}
+
+#[test]
+fn what_dram_has_changes_no_reply() {
+    let many = [b"get".to_vec(), b" a".repeat(70), b"  x b  \r\n".to_vec()].concat();
+    let text = [
+        b"get a\r\nget a b x\r\ngets  x  a \r\nset k 0 0 3\r\nabc\r\nget a\n".as_slice(),
+        &many,
+        b"get x\r\ngets b\r\nget \r\nget a\r\ngat 10 a\r\ngat 0 x a\r\nget a\r\nversion\r\nget b b x b\r\n",
+    ]
+    .concat();
+    let get = |opcode: u8, key: &[u8]| {
+        let mut frame = vec![0x80, opcode, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0, key.len() as u8];
+        frame.extend([7; 4].into_iter().chain([0; 8]).chain(key.iter().copied()));
+        frame
+    };
+    let [plain, quiet, noop, with_key, with_key_quiet] = [0x00, 0x09, 0x0a, 0x0c, 0x0d];
+    let keys: [&[u8]; 3] = [b"a", b"x", b"b"];
+    let each = |opcode| keys.iter().flat_map(|key| get(opcode, key)).collect::<Vec<_>>();
+    let binary = [
+        each(plain).repeat(20),
+        each(quiet),
+        each(with_key),
+        each(with_key_quiet),
+        get(noop, b""),
+        get(plain, b"a"),
+        get(plain, b""),
+    ]
+    .concat();
+    for input in [text, binary] {
+        let alone = answers(&input, &[], usize::MAX, 1);
+        assert!(alone.1 > 60, "{} hits", alone.1);
+        for dram in [vec![], vec![b"a".as_slice()], vec![b"b"], vec![b"a", b"b", b"x"]] {
+            for (step, poll_every) in [(usize::MAX, 1), (1, 1), (7, 1), (7, 3), (64, 2), (500, 1)] {
+                let seen = answers(&input, &dram, step, poll_every);
+                assert!(seen == alone, "{dram:?} in DRAM, by {step} bytes");
+            }
+        }
+    }
+}
+
+#[test]
+fn values_from_dram_that_nobody_reads_stop_at_the_limit() {
+    let mut bench = Bench::new(Limits::default());
+    (bench.session.value, bench.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);
+    bench.send(&b"get k\r\n".repeat(300));
+    assert!(bench.stream.connection.out.unsent_bytes() <= bench.limits.connection_in_flight_bytes);
+    assert!(bench.stream.connection.out.unsent_bytes() > bench.limits.connection_in_flight_bytes / 2);
+    assert!(bench.stream.connection.blocked);
 }
 
 #[test]

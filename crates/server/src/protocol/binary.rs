@@ -253,6 +253,27 @@ fn is_quiet(code: u8) -> bool {
     matches!(code, GETQ | GETKQ | SETQ..=PREPENDQ | GATQ | GATKQ)
 }
 
+/// A get without touch.
+pub struct Get<'a> {
+    pub key: &'a [u8],
+    pub with_key: bool,
+    pub origin: Origin,
+}
+
+/// The get at the start of `input`, if that is one and has come whole: what [`parse`] makes of it, with less ado.
+#[inline]
+pub fn parse_get(input: &[u8]) -> Option<Get<'_>> {
+    use opcode::{GET, GETK, GETKQ, GETQ};
+    let [BINARY_MAGIC, opcode @ (GET | GETQ | GETK | GETKQ), ..] = *input else { return None };
+    let header = Header::decode(input.get(..HEADER_BYTES)?);
+    if header.key_bytes > KEY_BYTES_MAX || !header.lengths_fit(Kind::Get) {
+        return None;
+    }
+    let key = input.get(HEADER_BYTES..HEADER_BYTES + header.key_bytes)?;
+    let with_key = matches!(opcode, GETK | GETKQ);
+    Some(Get { key, with_key, origin: Origin { opcode, opaque: header.opaque } })
+}
+
 /// Parses the request at the start of `input`.
 pub fn parse(input: &[u8], item_bytes_max: usize) -> Parsed<(Origin, Command<'_>)> {
     if input.first().is_some_and(|&magic| magic != BINARY_MAGIC) {

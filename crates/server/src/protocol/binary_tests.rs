@@ -117,4 +117,25 @@ proptest! {
             }
         }
     }
+
+    /// What is a get to one is a get to the other, and the same.
+    #[test]
+    fn the_short_way_to_gets_leads_where_the_long_one_does(
+        code in prop_oneof![0u8..0x10, any::<u8>()], key in 0u16..300, extras in 0u8..2, more in 0u32..3,
+        rest in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let mut input = packet(code, b"", b"", b"");
+        input[2..4].copy_from_slice(&key.to_be_bytes());
+        input[4] = extras;
+        input[8..12].copy_from_slice(&(u32::from(key) + u32::from(extras) + more).to_be_bytes());
+        input.extend_from_slice(&rest);
+        let long = match parse(&input, 64) {
+            Parsed::Command { command: (origin, Command::Get { key, with_key, .. }), consumed_bytes, .. } => {
+                prop_assert_eq!(consumed_bytes, HEADER_BYTES + key.len());
+                Some((key, with_key, origin))
+            }
+            _ => None,
+        };
+        prop_assert_eq!(parse_get(&input).map(|get| (get.key, get.with_key, get.origin)), long);
+    }
 }

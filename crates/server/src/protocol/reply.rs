@@ -5,6 +5,11 @@ use tapetum::{Error, Outcome};
 use super::binary::{self, Origin, Status};
 use super::number::push_decimal;
 
+/// Ends a line, and the value of a text get.
+pub const LINE_END: &[u8] = b"\r\n";
+/// Ends a text get.
+pub const TEXT_GET_END: &[u8] = b"END\r\n";
+
 /// What must be remembered of a request until its outcome comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -74,11 +79,15 @@ impl Form {
 pub fn encode(out: &mut Vec<u8>, form: Form, key: &[u8], outcome: &Outcome, value: &[u8]) {
     match form {
         Form::TextGet { stamps, .. } => match outcome {
-            Outcome::Value { flags, stamp, .. } => text_value(out, key, *flags, stamps.then_some(*stamp), value),
+            Outcome::Value { flags, stamp, .. } => {
+                text_value_head(out, key, stamps, ValueHead { flags: *flags, stamp: *stamp, value_bytes: value.len() });
+                out.extend_from_slice(value);
+                out.extend_from_slice(LINE_END);
+            }
             Outcome::Missing => {}
             other => text_failure(out, other),
         },
-        Form::TextGetEnd => out.extend_from_slice(b"END\r\n"),
+        Form::TextGetEnd => out.extend_from_slice(TEXT_GET_END),
         Form::Text { noreply: true, .. } | Form::Silent => {}
         Form::Text { answer, noreply: false } => text(out, answer, outcome),
         Form::Binary { answer, origin, quiet } => binary(out, answer, origin, quiet, key, outcome, value),
@@ -90,21 +99,37 @@ pub fn breaks_off_get(form: Form, outcome: &Outcome) -> bool {
     matches!(form, Form::TextGet { .. }) && !matches!(outcome, Outcome::Value { .. } | Outcome::Missing)
 }
 
-fn text_value(out: &mut Vec<u8>, key: &[u8], flags: u32, stamp: Option<u64>, value: &[u8]) {
-    out.reserve(value.len() + key.len() + 64);
+/// What a reply says of an item before its value.
+#[derive(Clone, Copy)]
+pub struct ValueHead {
+    pub flags: u32,
+    pub stamp: u64,
+    pub value_bytes: usize,
+}
+
+/// The line before the value of a text get. The value and [`LINE_END`] follow.
+pub fn text_value_head(out: &mut Vec<u8>, key: &[u8], stamps: bool, head: ValueHead) {
+    out.reserve(head.value_bytes + key.len() + 64);
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     out.push(b' ');
-    push_decimal(out, u64::from(flags));
+    push_decimal(out, u64::from(head.flags));
     out.push(b' ');
-    push_decimal(out, value.len() as u64);
-    if let Some(stamp) = stamp {
+    push_decimal(out, head.value_bytes as u64);
+    if stamps {
         out.push(b' ');
-        push_decimal(out, stamp);
+        push_decimal(out, head.stamp);
     }
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(LINE_END);
+}
+
+/// All of the reply to a binary get but for the value that follows.
+pub fn binary_value_head(out: &mut Vec<u8>, origin: Origin, key: &[u8], head: ValueHead) {
+    let body_bytes = 4 + key.len() + head.value_bytes;
+    out.reserve(binary::HEADER_BYTES + body_bytes);
+    binary_header(out, origin, 0, 4, key.len(), body_bytes, head.stamp);
+    out.extend_from_slice(&head.flags.to_be_bytes());
+    out.extend_from_slice(key);
 }
 
 fn text(out: &mut Vec<u8>, answer: TextAnswer, outcome: &Outcome) {
@@ -160,10 +185,8 @@ fn binary(
     match (answer, outcome) {
         (BinaryAnswer::Get { .. } | BinaryAnswer::Touch, Outcome::Value { flags, stamp, .. }) => {
             let value = if answer == BinaryAnswer::Touch { b"" } else { value };
-            out.reserve(binary::HEADER_BYTES + 4 + key.len() + value.len());
-            binary_header(out, origin, 0, 4, key.len(), 4 + key.len() + value.len(), *stamp);
-            out.extend_from_slice(&flags.to_be_bytes());
-            out.extend_from_slice(key);
+            let head = ValueHead { flags: *flags, stamp: *stamp, value_bytes: value.len() };
+            binary_value_head(out, origin, key, head);
             out.extend_from_slice(value);
         }
         (BinaryAnswer::Get { .. }, Outcome::Missing) if quiet => {}

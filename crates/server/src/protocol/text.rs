@@ -159,6 +159,16 @@ fn line_bytes_max(input: &[u8]) -> usize {
     if many { GET_LINE_BYTES_MAX } else { LINE_BYTES_MAX }
 }
 
+/// Whether `input` begins with what may be a get without touch.
+pub fn begins_get(input: &[u8]) -> bool {
+    input.starts_with(b"get ") || input.starts_with(b"gets ")
+}
+
+/// How a line that has come whole ends: in one byte or two.
+pub fn line_end_bytes(line: &[u8]) -> usize {
+    if line.ends_with(b"\r\n") { 2 } else { 1 }
+}
+
 /// `GET / HTTP/1.1` and the like: a browser or a scanner.
 fn is_http(tokens: &Tokens<'_>) -> bool {
     let method = tokens.get(0);

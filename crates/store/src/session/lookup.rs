@@ -66,10 +66,10 @@ impl Local {
             let Some(op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
             let values = &mut self.values[self.values_now];
             let start = values.len();
-            let found = tier.get(op.hash, values).filter(|found| {
+            let found = tier.get(op.hash, values, |_, _| true).filter(|found| {
                 shared.planted.has(Bug::TierForgetsDeletion) || shared.is_live_now(found.stamp, found.expiry)
             });
-            let Some(Item { flags, expiry, stamp }) = found else {
+            let Some(Item { flags, expiry, stamp, .. }) = found else {
                 values.truncate(start);
                 self.ops[number] = Some(op);
                 numbers[left] = number;

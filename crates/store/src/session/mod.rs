@@ -21,6 +21,7 @@ mod order;
 mod owned;
 mod reads;
 mod replies;
+mod staged;
 
 use crate::buffer::Seen;
 use crate::error::Error;
@@ -45,6 +46,7 @@ use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::KEY_BYTES_MAX;
 
 pub use batch::{Busy, Write};
+pub use staged::{DramItem, KeyDigest};
 
 const TAG_EXECUTE: u64 = 1;
 /// Larger buffers are given back when a poll ends.

@@ -31,7 +31,8 @@ fn put_into_tier(shared: &Shared, hash: HashKey, seen: Seen, found: &Matched, va
     let Some(tier) = &shared.tier else { return };
     let shard = shared.shard(hash);
     if shard.is_on_flash_as(hash, seen) || shared.planted.has(Bug::TierFillsLate) {
-        tier.put(hash, Item { flags: found.flags, expiry: found.expiry, stamp: found.stamp }, value);
+        let Matched { flags, expiry, stamp, .. } = *found;
+        tier.put(hash, Item { flags, expiry, stamp, value_bytes: value.len() }, value);
     }
 }
 

@@ -40,6 +40,7 @@ pub struct Item {
     /// Unix seconds; 0 is never.
     pub expiry: u32,
     pub stamp: u64,
+    pub value_bytes: usize,
 }
 
 /// How memory is cut.
@@ -73,24 +74,28 @@ impl Tier {
         Ok(Some(Tier { parts, account }))
     }
 
+    #[inline]
     fn part(&self, hash: HashKey) -> &Part {
         let chosen = (hash.0 >> 48) as u16;
         &self.parts[(usize::from(chosen) * self.parts.len()) >> 16]
     }
 
     /// First step of a look: brings the index's bucket nearer.
+    #[inline]
     pub fn prefetch_bucket(&self, hash: HashKey) {
         self.part(hash).prefetch_bucket(hash);
     }
 
     /// Second step: brings the item nearer.
+    #[inline]
     pub fn prefetch_slot(&self, hash: HashKey) {
         self.part(hash).prefetch_slot(hash);
     }
 
-    /// Appends the value to `values`, if the item is here.
-    pub fn get(&self, hash: HashKey, values: &mut Vec<u8>) -> Option<Item> {
-        self.part(hash).get(hash, values)
+    /// Appends to `out` what `head` does and then the value, if the item is here and `head` does not refuse it.
+    #[inline]
+    pub fn get(&self, hash: HashKey, out: &mut Vec<u8>, head: impl FnMut(&mut Vec<u8>, &Item) -> bool) -> Option<Item> {
+        self.part(hash).get(hash, out, head)
     }
 
     /// Puts an item in, if it is not in yet; others may go. The caller holds the lock of the key's shard, and knows that this is

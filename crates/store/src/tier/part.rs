@@ -17,6 +17,7 @@ use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 
 const GRANULE_WORDS: usize = GRANULE_BYTES / 8;
+const CACHE_LINE_WORDS: usize = 8;
 /// Bytes of memory for each entry that the index has room for: smaller items do not fill the memory.
 const BYTES_PER_ENTRY: usize = 96;
 /// Bytes of memory for each item that left and is remembered.
@@ -83,36 +84,51 @@ impl Part {
         let slabs = (slots_bytes / shape.slab_bytes) as u32;
         let ghosts = Ghosts::new(slots_bytes / BYTES_PER_GHOST);
         Ok(Part {
-            table: Table::new(Region::new(table_bytes / 8, account)?),
-            memory: Region::new(slots_bytes / 8, account)?,
+            table: Table::new(Region::new_huge(table_bytes / 8, account)?),
+            memory: Region::new_huge(slots_bytes / 8, account)?,
             uses: (0..slots_bytes / GRANULE_BYTES).map(|_| AtomicU8::new(0)).collect(),
             classes: Mutex::new(Classes::new(slabs, (shape.slab_bytes / GRANULE_BYTES) as u32, shape.factor, ghosts)),
             evictions: AtomicU64::new(0),
         })
     }
 
+    #[inline]
     pub fn prefetch_bucket(&self, hash: HashKey) {
         self.table.prefetch(hash);
     }
 
+    #[inline]
     pub fn prefetch_slot(&self, hash: HashKey) {
         if let Some(place) = self.table.peek(hash)
-            && let Some(word) = self.memory.get(place as usize * GRANULE_WORDS)
+            && let Some(words) = self.memory.get(place as usize * GRANULE_WORDS..)
         {
-            prefetch(word);
+            // As much as is needed to know how much there is: the processor goes on by itself from there.
+            words.iter().step_by(CACHE_LINE_WORDS).take(2).for_each(|word| prefetch(word));
+            prefetch(&self.uses[place as usize]);
         }
     }
 
-    pub fn get(&self, hash: HashKey, values: &mut Vec<u8>) -> Option<Item> {
-        let start = values.len();
+    #[inline]
+    pub fn get(
+        &self,
+        hash: HashKey,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&mut Vec<u8>, &Item) -> bool,
+    ) -> Option<Item> {
+        let start = out.len();
         let found = self.table.find(hash, |place| {
             // What an earlier look copied may have been nonsense.
-            values.truncate(start);
+            out.truncate(start);
             let words = self.memory.get(place as usize * GRANULE_WORDS..)?;
-            slot::read(words, hash, values).map(|item| (place, item))
+            let (item, value) = slot::read(words, hash)?;
+            let taken = head(out, &item);
+            if taken {
+                slot::append_value(value, item.value_bytes, out);
+            }
+            Some((place, item, taken))
         });
-        let Some((place, item)) = found else {
-            values.truncate(start);
+        let Some((place, item, true)) = found else {
+            out.truncate(start);
             return None;
         };
         let uses = &self.uses[place as usize];

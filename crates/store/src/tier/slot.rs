@@ -38,6 +38,7 @@ pub fn write(words: &[AtomicU64], hash: HashKey, item: Item, value: &[u8]) {
     put(&words[1], (hash.0 >> 64) as u64);
     put(&words[STAMP], item.stamp);
     put(&words[FLAGS_EXPIRY], u64::from(item.flags) | u64::from(item.expiry) << 32);
+    assert_eq!(item.value_bytes, value.len());
     put(&words[VALUE_BYTES], value.len() as u64);
     let (whole, rest) = value.as_chunks::<8>();
     let words = &words[VALUE..];
@@ -50,28 +51,36 @@ pub fn write(words: &[AtomicU64], hash: HashKey, item: Item, value: &[u8]) {
 }
 
 /// The hash key of the item in a slot.
+#[inline]
 pub fn hash(words: &[AtomicU64]) -> HashKey {
     HashKey(u128::from(get(&words[0])) | u128::from(get(&words[1])) << 64)
 }
 
-/// Appends the value of the item with this hash key to `values`, if the slot holds it. `words` begin with the slot, and may
-/// go on after it.
-pub fn read(words: &[AtomicU64], wanted: HashKey, values: &mut Vec<u8>) -> Option<Item> {
+/// The item with this hash key, if the slot holds it, and the words of its value. `words` begin with the slot, and may go on
+/// after it.
+#[inline]
+pub fn read(words: &[AtomicU64], wanted: HashKey) -> Option<(Item, &[AtomicU64])> {
     if hash(words) != wanted {
         return None;
     }
-    let bytes = get(&words[VALUE_BYTES]) as usize;
-    let words_whole = bytes / 8;
-    let value = words[VALUE..].get(..bytes.div_ceil(8))?;
-    let start = values.len();
-    values.resize(start + bytes, 0);
-    let (whole, rest) = values[start..].as_chunks_mut::<8>();
+    let value_bytes = get(&words[VALUE_BYTES]) as usize;
+    let value = words[VALUE..].get(..value_bytes.div_ceil(8))?;
+    let packed = get(&words[FLAGS_EXPIRY]);
+    let item = Item { stamp: get(&words[STAMP]), flags: packed as u32, expiry: (packed >> 32) as u32, value_bytes };
+    Some((item, value))
+}
+
+/// Appends `bytes` of the words of a value.
+#[inline]
+pub fn append_value(value: &[AtomicU64], bytes: usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + bytes, 0);
+    let (whole, rest) = out[start..].as_chunks_mut::<8>();
+    let last = whole.len();
     whole.iter_mut().zip(value).for_each(|(bytes, word)| *bytes = get(word).to_le_bytes());
     if !rest.is_empty() {
-        rest.copy_from_slice(&get(&value[words_whole]).to_le_bytes()[..rest.len()]);
+        rest.copy_from_slice(&get(&value[last]).to_le_bytes()[..rest.len()]);
     }
-    let packed = get(&words[FLAGS_EXPIRY]);
-    Some(Item { stamp: get(&words[STAMP]), flags: packed as u32, expiry: (packed >> 32) as u32 })
 }
 
 #[cfg(test)]
@@ -81,14 +90,16 @@ mod tests {
     #[test]
     fn an_item_of_any_length_comes_back_and_another_does_not() {
         let words: Vec<AtomicU64> = (0..40).map(|_| AtomicU64::new(u64::MAX)).collect();
-        let item = Item { flags: u32::MAX, expiry: 7, stamp: 1 << 60 };
         for length in 0..=280 {
             let value: Vec<u8> = (0..length).map(|n| n as u8).collect();
+            let item = Item { flags: u32::MAX, expiry: 7, stamp: 1 << 60, value_bytes: length };
             write(&words, HashKey(u128::MAX - 5), item, &value);
+            let (found, found_value) = read(&words, HashKey(u128::MAX - 5)).unwrap();
+            assert_eq!(found, item);
             let mut values = vec![9];
-            assert_eq!(read(&words, HashKey(u128::MAX - 5), &mut values), Some(item));
+            append_value(found_value, length, &mut values);
             assert_eq!(values[1..], value);
-            assert_eq!(read(&words, HashKey(5), &mut values), None);
+            assert!(read(&words, HashKey(5)).is_none());
         }
     }
 
@@ -96,8 +107,6 @@ mod tests {
     fn nonsense_is_borne() {
         let words: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
         words[VALUE_BYTES].store(u64::MAX, Ordering::Relaxed);
-        let mut values = Vec::new();
-        assert_eq!(read(&words, HashKey(0), &mut values), None);
-        assert!(values.is_empty());
+        assert!(read(&words, HashKey(0)).is_none());
     }
 }

@@ -57,6 +57,7 @@ impl Table {
     }
 
     /// Brings the home bucket nearer.
+    #[inline]
     pub fn prefetch(&self, hash: HashKey) {
         let bucket = self.bucket(home_of(hash, self.buckets));
         prefetch(&bucket[0]);
@@ -64,6 +65,7 @@ impl Table {
     }
 
     /// The place that a look would probably begin with: a hint, which may be anything.
+    #[inline]
     pub fn peek(&self, hash: HashKey) -> Option<u32> {
         let bucket = self.bucket(home_of(hash, self.buckets));
         let found = matches(&Table::tags(bucket), tag_of(hash));
@@ -72,6 +74,7 @@ impl Table {
 
     /// Shows `look` the places at which the key may be, until it gives something. What a call gave is believed only if the
     /// bucket did not change meanwhile; it may be called again.
+    #[inline]
     pub fn find<T>(&self, hash: HashKey, mut look: impl FnMut(u32) -> Option<T>) -> Option<T> {
         let tag = tag_of(hash);
         let home = home_of(hash, self.buckets);
@@ -87,6 +90,7 @@ impl Table {
         }
     }
 
+    #[inline]
     fn find_in<T>(&self, bucket: u32, tag: u16, look: &mut impl FnMut(u32) -> Option<T>) -> (Header, Option<T>) {
         let bucket = self.bucket(bucket);
         read(&bucket[0], |header: Header| {

@@ -6,8 +6,8 @@ fn hash(n: u64) -> HashKey {
     HashKey::of(&[3; 16], &n.to_le_bytes())
 }
 
-fn item(stamp: u64) -> Item {
-    Item { flags: stamp as u32, expiry: 0, stamp }
+fn item(stamp: u64, value_bytes: usize) -> Item {
+    Item { flags: stamp as u32, expiry: 0, stamp, value_bytes }
 }
 
 fn value(n: u64, stamp: u64, length: usize) -> Vec<u8> {
@@ -16,7 +16,7 @@ fn value(n: u64, stamp: u64, length: usize) -> Vec<u8> {
 
 fn get(tier: &Tier, n: u64) -> Option<(Item, Vec<u8>)> {
     let mut values = vec![1, 2, 3];
-    let item = tier.get(hash(n), &mut values)?;
+    let item = tier.get(hash(n), &mut values, |_, _| true)?;
     Some((item, values.split_off(3)))
 }
 
@@ -36,13 +36,13 @@ fn holds_what_was_put_and_neither_more_nor_older() {
             1..=4 => {
                 tier.remove(hash(n));
                 let length = (chance >> 20) as usize % 3000;
-                tier.put(hash(n), item(stamp), &value(n, stamp, length));
+                tier.put(hash(n), item(stamp, length), &value(n, stamp, length));
                 latest.insert(n, (stamp, length));
             }
             _ => {
                 if let Some(found) = get(&tier, n) {
                     let (stamp, length) = latest[&n];
-                    assert_eq!(found, (item(stamp), value(n, stamp, length)));
+                    assert_eq!(found, (item(stamp, length), value(n, stamp, length)));
                     hits += 1;
                 }
             }
@@ -56,7 +56,7 @@ fn stays_within_its_bytes_whatever_it_is_given() {
     for (bytes, length) in [(1 << 20, 10), (8 << 20, 100), (32 << 20, 1000), (200 << 20, 100_000)] {
         let tier = Tier::new(bytes, 1.25).unwrap().unwrap();
         for n in 0..bytes / (length as u64 + 40) * 2 {
-            tier.put(hash(n), item(n), &vec![7; length]);
+            tier.put(hash(n), item(n, length), &vec![7; length]);
         }
         assert!(tier.bytes() <= bytes, "{} of {bytes} with values of {length}", tier.bytes());
         let used: u64 = tier.slabs().iter().map(|class| class.slots_used * class.slot_bytes as u64).sum();
@@ -67,7 +67,7 @@ fn stays_within_its_bytes_whatever_it_is_given() {
 #[test]
 fn what_is_too_large_or_too_little_is_left_out() {
     let tier = Tier::new(1 << 20, 2.0).unwrap().unwrap();
-    tier.put(hash(1), item(1), &[0; 1 << 20]);
+    tier.put(hash(1), item(1, 1 << 20), &[0; 1 << 20]);
     assert_eq!(get(&tier, 1), None);
     assert!(Tier::new(100, 2.0).unwrap().is_none());
 }
@@ -95,7 +95,7 @@ fn readers_beside_writers_see_whole_items() {
             let n = stamp.wrapping_mul(2654435761) % 900;
             tier.remove(hash(n));
             if stamp % 5 != 0 {
-                tier.put(hash(n), item(stamp), &value(n, stamp, stamp as usize % 1700));
+                tier.put(hash(n), item(stamp, stamp as usize % 1700), &value(n, stamp, stamp as usize % 1700));
             }
             newest.store(stamp, Ordering::Relaxed);
         }

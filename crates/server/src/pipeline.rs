@@ -1,0 +1,227 @@
+//! Plain gets as a pipeline over batches (flash KVS): each stage is done for all of a batch before the next, so that they wait
+//! for memory at the same time.
+//!
+//! ```text
+//!   packets ─ parse ─ hash ──┬── tags ──┬── item ──► head, value, tail of the reply
+//!                   its bucket is   its item is
+//!                     fetched         fetched
+//! ```
+//! It takes gets from the front of the input as long as DRAM has what they ask for. The first for which that is not so, and what
+//! comes after it, goes the way of all requests (`commands`). Owned by one worker.
+
+use std::ops::Range;
+
+use crate::connection::ManyKeys;
+use crate::engine::Session;
+use crate::protocol::reply::{self, ValueHead};
+use crate::protocol::{Parsed, binary, text};
+use tapetum::KeyDigest;
+
+/// Gets of a batch: enough to hide the memory's latency, few enough for the cache.
+const BATCH: usize = 32;
+
+#[derive(Clone, Copy)]
+pub enum Protocol {
+    Text,
+    Binary,
+}
+
+/// A get of one key. Places count from the start of the input.
+struct Get {
+    digest: KeyDigest,
+    key: Range<usize>,
+    /// What it takes of the input.
+    input: Range<usize>,
+    form: Form,
+}
+
+enum Form {
+    /// One of the keys of a line. What is left of the list of keys is behind `input`, if this is not the last.
+    Text {
+        stamps: bool,
+        list_end: usize,
+        line_end: usize,
+        last: bool,
+    },
+    Binary {
+        origin: binary::Origin,
+        with_key: bool,
+    },
+}
+
+/// What a batch came to.
+#[derive(Default)]
+pub struct Taken {
+    /// What was taken of the input. The next byte is a key of `many`, or begins a request.
+    pub input_bytes: usize,
+    pub gets: usize,
+    /// The text get that is still to be gone on with.
+    pub many: Option<ManyKeys>,
+    /// The last value.
+    pub value_bytes: Option<usize>,
+    /// The get at which it stopped must be submitted.
+    pub stopped: bool,
+}
+
+pub struct Pipeline {
+    gets: Vec<Get>,
+    /// So many gets are taken into a batch: what is parsed in vain is little where many are not in DRAM.
+    ahead: usize,
+}
+
+impl Default for Pipeline {
+    fn default() -> Pipeline {
+        Pipeline { gets: Vec::with_capacity(BATCH), ahead: 1 }
+    }
+}
+
+impl Pipeline {
+    /// Takes gets from the front of `input`, which begins in the list of keys of `many`, or with a request, and appends their
+    /// replies to `out`. `may_hold` says whether so many bytes more may be held for them.
+    pub fn run<S: Session>(
+        &mut self,
+        protocol: Protocol,
+        input: &[u8],
+        many: Option<ManyKeys>,
+        session: &mut S,
+        out: &mut Vec<u8>,
+        may_hold: impl Fn(usize) -> bool,
+    ) -> Taken {
+        self.gets.clear();
+        let begun = many.is_some();
+        match protocol {
+            Protocol::Text => self.parse_text(input, many.as_ref(), session),
+            Protocol::Binary => self.parse_binary(input, session),
+        }
+        for get in &self.gets {
+            session.prefetch(get.digest);
+        }
+        let mut taken = self.answer(input, session, out, may_hold);
+        if taken.gets == 0 && begun {
+            taken.many = many;
+        }
+        self.ahead = if taken.stopped { taken.gets.max(1) } else { (self.ahead * 2).min(BATCH) };
+        taken
+    }
+
+    fn parse_text<S: Session>(&mut self, input: &[u8], many: Option<&ManyKeys>, session: &S) {
+        let mut at = 0;
+        if let Some(&ManyKeys { list_bytes, end_bytes, stamps, .. }) = many {
+            at = list_bytes + end_bytes;
+            if !self.take_keys(input, 0, (list_bytes, at), stamps, session) {
+                return;
+            }
+        }
+        while self.gets.len() < self.ahead && text::begins_get(&input[at..]) {
+            let parsed = text::parse(&input[at..], 0, 0);
+            let Parsed::Command { command: text::Command::Get { keys, stamps }, consumed_bytes, .. } = parsed else {
+                return;
+            };
+            let line_end = at + consumed_bytes;
+            let list_end = line_end - text::line_end_bytes(&input[at..line_end]);
+            self.take_keys(input, list_end - keys.len(), (list_end, line_end), stamps, session);
+            at = line_end;
+        }
+    }
+
+    /// Takes keys of a list; whether there was one.
+    fn take_keys<S: Session>(
+        &mut self,
+        input: &[u8],
+        list_start: usize,
+        (list_end, line_end): (usize, usize),
+        stamps: bool,
+        session: &S,
+    ) -> bool {
+        let is_space = |byte: &u8| *byte == b' ';
+        let mut start = list_start;
+        while self.gets.len() < self.ahead {
+            let Some(spaces) = input[start..list_end].iter().position(|byte| !is_space(byte)) else { break };
+            let key_start = start + spaces;
+            let key_end = input[key_start..list_end].iter().position(is_space).map_or(list_end, |at| key_start + at);
+            let last = input[key_end..list_end].iter().all(is_space);
+            let end = if last { line_end } else { key_end };
+            self.gets.push(Get {
+                digest: session.digest(&input[key_start..key_end]),
+                key: key_start..key_end,
+                input: start..end,
+                form: Form::Text { stamps, list_end, line_end, last },
+            });
+            start = key_end;
+        }
+        start > list_start
+    }
+
+    fn parse_binary<S: Session>(&mut self, input: &[u8], session: &S) {
+        let mut at = 0;
+        while self.gets.len() < self.ahead
+            && let Some(binary::Get { key, with_key, origin }) = binary::parse_get(&input[at..])
+        {
+            let key_start = at + binary::HEADER_BYTES;
+            let end = key_start + key.len();
+            self.gets.push(Get {
+                digest: session.digest(key),
+                key: key_start..end,
+                input: at..end,
+                form: Form::Binary { origin, with_key },
+            });
+            at = end;
+        }
+    }
+
+    fn answer<S: Session>(
+        &self,
+        input: &[u8],
+        session: &mut S,
+        out: &mut Vec<u8>,
+        may_hold: impl Fn(usize) -> bool,
+    ) -> Taken {
+        let start = out.len();
+        let mut taken = Taken::default();
+        for get in &self.gets {
+            let key = &input[get.key.clone()];
+            let found = session.get_from_dram(get.digest, out, |out, item| {
+                let value_bytes = item.value_bytes;
+                if !may_hold(out.len() - start + key.len() + value_bytes) {
+                    return false;
+                }
+                let head = ValueHead { flags: item.flags, stamp: item.stamp, value_bytes };
+                match get.form {
+                    Form::Text { stamps, .. } => reply::text_value_head(out, key, stamps, head),
+                    Form::Binary { origin, with_key } => {
+                        reply::binary_value_head(out, origin, if with_key { key } else { b"" }, head);
+                    }
+                }
+                true
+            });
+            let Some(item) = found else {
+                taken.stopped = true;
+                (taken.input_bytes, taken.many) = (get.input.start, get.rest_from(get.input.start));
+                return taken;
+            };
+            if let Form::Text { last, .. } = get.form {
+                out.extend_from_slice(reply::LINE_END);
+                if last {
+                    out.extend_from_slice(reply::TEXT_GET_END);
+                }
+            }
+            taken.gets += 1;
+            (taken.input_bytes, taken.value_bytes) = (get.input.end, Some(item.value_bytes));
+            taken.many = get.rest_from(get.input.end);
+        }
+        taken
+    }
+}
+
+impl Get {
+    /// The text get of which this is a key, as it is to be gone on with at `at`.
+    fn rest_from(&self, at: usize) -> Option<ManyKeys> {
+        let Form::Text { stamps, list_end, line_end, .. } = self.form else { return None };
+        (at < list_end).then(|| ManyKeys {
+            list_bytes: list_end - at,
+            end_bytes: line_end - list_end,
+            touch: None,
+            stamps,
+        })
+    }
+}

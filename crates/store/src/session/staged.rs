@@ -1,0 +1,67 @@
+//! Gets that the DRAM tier answers at once, in the stages of flash KVS: hash, tags, data. A caller takes many keys through each
+//! stage before the next, so that all of them wait for memory at the same time.
+//!
+//! Invariant: what is answered here is what [`Session::submit`] would answer, after everything that was submitted before. What
+//! is not answered here is to be submitted.
+
+use super::Session;
+use crate::request::Request;
+use crate::tier::Item;
+use tapetum_kernels::hash::HashKey;
+
+/// A key as the stages know it: its hash key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyDigest(pub u128);
+
+/// What the DRAM tier knows of an item beside its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DramItem {
+    pub flags: u32,
+    /// Unix seconds; 0 is never.
+    pub expiry: u32,
+    pub stamp: u64,
+    pub value_bytes: usize,
+}
+
+impl Session {
+    /// First stage: hashes a key, and brings the tier's index nearer.
+    pub fn digest(&self, key: &[u8]) -> KeyDigest {
+        let hash = self.shared.hash(key);
+        if let Some(tier) = &self.shared.tier {
+            tier.prefetch_bucket(hash);
+        }
+        KeyDigest(hash.0)
+    }
+
+    /// Second stage: compares tags, and brings the item nearer.
+    pub fn prefetch(&self, KeyDigest(digest): KeyDigest) {
+        if let Some(tier) = &self.shared.tier {
+            tier.prefetch_slot(HashKey(digest));
+        }
+    }
+
+    /// Third stage: appends to `out` what `head` does, and then the value. Nothing is appended, and the get is to be submitted,
+    /// where `head` is not content, the tier does not hold the item, or something submitted before comes first.
+    pub fn get_from_dram(
+        &mut self,
+        KeyDigest(digest): KeyDigest,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&mut Vec<u8>, &DramItem) -> bool,
+    ) -> Option<DramItem> {
+        let (shared, hash) = (&*self.shared, HashKey(digest));
+        let tier = shared.tier.as_ref()?;
+        shared.check_watermark();
+        if self.local.must_wait(hash, &Request::Get { key: &[] }) {
+            return None;
+        }
+        let start = out.len();
+        let shown = |Item { flags, expiry, stamp, value_bytes }| DramItem { flags, expiry, stamp, value_bytes };
+        let found = tier.get(hash, out, |out, item| head(out, &shown(*item)))?;
+        if !shared.is_live_now(found.stamp, found.expiry) {
+            out.truncate(start);
+            return None;
+        }
+        self.local.gets.from_tier += 1;
+        Some(shown(found))
+    }
+}

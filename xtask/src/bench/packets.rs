@@ -1,0 +1,154 @@
+//! The server's request path over packets in memory: binary GETs of 64 bytes, and a mix with as many SETs, every item in DRAM, on
+//! one thread. Beside it, in turns, a dependent random read of DRAM.
+
+use std::ops::Range;
+
+use tapetum::{Condition, Request, Store, StoreOptions, Sync};
+use tapetum_bench::embedded;
+use tapetum_bench::random::{Random, mix};
+use tapetum_server::packets::Packets;
+
+use super::dram;
+use super::outcome::{Outcome, Reach};
+use super::series::Spread;
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace::Scratch;
+
+/// A binary header.
+const HEADER_BYTES: usize = 24;
+/// With it, a GET of 64 bytes.
+const KEY_BYTES: usize = 40;
+const VALUE_BYTES: usize = 64;
+/// The flags before a value.
+const FLAGS_BYTES: usize = 4;
+/// Packets that are handed over at once.
+const BURST: usize = 32;
+/// Bursts that lie in memory at once, as in the ring of a network card, and such rings in a turn.
+const RING_BURSTS: usize = 128;
+const RINGS: usize = 256;
+/// Packets of a turn.
+const PACKETS: usize = RINGS * RING_BURSTS * BURST;
+const CAPACITY_BYTES: u64 = 4 << 30;
+/// Memory beside the tier.
+const BESIDE_BYTES: u64 = 512 << 20;
+/// Items that are written last, and never asked for: write buffers hold these, and not what is asked for.
+const FILLERS: u64 = 1 << 20;
+const GET: u8 = 0x00;
+const SET: u8 = 0x01;
+const QUERIES_PER_SECOND_LEAST: f64 = 10e6;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let items = arguments.number("items", 1_000_000)?;
+    let rounds = arguments.number("rounds", 9)? as usize;
+    let tier_bytes = arguments.size("tier", 512 << 20)?;
+    arguments.finish()?;
+    let about = format!("binary GETs of 64 bytes, {items} items of {VALUE_BYTES} bytes, all in DRAM, one thread");
+    println!("packets: {about}");
+    let scratch = Scratch::new("bench-packets")?;
+    let options = StoreOptions::new(CAPACITY_BYTES, tier_bytes + BESIDE_BYTES).with_tier(tier_bytes);
+    let store =
+        embedded::create_as(scratch.folder(), CAPACITY_BYTES, &StoreOptions { sync: Sync::EverySecond, ..options })?;
+    let outcome = measure(&store, items, rounds, about)?;
+    store.close()?;
+    outcome.end()
+}
+
+fn measure(store: &Store, items: u64, rounds: usize, about: String) -> Result<Outcome, Failure> {
+    load(store, 0..items)?;
+    load(store, items..items + FILLERS)?;
+    let mut packets = Packets::new(store.session()?);
+    let mut random = Random::new(mix(items));
+    // All of them, several times: what the tier does not hold yet comes into it.
+    for _ in 0..4 {
+        (0..items).step_by(BURST).for_each(|first| {
+            let burst: Vec<u8> = (first..items.min(first + BURST as u64)).flat_map(get).collect();
+            packets.take(&burst, |_| ());
+        });
+    }
+    let words = dram::words();
+    let (mut gets_ns, mut mixed_ns, mut dram_ns, mut hits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let from_tier = store.stats().get_from_tier;
+        let (ns, sent_bytes) = turn(&mut packets, || get(random.below(items)).chain(get(random.below(items))));
+        if sent_bytes != PACKETS * (HEADER_BYTES + FLAGS_BYTES + VALUE_BYTES) {
+            return Err(format!("{sent_bytes} bytes of replies to {PACKETS} gets").into());
+        }
+        gets_ns.push(ns);
+        hits.push((store.stats().get_from_tier - from_tier) as f64 / PACKETS as f64);
+        dram_ns.push(dram::read_ns(&words, PACKETS, round));
+    }
+    for _ in 0..rounds {
+        mixed_ns.push(turn(&mut packets, || get(random.below(items)).chain(set(random.below(items)))).0);
+    }
+    let mut outcome = Outcome::new("packets", about);
+    let per_second = |ns: &[f64]| Spread::of(ns.iter().map(|ns| 1e9 / ns));
+    outcome.hold("GETs a second", per_second(&gets_ns), Reach::AtLeast(QUERIES_PER_SECOND_LEAST));
+    let ratio = gets_ns.iter().zip(&dram_ns).map(|(get, dram)| get / dram);
+    outcome.hold("a GET ÷ one dependent random read of 4 GiB of DRAM", Spread::of(ratio), Reach::Reported);
+    outcome.hold("that read, ns", Spread::of(dram_ns.iter().copied()), Reach::Reported);
+    outcome.hold("GETs answered by the tier", Spread::of(hits), Reach::Reported);
+    outcome.hold("half GETs, half SETs, a second", per_second(&mixed_ns), Reach::Reported);
+    Ok(outcome)
+}
+
+fn key(index: u64) -> [u8; KEY_BYTES] {
+    let mut key = [b'k'; KEY_BYTES];
+    key[KEY_BYTES - 20..].copy_from_slice(format!("{index:020}").as_bytes());
+    key
+}
+
+fn value(index: u64) -> [u8; VALUE_BYTES] {
+    let mut random = Random::new(mix(index));
+    let mut value = [0; VALUE_BYTES];
+    value.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next_u64().to_le_bytes());
+    value
+}
+
+fn header(opcode: u8, extra_bytes: usize, value_bytes: usize) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    (header[0], header[1], header[3], header[4]) = (0x80, opcode, KEY_BYTES as u8, extra_bytes as u8);
+    header[8..12].copy_from_slice(&((extra_bytes + KEY_BYTES + value_bytes) as u32).to_be_bytes());
+    header
+}
+
+fn get(index: u64) -> impl Iterator<Item = u8> {
+    header(GET, 0, 0).into_iter().chain(key(index))
+}
+
+fn set(index: u64) -> impl Iterator<Item = u8> {
+    header(SET, 8, VALUE_BYTES).into_iter().chain([0; 8]).chain(key(index)).chain(value(index))
+}
+
+/// Nanoseconds a packet, and bytes of replies, of one turn over pairs of packets. Making them is not counted.
+fn turn<I: Iterator<Item = u8>>(packets: &mut Packets<tapetum::Session>, mut pair: impl FnMut() -> I) -> (f64, usize) {
+    let mut ring = vec![Vec::new(); RING_BURSTS];
+    let (mut ns, mut sent_bytes) = (0.0, 0);
+    for _ in 0..RINGS {
+        for burst in &mut ring {
+            burst.clear();
+            (0..BURST / 2).for_each(|_| burst.extend(pair()));
+        }
+        ns += dram::each(PACKETS, || {
+            ring.iter().for_each(|burst| packets.take(burst, |replies| sent_bytes += replies.len()));
+        });
+    }
+    (ns, sent_bytes)
+}
+
+fn load(store: &Store, indexes: Range<u64>) -> Result<(), Failure> {
+    let mut session = store.session()?;
+    let mut replies = Vec::new();
+    for index in indexes {
+        let (key, value) = (key(index), value(index));
+        let condition = Condition::Always;
+        session.submit(index, Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition });
+        while session.in_flight() > 256 {
+            session.poll(&mut replies);
+        }
+    }
+    while session.in_flight() > 0 {
+        session.poll(&mut replies);
+    }
+    embedded::settle(store).map(drop)
+}
