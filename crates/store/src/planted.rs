@@ -81,6 +81,8 @@ pub enum Bug {
     TierFillsLate,
     /// The DRAM tier gives what a deletion of everything took, or what expired.
     TierForgetsDeletion,
+    /// The DRAM tier answers before what the session was given earlier.
+    TierJumpsTheQueue,
 }
 
 pub const ALL: &[Bug] = &[
@@ -123,6 +125,7 @@ pub const ALL: &[Bug] = &[
     Bug::TierOutlivesEviction,
     Bug::TierFillsLate,
     Bug::TierForgetsDeletion,
+    Bug::TierJumpsTheQueue,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]
