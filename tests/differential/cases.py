@@ -5,6 +5,7 @@ command is added, whose reply shows whether the server kept the connection."""
 
 import struct
 
+from meta_cases import late_scripts, meta_scripts, scripts_that_differ
 from wire import packet
 
 ITEM_BYTES_MAX = 16 << 20  # What both servers are started with.
@@ -351,11 +352,13 @@ def cases_that_differ():
     yield text("differs: a line of 10000 bytes", have, b"x" * 10000 + b"\r\n")
     yield text("differs: gat of ten thousand keys", b"gat 0 " + b" ".join(b"key%d" % i for i in range(10000)) + b"\r\n")
     yield text("differs: replies before a hang-up", have + b"GET / HTTP/1.1\r\n")
-    for line in (b"mn", b"mg a v", b"me a", b"ms a 2\r\nxy", b"md a", b"ma a", b"stats items", b"stats slabs",
+    for line in (b"stats items", b"stats slabs",
                  b"stats sizes", b"stats conns", b"stats detail on", b"stats detail off", b"stats cachedump 1 1",
                  b"slabs automove 1", b"lru mode flat", b"lru_crawler crawl 1", b"watch",
                  b"shutdown", b"refresh_certs"):
         yield text(f"differs: {line.decode().split(chr(13))[0]}", have, line + b"\r\n")
+    for name, parts in scripts_that_differ():
+        yield Case("meta differs: " + name, *parts)
     have = packet(0x01, b"a", u32(5, 0), b"val")
     for name, code in (("touch", 0x1C), ("gat", 0x1D), ("gatkq", 0x24)):
         yield binary(f"differs: {name} with a value", have, packet(code, b"a", u32(0), b"xy" * 20))
@@ -384,9 +387,25 @@ def late_cases():
     yield late("touch after expiry", b"set %s 0 1 1\r\n5\r\n", b"touch %s 0\r\nget %s\r\n")
     yield late("incr keeps the expiry", b"set %s 0 1 1\r\n5\r\nincr %s 1\r\n")
     yield late("append keeps the expiry", b"set %s 0 1 1\r\n5\r\nappend %s 0 0 1\r\n6\r\n")
+    for name, first, last in late_scripts():
+        yield late("meta: " + name, first, last)
     yield late("cas sets another", b"set %s 0 1 1\r\n5\r\nset %s 0 0 1\r\n6\r\n")
 
 
+def meta_cases():
+    for name, parts in meta_scripts():
+        yield Case("meta: " + name, *parts)
+    counted = (b"cmd_get", b"cmd_set", b"cmd_touch", b"cmd_meta", b"get_hits", b"get_misses", b"delete_hits", b"delete_misses",
+               b"incr_hits", b"incr_misses", b"decr_hits", b"decr_misses", b"cas_hits", b"cas_misses", b"cas_badval", b"touch_hits",
+               b"touch_misses", b"store_too_large")
+    case = Case("meta: stats: the counters of a session", b"stats reset\r\nms a 1\r\nx\r\nms n 1\r\n5\r\nms a 1 C5\r\nx\r\n"
+                b"ms z 1 C5\r\nx\r\nms a 1 ME\r\nx\r\nms z 1 MA\r\nx\r\nms a 1 X\r\nx\r\nms a 1 I C1\r\nx\r\nmg a v\r\nmg z q\r\n"
+                b"mg a T30\r\nmg z T30\r\nmg y N30\r\nmg y N30 q\r\nmg a X\r\nmd y\r\nmd y\r\nmd a I\r\nmd z I\r\nmd a C5\r\nma n\r\n"
+                b"ma n MD\r\nma z\r\nma z MD\r\nma x N0\r\nma x C5\r\nma a\r\nme a\r\nme z\r\nmn\r\nstats\r\n")
+    case.stats = counted
+    yield case
+
+
 def all_cases():
-    for cases in (storage_cases, retrieval_cases, arithmetic_cases, other_text_cases, binary_cases, cases_that_differ):
+    for cases in (storage_cases, retrieval_cases, arithmetic_cases, other_text_cases, meta_cases, binary_cases, cases_that_differ):
         yield from cases()

@@ -18,6 +18,9 @@ import cases
 import wire
 from allowed import ALLOWED, STAMPS_ALIKE
 
+# Replies of these show seconds, which may pass between the two servers: a difference must show again.
+SECONDS = r"^meta"
+TRIES = 3
 # Long scripts are not sent byte by byte.
 PIECES_BYTES_MAX = 4096
 
@@ -102,15 +105,21 @@ class Tally:
 
 def run_cases(chosen, memcached, tapetum, tally, pieces):
     for case in chosen:
-        flush(memcached)
-        flush(tapetum)
-        expected = replies(memcached, case, case.parts)
-        actual = replies(tapetum, case, case.parts)
+        for _ in range(TRIES if re.search(SECONDS, case.name) else 1):
+            flush(memcached)
+            flush(tapetum)
+            expected = replies(memcached, case, case.parts)
+            actual = replies(tapetum, case, case.parts)
+            if expected == actual:
+                break
         tally.judge(case, expected, actual, "memcached, then tapetum")
         length = sum(len(part) for part in case.parts if not callable(part))
         if pieces and length <= PIECES_BYTES_MAX and not case.stats:
-            flush(tapetum)
-            split = replies(tapetum, case, case.parts, piece_bytes=1)
+            for _ in range(TRIES if re.search(SECONDS, case.name) else 1):
+                flush(tapetum)
+                split = replies(tapetum, case, case.parts, piece_bytes=1)
+                if split == actual:
+                    break
             if split != actual:
                 tally.failed.append(case.name)
                 print(f"DIFFERENT  {case.name} (whole, then byte by byte)\n    {actual}\n    {split}")

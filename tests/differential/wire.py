@@ -79,6 +79,9 @@ class Normaliser:
             return min(value, 1)
         return self.stamps.setdefault(value, len(self.stamps))
 
+    def meta_stamp(self, match):
+        return b" c<stamp %d>" % self.stamp(int(match.group(1)))
+
     def text(self, reply):
         out, at = [], 0
         while at < len(reply):
@@ -94,6 +97,13 @@ class Normaliser:
                     line = b"VALUE %s %s %s <stamp %d>\r\n" % (*match.group(1, 2, 3), self.stamp(int(match.group(4))))
                 out.append(line + reply[at:value_end])
                 at = value_end
+            elif match := re.match(rb"(?:VA (\d+)|HD|EN|NS|EX|NF)(?= |\r\n)", line):
+                value_end = at + int(match.group(1)) + 2 if match.group(1) else at
+                out.append(re.sub(rb" c(\d+)(?= |\r\n)", self.meta_stamp, line) + reply[at:value_end])
+                at = value_end
+            elif line.startswith(b"ME "):
+                line = re.sub(rb" cas=(\d+) ", lambda match: b" cas=<stamp %d> " % self.stamp(int(match.group(1))), line)
+                out.append(re.sub(rb" cls=\d+ size=\d+", b"", line))
             elif line.startswith(b"VERSION "):
                 out.append(b"VERSION <version>\r\n")
             else:

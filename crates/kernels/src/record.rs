@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!  0        4     5         11
-//!  +--------+-----+---------+---------+------------+-----------+---------+----------+------------+--------------+-----+--------+
-//!  | crc    | tag | stamp   | key len | stored len | raw len?  | flags?  | expiry?  | keyspace?  | dictionary?  | key | stored |
-//!  | u32    | u8  | 48 bits | varint  | varint     | varint    | u32     | u32      | u16        | u32          |     |        |
-//!  +--------+-----+---------+---------+------------+-----------+---------+----------+------------+--------------+-----+--------+
-//!  tag: bits 0-1 kind · bits 2-3 codec · bit 4 flags · bit 5 expiry · bit 6 keyspace · bit 7 zero
+//!  +--------+-----+---------+---------+------------+----------+--------+---------+-----------+-------------+--------+-----+--------+
+//!  | crc    | tag | stamp   | key len | stored len | raw len? | flags? | expiry? | keyspace? | dictionary? | marks? | key | stored |
+//!  | u32    | u8  | 48 bits | varint  | varint     | varint   | u32    | u32     | u16       | u32         | u8     |     |        |
+//!  +--------+-----+---------+---------+------------+----------+--------+---------+-----------+-------------+--------+-----+--------+
+//!  tag: bits 0-1 kind · bits 2-3 codec · bit 4 flags · bit 5 expiry · bit 6 keyspace · bit 7 marks
+//!  marks: bit 0 stale · bit 1 leased · bits 2-7 zero
 //! ```
 //! All numbers are little-endian; a field with `?` is there when its tag bit (for the raw length and the dictionary, the
 //! codec) says so. In a segment the crc covers everything behind it, salted with the store, the record's address in the
@@ -19,7 +20,7 @@ pub const KEY_BYTES_MAX: usize = 64 * 1024 - 1;
 /// The longest value, in bytes, before compression.
 pub const VALUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The longest header a record can have, in bytes.
-pub const HEADER_BYTES_MAX: usize = 11 + 3 + 4 + 4 + 4 + 4 + 2 + 4;
+pub const HEADER_BYTES_MAX: usize = 11 + 3 + 4 + 4 + 4 + 4 + 2 + 4 + 1;
 /// The longest record, in bytes.
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES_MAX + KEY_BYTES_MAX + VALUE_BYTES_MAX;
 /// Stamps are log sequence numbers of 48 bits.
@@ -30,7 +31,7 @@ const TAG_CODEC_SHIFT: u8 = 2;
 const TAG_FLAGS: u8 = 1 << 4;
 const TAG_EXPIRY: u8 = 1 << 5;
 const TAG_KEYSPACE: u8 = 1 << 6;
-const TAG_ZERO: u8 = 1 << 7;
+const TAG_MARKS: u8 = 1 << 7;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -55,6 +56,28 @@ pub enum Codec {
     OutOfLine = 3,
 }
 
+/// What is to be thought of a value. They go when another value is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Marks {
+    /// Somebody said that it is out of date.
+    pub stale: bool,
+    /// A client was told that making it anew is its to do.
+    pub leased: bool,
+}
+
+impl Marks {
+    pub const NONE: Marks = Marks { stale: false, leased: false };
+
+    pub fn bits(self) -> u8 {
+        u8::from(self.stale) | u8::from(self.leased) << 1
+    }
+
+    /// What other bits say is not looked at.
+    pub fn from_bits(bits: u8) -> Marks {
+        Marks { stale: bits & 1 != 0, leased: bits & 2 != 0 }
+    }
+}
+
 /// Everything about a record but its key and its stored bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
@@ -72,6 +95,7 @@ pub struct Header {
     pub expiry: u32,
     pub keyspace: u16,
     pub dictionary: u32,
+    pub marks: Marks,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +120,7 @@ impl Header {
             expiry: 0,
             keyspace: 0,
             dictionary: 0,
+            marks: Marks::NONE,
         }
     }
 
@@ -120,6 +145,7 @@ impl Header {
             + 4 * usize::from(self.flags != 0)
             + 4 * usize::from(self.expiry != 0)
             + 2 * usize::from(self.keyspace != 0)
+            + usize::from(self.marks != Marks::NONE)
     }
 
     /// Length of the whole record in bytes.
@@ -135,6 +161,7 @@ impl Header {
         tag |= if self.flags != 0 { TAG_FLAGS } else { 0 };
         tag |= if self.expiry != 0 { TAG_EXPIRY } else { 0 };
         tag |= if self.keyspace != 0 { TAG_KEYSPACE } else { 0 };
+        tag |= if self.marks != Marks::NONE { TAG_MARKS } else { 0 };
         out[..4].fill(0);
         out[4] = tag;
         out[5..11].copy_from_slice(&self.stamp.to_le_bytes()[..6]);
@@ -154,6 +181,7 @@ impl Header {
         put(self.expiry != 0, &self.expiry.to_le_bytes());
         put(self.keyspace != 0, &self.keyspace.to_le_bytes());
         put(self.codec == Codec::ZstdDictionary, &self.dictionary.to_le_bytes());
+        put(self.marks != Marks::NONE, &[self.marks.bits()]);
         at
     }
 
@@ -175,9 +203,6 @@ impl Header {
             2 => Codec::ZstdDictionary,
             _ => Codec::OutOfLine,
         };
-        if tag & TAG_ZERO != 0 {
-            return Err(RecordError::Malformed);
-        }
         let mut at = 11;
         let key_bytes = varint_parse(bytes, &mut at)?;
         let stored_bytes = varint_parse(bytes, &mut at)?;
@@ -196,20 +221,36 @@ impl Header {
         let expiry = take(tag & TAG_EXPIRY != 0, 4)?;
         let keyspace = take(tag & TAG_KEYSPACE != 0, 2)? as u16;
         let dictionary = take(codec == Codec::ZstdDictionary, 4)?;
+        let marked = tag & TAG_MARKS != 0;
+        let mark_bits = take(marked, 1)? as u8;
+        let marks = Marks::from_bits(mark_bits);
+        // Written in one way only: bits that mean something, and some of them.
+        let marks_make_sense = marks.bits() == mark_bits && marked == (marks != Marks::NONE);
         let limits = key_bytes as usize <= KEY_BYTES_MAX
             && stored_bytes as usize <= VALUE_BYTES_MAX
             && raw_bytes as usize <= VALUE_BYTES_MAX;
         let shape = match kind {
             Kind::Value => true,
-            Kind::Tombstone => stored_bytes == 0 && codec == Codec::Raw,
-            Kind::Control => key_bytes == 0 && codec == Codec::Raw,
+            Kind::Tombstone => stored_bytes == 0 && codec == Codec::Raw && !marked,
+            Kind::Control => key_bytes == 0 && codec == Codec::Raw && !marked,
         };
-        if !limits || !shape {
+        if !limits || !shape || !marks_make_sense {
             return Err(RecordError::Malformed);
         }
         let stamp = u64::from_le_bytes(stamp_bytes);
-        let header =
-            Header { kind, codec, stamp, key_bytes, stored_bytes, raw_bytes, flags, expiry, keyspace, dictionary };
+        let header = Header {
+            kind,
+            codec,
+            stamp,
+            key_bytes,
+            stored_bytes,
+            raw_bytes,
+            flags,
+            expiry,
+            keyspace,
+            dictionary,
+            marks,
+        };
         Ok((header, at))
     }
 }
@@ -286,9 +327,20 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_header() -> impl Strategy<Value = Header> {
-        (0..4u8, 0..=STAMP_MAX, 0..300usize, 0..5000usize, any::<u32>(), any::<u32>(), any::<u16>(), any::<u32>())
-            .prop_map(|(codec, stamp, key, stored, flags, expiry, keyspace, dictionary)| {
+        let codec_and_marks = (0..4u8, 0..4u8);
+        (
+            codec_and_marks,
+            0..=STAMP_MAX,
+            0..300usize,
+            0..5000usize,
+            any::<u32>(),
+            any::<u32>(),
+            any::<u16>(),
+            any::<u32>(),
+        )
+            .prop_map(|((codec, marks), stamp, key, stored, flags, expiry, keyspace, dictionary)| {
                 let mut header = Header::value(stamp, key, stored);
+                header.marks = Marks::from_bits(marks);
                 header.codec = [Codec::Raw, Codec::Zstd, Codec::ZstdDictionary, Codec::OutOfLine][codec as usize];
                 header.flags = flags;
                 header.expiry = expiry;
@@ -327,6 +379,18 @@ mod tests {
     #[test]
     fn a_small_item_pays_thirteen_bytes() {
         assert_eq!(Header::value(1, 16, 20).header_bytes(), 13);
+    }
+
+    #[test]
+    fn marks_that_mean_nothing_are_refused() {
+        let header = Header { marks: Marks { stale: true, leased: false }, ..Header::value(1, 0, 0) };
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        let length = header.encode(&mut bytes);
+        assert_eq!(length, 14);
+        for (bits, valid) in [(0, false), (1, true), (2, true), (3, true), (4, false), (0x81, false)] {
+            bytes[length - 1] = bits;
+            assert_eq!(Header::parse(&bytes).is_ok(), valid, "{bits}");
+        }
     }
 
     #[test]

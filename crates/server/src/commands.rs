@@ -14,7 +14,7 @@ use crate::stats::{self, count};
 
 impl Connection {
     /// Submits one request that holds `bytes` of memory until it is answered; `None` if it has to wait.
-    fn submit<S: Session>(
+    pub(crate) fn submit<S: Session>(
         &mut self,
         form: Form,
         request: Request<'_>,
@@ -64,6 +64,7 @@ impl Connection {
                 self.submit(Form::Text { answer, noreply }, request, key, value.len(), cx)?;
                 count(&cx.counters.cmd_set, 1);
             }
+            Command::Meta { line, value } => self.meta_command(&line, value, cx)?,
             Command::TooLarge { key, delete, noreply } => {
                 self.too_large(key, delete, cx)?;
                 if !noreply {
@@ -71,7 +72,7 @@ impl Connection {
                 }
             }
             Command::Increment { key, delta, decrement, noreply } => {
-                let request = Request::Increment { key, delta, decrement, initial: None, stamp: None };
+                let request = Request::Increment { key, delta, decrement, initial: None, stamp: None, touch: None };
                 let answer = TextAnswer::Increment { decrement };
                 self.submit(Form::Text { answer, noreply }, request, key, 0, cx)?;
             }
@@ -104,7 +105,7 @@ impl Connection {
     }
 
     /// A reply that needs nothing from the store.
-    fn say<S: Session>(&mut self, line: &str, cx: &mut Context<'_, S>) {
+    pub(crate) fn say<S: Session>(&mut self, line: &str, cx: &mut Context<'_, S>) {
         self.answer(Form::Silent, cx.pool, |out| out.extend_from_slice(line.as_bytes()));
     }
 
@@ -153,7 +154,7 @@ impl Connection {
     }
 
     /// The old value goes too: a client that meant to replace it would take it for the new one.
-    fn too_large<S: Session>(&mut self, key: &[u8], delete: bool, cx: &mut Context<'_, S>) -> Option<()> {
+    pub(crate) fn too_large<S: Session>(&mut self, key: &[u8], delete: bool, cx: &mut Context<'_, S>) -> Option<()> {
         if delete {
             self.submit(Form::Silent, Request::Delete { key, stamp: None }, key, 0, cx)?;
         }
@@ -270,7 +271,8 @@ impl Connection {
             Command::Increment { key, delta, decrement, initial, stamp, quiet } => {
                 let initial = initial
                     .map(|(value, exptime)| Initial { value, expiry: expiry_from_client(i64::from(exptime), cx.now) });
-                let request = Request::Increment { key, delta, decrement, initial, stamp: stamp_of(stamp) };
+                let stamp = stamp_of(stamp);
+                let request = Request::Increment { key, delta, decrement, initial, stamp, touch: None };
                 self.submit(form(BinaryAnswer::Increment { decrement }, quiet), request, key, 0, cx)?;
             }
             Command::Delete { key, stamp, quiet } => {

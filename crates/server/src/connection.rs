@@ -384,10 +384,7 @@ impl Connection {
     }
 
     pub fn complete<S: Session>(&mut self, number: u32, outcome: &Outcome, cx: &mut Context<'_, S>) {
-        let value = match outcome {
-            Outcome::Value { value, .. } => cx.session.bytes(*value),
-            _ => b"",
-        };
+        let value = outcome.value().map_or(&b""[..], |value| cx.session.bytes(value));
         let form = self.slots.form(number);
         if form.is_get() {
             cx.gets.completed(self.slots.charge_bytes(number), value.len());

@@ -9,6 +9,7 @@ pub mod errands;
 pub mod gets;
 pub mod limits;
 pub mod listen;
+mod meta_commands;
 pub mod metrics;
 pub mod os;
 pub mod out;

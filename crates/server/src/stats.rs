@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tapetum::{Error, Outcome, SlabClass, Stats};
 
+use crate::protocol::meta_reply::MetaAnswer;
 use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
 
 /// One figure: what `stats`, `stats --json` and Prometheus show, each in its way.
@@ -68,6 +69,7 @@ counters!(
     cmd_set: "Storage commands",
     cmd_flush: "flush_all commands",
     cmd_touch: "touch and gat commands",
+    cmd_meta: "me commands",
     get_hits: "Keys that gets found",
     get_misses: "Keys that gets did not find",
     delete_misses: "Deletes of keys that were not there",
@@ -189,6 +191,32 @@ impl Counters {
                 Outcome::Exists => count(&self.cas_badval, 1),
                 _ => count(pick(&self.cas_hits, &self.cas_misses), 1),
             },
+            Form::Meta { answer, .. } => self.meta_outcome(answer, outcome),
+            _ => {}
+        }
+    }
+
+    /// As memcached counts meta commands: a get only when it is answered.
+    fn meta_outcome(&self, answer: MetaAnswer, outcome: &Outcome) {
+        match (answer, outcome) {
+            (MetaAnswer::Get { touch: true }, Outcome::Leased { .. }) => {
+                count(&self.cmd_touch, 1);
+                count(&self.touch_hits, 1);
+            }
+            (MetaAnswer::Get { .. }, _) => {
+                count(&self.cmd_get, 1);
+                count(if *outcome == Outcome::Missing { &self.get_misses } else { &self.get_hits }, 1);
+            }
+            (MetaAnswer::Set { stamped: true }, Outcome::Exists) => count(&self.cas_badval, 1),
+            (MetaAnswer::Set { stamped: true }, Outcome::Missing) => count(&self.cas_misses, 1),
+            (MetaAnswer::Set { stamped: true }, _) => count(&self.cas_hits, 1),
+            (MetaAnswer::Delete { .. }, Outcome::Missing | Outcome::Exists) => count(&self.delete_misses, 1),
+            (MetaAnswer::Delete { invalidate: false }, _) => count(&self.delete_hits, 1),
+            (MetaAnswer::Arithmetic { decrement: false }, Outcome::Missing) => count(&self.incr_misses, 1),
+            (MetaAnswer::Arithmetic { decrement: true }, Outcome::Missing) => count(&self.decr_misses, 1),
+            (MetaAnswer::Arithmetic { decrement }, Outcome::Number { expiry_before: Some(_), .. }) => {
+                count(if decrement { &self.decr_hits } else { &self.incr_hits }, 1);
+            }
             _ => {}
         }
     }

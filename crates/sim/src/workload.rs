@@ -266,6 +266,7 @@ pub fn request<'a>(key: &'a [u8], kind: &'a Kind) -> Request<'a> {
             decrement: *decrement,
             initial: initial.map(|(value, expiry)| Initial { value, expiry }),
             stamp: *stamp,
+            touch: None,
         },
         Kind::Touch { expiry } => Request::Touch { key, expiry: *expiry },
         Kind::GetAndTouch { expiry } => Request::GetAndTouch { key, expiry: *expiry },
@@ -305,13 +306,14 @@ pub fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
             let value: Rc<[u8]> = session.bytes(value).into();
             Told::Value(Item { value, flags, expiry, stamp: Some(stamp), writer: 0 })
         }
+        Outcome::Leased { .. } => unreachable!("not asked for"),
         Outcome::Missing => Told::Missing,
         Outcome::Stored { stamp } => Told::Stored(stamp),
         Outcome::NotStored => Told::NotStored,
         Outcome::Exists => Told::Exists,
         Outcome::Deleted => Told::Deleted,
         Outcome::Touched { stamp } => Told::Touched(stamp),
-        Outcome::Number { number, stamp } => Told::Number(number, stamp),
+        Outcome::Number { number, stamp, .. } => Told::Number(number, stamp),
         Outcome::NotNumber => Told::NotNumber,
         Outcome::Done => Told::Done,
         Outcome::Failed(Error::ValueTooLarge { .. }) => Told::TooLarge,

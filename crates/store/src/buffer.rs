@@ -11,10 +11,13 @@ use std::sync::Arc;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 
+/// Set beside the place of a record that was read since it was written. An arena ends below.
+const READ: u32 = 1 << 31;
+
 /// An open-addressing table of fixed size.
 struct Table {
     hashes: Vec<HashKey>,
-    /// Place in the arena plus one; 0 for an empty slot.
+    /// Place in the arena plus one, and whether it was read; 0 for an empty slot.
     places: Vec<u32>,
     count: usize,
     count_max: usize,
@@ -35,11 +38,9 @@ impl Table {
         slot
     }
 
-    fn get(&self, hash: HashKey) -> Option<u32> {
-        if self.count == 0 {
-            return None;
-        }
-        self.places[self.slot(hash)].checked_sub(1)
+    /// A key's word; 0 if it is not there.
+    fn word(&self, hash: HashKey) -> u32 {
+        if self.count == 0 { 0 } else { self.places[self.slot(hash)] }
     }
 
     fn prefetch(&self, hash: HashKey) {
@@ -72,6 +73,11 @@ impl Table {
     fn bytes(&self) -> usize {
         self.places.len() * (size_of::<HashKey>() + 4)
     }
+}
+
+/// The place that a table's word names.
+fn place_of(word: u32) -> Option<u32> {
+    (word & !READ).checked_sub(1)
 }
 
 /// Where a record of a write buffer is.
@@ -112,9 +118,22 @@ impl Shard {
     }
 
     pub fn get(&self, hash: HashKey) -> Option<Place> {
-        (self.oldest..=self.active)
-            .rev()
-            .find_map(|buffer| self.table(buffer).get(hash).map(|place| Place { buffer, place }))
+        self.look(hash).map(|(place, _)| place)
+    }
+
+    /// As [`Shard::get`], and whether the record was read since it was written.
+    pub fn look(&self, hash: HashKey) -> Option<(Place, bool)> {
+        (self.oldest..=self.active).rev().find_map(|buffer| {
+            let word = self.table(buffer).word(hash);
+            place_of(word).map(|place| (Place { buffer, place }, word & READ != 0))
+        })
+    }
+
+    /// The record of a key in a buffer counts as read from now on.
+    pub fn note_read(&mut self, hash: HashKey) {
+        if let Some((place, _)) = self.look(hash) {
+            self.tables[(place.buffer % BUFFERS) as usize].insert(hash, place.place | READ);
+        }
     }
 
     /// Brings what [`Shard::get`] will look at nearer to the processor.
@@ -126,8 +145,9 @@ impl Shard {
     pub fn each(&self, mut visit: impl FnMut(Place)) {
         for buffer in self.oldest..=self.active {
             let table = self.table(buffer);
-            for (hash, place) in table.hashes.iter().zip(&table.places).filter(|(_, place)| **place != 0) {
-                let found = Place { buffer, place: place - 1 };
+            for (hash, word) in table.hashes.iter().zip(&table.places) {
+                let Some(place) = place_of(*word) else { continue };
+                let found = Place { buffer, place };
                 if self.get(*hash) == Some(found) {
                     visit(found);
                 }
@@ -226,14 +246,7 @@ impl Shard {
     pub fn sorted(&self, buffer: u64, into: &mut Vec<(HashKey, u32)>) {
         let table = self.table(buffer);
         into.clear();
-        into.extend(
-            table
-                .places
-                .iter()
-                .zip(&table.hashes)
-                .filter(|(place, _)| **place != 0)
-                .map(|(place, hash)| (*hash, place - 1)),
-        );
+        into.extend(table.hashes.iter().zip(&table.places).filter_map(|(hash, word)| Some((*hash, place_of(*word)?))));
         into.sort_unstable_by_key(|entry| entry.0);
     }
 
@@ -274,6 +287,29 @@ mod tests {
         assert_eq!(shard.get(b), None);
         assert!(!shard.is_as(b, b_seen), "it is elsewhere now");
         assert!(shard.may_rotate());
+    }
+
+    #[test]
+    fn a_record_counts_as_read_until_another_is_written() {
+        let mut shard = Shard::new(100, 7);
+        let (a, b) = (HashKey(1 << 70), HashKey(2 << 70));
+        shard.insert(a, 0);
+        shard.insert(b, 8);
+        let place = Place { buffer: 7, place: 0 };
+        assert_eq!(shard.look(a), Some((place, false)));
+        shard.note_read(a);
+        assert_eq!(shard.look(a), Some((place, true)));
+        assert_eq!(shard.look(b).map(|(_, was_read)| was_read), Some(false));
+        assert_eq!(shard.get(a), Some(place));
+        let mut sorted = Vec::new();
+        shard.sorted(7, &mut sorted);
+        assert_eq!(sorted, vec![(a, 0), (b, 8)]);
+        shard.rotate(8);
+        assert_eq!(shard.look(a), Some((place, true)));
+        shard.insert(a, 16);
+        assert_eq!(shard.look(a), Some((Place { buffer: 8, place: 16 }, false)));
+        shard.note_read(HashKey(3 << 70));
+        assert_eq!(shard.look(HashKey(3 << 70)), None);
     }
 
     #[test]

@@ -67,4 +67,5 @@ pub use scan::{Scanned, scan};
 pub use session::{Busy, DramItem, KeyDigest, Session, Write};
 pub use stats::Stats;
 pub use store::{Item, Store};
+pub use tapetum_kernels::record::Marks;
 pub use tier::SlabClass;

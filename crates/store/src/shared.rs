@@ -198,6 +198,14 @@ impl Shared {
         }
     }
 
+    /// Whether a key's item was read, as far as memory knows: what the DRAM tier has was read from flash. `shard` is the key's.
+    pub fn was_read(&self, shard: &Shard, hash: HashKey) -> bool {
+        match shard.look(hash) {
+            Some((_, was_read)) => was_read,
+            None => self.tier.as_ref().is_some_and(|tier| tier.has(hash)),
+        }
+    }
+
     /// Waits for the installer and takes it.
     pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = Box<Installer>> + Send + use<> {
         let shared = self.clone();

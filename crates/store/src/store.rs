@@ -173,10 +173,7 @@ impl Store {
         self.with_session(|session| {
             session.submit(0, request);
             let reply = wait_for_one(session);
-            let value = match &reply.outcome {
-                Outcome::Value { value, .. } => session.bytes(*value).to_vec(),
-                _ => Vec::new(),
-            };
+            let value = reply.outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
             match reply.outcome {
                 Outcome::Failed(error) => Err(error),
                 outcome => Ok((outcome, value)),
@@ -200,10 +197,7 @@ impl Store {
                 poll_or_wait(session, &mut replies);
                 for reply in replies.drain(..) {
                     left -= 1;
-                    let value = match &reply.outcome {
-                        Outcome::Value { value, .. } => session.bytes(*value).to_vec(),
-                        _ => Vec::new(),
-                    };
+                    let value = reply.outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
                     match reply.outcome {
                         Outcome::Failed(error) => failed = Some(error),
                         outcome => items[reply.token as usize] = item((outcome, value)),
@@ -239,7 +233,7 @@ impl Store {
 
     /// Adds to a decimal number; the sum, or `None` when the key is absent or no number.
     pub fn increment(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
-        let request = Request::Increment { key, delta, decrement: false, initial: None, stamp: None };
+        let request = Request::Increment { key, delta, decrement: false, initial: None, stamp: None, touch: None };
         match self.run(request)?.0 {
             Outcome::Number { number, .. } => Ok(Some(number)),
             _ => Ok(None),

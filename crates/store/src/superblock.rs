@@ -23,7 +23,7 @@ use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: [u8; 8] = *b"TAPETUM\0";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const CRC_AT: usize = 12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

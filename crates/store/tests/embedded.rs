@@ -506,7 +506,14 @@ fn large_values_are_changed_as_small_ones_are() {
         assert!(matches!(shown, Outcome::Value { expiry: u32::MAX, .. }) && bytes == value);
         assert_eq!(
             store
-                .run(Request::Increment { key: b"key", delta: 1, decrement: false, initial: None, stamp: None })
+                .run(Request::Increment {
+                    key: b"key",
+                    delta: 1,
+                    decrement: false,
+                    initial: None,
+                    stamp: None,
+                    touch: None
+                })
                 .unwrap()
                 .0,
             Outcome::NotNumber

@@ -4,8 +4,8 @@
 //! parameters: store id u64 · segment version u64 · first page u32 · key length u32
 //!             page bytes u32 · key
 //! input:      data pages as read, from the page in which the record may start
-//! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry u32 · place u32
-//!             entry u32 · raw length u32 · value if inflated
+//! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry u32
+//!             place u8 · marks u8 · zero u16 · entry u32 · raw length u32 · value if inflated
 //! result:     value length · entry
 //! ```
 //! A raw value stays where it was read: `place` 0 and `value address` in the segment's stream. A compressed one is
@@ -17,7 +17,7 @@ use crate::program::Program;
 use std::cell::RefCell;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt};
-use tapetum_kernels::record::Codec;
+use tapetum_kernels::record::{Codec, Marks};
 
 /// No record of the key starts in the page.
 pub const MISSING: Status = Status::Program(1);
@@ -60,6 +60,7 @@ pub struct Matched {
     pub stamp: u64,
     pub flags: u32,
     pub expiry: u32,
+    pub marks: Marks,
     pub value_bytes: u32,
     /// The value's own length, where `value_bytes` is a reference's.
     pub raw_bytes: u32,
@@ -81,7 +82,7 @@ pub enum Place {
 impl Matched {
     fn encode(&self, out: &mut [u8]) {
         let (place, address) = match self.place {
-            Place::Stream(address) => (0u32, address),
+            Place::Stream(address) => (0u8, address),
             Place::Output => (1, 0),
             Place::OutOfLine(address) => (2, address),
         };
@@ -90,7 +91,7 @@ impl Matched {
         out[16..20].copy_from_slice(&self.value_bytes.to_le_bytes());
         out[20..24].copy_from_slice(&self.flags.to_le_bytes());
         out[24..28].copy_from_slice(&self.expiry.to_le_bytes());
-        out[28..32].copy_from_slice(&place.to_le_bytes());
+        out[28..32].copy_from_slice(&[place, self.marks.bits(), 0, 0]);
         out[32..36].copy_from_slice(&self.entry.to_le_bytes());
         out[36..40].copy_from_slice(&self.raw_bytes.to_le_bytes());
     }
@@ -99,13 +100,14 @@ impl Matched {
     pub fn parse(head: &[u8; OUTPUT_HEAD_BYTES]) -> Matched {
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        let place = match word(28) {
+        let place = match head[28] {
             0 => Place::Stream(long(8)),
             1 => Place::Output,
             _ => Place::OutOfLine(long(8)),
         };
-        let (value_bytes, raw_bytes) = (word(16), word(36));
-        Matched { stamp: long(0), value_bytes, raw_bytes, flags: word(20), expiry: word(24), entry: word(32), place }
+        let (flags, expiry, marks) = (word(20), word(24), Marks::from_bits(head[29]));
+        let (value_bytes, entry, raw_bytes) = (word(16), word(32), word(36));
+        Matched { stamp: long(0), flags, expiry, marks, value_bytes, raw_bytes, entry, place }
     }
 }
 
@@ -147,6 +149,7 @@ fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status
         stamp: header.stamp,
         flags: header.flags,
         expiry: header.expiry,
+        marks: header.marks,
         value_bytes: header.raw_bytes,
         raw_bytes: header.raw_bytes,
         entry: record.entry,

@@ -9,7 +9,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tapetum::{
-    Condition, Error, Initial, Inspection, KeyPlace, Location, Outcome, Reply, Request, SlabClass, Stats, ValueRange,
+    Condition, Error, Initial, Inspection, KeyPlace, Location, Marks, Outcome, Reply, Request, SlabClass, Stats, Terms,
+    ValueRange,
 };
 use tapetum_server::engine::{Session, Store};
 use tapetum_server::os::Event;
@@ -22,6 +23,8 @@ struct Record {
     flags: u32,
     expiry: u32,
     stamp: u64,
+    marks: Marks,
+    was_read: bool,
 }
 
 #[derive(Default)]
@@ -133,7 +136,7 @@ impl Session for MemorySession {
             let at = if self.store.late { self.random() as usize % self.held.len() } else { 0 };
             let (token, mut outcome, bytes) =
                 if self.store.late { self.held.swap_remove(at) } else { self.held.remove(0) };
-            if let Outcome::Value { value, .. } = &mut outcome {
+            if let Outcome::Value { value, .. } | Outcome::Leased { value, .. } = &mut outcome {
                 *value = ValueRange { start: self.values.len(), end: self.values.len() + bytes.len() };
                 self.values.extend_from_slice(&bytes);
             }
@@ -169,7 +172,7 @@ impl State {
     fn write(&mut self, key: &[u8], value: Vec<u8>, flags: u32, expiry: u32) -> u64 {
         self.stamp += 1;
         let stamp = self.stamp;
-        self.records.insert(key.to_vec(), Record { value, flags, expiry, stamp });
+        self.records.insert(key.to_vec(), Record { value, flags, expiry, stamp, marks: Marks::NONE, was_read: false });
         stamp
     }
 
@@ -198,19 +201,29 @@ impl State {
                     }
                 }
             }
+            Request::GetAndLease { key, terms } => self.lease(key, terms, now),
             Request::Put { key, value, flags, expiry, condition } => {
-                let stamp = self.live(key, now).map(|record| record.stamp);
+                let record = self.live(key, now).cloned();
+                let stamp = record.as_ref().map(|record| record.stamp);
+                let older = |wanted| record.clone().filter(|record| wanted < record.stamp);
                 plain(match (condition, stamp) {
                     (Condition::Absent, Some(_)) | (Condition::Present, None) => Outcome::NotStored,
-                    (Condition::Stamp(_), None) => Outcome::Missing,
+                    (Condition::Stamp(_) | Condition::StampOrOlder(_), None) => Outcome::Missing,
+                    (Condition::StampOrOlder(wanted), Some(stamp)) if wanted > stamp => Outcome::Exists,
+                    (Condition::StampOrOlder(wanted), _) if let Some(old) = older(wanted) => {
+                        let stamp = self.write(key, value.to_vec(), flags, old.expiry);
+                        let marks = Marks { stale: true, ..old.marks };
+                        self.records.entry(key.to_vec()).and_modify(|record| record.marks = marks);
+                        Outcome::Stored { stamp }
+                    }
                     (Condition::Stamp(wanted), Some(stamp)) if wanted != stamp => Outcome::Exists,
                     _ => Outcome::Stored { stamp: self.write(key, value.to_vec(), flags, expiry) },
                 })
             }
             Request::Append { key, value, stamp } => plain(self.extend(store, key, b"", value, stamp, now)),
             Request::Prepend { key, value, stamp } => plain(self.extend(store, key, value, b"", stamp, now)),
-            Request::Increment { key, delta, decrement, initial, stamp } => {
-                plain(self.increment(key, delta, decrement, initial, stamp, now))
+            Request::Increment { key, delta, decrement, initial, stamp, touch } => {
+                plain(self.increment(key, (delta, decrement), initial, stamp, touch, now))
             }
             Request::Touch { key, expiry } => plain(match self.live(key, now) {
                 None => Outcome::Missing,
@@ -219,6 +232,19 @@ impl State {
                     Outcome::Touched { stamp: record.stamp }
                 }
             }),
+            Request::Invalidate { key, stamp, expiry } => {
+                self.stamp += 1;
+                let stamp_next = self.stamp;
+                plain(match self.live(key, now) {
+                    None => Outcome::Missing,
+                    Some(record) if stamp.is_some_and(|stamp| stamp != record.stamp) => Outcome::Exists,
+                    Some(record) => {
+                        record.marks = Marks { stale: true, leased: false };
+                        (record.stamp, record.expiry) = (stamp_next, expiry.unwrap_or(record.expiry));
+                        Outcome::Stored { stamp: stamp_next }
+                    }
+                })
+            }
             Request::Delete { key, stamp } => plain(match self.live(key, now) {
                 None => Outcome::Missing,
                 Some(record) if stamp.is_some_and(|stamp| stamp != record.stamp) => Outcome::Exists,
@@ -235,6 +261,27 @@ impl State {
                 plain(Outcome::Done)
             }
         }
+    }
+
+    fn lease(&mut self, key: &[u8], terms: Terms, now: u32) -> (Outcome, Vec<u8>) {
+        let was_there = self.live(key, now).is_some();
+        match terms.vivify.filter(|_| !was_there) {
+            Some(expiry) => drop(self.write(key, Vec::new(), 0, expiry)),
+            None if !was_there => return (Outcome::Missing, Vec::new()),
+            None => {}
+        }
+        let Some(record) = self.records.get_mut(key) else { unreachable!("it was there, or was made") };
+        let judged = terms.touch.filter(|_| terms.touch_first).unwrap_or(record.expiry);
+        let soon = terms.recache_before.is_some_and(|before| judged != 0 && judged < before);
+        let won = !was_there || (!record.marks.leased && (soon || (terms.stale && record.marks.stale)));
+        record.marks.leased |= won;
+        let expiry_before = was_there.then_some(record.expiry);
+        record.expiry = terms.touch.filter(|_| was_there).unwrap_or(record.expiry);
+        let was_read = record.was_read;
+        record.was_read |= !terms.unnoticed;
+        let &mut Record { flags, stamp, marks, .. } = record;
+        let value = ValueRange { start: 0, end: 0 };
+        (Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, value }, record.value.clone())
     }
 
     fn extend(
@@ -261,10 +308,10 @@ impl State {
     fn increment(
         &mut self,
         key: &[u8],
-        delta: u64,
-        decrement: bool,
+        (delta, decrement): (u64, bool),
         initial: Option<Initial>,
         stamp: Option<u64>,
+        touch: Option<u32>,
         now: u32,
     ) -> Outcome {
         let Some(record) = self.live(key, now).cloned() else {
@@ -272,7 +319,7 @@ impl State {
                 None => Outcome::Missing,
                 Some(Initial { value, expiry }) => {
                     let stamp = self.write(key, value.to_string().into_bytes(), 0, expiry);
-                    Outcome::Number { number: value, stamp }
+                    Outcome::Number { number: value, stamp, expiry_before: None }
                 }
             };
         };
@@ -284,7 +331,7 @@ impl State {
         let mut value = number.to_string().into_bytes();
         let padded = value.len().max(record.value.len());
         value.resize(padded, b' ');
-        let stamp = self.write(key, value, record.flags, record.expiry);
-        Outcome::Number { number, stamp }
+        let stamp = self.write(key, value, record.flags, touch.unwrap_or(record.expiry));
+        Outcome::Number { number, stamp, expiry_before: Some(record.expiry) }
     }
 }

@@ -4,7 +4,10 @@
 //! anyone makes room for it. Any split of the input gives the same frames, because a frame is parsed only from its first
 //! byte. The first byte of a connection says which protocol it speaks for good: 0x80 is binary.
 
+pub mod base64;
 pub mod binary;
+pub mod meta;
+pub mod meta_reply;
 pub mod number;
 pub mod reply;
 pub mod text;

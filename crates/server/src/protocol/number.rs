@@ -44,6 +44,11 @@ pub fn flags(token: &[u8]) -> Option<u32> {
     unsigned(token).and_then(|value| u32::try_from(value).ok())
 }
 
+/// The length of a value: the largest that memcached takes for one, whose own arithmetic is 32 bits wide.
+pub fn length_bytes(token: &[u8]) -> Option<usize> {
+    signed(token).filter(|length| (0..=i64::from(i32::MAX) - 2).contains(length)).map(|length| length as usize)
+}
+
 /// An expiry or a delay: anything down to the least 32-bit number (the past), up to the last 32-bit unix second.
 pub fn seconds(token: &[u8]) -> Option<i64> {
     signed(token).filter(|value| (i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(value))

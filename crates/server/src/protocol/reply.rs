@@ -3,6 +3,7 @@
 use tapetum::{Error, Outcome};
 
 use super::binary::{self, Origin, Status};
+use super::meta_reply::{self, MetaAnswer};
 use super::number::push_decimal;
 
 /// Ends a line, and the value of a text get.
@@ -23,6 +24,11 @@ pub enum Form {
     Text {
         answer: TextAnswer,
         noreply: bool,
+    },
+    /// `now` is when it came, in unix seconds.
+    Meta {
+        answer: MetaAnswer,
+        now: u32,
     },
     Binary {
         answer: BinaryAnswer,
@@ -63,15 +69,20 @@ impl Form {
     /// Whether the outcome brings a value, of a size that nobody knows before.
     pub fn is_get(self) -> bool {
         match self {
-            Form::TextGet { .. } => true,
+            Form::TextGet { .. } | Form::Meta { answer: MetaAnswer::Get { .. } | MetaAnswer::Debug, .. } => true,
             Form::Binary { answer, .. } => matches!(answer, BinaryAnswer::Get { .. } | BinaryAnswer::Touch),
             _ => false,
         }
     }
 
-    /// Whether the reply repeats the key.
+    /// Whether the reply repeats the key, or whatever stands in its place.
     pub fn needs_key(self) -> bool {
-        matches!(self, Form::TextGet { .. } | Form::Binary { answer: BinaryAnswer::Get { with_key: true, .. }, .. })
+        let with_key = |answer| matches!(answer, BinaryAnswer::Get { with_key: true, .. });
+        match self {
+            Form::TextGet { .. } | Form::Meta { .. } => true,
+            Form::Binary { answer, .. } => with_key(answer),
+            _ => false,
+        }
     }
 }
 
@@ -88,6 +99,11 @@ pub fn encode(out: &mut Vec<u8>, form: Form, key: &[u8], outcome: &Outcome, valu
             other => text_failure(out, other),
         },
         Form::TextGetEnd => out.extend_from_slice(TEXT_GET_END),
+        Form::Meta { answer, now } => {
+            if !meta_reply::encode(out, (answer, now), key, outcome, value) {
+                text_failure(out, outcome);
+            }
+        }
         Form::Text { noreply: true, .. } | Form::Silent => {}
         Form::Text { answer, noreply: false } => text(out, answer, outcome),
         Form::Binary { answer, origin, quiet } => binary(out, answer, origin, quiet, key, outcome, value),
@@ -142,9 +158,6 @@ fn text(out: &mut Vec<u8>, answer: TextAnswer, outcome: &Outcome) {
             push_decimal(out, *number);
             b"\r\n"
         }
-        (TextAnswer::Increment { .. }, Outcome::NotNumber) => {
-            b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"
-        }
         (TextAnswer::Touch, Outcome::Touched { .. }) => b"TOUCHED\r\n",
         (TextAnswer::Delete, Outcome::Deleted) => b"DELETED\r\n",
         (TextAnswer::FlushAll, Outcome::Done) => b"OK\r\n",
@@ -155,6 +168,9 @@ fn text(out: &mut Vec<u8>, answer: TextAnswer, outcome: &Outcome) {
 
 fn text_failure(out: &mut Vec<u8>, outcome: &Outcome) {
     match outcome {
+        Outcome::NotNumber => {
+            out.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
+        }
         Outcome::Failed(Error::ValueTooLarge { .. }) => out.extend_from_slice(super::text::TOO_LARGE.as_bytes()),
         other => {
             out.extend_from_slice(b"SERVER_ERROR ");
@@ -199,7 +215,7 @@ fn binary(
             binary_success(out, origin, quiet, 0)
         }
         (BinaryAnswer::Increment { .. }, Outcome::Number { .. }) if quiet => {}
-        (BinaryAnswer::Increment { .. }, Outcome::Number { number, stamp }) => {
+        (BinaryAnswer::Increment { .. }, Outcome::Number { number, stamp, .. }) => {
             binary_header(out, origin, 0, 0, 0, 8, *stamp);
             out.extend_from_slice(&number.to_be_bytes());
         }
@@ -303,6 +319,7 @@ mod tests {
     #[test]
     fn quiet_forms_say_what_is_worth_saying() {
         let origin = Origin { opcode: 9, opaque: 1 };
+        let number_made = Outcome::Number { number: 1, stamp: 1, expiry_before: None };
         let length = |answer, outcome| {
             let mut out = Vec::new();
             encode(&mut out, Form::Binary { answer, origin, quiet: true }, b"", &outcome, b"abc");
@@ -318,7 +335,7 @@ mod tests {
             length(BinaryAnswer::Store { verb: binary::Verb::Add, stamped: false }, Outcome::NotStored),
             24 + 20
         );
-        assert_eq!(length(BinaryAnswer::Increment { decrement: false }, Outcome::Number { number: 1, stamp: 1 }), 0);
+        assert_eq!(length(BinaryAnswer::Increment { decrement: false }, number_made), 0);
         assert_eq!(length(BinaryAnswer::Delete, Outcome::Missing), 24 + 9);
     }
 }

@@ -4,11 +4,14 @@
 //! set <key> <flags> <exptime> <bytes> [noreply]\r\n
 //! <bytes of value>\r\n
 //! ```
+//! The meta commands are lines too: see [`super::meta`].
+//!
 //! Pure functions of their input, see the module above. Which complaint wins where several are due is memcached's choice,
 //! and the differential test holds us to it.
 
 use crate::errands::Size;
 
+use super::meta::{self, Judged};
 use super::{KEY_BYTES_MAX, Parsed, number};
 
 /// A line that has no end by here is given up, unless it asks for many keys.
@@ -62,6 +65,11 @@ pub enum Command<'a> {
         stamp: u64,
         value: &'a [u8],
         noreply: bool,
+    },
+    Meta {
+        line: meta::Line<'a>,
+        /// Empty but for a set; `None` if it is over the limit.
+        value: Option<&'a [u8]>,
     },
     /// The value is over the limit. A `set` takes the old value with it, so that no reader sees it as current.
     TooLarge {
@@ -131,6 +139,22 @@ pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parse
     if line.contains(&0) {
         return whole(Command::Refused { complaint: Some(ERROR) });
     }
+    if let Some(verb) = meta::verb(line) {
+        return match meta::judge(verb, line) {
+            Judged::Command(line) => whole(Command::Meta { line, value: Some(b"") }),
+            Judged::Refused(complaint) => whole(refused(complaint, false)),
+            Judged::RefusedSet { complaint, length_bytes } => Parsed::Command {
+                command: refused(complaint, false),
+                consumed_bytes: after,
+                skip_bytes: length_bytes + 2,
+            },
+            Judged::Set { line, length_bytes } => {
+                let bad = refused(BAD_CHUNK, false);
+                let command = |value| Command::Meta { line, value };
+                with_value(length_bytes, (input, after), item_bytes_max, bad, command)
+            }
+        };
+    }
     let tokens = Tokens::of(line);
     let verb = match tokens.get(0) {
         b"set" => Verb::Set,
@@ -145,8 +169,15 @@ pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parse
         _ => return whole(parse_line(&tokens, line)),
     };
     match storage_line(verb, &tokens) {
-        Err(refused) => whole(refused),
-        Ok(line) => storage_value(&line, input, after, item_bytes_max),
+        Err(complaint) => whole(Command::Refused { complaint }),
+        Ok(line) => {
+            let StorageLine { verb, key, flags, exptime, length_bytes, stamp, noreply } = line;
+            let command = |value| match value {
+                Some(value) => Command::Store { verb, key, flags, exptime, stamp, value, noreply },
+                None => Command::TooLarge { key, delete: verb == Verb::Set, noreply },
+            };
+            with_value(length_bytes, (input, after), item_bytes_max, refused(BAD_CHUNK, noreply), command)
+        }
     }
 }
 
@@ -188,38 +219,36 @@ struct StorageLine<'a> {
     noreply: bool,
 }
 
-fn storage_line<'a>(verb: Verb, tokens: &Tokens<'a>) -> Result<StorageLine<'a>, Command<'a>> {
+/// The line, or the complaint.
+fn storage_line<'a>(verb: Verb, tokens: &Tokens<'a>) -> Result<StorageLine<'a>, Option<&'static str>> {
     let words = if verb == Verb::Cas { 6 } else { 5 };
     if tokens.count != words && tokens.count != words + 1 {
-        return Err(Command::Refused { complaint: Some(ERROR) });
+        return Err(Some(ERROR));
     }
     let noreply = tokens.noreply();
-    let bad = Err(refused(BAD_FORMAT, noreply));
+    let bad = Err((!noreply).then_some(BAD_FORMAT));
     let key = tokens.get(1);
     if key.len() > KEY_BYTES_MAX {
         return bad;
     }
-    let fields = (number::flags(tokens.get(2)), number::seconds(tokens.get(3)), number::signed(tokens.get(4)));
-    let (Some(flags), Some(exptime), Some(length)) = fields else { return bad };
+    let fields = (number::flags(tokens.get(2)), number::seconds(tokens.get(3)), number::length_bytes(tokens.get(4)));
+    let (Some(flags), Some(exptime), Some(length_bytes)) = fields else { return bad };
     let stamp = if verb == Verb::Cas { number::unsigned(tokens.get(5)) } else { Some(0) };
     let Some(stamp) = stamp else { return bad };
-    // The largest length that memcached takes for one: its own arithmetic is 32 bits wide.
-    if !(0..=i64::from(i32::MAX) - 2).contains(&length) {
-        return bad;
-    }
-    Ok(StorageLine { verb, key, flags, exptime, length_bytes: length as usize, stamp, noreply })
+    Ok(StorageLine { verb, key, flags, exptime, length_bytes, stamp, noreply })
 }
 
-fn storage_value<'a>(
-    line: &StorageLine<'a>,
-    input: &'a [u8],
-    after: usize,
+/// The `command` whose line ends at `after` and whose value follows it; it gets none if the value is over the limit. `bad` if
+/// the value does not end where it should.
+fn with_value<'a>(
+    length_bytes: usize,
+    (input, after): (&'a [u8], usize),
     item_bytes_max: usize,
+    bad: Command<'a>,
+    command: impl Fn(Option<&'a [u8]>) -> Command<'a>,
 ) -> Parsed<Command<'a>> {
-    let &StorageLine { verb, key, flags, exptime, length_bytes, stamp, noreply } = line;
     if length_bytes > item_bytes_max {
-        let command = Command::TooLarge { key, delete: verb == Verb::Set, noreply };
-        return Parsed::Command { command, consumed_bytes: after, skip_bytes: length_bytes + 2 };
+        return Parsed::Command { command: command(None), consumed_bytes: after, skip_bytes: length_bytes + 2 };
     }
     let total_bytes = after + length_bytes + 2;
     if input.len() < total_bytes {
@@ -227,8 +256,8 @@ fn storage_value<'a>(
     }
     let value = &input[after..after + length_bytes];
     let command = match &input[after + length_bytes..total_bytes] {
-        b"\r\n" => Command::Store { verb, key, flags, exptime, stamp, value, noreply },
-        _ => refused(BAD_CHUNK, noreply),
+        b"\r\n" => command(Some(value)),
+        _ => bad,
     };
     Parsed::Command { command, consumed_bytes: total_bytes, skip_bytes: 0 }
 }
@@ -343,7 +372,7 @@ fn key_fits(key: &[u8]) -> bool {
 }
 
 /// The words of `list`, which are parted by spaces.
-pub fn split(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn split(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     list.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
 }
 

@@ -1,6 +1,8 @@
 //! The attempt: decides an operation on what is known now, under the lock of its key's shard, and appends what it writes.
 
-use super::change::{Answer, Current, Decision, NewValue, decide, needs_current, needs_value};
+use super::change::{
+    Current, Decision, NewValue, counts_as_read, decide, keeps_reads, needs_current, needs_value, unchanged,
+};
 use super::flash_read::FlashRead;
 use super::large::{LargeOp, LargeRead, OutOfLine};
 use super::{Attempt, FromFlash, Local, check_value};
@@ -10,14 +12,15 @@ use crate::large::{inline_bytes_max, is_inline};
 use crate::log::{AppendError, Draft};
 use crate::request::{Outcome, Request};
 use crate::shared::{Admission, Shared};
+use crate::tier::Item;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
-/// What is known of an item: flags, expiry and stamp, if it is there (its value is in `scratch`, if it is needed); where
-/// its value lies, if that is elsewhere; the stamp that an answer which shows this waits for.
-type Known<'a> = (Option<(u32, u32, u64)>, Option<&'a OutOfLine>, u64);
+/// What is known of an item, if it is there (its value is in `scratch`, if it is needed); where its value lies, if that is
+/// elsewhere; the stamp that an answer which shows this waits for.
+type Known<'a> = (Option<Item>, Option<&'a OutOfLine>, u64);
 
 pub(super) enum WriteError {
     NoRoom,
@@ -83,8 +86,8 @@ impl Local {
                 (Some(flash), _) => {
                     // Everything may have been deleted since it was read: that is no write of the key.
                     let now = shared.now();
-                    let found = flash.found.filter(|(_, expiry, stamp)| shared.is_live_stamp(*stamp, *expiry, now));
-                    let deleted = flash.found.map_or(0, |(_, _, stamp)| shared.deletion_of(stamp));
+                    let found = flash.found.filter(|item| shared.is_live_stamp(item.stamp, item.expiry, now));
+                    let deleted = flash.found.map_or(0, |item| shared.deletion_of(item.stamp));
                     (found, flash.large.as_ref(), flash.shown_by.max(deleted))
                 }
                 (None, Some(place)) => {
@@ -99,12 +102,12 @@ impl Local {
                             drop(shard);
                             return self.read_large(shared, token, in_buffer, seen, &header);
                         }
-                        (Some((header.flags, header.expiry, header.stamp)), Some(&in_buffer), shown_by)
+                        (Some(Item::of(&header)), Some(&in_buffer), shown_by)
                     } else {
                         if live {
                             self.inflate_into_scratch(&record);
                         }
-                        (live.then_some((header.flags, header.expiry, header.stamp)), None, shown_by)
+                        (live.then(|| Item::of(&header)), None, shown_by)
                     }
                 }
                 (None, None) => {
@@ -137,8 +140,7 @@ impl Local {
 
     /// The value of a record in a write buffer is to be read from its extents.
     fn read_large(&mut self, shared: &Shared, token: u64, value: OutOfLine, seen: Seen, header: &Header) -> Attempt {
-        let item = (header.flags, header.expiry, header.stamp);
-        match LargeRead::new(shared, value, item, seen, header.stamp) {
+        match LargeRead::new(shared, value, Item::of(header), seen, header.stamp) {
             Ok(read) => Attempt::Large(Box::new(LargeOp::Read(read))),
             Err(error) => {
                 self.answer(token, Outcome::Failed(error));
@@ -212,7 +214,8 @@ impl Local {
         request: &Request<'_>,
         (current, large, stamp): Known<'_>,
     ) -> Option<Attempt> {
-        let known = current.map(|(flags, expiry, stamp)| Current { flags, expiry, stamp, value: &self.scratch });
+        let was_read = current.is_some() && keeps_reads(request) && shared.was_read(&shard, hash);
+        let known = current.map(|item| Current::new(item, was_read, &self.scratch));
         let decision = decide(request, known);
         let key = request.key();
         let (header, value, answer) = match decision {
@@ -221,10 +224,16 @@ impl Local {
                 self.answer_after(shared, token, stamp, outcome);
                 return Some(Attempt::Answered);
             }
-            Decision::Show => unreachable!("a get that found its key was answered"),
+            Decision::Show => {
+                drop(shard);
+                let Some(item) = current else { unreachable!("what is shown is there") };
+                let value = self.add_scratch();
+                self.answer_after(shared, token, stamp, unchanged(item, was_read, value));
+                return Some(Attempt::Answered);
+            }
             Decision::Delete => (Header::tombstone(0, key.len()), NewValue::Given, None),
-            Decision::Store { flags, expiry, value, answer } => {
-                (Header { flags, expiry, ..Header::value(0, key.len(), 0) }, value, Some(answer))
+            Decision::Store { flags, expiry, marks, value, answer } => {
+                (Header { flags, expiry, marks, ..Header::value(0, key.len(), 0) }, value, Some(answer))
             }
         };
         // A value that stays as it is stays where it is.
@@ -246,7 +255,7 @@ impl Local {
             // Compressed and written with no lock held; the record goes out if this is still right then.
             let (seen, value) = (shard.see(hash), value.to_vec());
             drop(shard);
-            let current = current.map(|(_, expiry, stamp)| (stamp, expiry));
+            let current = current.map(|item| (item.stamp, item.expiry));
             return Some(self.write_large(header, value, answer, seen, current));
         }
         if answer.is_some() {
@@ -274,6 +283,9 @@ impl Local {
         {
             shared.name_large(&mut shard, place, large.extents.clone());
         }
+        if done.is_ok() && (was_read || counts_as_read(request)) {
+            shard.note_read(hash);
+        }
         drop(shard);
         let stamp = match done {
             Ok(stamp) => stamp,
@@ -290,14 +302,9 @@ impl Local {
         }
         let outcome = match answer {
             None => Outcome::Deleted,
-            Some(Answer::Stored) => Outcome::Stored { stamp },
-            Some(Answer::Touched) => Outcome::Touched { stamp },
-            Some(Answer::Number(number)) => Outcome::Number { number, stamp },
-            Some(Answer::Value) => {
-                let values = &mut self.values[self.values_now];
-                let start = values.len();
-                values.extend_from_slice(&self.scratch);
-                Outcome::Value { flags: header.flags, stamp, expiry: header.expiry, value: self.range_from(start) }
+            Some(answer) => {
+                let value = if answer.shows_value() { self.add_scratch() } else { self.add_value(&[]) };
+                answer.outcome(Item { stamp, ..Item::of(&header) }, value)
             }
         };
         self.answer_after(shared, token, stamp, outcome);

@@ -1,6 +1,8 @@
 //! What a request does to an item, as a pure function of the item: no I/O, no locks, no clock of its own.
 
-use crate::request::{Condition, Outcome, Request};
+use crate::request::{Condition, Outcome, Request, Terms, ValueRange};
+use crate::tier::Item;
+use tapetum_kernels::record::Marks;
 
 /// The item as it is now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,7 +10,17 @@ pub struct Current<'a> {
     pub flags: u32,
     pub expiry: u32,
     pub stamp: u64,
+    pub marks: Marks,
+    /// As far as memory knows.
+    pub was_read: bool,
     pub value: &'a [u8],
+}
+
+impl<'a> Current<'a> {
+    pub fn new(item: Item, was_read: bool, value: &'a [u8]) -> Current<'a> {
+        let Item { flags, expiry, stamp, marks, .. } = item;
+        Current { flags, expiry, stamp, marks, was_read, value }
+    }
 }
 
 /// What becomes of it.
@@ -19,7 +31,7 @@ pub enum Decision {
     /// The value itself is the answer.
     Show,
     /// The item is written anew.
-    Store { flags: u32, expiry: u32, value: NewValue, answer: Answer },
+    Store { flags: u32, expiry: u32, marks: Marks, value: NewValue, answer: Answer },
     /// The item goes.
     Delete,
 }
@@ -38,9 +50,38 @@ pub enum NewValue {
 pub enum Answer {
     Stored,
     Touched,
-    Number(u64),
+    Number {
+        number: u64,
+        expiry_before: Option<u32>,
+    },
     /// The value as it was, under the new stamp.
     Value,
+    Leased {
+        expiry_before: Option<u32>,
+        won: bool,
+        was_read: bool,
+    },
+}
+
+impl Answer {
+    /// Whether the answer holds the item's value as it was.
+    pub fn shows_value(self) -> bool {
+        matches!(self, Answer::Value | Answer::Leased { expiry_before: Some(_), .. })
+    }
+
+    /// The answer about an item that is now this, its value, if it is shown, there.
+    pub fn outcome(self, item: Item, value: ValueRange) -> Outcome {
+        let Item { flags, expiry, stamp, marks, .. } = item;
+        match self {
+            Answer::Stored => Outcome::Stored { stamp },
+            Answer::Touched => Outcome::Touched { stamp },
+            Answer::Number { number, expiry_before } => Outcome::Number { number, stamp, expiry_before },
+            Answer::Value => Outcome::Value { flags, stamp, expiry, value },
+            Answer::Leased { expiry_before, won, was_read } => {
+                Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, value }
+            }
+        }
+    }
 }
 
 /// Whether the item must be known to decide.
@@ -50,15 +91,61 @@ pub fn needs_current(request: &Request<'_>) -> bool {
 
 /// Whether the item's value, too, must be known: a large one is not read otherwise.
 pub fn needs_value(request: &Request<'_>) -> bool {
-    !matches!(request, Request::Put { .. } | Request::Touch { .. } | Request::Delete { .. } | Request::DeleteAll { .. })
+    !matches!(
+        request,
+        Request::Put { .. }
+            | Request::Touch { .. }
+            | Request::Invalidate { .. }
+            | Request::Delete { .. }
+            | Request::DeleteAll { .. }
+    )
+}
+
+/// Whether the item counts as read when the request is done.
+pub fn counts_as_read(request: &Request<'_>) -> bool {
+    match request {
+        Request::GetAndLease { terms, .. } => !terms.unnoticed,
+        _ => matches!(request, Request::Touch { .. } | Request::GetAndTouch { .. }),
+    }
+}
+
+/// Whether an item that was read before the request counts as read after it, though it is written.
+pub fn keeps_reads(request: &Request<'_>) -> bool {
+    matches!(request, Request::GetAndLease { .. } | Request::Invalidate { .. })
+}
+
+/// The answer to a [`Request::GetAndLease`] that leaves the item as it is.
+pub fn unchanged(item: Item, was_read: bool, value: ValueRange) -> Outcome {
+    Answer::Leased { expiry_before: Some(item.expiry), won: false, was_read }.outcome(item, value)
+}
+
+/// Whether a get may be answered with the item as it is.
+pub fn leaves_as_is(request: &Request<'_>, item: Item) -> bool {
+    decide(request, Some(Current::new(item, false, &[]))) == Decision::Show
 }
 
 pub fn decide(request: &Request<'_>, current: Option<Current<'_>>) -> Decision {
     match (request, current) {
         (Request::Get { .. }, Some(_)) => Decision::Show,
+        (Request::GetAndLease { terms, .. }, Some(current)) => lease(*terms, current),
+        (Request::GetAndLease { terms: Terms { vivify: Some(expiry), .. }, .. }, None) => Decision::Store {
+            flags: 0,
+            expiry: *expiry,
+            marks: Marks { leased: true, ..Marks::NONE },
+            value: NewValue::Made(Vec::new()),
+            answer: Answer::Leased { expiry_before: None, won: true, was_read: false },
+        },
         (Request::Put { flags, expiry, condition, .. }, current) => match refusal(*condition, current) {
             Some(outcome) => Decision::Answer(outcome),
-            None => Decision::Store { flags: *flags, expiry: *expiry, value: NewValue::Given, answer: Answer::Stored },
+            None => {
+                let (expiry, marks) = match (condition, current) {
+                    (Condition::StampOrOlder(stamp), Some(current)) if *stamp < current.stamp => {
+                        (current.expiry, Marks { stale: true, ..current.marks })
+                    }
+                    _ => (*expiry, Marks::NONE),
+                };
+                Decision::Store { flags: *flags, expiry, marks, value: NewValue::Given, answer: Answer::Stored }
+            }
         },
         (Request::Append { .. } | Request::Prepend { .. }, None) => Decision::Answer(Outcome::NotStored),
         (Request::Append { value, stamp, .. }, Some(current)) => joined(current, *stamp, &[current.value, value]),
@@ -66,17 +153,22 @@ pub fn decide(request: &Request<'_>, current: Option<Current<'_>>) -> Decision {
         (Request::Increment { initial: Some(initial), .. }, None) => Decision::Store {
             flags: 0,
             expiry: initial.expiry,
+            marks: Marks::NONE,
             value: NewValue::Made(initial.value.to_string().into_bytes()),
-            answer: Answer::Number(initial.value),
+            answer: Answer::Number { number: initial.value, expiry_before: None },
         },
-        (Request::Increment { delta, decrement, stamp, .. }, Some(current)) => {
-            increment(current, *delta, *decrement, *stamp)
+        (Request::Increment { delta, decrement, stamp, touch, .. }, Some(current)) => {
+            increment(current, *delta, *decrement, *stamp, *touch)
         }
-        (Request::Touch { expiry, .. }, Some(current)) => {
-            Decision::Store { flags: current.flags, expiry: *expiry, value: NewValue::Same, answer: Answer::Touched }
-        }
-        (Request::GetAndTouch { expiry, .. }, Some(current)) => {
-            Decision::Store { flags: current.flags, expiry: *expiry, value: NewValue::Same, answer: Answer::Value }
+        (Request::Touch { expiry, .. }, Some(current)) => current.kept(*expiry, current.marks, Answer::Touched),
+        (Request::GetAndTouch { expiry, .. }, Some(current)) => current.kept(*expiry, current.marks, Answer::Value),
+        (Request::Invalidate { stamp, expiry, .. }, Some(current)) => {
+            if stamp.is_some_and(|stamp| stamp != current.stamp) {
+                Decision::Answer(Outcome::Exists)
+            } else {
+                let marks = Marks { stale: true, leased: false };
+                current.kept(expiry.unwrap_or(current.expiry), marks, Answer::Stored)
+            }
         }
         (Request::Delete { stamp, .. }, Some(current)) => {
             if stamp.is_some_and(|stamp| stamp != current.stamp) {
@@ -93,10 +185,30 @@ pub fn decide(request: &Request<'_>, current: Option<Current<'_>>) -> Decision {
 fn refusal(condition: Condition, current: Option<Current<'_>>) -> Option<Outcome> {
     match (condition, current) {
         (Condition::Absent, Some(_)) | (Condition::Present, None) => Some(Outcome::NotStored),
-        (Condition::Stamp(_), None) => Some(Outcome::Missing),
+        (Condition::Stamp(_) | Condition::StampOrOlder(_), None) => Some(Outcome::Missing),
         (Condition::Stamp(stamp), Some(current)) if stamp != current.stamp => Some(Outcome::Exists),
+        (Condition::StampOrOlder(stamp), Some(current)) if stamp > current.stamp => Some(Outcome::Exists),
         _ => None,
     }
+}
+
+impl Current<'_> {
+    /// The item under a new stamp, with its value as it is.
+    fn kept(&self, expiry: u32, marks: Marks, answer: Answer) -> Decision {
+        Decision::Store { flags: self.flags, expiry, marks, value: NewValue::Same, answer }
+    }
+}
+
+fn lease(terms: Terms, current: Current<'_>) -> Decision {
+    let judged = terms.touch.filter(|_| terms.touch_first).unwrap_or(current.expiry);
+    let expires_soon = terms.recache_before.is_some_and(|before| judged != 0 && judged < before);
+    let won = !current.marks.leased && (expires_soon || (terms.stale && current.marks.stale));
+    if !won && terms.touch.is_none() {
+        return Decision::Show;
+    }
+    let marks = Marks { leased: current.marks.leased || won, ..current.marks };
+    let answer = Answer::Leased { expiry_before: Some(current.expiry), won, was_read: current.was_read };
+    current.kept(terms.touch.unwrap_or(current.expiry), marks, answer)
 }
 
 fn joined(current: Current<'_>, stamp: Option<u64>, parts: &[&[u8]]) -> Decision {
@@ -104,10 +216,11 @@ fn joined(current: Current<'_>, stamp: Option<u64>, parts: &[&[u8]]) -> Decision
         return Decision::Answer(Outcome::Exists);
     }
     let value = NewValue::Made(parts.concat());
-    Decision::Store { flags: current.flags, expiry: current.expiry, value, answer: Answer::Stored }
+    let Current { flags, expiry, .. } = current;
+    Decision::Store { flags, expiry, marks: Marks::NONE, value, answer: Answer::Stored }
 }
 
-fn increment(current: Current<'_>, delta: u64, decrement: bool, stamp: Option<u64>) -> Decision {
+fn increment(current: Current<'_>, delta: u64, decrement: bool, stamp: Option<u64>, touch: Option<u32>) -> Decision {
     if stamp.is_some_and(|stamp| stamp != current.stamp) {
         return Decision::Answer(Outcome::Exists);
     }
@@ -116,8 +229,9 @@ fn increment(current: Current<'_>, delta: u64, decrement: bool, stamp: Option<u6
     let mut value = number.to_string().into_bytes();
     // A shorter number keeps the value's length, as memcached does it.
     value.resize(value.len().max(current.value.len()), b' ');
-    let (flags, expiry) = (current.flags, current.expiry);
-    Decision::Store { flags, expiry, value: NewValue::Made(value), answer: Answer::Number(number) }
+    let (flags, expiry) = (current.flags, touch.unwrap_or(current.expiry));
+    let answer = Answer::Number { number, expiry_before: Some(current.expiry) };
+    Decision::Store { flags, expiry, marks: Marks::NONE, value: NewValue::Made(value), answer }
 }
 
 /// A decimal number of 64 bits as C's `strtoull` takes it: white space and a sign before it, white space or a zero byte
@@ -149,8 +263,15 @@ mod tests {
     const KEY: &[u8] = b"k";
 
     fn current(value: &[u8]) -> Option<Current<'_>> {
-        Some(Current { flags: 3, expiry: 4, stamp: 5, value })
+        marked(value, Marks::NONE)
     }
+
+    fn marked(value: &[u8], marks: Marks) -> Option<Current<'_>> {
+        Some(Current { flags: 3, expiry: 4, stamp: 5, marks, was_read: true, value })
+    }
+
+    const STALE: Marks = Marks { stale: true, leased: false };
+    const LEASED: Marks = Marks { stale: false, leased: true };
 
     fn put(condition: Condition) -> Request<'static> {
         Request::Put { key: KEY, value: b"new", flags: 1, expiry: 2, condition }
@@ -158,13 +279,16 @@ mod tests {
 
     #[test]
     fn conditions_of_a_put() {
-        let stored = Decision::Store { flags: 1, expiry: 2, value: NewValue::Given, answer: Answer::Stored };
+        let stored =
+            Decision::Store { flags: 1, expiry: 2, marks: Marks::NONE, value: NewValue::Given, answer: Answer::Stored };
         for (condition, absent, present) in [
             (Condition::Always, stored.clone(), stored.clone()),
             (Condition::Absent, stored.clone(), Decision::Answer(Outcome::NotStored)),
             (Condition::Present, Decision::Answer(Outcome::NotStored), stored.clone()),
             (Condition::Stamp(5), Decision::Answer(Outcome::Missing), stored.clone()),
             (Condition::Stamp(6), Decision::Answer(Outcome::Missing), Decision::Answer(Outcome::Exists)),
+            (Condition::StampOrOlder(5), Decision::Answer(Outcome::Missing), stored.clone()),
+            (Condition::StampOrOlder(6), Decision::Answer(Outcome::Missing), Decision::Answer(Outcome::Exists)),
         ] {
             assert_eq!(decide(&put(condition), None), absent, "{condition:?}");
             assert_eq!(decide(&put(condition), current(b"old")), present, "{condition:?}");
@@ -172,7 +296,7 @@ mod tests {
     }
 
     fn increment_of(value: &[u8], delta: u64, decrement: bool) -> Result<Vec<u8>, Outcome> {
-        let request = Request::Increment { key: KEY, delta, decrement, initial: None, stamp: None };
+        let request = Request::Increment { key: KEY, delta, decrement, initial: None, stamp: None, touch: None };
         match decide(&request, current(value)) {
             Decision::Store { value: NewValue::Made(value), flags: 3, expiry: 4, .. } => Ok(value),
             Decision::Answer(outcome) => Err(outcome),
@@ -196,9 +320,10 @@ mod tests {
     #[test]
     fn an_absent_number_starts_at_its_initial_value() {
         let initial = Some(Initial { value: 7, expiry: 9 });
-        let request = Request::Increment { key: KEY, delta: 1, decrement: false, initial, stamp: None };
+        let request = Request::Increment { key: KEY, delta: 1, decrement: false, initial, stamp: None, touch: Some(1) };
         let value = NewValue::Made(b"7".to_vec());
-        assert_eq!(decide(&request, None), Decision::Store { flags: 0, expiry: 9, value, answer: Answer::Number(7) });
+        let answer = Answer::Number { number: 7, expiry_before: None };
+        assert_eq!(decide(&request, None), Decision::Store { flags: 0, expiry: 9, marks: Marks::NONE, value, answer });
     }
 
     #[test]
@@ -209,11 +334,74 @@ mod tests {
         let value = NewValue::Made(b"ab".to_vec());
         assert_eq!(
             decide(&append(Some(5)), current(b"a")),
-            Decision::Store { flags: 3, expiry: 4, value, answer: Answer::Stored }
+            Decision::Store { flags: 3, expiry: 4, marks: Marks::NONE, value, answer: Answer::Stored }
         );
         let delete = |stamp| Request::Delete { key: KEY, stamp };
         assert_eq!(decide(&delete(None), current(b"a")), Decision::Delete);
         assert_eq!(decide(&delete(Some(1)), current(b"a")), Decision::Answer(Outcome::Exists));
         assert_eq!(decide(&delete(None), None), Decision::Answer(Outcome::Missing));
+    }
+
+    fn leased(terms: Terms, current: Option<Current<'_>>) -> Result<(u32, Marks, bool), Decision> {
+        match decide(&Request::GetAndLease { key: KEY, terms }, current) {
+            Decision::Store { expiry, marks, answer: Answer::Leased { won, .. }, .. } => Ok((expiry, marks, won)),
+            other => Err(other),
+        }
+    }
+
+    #[test]
+    fn one_get_takes_the_lease_on_what_is_absent_stale_or_soon_expired() {
+        let none = Terms::default();
+        let (stale, vivify) = (Terms { stale: true, ..none }, Terms { vivify: Some(9), ..none });
+        let recache = |before| Terms { recache_before: Some(before), ..none };
+        assert_eq!(leased(none, None), Err(Decision::Answer(Outcome::Missing)));
+        assert_eq!(leased(vivify, None), Ok((9, LEASED, true)));
+        assert_eq!(leased(vivify, current(b"v")), Err(Decision::Show));
+        assert_eq!(leased(stale, current(b"v")), Err(Decision::Show));
+        assert_eq!(leased(none, marked(b"v", STALE)), Err(Decision::Show));
+        let both = Marks { stale: true, leased: true };
+        assert_eq!(leased(stale, marked(b"v", STALE)), Ok((4, both, true)));
+        assert_eq!(leased(stale, marked(b"v", both)), Err(Decision::Show));
+        assert_eq!(leased(recache(4), current(b"v")), Err(Decision::Show));
+        assert_eq!(leased(recache(5), current(b"v")), Ok((4, LEASED, true)));
+        assert_eq!(leased(recache(5), marked(b"v", LEASED)), Err(Decision::Show));
+    }
+
+    #[test]
+    fn a_touch_goes_before_or_after_the_look_at_the_expiry() {
+        let terms = Terms { touch: Some(100), recache_before: Some(50), ..Terms::default() };
+        assert_eq!(leased(terms, current(b"v")), Ok((100, LEASED, true)));
+        assert_eq!(leased(Terms { touch_first: true, ..terms }, current(b"v")), Ok((100, Marks::NONE, false)));
+        assert_eq!(leased(Terms { touch: Some(0), ..terms }, marked(b"v", LEASED)), Ok((0, LEASED, false)));
+    }
+
+    #[test]
+    fn an_older_stamp_stores_what_is_stale_and_leaves_lease_and_expiry() {
+        let request = put(Condition::StampOrOlder(4));
+        let marks = Marks { stale: true, leased: true };
+        let (value, answer) = (NewValue::Given, Answer::Stored);
+        assert_eq!(
+            decide(&request, marked(b"old", LEASED)),
+            Decision::Store { flags: 1, expiry: 4, marks, value, answer }
+        );
+    }
+
+    #[test]
+    fn invalidating_takes_the_lease_back_and_any_new_value_ends_both() {
+        let invalidate = |stamp, expiry| Request::Invalidate { key: KEY, stamp, expiry };
+        let (value, answer) = (NewValue::Same, Answer::Stored);
+        let stale = |expiry| Decision::Store { flags: 3, expiry, marks: STALE, value: value.clone(), answer };
+        assert_eq!(decide(&invalidate(None, None), marked(b"v", LEASED)), stale(4));
+        assert_eq!(decide(&invalidate(Some(5), Some(8)), current(b"v")), stale(8));
+        assert_eq!(decide(&invalidate(Some(6), None), current(b"v")), Decision::Answer(Outcome::Exists));
+        assert_eq!(decide(&invalidate(None, None), None), Decision::Answer(Outcome::Missing));
+        for request in [
+            put(Condition::Always),
+            Request::Append { key: KEY, value: b"1", stamp: None },
+            Request::Increment { key: KEY, delta: 1, decrement: false, initial: None, stamp: None, touch: None },
+        ] {
+            let Decision::Store { marks, .. } = decide(&request, marked(b"1", STALE)) else { panic!("{request:?}") };
+            assert_eq!(marks, Marks::NONE, "{request:?}");
+        }
     }
 }

@@ -21,8 +21,8 @@ use crate::large::{LargeExtents, LargeWant, is_inline};
 use crate::log::Draft;
 use crate::options::Full;
 use crate::planted::Bug;
-use crate::request::Outcome;
 use crate::shared::{Admission, LargeRoom, Shared};
+use crate::tier::Item;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_drive::Completion;
@@ -51,8 +51,7 @@ pub(super) struct OutOfLine {
 pub(super) struct LargeRead {
     value: OutOfLine,
     reference: Reference,
-    /// Flags, expiry, stamp.
-    item: (u32, u32, u64),
+    item: Item,
     seen: Seen,
     shown_by: u64,
     transfer: Option<Transfer>,
@@ -64,7 +63,7 @@ impl LargeRead {
     pub(super) fn new(
         shared: &Shared,
         value: OutOfLine,
-        item: (u32, u32, u64),
+        item: Item,
         seen: Seen,
         shown_by: u64,
     ) -> Result<LargeRead, Error> {
@@ -241,7 +240,7 @@ impl Local {
     ) -> Attempt {
         let (codec, _) = self.compressor.compress(&value);
         let header = Header { raw_bytes: value.len() as u32, ..header };
-        let shown = if matches!(answer, Answer::Value) { value.clone() } else { Vec::new() };
+        let shown = if answer.shows_value() { value.clone() } else { Vec::new() };
         let stored = if codec == Codec::Raw { value } else { self.compressor.take_frame() };
         let mut write = LargeWrite::new(header, codec, stored, answer);
         (write.basis, write.shown) = (Some(Basis { seen, current }), shown);
@@ -363,7 +362,7 @@ impl Local {
     }
 
     fn large_read_done(&mut self, shared: &Shared, number: usize, op: Box<Op>, read: LargeRead) {
-        let LargeRead { value, reference, item: (flags, expiry, stamp), seen, shown_by, stored, crc, .. } = read;
+        let LargeRead { value, reference, item, seen, shown_by, stored, crc, .. } = read;
         let raw_bytes = value.raw_bytes as usize;
         let whole = crc == reference.crc && (reference.codec == Codec::Zstd || stored.len() == raw_bytes);
         if !whole && !shared.planted.has(Bug::TrustLarge) {
@@ -388,11 +387,12 @@ impl Local {
         }
         shared.counters.large_reads.fetch_add(1, Ordering::Relaxed);
         if is_get {
-            let outcome = Outcome::Value { flags, stamp, expiry, value: self.range_from(start) };
+            let value = self.range_from(start);
+            let outcome = op.request.found(item, false, value);
             self.answer_after(shared, op.token, shown_by, outcome);
             return self.forget(number, op);
         }
-        let flash = FromFlash { seen, found: Some((flags, expiry, stamp)), large: Some(value), shown_by };
+        let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
         self.attempt_op(shared, number, op, Some(flash));
     }
 
@@ -458,18 +458,8 @@ impl Local {
     fn answer_large(&mut self, shared: &Shared, number: usize, op: Box<Op>, write: LargeWrite, stamp: u64) {
         let bytes = op.request.key.len() as u64 + u64::from(write.header.raw_bytes);
         shared.counters.user_write_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let outcome = match write.answer {
-            Answer::Stored => Outcome::Stored { stamp },
-            Answer::Touched => Outcome::Touched { stamp },
-            Answer::Number(number) => Outcome::Number { number, stamp },
-            Answer::Value => {
-                let values = &mut self.values[self.values_now];
-                let start = values.len();
-                values.extend_from_slice(&write.shown);
-                let Header { flags, expiry, .. } = write.header;
-                Outcome::Value { flags, stamp, expiry, value: self.range_from(start) }
-            }
-        };
+        let value = self.add_value(&write.shown);
+        let outcome = write.answer.outcome(Item { stamp, ..Item::of(&write.header) }, value);
         self.answer_after(shared, op.token, stamp, outcome);
         self.forget(number, op);
     }

@@ -63,22 +63,27 @@ impl Local {
         let mut left = 0;
         for at in 0..numbers.len() {
             let number = numbers[at];
-            let Some(op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
+            let Some(mut op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
             let values = &mut self.values[self.values_now];
             let start = values.len();
             let found = tier.get(op.hash, values, |_, _| true).filter(|found| {
                 shared.planted.has(Bug::TierForgetsDeletion) || shared.is_live_now(found.stamp, found.expiry)
             });
-            let Some(Item { flags, expiry, stamp, .. }) = found else {
+            let Some(item) = found else {
                 values.truncate(start);
                 self.ops[number] = Some(op);
                 numbers[left] = number;
                 left += 1;
                 continue;
             };
+            if !op.request.judge(Some(item)) {
+                values.truncate(start);
+                self.begin_write(shared, number, op);
+                continue;
+            }
             self.gets.from_tier += 1;
             let value = self.range_from(start);
-            self.answer(op.token, Outcome::Value { flags, stamp, expiry, value });
+            self.answer(op.token, op.request.found(item, true, value));
             self.forget(number, op);
         }
         left
@@ -125,6 +130,16 @@ impl Local {
         self.gathered.push(number);
     }
 
+    /// A get has found what makes it write: it goes on as a write, before the later operations of its key.
+    fn begin_write(&mut self, shared: &Shared, number: usize, op: Box<Op>) {
+        if self.is_paced(shared, &op.request.borrow()) {
+            shared.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
+            self.ops[number] = Some(op);
+            return self.waiting.push_back(number);
+        }
+        self.attempt_op(shared, number, op, None);
+    }
+
     fn read_candidate(&mut self, shared: &Shared, miss: Miss, segment: Arc<Segment>, sequence: u64) {
         let Miss { number, op, seen } = miss;
         let pages = segment.start_pages(op.hash);
@@ -132,18 +147,21 @@ impl Local {
     }
 
     /// Nobody has it, unless somebody wrote it just now.
-    fn answer_missing(&mut self, shared: &Shared, Miss { number, op, seen }: Miss) {
+    fn answer_missing(&mut self, shared: &Shared, Miss { number, mut op, seen }: Miss) {
         if !shared.shard(op.hash).is_as(op.hash, seen) {
             return self.gather_again(number, op);
+        }
+        if !op.request.judge(None) {
+            return self.begin_write(shared, number, op);
         }
         self.answer_after(shared, op.token, 0, Outcome::Missing);
         self.forget(number, op);
     }
 
     /// Answers a get whose key is in a write buffer, or gives it back.
-    fn look_into_buffers(&mut self, shared: &Shared, number: usize, op: Box<Op>) -> Option<Miss> {
-        let shard = shared.shard(op.hash);
-        let Some(place) = shard.get(op.hash) else {
+    fn look_into_buffers(&mut self, shared: &Shared, number: usize, mut op: Box<Op>) -> Option<Miss> {
+        let mut shard = shared.shard(op.hash);
+        let Some((place, was_read)) = shard.look(op.hash) else {
             let seen = shard.see_absent();
             return Some(Miss { number, op, seen });
         };
@@ -151,15 +169,27 @@ impl Local {
         let header = record.header;
         if header.kind != Kind::Value || !shared.is_live(&header, shared.now()) {
             drop(shard);
+            if !op.request.judge(None) {
+                self.begin_write(shared, number, op);
+                return None;
+            }
             let stamp = header.stamp.max(shared.deletion_of(header.stamp));
             self.answer_after(shared, op.token, stamp, Outcome::Missing);
             self.forget(number, op);
             return None;
         }
+        let item = Item::of(&header);
+        if !op.request.judge(Some(item)) {
+            drop(shard);
+            self.begin_write(shared, number, op);
+            return None;
+        }
+        if !was_read && !op.request.is_unnoticed() {
+            shard.note_read(op.hash);
+        }
         if header.codec == Codec::OutOfLine {
             let (value, seen) = (Local::out_of_line(&record, shard.large(place)), shard.see(op.hash));
             drop(shard);
-            let item = (header.flags, header.expiry, header.stamp);
             match LargeRead::new(shared, value, item, seen, header.stamp) {
                 Ok(read) => self.go_on_large(shared, number, op, Box::new(LargeOp::Read(read))),
                 Err(error) => self.refuse(number, op, error),
@@ -169,7 +199,7 @@ impl Local {
         let start = self.values[self.values_now].len();
         self.copy_from_buffer(record, shard);
         let value = self.range_from(start);
-        let outcome = Outcome::Value { flags: header.flags, stamp: header.stamp, expiry: header.expiry, value };
+        let outcome = op.request.found(item, was_read, value);
         self.answer_after(shared, op.token, header.stamp, outcome);
         self.forget(number, op);
         None

@@ -29,6 +29,7 @@ use crate::notify::Notifier;
 use crate::pace::Share;
 use crate::request::{Outcome, Reply, Request, ValueRange};
 use crate::shared::Shared;
+use crate::tier::Item;
 use flash_read::{FlashRead, SpareBuffers};
 use large::{LargeOp, OutOfLine};
 use lookup::Miss;
@@ -76,8 +77,8 @@ struct Held {
 /// The item as flash has it.
 struct FromFlash {
     seen: Seen,
-    /// Flags, expiry, stamp; the value is in `scratch`, if it is needed. `None`: flash does not have it.
-    found: Option<(u32, u32, u64)>,
+    /// The value is in `scratch`, if it is needed. `None`: flash does not have it.
+    found: Option<Item>,
     /// Where the value lies, if that is in extents of its own.
     large: Option<OutOfLine>,
     /// The stamp of the deletion that took it; 0 if none did.
@@ -180,14 +181,14 @@ impl Session {
         }
         shared.check_watermark();
         let hash = shared.hash(request.key());
-        if self.local.is_paced(shared, &request) {
+        if !request.reads() && self.local.is_paced(shared, &request) {
             shared.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
             return self.local.wait(token, hash, &request);
         }
         if self.local.must_wait(hash, &request) {
             return self.local.wait(token, hash, &request);
         }
-        if let Request::Get { .. } = request {
+        if request.reads() {
             return self.local.gather(token, hash, &request);
         }
         match self.local.attempt(shared, token, hash, &request, None) {

@@ -90,11 +90,8 @@ impl Local {
         self.forget(number, op);
     }
 
-    /// Whether a request is a write, and writes are to wait for flush and collector.
+    /// Whether a write is to wait for flush and collector.
     pub(super) fn is_paced(&mut self, shared: &Shared, request: &Request<'_>) -> bool {
-        if matches!(request, Request::Get { .. }) {
-            return false;
-        }
         if !self.paced && shared.log.poisoned().is_ok() {
             let bytes = request.payload_bytes() as u64;
             self.paced = !self.share.take(&shared.pace, shared.log.filled_bytes(), bytes);
@@ -111,7 +108,8 @@ impl Local {
         for _ in 0..self.waiting.len() {
             let Some(number) = self.waiting.pop_front() else { return };
             let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
-            if self.is_paced(shared, &op.request.borrow()) || self.is_behind(&op) {
+            let paced = !op.request.is_get() && self.is_paced(shared, &op.request.borrow());
+            if paced || self.is_behind(&op) {
                 self.ops[number] = Some(op);
                 self.waiting.push_back(number);
                 continue;

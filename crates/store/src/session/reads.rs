@@ -27,13 +27,17 @@ pub(super) struct GetCount {
 }
 
 /// Keeps what was read from flash in the DRAM tier, if it is still what there is.
-fn put_into_tier(shared: &Shared, hash: HashKey, seen: Seen, found: &Matched, value: &[u8]) {
+fn put_into_tier(shared: &Shared, hash: HashKey, seen: Seen, item: Item, value: &[u8]) {
     let Some(tier) = &shared.tier else { return };
     let shard = shared.shard(hash);
     if shard.is_on_flash_as(hash, seen) || shared.planted.has(Bug::TierFillsLate) {
-        let Matched { flags, expiry, stamp, .. } = *found;
-        tier.put(hash, Item { flags, expiry, stamp, value_bytes: value.len() }, value);
+        tier.put(hash, item, value);
     }
+}
+
+fn item_of(found: &Matched) -> Item {
+    let Matched { flags, expiry, stamp, marks, raw_bytes, .. } = *found;
+    Item { flags, expiry, stamp, value_bytes: raw_bytes as usize, marks }
 }
 
 fn tag_of(number: usize) -> u64 {
@@ -173,18 +177,21 @@ impl Local {
         {
             return self.large_found(shared, number, op, (*found, shown_by));
         }
+        let item = matched.as_ref().map(item_of);
+        op.request.judge(item);
         if op.request.is_get() {
-            let outcome = match &matched {
-                None => Outcome::Missing,
-                Some(found) => {
+            let outcome = match (&matched, item) {
+                (Some(found), Some(item)) => {
                     let values = &mut self.values[self.values_now];
                     let start = values.len();
                     read.copy_value(found, &self.queue, values);
                     self.gets.from_flash += 1;
-                    put_into_tier(shared, op.hash, read.seen, found, &values[start..]);
-                    let value = self.range_from(start);
-                    Outcome::Value { flags: found.flags, stamp: found.stamp, expiry: found.expiry, value }
+                    if !op.request.is_unnoticed() {
+                        put_into_tier(shared, op.hash, read.seen, item, &values[start..]);
+                    }
+                    op.request.found(item, false, self.range_from(start))
                 }
+                _ => Outcome::Missing,
             };
             self.answer_after(shared, op.token, shown_by, outcome);
             return self.forget(number, op);
@@ -193,8 +200,7 @@ impl Local {
         if let Some(found) = &matched {
             read.copy_value(found, &self.queue, &mut self.scratch);
         }
-        let found = matched.map(|found| (found.flags, found.expiry, found.stamp));
-        let flash = FromFlash { seen: read.seen, found, large: None, shown_by };
+        let flash = FromFlash { seen: read.seen, found: item, large: None, shown_by };
         self.end_read(&mut op);
         self.attempt_op(shared, number, op, Some(flash));
     }
@@ -215,8 +221,9 @@ impl Local {
         let mut reference = Vec::with_capacity(found.value_bytes as usize);
         read.copy_value(&found, &self.queue, &mut reference);
         let value = OutOfLine { reference, raw_bytes: found.raw_bytes, extents };
-        let (seen, item) = (read.seen, (found.flags, found.expiry, found.stamp));
+        let (seen, item) = (read.seen, item_of(&found));
         self.end_read(&mut op);
+        op.request.judge(Some(item));
         if !needs_value(&op.request.borrow()) {
             let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
             return self.attempt_op(shared, number, op, Some(flash));

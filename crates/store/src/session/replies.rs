@@ -12,15 +12,12 @@ impl Local {
 
     /// Answers when the record with `stamp` may be shown.
     pub(super) fn answer_after(&mut self, shared: &Shared, token: u64, stamp: u64, outcome: Outcome) {
-        let early =
-            shared.planted.has(Bug::ReadUndurable) && matches!(outcome, Outcome::Value { .. } | Outcome::Missing);
+        let early = shared.planted.has(Bug::ReadUndurable)
+            && matches!(outcome, Outcome::Value { .. } | Outcome::Leased { .. } | Outcome::Missing);
         if early || shared.log.may_acknowledge(stamp) {
             return self.answer(token, outcome);
         }
-        let value = match outcome {
-            Outcome::Value { value, .. } => self.range_bytes(value).to_vec(),
-            _ => Vec::new(),
-        };
+        let value = outcome.value().map(|value| self.range_bytes(value).to_vec()).unwrap_or_default();
         self.held.push(Held { token, stamp, outcome, value });
     }
 
@@ -71,16 +68,26 @@ impl Local {
         }
     }
 
-    pub(super) fn release(&mut self, held: Held) {
-        let outcome = match held.outcome {
-            Outcome::Value { flags, stamp, expiry, .. } => {
-                let values = &mut self.values[self.values_now];
-                let start = values.len();
-                values.extend_from_slice(&held.value);
-                Outcome::Value { flags, stamp, expiry, value: self.range_from(start) }
-            }
-            outcome => outcome,
-        };
-        self.answer(held.token, outcome);
+    pub(super) fn release(&mut self, mut held: Held) {
+        if let Some(value) = held.outcome.value_mut() {
+            *value = self.add_value(&held.value);
+        }
+        self.answer(held.token, held.outcome);
+    }
+
+    /// Appends to the values of this poll.
+    pub(super) fn add_value(&mut self, value: &[u8]) -> ValueRange {
+        let values = &mut self.values[self.values_now];
+        let start = values.len();
+        values.extend_from_slice(value);
+        self.range_from(start)
+    }
+
+    /// Appends the value in `scratch` to the values of this poll.
+    pub(super) fn add_scratch(&mut self) -> ValueRange {
+        let scratch = std::mem::take(&mut self.scratch);
+        let value = self.add_value(&scratch);
+        self.scratch = scratch;
+        value
     }
 }

@@ -57,7 +57,7 @@ impl Session {
             return None;
         }
         let start = out.len();
-        let shown = |Item { flags, expiry, stamp, value_bytes }| DramItem { flags, expiry, stamp, value_bytes };
+        let shown = |Item { flags, expiry, stamp, value_bytes, .. }| DramItem { flags, expiry, stamp, value_bytes };
         let found = tier.get(hash, out, |out, item| head(out, &shown(*item)))?;
         if !shared.is_live_now(found.stamp, found.expiry) {
             out.truncate(start);

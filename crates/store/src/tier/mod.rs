@@ -23,6 +23,7 @@ use part::Part;
 use std::io;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::{Header, Marks};
 
 /// Memory for each part, about: parts are written independently.
 const PART_BYTES: usize = 64 << 20;
@@ -41,6 +42,14 @@ pub struct Item {
     pub expiry: u32,
     pub stamp: u64,
     pub value_bytes: usize,
+    pub marks: Marks,
+}
+
+impl Item {
+    pub fn of(header: &Header) -> Item {
+        let Header { flags, expiry, stamp, marks, raw_bytes, .. } = *header;
+        Item { flags, expiry, stamp, value_bytes: raw_bytes as usize, marks }
+    }
 }
 
 /// How memory is cut.
@@ -96,6 +105,11 @@ impl Tier {
     #[inline]
     pub fn get(&self, hash: HashKey, out: &mut Vec<u8>, head: impl FnMut(&mut Vec<u8>, &Item) -> bool) -> Option<Item> {
         self.part(hash).get(hash, out, head)
+    }
+
+    /// Whether the item is here.
+    pub fn has(&self, hash: HashKey) -> bool {
+        self.part(hash).has(hash)
     }
 
     /// Puts an item in, if it is not in yet; others may go. The caller holds the lock of the key's shard, and knows that this is

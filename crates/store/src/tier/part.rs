@@ -139,11 +139,15 @@ impl Part {
         Some(item)
     }
 
+    pub fn has(&self, hash: HashKey) -> bool {
+        self.place_of(hash).is_some()
+    }
+
     /// Puts an item in, if it is not in and there is a slot for it; whether it was put in.
     pub fn put(&self, hash: HashKey, item: Item, value: &[u8]) -> bool {
         let mut classes = lock(&self.classes);
         let Some(class) = classes.class_of(slot::HEADER_BYTES + value.len()) else { return false };
-        if self.place_of(hash).is_some() {
+        if self.has(hash) {
             return false;
         }
         let mut out = 0;
@@ -168,7 +172,7 @@ impl Part {
     /// Takes an item out, if it is in; whether it was. The caller sees to it that nobody puts it in meanwhile.
     pub fn remove(&self, hash: HashKey) -> bool {
         // Most of what is written is not in the tier: then no lock is taken.
-        if self.place_of(hash).is_none() {
+        if !self.has(hash) {
             return false;
         }
         let mut classes = lock(&self.classes);

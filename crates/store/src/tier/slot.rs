@@ -3,7 +3,7 @@
 //! ```text
 //!  0              16       24         28          32             36       40
 //!  +--------------+--------+----------+-----------+--------------+--------+------- ... ---+
-//!  | hash key     | stamp  | flags    | expiry    | value bytes  | 0      | value         |
+//!  | hash key     | stamp  | flags    | expiry    | value bytes  | marks  | value         |
 //!  +--------------+--------+----------+-----------+--------------+--------+------- ... ---+
 //! ```
 //! Equal hash keys are equal keys (see [`tapetum_kernels::hash`]), so the key itself is not kept.
@@ -14,10 +14,11 @@ use super::Item;
 use crate::memory_word::Word;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::Marks;
 
 const STAMP: usize = 2;
 const FLAGS_EXPIRY: usize = 3;
-const VALUE_BYTES: usize = 4;
+const VALUE_BYTES_MARKS: usize = 4;
 const VALUE: usize = 5;
 pub const HEADER_BYTES: usize = VALUE * 8;
 const _: () = assert!(HEADER_BYTES == 40);
@@ -39,7 +40,7 @@ pub fn write(words: &[AtomicU64], hash: HashKey, item: Item, value: &[u8]) {
     put(&words[STAMP], item.stamp);
     put(&words[FLAGS_EXPIRY], u64::from(item.flags) | u64::from(item.expiry) << 32);
     assert_eq!(item.value_bytes, value.len());
-    put(&words[VALUE_BYTES], value.len() as u64);
+    put(&words[VALUE_BYTES_MARKS], value.len() as u64 | u64::from(item.marks.bits()) << 32);
     let (whole, rest) = value.as_chunks::<8>();
     let words = &words[VALUE..];
     words.iter().zip(whole).for_each(|(word, bytes)| put(word, u64::from_le_bytes(*bytes)));
@@ -63,11 +64,12 @@ pub fn read(words: &[AtomicU64], wanted: HashKey) -> Option<(Item, &[AtomicU64])
     if hash(words) != wanted {
         return None;
     }
-    let value_bytes = get(&words[VALUE_BYTES]) as usize;
+    let bytes_marks = get(&words[VALUE_BYTES_MARKS]);
+    let value_bytes = bytes_marks as u32 as usize;
     let value = words[VALUE..].get(..value_bytes.div_ceil(8))?;
-    let packed = get(&words[FLAGS_EXPIRY]);
-    let item = Item { stamp: get(&words[STAMP]), flags: packed as u32, expiry: (packed >> 32) as u32, value_bytes };
-    Some((item, value))
+    let (flags_expiry, marks) = (get(&words[FLAGS_EXPIRY]), Marks::from_bits((bytes_marks >> 32) as u8));
+    let (flags, expiry) = (flags_expiry as u32, (flags_expiry >> 32) as u32);
+    Some((Item { stamp: get(&words[STAMP]), flags, expiry, value_bytes, marks }, value))
 }
 
 /// Appends `bytes` of the words of a value.
@@ -92,7 +94,8 @@ mod tests {
         let words: Vec<AtomicU64> = (0..40).map(|_| AtomicU64::new(u64::MAX)).collect();
         for length in 0..=280 {
             let value: Vec<u8> = (0..length).map(|n| n as u8).collect();
-            let item = Item { flags: u32::MAX, expiry: 7, stamp: 1 << 60, value_bytes: length };
+            let marks = Marks { stale: true, leased: false };
+            let item = Item { flags: u32::MAX, expiry: 7, stamp: 1 << 60, value_bytes: length, marks };
             write(&words, HashKey(u128::MAX - 5), item, &value);
             let (found, found_value) = read(&words, HashKey(u128::MAX - 5)).unwrap();
             assert_eq!(found, item);
@@ -106,7 +109,7 @@ mod tests {
     #[test]
     fn nonsense_is_borne() {
         let words: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
-        words[VALUE_BYTES].store(u64::MAX, Ordering::Relaxed);
+        words[VALUE_BYTES_MARKS].store(u64::MAX, Ordering::Relaxed);
         assert!(read(&words, HashKey(0)).is_none());
     }
 }

@@ -7,7 +7,7 @@ fn hash(n: u64) -> HashKey {
 }
 
 fn item(stamp: u64, value_bytes: usize) -> Item {
-    Item { flags: stamp as u32, expiry: 0, stamp, value_bytes }
+    Item { flags: stamp as u32, expiry: 0, stamp, value_bytes, marks: Marks::NONE }
 }
 
 fn value(n: u64, stamp: u64, length: usize) -> Vec<u8> {

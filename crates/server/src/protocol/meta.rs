@@ -1,0 +1,284 @@
+//! The meta commands of the text protocol: two letters, a key, flags. A flag is a letter, and what follows it in its word.
+//!
+//! ```text
+//! mg <key> <flags>*\r\n                 get               md <key> <flags>*\r\n    delete
+//! ms <key> <bytes> <flags>*\r\n         set               ma <key> <flags>*\r\n    arithmetic
+//! <bytes of value>\r\n                                    me <key> [b]\r\n         debug
+//! mn\r\n                                no-op
+//! ```
+//! Pure functions of their input, as all of [`super::text`]. Which complaint wins, and which flags are taken and mean
+//! nothing to a command, is memcached 1.6.18's choice, and the differential test holds us to it.
+
+use super::text::{BAD_FORMAT, ERROR, split};
+use super::{KEY_BYTES_MAX, base64, number};
+
+/// Words of a line, name and key among them.
+const WORDS_MAX: usize = 19;
+/// An opaque with its letter.
+const OPAQUE_BYTES_MAX: usize = 32;
+
+const TOO_MANY_FOR_GET: &str = "CLIENT_ERROR options flags are too long\r\n";
+const TOO_MANY: &str = "CLIENT_ERROR options flags too long\r\n";
+const DUPLICATE: &str = "CLIENT_ERROR duplicate flag\r\n";
+const INVALID: &str = "CLIENT_ERROR invalid flag\r\n";
+const BAD_KEY: &str = "CLIENT_ERROR error decoding key\r\n";
+const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format\r\n";
+const BAD_MODE_LENGTH: &str = "CLIENT_ERROR incorrect length for M token\r\n";
+const BAD_INITIAL: &str = "CLIENT_ERROR invalid numeric initial value\r\n";
+const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta value\r\n";
+const BAD_OPAQUE: &str = "CLIENT_ERROR opaque token too long\r\n";
+const BAD_SET_MODE: &str = "CLIENT_ERROR invalid mode for ms M token\r\n";
+const BAD_ARITHMETIC_MODE: &str = "CLIENT_ERROR invalid mode for ma M token\r\n";
+/// What delete and arithmetic say of any flag.
+const BAD_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag\r\n";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Get,
+    Set,
+    Delete,
+    Arithmetic,
+    Debug,
+    NoOp,
+}
+
+/// What a set does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetMode {
+    Set,
+    Add,
+    Append,
+    Prepend,
+    Replace,
+}
+
+/// A judged command without its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    pub verb: Verb,
+    /// As it came: see [`Flags::base64`].
+    pub key: &'a [u8],
+    /// The line from its key on: the reply gives parts of it back.
+    pub tail: &'a [u8],
+    pub flags: Flags,
+}
+
+/// What the flags ask for beside what the reply shows. Times are the client's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// b: the key came in base64.
+    pub base64: bool,
+    /// I
+    pub stale: bool,
+    /// u
+    pub unnoticed: bool,
+    /// N
+    pub vivify: Option<i64>,
+    /// R
+    pub recache: Option<i64>,
+    /// T
+    pub touch: Option<i64>,
+    /// T came before R.
+    pub touch_before_recache: bool,
+    /// T came after N, and so has the last word on what N made.
+    pub touch_after_vivify: bool,
+    /// C
+    pub stamp: Option<u64>,
+    /// F
+    pub client_flags: u32,
+    /// M
+    mode: Option<u8>,
+    /// J
+    pub initial: u64,
+    /// D; 1 if it is not there.
+    delta: Option<u64>,
+}
+
+impl Flags {
+    pub fn delta(&self) -> u64 {
+        self.delta.unwrap_or(1)
+    }
+
+    pub fn set_mode(&self) -> Option<SetMode> {
+        Some(match self.mode {
+            None | Some(b'S') => SetMode::Set,
+            Some(b'E') => SetMode::Add,
+            Some(b'A') => SetMode::Append,
+            Some(b'P') => SetMode::Prepend,
+            Some(b'R') => SetMode::Replace,
+            Some(_) => return None,
+        })
+    }
+
+    /// Whether arithmetic subtracts.
+    pub fn decrements(&self) -> Option<bool> {
+        Some(match self.mode {
+            None | Some(b'I' | b'+') => false,
+            Some(b'D' | b'-') => true,
+            Some(_) => return None,
+        })
+    }
+
+    /// What `words` say, or the complaint.
+    fn parse<'a>(key: &[u8], words: impl Iterator<Item = &'a [u8]>) -> Result<Flags, &'static str> {
+        let (mut flags, mut seen, mut complaint) = (Flags::default(), 0u128, None);
+        for word in words {
+            let (letter, argument) = (word[0], &word[1..]);
+            // A letter beyond ASCII, or the last in it, counts as one that was there before.
+            if letter >= 127 || seen & 1 << letter != 0 {
+                return Err(DUPLICATE);
+            }
+            let has_seen = |other: u8| seen & 1 << other != 0;
+            match letter {
+                b'b' => {
+                    flags.base64 = true;
+                    let decoded = base64::decode(key, &mut [0; base64::DECODED_BYTES_MAX]).is_some();
+                    complaint = if decoded { complaint } else { Some(BAD_KEY) };
+                }
+                b'N' | b'R' | b'T' => {
+                    let seconds = number::seconds(argument);
+                    complaint = if seconds.is_some() { complaint } else { Some(BAD_TOKEN) };
+                    match letter {
+                        b'N' => flags.vivify = seconds,
+                        b'R' => (flags.recache, flags.touch_before_recache) = (seconds, has_seen(b'T')),
+                        _ => (flags.touch, flags.touch_after_vivify) = (seconds, has_seen(b'N')),
+                    }
+                }
+                b'C' => {
+                    flags.stamp = number::unsigned(argument);
+                    complaint = if flags.stamp.is_some() { complaint } else { Some(BAD_TOKEN) };
+                }
+                b'F' => match number::flags(argument) {
+                    Some(client_flags) => flags.client_flags = client_flags,
+                    // No words of its own.
+                    None => complaint = complaint.or(Some(BAD_FORMAT)),
+                },
+                b'M' => match argument {
+                    &[mode] => flags.mode = Some(mode),
+                    _ => complaint = Some(BAD_MODE_LENGTH),
+                },
+                b'J' => match number::unsigned(argument) {
+                    Some(initial) => flags.initial = initial,
+                    None => complaint = Some(BAD_INITIAL),
+                },
+                b'D' => {
+                    flags.delta = number::unsigned(argument);
+                    complaint = if flags.delta.is_some() { complaint } else { Some(BAD_DELTA) };
+                }
+                b'I' => flags.stale = true,
+                b'u' => flags.unnoticed = true,
+                // For the reply, or for a proxy on the way.
+                b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'v' | b'h' | b'l' | b'q' => {}
+                _ => return Err(INVALID),
+            }
+            seen |= 1 << letter;
+        }
+        complaint.map_or(Ok(flags), Err)
+    }
+}
+
+/// What a line turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judged<'a> {
+    Command(Line<'a>),
+    /// A value follows.
+    Set {
+        line: Line<'a>,
+        length_bytes: usize,
+    },
+    Refused(&'static str),
+    /// Refused; the value that follows is thrown away.
+    RefusedSet {
+        complaint: &'static str,
+        length_bytes: usize,
+    },
+}
+
+/// The verb that begins `line`, if it is a meta command's.
+pub fn verb(line: &[u8]) -> Option<Verb> {
+    let (name, rest) = after_spaces(line).split_at_checked(2)?;
+    if rest.first().is_some_and(|&byte| byte != b' ') {
+        return None;
+    }
+    Some(match name {
+        b"mg" => Verb::Get,
+        b"ms" => Verb::Set,
+        b"md" => Verb::Delete,
+        b"ma" => Verb::Arithmetic,
+        b"me" => Verb::Debug,
+        b"mn" => Verb::NoOp,
+        _ => return None,
+    })
+}
+
+fn after_spaces(line: &[u8]) -> &[u8] {
+    &line[line.iter().take_while(|&&byte| byte == b' ').count()..]
+}
+
+/// Judges a line that begins with `verb`.
+pub fn judge(verb: Verb, line: &[u8]) -> Judged<'_> {
+    let mut words = split(line);
+    words.next();
+    let key = words.next().unwrap_or_default();
+    // The name is two letters.
+    let tail = after_spaces(&after_spaces(line)[2..]);
+    let command = |flags| Judged::Command(Line { verb, key, tail, flags });
+    match verb {
+        Verb::NoOp => return command(Flags::default()),
+        Verb::Debug => return debug(line, command),
+        _ if key.is_empty() => return Judged::Refused(ERROR),
+        _ if key.len() > KEY_BYTES_MAX => return Judged::Refused(BAD_FORMAT),
+        _ => {}
+    }
+    if verb == Verb::Set {
+        return set(key, tail, words);
+    }
+    if words.clone().count() + 2 > WORDS_MAX {
+        return Judged::Refused(if verb == Verb::Get { TOO_MANY_FOR_GET } else { TOO_MANY });
+    }
+    let flags = match Flags::parse(key, words.clone()) {
+        Ok(flags) => flags,
+        Err(complaint) => return Judged::Refused(if verb == Verb::Get { complaint } else { BAD_FLAG }),
+    };
+    if verb == Verb::Arithmetic && flags.decrements().is_none() {
+        return Judged::Refused(BAD_ARITHMETIC_MODE);
+    }
+    match opaque_fits(words) {
+        true => command(flags),
+        false => Judged::Refused(BAD_OPAQUE),
+    }
+}
+
+fn set<'a>(key: &'a [u8], tail: &'a [u8], mut words: impl Iterator<Item = &'a [u8]> + Clone) -> Judged<'a> {
+    if words.clone().count() + 2 > WORDS_MAX {
+        return Judged::Refused(TOO_MANY);
+    }
+    let length = words.next().and_then(number::length_bytes);
+    let Some(length_bytes) = length else { return Judged::Refused(BAD_FORMAT) };
+    let complaint = match Flags::parse(key, words.clone()) {
+        Err(complaint) => complaint,
+        Ok(flags) if flags.set_mode().is_none() => BAD_SET_MODE,
+        Ok(_) if !opaque_fits(words) => BAD_OPAQUE,
+        Ok(flags) => return Judged::Set { line: Line { verb: Verb::Set, key, tail, flags }, length_bytes },
+    };
+    Judged::RefusedSet { complaint, length_bytes }
+}
+
+/// A debug looks at no flag but a b in the first place.
+fn debug<'a>(line: &'a [u8], command: impl Fn(Flags) -> Judged<'a>) -> Judged<'a> {
+    let mut words = split(line).skip(1);
+    let Some(key) = words.next().filter(|key| key.len() <= KEY_BYTES_MAX) else { return Judged::Refused(BAD_FORMAT) };
+    let base64 = words.next() == Some(b"b");
+    if base64 && base64::decode(key, &mut [0; base64::DECODED_BYTES_MAX]).is_none() {
+        return Judged::Refused(BAD_FORMAT);
+    }
+    command(Flags { base64, ..Flags::default() })
+}
+
+fn opaque_fits<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> bool {
+    words.find(|word| word[0] == b'O').is_none_or(|word| word.len() <= OPAQUE_BYTES_MAX)
+}
+
+#[cfg(test)]
+#[path = "meta_tests.rs"]
+mod tests;

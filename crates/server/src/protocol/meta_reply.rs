@@ -1,0 +1,225 @@
+//! Replies to meta commands. Pure; appends to a buffer.
+//!
+//! A reply shows what the command's flags ask for, in their order, so the command's own words are kept until its outcome
+//! comes: [`encode`] gets them as `tail`, from the key on.
+
+use tapetum::Outcome;
+
+use super::number::push_decimal;
+use super::text::split;
+use super::{base64, expiry_from_client, number};
+
+/// What must be remembered of a meta command beside its words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaAnswer {
+    Get { touch: bool },
+    Set { stamped: bool },
+    Delete { invalidate: bool },
+    Arithmetic { decrement: bool },
+    Debug,
+}
+
+/// The words of a command, of which its reply repeats some.
+struct Words<'a> {
+    key: &'a [u8],
+    /// The flags; of a set, its length too, which is no letter.
+    flags: &'a [u8],
+}
+
+impl<'a> Words<'a> {
+    fn of(tail: &'a [u8]) -> Words<'a> {
+        let end = tail.iter().position(|&byte| byte == b' ').unwrap_or(tail.len());
+        Words { key: &tail[..end], flags: &tail[end..] }
+    }
+
+    fn flags(&self) -> impl Iterator<Item = &'a [u8]> {
+        split(self.flags)
+    }
+
+    fn has(&self, letter: u8) -> bool {
+        self.flags().any(|word| word[0] == letter)
+    }
+
+    /// What every reply repeats if it is asked to.
+    fn push(&self, out: &mut Vec<u8>, word: &[u8]) {
+        match word[0] {
+            b'O' => {
+                out.push(b' ');
+                out.extend_from_slice(word);
+            }
+            b'k' => {
+                out.extend_from_slice(b" k");
+                self.push_key(out);
+                if self.has(b'b') {
+                    out.extend_from_slice(b" b");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The key, in base64 if it came so: not as it came, but as its bytes are written.
+    fn push_key(&self, out: &mut Vec<u8>) {
+        let mut decoded = [0; base64::DECODED_BYTES_MAX];
+        match base64::decode(self.key, &mut decoded).filter(|_| self.has(b'b')) {
+            Some(key) => base64::push(out, key),
+            None => out.extend_from_slice(self.key),
+        }
+    }
+}
+
+fn push_number(out: &mut Vec<u8>, letter: u8, number: u64) {
+    out.extend_from_slice(&[b' ', letter]);
+    push_decimal(out, number);
+}
+
+fn push_seconds_left(out: &mut Vec<u8>, expiry: u32, now: u32) {
+    match expiry {
+        0 => out.extend_from_slice(b" t-1"),
+        _ => push_number(out, b't', expiry.saturating_sub(now).into()),
+    }
+}
+
+/// Follows an item's expiry through the flags of its command: a flag shows it as those before have left it.
+struct Expiry {
+    at: u32,
+    was_made: bool,
+    now: u32,
+}
+
+impl Expiry {
+    fn of(expiry_before: Option<u32>, now: u32) -> Expiry {
+        Expiry { at: expiry_before.unwrap_or(0), was_made: expiry_before.is_none(), now }
+    }
+
+    fn pass(&mut self, word: &[u8]) {
+        if word[0] == b'T' || (word[0] == b'N' && self.was_made) {
+            self.at = number::seconds(&word[1..]).map_or(self.at, |seconds| expiry_from_client(seconds, self.now));
+        }
+    }
+}
+
+/// Appends the reply for `outcome`, whose value, if it has one, is `value`; `now` is when the command came. What is no
+/// outcome of such a command is left to the caller: then nothing is appended, and the answer is false.
+pub fn encode(
+    out: &mut Vec<u8>,
+    (answer, now): (MetaAnswer, u32),
+    tail: &[u8],
+    outcome: &Outcome,
+    value: &[u8],
+) -> bool {
+    let words = Words::of(tail);
+    match (answer, outcome) {
+        (MetaAnswer::Get { .. }, Outcome::Leased { .. }) => item(out, &words, now, outcome, value),
+        (MetaAnswer::Get { .. }, Outcome::Missing) if words.has(b'q') => {}
+        (MetaAnswer::Get { .. }, Outcome::Missing) => status(out, &words, b"EN", None),
+        (MetaAnswer::Set { .. }, Outcome::Stored { .. }) if words.has(b'q') => {}
+        (MetaAnswer::Set { .. }, Outcome::Stored { stamp }) => status(out, &words, b"HD", Some(*stamp)),
+        (MetaAnswer::Set { stamped: false }, Outcome::NotStored | Outcome::Missing) => {
+            status(out, &words, b"NS", Some(0));
+        }
+        (MetaAnswer::Set { .. }, Outcome::Exists) => status(out, &words, b"EX", Some(0)),
+        (MetaAnswer::Set { .. }, Outcome::Missing) => status(out, &words, b"NF", Some(0)),
+        (MetaAnswer::Delete { .. }, Outcome::Deleted | Outcome::Stored { .. }) if words.has(b'q') => {}
+        (MetaAnswer::Delete { .. }, Outcome::Deleted | Outcome::Stored { .. }) => status(out, &words, b"HD", None),
+        // Not what was made: that is no sum.
+        (MetaAnswer::Arithmetic { .. }, Outcome::Number { expiry_before: Some(_), .. }) if words.has(b'q') => {}
+        (MetaAnswer::Arithmetic { .. }, Outcome::Number { .. }) => number_line(out, &words, now, outcome),
+        (MetaAnswer::Delete { .. } | MetaAnswer::Arithmetic { .. }, Outcome::Missing) => {
+            status(out, &words, b"NF", None);
+        }
+        (MetaAnswer::Delete { .. } | MetaAnswer::Arithmetic { .. }, Outcome::Exists) => {
+            status(out, &words, b"EX", None);
+        }
+        (MetaAnswer::Debug, Outcome::Leased { .. }) => debug(out, &words, now, outcome, value),
+        (MetaAnswer::Debug, Outcome::Missing) => out.extend_from_slice(b"EN\r\n"),
+        _ => return false,
+    }
+    true
+}
+
+/// A line without an item. `stamp` is what c shows, where it shows anything.
+fn status(out: &mut Vec<u8>, words: &Words<'_>, code: &[u8], stamp: Option<u64>) {
+    out.extend_from_slice(code);
+    for word in words.flags() {
+        match (word[0], stamp) {
+            (b'c', Some(stamp)) => push_number(out, b'c', stamp),
+            _ => words.push(out, word),
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn begin(out: &mut Vec<u8>, words: &Words<'_>, value: &[u8]) -> bool {
+    let shows_value = words.has(b'v');
+    if shows_value {
+        out.reserve(value.len() + words.key.len() + 64);
+        out.extend_from_slice(b"VA ");
+        push_decimal(out, value.len() as u64);
+    } else {
+        out.extend_from_slice(b"HD");
+    }
+    shows_value
+}
+
+fn item(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value: &[u8]) {
+    let &Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, .. } = outcome else { return };
+    let shows_value = begin(out, words, value);
+    let mut expiry = Expiry::of(expiry_before, now);
+    for word in words.flags() {
+        match word[0] {
+            b's' => push_number(out, b's', value.len() as u64),
+            b't' => push_seconds_left(out, expiry.at, now),
+            b'c' => push_number(out, b'c', stamp),
+            b'f' => push_number(out, b'f', flags.into()),
+            b'h' => push_number(out, b'h', was_read.into()),
+            b'l' => push_number(out, b'l', 0),
+            b'T' | b'N' => expiry.pass(word),
+            _ => words.push(out, word),
+        }
+    }
+    let marked = [(marks.leased && !won, b'Z'), (marks.stale, b'X'), (won, b'W')];
+    marked.into_iter().filter(|(shown, _)| *shown).for_each(|(_, letter)| out.extend_from_slice(&[b' ', letter]));
+    out.extend_from_slice(b"\r\n");
+    if shows_value {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn number_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome) {
+    let &Outcome::Number { number, stamp, expiry_before } = outcome else { return };
+    let mut value = Vec::with_capacity(20);
+    push_decimal(&mut value, number);
+    let shows_value = begin(out, words, &value);
+    let mut expiry = Expiry::of(expiry_before, now);
+    for word in words.flags() {
+        match word[0] {
+            b't' => push_seconds_left(out, expiry.at, now),
+            b'c' => push_number(out, b'c', stamp),
+            b'T' | b'N' => expiry.pass(word),
+            _ => words.push(out, word),
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    if shows_value {
+        out.extend_from_slice(&value);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// `size` is key and value; there are no slab classes for what is on flash.
+fn debug(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value: &[u8]) {
+    let &Outcome::Leased { stamp, expiry_before, was_read, .. } = outcome else { return };
+    // As memcached has it: the seconds left with a minus, and -1 for never.
+    let left = expiry_before.filter(|&expiry| expiry != 0).map_or(1, |expiry| expiry.saturating_sub(now));
+    let fetch = if was_read { "yes" } else { "no" };
+    out.extend_from_slice(b"ME ");
+    words.push_key(out);
+    let size = words.key.len() + value.len();
+    out.extend_from_slice(format!(" exp=-{left} la=0 cas={stamp} fetch={fetch} cls=0 size={size}\r\n").as_bytes());
+}
+
+#[cfg(test)]
+#[path = "meta_reply_tests.rs"]
+mod tests;
