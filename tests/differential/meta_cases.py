@@ -261,4 +261,5 @@ def late_scripts():
     yield "ma T", b"ma %s N0 J5\r\nma %s T1\r\n", b"mg %s v\r\n"
     yield "ma keeps the expiry", b"ms %s 1 T1\r\n5\r\nma %s\r\n", b"mg %s v\r\n"
     yield "R as time goes by", b"ms %s 1 T100\r\nx\r\nmg %s R99\r\n", b"mg %s R99\r\nmg %s R99\r\n"
+    yield "how long ago it was read", b"ms %s 1\r\nx\r\n", b"mg %s l\r\nme %s\r\n"
     yield "h", b"ms %s 1\r\nx\r\nmg %s h\r\n", b"mg %s h\r\n"

@@ -1,7 +1,7 @@
 //! The memcached protocols and their numbers.
 
 use tapetum::fuzzing::Input;
-use tapetum_server::protocol::{Parsed, binary, number, text};
+use tapetum_server::protocol::{Parsed, binary, meta, number, text};
 use tapetum_server::size;
 
 /// Low, so that a short input reaches beyond it.
@@ -115,6 +115,21 @@ fn text_line(command: &text::Command<'_>) -> Option<Vec<u8>> {
             }
             line.extend_from_slice(value);
             line.extend_from_slice(b"\r\n");
+        }
+        Command::Meta { line: ref meta, value: Some(value) } => {
+            let name: &[u8] = match meta.verb {
+                meta::Verb::Get => b"mg",
+                meta::Verb::Set => b"ms",
+                meta::Verb::Delete => b"md",
+                meta::Verb::Arithmetic => b"ma",
+                meta::Verb::Debug => b"me",
+                meta::Verb::NoOp => b"mn",
+            };
+            words(&[name, meta.tail], false);
+            if meta.verb == meta::Verb::Set {
+                line.extend_from_slice(value);
+                line.extend_from_slice(b"\r\n");
+            }
         }
         _ => return None,
     }

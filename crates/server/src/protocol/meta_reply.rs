@@ -173,6 +173,7 @@ fn item(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value
             b'c' => push_number(out, b'c', stamp),
             b'f' => push_number(out, b'f', flags.into()),
             b'h' => push_number(out, b'h', was_read.into()),
+            // Nothing keeps when an item was read.
             b'l' => push_number(out, b'l', 0),
             b'T' | b'N' => expiry.pass(word),
             _ => words.push(out, word),

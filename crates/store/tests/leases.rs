@@ -1,0 +1,164 @@
+//! Leases, stale items and what is known of reads: the same wherever the item lies, in a write buffer, in a segment, in the
+//! DRAM tier, in extents of its own, and after the store is opened again.
+
+// A test is an application: it may have threads of its own.
+#![allow(clippy::disallowed_methods)]
+
+use std::sync::Arc;
+use tapetum::{Condition, Marks, Outcome, Request, Store, StoreOptions, Terms};
+use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
+
+const CAPACITY: u64 = 8 << 20;
+const STALE: Marks = Marks { stale: true, leased: false };
+const LEASED: Marks = Marks { stale: false, leased: true };
+const BOTH: Marks = Marks { stale: true, leased: true };
+const FAR: u32 = u32::MAX - 1;
+
+fn options() -> StoreOptions {
+    let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(CAPACITY, 16 << 20) };
+    StoreOptions { tier_bytes: 1 << 20, ..options }
+}
+
+fn drive_on(flash: &Arc<MemoryFlash>) -> Drive {
+    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    Drive::new(flash.clone(), local, programs::built_in(), Env::system())
+}
+
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    SplitMix64::new(seed).fill(&mut bytes);
+    bytes
+}
+
+/// Puts what is in the write buffers into segments.
+fn flush(store: &Store) {
+    let flushes = store.stats().flushes;
+    let mut filler = 0;
+    while store.stats().flushes < flushes + 2 {
+        store.put(format!("filler{}", filler % 50).as_bytes(), &noise(filler, 900)).unwrap();
+        filler += 1;
+        assert!(filler < 20_000, "{:?}", store.stats());
+    }
+}
+
+/// What a get on these terms says of `key`: marks, whether it won, and the value.
+fn get(store: &Store, key: &[u8], terms: Terms) -> Option<(Marks, bool, Vec<u8>)> {
+    match store.run(Request::GetAndLease { key, terms }).unwrap() {
+        (Outcome::Leased { marks, won, .. }, value) => Some((marks, won, value)),
+        (Outcome::Missing, _) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn marks(store: &Store, key: &[u8], terms: Terms) -> (Marks, bool) {
+    get(store, key, terms).map(|(marks, won, ..)| (marks, won)).unwrap()
+}
+
+const ON_STALE: Terms =
+    Terms { stale: true, recache_before: None, vivify: None, touch: None, touch_first: false, unnoticed: false };
+
+/// One life of an item; `elsewhere` moves it between the steps.
+fn life(store: &mut Store, value: &[u8], elsewhere: impl Fn(&mut Store)) {
+    let key = b"key";
+    let vivify = Terms { vivify: Some(FAR), ..ON_STALE };
+    assert_eq!(get(store, key, ON_STALE), None);
+    assert_eq!(get(store, key, vivify), Some((LEASED, true, Vec::new())));
+    elsewhere(store);
+    assert_eq!(marks(store, key, vivify), (LEASED, false));
+    store.run(Request::Put { key, value, flags: 7, expiry: FAR, condition: Condition::Present }).unwrap();
+    elsewhere(store);
+    let soon = Terms { recache_before: Some(u32::MAX), unnoticed: true, ..ON_STALE };
+    assert_eq!(get(store, key, soon), Some((LEASED, true, value.to_vec())));
+    elsewhere(store);
+    assert_eq!(get(store, key, soon), Some((LEASED, false, value.to_vec())));
+    let invalidated = store.run(Request::Invalidate { key, stamp: None, expiry: None }).unwrap().0;
+    assert!(matches!(invalidated, Outcome::Stored { .. }));
+    elsewhere(store);
+    // A plain get takes no lease.
+    assert_eq!(store.get(key).unwrap().unwrap().value, value);
+    assert_eq!(marks(store, key, Terms { unnoticed: true, ..Terms::default() }), (STALE, false));
+    assert_eq!(marks(store, key, ON_STALE), (BOTH, true));
+    elsewhere(store);
+    assert_eq!(marks(store, key, ON_STALE), (BOTH, false));
+    let stamp = store.get(key).unwrap().unwrap().stamp;
+    let older = Condition::StampOrOlder(stamp - 1);
+    store.run(Request::Put { key, value: b"older", flags: 1, expiry: 0, condition: older }).unwrap();
+    elsewhere(store);
+    assert_eq!(marks(store, key, ON_STALE), (BOTH, false));
+    let item = store.get(key).unwrap().unwrap();
+    assert_eq!((item.value, item.flags, item.expiry), (b"older".to_vec(), 1, FAR));
+    store.put(key, b"new").unwrap();
+    assert_eq!(marks(store, key, soon), (Marks::NONE, false));
+    assert!(store.delete(key).unwrap());
+    elsewhere(store);
+    assert_eq!(get(store, key, ON_STALE), None);
+}
+
+#[test]
+fn a_lease_is_given_once_wherever_the_item_lies() {
+    let flash = Arc::new(MemoryFlash::new(CAPACITY));
+    Store::create(&drive_on(&flash), &options()).unwrap();
+    let mut store = Store::open(&drive_on(&flash), &options()).unwrap();
+    for value in [noise(1, 300), vec![b'a'; 3000], noise(2, 50_000)] {
+        life(&mut store, &value, |_| {});
+        life(&mut store, &value, |store| flush(store));
+        life(&mut store, &value, |store| {
+            flush(store);
+            // From flash, and so into the tier.
+            store.get(b"key").unwrap();
+        });
+        life(&mut store, &value, |store| {
+            store.close().unwrap();
+            *store = Store::open(&drive_on(&flash), &options()).unwrap();
+        });
+    }
+}
+
+#[test]
+fn an_item_counts_as_read_while_memory_knows_it() {
+    let flash = Arc::new(MemoryFlash::new(CAPACITY));
+    Store::create(&drive_on(&flash), &options()).unwrap();
+    let store = Store::open(&drive_on(&flash), &options()).unwrap();
+    let was_read = |terms| match store.run(Request::GetAndLease { key: b"key", terms }).unwrap().0 {
+        Outcome::Leased { was_read, .. } => was_read,
+        other => panic!("{other:?}"),
+    };
+    let unnoticed = Terms { unnoticed: true, ..Terms::default() };
+    store.put(b"key", b"one").unwrap();
+    assert!(!was_read(unnoticed) && !was_read(unnoticed) && !was_read(Terms::default()));
+    assert!(was_read(unnoticed));
+    store.run(Request::Invalidate { key: b"key", stamp: None, expiry: None }).unwrap();
+    assert!(was_read(ON_STALE), "neither another mark nor a lease makes it unread");
+    assert!(was_read(ON_STALE));
+    flush(&store);
+    assert!(!was_read(unnoticed), "flash does not keep it");
+    store.get(b"key").unwrap();
+    assert!(was_read(unnoticed), "the tier has it");
+    store.put(b"key", b"two").unwrap();
+    assert!(!was_read(unnoticed));
+}
+
+#[test]
+fn of_many_who_ask_at_once_one_gets_the_lease() {
+    let flash = Arc::new(MemoryFlash::new(CAPACITY));
+    Store::create(&drive_on(&flash), &options()).unwrap();
+    let store = Store::open(&drive_on(&flash), &options()).unwrap();
+    for round in 0..50u32 {
+        let key = format!("key{}", round % 5).into_bytes();
+        if round % 10 == 9 {
+            flush(&store);
+        }
+        store.run(Request::Invalidate { key: &key, stamp: None, expiry: None }).unwrap();
+        let won: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    let (store, key) = (store.clone(), key.clone());
+                    let terms = Terms { vivify: Some(FAR), ..ON_STALE };
+                    scope.spawn(move || usize::from(get(&store, &key, terms).unwrap().1))
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(won, 1, "round {round}");
+    }
+}
