@@ -4,11 +4,12 @@ reads, and memcached's own command for the memory is taken from a client that se
 import base64
 import json
 import subprocess
+import time
 import unittest
 
 import pymemcache
 
-from server import BINARY, IS_MEMCACHED, Server
+from server import BINARY, IS_MEMCACHED, Server, free_port
 
 
 def tapetum(*words, data=None, stdin=""):
@@ -64,6 +65,35 @@ class Tools(unittest.TestCase):
         client = self.client()
         self.assertEqual(client.stats()[b"flash_limit_bytes"], (3 << 30) // 4096 * 4095)
         self.assertEqual(client.get("kept"), b"value")
+
+    def test_a_running_memcached_is_copied_but_not_over_what_is_there(self):
+        port = free_port()
+        memcached = subprocess.Popen(["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(port), "-U", "0"])
+        self.addCleanup(memcached.wait)
+        self.addCleanup(memcached.terminate)
+        source = pymemcache.Client(("127.0.0.1", port), default_noreply=False, connect_timeout=5)
+        self.addCleanup(source.close)
+        for _ in range(100):
+            try:
+                source.version()
+                break
+            except OSError:
+                time.sleep(0.05)
+        values = {f"key{number}%": bytes([number % 256]) * (number * 37 % 5000) for number in range(2000)}
+        for number, (key, value) in enumerate(values.items()):
+            source.set(key, value, flags=number, expire=2_000_000_000 if number % 2 else 0)
+        client = self.client()
+        client.set("key7%", b"newer")
+        words = ["warm", "--from", f"127.0.0.1:{port}", "--memcached", self.address]
+        tapetum(*words)
+        tapetum(*words)
+        # Not assertEqual, which would look for the best way to show megabytes of difference.
+        self.assertTrue(client.get_many(values) == {**values, "key7%": b"newer"})
+        self.assertEqual(self.server.terminate(), 0)
+        items = [json.loads(line) for line in tapetum("dump", data=self.server.data).splitlines()]
+        marks = {item["key"]: (item.get("flags", 0), item.get("expiry", 0)) for item in items}
+        expected = {key: (number, 2_000_000_000 if number % 2 else 0) for number, key in enumerate(values)}
+        self.assertEqual(marks, {**expected, "key7%": (0, 0)})
 
     def test_json_of_a_server_is_json(self):
         stats = json.loads(tapetum("stats", "--json", "--memcached", self.address))

@@ -73,6 +73,17 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
+    /// Copy the items of a running memcached that this store or server does not have
+    Warm {
+        /// The memcached to copy from: HOST:PORT, or the path of its socket
+        #[arg(long, value_name = "ADDR")]
+        from: Address,
+        /// Copy into the server that listens there rather than open the data
+        #[arg(long, value_name = "ADDR")]
+        memcached: Option<Address>,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
     /// Print the keys of a store, one a line, in no particular order, without a server
     List {
         /// Only keys that begin so

@@ -17,7 +17,8 @@ use tapetum_server::protocol::VERSION;
 use tapetum_server::server::{Options, Server};
 use tapetum_server::store_open::{self, OpenError, OpenOptions, Place};
 use tapetum_server::tools::item_lines::Format;
-use tapetum_server::tools::load::{StoreSink, WireSink};
+use tapetum_server::tools::load::{Existing, StoreSink, WireSink};
+use tapetum_server::tools::warm::{self, Warmed};
 use tapetum_server::tools::{inspect, inspect_lines, list, load};
 use tapetum_server::{os, remote, size, stats};
 
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
             let file = file.filter(|path| path.as_os_str() != "-");
             load(file.as_deref(), format, skip_bad, memcached.as_ref(), &store)
         }
+        Some(Command::Warm { from, memcached, store }) => warm(&from, memcached.as_ref(), &store),
         Some(Command::List { prefix, long, store }) => with_store(&store, offline_options(&store, false), |opened| {
             Ok(list::list(opened, prefix.as_bytes(), long, &mut std::io::stdout())?)
         }),
@@ -126,12 +128,14 @@ fn load(
     arguments: &StoreArguments,
 ) -> Outcome {
     let loaded = match memcached {
-        Some(address) => load::load(file, format, skip_bad, &mut WireSink::new(remote::connect(address)?))?,
+        Some(address) => {
+            load::load(file, format, skip_bad, &mut WireSink::new(remote::connect(address)?, Existing::Replace))?
+        }
         None => {
             // Closing the store makes all of it durable, once.
             let options = OpenOptions { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
             with_store(arguments, options, |store| {
-                Ok(load::load(file, format, skip_bad, &mut StoreSink::new(store.session()?))?)
+                Ok(load::load(file, format, skip_bad, &mut StoreSink::new(store.session()?, Existing::Replace))?)
             })?
         }
     };
@@ -139,6 +143,31 @@ fn load(
     // Where nobody listens, the status alone must do.
     let items = if loaded.items == 1 { "item" } else { "items" };
     let _ = writeln!(std::io::stderr(), "{} {items} stored{skipped}", loaded.items);
+    Ok(())
+}
+
+fn warm(from: &Address, memcached: Option<&Address>, arguments: &StoreArguments) -> Outcome {
+    let figures = remote::stats(from, "")?;
+    let expected = figures.iter().find(|(name, _)| name == "curr_items").and_then(|(_, items)| items.parse().ok());
+    let (list, values) = (remote::connect(from)?, remote::connect(from)?);
+    let Warmed { copied, kept, gone, left_out } = match memcached {
+        Some(address) => {
+            warm::warm(list, values, expected, &mut WireSink::new(remote::connect(address)?, Existing::Keep))?
+        }
+        None => {
+            // Closing the store makes all of it durable, once.
+            let options = OpenOptions { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
+            with_store(arguments, options, |store| {
+                Ok(warm::warm(list, values, expected, &mut StoreSink::new(store.session()?, Existing::Keep))?)
+            })?
+        }
+    };
+    let items = if copied == 1 { "item" } else { "items" };
+    // Where nobody listens, the status alone must do.
+    let _ = writeln!(
+        std::io::stderr(),
+        "{copied} {items} copied; {kept} were there already, {gone} had gone, {left_out} left out"
+    );
     Ok(())
 }
 

@@ -28,6 +28,8 @@ const BAD_LINES_TOLD: u64 = 10;
 /// What became of an item.
 pub enum Verdict {
     Stored,
+    /// The sink had an item of this key, and was not to write over it.
+    Kept,
     /// The item cannot be stored as it is.
     Bad(String),
 }
@@ -39,16 +41,24 @@ pub trait Sink {
     fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String>;
 }
 
+/// What becomes of an item whose key the sink has already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    Replace,
+    Keep,
+}
+
 /// A session of a store that this process has open.
 pub struct StoreSink {
     session: Session,
+    existing: Existing,
     replies: Vec<Reply>,
     in_flight_bytes: usize,
 }
 
 impl StoreSink {
-    pub fn new(session: Session) -> StoreSink {
-        StoreSink { session, replies: Vec::new(), in_flight_bytes: 0 }
+    pub fn new(session: Session, existing: Existing) -> StoreSink {
+        StoreSink { session, existing, replies: Vec::new(), in_flight_bytes: 0 }
     }
 
     fn poll(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
@@ -56,6 +66,7 @@ impl StoreSink {
         for reply in self.replies.drain(..) {
             let verdict = match reply.outcome {
                 Outcome::Stored { .. } => Verdict::Stored,
+                Outcome::NotStored => Verdict::Kept,
                 Outcome::Failed(error @ (Error::KeyTooLong { .. } | Error::KeyEmpty | Error::ValueTooLarge { .. })) => {
                     Verdict::Bad(error.to_string())
                 }
@@ -83,7 +94,10 @@ impl StoreSink {
 impl Sink for StoreSink {
     fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
         let ItemLine { key, value, flags, expiry } = item;
-        let condition = Condition::Always;
+        let condition = match self.existing {
+            Existing::Replace => Condition::Always,
+            Existing::Keep => Condition::Absent,
+        };
         self.session.submit(line, Request::Put { key, value, flags: *flags, expiry: *expiry, condition });
         self.in_flight_bytes += key.len() + value.len();
         if self.in_flight_bytes >= IN_FLIGHT_BYTES {
@@ -103,6 +117,7 @@ impl Sink for StoreSink {
 /// Any memcached server, by its text protocol.
 pub struct WireSink {
     stream: BufReader<Box<dyn Stream>>,
+    existing: Existing,
     /// Commands that were not sent yet.
     unsent: Vec<u8>,
     /// Lines whose answers are to come.
@@ -110,8 +125,8 @@ pub struct WireSink {
 }
 
 impl WireSink {
-    pub fn new(stream: Box<dyn Stream>) -> WireSink {
-        WireSink { stream: BufReader::new(stream), unsent: Vec::new(), waiting: Default::default() }
+    pub fn new(stream: Box<dyn Stream>, existing: Existing) -> WireSink {
+        WireSink { stream: BufReader::new(stream), existing, unsent: Vec::new(), waiting: Default::default() }
     }
 
     fn exchange(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> io::Result<Result<(), String>> {
@@ -127,6 +142,8 @@ impl WireSink {
             let answer = answer.trim_end();
             if answer == "STORED" {
                 verdicts.push((line, Verdict::Stored));
+            } else if answer == "NOT_STORED" && self.existing == Existing::Keep {
+                verdicts.push((line, Verdict::Kept));
             } else if answer.starts_with("SERVER_ERROR object too large") {
                 verdicts.push((line, Verdict::Bad("the value is larger than the server takes".into())));
             } else {
@@ -146,7 +163,11 @@ impl Sink for WireSink {
             return Ok(());
         }
         let head = format!(" {flags} {} {}\r\n", exptime(*expiry), value.len());
-        for part in [&b"set "[..], key, head.as_bytes(), value, b"\r\n"] {
+        let command: &[u8] = match self.existing {
+            Existing::Replace => b"set ",
+            Existing::Keep => b"add ",
+        };
+        for part in [command, key, head.as_bytes(), value, b"\r\n"] {
             self.unsent.extend_from_slice(part);
         }
         self.waiting.push_back(line);
@@ -271,6 +292,7 @@ impl<R: BufRead> Lines<R> {
         for (line, verdict) in self.verdicts.drain(..) {
             match verdict {
                 Verdict::Stored => self.loaded.items += 1,
+                Verdict::Kept => unreachable!("a load writes over what there is"),
                 Verdict::Bad(why) if self.skip_bad => {
                     self.loaded.bad_lines += 1;
                     if self.loaded.bad_lines <= BAD_LINES_TOLD {

@@ -7,3 +7,4 @@ pub mod inspect_lines;
 pub mod item_lines;
 pub mod list;
 pub mod load;
+pub mod warm;
