@@ -5,7 +5,7 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-build test-rust test-clients test-differential test-kill test-device test-power-cut test-damage test-simulation setup-build setup-test setup-bench bench clean
+.PHONY: help run test lint test-build test-rust test-clients test-differential test-udp test-kill test-device test-power-cut test-damage test-simulation setup-build setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -15,6 +15,7 @@ SERVER := $(TARGET)/debug/tapetum
 SIMULATION := $(TARGET)/debug/tapetum-sim
 # Passed on to `tapetum serve`, as in: make run SERVE="--memory 1GiB --capacity 50GiB"
 SERVE :=
+DATAGRAMS := 100000
 KILL_CYCLES := 30
 DEVICE_CYCLES := 5
 POWER_CUTS := 30
@@ -39,6 +40,7 @@ test: setup-build setup-test
 	$(MAKE) test-rust
 	$(MAKE) test-clients
 	$(MAKE) test-differential
+	$(MAKE) test-udp
 	$(MAKE) test-kill
 	$(MAKE) test-device
 	$(MAKE) test-power-cut
@@ -63,6 +65,9 @@ test-clients: test-build
 
 test-differential: test-build
 	$(X) test-differential --server $(SERVER)
+
+test-udp: test-build
+	$(X) test-udp --server $(SERVER) --datagrams $(DATAGRAMS)
 
 test-kill: test-build
 	$(X) test-kill --server $(SERVER) --cycles $(KILL_CYCLES)

@@ -1,5 +1,5 @@
 //! The test of tests/differential: the same bytes to Debian's memcached and to the server, replies compared. Requests
-//! come whole and byte by byte.
+//! come whole and byte by byte, then in datagrams.
 
 use std::process::Command;
 
@@ -17,16 +17,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => workspace::build_server(Profile::Test)?,
     };
     let scratch = workspace::scratch("differential")?;
-    let server = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "2GiB"])?.start()?;
-    let mut python = Command::new("python3");
-    python.env("PYTHONDONTWRITEBYTECODE", "1");
-    python.arg(workspace::root().join("tests/differential/differential.py"));
-    python.args(["--pieces", "--tapetum", &server.address().to_string()]);
-    if let Some(pattern) = only {
-        python.args(["--only", &pattern]);
-    }
-    if !python.status()?.success() {
-        return Err("replies differ from memcached's; the differences are above".into());
+    let options = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "2GiB"])?;
+    let server = ServerOptions { udp: true, ..options }.start()?;
+    for (script, words) in [("differential.py", &["--pieces"][..]), ("datagrams.py", &[])] {
+        let mut python = Command::new("python3");
+        python.env("PYTHONDONTWRITEBYTECODE", "1");
+        python.arg(workspace::root().join("tests/differential").join(script)).args(words);
+        python.args(["--tapetum", &server.address().to_string()]);
+        if let Some(pattern) = &only {
+            python.args(["--only", pattern]);
+        }
+        if !python.status()?.success() {
+            return Err("replies differ from memcached's; the differences are above".into());
+        }
     }
     server.terminate()?;
     std::fs::remove_dir_all(scratch)?;

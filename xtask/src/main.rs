@@ -19,6 +19,7 @@ mod mutants;
 mod nightly;
 mod power_cut;
 mod python;
+mod udp;
 mod workspace;
 
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
   test-memccapable   memccapable of libmemcached-tools: 54 of 54
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
+  test-udp           hostile datagrams: silence, or little for little   [--datagrams 1000000] [--seed N]
   test-kill          kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
   test-power-cut     the same on a file system that loses what was not synced   [--cycles 30] [--seed N] [--connections 8]
   test-device        kill -9 of a store on a loop device, as root   [--cycles 30] [--seed N] [--connections 8]
@@ -75,6 +77,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
         "test-damage" => damage::run(&Arguments::parse(rest)?),
         "test-device" => device::run(&Arguments::parse(rest)?),
         "test-kill" => kill::run(&Arguments::parse(rest)?),
+        "test-udp" => udp::run(&Arguments::parse(rest)?),
         "test-power-cut" => power_cut::run(&Arguments::parse(rest)?),
         "test-mutants" => mutants::run(&Arguments::parse(rest)?),
         "test-asan" => nightly::test_asan(&Arguments::parse(rest)?),

@@ -11,6 +11,7 @@ pub mod blocking;
 pub mod client;
 pub mod confine;
 pub mod contend;
+pub mod datagrams;
 #[cfg(feature = "store")]
 pub mod embedded;
 pub mod latencies;

@@ -20,6 +20,8 @@ pub struct ServerOptions {
     pub options: Vec<String>,
     /// The reference's own.
     pub memcached_options: Vec<String>,
+    /// Takes datagrams at the same address.
+    pub udp: bool,
 }
 
 impl ServerOptions {
@@ -30,6 +32,7 @@ impl ServerOptions {
             address: free_address()?,
             options: options.iter().map(|option| (*option).to_owned()).collect(),
             memcached_options: Vec::new(),
+            udp: false,
         })
     }
 
@@ -49,9 +52,15 @@ impl ServerOptions {
             command
                 .args(["-u", "root", "-l", &host, "-p", &port, "-m", "4096", "-I", "32m"])
                 .args(&self.memcached_options);
+            if self.udp {
+                command.args(["-U", &port]);
+            }
         } else {
             command.arg("serve").arg("--data").arg(&self.data);
             command.args(["--memcached", &self.address.to_string()]).args(&self.options);
+            if self.udp {
+                command.args(["--udp", &self.address.to_string()]);
+            }
         }
         command
     }

@@ -1,6 +1,6 @@
 //! A server behind the memcached protocol as a contender: its process, and one client thread that serves those of many connections
 //! that have been answered. `get`: each connection has as many GETs of one key on their way as the turn's depth; `multiget`: one GET of as many
-//! keys. A turn's threads are its connections. The CPU that is counted is the server's.
+//! keys. A turn's threads are its connections. `udp`: see [`datagrams`]. The CPU that is counted is the server's.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -11,6 +11,7 @@ use crate::Failure;
 use crate::client::{Connection, Line};
 use crate::confine::Confined;
 use crate::contend::Contender;
+use crate::datagrams;
 use crate::latencies::Latencies;
 use crate::process::Usage;
 use crate::random::{Random, mix};
@@ -47,6 +48,7 @@ impl Sockets {
     fn start(setup: &Setup, server: ServerOptions) -> Result<Sockets, Failure> {
         let values = Values::new(setup.value_bytes as usize, setup.random_percent);
         let population = Population::new(setup.items, values);
+        let server = ServerOptions { udp: true, ..server };
         Ok(Sockets { server: server.start()?, population, _confined: None })
     }
 
@@ -77,7 +79,10 @@ impl Contender for Sockets {
     }
 
     fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
-        run(self.server.address(), &self.population, turn)
+        match turn.api.as_str() {
+            "udp" => datagrams::run(self.server.address(), &self.population, turn),
+            _ => run(self.server.address(), &self.population, turn),
+        }
     }
 
     fn processes(&self) -> Vec<u32> {
@@ -117,7 +122,7 @@ pub fn load(address: SocketAddr, population: &Population, indexes: Range<u64>) -
 /// Runs a turn over connections of its own, on this thread.
 pub fn run(address: SocketAddr, population: &Population, turn: &Turn) -> Result<Latencies, Failure> {
     if turn.rate.is_some() || !["get", "multiget"].contains(&turn.api.as_str()) {
-        return Err("a server is asked by get or multiget, as fast as it answers".into());
+        return Err("a server is asked by get, multiget or udp, as fast as it answers".into());
     }
     let mut client = Client {
         operations: Operations::new(population, turn.mix()?, turn.distribution()?, turn.seed),

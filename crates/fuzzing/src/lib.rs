@@ -7,6 +7,7 @@
 //! A checksum keeps the fuzzer out: what it guesses never holds. So a target either seals what it was given, to get at
 //! what lies behind the checksum, or writes what holds and damages it.
 
+mod datagrams;
 mod delta_bucket;
 mod drive;
 mod formats;
@@ -29,6 +30,7 @@ const fn target(name: &'static str, body: fn(&[u8]), length_max: usize) -> Targe
 pub const TARGETS: &[Target] = &[
     target("memcached_text", memcached::text, 4096),
     target("memcached_binary", memcached::binary, 1024),
+    target("datagram", datagrams::datagram, 1024),
     target("numbers", memcached::numbers, 64),
     target("item_lines", item_lines::item_lines, 512),
     target("drive_command", drive::command, 64),

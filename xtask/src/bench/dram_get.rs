@@ -1,4 +1,4 @@
-//! GETs over memcached's protocol that the DRAM tier answers, by one server thread, beside memcached.
+//! GETs over memcached's protocol, by TCP and by UDP, that the DRAM tier answers, by one server thread, beside memcached.
 
 use std::time::Duration;
 
@@ -25,12 +25,16 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     println!("dram-get: {about}");
     arena.load(0)?;
     arena.start_all(false)?;
-    let ways = [("one at a time over 64 connections", 64, 1, 1.0), ("32 deep over 4 connections", 4, 32, 2.0)];
+    let ways = [
+        ("one at a time over 64 connections", "get", 64, 1, 1.0),
+        ("32 deep over 4 connections", "get", 4, 32, 2.0),
+        ("over UDP, 32 datagrams on their way over 4 sockets", "udp", 4, 32, 1.2),
+    ];
     let entrants: Vec<Entrant> = ways
         .iter()
-        .flat_map(|&(_, connections, depth, _)| names.map(|name| Entrant::new(name, "get", connections, depth)))
+        .flat_map(|&(_, api, connections, depth, _)| names.map(|name| Entrant::new(name, api, connections, depth)))
         .collect();
-    arena.rounds(&entrants[2..], &Load::of("c").lasting(WARM_UP), 1)?;
+    arena.rounds(&entrants[2..4], &Load::of("c").lasting(WARM_UP), 1)?;
     let series = arena.rounds(&entrants, &Load::of("c"), rounds)?;
     arena.end_all()?;
 

@@ -113,8 +113,14 @@ impl Place {
         let reply_bytes = self.connection.out.unsent_bytes();
         match self.terms {
             Terms::Trusted => frame::count(reply_bytes, datagram_bytes_max - HEADER_BYTES),
-            Terms::Stranger { reply_bytes_max } => (HEADER_BYTES + reply_bytes <= reply_bytes_max).then_some(1),
+            Terms::Stranger { .. } => (!self.is_too_much()).then_some(1),
         }
+    }
+
+    /// Whether the reply is more already than a stranger gets, so that the rest need not be looked for.
+    fn is_too_much(&self) -> bool {
+        let reply_bytes = HEADER_BYTES + self.connection.out.unsent_bytes();
+        matches!(self.terms, Terms::Stranger { reply_bytes_max } if reply_bytes > reply_bytes_max)
     }
 
     fn refusal(&self) -> Vec<u8> {
@@ -241,6 +247,9 @@ impl Door {
 
     fn go_on<S: Session>(&mut self, at: u32, cx: &mut Context<'_, S>) {
         let place = &mut self.places[at as usize];
+        if place.is_too_much() {
+            place.rest.clear();
+        }
         if !place.rest.is_empty() {
             let taken = place.connection.consume(&place.rest, cx);
             place.rest.drain(..taken);

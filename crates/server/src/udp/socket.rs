@@ -1,5 +1,6 @@
 //! A UDP socket, and the system calls that receive and send many datagrams at once, behind safe functions. Owned by one worker.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -12,6 +13,8 @@ pub const BATCH: usize = 64;
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 /// Rooms begin a little apart, so that the short datagrams in them do not all want the same places of the processor's cache.
 const ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 192;
+/// What the kernel cuts into datagrams by itself is no longer than one it would send.
+const RUN_BYTES_MAX: usize = 65_000;
 /// For bursts that come while the worker is at something else.
 const KERNEL_QUEUE_BYTES: libc::c_int = 1 << 20;
 
@@ -78,7 +81,11 @@ impl From<SocketAddr> for Name {
     }
 }
 
-pub struct UdpSocket(OwnedFd);
+pub struct UdpSocket {
+    fd: OwnedFd,
+    /// Whether the kernel cuts a run of datagrams, all of one length but the last, into datagrams by itself.
+    cuts_runs: Cell<bool>,
+}
 
 impl UdpSocket {
     /// As many sockets at one address, among which the kernel spreads the peers. An address that another process has is refused, though
@@ -96,7 +103,7 @@ impl UdpSocket {
         let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers; the descriptor is new and ours alone.
         let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(name.family(), kind, 0))?) };
-        let socket = UdpSocket(fd);
+        let socket = UdpSocket { fd, cuts_runs: Cell::new(true) };
         socket.set_option(libc::SO_REUSEPORT, 1)?;
         // Less than wished for is good enough.
         let _ = socket.set_option(libc::SO_RCVBUF, KERNEL_QUEUE_BYTES);
@@ -152,6 +159,8 @@ impl UdpSocket {
                     io::ErrorKind::Interrupted => {}
                     // There is no room for more now, and what waits for some is no longer wanted when there is.
                     io::ErrorKind::WouldBlock => break,
+                    // The device that leads there may not know how, or may send no datagrams as long.
+                    _ if self.cuts_runs.get() && outbox.run(at) > 1 => self.cuts_runs.set(false),
                     // It is this peer that cannot be reached.
                     _ => at += 1,
                 },
@@ -162,31 +171,72 @@ impl UdpSocket {
         sent
     }
 
-    /// Sends the parcels from number `from` on, as far as that goes; how many went.
+    /// Sends the parcels from number `from` on, as far as one system call takes them; how many went.
     fn send_some(&self, outbox: &mut Outbox, from: usize) -> io::Result<usize> {
         // SAFETY: all-zero headers are valid: they name nothing.
         let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
         let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
-        let parcels = &mut outbox.parcels[from..];
-        let count = parcels.len().min(BATCH);
-        for ((header, piece), parcel) in headers.iter_mut().zip(&mut pieces).zip(parcels) {
-            let bytes = &mut outbox.bytes[parcel.start..parcel.end];
-            *piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-            header.msg_hdr.msg_name = parcel.to.0.as_mut_ptr().cast();
-            header.msg_hdr.msg_namelen = parcel.to.length();
-            header.msg_hdr.msg_iov = piece;
-            header.msg_hdr.msg_iovlen = 1;
+        let mut controls = [Segment::default(); BATCH];
+        let mut runs = [0; BATCH];
+        let (mut count, mut at) = (0, from);
+        while count < BATCH && at < outbox.parcels.len() {
+            let run = if self.cuts_runs.get() { outbox.run(at) } else { 1 };
+            let (start, end) = (outbox.parcels[at].start, outbox.parcels[at + run - 1].end);
+            let parcel = &mut outbox.parcels[at];
+            let header = &mut headers[count].msg_hdr;
+            pieces[count] =
+                libc::iovec { iov_base: outbox.bytes[start..end].as_mut_ptr().cast(), iov_len: end - start };
+            header.msg_name = parcel.to.0.as_mut_ptr().cast();
+            header.msg_namelen = parcel.to.length();
+            header.msg_iov = &mut pieces[count];
+            header.msg_iovlen = 1;
+            if run > 1 {
+                controls[count] = Segment::of(parcel.end - parcel.start);
+                header.msg_control = (&raw mut controls[count]).cast();
+                header.msg_controllen = size_of::<Segment>();
+            }
+            (runs[count], at, count) = (run, at + run, count + 1);
         }
         let (fd, flags) = (self.as_raw_fd(), libc::MSG_DONTWAIT as _);
-        // SAFETY: the first `count` headers name parcels of the outbox, as long as said, which live through the call and are
-        // only read.
-        check(unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count as _, flags) }).map(|count| count as usize)
+        // SAFETY: the first `count` headers name parcels of the outbox and controls, as long as said, which live through the call
+        // and are only read.
+        let sent = check(unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count as _, flags) })?;
+        Ok(runs[..sent as usize].iter().sum())
+    }
+}
+
+/// A control message that tells the kernel how long the datagrams of a run are, all but the last.
+///
+/// ```text
+///  0        8         12     16       18        24
+///  length | SOL_UDP | kind | length | padding
+///  (18)   | (17)    | (103)| of one |
+/// ```
+/// All in the machine's order.
+#[derive(Clone, Copy, Default)]
+#[repr(C, align(8))]
+struct Segment {
+    length: usize,
+    level: libc::c_int,
+    kind: libc::c_int,
+    datagram_bytes: u16,
+    padding: [u8; 6],
+}
+
+const _: () = assert!(size_of::<Segment>() == 24 && size_of::<libc::cmsghdr>() == 16);
+const _: () = assert!(std::mem::offset_of!(Segment, datagram_bytes) == size_of::<libc::cmsghdr>());
+
+impl Segment {
+    fn of(datagram_bytes: usize) -> Segment {
+        let length = std::mem::offset_of!(Segment, padding);
+        let (level, kind) = (libc::SOL_UDP, libc::UDP_SEGMENT);
+        Segment { length, level, kind, datagram_bytes: datagram_bytes as u16, padding: [0; 6] }
     }
 }
 
 impl AsRawFd for UdpSocket {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
     }
 }
 
@@ -239,6 +289,24 @@ impl Outbox {
 
     pub fn bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// How many parcels, from number `at` on, go to one peer and are of one length, but for the last, which may be shorter.
+    fn run(&self, at: usize) -> usize {
+        let first = &self.parcels[at];
+        let length = first.end - first.start;
+        let mut count = 1;
+        for parcel in &self.parcels[at + 1..] {
+            let fits = count < BATCH && parcel.end - first.start <= RUN_BYTES_MAX;
+            if !fits || parcel.to != first.to || parcel.end - parcel.start > length {
+                break;
+            }
+            count += 1;
+            if parcel.end - parcel.start < length {
+                break;
+            }
+        }
+        count
     }
 
     /// Begins a datagram; what `push` brings belongs to it.
@@ -300,6 +368,32 @@ mod tests {
                 let mut buffer = [0; 8];
                 let length = peers[usize::from(number) % 3].recv(&mut buffer).unwrap();
                 assert_eq!(&buffer[..length], &[number, b'a', b'b', b'c']);
+            }
+        }
+    }
+
+    #[test]
+    fn runs_of_one_length_come_as_they_were_packed() {
+        let (at, sockets) = UdpSocket::bind_many("127.0.0.1:0", 1).unwrap();
+        let peers: Vec<_> = (0..2).map(|_| std::net::UdpSocket::bind((at.ip(), 0)).unwrap()).collect();
+        let lengths = [5, 5, 5, 3, 7, 7, 2, 2, 9, 9, 9, 9, 1, 5];
+        for cuts_runs in [true, false] {
+            sockets[0].cuts_runs.set(cuts_runs);
+            let mut outbox = Outbox::default();
+            for peer in [0, 1, 0] {
+                for length in lengths {
+                    outbox.begin(peers[peer].local_addr().unwrap().into(), &vec![length as u8; length]);
+                }
+            }
+            assert_eq!([0, 3, 4, 6, 8, 12, 13].map(|at| outbox.run(at)), [4, 1, 3, 2, 5, 1, 1]);
+            assert_eq!(sockets[0].send(&mut outbox), 3 * lengths.len());
+            assert_eq!(sockets[0].cuts_runs.get(), cuts_runs);
+            for peer in [0, 1, 0] {
+                for length in lengths {
+                    let mut buffer = [0; 16];
+                    assert_eq!(peers[peer].recv(&mut buffer).unwrap(), length);
+                    assert_eq!(buffer[..length], vec![length as u8; length]);
+                }
             }
         }
     }
