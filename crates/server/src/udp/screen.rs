@@ -113,6 +113,10 @@ mod tests {
         }
         assert_eq!(audience(b"set a 0 0 1 noreply\r\nx\r\nget a\r\n"), EVERYBODY);
         assert_eq!(audience(b"get a\r\nset a 0 0 1\r\nx\r\n"), TRUSTED);
+        // Quiet or not: what they say is for their flags to tell.
+        for line in ["mg a v", "mg a v q", "md a q", "mn"] {
+            assert_eq!(audience(format!("{line}\r\n").as_bytes()), TRUSTED, "{line}");
+        }
     }
 
     #[test]
