@@ -3,7 +3,7 @@
 use crate::model::Model;
 use crate::model::operation::{Item, Kind, Told};
 use std::rc::Rc;
-use tapetum::{Condition, Error, Initial, Outcome, Request, Session, Write};
+use tapetum::{Condition, Error, Initial, Outcome, Request, Session, Terms, Write};
 use tapetum_drive::SplitMix64;
 
 #[derive(Clone)]
@@ -183,7 +183,12 @@ impl Workload {
                 Kind::Increment { delta, decrement: self.random.one_in(3), initial, stamp }
             }
             83..86 => Kind::Touch { expiry: self.expiry(now) },
-            86..89 => Kind::GetAndTouch { expiry: self.expiry(now) },
+            86..88 => Kind::GetAndTouch { expiry: self.expiry(now) },
+            88..92 => {
+                let recache_before = self.random.one_in(2).then(|| now + self.random.below(20) as u32);
+                Kind::Lease { recache_before, vivify: self.random.one_in(2).then(|| self.expiry(now)) }
+            }
+            92..94 => Kind::Invalidate { stamp },
             _ => Kind::Delete { stamp },
         }
     }
@@ -270,6 +275,11 @@ pub fn request<'a>(key: &'a [u8], kind: &'a Kind) -> Request<'a> {
         },
         Kind::Touch { expiry } => Request::Touch { key, expiry: *expiry },
         Kind::GetAndTouch { expiry } => Request::GetAndTouch { key, expiry: *expiry },
+        Kind::Lease { recache_before, vivify } => {
+            let terms = Terms { stale: true, recache_before: *recache_before, vivify: *vivify, ..Terms::default() };
+            Request::GetAndLease { key, terms }
+        }
+        Kind::Invalidate { stamp } => Request::Invalidate { key, stamp: *stamp, expiry: None },
         Kind::Delete { stamp } => Request::Delete { key, stamp: *stamp },
         Kind::Clear | Kind::ClearAt(_) | Kind::Drop => unreachable!("not an operation on one key"),
     }
@@ -295,6 +305,7 @@ pub fn told_from_dram(session: &mut Session, key: &[u8]) -> Option<Told> {
         flags: item.flags,
         expiry: item.expiry,
         stamp: Some(item.stamp),
+        marks: None,
         writer: 0,
     }))
 }
@@ -304,9 +315,13 @@ pub fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
     Ok(match outcome {
         Outcome::Value { flags, stamp, expiry, value } => {
             let value: Rc<[u8]> = session.bytes(value).into();
-            Told::Value(Item { value, flags, expiry, stamp: Some(stamp), writer: 0 })
+            Told::Value(Item { value, flags, expiry, stamp: Some(stamp), marks: None, writer: 0 })
         }
-        Outcome::Leased { .. } => unreachable!("not asked for"),
+        Outcome::Leased { flags, stamp, expiry_before, marks, won, value, .. } => {
+            let (value, expiry) = (session.bytes(value).into(), expiry_before.unwrap_or(0));
+            let item = Item { value, flags, expiry, stamp: Some(stamp), marks: Some(marks), writer: 0 };
+            Told::Leased { item, won, made: expiry_before.is_none() }
+        }
         Outcome::Missing => Told::Missing,
         Outcome::Stored { stamp } => Told::Stored(stamp),
         Outcome::NotStored => Told::NotStored,

@@ -379,9 +379,9 @@ impl Key {
 
 /// Keeps the stamp that a reply shows, if its record is still there; false when it has another one.
 fn learn_stamp(possibility: &mut Possibility, id: OperationId, expected: &Expected, told: &Told) -> bool {
-    let (writer, stamp) = match (expected, told) {
-        (Expected::Value(item), Told::Value(told)) if item.writer != 0 => (item.writer, told.stamp),
-        (_, Told::Value(told)) => (id, told.stamp),
+    let (writer, stamp) = match (expected.item(), told.item()) {
+        (Some(item), Some(told)) if item.writer != 0 => (item.writer, told.stamp),
+        (_, Some(told)) => (id, told.stamp),
         _ => (id, told.written_stamp()),
     };
     match (&mut possibility.item, stamp) {
@@ -404,7 +404,14 @@ mod tests {
     }
 
     fn shows(value: &str, stamp: u64) -> Told {
-        Told::Value(Item { value: Rc::from(value.as_bytes()), flags: 0, expiry: 0, stamp: Some(stamp), writer: 0 })
+        Told::Value(Item {
+            value: Rc::from(value.as_bytes()),
+            flags: 0,
+            expiry: 0,
+            stamp: Some(stamp),
+            marks: None,
+            writer: 0,
+        })
     }
 
     /// What a get may be told now.

@@ -102,7 +102,8 @@ impl Model {
 
     fn note_removal(&mut self, key: usize, kind: &Kind) {
         let removes = match kind {
-            Kind::Get | Kind::Append { .. } | Kind::Prepend { .. } => false,
+            Kind::Get | Kind::Append { .. } | Kind::Prepend { .. } | Kind::Invalidate { .. } => false,
+            Kind::Lease { vivify, .. } => vivify.is_some_and(|expiry| expiry != 0),
             Kind::Put { expiry, .. } | Kind::Touch { expiry } | Kind::GetAndTouch { expiry } => *expiry != 0,
             Kind::Increment { initial, .. } => initial.is_some_and(|(_, expiry)| expiry != 0),
             Kind::Delete { .. } | Kind::Clear | Kind::ClearAt(_) | Kind::Drop => true,
@@ -133,7 +134,7 @@ impl Model {
         if self.prefix.is_some() && keys.len() > 1 && *told != Told::Refused {
             self.acknowledged.insert(id, keys);
         }
-        if let Told::Value(item) = told {
+        if let Some(item) = told.item() {
             self.stamp_max = self.stamp_max.max(item.stamp.unwrap_or(0));
         }
         Ok(())

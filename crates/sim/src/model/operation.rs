@@ -1,7 +1,7 @@
 //! What one operation does to one key, as the protocol describes it: written from its description, not from the store.
 
 use std::rc::Rc;
-use tapetum::Condition;
+use tapetum::{Condition, Marks};
 
 /// A record as a client sees it.
 #[derive(Clone, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct Item {
     pub expiry: u32,
     /// `None` until a reply shows it.
     pub stamp: Option<u64>,
+    /// `None` in a reply that does not show them.
+    pub marks: Option<Marks>,
     /// The operation that wrote it, by which the model tells equal items apart; 0 in replies and fresh items.
     pub writer: u64,
 }
@@ -44,6 +46,14 @@ pub enum Kind {
     GetAndTouch {
         expiry: u32,
     },
+    /// A get that takes the lease on an item that is stale or expires before; `vivify` is the expiry of one that it makes.
+    Lease {
+        recache_before: Option<u32>,
+        vivify: Option<u32>,
+    },
+    Invalidate {
+        stamp: Option<u64>,
+    },
     Delete {
         stamp: Option<u64>,
     },
@@ -59,6 +69,7 @@ pub enum Kind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Expected {
     Value(Item),
+    Leased { item: Item, won: bool },
     Missing,
     Stored,
     NotStored,
@@ -75,6 +86,12 @@ pub enum Expected {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
     Value(Item),
+    /// Of an item that was just made the expiry is not told.
+    Leased {
+        item: Item,
+        won: bool,
+        made: bool,
+    },
     Missing,
     Stored(u64),
     NotStored,
@@ -90,6 +107,13 @@ pub enum Told {
 }
 
 impl Told {
+    pub fn item(&self) -> Option<&Item> {
+        match self {
+            Told::Value(item) | Told::Leased { item, .. } => Some(item),
+            _ => None,
+        }
+    }
+
     /// The stamp of the record that the operation wrote.
     pub fn written_stamp(&self) -> Option<u64> {
         match *self {
@@ -100,9 +124,20 @@ impl Told {
 }
 
 impl Expected {
+    pub fn item(&self) -> Option<&Item> {
+        match self {
+            Expected::Value(item) | Expected::Leased { item, .. } => Some(item),
+            _ => None,
+        }
+    }
+
     pub fn admits(&self, told: &Told) -> bool {
         match (self, told) {
             (Expected::Value(expected), Told::Value(told)) => expected.admits(told),
+            (Expected::Leased { item, won }, Told::Leased { item: told, won: told_won, made }) => {
+                let expiry = if *made { item.expiry } else { told.expiry };
+                won == told_won && item.admits(&Item { expiry, ..told.clone() })
+            }
             (Expected::Number(expected), Told::Number(told, _)) => expected == told,
             (Expected::Missing, Told::Missing)
             | (Expected::Stored, Told::Stored(_))
@@ -122,6 +157,7 @@ impl Item {
     pub fn admits(&self, told: &Item) -> bool {
         (Rc::ptr_eq(&self.value, &told.value) || self.value == told.value)
             && (self.flags, self.expiry) == (told.flags, told.expiry)
+            && (told.marks.is_none() || self.marks == told.marks)
             && (self.stamp.is_none() || self.stamp == told.stamp)
     }
 
@@ -156,6 +192,8 @@ impl std::fmt::Debug for Kind {
             }
             Kind::Touch { expiry } => write!(f, "touch expiry {expiry}"),
             Kind::GetAndTouch { expiry } => write!(f, "get and touch expiry {expiry}"),
+            Kind::Lease { recache_before, vivify } => write!(f, "lease before {recache_before:?} vivify {vivify:?}"),
+            Kind::Invalidate { stamp } => write!(f, "invalidate stamp {stamp:?}"),
             Kind::Delete { stamp } => write!(f, "delete stamp {stamp:?}"),
             Kind::Clear => write!(f, "delete all"),
             Kind::ClearAt(at) => write!(f, "delete all at {at}"),
@@ -187,6 +225,18 @@ pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize)
                 None => (fresh(value.clone(), *flags, *expiry).unless_expired(now), Expected::Stored),
             }
         }
+        (Kind::Lease { vivify: None, .. }, None) => (None, Expected::Missing),
+        (Kind::Lease { vivify: Some(expiry), .. }, None) => {
+            let made = fresh(Rc::from(&b""[..]), 0, *expiry);
+            let item = Item { marks: Some(Marks { leased: true, ..Marks::NONE }), ..made };
+            (item.clone().unless_expired(now), Expected::Leased { item, won: true })
+        }
+        (Kind::Lease { recache_before, .. }, Some(item)) => lease(item, *recache_before),
+        (Kind::Invalidate { stamp }, Some(item)) if wrong(stamp, item) => unchanged(Expected::Exists),
+        (Kind::Invalidate { .. }, Some(item)) => {
+            let marks = Some(Marks { stale: true, leased: false });
+            (Some(Item { marks, ..retimed(item, item.expiry) }), Expected::Stored)
+        }
         (Kind::Append { .. } | Kind::Prepend { .. }, None) => (None, Expected::NotStored),
         (Kind::Append { stamp, .. } | Kind::Prepend { stamp, .. }, Some(item)) if wrong(stamp, item) => {
             unchanged(Expected::Exists)
@@ -206,16 +256,30 @@ pub fn apply(kind: &Kind, item: Option<&Item>, now: u32, value_bytes_max: usize)
         }
         (Kind::Delete { stamp }, Some(item)) if wrong(stamp, item) => unchanged(Expected::Exists),
         (Kind::Delete { .. }, Some(_)) => (None, Expected::Deleted),
-        (Kind::Increment { .. } | Kind::Touch { .. } | Kind::GetAndTouch { .. } | Kind::Delete { .. }, None) => {
-            (None, Expected::Missing)
-        }
+        (
+            Kind::Increment { .. }
+            | Kind::Touch { .. }
+            | Kind::GetAndTouch { .. }
+            | Kind::Invalidate { .. }
+            | Kind::Delete { .. },
+            None,
+        ) => (None, Expected::Missing),
         (Kind::Clear | Kind::Drop, _) => (None, Expected::Done),
         (Kind::ClearAt(_), _) => unchanged(Expected::Done),
     }
 }
 
 fn fresh(value: Rc<[u8]>, flags: u32, expiry: u32) -> Item {
-    Item { value, flags, expiry, stamp: None, writer: 0 }
+    Item { value, flags, expiry, stamp: None, marks: Some(Marks::NONE), writer: 0 }
+}
+
+fn lease(item: &Item, recache_before: Option<u32>) -> (Option<Item>, Expected) {
+    let marks = item.marks.unwrap_or_default();
+    let expires_soon = recache_before.is_some_and(|before| item.expiry != 0 && item.expiry < before);
+    let won = !marks.leased && (marks.stale || expires_soon);
+    let marks = Some(Marks { leased: marks.leased || won, ..marks });
+    let item = if won { Item { marks, ..retimed(item, item.expiry) } } else { item.clone() };
+    (Some(item.clone()), Expected::Leased { item, won })
 }
 
 fn retimed(item: &Item, expiry: u32) -> Item {
@@ -226,14 +290,14 @@ fn join(item: &Item, left: &[u8], right: &[u8], value_bytes_max: usize) -> (Opti
     if left.len() + right.len() > value_bytes_max {
         return (Some(item.clone()), Expected::TooLarge);
     }
-    (Some(Item { value: [left, right].concat().into(), stamp: None, writer: 0, ..item.clone() }), Expected::Stored)
+    (Some(fresh([left, right].concat().into(), item.flags, item.expiry)), Expected::Stored)
 }
 
 fn add(item: &Item, delta: u64, decrement: bool) -> (Option<Item>, Expected) {
     let Some(number) = number(&item.value) else { return (Some(item.clone()), Expected::NotNumber) };
     let number = if decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) };
     let text = format!("{number:<width$}", width = item.value.len());
-    (Some(Item { value: text.into_bytes().into(), stamp: None, writer: 0, ..item.clone() }), Expected::Number(number))
+    (Some(fresh(text.into_bytes().into(), item.flags, item.expiry)), Expected::Number(number))
 }
 
 /// As C's `strtoull` reads it: white space, a sign, digits; then the end, white space or a zero byte, and anything. A minus

@@ -407,9 +407,9 @@ impl Life {
 
     /// Holds against the model what operation `id` was told.
     fn note(&self, world: &mut World, id: u64, key: Option<usize>, told: &Told) -> Result<(), Stop> {
-        let stamp = match told {
-            Told::Value(item) => item.stamp,
-            told => told.written_stamp(),
+        let stamp = match told.item() {
+            Some(item) => item.stamp,
+            None => told.written_stamp(),
         };
         world.trace(stamp.unwrap_or(0));
         if let Some(key) = key {
