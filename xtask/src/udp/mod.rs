@@ -75,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn large(number: u64) -> Vec<u8> {
-    vec![b'a' + number as u8; 200 << number.min(10)]
+    vec![b'a' + number as u8; 200 << number.min(7)]
 }
 
 fn store(witness: &mut Connection) -> Result<(), Failure> {
