@@ -49,7 +49,22 @@ class Metrics(unittest.TestCase):
             self.assertEqual(sample.name.endswith("_total"), family.type == "counter", name)
             if name not in MOVING:
                 self.assertEqual(sample.value, float(value), name)
-        self.assertEqual(len(families), len(stats))
+        ours = [name for name in families if name.startswith("tapetum_")]
+        self.assertEqual(len(ours), len(stats))
+
+    def test_dashboards_made_for_memcacheds_exporter_find_their_names(self):
+        self.client.set("dashboard", b"v")
+        self.client.get("dashboard")
+        self.client.get("nobody")
+        families, stats = self.families(), self.client.stats()
+        commands = {(sample.labels["command"], sample.labels["status"]): sample.value
+                    for sample in families["memcached_commands"].samples}
+        self.assertEqual(commands["get", "hit"], float(stats["get_hits"]))
+        self.assertEqual(commands["get", "miss"], float(stats["get_misses"]))
+        self.assertEqual(commands["set", "hit"], float(stats["cmd_set"]))
+        self.assertEqual(families["memcached_up"].samples[0].value, 1)
+        for name, figure in [("current_items", "curr_items"), ("limit_bytes", "limit_maxbytes")]:
+            self.assertEqual(families[f"memcached_{name}"].samples[0].value, float(stats[figure]))
 
     def test_counters_go_up(self):
         before = self.families()["tapetum_get_hits"].samples[0].value

@@ -1,7 +1,5 @@
 //! From a parsed command to the store: what each command submits, and how its reply will look.
 
-use std::fmt::Display;
-
 use tapetum::{Condition, Initial, Request};
 
 use crate::connection::{Connection, Context, ManyKeys};
@@ -195,28 +193,24 @@ impl Connection {
                 self.all_answered()?;
                 stats::lines(cx.figures.general(cx.now))
             }
-            b"settings" => cx.figures.settings(),
-            b"slabs" => {
-                self.text_lines(cx.figures.slabs(), cx);
-                return Some(());
-            }
-            // Items are not counted by class.
-            b"items" => Vec::new(),
             b"reset" => {
                 cx.figures.reset();
                 self.say("RESET\r\n", cx);
                 return Some(());
             }
-            _ => {
-                self.say(text::ERROR, cx);
-                return Some(());
-            }
+            other => match cx.figures.group(other) {
+                Some(lines) => lines,
+                None => {
+                    self.say(text::ERROR, cx);
+                    return Some(());
+                }
+            },
         };
         self.text_lines(lines, cx);
         Some(())
     }
 
-    fn text_lines<S: Session>(&mut self, lines: Vec<(impl Display, String)>, cx: &mut Context<'_, S>) {
+    fn text_lines<S: Session>(&mut self, lines: Vec<(String, String)>, cx: &mut Context<'_, S>) {
         self.answer(Form::Silent, cx.pool, |out| {
             for (name, value) in lines {
                 out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
@@ -309,34 +303,26 @@ impl Connection {
                 self.all_answered()?;
                 stats::lines(cx.figures.general(cx.now))
             }
-            b"settings" => cx.figures.settings(),
-            b"slabs" => {
-                self.binary_lines(origin, cx.figures.slabs(), cx);
-                return Some(());
-            }
-            b"items" => Vec::new(),
             b"reset" => {
                 cx.figures.reset();
                 Vec::new()
             }
-            _ => {
-                self.refuse(origin, Status::NotFound, cx);
-                return Some(());
-            }
+            other => match cx.figures.group(other) {
+                Some(lines) => lines,
+                None => {
+                    self.refuse(origin, Status::NotFound, cx);
+                    return Some(());
+                }
+            },
         };
         self.binary_lines(origin, lines, cx);
         Some(())
     }
 
-    fn binary_lines<S: Session>(
-        &mut self,
-        origin: Origin,
-        lines: Vec<(impl AsRef<str>, String)>,
-        cx: &mut Context<'_, S>,
-    ) {
+    fn binary_lines<S: Session>(&mut self, origin: Origin, lines: Vec<(String, String)>, cx: &mut Context<'_, S>) {
         self.answer(Form::Silent, cx.pool, |out| {
             for (name, value) in lines {
-                reply::binary_pair(out, origin, name.as_ref().as_bytes(), value.as_bytes());
+                reply::binary_pair(out, origin, name.as_bytes(), value.as_bytes());
             }
             // An empty one ends the list.
             reply::binary_success(out, origin, false, 0);

@@ -25,8 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 
-/// Gives the figures as they are now.
-pub type Source = Box<dyn Fn() -> Vec<Figure> + Send>;
+/// Gives the page as it is now.
+pub type Source = Box<dyn Fn() -> String + Send>;
 
 pub struct MetricsServer {
     address: SocketAddr,
@@ -80,7 +80,7 @@ impl MetricsServer {
 fn serve(mut client: TcpStream, source: &Source) -> io::Result<()> {
     let Some(request) = read_request(&mut client)? else { return Ok(()) };
     let body = match request {
-        Request::Metrics => exposition(&source()),
+        Request::Metrics => source(),
         _ => String::new(),
     };
     let (status, kind, body) = match request {
@@ -162,8 +162,8 @@ pub fn exposition(figures: &[Figure]) -> String {
             Kind::Gauge => (name.to_string(), "gauge", value.clone()),
             Kind::Text => (format!("{name}_info"), "gauge", String::new()),
         };
+        family(&mut out, &format!("tapetum_{name}"), word, help);
         // Writing to a string cannot fail.
-        let _ = write!(out, "# HELP tapetum_{name} {help}.\n# TYPE tapetum_{name} {word}\n");
         let _ = match kind {
             Kind::Text => writeln!(out, "tapetum_{name}{{{}={}}} 1", name.trim_end_matches("_info"), label(value)),
             _ => writeln!(out, "tapetum_{name} {sample}"),
@@ -172,7 +172,12 @@ pub fn exposition(figures: &[Figure]) -> String {
     out
 }
 
-fn label(value: &str) -> String {
+/// Begins a family of samples.
+pub fn family(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = write!(out, "# HELP {name} {help}.\n# TYPE {name} {kind}\n");
+}
+
+pub fn label(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 

@@ -139,7 +139,7 @@ impl Server {
         }
         let metrics = options.metrics.map(|address| {
             let shared = Arc::clone(&shared);
-            let source = Box::new(move || shared.figures.general(unix_seconds()));
+            let source = Box::new(move || shared.figures.page(unix_seconds()));
             MetricsServer::start(&address, source).map_err(|error| StartError::Metrics { address, error })
         });
         let metrics = metrics.transpose()?;

@@ -7,6 +7,7 @@ use tapetum::{Error, Outcome, SlabClass, Stats};
 
 use crate::protocol::meta_reply::MetaAnswer;
 use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
+use crate::{exporter_names, metrics, slab_stats};
 
 /// One figure: what `stats`, `stats --json` and Prometheus show, each in its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +36,8 @@ impl Figure {
 }
 
 /// Names and values, as `stats` gives them.
-pub fn lines(figures: Vec<Figure>) -> Vec<(&'static str, String)> {
-    figures.into_iter().map(|figure| (figure.name, figure.value)).collect()
+pub fn lines(figures: Vec<Figure>) -> Vec<(String, String)> {
+    figures.into_iter().map(|figure| (figure.name.to_string(), figure.value)).collect()
 }
 
 /// Declares the counters once: fields, sums, names, help and reset.
@@ -284,6 +285,14 @@ impl Figures {
         figures
     }
 
+    /// All of it for Prometheus: under our names, and under those of memcached's exporter.
+    pub fn page(&self, now: u32) -> String {
+        let figures = self.general(now);
+        let mut page = metrics::exposition(&figures);
+        exporter_names::append(&mut page, &figures, &(self.slabs)());
+        page
+    }
+
     /// As `stats settings` gives them.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let mut lines = self.settings.clone();
@@ -291,29 +300,17 @@ impl Figures {
         lines
     }
 
-    /// `stats slabs`: memcached's names for the classes that have slabs, numbered from 1.
-    pub fn slabs(&self) -> Vec<(String, String)> {
-        let classes = (self.slabs)();
-        let has_slabs = |(_, class): &(usize, SlabClass)| class.slabs > 0;
-        let active: Vec<(usize, SlabClass)> = classes.into_iter().enumerate().filter(has_slabs).collect();
-        let mut lines = Vec::new();
-        for (number, class) in &active {
-            let figures = [
-                ("chunk_size", class.slot_bytes as u64),
-                ("chunks_per_page", class.slots / class.slabs),
-                ("total_pages", class.slabs),
-                ("total_chunks", class.slots),
-                ("used_chunks", class.slots_used),
-                ("free_chunks", class.slots - class.slots_used),
-            ];
-            lines.extend(figures.map(|(name, value)| (format!("{}:{name}", number + 1), value.to_string())));
-        }
-        let bytes: u64 = active.iter().map(|(_, class)| class.slots * class.slot_bytes as u64).sum();
-        if !active.is_empty() {
-            lines.push(("active_slabs".into(), active.len().to_string()));
-            lines.push(("total_malloced".into(), bytes.to_string()));
-        }
-        lines
+    /// What `stats` and an argument give; `None` where there is nothing of that name.
+    pub fn group(&self, argument: &[u8]) -> Option<Vec<(String, String)>> {
+        let owned = |(name, value): (&str, String)| (name.to_string(), value);
+        Some(match argument {
+            b"settings" => self.settings().into_iter().map(owned).collect(),
+            b"slabs" => slab_stats::slabs(&(self.slabs)()),
+            b"items" => slab_stats::items(&(self.slabs)()),
+            // As memcached says while nobody has switched it on: sizes are not counted.
+            b"sizes" => vec![("sizes_status".into(), "disabled".into())],
+            _ => return None,
+        })
     }
 
     pub fn reset(&self) {

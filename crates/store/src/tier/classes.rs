@@ -7,7 +7,7 @@
 //! Places are counted in granules of 64 bytes from the beginning of the memory. Threads: behind the part's lock.
 
 use super::ghosts::Ghosts;
-use super::queues::{Items, Queues};
+use super::queues::{Items, Queues, Victim};
 
 pub const GRANULE_BYTES: usize = 64;
 /// After so many slabs' worth of new items, the classes are compared.
@@ -35,6 +35,9 @@ pub struct SlabClass {
     pub slabs: u64,
     pub slots: u64,
     pub slots_used: u64,
+    /// Items that left for others, and those of them that nobody asked for since they came.
+    pub evictions: u64,
+    pub evictions_unused: u64,
 }
 
 struct Class {
@@ -45,6 +48,8 @@ struct Class {
     emptied: Vec<u32>,
     queues: Queues,
     slabs: u32,
+    evictions: u64,
+    evictions_unused: u64,
     /// Granules of what lately came in: halved whenever classes are compared.
     came_granules: u64,
 }
@@ -73,6 +78,8 @@ impl Classes {
             emptied: Vec::new(),
             queues: Queues::default(),
             slabs: 0,
+            evictions: 0,
+            evictions_unused: 0,
             came_granules: 0,
         };
         let classes: Vec<Class> = slot_sizes(slab_granules, factor).into_iter().map(class).collect();
@@ -105,8 +112,10 @@ impl Classes {
         if self.give_free_slab(class) || self.may_move_slab(class, &mut evict) {
             return self.empty_slot(class);
         }
-        let Class { queues, .. } = &mut self.classes[class];
-        let place = queues.victim(items, &mut self.ghosts)?;
+        let Class { queues, evictions, evictions_unused, .. } = &mut self.classes[class];
+        let Victim { place, was_used } = queues.victim(items, &mut self.ghosts)?;
+        *evictions += 1;
+        *evictions_unused += u64::from(!was_used);
         evict(place);
         Some(Slot { place, is_new: true })
     }
@@ -192,6 +201,7 @@ impl Classes {
         class.emptied.retain(|place| !granules.contains(place));
         class.queues.drop_slots(|place| granules.contains(&place));
         let slots = self.slab_granules / class.slot_granules;
+        class.evictions += u64::from(slots) - empty.len() as u64;
         let places = (0..slots).map(|slot| granules.start + slot * class.slot_granules);
         places.filter(|place| !empty.contains(place)).for_each(evict);
         slab
@@ -207,6 +217,8 @@ impl Classes {
                 slabs: class.slabs.into(),
                 slots,
                 slots_used: slots - empty as u64,
+                evictions: class.evictions,
+                evictions_unused: class.evictions_unused,
             }
         })
     }
@@ -282,7 +294,8 @@ mod tests {
         (0..200).for_each(|_| {
             fill(&mut classes, 0, &mut held);
         });
-        let whole = SlabClass { slot_bytes: 64, slabs: 8, slots: 128, slots_used: 128 };
+        let (evictions, evictions_unused) = (72, 72);
+        let whole = SlabClass { slot_bytes: 64, slabs: 8, slots: 128, slots_used: 128, evictions, evictions_unused };
         assert_eq!(classes.slabs().next(), Some(whole));
         (0..200).for_each(|_| {
             fill(&mut classes, 2, &mut held);

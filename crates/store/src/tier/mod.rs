@@ -143,6 +143,8 @@ impl Tier {
                 sum.slabs += class.slabs;
                 sum.slots += class.slots;
                 sum.slots_used += class.slots_used;
+                sum.evictions += class.evictions;
+                sum.evictions_unused += class.evictions_unused;
             }
         }
         sum

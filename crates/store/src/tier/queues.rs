@@ -19,6 +19,13 @@ const SMALL_SHARE: usize = 10;
 /// From so many uses in `small` on, an item moves to `main`.
 const USES_TO_STAY: u8 = 1;
 
+/// The slot whose item is to go.
+pub struct Victim {
+    pub place: u32,
+    /// It was asked for at least once: it is from `main`.
+    pub was_used: bool,
+}
+
 #[derive(Default)]
 pub struct Queues {
     small: VecDeque<u32>,
@@ -40,7 +47,7 @@ impl Queues {
     }
 
     /// Takes the slot whose item is to go out of its queue.
-    pub fn victim(&mut self, items: &impl Items, ghosts: &mut Ghosts) -> Option<u32> {
+    pub fn victim(&mut self, items: &impl Items, ghosts: &mut Ghosts) -> Option<Victim> {
         loop {
             let small_first = self.small.len() * SMALL_SHARE >= self.small.len() + self.main.len();
             if small_first || self.main.is_empty() {
@@ -51,11 +58,11 @@ impl Queues {
                     continue;
                 }
                 ghosts.remember(items.mark(place));
-                return Some(place);
+                return Some(Victim { place, was_used: false });
             }
             let place = self.main.pop_front()?;
             match items.uses(place) {
-                0 => return Some(place),
+                0 => return Some(Victim { place, was_used: true }),
                 uses => {
                     items.set_uses(place, uses - 1);
                     self.main.push_back(place);
@@ -106,7 +113,7 @@ mod tests {
         // The slots of what goes out take what is asked for once.
         let mut out = Vec::new();
         for _ in 0..1000 {
-            let place = queues.victim(&items, &mut ghosts).unwrap();
+            let place = queues.victim(&items, &mut ghosts).unwrap().place;
             items.set_uses(place, 0);
             out.push(place);
             queues.push(place, false);
@@ -119,7 +126,7 @@ mod tests {
     fn what_was_here_a_moment_ago_goes_to_main() {
         let (items, mut ghosts, mut queues) = (Known::default(), Ghosts::new(1024), Queues::default());
         (0..10).for_each(|place| queues.push(place, false));
-        let place = queues.victim(&items, &mut ghosts).unwrap();
+        let place = queues.victim(&items, &mut ghosts).unwrap().place;
         assert!(ghosts.forget(items.mark(place)) && !ghosts.forget(items.mark(place)));
         queues.push(place, true);
         assert_eq!((queues.small.len(), queues.main.len()), (9, 1));
@@ -130,7 +137,8 @@ mod tests {
         let (items, mut ghosts, mut queues) = (Known::default(), Ghosts::new(1024), Queues::default());
         (0..10).for_each(|place| queues.push(place, place % 2 == 0));
         queues.drop_slots(|place| place < 8);
-        let mut left: Vec<u32> = std::iter::from_fn(|| queues.victim(&items, &mut ghosts)).collect();
+        let mut left: Vec<u32> =
+            std::iter::from_fn(|| queues.victim(&items, &mut ghosts)).map(|victim| victim.place).collect();
         left.sort_unstable();
         assert_eq!(left, vec![8, 9]);
     }

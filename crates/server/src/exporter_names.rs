@@ -1,0 +1,98 @@
+//! The figures under the names that memcached's exporter for Prometheus gives them, so that dashboards made for it show a store
+//! like any memcached: `memcached_*` beside our own `tapetum_*`. No state.
+
+use std::fmt::Write as _;
+
+use tapetum::SlabClass;
+
+use crate::metrics::{family, label};
+use crate::slab_stats::{self, ClassFigure};
+use crate::stats::Figure;
+
+/// A figure of `stats`, what the exporter calls it, and its type there.
+const NAMES: [(&str, &str, &str); 16] = [
+    ("uptime", "uptime_seconds", "counter"),
+    ("time", "time_seconds", "gauge"),
+    ("rusage_user", "process_user_cpu_seconds_total", "counter"),
+    ("rusage_system", "process_system_cpu_seconds_total", "counter"),
+    ("max_connections", "max_connections", "gauge"),
+    ("curr_connections", "current_connections", "gauge"),
+    ("total_connections", "connections_total", "counter"),
+    ("rejected_connections", "connections_rejected_total", "counter"),
+    ("bytes_read", "read_bytes_total", "counter"),
+    ("bytes_written", "written_bytes_total", "counter"),
+    ("bytes", "current_bytes", "gauge"),
+    ("limit_maxbytes", "limit_bytes", "gauge"),
+    ("curr_items", "current_items", "gauge"),
+    ("total_items", "items_total", "counter"),
+    ("evictions", "items_evicted_total", "counter"),
+    ("store_too_large", "item_too_large_total", "counter"),
+];
+
+/// Figures of `stats` that the exporter has under one name, by command and status.
+const COMMANDS: [(&str, &str, &str); 15] = [
+    ("get_hits", "get", "hit"),
+    ("get_misses", "get", "miss"),
+    ("delete_hits", "delete", "hit"),
+    ("delete_misses", "delete", "miss"),
+    ("incr_hits", "incr", "hit"),
+    ("incr_misses", "incr", "miss"),
+    ("decr_hits", "decr", "hit"),
+    ("decr_misses", "decr", "miss"),
+    ("cas_hits", "cas", "hit"),
+    ("cas_misses", "cas", "miss"),
+    ("cas_badval", "cas", "badval"),
+    ("touch_hits", "touch", "hit"),
+    ("touch_misses", "touch", "miss"),
+    ("cmd_set", "set", "hit"),
+    ("cmd_flush", "flush", "hit"),
+];
+
+/// Appends the families in Prometheus' text format.
+pub fn append(out: &mut String, figures: &[Figure], classes: &[SlabClass]) {
+    let figure = |name: &str| figures.iter().find(|figure| figure.name == name);
+    family(out, "memcached_up", "gauge", "Whether the server answers");
+    out.push_str("memcached_up 1\n");
+    // Writing to a string cannot fail.
+    if let Some(version) = figure("version") {
+        family(out, "memcached_version", "gauge", version.help);
+        let _ = writeln!(out, "memcached_version{{version={}}} 1", label(&version.value));
+    }
+    for (name, exported, kind) in NAMES {
+        if let Some(Figure { help, value, .. }) = figure(name) {
+            family(out, &format!("memcached_{exported}"), kind, help);
+            let _ = writeln!(out, "memcached_{exported} {value}");
+        }
+    }
+    family(out, "memcached_commands_total", "counter", "Commands by what became of them");
+    for (name, command, status) in COMMANDS {
+        if let Some(Figure { value, .. }) = figure(name) {
+            let _ = writeln!(out, "memcached_commands_total{{command=\"{command}\",status=\"{status}\"}} {value}");
+        }
+    }
+    for ClassFigure { in_exporter, help, value, .. } in slab_stats::OF_SLABS.iter().chain(&slab_stats::OF_ITEMS) {
+        let kind = if in_exporter.ends_with("_total") { "counter" } else { "gauge" };
+        family(out, &format!("memcached_slab_{in_exporter}"), kind, help);
+        for (number, class) in slab_stats::numbered(classes) {
+            let _ = writeln!(out, "memcached_slab_{in_exporter}{{slab=\"{number}\"}} {}", value(class));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Figures;
+
+    #[test]
+    fn every_name_has_a_figure_behind_it() {
+        let mut out = String::new();
+        append(&mut out, &Figures::default().general(7), &[]);
+        for (figure, exported, _) in NAMES {
+            assert!(out.contains(&format!("\nmemcached_{exported} ")), "{figure}");
+        }
+        for (figure, command, status) in COMMANDS {
+            assert!(out.contains(&format!("{{command=\"{command}\",status=\"{status}\"}} 0\n")), "{figure}");
+        }
+    }
+}
