@@ -8,6 +8,7 @@
 mod arguments;
 mod bench;
 mod damage;
+mod demo;
 mod device;
 mod differential;
 mod figures;
@@ -49,7 +50,11 @@ Figures (release build; see docs/BENCHMARKS.md):
                      index-scale | overwrites: alone, they take longer
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
   bench ROW          quick | cold-get | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
-                     floods | pictures
+                     dram-get | extstore | packets | memcaslap | floods | pictures
+
+Side by side:
+  demo               Tapetum and memcached with extstore loaded, killed, restarted   [--items N] [--value BYTES]
+                     [--memory SIZE] [--flash SIZE] [--rate N] [--load-rate N] [--picture FILE]
 
 Every command takes --server PATH to drive another binary: a tapetum, or memcached for the tests it can pass.";
 
@@ -83,6 +88,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
         "test-asan" => nightly::test_asan(&Arguments::parse(rest)?),
         "fuzz" => fuzz::run(&Arguments::parse(rest)?),
         "fuzz-corpus" => fuzz::minimize(&Arguments::parse(rest)?),
+        "demo" => demo::run(&Arguments::parse(rest)?),
         "figures" => {
             let Some((name, rest)) = rest.split_first() else {
                 return Err(format!("figures needs a name\n\n{USAGE}").into());

@@ -64,18 +64,8 @@ impl Contender for Sockets {
         load(self.server.address(), &self.population, indexes)
     }
 
-    /// A server comes to rest by itself: when it has written nothing for a while.
     fn settle(&mut self) -> Result<(), Failure> {
-        let written = || -> Result<u64, Failure> { Ok(Usage::of(&self.processes())?.written_bytes) };
-        let mut last = written()?;
-        loop {
-            std::thread::sleep(REST);
-            let now = written()?;
-            if now == last {
-                return Ok(());
-            }
-            last = now;
-        }
+        settle(self.server.process())
     }
 
     fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
@@ -91,6 +81,20 @@ impl Contender for Sockets {
 
     fn close(self) -> Result<(), Failure> {
         self.server.terminate()
+    }
+}
+
+/// A server comes to rest by itself: when it has written nothing for a while.
+pub fn settle(process: u32) -> Result<(), Failure> {
+    let written = || -> Result<u64, Failure> { Ok(Usage::of(&[process])?.written_bytes) };
+    let mut last = written()?;
+    loop {
+        std::thread::sleep(REST);
+        let now = written()?;
+        if now == last {
+            return Ok(());
+        }
+        last = now;
     }
 }
 

@@ -8,6 +8,7 @@ mod contender;
 mod delta_lookup;
 mod dram;
 mod dram_get;
+mod extstore;
 mod floods;
 mod load;
 mod memcached_get;
@@ -15,7 +16,7 @@ mod memcaslap;
 mod outcome;
 mod packets;
 mod peers;
-mod picture;
+pub mod picture;
 mod pictures;
 mod quick;
 mod read_latency;
@@ -31,7 +32,7 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 13] = [
+const ROWS: [(&str, Row); 14] = [
     ("quick", quick::run),
     ("cold-get", cold_get::run),
     ("ycsb-a", ycsb_a::run),
@@ -41,6 +42,7 @@ const ROWS: [(&str, Row); 13] = [
     ("memcached-get", memcached_get::run),
     ("dram-get", dram_get::run),
     ("packets", packets::run),
+    ("extstore", extstore::run),
     ("memcaslap", memcaslap::run),
     ("delta-lookup", delta_lookup::run),
     ("floods", floods::run),

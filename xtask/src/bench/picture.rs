@@ -1,6 +1,7 @@
-//! Line charts as plain SVG: one set of axes, a line for each series, both axes logarithmic. No state.
+//! Line charts as plain SVG: one set of axes, a line for each series. No state.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 440.0;
@@ -13,83 +14,136 @@ const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00
 
 pub struct Line {
     pub label: String,
-    /// In ascending order of x; both above zero.
+    /// In ascending order of x; both above zero where the scale is logarithmic.
     pub points: Vec<(f64, f64)>,
 }
 
-pub fn chart(title: &str, x_label: &str, y_label: &str, lines: &[Line]) -> String {
-    let points = || lines.iter().flat_map(|line| &line.points);
-    let across = Axis::over(points().map(|point| point.0), LEFT, WIDTH - RIGHT);
-    let up = Axis::over(points().map(|point| point.1), HEIGHT - BOTTOM, TOP);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
-    );
-    let mut text = |x: f64, y: f64, anchor: &str, extra: &str, text: &str| {
-        let text = text.replace('&', "&amp;").replace('<', "&lt;");
-        let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" {extra}>{text}</text>");
-    };
-    text(LEFT, TOP - 22.0, "start", "font-size=\"15\"", title);
-    text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 15.0, "middle", "", x_label);
-    let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
-    text(18.0, middle, "middle", &format!("transform=\"rotate(-90 18 {middle})\""), y_label);
-    for tick in across.ticks() {
-        text(across.place(tick), HEIGHT - BOTTOM + 18.0, "middle", "", &shown(tick));
-    }
-    for tick in up.ticks() {
-        text(LEFT - 8.0, up.place(tick) + 4.0, "end", "", &shown(tick));
-    }
-    for (number, line) in lines.iter().enumerate() {
-        text(WIDTH - RIGHT + 34.0, TOP + 20.0 * number as f64 + 4.0, "start", "", &line.label);
-    }
-    for tick in up.ticks() {
-        let y = up.place(tick);
-        let _ = writeln!(svg, "<path d=\"M{LEFT} {y:.1}H{:.1}\" stroke=\"#ddd\"/>", WIDTH - RIGHT);
-    }
-    for (number, line) in lines.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        let places: Vec<(f64, f64)> = line.points.iter().map(|(x, y)| (across.place(*x), up.place(*y))).collect();
-        let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let _ = writeln!(
-            svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            path.join(" ")
-        );
-        for (x, y) in places {
-            let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
-        }
-        let (x, y) = (WIDTH - RIGHT + 12.0, TOP + 20.0 * number as f64);
-        let _ = writeln!(svg, "<path d=\"M{x} {y}h18\" stroke=\"{colour}\" stroke-width=\"2\"/>");
-    }
-    svg + "</svg>\n"
+#[derive(Clone, Copy, PartialEq)]
+pub enum Scale {
+    Logarithmic,
+    /// From zero.
+    Linear,
 }
 
-/// A logarithmic axis from one place of the picture to another.
+pub struct Chart<'a> {
+    pub title: &'a str,
+    pub x_label: &'a str,
+    pub y_label: &'a str,
+    /// Of both axes.
+    pub scale: Scale,
+    pub lines: Vec<Line>,
+    /// A place on the x axis, and what happened there.
+    pub mark: Option<(f64, &'a str)>,
+    /// Lines of text below the names of the series.
+    pub notes: Vec<String>,
+}
+
+impl Chart<'_> {
+    pub fn svg(&self) -> String {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let across = Axis::over(self.scale, points().map(|point| point.0), LEFT..WIDTH - RIGHT);
+        let up = Axis::over(self.scale, points().map(|point| point.1), HEIGHT - BOTTOM..TOP);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
+        );
+        self.write_frame(&mut svg, &across, &up);
+        self.write_legend(&mut svg);
+        if let Some((x, what)) = self.mark {
+            let x = across.place(x);
+            let bottom = HEIGHT - BOTTOM;
+            let _ = writeln!(svg, "<path d=\"M{x:.1} {TOP}V{bottom}\" stroke=\"#444\" stroke-dasharray=\"4 3\"/>");
+            write_text(&mut svg, (x, TOP - 5.0), "middle", "", what);
+        }
+        for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
+            let places: Vec<(f64, f64)> = line.points.iter().map(|(x, y)| (across.place(*x), up.place(*y))).collect();
+            let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            let path = path.join(" ");
+            let _ = writeln!(svg, "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>");
+            for (x, y) in places {
+                let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
+            }
+        }
+        svg + "</svg>\n"
+    }
+
+    fn write_frame(&self, svg: &mut String, across: &Axis, up: &Axis) {
+        write_text(svg, (LEFT, TOP - 27.0), "start", "font-size=\"15\"", self.title);
+        write_text(svg, ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 15.0), "middle", "", self.x_label);
+        let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
+        let turned = format!("transform=\"rotate(-90 18 {middle})\"");
+        write_text(svg, (18.0, middle), "middle", &turned, self.y_label);
+        for tick in across.ticks() {
+            write_text(svg, (across.place(tick), HEIGHT - BOTTOM + 18.0), "middle", "", &shown(tick));
+        }
+        for tick in up.ticks() {
+            let y = up.place(tick);
+            write_text(svg, (LEFT - 8.0, y + 4.0), "end", "", &shown(tick));
+            let _ = writeln!(svg, "<path d=\"M{LEFT} {y:.1}H{:.1}\" stroke=\"#ddd\"/>", WIDTH - RIGHT);
+        }
+    }
+
+    fn write_legend(&self, svg: &mut String) {
+        let mut y = TOP;
+        for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
+            let x = WIDTH - RIGHT + 12.0;
+            let _ = writeln!(svg, "<path d=\"M{x} {y}h18\" stroke=\"{colour}\" stroke-width=\"2\"/>");
+            write_text(svg, (x + 22.0, y + 4.0), "start", "", &line.label);
+            y += 20.0;
+        }
+        for note in &self.notes {
+            write_text(svg, (WIDTH - RIGHT + 12.0, y + 14.0), "start", "fill=\"#444\"", note);
+            y += 17.0;
+        }
+    }
+}
+
+fn write_text(svg: &mut String, (x, y): (f64, f64), anchor: &str, extra: &str, text: &str) {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;");
+    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" {extra}>{text}</text>");
+}
+
+/// An axis from one place of the picture to another.
 struct Axis {
-    low: f64,
-    high: f64,
-    from: f64,
-    to: f64,
+    scale: Scale,
+    values: Range<f64>,
+    places: Range<f64>,
 }
 
 impl Axis {
-    fn over(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Axis {
+    fn over(scale: Scale, values: impl Iterator<Item = f64> + Clone, places: Range<f64>) -> Axis {
         let low = values.clone().fold(f64::INFINITY, f64::min);
         let high = values.fold(0.0, f64::max);
-        let (low, high) = if low.is_finite() && low > 0.0 { (low, high) } else { (1.0, 10.0) };
-        Axis { low: low / 1.15, high: high * 1.15, from, to }
+        let values = match scale {
+            Scale::Linear => 0.0..if high > 0.0 { high } else { 1.0 },
+            Scale::Logarithmic if low.is_finite() && low > 0.0 => low / 1.15..high * 1.15,
+            Scale::Logarithmic => 1.0..10.0,
+        };
+        Axis { scale, values, places }
     }
 
     fn place(&self, value: f64) -> f64 {
-        let share = (value / self.low).ln() / (self.high / self.low).ln();
-        self.from + share * (self.to - self.from)
+        let Range { start, end } = self.values;
+        let share = match self.scale {
+            Scale::Linear => (value - start) / (end - start),
+            Scale::Logarithmic => (value / start).ln() / (end / start).ln(),
+        };
+        self.places.start + share * (self.places.end - self.places.start)
     }
 
-    /// 1, 2 and 5 of each power of ten.
+    /// 1, 2 and 5 of each power of ten; or steps of such a one, ten at most.
     fn ticks(&self) -> Vec<f64> {
-        let first = self.low.log10().floor() as i32;
-        let all = (first..first + 12).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(power)));
-        all.filter(|tick| (self.low..=self.high).contains(tick)).collect()
+        let Range { start, end } = self.values;
+        let round = |first: i32| (first..first + 12).flat_map(|power| [1.0, 2.0, 5.0].map(|d| d * 10_f64.powi(power)));
+        match self.scale {
+            Scale::Logarithmic => {
+                round(start.log10().floor() as i32).filter(|tick| (start..=end).contains(tick)).collect()
+            }
+            Scale::Linear => {
+                let step = round(end.log10().floor() as i32 - 1).find(|step| end / step <= 10.0).unwrap_or(end);
+                (0..=(end / step) as u64).map(|count| count as f64 * step).collect()
+            }
+        }
     }
 }
 
@@ -105,20 +159,39 @@ fn shown(value: f64) -> String {
 mod tests {
     use super::*;
 
+    fn chart(scale: Scale, lines: Vec<Line>) -> Chart<'static> {
+        Chart { title: "t", x_label: "x", y_label: "y", scale, lines, mark: None, notes: Vec::new() }
+    }
+
     #[test]
     fn lines_lie_within_their_axes() {
-        let axis = Axis::over([1.0, 100.0].into_iter(), 10.0, 110.0);
+        let axis = Axis::over(Scale::Logarithmic, [1.0, 100.0].into_iter(), 10.0..110.0);
         assert!(axis.place(1.0) > 10.0 && axis.place(100.0) < 110.0);
         assert!((axis.place(10.0) - 60.0).abs() < 1e-9);
         assert_eq!(axis.ticks(), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
+        let axis = Axis::over(Scale::Linear, [40.0, 100.0].into_iter(), 10.0..110.0);
+        assert_eq!((axis.place(0.0), axis.place(100.0)), (10.0, 110.0));
+        assert_eq!(axis.ticks().len(), 11);
+        let axis = Axis::over(Scale::Linear, [0.0, 25.0].into_iter(), 0.0..1.0);
+        assert_eq!(axis.ticks(), [0.0, 5.0, 10.0, 15.0, 20.0, 25.0]);
     }
 
     #[test]
     fn a_chart_draws_every_line_and_survives_none() {
         let line = |label: &str| Line { label: label.into(), points: vec![(1.0, 10.0), (2.0, 30.0)] };
-        let svg = chart("t", "x", "y", &[line("a < b"), line("c")]);
+        let svg = chart(Scale::Logarithmic, vec![line("a < b"), line("c")]).svg();
         assert_eq!(svg.matches("<polyline").count(), 2);
         assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
-        assert!(!chart("t", "x", "y", &[]).contains("NaN"));
+        for scale in [Scale::Logarithmic, Scale::Linear] {
+            assert!(!chart(scale, Vec::new()).svg().contains("NaN"));
+        }
+    }
+
+    #[test]
+    fn a_mark_stands_where_it_happened() {
+        let line = Line { label: "a".into(), points: vec![(0.0, 0.0), (10.0, 1.0)] };
+        let svg = Chart { mark: Some((5.0, "then")), ..chart(Scale::Linear, vec![line]) }.svg();
+        let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+        assert!(svg.contains(&format!("M{middle:.1} {TOP}V")) && svg.contains(">then</text>"), "{svg}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::arena::{Arena, Entrant, Load, Shape};
 use super::outcome::Outcome;
-use super::picture::{Line, chart};
+use super::picture::{Chart, Line, Scale};
 use super::series::{Series, read_quantile};
 use crate::Failure;
 use crate::arguments::Arguments;
@@ -68,8 +68,8 @@ fn throughput(
         })
         .collect();
     let title = format!("Throughput: {about}");
-    let svg = chart(&title, "threads, or operations on their way in one thread", "operations a second", &lines);
-    save(folder, "throughput.svg", &svg)?;
+    let x_label = "threads, or operations on their way in one thread";
+    save(folder, "throughput.svg", &chart(&title, x_label, "operations a second", lines))?;
     let get = series.iter().filter(|series| series.label.starts_with("rocksdb get"));
     let most = get.map(|series| series.throughput().median).fold(0.0, f64::max);
     outcome.series(series);
@@ -94,10 +94,14 @@ fn latencies(arena: &mut Arena, rounds: u64, most: f64, folder: &Path, outcome: 
             lines.push(Line { label: format!("{contender} {name}"), points: points.collect() });
         }
     }
-    let svg = chart("Latency of cold GETs by load", "GETs a second", "microseconds", &lines);
-    save(folder, "latency.svg", &svg)?;
+    save(folder, "latency.svg", &chart("Latency of cold GETs by load", "GETs a second", "microseconds", lines))?;
     by_load.into_iter().for_each(|(_, series)| outcome.series(series));
     Ok(())
+}
+
+fn chart(title: &str, x_label: &str, y_label: &str, lines: Vec<Line>) -> String {
+    let scale = Scale::Logarithmic;
+    Chart { title, x_label, y_label, scale, lines, mark: None, notes: Vec::new() }.svg()
 }
 
 fn save(folder: &Path, name: &str, svg: &str) -> Result<(), Failure> {

@@ -1,0 +1,220 @@
+//! Two caches within the same DRAM and flash: `tapetum serve --cache`, and memcached with extstore, set as it keeps most. Each is
+//! a server process with one worker thread, which can be killed and started again on what it left.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::client::Connection;
+use crate::confine::Confined;
+use crate::process::{self, Usage};
+use crate::server::{Server, ServerOptions};
+use crate::sockets;
+use crate::turn::{Length, Report, Turn};
+use crate::workload::Population;
+
+/// extstore's page cache gets as much as its memory again. Its hash table, write buffers and threads are not in what it calls
+/// its memory.
+const EXTSTORE_BESIDE_BYTES: u64 = 128 << 20;
+/// With less it does not start.
+const EXTSTORE_MEMORY_BYTES_MIN: u64 = 64 << 20;
+
+#[derive(Clone, Copy)]
+pub struct Budget {
+    pub memory_bytes: u64,
+    pub flash_bytes: u64,
+}
+
+impl Budget {
+    /// memcached's options. What stays in DRAM of an item on flash lies in one small class of slabs, and the slabs are others'
+    /// at first: they are moved there every few seconds rather than every thirty, or most items would be dropped meanwhile.
+    pub fn extstore_options(&self, data: &Path) -> Vec<String> {
+        let (memory, flash) = (self.extstore_memory_bytes() >> 20, self.flash_bytes >> 20);
+        let path = data.join("ext");
+        let ext = format!("ext_path={}:{flash}M,ext_item_size=128,slab_automove_window=3", path.display());
+        let options = ["-t", "1", "-m", &memory.to_string(), "-I", "1m", "-o", &ext];
+        options.map(str::to_owned).into()
+    }
+
+    fn extstore_memory_bytes(&self) -> u64 {
+        self.memory_bytes.max(EXTSTORE_MEMORY_BYTES_MIN)
+    }
+
+    /// What holds extstore and its page cache.
+    pub fn extstore_confined_bytes(&self) -> u64 {
+        self.extstore_memory_bytes() * 2 + EXTSTORE_BESIDE_BYTES
+    }
+}
+
+pub struct Cache {
+    pub name: &'static str,
+    options: ServerOptions,
+    confined_bytes: Option<u64>,
+    running: Option<Running>,
+}
+
+struct Running {
+    server: Server,
+    // Goes when the server has gone.
+    _confined: Option<Confined>,
+}
+
+impl Cache {
+    /// Its data lie in this folder.
+    pub fn tapetum(binary: &Path, folder: &Path, budget: Budget) -> Result<Cache, Failure> {
+        let [memory, flash] = [budget.memory_bytes, budget.flash_bytes].map(|bytes| bytes.to_string());
+        let options = ["--cache", "--threads", "1", "--memory", &memory, "--capacity", &flash];
+        let options = ServerOptions::new(binary, &folder.join("tapetum"), &options)?;
+        Ok(Cache { name: "tapetum", options, confined_bytes: None, running: None })
+    }
+
+    /// The same of memcached, which must be installed.
+    pub fn extstore(folder: &Path, budget: Budget) -> Result<Cache, Failure> {
+        expect_memcached()?;
+        let data = folder.join("extstore");
+        std::fs::create_dir_all(&data)?;
+        let mut options = ServerOptions::new("memcached".as_ref(), &data, &[])?;
+        options.memcached_options = budget.extstore_options(&data);
+        let confined_bytes = Some(budget.extstore_confined_bytes());
+        Ok(Cache { name: "extstore", options, confined_bytes, running: None })
+    }
+
+    /// Starts it and comes back at once: it may still be recovering.
+    pub fn spawn(&mut self) -> Result<(), Failure> {
+        assert!(self.running.is_none(), "it is started once");
+        let server = self.options.spawn()?;
+        let confined = self.confined_bytes.map(|bytes| Confined::new(server.process(), bytes)).transpose()?;
+        self.running = Some(Running { server, _confined: confined });
+        Ok(())
+    }
+
+    pub fn start(&mut self) -> Result<(), Failure> {
+        self.spawn()?;
+        self.running.as_mut().expect("just started").server.wait_until_ready()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) -> Result<(), Failure> {
+        self.running.take().expect("it runs").server.kill()
+    }
+
+    /// Nothing more of it happens until it is resumed.
+    pub fn pause(&self) {
+        self.signal(libc::SIGSTOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: takes two integers. The process is our own child and not yet waited for.
+        unsafe { libc::kill(self.process() as libc::pid_t, signal) };
+    }
+
+    /// Waits until nothing more is written for what was stored.
+    pub fn settle(&self) -> Result<(), Failure> {
+        sockets::settle(self.process())
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.options.address
+    }
+
+    fn process(&self) -> u32 {
+        self.running.as_ref().expect("it runs").server.process()
+    }
+
+    pub fn resident_bytes(&self) -> Result<u64, Failure> {
+        Ok(process::read(self.process())?.resident_bytes)
+    }
+
+    pub fn usage(&self) -> Result<Usage, Failure> {
+        Usage::of(&[self.process()])
+    }
+
+    pub fn stats(&self, kind: &str) -> Result<BTreeMap<String, u64>, Failure> {
+        let stats = Connection::open(self.address())?.stats(kind)?;
+        Ok(stats.into_iter().filter_map(|(name, text)| Some((name, text.parse().ok()?))).collect())
+    }
+
+    /// The share of all items that are there, of so many asked for uniformly.
+    pub fn kept(&self, population: &Population, asked: u64) -> Result<f64, Failure> {
+        let turn = Turn {
+            mix: "c".into(),
+            distribution: "uniform".into(),
+            api: "get".into(),
+            threads: 8,
+            depth: 16,
+            length: Length::Operations(asked),
+            rate: None,
+            overwrites: None,
+            seed: 5,
+        };
+        let latencies = sockets::run(self.address(), population, &turn)?;
+        Ok(1.0 - latencies.missing as f64 / latencies.operations() as f64)
+    }
+
+    /// Runs a turn over sockets, resumed for as long as it takes.
+    pub fn turn(&self, population: &Population, turn: &Turn) -> Result<Report, Failure> {
+        self.resume();
+        let before = self.usage()?;
+        let begun = Instant::now();
+        let latencies = sockets::run(self.address(), population, turn)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let usage = self.usage()?.since(&before);
+        self.pause();
+        Ok(Report { latencies, seconds, usage })
+    }
+}
+
+/// Stores the items in each of the caches, at so many a second at most: extstore drops what comes faster than it makes room.
+/// Tells after every tenth of a second how many are stored.
+pub fn load(
+    caches: &[Cache],
+    population: &Population,
+    rate: u64,
+    mut told: impl FnMut(u64) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let mut stored = 0;
+    while stored < population.count() {
+        let next = (stored + (rate / 10).max(1)).min(population.count());
+        for cache in caches {
+            sockets::load(cache.address(), population, stored..next)?;
+        }
+        stored = next;
+        told(stored)?;
+        let due = Duration::from_secs_f64(stored as f64 / rate as f64);
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+    }
+    Ok(())
+}
+
+fn expect_memcached() -> Result<(), Failure> {
+    match Command::new("memcached").arg("-V").stdout(Stdio::null()).status() {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err("memcached is not installed: `make setup-bench` installs it, or `apt-get install memcached`".into())
+        }
+        Err(error) => Err(format!("memcached cannot be started: {error}").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extstore_has_the_budget_and_never_less_than_it_starts_with() {
+        let budget = Budget { memory_bytes: 256 << 20, flash_bytes: 6 << 30 };
+        let options = budget.extstore_options("/x".as_ref()).join(" ");
+        assert!(options.contains("-m 256 ") && options.contains("ext_path=/x/ext:6144M,"), "{options}");
+        let small = Budget { memory_bytes: 32 << 20, ..budget };
+        assert!(small.extstore_options("/x".as_ref()).join(" ").contains("-m 64 "));
+    }
+}

@@ -1,0 +1,172 @@
+//! `tapetum serve --cache` beside memcached with extstore, within the same DRAM and flash, one server thread each: what of the
+//! items loaded is still there, zipfian GETs in turns, the DRAM of an item on flash, and what is found after kill -9.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tapetum_bench::caches::{self, Budget, Cache};
+use tapetum_bench::turn::{Length, Report, Turn};
+use tapetum_bench::workload::{Population, Values};
+
+use super::KEY_BYTES;
+use super::outcome::{Outcome, Reach};
+use super::series::{Series, Spread, read_quantile};
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace::{self, Profile, Scratch};
+
+const VALUES_BYTES: [u64; 2] = [200, 1024];
+/// Data over DRAM.
+const DATA_PARTS: u64 = 8;
+const CONNECTIONS: u64 = 64;
+const KEPT_ASKED: u64 = 200_000;
+const WARM_UP: Duration = Duration::from_secs(5);
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let memory_bytes = arguments.size("memory", 64 << 20)?;
+    // Room for what a store keeps beside the items, and for its collector.
+    let flash_bytes = arguments.size("flash", memory_bytes * DATA_PARTS * 2)?;
+    let values_bytes = match arguments.size("value", 0)? {
+        0 => VALUES_BYTES.to_vec(),
+        value_bytes => vec![value_bytes],
+    };
+    let load_rate = arguments.number("load-rate", 30_000)?.max(1);
+    let rounds = arguments.number("rounds", 11)?;
+    arguments.finish()?;
+    let budget = Budget { memory_bytes, flash_bytes };
+    let binary = workspace::build_server(Profile::Release)?;
+    let about = format!(
+        "zipfian GETs over {CONNECTIONS} connections of items that are {DATA_PARTS} times the {} MiB of DRAM, {} MiB of flash",
+        memory_bytes >> 20,
+        flash_bytes >> 20
+    );
+    println!("extstore: {about}");
+    let mut outcome = Outcome::new("extstore", about);
+    for value_bytes in values_bytes {
+        let scratch = Scratch::new("bench-extstore")?;
+        let ours = Cache::tapetum(&binary, scratch.folder(), budget)?;
+        let mut caches = [ours, Cache::extstore(scratch.folder(), budget)?];
+        let items = memory_bytes * DATA_PARTS / (KEY_BYTES + value_bytes);
+        let population = Population::new(items, Values::new(value_bytes as usize, 100));
+        caches.iter_mut().try_for_each(Cache::start)?;
+        caches::load(&caches, &population, load_rate, |_| Ok(()))?;
+        println!("  {items} items of {value_bytes} bytes are loaded");
+        let mut row = Row { value_bytes, population, outcome: &mut outcome };
+        row.at_rest(&caches)?;
+        row.turns(&caches, rounds)?;
+        row.restart(&mut caches)?;
+    }
+    outcome.end()
+}
+
+/// The figures of one size of values.
+struct Row<'a> {
+    value_bytes: u64,
+    population: Population,
+    outcome: &'a mut Outcome,
+}
+
+impl Row<'_> {
+    fn hold(&mut self, what: &str, found: Spread, reach: Reach) {
+        self.outcome.hold(format!("{} bytes: {what}", self.value_bytes), found, reach);
+    }
+
+    /// What is still there, and what it takes of DRAM.
+    fn at_rest(&mut self, caches: &[Cache; 2]) -> Result<(), Failure> {
+        caches.iter().try_for_each(Cache::settle)?;
+        let kept = [caches[0].kept(&self.population, KEPT_ASKED)?, caches[1].kept(&self.population, KEPT_ASKED)?];
+        let each = [index_bytes_each(&caches[0])?, header_bytes_each(&caches[1], self.value_bytes)?];
+        self.hold("items still there ÷ loaded", once(kept[0]), Reach::AtLeast(1.0));
+        self.hold("extstore's", once(kept[1]), Reach::Reported);
+        self.hold("DRAM of an item on flash ÷ extstore's", once(each[0] / each[1]), Reach::AtMost(0.1));
+        self.hold("the same in bytes", once(each[0]), Reach::Reported);
+        for (cache, name) in caches.iter().zip(["resident, MiB", "extstore's"]) {
+            self.hold(name, once((cache.resident_bytes()? >> 20) as f64), Reach::Reported);
+        }
+        Ok(())
+    }
+
+    fn turns(&mut self, caches: &[Cache; 2], rounds: u64) -> Result<(), Failure> {
+        caches.iter().for_each(Cache::pause);
+        for cache in caches {
+            cache.turn(&self.population, &zipfian(WARM_UP, 0))?;
+        }
+        let mut series =
+            caches.each_ref().map(|cache| Series::new(&format!("{}, {} bytes", cache.name, self.value_bytes)));
+        for round in 1..=rounds {
+            for (cache, series) in caches.iter().zip(&mut series) {
+                series.reports.push(cache.turn(&self.population, &zipfian(Duration::from_secs(1), round))?);
+            }
+        }
+        caches.iter().for_each(Cache::resume);
+        let [ours, theirs] = &series;
+        self.hold("GETs a second ÷ extstore's", ours.ratio(theirs, Report::operations_per_second), Reach::AtLeast(1.2));
+        self.hold("items found a second ÷ extstore's", ours.ratio(theirs, found_per_second), Reach::Reported);
+        self.hold("hit rate", ours.spread(hit_rate), Reach::Reported);
+        self.hold("extstore's", theirs.spread(hit_rate), Reach::Reported);
+        self.hold("P99 ÷ extstore's", ours.ratio(theirs, read_quantile(0.99)), Reach::AtMost(0.7));
+        self.outcome.series(series);
+        Ok(())
+    }
+
+    /// Asked from the moment on that they answer.
+    fn restart(&mut self, caches: &mut [Cache; 2]) -> Result<(), Failure> {
+        for (cache, reach) in caches.iter_mut().zip([Reach::AtLeast(0.99), Reach::Reported]) {
+            let second = zipfian(Duration::from_secs(1), 99);
+            let before = hit_rate(&cache.turn(&self.population, &second)?);
+            cache.kill()?;
+            cache.start()?;
+            let after = hit_rate(&cache.turn(&self.population, &second)?);
+            let what = format!("{}: hit rate in the first second after kill -9 and restart ÷ before", cache.name);
+            self.hold(&what, once(after / before), reach);
+        }
+        Ok(())
+    }
+}
+
+fn zipfian(time: Duration, seed: u64) -> Turn {
+    Turn {
+        mix: "c".into(),
+        distribution: "zipfian".into(),
+        api: "get".into(),
+        threads: CONNECTIONS,
+        depth: 1,
+        length: Length::Time(time),
+        rate: None,
+        overwrites: None,
+        seed,
+    }
+}
+
+fn found_per_second(report: &Report) -> f64 {
+    report.operations_per_second() * hit_rate(report)
+}
+
+fn hit_rate(report: &Report) -> f64 {
+    1.0 - report.latencies.missing as f64 / report.latencies.operations() as f64
+}
+
+/// By what `stats` says: the index over the keys in it.
+fn index_bytes_each(cache: &Cache) -> Result<f64, Failure> {
+    let stats = cache.stats("")?;
+    Ok(stat(&stats, "index_bytes")? as f64 / stat(&stats, "index_entries")? as f64)
+}
+
+/// The same: the chunks of those classes that no whole item fits, which are the headers of what is on flash, and the hash table.
+fn header_bytes_each(cache: &Cache, value_bytes: u64) -> Result<f64, Failure> {
+    let (stats, slabs) = (cache.stats("")?, cache.stats("slabs")?);
+    let classes = slabs.iter().filter_map(|(name, bytes)| Some((name.strip_suffix(":chunk_size")?, *bytes)));
+    let mut header_bytes = stat(&stats, "hash_bytes")?;
+    for (class, chunk_bytes) in classes.filter(|(_, bytes)| *bytes < value_bytes) {
+        header_bytes += chunk_bytes * stat(&slabs, &format!("{class}:used_chunks"))?;
+    }
+    Ok(header_bytes as f64 / stat(&stats, "extstore_objects_used")?.max(1) as f64)
+}
+
+fn stat(stats: &BTreeMap<String, u64>, name: &str) -> Result<u64, Failure> {
+    stats.get(name).copied().ok_or_else(|| format!("the server's stats have no number {name}").into())
+}
+
+fn once(figure: f64) -> Spread {
+    Spread::of([figure])
+}

@@ -1,0 +1,195 @@
+//! `cargo x demo`: Tapetum and memcached with extstore side by side, with the same DRAM and flash. Both are loaded, asked, killed
+//! with SIGKILL, and started again; what a client sees is printed as it happens, and drawn.
+
+mod watch;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tapetum_bench::caches::{self, Budget, Cache};
+use tapetum_bench::workload::{Population, Values};
+
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::bench::picture::{Chart, Line, Scale};
+use crate::workspace::{self, Profile, Scratch};
+use watch::{BIN, Watch};
+
+const NAMES: [&str; 2] = ["Tapetum", "memcached + extstore"];
+const KILL_AT: Duration = Duration::from_secs(10);
+const END_AT: Duration = Duration::from_secs(25);
+const SECOND: Duration = Duration::from_secs(1);
+const TELL_EVERY: Duration = Duration::from_secs(4);
+const KEPT_ASKED: u64 = 20_000;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let items = arguments.number("items", 1_000_000)?.max(1000);
+    let value_bytes = arguments.size("value", 1000)?;
+    let budget =
+        Budget { memory_bytes: arguments.size("memory", 64 << 20)?, flash_bytes: arguments.size("flash", 2 << 30)? };
+    let load_rate = arguments.number("load-rate", 30_000)?.max(1);
+    let rate = arguments.number("rate", 10_000)?.max(1);
+    let picture = arguments.text("picture").map_or(workspace::root().join("docs/demo.svg"), Into::into);
+    let binary = arguments.server();
+    arguments.finish()?;
+    let scratch = Scratch::new("demo")?;
+    let extstore = Cache::extstore(scratch.folder(), budget)?;
+    let binary = binary.map_or_else(|| workspace::build_server(Profile::Release), Ok)?;
+    let mut caches = [Cache::tapetum(&binary, scratch.folder(), budget)?, extstore];
+    let population = Population::new(items, Values::new(value_bytes as usize, 100));
+    caches.iter_mut().try_for_each(Cache::start)?;
+
+    let about =
+        format!("{} items of {} bytes; each has {}", grouped(items), grouped(value_bytes), budget_shown(budget));
+    println!("{about}\n");
+    let loaded = load(&caches, &population, load_rate)?;
+    let seen = ask_and_kill(&mut caches, &population, rate)?;
+    end(&about, &loaded, &seen, &picture)
+}
+
+/// What each of the caches has once it is loaded.
+struct Loaded {
+    kept: f64,
+    resident_bytes: u64,
+}
+
+fn load(caches: &[Cache; 2], population: &Population, rate: u64) -> Result<[Loaded; 2], Failure> {
+    columns("items stored", NAMES.map(str::to_owned));
+    let mut told = Instant::now();
+    caches::load(caches, population, rate, |stored| {
+        if told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            let [one, other] = [caches[0].resident_bytes()?, caches[1].resident_bytes()?];
+            columns(&grouped(stored), [one, other].map(|bytes| format!("{} MiB resident", bytes >> 20)));
+        }
+        Ok(())
+    })?;
+    let look = |cache: &Cache| -> Result<Loaded, Failure> {
+        cache.settle()?;
+        Ok(Loaded { kept: cache.kept(population, KEPT_ASKED)?, resident_bytes: cache.resident_bytes()? })
+    };
+    let loaded = [look(&caches[0])?, look(&caches[1])?];
+    columns("all, resident", loaded.each_ref().map(|loaded| format!("{} MiB", loaded.resident_bytes >> 20)));
+    columns("still there", loaded.each_ref().map(|loaded| percent(loaded.kept)));
+    Ok(loaded)
+}
+
+/// What a client of each saw.
+struct Seen {
+    by_second: Vec<f64>,
+    before: f64,
+    /// Over the second that begins with the first answer after the kill.
+    after: f64,
+    outage: Duration,
+}
+
+fn ask_and_kill(caches: &mut [Cache; 2], population: &Population, rate: u64) -> Result<[Seen; 2], Failure> {
+    println!("\n{} GETs a second of each, zipfian; what is missing is not stored again\n", grouped(rate));
+    columns("second", NAMES.map(|name| format!("{name}, found")));
+    let begun = Instant::now();
+    let watches = [0, 1].map(|place| Watch::new(caches[place].address(), population, rate, begun));
+    std::thread::scope(|scope| {
+        let clients = watches.each_ref().map(|watch| scope.spawn(move || watch.ask(END_AT)));
+        let mut second = Duration::ZERO;
+        while second < END_AT {
+            if second == KILL_AT {
+                caches.iter_mut().try_for_each(Cache::kill)?;
+                caches.iter_mut().try_for_each(Cache::spawn)?;
+                println!("  kill -9 of both; both are started again");
+            }
+            second += SECOND;
+            // A little later, so that what was due in this second is answered.
+            std::thread::sleep((second + BIN).saturating_sub(begun.elapsed()));
+            let rates = watches.each_ref().map(|watch| watch.hit_rate(second - SECOND..second));
+            columns(&second.as_secs().to_string(), rates.map(percent));
+        }
+        clients.into_iter().try_for_each(|client| client.join().expect("a client panicked"))
+    })?;
+    let [one, other] = watches;
+    Ok([Seen::of(&one, NAMES[0])?, Seen::of(&other, NAMES[1])?])
+}
+
+impl Seen {
+    fn of(watch: &Watch<'_>, name: &str) -> Result<Seen, Failure> {
+        let outage = watch.outage().ok_or_else(|| format!("{name} did not answer again after it was killed"))?;
+        let seconds = 0..END_AT.as_secs() as u32;
+        // From the tenth of a second on in which it answered again.
+        let back = outage.end + BIN;
+        Ok(Seen {
+            by_second: seconds.map(|second| watch.hit_rate(SECOND * second..SECOND * (second + 1))).collect(),
+            before: watch.hit_rate(SECOND..KILL_AT - SECOND),
+            after: watch.hit_rate(back..back + SECOND),
+            outage: outage.end - outage.start,
+        })
+    }
+}
+
+fn end(about: &str, loaded: &[Loaded; 2], seen: &[Seen; 2], picture: &Path) -> Result<(), Failure> {
+    println!();
+    columns("", NAMES.map(str::to_owned));
+    columns("found before the kill", seen.each_ref().map(|seen| percent(seen.before)));
+    columns("answers again after", seen.each_ref().map(|seen| format!("{} ms", seen.outage.as_millis())));
+    columns("found in the first second then", seen.each_ref().map(|seen| percent(seen.after)));
+    let lines = seen.iter().zip(NAMES).map(|(seen, name)| {
+        let points = seen.by_second.iter().enumerate();
+        Line {
+            label: name.to_owned(),
+            points: points.map(|(second, rate)| (second as f64 + 0.5, rate * 100.0)).collect(),
+        }
+    });
+    let mut notes = Vec::new();
+    for ((name, loaded), seen) in NAMES.iter().zip(loaded).zip(seen) {
+        notes.extend([
+            String::new(),
+            format!("{name}:"),
+            format!("  {} of the items kept", percent(loaded.kept)),
+            format!("  {} MiB resident", loaded.resident_bytes >> 20),
+            format!("  answered again after {} ms", seen.outage.as_millis()),
+        ]);
+    }
+    let chart = Chart {
+        title: about,
+        x_label: "seconds",
+        y_label: "GETs that found their item, %",
+        scale: Scale::Linear,
+        lines: lines.collect(),
+        mark: Some((KILL_AT.as_secs_f64(), "kill -9, restart")),
+        notes,
+    };
+    std::fs::write(picture, chart.svg())?;
+    println!("\ndrawn: {}", picture.display());
+    Ok(())
+}
+
+fn columns(what: &str, [one, other]: [String; 2]) {
+    println!("  {what:<32} {one:>22} {other:>28}");
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn budget_shown(budget: Budget) -> String {
+    format!("{} MiB of DRAM and {} MiB of flash", grouped(budget.memory_bytes >> 20), grouped(budget.flash_bytes >> 20))
+}
+
+/// With a comma before every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut shown = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn digits_stand_in_threes() {
+        assert_eq!([7, 999, 1000, 1_234_567].map(super::grouped), ["7", "999", "1,000", "1,234,567"]);
+    }
+}
