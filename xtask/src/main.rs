@@ -54,7 +54,7 @@ Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --cont
 
 Side by side:
   demo               Tapetum and memcached with extstore loaded, killed, restarted   [--items N] [--value BYTES]
-                     [--memory SIZE] [--flash SIZE] [--rate N] [--load-rate N] [--picture FILE]
+                     [--memory SIZE] [--flash SIZE] [--rate N] [--load-rate BYTES] [--picture FILE]
 
 Every command takes --server PATH to drive another binary: a tapetum, or memcached for the tests it can pass.";
 

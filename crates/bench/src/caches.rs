@@ -15,11 +15,17 @@ use crate::process::{self, Usage};
 use crate::server::{Server, ServerOptions};
 use crate::sockets;
 use crate::turn::{Length, Report, Turn};
-use crate::workload::Population;
+use crate::workload::{Key, Population};
 
 /// extstore's page cache gets as much as its memory again. Its hash table, write buffers and threads are not in what it calls
 /// its memory.
 const EXTSTORE_BESIDE_BYTES: u64 = 128 << 20;
+/// What stays in DRAM of an item on flash lies in one small class of slabs, and the slabs are others' at first: they are moved every
+/// three seconds at least rather than every thirty, and what is to be written is looked for every millisecond rather than every second.
+/// Otherwise most items are dropped while slabs are moved.
+const EXTSTORE_KEEPS_MOST: &str = "ext_item_size=128,ext_wbuf_size=2,ext_max_sleep=1000,slab_automove_window=3";
+/// Stored more quickly, items of a KiB are dropped all the same.
+pub const LOAD_BYTES_PER_SECOND: u64 = 12 << 20;
 /// With less it does not start.
 const EXTSTORE_MEMORY_BYTES_MIN: u64 = 64 << 20;
 
@@ -30,12 +36,11 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// memcached's options. What stays in DRAM of an item on flash lies in one small class of slabs, and the slabs are others'
-    /// at first: they are moved there every few seconds rather than every thirty, or most items would be dropped meanwhile.
+    /// memcached's options.
     pub fn extstore_options(&self, data: &Path) -> Vec<String> {
         let (memory, flash) = (self.extstore_memory_bytes() >> 20, self.flash_bytes >> 20);
         let path = data.join("ext");
-        let ext = format!("ext_path={}:{flash}M,ext_item_size=128,slab_automove_window=3", path.display());
+        let ext = format!("ext_path={}:{flash}M,{EXTSTORE_KEEPS_MOST}", path.display());
         let options = ["-t", "1", "-m", &memory.to_string(), "-I", "1m", "-o", &ext];
         options.map(str::to_owned).into()
     }
@@ -172,18 +177,20 @@ impl Cache {
     }
 }
 
-/// Stores the items in each of the caches, at so many a second at most: extstore drops what comes faster than it makes room.
+/// Stores the items in each of the caches, so many bytes a second at most: extstore drops what comes faster than it makes room.
 /// Tells after every tenth of a second how many are stored.
 pub fn load(
     caches: &[Cache],
     population: &Population,
-    rate: u64,
+    bytes_per_second: u64,
     mut told: impl FnMut(u64) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let item_bytes = (size_of::<Key>() + population.values().bytes()) as u64;
+    let rate = (bytes_per_second / item_bytes).max(10);
     let begun = Instant::now();
     let mut stored = 0;
     while stored < population.count() {
-        let next = (stored + (rate / 10).max(1)).min(population.count());
+        let next = (stored + rate / 10).min(population.count());
         for cache in caches {
             sockets::load(cache.address(), population, stored..next)?;
         }

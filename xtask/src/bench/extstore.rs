@@ -30,7 +30,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         0 => VALUES_BYTES.to_vec(),
         value_bytes => vec![value_bytes],
     };
-    let load_rate = arguments.number("load-rate", 30_000)?.max(1);
+    let load_rate = arguments.size("load-rate", caches::LOAD_BYTES_PER_SECOND)?;
     let rounds = arguments.number("rounds", 11)?;
     arguments.finish()?;
     let budget = Budget { memory_bytes, flash_bytes };

@@ -19,7 +19,7 @@ const NAMES: [&str; 2] = ["Tapetum", "memcached + extstore"];
 const KILL_AT: Duration = Duration::from_secs(10);
 const END_AT: Duration = Duration::from_secs(25);
 const SECOND: Duration = Duration::from_secs(1);
-const TELL_EVERY: Duration = Duration::from_secs(4);
+const TELL_EVERY: Duration = Duration::from_secs(10);
 const KEPT_ASKED: u64 = 20_000;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -27,7 +27,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let value_bytes = arguments.size("value", 1000)?;
     let budget =
         Budget { memory_bytes: arguments.size("memory", 64 << 20)?, flash_bytes: arguments.size("flash", 2 << 30)? };
-    let load_rate = arguments.number("load-rate", 30_000)?.max(1);
+    let load_rate = arguments.size("load-rate", caches::LOAD_BYTES_PER_SECOND)?;
     let rate = arguments.number("rate", 10_000)?.max(1);
     let picture = arguments.text("picture").map_or(workspace::root().join("docs/demo.svg"), Into::into);
     let binary = arguments.server();
