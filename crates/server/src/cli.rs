@@ -202,7 +202,7 @@ struct UdpArguments {
     /// Take requests over UDP too: HOST:PORT, or a port on loopback
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::udp::ADDRESS_DEFAULT)]
     udp: Option<LoopbackAddress>,
-    /// Peers that may ask over UDP for whatever they like; all others get little, and only get [default: loopback]
+    /// Peers that may ask over UDP for whatever they like; all others get little, and change single items quietly [default: loopback]
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',', requires = "udp", default_value = "127.0.0.0/8,::1")]
     udp_allow: Vec<Network>,
     /// What each other peer is sent over UDP, a second

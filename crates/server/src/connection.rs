@@ -100,6 +100,8 @@ pub struct Connection {
     /// And it is a request that wants it, not input that comes.
     request_waits: bool,
     charged_bytes: usize,
+    /// Gets are not answered at once beyond so many bytes of unsent replies.
+    answers_bytes_max: usize,
     trial: Option<Trial>,
     /// What its gets brought lately; `None` before the first.
     value_bytes_expected: Option<usize>,
@@ -125,18 +127,20 @@ impl Connection {
             waits_for_bytes: None,
             request_waits: false,
             charged_bytes: 0,
+            answers_bytes_max: usize::MAX,
             trial: None,
             value_bytes_expected: None,
         }
     }
 
-    /// Makes it another client's, with its rooms and with what the last ones taught of values.
-    pub(crate) fn renew(&mut self, value_bytes_expected: Option<usize>) {
+    /// Makes it another client's, with its rooms and with what the last ones taught of values. Gets are not answered at once
+    /// beyond `answers_bytes_max` of replies.
+    pub(crate) fn renew(&mut self, value_bytes_expected: Option<usize>, answers_bytes_max: usize) {
         let Connection { id, who, .. } = *self;
         let (slots, out) = (std::mem::take(&mut self.slots), std::mem::take(&mut self.out));
         // Without the request that was given up, if one was.
         let slots = if slots.is_empty() { slots } else { Slots::default() };
-        *self = Connection { id, who, slots, out, value_bytes_expected, ..Connection::new(0, 0) };
+        *self = Connection { id, who, slots, out, value_bytes_expected, answers_bytes_max, ..Connection::new(0, 0) };
     }
 
     /// What its gets brought lately.
@@ -232,12 +236,13 @@ impl Connection {
         let (who, budget, held_bytes) = (self.who, cx.budget, self.out.unsent_bytes());
         let may_hold = |bytes: usize| {
             let bytes = bytes + REQUEST_BYTES;
-            held_bytes + bytes <= FREE_BYTES
-                || (held_bytes + bytes <= cx.limits.connection_in_flight_bytes && budget.allows(who, bytes))
+            let bytes_max = cx.limits.connection_in_flight_bytes.min(self.answers_bytes_max);
+            held_bytes + bytes <= bytes_max && (held_bytes + bytes <= FREE_BYTES || budget.allows(who, bytes))
         };
         let (pipeline, session) = (&mut *cx.pipeline, &mut *cx.session);
         let mut taken = self.out.append(cx.pool, |out| pipeline.run(protocol, rest, many, session, out, may_hold));
         self.many = taken.many.take();
+        self.charge(self.charged_bytes + self.out.unsent_bytes() - held_bytes, budget);
         if let Some(value_bytes) = taken.value_bytes {
             self.frame_done(0);
             self.value_bytes_expected = Some(value_bytes.max(self.value_bytes_expected(cx.gets) / 2));
@@ -421,6 +426,15 @@ impl Connection {
         self.out.clear(pool);
         self.charge(0, budget);
         budget.release_overdraft(self.who);
+    }
+
+    /// Charges the budget with what is held now, `input_bytes` that wait among it.
+    pub(crate) fn settle(&mut self, input_bytes: usize, budget: &Budget) {
+        let held_bytes = input_bytes + self.slots.held_bytes() + self.out.unsent_bytes();
+        self.charge(held_bytes.saturating_sub(FREE_BYTES), budget);
+        if self.charged_bytes == 0 {
+            budget.release_overdraft(self.who);
+        }
     }
 
     fn charge(&mut self, bytes: usize, budget: &Budget) {

@@ -46,7 +46,7 @@ impl<S: Session> Packets<S> {
         }
     }
 
-    /// Takes packets, whole requests of one protocol, until all are answered, and shows `sent` the replies.
+    /// Takes packets, whole requests of one protocol, until all are answered or one of them ends it, and shows `sent` the replies.
     pub fn take(&mut self, packets: &[u8], mut sent: impl FnMut(&[u8])) {
         let mut taken = 0;
         loop {
@@ -72,7 +72,8 @@ impl<S: Session> Packets<S> {
                 self.connection.complete(reply.token as u32, &reply.outcome, &mut context);
             }
             self.connection.out.take(&mut self.pool, &mut sent);
-            if taken == packets.len() && self.connection.slots.is_empty() {
+            let over = taken == packets.len() || self.connection.closing;
+            if over && self.connection.slots.is_empty() {
                 return self.connection.release(&self.budget, &mut self.pool);
             }
         }

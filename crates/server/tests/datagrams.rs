@@ -289,6 +289,21 @@ fn strangers_get_and_write_quietly_and_no_more() {
 }
 
 #[test]
+fn more_than_a_client_may_have_on_its_way_is_refused_and_not_passed_over() {
+    let limits = Limits { connection_in_flight_bytes: 64 << 10, ..Limits::default() };
+    let bench = Bench::new("127.0.0.0/8", limits);
+    let mut client = bench.client();
+    let values = [vec![b'x'; 40_000], vec![b'y'; 40_000]];
+    for (key, value) in ["a", "b"].iter().zip(&values) {
+        bench.over_tcp(&set(key, value));
+        // From now on values are expected to be large.
+        assert_eq!(client.ask(format!("get {key}\r\n").as_bytes()), hit(key, value));
+    }
+    assert_eq!(client.ask(b"get a b a b\r\n"), b"SERVER_ERROR too large for UDP\r\n");
+    assert_eq!((bench.figure("udp_refused_size"), bench.figure("udp_dropped_busy")), (1, 0));
+}
+
+#[test]
 fn a_stranger_is_sent_no_more_than_its_rate() {
     let bench = Bench::strict();
     let mut client = bench.client();

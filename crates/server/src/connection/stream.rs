@@ -189,11 +189,7 @@ impl Stream {
     /// Charges the budget with what is held now; whether this made it the first to wait for more.
     pub fn settle(&mut self, budget: &Budget) -> bool {
         let connection = &mut self.connection;
-        let held_bytes = self.input.capacity() + connection.slots.held_bytes() + connection.out.unsent_bytes();
-        connection.charge(held_bytes.saturating_sub(FREE_BYTES), budget);
-        if connection.charged_bytes == 0 {
-            budget.release_overdraft(connection.who);
-        }
+        connection.settle(self.input.capacity(), budget);
         let changed = connection.waits() != self.counted_as_waiting;
         self.counted_as_waiting = connection.waits();
         changed && budget.change_waiting(connection.waits())

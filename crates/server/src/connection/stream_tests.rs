@@ -215,6 +215,16 @@ fn what_dram_has_changes_no_reply() {
 }
 
 #[test]
+fn values_from_dram_are_charged_before_others_ask_for_memory() {
+    let mut bench = Bench::new(Limits::default());
+    (bench.session.value, bench.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);
+    bench.client.write_all(&b"get k\r\n".repeat(10)).unwrap();
+    bench.with(|stream, cx| stream.read(cx));
+    assert!(bench.stream.connection.out.unsent_bytes() >= 1_000_000);
+    assert!(bench.budget.used_bytes() >= bench.stream.connection.out.unsent_bytes());
+}
+
+#[test]
 fn values_from_dram_that_nobody_reads_stop_at_the_limit() {
     let mut bench = Bench::new(Limits::default());
     (bench.session.value, bench.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);

@@ -30,7 +30,7 @@ pub struct Warmed {
     pub copied: u64,
     /// They were in the destination.
     pub kept: u64,
-    /// They were listed, and had gone when they were asked for.
+    /// They were listed, and had gone or changed when they were asked for.
     pub gone: u64,
     /// They cannot be copied.
     pub left_out: u64,
@@ -42,6 +42,8 @@ struct Listed {
     key: Vec<u8>,
     /// Unix seconds; 0 is never.
     expiry: u32,
+    /// What it is known by until it changes; its expiry may change then too.
+    stamp: u64,
 }
 
 /// Copies what the server behind `list` and `values`, two connections to it, has. It is said to have `expected` items.
@@ -90,25 +92,29 @@ impl Copy<'_> {
     fn all(&mut self) -> Result<(), String> {
         self.list.get_mut().write_all(b"lru_crawler metadump all\r\n").map_err(source_lost)?;
         let mut batch = Vec::with_capacity(BATCH);
-        let mut outcome = Ok(());
-        while outcome.is_ok() {
-            let line = read_line(&mut self.list).map_err(source_lost)?;
-            if line == b"END" {
-                break;
+        let outcome = loop {
+            let step = match read_line(&mut self.list).map_err(source_lost) {
+                Ok(line) if line == b"END" => break self.copy(&mut batch),
+                Ok(line) => self.take(&line, &mut batch),
+                Err(why) => Err(why),
+            };
+            if step.is_err() {
+                break step;
             }
-            match listed(&line)? {
-                Ok(item) => batch.push(item),
-                Err(why) => self.leave_out(&why),
-            }
-            if batch.len() == BATCH {
-                outcome = self.copy(&mut batch);
-            }
-        }
-        let outcome = outcome.and_then(|()| self.copy(&mut batch));
+        };
         // What is on its way is stored all the same, and counted.
         let finished = self.sink.finish(&mut self.verdicts);
         self.judge();
         outcome.and(finished)
+    }
+
+    /// Takes a line of the list.
+    fn take(&mut self, line: &[u8], batch: &mut Vec<Listed>) -> Result<(), String> {
+        match listed(line)? {
+            Ok(item) => batch.push(item),
+            Err(why) => self.leave_out(&why),
+        }
+        if batch.len() == BATCH { self.copy(batch) } else { Ok(()) }
     }
 
     /// Asks for the items of a batch, and gives them to the sink.
@@ -116,7 +122,7 @@ impl Copy<'_> {
         if batch.is_empty() {
             return Ok(());
         }
-        let mut request = b"get".to_vec();
+        let mut request = b"gets".to_vec();
         for item in batch.iter() {
             request.push(b' ');
             request.extend_from_slice(&item.key);
@@ -129,16 +135,21 @@ impl Copy<'_> {
             if line == b"END" {
                 break;
             }
-            let (key, flags, value_bytes) = value_head(&line)?;
+            let (key, flags, value_bytes, stamp) = value_head(&line)?;
             // Values come in the order of the keys; those between are gone.
-            let expiry = loop {
+            let item = loop {
                 match wanted.next() {
-                    Some(item) if item.key == key => break item.expiry,
+                    Some(item) if item.key == key => break item,
                     Some(_) => self.warmed.gone += 1,
                     None => return Err(not_memcached(&line)),
                 }
             };
             let value = read_value(&mut self.values, value_bytes).map_err(source_lost)?;
+            if item.stamp != stamp {
+                self.warmed.gone += 1;
+                continue;
+            }
+            let expiry = item.expiry;
             self.numbered += 1;
             self.sink.put(self.numbered, &ItemLine { key, value, flags, expiry }, &mut self.verdicts)?;
         }
@@ -215,7 +226,9 @@ fn listed(line: &[u8]) -> Result<Result<Listed, String>, String> {
         ));
     }
     let field = |name: &str| text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-    let (Some(key), Some(expiry)) = (field("key").and_then(percent_decoded), field("exp")) else {
+    let number = |name: &str| field(name).and_then(|text| text.parse::<i64>().ok());
+    let stamp = field("cas").and_then(|text| text.parse::<u64>().ok());
+    let (Some(key), Some(expiry), Some(stamp)) = (field("key").and_then(percent_decoded), number("exp"), stamp) else {
         return Ok(Err(format!("its line in the list is {text:?}")));
     };
     if key.is_empty() || key.len() > KEY_BYTES_MAX || key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
@@ -224,8 +237,8 @@ fn listed(line: &[u8]) -> Result<Result<Listed, String>, String> {
             String::from_utf8_lossy(&key)
         )));
     }
-    let Ok(expiry) = expiry.parse::<i64>() else { return Ok(Err(format!("its line in the list is {text:?}"))) };
-    Ok(Ok(Listed { key, expiry: if expiry <= 0 { 0 } else { u32::try_from(expiry).unwrap_or(u32::MAX) } }))
+    let expiry = if expiry <= 0 { 0 } else { u32::try_from(expiry).unwrap_or(u32::MAX) };
+    Ok(Ok(Listed { key, expiry, stamp }))
 }
 
 fn percent_decoded(text: &str) -> Option<Vec<u8>> {
@@ -244,15 +257,15 @@ fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// `VALUE <key> <flags> <bytes>`
-fn value_head(line: &[u8]) -> Result<(Vec<u8>, u32, usize), String> {
+/// `VALUE <key> <flags> <bytes> <stamp>`
+fn value_head(line: &[u8]) -> Result<(Vec<u8>, u32, usize, u64), String> {
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<u64>().ok();
     match words[..] {
-        [b"VALUE", key, flags, bytes] => match (number(flags), number(bytes)) {
-            (Some(flags), Some(bytes)) if bytes <= VALUE_BYTES_MAX as u64 => {
+        [b"VALUE", key, flags, bytes, stamp] => match (number(flags), number(bytes), number(stamp)) {
+            (Some(flags), Some(bytes), Some(stamp)) if bytes <= VALUE_BYTES_MAX as u64 => {
                 // Flags have 32 bits; memcached could be built with more.
-                Ok((key.to_vec(), flags as u32, bytes as usize))
+                Ok((key.to_vec(), flags as u32, bytes as usize, stamp))
             }
             _ => Err(not_memcached(line)),
         },
@@ -319,12 +332,13 @@ mod tests {
 
     #[test]
     fn items_come_with_flags_and_expiry_and_what_is_gone_is_counted() {
-        let list = "key=a exp=-1 la=1 cas=1 fetch=no cls=1 size=65\r\nkey=gone exp=5 la=1\nkey=b%25c exp=4000000000 la=1\n\
-                    key=a%20space exp=-1 la=1\nkey=old exp=-1\nkey=large exp=-1\nkey=last exp=-1\nEND\r\n";
-        let values =
-            "VALUE a 7 3\r\nx\r\n\r\nVALUE b%c 0 0\r\n\r\nVALUE old 0 1\r\n1\r\nVALUE large 0 1\r\n1\r\nEND\r\n";
+        let list = "key=a exp=-1 la=1 cas=1 fetch=no cls=1 size=65\r\nkey=gone exp=5 cas=2\nkey=b%25c exp=4000000000 cas=3\n\
+                    key=a%20space exp=-1 cas=4\nkey=old exp=-1 cas=5\nkey=large exp=-1 cas=6\nkey=changed exp=-1 cas=7\n\
+                    key=last exp=-1 cas=8\nEND\r\n";
+        let values = "VALUE a 7 3 1\r\nx\r\n\r\nVALUE b%c 0 0 3\r\n\r\nVALUE old 0 1 5\r\n1\r\nVALUE large 0 1 6\r\n1\r\n\
+                      VALUE changed 0 1 70\r\n1\r\nEND\r\n";
         let (outcome, Memory(items)) = copied(list, values);
-        assert_eq!(outcome, Ok(Warmed { copied: 2, kept: 1, gone: 2, left_out: 2 }));
+        assert_eq!(outcome, Ok(Warmed { copied: 2, kept: 1, gone: 3, left_out: 2 }));
         let item =
             |key: &str, value: &str, flags, expiry| ItemLine { key: key.into(), value: value.into(), flags, expiry };
         let expected = [item("a", "x\r\n", 7, 0), item("b%c", "", 0, 4_000_000_000)];
@@ -334,12 +348,12 @@ mod tests {
     #[test]
     fn a_source_that_fails_says_what_was_done_and_what_to_do() {
         let error = |list, values| copied(list, values).0.unwrap_err();
-        let lost = error("key=a exp=-1\nEND\n", "VALUE a 0 5\r\nab");
+        let lost = error("key=a exp=-1 cas=1\nEND\n", "VALUE a 0 5 1\r\nab");
         assert!(lost.contains("does not answer") && lost.contains("Run it again"), "{lost}");
-        assert!(error("key=a exp=-1\nkey=b exp=-1\n", "").contains("does not answer"));
+        assert!(error("key=a exp=-1 cas=1\nkey=b exp=-1 cas=2\n", "").contains("does not answer"));
         assert!(error("BUSY currently processing crawler request\r\n", "").contains("try again"));
         assert!(error("CLIENT_ERROR lru crawler disabled\r\n", "").contains("LRU crawler on"));
-        assert!(error("key=a exp=-1\nEND\n", "VALUE b 0 1\r\nx\r\nEND\r\n").contains("like no memcached"));
-        assert!(error("key=a exp=-1\nEND\n", "VALUE a 0 99999999999999\r\n").contains("like no memcached"));
+        assert!(error("key=a exp=-1 cas=1\nEND\n", "VALUE b 0 1 1\r\nx\r\nEND\r\n").contains("like no memcached"));
+        assert!(error("key=a exp=-1 cas=1\nEND\n", "VALUE a 0 99999999999999 1\r\n").contains("like no memcached"));
     }
 }

@@ -50,8 +50,8 @@ pub fn admit<'a>(
         if audience != Audience::Everybody {
             return Err(Silence::NotAllowed);
         }
-        // As much as the reply may take, since nobody knows yet how much it will.
-        if !guard.take(peer.ip(), reply_bytes_max, now_seconds) {
+        // As much as the reply may take, since nobody knows yet how much it will; and a long request is work.
+        if !guard.take(peer.ip(), reply_bytes_max.max(datagram.len()), now_seconds) {
             return Err(Silence::Rate);
         }
     }

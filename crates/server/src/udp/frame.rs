@@ -8,21 +8,7 @@
 ///  request id | number | count | reserved | payload
 /// ```
 /// `number` counts the datagrams of a message from 0, `count` is how many there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct Header {
-    request_id: [u8; 2],
-    number: [u8; 2],
-    count: [u8; 2],
-    reserved: [u8; 2],
-}
-
 pub const HEADER_BYTES: usize = 8;
-
-const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
-const _: () = assert!(std::mem::offset_of!(Header, number) == 2);
-const _: () = assert!(std::mem::offset_of!(Header, count) == 4);
-const _: () = assert!(std::mem::offset_of!(Header, reserved) == 6);
 
 /// Why a datagram is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -62,6 +62,9 @@ pub enum Terms {
     Stranger { reply_bytes_max: usize },
 }
 
+/// What workers' clocks differ by at most: each looks at the time once a round.
+const CLOCKS_APART_MAX_SECONDS: u32 = 10;
+
 pub struct Guard {
     allow: Vec<Network>,
     rate_bytes: u32,
@@ -102,7 +105,10 @@ impl Guard {
             let seconds = now_seconds.saturating_sub(since);
             let tokens = tokens.saturating_add(self.rate_bytes.saturating_mul(seconds)).min(self.rate_bytes);
             let left = tokens.checked_sub(u32::try_from(bytes).ok()?)?;
-            Some(u64::from(left) << 32 | u64::from(now_seconds))
+            // Another worker may be a loop ahead. A clock that was set back starts anew.
+            let is_ahead = since > now_seconds && since - now_seconds <= CLOCKS_APART_MAX_SECONDS;
+            let counted_at = if is_ahead { since } else { now_seconds };
+            Some(u64::from(left) << 32 | u64::from(counted_at))
         });
         spent.is_ok()
     }
@@ -186,5 +192,16 @@ mod tests {
         let served = (0..100_000u32).filter(|&number| guard.take(IpAddr::from(number.to_be_bytes()), 1000, 5)).count();
         assert_eq!(guard.buckets.len(), before);
         assert!(served <= BUCKETS, "{served}");
+    }
+
+    #[test]
+    fn workers_whose_clocks_differ_do_not_fill_a_bucket_twice() {
+        let (guard, peer) = (guard(100), address("192.0.2.1"));
+        assert!(guard.take(peer, 100, 50) && guard.take(peer, 100, 51));
+        for now in [50, 51, 50, 51] {
+            assert!(!guard.take(peer, 1, now));
+        }
+        assert!(guard.take(peer, 0, 1), "a clock that was set back far");
+        assert!(guard.take(peer, 100, 2));
     }
 }

@@ -203,24 +203,30 @@ impl Door {
 
     fn begin<S: Session>(&mut self, peer: Name, request: Request<'_>, cx: &mut Context<'_, S>) {
         let Request { id: request_id, payload, dialect, terms } = request;
+        let answers_bytes_max = match terms {
+            Terms::Trusted => usize::MAX,
+            Terms::Stranger { reply_bytes_max } => reply_bytes_max,
+        };
         let at = match self.free.pop() {
             Some(at) => {
                 let place = &mut self.places[at as usize];
-                place.connection.renew(self.value_bytes_expected);
+                place.connection.renew(self.value_bytes_expected, answers_bytes_max);
                 (place.peer, place.request_id, place.dialect, place.terms) = (peer, request_id, dialect, terms);
                 at
             }
             None => {
                 let at = self.places.len() as u32;
                 let mut connection = Connection::new(self.worker, FIRST_ID + at);
-                connection.renew(self.value_bytes_expected);
+                connection.renew(self.value_bytes_expected, answers_bytes_max);
                 self.places.push(Place { connection, peer, request_id, dialect, terms, rest: Vec::new() });
                 at
             }
         };
         let place = &mut self.places[at as usize];
         let taken = place.connection.consume(payload, cx);
-        place.rest.extend_from_slice(&payload[taken..]);
+        if !place.is_too_much() {
+            place.rest.extend_from_slice(&payload[taken..]);
+        }
         self.settle(at, cx);
     }
 
@@ -247,6 +253,7 @@ impl Door {
 
     fn go_on<S: Session>(&mut self, at: u32, cx: &mut Context<'_, S>) {
         let place = &mut self.places[at as usize];
+        place.connection.settle(place.rest.len(), cx.budget);
         if place.is_too_much() {
             place.rest.clear();
         }
@@ -259,10 +266,14 @@ impl Door {
 
     /// Answers a request that is through, or drops it if there is no way on.
     fn settle<S: Session>(&mut self, at: u32, cx: &mut Context<'_, S>) {
-        match self.places[at as usize].progress() {
+        let place = &mut self.places[at as usize];
+        place.connection.settle(place.rest.len(), cx.budget);
+        match place.progress() {
             Progress::Pending => return,
             Progress::Held => return self.held.push(at),
-            Progress::Stuck => count(&cx.counters.udp_dropped_busy, 1),
+            Progress::Stuck if place.connection.waits() => count(&cx.counters.udp_dropped_busy, 1),
+            // More than one request may hold: nothing of it goes before all of it is there.
+            Progress::Stuck => self.refuse(at, cx.counters),
             Progress::Answered => self.answer(at, cx.counters),
         }
         let place = &mut self.places[at as usize];
@@ -280,19 +291,22 @@ impl Door {
         if place.connection.out.is_empty() {
             return;
         }
-        count(&counters.udp_answered, 1);
         let datagram_bytes_max = self.terminal.datagram_bytes_max;
-        let mut mail = Mail { socket: &self.socket, outbox: &mut self.outbox, counters };
+        let Some(datagrams) = place.datagrams(datagram_bytes_max) else { return self.refuse(at, counters) };
+        count(&counters.udp_answered, 1);
         let payload_bytes = datagram_bytes_max - HEADER_BYTES;
-        match place.datagrams(datagram_bytes_max) {
-            Some(datagrams) => {
-                mail.message(place.peer, place.request_id, datagrams, payload_bytes, place.connection.out.pieces());
-            }
-            None => {
-                count(&counters.udp_refused_size, 1);
-                mail.message(place.peer, place.request_id, 1, payload_bytes, iter::once(&place.refusal()[..]));
-            }
-        }
+        let mut mail = Mail { socket: &self.socket, outbox: &mut self.outbox, counters };
+        mail.message(place.peer, place.request_id, datagrams, payload_bytes, place.connection.out.pieces());
+    }
+
+    /// Says that the reply would be too much.
+    fn refuse(&mut self, at: u32, counters: &Counters) {
+        count(&counters.udp_answered, 1);
+        count(&counters.udp_refused_size, 1);
+        let place = &self.places[at as usize];
+        let payload_bytes = self.terminal.datagram_bytes_max - HEADER_BYTES;
+        let mut mail = Mail { socket: &self.socket, outbox: &mut self.outbox, counters };
+        mail.message(place.peer, place.request_id, 1, payload_bytes, iter::once(&place.refusal()[..]));
     }
 
     /// Sends what there is to send.
@@ -339,11 +353,11 @@ impl Mail<'_> {
         if self.outbox.is_empty() {
             return;
         }
-        let (datagrams, bytes) = (self.outbox.len(), self.outbox.bytes());
+        let datagrams = self.outbox.len();
         let sent = self.socket.send(self.outbox);
-        count(&self.counters.udp_sent, sent as u64);
-        count(&self.counters.udp_dropped_unsent, (datagrams - sent) as u64);
-        count(&self.counters.bytes_written, bytes as u64);
+        count(&self.counters.udp_sent, sent.datagrams as u64);
+        count(&self.counters.udp_dropped_unsent, (datagrams - sent.datagrams) as u64);
+        count(&self.counters.bytes_written, sent.bytes as u64);
     }
 }
 

@@ -146,23 +146,26 @@ impl UdpSocket {
         Ok(received)
     }
 
-    /// Sends what the outbox holds, and empties it; how many datagrams the kernel took.
-    pub fn send(&self, outbox: &mut Outbox) -> usize {
-        let (mut sent, mut at) = (0, 0);
+    /// Sends what the outbox holds, and empties it; what the kernel took.
+    pub fn send(&self, outbox: &mut Outbox) -> Sent {
+        let (mut sent, mut at) = (Sent::default(), 0);
         while at < outbox.parcels.len() {
             match self.send_some(outbox, at) {
                 Ok(count) => {
-                    sent += count;
+                    sent.datagrams += count;
+                    sent.bytes += outbox.parcels[at + count - 1].end - outbox.parcels[at].start;
                     at += count;
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
                     // There is no room for more now, and what waits for some is no longer wanted when there is.
                     io::ErrorKind::WouldBlock => break,
-                    // The device that leads there may not know how, or may send no datagrams as long.
-                    _ if self.cuts_runs.get() && outbox.run(at) > 1 => self.cuts_runs.set(false),
+                    // The device that leads there does not know how, or sends no datagrams as long.
+                    _ if self.cuts_runs.get() && outbox.run(at) > 1 && may_be_the_device(&error) => {
+                        self.cuts_runs.set(false);
+                    }
                     // It is this peer that cannot be reached.
-                    _ => at += 1,
+                    _ => at += if self.cuts_runs.get() { outbox.run(at) } else { 1 },
                 },
             }
         }
@@ -203,6 +206,18 @@ impl UdpSocket {
         let sent = check(unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count as _, flags) })?;
         Ok(runs[..sent as usize].iter().sum())
     }
+}
+
+/// What the kernel took to send.
+#[derive(Clone, Copy, Default)]
+pub struct Sent {
+    pub datagrams: usize,
+    pub bytes: usize,
+}
+
+/// Whether it is how datagrams were to be sent that failed, rather than to whom.
+fn may_be_the_device(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP))
 }
 
 /// A control message that tells the kernel how long the datagrams of a run are, all but the last.
@@ -361,7 +376,7 @@ mod tests {
                 }
             }
             assert_eq!((next, outbox.len()), (70, 70));
-            assert_eq!(sockets[0].send(&mut outbox), 70);
+            assert_eq!(sockets[0].send(&mut outbox).datagrams, 70);
             assert!(outbox.is_empty());
             assert_eq!(sockets[0].receive(&mut inbox, BATCH).unwrap_err().kind(), io::ErrorKind::WouldBlock);
             for number in 0..70u8 {
@@ -386,7 +401,7 @@ mod tests {
                 }
             }
             assert_eq!([0, 3, 4, 6, 8, 12, 13].map(|at| outbox.run(at)), [4, 1, 3, 2, 5, 1, 1]);
-            assert_eq!(sockets[0].send(&mut outbox), 3 * lengths.len());
+            assert_eq!(sockets[0].send(&mut outbox).datagrams, 3 * lengths.len());
             assert_eq!(sockets[0].cuts_runs.get(), cuts_runs);
             for peer in [0, 1, 0] {
                 for length in lengths {
@@ -407,7 +422,7 @@ mod tests {
         for to in [nowhere, peer.local_addr().unwrap().into(), nowhere] {
             outbox.begin(to, b"x");
         }
-        assert_eq!(sockets[0].send(&mut outbox), 1);
+        assert_eq!(sockets[0].send(&mut outbox).datagrams, 1);
         assert_eq!(peer.recv(&mut [0; 8]).unwrap(), 1);
     }
 

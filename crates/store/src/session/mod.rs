@@ -259,11 +259,12 @@ impl Session {
 
     /// Blocks until a poll may make progress, or for `timeout`.
     pub fn wait(&mut self, timeout: Option<Duration>) {
+        // Before the look: what changes after it must wake the session.
+        self.local.notifier.set_waiting(true);
         self.local.look_up_gathered(&self.shared);
         if !self.local.ready.is_empty() {
             return;
         }
-        self.local.notifier.set_waiting(true);
         if self.local.held.is_empty() && self.local.waiting.is_empty() {
             // Flash reads alone: the queue pair wakes us with one system call.
             return self.local.queue.wait(timeout);

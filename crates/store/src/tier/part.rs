@@ -28,6 +28,7 @@ const LISTS_SHARE: usize = 10;
 pub struct Part {
     table: Table,
     memory: Region,
+    slab_words: usize,
     /// How often the item at each granule was asked for, up to [`USES_MAX`]. Readers raise it; what they overwrite by
     /// chance is a count of another item.
     uses: Box<[AtomicU8]>,
@@ -86,6 +87,7 @@ impl Part {
         Ok(Part {
             table: Table::new(Region::new_huge(table_bytes / 8, account)?),
             memory: Region::new_huge(slots_bytes / 8, account)?,
+            slab_words: shape.slab_bytes / 8,
             uses: (0..slots_bytes / GRANULE_BYTES).map(|_| AtomicU8::new(0)).collect(),
             classes: Mutex::new(Classes::new(slabs, (shape.slab_bytes / GRANULE_BYTES) as u32, shape.factor, ghosts)),
             evictions: AtomicU64::new(0),
@@ -100,7 +102,7 @@ impl Part {
     #[inline]
     pub fn prefetch_slot(&self, hash: HashKey) {
         if let Some(place) = self.table.peek(hash)
-            && let Some(words) = self.memory.get(place as usize * GRANULE_WORDS..)
+            && let Some(words) = self.slot_words(place)
         {
             // As much as is needed to know how much there is: the processor goes on by itself from there.
             words.iter().step_by(CACHE_LINE_WORDS).take(2).for_each(|word| prefetch(word));
@@ -119,7 +121,7 @@ impl Part {
         let found = self.table.find(hash, |place| {
             // What an earlier look copied may have been nonsense.
             out.truncate(start);
-            let words = self.memory.get(place as usize * GRANULE_WORDS..)?;
+            let words = self.slot_words(place)?;
             let (item, value) = slot::read(words, hash)?;
             let taken = head(out, &item);
             if taken {
@@ -183,9 +185,16 @@ impl Part {
         true
     }
 
+    /// The words of what may be a slot, as many as the largest has; `None` where there is no such place.
+    fn slot_words(&self, place: u32) -> Option<&[AtomicU64]> {
+        let start = place as usize * GRANULE_WORDS;
+        let end = (start + self.slab_words).min(self.memory.len());
+        self.memory.get(start..end)
+    }
+
     fn place_of(&self, hash: HashKey) -> Option<u32> {
         self.table.find(hash, |place| {
-            let words = self.memory.get(place as usize * GRANULE_WORDS..)?;
+            let words = self.slot_words(place)?;
             (slot::hash(words) == hash).then_some(place)
         })
     }
