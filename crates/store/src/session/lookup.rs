@@ -26,6 +26,9 @@ use tapetum_kernels::record::{Codec, Kind, Record};
 /// Gets that are looked up together: enough to hide the memory's latency, few enough for the cache.
 const BATCH: usize = 32;
 
+/// Looks at a key in one call, while what is found is gone when it is to be held.
+const LOOKS_MAX: usize = 1024;
+
 /// A get whose key is in no write buffer.
 pub(super) struct Miss {
     number: usize,
@@ -39,9 +42,12 @@ impl Local {
         self.gathered.push(number);
     }
 
-    /// Looks up what was gathered, until nothing is left.
+    /// Looks up what was gathered, until nothing is left; what an install keeps changing all the while is left to the next call.
     pub(super) fn look_up_gathered(&mut self, shared: &Shared) {
-        while !self.gathered.is_empty() {
+        for _ in 0..LOOKS_MAX {
+            if self.gathered.is_empty() {
+                return;
+            }
             let mut gathered = std::mem::take(&mut self.gathered);
             for numbers in gathered.chunks_mut(BATCH) {
                 let left = self.answer_from_tier(shared, numbers);

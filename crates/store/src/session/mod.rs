@@ -251,9 +251,10 @@ impl Session {
     /// Starts what was submitted and blocks until some of it is there, with one system call, if that is flash reads and
     /// nothing else: they come without anybody's doing. Returns at once otherwise.
     pub fn wait_for_flash(&mut self) {
-        self.local.look_up_gathered(&self.shared);
-        if self.local.ready.is_empty() && self.local.held.is_empty() && self.local.waiting.is_empty() {
-            self.local.queue.wait(None);
+        let local = &mut self.local;
+        local.look_up_gathered(&self.shared);
+        if local.ready.is_empty() && local.gathered.is_empty() && local.held.is_empty() && local.waiting.is_empty() {
+            local.queue.wait(None);
         }
     }
 
@@ -262,7 +263,7 @@ impl Session {
         // Before the look: what changes after it must wake the session.
         self.local.notifier.set_waiting(true);
         self.local.look_up_gathered(&self.shared);
-        if !self.local.ready.is_empty() {
+        if !self.local.ready.is_empty() || !self.local.gathered.is_empty() {
             return;
         }
         if self.local.held.is_empty() && self.local.waiting.is_empty() {
