@@ -9,6 +9,7 @@
 pub mod command;
 pub mod counters;
 pub mod env;
+mod event;
 pub mod flash;
 pub mod local_memory;
 pub mod program;
@@ -18,6 +19,7 @@ pub mod queue_pair;
 pub use command::{Command, Completion, DecodeError, LocalRange, Opcode, Operation, ProgramId, Status};
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot};
 pub use env::{Env, SimClock, SplitMix64};
+pub use event::Event;
 pub use flash::faulty::{CrashReport, Cut, FAULTS, Fault, Faults, FaultyFlash, Report, Struck};
 pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;

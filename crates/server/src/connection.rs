@@ -5,8 +5,10 @@
 //! are left (a frame that has not arrived whole) stay with whoever brought them. It takes no more while it is *blocked*: its
 //! requests or unsent replies are at their limit, or the shared budget is spent. Owned by one worker.
 
+mod alone;
 mod stream;
 
+pub use alone::Alone;
 pub use stream::Stream;
 
 use tapetum::{Outcome, Request};
@@ -16,7 +18,7 @@ use crate::errands::Errands;
 use crate::gets::Gets;
 use crate::limits::{Budget, FREE_BYTES, Limits};
 use crate::out::{OutQueue, Pool};
-use crate::pipeline::{self, Pipeline, Taken};
+use crate::pipeline::{Pipeline, Taken};
 use crate::protocol::reply::Form;
 use crate::protocol::{BINARY_MAGIC, Parsed, binary, text};
 use crate::slots::Slots;
@@ -44,7 +46,7 @@ pub struct Context<'a, S> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Protocol {
+pub enum Protocol {
     /// No byte has come yet.
     Open,
     Text,
@@ -197,7 +199,7 @@ impl Connection {
             if self.many.is_none() && input.len() - at < self.need_bytes {
                 break;
             }
-            if self.slots.are_at_rest() && self.scanned_bytes == 0 {
+            if self.slots.are_at_rest() && self.scanned_bytes == 0 && cx.session.answers_from_dram() {
                 let taken = self.answer_from_dram(&input[at..], cx);
                 at += taken.input_bytes;
                 if taken.gets > 0 && !taken.stopped {
@@ -224,11 +226,6 @@ impl Connection {
 
     /// Answers gets at the start of `rest` at once, as far as that goes. Nothing before them waits for its answer.
     fn answer_from_dram<S: Session>(&mut self, rest: &[u8], cx: &mut Context<'_, S>) -> Taken {
-        let protocol = match self.protocol {
-            Protocol::Text => pipeline::Protocol::Text,
-            Protocol::Binary => pipeline::Protocol::Binary,
-            Protocol::Open => return Taken::default(),
-        };
         let many = self.many.take_if(|many| many.touch.is_none());
         if self.many.is_some() {
             return Taken::default();
@@ -239,7 +236,7 @@ impl Connection {
             let bytes_max = cx.limits.connection_in_flight_bytes.min(self.answers_bytes_max);
             held_bytes + bytes <= bytes_max && (held_bytes + bytes <= FREE_BYTES || budget.allows(who, bytes))
         };
-        let (pipeline, session) = (&mut *cx.pipeline, &mut *cx.session);
+        let (protocol, pipeline, session) = (self.protocol, &mut *cx.pipeline, &mut *cx.session);
         let mut taken = self.out.append(cx.pool, |out| pipeline.run(protocol, rest, many, session, out, may_hold));
         self.many = taken.many.take();
         self.charge(self.charged_bytes + self.out.unsent_bytes() - held_bytes, budget);

@@ -15,8 +15,11 @@ pub trait Session: Send + 'static {
     /// Readable while `poll` may make progress, which drains them.
     fn event_fds(&self) -> Vec<RawFd>;
 
-    /// Gets answered at once, in stages, as far as DRAM has the items: see [`tapetum::Session::digest`]. A session may answer
-    /// none.
+    /// Whether gets may be answered at once, in stages, as far as DRAM has the items: see [`tapetum::Session::digest`].
+    fn answers_from_dram(&self) -> bool {
+        false
+    }
+
     fn digest(&self, _key: &[u8]) -> KeyDigest {
         KeyDigest::default()
     }

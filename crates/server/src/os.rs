@@ -107,35 +107,6 @@ impl Epoll {
     }
 }
 
-/// A counter that wakes an epoll.
-pub struct Event(OwnedFd);
-
-impl Event {
-    pub fn new() -> io::Result<Event> {
-        // SAFETY: no pointers; the descriptor is new and ours alone.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        // SAFETY: as above.
-        Ok(Event(unsafe { OwnedFd::from_raw_fd(check(fd)?) }))
-    }
-
-    pub fn raise(&self) {
-        let one = 1u64.to_ne_bytes();
-        // A full counter fails, and is as good as raised.
-        let _ = write_all_at_once(self.0.as_raw_fd(), &[IoSlice::new(&one)]);
-    }
-
-    pub fn clear(&self) {
-        // Not raised: nothing to clear.
-        let _ = read(self.0.as_raw_fd(), &mut [0; 8]);
-    }
-}
-
-impl AsRawFd for Event {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-}
-
 pub fn read(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the kernel writes at most `into.len()` bytes there.
     check_size(unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) })
@@ -295,6 +266,7 @@ pub fn cpu_time_us() -> (u64, u64) {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
+    use tapetum_drive::Event;
 
     #[test]
     fn an_event_wakes_until_it_is_cleared() {

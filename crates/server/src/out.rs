@@ -121,14 +121,6 @@ impl OutQueue {
         }
     }
 
-    /// Shows what is unsent to `sent`, as if it had gone.
-    pub fn take(&mut self, pool: &mut Pool, mut sent: impl FnMut(&[u8])) {
-        for chunk in &self.chunks {
-            sent(&chunk[std::mem::take(&mut self.sent_bytes)..]);
-        }
-        self.clear(pool);
-    }
-
     #[cfg(test)]
     pub fn take_first(&mut self) -> Vec<u8> {
         let chunk = self.chunks.pop_front().unwrap_or_default();

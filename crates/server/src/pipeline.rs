@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use crate::connection::ManyKeys;
+use crate::connection::{ManyKeys, Protocol};
 use crate::engine::Session;
 use crate::protocol::reply::{self, ValueHead};
 use crate::protocol::{Parsed, binary, text};
@@ -19,12 +19,6 @@ use tapetum::KeyDigest;
 
 /// Gets of a batch: enough to hide the memory's latency, few enough for the cache.
 const BATCH: usize = 32;
-
-#[derive(Clone, Copy)]
-pub enum Protocol {
-    Text,
-    Binary,
-}
 
 /// A get of one key. Places count from the start of the input.
 struct Get {
@@ -92,6 +86,7 @@ impl Pipeline {
         match protocol {
             Protocol::Text => self.parse_text(input, many.as_ref(), session),
             Protocol::Binary => self.parse_binary(input, session),
+            Protocol::Open => {}
         }
         for get in &self.gets {
             session.prefetch(get.digest);

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{io, mem};
 
 use tapetum::Reply;
+use tapetum_drive::Event;
 
 use crate::connection::{Context, Stream};
 use crate::engine::Session;
@@ -25,7 +26,7 @@ use crate::errands::Errands;
 use crate::gets::Gets;
 use crate::limits::{Budget, Limits};
 use crate::listen::Listener;
-use crate::os::{self, Epoll, Event, Interest, Ready};
+use crate::os::{self, Epoll, Interest, Ready};
 use crate::out::Pool;
 use crate::pipeline::Pipeline;
 use crate::stats::{Figures, count};

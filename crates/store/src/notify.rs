@@ -1,11 +1,10 @@
 //! Wakes a session that sleeps: an eventfd beside a flag, so that nobody pays for a session that does not sleep.
 
 use crate::memory_word::Word;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tapetum_drive::Event;
 
 /// Whether somebody is about to look whether they may go on, and to sleep if not. They set it before they look; who changes
 /// what they look at asks for it afterwards. So the one sees the change or the other sees the flag, whatever the change's own
@@ -28,19 +27,14 @@ impl<W: Word> Waiting<W> {
 #[derive(Default)]
 pub struct Notifier {
     waiting: Waiting<AtomicU64>,
-    event: OnceLock<Option<File>>,
+    event: OnceLock<Option<Event>>,
 }
 
 impl Notifier {
     /// A descriptor that is readable after [`Notifier::notify`], until [`Notifier::drain`].
     pub fn event_fd(&self) -> Option<RawFd> {
-        let event = self.event.get_or_init(|| {
-            // SAFETY: eventfd takes no pointers; the descriptor it returns is owned by nobody else.
-            let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-            // SAFETY: as above.
-            (fd >= 0).then(|| unsafe { File::from_raw_fd(fd) })
-        });
-        event.as_ref().map(File::as_raw_fd)
+        let event = self.event.get_or_init(|| Event::new().ok());
+        event.as_ref().map(Event::as_raw_fd)
     }
 
     /// Says whether the session wants to hear of changes; before it looks whether it must wait for one.
@@ -53,15 +47,13 @@ impl Notifier {
         if self.waiting.is_set()
             && let Some(Some(event)) = self.event.get()
         {
-            // A full counter is readable already.
-            let _ = (&mut &*event).write(&1u64.to_ne_bytes());
+            event.raise();
         }
     }
 
     pub fn drain(&self) {
         if let Some(Some(event)) = self.event.get() {
-            // Empty is fine: nobody notified.
-            let _ = (&mut &*event).read(&mut [0; 8]);
+            event.clear();
         }
     }
 }

@@ -14,10 +14,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::FlashQueue;
-use super::event::Event;
 use super::file::DataFile;
 use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::env::Env;
+use crate::event::Event;
 use crate::local_memory::LocalMemory;
 
 pub(super) struct BlockingQueue {

@@ -7,7 +7,6 @@ mod blocking;
 #[cfg(test)]
 mod conformance;
 mod error;
-mod event;
 pub mod faulty;
 pub mod file;
 pub mod memory;

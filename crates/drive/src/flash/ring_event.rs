@@ -11,7 +11,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use io_uring::IoUring;
 
-use super::event::Event;
+use crate::event::Event;
 
 pub(super) struct RingEvent {
     event: Event,

@@ -12,8 +12,8 @@ use tapetum::{
     Condition, Error, Initial, Inspection, KeyPlace, Location, Marks, Outcome, Reply, Request, SlabClass, Stats, Terms,
     ValueRange,
 };
+use tapetum_drive::Event;
 use tapetum_server::engine::{Session, Store};
-use tapetum_server::os::Event;
 use tapetum_server::protocol::number;
 use tapetum_server::worker::unix_seconds;
 

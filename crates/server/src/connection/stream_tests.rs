@@ -2,12 +2,10 @@ use super::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use tapetum::{DramItem, KeyDigest, Outcome, Reply, Request, ValueRange};
+use tapetum::{DramItem, KeyDigest, Marks, Outcome, Reply, Request, ValueRange};
 
-use crate::errands::Errands;
+use crate::connection::Alone;
 use crate::gets::Gets;
-use crate::pipeline::Pipeline;
-use crate::stats::Figures;
 
 /// Answers when told to: every get with `value`, all else with a stamp. Gets of what is in `dram` it can answer at once.
 #[derive(Default)]
@@ -42,6 +40,10 @@ impl Session for Slow {
         Vec::new()
     }
 
+    fn answers_from_dram(&self) -> bool {
+        true
+    }
+
     fn digest(&self, key: &[u8]) -> KeyDigest {
         KeyDigest(self.dram.contains(&key).into())
     }
@@ -52,7 +54,7 @@ impl Session for Slow {
         out: &mut Vec<u8>,
         mut head: impl FnMut(&mut Vec<u8>, &DramItem) -> bool,
     ) -> Option<DramItem> {
-        let item = DramItem { flags: 0, expiry: 0, stamp: 1, value_bytes: self.value.len() };
+        let item = DramItem { flags: 0, expiry: 0, stamp: 1, value_bytes: self.value.len(), marks: Marks::default() };
         (is_there == 1 && head(out, &item)).then(|| {
             out.extend_from_slice(&self.value);
             item
@@ -63,70 +65,36 @@ impl Session for Slow {
 struct Bench {
     stream: Stream,
     client: UnixStream,
-    session: Slow,
-    limits: Limits,
-    budget: Budget,
-    figures: Figures,
-    pool: Pool,
-    scratch: Vec<u8>,
-    gets: Gets,
-    pipeline: Pipeline,
-    errands: Errands,
+    alone: Alone<Slow>,
 }
 
 impl Bench {
     fn new(limits: Limits) -> Bench {
         let (client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        Bench {
-            stream: Stream::new(server.into(), 0, 0, 0),
-            client,
-            session: Slow::default(),
-            budget: Budget::new(limits.in_flight_bytes),
-            gets: Gets::new(limits.in_flight_bytes),
-            pipeline: Pipeline::default(),
-            limits,
-            figures: Figures::default(),
-            errands: Errands::queue().0,
-            pool: Pool::default(),
-            scratch: vec![0; 4096],
-        }
+        Bench { stream: Stream::new(server.into(), 0, 0, 0), client, alone: Alone::new(Slow::default(), limits, 4096) }
     }
 
     fn with<R>(&mut self, work: impl FnOnce(&mut Stream, &mut Context<'_, Slow>) -> R) -> R {
-        let mut context = Context {
-            session: &mut self.session,
-            limits: &self.limits,
-            budget: &self.budget,
-            figures: &self.figures,
-            errands: &self.errands,
-            worker: 0,
-            counters: &self.figures.counters[0],
-            pool: &mut self.pool,
-            scratch: &mut self.scratch,
-            now: 1,
-            gets: &mut self.gets,
-            pipeline: &mut self.pipeline,
-        };
-        work(&mut self.stream, &mut context)
+        work(&mut self.stream, &mut self.alone.context(1))
     }
 
     fn send(&mut self, bytes: &[u8]) {
         self.client.write_all(bytes).unwrap();
         self.with(|stream, cx| stream.read(cx));
-        self.stream.settle(&self.budget);
+        self.stream.settle(&self.alone.budget);
     }
 
     /// One poll of the store, and what follows from it.
     fn poll(&mut self) {
         let mut replies = Vec::new();
-        self.session.poll(&mut replies);
+        self.alone.session.poll(&mut replies);
         for reply in replies {
             self.with(|stream, cx| stream.connection.complete(reply.token as u32, &reply.outcome, cx));
         }
         self.with(|stream, cx| stream.advance(cx));
-        self.stream.send(&mut self.pool, &self.figures.counters[0], 1);
-        self.stream.settle(&self.budget);
+        self.stream.send(&mut self.alone.pool, &self.alone.figures.counters[0], 1);
+        self.stream.settle(&self.alone.budget);
     }
 }
 
@@ -134,12 +102,12 @@ impl Bench {
 fn at_rest_it_holds_no_buffer() {
     let mut bench = Bench::new(Limits::default());
     for _ in 0..3 {
-        bench.session.value = vec![b'v'; 40_000];
+        bench.alone.session.value = vec![b'v'; 40_000];
         bench.send(&b"get a b c\r\n".repeat(20));
         bench.send(b"set k 0 0 10000\r\n");
         bench.send(&[b'x'; 10_000]);
         bench.send(b"\r\n");
-        while bench.session.in_flight() > 0 || !bench.stream.connection.out.is_empty() {
+        while bench.alone.session.in_flight() > 0 || !bench.stream.connection.out.is_empty() {
             bench.poll();
             let mut sink = vec![0; 1 << 20];
             let _ = bench.client.read(&mut sink).unwrap();
@@ -147,28 +115,28 @@ fn at_rest_it_holds_no_buffer() {
     }
     assert_eq!(bench.stream.input.capacity(), 0);
     assert!(bench.stream.connection.slots.is_empty());
-    assert_eq!((bench.stream.connection.charged_bytes, bench.budget.used_bytes()), (0, 0));
-    assert!(bench.gets.is_idle());
+    assert_eq!((bench.stream.connection.charged_bytes, bench.alone.budget.used_bytes()), (0, 0));
+    assert!(bench.alone.gets.is_idle());
 }
 
 /// What a client gets that sends `input` in pieces of `step` bytes, to a store that is polled after each `poll_every`th.
 fn answers(input: &[u8], dram: &[&'static [u8]], step: usize, poll_every: usize) -> (Vec<u8>, u64) {
     let mut bench = Bench::new(Limits::default());
-    (bench.session.value, bench.session.dram) = (b"a value".to_vec(), dram.to_vec());
+    (bench.alone.session.value, bench.alone.session.dram) = (b"a value".to_vec(), dram.to_vec());
     for (number, piece) in input.chunks(step).enumerate() {
         bench.send(piece);
         if number % poll_every == 0 {
             bench.poll();
         }
     }
-    while bench.session.in_flight() > 0
+    while bench.alone.session.in_flight() > 0
         || !bench.stream.connection.slots.is_empty()
         || !bench.stream.connection.out.is_empty()
     {
         bench.poll();
     }
-    assert_eq!((bench.budget.used_bytes(), bench.gets.is_idle()), (0, true));
-    let hits = bench.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!((bench.alone.budget.used_bytes(), bench.alone.gets.is_idle()), (0, true));
+    let hits = bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed);
     drop(bench.stream);
     let mut received = Vec::new();
     bench.client.read_to_end(&mut received).unwrap();
@@ -217,20 +185,20 @@ fn what_dram_has_changes_no_reply() {
 #[test]
 fn values_from_dram_are_charged_before_others_ask_for_memory() {
     let mut bench = Bench::new(Limits::default());
-    (bench.session.value, bench.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);
+    (bench.alone.session.value, bench.alone.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);
     bench.client.write_all(&b"get k\r\n".repeat(10)).unwrap();
     bench.with(|stream, cx| stream.read(cx));
     assert!(bench.stream.connection.out.unsent_bytes() >= 1_000_000);
-    assert!(bench.budget.used_bytes() >= bench.stream.connection.out.unsent_bytes());
+    assert!(bench.alone.budget.used_bytes() >= bench.stream.connection.out.unsent_bytes());
 }
 
 #[test]
 fn values_from_dram_that_nobody_reads_stop_at_the_limit() {
     let mut bench = Bench::new(Limits::default());
-    (bench.session.value, bench.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);
+    (bench.alone.session.value, bench.alone.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);
     bench.send(&b"get k\r\n".repeat(300));
-    assert!(bench.stream.connection.out.unsent_bytes() <= bench.limits.connection_in_flight_bytes);
-    assert!(bench.stream.connection.out.unsent_bytes() > bench.limits.connection_in_flight_bytes / 2);
+    assert!(bench.stream.connection.out.unsent_bytes() <= bench.alone.limits.connection_in_flight_bytes);
+    assert!(bench.stream.connection.out.unsent_bytes() > bench.alone.limits.connection_in_flight_bytes / 2);
     assert!(bench.stream.connection.blocked);
 }
 
@@ -242,7 +210,7 @@ fn an_announced_value_takes_no_room_before_it_comes() {
     assert_eq!(bench.stream.connection.charged_bytes, 0);
     bench.send(&vec![b'x'; 100_000]);
     assert!(bench.stream.input.capacity() <= 256 << 10);
-    assert!(bench.budget.used_bytes() > 0);
+    assert!(bench.alone.budget.used_bytes() > 0);
 }
 
 #[test]
@@ -250,14 +218,14 @@ fn requests_of_one_client_are_bounded_and_go_on_as_they_are_answered() {
     let limits = Limits { connection_requests: 10, ..Limits::default() };
     let mut bench = Bench::new(limits);
     bench.send(&b"delete k\r\n".repeat(100));
-    assert_eq!(bench.session.in_flight(), 10);
+    assert_eq!(bench.alone.session.in_flight(), 10);
     assert!(!bench.stream.wants_input());
     bench.poll();
-    assert_eq!(bench.session.in_flight(), 10);
+    assert_eq!(bench.alone.session.in_flight(), 10);
     for _ in 0..9 {
         bench.poll();
     }
-    assert_eq!(bench.session.in_flight(), 0);
+    assert_eq!(bench.alone.session.in_flight(), 0);
     assert!(bench.stream.wants_input());
 }
 
@@ -265,16 +233,16 @@ fn requests_of_one_client_are_bounded_and_go_on_as_they_are_answered() {
 fn gets_slow_down_when_values_are_large() {
     let mut bench = Bench::new(Limits::default());
     bench.send(&b"get k\r\n".repeat(300));
-    let first = bench.session.in_flight();
+    let first = bench.alone.session.in_flight();
     assert!(first <= (2 << 20) / Gets::VALUE_BYTES_AT_FIRST);
-    bench.session.value = vec![b'v'; 1 << 20];
+    bench.alone.session.value = vec![b'v'; 1 << 20];
     bench.poll();
-    assert!(bench.session.in_flight() <= 2, "{} of 1 MiB each", bench.session.in_flight());
+    assert!(bench.alone.session.in_flight() <= 2, "{} of 1 MiB each", bench.alone.session.in_flight());
     // Unread replies stop it altogether.
     for _ in 0..5 {
         bench.poll();
     }
-    assert_eq!(bench.session.in_flight(), 0);
+    assert_eq!(bench.alone.session.in_flight(), 0);
     assert!(bench.stream.connection.blocked);
 }
 
@@ -282,13 +250,13 @@ fn gets_slow_down_when_values_are_large() {
 fn a_barrier_holds_back_what_follows() {
     let mut bench = Bench::new(Limits::default());
     bench.send(b"delete a\r\ndelete b\r\nflush_all\r\ndelete c\r\n");
-    assert_eq!(bench.session.in_flight(), 2);
+    assert_eq!(bench.alone.session.in_flight(), 2);
     bench.poll();
-    assert_eq!(bench.session.in_flight(), 1);
+    assert_eq!(bench.alone.session.in_flight(), 1);
     bench.poll();
-    assert_eq!(bench.session.in_flight(), 1);
+    assert_eq!(bench.alone.session.in_flight(), 1);
     bench.poll();
-    assert_eq!(bench.session.in_flight(), 0);
+    assert_eq!(bench.alone.session.in_flight(), 0);
 }
 
 #[test]
@@ -306,54 +274,54 @@ fn a_client_that_left_is_finished_once_its_requests_are_answered() {
 /// A budget that others have spent.
 fn spent() -> Bench {
     let bench = Bench::new(Limits::default());
-    assert!(bench.budget.allows(7, 1 << 30), "somebody has the overdraft, too");
-    bench.budget.change(0, bench.limits.in_flight_bytes);
+    assert!(bench.alone.budget.allows(7, 1 << 30), "somebody has the overdraft, too");
+    bench.alone.budget.change(0, bench.alone.limits.in_flight_bytes);
     bench
 }
 
 #[test]
 fn small_requests_are_served_while_others_hold_the_budget() {
     let mut bench = spent();
-    bench.session.value = vec![b'v'; 1000];
+    bench.alone.session.value = vec![b'v'; 1000];
     for _ in 0..20 {
         bench.send(b"set k 0 0 3\r\nabc\r\nget k\r\nset k 0 0 3\r\nabc\r\n");
-        assert!(bench.session.in_flight() > 0);
-        while bench.session.in_flight() > 0 {
+        assert!(bench.alone.session.in_flight() > 0);
+        while bench.alone.session.in_flight() > 0 {
             bench.poll();
         }
     }
-    assert_eq!(bench.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 20);
+    assert_eq!(bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 20);
 }
 
 #[test]
 fn a_large_value_that_was_tried_is_dropped_and_comes_when_there_is_room() {
     let mut bench = spent();
-    bench.session.value = vec![b'v'; 1 << 20];
+    bench.alone.session.value = vec![b'v'; 1 << 20];
     bench.send(b"get k\r\nget l\r\n");
-    assert_eq!(bench.session.in_flight(), 1, "one is tried");
+    assert_eq!(bench.alone.session.in_flight(), 1, "one is tried");
     for _ in 0..3 {
         bench.poll();
-        assert_eq!((bench.session.in_flight(), bench.stream.connection.out.unsent_bytes()), (0, 0));
-        assert!(bench.stream.connection.waits() && bench.gets.is_idle());
+        assert_eq!((bench.alone.session.in_flight(), bench.stream.connection.out.unsent_bytes()), (0, 0));
+        assert!(bench.stream.connection.waits() && bench.alone.gets.is_idle());
     }
-    bench.budget.change(bench.limits.in_flight_bytes, 0);
+    bench.alone.budget.change(bench.alone.limits.in_flight_bytes, 0);
     bench.poll();
-    assert_eq!(bench.session.in_flight(), 1, "asked for again");
+    assert_eq!(bench.alone.session.in_flight(), 1, "asked for again");
     let (mut received, mut sink) = (0, vec![0; 1 << 20]);
     bench.client.set_nonblocking(true).unwrap();
-    while bench.session.in_flight() > 0 || !bench.stream.connection.out.is_empty() {
+    while bench.alone.session.in_flight() > 0 || !bench.stream.connection.out.is_empty() {
         bench.poll();
         received += bench.client.read(&mut sink).unwrap_or(0);
     }
     assert_eq!(received, 2 * ((1 << 20) + "VALUE k 0 1048576\r\n\r\nEND\r\n".len()));
-    assert_eq!(bench.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 2);
-    assert_eq!(bench.budget.used_bytes(), 0);
+    assert_eq!(bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 2);
+    assert_eq!(bench.alone.budget.used_bytes(), 0);
 }
 
 #[test]
 fn a_client_that_left_while_its_value_was_dropped_is_finished() {
     let mut bench = spent();
-    bench.session.value = vec![b'v'; 1 << 20];
+    bench.alone.session.value = vec![b'v'; 1 << 20];
     bench.send(b"get k\r\n");
     bench.poll();
     assert!(!bench.stream.is_finished());

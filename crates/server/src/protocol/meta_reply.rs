@@ -58,10 +58,14 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// The key's own bytes, if it came in base64.
+    fn decoded<'b>(&self, room: &'b mut [u8; base64::DECODED_BYTES_MAX]) -> Option<&'b [u8]> {
+        base64::decode(self.key, room).filter(|_| self.has(b'b'))
+    }
+
     /// The key, in base64 if it came so: not as it came, but as its bytes are written.
     fn push_key(&self, out: &mut Vec<u8>) {
-        let mut decoded = [0; base64::DECODED_BYTES_MAX];
-        match base64::decode(self.key, &mut decoded).filter(|_| self.has(b'b')) {
+        match self.decoded(&mut [0; base64::DECODED_BYTES_MAX]) {
             Some(key) => base64::push(out, key),
             None => out.extend_from_slice(self.key),
         }
@@ -217,7 +221,7 @@ fn debug(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, valu
     let fetch = if was_read { "yes" } else { "no" };
     out.extend_from_slice(b"ME ");
     words.push_key(out);
-    let size = words.key.len() + value.len();
+    let size = words.decoded(&mut [0; base64::DECODED_BYTES_MAX]).unwrap_or(words.key).len() + value.len();
     out.extend_from_slice(format!(" exp=-{left} la=0 cas={stamp} fetch={fetch} cls=0 size={size}\r\n").as_bytes());
 }
 

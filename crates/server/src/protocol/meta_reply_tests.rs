@@ -73,4 +73,6 @@ fn numbers_and_what_is_known_of_an_item() {
     assert_eq!(reply(answer, b"n q k", &Outcome::Exists), "EX kn\r\n");
     let item = found(Some(NOW + 50), Marks::NONE, false);
     assert_eq!(reply(MetaAnswer::Debug, b"key", &item), "ME key exp=-50 la=0 cas=9 fetch=yes cls=0 size=6\r\n");
+    let coded = reply(MetaAnswer::Debug, b"aaA= b", &item);
+    assert_eq!(coded, "ME aaA= exp=-50 la=0 cas=9 fetch=yes cls=0 size=5\r\n");
 }

@@ -221,8 +221,8 @@ fn listed(line: &[u8]) -> Result<Result<Listed, String>, String> {
     }
     if !text.starts_with("key=") {
         return Err(format!(
-            "the server that is copied from does not list its items ({text:?}): it must be memcached 1.5 or newer, with its \
-             LRU crawler on"
+            "the server that is copied from does not list its items ({text:?}): it must be a memcached with its LRU crawler \
+             on (1.6.18 has been tried)"
         ));
     }
     let field = |name: &str| text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));

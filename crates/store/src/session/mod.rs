@@ -47,7 +47,7 @@ use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::KEY_BYTES_MAX;
 
 pub use batch::{Busy, Write};
-pub use staged::{DramItem, KeyDigest};
+pub use staged::KeyDigest;
 
 const TAG_EXECUTE: u64 = 1;
 /// Larger buffers are given back when a poll ends.

@@ -14,17 +14,12 @@ use tapetum_kernels::hash::HashKey;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyDigest(pub u128);
 
-/// What the DRAM tier knows of an item beside its value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DramItem {
-    pub flags: u32,
-    /// Unix seconds; 0 is never.
-    pub expiry: u32,
-    pub stamp: u64,
-    pub value_bytes: usize,
-}
-
 impl Session {
+    /// Whether it ever answers so: the store has a DRAM tier.
+    pub fn answers_from_dram(&self) -> bool {
+        self.shared.tier.is_some()
+    }
+
     /// First stage: hashes a key, and brings the tier's index nearer.
     pub fn digest(&self, key: &[u8]) -> KeyDigest {
         let hash = self.shared.hash(key);
@@ -47,8 +42,8 @@ impl Session {
         &mut self,
         KeyDigest(digest): KeyDigest,
         out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &DramItem) -> bool,
-    ) -> Option<DramItem> {
+        head: impl FnMut(&mut Vec<u8>, &Item) -> bool,
+    ) -> Option<Item> {
         let (shared, hash) = (&*self.shared, HashKey(digest));
         let tier = shared.tier.as_ref()?;
         shared.check_watermark();
@@ -57,13 +52,12 @@ impl Session {
             return None;
         }
         let start = out.len();
-        let shown = |Item { flags, expiry, stamp, value_bytes, .. }| DramItem { flags, expiry, stamp, value_bytes };
-        let found = tier.get(hash, out, |out, item| head(out, &shown(*item)))?;
+        let found = tier.get(hash, out, head)?;
         if !shared.is_live_now(found.stamp, found.expiry) {
             out.truncate(start);
             return None;
         }
         self.local.gets.from_tier += 1;
-        Some(shown(found))
+        Some(found)
     }
 }

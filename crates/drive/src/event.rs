@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
-pub(super) struct Event(File);
+pub struct Event(File);
 
 impl Event {
-    pub(super) fn new() -> io::Result<Event> {
+    pub fn new() -> io::Result<Event> {
         // SAFETY: takes no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
@@ -17,12 +17,12 @@ impl Event {
         Ok(Event(unsafe { File::from_raw_fd(fd) }))
     }
 
-    pub(super) fn raise(&self) {
+    pub fn raise(&self) {
         // A full counter fails, and is as good as raised.
         let _ = (&self.0).write(&1u64.to_ne_bytes());
     }
 
-    pub(super) fn clear(&self) {
+    pub fn clear(&self) {
         // Not raised: nothing to clear.
         let _ = (&self.0).read(&mut [0; 8]);
     }
