@@ -4,7 +4,7 @@
 //! after some that did not shrink only few are tried, until one does, because trying costs as much as everything else
 //! that is done for a write.
 
-use crate::record::Codec;
+use crate::record::{Codec, Record};
 use std::io;
 
 /// Values shorter than this are never worth a frame.
@@ -116,6 +116,17 @@ impl Decompressor {
             Ok(length) if length == out.len() => Ok(()),
             _ => Err(DecompressError),
         }
+    }
+
+    /// Makes `value` the value of a record that holds it itself.
+    pub fn inflate(&mut self, record: &Record<'_>, value: &mut Vec<u8>) -> Result<(), DecompressError> {
+        value.clear();
+        if record.header.codec == Codec::Raw {
+            value.extend_from_slice(record.stored);
+            return Ok(());
+        }
+        value.resize(record.header.raw_bytes as usize, 0);
+        self.decompress(record.stored, value)
     }
 }
 

@@ -26,9 +26,9 @@ impl<S: Session> Packets<S> {
 
     /// Takes packets, whole requests of one protocol, until all are answered or one of them ends it, and shows `sent` the replies.
     pub fn take(&mut self, packets: &[u8], mut sent: impl FnMut(&[u8])) {
-        let mut taken = 0;
+        let (mut taken, now) = (0, unix_seconds());
         loop {
-            let mut context = self.alone.context(unix_seconds());
+            let mut context = self.alone.context(now);
             taken += self.connection.consume(&packets[taken..], &mut context);
             self.replies.clear();
             context.session.poll(&mut self.replies);

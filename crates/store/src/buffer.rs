@@ -19,6 +19,8 @@ struct Table {
     hashes: Vec<HashKey>,
     /// Place in the arena plus one, and whether it was read; 0 for an empty slot.
     places: Vec<u32>,
+    /// A bit for each slot: whether the DRAM tier is to have the item when it is on flash.
+    wanted: Vec<u64>,
     count: usize,
     count_max: usize,
 }
@@ -26,7 +28,13 @@ struct Table {
 impl Table {
     fn new(entries_max: usize) -> Table {
         let slots = (entries_max * 4 / 3 + 8).next_power_of_two();
-        Table { hashes: vec![HashKey::default(); slots], places: vec![0; slots], count: 0, count_max: entries_max }
+        Table {
+            hashes: vec![HashKey::default(); slots],
+            places: vec![0; slots],
+            wanted: vec![0; slots.div_ceil(64)],
+            count: 0,
+            count_max: entries_max,
+        }
     }
 
     fn slot(&self, hash: HashKey) -> usize {
@@ -65,13 +73,24 @@ impl Table {
         self.places[slot] = place + 1;
     }
 
+    fn is_wanted(&self, slot: usize) -> bool {
+        self.wanted[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    fn set_wanted(&mut self, slot: usize, wanted: bool) {
+        let bit = 1 << (slot % 64);
+        let word = &mut self.wanted[slot / 64];
+        *word = if wanted { *word | bit } else { *word & !bit };
+    }
+
     fn clear(&mut self) {
         self.places.fill(0);
+        self.wanted.fill(0);
         self.count = 0;
     }
 
     fn bytes(&self) -> usize {
-        self.places.len() * (size_of::<HashKey>() + 4)
+        self.places.len() * (size_of::<HashKey>() + 4) + self.wanted.len() * 8
     }
 }
 
@@ -134,6 +153,34 @@ impl Shard {
         if let Some((place, _)) = self.look(hash) {
             self.tables[(place.buffer % BUFFERS) as usize].insert(hash, place.place | READ);
         }
+    }
+
+    /// Whether the DRAM tier is to have the key's item when it is on flash: it was read here, or wanted before.
+    pub fn is_wanted(&self, hash: HashKey) -> bool {
+        (self.oldest..=self.active).rev().map(|buffer| self.table(buffer)).find_map(|table| {
+            let slot = if table.count == 0 { return None } else { table.slot(hash) };
+            let word = table.places[slot];
+            (word != 0).then(|| word & READ != 0 || table.is_wanted(slot))
+        }) == Some(true)
+    }
+
+    /// Says whether the DRAM tier is to have the item that was inserted last, when it is on flash.
+    pub fn set_wanted(&mut self, hash: HashKey, wanted: bool) {
+        let table = &mut self.tables[(self.active % BUFFERS) as usize];
+        let slot = table.slot(hash);
+        assert!(table.places[slot] != 0, "it was inserted");
+        table.set_wanted(slot, wanted);
+    }
+
+    /// Hash keys and places of a buffer's items that the DRAM tier is to have.
+    pub fn wanted(&self, buffer: u64, into: &mut Vec<(HashKey, u32)>) {
+        let table = self.table(buffer);
+        into.clear();
+        let slots = table.hashes.iter().zip(&table.places).enumerate();
+        into.extend(slots.filter_map(|(slot, (hash, word))| {
+            let wanted = word & READ != 0 || table.is_wanted(slot);
+            place_of(*word).filter(|_| wanted).map(|place| (*hash, place))
+        }));
     }
 
     /// Brings what [`Shard::get`] will look at nearer to the processor.
@@ -310,6 +357,31 @@ mod tests {
         assert_eq!(shard.look(a), Some((Place { buffer: 8, place: 16 }, false)));
         shard.note_read(HashKey(3 << 70));
         assert_eq!(shard.look(HashKey(3 << 70)), None);
+    }
+
+    #[test]
+    fn what_was_read_or_wanted_is_wanted_of_the_buffer_that_has_it() {
+        let mut shard = Shard::new(100, 7);
+        let [a, b, c] = [1, 2, 3].map(|n| HashKey(n << 70));
+        for (place, hash) in [(0, a), (8, b), (16, c)] {
+            shard.insert(hash, place);
+            shard.set_wanted(hash, hash == b);
+        }
+        shard.note_read(a);
+        assert_eq!([a, b, c].map(|hash| shard.is_wanted(hash)), [true, true, false]);
+        shard.rotate(8);
+        assert_eq!([a, b, c].map(|hash| shard.is_wanted(hash)), [true, true, false]);
+        shard.insert(b, 0);
+        shard.set_wanted(b, false);
+        assert!(!shard.is_wanted(b));
+        let mut wanted = Vec::new();
+        shard.wanted(7, &mut wanted);
+        wanted.sort_unstable();
+        assert_eq!(wanted, vec![(a, 0), (b, 8)]);
+        shard.release(7);
+        assert_eq!([a, b, c].map(|hash| shard.is_wanted(hash)), [false; 3]);
+        shard.wanted(8, &mut wanted);
+        assert_eq!(wanted, vec![]);
     }
 
     #[test]

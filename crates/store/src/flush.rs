@@ -1,7 +1,8 @@
 //! The flush: a sealed write buffer becomes a segment.
 //!
 //! ```text
-//! check keys · write records  →  flush  →  manifest record (segment, deaths)  →  index merge  →  buffer released, log trimmed
+//! check keys · write records  →  flush  →  manifest record (segment, deaths)  →  index merge  →  DRAM tier  →  buffer released,
+//!                                                                                                             log trimmed
 //! ```
 //! The buffer answers reads until the index does. A crash before the manifest record leaves free extents and the log; a
 //! crash after it leaves a segment and a log zone nobody replays. Collections may install between a key check and the
@@ -21,10 +22,12 @@ use crate::segment::layout::page_size;
 use crate::segment::view::Segment;
 use crate::segment::writer::SegmentWriter;
 use crate::shared::{Installer, Shared};
+use crate::tier::Item;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::record::{Codec, Kind};
 
@@ -171,7 +174,40 @@ async fn install(
     })
     .await?;
     if !shared.planted.has(Bug::TrimLogEarly) {
+        keep_wanted(shared, io, buffer).await?;
         release(shared, buffer);
+    }
+    Ok(())
+}
+
+/// Puts what is asked for into the DRAM tier, now that flash has it: it will not have to be read from there. The buffer is not
+/// released yet, so a record that is still its key's latest is what flash has.
+async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) -> Result<(), Error> {
+    let Some(tier) = &shared.tier else { return Ok(()) };
+    let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
+    let (mut wanted, mut value) = (Vec::new(), Vec::new());
+    for shard in &shared.shards {
+        lock(shard).wanted(buffer, &mut wanted);
+        for &(hash, place) in &wanted {
+            let record = shared.log.record(buffer, place);
+            let header = &record.header;
+            let is_inline = header.kind == Kind::Value && header.codec != Codec::OutOfLine;
+            if !is_inline || !shared.is_live(header, shared.now()) {
+                continue;
+            }
+            let inflated = decompressor.inflate(&record, &mut value);
+            assert!(inflated.is_ok(), "the arena holds what was compressed");
+            let shard = lock(shard);
+            match shard.look(hash) {
+                Some((latest, was_read))
+                    if latest == (Place { buffer, place }) || shared.planted.has(Bug::TierKeepsFlushed) =>
+                {
+                    tier.put(hash, (Item::of(header), &value), was_read);
+                }
+                _ => {}
+            }
+        }
+        io.step().await;
     }
     Ok(())
 }

@@ -102,7 +102,9 @@ fn begin_eviction(shared: &Shared, partition: usize, moved: &[(HashKey, Moved)])
     shard.turn_eviction();
     if !shared.planted.has(Bug::TierOutlivesEviction) {
         let out = moved.iter().filter(|(_, moved)| *moved == Moved::Out);
-        out.for_each(|(hash, _)| shared.forget_in_tier(&mut shard, *hash));
+        out.for_each(|(hash, _)| {
+            shared.forget_in_tier(&mut shard, *hash);
+        });
     }
 }
 

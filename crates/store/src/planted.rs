@@ -79,6 +79,8 @@ pub enum Bug {
     TierOutlivesEviction,
     /// The DRAM tier takes what was read from flash though it was written over meanwhile.
     TierFillsLate,
+    /// The DRAM tier takes what a flush moved though it was written over meanwhile.
+    TierKeepsFlushed,
     /// The DRAM tier gives what a deletion of everything took, or what expired.
     TierForgetsDeletion,
     /// The DRAM tier answers before what the session was given earlier.
@@ -124,6 +126,7 @@ pub const ALL: &[Bug] = &[
     Bug::TierOutlivesWrite,
     Bug::TierOutlivesEviction,
     Bug::TierFillsLate,
+    Bug::TierKeepsFlushed,
     Bug::TierForgetsDeletion,
     Bug::TierJumpsTheQueue,
 ];

@@ -189,20 +189,27 @@ impl Shared {
         lock(&self.shards[hash.partition(self.geometry.partition_bits)])
     }
 
-    /// Takes a key out of the DRAM tier that is about to change. The caller holds its shard, which is `shard`.
-    pub fn forget_in_tier(&self, _shard: &mut Shard, hash: HashKey) {
-        if let Some(tier) = &self.tier
-            && !self.planted.has(Bug::TierOutlivesWrite)
-        {
-            tier.remove(hash);
+    /// Lets readers find a record of the log, and takes what the DRAM tier has of its key out. An item that was there, or was
+    /// asked for since, will be there again when it is on flash. The caller holds the key's shard, which is `shard`.
+    pub fn insert(&self, shard: &mut Shard, hash: HashKey, place: u32) {
+        let wanted = self.tier.is_some() && (self.forget_in_tier(shard, hash) || shard.is_wanted(hash));
+        shard.insert(hash, place);
+        if self.tier.is_some() {
+            shard.set_wanted(hash, wanted);
         }
     }
 
-    /// Whether a key's item was read, as far as memory knows: what the DRAM tier has was read from flash. `shard` is the key's.
+    /// Takes a key out of the DRAM tier that is about to change; whether it was there. The caller holds its shard.
+    pub fn forget_in_tier(&self, _shard: &mut Shard, hash: HashKey) -> bool {
+        let tier = self.tier.as_ref().filter(|_| !self.planted.has(Bug::TierOutlivesWrite));
+        tier.is_some_and(|tier| tier.remove(hash))
+    }
+
+    /// Whether a key's item was read since it was written, as far as memory knows. `shard` is the key's.
     pub fn was_read(&self, shard: &Shard, hash: HashKey) -> bool {
         match shard.look(hash) {
             Some((_, was_read)) => was_read,
-            None => self.tier.as_ref().is_some_and(|tier| tier.has(hash)),
+            None => self.tier.as_ref().is_some_and(|tier| tier.was_read(hash)),
         }
     }
 

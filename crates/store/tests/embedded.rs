@@ -52,6 +52,46 @@ fn puts_gets_and_deletes() {
 }
 
 #[test]
+fn what_is_asked_for_stays_in_dram_when_it_is_written_over_and_flushed() {
+    let options = options().with_tier(4 << 20);
+    let drive = drive_on(flash());
+    Store::create(&drive, &options).unwrap();
+    let store = Store::open(&drive, &options).unwrap();
+    let (asked, noted, unasked) = (b"asked".as_slice(), b"noted".as_slice(), b"unasked".as_slice());
+    let flush = || {
+        let before = store.stats().flushes;
+        for number in (0u64..).take_while(|_| store.stats().flushes < before + 2) {
+            store.put(format!("filler{}", number % 1000).as_bytes(), &noise(number, 300)).unwrap();
+        }
+    };
+    // What a get brings from DRAM (the tier) and from flash.
+    let came_from = |key: &[u8]| {
+        let before = store.stats();
+        let value = store.get(key).unwrap().unwrap().value;
+        let after = store.stats();
+        (value, after.get_from_tier - before.get_from_tier, after.get_from_flash - before.get_from_flash)
+    };
+    for key in [asked, noted, unasked] {
+        store.put(key, b"first").unwrap();
+    }
+    // Read in its buffer, so it is in the tier once it is on flash.
+    assert_eq!(came_from(noted), (b"first".to_vec(), 0, 0));
+    flush();
+    assert_eq!(came_from(noted), (b"first".to_vec(), 1, 0));
+    assert_eq!(came_from(asked), (b"first".to_vec(), 0, 1));
+    for key in [asked, noted, unasked] {
+        store.put(key, b"second").unwrap();
+        store.put(key, &noise(7, 200).repeat(2)).unwrap();
+    }
+    flush();
+    let value = noise(7, 200).repeat(2);
+    assert_eq!(came_from(asked), (value.clone(), 1, 0));
+    assert_eq!(came_from(noted), (value.clone(), 1, 0));
+    assert_eq!(came_from(unasked), (value, 0, 1), "nobody asked for it before");
+    store.close().unwrap();
+}
+
+#[test]
 fn overwritten_keys_stay_right_through_flush_collection_and_reopening() {
     let flash = Arc::new(MemoryFlash::new(3 << 20));
     let drive = drive_on(flash.clone());

@@ -35,8 +35,7 @@ pub(super) fn append(shared: &Shared, shard: &mut Shard, hash: HashKey, draft: D
     let mut given = (0, 0);
     match shared.log.append(&[draft], |_, stamp, place| given = (stamp, place)) {
         Ok(()) => {
-            shared.forget_in_tier(shard, hash);
-            shard.insert(hash, given.1);
+            shared.insert(shard, hash, given.1);
             Ok(given.0)
         }
         Err(AppendError::BufferFull) => Err(WriteError::NoRoom),
@@ -150,14 +149,8 @@ impl Local {
     }
 
     pub(super) fn inflate_into_scratch(&mut self, record: &Record<'_>) {
-        self.scratch.clear();
-        if record.header.codec == Codec::Raw {
-            self.scratch.extend_from_slice(record.stored);
-        } else {
-            self.scratch.resize(record.header.raw_bytes as usize, 0);
-            let inflated = self.decompressor.decompress(record.stored, &mut self.scratch);
-            assert!(inflated.is_ok(), "the arena holds what was compressed");
-        }
+        let inflated = self.decompressor.inflate(record, &mut self.scratch);
+        assert!(inflated.is_ok(), "the arena holds what was compressed");
     }
 
     /// A put that needs to know nothing: compressed outside of any lock.

@@ -73,8 +73,7 @@ impl Local {
             Ok(()) => {
                 for (hash, place) in hashes.iter().zip(places) {
                     if let Ok(at) = numbers.binary_search(&hash.partition(bits)) {
-                        shared.forget_in_tier(&mut shards[at], *hash);
-                        shards[at].insert(*hash, place);
+                        shared.insert(&mut shards[at], *hash, place);
                     }
                 }
                 drop(shards);

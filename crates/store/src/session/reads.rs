@@ -31,7 +31,7 @@ fn put_into_tier(shared: &Shared, hash: HashKey, seen: Seen, item: Item, value: 
     let Some(tier) = &shared.tier else { return };
     let shard = shared.shard(hash);
     if shard.is_on_flash_as(hash, seen) || shared.planted.has(Bug::TierFillsLate) {
-        tier.put(hash, item, value);
+        tier.put(hash, (item, value), true);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: the tier holds an item only as flash has it, valid and with its newest stamp, or not at all. So a hit is the
 //! answer. It is kept by three rules, under the lock of the key's shard: an item is put in only if its key was not
-//! written since it was read ([`crate::buffer::Shard::is_on_flash_as`]); a write of the key takes it out before the write is seen
+//! written since it was read ([`crate::buffer::Shard::is_on_flash_as`]) or flushed (`flush.rs`); a write of the key takes it out before the write is seen
 //! ([`Tier::remove`]); so does an eviction from flash before the index forgets the key. What the collector moves stays the same
 //! item. Expiry and deletions of everything are looked at on the way out.
 //!
@@ -107,15 +107,15 @@ impl Tier {
         self.part(hash).get(hash, out, head)
     }
 
-    /// Whether the item is here.
-    pub fn has(&self, hash: HashKey) -> bool {
-        self.part(hash).has(hash)
+    /// Whether the item is here, and was read since it was written.
+    pub fn was_read(&self, hash: HashKey) -> bool {
+        self.part(hash).was_read(hash)
     }
 
     /// Puts an item in, if it is not in yet; others may go. The caller holds the lock of the key's shard, and knows that this is
-    /// what flash has.
-    pub fn put(&self, hash: HashKey, item: Item, value: &[u8]) -> bool {
-        self.part(hash).put(hash, item, value)
+    /// what flash has, and whether it was read since it was written.
+    pub fn put(&self, hash: HashKey, item: (Item, &[u8]), was_read: bool) -> bool {
+        self.part(hash).put(hash, item, was_read)
     }
 
     /// Takes an item out, if it is in; whether it was. The caller holds the lock of the key's shard.

@@ -18,6 +18,9 @@ use tapetum_kernels::prefetch::prefetch;
 
 const GRANULE_WORDS: usize = GRANULE_BYTES / 8;
 const CACHE_LINE_WORDS: usize = 8;
+/// Set beside the uses of an item that was read since it was written.
+const READ: u8 = 1 << 7;
+const _: () = assert!(READ & USES_MAX == 0 && USES_MAX & (USES_MAX + 1) == 0);
 /// Bytes of memory for each entry that the index has room for: smaller items do not fill the memory.
 const BYTES_PER_ENTRY: usize = 96;
 /// Bytes of memory for each item that left and is remembered.
@@ -29,7 +32,7 @@ pub struct Part {
     table: Table,
     memory: Region,
     slab_words: usize,
-    /// How often the item at each granule was asked for, up to [`USES_MAX`]. Readers raise it; what they overwrite by
+    /// How often the item at each granule was asked for, up to [`USES_MAX`], and [`READ`]. Readers raise it; what they overwrite by
     /// chance is a count of another item.
     uses: Box<[AtomicU8]>,
     classes: Mutex<Classes>,
@@ -45,11 +48,12 @@ struct PartItems<'a> {
 
 impl Items for PartItems<'_> {
     fn uses(&self, place: u32) -> u8 {
-        self.uses[place as usize].load(Ordering::Relaxed)
+        self.uses[place as usize].load(Ordering::Relaxed) & USES_MAX
     }
 
     fn set_uses(&self, place: u32, uses: u8) {
-        self.uses[place as usize].store(uses, Ordering::Relaxed);
+        let read = self.uses[place as usize].load(Ordering::Relaxed) & READ;
+        self.uses[place as usize].store(read | uses, Ordering::Relaxed);
     }
 
     fn mark(&self, place: u32) -> u64 {
@@ -134,19 +138,23 @@ impl Part {
             return None;
         };
         let uses = &self.uses[place as usize];
-        let count = uses.load(Ordering::Relaxed);
-        if count < USES_MAX {
-            uses.store(count + 1, Ordering::Relaxed);
+        let seen = uses.load(Ordering::Relaxed);
+        if seen < (READ | USES_MAX) {
+            uses.store(READ | (seen & USES_MAX).saturating_add(1).min(USES_MAX), Ordering::Relaxed);
         }
         Some(item)
     }
 
-    pub fn has(&self, hash: HashKey) -> bool {
+    fn has(&self, hash: HashKey) -> bool {
         self.place_of(hash).is_some()
     }
 
+    pub fn was_read(&self, hash: HashKey) -> bool {
+        self.place_of(hash).is_some_and(|place| self.uses[place as usize].load(Ordering::Relaxed) & READ != 0)
+    }
+
     /// Puts an item in, if it is not in and there is a slot for it; whether it was put in.
-    pub fn put(&self, hash: HashKey, item: Item, value: &[u8]) -> bool {
+    pub fn put(&self, hash: HashKey, (item, value): (Item, &[u8]), was_read: bool) -> bool {
         let mut classes = lock(&self.classes);
         let Some(class) = classes.class_of(slot::HEADER_BYTES + value.len()) else { return false };
         if self.has(hash) {
@@ -161,7 +169,7 @@ impl Part {
         let Some(slot) = classes.take(class, &self.items(), evict) else { return false };
         self.evictions.fetch_add(out, Ordering::Relaxed);
         slot::write(words_at(&self.memory, slot.place), hash, item, value);
-        self.uses[slot.place as usize].store(0, Ordering::Relaxed);
+        self.uses[slot.place as usize].store(if was_read { READ } else { 0 }, Ordering::Relaxed);
         let entered = self.table.insert(hash, slot.place);
         if entered {
             classes.filled(class, &slot, mark_of(hash));

@@ -36,7 +36,7 @@ fn holds_what_was_put_and_neither_more_nor_older() {
             1..=4 => {
                 tier.remove(hash(n));
                 let length = (chance >> 20) as usize % 3000;
-                tier.put(hash(n), item(stamp, length), &value(n, stamp, length));
+                tier.put(hash(n), (item(stamp, length), &value(n, stamp, length)), true);
                 latest.insert(n, (stamp, length));
             }
             _ => {
@@ -56,7 +56,7 @@ fn stays_within_its_bytes_whatever_it_is_given() {
     for (bytes, length) in [(1 << 20, 10), (8 << 20, 100), (32 << 20, 1000), (200 << 20, 100_000)] {
         let tier = Tier::new(bytes, 1.25).unwrap().unwrap();
         for n in 0..bytes / (length as u64 + 40) * 2 {
-            tier.put(hash(n), item(n, length), &vec![7; length]);
+            tier.put(hash(n), (item(n, length), &vec![7; length]), true);
         }
         assert!(tier.bytes() <= bytes, "{} of {bytes} with values of {length}", tier.bytes());
         let used: u64 = tier.slabs().iter().map(|class| class.slots_used * class.slot_bytes as u64).sum();
@@ -67,7 +67,7 @@ fn stays_within_its_bytes_whatever_it_is_given() {
 #[test]
 fn what_is_too_large_or_too_little_is_left_out() {
     let tier = Tier::new(1 << 20, 2.0).unwrap().unwrap();
-    tier.put(hash(1), item(1, 1 << 20), &[0; 1 << 20]);
+    tier.put(hash(1), (item(1, 1 << 20), &[0; 1 << 20]), true);
     assert_eq!(get(&tier, 1), None);
     assert!(Tier::new(100, 2.0).unwrap().is_none());
 }
@@ -95,7 +95,8 @@ fn readers_beside_writers_see_whole_items() {
             let n = stamp.wrapping_mul(2654435761) % 900;
             tier.remove(hash(n));
             if stamp % 5 != 0 {
-                tier.put(hash(n), item(stamp, stamp as usize % 1700), &value(n, stamp, stamp as usize % 1700));
+                let value = value(n, stamp, stamp as usize % 1700);
+                tier.put(hash(n), (item(stamp, value.len()), &value), true);
             }
             newest.store(stamp, Ordering::Relaxed);
         }
