@@ -182,6 +182,12 @@ pub struct ServeArguments {
     /// The part of --memory for copies in DRAM of items that are often asked for [default: none]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub tier: Option<u64>,
+    /// There, slots of each size ÷ those of the size before, 1.1 to 16
+    #[arg(long, value_name = "FACTOR", default_value = "1.25")]
+    pub slab_factor: f64,
+    /// There, what is given to one size of slots at once: the largest item too [default: a 64th of 64MiB or more, at most 10MB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub slab_size: Option<u64>,
     /// When a write is acknowledged [default: always]
     #[arg(long, value_enum)]
     sync: Option<SyncArgument>,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use tapetum::Slabs;
 use tapetum_server::cli::{Cli, Command, ResizeArguments, ServeArguments, StoreArguments};
 use tapetum_server::limits::Limits;
 use tapetum_server::listen::Address;
@@ -94,6 +95,7 @@ fn offline_options(arguments: &StoreArguments, create: bool) -> OpenOptions {
         memory_bytes: arguments.memory,
         front_bytes: 0,
         tier_bytes: 0,
+        slabs: Slabs::default(),
         sync: tapetum::Sync::Always,
         full: tapetum::Full::Error,
         create,
@@ -258,6 +260,7 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     let options = OpenOptions {
         front_bytes: limits.in_flight_bytes as u64,
         tier_bytes: arguments.tier_bytes(),
+        slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },
         sync: arguments.sync().into(),
         full: arguments.full().into(),
         ..offline_options(&arguments.store, true)

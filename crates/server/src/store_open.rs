@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tapetum::{
-    DramItem, Error, Full, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, StoreOptions, Sync,
-    ValueRange,
+    DramItem, Error, Full, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Slabs, Stats, StoreOptions,
+    Sync, ValueRange,
 };
 use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
 
@@ -131,6 +131,7 @@ pub struct OpenOptions {
     pub front_bytes: u64,
     /// The part of it for copies in DRAM of items that are often asked for.
     pub tier_bytes: u64,
+    pub slabs: Slabs,
     pub sync: Sync,
     pub full: Full,
     /// Make the store if there is none.
@@ -363,6 +364,7 @@ fn store_options(capacity_bytes: u64, options: &OpenOptions) -> StoreOptions {
     StoreOptions {
         memory_bytes: options.memory_bytes.saturating_sub(options.front_bytes),
         tier_bytes: options.tier_bytes,
+        slabs: options.slabs,
         sync: options.sync,
         full: options.full,
         ..whole

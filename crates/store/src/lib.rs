@@ -59,7 +59,7 @@ pub use inspect::{Inspection, inspect, inspect_drive};
 pub use locate::{KeyPlace, Location, RecordFacts, SegmentPlace, locate};
 pub use log::Sync;
 pub use maintenance::Step;
-pub use options::{Full, StoreOptions};
+pub use options::{Full, Slabs, StoreOptions};
 pub use phase::Phase;
 pub use request::*;
 pub use resize::Resizing;

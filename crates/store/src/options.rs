@@ -16,6 +16,51 @@ pub enum Full {
     Evict,
 }
 
+/// How the memory of the DRAM tier is cut: into slabs, and these into slots of one size each.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Slabs {
+    /// Bytes of a slot ÷ those of the class before, 1.1 to 16.
+    pub factor: f64,
+    /// Bytes of a slab, whole 4 KiB: what is larger, with 40 bytes on top, stays out of the tier. `None` is a 64th of what one
+    /// lock guards, at most the paper's 10 MB.
+    pub slab_bytes: Option<u64>,
+}
+
+impl Default for Slabs {
+    fn default() -> Slabs {
+        Slabs { factor: 1.25, slab_bytes: None }
+    }
+}
+
+impl Slabs {
+    const FACTOR_LEAST: f64 = 1.1;
+    const FACTOR_MOST: f64 = 16.0;
+    const SLAB_BYTES_LEAST: u64 = 4 << 10;
+    const SLAB_BYTES_MOST: u64 = 1 << 30;
+    /// Fewer could not be shared between sizes.
+    const SLABS_LEAST: u64 = 8;
+
+    /// An error if a tier of `tier_bytes` cannot be cut so.
+    pub(crate) fn check(&self, tier_bytes: u64) -> Result<(), Error> {
+        if !(Slabs::FACTOR_LEAST..=Slabs::FACTOR_MOST).contains(&self.factor) {
+            let (least, most) = (Slabs::FACTOR_LEAST, Slabs::FACTOR_MOST);
+            return Err(Error::Options(format!("slots cannot grow by {}: give {least} to {most}", self.factor)));
+        }
+        let Some(slab) = self.slab_bytes else { return Ok(()) };
+        let (least, most) = (Slabs::SLAB_BYTES_LEAST, Slabs::SLAB_BYTES_MOST);
+        if !(least..=most).contains(&slab) || !slab.is_multiple_of(least) {
+            return Err(Error::Options(format!("a slab cannot have {slab} bytes: give whole 4 KiB, at most 1 GiB")));
+        }
+        if tier_bytes > 0 && tier_bytes / Slabs::SLABS_LEAST < slab {
+            let enough = slab * Slabs::SLABS_LEAST;
+            return Err(Error::Options(format!(
+                "{tier_bytes} bytes of DRAM for items are too few for slabs of {slab}: give them {enough}, or smaller slabs"
+            )));
+        }
+        Ok(())
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct StoreOptions {
     /// The budget for everything the store keeps in memory, in bytes.
@@ -27,8 +72,8 @@ pub struct StoreOptions {
     pub fingerprint_bits: u32,
     /// The part of the budget for copies in DRAM of items that are asked for often; 0 for none.
     pub tier_bytes: u64,
-    /// Sizes of the slots that they lie in: each class's ÷ the one's before.
-    pub tier_factor: f64,
+    /// How that part is cut.
+    pub slabs: Slabs,
     /// The most that key tables may take in memory, of what pools and index leave of the budget.
     pub key_tables_bytes_max: u64,
     pub sync: Sync,
@@ -48,7 +93,7 @@ impl StoreOptions {
             partition_bits: (segment.ilog2() - 13).min(6).max(segment.ilog2().saturating_sub(18)),
             fingerprint_bits: 5,
             tier_bytes: 0,
-            tier_factor: 1.25,
+            slabs: Slabs::default(),
             key_tables_bytes_max: memory_bytes / 4,
             sync: Sync::default(),
             full: Full::default(),
@@ -107,5 +152,24 @@ impl StoreOptions {
             )));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_that_cannot_be_are_refused_with_what_can() {
+        let check = |factor, slab_bytes, tier_bytes| match (Slabs { factor, slab_bytes }).check(tier_bytes) {
+            Ok(()) => String::new(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(check(1.25, None, 0), "");
+        assert_eq!(check(16.0, Some(1 << 20), 8 << 20), "");
+        assert!(check(1.0, None, 1 << 30).contains("give 1.1 to 16"));
+        assert!(check(f64::NAN, None, 1 << 30).contains("give 1.1 to 16"));
+        assert!(check(2.0, Some(5000), 1 << 30).contains("whole 4 KiB"));
+        assert!(check(2.0, Some(1 << 20), 7 << 20).contains("give them 8388608"));
     }
 }

@@ -430,7 +430,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         retired: Mutex::new(Vec::new()),
         extents,
         key_tables: KeyTables::default(),
-        tier: Tier::new(options.tier_bytes, options.tier_factor)
+        tier: Tier::new(options.tier_bytes, options.slabs)
             .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
         large,
         value_bytes_max: value_bytes_max(&geometry, options.memory_bytes),

@@ -66,6 +66,7 @@ fn stopped() -> Error {
 impl Store {
     /// Makes an empty store on `drive`; what was there is lost. `crashed` says that the drive answers no more.
     pub fn create_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<(), Error> {
+        options.slabs.check(options.tier_bytes)?;
         let io = queue(drive)?;
         run(&io, recover::create(drive, &io, options), crashed).ok_or_else(stopped)?
     }
@@ -76,6 +77,7 @@ impl Store {
 
     /// Opens the store on `drive` without a maintenance thread: [`Store::maintain`] must be called.
     pub fn open_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<Store, Error> {
+        options.slabs.check(options.tier_bytes)?;
         let io = queue(drive)?;
         let shared = run(&io, recover::open(drive, &io, options), crashed).ok_or_else(stopped)??;
         let maintenance = Maintenance::new(shared.clone(), io);

@@ -17,6 +17,7 @@ mod queues;
 mod slot;
 mod table;
 
+use crate::options::Slabs;
 use crate::region::Account;
 pub use classes::SlabClass;
 use part::Part;
@@ -28,7 +29,7 @@ use tapetum_kernels::record::{Header, Marks};
 /// Memory for each part, about: parts are written independently.
 const PART_BYTES: usize = 64 << 20;
 const PARTS_MAX: usize = 16;
-/// A part has at least so many slabs.
+/// A part has at least so many slabs, unless it was told how large they are.
 const SLABS_MIN: usize = 64;
 /// The paper's slab, and the largest.
 const SLAB_BYTES_MAX: usize = 10 << 20;
@@ -68,17 +69,18 @@ pub struct Tier {
 
 impl Tier {
     /// A tier that takes at most `bytes`; `None` where that is too little for any.
-    pub fn new(bytes: u64, factor: f64) -> io::Result<Option<Tier>> {
+    pub fn new(bytes: u64, slabs: Slabs) -> io::Result<Option<Tier>> {
         let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
-        let parts = (bytes / PART_BYTES).clamp(1, PARTS_MAX);
+        let slab_asked = slabs.slab_bytes.map(usize::try_from).transpose().map_err(io::Error::other)?;
+        let parts = (bytes / PART_BYTES.max(slab_asked.unwrap_or(0) * SLABS_MIN)).clamp(1, PARTS_MAX);
         let part_bytes = bytes / parts;
-        let slab_bytes =
-            (part_bytes / SLABS_MIN).clamp(SLAB_BYTES_MIN, SLAB_BYTES_MAX) / SLAB_BYTES_MIN * SLAB_BYTES_MIN;
+        let slab_fitting = (part_bytes / SLABS_MIN).clamp(SLAB_BYTES_MIN, SLAB_BYTES_MAX);
+        let slab_bytes = slab_asked.unwrap_or(slab_fitting / SLAB_BYTES_MIN * SLAB_BYTES_MIN);
         let slots_bytes = Part::slots_bytes(part_bytes, slab_bytes);
         if slots_bytes == 0 {
             return Ok(None);
         }
-        let (shape, account) = (Shape { slab_bytes, factor }, Account::default());
+        let (shape, account) = (Shape { slab_bytes, factor: slabs.factor }, Account::default());
         let parts = (0..parts).map(|_| Part::new(slots_bytes, shape, &account)).collect::<io::Result<_>>()?;
         Ok(Some(Tier { parts, account }))
     }

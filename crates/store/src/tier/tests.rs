@@ -22,7 +22,7 @@ fn get(tier: &Tier, n: u64) -> Option<(Item, Vec<u8>)> {
 
 #[test]
 fn holds_what_was_put_and_neither_more_nor_older() {
-    let tier = Tier::new(1 << 20, 1.25).unwrap().unwrap();
+    let tier = Tier::new(1 << 20, Slabs::default()).unwrap().unwrap();
     let mut latest: HashMap<u64, (u64, usize)> = HashMap::new();
     let (mut hits, mut chance) = (0, 1u64);
     for stamp in 1..200_000u64 {
@@ -54,7 +54,7 @@ fn holds_what_was_put_and_neither_more_nor_older() {
 #[test]
 fn stays_within_its_bytes_whatever_it_is_given() {
     for (bytes, length) in [(1 << 20, 10), (8 << 20, 100), (32 << 20, 1000), (200 << 20, 100_000)] {
-        let tier = Tier::new(bytes, 1.25).unwrap().unwrap();
+        let tier = Tier::new(bytes, Slabs::default()).unwrap().unwrap();
         for n in 0..bytes / (length as u64 + 40) * 2 {
             tier.put(hash(n), (item(n, length), &vec![7; length]), true);
         }
@@ -66,16 +66,16 @@ fn stays_within_its_bytes_whatever_it_is_given() {
 
 #[test]
 fn what_is_too_large_or_too_little_is_left_out() {
-    let tier = Tier::new(1 << 20, 2.0).unwrap().unwrap();
+    let tier = Tier::new(1 << 20, Slabs { factor: 2.0, slab_bytes: None }).unwrap().unwrap();
     tier.put(hash(1), (item(1, 1 << 20), &[0; 1 << 20]), true);
     assert_eq!(get(&tier, 1), None);
-    assert!(Tier::new(100, 2.0).unwrap().is_none());
+    assert!(Tier::new(100, Slabs::default()).unwrap().is_none());
 }
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the point is real threads")]
 fn readers_beside_writers_see_whole_items() {
-    let tier = Tier::new(1 << 20, 1.5).unwrap().unwrap();
+    let tier = Tier::new(1 << 20, Slabs { factor: 1.5, slab_bytes: None }).unwrap().unwrap();
     let (done, newest) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for reader in 0..2u64 {
@@ -102,4 +102,18 @@ fn readers_beside_writers_see_whole_items() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn slabs_are_as_told() {
+    for (factor, slab_bytes, classes_max) in [(1.1, 4 << 10, 40), (2.0, 1 << 20, 15), (16.0, 16 << 20, 8)] {
+        let tier = Tier::new(256 << 20, Slabs { factor, slab_bytes: Some(slab_bytes) }).unwrap().unwrap();
+        let classes = tier.slabs();
+        assert_eq!(classes.last().map(|class| class.slot_bytes as u64), Some(slab_bytes));
+        assert!(classes.len() <= classes_max, "{} classes", classes.len());
+        let length = slab_bytes as usize - 40;
+        assert!(tier.put(hash(1), (item(1, length), &vec![7; length]), true));
+        assert!(!tier.put(hash(2), (item(1, length + 1), &vec![7; length + 1]), true));
+        assert!(tier.bytes() <= 256 << 20);
+    }
 }
