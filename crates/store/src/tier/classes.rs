@@ -12,6 +12,9 @@ use super::queues::{Items, Queues, Victim};
 pub const GRANULE_BYTES: usize = 64;
 /// After so many slabs' worth of new items, the classes are compared.
 const COMPARE_SLABS: u64 = 2;
+/// Of what came before, one part in so many is forgotten then. If more were, it would be chance that moves slabs to and fro, and each
+/// move costs a slab of items, used or not.
+const FORGOTTEN_SHARE: u64 = 8;
 
 /// Slot sizes from a granule to a slab, each about `factor` times the one before, in granules.
 pub fn slot_sizes(slab_granules: u32, factor: f64) -> Vec<u32> {
@@ -50,7 +53,7 @@ struct Class {
     slabs: u32,
     evictions: u64,
     evictions_unused: u64,
-    /// Granules of what lately came in: halved whenever classes are compared.
+    /// Granules of what lately came in: a part is forgotten whenever classes are compared.
     came_granules: u64,
 }
 
@@ -179,7 +182,7 @@ impl Classes {
         let giver = others.max_by(|a, b| self.stay(*a).total_cmp(&self.stay(*b)));
         let stays_longer = giver.is_some_and(|giver| has_none || self.stay(giver) > 2.0 * self.stay(class));
         self.came_granules = 0;
-        self.classes.iter_mut().for_each(|class| class.came_granules /= 2);
+        self.classes.iter_mut().for_each(|class| class.came_granules -= class.came_granules / FORGOTTEN_SHARE);
         let Some(giver) = giver.filter(|_| stays_longer) else { return false };
         let slab = self.take_slab(giver, evict);
         self.give_slab(class, slab);
