@@ -50,7 +50,7 @@ Figures (release build; see docs/BENCHMARKS.md):
                      index-scale | overwrites: alone, they take longer
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
   bench ROW          quick | cold-get | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
-                     dram-get | extstore | packets | memcaslap | floods | pictures
+                     misses | dram-get | hit-rate | latency | extstore | packets | memcaslap | floods | pictures
 
 Side by side:
   demo               Tapetum and memcached with extstore loaded, killed, restarted   [--items N] [--value BYTES]

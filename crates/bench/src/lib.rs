@@ -17,11 +17,13 @@ pub mod datagrams;
 pub mod embedded;
 pub mod latencies;
 pub mod pace;
+pub mod policies;
 pub mod process;
 pub mod random;
 pub mod readiness;
 pub mod server;
 pub mod sockets;
+pub mod traces;
 pub mod turn;
 pub mod workload;
 

@@ -1,7 +1,8 @@
 //! A server behind the memcached protocol as a contender: its process, and one client thread that serves those of many connections
 //! that have been answered. `get`: each connection has as many GETs of one key on their way as the turn's depth; `multiget`: one GET of as many
-//! keys. A turn's threads are its connections. `udp`: see [`datagrams`]. The CPU that is counted is the server's.
+//! keys. A turn's threads are its connections. At a rate, whoever has been free the longest asks, and the client never sleeps. `udp`: see [`datagrams`]. The CPU that is counted is the server's.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use crate::confine::Confined;
 use crate::contend::Contender;
 use crate::datagrams;
 use crate::latencies::Latencies;
+use crate::pace::Pace;
 use crate::process::Usage;
 use crate::random::{Random, mix};
 use crate::readiness::Readiness;
@@ -24,7 +26,7 @@ const LOAD_BATCH: usize = 64;
 const LOAD_CONNECTIONS: usize = 8;
 const REST: Duration = Duration::from_millis(500);
 /// A server that answers nobody for so long has stopped.
-const SILENCE_MAX_MS: i32 = 60_000;
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 pub struct Sockets {
     server: Server,
@@ -125,8 +127,11 @@ pub fn load(address: SocketAddr, population: &Population, indexes: Range<u64>) -
 
 /// Runs a turn over connections of its own, on this thread.
 pub fn run(address: SocketAddr, population: &Population, turn: &Turn) -> Result<Latencies, Failure> {
-    if turn.rate.is_some() || !["get", "multiget"].contains(&turn.api.as_str()) {
-        return Err("a server is asked by get, multiget or udp, as fast as it answers".into());
+    if !["get", "multiget"].contains(&turn.api.as_str()) {
+        return Err("a server is asked by get, multiget or udp".into());
+    }
+    if turn.rate.is_some() && turn.depth > 1 {
+        return Err("at a rate there is one operation on its way in a connection".into());
     }
     let mut client = Client {
         operations: Operations::new(population, turn.mix()?, turn.distribution()?, turn.seed),
@@ -142,32 +147,35 @@ pub fn run(address: SocketAddr, population: &Population, turn: &Turn) -> Result<
         readiness.watch(&connection, number)?;
         lines.push(Asked { connection, reads: Vec::new(), answered: 0, found: 0, writes: 0, since: Instant::now() });
     }
+    let mut free: VecDeque<usize> = (0..lines.len()).collect();
+    let mut pace = Pace::new(turn.rate, 1, 0);
+    let wait_ms = if turn.rate.is_some() { 0 } else { SILENCE_MAX.as_millis() as i32 };
     let begun = Instant::now();
-    for line in &mut lines {
-        client.ask(line, turn.depth)?;
-    }
-    let mut busy = lines.len();
-    while busy > 0 {
-        let mut silent = true;
-        for number in readiness.wait(SILENCE_MAX_MS)? {
-            silent = false;
+    let mut heard = begun;
+    loop {
+        if begun.elapsed() < turn.time_max() && client.latencies.operations() < turn.operations_max() {
+            while let Some(&number) = free.front()
+                && let Some(since) = pace.take(Instant::now())
+            {
+                client.ask(&mut lines[number], turn.depth, since)?;
+                free.pop_front();
+            }
+        } else if free.len() == lines.len() {
+            return Ok(client.latencies);
+        }
+        for number in readiness.wait(wait_ms)? {
+            heard = Instant::now();
             let line = &mut lines[number];
             line.connection.receive()?;
             client.take_answers(line)?;
-            if !line.is_answered() {
-                continue;
-            }
-            if begun.elapsed() < turn.time_max() && client.latencies.operations() < turn.operations_max() {
-                client.ask(line, turn.depth)?;
-            } else {
-                busy -= 1;
+            if line.is_answered() {
+                free.push_back(number);
             }
         }
-        if silent {
-            return Err(format!("the server has answered nothing for {} s", SILENCE_MAX_MS / 1000).into());
+        if free.len() < lines.len() && heard.elapsed() > SILENCE_MAX {
+            return Err(format!("the server has answered nothing for {} s", SILENCE_MAX.as_secs()).into());
         }
     }
-    Ok(client.latencies)
 }
 
 /// A connection and what was asked on it: reads first, then writes.
@@ -198,7 +206,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    fn ask(&mut self, line: &mut Asked, depth: u64) -> Result<(), Failure> {
+    fn ask(&mut self, line: &mut Asked, depth: u64, since: Instant) -> Result<(), Failure> {
         let mut writes = Vec::new();
         (line.answered, line.found) = (0, 0);
         line.reads.clear();
@@ -224,7 +232,7 @@ impl Client<'_> {
             line.connection.queue_set(&key(index), 0, &self.value);
             line.writes += 1;
         }
-        line.since = Instant::now();
+        line.since = since;
         Ok(line.connection.flush()?)
     }
 

@@ -31,6 +31,8 @@ pub struct Setup {
     pub sync: bool,
     /// zstd at level 1, or nothing.
     pub compress: bool,
+    /// Worker threads, of `tapetum serve`.
+    pub threads: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -137,7 +139,7 @@ impl Setup {
         json!({
             "data": self.data, "memory_bytes": self.memory_bytes, "tier_bytes": self.tier_bytes,
             "capacity_bytes": self.capacity_bytes, "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
-            "sync": self.sync, "compress": self.compress,
+            "sync": self.sync, "compress": self.compress, "threads": self.threads,
         })
     }
 
@@ -152,6 +154,7 @@ impl Setup {
             random_percent: number(value, "random_percent")?,
             sync: truth(value, "sync")?,
             compress: truth(value, "compress")?,
+            threads: number(value, "threads")?,
         })
     }
 }
@@ -255,6 +258,7 @@ mod tests {
             random_percent: 5,
             sync: true,
             compress: false,
+            threads: 7,
         };
         assert_eq!(Setup::from_json(&setup.to_json()).unwrap(), setup);
         assert!(Setup::from_json(&json!({})).is_err());

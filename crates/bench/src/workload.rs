@@ -9,6 +9,8 @@ use crate::random::{Random, Zipfian, key16, mix};
 
 /// YCSB's exponent.
 const ZIPFIAN_EXPONENT: f64 = 0.99;
+/// One in so many items is hot.
+const HOT_SHARE: u64 = 100;
 const SCAN_ITEMS_MAX: u64 = 100;
 const POOL_BYTES: usize = 1 << 20;
 /// Of each piece of a value so long, a part is random and the rest zero.
@@ -51,6 +53,8 @@ pub enum Distribution {
     Zipfian,
     /// The newest items are wanted most.
     Latest,
+    /// So many percent of the operations go to the first hundredth of the items, the rest to all others; evenly within both.
+    Hot(u64),
 }
 
 impl Distribution {
@@ -59,7 +63,13 @@ impl Distribution {
             "uniform" => Ok(Distribution::Uniform),
             "zipfian" => Ok(Distribution::Zipfian),
             "latest" => Ok(Distribution::Latest),
-            other => Err(format!("there is no distribution {other}; there are uniform, zipfian and latest").into()),
+            other => match other.strip_prefix("hot-").and_then(|percent| percent.parse().ok()) {
+                Some(percent @ 0..=100) => Ok(Distribution::Hot(percent)),
+                _ => {
+                    Err(format!("there is no distribution {other}; there are uniform, zipfian, latest and hot-PERCENT")
+                        .into())
+                }
+            },
         }
     }
 }
@@ -107,6 +117,10 @@ impl Population {
             Distribution::Uniform => random.below(count),
             Distribution::Zipfian => mix(self.rank(random)) % count,
             Distribution::Latest => count - 1 - self.rank(random).min(count - 1),
+            Distribution::Hot(percent) => {
+                let hot = (count / HOT_SHARE).max(1);
+                if random.below(100) < percent { random.below(hot) } else { hot + random.below(count - hot) }
+            }
         }
     }
 }
@@ -218,7 +232,7 @@ mod tests {
     fn distributions_stay_among_the_items_and_lean_where_they_should() {
         let population = Population::new(1000, Values::new(8, 0));
         let mut random = Random::new(5);
-        let mut newest = 0;
+        let (mut newest, mut hot) = (0, 0);
         for _ in 0..10_000 {
             for distribution in [Distribution::Uniform, Distribution::Zipfian] {
                 assert!(population.draw(distribution, &mut random) < 1000);
@@ -226,7 +240,12 @@ mod tests {
             let latest = population.draw(Distribution::Latest, &mut random);
             assert!(latest < 1000);
             newest += u64::from(latest >= 990);
+            hot += u64::from(population.draw(Distribution::named("hot-90").unwrap(), &mut random) < 10);
+            assert!(population.draw(Distribution::Hot(100), &mut random) < 10);
+            assert!((10..1000).contains(&population.draw(Distribution::Hot(0), &mut random)));
         }
+        assert!((8800..9200).contains(&hot), "{hot} of 10,000");
+        assert!(Distribution::named("hot-101").is_err());
         assert!(newest > 3000, "the newest hundredth was drawn {newest} times of 10,000");
     }
 

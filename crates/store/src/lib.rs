@@ -49,7 +49,9 @@ mod shared;
 pub mod stats;
 mod store;
 mod superblock;
-mod tier;
+/// Open to what measures its hit rate.
+#[doc(hidden)]
+pub mod tier;
 mod victim;
 mod wire;
 

@@ -42,7 +42,7 @@ impl Shape {
         Ok(Shape { items, value_bytes, random_percent, memory_bytes, tier_bytes: 0, capacity_bytes })
     }
 
-    fn setup(&self, data: PathBuf, items: u64, sync: bool) -> Setup {
+    fn setup(&self, data: PathBuf, items: u64, sync: bool, threads: u64) -> Setup {
         Setup {
             data,
             memory_bytes: self.memory_bytes,
@@ -53,6 +53,7 @@ impl Shape {
             random_percent: self.random_percent,
             sync,
             compress: self.random_percent < 100,
+            threads,
         }
     }
 }
@@ -107,6 +108,8 @@ pub struct Arena {
     /// Left there at the end, and used again if they are there.
     keep: bool,
     shape: Shape,
+    /// Of `tapetum serve`.
+    server_threads: u64,
     binaries: Vec<(&'static str, PathBuf)>,
     running: Vec<(&'static str, Contender)>,
 }
@@ -132,7 +135,12 @@ impl Arena {
             None => (workspace::scratch(&format!("bench-{row}"))?, false),
         };
         std::fs::create_dir_all(&folder)?;
-        Ok(Arena { folder, keep, shape: shape.clone(), binaries, running: Vec::new() })
+        Ok(Arena { folder, keep, shape: shape.clone(), server_threads: 1, binaries, running: Vec::new() })
+    }
+
+    /// What is started from now on has so many worker threads, if it is `tapetum serve`; one unless told otherwise.
+    pub fn set_server_threads(&mut self, threads: u64) {
+        self.server_threads = threads;
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -156,7 +164,7 @@ impl Arena {
         let (_, binary) = self.binaries.iter().find(|(binary, _)| *binary == name).ok_or("it takes no part")?;
         let data = self.data(name);
         std::fs::create_dir_all(&data)?;
-        Contender::start(name, binary, &self.shape.setup(data, items, sync))
+        Contender::start(name, binary, &self.shape.setup(data, items, sync, self.server_threads))
     }
 
     /// Has each contender store all items and settle, one after the other; then `overwrites` times as many writes.

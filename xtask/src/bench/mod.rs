@@ -10,9 +10,12 @@ mod dram;
 mod dram_get;
 mod extstore;
 mod floods;
+mod hit_rate;
+mod latency;
 mod load;
 mod memcached_get;
 mod memcaslap;
+mod misses;
 mod outcome;
 mod packets;
 mod peers;
@@ -32,7 +35,7 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 14] = [
+const ROWS: [(&str, Row); 17] = [
     ("quick", quick::run),
     ("cold-get", cold_get::run),
     ("ycsb-a", ycsb_a::run),
@@ -40,8 +43,11 @@ const ROWS: [(&str, Row); 14] = [
     ("load", load::run),
     ("blocking-get", blocking_get::run),
     ("memcached-get", memcached_get::run),
+    ("misses", misses::run),
     ("dram-get", dram_get::run),
     ("packets", packets::run),
+    ("hit-rate", hit_rate::run),
+    ("latency", latency::run),
     ("extstore", extstore::run),
     ("memcaslap", memcaslap::run),
     ("delta-lookup", delta_lookup::run),

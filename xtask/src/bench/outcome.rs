@@ -14,6 +14,9 @@ pub struct Outcome {
     row: &'static str,
     about: String,
     series: Vec<Series>,
+    /// What the columns of the lines are, the name of a line first.
+    columns: Vec<String>,
+    lines: Vec<(String, Vec<Spread>)>,
     held: Vec<Held>,
 }
 
@@ -52,11 +55,22 @@ impl std::fmt::Display for Reach {
 
 impl Outcome {
     pub fn new(row: &'static str, about: String) -> Outcome {
-        Outcome { row, about, series: Vec::new(), held: Vec::new() }
+        Outcome { row, about, series: Vec::new(), columns: Vec::new(), lines: Vec::new(), held: Vec::new() }
     }
 
     pub fn series(&mut self, series: impl IntoIterator<Item = Series>) {
         self.series.extend(series);
+    }
+
+    /// A table of figures of its own: what its columns are.
+    pub fn columns(&mut self, names: &[&str]) {
+        self.columns = names.iter().map(|name| (*name).to_owned()).collect();
+    }
+
+    /// A line of it: a name, and a figure for each other column.
+    pub fn line(&mut self, name: impl Into<String>, figures: Vec<Spread>) {
+        assert_eq!(figures.len() + 1, self.columns.len(), "a figure for each column");
+        self.lines.push((name.into(), figures));
     }
 
     pub fn hold(&mut self, what: impl Into<String>, found: Spread, reach: Reach) {
@@ -87,6 +101,10 @@ impl Outcome {
             "row": self.row,
             "about": self.about,
             "entrants": self.series.iter().map(Series::to_json).collect::<Vec<_>>(),
+            "columns": self.columns,
+            "lines": self.lines.iter().map(|(name, figures)| json!({
+                "name": name, "figures": figures.iter().map(|figure| figure.to_json()).collect::<Vec<_>>(),
+            })).collect::<Vec<_>>(),
             "held": self.held.iter().map(|held| json!({
                 "what": held.what, "found": held.found.to_json(), "reach": held.reach.to_string(),
                 "reached": held.reach.kept(held.found.median),
@@ -100,6 +118,14 @@ impl Outcome {
             text.push_str("| contender | operations/s | CPU µs an operation | reads P50 / P99 / P99.9 µs | writes P50 / P99 / P99.9 µs | B read / written an operation | most resident |\n");
             text.push_str("|---|---|---|---|---|---|---|\n");
             self.series.iter().for_each(|series| text.push_str(&line(series)));
+        }
+        if !self.lines.is_empty() {
+            let _ = writeln!(text, "\n| {} |\n|{}", self.columns.join(" | "), "---|".repeat(self.columns.len()));
+        }
+        for (name, figures) in &self.lines {
+            let digits = |figure: &Spread| if figure.median < 10.0 { 3 } else { 0 };
+            let figures: Vec<String> = figures.iter().map(|figure| figure.shown(digits(figure))).collect();
+            let _ = writeln!(text, "| {name} | {} |", figures.join(" | "));
         }
         if !self.held.is_empty() {
             text.push_str("\n| figure | median (quartiles) | reach | |\n|---|---|---|---|\n");

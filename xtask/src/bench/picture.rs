@@ -3,6 +3,9 @@
 use std::fmt::Write;
 use std::ops::Range;
 
+use crate::Failure;
+use crate::workspace;
+
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 440.0;
 const LEFT: f64 = 80.0;
@@ -96,6 +99,27 @@ impl Chart<'_> {
             y += 17.0;
         }
     }
+}
+
+/// Charts one below the other.
+pub fn column(charts: &[Chart<'_>]) -> String {
+    let height = HEIGHT * charts.len() as f64;
+    let mut svg = format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\">\n");
+    for (number, chart) in charts.iter().enumerate() {
+        let y = HEIGHT * number as f64;
+        let _ = writeln!(svg, "<svg y=\"{y}\" width=\"{WIDTH}\" height=\"{HEIGHT}\">\n{}</svg>", chart.svg());
+    }
+    svg + "</svg>\n"
+}
+
+/// Keeps a picture beside the other results of `cargo x bench`.
+pub fn save(name: &str, svg: &str) -> Result<(), Failure> {
+    let folder = workspace::target().join("bench");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(name);
+    std::fs::write(&path, svg)?;
+    println!("drawn: {}", path.display());
+    Ok(())
 }
 
 fn write_text(svg: &mut String, (x, y): (f64, f64), anchor: &str, extra: &str, text: &str) {

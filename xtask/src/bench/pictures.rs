@@ -1,15 +1,13 @@
 //! The two pictures of docs/BENCHMARKS.md: how throughput grows with what is asked at once, and how latencies grow with load.
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::arena::{Arena, Entrant, Load, Shape};
 use super::outcome::Outcome;
-use super::picture::{Chart, Line, Scale};
+use super::picture::{self, Chart, Line, Scale};
 use super::series::{Series, read_quantile};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace;
 
 const TOGETHER: [u64; 7] = [1, 4, 8, 16, 32, 64, 128];
 /// Parts of what RocksDB serves at most.
@@ -25,12 +23,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     println!("pictures: {about}");
     arena.load(0)?;
     arena.start_all(false)?;
-    let folder = workspace::target().join("bench");
-    std::fs::create_dir_all(&folder)?;
     let mut outcome = Outcome::new("pictures", about.clone());
-    let most = throughput(&mut arena, rounds, &about, &folder, &mut outcome)?;
+    let most = throughput(&mut arena, rounds, &about, &mut outcome)?;
     if arena.has("tapetum") && arena.has("rocksdb") {
-        latencies(&mut arena, rounds, most, &folder, &mut outcome)?;
+        latencies(&mut arena, rounds, most, &mut outcome)?;
     }
     arena.end_all()?;
     outcome.end()
@@ -40,13 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 type Way = (&'static str, fn(u64) -> Entrant);
 
 /// Draws it; the most that RocksDB's Get reached.
-fn throughput(
-    arena: &mut Arena,
-    rounds: u64,
-    about: &str,
-    folder: &Path,
-    outcome: &mut Outcome,
-) -> Result<f64, Failure> {
+fn throughput(arena: &mut Arena, rounds: u64, about: &str, outcome: &mut Outcome) -> Result<f64, Failure> {
     let ways: [Way; 6] = [
         ("tapetum, one thread", |depth| Entrant::new("tapetum", "session", 1, depth)),
         ("the limit, one thread", |depth| Entrant::new("limit", "read", 1, depth)),
@@ -69,14 +59,14 @@ fn throughput(
         .collect();
     let title = format!("Throughput: {about}");
     let x_label = "threads, or operations on their way in one thread";
-    save(folder, "throughput.svg", &chart(&title, x_label, "operations a second", lines))?;
+    picture::save("throughput.svg", &chart(&title, x_label, "operations a second", lines))?;
     let get = series.iter().filter(|series| series.label.starts_with("rocksdb get"));
     let most = get.map(|series| series.throughput().median).fold(0.0, f64::max);
     outcome.series(series);
     Ok(most)
 }
 
-fn latencies(arena: &mut Arena, rounds: u64, most: f64, folder: &Path, outcome: &mut Outcome) -> Result<(), Failure> {
+fn latencies(arena: &mut Arena, rounds: u64, most: f64, outcome: &mut Outcome) -> Result<(), Failure> {
     let entrants = [Entrant::new("tapetum", "session", 1, 128), Entrant::new("rocksdb", "get", 32, 1)];
     let mut by_load: Vec<(f64, Vec<Series>)> = Vec::new();
     for part in LOADS {
@@ -94,7 +84,10 @@ fn latencies(arena: &mut Arena, rounds: u64, most: f64, folder: &Path, outcome: 
             lines.push(Line { label: format!("{contender} {name}"), points: points.collect() });
         }
     }
-    save(folder, "latency.svg", &chart("Latency of cold GETs by load", "GETs a second", "microseconds", lines))?;
+    picture::save(
+        "latency-by-load.svg",
+        &chart("Latency of cold GETs by load", "GETs a second", "microseconds", lines),
+    )?;
     by_load.into_iter().for_each(|(_, series)| outcome.series(series));
     Ok(())
 }
@@ -102,11 +95,4 @@ fn latencies(arena: &mut Arena, rounds: u64, most: f64, folder: &Path, outcome: 
 fn chart(title: &str, x_label: &str, y_label: &str, lines: Vec<Line>) -> String {
     let scale = Scale::Logarithmic;
     Chart { title, x_label, y_label, scale, lines, mark: None, notes: Vec::new() }.svg()
-}
-
-fn save(folder: &Path, name: &str, svg: &str) -> Result<(), Failure> {
-    let path = folder.join(name);
-    std::fs::write(&path, svg)?;
-    println!("drawn: {}", path.display());
-    Ok(())
 }

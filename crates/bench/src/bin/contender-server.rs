@@ -1,4 +1,4 @@
-//! `tapetum serve` with one worker thread, built beside this program.
+//! `tapetum serve`, built beside this program.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,12 @@ use tapetum_bench::sockets::Sockets;
 fn main() -> ExitCode {
     contend(|setup| {
         let binary = std::env::current_exe()?.with_file_name("tapetum");
-        let [capacity, memory, tier] =
-            [setup.capacity_bytes, setup.memory_bytes, setup.tier_bytes].map(|bytes| bytes.to_string());
+        let [threads, capacity, memory, tier] =
+            [setup.threads, setup.capacity_bytes, setup.memory_bytes, setup.tier_bytes]
+                .map(|number| number.to_string());
         let sync = if setup.sync { "always" } else { "no" };
-        let options = ["--threads", "1", "--capacity", &capacity, "--memory", &memory, "--tier", &tier, "--sync", sync];
+        let options =
+            ["--threads", &threads, "--capacity", &capacity, "--memory", &memory, "--tier", &tier, "--sync", sync];
         Sockets::tapetum(setup, binary, &options)
     })
 }

@@ -1,0 +1,130 @@
+//! The latency of GETs over TCP, at a steady rate, by how many of them DRAM answers and by the size of values; drawn.
+//!
+//! Of each size of values a store of its own is loaded. A part of the GETs goes to a hundredth of the items, which the DRAM
+//! tier holds after a moment; the rest goes evenly to all others, of which it holds few. How many were read from flash
+//! is counted.
+
+use std::time::Duration;
+
+use tapetum_bench::caches::{Budget, Cache};
+use tapetum_bench::sockets;
+use tapetum_bench::turn::{Length, Turn};
+use tapetum_bench::workload::{Population, Values};
+
+use super::KEY_BYTES;
+use super::outcome::Outcome;
+use super::picture::{self, Chart, Line, Scale};
+use super::series::{Spread, read_quantile};
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace::{self, Profile, Scratch};
+
+const VALUES_BYTES: [u64; 5] = [64, 1024, 4096, 16_384, 65_536];
+/// Of the GETs, those for items that DRAM holds.
+const HOT_PERCENTS: [u64; 5] = [100, 99, 90, 50, 0];
+const QUANTILES: [(&str, f64); 3] = [("P50", 0.5), ("P99", 0.99), ("P99.9", 0.999)];
+const CONNECTIONS: u64 = 32;
+const TURN: Duration = Duration::from_secs(1);
+/// In which every hot item comes into the tier, by far.
+const WARM_UP: Duration = Duration::from_secs(2);
+
+/// What one size of values with one share of hot GETs came to.
+struct Place {
+    from_flash: Vec<f64>,
+    quantiles_us: [Vec<f64>; 3],
+}
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let data_bytes = arguments.size("data", 512 << 20)?;
+    let memory_bytes = arguments.size("memory", 64 << 20)?;
+    let rate = arguments.number("rate", 4000)?.max(1);
+    let rounds = arguments.number("rounds", 3)?;
+    arguments.finish()?;
+    let binary = workspace::build_server(Profile::Release)?;
+    let about = format!(
+        "{rate} GETs a second over {CONNECTIONS} TCP connections, {} MiB of items, {} MiB of DRAM, one server thread",
+        data_bytes >> 20,
+        memory_bytes >> 20
+    );
+    println!("latency: {about}");
+    let mut outcome = Outcome::new("latency", about.clone());
+    outcome.columns(&["value, GETs of what DRAM holds", "read from flash", "P50 µs", "P99 µs", "P99.9 µs"]);
+    let mut sizes = Vec::new();
+    for value_bytes in VALUES_BYTES {
+        let scratch = Scratch::new("bench-latency")?;
+        let budget = Budget { memory_bytes, flash_bytes: data_bytes * 2 + (256 << 20) };
+        let mut cache = Cache::tapetum(&binary, scratch.folder(), budget)?;
+        cache.start()?;
+        let items = data_bytes / (KEY_BYTES + value_bytes);
+        let population = Population::new(items, Values::new(value_bytes as usize, 100));
+        sockets::load(cache.address(), &population, 0..items)?;
+        cache.settle()?;
+        println!("  {items} items of {value_bytes} bytes are loaded");
+        let places = measure(&cache, &population, rate as f64, rounds)?;
+        for (percent, place) in HOT_PERCENTS.iter().zip(&places) {
+            let figures = std::iter::once(&place.from_flash).chain(&place.quantiles_us);
+            let figures = figures.map(|figures| Spread::of(figures.iter().copied())).collect();
+            outcome.line(format!("{value_bytes} bytes, {percent} %"), figures);
+        }
+        sizes.push(places);
+    }
+    draw(&about, &sizes)?;
+    outcome.end()
+}
+
+/// A place for each share of hot GETs.
+fn measure(cache: &Cache, population: &Population, rate: f64, rounds: u64) -> Result<Vec<Place>, Failure> {
+    let turn = |percent: u64, length: Duration, rate: Option<f64>, seed: u64| Turn {
+        mix: "c".into(),
+        distribution: format!("hot-{percent}"),
+        api: "get".into(),
+        threads: CONNECTIONS,
+        depth: 1,
+        length: Length::Time(length),
+        rate,
+        overwrites: None,
+        seed,
+    };
+    sockets::run(cache.address(), population, &turn(100, WARM_UP, None, 0))?;
+    let new = |_: &u64| Place { from_flash: Vec::new(), quantiles_us: Default::default() };
+    let mut places: Vec<Place> = HOT_PERCENTS.iter().map(new).collect();
+    for round in 1..=rounds {
+        for (percent, place) in HOT_PERCENTS.into_iter().zip(&mut places) {
+            let before = read_from_flash(cache)?;
+            let report = cache.turn(population, &turn(percent, TURN, Some(rate), round))?;
+            cache.resume();
+            let from_flash = read_from_flash(cache)? - before;
+            place.from_flash.push(from_flash as f64 / report.latencies.operations() as f64);
+            for (quantiles_us, (_, quantile)) in place.quantiles_us.iter_mut().zip(QUANTILES) {
+                quantiles_us.push(read_quantile(quantile)(&report));
+            }
+        }
+    }
+    Ok(places)
+}
+
+fn read_from_flash(cache: &Cache) -> Result<u64, Failure> {
+    cache.stats("")?.get("get_from_flash").copied().ok_or_else(|| "the server's stats have no get_from_flash".into())
+}
+
+/// A chart for each quantile, a line in it for each share of hot GETs.
+fn draw(about: &str, sizes: &[Vec<Place>]) -> Result<(), Failure> {
+    let titles = QUANTILES.map(|(name, _)| format!("{name} of {about}"));
+    let chart = |(quantile, title)| Chart {
+        title,
+        x_label: "bytes of a value",
+        y_label: "microseconds",
+        scale: Scale::Logarithmic,
+        lines: HOT_PERCENTS.iter().enumerate().map(|(share, percent)| line(sizes, quantile, share, *percent)).collect(),
+        mark: None,
+        notes: Vec::new(),
+    };
+    let charts: Vec<Chart> = titles.iter().map(String::as_str).enumerate().map(chart).collect();
+    picture::save("latency-by-hit-rate.svg", &picture::column(&charts))
+}
+
+fn line(sizes: &[Vec<Place>], quantile: usize, share: usize, percent: u64) -> Line {
+    let median_us = |places: &Vec<Place>| Spread::of(places[share].quantiles_us[quantile].iter().copied()).median;
+    let points = VALUES_BYTES.iter().map(|bytes| *bytes as f64).zip(sizes.iter().map(median_us)).collect();
+    Line { label: format!("{percent} % from DRAM"), points }
+}
