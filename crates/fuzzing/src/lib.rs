@@ -11,6 +11,7 @@ mod datagrams;
 mod delta_bucket;
 mod drive;
 mod formats;
+mod hot_keys;
 mod item_lines;
 mod memcached;
 mod pages;
@@ -32,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     target("memcached_binary", memcached::binary, 1024),
     target("datagram", datagrams::datagram, 1024),
     target("numbers", memcached::numbers, 64),
+    target("hot_keys", hot_keys::list, 512),
     target("item_lines", item_lines::item_lines, 512),
     target("drive_command", drive::command, 64),
     target("match_record", pages::match_record, 512),

@@ -236,15 +236,29 @@ impl<'a> PageRun<'a> {
         if let Some(found) = self.find_by_headers(&trailer, (first, end), key) {
             return self.record(salt, found.address).map(|record| Some(FoundRecord { entry: found.entry, ..record }));
         }
-        let mut address = first;
-        for place in 0..u32::from(trailer.starts) {
-            let record = self.record(salt, address)?;
+        for record in self.starting(salt)? {
+            let record = record?;
             if self.is_of(&record, key) {
-                return Ok(Some(FoundRecord { entry: trailer.entry_first + place, ..record }));
+                return Ok(Some(record));
             }
-            address += record.header.record_bytes() as u64;
         }
         Ok(None)
+    }
+
+    /// Every record that starts in the run's first page, in order, each checked as it comes.
+    pub fn starting(self, salt: SegmentSalt) -> Result<impl Iterator<Item = Result<FoundRecord, Corrupt>>, Corrupt> {
+        let page = self.bytes.get(..self.page_size.bytes()).ok_or(Corrupt)?;
+        let trailer = Trailer::parse(salt, self.first_page, page)?;
+        let mut address = self.page_size.address(self.first_page) + u64::from(trailer.first);
+        let mut damaged = false;
+        Ok((0..u32::from(trailer.starts)).map_while(move |place| {
+            let record = (!damaged).then(|| self.record(salt, address))?;
+            damaged = record.is_err();
+            Some(record.map(|record| {
+                address += record.header.record_bytes() as u64;
+                FoundRecord { entry: trailer.entry_first + place, ..record }
+            }))
+        }))
     }
 
     /// The record of `key` by the headers alone, if all of the page's starts are where they should be: a header that says
@@ -271,7 +285,7 @@ impl<'a> PageRun<'a> {
 pub struct FoundRecord {
     /// Where it starts in the segment's record stream.
     pub address: u64,
-    /// Its number in the segment; 0 unless [`PageRun::find`] found it.
+    /// Its number in the segment; 0 where [`PageRun::record`] alone read it.
     pub entry: u32,
     pub header: Header,
     pub header_bytes: u32,
@@ -346,6 +360,8 @@ mod tests {
                 assert_eq!(run.copy(found.stored_address(), &mut stored), stored.len());
                 assert!(stored.iter().all(|&byte| byte == number as u8));
                 assert_eq!(run.find(SALT, b"other"), Ok(None));
+                let starting: Vec<_> = run.starting(SALT).unwrap().map(Result::unwrap).collect();
+                assert!(starting.contains(&found) && starting.iter().all(|one| size.page_of(one.address) == page));
             }
             assert_eq!(Trailer::first_hint(&bytes[..size.bytes()]), 0);
             assert_eq!(Trailer::first_hint(&bytes[..2]), 0);

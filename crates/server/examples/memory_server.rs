@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         memory_bytes: 0,
         metrics: None,
         udp: None,
+        hot_keys: Arc::default(),
     };
     let mut store = memory_engine::MemoryStore::new();
     store.late = late;

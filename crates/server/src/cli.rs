@@ -1,9 +1,11 @@
 //! The command line: what can be said, and nothing of how it is done.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::hot_keys::HotKeys;
 use crate::listen::{Address, LoopbackAddress};
 use crate::size;
 use crate::store_open::Place;
@@ -188,6 +190,12 @@ pub struct ServeArguments {
     /// There, what is given to one size of slots at once: the largest item too [default: a 64th of 64MiB or more, at most 10MB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub slab_size: Option<u64>,
+    /// Where the keys of what is in DRAM are listed, to warm it after a restart [default: beside the data; none for a block device]
+    #[arg(long, value_name = "FILE")]
+    hot_keys: Option<PathBuf>,
+    /// How often that list is saved, in seconds; 0 is never, and nothing is warmed
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    hot_keys_every: u32,
     /// When a write is acknowledged [default: always]
     #[arg(long, value_enum)]
     sync: Option<SyncArgument>,
@@ -234,6 +242,25 @@ impl ServeArguments {
             rate_bytes: *udp_rate,
             datagram_bytes_max: usize::from(*udp_datagram),
         })
+    }
+
+    /// Where the list of hot keys is, if there is to be one and a place for it.
+    pub fn hot_keys(&self) -> Option<HotKeys> {
+        if !self.has_hot_keys() {
+            return None;
+        }
+        let path = self.hot_keys.clone().or_else(|| self.store.place().hot_keys())?;
+        Some(HotKeys { path, every: Duration::from_secs(self.hot_keys_every.into()) })
+    }
+
+    /// Whether only a place for the list is missing.
+    pub fn is_without_list(&self) -> bool {
+        self.has_hot_keys() && self.hot_keys().is_none()
+    }
+
+    /// Without a tier nothing is hot.
+    fn has_hot_keys(&self) -> bool {
+        self.hot_keys_every > 0 && self.tier_bytes() > 0
     }
 
     pub fn sync(&self) -> SyncArgument {

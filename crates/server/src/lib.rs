@@ -8,6 +8,7 @@ pub mod engine;
 pub mod errands;
 pub mod exporter_names;
 pub mod gets;
+pub mod hot_keys;
 pub mod limits;
 pub mod listen;
 mod meta_commands;

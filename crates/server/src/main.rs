@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Parser;
 use tapetum::Slabs;
 use tapetum_server::cli::{Cli, Command, ResizeArguments, ServeArguments, StoreArguments};
+use tapetum_server::hot_keys::{Keeper, Progress};
 use tapetum_server::limits::Limits;
 use tapetum_server::listen::Address;
 use tapetum_server::protocol::VERSION;
@@ -273,10 +274,21 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     let (addresses, metrics, udp) = (arguments.memcached.clone(), arguments.metrics.clone(), arguments.udp());
     let store = Arc::new(store);
     let memory_bytes = arguments.store.memory;
+    let progress = Arc::new(Progress::default());
     let server = Server::start(
         Arc::clone(&store),
-        Options { addresses, threads, limits, settings, memory_bytes, metrics, udp },
+        Options { addresses, threads, limits, settings, memory_bytes, metrics, udp, hot_keys: Arc::clone(&progress) },
     )?;
+    let keeper = match arguments.hot_keys() {
+        Some(hot_keys) => Some(Keeper::start(tapetum::Store::clone(&store), hot_keys, progress)?),
+        None if arguments.is_without_list() => {
+            tracing::info!(
+                "DRAM will not be warmed after a restart: beside a block device is no place for a list of what is hot; give --hot-keys FILE"
+            );
+            None
+        }
+        None => None,
+    };
     for address in server.addresses()? {
         tracing::info!("tapetum {VERSION} serves {} to memcached clients at {address}", place.path().display());
     }
@@ -289,6 +301,9 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     let signal = os::wait_for_signal(signals.as_fd())?;
     tracing::info!("stopping after signal {signal}: serving what has come, then closing the store");
     let stopped = server.stop();
+    if let Some(keeper) = keeper {
+        keeper.stop();
+    }
     store.close()?;
     tracing::info!("closed");
     Ok(stopped?)

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use crate::engine::Store;
 use crate::errands::{self, Errands};
+use crate::hot_keys::Progress;
 use crate::limits::{Budget, Limits};
 use crate::listen::{Address, Listener, LoopbackAddress};
 use crate::metrics::MetricsServer;
@@ -31,6 +32,8 @@ pub struct Options {
     pub metrics: Option<LoopbackAddress>,
     /// Where requests come in datagrams, if they may.
     pub udp: Option<UdpOptions>,
+    /// How far the warming of DRAM is, for the figures.
+    pub hot_keys: Arc<Progress>,
 }
 
 pub struct Server {
@@ -120,6 +123,7 @@ impl Server {
             memory_bytes: AtomicU64::new(options.memory_bytes),
             connections_max: options.limits.connections,
             started_unix_seconds: unix_seconds(),
+            hot_keys: options.hot_keys,
             store: Box::new(move || figures_store.stats()),
             slabs: Box::new(move || slabs_store.slabs()),
         };

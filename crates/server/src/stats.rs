@@ -1,10 +1,12 @@
 //! The figures that `stats` and Prometheus are answered with: counters that each worker keeps by itself, what the server was started with,
 //! and the store's own figures.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tapetum::{Error, Outcome, SlabClass, Stats};
 
+use crate::hot_keys::Progress;
 use crate::protocol::meta_reply::MetaAnswer;
 use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
 use crate::{exporter_names, metrics, slab_stats};
@@ -234,6 +236,7 @@ pub struct Figures {
     pub memory_bytes: AtomicU64,
     pub connections_max: usize,
     pub started_unix_seconds: u32,
+    pub hot_keys: Arc<Progress>,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
     pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
 }
@@ -248,6 +251,7 @@ impl Default for Figures {
             memory_bytes: AtomicU64::new(0),
             connections_max: 1,
             started_unix_seconds: 0,
+            hot_keys: Arc::default(),
             store: Box::new(Stats::default),
             slabs: Box::new(Vec::new),
         }
@@ -282,7 +286,27 @@ impl Figures {
             Figure::new("curr_items", Gauge, "Items that the index holds", store.index_entries),
         ]);
         figures.extend(store_figures(&store));
+        figures.extend(self.hot_keys());
         figures
+    }
+
+    fn hot_keys(&self) -> [Figure; 6] {
+        use Kind::{Counter, Gauge};
+        let Progress { warming, listed, warmed, gone, saved, saves } = &*self.hot_keys;
+        let figure = |name, kind, help, value: &AtomicU64| Figure::new(name, kind, help, value.load(Ordering::Relaxed));
+        [
+            figure("warming", Gauge, "Whether DRAM is being warmed from the list of hot keys, 1 or 0", warming),
+            figure("hot_keys_listed", Gauge, "Keys in the list that was there at the start", listed),
+            figure("hot_keys_warmed", Gauge, "Of these, keys whose items DRAM has since", warmed),
+            figure(
+                "hot_keys_gone",
+                Gauge,
+                "Of these, keys that flash did not have any more, or not as the newest",
+                gone,
+            ),
+            figure("hot_keys_saved", Gauge, "Keys in the list that was saved last", saved),
+            figure("hot_keys_saves", Counter, "How often the list was saved", saves),
+        ]
     }
 
     /// All of it for Prometheus: under our names, and under those of memcached's exporter.

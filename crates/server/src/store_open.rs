@@ -31,6 +31,8 @@ const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
 const PROBE_BYTES: usize = 1 << 20;
 /// Local memory to read a manifest with, of which only what is used is taken.
 const INSPECT_BYTES: usize = 64 << 20;
+/// The list of hot keys in --data.
+const HOT_KEYS: &str = "hot-keys";
 /// What must be zero for a block device to count as empty.
 const BLANK_BYTES: usize = 64 << 10;
 
@@ -119,6 +121,19 @@ pub struct Place {
 impl Place {
     pub fn path(&self) -> PathBuf {
         self.drive.clone().unwrap_or_else(|| self.data.join("drive"))
+    }
+
+    /// Where the list of hot keys is, unless somebody says otherwise: beside a file. Beside a block device is no place for it.
+    pub fn hot_keys(&self) -> Option<PathBuf> {
+        match &self.drive {
+            None => Some(self.data.join(HOT_KEYS)),
+            Some(drive) => {
+                let is_device = fs::metadata(drive).is_ok_and(|metadata| metadata.file_type().is_block_device());
+                let mut name = drive.as_os_str().to_owned();
+                name.push(format!(".{HOT_KEYS}"));
+                (!is_device).then(|| name.into())
+            }
+        }
     }
 }
 
@@ -448,7 +463,9 @@ fn refuse_foreign(data: &Path) -> Result<(), OpenError> {
     let io_error = |error| OpenError::Io { path: data.to_path_buf(), doing: "list", error };
     for entry in fs::read_dir(data).map_err(io_error)? {
         let name = entry.map_err(io_error)?.file_name();
-        if name != "drive.unfinished" && name != "lost+found" {
+        // A list of hot keys says nothing to another store, and is written over.
+        let is_ours = ["drive.unfinished", HOT_KEYS, "hot-keys.unfinished"].iter().any(|own| name == *own);
+        if !is_ours && name != "lost+found" {
             return Err(OpenError::Foreign { data: data.into(), found: name.into() });
         }
     }

@@ -39,6 +39,7 @@ impl Bench {
             settings: Vec::new(),
             memory_bytes: 0,
             metrics: None,
+            hot_keys: Arc::default(),
             udp: Some(udp),
         };
         let server = Server::start(Arc::new(store), options).unwrap();

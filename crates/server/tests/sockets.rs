@@ -30,8 +30,16 @@ impl Bench {
 
     fn over(store: MemoryStore, limits: Limits) -> Bench {
         let addresses = vec!["127.0.0.1:0".parse().unwrap()];
-        let options =
-            Options { addresses, threads: 2, limits, settings: Vec::new(), memory_bytes: 0, metrics: None, udp: None };
+        let options = Options {
+            addresses,
+            threads: 2,
+            limits,
+            settings: Vec::new(),
+            memory_bytes: 0,
+            metrics: None,
+            udp: None,
+            hot_keys: Arc::default(),
+        };
         let server = Server::start(Arc::new(store), options).unwrap();
         let address = server.addresses().unwrap()[0].to_string();
         Bench { server: Some(server), address }
@@ -79,6 +87,7 @@ fn options(addresses: Vec<Address>) -> Options {
         memory_bytes: 0,
         metrics: None,
         udp: None,
+        hot_keys: Arc::default(),
     }
 }
 

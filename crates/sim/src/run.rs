@@ -20,7 +20,7 @@ use std::backtrace::BacktraceStatus;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tapetum::planted::{Bug, Planted};
-use tapetum::{Error, Full, Store, StoreOptions, Sync};
+use tapetum::{Error, Full, KeyDigest, Store, StoreOptions, Sync};
 use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
 use trouble::Trouble;
 
@@ -133,6 +133,8 @@ struct World {
     /// What only the end of the log or of the manifest says may have been damaged since the store was opened.
     end_is_damaged: bool,
     troubles: u64,
+    /// Keys that were hot when somebody looked, in this life or an earlier one.
+    hot: Vec<KeyDigest>,
 }
 
 /// What copies of the store leave untouched.
@@ -258,6 +260,7 @@ impl World {
             trouble: None,
             end_is_damaged: false,
             troubles: setup.seed,
+            hot: Vec::new(),
         }
     }
 

@@ -172,6 +172,15 @@ impl Shard {
         table.set_wanted(slot, wanted);
     }
 
+    /// The DRAM tier is to have this key's item when it is on flash, if it is in a buffer.
+    pub fn want(&mut self, hash: HashKey) {
+        if let Some((place, _)) = self.look(hash) {
+            let table = &mut self.tables[(place.buffer % BUFFERS) as usize];
+            let slot = table.slot(hash);
+            table.set_wanted(slot, true);
+        }
+    }
+
     /// Hash keys and places of a buffer's items that the DRAM tier is to have.
     pub fn wanted(&self, buffer: u64, into: &mut Vec<(HashKey, u32)>) {
         let table = self.table(buffer);
@@ -370,6 +379,9 @@ mod tests {
         shard.note_read(a);
         assert_eq!([a, b, c].map(|hash| shard.is_wanted(hash)), [true, true, false]);
         shard.rotate(8);
+        let other = HashKey(4 << 70);
+        shard.want(other);
+        assert!(!shard.is_wanted(other), "nobody has it");
         assert_eq!([a, b, c].map(|hash| shard.is_wanted(hash)), [true, true, false]);
         shard.insert(b, 0);
         shard.set_wanted(b, false);
@@ -378,6 +390,8 @@ mod tests {
         shard.wanted(7, &mut wanted);
         wanted.sort_unstable();
         assert_eq!(wanted, vec![(a, 0), (b, 8)]);
+        shard.want(c);
+        assert!(shard.is_wanted(c));
         shard.release(7);
         assert_eq!([a, b, c].map(|hash| shard.is_wanted(hash)), [false; 3]);
         shard.wanted(8, &mut wanted);

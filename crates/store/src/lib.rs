@@ -53,6 +53,7 @@ mod superblock;
 #[doc(hidden)]
 pub mod tier;
 mod victim;
+mod warm;
 mod wire;
 
 pub use check::{CheckReport, check};
@@ -71,3 +72,4 @@ pub use stats::Stats;
 pub use store::{Item, Store};
 pub use tapetum_kernels::record::Marks;
 pub use tier::{Item as DramItem, SlabClass};
+pub use warm::{Warmed, Warming};

@@ -81,6 +81,8 @@ pub enum Bug {
     TierFillsLate,
     /// The DRAM tier takes what a flush moved though it was written over meanwhile.
     TierKeepsFlushed,
+    /// Warming puts into the DRAM tier what it read from flash though it was written over meanwhile.
+    TierWarmsLate,
     /// The DRAM tier gives what a deletion of everything took, or what expired.
     TierForgetsDeletion,
     /// The DRAM tier answers before what the session was given earlier.
@@ -127,6 +129,7 @@ pub const ALL: &[Bug] = &[
     Bug::TierOutlivesEviction,
     Bug::TierFillsLate,
     Bug::TierKeepsFlushed,
+    Bug::TierWarmsLate,
     Bug::TierForgetsDeletion,
     Bug::TierJumpsTheQueue,
 ];

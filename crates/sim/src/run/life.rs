@@ -6,7 +6,8 @@ use crate::model::operation::{Kind, Told};
 use crate::tally::{Event, State};
 use crate::workload::{Draw, request, told, told_from_dram, write};
 use std::collections::BTreeMap;
-use tapetum::{Error, Full, Phase, Reply, Request, Resizing, Session, Store, Sync};
+use std::ops::ControlFlow;
+use tapetum::{Error, Full, Phase, Reply, Request, Resizing, Session, Store, Sync, Warming};
 use tapetum_drive::{Drive, Faults, SplitMix64};
 
 const IN_FLIGHT_MAX: usize = 12;
@@ -26,6 +27,8 @@ pub enum Press {
 pub struct Life {
     // Dropped in this order: a session before its store, a store before its drive.
     sessions: Vec<Session>,
+    /// The DRAM tier is filled from a list.
+    warming: Option<Warming>,
     store: Store,
     _drive: Drive,
     /// Keys of the operations on their way; empty for a batch or a deletion of everything.
@@ -53,6 +56,7 @@ impl Life {
         let (reading_all, poisoned, evicting) = (false, false, false);
         Ok(Life {
             sessions,
+            warming: None,
             store,
             _drive: drive,
             on_their_way,
@@ -349,7 +353,36 @@ impl Life {
 
     fn maintain(&mut self, world: &mut World) -> Result<(), Stop> {
         self.store.maintain();
+        self.warm(world);
         self.look(world)
+    }
+
+    /// A step of warming, from a list of any age, or of all keys.
+    fn warm(&mut self, world: &mut World) {
+        if world.options.tier_bytes == 0 {
+            return;
+        }
+        if let Some(warming) = &mut self.warming {
+            if warming.step() {
+                self.warming = None;
+            }
+            return;
+        }
+        match world.random.below(200) {
+            0..4 => {
+                world.hot.clear();
+                self.store.hot_keys(|keys| {
+                    world.hot.extend_from_slice(keys);
+                    ControlFlow::Continue(())
+                });
+            }
+            4..10 => self.warming = self.store.warm(world.hot.clone()).ok(),
+            10..20 => {
+                let keys = (0..world.workload.keys()).map(|key| self.sessions[0].digest(world.workload.key(key)));
+                self.warming = self.store.warm(keys.collect()).ok();
+            }
+            _ => {}
+        }
     }
 
     fn poll(&mut self, world: &mut World, session: usize) -> Result<(), Stop> {

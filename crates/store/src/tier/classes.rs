@@ -123,6 +123,12 @@ impl Classes {
         Some(Slot { place, is_new: true })
     }
 
+    /// A slot of a class for which nothing has to go. It counts as what lately came in, so that slabs stay where they are given.
+    pub fn take_free(&mut self, class: usize) -> Option<Slot> {
+        self.classes[class].came_granules += u64::from(self.classes[class].slot_granules);
+        self.empty_slot(class).or_else(|| self.give_free_slab(class).then(|| self.empty_slot(class)).flatten())
+    }
+
     fn empty_slot(&mut self, class: usize) -> Option<Slot> {
         let class = &mut self.classes[class];
         if let Some(place) = class.emptied.pop() {
@@ -134,9 +140,28 @@ impl Classes {
     /// A slot has its item: it takes its turn from now on. `mark` is what the item would be remembered by.
     pub fn filled(&mut self, class: usize, slot: &Slot, mark: u64) {
         let was_here = self.ghosts.forget(mark);
+        self.queue(class, slot, was_here);
+    }
+
+    /// As [`Classes::filled`], with an item that is known to be worth its place.
+    pub fn filled_anew(&mut self, class: usize, slot: &Slot) {
+        self.queue(class, slot, true);
+    }
+
+    fn queue(&mut self, class: usize, slot: &Slot, was_here: bool) {
         if slot.is_new {
             self.classes[class].queues.push(slot.place, was_here);
         }
+    }
+
+    /// How many classes there are.
+    pub fn count(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// The order in which a class keeps its slots.
+    pub fn queues(&self, class: usize) -> &Queues {
+        &self.classes[class].queues
     }
 
     /// A slot that was taken and not filled.

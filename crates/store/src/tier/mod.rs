@@ -6,12 +6,13 @@
 //! ([`Tier::remove`]); so does an eviction from flash before the index forgets the key. What the collector moves stays the same
 //! item. Expiry and deletions of everything are looked at on the way out.
 //!
-//! Nothing of it is on flash: after a restart it is empty.
+//! Nothing of it is on flash: after a restart it is empty, until it is asked or warmed (see [`hot`]).
 //!
 //! Threads: readers take no lock. See [`part`] for the rest.
 
 mod classes;
 mod ghosts;
+mod hot;
 mod part;
 mod queues;
 mod slot;
@@ -20,8 +21,11 @@ mod table;
 use crate::options::Slabs;
 use crate::region::Account;
 pub use classes::SlabClass;
+pub use hot::Fit;
+use hot::Heat;
 use part::Part;
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Marks};
@@ -109,6 +113,11 @@ impl Tier {
         self.part(hash).get(hash, out, head)
     }
 
+    /// Whether the item is here.
+    pub fn has(&self, hash: HashKey) -> bool {
+        self.part(hash).has(hash)
+    }
+
     /// Whether the item is here, and was read since it was written.
     pub fn was_read(&self, hash: HashKey) -> bool {
         self.part(hash).was_read(hash)
@@ -118,6 +127,20 @@ impl Tier {
     /// what flash has, and whether it was read since it was written.
     pub fn put(&self, hash: HashKey, item: (Item, &[u8]), was_read: bool) -> bool {
         self.part(hash).put(hash, item, was_read)
+    }
+
+    /// As [`Tier::put`], for an item that was asked for before the store was opened: nothing goes for it.
+    pub fn put_back(&self, hash: HashKey, item: (Item, &[u8])) -> Fit {
+        self.part(hash).put_back(hash, item)
+    }
+
+    /// Shows `visit` the items that are worth their place, some at a time, those that are asked for more first, until it
+    /// breaks off. Of what comes, goes or moves meanwhile, some may be missing or come twice.
+    pub fn hot(&self, mut visit: impl FnMut(&[HashKey]) -> ControlFlow<()>) {
+        let turns =
+            [Heat::Used, Heat::Kept].into_iter().flat_map(|heat| self.parts.iter().map(move |part| (heat, part)));
+        // Whoever breaks off has said why to itself.
+        let _ = turns.into_iter().try_for_each(|(heat, part)| part.hot(heat, &mut visit));
     }
 
     /// Takes an item out, if it is in; whether it was. The caller holds the lock of the key's shard.

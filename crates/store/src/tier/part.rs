@@ -30,18 +30,18 @@ const LISTS_SHARE: usize = 10;
 
 pub struct Part {
     table: Table,
-    memory: Region,
+    pub(super) memory: Region,
     slab_words: usize,
     /// How often the item at each granule was asked for, up to [`USES_MAX`], and [`READ`]. Readers raise it; what they overwrite by
     /// chance is a count of another item.
     uses: Box<[AtomicU8]>,
-    classes: Mutex<Classes>,
+    pub(super) classes: Mutex<Classes>,
     /// Items that went out for others.
     evictions: AtomicU64,
 }
 
 /// The items of a part as the queues ask for them.
-struct PartItems<'a> {
+pub(super) struct PartItems<'a> {
     memory: &'a Region,
     uses: &'a [AtomicU8],
 }
@@ -66,7 +66,7 @@ fn mark_of(hash: HashKey) -> u64 {
     hash.0 as u64 & (u64::MAX >> 16) | (hash.prefix() & 0xffff) << 48
 }
 
-fn words_at(memory: &Region, place: u32) -> &[AtomicU64] {
+pub(super) fn words_at(memory: &Region, place: u32) -> &[AtomicU64] {
     &memory[place as usize * GRANULE_WORDS..]
 }
 
@@ -145,7 +145,7 @@ impl Part {
         Some(item)
     }
 
-    fn has(&self, hash: HashKey) -> bool {
+    pub fn has(&self, hash: HashKey) -> bool {
         self.place_of(hash).is_some()
     }
 
@@ -168,15 +168,20 @@ impl Part {
         };
         let Some(slot) = classes.take(class, &self.items(), evict) else { return false };
         self.evictions.fetch_add(out, Ordering::Relaxed);
-        slot::write(words_at(&self.memory, slot.place), hash, item, value);
-        self.uses[slot.place as usize].store(if was_read { READ } else { 0 }, Ordering::Relaxed);
-        let entered = self.table.insert(hash, slot.place);
+        let entered = self.fill(slot.place, hash, (item, value), was_read);
         if entered {
             classes.filled(class, &slot, mark_of(hash));
         } else {
             classes.give_back(class, slot);
         }
         entered
+    }
+
+    /// Writes an item into a slot that is taken, and names it in the index; false if there is no room there.
+    pub(super) fn fill(&self, place: u32, hash: HashKey, (item, value): (Item, &[u8]), was_read: bool) -> bool {
+        slot::write(words_at(&self.memory, place), hash, item, value);
+        self.uses[place as usize].store(if was_read { READ } else { 0 }, Ordering::Relaxed);
+        self.table.insert(hash, place)
     }
 
     /// Takes an item out, if it is in; whether it was. The caller sees to it that nobody puts it in meanwhile.
@@ -200,14 +205,14 @@ impl Part {
         self.memory.get(start..end)
     }
 
-    fn place_of(&self, hash: HashKey) -> Option<u32> {
+    pub(super) fn place_of(&self, hash: HashKey) -> Option<u32> {
         self.table.find(hash, |place| {
             let words = self.slot_words(place)?;
             (slot::hash(words) == hash).then_some(place)
         })
     }
 
-    fn items(&self) -> PartItems<'_> {
+    pub(super) fn items(&self) -> PartItems<'_> {
         PartItems { memory: &self.memory, uses: &self.uses }
     }
 

@@ -71,6 +71,14 @@ impl Queues {
         }
     }
 
+    /// Slots and whether they are in `main`: first of `main`, then of `small`, of each the latest first; without the first `skip`.
+    pub fn latest(&self, skip: usize) -> impl Iterator<Item = (u32, bool)> {
+        let skip_small = skip.saturating_sub(self.main.len());
+        let main = self.main.range(..self.main.len().saturating_sub(skip)).rev();
+        let small = self.small.range(..self.small.len().saturating_sub(skip_small)).rev();
+        main.map(|place| (*place, true)).chain(small.map(|place| (*place, false)))
+    }
+
     /// Takes out every slot for which `gone` says so.
     pub fn drop_slots(&mut self, gone: impl Fn(u32) -> bool) {
         self.small.retain(|place| !gone(*place));
@@ -130,6 +138,15 @@ mod tests {
         assert!(ghosts.forget(items.mark(place)) && !ghosts.forget(items.mark(place)));
         queues.push(place, true);
         assert_eq!((queues.small.len(), queues.main.len()), (9, 1));
+    }
+
+    #[test]
+    fn the_latest_come_first_and_those_of_main_before() {
+        let mut queues = Queues::default();
+        (0..6).for_each(|place| queues.push(place, place % 2 == 0));
+        let all: Vec<_> = queues.latest(0).collect();
+        assert_eq!(all, vec![(4, true), (2, true), (0, true), (5, false), (3, false), (1, false)]);
+        (0..8).for_each(|skip| assert_eq!(queues.latest(skip).collect::<Vec<_>>(), all[skip.min(6)..]));
     }
 
     #[test]
