@@ -91,8 +91,12 @@ fn measure(cache: &Cache, population: &Population, rate: f64, rounds: u64) -> Re
     for round in 1..=rounds {
         for (percent, place) in HOT_PERCENTS.into_iter().zip(&mut places) {
             let before = read_from_flash(cache)?;
-            let report = cache.turn(population, &turn(percent, TURN, Some(rate), round))?;
+            // Another seed for each, or one would ask for what the one before it brought into the tier.
+            let report = cache.turn(population, &turn(percent, TURN, Some(rate), round * 1000 + percent))?;
             cache.resume();
+            if report.latencies.missing > 0 {
+                return Err(format!("{} items that were loaded are not there", report.latencies.missing).into());
+            }
             let from_flash = read_from_flash(cache)? - before;
             place.from_flash.push(from_flash as f64 / report.latencies.operations() as f64);
             for (quantiles_us, (_, quantile)) in place.quantiles_us.iter_mut().zip(QUANTILES) {
