@@ -23,6 +23,8 @@ const VALUES_BYTES: [u64; 5] = [64, 1024, 4096, 16_384, 65_536];
 /// Of the GETs, those for items that DRAM holds.
 const HOT_PERCENTS: [u64; 5] = [100, 99, 90, 50, 0];
 const QUANTILES: [(&str, f64); 3] = [("P50", 0.5), ("P99", 0.99), ("P99.9", 0.999)];
+/// More would need more of the DRAM for the index than it may take.
+const ITEMS_MAX: u64 = 1_000_000;
 const CONNECTIONS: u64 = 32;
 const TURN: Duration = Duration::from_secs(1);
 /// In which every hot item comes into the tier, by far.
@@ -42,12 +44,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.finish()?;
     let binary = workspace::build_server(Profile::Release)?;
     let about = format!(
-        "{rate} GETs a second over {CONNECTIONS} TCP connections, {} MiB of items, {} MiB of DRAM, one server thread",
+        "{rate} GETs a second over {CONNECTIONS} TCP connections, {} MiB of items or a million of them, {} MiB of DRAM, one server thread",
         data_bytes >> 20,
         memory_bytes >> 20
     );
     println!("latency: {about}");
-    let mut outcome = Outcome::new("latency", about.clone());
+    let mut outcome = Outcome::new("latency", about);
     outcome.columns(&["value, GETs of what DRAM holds", "read from flash", "P50 µs", "P99 µs", "P99.9 µs"]);
     let mut sizes = Vec::new();
     for value_bytes in VALUES_BYTES {
@@ -55,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let budget = Budget { memory_bytes, flash_bytes: data_bytes * 2 + (256 << 20) };
         let mut cache = Cache::tapetum(&binary, scratch.folder(), budget)?;
         cache.start()?;
-        let items = data_bytes / (KEY_BYTES + value_bytes);
+        let items = (data_bytes / (KEY_BYTES + value_bytes)).min(ITEMS_MAX);
         let population = Population::new(items, Values::new(value_bytes as usize, 100));
         sockets::load(cache.address(), &population, 0..items)?;
         cache.settle()?;
@@ -68,7 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         sizes.push(places);
     }
-    draw(&about, &sizes)?;
+    draw(rate, &sizes)?;
     outcome.end()
 }
 
@@ -112,8 +114,8 @@ fn read_from_flash(cache: &Cache) -> Result<u64, Failure> {
 }
 
 /// A chart for each quantile, a line in it for each share of hot GETs.
-fn draw(about: &str, sizes: &[Vec<Place>]) -> Result<(), Failure> {
-    let titles = QUANTILES.map(|(name, _)| format!("{name} of {about}"));
+fn draw(rate: u64, sizes: &[Vec<Place>]) -> Result<(), Failure> {
+    let titles = QUANTILES.map(|(name, _)| format!("{name} of GETs over TCP, {rate} a second"));
     let chart = |(quantile, title)| Chart {
         title,
         x_label: "bytes of a value",
