@@ -46,7 +46,7 @@ By option, on nightly:
   fuzz               every target in turn   [--runs 3000000] [--only NAME]
   fuzz-corpus        what was found, as few inputs as reach the same code, into fuzz/corpus   [--only NAME]
 Figures (release build; see docs/BENCHMARKS.md):
-  figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart; all: these
+  figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart | warm; all: these
                      index-scale | overwrites: alone, they take longer
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
   bench ROW          quick | cold-get | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |

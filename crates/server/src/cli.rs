@@ -386,6 +386,18 @@ mod tests {
     }
 
     #[test]
+    fn the_list_of_hot_keys_lies_beside_the_data_where_something_can_be_hot() {
+        let list = |line: &str| parse(line).unwrap().serve.hot_keys().map(|list| list.path.display().to_string());
+        assert_eq!(list(""), None);
+        assert_eq!(list("--hot-keys x"), None);
+        assert_eq!(list("--cache").as_deref(), Some("./tapetum-data/hot-keys"));
+        assert_eq!(list("--tier 8MiB --data d").as_deref(), Some("d/hot-keys"));
+        assert_eq!(list("--cache --drive d/file").as_deref(), Some("d/file.hot-keys"));
+        assert_eq!(list("--cache --drive d/file --hot-keys x").as_deref(), Some("x"));
+        assert_eq!(list("--cache --hot-keys-every 0"), None);
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for line in
             ["--threads 0", "--sync maybe", "--memory lots", "--memcached nowhere", "put k", "fly", "--connections 0"]

@@ -11,6 +11,7 @@ mod memory_peak;
 mod overwrites;
 mod raw_disk;
 mod restart;
+mod warm;
 
 use std::time::Duration;
 
@@ -22,13 +23,14 @@ use tapetum_bench::server::{Server, ServerOptions};
 type Figure = fn(&Arguments) -> Result<(), Failure>;
 
 /// Those that take a few minutes at most: `all` makes them.
-const SHORT: [(&str, Figure); 6] = [
+const SHORT: [(&str, Figure); 7] = [
     ("flash-reads", flash_reads::run),
     ("index-memory", index_memory::run),
     ("memory-peak", memory_peak::run),
     ("load", load::run),
     ("growth-latency", growth_latency::run),
     ("restart", restart::run),
+    ("warm", warm::run),
 ];
 const LONG: [(&str, Figure); 2] = [("index-scale", index_scale::run), ("overwrites", overwrites::run)];
 

@@ -1,0 +1,150 @@
+//! From a restart until DRAM answers what it did before, at a steady rate of zipfian GETs: with the list of hot keys, and without.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::{hold, mebibytes, row, seconds};
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace::{self, Profile, Scratch};
+use tapetum_bench::client::Connection;
+use tapetum_bench::server::{Server, ServerOptions};
+use tapetum_bench::sockets;
+use tapetum_bench::turn::{Length, Turn};
+use tapetum_bench::workload::{Population, Values};
+
+const VALUE_BYTES: usize = 200;
+const KEY_BYTES: u64 = 16;
+/// Data over DRAM.
+const DATA_PARTS: u64 = 8;
+const CONNECTIONS: u64 = 16;
+/// What DRAM answers is looked at as often.
+const SLICE: Duration = Duration::from_millis(200);
+/// It is warm again when it answers so much of what it did.
+const WARM: f64 = 0.95;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let memory = arguments.size("memory", 64 << 20)?;
+    let rate = arguments.number("rate", 10_000)? as f64;
+    let runs = arguments.number("runs", 3)?.max(1);
+    let warm_up = Duration::from_secs(arguments.number("warm-up-seconds", 6)?);
+    let binary = arguments.server();
+    arguments.finish()?;
+    let binary = match binary {
+        Some(binary) => binary,
+        None => workspace::build_server(Profile::Release)?,
+    };
+    let scratch = Scratch::new("warm")?;
+    let data_bytes = memory * DATA_PARTS;
+    let items = data_bytes / (KEY_BYTES + VALUE_BYTES as u64);
+    let population = Population::new(items, Values::new(VALUE_BYTES, 100));
+    println!("warm: {items} items, --memory {}, {rate} zipfian GETs a second after each start", mebibytes(memory));
+    let [memory, capacity] = [memory, data_bytes * 2].map(|bytes| bytes.to_string());
+    let options = ["--cache", "--threads", "1", "--memory", &memory, "--capacity", &capacity];
+    let with_list = ServerOptions::new(&binary, &scratch.folder().join("data"), &options)?;
+    let mut without_list = with_list.clone();
+    without_list.options.extend(["--hot-keys-every", "0"].map(str::to_owned));
+
+    let server = with_list.start()?;
+    sockets::load(with_list.address, &population, 0..items)?;
+    sockets::settle(server.process())?;
+    // As fast as can be, so that it is as warm as it gets.
+    dram_share(&server, &population, &turn(warm_up, None, 1))?;
+    let before = dram_share(&server, &population, &turn(Duration::from_secs(2), Some(rate), 2))?;
+    server.terminate()?;
+    row("GETs answered by DRAM before", format!("{:.1} %", 100.0 * before), "");
+    let mut took = [Vec::new(), Vec::new()];
+    for run in 1..=runs {
+        for (options, took) in [&without_list, &with_list].into_iter().zip(&mut took) {
+            let warmed = Warmed::measure(options, &population, before * WARM, rate, run)?;
+            println!(
+                "  run {run}: first {:.1} %, warm after {}; of {} listed keys {} are in DRAM{}",
+                100.0 * warmed.first,
+                warmed.after.map_or("more than a minute".into(), seconds),
+                warmed.stats["hot_keys_listed"],
+                warmed.stats["hot_keys_warmed"],
+                if options.options.len() > with_list.options.len() { ", without the list" } else { "" },
+            );
+            took.push(warmed.after.unwrap_or(PATIENCE));
+        }
+    }
+    let [without, with] = took.map(|mut took| {
+        took.sort_unstable();
+        took
+    });
+    for (name, took) in [("without", &without), ("with", &with)] {
+        let spread = format!("median; {} to {}", seconds(took[0]), seconds(took[took.len() - 1]));
+        row(&format!("until DRAM answers 95 % of that again, {name} the list"), seconds(median(took)), &spread);
+    }
+    hold(median(&with) * 2 <= median(&without), "with the list DRAM is warm in half the time")
+}
+
+fn median(sorted: &[Duration]) -> Duration {
+    sorted[sorted.len() / 2]
+}
+
+/// What a start came to.
+struct Warmed {
+    /// What DRAM answered of the first GETs.
+    first: f64,
+    after: Option<Duration>,
+    stats: BTreeMap<String, String>,
+}
+
+impl Warmed {
+    /// Starts the server, asks it until DRAM answers `share` of the GETs, and stops it.
+    fn measure(
+        options: &ServerOptions,
+        population: &Population,
+        share: f64,
+        rate: f64,
+        seed: u64,
+    ) -> Result<Warmed, Failure> {
+        let server = options.start()?;
+        let begun = Instant::now();
+        let (mut first, mut after) = (None, None);
+        for slice in 0.. {
+            let found = dram_share(&server, population, &turn(SLICE, Some(rate), seed << 32 | slice))?;
+            first.get_or_insert(found);
+            if found >= share {
+                after = Some(begun.elapsed());
+            }
+            if after.is_some() || begun.elapsed() > PATIENCE {
+                break;
+            }
+        }
+        let stats = Connection::open(server.address())?.stats("")?;
+        server.terminate()?;
+        Ok(Warmed { first: first.unwrap_or(0.0), after, stats })
+    }
+}
+
+/// The share of a turn's GETs that DRAM answered.
+fn dram_share(server: &Server, population: &Population, turn: &Turn) -> Result<f64, Failure> {
+    let before = answered(server)?;
+    sockets::run(server.address(), population, turn)?;
+    let after = answered(server)?;
+    Ok((after[0] - before[0]) as f64 / (after[1] - before[1]).max(1) as f64)
+}
+
+/// GETs that DRAM answered, and all that found something.
+fn answered(server: &Server) -> Result<[u64; 2], Failure> {
+    let stats = Connection::open(server.address())?.stats("")?;
+    let figure = |name: &str| stats.get(name).and_then(|text| text.parse().ok()).ok_or(format!("no {name} in stats"));
+    Ok([figure("get_from_tier")?, figure("get_hits")?])
+}
+
+fn turn(time: Duration, rate: Option<f64>, seed: u64) -> Turn {
+    Turn {
+        mix: "c".into(),
+        distribution: "zipfian".into(),
+        api: "get".into(),
+        threads: CONNECTIONS,
+        depth: 1,
+        length: Length::Time(time),
+        rate,
+        overwrites: None,
+        seed,
+    }
+}
