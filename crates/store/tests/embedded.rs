@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use tapetum::{Error, Full, Request, Store, StoreOptions, Write};
+use tapetum::{Error, Full, Outcome, Request, Store, StoreOptions, Write};
 use tapetum_drive::{Command, Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, Operation, Status, programs};
 
 const CAPACITY: u64 = 8 << 20;
@@ -87,7 +87,19 @@ fn what_is_asked_for_stays_in_dram_when_it_is_written_over_and_flushed() {
     let value = noise(7, 200).repeat(2);
     assert_eq!(came_from(asked), (value.clone(), 1, 0));
     assert_eq!(came_from(noted), (value.clone(), 1, 0));
-    assert_eq!(came_from(unasked), (value, 0, 1), "nobody asked for it before");
+    assert_eq!(came_from(unasked), (value.clone(), 0, 1), "nobody asked for it before");
+    // Nor is flash read to change what DRAM has.
+    let searches = || drive.counters().opcode(Opcode::Execute).completed;
+    let before = searches();
+    let (appended, _) = store.run(Request::Append { key: asked, value: b"!", stamp: None }).unwrap();
+    let (touched, _) = store.run(Request::Touch { key: noted, expiry: 0 }).unwrap();
+    assert!(
+        matches!((&appended, &touched), (Outcome::Stored { .. }, Outcome::Touched { .. })),
+        "{appended:?} {touched:?}"
+    );
+    assert!(store.delete(unasked).unwrap());
+    assert_eq!(searches(), before);
+    assert_eq!(came_from(asked), ([value, b"!".to_vec()].concat(), 0, 0));
     store.close().unwrap();
 }
 

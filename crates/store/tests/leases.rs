@@ -134,6 +134,12 @@ fn an_item_counts_as_read_while_memory_knows_it() {
     assert!(was_read(unnoticed), "the flush put it into the tier");
     store.put(b"key", b"two").unwrap();
     assert!(!was_read(unnoticed));
+    flush(&store);
+    assert!(
+        !was_read(unnoticed) && !was_read(Terms::default()),
+        "it was put into the tier, and not read since it was written"
+    );
+    assert!(was_read(unnoticed));
 }
 
 #[test]

@@ -110,25 +110,15 @@ impl Local {
                     }
                 }
                 (None, None) => {
-                    let seen = shard.see(hash);
-                    drop(shard);
-                    match shared.candidate(hash) {
-                        // Nobody has it: decide on that, unless somebody wrote it just now.
-                        None => {
-                            let shard = shared.shard(hash);
-                            if !shard.is_as(hash, seen) {
-                                continue;
-                            }
-                            match self.decide(shared, shard, token, hash, request, (None, None, 0)) {
-                                Some(attempt) => return attempt,
-                                None => continue,
-                            }
+                    // The tier has what flash has, as long as the shard is held.
+                    let Some(item) = self.copy_from_tier(shared, hash) else {
+                        match self.attempt_beyond_memory(shared, shard, (token, hash, sequence), request) {
+                            Some(attempt) => return attempt,
+                            None => continue,
                         }
-                        Some(segment) => {
-                            let pages = segment.start_pages(hash);
-                            return Attempt::NeedsFlash { read: FlashRead::new(segment, (seen, sequence), pages) };
-                        }
-                    }
+                    };
+                    let live = shared.is_live_stamp(item.stamp, item.expiry, shared.now());
+                    (live.then_some(item), None, shared.deletion_of(item.stamp))
                 }
             };
             if let Some(attempt) = self.decide(shared, shard, token, hash, request, (current, large, stamp)) {
@@ -146,6 +136,35 @@ impl Local {
                 Attempt::Answered
             }
         }
+    }
+
+    /// Decides an operation on a key that memory does not have, or says what to read; `None` when it must be looked at again.
+    fn attempt_beyond_memory(
+        &mut self,
+        shared: &Shared,
+        shard: MutexGuard<'_, Shard>,
+        (token, hash, sequence): (u64, HashKey, u64),
+        request: &Request<'_>,
+    ) -> Option<Attempt> {
+        let seen = shard.see(hash);
+        drop(shard);
+        if let Some(segment) = shared.candidate(hash) {
+            let pages = segment.start_pages(hash);
+            return Some(Attempt::NeedsFlash { read: FlashRead::new(segment, (seen, sequence), pages) });
+        }
+        // Nobody has it: decide on that, unless somebody wrote it just now.
+        let shard = shared.shard(hash);
+        if !shard.is_as(hash, seen) {
+            return None;
+        }
+        self.decide(shared, shard, token, hash, request, (None, None, 0))
+    }
+
+    /// What the DRAM tier has of a key, its value in `scratch`.
+    fn copy_from_tier(&mut self, shared: &Shared, hash: HashKey) -> Option<Item> {
+        self.scratch.clear();
+        let (item, _) = shared.tier.as_ref()?.copy(hash, &mut self.scratch)?;
+        Some(item)
     }
 
     pub(super) fn inflate_into_scratch(&mut self, record: &Record<'_>) {

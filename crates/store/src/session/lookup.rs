@@ -72,10 +72,14 @@ impl Local {
             let Some(mut op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
             let values = &mut self.values[self.values_now];
             let start = values.len();
-            let found = tier.get(op.hash, values, |_, _| true).filter(|found| {
+            let found = match op.request.is_unnoticed() {
+                true => tier.copy(op.hash, values),
+                false => tier.get(op.hash, values, |_, _| true),
+            };
+            let found = found.filter(|(found, _)| {
                 shared.planted.has(Bug::TierForgetsDeletion) || shared.is_live_now(found.stamp, found.expiry)
             });
-            let Some(item) = found else {
+            let Some((item, was_read)) = found else {
                 values.truncate(start);
                 self.ops[number] = Some(op);
                 numbers[left] = number;
@@ -89,7 +93,7 @@ impl Local {
             }
             self.gets.from_tier += 1;
             let value = self.range_from(start);
-            self.answer(op.token, op.request.found(item, true, value));
+            self.answer(op.token, op.request.found(item, was_read, value));
             self.forget(number, op);
         }
         left

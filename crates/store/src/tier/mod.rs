@@ -107,15 +107,26 @@ impl Tier {
         self.part(hash).prefetch_slot(hash);
     }
 
-    /// Appends to `out` what `head` does and then the value, if the item is here and `head` does not refuse it.
+    /// Appends to `out` what `head` does and then the value, if the item is here and `head` does not refuse it. Gives the item and
+    /// whether it was read before since it was written.
     #[inline]
-    pub fn get(&self, hash: HashKey, out: &mut Vec<u8>, head: impl FnMut(&mut Vec<u8>, &Item) -> bool) -> Option<Item> {
+    pub fn get(
+        &self,
+        hash: HashKey,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&mut Vec<u8>, &Item) -> bool,
+    ) -> Option<(Item, bool)> {
         self.part(hash).get(hash, out, head)
     }
 
     /// Whether the item is here.
     pub fn has(&self, hash: HashKey) -> bool {
         self.part(hash).has(hash)
+    }
+
+    /// As [`Tier::get`], for what is no use of the item: nothing is counted.
+    pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<(Item, bool)> {
+        self.part(hash).copy(hash, out)
     }
 
     /// Whether the item is here, and was read since it was written.

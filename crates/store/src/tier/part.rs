@@ -114,13 +114,37 @@ impl Part {
         }
     }
 
+    /// The item, and whether it was read before; this counts as a use of it.
     #[inline]
     pub fn get(
         &self,
         hash: HashKey,
         out: &mut Vec<u8>,
+        head: impl FnMut(&mut Vec<u8>, &Item) -> bool,
+    ) -> Option<(Item, bool)> {
+        let (place, item) = self.look(hash, out, head)?;
+        let uses = &self.uses[place as usize];
+        let seen = uses.load(Ordering::Relaxed);
+        if seen < (READ | USES_MAX) {
+            uses.store(READ | ((seen & USES_MAX) + 1).min(USES_MAX), Ordering::Relaxed);
+        }
+        Some((item, seen & READ != 0))
+    }
+
+    /// As [`Part::get`], and nothing is counted.
+    pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<(Item, bool)> {
+        let (place, item) = self.look(hash, out, |_, _| true)?;
+        Some((item, self.uses[place as usize].load(Ordering::Relaxed) & READ != 0))
+    }
+
+    /// An item and its place, appended to `out` behind what `head` appends.
+    #[inline]
+    fn look(
+        &self,
+        hash: HashKey,
+        out: &mut Vec<u8>,
         mut head: impl FnMut(&mut Vec<u8>, &Item) -> bool,
-    ) -> Option<Item> {
+    ) -> Option<(u32, Item)> {
         let start = out.len();
         let found = self.table.find(hash, |place| {
             // What an earlier look copied may have been nonsense.
@@ -137,12 +161,7 @@ impl Part {
             out.truncate(start);
             return None;
         };
-        let uses = &self.uses[place as usize];
-        let seen = uses.load(Ordering::Relaxed);
-        if seen < (READ | USES_MAX) {
-            uses.store(READ | (seen & USES_MAX).saturating_add(1).min(USES_MAX), Ordering::Relaxed);
-        }
-        Some(item)
+        Some((place, item))
     }
 
     pub fn has(&self, hash: HashKey) -> bool {
