@@ -110,6 +110,8 @@ pub struct Arena {
     shape: Shape,
     /// Of `tapetum serve`.
     server_threads: u64,
+    /// Until now: each has a seed of its own, or a cache would know what the turn before asked for.
+    turns: u64,
     binaries: Vec<(&'static str, PathBuf)>,
     running: Vec<(&'static str, Contender)>,
 }
@@ -135,7 +137,7 @@ impl Arena {
             None => (workspace::scratch(&format!("bench-{row}"))?, false),
         };
         std::fs::create_dir_all(&folder)?;
-        Ok(Arena { folder, keep, shape: shape.clone(), server_threads: 1, binaries, running: Vec::new() })
+        Ok(Arena { folder, keep, shape: shape.clone(), server_threads: 1, turns: 0, binaries, running: Vec::new() })
     }
 
     /// What is started from now on has so many worker threads, if it is `tapetum serve`; one unless told otherwise.
@@ -213,7 +215,7 @@ impl Arena {
     /// Lets the entrants run in turns, so many rounds.
     pub fn rounds(&mut self, entrants: &[Entrant], load: &Load, rounds: u64) -> Result<Vec<Series>, Failure> {
         let mut series: Vec<Series> = entrants.iter().map(|entrant| Series::new(&entrant.label)).collect();
-        for round in 0..rounds {
+        for _ in 0..rounds {
             for (entrant, series) in entrants.iter().zip(&mut series) {
                 let command = Command::Turn(Turn {
                     mix: load.mix.into(),
@@ -224,8 +226,9 @@ impl Arena {
                     length: load.length,
                     rate: load.rate,
                     overwrites: load.overwrites,
-                    seed: round,
+                    seed: self.turns,
                 });
+                self.turns += 1;
                 series.reports.push(self.contender(entrant.contender)?.run(&command)?);
             }
         }
