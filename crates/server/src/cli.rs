@@ -187,12 +187,12 @@ pub struct ServeArguments {
     /// There, slots of each size ÷ those of the size before, 1.1 to 16
     #[arg(long, value_name = "FACTOR", default_value = "1.25")]
     pub slab_factor: f64,
-    /// There, what is given to one size of slots at once: the largest item too [default: a 64th of 64MiB or more, at most 10MB]
+    /// There, what is given to one size of slots at once: the largest item too [default: a 64th of the tier, or of a sixteenth of a large one, at most 10MB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub slab_size: Option<u64>,
     /// Where the keys of what is in DRAM are listed, to warm it after a restart [default: beside the data; none for a block device]
     #[arg(long, value_name = "FILE")]
-    hot_keys: Option<PathBuf>,
+    pub hot_keys: Option<PathBuf>,
     /// How often that list is saved, in seconds; 0 is never, and nothing is warmed
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = clap::value_parser!(u32).range(0..=86_400))]
     hot_keys_every: u32,

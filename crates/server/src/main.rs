@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Parser;
 use tapetum::Slabs;
 use tapetum_server::cli::{Cli, Command, ResizeArguments, ServeArguments, StoreArguments};
-use tapetum_server::hot_keys::{Keeper, Progress};
+use tapetum_server::hot_keys::{self, Keeper, Progress};
 use tapetum_server::limits::Limits;
 use tapetum_server::listen::Address;
 use tapetum_server::protocol::VERSION;
@@ -267,6 +267,9 @@ fn serve(arguments: &ServeArguments) -> Outcome {
         ..offline_options(&arguments.store, true)
     };
     let place = arguments.store.place();
+    if let Some(list) = &arguments.hot_keys {
+        hot_keys::check_place(list)?;
+    }
     let store = store_open::open(&place, &options)?;
     limits.item_bytes_max = item_bytes_max(arguments.item_size, store.value_bytes_max());
     let threads = arguments.threads.map_or_else(cores, usize::from);
@@ -280,7 +283,9 @@ fn serve(arguments: &ServeArguments) -> Outcome {
         Options { addresses, threads, limits, settings, memory_bytes, metrics, udp, hot_keys: Arc::clone(&progress) },
     )?;
     let keeper = match arguments.hot_keys() {
-        Some(hot_keys) => Some(Keeper::start(tapetum::Store::clone(&store), hot_keys, progress)?),
+        Some(hot_keys) => Keeper::start(tapetum::Store::clone(&store), hot_keys, progress)
+            .inspect_err(|error| tracing::warn!("DRAM will not be warmed after a restart: {error}"))
+            .ok(),
         None if arguments.is_without_list() => {
             tracing::info!(
                 "DRAM will not be warmed after a restart: beside a block device is no place for a list of what is hot; give --hot-keys FILE"

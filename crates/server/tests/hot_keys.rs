@@ -230,6 +230,34 @@ fn a_list_that_is_damaged_or_of_another_store_is_passed_over_and_replaced() {
 }
 
 #[test]
+fn a_place_of_something_else_is_refused_and_stays_as_it_is() {
+    let bench = Bench::new("place");
+    let notes = bench.folder.join("notes");
+    fs::write(&notes, "of mine").unwrap();
+    for (place, why) in
+        [(notes.clone(), "something else"), (bench.folder.clone(), "no file"), (bench.folder.join("a/b"), "no folder")]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
+        command.args([
+            "serve",
+            "--capacity",
+            "128MiB",
+            "--memory",
+            "48MiB",
+            "--tier",
+            "16MiB",
+            "--memcached",
+            "127.0.0.1:0",
+        ]);
+        command.arg("--hot-keys").arg(&place).arg("--data").arg(bench.folder.join("data"));
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why) && said.contains("--hot-keys"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(&notes).unwrap(), "of mine");
+}
+
+#[test]
 fn no_list_is_kept_where_none_is_wanted() {
     let mut bench = Bench::new("off");
     bench.start("0");

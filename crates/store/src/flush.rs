@@ -174,7 +174,7 @@ async fn install(
     })
     .await?;
     if !shared.planted.has(Bug::TrimLogEarly) {
-        keep_wanted(shared, io, buffer).await?;
+        keep_wanted(shared, io, buffer).await;
         release(shared, buffer);
     }
     Ok(())
@@ -182,9 +182,9 @@ async fn install(
 
 /// Puts what is asked for into the DRAM tier, now that flash has it: it will not have to be read from there. The buffer is not
 /// released yet, so a record that is still its key's latest is what flash has.
-async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) -> Result<(), Error> {
-    let Some(tier) = &shared.tier else { return Ok(()) };
-    let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
+async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
+    // Copies in DRAM are a help: without memory for them the flush goes on.
+    let (Some(tier), Ok(mut decompressor)) = (&shared.tier, Decompressor::new()) else { return };
     let (mut wanted, mut value) = (Vec::new(), Vec::new());
     for shard in &shared.shards {
         lock(shard).wanted(buffer, &mut wanted);
@@ -209,7 +209,6 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) -> Result<(), Error>
         }
         io.step().await;
     }
-    Ok(())
 }
 
 /// A key of the buffer.

@@ -44,17 +44,22 @@ impl Slabs {
     pub(crate) fn check(&self, tier_bytes: u64) -> Result<(), Error> {
         if !(Slabs::FACTOR_LEAST..=Slabs::FACTOR_MOST).contains(&self.factor) {
             let (least, most) = (Slabs::FACTOR_LEAST, Slabs::FACTOR_MOST);
-            return Err(Error::Options(format!("slots cannot grow by {}: give {least} to {most}", self.factor)));
+            return Err(Error::Options(format!(
+                "slots of the tier cannot grow by {}: give --slab-factor {least} to {most}",
+                self.factor
+            )));
         }
         let Some(slab) = self.slab_bytes else { return Ok(()) };
         let (least, most) = (Slabs::SLAB_BYTES_LEAST, Slabs::SLAB_BYTES_MOST);
         if !(least..=most).contains(&slab) || !slab.is_multiple_of(least) {
-            return Err(Error::Options(format!("a slab cannot have {slab} bytes: give whole 4 KiB, at most 1 GiB")));
+            return Err(Error::Options(format!(
+                "a slab cannot have {slab} bytes: give --slab-size in whole 4 KiB, at most 1 GiB"
+            )));
         }
         if tier_bytes > 0 && tier_bytes / Slabs::SLABS_LEAST < slab {
             let enough = slab * Slabs::SLABS_LEAST;
             return Err(Error::Options(format!(
-                "{tier_bytes} bytes of DRAM for items are too few for slabs of {slab}: give them {enough}, or smaller slabs"
+                "a tier of {tier_bytes} bytes is too small for slabs of {slab}: give --tier {enough} or more, or a smaller --slab-size"
             )));
         }
         Ok(())
@@ -167,9 +172,9 @@ mod tests {
         };
         assert_eq!(check(1.25, None, 0), "");
         assert_eq!(check(16.0, Some(1 << 20), 8 << 20), "");
-        assert!(check(1.0, None, 1 << 30).contains("give 1.1 to 16"));
-        assert!(check(f64::NAN, None, 1 << 30).contains("give 1.1 to 16"));
+        assert!(check(1.0, None, 1 << 30).contains("--slab-factor 1.1 to 16"));
+        assert!(check(f64::NAN, None, 1 << 30).contains("--slab-factor 1.1 to 16"));
         assert!(check(2.0, Some(5000), 1 << 30).contains("whole 4 KiB"));
-        assert!(check(2.0, Some(1 << 20), 7 << 20).contains("give them 8388608"));
+        assert!(check(2.0, Some(1 << 20), 7 << 20).contains("give --tier 8388608"));
     }
 }

@@ -151,6 +151,11 @@ impl Warming {
         self.io.wait(Duration::from_millis(10));
     }
 
+    /// Whether it waits for memory, which others give back, rather than for the drive.
+    pub fn waits_for_memory(&self) -> bool {
+        self.task.is_some() && self.io.in_flight() == 0
+    }
+
     pub fn warmed(&self) -> Warmed {
         *lock(&self.warmed)
     }

@@ -140,6 +140,11 @@ fn an_item_counts_as_read_while_memory_knows_it() {
         "it was put into the tier, and not read since it was written"
     );
     assert!(was_read(unnoticed));
+    store.put(b"key", b"three").unwrap();
+    flush(&store);
+    // A read that writes, too, tells what was before it.
+    let touching = Terms { touch: Some(FAR), ..Terms::default() };
+    assert!(!was_read(touching) && was_read(touching));
 }
 
 #[test]

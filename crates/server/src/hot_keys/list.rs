@@ -13,7 +13,9 @@
 //! A list names what was hot once, and nothing more: whoever reads it looks at what the store has now.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use tapetum::KeyDigest;
 use tapetum_kernels::checksum::{Salt, checksum};
@@ -113,6 +115,11 @@ impl<W: Write + Seek> ListWriter<W> {
         if self.block.len() == BLOCK_KEYS * KEY_BYTES { self.end_block() } else { Ok(()) }
     }
 
+    /// How many were pushed.
+    pub fn keys(&self) -> u64 {
+        self.keys
+    }
+
     fn end_block(&mut self) -> io::Result<()> {
         let first = self.keys - (self.block.len() / KEY_BYTES) as u64;
         let crc = checksum(salt(self.store, address_of(first)), &[&self.block]);
@@ -132,6 +139,13 @@ impl<W: Write + Seek> ListWriter<W> {
         let out = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
         Ok((out, self.keys))
     }
+}
+
+/// Whether a file begins as a list does, of whatever version and store.
+pub fn is_list(path: &Path) -> io::Result<bool> {
+    let mut begin = [0; MAGIC.len()];
+    File::open(path)?.read_exact(&mut begin)?;
+    Ok(begin == MAGIC)
 }
 
 /// Where the block that begins with the key of this number lies.

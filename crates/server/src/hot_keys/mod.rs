@@ -21,7 +21,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,12 @@ use tapetum::{Stats, Warmed};
 const SAVE_BYTES_PER_SECOND: u64 = 1 << 20;
 /// Bytes of the tier for each key of the list that is in memory at once: a sixteenth, while the tier is still empty.
 const TIER_BYTES_PER_KEY: u64 = 256;
-const KEYS_AT_ONCE_MAX: u64 = 4 << 20;
+/// Within them the order of heat is lost to that of flash.
+const KEYS_AT_ONCE_MAX: u64 = 256 << 10;
+/// Keys of a list: 64 MiB, which is written and made durable in a second or so.
+const KEYS_MAX: u64 = 4 << 20;
+/// A pause while others have the memory for reads.
+const MEMORY_WAIT: Duration = Duration::from_millis(1);
 
 /// Where the list is, and how often it is saved.
 #[derive(Clone, Debug)]
@@ -93,8 +98,40 @@ struct Errand {
     saved_at: Option<u64>,
 }
 
-/// It was told to stop.
+/// It was told to stop, or could not read the list, which then stays as it is.
 struct Stopped;
+
+/// An error, with what to do, if there is something in the place of a list that must not be replaced.
+pub fn check_place(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    let file = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return check_folder(path),
+        other => {
+            other.map_err(|error| format!("{shown} cannot be looked at: {error}; give --hot-keys another file"))?
+        }
+    };
+    if !file.is_file() {
+        return Err(format!("{shown} is no file: give --hot-keys a file of its own"));
+    }
+    match file.len() == 0 || list::is_list(path).unwrap_or(false) {
+        true => Ok(()),
+        false => Err(format!(
+            "{shown} is something else than a list of hot keys: give --hot-keys a file of its own; nothing was written"
+        )),
+    }
+}
+
+fn check_folder(path: &Path) -> Result<(), String> {
+    let folder = folder_of(path);
+    match folder.is_dir() {
+        true => Ok(()),
+        false => Err(format!("there is no folder {}: make it, or give --hot-keys another file", folder.display())),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
 
 impl Errand {
     fn run(mut self) {
@@ -124,8 +161,12 @@ impl Errand {
         let mut reader = match self.open_list() {
             Ok(Some(reader)) => reader,
             Ok(None) => return Ok(None),
+            Err(error @ ListError::Io(_)) => {
+                tracing::warn!("{path}: {error}; DRAM is not warmed, and the list stays as it is");
+                return Err(Stopped);
+            }
             Err(error) => {
-                tracing::warn!("{path}: {error}; DRAM is not warmed");
+                tracing::warn!("{path}: {error}; DRAM is not warmed, and a new list will replace it");
                 return Ok(None);
             }
         };
@@ -134,21 +175,21 @@ impl Errand {
         let mut sum = Warmed::default();
         loop {
             let mut keys = Vec::new();
-            match reader.next(&mut keys, keys_max) {
-                Ok(true) => {}
-                Ok(false) => return Ok(Some((sum, reader.keys()))),
-                Err(error) => {
-                    tracing::warn!("{path}: {error}; the rest of it is passed over");
-                    return Ok(Some((sum, reader.keys())));
-                }
+            let read = reader.next(&mut keys, keys_max);
+            if keys.is_empty() && read.is_ok() {
+                return Ok(Some((sum, reader.keys())));
             }
             let before = sum;
             match self.store.warm(keys) {
                 Ok(warming) => sum = self.warm_some(warming, sum)?,
                 Err(error) => {
-                    tracing::warn!("DRAM is not warmed: {error}");
-                    return Ok(None);
+                    tracing::warn!("DRAM is not warmed, and the list stays as it is: {error}");
+                    return Err(Stopped);
                 }
+            }
+            if let Err(error) = read {
+                tracing::warn!("{path}: {error}; the rest of it is passed over");
+                return Ok(Some((sum, reader.keys())));
             }
             if sum.put == before.put && sum.no_room > before.no_room {
                 return Ok(Some((sum, reader.keys())));
@@ -173,7 +214,8 @@ impl Errand {
             if is_over {
                 return Ok(sum);
             }
-            if self.stopped.try_recv() != Err(TryRecvError::Empty) {
+            let pause = if warming.waits_for_memory() { MEMORY_WAIT } else { Duration::ZERO };
+            if self.stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                 return Err(Stopped);
             }
             warming.wait();
@@ -186,9 +228,9 @@ impl Errand {
         if asked == self.saved_at.unwrap_or(0) {
             return 0;
         }
-        self.saved_at = Some(asked);
         match save(&self.store, &self.hot_keys.path) {
             Ok((keys, bytes)) => {
+                self.saved_at = Some(asked);
                 self.progress.saved.store(keys, Ordering::Relaxed);
                 self.progress.saves.fetch_add(1, Ordering::Relaxed);
                 bytes
@@ -214,8 +256,7 @@ fn save(store: &tapetum::Store, path: &Path) -> io::Result<(u64, u64)> {
         let _ = fs::remove_file(&unfinished);
     })?;
     fs::rename(&unfinished, path)?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory)?.sync_all()?;
+    File::open(folder_of(path))?.sync_all()?;
     Ok(written)
 }
 
@@ -223,6 +264,7 @@ fn write(store: &tapetum::Store, path: &Path) -> io::Result<(u64, u64)> {
     let mut writer = ListWriter::new(File::create(path)?, store.id())?;
     let mut failed = None;
     store.hot_keys(|keys| match keys.iter().try_for_each(|key| writer.push(*key)) {
+        Ok(()) if writer.keys() >= KEYS_MAX => ControlFlow::Break(()),
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => {
             failed = Some(error);

@@ -72,11 +72,7 @@ impl Local {
             let Some(mut op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
             let values = &mut self.values[self.values_now];
             let start = values.len();
-            let found = match op.request.is_unnoticed() {
-                true => tier.copy(op.hash, values),
-                false => tier.get(op.hash, values, |_, _| true),
-            };
-            let found = found.filter(|(found, _)| {
+            let found = tier.copy(op.hash, values).filter(|(found, _)| {
                 shared.planted.has(Bug::TierForgetsDeletion) || shared.is_live_now(found.stamp, found.expiry)
             });
             let Some((item, was_read)) = found else {
@@ -90,6 +86,9 @@ impl Local {
                 values.truncate(start);
                 self.begin_write(shared, number, op);
                 continue;
+            }
+            if !op.request.is_unnoticed() {
+                tier.note_use(op.hash);
             }
             self.gets.from_tier += 1;
             let value = self.range_from(start);

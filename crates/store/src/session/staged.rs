@@ -52,7 +52,7 @@ impl Session {
             return None;
         }
         let start = out.len();
-        let (found, _) = tier.get(hash, out, head)?;
+        let found = tier.get(hash, out, head)?;
         if !shared.is_live_now(found.stamp, found.expiry) {
             out.truncate(start);
             return None;

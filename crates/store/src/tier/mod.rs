@@ -107,16 +107,15 @@ impl Tier {
         self.part(hash).prefetch_slot(hash);
     }
 
-    /// Appends to `out` what `head` does and then the value, if the item is here and `head` does not refuse it. Gives the item and
-    /// whether it was read before since it was written.
+    /// Appends to `out` what `head` does and then the value, if the item is here and `head` does not refuse it.
     #[inline]
-    pub fn get(
-        &self,
-        hash: HashKey,
-        out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &Item) -> bool,
-    ) -> Option<(Item, bool)> {
+    pub fn get(&self, hash: HashKey, out: &mut Vec<u8>, head: impl FnMut(&mut Vec<u8>, &Item) -> bool) -> Option<Item> {
         self.part(hash).get(hash, out, head)
+    }
+
+    /// Counts a use of an item.
+    pub fn note_use(&self, hash: HashKey) {
+        self.part(hash).note_use(hash);
     }
 
     /// Whether the item is here.
@@ -124,7 +123,7 @@ impl Tier {
         self.part(hash).has(hash)
     }
 
-    /// As [`Tier::get`], for what is no use of the item: nothing is counted.
+    /// The item, its value appended to `out`, and whether it was read since it was written. No use is counted.
     pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<(Item, bool)> {
         self.part(hash).copy(hash, out)
     }

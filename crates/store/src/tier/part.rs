@@ -114,24 +114,30 @@ impl Part {
         }
     }
 
-    /// The item, and whether it was read before; this counts as a use of it.
+    /// The item; this counts as a use of it.
     #[inline]
-    pub fn get(
-        &self,
-        hash: HashKey,
-        out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &Item) -> bool,
-    ) -> Option<(Item, bool)> {
+    pub fn get(&self, hash: HashKey, out: &mut Vec<u8>, head: impl FnMut(&mut Vec<u8>, &Item) -> bool) -> Option<Item> {
         let (place, item) = self.look(hash, out, head)?;
+        self.count_use(place);
+        Some(item)
+    }
+
+    pub fn note_use(&self, hash: HashKey) {
+        if let Some(place) = self.place_of(hash) {
+            self.count_use(place);
+        }
+    }
+
+    #[inline]
+    fn count_use(&self, place: u32) {
         let uses = &self.uses[place as usize];
         let seen = uses.load(Ordering::Relaxed);
         if seen < (READ | USES_MAX) {
             uses.store(READ | ((seen & USES_MAX) + 1).min(USES_MAX), Ordering::Relaxed);
         }
-        Some((item, seen & READ != 0))
     }
 
-    /// As [`Part::get`], and nothing is counted.
+    /// The item, and whether it was read since it was written; nothing is counted.
     pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<(Item, bool)> {
         let (place, item) = self.look(hash, out, |_, _| true)?;
         Some((item, self.uses[place as usize].load(Ordering::Relaxed) & READ != 0))
