@@ -306,8 +306,14 @@ impl World {
         }
         self.model.note_everywhere(&format!("struck in {:?}: {report:?}", self.state));
         self.faulty = self.faulty.reopen();
-        self.faulty.set_faults(Faults::default());
+        self.set_faults(Faults::default());
         Ok(())
+    }
+
+    /// What the drive does wrong from now on.
+    fn set_faults(&mut self, faults: Faults) {
+        self.model.set_drive_fails(faults != Faults::default());
+        self.faulty.set_faults(faults);
     }
 
     /// Opens what the same crash might have left by another chance.

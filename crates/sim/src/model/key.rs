@@ -43,6 +43,8 @@ pub struct Rules {
     pub now: u32,
     pub value_bytes_max: usize,
     pub evictions: Evictions,
+    /// The drive fails now and then: a store that has failed refuses deletes too.
+    pub drive_fails: bool,
 }
 
 /// What a store that evicts may have taken away.
@@ -142,7 +144,7 @@ impl Key {
 
     /// `possibility` before operation `next` takes effect, if it may now: nothing is left that its session submitted
     /// before, or what is left was refused.
-    fn before(&self, possibility: &Possibility, next: usize) -> Option<Possibility> {
+    fn before(&self, possibility: &Possibility, next: usize, rules: Rules) -> Option<Possibility> {
         let whole_store = |kind: &Kind| matches!(kind, Kind::Clear | Kind::ClearAt(_));
         let pending = &self.pending[next];
         if possibility.has_done(pending.id) || possibility.refused.contains(&pending.id) {
@@ -156,7 +158,8 @@ impl Key {
                 || possibility.refused.contains(&earlier.id);
             match earlier.kind {
                 _ if in_order => {}
-                Kind::Get | Kind::Delete { .. } => return None,
+                Kind::Get => return None,
+                Kind::Delete { .. } if !rules.drive_fails => return None,
                 _ => before.refused.push(earlier.id),
             }
         }
@@ -192,7 +195,7 @@ impl Key {
             }
             if !stop(&possibility) {
                 for next in 0..self.pending.len() {
-                    if let Some(before) = self.before(&possibility, next) {
+                    if let Some(before) = self.before(&possibility, next, rules) {
                         open.push(before.after(&self.pending[next], rules));
                     }
                 }
@@ -396,8 +399,12 @@ mod tests {
     use std::rc::Rc;
     use tapetum::Condition;
 
-    const RULES: Rules =
-        Rules { now: 10, value_bytes_max: 100, evictions: Evictions { begun: 0, ended: 0, stamp_max: 0 } };
+    const RULES: Rules = Rules {
+        now: 10,
+        value_bytes_max: 100,
+        evictions: Evictions { begun: 0, ended: 0, stamp_max: 0 },
+        drive_fails: false,
+    };
 
     fn put(value: &str) -> Kind {
         Kind::Put { value: Rc::from(value.as_bytes()), flags: 0, expiry: 0, condition: Condition::Always }
@@ -479,6 +486,19 @@ mod tests {
         key.reply(1, &Told::Refused, RULES).unwrap();
         key.reply(2, &Told::Stored(1), RULES).unwrap();
         assert!(!may_show(&mut key, 4, &shows("refused", 0)));
+    }
+
+    #[test]
+    fn a_delete_is_refused_only_where_the_drive_fails() {
+        for drive_fails in [false, true] {
+            let rules = Rules { drive_fails, ..RULES };
+            let mut key = Key::new(false);
+            key.submit(1, 0, put("a"), 0, false);
+            key.reply(1, &Told::Stored(1), rules).unwrap();
+            key.submit(2, 0, Kind::Delete { stamp: None }, 1, false);
+            key.submit(3, 0, Kind::Get, 1, false);
+            assert_eq!(key.reply(3, &shows("a", 1), rules).is_ok(), drive_fails);
+        }
     }
 
     #[test]

@@ -227,6 +227,11 @@ impl Model {
         self.prefix.iter_mut().for_each(Prefix::settle);
     }
 
+    /// Whether the drive fails now and then from now on.
+    pub fn set_drive_fails(&mut self, drive_fails: bool) {
+        self.rules.drive_fails = drive_fails;
+    }
+
     /// Time moves while nothing is on its way.
     pub fn pass_time(&mut self, now: u32) {
         self.rules.now = now;

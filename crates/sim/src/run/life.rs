@@ -106,7 +106,7 @@ impl Life {
         if world.random.one_in(12) {
             self.faulty = true;
             let faults = draw_faults(&mut world.random);
-            world.faulty.set_faults(faults);
+            world.set_faults(faults);
             world.model.note_everywhere(&format!("{faults:?} under {:?}", world.options.sync));
         }
         let mut poisoned_steps = 0;

@@ -124,7 +124,7 @@ impl World {
             self.tally.unsynced(self.state, &report);
             self.note_faults();
             self.faulty = self.faulty.reopen();
-            self.faulty.set_faults(Faults::default());
+            self.set_faults(Faults::default());
             // What rots at rest may be the end of the log as well.
             if fault == Fault::Rot && self.random.one_in(2) {
                 let count = 1 + self.random.below(3);
@@ -157,7 +157,7 @@ impl World {
         while steps > 0 && !life.has_failed() {
             if !failing && (waits == 0 || aim == Aim::At(life.state(self))) {
                 failing = true;
-                self.faulty.set_faults(faults);
+                self.set_faults(faults);
                 self.model.note_everywhere(&format!("{faults:?}"));
             }
             waits = waits.saturating_sub(1);
