@@ -148,6 +148,11 @@ impl Header {
             + usize::from(self.marks != Marks::NONE)
     }
 
+    /// Whether it is an item's, and the value is in the record itself.
+    pub fn holds_value(&self) -> bool {
+        self.kind == Kind::Value && self.codec != Codec::OutOfLine
+    }
+
     /// Length of the whole record in bytes.
     #[inline]
     pub fn record_bytes(&self) -> usize {

@@ -191,8 +191,7 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
         for &(hash, place) in &wanted {
             let record = shared.log.record(buffer, place);
             let header = &record.header;
-            let is_inline = header.kind == Kind::Value && header.codec != Codec::OutOfLine;
-            if !is_inline || !shared.is_live(header, shared.now()) {
+            if !header.holds_value() || !shared.is_live(header, shared.now()) {
                 continue;
             }
             let inflated = decompressor.inflate(&record, &mut value);

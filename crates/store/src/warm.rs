@@ -27,7 +27,7 @@ use tapetum_drive::{LocalBuffer, Operation};
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::{Corrupt, FoundRecord, PageRun};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::{Codec, Header, Kind, Record};
+use tapetum_kernels::record::Record;
 
 /// Reads on their way at once.
 const READS_MAX: usize = 8;
@@ -212,11 +212,6 @@ struct Start {
     hash: HashKey,
 }
 
-/// Whether a record is of an item, and holds its value itself.
-fn is_inline(header: &Header) -> bool {
-    header.kind == Kind::Value && header.codec != Codec::OutOfLine
-}
-
 struct Warmer {
     shared: Arc<Shared>,
     decompressor: Decompressor,
@@ -277,7 +272,7 @@ impl Warmer {
     fn wants(&self, hash: HashKey) -> bool {
         let mut shard = self.shared.shard(hash);
         let place = shard.get(hash);
-        let has_item = place.is_some_and(|at| is_inline(&self.shared.log.record(at.buffer, at.place).header));
+        let has_item = place.is_some_and(|at| self.shared.log.record(at.buffer, at.place).header.holds_value());
         if has_item {
             shard.want(hash);
         }
@@ -347,7 +342,7 @@ impl Warmer {
             let hash = self.shared.hash(&self.key);
             let Ok(at) = read.wanted.binary_search_by_key(&hash, |wanted| wanted.hash) else { continue };
             let is_there = read.segment.is_valid(record.entry)
-                && is_inline(&record.header)
+                && record.header.holds_value()
                 && self.shared.is_live_now(record.header.stamp, record.header.expiry);
             if is_there {
                 self.read_value(run, &record)?;

@@ -163,8 +163,8 @@ impl Local {
     /// What the DRAM tier has of a key, its value in `scratch`.
     fn copy_from_tier(&mut self, shared: &Shared, hash: HashKey) -> Option<Item> {
         self.scratch.clear();
-        let (item, _) = shared.tier.as_ref()?.copy(hash, &mut self.scratch)?;
-        Some(item)
+        let copied = shared.tier.as_ref()?.copy(hash, &mut self.scratch)?;
+        Some(copied.item)
     }
 
     pub(super) fn inflate_into_scratch(&mut self, record: &Record<'_>) {

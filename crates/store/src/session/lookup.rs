@@ -17,7 +17,7 @@ use crate::planted::Bug;
 use crate::request::{Outcome, Request};
 use crate::segment::view::Segment;
 use crate::shared::Shared;
-use crate::tier::Item;
+use crate::tier::{Copied, Item};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use tapetum_kernels::hash::HashKey;
@@ -72,27 +72,27 @@ impl Local {
             let Some(mut op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
             let values = &mut self.values[self.values_now];
             let start = values.len();
-            let found = tier.copy(op.hash, values).filter(|(found, _)| {
+            let found = tier.copy(op.hash, values).filter(|Copied { item: found, .. }| {
                 shared.planted.has(Bug::TierForgetsDeletion) || shared.is_live_now(found.stamp, found.expiry)
             });
-            let Some((item, was_read)) = found else {
+            let Some(copied) = found else {
                 values.truncate(start);
                 self.ops[number] = Some(op);
                 numbers[left] = number;
                 left += 1;
                 continue;
             };
-            if !op.request.judge(Some(item)) {
+            if !op.request.judge(Some(copied.item)) {
                 values.truncate(start);
                 self.begin_write(shared, number, op);
                 continue;
             }
             if !op.request.is_unnoticed() {
-                tier.note_use(op.hash);
+                tier.note_use(op.hash, &copied);
             }
             self.gets.from_tier += 1;
             let value = self.range_from(start);
-            self.answer(op.token, op.request.found(item, was_read, value));
+            self.answer(op.token, op.request.found(copied.item, copied.was_read, value));
             self.forget(number, op);
         }
         left

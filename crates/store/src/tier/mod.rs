@@ -57,6 +57,14 @@ impl Item {
     }
 }
 
+/// An item as it was copied out of the tier.
+pub struct Copied {
+    pub item: Item,
+    /// It had been read since it was written.
+    pub was_read: bool,
+    place: u32,
+}
+
 /// How memory is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -113,9 +121,9 @@ impl Tier {
         self.part(hash).get(hash, out, head)
     }
 
-    /// Counts a use of an item.
-    pub fn note_use(&self, hash: HashKey) {
-        self.part(hash).note_use(hash);
+    /// Counts a use of what was copied.
+    pub fn note_use(&self, hash: HashKey, copied: &Copied) {
+        self.part(hash).count_use(copied.place);
     }
 
     /// Whether the item is here.
@@ -123,8 +131,8 @@ impl Tier {
         self.part(hash).has(hash)
     }
 
-    /// The item, its value appended to `out`, and whether it was read since it was written. No use is counted.
-    pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<(Item, bool)> {
+    /// The item, its value appended to `out`. No use is counted.
+    pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<Copied> {
         self.part(hash).copy(hash, out)
     }
 

@@ -7,7 +7,7 @@ use super::classes::{Classes, GRANULE_BYTES, SlabClass};
 use super::ghosts::Ghosts;
 use super::queues::{Items, USES_MAX};
 use super::table::Table;
-use super::{Item, Shape, slot};
+use super::{Copied, Item, Shape, slot};
 use crate::io::lock;
 use crate::region::{Account, Region, page_bytes};
 use std::io;
@@ -122,14 +122,8 @@ impl Part {
         Some(item)
     }
 
-    pub fn note_use(&self, hash: HashKey) {
-        if let Some(place) = self.place_of(hash) {
-            self.count_use(place);
-        }
-    }
-
     #[inline]
-    fn count_use(&self, place: u32) {
+    pub fn count_use(&self, place: u32) {
         let uses = &self.uses[place as usize];
         let seen = uses.load(Ordering::Relaxed);
         if seen < (READ | USES_MAX) {
@@ -137,10 +131,11 @@ impl Part {
         }
     }
 
-    /// The item, and whether it was read since it was written; nothing is counted.
-    pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<(Item, bool)> {
+    /// As [`Part::get`], and nothing is counted.
+    pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<Copied> {
         let (place, item) = self.look(hash, out, |_, _| true)?;
-        Some((item, self.uses[place as usize].load(Ordering::Relaxed) & READ != 0))
+        let was_read = self.uses[place as usize].load(Ordering::Relaxed) & READ != 0;
+        Some(Copied { item, was_read, place })
     }
 
     /// An item and its place, appended to `out` behind what `head` appends.
