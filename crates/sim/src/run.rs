@@ -347,7 +347,7 @@ impl World {
 
     /// Makes the store, after a few tries that the power fails in.
     fn create(&mut self) -> Result<(), String> {
-        for _ in 0..self.random.below(12) {
+        for _ in 0..self.random.below(24) {
             let (drive, faulty) = (self.drive(), self.faulty.clone());
             let random = std::cell::RefCell::new(SplitMix64::new(self.random.next_u64()));
             let made = Store::create_with(&drive, &self.options, || {
