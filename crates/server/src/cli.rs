@@ -164,6 +164,7 @@ impl StoreArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("tiered").args(["tier", "cache"]).multiple(true))]
 pub struct ServeArguments {
     #[command(flatten)]
     pub store: StoreArguments,
@@ -185,16 +186,17 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub tier: Option<u64>,
     /// There, slots of each size ÷ those of the size before, 1.1 to 16
-    #[arg(long, value_name = "FACTOR", default_value = "1.25")]
+    #[arg(long, value_name = "FACTOR", requires = "tiered", default_value = "1.25")]
     pub slab_factor: f64,
     /// There, what is given to one size of slots at once: the largest item too [default: a 64th of the tier, or of a sixteenth of a large one, at most 10MB]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", requires = "tiered", value_parser = size::parse)]
     pub slab_size: Option<u64>,
     /// Where the keys of what is in DRAM are listed, to warm it after a restart [default: beside the data; none for a block device]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "tiered")]
     pub hot_keys: Option<PathBuf>,
     /// How often that list is saved, in seconds; 0 is never, and nothing is warmed
-    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    #[arg(long, value_name = "SECONDS", requires = "tiered", default_value = "300",
+          value_parser = clap::value_parser!(u32).range(0..=86_400))]
     hot_keys_every: u32,
     /// When a write is acknowledged [default: always]
     #[arg(long, value_enum)]
@@ -389,7 +391,7 @@ mod tests {
     fn the_list_of_hot_keys_lies_beside_the_data_where_something_can_be_hot() {
         let list = |line: &str| parse(line).unwrap().serve.hot_keys().map(|list| list.path.display().to_string());
         assert_eq!(list(""), None);
-        assert_eq!(list("--hot-keys x"), None);
+        assert_eq!(list("--tier 0 --hot-keys x"), None);
         assert_eq!(list("--cache").as_deref(), Some("./tapetum-data/hot-keys"));
         assert_eq!(list("--tier 8MiB --data d").as_deref(), Some("d/hot-keys"));
         assert_eq!(list("--cache --drive d/file").as_deref(), Some("d/file.hot-keys"));
@@ -403,6 +405,15 @@ mod tests {
             ["--threads 0", "--sync maybe", "--memory lots", "--memcached nowhere", "put k", "fly", "--connections 0"]
         {
             assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_tier_that_nobody_asked_for_is_refused_with_what_to_say() {
+        for said in ["--hot-keys x", "--hot-keys-every 7", "--slab-size 1MiB", "--slab-factor 2"] {
+            let refusal = parse(said).unwrap_err().to_string();
+            assert!(refusal.contains("--tier <SIZE>|--cache"), "{refusal}");
+            assert!(parse(&format!("{said} --cache")).is_ok() && parse(&format!("{said} --tier 1MiB")).is_ok());
         }
     }
 

@@ -115,7 +115,7 @@ impl Server {
         });
         let (terminal, mut sockets) = udp.transpose()?.unzip();
         let settings = settings(&options, &listeners, terminal.as_deref())?;
-        let (figures_store, slabs_store) = (Arc::clone(&store), Arc::clone(&store));
+        let (figures_store, slabs_store, figures_udp) = (Arc::clone(&store), Arc::clone(&store), terminal.clone());
         let figures = Figures {
             counters: (0..options.threads).map(|_| Counters::default()).collect(),
             connections: AtomicUsize::new(0),
@@ -126,6 +126,7 @@ impl Server {
             hot_keys: options.hot_keys,
             store: Box::new(move || figures_store.stats()),
             slabs: Box::new(move || slabs_store.slabs()),
+            udp_dropped_unseen: Box::new(move || figures_udp.as_ref().map_or(0, |udp| udp.dropped_unseen())),
         };
         let budget = Budget::new(options.limits.in_flight_bytes);
         let stopping = AtomicBool::new(false);

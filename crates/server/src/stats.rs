@@ -239,6 +239,7 @@ pub struct Figures {
     pub hot_keys: Arc<Progress>,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
     pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
+    pub udp_dropped_unseen: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
 impl Default for Figures {
@@ -254,6 +255,7 @@ impl Default for Figures {
             hot_keys: Arc::default(),
             store: Box::new(Stats::default),
             slabs: Box::new(Vec::new),
+            udp_dropped_unseen: Box::new(|| 0),
         }
     }
 }
@@ -280,6 +282,12 @@ impl Figures {
         ];
         figures.extend(Counters::sums(self.counters.iter()));
         figures.extend([
+            Figure::new(
+                "udp_dropped_unseen",
+                Counter,
+                "Datagrams that the kernel had no room for before anybody saw them, since the server began to serve",
+                (self.udp_dropped_unseen)(),
+            ),
             Figure::new("threads", Gauge, "Worker threads", self.counters.len()),
             Figure::new("limit_maxbytes", Gauge, "Flash that the store may use", store.flash_limit_bytes),
             Figure::new("bytes", Gauge, "Flash that the store uses", store.flash_used_bytes),

@@ -64,7 +64,11 @@ impl Table {
     }
 
     fn insert(&mut self, hash: HashKey, place: u32) {
-        let slot = self.slot(hash);
+        self.fill(self.slot(hash), hash, place);
+    }
+
+    /// Puts a key into its slot.
+    fn fill(&mut self, slot: usize, hash: HashKey, place: u32) {
         if self.places[slot] == 0 {
             assert!(self.count < self.places.len() - 1);
             self.count += 1;
@@ -73,8 +77,11 @@ impl Table {
         self.places[slot] = place + 1;
     }
 
-    fn is_wanted(&self, slot: usize) -> bool {
-        self.wanted[slot / 64] >> (slot % 64) & 1 == 1
+    /// Whether the DRAM tier is to have the item of a slot when it is on flash: it was read here, or is wanted. `None` for an
+    /// empty slot.
+    fn is_wanted(&self, slot: usize) -> Option<bool> {
+        let word = self.places[slot];
+        (word != 0).then(|| word & READ != 0 || self.wanted[slot / 64] >> (slot % 64) & 1 == 1)
     }
 
     fn set_wanted(&mut self, slot: usize, wanted: bool) {
@@ -155,23 +162,6 @@ impl Shard {
         }
     }
 
-    /// Whether the DRAM tier is to have the key's item when it is on flash: it was read here, or wanted before.
-    pub fn is_wanted(&self, hash: HashKey) -> bool {
-        (self.oldest..=self.active).rev().map(|buffer| self.table(buffer)).find_map(|table| {
-            let slot = if table.count == 0 { return None } else { table.slot(hash) };
-            let word = table.places[slot];
-            (word != 0).then(|| word & READ != 0 || table.is_wanted(slot))
-        }) == Some(true)
-    }
-
-    /// Says whether the DRAM tier is to have the item that was inserted last, when it is on flash.
-    pub fn set_wanted(&mut self, hash: HashKey, wanted: bool) {
-        let table = &mut self.tables[(self.active % BUFFERS) as usize];
-        let slot = table.slot(hash);
-        assert!(table.places[slot] != 0, "it was inserted");
-        table.set_wanted(slot, wanted);
-    }
-
     /// The DRAM tier is to have this key's item when it is on flash, if it is in a buffer.
     pub fn want(&mut self, hash: HashKey) {
         if let Some((place, _)) = self.look(hash) {
@@ -187,8 +177,8 @@ impl Shard {
         into.clear();
         let slots = table.hashes.iter().zip(&table.places).enumerate();
         into.extend(slots.filter_map(|(slot, (hash, word))| {
-            let wanted = word & READ != 0 || table.is_wanted(slot);
-            place_of(*word).filter(|_| wanted).map(|place| (*hash, place))
+            table.is_wanted(slot).filter(|wanted| *wanted)?;
+            place_of(*word).map(|place| (*hash, place))
         }));
     }
 
@@ -224,6 +214,20 @@ impl Shard {
 
     pub fn insert(&mut self, hash: HashKey, place: u32) {
         self.tables[(self.active % BUFFERS) as usize].insert(hash, place);
+    }
+
+    /// As [`Shard::insert`], in a store with a DRAM tier: it is to have the item when that is on flash, if it had the one
+    /// before, or was to have it.
+    pub fn insert_wanted(&mut self, hash: HashKey, place: u32, tier_had: bool) {
+        let active = (self.active % BUFFERS) as usize;
+        let slot = self.tables[active].slot(hash);
+        let before = || match self.tables[active].is_wanted(slot) {
+            None => self.sealed().map(|buffer| self.table(buffer)).and_then(|table| table.is_wanted(table.slot(hash))),
+            here => here,
+        };
+        let wanted = tier_had || before() == Some(true);
+        self.tables[active].fill(slot, hash, place);
+        self.tables[active].set_wanted(slot, wanted);
     }
 
     /// Holds the extents that a record names, until its buffer is released.
@@ -372,30 +376,32 @@ mod tests {
     fn what_was_read_or_wanted_is_wanted_of_the_buffer_that_has_it() {
         let mut shard = Shard::new(100, 7);
         let [a, b, c] = [1, 2, 3].map(|n| HashKey(n << 70));
+        let wanted = |shard: &Shard, buffer| {
+            let mut wanted = Vec::new();
+            shard.wanted(buffer, &mut wanted);
+            wanted.sort_unstable();
+            wanted
+        };
         for (place, hash) in [(0, a), (8, b), (16, c)] {
-            shard.insert(hash, place);
-            shard.set_wanted(hash, hash == b);
+            shard.insert_wanted(hash, place, hash == b);
         }
         shard.note_read(a);
-        assert_eq!([a, b, c].map(|hash| shard.is_wanted(hash)), [true, true, false]);
+        assert_eq!(wanted(&shard, 7), vec![(a, 0), (b, 8)]);
         shard.rotate(8);
-        let other = HashKey(4 << 70);
-        shard.want(other);
-        assert!(!shard.is_wanted(other), "nobody has it");
-        assert_eq!([a, b, c].map(|hash| shard.is_wanted(hash)), [true, true, false]);
-        shard.insert(b, 0);
-        shard.set_wanted(b, false);
-        assert!(!shard.is_wanted(b));
-        let mut wanted = Vec::new();
-        shard.wanted(7, &mut wanted);
-        wanted.sort_unstable();
-        assert_eq!(wanted, vec![(a, 0), (b, 8)]);
+        shard.want(HashKey(4 << 70));
+        // What was wanted before is wanted still, whichever buffer has it, and what comes new is not.
+        for (place, hash) in [(0, a), (8, b), (16, c), (24, b), (32, HashKey(4 << 70))] {
+            shard.insert_wanted(hash, place, false);
+        }
+        assert_eq!(wanted(&shard, 7), vec![(a, 0), (b, 8)]);
+        assert_eq!(wanted(&shard, 8), vec![(a, 0), (b, 24)]);
         shard.want(c);
-        assert!(shard.is_wanted(c));
         shard.release(7);
-        assert_eq!([a, b, c].map(|hash| shard.is_wanted(hash)), [false; 3]);
-        shard.wanted(8, &mut wanted);
-        assert_eq!(wanted, vec![]);
+        assert_eq!(wanted(&shard, 8), vec![(a, 0), (b, 24), (c, 16)]);
+        shard.rotate(9);
+        shard.release(8);
+        shard.insert_wanted(b, 0, false);
+        assert_eq!(wanted(&shard, 9), vec![], "it was in no buffer any more");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::install::{Moved, apply, forget_large};
 use crate::io::{Io, lock};
 use crate::key_check::{Checked, Relied, check_keys};
 use crate::key_tables::finish_segment;
-use crate::pace::{FLUSH_MERGE, FLUSH_WRITE};
+use crate::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_WRITE};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
 use crate::segment::layout::page_size;
@@ -186,7 +186,7 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
     // Copies in DRAM are a help: without memory for them the flush goes on.
     let (Some(tier), Ok(mut decompressor)) = (&shared.tier, Decompressor::new()) else { return };
     let (mut wanted, mut value) = (Vec::new(), Vec::new());
-    for shard in &shared.shards {
+    for (number, shard) in shared.shards.iter().enumerate() {
         lock(shard).wanted(buffer, &mut wanted);
         for &(hash, place) in &wanted {
             let record = shared.log.record(buffer, place);
@@ -206,6 +206,7 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
                 _ => {}
             }
         }
+        shared.pace.flush.set(FLUSH_KEEP, number as u64 + 1, shared.shards.len() as u64);
         io.step().await;
     }
 }

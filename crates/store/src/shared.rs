@@ -192,11 +192,11 @@ impl Shared {
     /// Lets readers find a record of the log, and takes what the DRAM tier has of its key out. An item that was there, or was
     /// asked for since, will be there again when it is on flash. The caller holds the key's shard, which is `shard`.
     pub fn insert(&self, shard: &mut Shard, hash: HashKey, place: u32) {
-        let wanted = self.tier.is_some() && (self.forget_in_tier(shard, hash) || shard.is_wanted(hash));
-        shard.insert(hash, place);
-        if self.tier.is_some() {
-            shard.set_wanted(hash, wanted);
+        if self.tier.is_none() {
+            return shard.insert(hash, place);
         }
+        let tier_had = self.forget_in_tier(shard, hash);
+        shard.insert_wanted(hash, place, tier_had);
     }
 
     /// Takes a key out of the DRAM tier that is about to change; whether it was there. The caller holds its shard.

@@ -32,7 +32,7 @@ use admission::{Request, Silence, admit};
 use frame::HEADER_BYTES;
 use guard::{Guard, Network, Terms};
 use screen::Dialect;
-use socket::{Inbox, Outbox};
+use socket::{Inbox, Outbox, Queue};
 
 pub use socket::{Name, UdpSocket};
 
@@ -65,6 +65,8 @@ pub struct UdpOptions {
 pub struct Terminal {
     guard: Guard,
     datagram_bytes_max: usize,
+    /// The doors' own.
+    queues: Vec<Queue>,
     pub address: SocketAddr,
 }
 
@@ -73,7 +75,14 @@ impl Terminal {
         let UdpOptions { address, allow, rate_bytes, datagram_bytes_max } = options;
         let (address, sockets) = UdpSocket::bind_many(&address.0, workers)?;
         let guard = Guard::new(allow, rate_bytes, datagram_bytes_max, address.port());
-        Ok((Arc::new(Terminal { guard, datagram_bytes_max, address }), sockets))
+        let queues = sockets.iter().map(UdpSocket::queue).collect::<io::Result<_>>()?;
+        Ok((Arc::new(Terminal { guard, datagram_bytes_max, queues, address }), sockets))
+    }
+
+    /// Datagrams that came when the doors' queues were full: nobody saw them.
+    pub fn dropped_unseen(&self) -> u64 {
+        // A kernel that does not tell is no reason to tell nothing else.
+        self.queues.iter().filter_map(|queue| queue.dropped().ok()).map(u64::from).sum()
     }
 }
 

@@ -112,6 +112,11 @@ impl UdpSocket {
         Ok(socket)
     }
 
+    /// Its queue in the kernel, for whoever asks what was lost there.
+    pub fn queue(&self) -> io::Result<Queue> {
+        Ok(Queue(self.fd.try_clone()?))
+    }
+
     fn set_option(&self, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
         let size = size_of::<libc::c_int>() as libc::socklen_t;
         // SAFETY: the option's value lives through the call and is as long as said.
@@ -255,6 +260,27 @@ impl AsRawFd for UdpSocket {
     }
 }
 
+/// What the kernel keeps of datagrams until they are received.
+pub struct Queue(OwnedFd);
+
+/// How many figures the kernel gives of a socket's memory, and which of them counts what was dropped (`linux/sock_diag.h`).
+const MEMORY_FIGURES: usize = 9;
+const MEMORY_FIGURE_DROPS: usize = 8;
+
+impl Queue {
+    /// Datagrams that it had no room for, or that were damaged on their way; modulo 2^32.
+    pub fn dropped(&self) -> io::Result<u32> {
+        let mut figures = [0u32; MEMORY_FIGURES];
+        let mut size = size_of_val(&figures) as libc::socklen_t;
+        let into = figures.as_mut_ptr().cast();
+        // SAFETY: the figures and their size live through the call, and are as long as said.
+        check(unsafe {
+            libc::getsockopt(self.0.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, into, &raw mut size)
+        })?;
+        Ok(figures[MEMORY_FIGURE_DROPS])
+    }
+}
+
 /// Datagrams that have come, a room each.
 #[derive(Default)]
 pub struct Inbox {
@@ -385,6 +411,21 @@ mod tests {
                 assert_eq!(&buffer[..length], &[number, b'a', b'b', b'c']);
             }
         }
+    }
+
+    #[test]
+    fn what_the_kernel_had_no_room_for_is_counted() {
+        let (at, sockets) = UdpSocket::bind_many("127.0.0.1:0", 1).unwrap();
+        let (queue, peer) = (sockets[0].queue().unwrap(), std::net::UdpSocket::bind((at.ip(), 0)).unwrap());
+        assert_eq!(queue.dropped().unwrap(), 0);
+        let count = 4 * KERNEL_QUEUE_BYTES as usize / 32_768;
+        (0..count).for_each(|_| assert_eq!(peer.send_to(&[0; 32_768], at).unwrap(), 32_768));
+        let (mut inbox, mut received) = (Inbox::new(), 0);
+        while let Ok(more) = sockets[0].receive(&mut inbox, BATCH) {
+            received += more;
+        }
+        assert!(received < count, "the queue is shorter");
+        assert_eq!(received + queue.dropped().unwrap() as usize, count);
     }
 
     #[test]
