@@ -1,9 +1,9 @@
-//! The bucket of the DRAM tier's index: 20 tags that are compared at once, and 20 places (flash KVS, slide "Hashing").
+//! The bucket of the DRAM tier's index: 20 tags that are compared at once, and 20 entries (flash KVS, slide "Hashing").
 //!
 //! ```text
 //!  word 0             sequence u32 | second, 20 bits | away, 12 bits
 //!  words 1 to 5       20 tags of 16 bits; 0: the slot is free
-//!  words 6 to 15      20 places of 32 bits
+//!  words 6 to 15      20 entries of 32 bits: place, 29 bits | uses, 2 bits | read, 1 bit
 //! ```
 //! 128 bytes, so two neighbouring cache lines. An entry lies in one of two buckets: its *home*, or the bucket that home and
 //! tag give, its *second*. Bit n of `second` says that slot n holds an entry whose home is elsewhere; `away` counts the
@@ -16,10 +16,18 @@ pub const SLOTS: usize = 20;
 pub const WORDS: usize = 16;
 pub const BUCKET_BYTES: usize = WORDS * 8;
 pub const TAG_WORDS: usize = SLOTS / 4;
-/// Where tags and places begin.
+/// Where tags and entries begin.
 pub const TAGS_AT: usize = 1;
-pub const PLACES_AT: usize = TAGS_AT + TAG_WORDS;
-const _: () = assert!(PLACES_AT + SLOTS / 2 == WORDS && BUCKET_BYTES == 128);
+pub const ENTRIES_AT: usize = TAGS_AT + TAG_WORDS;
+const _: () = assert!(ENTRIES_AT + SLOTS / 2 == WORDS && BUCKET_BYTES == 128);
+
+/// Places are below this.
+pub const PLACES: u32 = 1 << USES_SHIFT;
+const USES_SHIFT: u32 = 29;
+/// Uses of an item are counted up to here.
+pub const USES_MAX: u8 = 3;
+const READ: u32 = 1 << 31;
+const _: () = assert!((USES_MAX as u32) << USES_SHIFT == READ - PLACES);
 
 const SECOND_SHIFT: u32 = 32;
 const AWAY_SHIFT: u32 = SECOND_SHIFT + SLOTS as u32;
@@ -62,6 +70,45 @@ impl Header {
     pub fn with_away(self, away: u64) -> Header {
         assert!(away <= AWAY_MAX, "{away} entries away from one bucket");
         Header(self.0 & !(AWAY_MAX << AWAY_SHIFT) | away << AWAY_SHIFT)
+    }
+}
+
+/// What a bucket says of an item: the place of its slot, how often it was asked for since its last turn, and whether it was
+/// read since it was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entry(pub u32);
+
+impl Entry {
+    /// Of an item that nobody has asked for yet.
+    pub fn new(place: u32, was_read: bool) -> Entry {
+        assert!(place < PLACES, "place {place} is beyond what an entry can name");
+        Entry(place | if was_read { READ } else { 0 })
+    }
+
+    #[inline]
+    pub fn place(self) -> u32 {
+        self.0 & (PLACES - 1)
+    }
+
+    pub fn uses(self) -> u8 {
+        (self.0 >> USES_SHIFT) as u8 & USES_MAX
+    }
+
+    pub fn with_uses(self, uses: u8) -> Entry {
+        assert!(uses <= USES_MAX);
+        Entry(self.0 & (READ | (PLACES - 1)) | u32::from(uses) << USES_SHIFT)
+    }
+
+    pub fn was_read(self) -> bool {
+        self.0 & READ != 0
+    }
+
+    /// The entry after one more use.
+    #[inline]
+    pub fn used(self) -> Entry {
+        // The place stays below, so an entry with all uses is the greatest with its place.
+        let more = if self.0 | READ | (PLACES - 1) == u32::MAX { self.0 } else { self.0 + PLACES };
+        Entry(more | READ)
     }
 }
 
@@ -141,6 +188,16 @@ mod tests {
                 }
                 prop_assert_eq!(found & !ALL_SLOTS, 0);
             }
+        }
+
+        #[test]
+        fn an_entry_keeps_its_place_through_all_uses(place in 0..PLACES, was_read: bool, uses in 0..=USES_MAX) {
+            let entry = Entry::new(place, was_read);
+            prop_assert_eq!((entry.place(), entry.uses(), entry.was_read()), (place, 0, was_read));
+            let entry = entry.with_uses(uses);
+            prop_assert_eq!((entry.place(), entry.uses(), entry.was_read()), (place, uses, was_read));
+            let used = entry.used();
+            prop_assert_eq!((used.place(), used.uses(), used.was_read()), (place, (uses + 1).min(USES_MAX), true));
         }
 
         #[test]

@@ -92,7 +92,7 @@ impl Local {
             }
             self.gets.from_tier += 1;
             let value = self.range_from(start);
-            self.answer(op.token, op.request.found(copied.item, copied.was_read, value));
+            self.answer(op.token, op.request.found(copied.item, copied.was_read(), value));
             self.forget(number, op);
         }
         left

@@ -6,8 +6,7 @@
 //!
 //! Threads: as in [`super::part`]. The lock is held for a few items at a time.
 
-use super::part::{Part, words_at};
-use super::queues::Items;
+use super::part::Part;
 use super::{Item, slot};
 use crate::io::lock;
 use std::ops::ControlFlow;
@@ -57,16 +56,12 @@ impl Part {
         let classes = lock(&self.classes);
         let mut slots = classes.queues(class).latest(passed).take(SLOTS_PER_LOCK).peekable();
         let any = slots.peek().is_some();
-        let hot = slots.filter(|(place, in_main)| {
-            let is_used = self.items().uses(*place) > 0;
-            if is_used { heat == Heat::Used } else { heat == Heat::Kept && *in_main }
-        });
         // A slot keeps its place in the queue when its item is taken out.
-        let filled = |place: u32| {
-            let hash = slot::hash(words_at(&self.memory, place));
-            (self.place_of(hash) == Some(place)).then_some(hash)
-        };
-        hashes.extend(hot.filter_map(|(place, _)| filled(place)));
+        hashes.extend(slots.filter_map(|(place, in_main)| {
+            let (hash, entry) = self.item_at(place)?;
+            let found = if entry.uses() > 0 { Some(Heat::Used) } else { in_main.then_some(Heat::Kept) };
+            (found == Some(heat)).then_some(hash)
+        }));
         any
     }
 

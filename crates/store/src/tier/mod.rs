@@ -23,10 +23,11 @@ use crate::region::Account;
 pub use classes::SlabClass;
 pub use hot::Fit;
 use hot::Heat;
-use part::Part;
+use part::{PART_BYTES_MAX, Part};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
+use table::Found;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Marks};
 
@@ -60,9 +61,14 @@ impl Item {
 /// An item as it was copied out of the tier.
 pub struct Copied {
     pub item: Item,
-    /// It had been read since it was written.
-    pub was_read: bool,
-    place: u32,
+    found: Found,
+}
+
+impl Copied {
+    /// Whether it had been read since it was written.
+    pub fn was_read(&self) -> bool {
+        self.found.entry.was_read()
+    }
 }
 
 /// How memory is cut.
@@ -85,6 +91,7 @@ impl Tier {
         let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
         let slab_asked = slabs.slab_bytes.map(usize::try_from).transpose().map_err(io::Error::other)?;
         let parts = (bytes / PART_BYTES.max(slab_asked.unwrap_or(0) * SLABS_MIN)).clamp(1, PARTS_MAX);
+        let parts = parts.max(bytes.div_ceil(PART_BYTES_MAX));
         let part_bytes = bytes / parts;
         let slab_fitting = (part_bytes / SLABS_MIN).clamp(SLAB_BYTES_MIN, SLAB_BYTES_MAX);
         let slab_bytes = slab_asked.unwrap_or(slab_fitting / SLAB_BYTES_MIN * SLAB_BYTES_MIN);
@@ -123,7 +130,7 @@ impl Tier {
 
     /// Counts a use of what was copied.
     pub fn note_use(&self, hash: HashKey, copied: &Copied) {
-        self.part(hash).count_use(copied.place);
+        self.part(hash).note_use(copied.found);
     }
 
     /// Whether the item is here.

@@ -5,59 +5,61 @@
 
 use super::classes::{Classes, GRANULE_BYTES, SlabClass};
 use super::ghosts::Ghosts;
-use super::queues::{Items, USES_MAX};
-use super::table::Table;
+use super::queues::Items;
+use super::table::{Found, Table};
 use super::{Copied, Item, Shape, slot};
 use crate::io::lock;
 use crate::region::{Account, Region, page_bytes};
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
+use tapetum_kernels::tag_bucket::{Entry, PLACES};
 
 const GRANULE_WORDS: usize = GRANULE_BYTES / 8;
 const CACHE_LINE_WORDS: usize = 8;
-/// Set beside the uses of an item that was read since it was written.
-const READ: u8 = 1 << 7;
-const _: () = assert!(READ & USES_MAX == 0 && USES_MAX & (USES_MAX + 1) == 0);
 /// Bytes of memory for each entry that the index has room for: smaller items do not fill the memory.
 const BYTES_PER_ENTRY: usize = 96;
 /// Bytes of memory for each item that left and is remembered.
 const BYTES_PER_GHOST: usize = 512;
 /// Queues and lists take at most so much of the memory of slots.
 const LISTS_SHARE: usize = 10;
+/// The most memory that a part can have.
+pub const PART_BYTES_MAX: usize = PLACES as usize * GRANULE_BYTES;
 
 pub struct Part {
     table: Table,
-    pub(super) memory: Region,
+    memory: Region,
     slab_words: usize,
-    /// How often the item at each granule was asked for, up to [`USES_MAX`], and [`READ`]. Readers raise it; what they overwrite by
-    /// chance is a count of another item.
-    uses: Box<[AtomicU8]>,
     pub(super) classes: Mutex<Classes>,
     /// Items that went out for others.
     evictions: AtomicU64,
 }
 
 /// The items of a part as the queues ask for them.
-pub(super) struct PartItems<'a> {
+struct PartItems<'a> {
     memory: &'a Region,
-    uses: &'a [AtomicU8],
+    table: &'a Table,
+}
+
+impl PartItems<'_> {
+    fn hash(&self, place: u32) -> HashKey {
+        slot::hash(words_at(self.memory, place))
+    }
 }
 
 impl Items for PartItems<'_> {
     fn uses(&self, place: u32) -> u8 {
-        self.uses[place as usize].load(Ordering::Relaxed) & USES_MAX
+        self.table.entry_of(self.hash(place), place).map_or(0, Entry::uses)
     }
 
     fn set_uses(&self, place: u32, uses: u8) {
-        let read = self.uses[place as usize].load(Ordering::Relaxed) & READ;
-        self.uses[place as usize].store(read | uses, Ordering::Relaxed);
+        self.table.set_uses(self.hash(place), place, uses);
     }
 
     fn mark(&self, place: u32) -> u64 {
-        mark_of(slot::hash(words_at(self.memory, place)))
+        mark_of(self.hash(place))
     }
 }
 
@@ -66,7 +68,7 @@ fn mark_of(hash: HashKey) -> u64 {
     hash.0 as u64 & (u64::MAX >> 16) | (hash.prefix() & 0xffff) << 48
 }
 
-pub(super) fn words_at(memory: &Region, place: u32) -> &[AtomicU64] {
+fn words_at(memory: &Region, place: u32) -> &[AtomicU64] {
     &memory[place as usize * GRANULE_WORDS..]
 }
 
@@ -75,7 +77,6 @@ impl Part {
     pub fn slots_bytes(bytes: usize, slab_bytes: usize) -> usize {
         let beside = |slots: usize| {
             Table::bytes_for(slots / BYTES_PER_ENTRY)
-                + slots / GRANULE_BYTES
                 + Ghosts::bytes_for(slots / BYTES_PER_GHOST)
                 + slots / LISTS_SHARE
                 + page_bytes()
@@ -92,7 +93,6 @@ impl Part {
             table: Table::new(Region::new_huge(table_bytes / 8, account)?),
             memory: Region::new_huge(slots_bytes / 8, account)?,
             slab_words: shape.slab_bytes / 8,
-            uses: (0..slots_bytes / GRANULE_BYTES).map(|_| AtomicU8::new(0)).collect(),
             classes: Mutex::new(Classes::new(slabs, (shape.slab_bytes / GRANULE_BYTES) as u32, shape.factor, ghosts)),
             evictions: AtomicU64::new(0),
         })
@@ -110,67 +110,61 @@ impl Part {
         {
             // As much as is needed to know how much there is: the processor goes on by itself from there.
             words.iter().step_by(CACHE_LINE_WORDS).take(2).for_each(|word| prefetch(word));
-            prefetch(&self.uses[place as usize]);
         }
     }
 
     /// The item; this counts as a use of it.
     #[inline]
     pub fn get(&self, hash: HashKey, out: &mut Vec<u8>, head: impl FnMut(&mut Vec<u8>, &Item) -> bool) -> Option<Item> {
-        let (place, item) = self.look(hash, out, head)?;
-        self.count_use(place);
+        let (found, item) = self.look(hash, out, head)?;
+        self.note_use(found);
         Some(item)
     }
 
     #[inline]
-    pub fn count_use(&self, place: u32) {
-        let uses = &self.uses[place as usize];
-        let seen = uses.load(Ordering::Relaxed);
-        if seen < (READ | USES_MAX) {
-            uses.store(READ | ((seen & USES_MAX) + 1).min(USES_MAX), Ordering::Relaxed);
-        }
+    pub fn note_use(&self, found: Found) {
+        self.table.note_use(found);
     }
 
     /// As [`Part::get`], and nothing is counted.
     pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<Copied> {
-        let (place, item) = self.look(hash, out, |_, _| true)?;
-        let was_read = self.uses[place as usize].load(Ordering::Relaxed) & READ != 0;
-        Some(Copied { item, was_read, place })
+        let (found, item) = self.look(hash, out, |_, _| true)?;
+        Some(Copied { item, found })
     }
 
-    /// An item and its place, appended to `out` behind what `head` appends.
+    /// An item and its entry; its value appended to `out` behind what `head` appends.
     #[inline]
     fn look(
         &self,
         hash: HashKey,
         out: &mut Vec<u8>,
         mut head: impl FnMut(&mut Vec<u8>, &Item) -> bool,
-    ) -> Option<(u32, Item)> {
+    ) -> Option<(Found, Item)> {
         let start = out.len();
-        let found = self.table.find(hash, |place| {
+        let found = self.table.find(hash, |found| {
             // What an earlier look copied may have been nonsense.
             out.truncate(start);
-            let words = self.slot_words(place)?;
+            let words = self.slot_words(found.entry.place())?;
             let (item, value) = slot::read(words, hash)?;
             let taken = head(out, &item);
             if taken {
                 slot::append_value(value, item.value_bytes, out);
             }
-            Some((place, item, taken))
+            Some((found, item, taken))
         });
-        let Some((place, item, true)) = found else {
+        let Some((found, item, true)) = found else {
             out.truncate(start);
             return None;
         };
-        Some((place, item))
+        Some((found, item))
     }
 
     pub fn has(&self, hash: HashKey) -> bool {
-        self.place_of(hash).is_some()
+        self.entry_of(hash).is_some()
     }
 
     pub fn was_read(&self, hash: HashKey) -> bool {
-        self.place_of(hash).is_some_and(|place| self.uses[place as usize].load(Ordering::Relaxed) & READ != 0)
+        self.entry_of(hash).is_some_and(Entry::was_read)
     }
 
     /// Puts an item in, if it is not in and there is a slot for it; whether it was put in.
@@ -200,8 +194,7 @@ impl Part {
     /// Writes an item into a slot that is taken, and names it in the index; false if there is no room there.
     pub(super) fn fill(&self, place: u32, hash: HashKey, (item, value): (Item, &[u8]), was_read: bool) -> bool {
         slot::write(words_at(&self.memory, place), hash, item, value);
-        self.uses[place as usize].store(if was_read { READ } else { 0 }, Ordering::Relaxed);
-        self.table.insert(hash, place)
+        self.table.insert(hash, Entry::new(place, was_read))
     }
 
     /// Takes an item out, if it is in; whether it was. The caller sees to it that nobody puts it in meanwhile.
@@ -211,7 +204,7 @@ impl Part {
             return false;
         }
         let mut classes = lock(&self.classes);
-        let Some(place) = self.place_of(hash) else { return false };
+        let Some(place) = self.entry_of(hash).map(Entry::place) else { return false };
         let taken = self.table.remove(hash, place);
         assert!(taken, "an item has an entry");
         classes.emptied(place);
@@ -225,15 +218,21 @@ impl Part {
         self.memory.get(start..end)
     }
 
-    pub(super) fn place_of(&self, hash: HashKey) -> Option<u32> {
-        self.table.find(hash, |place| {
-            let words = self.slot_words(place)?;
-            (slot::hash(words) == hash).then_some(place)
+    fn entry_of(&self, hash: HashKey) -> Option<Entry> {
+        self.table.find(hash, |found| {
+            let words = self.slot_words(found.entry.place())?;
+            (slot::hash(words) == hash).then_some(found.entry)
         })
     }
 
-    pub(super) fn items(&self) -> PartItems<'_> {
-        PartItems { memory: &self.memory, uses: &self.uses }
+    /// The item in a slot; `None` if it is empty. The caller holds `classes`.
+    pub(super) fn item_at(&self, place: u32) -> Option<(HashKey, Entry)> {
+        let hash = slot::hash(words_at(&self.memory, place));
+        self.table.entry_of(hash, place).map(|entry| (hash, entry))
+    }
+
+    fn items(&self) -> PartItems<'_> {
+        PartItems { memory: &self.memory, table: &self.table }
     }
 
     pub fn evictions(&self) -> u64 {
@@ -242,7 +241,7 @@ impl Part {
 
     /// Memory that is taken beside the mapped regions.
     pub fn lists_bytes(&self) -> usize {
-        self.uses.len() + lock(&self.classes).bytes() + Ghosts::bytes_for(self.memory.bytes() / BYTES_PER_GHOST)
+        lock(&self.classes).bytes() + Ghosts::bytes_for(self.memory.bytes() / BYTES_PER_GHOST)
     }
 
     /// Its classes, the smallest first.

@@ -12,8 +12,6 @@
 use super::ghosts::Ghosts;
 use std::collections::VecDeque;
 
-/// Uses are counted up to here, in the low bits of a byte.
-pub const USES_MAX: u8 = 3;
 /// `small` is kept at one in so many.
 const SMALL_SHARE: usize = 10;
 /// From so many uses in `small` on, an item moves to `main`.

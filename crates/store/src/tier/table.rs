@@ -1,9 +1,10 @@
-//! The tier's index: hash key → place of its slot, in buckets that readers read without a lock.
+//! The tier's index: hash key → place of its slot and how often it was asked for, in buckets that readers read without a lock.
 //!
 //! Invariants: an entry lies in its home bucket or in its second. A place is in one bucket, but for the moment in which it
 //! moves: then it is in the new one before it leaves the old one. Whoever finds nothing in the home bucket, nothing in the
 //! second, and the home bucket unchanged since, has seen a moment at which it was in neither.
-//! Threads: any number of readers; one writer, who holds the part's lock.
+//! Threads: any number of readers; one writer, who holds the part's lock. Readers count uses, and write nothing else: a use that
+//! somebody else's write of the same word overtakes is not counted.
 
 use crate::memory_word::Word;
 use crate::region::Region;
@@ -12,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::tag_bucket::{
-    BUCKET_BYTES, Header, PLACES_AT, SLOTS, TAG_WORDS, TAGS_AT, WORDS, home_of, matches, other_of, tag_at, tag_of,
+    BUCKET_BYTES, ENTRIES_AT, Entry, Header, SLOTS, TAG_WORDS, TAGS_AT, WORDS, home_of, matches, other_of, tag_at,
+    tag_of,
 };
 
 /// Entries of a bucket that the table is sized for: 90 %.
@@ -28,6 +30,13 @@ pub struct Table {
 struct Spot {
     bucket: u32,
     slot: usize,
+}
+
+/// An entry, and where it was when a look came by.
+#[derive(Clone, Copy)]
+pub struct Found {
+    pub entry: Entry,
+    at: Spot,
 }
 
 impl Table {
@@ -52,8 +61,8 @@ impl Table {
         std::array::from_fn(|n| bucket[TAGS_AT + n].load(Ordering::Relaxed))
     }
 
-    fn place(bucket: &[AtomicU64; WORDS], slot: usize) -> u32 {
-        (bucket[PLACES_AT + slot / 2].load(Ordering::Relaxed) >> (slot % 2 * 32)) as u32
+    fn entry(bucket: &[AtomicU64; WORDS], slot: usize) -> Entry {
+        Entry((bucket[ENTRIES_AT + slot / 2].load(Ordering::Relaxed) >> (slot % 2 * 32)) as u32)
     }
 
     /// Brings the home bucket nearer.
@@ -69,13 +78,13 @@ impl Table {
     pub fn peek(&self, hash: HashKey) -> Option<u32> {
         let bucket = self.bucket(home_of(hash, self.buckets));
         let found = matches(&Table::tags(bucket), tag_of(hash));
-        (found != 0).then(|| Table::place(bucket, found.trailing_zeros() as usize))
+        (found != 0).then(|| Table::entry(bucket, found.trailing_zeros() as usize).place())
     }
 
-    /// Shows `look` the places at which the key may be, until it gives something. What a call gave is believed only if the
+    /// Shows `look` the entries that may be the key's, until it gives something. What a call gave is believed only if the
     /// bucket did not change meanwhile; it may be called again.
     #[inline]
-    pub fn find<T>(&self, hash: HashKey, mut look: impl FnMut(u32) -> Option<T>) -> Option<T> {
+    pub fn find<T>(&self, hash: HashKey, mut look: impl FnMut(Found) -> Option<T>) -> Option<T> {
         let tag = tag_of(hash);
         let home = home_of(hash, self.buckets);
         loop {
@@ -91,12 +100,13 @@ impl Table {
     }
 
     #[inline]
-    fn find_in<T>(&self, bucket: u32, tag: u16, look: &mut impl FnMut(u32) -> Option<T>) -> (Header, Option<T>) {
-        let bucket = self.bucket(bucket);
+    fn find_in<T>(&self, number: u32, tag: u16, look: &mut impl FnMut(Found) -> Option<T>) -> (Header, Option<T>) {
+        let bucket = self.bucket(number);
         read(&bucket[0], |header: Header| {
             let mut found = matches(&Table::tags(bucket), tag);
             while found != 0 {
-                let seen = look(Table::place(bucket, found.trailing_zeros() as usize));
+                let at = Spot { bucket: number, slot: found.trailing_zeros() as usize };
+                let seen = look(Found { entry: Table::entry(bucket, at.slot), at });
                 if seen.is_some() {
                     return (header, seen);
                 }
@@ -106,14 +116,43 @@ impl Table {
         })
     }
 
+    /// Counts a use of what was found, if it is still as it was found.
+    #[inline]
+    pub fn note_use(&self, Found { entry, at }: Found) {
+        let used = entry.used();
+        if used == entry {
+            return;
+        }
+        let (word, shift) = (&self.bucket(at.bucket)[ENTRIES_AT + at.slot / 2], at.slot % 2 * 32);
+        let seen = word.load(Ordering::Relaxed);
+        if (seen >> shift) as u32 == entry.0 {
+            let new = seen ^ u64::from(entry.0 ^ used.0) << shift;
+            // Whoever was faster has counted, or has moved the entry.
+            let _ = word.compare_exchange(seen, new, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The entry of a key, if its slot is this one.
+    pub fn entry_of(&self, hash: HashKey, place: u32) -> Option<Entry> {
+        self.spot_of(hash, place).map(|at| Table::entry(self.bucket(at.bucket), at.slot))
+    }
+
+    /// Sets how often an item counts as used.
+    pub fn set_uses(&self, hash: HashKey, place: u32, uses: u8) {
+        if let Some(Spot { bucket, slot }) = self.spot_of(hash, place) {
+            let bucket = self.bucket(bucket);
+            put_entry(bucket, slot, Table::entry(bucket, slot).with_uses(uses));
+        }
+    }
+
     /// Puts an entry in; false if there is no slot for it. It must not be in yet.
-    pub fn insert(&self, hash: HashKey, place: u32) -> bool {
+    pub fn insert(&self, hash: HashKey, entry: Entry) -> bool {
         let tag = tag_of(hash);
         let home = home_of(hash, self.buckets);
         let second = other_of(home, tag, self.buckets);
         let free = self.free_slot(home).or_else(|| self.send_home(home));
         if let Some(slot) = free {
-            self.set(Spot { bucket: home, slot }, tag, place, false);
+            self.set(Spot { bucket: home, slot }, tag, entry, false);
             return true;
         }
         if second == home || !self.header(home).may_send() {
@@ -121,12 +160,12 @@ impl Table {
         }
         if let Some(slot) = self.free_slot(second).or_else(|| self.send_home(second)) {
             self.count_away(home, 1);
-            self.set(Spot { bucket: second, slot }, tag, place, true);
+            self.set(Spot { bucket: second, slot }, tag, entry, true);
             return true;
         }
         match self.send_away(home) {
             Some(slot) => {
-                self.set(Spot { bucket: home, slot }, tag, place, false);
+                self.set(Spot { bucket: home, slot }, tag, entry, false);
                 true
             }
             None => false,
@@ -135,30 +174,29 @@ impl Table {
 
     /// Takes the entry with this place out; whether it was in.
     pub fn remove(&self, hash: HashKey, place: u32) -> bool {
-        let tag = tag_of(hash);
-        let home = home_of(hash, self.buckets);
-        let second = other_of(home, tag, self.buckets);
-        for bucket in [home, second] {
-            if let Some(slot) = self.slot_of(bucket, tag, place) {
-                let was_second = self.header(bucket).second() >> slot & 1 == 1;
-                self.clear(Spot { bucket, slot });
-                if was_second {
-                    self.count_away(home, -1);
-                }
-                return true;
-            }
+        let Some(at) = self.spot_of(hash, place) else { return false };
+        let was_second = self.header(at.bucket).second() >> at.slot & 1 == 1;
+        self.clear(at);
+        if was_second {
+            self.count_away(home_of(hash, self.buckets), -1);
         }
-        false
+        true
     }
 
     fn header(&self, bucket: u32) -> Header {
         Header(self.bucket(bucket)[0].load(Ordering::Relaxed))
     }
 
-    fn slot_of(&self, bucket: u32, tag: u16, place: u32) -> Option<usize> {
-        let bucket = self.bucket(bucket);
-        let found = matches(&Table::tags(bucket), tag);
-        (0..SLOTS).find(|slot| found >> slot & 1 == 1 && Table::place(bucket, *slot) == place)
+    fn spot_of(&self, hash: HashKey, place: u32) -> Option<Spot> {
+        let tag = tag_of(hash);
+        let home = home_of(hash, self.buckets);
+        [home, other_of(home, tag, self.buckets)].into_iter().find_map(|number| {
+            let bucket = self.bucket(number);
+            let found = matches(&Table::tags(bucket), tag);
+            let slot =
+                (0..SLOTS).find(|&slot| found >> slot & 1 == 1 && Table::entry(bucket, slot).place() == place)?;
+            Some(Spot { bucket: number, slot })
+        })
     }
 
     fn free_slot(&self, bucket: u32) -> Option<usize> {
@@ -173,7 +211,7 @@ impl Table {
             let tag = tag_at(&tags, slot);
             let home = other_of(bucket, tag, self.buckets);
             if let Some(free) = self.free_slot(home) {
-                self.set(Spot { bucket: home, slot: free }, tag, Table::place(self.bucket(bucket), slot), false);
+                self.set(Spot { bucket: home, slot: free }, tag, Table::entry(self.bucket(bucket), slot), false);
                 self.clear(Spot { bucket, slot });
                 self.count_away(home, -1);
                 return Some(slot);
@@ -192,7 +230,7 @@ impl Table {
                 && let Some(free) = self.free_slot(second)
             {
                 self.count_away(bucket, 1);
-                self.set(Spot { bucket: second, slot: free }, tag, Table::place(self.bucket(bucket), slot), true);
+                self.set(Spot { bucket: second, slot: free }, tag, Table::entry(self.bucket(bucket), slot), true);
                 self.clear(Spot { bucket, slot });
                 return Some(slot);
             }
@@ -207,21 +245,21 @@ impl Table {
         write(&self.bucket(bucket)[0], header.with_away(away), || ());
     }
 
-    fn set(&self, at: Spot, tag: u16, place: u32, is_second: bool) {
+    fn set(&self, at: Spot, tag: u16, entry: Entry, is_second: bool) {
         let header = self.header(at.bucket).with_second(at.slot, is_second);
-        self.write_slot(at, header, tag, place);
+        self.write_slot(at, header, tag, entry);
     }
 
     fn clear(&self, at: Spot) {
         let header = self.header(at.bucket).with_second(at.slot, false);
-        self.write_slot(at, header, 0, 0);
+        self.write_slot(at, header, 0, Entry::default());
     }
 
-    fn write_slot(&self, Spot { bucket, slot }: Spot, header: Header, tag: u16, place: u32) {
+    fn write_slot(&self, Spot { bucket, slot }: Spot, header: Header, tag: u16, entry: Entry) {
         let bucket = self.bucket(bucket);
         write(&bucket[0], header, || {
             put(&bucket[TAGS_AT + slot / 4], slot % 4 * 16, u64::from(u16::MAX), tag.into());
-            put(&bucket[PLACES_AT + slot / 2], slot % 2 * 32, u64::from(u32::MAX), place.into());
+            put_entry(bucket, slot, entry);
         });
     }
 
@@ -241,11 +279,16 @@ fn put(word: &AtomicU64, shift: usize, mask: u64, value: u64) {
     Word::store(word, old & !(mask << shift) | value << shift, Ordering::Relaxed);
 }
 
+fn put_entry(bucket: &[AtomicU64; WORDS], slot: usize, entry: Entry) {
+    put(&bucket[ENTRIES_AT + slot / 2], slot % 2 * 32, u64::from(u32::MAX), entry.0.into());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::region::{Account, page_bytes};
     use std::collections::HashMap;
+    use tapetum_kernels::tag_bucket::USES_MAX;
 
     fn table(buckets: usize) -> Table {
         let words = (buckets * WORDS).next_multiple_of(page_bytes() / 8);
@@ -254,6 +297,14 @@ mod tests {
 
     fn hash(n: u64) -> HashKey {
         HashKey::of(&[7; 16], &n.to_le_bytes())
+    }
+
+    fn entry(place: u64) -> Entry {
+        Entry::new(place as u32, false)
+    }
+
+    fn finds(table: &Table, n: u64, place: u32) -> bool {
+        table.find(hash(n), |found| (found.entry.place() == place).then_some(())).is_some()
     }
 
     fn chance(state: &mut u64) -> u64 {
@@ -270,7 +321,7 @@ mod tests {
                 let key = keys.swap_remove(chance(&mut state) as usize % keys.len());
                 assert!(table.remove(hash(key), held.remove(&key).unwrap()));
             }
-            if table.insert(hash(n), n as u32 + 1) {
+            if table.insert(hash(n), entry(n + 1)) {
                 keys.push(n);
                 held.insert(n, n as u32 + 1);
             }
@@ -284,7 +335,7 @@ mod tests {
         let table = table(2048);
         let held = churned(&table, 5);
         for (key, place) in &held {
-            assert_eq!(table.find(hash(*key), |at| (at == *place).then_some(at)), Some(*place));
+            assert!(finds(&table, *key, *place));
         }
         let (home, second) = table.entries();
         assert_eq!(home + second, held.len());
@@ -315,9 +366,9 @@ mod tests {
     #[test]
     fn what_is_full_takes_no_more_and_loses_nothing() {
         let table = table(2);
-        let taken: Vec<u64> = (0..10_000).filter(|n| table.insert(hash(*n), *n as u32)).collect();
+        let taken: Vec<u64> = (0..10_000).filter(|n| table.insert(hash(*n), entry(*n))).collect();
         assert!(taken.len() <= table.buckets as usize * SLOTS);
-        assert!(taken.iter().all(|n| table.find(hash(*n), |at| (at == *n as u32).then_some(())).is_some()));
+        assert!(taken.iter().all(|n| finds(&table, *n, *n as u32)));
     }
 
     #[test]
@@ -325,14 +376,16 @@ mod tests {
     fn readers_always_find_what_only_moves() {
         let table = table(4);
         let stays: Vec<u64> = (0..20).collect();
-        stays.iter().for_each(|n| assert!(table.insert(hash(*n), *n as u32)));
+        stays.iter().for_each(|n| assert!(table.insert(hash(*n), entry(*n))));
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
                         for n in &stays {
-                            assert!(table.find(hash(*n), |at| (at == *n as u32).then_some(())).is_some());
+                            let found =
+                                table.find(hash(*n), |found| (found.entry.place() == *n as u32).then_some(found));
+                            table.note_use(found.expect("it only moves"));
                         }
                     }
                 });
@@ -340,7 +393,7 @@ mod tests {
             let mut state = 3;
             let mut others = Vec::new();
             for n in 100..60_000u64 {
-                if table.insert(hash(n), n as u32) {
+                if table.insert(hash(n), entry(n)) {
                     others.push(n);
                 }
                 if others.len() > 50 || !others.is_empty() && chance(&mut state).is_multiple_of(3) {
@@ -350,5 +403,31 @@ mod tests {
             }
             done.store(true, Ordering::Relaxed);
         });
+        assert!(stays.iter().all(|n| table.entry_of(hash(*n), *n as u32).is_some()));
+    }
+
+    #[test]
+    fn uses_go_where_the_entry_goes() {
+        let table = table(2);
+        let found = |n: u64| table.find(hash(n), |found| (found.entry.place() == n as u32).then_some(found));
+        assert!(table.insert(hash(0), Entry::new(0, false)));
+        table.note_use(found(0).unwrap());
+        let most = Found { entry: Entry::new(0, true).with_uses(USES_MAX), ..found(0).unwrap() };
+        table.note_use(most);
+        let uses = |n: u64| table.entry_of(hash(n), n as u32).map(|entry| (entry.uses(), entry.was_read()));
+        assert_eq!(uses(0), Some((1, true)));
+        // Others take every slot: some have to make room, and all keep what was counted.
+        let others: Vec<u64> = (1..10_000).filter(|n| table.insert(hash(*n), entry(*n))).collect();
+        assert!(others.len() > SLOTS && table.entries().1 > 0);
+        assert_eq!(uses(0), Some((1, true)));
+        assert!(others.iter().all(|n| uses(*n) == Some((0, false))));
+        table.set_uses(hash(0), 0, 0);
+        assert_eq!(uses(0), Some((0, true)));
+        // What was found is another's by now.
+        let seen = found(others[0]).unwrap();
+        assert!(table.remove(hash(others[0]), others[0] as u32));
+        table.note_use(seen);
+        assert_eq!(uses(others[0]), None);
+        assert!(others[1..].iter().all(|n| uses(*n) == Some((0, false))));
     }
 }
