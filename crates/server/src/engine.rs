@@ -15,14 +15,12 @@ pub trait Session: Send + 'static {
     /// Readable while `poll` may make progress, which drains them.
     fn event_fds(&self) -> Vec<RawFd>;
 
-    /// Whether gets may be answered at once, in stages, as far as DRAM has the items: see [`tapetum::Session::digest`].
+    /// Whether gets may be answered at once, in stages, as far as DRAM has the items: see [`tapetum::Session::digest_each`].
     fn answers_from_dram(&self) -> bool {
         false
     }
 
-    fn digest(&self, _key: &[u8]) -> KeyDigest {
-        KeyDigest::default()
-    }
+    fn digest_each(&self, _keys: &[&[u8]], _digests: &mut [KeyDigest]) {}
 
     fn prefetch(&self, _key: KeyDigest) {}
 

@@ -22,7 +22,6 @@ const BATCH: usize = 32;
 
 /// A get of one key. Places count from the start of the input.
 struct Get {
-    digest: KeyDigest,
     key: Range<usize>,
     /// What it takes of the input.
     input: Range<usize>,
@@ -59,13 +58,15 @@ pub struct Taken {
 
 pub struct Pipeline {
     gets: Vec<Get>,
+    /// Of their keys.
+    digests: [KeyDigest; BATCH],
     /// So many gets are taken into a batch: what is parsed in vain is little where many are not in DRAM.
     ahead: usize,
 }
 
 impl Default for Pipeline {
     fn default() -> Pipeline {
-        Pipeline { gets: Vec::with_capacity(BATCH), ahead: 1 }
+        Pipeline { gets: Vec::with_capacity(BATCH), digests: [KeyDigest::default(); BATCH], ahead: 1 }
     }
 }
 
@@ -84,12 +85,13 @@ impl Pipeline {
         self.gets.clear();
         let begun = many.is_some();
         match protocol {
-            Protocol::Text => self.parse_text(input, many.as_ref(), session),
-            Protocol::Binary => self.parse_binary(input, session),
+            Protocol::Text => self.parse_text(input, many.as_ref()),
+            Protocol::Binary => self.parse_binary(input),
             Protocol::Open => {}
         }
-        for get in &self.gets {
-            session.prefetch(get.digest);
+        self.hash(input, session);
+        for digest in &self.digests[..self.gets.len()] {
+            session.prefetch(*digest);
         }
         let mut taken = self.answer(input, session, out, may_hold);
         if taken.gets == 0 && begun {
@@ -99,11 +101,11 @@ impl Pipeline {
         taken
     }
 
-    fn parse_text<S: Session>(&mut self, input: &[u8], many: Option<&ManyKeys>, session: &S) {
+    fn parse_text(&mut self, input: &[u8], many: Option<&ManyKeys>) {
         let mut at = 0;
         if let Some(&ManyKeys { list_bytes, end_bytes, stamps, .. }) = many {
             at = list_bytes + end_bytes;
-            if !self.take_keys(input, 0, (list_bytes, at), stamps, session) {
+            if !self.take_keys(input, 0, (list_bytes, at), stamps) {
                 return;
             }
         }
@@ -114,19 +116,18 @@ impl Pipeline {
             };
             let line_end = at + consumed_bytes;
             let list_end = line_end - text::line_end_bytes(&input[at..line_end]);
-            self.take_keys(input, list_end - keys.len(), (list_end, line_end), stamps, session);
+            self.take_keys(input, list_end - keys.len(), (list_end, line_end), stamps);
             at = line_end;
         }
     }
 
     /// Takes keys of a list; whether there was one.
-    fn take_keys<S: Session>(
+    fn take_keys(
         &mut self,
         input: &[u8],
         list_start: usize,
         (list_end, line_end): (usize, usize),
         stamps: bool,
-        session: &S,
     ) -> bool {
         let is_space = |byte: &u8| *byte == b' ';
         let mut start = list_start;
@@ -137,7 +138,6 @@ impl Pipeline {
             let last = input[key_end..list_end].iter().all(is_space);
             let end = if last { line_end } else { key_end };
             self.gets.push(Get {
-                digest: session.digest(&input[key_start..key_end]),
                 key: key_start..key_end,
                 input: start..end,
                 form: Form::Text { stamps, list_end, line_end, last },
@@ -147,21 +147,22 @@ impl Pipeline {
         start > list_start
     }
 
-    fn parse_binary<S: Session>(&mut self, input: &[u8], session: &S) {
+    fn parse_binary(&mut self, input: &[u8]) {
         let mut at = 0;
         while self.gets.len() < self.ahead
             && let Some(binary::Get { key, with_key, origin }) = binary::parse_get(&input[at..])
         {
             let key_start = at + binary::HEADER_BYTES;
             let end = key_start + key.len();
-            self.gets.push(Get {
-                digest: session.digest(key),
-                key: key_start..end,
-                input: at..end,
-                form: Form::Binary { origin, with_key },
-            });
+            self.gets.push(Get { key: key_start..end, input: at..end, form: Form::Binary { origin, with_key } });
             at = end;
         }
+    }
+
+    fn hash<S: Session>(&mut self, input: &[u8], session: &S) {
+        let mut keys = [&[][..]; BATCH];
+        keys.iter_mut().zip(&self.gets).for_each(|(key, get)| *key = &input[get.key.clone()]);
+        session.digest_each(&keys[..self.gets.len()], &mut self.digests);
     }
 
     fn answer<S: Session>(
@@ -173,9 +174,9 @@ impl Pipeline {
     ) -> Taken {
         let start = out.len();
         let mut taken = Taken::default();
-        for get in &self.gets {
+        for (get, digest) in self.gets.iter().zip(&self.digests) {
             let key = &input[get.key.clone()];
-            let found = session.get_from_dram(get.digest, out, |out, item| {
+            let found = session.get_from_dram(*digest, out, |out, item| {
                 let value_bytes = item.value_bytes;
                 if !may_hold(out.len() - start + key.len() + value_bytes) {
                     return false;

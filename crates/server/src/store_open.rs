@@ -61,8 +61,8 @@ impl engine::Session for tapetum::Session {
         self.answers_from_dram()
     }
 
-    fn digest(&self, key: &[u8]) -> KeyDigest {
-        self.digest(key)
+    fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
+        self.digest_each(keys, digests);
     }
 
     fn prefetch(&self, key: KeyDigest) {

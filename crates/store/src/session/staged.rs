@@ -9,6 +9,7 @@ use crate::planted::Bug;
 use crate::request::Request;
 use crate::tier::Item;
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::hash_each::hash_each;
 
 /// A key as the stages know it: its hash key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,13 +21,21 @@ impl Session {
         self.shared.tier.is_some()
     }
 
-    /// First stage: hashes a key, and brings the tier's index nearer.
+    /// First stage: hashes keys, and brings the tier's index nearer. `digests` are at least as many.
+    pub fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
+        hash_each(&self.shared.secret, keys, |number, hash| {
+            if let Some(tier) = &self.shared.tier {
+                tier.prefetch_bucket(hash);
+            }
+            digests[number] = KeyDigest(hash.0);
+        });
+    }
+
+    /// As [`Session::digest_each`], of one key.
     pub fn digest(&self, key: &[u8]) -> KeyDigest {
-        let hash = self.shared.hash(key);
-        if let Some(tier) = &self.shared.tier {
-            tier.prefetch_bucket(hash);
-        }
-        KeyDigest(hash.0)
+        let mut digest = [KeyDigest::default()];
+        self.digest_each(&[key], &mut digest);
+        digest[0]
     }
 
     /// Second stage: compares tags, and brings the item nearer.
