@@ -236,8 +236,9 @@ impl Connection {
             let bytes_max = cx.limits.connection_in_flight_bytes.min(self.answers_bytes_max);
             held_bytes + bytes <= bytes_max && (held_bytes + bytes <= FREE_BYTES || budget.allows(who, bytes))
         };
-        let (protocol, pipeline, session) = (self.protocol, &mut *cx.pipeline, &mut *cx.session);
-        let mut taken = self.out.append(cx.pool, |out| pipeline.run(protocol, rest, many, session, out, may_hold));
+        let (protocol, now, pipeline, session) = (self.protocol, cx.now, &mut *cx.pipeline, &mut *cx.session);
+        let mut taken =
+            self.out.append(cx.pool, |out| pipeline.run((protocol, now), rest, many, session, out, may_hold));
         self.many = taken.many.take();
         self.charge(self.charged_bytes + self.out.unsent_bytes() - held_bytes, budget);
         if let Some(value_bytes) = taken.value_bytes {

@@ -28,7 +28,7 @@ pub trait Session: Send + 'static {
         &mut self,
         _key: KeyDigest,
         _out: &mut Vec<u8>,
-        _head: impl FnMut(&mut Vec<u8>, &DramItem) -> bool,
+        _head: impl FnMut(&mut Vec<u8>, &DramItem, bool) -> bool,
     ) -> Option<DramItem> {
         None
     }

@@ -1,4 +1,4 @@
-//! Plain gets as a pipeline over batches (flash KVS): each stage is done for all of a batch before the next, so that they wait
+//! Gets that change nothing as a pipeline over batches (flash KVS): each stage is done for all of a batch before the next, so that they wait
 //! for memory at the same time.
 //!
 //! ```text
@@ -14,7 +14,7 @@ use std::ops::Range;
 use crate::connection::{ManyKeys, Protocol};
 use crate::engine::Session;
 use crate::protocol::reply::{self, ValueHead};
-use crate::protocol::{Parsed, binary, text};
+use crate::protocol::{Parsed, binary, meta, meta_reply, text};
 use tapetum::KeyDigest;
 
 /// Gets of a batch: enough to hide the memory's latency, few enough for the cache.
@@ -35,6 +35,10 @@ enum Form {
         list_end: usize,
         line_end: usize,
         last: bool,
+    },
+    /// The words of the line from the key on, of which the reply repeats some.
+    Meta {
+        tail: Range<usize>,
     },
     Binary {
         origin: binary::Origin,
@@ -72,10 +76,10 @@ impl Default for Pipeline {
 
 impl Pipeline {
     /// Takes gets from the front of `input`, which begins in the list of keys of `many`, or with a request, and appends their
-    /// replies to `out`. `may_hold` says whether so many bytes more may be held for them.
+    /// replies to `out`. `now` is when they came; `may_hold` says whether so many bytes more may be held for them.
     pub fn run<S: Session>(
         &mut self,
-        protocol: Protocol,
+        (protocol, now): (Protocol, u32),
         input: &[u8],
         many: Option<ManyKeys>,
         session: &mut S,
@@ -93,7 +97,7 @@ impl Pipeline {
         for digest in &self.digests[..self.gets.len()] {
             session.prefetch(*digest);
         }
-        let mut taken = self.answer(input, session, out, may_hold);
+        let mut taken = self.answer(input, now, session, out, may_hold);
         if taken.gets == 0 && begun {
             taken.many = many;
         }
@@ -110,13 +114,22 @@ impl Pipeline {
             }
         }
         while self.gets.len() < self.ahead && text::begins_get(&input[at..]) {
-            let parsed = text::parse(&input[at..], 0, 0);
-            let Parsed::Command { command: text::Command::Get { keys, stamps }, consumed_bytes, .. } = parsed else {
-                return;
-            };
+            let Parsed::Command { command, consumed_bytes, .. } = text::parse(&input[at..], 0, 0) else { return };
             let line_end = at + consumed_bytes;
-            let list_end = line_end - text::line_end_bytes(&input[at..line_end]);
-            self.take_keys(input, list_end - keys.len(), (list_end, line_end), stamps);
+            let words_end = line_end - text::line_end_bytes(&input[at..line_end]);
+            match command {
+                text::Command::Get { keys, stamps } => {
+                    self.take_keys(input, words_end - keys.len(), (words_end, line_end), stamps);
+                }
+                text::Command::Meta { line: meta::Line { verb: meta::Verb::Get, key, tail, flags }, .. }
+                    if flags.only_show() && !flags.base64 =>
+                {
+                    let key_start = words_end - tail.len();
+                    let key = key_start..key_start + key.len();
+                    self.gets.push(Get { key, input: at..line_end, form: Form::Meta { tail: key_start..words_end } });
+                }
+                _ => return,
+            }
             at = line_end;
         }
     }
@@ -168,6 +181,7 @@ impl Pipeline {
     fn answer<S: Session>(
         &self,
         input: &[u8],
+        now: u32,
         session: &mut S,
         out: &mut Vec<u8>,
         may_hold: impl Fn(usize) -> bool,
@@ -176,7 +190,7 @@ impl Pipeline {
         let mut taken = Taken::default();
         for (get, digest) in self.gets.iter().zip(&self.digests) {
             let key = &input[get.key.clone()];
-            let found = session.get_from_dram(*digest, out, |out, item| {
+            let found = session.get_from_dram(*digest, out, |out, item, was_read| {
                 let value_bytes = item.value_bytes;
                 if !may_hold(out.len() - start + key.len() + value_bytes) {
                     return false;
@@ -184,6 +198,9 @@ impl Pipeline {
                 let head = ValueHead { flags: item.flags, stamp: item.stamp, value_bytes };
                 match get.form {
                     Form::Text { stamps, .. } => reply::text_value_head(out, key, stamps, head),
+                    Form::Meta { ref tail } => {
+                        return meta_reply::value_line(out, &input[tail.clone()], now, item, was_read);
+                    }
                     Form::Binary { origin, with_key } => {
                         reply::binary_value_head(out, origin, if with_key { key } else { b"" }, head);
                     }
@@ -195,11 +212,11 @@ impl Pipeline {
                 (taken.input_bytes, taken.many) = (get.input.start, get.rest_from(get.input.start));
                 return taken;
             };
-            if let Form::Text { last, .. } = get.form {
+            if !matches!(get.form, Form::Binary { .. }) {
                 out.extend_from_slice(reply::LINE_END);
-                if last {
-                    out.extend_from_slice(reply::TEXT_GET_END);
-                }
+            }
+            if matches!(get.form, Form::Text { last: true, .. }) {
+                out.extend_from_slice(reply::TEXT_GET_END);
             }
             taken.gets += 1;
             (taken.input_bytes, taken.value_bytes) = (get.input.end, Some(item.value_bytes));

@@ -73,7 +73,7 @@ impl engine::Session for tapetum::Session {
         &mut self,
         key: KeyDigest,
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &DramItem) -> bool,
+        head: impl FnMut(&mut Vec<u8>, &DramItem, bool) -> bool,
     ) -> Option<DramItem> {
         self.get_from_dram(key, out, head)
     }

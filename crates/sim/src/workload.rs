@@ -299,7 +299,7 @@ pub fn told_from_dram(session: &mut Session, key: &[u8]) -> Option<Told> {
     let digest = session.digest(key);
     session.prefetch(digest);
     let mut value = Vec::new();
-    let item = session.get_from_dram(digest, &mut value, |_, _| true)?;
+    let item = session.get_from_dram(digest, &mut value, |_, _, _| true)?;
     Some(Told::Value(Item {
         value: value.into(),
         flags: item.flags,

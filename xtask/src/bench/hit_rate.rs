@@ -141,7 +141,7 @@ impl Cache for TierCache {
     fn ask(&mut self, item: u64, value_bytes: usize) -> bool {
         let hash = HashKey::of(&[7; 16], &item.to_le_bytes());
         self.found.clear();
-        let there = self.tier.get(hash, &mut self.found, |_, _| true).is_some();
+        let there = self.tier.get(hash, &mut self.found, |_, _, _| true).is_some();
         if !there {
             let header = Item { flags: 0, expiry: 0, stamp: 1, value_bytes, marks: Marks::NONE };
             self.tier.put(hash, (header, &self.value[..value_bytes]), true);

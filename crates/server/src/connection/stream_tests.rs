@@ -10,21 +10,37 @@ use crate::gets::Gets;
 /// Answers when told to: every get with `value`, all else with a stamp. Gets of what is in `dram` it can answer at once.
 #[derive(Default)]
 struct Slow {
-    submitted: Vec<(u64, bool)>,
+    submitted: Vec<(u64, Asked)>,
     value: Vec<u8>,
     dram: Vec<&'static [u8]>,
 }
 
+enum Asked {
+    Get,
+    Lease,
+    Other,
+}
+
 impl Session for Slow {
     fn submit(&mut self, token: u64, request: Request<'_>) {
-        self.submitted.push((token, matches!(request, Request::Get { .. })));
+        let asked = match request {
+            Request::Get { .. } => Asked::Get,
+            Request::GetAndLease { .. } => Asked::Lease,
+            _ => Asked::Other,
+        };
+        self.submitted.push((token, asked));
     }
 
     fn poll(&mut self, replies: &mut Vec<Reply>) {
         let value = ValueRange { start: 0, end: self.value.len() };
-        replies.extend(self.submitted.drain(..).map(|(token, is_get)| {
-            let hit = Outcome::Value { flags: 0, stamp: 1, expiry: 0, value };
-            Reply { token, outcome: if is_get { hit } else { Outcome::Stored { stamp: 1 } } }
+        replies.extend(self.submitted.drain(..).map(|(token, asked)| {
+            let (flags, stamp, marks, won, was_read) = (0, 1, Marks::NONE, false, false);
+            let outcome = match asked {
+                Asked::Get => Outcome::Value { flags, stamp, expiry: 0, value },
+                Asked::Lease => Outcome::Leased { flags, stamp, expiry_before: Some(0), marks, won, was_read, value },
+                Asked::Other => Outcome::Stored { stamp },
+            };
+            Reply { token, outcome }
         }));
     }
 
@@ -54,10 +70,10 @@ impl Session for Slow {
         &mut self,
         KeyDigest(is_there): KeyDigest,
         out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &DramItem) -> bool,
+        mut head: impl FnMut(&mut Vec<u8>, &DramItem, bool) -> bool,
     ) -> Option<DramItem> {
         let item = DramItem { flags: 0, expiry: 0, stamp: 1, value_bytes: self.value.len(), marks: Marks::default() };
-        (is_there == 1 && head(out, &item)).then(|| {
+        (is_there == 1 && head(out, &item, false)).then(|| {
             out.extend_from_slice(&self.value);
             item
         })
@@ -172,7 +188,13 @@ fn what_dram_has_changes_no_reply() {
         get(plain, b""),
     ]
     .concat();
-    for input in [text, binary] {
+    let meta = [
+        b"mg a v\r\nmg  x  v t s c f k h l q Oopaque\r\nmg b\r\nmg a s k\r\nmg YQ== b v k\r\nmg a v T30\r\nmg a v q\nmn\r\n".as_slice(),
+        &b"mg a v f c k O1\r\nget b\r\nmg b v\r\n".repeat(30),
+        b"mg a v N10 R20\r\nmg a u v\r\nmg b v v\r\nmg a v z\r\nmg \r\nmg\r\nms a 1 T0\r\nx\r\nmg a v P L\r\n",
+    ]
+    .concat();
+    for input in [text, meta, binary] {
         let alone = answers(&input, &[], usize::MAX, 1);
         assert!(alone.1 > 60, "{} hits", alone.1);
         for dram in [vec![], vec![b"a".as_slice()], vec![b"b"], vec![b"a", b"b", b"x"]] {

@@ -95,6 +95,12 @@ pub struct Flags {
 }
 
 impl Flags {
+    /// Whether the item is at most shown: nothing that the flags ask for changes it, or what is known of its uses.
+    pub fn only_show(&self) -> bool {
+        let Flags { vivify, recache, touch, unnoticed, .. } = self;
+        (vivify, recache, touch, unnoticed) == (&None, &None, &None, &false)
+    }
+
     pub fn delta(&self) -> u64 {
         self.delta.unwrap_or(1)
     }

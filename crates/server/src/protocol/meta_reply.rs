@@ -3,9 +3,10 @@
 //! A reply shows what the command's flags ask for, in their order, so the command's own words are kept until its outcome
 //! comes: [`encode`] gets them as `tail`, from the key on.
 
-use tapetum::Outcome;
+use tapetum::{DramItem, Marks, Outcome};
 
 use super::number::push_decimal;
+use super::reply::LINE_END;
 use super::text::split;
 use super::{base64, expiry_from_client, number};
 
@@ -151,52 +152,84 @@ fn status(out: &mut Vec<u8>, words: &Words<'_>, code: &[u8], stamp: Option<u64>)
             _ => words.push(out, word),
         }
     }
-    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(LINE_END);
 }
 
-fn begin(out: &mut Vec<u8>, words: &Words<'_>, value: &[u8]) -> bool {
+/// Begins a line; whether the value follows it.
+fn begin(out: &mut Vec<u8>, words: &Words<'_>, value_bytes: usize) -> bool {
     let shows_value = words.has(b'v');
     if shows_value {
-        out.reserve(value.len() + words.key.len() + 64);
+        out.reserve(value_bytes + words.key.len() + 64);
         out.extend_from_slice(b"VA ");
-        push_decimal(out, value.len() as u64);
+        push_decimal(out, value_bytes as u64);
     } else {
         out.extend_from_slice(b"HD");
     }
     shows_value
 }
 
+/// What a get shows of an item beside its value.
+struct Shown {
+    flags: u32,
+    stamp: u64,
+    expiry_before: Option<u32>,
+    marks: Marks,
+    won: bool,
+    was_read: bool,
+    value_bytes: usize,
+}
+
 fn item(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value: &[u8]) {
     let &Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, .. } = outcome else { return };
-    let shows_value = begin(out, words, value);
-    let mut expiry = Expiry::of(expiry_before, now);
+    let shown = Shown { flags, stamp, expiry_before, marks, won, was_read, value_bytes: value.len() };
+    if item_line(out, words, now, &shown) {
+        out.extend_from_slice(value);
+        out.extend_from_slice(LINE_END);
+    }
+}
+
+/// The line before an item's value; whether that follows.
+fn item_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, item: &Shown) -> bool {
+    let shows_value = begin(out, words, item.value_bytes);
+    let mut expiry = Expiry::of(item.expiry_before, now);
     for word in words.flags() {
         match word[0] {
-            b's' => push_number(out, b's', value.len() as u64),
+            b's' => push_number(out, b's', item.value_bytes as u64),
             b't' => push_seconds_left(out, expiry.at, now),
-            b'c' => push_number(out, b'c', stamp),
-            b'f' => push_number(out, b'f', flags.into()),
-            b'h' => push_number(out, b'h', was_read.into()),
+            b'c' => push_number(out, b'c', item.stamp),
+            b'f' => push_number(out, b'f', item.flags.into()),
+            b'h' => push_number(out, b'h', item.was_read.into()),
             // Nothing keeps when an item was read.
             b'l' => push_number(out, b'l', 0),
             b'T' | b'N' => expiry.pass(word),
             _ => words.push(out, word),
         }
     }
+    let &Shown { marks, won, .. } = item;
     let marked = [(marks.leased && !won, b'Z'), (marks.stale, b'X'), (won, b'W')];
     marked.into_iter().filter(|(shown, _)| *shown).for_each(|(_, letter)| out.extend_from_slice(&[b' ', letter]));
-    out.extend_from_slice(b"\r\n");
-    if shows_value {
-        out.extend_from_slice(value);
-        out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(LINE_END);
+    shows_value
+}
+
+/// The line before the value of an item in DRAM, for a get whose flags only show ([`super::meta::Flags::only_show`]). False, and
+/// nothing is appended, where the value does not follow, or the get may win the lease of a stale item.
+pub fn value_line(out: &mut Vec<u8>, tail: &[u8], now: u32, item: &DramItem, was_read: bool) -> bool {
+    let words = Words::of(tail);
+    let &DramItem { flags, expiry, stamp, value_bytes, marks } = item;
+    let is_plain = marks == Marks::NONE && words.has(b'v');
+    if is_plain {
+        let expiry_before = Some(expiry);
+        item_line(out, &words, now, &Shown { flags, stamp, expiry_before, marks, won: false, was_read, value_bytes });
     }
+    is_plain
 }
 
 fn number_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome) {
     let &Outcome::Number { number, stamp, expiry_before } = outcome else { return };
     let mut value = Vec::with_capacity(20);
     push_decimal(&mut value, number);
-    let shows_value = begin(out, words, &value);
+    let shows_value = begin(out, words, value.len());
     let mut expiry = Expiry::of(expiry_before, now);
     for word in words.flags() {
         match word[0] {
@@ -206,10 +239,10 @@ fn number_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome
             _ => words.push(out, word),
         }
     }
-    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(LINE_END);
     if shows_value {
         out.extend_from_slice(&value);
-        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(LINE_END);
     }
 }
 

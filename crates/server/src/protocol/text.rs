@@ -190,9 +190,9 @@ fn line_bytes_max(input: &[u8]) -> usize {
     if many { GET_LINE_BYTES_MAX } else { LINE_BYTES_MAX }
 }
 
-/// Whether `input` begins with what may be a get without touch.
+/// Whether `input` begins with what may be a get that changes nothing.
 pub fn begins_get(input: &[u8]) -> bool {
-    input.starts_with(b"get ") || input.starts_with(b"gets ")
+    input.starts_with(b"get ") || input.starts_with(b"gets ") || input.starts_with(b"mg ")
 }
 
 /// How a line that has come whole ends: in one byte or two.

@@ -45,13 +45,14 @@ impl Session {
         }
     }
 
-    /// Third stage: appends to `out` what `head` does, and then the value. Nothing is appended, and the get is to be submitted,
-    /// where `head` is not content, the tier does not hold the item, or something submitted before comes first.
+    /// Third stage: appends to `out` what `head` does, which is shown the item and whether it was read since it was written, and then
+    /// the value. Nothing is appended, and the get is to be submitted, where `head` is not content, the tier does not hold the
+    /// item, or something submitted before comes first.
     pub fn get_from_dram(
         &mut self,
         KeyDigest(digest): KeyDigest,
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &Item) -> bool,
+        head: impl FnMut(&mut Vec<u8>, &Item, bool) -> bool,
     ) -> Option<Item> {
         let (shared, hash) = (&*self.shared, HashKey(digest));
         let tier = shared.tier.as_ref()?;

@@ -122,9 +122,15 @@ impl Tier {
         self.part(hash).prefetch_slot(hash);
     }
 
-    /// Appends to `out` what `head` does and then the value, if the item is here and `head` does not refuse it.
+    /// Appends to `out` what `head` does, which is shown the item and whether it was read since it was written, and then the value,
+    /// if the item is here and `head` does not refuse it.
     #[inline]
-    pub fn get(&self, hash: HashKey, out: &mut Vec<u8>, head: impl FnMut(&mut Vec<u8>, &Item) -> bool) -> Option<Item> {
+    pub fn get(
+        &self,
+        hash: HashKey,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&mut Vec<u8>, &Item, bool) -> bool,
+    ) -> Option<Item> {
         self.part(hash).get(hash, out, head)
     }
 

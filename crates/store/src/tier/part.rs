@@ -115,7 +115,12 @@ impl Part {
 
     /// The item; this counts as a use of it.
     #[inline]
-    pub fn get(&self, hash: HashKey, out: &mut Vec<u8>, head: impl FnMut(&mut Vec<u8>, &Item) -> bool) -> Option<Item> {
+    pub fn get(
+        &self,
+        hash: HashKey,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&mut Vec<u8>, &Item, bool) -> bool,
+    ) -> Option<Item> {
         let (found, item) = self.look(hash, out, head)?;
         self.note_use(found);
         Some(item)
@@ -128,7 +133,7 @@ impl Part {
 
     /// As [`Part::get`], and nothing is counted.
     pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<Copied> {
-        let (found, item) = self.look(hash, out, |_, _| true)?;
+        let (found, item) = self.look(hash, out, |_, _, _| true)?;
         Some(Copied { item, found })
     }
 
@@ -138,7 +143,7 @@ impl Part {
         &self,
         hash: HashKey,
         out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &Item) -> bool,
+        mut head: impl FnMut(&mut Vec<u8>, &Item, bool) -> bool,
     ) -> Option<(Found, Item)> {
         let start = out.len();
         let found = self.table.find(hash, |found| {
@@ -146,7 +151,7 @@ impl Part {
             out.truncate(start);
             let words = self.slot_words(found.entry.place())?;
             let (item, value) = slot::read(words, hash)?;
-            let taken = head(out, &item);
+            let taken = head(out, &item, found.entry.was_read());
             if taken {
                 slot::append_value(value, item.value_bytes, out);
             }

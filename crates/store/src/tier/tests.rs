@@ -16,7 +16,7 @@ fn value(n: u64, stamp: u64, length: usize) -> Vec<u8> {
 
 fn get(tier: &Tier, n: u64) -> Option<(Item, Vec<u8>)> {
     let mut values = vec![1, 2, 3];
-    let item = tier.get(hash(n), &mut values, |_, _| true)?;
+    let item = tier.get(hash(n), &mut values, |_, _, _| true)?;
     Some((item, values.split_off(3)))
 }
 
