@@ -24,8 +24,9 @@ use tapetum_server::tools::warm::{self, Warmed};
 use tapetum_server::tools::{inspect, inspect_lines, list, load};
 use tapetum_server::{os, remote, size, stats};
 
-/// Descriptors beside the clients': store, sessions, listeners, logs.
-const OTHER_FILES: u64 = 512;
+/// Descriptors beside the clients': store, listeners, logs; and of each worker, its session's and its door's.
+const OTHER_FILES: u64 = 256;
+const FILES_PER_WORKER: u64 = 16;
 /// Memory to open a store with that is to grow: the index of a large one.
 const GROW_MEMORY_BYTES: u64 = 1 << 30;
 
@@ -247,12 +248,13 @@ fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
 
 fn serve(arguments: &ServeArguments) -> Outcome {
     let signals = os::termination_signals()?;
-    let files = os::allow_open_files(u64::from(arguments.connections) + OTHER_FILES)?;
-    if files < u64::from(arguments.connections) + OTHER_FILES {
+    let threads = arguments.threads.map_or_else(cores, usize::from);
+    let files_needed = u64::from(arguments.connections) + threads as u64 * FILES_PER_WORKER + OTHER_FILES;
+    let files = os::allow_open_files(files_needed)?;
+    if files < files_needed {
         return Err(format!(
-            "{} clients need {} open files, and the system allows {files}: raise `ulimit -n`, or lower --connections",
+            "{} clients need {files_needed} open files, and the system allows {files}: raise `ulimit -n`, or lower --connections",
             arguments.connections,
-            u64::from(arguments.connections) + OTHER_FILES
         )
         .into());
     }
@@ -272,7 +274,6 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     }
     let store = store_open::open(&place, &options)?;
     limits.item_bytes_max = item_bytes_max(arguments.item_size, store.value_bytes_max());
-    let threads = arguments.threads.map_or_else(cores, usize::from);
     let settings = vec![("sync", arguments.sync().name().into()), ("drive", place.path().display().to_string())];
     let (addresses, metrics, udp) = (arguments.memcached.clone(), arguments.metrics.clone(), arguments.udp());
     let store = Arc::new(store);

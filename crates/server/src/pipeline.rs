@@ -122,7 +122,7 @@ impl Pipeline {
                     self.take_keys(input, words_end - keys.len(), (words_end, line_end), stamps);
                 }
                 text::Command::Meta { line: meta::Line { verb: meta::Verb::Get, key, tail, flags }, .. }
-                    if flags.only_show() && !flags.base64 =>
+                    if flags.only_show_value() && !flags.base64 =>
                 {
                     let key_start = words_end - tail.len();
                     let key = key_start..key_start + key.len();

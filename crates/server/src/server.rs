@@ -126,7 +126,7 @@ impl Server {
             hot_keys: options.hot_keys,
             store: Box::new(move || figures_store.stats()),
             slabs: Box::new(move || slabs_store.slabs()),
-            udp_dropped_unseen: Box::new(move || figures_udp.as_ref().map_or(0, |udp| udp.dropped_unseen())),
+            udp_dropped_unseen: Box::new(move || figures_udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),
         };
         let budget = Budget::new(options.limits.in_flight_bytes);
         let stopping = AtomicBool::new(false);

@@ -239,7 +239,7 @@ pub struct Figures {
     pub hot_keys: Arc<Progress>,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
     pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
-    pub udp_dropped_unseen: Box<dyn Fn() -> u64 + Send + Sync>,
+    pub udp_dropped_unseen: Box<dyn Fn() -> Option<u64> + Send + Sync>,
 }
 
 impl Default for Figures {
@@ -255,7 +255,7 @@ impl Default for Figures {
             hot_keys: Arc::default(),
             store: Box::new(Stats::default),
             slabs: Box::new(Vec::new),
-            udp_dropped_unseen: Box::new(|| 0),
+            udp_dropped_unseen: Box::new(|| Some(0)),
         }
     }
 }
@@ -281,13 +281,10 @@ impl Figures {
             Figure::new("curr_connections", Gauge, "Connections that there are", connections),
         ];
         figures.extend(Counters::sums(self.counters.iter()));
+        let help = "Datagrams that the kernel dropped before anybody saw them: it had no room, or they were damaged";
+        let unseen = (self.udp_dropped_unseen)();
+        figures.extend(unseen.map(|count| Figure::new("udp_dropped_unseen", Counter, help, count)));
         figures.extend([
-            Figure::new(
-                "udp_dropped_unseen",
-                Counter,
-                "Datagrams that the kernel had no room for before anybody saw them, since the server began to serve",
-                (self.udp_dropped_unseen)(),
-            ),
             Figure::new("threads", Gauge, "Worker threads", self.counters.len()),
             Figure::new("limit_maxbytes", Gauge, "Flash that the store may use", store.flash_limit_bytes),
             Figure::new("bytes", Gauge, "Flash that the store uses", store.flash_used_bytes),

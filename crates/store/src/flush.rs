@@ -15,7 +15,7 @@ use crate::install::{Moved, apply, forget_large};
 use crate::io::{Io, lock};
 use crate::key_check::{Checked, Relied, check_keys};
 use crate::key_tables::finish_segment;
-use crate::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_WRITE};
+use crate::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
 use crate::segment::layout::page_size;
@@ -166,8 +166,9 @@ async fn install(
     if shared.planted.has(Bug::TrimLogEarly) {
         release(shared, buffer);
     }
+    let merge = if shared.tier.is_some() { FLUSH_MERGE_TIERED } else { FLUSH_MERGE };
     apply(shared, io, phase, installer, &install, segment, |partition| {
-        shared.pace.flush.set(FLUSH_MERGE, partition as u64, shared.shards.len() as u64);
+        shared.pace.flush.set(merge, partition as u64, shared.shards.len() as u64);
         let mut batch = Vec::new();
         lock(&shared.shards[partition]).sorted(buffer, &mut batch);
         batch.iter().zip(&moved[partition]).map(|((hash, _), moved)| (*hash, *moved)).collect()

@@ -39,9 +39,11 @@ impl Progress {
     }
 }
 
-/// Shares of a flush's time: records are written, the index takes them over, the DRAM tier takes what is asked for.
+/// Shares of a flush's time: records are written, the index takes them over, and where there is a DRAM tier, it takes what is
+/// asked for.
 pub const FLUSH_WRITE: (f64, f64) = (0.0, 0.7);
-pub const FLUSH_MERGE: (f64, f64) = (0.7, 0.9);
+pub const FLUSH_MERGE: (f64, f64) = (0.7, 1.0);
+pub const FLUSH_MERGE_TIERED: (f64, f64) = (0.7, 0.9);
 pub const FLUSH_KEEP: (f64, f64) = (0.9, 1.0);
 /// Shares of a collection's time.
 pub const COLLECT_WRITE: (f64, f64) = (0.0, 0.8);
@@ -191,7 +193,7 @@ mod tests {
             assert!(pace.limit_bytes() > last);
             last = pace.limit_bytes();
         }
-        pace.flush.set(FLUSH_MERGE, 64, 64);
+        pace.flush.set(FLUSH_MERGE_TIERED, 64, 64);
         assert!(pace.set(&room(true)) && pace.limit_bytes() < BUFFER);
         pace.flush.set(FLUSH_KEEP, 64, 64);
         assert!(pace.set(&room(true)));

@@ -68,6 +68,8 @@ pub struct Line<'a> {
 pub struct Flags {
     /// b: the key came in base64.
     pub base64: bool,
+    /// v
+    pub shows_value: bool,
     /// I
     pub stale: bool,
     /// u
@@ -95,10 +97,10 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Whether the item is at most shown: nothing that the flags ask for changes it, or what is known of its uses.
-    pub fn only_show(&self) -> bool {
-        let Flags { vivify, recache, touch, unnoticed, .. } = self;
-        (vivify, recache, touch, unnoticed) == (&None, &None, &None, &false)
+    /// Whether the value is shown and nothing else done: no flag changes the item, or hides the use of it.
+    pub fn only_show_value(&self) -> bool {
+        let changes = self.vivify.or(self.recache).or(self.touch).is_some();
+        self.shows_value && !changes && !self.unnoticed
     }
 
     pub fn delta(&self) -> u64 {
@@ -171,10 +173,11 @@ impl Flags {
                     flags.delta = number::unsigned(argument);
                     complaint = if flags.delta.is_some() { complaint } else { Some(BAD_DELTA) };
                 }
+                b'v' => flags.shows_value = true,
                 b'I' => flags.stale = true,
                 b'u' => flags.unnoticed = true,
                 // For the reply, or for a proxy on the way.
-                b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'v' | b'h' | b'l' | b'q' => {}
+                b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'h' | b'l' | b'q' => {}
                 _ => return Err(INVALID),
             }
             seen |= 1 << letter;

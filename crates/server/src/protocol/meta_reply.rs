@@ -212,17 +212,17 @@ fn item_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, item: &Shown) -> bo
     shows_value
 }
 
-/// The line before the value of an item in DRAM, for a get whose flags only show ([`super::meta::Flags::only_show`]). False, and
-/// nothing is appended, where the value does not follow, or the get may win the lease of a stale item.
+/// The line before the value of an item in DRAM, for a get that shows that and does nothing else
+/// ([`super::meta::Flags::only_show_value`]). False, and nothing is appended, where the get may win a lease.
 pub fn value_line(out: &mut Vec<u8>, tail: &[u8], now: u32, item: &DramItem, was_read: bool) -> bool {
-    let words = Words::of(tail);
     let &DramItem { flags, expiry, stamp, value_bytes, marks } = item;
-    let is_plain = marks == Marks::NONE && words.has(b'v');
-    if is_plain {
-        let expiry_before = Some(expiry);
-        item_line(out, &words, now, &Shown { flags, stamp, expiry_before, marks, won: false, was_read, value_bytes });
+    if marks != Marks::NONE {
+        return false;
     }
-    is_plain
+    let shown = Shown { flags, stamp, expiry_before: Some(expiry), marks, won: false, was_read, value_bytes };
+    let shows_value = item_line(out, &Words::of(tail), now, &shown);
+    assert!(shows_value, "only such gets are asked about");
+    true
 }
 
 fn number_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome) {

@@ -26,6 +26,25 @@ fn an_item_is_shown_in_the_order_of_the_flags() {
 }
 
 #[test]
+fn the_line_of_an_item_in_dram_is_that_of_any() {
+    for (expiry, was_read) in [(0, true), (NOW + 50, false)] {
+        let item = DramItem { flags: 7, expiry, stamp: 9, value_bytes: 3, marks: Marks::NONE };
+        let value = ValueRange { start: 0, end: 3 };
+        let (flags, stamp, expiry_before, marks, won) = (7, 9, Some(expiry), Marks::NONE, false);
+        let outcome = Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, value };
+        for tail in ["key v", "key s t v c f h k Oq Lproxy q l", "key  v Oopaque  k "] {
+            let mut line = Vec::new();
+            assert!(value_line(&mut line, tail.as_bytes(), NOW, &item, was_read));
+            assert_eq!(String::from_utf8(line).unwrap() + "abc\r\n", reply(GET, tail.as_bytes(), &outcome));
+        }
+        for marks in [Marks { stale: true, leased: false }, Marks { stale: false, leased: true }] {
+            let mut line = Vec::new();
+            assert!(!value_line(&mut line, b"key v", NOW, &DramItem { marks, ..item }, was_read) && line.is_empty());
+        }
+    }
+}
+
+#[test]
 fn marks_come_last() {
     let (stale, leased) = (Marks { stale: true, leased: true }, Marks { stale: false, leased: true });
     assert_eq!(reply(GET, b"key c", &found(Some(0), stale, true)), "HD c9 X W\r\n");

@@ -79,10 +79,9 @@ impl Terminal {
         Ok((Arc::new(Terminal { guard, datagram_bytes_max, queues, address }), sockets))
     }
 
-    /// Datagrams that came when the doors' queues were full: nobody saw them.
-    pub fn dropped_unseen(&self) -> u64 {
-        // A kernel that does not tell is no reason to tell nothing else.
-        self.queues.iter().filter_map(|queue| queue.dropped().ok()).map(u64::from).sum()
+    /// Datagrams that the kernel dropped before anybody saw them; `None` from a kernel that does not tell.
+    pub fn dropped_unseen(&self) -> Option<u64> {
+        self.queues.iter().map(|queue| queue.dropped().ok().map(u64::from)).sum()
     }
 }
 

@@ -266,11 +266,9 @@ mod tests {
     struct Unused;
 
     impl Items for Unused {
-        fn uses(&self, _: u32) -> u8 {
+        fn change_uses(&self, _: u32, _: impl FnOnce(u8) -> u8) -> u8 {
             0
         }
-
-        fn set_uses(&self, _: u32, _: u8) {}
 
         fn mark(&self, place: u32) -> u64 {
             u64::from(place) << 32

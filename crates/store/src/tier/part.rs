@@ -50,12 +50,8 @@ impl PartItems<'_> {
 }
 
 impl Items for PartItems<'_> {
-    fn uses(&self, place: u32) -> u8 {
-        self.table.entry_of(self.hash(place), place).map_or(0, Entry::uses)
-    }
-
-    fn set_uses(&self, place: u32, uses: u8) {
-        self.table.set_uses(self.hash(place), place, uses);
+    fn change_uses(&self, place: u32, left: impl FnOnce(u8) -> u8) -> u8 {
+        self.table.change_uses(self.hash(place), place, left).unwrap_or(0)
     }
 
     fn mark(&self, place: u32) -> u64 {

@@ -16,6 +16,8 @@ use std::collections::VecDeque;
 const SMALL_SHARE: usize = 10;
 /// From so many uses in `small` on, an item moves to `main`.
 const USES_TO_STAY: u8 = 1;
+/// Slots that are passed for one that goes: where all were used, in a time without anything new, nobody waits for a turn of all.
+const PASSED_MAX: usize = 128;
 
 /// The slot whose item is to go.
 pub struct Victim {
@@ -32,8 +34,8 @@ pub struct Queues {
 
 /// What the queues ask of whoever knows the items.
 pub trait Items {
-    fn uses(&self, place: u32) -> u8;
-    fn set_uses(&self, place: u32, uses: u8);
+    /// How often the item in a slot was asked for; from now on it counts as `left` makes of it.
+    fn change_uses(&self, place: u32, left: impl FnOnce(u8) -> u8) -> u8;
     /// What the item in a slot is remembered by.
     fn mark(&self, place: u32) -> u64;
 }
@@ -46,12 +48,11 @@ impl Queues {
 
     /// Takes the slot whose item is to go out of its queue.
     pub fn victim(&mut self, items: &impl Items, ghosts: &mut Ghosts) -> Option<Victim> {
-        loop {
+        for passed in 0.. {
             let small_first = self.small.len() * SMALL_SHARE >= self.small.len() + self.main.len();
             if small_first || self.main.is_empty() {
                 let place = self.small.pop_front()?;
-                if items.uses(place) >= USES_TO_STAY {
-                    items.set_uses(place, 0);
+                if items.change_uses(place, |_| 0) >= USES_TO_STAY {
                     self.main.push_back(place);
                     continue;
                 }
@@ -59,14 +60,12 @@ impl Queues {
                 return Some(Victim { place, was_used: false });
             }
             let place = self.main.pop_front()?;
-            match items.uses(place) {
-                0 => return Some(Victim { place, was_used: true }),
-                uses => {
-                    items.set_uses(place, uses - 1);
-                    self.main.push_back(place);
-                }
+            if items.change_uses(place, |uses| uses.saturating_sub(1)) == 0 || passed >= PASSED_MAX {
+                return Some(Victim { place, was_used: true });
             }
+            self.main.push_back(place);
         }
+        None
     }
 
     /// Slots and whether they are in `main`: first of `main`, then of `small`, of each the latest first; without the first `skip`.
@@ -98,17 +97,33 @@ mod tests {
     struct Known(RefCell<HashMap<u32, u8>>);
 
     impl Items for Known {
-        fn uses(&self, place: u32) -> u8 {
-            self.0.borrow().get(&place).copied().unwrap_or(0)
-        }
-
-        fn set_uses(&self, place: u32, uses: u8) {
-            self.0.borrow_mut().insert(place, uses);
+        fn change_uses(&self, place: u32, left: impl FnOnce(u8) -> u8) -> u8 {
+            let uses = self.0.borrow().get(&place).copied().unwrap_or(0);
+            self.set_uses(place, left(uses));
+            uses
         }
 
         fn mark(&self, place: u32) -> u64 {
             place.into()
         }
+    }
+
+    impl Known {
+        fn set_uses(&self, place: u32, uses: u8) {
+            self.0.borrow_mut().insert(place, uses);
+        }
+    }
+
+    #[test]
+    fn where_all_is_used_few_are_passed_for_one_that_goes() {
+        let (items, mut ghosts, mut queues) = (Known::default(), Ghosts::new(1024), Queues::default());
+        (0..10_000).for_each(|place| queues.push(place, true));
+        (0..10_000).for_each(|place| items.set_uses(place, 3));
+        assert_eq!(queues.victim(&items, &mut ghosts).map(|victim| victim.place), Some(PASSED_MAX as u32));
+        let passed = (0..10_000).filter(|place| items.change_uses(*place, |uses| uses) < 3).count();
+        assert_eq!(passed, PASSED_MAX + 1);
+        // Those that were passed are behind all others.
+        assert_eq!(queues.latest(0).next(), Some((PASSED_MAX as u32 - 1, true)));
     }
 
     #[test]

@@ -4,12 +4,12 @@
 //! moves: then it is in the new one before it leaves the old one. Whoever finds nothing in the home bucket, nothing in the
 //! second, and the home bucket unchanged since, has seen a moment at which it was in neither.
 //! Threads: any number of readers; one writer, who holds the part's lock. Readers count uses, and write nothing else: a use that
-//! somebody else's write of the same word overtakes is not counted.
+//! the writer's store of the same word overtakes is not counted.
 
 use crate::memory_word::Word;
 use crate::region::Region;
 use crate::sequence_lock::{is_unchanged, read, write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::tag_bucket::{
@@ -124,11 +124,14 @@ impl Table {
             return;
         }
         let (word, shift) = (&self.bucket(at.bucket)[ENTRIES_AT + at.slot / 2], at.slot % 2 * 32);
-        let seen = word.load(Ordering::Relaxed);
-        if (seen >> shift) as u32 == entry.0 {
+        let mut seen = word.load(Ordering::Relaxed);
+        while (seen >> shift) as u32 == entry.0 {
             let new = seen ^ u64::from(entry.0 ^ used.0) << shift;
-            // Whoever was faster has counted, or has moved the entry.
-            let _ = word.compare_exchange(seen, new, Ordering::Relaxed, Ordering::Relaxed);
+            match word.compare_exchange_weak(seen, new, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return,
+                // Somebody counted a use of the entry beside it, which has only a few to count, or of this one.
+                Err(now) => seen = now,
+            }
         }
     }
 
@@ -137,12 +140,18 @@ impl Table {
         self.spot_of(hash, place).map(|at| Table::entry(self.bucket(at.bucket), at.slot))
     }
 
-    /// Sets how often an item counts as used.
-    pub fn set_uses(&self, hash: HashKey, place: u32, uses: u8) {
-        if let Some(Spot { bucket, slot }) = self.spot_of(hash, place) {
-            let bucket = self.bucket(bucket);
-            put_entry(bucket, slot, Table::entry(bucket, slot).with_uses(uses));
+    /// How often a key's item was used, if its slot is this one; from now on it counts as `left` makes of it.
+    pub fn change_uses(&self, hash: HashKey, place: u32, left: impl FnOnce(u8) -> u8) -> Option<u8> {
+        let Spot { bucket, slot } = self.spot_of(hash, place)?;
+        let bucket = self.bucket(bucket);
+        let entry = Table::entry(bucket, slot);
+        let (uses, left) = (entry.uses(), left(entry.uses()));
+        if left != uses {
+            // The word holds another entry too, and who sees that by this store must see its header as well.
+            fence(Ordering::Release);
+            put_entry(bucket, slot, entry.with_uses(left));
         }
+        Some(uses)
     }
 
     /// Puts an entry in; false if there is no slot for it. It must not be in yet.
@@ -421,7 +430,7 @@ mod tests {
         assert!(others.len() > SLOTS && table.entries().1 > 0);
         assert_eq!(uses(0), Some((1, true)));
         assert!(others.iter().all(|n| uses(*n) == Some((0, false))));
-        table.set_uses(hash(0), 0, 0);
+        assert_eq!(table.change_uses(hash(0), 0, |uses| uses - 1), Some(1));
         assert_eq!(uses(0), Some((0, true)));
         // What was found is another's by now.
         let seen = found(others[0]).unwrap();
