@@ -9,6 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+/// By then a server has done what it is waited for.
+const UPTIME_MAX_S: u64 = 120;
 /// Keys that are read, among others; the write buffers hold less than all.
 const HOT: usize = 300;
 const KEYS: usize = 3000;
@@ -108,6 +110,7 @@ fn stats_when(client: &mut Client, is_so: impl Fn(&HashMap<String, u64>) -> bool
         if is_so(&figures) {
             return figures;
         }
+        assert!(figures["uptime"] < UPTIME_MAX_S, "it does not come to that: {figures:?}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tapetum_bench::caches::{self, Budget, Cache};
-use tapetum_bench::turn::{Length, Report, Turn};
+use tapetum_bench::turn::{Report, Turn};
 use tapetum_bench::workload::{Population, Values};
 
 use super::KEY_BYTES;
@@ -89,13 +89,15 @@ impl Row<'_> {
     fn turns(&mut self, caches: &[Cache; 2], rounds: u64) -> Result<(), Failure> {
         caches.iter().for_each(Cache::pause);
         for cache in caches {
-            cache.turn(&self.population, &zipfian(WARM_UP, 0))?;
+            cache.turn(&self.population, &Turn::zipfian_gets(CONNECTIONS, WARM_UP, 0))?;
         }
         let mut series =
             caches.each_ref().map(|cache| Series::new(&format!("{}, {} bytes", cache.name, self.value_bytes)));
         for round in 1..=rounds {
             for (cache, series) in caches.iter().zip(&mut series) {
-                series.reports.push(cache.turn(&self.population, &zipfian(Duration::from_secs(1), round))?);
+                series.reports.push(
+                    cache.turn(&self.population, &Turn::zipfian_gets(CONNECTIONS, Duration::from_secs(1), round))?,
+                );
             }
         }
         caches.iter().for_each(Cache::resume);
@@ -112,7 +114,7 @@ impl Row<'_> {
     /// Asked from the moment on that they answer.
     fn restart(&mut self, caches: &mut [Cache; 2]) -> Result<(), Failure> {
         for (cache, reach) in caches.iter_mut().zip([Reach::AtLeast(0.99), Reach::Reported]) {
-            let second = zipfian(Duration::from_secs(1), 99);
+            let second = Turn::zipfian_gets(CONNECTIONS, Duration::from_secs(1), 99);
             let before = hit_rate(&cache.turn(&self.population, &second)?);
             cache.kill()?;
             cache.start()?;
@@ -121,20 +123,6 @@ impl Row<'_> {
             self.hold(&what, once(after / before), reach);
         }
         Ok(())
-    }
-}
-
-fn zipfian(time: Duration, seed: u64) -> Turn {
-    Turn {
-        mix: "c".into(),
-        distribution: "zipfian".into(),
-        api: "get".into(),
-        threads: CONNECTIONS,
-        depth: 1,
-        length: Length::Time(time),
-        rate: None,
-        overwrites: None,
-        seed,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::workspace::{self, Profile, Scratch};
 use tapetum_bench::client::Connection;
 use tapetum_bench::server::{Server, ServerOptions};
 use tapetum_bench::sockets;
-use tapetum_bench::turn::{Length, Turn};
+use tapetum_bench::turn::Turn;
 use tapetum_bench::workload::{Population, Values};
 
 const VALUE_BYTES: usize = 200;
@@ -136,15 +136,5 @@ fn answered(server: &Server) -> Result<[u64; 2], Failure> {
 }
 
 fn turn(time: Duration, rate: Option<f64>, seed: u64) -> Turn {
-    Turn {
-        mix: "c".into(),
-        distribution: "zipfian".into(),
-        api: "get".into(),
-        threads: CONNECTIONS,
-        depth: 1,
-        length: Length::Time(time),
-        rate,
-        overwrites: None,
-        seed,
-    }
+    Turn { rate, ..Turn::zipfian_gets(CONNECTIONS, time, seed) }
 }
