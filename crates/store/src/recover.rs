@@ -169,7 +169,6 @@ async fn replay_log(
             previous_crc: marks.log_crc,
             // A watermark that an install made durable ahead of the log counts: groups written since say so.
             stamp_last: marks.stamp_max.max(marks.watermark),
-            generation: recovered.manifest.generation() as u32,
         },
         crc_sealed: marks.log_crc,
         watermark: marks.watermark,
