@@ -3,7 +3,7 @@
 //! A reply shows what the command's flags ask for, in their order, so the command's own words are kept until its outcome
 //! comes: [`encode`] gets them as `tail`, from the key on.
 
-use tapetum::{DramItem, Marks, Outcome};
+use tapetum::{DramItem, Marks, Outcome, ValueRange};
 
 use super::number::push_decimal;
 use super::reply::LINE_END;
@@ -168,44 +168,31 @@ fn begin(out: &mut Vec<u8>, words: &Words<'_>, value_bytes: usize) -> bool {
     shows_value
 }
 
-/// What a get shows of an item beside its value.
-struct Shown {
-    flags: u32,
-    stamp: u64,
-    expiry_before: Option<u32>,
-    marks: Marks,
-    won: bool,
-    was_read: bool,
-    value_bytes: usize,
-}
-
 fn item(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value: &[u8]) {
-    let &Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, .. } = outcome else { return };
-    let shown = Shown { flags, stamp, expiry_before, marks, won, was_read, value_bytes: value.len() };
-    if item_line(out, words, now, &shown) {
+    if item_line(out, words, now, outcome, value.len()) {
         out.extend_from_slice(value);
         out.extend_from_slice(LINE_END);
     }
 }
 
 /// The line before an item's value; whether that follows.
-fn item_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, item: &Shown) -> bool {
-    let shows_value = begin(out, words, item.value_bytes);
-    let mut expiry = Expiry::of(item.expiry_before, now);
+fn item_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value_bytes: usize) -> bool {
+    let &Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, .. } = outcome else { return false };
+    let shows_value = begin(out, words, value_bytes);
+    let mut expiry = Expiry::of(expiry_before, now);
     for word in words.flags() {
         match word[0] {
-            b's' => push_number(out, b's', item.value_bytes as u64),
+            b's' => push_number(out, b's', value_bytes as u64),
             b't' => push_seconds_left(out, expiry.at, now),
-            b'c' => push_number(out, b'c', item.stamp),
-            b'f' => push_number(out, b'f', item.flags.into()),
-            b'h' => push_number(out, b'h', item.was_read.into()),
+            b'c' => push_number(out, b'c', stamp),
+            b'f' => push_number(out, b'f', flags.into()),
+            b'h' => push_number(out, b'h', was_read.into()),
             // Nothing keeps when an item was read.
             b'l' => push_number(out, b'l', 0),
             b'T' | b'N' => expiry.pass(word),
             _ => words.push(out, word),
         }
     }
-    let &Shown { marks, won, .. } = item;
     let marked = [(marks.leased && !won, b'Z'), (marks.stale, b'X'), (won, b'W')];
     marked.into_iter().filter(|(shown, _)| *shown).for_each(|(_, letter)| out.extend_from_slice(&[b' ', letter]));
     out.extend_from_slice(LINE_END);
@@ -219,8 +206,9 @@ pub fn value_line(out: &mut Vec<u8>, tail: &[u8], now: u32, item: &DramItem, was
     if marks != Marks::NONE {
         return false;
     }
-    let shown = Shown { flags, stamp, expiry_before: Some(expiry), marks, won: false, was_read, value_bytes };
-    let shows_value = item_line(out, &Words::of(tail), now, &shown);
+    let (expiry_before, value) = (Some(expiry), ValueRange { start: 0, end: value_bytes });
+    let outcome = Outcome::Leased { flags, stamp, expiry_before, marks, won: false, was_read, value };
+    let shows_value = item_line(out, &Words::of(tail), now, &outcome, value_bytes);
     assert!(shows_value, "only such gets are asked about");
     true
 }

@@ -1,5 +1,4 @@
 use super::*;
-use tapetum::{Marks, ValueRange};
 
 const NOW: u32 = 1_700_000_000;
 

@@ -16,7 +16,8 @@ use std::collections::VecDeque;
 const SMALL_SHARE: usize = 10;
 /// From so many uses in `small` on, an item moves to `main`.
 const USES_TO_STAY: u8 = 1;
-/// Slots that are passed for one that goes: where all were used, in a time without anything new, nobody waits for a turn of all.
+/// Slots that are passed before one of `main` goes, used or not: where all were used, in a time without anything new, nobody
+/// waits for three turns of all.
 const PASSED_MAX: usize = 128;
 
 /// The slot whose item is to go.
@@ -48,12 +49,14 @@ impl Queues {
 
     /// Takes the slot whose item is to go out of its queue.
     pub fn victim(&mut self, items: &impl Items, ghosts: &mut Ghosts) -> Option<Victim> {
-        for passed in 0.. {
+        let mut passed = 0;
+        loop {
             let small_first = self.small.len() * SMALL_SHARE >= self.small.len() + self.main.len();
             if small_first || self.main.is_empty() {
                 let place = self.small.pop_front()?;
                 if items.change_uses(place, |_| 0) >= USES_TO_STAY {
                     self.main.push_back(place);
+                    passed += 1;
                     continue;
                 }
                 ghosts.remember(items.mark(place));
@@ -64,8 +67,8 @@ impl Queues {
                 return Some(Victim { place, was_used: true });
             }
             self.main.push_back(place);
+            passed += 1;
         }
-        None
     }
 
     /// Slots and whether they are in `main`: first of `main`, then of `small`, of each the latest first; without the first `skip`.
