@@ -38,7 +38,7 @@ const PAGE_SIZE_SAMPLE_RECORDS: u64 = 256;
 pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u64) -> Result<(), Error> {
     phase.set(Phase::Flush);
     std::future::poll_fn(|_| match shared.log.poisoned() {
-        Ok(()) if !shared.log.buffer_written(buffer) => {
+        Ok(()) if !shared.log.buffer_written(buffer) && !shared.planted.has(Bug::FlushBeforeLog) => {
             shared.log.advance(true, shared.drive.env().now_us());
             Poll::Pending
         }

@@ -13,6 +13,8 @@ pub enum Bug {
     InstallEarly,
     /// A collected segment's extents are free before the manifest record that drops it is durable.
     ReuseExtentEarly,
+    /// A write buffer is flushed while the log has not written all of it.
+    FlushBeforeLog,
     /// A write buffer's zone is reused before the manifest record that trims it is durable.
     TrimLogEarly,
     /// One death of an install is not written down.
@@ -95,6 +97,7 @@ pub const ALL: &[Bug] = &[
     Bug::SkipSegmentFlush,
     Bug::InstallEarly,
     Bug::ReuseExtentEarly,
+    Bug::FlushBeforeLog,
     Bug::TrimLogEarly,
     Bug::ForgetDeath,
     Bug::ForgetTombstone,

@@ -335,6 +335,26 @@ fn an_evicting_store_takes_new_keys_for_ever_and_keeps_the_latest() {
 }
 
 #[test]
+fn what_is_evicted_from_flash_is_not_answered_from_dram() {
+    let options = StoreOptions { full: Full::Evict, ..options().with_tier(4 << 20) };
+    let drive = drive_on(flash());
+    Store::create(&drive, &options).unwrap();
+    let store = Store::open(&drive, &options).unwrap();
+    store.put(b"asked", b"value").unwrap();
+    flush(&store);
+    for from_tier in [0, 1] {
+        let before = store.stats().get_from_tier;
+        assert!(store.get(b"asked").unwrap().is_some());
+        assert_eq!(store.stats().get_from_tier - before, from_tier);
+    }
+    for number in 0..20_000u64 {
+        store.put(format!("key{number}").as_bytes(), &noise(number, 1000)).unwrap();
+    }
+    assert!(store.stats().evictions > 0);
+    assert_eq!(store.get(b"asked").unwrap(), None, "flash has nothing so old");
+}
+
+#[test]
 fn a_failed_write_of_the_log_poisons_the_store_and_reopening_gives_what_was_acknowledged() {
     let faulty = FaultyFlash::new(CAPACITY, 1);
     let drive = |faulty: &FaultyFlash| {

@@ -6,6 +6,7 @@
 //! - Reads, writes and flushes fail when told to, or by chance, once or for ever. A failed write leaves any of its
 //!   sectors written, a failed read any of its bytes read; a failed flush leaves writes that no later flush saves,
 //!   though reads still see them.
+//! - A write stays on its way for as long as it is told to.
 //! - A short transfer moves a part now and the rest later, as a backend does that goes on after the kernel moved less
 //!   than it was asked for: others come between, and so does a crash.
 //! - Writes go astray: they succeed, and their bytes are elsewhere or nowhere. Durable bytes rot.
@@ -65,6 +66,8 @@ struct State {
     faults: Faults,
     /// The nth command of an opcode from now, counting from one.
     to_fail: Vec<(Opcode, u64)>,
+    /// The nth write from now, counting from one, and how long it takes.
+    to_stall: Option<(u64, u32)>,
     in_flight: Vec<InFlight>,
     queues: u64,
     writes_completed: u64,
@@ -87,6 +90,8 @@ struct InFlight {
     queue: u64,
     command: Command,
     fate: Fate,
+    /// Polls of its queue before which it does not complete.
+    stalled_polls: u32,
     /// Sectors that were moved already.
     moved: usize,
     /// Of a write, its bytes. Of a flush, nothing.
@@ -118,6 +123,7 @@ impl FaultyFlash {
             random,
             faults,
             to_fail: Vec::new(),
+            to_stall: None,
             in_flight: Vec::new(),
             queues: 0,
             writes_completed: 0,
@@ -183,6 +189,18 @@ impl FaultyFlash {
     pub fn fail_nth(&self, opcode: Opcode, nth: u64) {
         assert!(nth > 0, "commands count from one");
         self.lock().to_fail.push((opcode, nth));
+    }
+
+    /// The `nth` write submitted from now does not complete before its queue was polled `polls` times; the next one is
+    /// the first.
+    pub fn stall_nth_write(&self, nth: u64, polls: u32) {
+        assert!(nth > 0, "writes count from one");
+        self.lock().to_stall = Some((nth, polls));
+    }
+
+    /// Whether a write is on its way that was told to take long.
+    pub fn has_stalled(&self) -> bool {
+        self.lock().in_flight.iter().any(|flying| flying.stalled_polls > 0)
     }
 
     /// Cuts the power at the `nth` event from now; an event is a submission or a completion, the next one is the
@@ -387,6 +405,21 @@ impl State {
             false if long && reaches && self.random.one_in(self.faults.short_one_in) => Fate::Short,
             false => Fate::Succeeds,
         }
+    }
+
+    /// For how many polls a command that is submitted now stays on its way.
+    fn draw_stall(&mut self, operation: &Operation) -> u32 {
+        let Some((nth, polls)) = &mut self.to_stall else { return 0 };
+        if operation.opcode() != Opcode::Write {
+            return 0;
+        }
+        *nth -= 1;
+        if *nth > 0 {
+            return 0;
+        }
+        let polls = *polls;
+        self.to_stall = None;
+        polls
     }
 
     /// Where a completed write's bytes go: their place, another one, or nowhere.

@@ -122,9 +122,8 @@ impl Model {
         }
         if let Some(stamp) = told.written_stamp() {
             if !self.stamps.insert(stamp) || stamp <= self.stamp_max_at_crash {
-                return Err(format!(
-                    "stamp {stamp} was given a second time, or one above it before a crash ({told:?})"
-                ));
+                let why = format!("stamp {stamp} was given a second time, or one above it before a crash ({told:?})");
+                return Err(self.report(keys[0], &why));
             }
             self.stamp_max = self.stamp_max.max(stamp);
             if let (Some(prefix), [key]) = (&mut self.prefix, &keys[..]) {
@@ -172,6 +171,12 @@ impl Model {
         self.caught.extend(on_their_way);
         self.caught.append(&mut self.acknowledged);
         self.stamp_max_at_crash = self.stamp_max;
+    }
+
+    /// Stamps may be given again: damage may hide that the store was opened since they were first given.
+    pub fn forget_stamps(&mut self) {
+        self.stamps.clear();
+        self.stamp_max_at_crash = 0;
     }
 
     /// What a key's first read after a crash showed.

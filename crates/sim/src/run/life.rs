@@ -13,6 +13,8 @@ use tapetum_drive::{Drive, Faults, SplitMix64};
 const IN_FLIGHT_MAX: usize = 12;
 /// So many polls without an end mean that the store hangs.
 const PATIENCE: u32 = 20_000;
+/// In one of so many lives one write takes very long, while others come and go.
+const STALL_ONE_IN: u64 = 6;
 /// How long a store that has failed is watched.
 const POISONED_STEPS_MAX: u32 = 60;
 
@@ -108,6 +110,11 @@ impl Life {
             let faults = draw_faults(&mut world.random);
             world.set_faults(faults);
             world.model.note_everywhere(&format!("{faults:?} under {:?}", world.options.sync));
+        }
+        if world.random.one_in(STALL_ONE_IN) {
+            let (nth, polls) = (1 + world.random.below(64), 64 << world.random.below(7));
+            world.faulty.stall_nth_write(nth, polls);
+            world.model.note_everywhere(&format!("write {nth} from now takes {polls} polls"));
         }
         let mut poisoned_steps = 0;
         for _ in 0..steps_max {
@@ -240,9 +247,11 @@ impl Life {
         world.clock.advance_us(by_us);
         world.model.pass_time(world.env.unix_seconds());
         if world.options.sync == Sync::EverySecond && by_us >= 1_000_000 && !self.faulty {
-            // Its second is over: the log's write and flush need a few steps to come and go.
-            for _ in 0..200 {
+            // Its second is over: the log's write and flush need a few steps to come and go, if nothing stalls them.
+            let mut left = 200;
+            while left > 0 {
                 self.maintain(world)?;
+                left = if world.faulty.has_stalled() { 200 } else { left - 1 };
             }
             world.model.settle();
         }

@@ -8,7 +8,8 @@
 //! Where bytes are damaged (rot, writes that go astray), reads give the right value or an error. One thing is excused: when a
 //! log zone was damaged since the store was opened, the log may come back without its last group, which no store can tell
 //! from a crash before it was written. Whatever comes back must still be a beginning of the log, with its batches whole.
-//! Where the manifest was damaged, its last frame may be gone as well; only of an eviction does nothing else tell.
+//! Where the manifest was damaged, its last frame may be gone as well; only of an eviction does nothing else tell, and of an
+//! opening none of whose writes was durable: its stamps may be given again.
 //!
 //! Where commands only fail, or are short, everything must be there as soon as the drive works again.
 
@@ -134,6 +135,9 @@ impl World {
                 self.model.forget_nothing();
             }
             self.model.crash();
+            if trouble.damages() {
+                self.model.forget_stamps();
+            }
         }
         if !trouble.damages() {
             self.faulty.heal();

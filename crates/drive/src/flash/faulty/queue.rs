@@ -42,17 +42,24 @@ impl FlashQueue for FaultyQueue {
             _ => Vec::new(),
         };
         let fate = state.draw_fate(&command.operation);
-        let writes_before = state.writes_completed;
+        let stalled_polls = state.draw_stall(&command.operation);
+        let (queue, writes_before) = (self.number, state.writes_completed);
         state.trace = mix(state.trace, &bytes);
-        state.in_flight.push(InFlight { queue: self.number, command: *command, fate, moved: 0, bytes, writes_before });
+        let flying = InFlight { queue, command: *command, fate, stalled_polls, moved: 0, bytes, writes_before };
+        state.in_flight.push(flying);
         state.event(command, SUBMITTED);
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         let mut state = self.flash.lock();
         let state = &mut *state;
-        let mut mine: Vec<usize> =
-            (0..state.in_flight.len()).filter(|&place| state.in_flight[place].queue == self.number).collect();
+        let mut mine = Vec::new();
+        for (place, flying) in state.in_flight.iter_mut().enumerate().filter(|(_, flying)| flying.queue == self.number) {
+            match flying.stalled_polls {
+                0 => mine.push(place),
+                _ => flying.stalled_polls -= 1,
+            }
+        }
         if mine.is_empty() {
             return;
         }

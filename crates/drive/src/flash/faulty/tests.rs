@@ -282,3 +282,22 @@ fn a_dropped_queue_leaves_nothing_in_flight() {
     drop((pair, buffer));
     assert_eq!(flash.crash().commands_in_flight, 0);
 }
+
+#[test]
+fn a_write_told_to_take_long_is_overtaken_by_others_and_lost_in_a_crash_meanwhile() {
+    let mut bench = Bench::new(FaultyFlash::new(CAPACITY_BYTES, 3));
+    bench.flash.stall_nth_write(2, 50);
+    assert!(bench.write(0, 1, false).is_success() && !bench.flash.has_stalled());
+    bench.submit_write(8192, 2);
+    let mut completions = Vec::new();
+    for _ in 0..50 {
+        assert!(bench.flash.has_stalled());
+        assert_eq!(bench.pair.poll(&mut completions), 0);
+    }
+    assert!(!bench.flash.has_stalled());
+    while bench.pair.poll(&mut completions) == 0 {
+        bench.pair.wait(None);
+    }
+    assert_eq!(bench.flash.peek(8192, 4096), [2; 4096]);
+    assert!(bench.write(0, 3, false).is_success(), "only one is told to");
+}
