@@ -53,8 +53,9 @@ impl FlashQueue for FaultyQueue {
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         let mut state = self.flash.lock();
         let state = &mut *state;
+        let flying = state.in_flight.iter_mut().enumerate();
         let mut mine = Vec::new();
-        for (place, flying) in state.in_flight.iter_mut().enumerate().filter(|(_, flying)| flying.queue == self.number) {
+        for (place, flying) in flying.filter(|(_, flying)| flying.queue == self.number) {
             match flying.stalled_polls {
                 0 => mine.push(place),
                 _ => flying.stalled_polls -= 1,
