@@ -96,9 +96,12 @@ impl Maintenance {
             return Step::Idle;
         }
         shared.check_watermark();
-        any |= self.step_flush();
-        any |= self.step_collect();
-        any |= self.step_resize();
+        for step in [Maintenance::step_flush, Maintenance::step_collect, Maintenance::step_resize] {
+            any |= step(self);
+            if shared.log.poisoned().is_err() {
+                return Step::Idle;
+            }
+        }
         shared.set_pace(self.collect.is_some());
         any |= self.io.gave_way();
         let idle = self.flush.is_none() && self.collect.is_none() && self.resize.is_none();

@@ -11,8 +11,8 @@
 //! ```
 //! The crc covers the frame behind it, salted with its place and the epoch. An area's frames have one epoch and count
 //! their sequence from 0; the area with the highest epoch and a whole snapshot is the manifest. Each frame is durable
-//! before the next is written, so a valid frame behind an invalid one means damage, not a crash. A checkpoint of the index
-//! holds only as the last frame of the manifest.
+//! before the next is written, so a valid frame behind an invalid one means damage, not a crash; after a frame whose write failed
+//! none is written. A checkpoint of the index holds only as the last frame of the manifest.
 
 use crate::catalog::{Catalog, Install, Marks, SegmentState, encode_marks, parse_marks};
 use crate::checkpoint::Checkpoint;
@@ -52,6 +52,8 @@ pub struct Manifest {
     /// Offset in the area.
     position: u64,
     generation: u64,
+    /// A write failed: what is on flash behind the last frame is not known.
+    failed: bool,
 }
 
 /// Where the manifest stands, for tools.
@@ -94,6 +96,7 @@ impl Manifest {
             sequence: 0,
             position: geometry.manifest_bytes,
             generation: 0,
+            failed: false,
         };
         manifest.snapshot(&Catalog::default()).await
     }
@@ -173,6 +176,9 @@ impl Manifest {
     }
 
     async fn append(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
+        if self.failed {
+            return Err(Error::Io("a write of the manifest failed before".into()));
+        }
         let length = self.frame_bytes(payload.len());
         if self.position + length > self.geometry.manifest_bytes {
             return Err(Error::Options(
@@ -196,7 +202,9 @@ impl Manifest {
         image[..HEADER_BYTES].copy_from_slice(&header.bytes);
         image[HEADER_BYTES..HEADER_BYTES + payload.len()].copy_from_slice(payload);
         image[HEADER_BYTES + payload.len()..length as usize].fill(0);
-        self.io.write_durably(flash, &buffer, length as usize).await?;
+        let written = self.io.write_durably(flash, &buffer, length as usize).await;
+        self.failed = written.is_err();
+        written?;
         self.position += length;
         self.sequence += 1;
         Ok(())
@@ -301,6 +309,7 @@ impl AreaReader {
             sequence,
             position,
             generation: state.generation,
+            failed: false,
         };
         Ok(Some(Recovered { manifest, catalog: state.catalog, checkpoint: state.checkpoint }))
     }
@@ -440,5 +449,43 @@ impl Replay {
         self.generation = reader.u64()?;
         self.segments_expected = reader.u32()? as usize;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::run;
+    use std::sync::Arc;
+    use tapetum_drive::{Drive, Env, FaultyFlash, Opcode};
+
+    /// What `Manifest::recover` gives of a flash.
+    fn recover(io: &Io, drive: &Drive, geometry: &Geometry) -> Recovered {
+        let recovering = Manifest::recover(io, drive.local(), geometry, 7, Planted::default());
+        run(io, recovering, || false).unwrap().unwrap()
+    }
+
+    #[test]
+    fn nothing_follows_a_frame_whose_write_failed() {
+        let geometry = Geometry { manifest_bytes: 8 << 10, ..Geometry::new(2 << 20, 64 << 10, 2, 512).unwrap() };
+        // The frame that fails is one of an area, the first of a snapshot, or one within it; some of its bytes may be written.
+        for seed in 0..60 {
+            let faulty = FaultyFlash::new(64 << 10, seed);
+            let local = LocalMemory::new(256 << 10).unwrap();
+            let drive = Drive::new(Arc::new(faulty.clone()), local, Vec::new(), Env::simulated(seed).0);
+            let io = Io::new(drive.queue_pair(16).unwrap());
+            run(&io, Manifest::create(&io, &geometry, 7), || false).unwrap().unwrap();
+            let Recovered { mut manifest, mut catalog, .. } = recover(&io, &drive, &geometry);
+            faulty.fail_nth(Opcode::Write, 1 + seed / 2);
+            let mut install = |buffer_next: u64| {
+                let install = Install { buffer_next, ..Install::default() };
+                let done = run(&io, manifest.install(&catalog, &install), || false).unwrap();
+                done.and_then(|()| catalog.install(&install))
+            };
+            let failed = (1..).find(|number| install(*number).is_err()).unwrap();
+            assert!(install(failed + 1).is_err(), "seed {seed}: a frame was written after it");
+            let found = recover(&io, &drive, &geometry).catalog.buffer_next;
+            assert!([failed - 1, failed].contains(&found), "seed {seed}: {found}, though {failed} failed");
+        }
     }
 }
