@@ -63,6 +63,8 @@ pub enum Bug {
     ForgetLargeDeath,
     /// All segments have the same version: pages of an older one pass for the newer one's.
     SameVersion,
+    /// A conditional write, or a lease, is decided on what was read from flash though it was written over meanwhile.
+    DecideLate,
     /// What cannot be read counts as missing.
     MissUnreadable,
     /// A large value is returned whatever its checksum says.
@@ -87,6 +89,8 @@ pub enum Bug {
     TierWarmsLate,
     /// The DRAM tier gives what a deletion of everything took, or what expired.
     TierForgetsDeletion,
+    /// The DRAM tier takes a leased or stale item from flash for one that is neither.
+    TierForgetsMarks,
     /// The DRAM tier answers before what the session was given earlier.
     TierJumpsTheQueue,
 }
@@ -122,6 +126,7 @@ pub const ALL: &[Bug] = &[
     Bug::EvictExtentsEarly,
     Bug::ForgetLargeDeath,
     Bug::SameVersion,
+    Bug::DecideLate,
     Bug::MissUnreadable,
     Bug::TrustLarge,
     Bug::RetryFlush,
@@ -134,6 +139,7 @@ pub const ALL: &[Bug] = &[
     Bug::TierKeepsFlushed,
     Bug::TierWarmsLate,
     Bug::TierForgetsDeletion,
+    Bug::TierForgetsMarks,
     Bug::TierJumpsTheQueue,
 ];
 

@@ -468,8 +468,11 @@ impl Life {
     /// Polls everything until nothing is on its way.
     fn drain(&mut self, world: &mut World) -> Result<(), Stop> {
         let mut patience = PATIENCE;
-        while let Some(session) = self.sessions.iter().position(|session| session.in_flight() > 0) {
-            self.poll(world, session)?;
+        while self.sessions.iter().any(|session| session.in_flight() > 0) {
+            // All of them: one that nobody polls may hold what another waits for.
+            for session in 0..self.sessions.len() {
+                self.poll(world, session)?;
+            }
             if !self.reading_all {
                 self.maintain(world)?;
             }

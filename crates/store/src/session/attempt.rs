@@ -10,6 +10,7 @@ use crate::buffer::{Seen, Shard};
 use crate::error::Error;
 use crate::large::{inline_bytes_max, is_inline};
 use crate::log::{AppendError, Draft};
+use crate::planted::Bug;
 use crate::request::{Outcome, Request};
 use crate::shared::{Admission, Shared};
 use crate::tier::Item;
@@ -72,7 +73,8 @@ impl Local {
         loop {
             let sequence = shared.install_sequence.load(Ordering::SeqCst);
             let shard = shared.shard(hash);
-            let flash = flash.as_ref().filter(|flash| shard.is_on_flash_as(hash, flash.seen));
+            let late = shared.planted.has(Bug::DecideLate);
+            let flash = flash.as_ref().filter(|flash| shard.is_on_flash_as(hash, flash.seen) || late);
             if !needs_current(request) {
                 let Request::Put { key, value, flags, expiry, .. } = *request else {
                     unreachable!("only a put is blind")

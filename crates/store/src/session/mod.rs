@@ -213,7 +213,8 @@ impl Session {
         self.local.batch(&self.shared, token, writes)
     }
 
-    /// Advances everything without blocking, and appends the replies that are ready.
+    /// Advances everything without blocking, and appends the replies that are ready. As long as operations are on their way, the
+    /// session holds what they read: others may wait for that to be free.
     pub fn poll(&mut self, replies: &mut Vec<Reply>) {
         let shared = &*self.shared;
         shared.check_watermark();

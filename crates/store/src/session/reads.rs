@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use tapetum_drive::Completion;
 use tapetum_drive::programs::match_record::{Matched, Place};
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::Marks;
 
 /// What gets did since the store's counters were told.
 #[derive(Default)]
@@ -29,6 +30,7 @@ pub(super) struct GetCount {
 /// Keeps what was read from flash in the DRAM tier, if it is still what there is.
 fn put_into_tier(shared: &Shared, hash: HashKey, seen: Seen, item: Item, value: &[u8]) {
     let Some(tier) = &shared.tier else { return };
+    let item = if shared.planted.has(Bug::TierForgetsMarks) { Item { marks: Marks::NONE, ..item } } else { item };
     let shard = shared.shard(hash);
     if shard.is_on_flash_as(hash, seen) || shared.planted.has(Bug::TierFillsLate) {
         tier.put(hash, (item, value), true);
