@@ -132,6 +132,8 @@ struct World {
     trouble: Option<Trouble>,
     /// What only the end of the log or of the manifest says may have been damaged since the store was opened.
     end_is_damaged: bool,
+    /// Damage since the store was opened may hide that it was.
+    manifest_is_damaged: bool,
     troubles: u64,
     /// Keys that were hot when somebody looked, in this life or an earlier one.
     hot: Vec<KeyDigest>,
@@ -259,6 +261,7 @@ impl World {
             log: 0..0,
             trouble: None,
             end_is_damaged: false,
+            manifest_is_damaged: false,
             troubles: setup.seed,
             hot: Vec::new(),
         }

@@ -193,7 +193,10 @@ impl Maintenance {
             self.flush = None;
             done.unwrap_or_else(|error| self.poison("a flush", error));
         }
-        if let Some(done) = self.collect.as_mut().and_then(poll_once) {
+        // Nothing is built on what failed.
+        if shared.log.poisoned().is_ok()
+            && let Some(done) = self.collect.as_mut().and_then(poll_once)
+        {
             self.collect = None;
             done.map(|_| ()).unwrap_or_else(|error| self.poison("a collection", error));
         }

@@ -52,7 +52,7 @@ pub struct Manifest {
     /// Offset in the area.
     position: u64,
     generation: u64,
-    /// A write failed: what is on flash behind the last frame is not known.
+    /// A frame was begun and not written, or not known to be: what is on flash behind the last one is anything.
     failed: bool,
 }
 
@@ -143,10 +143,16 @@ impl Manifest {
     }
 
     async fn append_or_begin_anew(&mut self, kind: Kind, payload: &[u8], catalog: &Catalog) -> Result<(), Error> {
+        if self.failed {
+            return Err(Error::Io("a write of the manifest failed before".into()));
+        }
+        self.failed = true;
         if self.position + self.frame_bytes(payload.len()) > self.geometry.manifest_bytes {
             self.snapshot(catalog).await?;
         }
-        self.append(kind, payload).await
+        self.append(kind, payload).await?;
+        self.failed = false;
+        Ok(())
     }
 
     /// Writes the whole state to the other area and goes on there.
@@ -176,9 +182,6 @@ impl Manifest {
     }
 
     async fn append(&mut self, kind: Kind, payload: &[u8]) -> Result<(), Error> {
-        if self.failed {
-            return Err(Error::Io("a write of the manifest failed before".into()));
-        }
         let length = self.frame_bytes(payload.len());
         if self.position + length > self.geometry.manifest_bytes {
             return Err(Error::Options(
@@ -202,9 +205,7 @@ impl Manifest {
         image[..HEADER_BYTES].copy_from_slice(&header.bytes);
         image[HEADER_BYTES..HEADER_BYTES + payload.len()].copy_from_slice(payload);
         image[HEADER_BYTES + payload.len()..length as usize].fill(0);
-        let written = self.io.write_durably(flash, &buffer, length as usize).await;
-        self.failed = written.is_err();
-        written?;
+        self.io.write_durably(flash, &buffer, length as usize).await?;
         self.position += length;
         self.sequence += 1;
         Ok(())

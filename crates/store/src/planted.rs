@@ -75,6 +75,8 @@ pub enum Bug {
     SkipLogGap,
     /// Recovery takes a log that lost what was there when the store was last opened.
     TrustShortLog,
+    /// Recovery takes log groups that a failed flush left in the drive's cache for durable.
+    TrustCachedLog,
     /// A store that has failed closes as if it had not.
     CloseOverFailure,
     /// The DRAM tier keeps what was written over.
@@ -132,6 +134,7 @@ pub const ALL: &[Bug] = &[
     Bug::RetryFlush,
     Bug::SkipLogGap,
     Bug::TrustShortLog,
+    Bug::TrustCachedLog,
     Bug::CloseOverFailure,
     Bug::TierOutlivesWrite,
     Bug::TierOutlivesEviction,

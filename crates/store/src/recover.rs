@@ -165,11 +165,8 @@ async fn replay_log(
         large: Vec::new(),
         active: recovered.catalog.buffer_next,
         position: 0,
-        chain: Chain {
-            previous_crc: marks.log_crc,
-            // A watermark that an install made durable ahead of the log counts: groups written since say so.
-            stamp_last: marks.stamp_max.max(marks.watermark),
-        },
+        // A watermark that an install made durable ahead of the log counts: groups written since say so.
+        chain: Chain::new(marks.log_crc, marks.stamp_max.max(marks.watermark)),
         crc_sealed: marks.log_crc,
         watermark: marks.watermark,
         watermark_at: marks.watermark_at,
@@ -216,6 +213,18 @@ async fn replay_log(
         }
     }
     Ok(replayed)
+}
+
+/// Writes again, as they are, the groups that may be in nothing but the drive's cache. A flush that failed may have left them
+/// there, where no later one saves them; what is shown from now on must be there after a power cut.
+async fn harden_log(io: &Io, geometry: &Geometry, replayed: &Replayed) -> Result<(), Error> {
+    for group in &replayed.chain.unsure {
+        let arena = &replayed.arenas[(group.buffer % BUFFERS) as usize];
+        let flash = geometry.zone_offset(group.buffer) + group.bytes.start as u64;
+        let tag = io.start_write(flash, arena, group.bytes.start, group.bytes.len(), true);
+        succeeded(io.finish(tag).await, "write of the log")?;
+    }
+    Ok(())
 }
 
 async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &LocalBuffer) -> Result<(), Error> {
@@ -386,6 +395,9 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     if let Some(copy) = behind {
         superblock.write(io, drive.local(), &[copy]).await?;
     }
+    if !options.planted.has(Bug::TrustCachedLog) {
+        harden_log(io, &geometry, &replayed).await?;
+    }
     if options.planted.has(Bug::ForgetReplay) {
         let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
         let install = Install { buffer_next, marks: recovered.catalog.marks, ..Install::default() };
@@ -440,7 +452,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         superblock: Mutex::new(superblock),
         resizing: Mutex::new(None),
         memory_bytes: AtomicU64::new(options.memory_bytes),
-        // Unique in the store's life without being written down: no generation comes twice.
+        // Unique in the store's life without being written down: no generation comes twice, unless damage hid one.
         version_next: AtomicU64::new(generation << 32 | 1),
         watermark: AtomicU64::new(replayed.watermark),
         watermark_at: AtomicU32::new(replayed.watermark_at),

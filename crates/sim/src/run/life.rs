@@ -13,6 +13,8 @@ use tapetum_drive::{Drive, Faults, SplitMix64};
 const IN_FLIGHT_MAX: usize = 12;
 /// So many polls without an end mean that the store hangs.
 const PATIENCE: u32 = 20_000;
+/// During so many of them one session is polled alone.
+const ALONE: u32 = 2000;
 /// In one of so many lives one write takes very long, while others come and go.
 const STALL_ONE_IN: u64 = 6;
 /// How long a store that has failed is watched.
@@ -465,12 +467,14 @@ impl Life {
         world.model.reply(id, told).map_err(Stop::Wrong)
     }
 
-    /// Polls everything until nothing is on its way.
+    /// Polls until nothing is on its way: one session alone for a while, which must get on without the others, then all of them, since
+    /// one that nobody polls holds what it reads, and the room of that may be waited for.
     fn drain(&mut self, world: &mut World) -> Result<(), Stop> {
         let mut patience = PATIENCE;
-        while self.sessions.iter().any(|session| session.in_flight() > 0) {
-            // All of them: one that nobody polls may hold what another waits for.
-            for session in 0..self.sessions.len() {
+        while let Some(first) = self.sessions.iter().position(|session| session.in_flight() > 0) {
+            let is_alone = patience > PATIENCE - ALONE;
+            let polled = if is_alone { first..first + 1 } else { first..self.sessions.len() };
+            for session in polled {
                 self.poll(world, session)?;
             }
             if !self.reading_all {

@@ -121,10 +121,16 @@ impl World {
                 ended?;
             }
             drop(life);
-            let report = self.faulty.crash();
-            self.tally.unsynced(self.state, &report);
+            // Where a flush failed the process may end and the power stay: reads still see what no flush saves.
+            let power_fails = fault != Fault::FlushError || self.faulty.crashed() || self.random.one_in(2);
+            if power_fails {
+                let report = self.faulty.crash();
+                self.tally.unsynced(self.state, &report);
+            }
             self.note_faults();
-            self.faulty = self.faulty.reopen();
+            if power_fails {
+                self.faulty = self.faulty.reopen();
+            }
             self.set_faults(Faults::default());
             // What rots at rest may be the end of the log as well.
             if fault == Fault::Rot && self.random.one_in(2) {
@@ -135,7 +141,7 @@ impl World {
                 self.model.forget_nothing();
             }
             self.model.crash();
-            if trouble.damages() {
+            if trouble.damages() && self.manifest_is_damaged && self.options.sync != Sync::Always {
                 self.model.forget_stamps();
             }
         }
@@ -151,7 +157,7 @@ impl World {
         if trouble.damages() && self.options.sync == Sync::Always {
             self.model.begin_to_forget();
         }
-        self.end_is_damaged = false;
+        (self.end_is_damaged, self.manifest_is_damaged) = (false, false);
         let aim = Aim::draw(&mut self.random, None);
         let within = self.region();
         let faults = faults(fault, within, &mut self.random);
@@ -204,6 +210,7 @@ impl World {
         self.tally.reads_damaged += report.reads_damaged;
         // Of what the manifest says, only evictions are not in the log as well.
         let start = if self.options.full == Full::Evict { 0 } else { self.log.start };
+        self.manifest_is_damaged |= report.damaged.iter().any(|range| range.start < self.log.start);
         self.end_is_damaged |= report.damaged.iter().any(|range| range.start < self.log.end && start < range.end);
     }
 

@@ -42,7 +42,7 @@ struct Zone {
 
 impl Zone {
     fn new() -> Zone {
-        let chain = Chain { previous_crc: 11, stamp_last: 100 };
+        let chain = Chain::new(11, 100);
         let (groups, records) = (Vec::new(), Vec::new());
         Zone { geometry: geometry(), bytes: vec![0; ZONE_BYTES], groups, records, end: 0, chain }
     }
@@ -98,7 +98,7 @@ impl Zone {
     /// Replays, and looks for damage behind the end, as recovery does: the records, and whether all is well.
     fn replay(&self) -> (Vec<(u32, u64, Vec<u8>)>, bool) {
         let reader = ZoneReader { geometry: &self.geometry, store_id: STORE, planted: Planted::default() };
-        let mut chain = Chain { previous_crc: 11, stamp_last: 100 };
+        let mut chain = Chain::new(11, 100);
         let mut records = Vec::new();
         let take = |place, record: Record<'_>| records.push((place, record.header.stamp, record.key.to_vec()));
         let end = reader.replay(&self.bytes, BUFFER, &mut chain, take);

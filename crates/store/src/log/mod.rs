@@ -420,10 +420,10 @@ impl Log {
         (state.stamp_sealed, state.crc_sealed)
     }
 
-    /// Whether records wait that nothing was sent for.
+    /// Whether records wait that nothing was sent for, or something is on its way whose end nobody knows.
     pub fn has_pending(&self) -> bool {
         let state = lock(&self.state);
-        state.open.is_some() || !state.sealed.is_empty() || state.writing.is_some()
+        state.open.is_some() || !state.sealed.is_empty() || state.writing.is_some() || state.flushing.is_some()
     }
 
     pub fn filled_bytes(&self) -> u64 {

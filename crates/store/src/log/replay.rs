@@ -8,15 +8,33 @@ use super::group_salt;
 use crate::error::Error;
 use crate::geometry::Geometry;
 use crate::planted::{Bug, Planted};
+use std::collections::VecDeque;
+use std::ops::Range;
 use tapetum_kernels::record::Record;
 
 /// What holds the groups together while reading on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Chain {
     /// The crc of the last group; at first, of the last one that is in a segment.
     pub previous_crc: u32,
     /// The last stamp that is known to have been given.
     pub stamp_last: u64,
+    /// Groups of which no later one says that they are durable.
+    pub unsure: VecDeque<UnsureGroup>,
+}
+
+impl Chain {
+    pub fn new(previous_crc: u32, stamp_last: u64) -> Chain {
+        Chain { previous_crc, stamp_last, unsure: VecDeque::new() }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnsureGroup {
+    pub buffer: u64,
+    /// Its bytes in the zone, whole sectors.
+    pub bytes: Range<usize>,
+    stamp_last: u64,
 }
 
 pub struct ZoneReader<'a> {
@@ -84,8 +102,17 @@ impl ZoneReader<'_> {
             chain.previous_crc = header.crc;
             let stamp_end = header.stamp_first.saturating_add(header.records.into());
             chain.stamp_last = chain.stamp_last.max(stamp_end.saturating_sub(1));
+            let next = end.position + (header.length as usize).next_multiple_of(self.geometry.sector_bytes as usize);
+            chain.unsure.push_back(UnsureGroup {
+                buffer,
+                bytes: end.position..next,
+                stamp_last: stamp_end.saturating_sub(1),
+            });
+            while chain.unsure.front().is_some_and(|group| group.stamp_last <= header.durable_stamp) {
+                chain.unsure.pop_front();
+            }
             end.groups += 1;
-            end.position += (header.length as usize).next_multiple_of(self.geometry.sector_bytes as usize);
+            end.position = next;
         }
         Ok(end)
     }
@@ -135,7 +162,7 @@ mod tests {
     fn a_zone_that_has_gone_on_to_a_later_buffer_convicts_a_manifest_that_has_not() {
         let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
         let reader = ZoneReader { geometry: &geometry, store_id: 7, planted: Planted::default() };
-        let chain = Chain { previous_crc: 0, stamp_last: 9 };
+        let chain = Chain::new(0, 9);
         let group_of = |buffer: u64| {
             let header = GroupHeader {
                 crc: 0,

@@ -133,7 +133,8 @@ impl Image {
             let covered = |version: &Version| version.completed <= through && !version.dropped;
             if let Some(newest) = versions.iter().rposition(covered) {
                 self.settle(sector, &versions[newest].bytes);
-                versions.retain(|version| !covered(version));
+                // A dropped version below it is written over as well.
+                versions.drain(..=newest);
             }
             if !versions.is_empty() {
                 self.unsynced.insert(sector, versions);
