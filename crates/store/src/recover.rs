@@ -96,7 +96,7 @@ pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<()
     zero(drive, io, geometry.manifest_offset(0), geometry.extents_offset() - geometry.manifest_offset(0)).await?;
     io.flush().await?;
     Manifest::create(io, &geometry, superblock.store_id).await?;
-    superblock.write(io, drive.local(), &[0, 1]).await
+    superblock.write(io, &[0, 1]).await
 }
 
 /// The log is zero-written once, so that its later writes allocate nothing.
@@ -393,7 +393,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + STAMPS_SKIPPED;
     // Everything was read and holds: from here on something is written.
     if let Some(copy) = behind {
-        superblock.write(io, drive.local(), &[copy]).await?;
+        superblock.write(io, &[copy]).await?;
     }
     if !options.planted.has(Bug::TrustCachedLog) {
         harden_log(io, &geometry, &replayed).await?;

@@ -119,7 +119,7 @@ async fn grow_to(shared: &Arc<Shared>, io: &Io, phase: &PhaseCell, capacity_byte
         }
     }
     if superblock.capacity_bytes > now.capacity_bytes {
-        let written = superblock.write(io, shared.drive.local(), &[0, 1]).await;
+        let written = superblock.write(io, &[0, 1]).await;
         if let Err(error) = written {
             // Nobody knows which copy is there: the next opening looks.
             shared.log.poison(format!("a resize: {error}"));

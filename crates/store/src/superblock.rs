@@ -19,7 +19,6 @@ use crate::error::Error;
 use crate::geometry::{Geometry, SUPERBLOCK_BYTES};
 use crate::io::Io;
 use crate::wire::{Reader, Short, Writer};
-use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: [u8; 8] = *b"TAPETUM\0";
@@ -170,10 +169,8 @@ impl Superblock {
     }
 
     /// Writes copies, each durable before the next.
-    pub async fn write(&self, io: &Io, local: &LocalMemory, copies: &[u64]) -> Result<(), Error> {
-        let mut buffer = local
-            .allocate(SUPERBLOCK_BYTES as usize)
-            .ok_or_else(|| Error::Options("--memory is too small for a superblock: raise it".into()))?;
+    pub async fn write(&self, io: &Io, copies: &[u64]) -> Result<(), Error> {
+        let mut buffer = io.allocate(SUPERBLOCK_BYTES as usize).await?;
         buffer.bytes_mut()[..SUPERBLOCK_BYTES as usize].copy_from_slice(&self.encode());
         for copy in copies {
             io.write_durably(copy * SUPERBLOCK_BYTES, &buffer, SUPERBLOCK_BYTES as usize).await?;

@@ -355,8 +355,14 @@ fn what_is_evicted_from_flash_is_not_answered_from_dram() {
 }
 
 #[test]
-fn a_failed_write_of_the_log_poisons_the_store_and_reopening_gives_what_was_acknowledged() {
-    let faulty = FaultyFlash::new(CAPACITY, 1);
+fn a_failed_write_poisons_the_store_and_reopening_gives_what_was_acknowledged() {
+    // In the log, and in extents of its own.
+    for (seed, value) in [(1, noise(1, 100)), (2, noise(2, 40_000))] {
+        a_put_fails(FaultyFlash::new(CAPACITY, seed), &value);
+    }
+}
+
+fn a_put_fails(faulty: FaultyFlash, value: &[u8]) {
     let drive = |faulty: &FaultyFlash| {
         let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
         Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), Env::simulated(1).0)
@@ -366,7 +372,7 @@ fn a_failed_write_of_the_log_poisons_the_store_and_reopening_gives_what_was_ackn
     let store = Store::open_with(&first, &options(), || false).unwrap();
     store.put(b"before", b"kept").unwrap();
     faulty.fail_nth(Opcode::Write, 1);
-    assert!(matches!(store.put(b"lost", b"never acknowledged"), Err(Error::Poisoned(_))));
+    assert!(store.put(b"lost", value).is_err());
     assert!(matches!(store.put(b"after", b"refused"), Err(Error::Poisoned(_))));
     drop(store);
     drop(first);

@@ -411,8 +411,13 @@ impl Local {
         transfer.write(&mut self.queue, &write.stored, fua, tag_of(number));
         match transfer.outcome() {
             None => self.keep_large(number, op, LargeOp::Write(write), false),
-            // Nothing names the extents: they are free again, and the store is as it was.
-            Some(Err(failed)) => self.refuse(number, op, failure("write", failed)),
+            // It was to be durable at once, and may have failed for what another write left in a cache: as with a flush, the store
+            // believes nothing from then on. Nothing names the extents.
+            Some(Err(failed)) => {
+                let error = failure("write", failed);
+                shared.log.poison(error.to_string());
+                self.refuse(number, op, error);
+            }
             Some(Ok(())) => {
                 self.give_slots(&mut write.transfer);
                 write.written = true;
