@@ -35,6 +35,7 @@ use crate::tier::Tier;
 use arc_swap::ArcSwapOption;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::{Drive, Env, LocalBuffer, Operation};
@@ -46,8 +47,9 @@ use tapetum_kernels::reference::Reference;
 /// Stamps that a restart skips, so that none is given twice even where some were given and lost.
 const STAMPS_SKIPPED: u64 = 1 << 24;
 
-/// Reads of a log zone on their way at once.
-const ZONE_READS: usize = 8;
+/// Commands on a log zone on their way at once, and bytes of each.
+const ZONE_COMMANDS: usize = 8;
+const ZONE_COMMAND_BYTES: usize = 1 << 20;
 
 fn no_memory(what: &str) -> Error {
     Error::Options(format!("--memory is too small for {what}: raise it"))
@@ -216,34 +218,49 @@ async fn replay_log(
 }
 
 /// Writes again, as they are, the groups that may be in nothing but the drive's cache. A flush that failed may have left them
-/// there, where no later one saves them; what is shown from now on must be there after a power cut.
-async fn harden_log(io: &Io, geometry: &Geometry, replayed: &Replayed) -> Result<(), Error> {
-    for group in &replayed.chain.unsure {
-        let arena = &replayed.arenas[(group.buffer % BUFFERS) as usize];
-        let flash = geometry.zone_offset(group.buffer) + group.bytes.start as u64;
-        let tag = io.start_write(flash, arena, group.bytes.start, group.bytes.len(), true);
-        succeeded(io.finish(tag).await, "write of the log")?;
+/// there, where no later one saves them; what is shown from now on must be there after a power cut. "Opened" flushes it.
+async fn write_unsure_groups(io: &Io, geometry: &Geometry, replayed: &Replayed) -> Result<(), Error> {
+    let unsure = &replayed.chain.unsure;
+    let (Some(first), Some(last)) = (unsure.front(), unsure.back()) else { return Ok(()) };
+    // They are the end of the log: all groups of a buffer from the first of them on.
+    for buffer in first.buffer..=last.buffer {
+        let of_buffer = || unsure.iter().filter(|group| group.buffer == buffer);
+        let (Some(from), Some(to)) = (of_buffer().next(), of_buffer().next_back()) else { continue };
+        let arena = &replayed.arenas[(buffer % BUFFERS) as usize];
+        let write = |flash, local, length| Operation::Write { flash, local, length, fua: false };
+        move_zone(io, geometry, buffer, arena, from.bytes.start..to.bytes.end, write).await?;
     }
     Ok(())
 }
 
 async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &LocalBuffer) -> Result<(), Error> {
-    let chunk = (geometry.segment_bytes as usize).min(1 << 20);
-    let mut chunks = (0..geometry.segment_bytes as usize).step_by(chunk);
+    let read = |flash, local, length| Operation::Read { flash, local, length };
+    move_zone(io, geometry, buffer, arena, 0..geometry.segment_bytes as usize, read).await
+}
+
+/// Moves bytes of a zone between flash and its arena, by commands from flash place, local place and length.
+async fn move_zone(
+    io: &Io,
+    geometry: &Geometry,
+    buffer: u64,
+    arena: &LocalBuffer,
+    bytes: Range<usize>,
+    command: impl Fn(u64, u64, u32) -> Operation,
+) -> Result<(), Error> {
+    let mut chunks = bytes.clone().step_by(ZONE_COMMAND_BYTES);
     let mut on_their_way = VecDeque::new();
     let mut result = Ok(());
     loop {
         while result.is_ok()
-            && on_their_way.len() < ZONE_READS
+            && on_their_way.len() < ZONE_COMMANDS
             && let Some(at) = chunks.next()
         {
-            let flash = geometry.zone_offset(buffer) + at as u64;
-            let local = arena.offset() + at as u64;
-            on_their_way.push_back(io.start(Operation::Read { flash, local, length: chunk as u32 }));
+            let (flash, local) = (geometry.zone_offset(buffer) + at as u64, arena.offset() + at as u64);
+            on_their_way.push_back(io.start(command(flash, local, ZONE_COMMAND_BYTES.min(bytes.end - at) as u32)));
         }
         // All of them, whatever happens: the arena belongs to the drive until the last is done.
         let Some(tag) = on_their_way.pop_front() else { return result };
-        result = result.and(succeeded(io.finish(tag).await, "read of the log"));
+        result = result.and(succeeded(io.finish(tag).await, "command on the log"));
     }
 }
 
@@ -396,7 +413,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         superblock.write(io, &[copy]).await?;
     }
     if !options.planted.has(Bug::TrustCachedLog) {
-        harden_log(io, &geometry, &replayed).await?;
+        write_unsure_groups(io, &geometry, &replayed).await?;
     }
     if options.planted.has(Bug::ForgetReplay) {
         let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
