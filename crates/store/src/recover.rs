@@ -1,8 +1,9 @@
 //! Creating a store, and opening one after whatever happened to it.
 //!
 //! ```text
-//! superblock  →  manifest: segments, validity  →  log zones into the write buffers  →  fences  →  manifest record "opened"
-//!             →  index: from a checkpoint that a clean close left, or from key tables               (the first write)
+//! superblock  →  manifest: segments, validity  →  log zones into the write buffers  →  fences
+//!             →  the end of the log once more, as it is (the first write)  →  manifest record "opened"
+//!             →  index: from a checkpoint that a clean close left, or from key tables
 //! ```
 //! Nothing is written before everything was read and believed, and opening twice gives the same state. A gap is an error
 //! that says where.

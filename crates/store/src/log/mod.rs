@@ -4,7 +4,7 @@
 //! arena. One group is on its way at a time; meanwhile the next one gathers. The queue pair is shared: any session that
 //! waits moves the log on ([`Log::advance`]), so nobody's progress depends on another session polling.
 //!
-//! Invariants: stamps ascend in arena order; acknowledged bytes are never rewritten; a group never spans buffers; a
+//! Invariants: stamps ascend in arena order; acknowledged bytes never change; a group never spans buffers; a
 //! failed write or flush poisons the log for good.
 //!
 //! Locks: shard locks before the log's. `durable` is read without one.
