@@ -229,14 +229,14 @@ async fn write_unsure_groups(io: &Io, geometry: &Geometry, replayed: &Replayed) 
         let (Some(from), Some(to)) = (of_buffer().next(), of_buffer().next_back()) else { continue };
         let arena = &replayed.arenas[(buffer % BUFFERS) as usize];
         let write = |flash, local, length| Operation::Write { flash, local, length, fua: false };
-        move_zone(io, geometry, buffer, arena, from.bytes.start..to.bytes.end, write).await?;
+        move_zone(io, geometry, buffer, arena, from.bytes.start..to.bytes.end, "write", write).await?;
     }
     Ok(())
 }
 
 async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &LocalBuffer) -> Result<(), Error> {
     let read = |flash, local, length| Operation::Read { flash, local, length };
-    move_zone(io, geometry, buffer, arena, 0..geometry.segment_bytes as usize, read).await
+    move_zone(io, geometry, buffer, arena, 0..geometry.segment_bytes as usize, "read", read).await
 }
 
 /// Moves bytes of a zone between flash and its arena, by commands from flash place, local place and length.
@@ -246,6 +246,7 @@ async fn move_zone(
     buffer: u64,
     arena: &LocalBuffer,
     bytes: Range<usize>,
+    what: &str,
     command: impl Fn(u64, u64, u32) -> Operation,
 ) -> Result<(), Error> {
     let mut chunks = bytes.clone().step_by(ZONE_COMMAND_BYTES);
@@ -261,7 +262,7 @@ async fn move_zone(
         }
         // All of them, whatever happens: the arena belongs to the drive until the last is done.
         let Some(tag) = on_their_way.pop_front() else { return result };
-        result = result.and(succeeded(io.finish(tag).await, "command on the log"));
+        result = result.and(succeeded(io.finish(tag).await, &format!("{what} of the log")));
     }
 }
 

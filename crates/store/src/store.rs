@@ -382,16 +382,14 @@ impl Store {
             maintenance.wait(Step::Waiting);
         }
         let io = maintenance.manifest_io();
-        run(io, io.flush(), &crashed)
-            .ok_or_else(stopped)?
-            .inspect_err(|error| shared.log.poison(format!("closing: {error}")))?;
+        let fail = |error: &Error| shared.log.poison(format!("closing: {error}"));
+        run(io, io.flush(), &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
         // One flush that succeeds does not make good another one that failed.
         if !shared.planted.has(Bug::CloseOverFailure) {
             shared.log.poisoned()?;
         }
         if !self.inner.closed.swap(true, Ordering::SeqCst) {
-            let checkpoint = run(io, self.checkpoint(io), crashed).ok_or_else(stopped)?;
-            checkpoint.inspect_err(|error| shared.log.poison(format!("closing: {error}")))?;
+            run(io, self.checkpoint(io), crashed).ok_or_else(stopped)?.inspect_err(fail)?;
         }
         Ok(())
     }
