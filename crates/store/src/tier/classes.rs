@@ -45,7 +45,7 @@ pub struct SlabClass {
 
 struct Class {
     slot_granules: u32,
-    /// Slots that never held anything: they are in no queue.
+    /// Empty slots that are in no queue.
     fresh: Vec<u32>,
     /// Empty slots that are in a queue.
     emptied: Vec<u32>,
@@ -104,8 +104,17 @@ impl Classes {
     }
 
     /// A slot of a class. `evict` empties one that is not: it is told the place. `None` if the class has no slab and no other
-    /// can give one.
-    pub fn take(&mut self, class: usize, items: &impl Items, mut evict: impl FnMut(u32)) -> Option<Slot> {
+    /// can give one. Where the index is full, an item goes although there is a slot.
+    pub fn take(
+        &mut self,
+        class: usize,
+        index_is_full: bool,
+        items: &impl Items,
+        mut evict: impl FnMut(u32),
+    ) -> Option<Slot> {
+        if index_is_full {
+            self.evict_from_largest(items, &mut evict);
+        }
         let granules = u64::from(self.classes[class].slot_granules);
         self.classes[class].came_granules += granules;
         self.came_granules += granules;
@@ -115,12 +124,27 @@ impl Classes {
         if self.give_free_slab(class) || self.may_move_slab(class, &mut evict) {
             return self.empty_slot(class);
         }
+        self.evict_one(class, items, &mut evict).map(|place| Slot { place, is_new: true })
+    }
+
+    /// Empties the slot of a class whose item is to go, and takes it out of its queue. The class has no slot that is empty and
+    /// in a queue.
+    fn evict_one(&mut self, class: usize, items: &impl Items, evict: &mut impl FnMut(u32)) -> Option<u32> {
         let Class { queues, evictions, evictions_unused, .. } = &mut self.classes[class];
         let Victim { place, was_used } = queues.victim(items, &mut self.ghosts)?;
         *evictions += 1;
         *evictions_unused += u64::from(!was_used);
         evict(place);
-        Some(Slot { place, is_new: true })
+        Some(place)
+    }
+
+    /// Lets an item of the class go that has most of them: so it is the small ones, which fill the index before the memory.
+    fn evict_from_largest(&mut self, items: &impl Items, evict: &mut impl FnMut(u32)) {
+        let full = (0..self.classes.len()).filter(|class| self.classes[*class].emptied.is_empty());
+        let Some(largest) = full.max_by_key(|class| self.classes[*class].queues.len()) else { return };
+        if let Some(place) = self.evict_one(largest, items, evict) {
+            self.classes[largest].fresh.push(place);
+        }
     }
 
     /// A slot of a class for which nothing has to go. It counts as what lately came in, so that slabs stay where they are given.
@@ -228,6 +252,10 @@ impl Classes {
         class.fresh.retain(|place| !granules.contains(place));
         class.emptied.retain(|place| !granules.contains(place));
         class.queues.drop_slots(|place| granules.contains(&place));
+        // A class that once had many slots does not keep the lists for them.
+        class.fresh.shrink_to_fit();
+        class.emptied.shrink_to_fit();
+        class.queues.shrink_to_fit();
         let slots = self.slab_granules / class.slot_granules;
         class.evictions += u64::from(slots) - empty.len() as u64;
         let places = (0..slots).map(|slot| granules.start + slot * class.slot_granules);
@@ -277,7 +305,7 @@ mod tests {
 
     fn fill(classes: &mut Classes, class: usize, held: &mut HashSet<u32>) -> usize {
         let mut evicted = Vec::new();
-        let slot = classes.take(class, &Unused, |place| evicted.push(place)).expect("a slot");
+        let slot = classes.take(class, false, &Unused, |place| evicted.push(place)).expect("a slot");
         evicted.iter().for_each(|place| assert!(held.remove(place), "{place} holds nothing"));
         assert!(held.insert(slot.place), "{} was full", slot.place);
         classes.filled(class, &slot, u64::from(slot.place) << 40);

@@ -72,6 +72,9 @@ impl Part {
         if self.has(hash) {
             return Fit::There;
         }
+        if self.table.is_full() {
+            return Fit::NoRoom;
+        }
         let Some(slot) = classes.take_free(class) else { return Fit::NoRoom };
         // Whether it was read since it was written is not known any more.
         if self.fill(slot.place, hash, (item, value), false) {

@@ -29,7 +29,7 @@ const LISTS_SHARE: usize = 10;
 pub const PART_BYTES_MAX: usize = PLACES as usize * GRANULE_BYTES;
 
 pub struct Part {
-    table: Table,
+    pub(super) table: Table,
     memory: Region,
     slab_words: usize,
     pub(super) classes: Mutex<Classes>,
@@ -181,7 +181,7 @@ impl Part {
             let taken = self.table.remove(slot::hash(words_at(&self.memory, place)), place);
             assert!(taken, "a filled slot has an entry");
         };
-        let Some(slot) = classes.take(class, &self.items(), evict) else { return false };
+        let Some(slot) = classes.take(class, self.table.is_full(), &self.items(), evict) else { return false };
         self.evictions.fetch_add(out, Ordering::Relaxed);
         let entered = self.fill(slot.place, hash, (item, value), was_read);
         if entered {

@@ -51,7 +51,7 @@ impl Queues {
     pub fn victim(&mut self, items: &impl Items, ghosts: &mut Ghosts) -> Option<Victim> {
         let mut passed = 0;
         loop {
-            let small_first = self.small.len() * SMALL_SHARE >= self.small.len() + self.main.len();
+            let small_first = self.small.len() * SMALL_SHARE >= self.len();
             if small_first || self.main.is_empty() {
                 let place = self.small.pop_front()?;
                 if items.change_uses(place, |_| 0) >= USES_TO_STAY {
@@ -83,6 +83,15 @@ impl Queues {
     pub fn drop_slots(&mut self, gone: impl Fn(u32) -> bool) {
         self.small.retain(|place| !gone(*place));
         self.main.retain(|place| !gone(*place));
+    }
+
+    pub fn len(&self) -> usize {
+        self.small.len() + self.main.len()
+    }
+
+    pub fn shrink_to_fit(&mut self) {
+        self.small.shrink_to_fit();
+        self.main.shrink_to_fit();
     }
 
     pub fn bytes(&self) -> usize {

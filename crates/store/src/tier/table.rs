@@ -9,7 +9,7 @@
 use crate::memory_word::Word;
 use crate::region::Region;
 use crate::sequence_lock::{is_unchanged, read, write};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::tag_bucket::{
@@ -23,6 +23,8 @@ const SLOTS_FILLED: usize = SLOTS * 9 / 10;
 pub struct Table {
     words: Region,
     buckets: u32,
+    /// Changed by the writer alone.
+    entries: AtomicU32,
 }
 
 /// Where an entry is.
@@ -49,7 +51,7 @@ impl Table {
     pub fn new(words: Region) -> Table {
         let buckets = u32::try_from(words.len() / WORDS).expect("a table of less than 512 GiB");
         assert!(buckets > 0);
-        Table { words, buckets }
+        Table { words, buckets, entries: AtomicU32::new(0) }
     }
 
     fn bucket(&self, number: u32) -> &[AtomicU64; WORDS] {
@@ -154,8 +156,21 @@ impl Table {
         Some(uses)
     }
 
+    /// Whether it has as many entries as it is sized for. More may go in, if there is a slot for them.
+    pub fn is_full(&self) -> bool {
+        self.entries.load(Ordering::Relaxed) as usize >= self.buckets as usize * SLOTS_FILLED
+    }
+
     /// Puts an entry in; false if there is no slot for it. It must not be in yet.
     pub fn insert(&self, hash: HashKey, entry: Entry) -> bool {
+        let inserted = self.find_slot_and_set(hash, entry);
+        if inserted {
+            self.entries.store(self.entries.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        inserted
+    }
+
+    fn find_slot_and_set(&self, hash: HashKey, entry: Entry) -> bool {
         let tag = tag_of(hash);
         let home = home_of(hash, self.buckets);
         let second = other_of(home, tag, self.buckets);
@@ -189,6 +204,7 @@ impl Table {
         if was_second {
             self.count_away(home_of(hash, self.buckets), -1);
         }
+        self.entries.store(self.entries.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         true
     }
 
@@ -274,7 +290,7 @@ impl Table {
 
     /// Entries in their home buckets, and in their second ones.
     #[cfg(test)]
-    pub fn entries(&self) -> (usize, usize) {
+    pub fn spread(&self) -> (usize, usize) {
         (0..self.buckets).fold((0, 0), |(home, second), number| {
             let taken = SLOTS - matches(&Table::tags(self.bucket(number)), 0).count_ones() as usize;
             let seconds = self.header(number).second().count_ones() as usize;
@@ -346,8 +362,9 @@ mod tests {
         for (key, place) in &held {
             assert!(finds(&table, *key, *place));
         }
-        let (home, second) = table.entries();
+        let (home, second) = table.spread();
         assert_eq!(home + second, held.len());
+        assert!(table.is_full());
         let reads = (home + 2 * second) as f64 / held.len() as f64;
         assert!(reads <= 1.1, "{reads} buckets a hit");
         let false_tags: usize = (0..100_000u64)
@@ -368,7 +385,7 @@ mod tests {
         let table = table(64);
         let held = churned(&table, 3);
         held.iter().for_each(|(key, place)| assert!(table.remove(hash(*key), *place)));
-        assert_eq!(table.entries(), (0, 0));
+        assert_eq!((table.spread(), table.is_full()), ((0, 0), false));
         assert!((0..table.buckets).all(|bucket| table.header(bucket).away() == 0));
     }
 
@@ -427,7 +444,7 @@ mod tests {
         assert_eq!(uses(0), Some((1, true)));
         // Others take every slot: some have to make room, and all keep what was counted.
         let others: Vec<u64> = (1..10_000).filter(|n| table.insert(hash(*n), entry(*n))).collect();
-        assert!(others.len() > SLOTS && table.entries().1 > 0);
+        assert!(others.len() > SLOTS && table.spread().1 > 0);
         assert_eq!(uses(0), Some((1, true)));
         assert!(others.iter().all(|n| uses(*n) == Some((0, false))));
         assert_eq!(table.change_uses(hash(0), 0, |uses| uses - 1), Some(1));

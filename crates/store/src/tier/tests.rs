@@ -65,6 +65,41 @@ fn stays_within_its_bytes_whatever_it_is_given() {
 }
 
 #[test]
+fn stays_within_its_bytes_when_sizes_change_again_and_again() {
+    let bytes = 8 << 20;
+    let tier = Tier::new(bytes, Slabs::default()).unwrap().unwrap();
+    let mut n = 0;
+    for length in [88, 150, 210, 280, 10, 340, 88, 400] {
+        for _ in 0..6 * bytes / (length as u64 + 40) {
+            n += 1;
+            tier.put(hash(n), (item(n, length), &vec![7; length]), true);
+        }
+        assert!(tier.bytes() <= bytes, "{} of {bytes} with values of {length}", tier.bytes());
+    }
+}
+
+#[test]
+fn what_comes_is_taken_in_when_tiny_items_fill_the_index() {
+    let tier = Tier::new(1 << 20, Slabs::default()).unwrap().unwrap();
+    // Now and then both buckets of a key are full.
+    let put =
+        |numbers: std::ops::Range<u64>| numbers.filter(|n| tier.put(hash(*n), (item(*n, 10), &[7; 10]), true)).count();
+    let taken = put(0..100_000);
+    assert!(taken > 99_000, "{taken} of 100,000");
+    // Those that are asked for stay while others pass.
+    let asked = (99_000..99_900).filter(|n| get(&tier, *n).is_some()).count();
+    put(100_000..109_000);
+    let kept = (99_000..99_900).filter(|n| tier.has(hash(*n))).count();
+    assert!(asked > 880 && kept > asked * 9 / 10, "{kept} of {asked}");
+    // And larger ones find room.
+    (200_000..200_500).for_each(|n| {
+        tier.put(hash(n), (item(n, 500), &[7; 500]), true);
+    });
+    let kept = (200_000..200_500).filter(|n| tier.has(hash(*n))).count();
+    assert!(kept > 200, "{kept} of 500");
+}
+
+#[test]
 fn what_is_too_large_or_too_little_is_left_out() {
     let tier = Tier::new(1 << 20, Slabs { factor: 2.0, slab_bytes: None }).unwrap().unwrap();
     tier.put(hash(1), (item(1, 1 << 20), &[0; 1 << 20]), true);
