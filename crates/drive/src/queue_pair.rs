@@ -179,6 +179,19 @@ impl QueuePair {
         }
     }
 
+    /// Waits until the drive has let go of everything that was submitted, and drops what comes.
+    pub fn drain(&mut self) {
+        let mut completions = Vec::new();
+        while self.in_flight() > 0 {
+            self.wait(Some(Duration::from_millis(10)));
+            completions.clear();
+            if self.poll(&mut completions) == 0 && self.event_fd().is_none() {
+                // A simulated drive that stopped never answers, and never writes either.
+                return;
+            }
+        }
+    }
+
     /// A descriptor that polls readable while flash completions are there, for `epoll`. Before sleeping on it, `poll`
     /// until that gives nothing: it neither speaks of programs run nor of commands not started. `None` where there is
     /// nothing to sleep for: keep polling.

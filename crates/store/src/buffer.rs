@@ -310,6 +310,11 @@ impl Shard {
         into.sort_unstable_by_key(|entry| entry.0);
     }
 
+    /// Keys in both tables.
+    pub fn entries(&self) -> usize {
+        self.tables.iter().map(|table| table.count).sum()
+    }
+
     pub fn bytes(&self) -> usize {
         self.tables.iter().map(Table::bytes).sum()
     }

@@ -137,7 +137,7 @@ pub async fn write(shared: &Shared, io: &Io, installer: &mut Installer) -> Resul
     }
     while flying.next("write of a checkpoint").await?.is_some() {}
     if !shared.planted.has(Bug::TrustCheckpoint) {
-        io.flush().await?;
+        shared.log.flush_elsewhere(io).await?;
     }
     let Installer { manifest, catalog } = installer;
     manifest.checkpoint(catalog, &checkpoint).await

@@ -127,7 +127,7 @@ async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, insta
         return manifest.install(catalog, install).await;
     }
     if !install.added.is_empty() {
-        io.flush().await?;
+        shared.log.flush_elsewhere(io).await?;
     }
     if shared.planted.has(Bug::ForgetDeath) && !install.deaths.is_empty() {
         let mut forgetful = install.clone();

@@ -157,6 +157,11 @@ impl Io {
     pub fn wait(&self, timeout: Duration) {
         lock(&self.inner).queue.wait(Some(timeout));
     }
+
+    /// Waits until the drive has let go of all buffers. Tasks that wait for what comes are not to be polled any more.
+    pub fn drain(&self) {
+        lock(&self.inner).queue.drain();
+    }
 }
 
 pub fn succeeded(completion: Completion, what: &str) -> Result<(), Error> {

@@ -62,6 +62,13 @@ pub struct Maintenance {
     evicting: bool,
 }
 
+impl Drop for Maintenance {
+    /// Tasks that are given up must not leave buffers that the drive still uses.
+    fn drop(&mut self) {
+        self.io.drain();
+    }
+}
+
 impl Maintenance {
     pub fn new(shared: Arc<Shared>, io: Io) -> Maintenance {
         Maintenance {

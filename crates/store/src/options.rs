@@ -5,6 +5,7 @@ use crate::geometry::Geometry;
 use crate::index::IndexGeometry;
 use crate::log::Sync;
 use crate::planted::Planted;
+use tapetum_kernels::record::VALUE_BYTES_MAX;
 
 /// What happens to a write when there is no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -81,6 +82,8 @@ pub struct StoreOptions {
     pub slabs: Slabs,
     /// The most that key tables may take in memory, of what pools and index leave of the budget.
     pub key_tables_bytes_max: u64,
+    /// The largest value to take, in bytes, where memory and capacity allow as much.
+    pub value_bytes_max: usize,
     pub sync: Sync,
     pub full: Full,
     /// Test only.
@@ -100,6 +103,7 @@ impl StoreOptions {
             tier_bytes: 0,
             slabs: Slabs::default(),
             key_tables_bytes_max: memory_bytes / 4,
+            value_bytes_max: VALUE_BYTES_MAX,
             sync: Sync::default(),
             full: Full::default(),
             planted: Planted::default(),

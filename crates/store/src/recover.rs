@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! superblock  →  manifest: segments, validity  →  log zones into the write buffers  →  fences
-//!             →  the end of the log once more, as it is (the first write)  →  manifest record "opened"
+//!             →  (first writes) the superblock's older copy; the end of the log once more, as it is
+//!             →  manifest record "opened"
 //!             →  index: from a checkpoint that a clean close left, or from key tables
 //! ```
 //! Nothing is written before everything was read and believed, and opening twice gives the same state. A gap is an error
@@ -124,7 +125,15 @@ pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Found, Error> {
     }
     let buffer = drive.local().allocate(both).ok_or_else(|| no_memory("a superblock"))?;
     io.read(0, &buffer, 0, both).await?;
-    Superblock::read(&buffer.bytes()[..both], drive.flash().capacity_bytes())
+    let found = Superblock::read(&buffer.bytes()[..both], drive.flash().capacity_bytes())?;
+    let (made, has) = (found.superblock.geometry.sector_bytes, drive.flash().sector_bytes());
+    if made < has {
+        return Err(Error::Options(format!(
+            "the store was made where sectors have {made} bytes, and this drive has sectors of {has}: put it back there, \
+             and copy its items into a new store here (tapetum dump, tapetum load)"
+        )));
+    }
+    Ok(found)
 }
 
 /// The segment size of the store on a drive, before there is memory for it.
@@ -463,7 +472,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         tier: Tier::new(options.tier_bytes, options.slabs)
             .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
         large,
-        value_bytes_max: value_bytes_max(&geometry, options.memory_bytes),
+        value_bytes_max: value_bytes_max(&geometry, options.memory_bytes).min(options.value_bytes_max),
         large_named_bytes: AtomicU64::new(0),
         installer: Mutex::new(None),
         numbers_taken: Mutex::new(Vec::new()),

@@ -5,6 +5,8 @@
 pub struct Stats {
     /// Keys that the index holds.
     pub index_entries: u64,
+    /// Keys that the write buffers hold. The index has some of them too: they are being written over, or deleted.
+    pub buffer_entries: u64,
     /// DRAM of the index, all of its tables together.
     pub index_bytes: u64,
     /// The part of it that comes with segments: fences, validity maps, descriptions.

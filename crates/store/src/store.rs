@@ -269,6 +269,7 @@ impl Store {
         let index_bytes = shared.index_bytes();
         Stats {
             index_entries: shared.index.entries() as u64,
+            buffer_entries: shared.shards.iter().map(|shard| lock(shard).entries() as u64).sum(),
             index_bytes,
             index_segment_bytes: load(&shared.levels.segment_index_bytes),
             index_pointer_bits: u64::from(shared.index.geometry().payload_bits),
@@ -383,11 +384,13 @@ impl Store {
         }
         let io = maintenance.manifest_io();
         let fail = |error: &Error| shared.log.poison(format!("closing: {error}"));
-        run(io, io.flush(), &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
-        // One flush that succeeds does not make good another one that failed.
-        if !shared.planted.has(Bug::CloseOverFailure) {
-            shared.log.poisoned()?;
-        }
+        let flush = async {
+            match shared.planted.has(Bug::CloseOverFailure) {
+                true => io.flush().await,
+                false => shared.log.flush_elsewhere(io).await,
+            }
+        };
+        run(io, flush, &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
         if !self.inner.closed.swap(true, Ordering::SeqCst) {
             run(io, self.checkpoint(io), crashed).ok_or_else(stopped)?.inspect_err(fail)?;
         }
@@ -421,6 +424,9 @@ impl Store {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
+        // Sessions may live on: nobody makes room for them any more.
+        self.shared.closed.store(true, Ordering::SeqCst);
+        self.shared.log.wake();
         self.shared.wakeup.wake();
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use tapetum::{Error, Full, Outcome, Request, Store, StoreOptions, Write};
+use tapetum::{Condition, Error, Full, Outcome, Reply, Request, Session, Store, StoreOptions, Write};
 use tapetum_drive::{Command, Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, Operation, Status, programs};
 
 const CAPACITY: u64 = 8 << 20;
@@ -381,6 +381,76 @@ fn a_put_fails(value: &[u8]) -> Error {
     assert_eq!(store.get(b"after").unwrap(), None);
     store.put(b"after", b"taken").unwrap();
     told
+}
+
+/// Submits small puts, whose number fills a buffer before their bytes do, until some wait for room.
+fn fill_with_small_puts(session: &mut Session) -> Vec<Reply> {
+    let mut replies = Vec::new();
+    for number in 0..3_000u64 {
+        let key = format!("key{number}");
+        let condition = Condition::Always;
+        session.submit(number, Request::Put { key: key.as_bytes(), value: b"v", flags: 0, expiry: 0, condition });
+        session.poll(&mut replies);
+    }
+    replies
+}
+
+#[test]
+fn writes_that_wait_for_room_end_when_the_store_fails() {
+    let faulty = FaultyFlash::new(CAPACITY, 1);
+    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    let drive = Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), Env::simulated(1).0);
+    Store::create(&drive, &options()).unwrap();
+    let store = Store::open_with(&drive, &options(), || false).unwrap();
+    let mut session = store.session().unwrap();
+    let mut replies = fill_with_small_puts(&mut session);
+    assert!(session.in_flight() > 1_000, "nobody flushes yet");
+    faulty.fail_nth(Opcode::Write, 1);
+    for _ in 0..10_000 {
+        store.maintain();
+        session.poll(&mut replies);
+    }
+    assert_eq!((session.in_flight(), replies.len()), (0, 3_000));
+    assert!(matches!(replies[2_999].outcome, Outcome::Failed(Error::Poisoned(_))), "{:?}", replies[2_999].outcome);
+    assert!(matches!(store.batch(&[Write::Delete { key: b"key2999" }]), Err(Error::Poisoned(_))));
+}
+
+#[test]
+fn a_session_that_outlives_its_store_is_told_so_when_it_needs_room() {
+    let store = new_store();
+    let mut session = store.session().unwrap();
+    drop(store);
+    let mut replies = fill_with_small_puts(&mut session);
+    for _ in 0..1_000 {
+        if session.in_flight() > 0 {
+            session.wait(Some(std::time::Duration::from_millis(10)));
+            session.poll(&mut replies);
+        }
+    }
+    assert_eq!((session.in_flight(), replies.len()), (0, 3_000));
+    assert!(
+        replies.iter().any(|reply| matches!(&reply.outcome, Outcome::Failed(Error::Io(why)) if why.contains("closed")))
+    );
+}
+
+#[test]
+fn no_value_is_larger_than_the_store_was_told_however_it_comes() {
+    let drive = drive_on(flash());
+    Store::create(&drive, &options()).unwrap();
+    let store = Store::open(&drive, &options()).unwrap();
+    store.put(b"before", &noise(1, 2_000)).unwrap();
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open(&drive, &StoreOptions { value_bytes_max: 1_000, ..options() }).unwrap();
+    assert_eq!(store.value_bytes_max(), 1_000);
+    assert_eq!(store.put(b"a", &[1; 1_001]), Err(Error::ValueTooLarge { limit_bytes: 1_000 }));
+    store.put(b"a", &[1; 600]).unwrap();
+    let append = Request::Append { key: b"a", value: &[1; 401], stamp: None };
+    assert_eq!(store.run(append).unwrap_err(), Error::ValueTooLarge { limit_bytes: 1_000 });
+    store.run(Request::Append { key: b"a", value: &[1; 400], stamp: None }).unwrap();
+    // What is larger already stays, and can be touched.
+    store.run(Request::Touch { key: b"before", expiry: 0 }).unwrap();
+    assert_eq!(store.get(b"before").unwrap().unwrap().value, noise(1, 2_000));
 }
 
 #[test]

@@ -14,14 +14,16 @@ pub mod replay;
 
 use crate::error::Error;
 use crate::geometry::{BUFFERS, Geometry};
-use crate::io::lock;
+use crate::io::{Io, lock};
 use crate::notify::Notifier;
 use crate::planted::{Bug, Planted};
 use group::{GroupHeader, HEADER_BYTES};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::task::Poll;
 use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair, Status};
 use tapetum_kernels::checksum::Salt;
 use tapetum_kernels::record::{Header, Record};
@@ -32,15 +34,16 @@ pub enum Sync {
     /// When it is durable.
     #[default]
     Always,
-    /// At once; made durable every second. A power failure loses up to a second.
+    /// At once; made durable every second. A process that is killed, or a power failure, loses up to about a second.
     EverySecond,
-    /// At once; made durable when its buffer is flushed. A power failure loses up to a buffer or two.
+    /// At once; written within a second, and made durable when its buffer is flushed. A process that is killed loses up to
+    /// about a second, a power failure up to a buffer or two.
     No,
 }
 
 /// Without a reason to hurry, a group is sent when it has this many bytes.
 const GROUP_BYTES: usize = 64 << 10;
-const SYNC_INTERVAL_US: u64 = 1_000_000;
+const SECOND_US: u64 = 1_000_000;
 
 /// A record to append, whose stamp the log gives.
 pub struct Draft<'a> {
@@ -70,6 +73,16 @@ struct SealedGroup {
     stamp_last: u64,
 }
 
+/// The flush of the drive that is on its way. There is one at a time, whichever queue it is in: a drive that failed a flush
+/// may have lost what every queue wrote, and call the next flush a success, so nobody flushes before he knows how the last
+/// one ended.
+enum Flushing {
+    /// Of the log, which makes durable what is written up to this stamp.
+    Log(u64),
+    /// Of another queue.
+    Elsewhere,
+}
+
 struct State {
     queue: QueuePair,
     active: u64,
@@ -78,8 +91,7 @@ struct State {
     open: Option<OpenGroup>,
     sealed: VecDeque<SealedGroup>,
     writing: Option<SealedGroup>,
-    /// The stamp that a flush on its way will make durable.
-    flushing: Option<u64>,
+    flushing: Option<Flushing>,
     stamp_next: u64,
     /// The last stamp that a record has.
     stamp_last: u64,
@@ -89,9 +101,9 @@ struct State {
     crc_sealed: u32,
     stamp_written: u64,
     previous_crc: u32,
-    synced_at_us: u64,
-    /// What the flush of this second is to make durable.
-    sync_target: u64,
+    second_began_us: u64,
+    /// The last stamp that is to be written, and at `EverySecond` flushed, in this second.
+    due: u64,
     batch: Vec<Completion>,
 }
 
@@ -150,8 +162,8 @@ impl Log {
             stamp_last: start.stamp_durable,
             stamp_written: start.stamp_durable,
             previous_crc: start.previous_crc,
-            synced_at_us: 0,
-            sync_target: 0,
+            second_began_us: 0,
+            due: 0,
             batch: Vec::new(),
         };
         Log {
@@ -298,13 +310,7 @@ impl Log {
     pub fn advance(&self, hurry: bool, now_us: u64) {
         let mut state = lock(&self.state);
         loop {
-            let mut batch = std::mem::take(&mut state.batch);
-            state.queue.poll(&mut batch);
-            let any = !batch.is_empty();
-            for completion in batch.drain(..) {
-                self.completed(&mut state, completion);
-            }
-            state.batch = batch;
+            let any = self.reap(&mut state);
             let sent = self.poison.get().is_none() && self.send(&mut state, hurry, now_us);
             if !any && !sent {
                 return;
@@ -312,24 +318,60 @@ impl Log {
         }
     }
 
+    /// Takes completions; whether there were any.
+    fn reap(&self, state: &mut State) -> bool {
+        let mut batch = std::mem::take(&mut state.batch);
+        state.queue.poll(&mut batch);
+        let any = !batch.is_empty();
+        for completion in batch.drain(..) {
+            self.completed(state, completion);
+        }
+        state.batch = batch;
+        any
+    }
+
+    /// Makes durable what `io` wrote, when no other flush is on its way. A failure poisons the log.
+    pub async fn flush_elsewhere(&self, io: &Io) -> Result<(), Error> {
+        poll_fn(|_| self.begin_flush_elsewhere()).await?;
+        let flushed = io.flush().await;
+        if let Err(error) = &flushed {
+            self.poison(error.to_string());
+        }
+        lock(&self.state).flushing = None;
+        flushed
+    }
+
+    fn begin_flush_elsewhere(&self) -> Poll<Result<(), Error>> {
+        let mut state = lock(&self.state);
+        self.reap(&mut state);
+        if let Err(error) = self.poisoned() {
+            return Poll::Ready(Err(error));
+        }
+        if state.flushing.is_some() {
+            return Poll::Pending;
+        }
+        state.flushing = Some(Flushing::Elsewhere);
+        Poll::Ready(Ok(()))
+    }
+
     fn send(&self, state: &mut State, hurry: bool, now_us: u64) -> bool {
-        if self.sync == Sync::EverySecond && now_us >= state.synced_at_us + SYNC_INTERVAL_US {
-            state.synced_at_us = now_us;
-            state.sync_target = state.stamp_last;
+        if self.sync != Sync::Always && now_us >= state.second_began_us + SECOND_US {
+            state.second_began_us = now_us;
+            state.due = state.stamp_last;
         }
         if state.writing.is_some() {
             return false;
         }
         // What is due goes first: otherwise writes that keep coming would put the flush off for ever.
-        let due = state.sync_target > self.durable_stamp();
-        if due && state.stamp_written >= state.sync_target && state.flushing.is_none() {
-            state.flushing = Some(state.stamp_written);
+        let due_is_written = state.stamp_written >= state.due;
+        let flush_is_due = self.sync == Sync::EverySecond && state.due > self.durable_stamp();
+        if flush_is_due && due_is_written && state.flushing.is_none() {
+            state.flushing = Some(Flushing::Log(state.stamp_written));
             state.queue.submit(Command { tag: TAG_FLUSH, operation: Operation::Flush });
             return true;
         }
         let enough = state.open.as_ref().is_some_and(|open| state.position - open.start >= GROUP_BYTES);
-        let overdue = due && state.stamp_written < state.sync_target;
-        if state.sealed.is_empty() && (hurry || enough || overdue || self.sync == Sync::Always) {
+        if state.sealed.is_empty() && (hurry || enough || !due_is_written || self.sync == Sync::Always) {
             self.seal(state);
         }
         match state.sealed.pop_front() {
@@ -368,7 +410,10 @@ impl Log {
                 state.stamp_written = group.stamp_last;
                 (self.sync == Sync::Always).then_some(group.stamp_last)
             }),
-            _ => state.flushing.take(),
+            _ => match state.flushing.take() {
+                Some(Flushing::Log(stamp)) => Some(stamp),
+                Some(Flushing::Elsewhere) | None => unreachable!("the log's flush was the only one"),
+            },
         };
         if let Some(stamp) = durable {
             self.durable.fetch_max(stamp, Ordering::SeqCst);
@@ -423,7 +468,8 @@ impl Log {
     /// Whether records wait that nothing was sent for, or something is on its way whose end nobody knows.
     pub fn has_pending(&self) -> bool {
         let state = lock(&self.state);
-        state.open.is_some() || !state.sealed.is_empty() || state.writing.is_some() || state.flushing.is_some()
+        let flushes = matches!(state.flushing, Some(Flushing::Log(_)));
+        state.open.is_some() || !state.sealed.is_empty() || state.writing.is_some() || flushes
     }
 
     pub fn filled_bytes(&self) -> u64 {
@@ -466,3 +512,6 @@ impl Log {
 pub fn group_salt(geometry: &Geometry, store_id: u64, buffer: u64, position: usize) -> Salt {
     Salt { store: store_id, address: geometry.zone_offset(buffer) + position as u64, version: buffer }
 }
+
+#[cfg(test)]
+mod tests;

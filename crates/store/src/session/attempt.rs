@@ -31,7 +31,8 @@ pub(super) enum WriteError {
 /// Appends a record and lets readers find it. The caller holds the shard.
 pub(super) fn append(shared: &Shared, shard: &mut Shard, hash: HashKey, draft: Draft<'_>) -> Result<u64, WriteError> {
     if shard.is_full() {
-        return Err(WriteError::NoRoom);
+        // Room comes with a flush, and after a failure there is none.
+        return Err(shared.log.poisoned().map_or_else(WriteError::Refused, |()| WriteError::NoRoom));
     }
     let mut given = (0, 0);
     match shared.log.append(&[draft], |_, stamp, place| given = (stamp, place)) {
@@ -232,7 +233,7 @@ impl Local {
         let known = current.map(|item| Current::new(item, was_read, &self.scratch));
         let decision = decide(request, known);
         let key = request.key();
-        let (header, value, answer) = match decision {
+        let (header, new_value, answer) = match decision {
             Decision::Answer(outcome) => {
                 drop(shard);
                 self.answer_after(shared, token, stamp, outcome);
@@ -251,14 +252,16 @@ impl Local {
             }
         };
         // A value that stays as it is stays where it is.
-        let stays = large.filter(|_| matches!(value, NewValue::Same) && answer.is_some());
-        let value: &[u8] = match (&value, request) {
+        let stays = large.filter(|_| matches!(new_value, NewValue::Same) && answer.is_some());
+        let value: &[u8] = match (&new_value, request) {
             (NewValue::Made(bytes), _) => bytes,
             (NewValue::Same, _) => &self.scratch,
             (NewValue::Given, Request::Put { value, .. }) => value,
             (NewValue::Given, _) => &[],
         };
-        if let Err(error) = check_value(shared, value.len()) {
+        if !matches!(new_value, NewValue::Same)
+            && let Err(error) = check_value(shared, value.len())
+        {
             drop(shard);
             self.answer(token, Outcome::Failed(error));
             return Some(Attempt::Answered);

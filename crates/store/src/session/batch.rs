@@ -67,7 +67,7 @@ impl Local {
                 places.push(place);
             })
         } else {
-            Err(AppendError::BufferFull)
+            Err(shared.log.poisoned().map_or(AppendError::Poisoned, |()| AppendError::BufferFull))
         };
         match appended {
             Ok(()) => {

@@ -33,7 +33,7 @@ use crate::tier::Item;
 use flash_read::{FlashRead, SpareBuffers};
 use large::{LargeOp, OutOfLine};
 use lookup::Miss;
-use order::Undecided;
+use order::{Undecided, closed};
 use owned::OwnedRequest;
 use reads::GetCount;
 use std::collections::VecDeque;
@@ -111,6 +111,8 @@ struct Local {
     misses: Vec<Miss>,
     /// Operations to attempt at the next poll, in order.
     waiting: VecDeque<usize>,
+    /// One of them was submitted since the last poll: what it waits for may have come before anybody was to be woken.
+    waits_anew: bool,
     undecided: Undecided,
     /// Deletions of everything among them.
     deletions_undecided: usize,
@@ -151,6 +153,7 @@ impl Session {
             gathered: Vec::new(),
             misses: Vec::new(),
             waiting: VecDeque::new(),
+            waits_anew: false,
             undecided: Undecided::default(),
             deletions_undecided: 0,
             paced: false,
@@ -210,7 +213,12 @@ impl Session {
     /// Writes several keys at once: all of them or none, also across a crash.
     pub fn submit_batch(&mut self, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
         self.shared.check_watermark();
-        self.local.batch(&self.shared, token, writes)
+        let submitted = self.local.batch(&self.shared, token, writes);
+        if submitted == Err(Busy) && self.shared.closed.load(Ordering::SeqCst) {
+            self.local.answer(token, Outcome::Failed(closed()));
+            return Ok(());
+        }
+        submitted
     }
 
     /// Advances everything without blocking, and appends the replies that are ready. As long as operations are on their way, the
@@ -264,7 +272,7 @@ impl Session {
         // Before the look: what changes after it must wake the session.
         self.local.notifier.set_waiting(true);
         self.local.look_up_gathered(&self.shared);
-        if !self.local.ready.is_empty() || !self.local.gathered.is_empty() {
+        if !self.local.ready.is_empty() || !self.local.gathered.is_empty() || self.local.waits_anew {
             return;
         }
         if self.local.held.is_empty() && self.local.waiting.is_empty() {
@@ -290,14 +298,7 @@ impl Drop for Session {
         self.shared.log.unregister(&self.local.notifier);
         self.local.share.set_waiting(&self.shared.pace, false);
         // The drive writes into the buffers of reads on their way: they stay until it has.
-        while self.local.queue.in_flight() > 0 {
-            self.local.queue.wait(Some(Duration::from_millis(10)));
-            self.local.completions.clear();
-            if self.local.queue.poll(&mut self.local.completions) == 0 && self.local.queue.event_fd().is_none() {
-                // A simulated drive that stopped never answers, and never writes either.
-                return;
-            }
-        }
+        self.local.queue.drain();
     }
 }
 

@@ -34,6 +34,11 @@ impl Hasher for DigestHasher {
 const SPARE_OPS: usize = 512;
 const SPARE_KEY_BYTES: usize = 1 << 10;
 
+/// What an operation that waits is told when the store is closed.
+pub(super) fn closed() -> Error {
+    Error::Io("the store was closed while the operation waited: open it again".into())
+}
+
 impl Local {
     pub(super) fn keep(&mut self, token: u64, hash: HashKey, request: &Request<'_>) -> usize {
         let mut op = self.spare_ops.pop().unwrap_or_default();
@@ -57,6 +62,7 @@ impl Local {
     pub(super) fn wait(&mut self, token: u64, hash: HashKey, request: &Request<'_>) {
         let number = self.keep(token, hash, request);
         self.waiting.push_back(number);
+        self.waits_anew = true;
     }
 
     /// Ends an operation: the later ones of its key may go on.
@@ -101,7 +107,7 @@ impl Local {
 
     /// Attempts what waits, in order; an operation stays behind an earlier one of its key.
     pub(super) fn attempt_waiting(&mut self, shared: &Shared) {
-        self.paced = false;
+        (self.paced, self.waits_anew) = (false, false);
         if shared.closed.load(Ordering::SeqCst) {
             return self.fail_waiting();
         }
@@ -118,12 +124,11 @@ impl Local {
         }
     }
 
-    /// Ends what waits: the store was closed, and nobody makes room any more.
+    /// Ends what waits: nobody makes room any more.
     fn fail_waiting(&mut self) {
         while let Some(number) = self.waiting.pop_front() {
             let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
-            let error = Error::Io("the store was closed while the operation waited: open it again".into());
-            self.refuse(number, op, error);
+            self.refuse(number, op, closed());
         }
     }
 
