@@ -134,6 +134,7 @@ def retrieval_cases():
         "ten thousand keys": b"get " + ten_thousand + b"\r\n",
         "ten thousand keys with stamps": b"gets " + ten_thousand + b" a\r\n", "a cut-off line": b"get a",
         "noreply is a key": b"get noreply\r\n",
+        "noreply is a key to delete": b"delete noreply\r\n",
         "gat": b"gat 100 a\r\n", "gat several": b"gat 100 a z b\r\n", "gats": b"gats 100 a z b\r\n",
         "gat no key": b"gat 100\r\n", "gat nothing": b"gat\r\n", "gats nothing": b"gats\r\n",
         "gat no number": b"gat x a\r\n", "gat without exptime": b"gat a\r\n", "gat a long key": b"gat 1 a "

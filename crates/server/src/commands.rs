@@ -140,7 +140,7 @@ impl Connection {
         };
         let bytes = self.value_bytes_expected(cx.gets);
         if self.submit(form, request, key, bytes, cx).is_none() {
-            if touch.is_some() || !self.may_try() {
+            if !self.may_try() {
                 return None;
             }
             let token = self.slot(form, key, bytes, cx.budget, cx.gets);

@@ -182,6 +182,10 @@ impl Connection {
 
     /// Takes and submits as much of `input` as there is leave to; how many bytes that was.
     pub(crate) fn consume<S: Session>(&mut self, input: &[u8], cx: &mut Context<'_, S>) -> usize {
+        if self.trial.is_some() {
+            // What comes after it must not be done before it is asked for again.
+            return 0;
+        }
         (self.blocked, self.capped, self.waits_for_bytes, self.request_waits) = (false, false, None, false);
         let mut at = 0;
         while at < input.len() && !self.closing && !self.gone {
@@ -206,6 +210,10 @@ impl Connection {
                     continue;
                 }
             }
+            if self.trial.is_some() || self.is_full(cx.limits, cx.budget) {
+                self.blocked = true;
+                break;
+            }
             let rest = &input[at..];
             let taken = match (&self.many, self.protocol) {
                 (Some(_), _) => self.many_step(rest, cx),
@@ -222,6 +230,14 @@ impl Connection {
             }
         }
         at
+    }
+
+    /// Whether it holds as much as it may, unanswered or unsent. Commands that need nothing from the store are told nothing else
+    /// about room.
+    fn is_full(&mut self, limits: &Limits, budget: &Budget) -> bool {
+        let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes();
+        let spent = held_bytes > FREE_BYTES && !self.may_take(0, budget);
+        spent || (held_bytes >= limits.connection_in_flight_bytes && !(self.slots.is_empty() && self.out.is_empty()))
     }
 
     /// Answers gets at the start of `rest` at once, as far as that goes. Nothing before them waits for its answer.
@@ -313,7 +329,7 @@ impl Connection {
         }
         let bytes = bytes + REQUEST_BYTES;
         let allowed = held_bytes + bytes <= FREE_BYTES || self.may_take(bytes, budget);
-        self.request_waits = !allowed;
+        self.request_waits = !allowed && form.may_be_asked_again();
         allowed
     }
 
@@ -391,8 +407,11 @@ impl Connection {
         let form = self.slots.form(number);
         if form.is_get() {
             cx.gets.completed(self.slots.charge_bytes(number), value.len());
-            let expected = self.value_bytes_expected(cx.gets);
-            self.value_bytes_expected = Some(value.len().max(expected / 2));
+            // A miss teaches nothing of values.
+            if outcome.value().is_some() {
+                let expected = self.value_bytes_expected(cx.gets);
+                self.value_bytes_expected = Some(value.len().max(expected / 2));
+            }
             if self.drop_tried(number, value.len(), cx.budget) {
                 return;
             }

@@ -9,6 +9,8 @@
 #![allow(clippy::disallowed_methods)]
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::engine::Store;
@@ -48,37 +50,55 @@ pub struct Order {
     pub token: u64,
 }
 
-/// Errands to the thread; `None` ends it.
+/// Errands to the thread; `None` wakes it, to see that it is to end.
 #[derive(Clone)]
-pub struct Errands(SyncSender<Option<Order>>);
+pub struct Errands {
+    sender: SyncSender<Option<Order>>,
+    ended: Arc<AtomicBool>,
+}
+
+/// The thread's end of the queue.
+pub struct Orders {
+    receiver: Receiver<Option<Order>>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Orders {
+    /// Waits for the next one; `None` when the thread is to end.
+    fn next(&self) -> Option<Order> {
+        self.receiver.recv().ok().flatten().filter(|_| !self.ended.load(Ordering::Acquire))
+    }
+}
 
 impl Errands {
-    pub fn queue() -> (Errands, Receiver<Option<Order>>) {
+    pub fn queue() -> (Errands, Orders) {
         let (sender, receiver) = sync_channel(WAITING_MAX);
-        (Errands(sender), receiver)
+        let ended = Arc::new(AtomicBool::new(false));
+        (Errands { sender, ended: Arc::clone(&ended) }, Orders { receiver, ended })
     }
 
     /// Whether there was room.
     pub fn send(&self, order: Order) -> bool {
-        self.0.try_send(Some(order)).is_ok()
+        self.sender.try_send(Some(order)).is_ok()
     }
 
-    /// The thread ends when it has done what was sent before.
+    /// The thread ends after what it does now. Nobody waits for the answers any more.
     pub fn end(&self) {
-        // Without a receiver it has ended.
-        let _ = self.0.send(None);
+        self.ended.store(true, Ordering::Release);
+        // A queue that is full wakes it too, and without a receiver it has ended.
+        let _ = self.sender.try_send(None);
     }
 }
 
 /// Starts the thread. `answered` takes each answer to its worker.
 pub fn run<S: Store>(
-    store: std::sync::Arc<S>,
-    orders: Receiver<Option<Order>>,
+    store: Arc<S>,
+    orders: Orders,
     memory: Memory,
     answered: impl Fn(usize, u64, Vec<u8>) + Send + 'static,
 ) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("errands".into()).spawn(move || {
-        while let Ok(Some(Order { errand, worker, token })) = orders.recv() {
+        while let Some(Order { errand, worker, token }) = orders.next() {
             answered(worker, token, perform(&*store, &memory, &errand));
         }
     });

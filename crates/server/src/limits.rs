@@ -3,7 +3,9 @@
 //! Every connection charges the bytes that it holds to one shared budget. Charging never fails: a connection *asks*
 //! before it takes more than a little, and stops reading while the answer is no. So that many half-sent values cannot
 //! wait for each other for ever, one connection at a time may go over: the holder of the overdraft. The most that
-//! clients hold is therefore the budget, one item, and `FREE_BYTES` a connection.
+//! clients hold is therefore the budget, one item, `FREE_BYTES` a connection, and what gets bring beyond what their
+//! connection's last ones let expect: a client that asked for small values and then for many large ones at once gets
+//! those that were submitted before the first came.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

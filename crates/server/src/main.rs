@@ -98,6 +98,7 @@ fn offline_options(arguments: &StoreArguments, create: bool) -> OpenOptions {
         front_bytes: 0,
         tier_bytes: 0,
         slabs: Slabs::default(),
+        value_bytes_max: usize::MAX,
         sync: tapetum::Sync::Always,
         full: tapetum::Full::Error,
         create,
@@ -264,6 +265,7 @@ fn serve(arguments: &ServeArguments) -> Outcome {
         front_bytes: limits.in_flight_bytes as u64,
         tier_bytes: arguments.tier_bytes(),
         slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },
+        value_bytes_max: usize::try_from(arguments.item_size).unwrap_or(usize::MAX),
         sync: arguments.sync().into(),
         full: arguments.full().into(),
         ..offline_options(&arguments.store, true)
@@ -273,7 +275,17 @@ fn serve(arguments: &ServeArguments) -> Outcome {
         hot_keys::check_place(list)?;
     }
     let store = store_open::open(&place, &options)?;
-    limits.item_bytes_max = item_bytes_max(arguments.item_size, store.value_bytes_max());
+    if let Some(list) = &arguments.hot_keys {
+        // Once more: it may name the very file that was just made.
+        hot_keys::check_place(list)?;
+    }
+    limits.item_bytes_max = store.value_bytes_max();
+    if arguments.item_size > limits.item_bytes_max as u64 {
+        tracing::warn!(
+            "values are limited to {}: larger ones need larger segments, so a store made with more --memory and --capacity",
+            size::shown(limits.item_bytes_max as u64)
+        );
+    }
     let settings = vec![("sync", arguments.sync().name().into()), ("drive", place.path().display().to_string())];
     let (addresses, metrics, udp) = (arguments.memcached.clone(), arguments.metrics.clone(), arguments.udp());
     let store = Arc::new(store);
@@ -313,17 +325,6 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     store.close()?;
     tracing::info!("closed");
     Ok(stopped?)
-}
-
-fn item_bytes_max(wanted: u64, possible: usize) -> usize {
-    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
-    if wanted > possible {
-        let shown = size::shown(possible as u64);
-        tracing::warn!(
-            "values are limited to {shown}: larger ones need larger segments, so a store made with more --memory and --capacity"
-        );
-    }
-    wanted.min(possible)
 }
 
 fn cores() -> usize {

@@ -21,7 +21,7 @@ use crate::stats::{Figure, Kind};
 pub const ADDRESS_DEFAULT: &str = "127.0.0.1:9150";
 /// What a client may take to send its request, and again to take the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How soon a stop is noticed, and a refused accept tried again.
+/// The longest request, and the most of its headers.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 

@@ -48,6 +48,8 @@ pub struct Slots {
 impl Slots {
     const KEYS_KEPT_BYTES: usize = 4096;
     const SLOTS_KEPT: usize = 32;
+    /// A slot itself, while its reply waits.
+    const READY_BYTES: usize = size_of::<Slot>();
 
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -100,7 +102,7 @@ impl Slots {
     pub fn answer(&mut self, out: &mut OutQueue, pool: &mut Pool, form: Form, write: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = pool.take();
         write(&mut bytes);
-        self.ready_bytes += bytes.len();
+        self.ready_bytes += bytes.len() + Slots::READY_BYTES;
         let state = State::Ready { bytes, breaks_off_get: false };
         let key_at = self.keys_start + self.keys.len() as u64;
         self.queue.push_back(Slot { form, state, key_at, key_bytes: 0, charge_bytes: 0 });
@@ -128,7 +130,7 @@ impl Slots {
         } else {
             let mut bytes = pool.take();
             reply::encode(&mut bytes, slot.form, key, outcome, value);
-            self.ready_bytes += bytes.len();
+            self.ready_bytes += bytes.len() + Slots::READY_BYTES;
             slot.state = State::Ready { bytes, breaks_off_get };
         }
     }
@@ -139,7 +141,7 @@ impl Slots {
         assert!(matches!(slot.state, State::Pending), "one outcome a request");
         self.pending -= 1;
         self.charged_bytes -= std::mem::take(&mut slot.charge_bytes);
-        self.ready_bytes += bytes.len();
+        self.ready_bytes += bytes.len() + Slots::READY_BYTES;
         slot.state = State::Ready { bytes, breaks_off_get: false };
         self.release(out, pool);
     }
@@ -148,7 +150,7 @@ impl Slots {
     fn release(&mut self, out: &mut OutQueue, pool: &mut Pool) {
         while let Some(Slot { form, state: State::Ready { bytes, breaks_off_get }, .. }) = self.queue.front_mut() {
             let bytes = std::mem::take(bytes);
-            self.ready_bytes -= bytes.len();
+            self.ready_bytes -= bytes.len() + Slots::READY_BYTES;
             let skipped = match form {
                 Form::TextGet { .. } => self.get_broken_off,
                 Form::TextGetEnd => std::mem::take(&mut self.get_broken_off),

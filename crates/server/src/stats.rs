@@ -116,6 +116,7 @@ macro_rules! store_figures {
 
 store_figures!(
     index_entries: Gauge, "Keys that the index holds",
+    buffer_entries: Gauge, "Keys that the write buffers hold, until they are flushed",
     index_bytes: Gauge, "Memory of the index",
     index_segment_bytes: Gauge, "The part of index_bytes that comes with segments: fences and validity maps",
     index_pointer_bits: Gauge, "Bits with which an entry of the index names its segment",
@@ -288,7 +289,12 @@ impl Figures {
             Figure::new("threads", Gauge, "Worker threads", self.counters.len()),
             Figure::new("limit_maxbytes", Gauge, "Flash that the store may use", store.flash_limit_bytes),
             Figure::new("bytes", Gauge, "Flash that the store uses", store.flash_used_bytes),
-            Figure::new("curr_items", Gauge, "Items that the index holds", store.index_entries),
+            Figure::new(
+                "curr_items",
+                Gauge,
+                "Keys in index and write buffers: one that is written over or deleted is in both until that is flushed",
+                store.index_entries + store.buffer_entries,
+            ),
         ]);
         figures.extend(store_figures(&store));
         figures.extend(self.hot_keys());

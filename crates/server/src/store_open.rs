@@ -2,14 +2,14 @@
 //!
 //! `--data DIR` holds the file `drive`, or `--drive` names a file or block device. A new store is made under another name
 //! and renamed when it is whole, so that an interrupted creation leaves nothing that looks like a store. A block device is
-//! taken only if it holds a store, or zeros where the superblock goes. Nothing foreign is ever written to.
+//! taken only if it holds a store, or zeros in its first and last MiB. Nothing foreign is ever written to.
 
 // The server is above the simulator: it may wait for a lock.
 #![allow(clippy::disallowed_methods)]
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::RawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -33,8 +33,9 @@ const PROBE_BYTES: usize = 1 << 20;
 const INSPECT_BYTES: usize = 64 << 20;
 /// The list of hot keys in --data.
 const HOT_KEYS: &str = "hot-keys";
-/// What must be zero for a block device to count as empty.
-const BLANK_BYTES: usize = 64 << 10;
+/// What must be zero for a block device to count as empty: so much at its beginning and at its end, where partition tables,
+/// file systems, RAID and LVM leave their marks.
+const BLANK_BYTES: u64 = 1 << 20;
 
 impl engine::Session for tapetum::Session {
     fn submit(&mut self, token: u64, request: Request<'_>) {
@@ -147,6 +148,7 @@ pub struct OpenOptions {
     /// The part of it for copies in DRAM of items that are often asked for.
     pub tier_bytes: u64,
     pub slabs: Slabs,
+    pub value_bytes_max: usize,
     pub sync: Sync,
     pub full: Full,
     /// Make the store if there is none.
@@ -163,6 +165,10 @@ pub enum OpenError {
     Foreign {
         data: PathBuf,
         found: PathBuf,
+    },
+    /// Where a new store is made before it has its name is a file of somebody else's.
+    ForeignUnfinished {
+        path: PathBuf,
     },
     /// A block device that holds something else.
     NotBlank {
@@ -210,9 +216,14 @@ impl fmt::Display for OpenError {
                 data.display(),
                 found.display()
             ),
+            OpenError::ForeignUnfinished { path } => write!(
+                f,
+                "{} is in the way, and no store that was being made: move it, or give another --drive; nothing was written",
+                path.display()
+            ),
             OpenError::NotBlank { path } => write!(
                 f,
-                "{} holds no store, but is not blank: give another --drive, or blank its first 64 KiB if its contents \
+                "{} holds no store, but is not blank: give another --drive, or zero its first and last MiB if its contents \
                  are not needed; nothing was written",
                 path.display()
             ),
@@ -380,6 +391,7 @@ fn store_options(capacity_bytes: u64, options: &OpenOptions) -> StoreOptions {
         memory_bytes: options.memory_bytes.saturating_sub(options.front_bytes),
         tier_bytes: options.tier_bytes,
         slabs: options.slabs,
+        value_bytes_max: options.value_bytes_max,
         sync: options.sync,
         full: options.full,
         ..whole
@@ -408,6 +420,9 @@ fn create_file(place: &Place, path: &Path, options: &OpenOptions, env: &Env) -> 
         refuse_foreign(&place.data)?;
     }
     let unfinished = unfinished_path(path);
+    if place.drive.is_some() {
+        refuse_foreign_unfinished(&unfinished)?;
+    }
     remove_unfinished(&unfinished, env)?;
     let capacity_bytes = capacity(place, options)?;
     let capacity_bytes = store_bytes(capacity_bytes);
@@ -459,6 +474,21 @@ fn remove_unfinished(path: &Path, env: &Env) -> Result<(), OpenError> {
     fs::remove_file(path).map_err(|error| OpenError::Io { path: path.into(), doing: "remove", error })
 }
 
+/// Beside a `--drive` anything may lie. What an interrupted creation left begins with zeros: the superblock is written last.
+fn refuse_foreign_unfinished(path: &Path) -> Result<(), OpenError> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(|error| OpenError::Io { path: path.into(), doing: "open", error })?,
+    };
+    let mut first = Vec::new();
+    let read = file.take(4096).read_to_end(&mut first);
+    read.map_err(|error| OpenError::Io { path: path.into(), doing: "read", error })?;
+    match first.iter().all(|&byte| byte == 0) {
+        true => Ok(()),
+        false => Err(OpenError::ForeignUnfinished { path: path.into() }),
+    }
+}
+
 fn refuse_foreign(data: &Path) -> Result<(), OpenError> {
     let io_error = |error| OpenError::Io { path: data.to_path_buf(), doing: "list", error };
     for entry in fs::read_dir(data).map_err(io_error)? {
@@ -473,10 +503,16 @@ fn refuse_foreign(data: &Path) -> Result<(), OpenError> {
 }
 
 fn is_blank(path: &Path) -> Result<bool, OpenError> {
-    let mut first = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(BLANK_BYTES as u64).read_to_end(&mut first));
-    read.map_err(|error| OpenError::Io { path: path.into(), doing: "read", error })?;
-    Ok(first.iter().all(|&byte| byte == 0))
+    let read = || {
+        let mut device = File::open(path)?;
+        let mut bytes = Vec::new();
+        device.by_ref().take(BLANK_BYTES).read_to_end(&mut bytes)?;
+        let length = device.seek(SeekFrom::End(0))?;
+        device.seek(SeekFrom::Start(length.saturating_sub(BLANK_BYTES)))?;
+        device.read_to_end(&mut bytes)?;
+        Ok(bytes.iter().all(|&byte| byte == 0))
+    };
+    read().map_err(|error| OpenError::Io { path: path.into(), doing: "read", error })
 }
 
 fn drive(flash: &Arc<dyn Flash>, local_bytes: usize, path: &Path, env: &Env) -> Result<Drive, OpenError> {

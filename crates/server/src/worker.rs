@@ -118,6 +118,8 @@ pub struct Worker<S> {
     /// When stalled clients were last looked for.
     looked_at: u32,
     listening: bool,
+    /// When accepting failed last.
+    paused_at: u32,
     /// The last rounds ended before everything was quiet.
     unfinished: bool,
 }
@@ -153,6 +155,7 @@ impl<S: Session> Worker<S> {
             now: unix_seconds(),
             looked_at: 0,
             listening: false,
+            paused_at: 0,
             unfinished: false,
         };
         worker.listen()?;
@@ -163,10 +166,21 @@ impl<S: Session> Worker<S> {
         let shared = Arc::clone(&self.shared);
         for (at, listener) in shared.listeners.iter().enumerate() {
             let interest = Interest { exclusive: true, ..Interest::READ };
-            self.epoll.add(listener.as_raw_fd(), ID_LISTENER + at as u64, interest)?;
+            let added = self.epoll.add(listener.as_raw_fd(), ID_LISTENER + at as u64, interest);
+            added.inspect_err(|_| {
+                // Those before it are added again with it.
+                shared.listeners[..at].iter().for_each(|before| drop(self.epoll.remove(before.as_raw_fd())));
+            })?;
         }
         self.listening = true;
         Ok(())
+    }
+
+    /// Accepts nothing for a second.
+    fn pause_listening(&mut self, error: &io::Error) -> io::Result<()> {
+        tracing::warn!("no connection can be accepted: {error}; trying again in a second");
+        self.paused_at = self.now;
+        self.stop_listening()
     }
 
     fn stop_listening(&mut self) -> io::Result<()> {
@@ -194,7 +208,7 @@ impl<S: Session> Worker<S> {
             }
             self.ask_again();
             self.rounds(&mut replies)?;
-            self.look_around(ready.is_empty())?;
+            self.look_around()?;
             if let Some(stop_at) = stop_at {
                 let late = Instant::now() >= stop_at;
                 let quiet = self.connections.iter().all(Option::is_none) && self.session.in_flight() == 0;
@@ -229,7 +243,7 @@ impl<S: Session> Worker<S> {
                 let accepted = mem::take(&mut *mailbox.accepted.lock().unwrap_or_else(PoisonError::into_inner));
                 let answers = mem::take(&mut *mailbox.answers.lock().unwrap_or_else(PoisonError::into_inner));
                 for fd in accepted {
-                    self.adopt(fd)?;
+                    self.adopt(fd);
                 }
                 for (token, answer) in answers {
                     self.complete_errand(token, answer);
@@ -293,20 +307,17 @@ impl<S: Session> Worker<S> {
         let Some(listener) = shared.listeners.get(at).filter(|_| self.listening) else { return Ok(()) };
         for _ in 0..ACCEPTS_MAX {
             match os::accept(listener.as_raw_fd()) {
-                Ok(fd) => self.welcome(fd)?,
+                Ok(fd) => self.welcome(fd),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(()),
-                    _ => {
-                        tracing::warn!("no connection can be accepted: {error}; trying again in a second");
-                        return self.stop_listening();
-                    }
+                    _ => return self.pause_listening(&error),
                 },
             }
         }
         Ok(())
     }
 
-    fn welcome(&mut self, fd: OwnedFd) -> io::Result<()> {
+    fn welcome(&mut self, fd: OwnedFd) {
         let shared = Arc::clone(&self.shared);
         let counters = &shared.figures.counters[self.index];
         if shared.figures.connections.fetch_add(1, Ordering::Relaxed) >= shared.limits.connections {
@@ -315,7 +326,7 @@ impl<S: Session> Worker<S> {
             let farewell = [io::IoSlice::new(b"ERROR Too many open connections\r\n")];
             // A client that does not take it is closed all the same.
             let _ = os::send(fd.as_raw_fd(), &farewell);
-            return Ok(());
+            return;
         }
         count(&counters.total_connections, 1);
         os::set_no_delay(fd.as_raw_fd());
@@ -324,26 +335,31 @@ impl<S: Session> Worker<S> {
         let mailbox = &shared.mailboxes[least];
         mailbox.connections.fetch_add(1, Ordering::Relaxed);
         if least == self.index {
-            return self.adopt(fd);
+            self.adopt(fd);
+            return;
         }
         mailbox.accepted.lock().unwrap_or_else(PoisonError::into_inner).push(fd);
         mailbox.wake();
-        Ok(())
     }
 
-    fn adopt(&mut self, fd: OwnedFd) -> io::Result<()> {
+    fn adopt(&mut self, fd: OwnedFd) {
         let id = self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
             (self.connections.len() - 1) as u32
         });
-        self.epoll.add(fd.as_raw_fd(), u64::from(id), Interest::READ)?;
+        if let Err(error) = self.epoll.add(fd.as_raw_fd(), u64::from(id), Interest::READ) {
+            tracing::warn!("a client is turned away: {error}");
+            self.free.push(id);
+            self.shared.mailboxes[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+            self.shared.figures.connections.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
         let mut stream = Box::new(Stream::new(fd, self.index, id, self.now));
         if self.shared.stopping.load(Ordering::Acquire) {
             stream.stop_reading();
         }
         self.connections[id as usize] = Some(stream);
         self.enqueue(id);
-        Ok(())
     }
 
     /// Polls the store and looks after connections until neither gives anything new.
@@ -467,9 +483,14 @@ impl<S: Session> Worker<S> {
     }
 
     /// Rare things: listeners that had to pause, clients that hold what others wait for.
-    fn look_around(&mut self, nothing_happened: bool) -> io::Result<()> {
-        if !self.listening && nothing_happened && !self.shared.stopping.load(Ordering::Acquire) {
-            self.listen()?;
+    fn look_around(&mut self) -> io::Result<()> {
+        let stopping = self.shared.stopping.load(Ordering::Acquire);
+        if !self.listening
+            && !stopping
+            && self.now != self.paused_at
+            && let Err(error) = self.listen()
+        {
+            self.pause_listening(&error)?;
         }
         if self.shared.budget.someone_waits() && self.looked_at != self.now {
             self.looked_at = self.now;

@@ -237,9 +237,14 @@ fn a_place_of_something_else_is_refused_and_stays_as_it_is() {
     let bench = Bench::new("place");
     let notes = bench.folder.join("notes");
     fs::write(&notes, "of mine").unwrap();
-    for (place, why) in
-        [(notes.clone(), "something else"), (bench.folder.clone(), "no file"), (bench.folder.join("a/b"), "no folder")]
-    {
+    fs::create_dir(bench.folder.join("data")).unwrap();
+    for (place, why) in [
+        (notes.clone(), "something else"),
+        (bench.folder.clone(), "no file"),
+        (bench.folder.join("a/b"), "no folder"),
+        // The store that is made there first.
+        (bench.folder.join("data/drive"), "something else"),
+    ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
         command.args([
             "serve",

@@ -67,15 +67,16 @@ impl Stream {
 
     /// Holds memory that others wait for, and its client has let it lie.
     pub fn is_stalled(&self, now: u32, limits: &Limits) -> bool {
-        let Connection { slots, charged_bytes, .. } = &self.connection;
-        let on_client = slots.pending() == 0 && !self.connection.waits();
+        let Connection { slots, out, charged_bytes, .. } = &self.connection;
+        let on_client = slots.pending() == 0 && (!out.is_empty() || !self.connection.waits());
         on_client && *charged_bytes > 0 && now.saturating_sub(self.moved_at) > limits.stall_seconds
     }
 
     /// The descriptor is readable.
     pub fn read<S: Session>(&mut self, cx: &mut Context<'_, S>) {
         let mut quota = READ_QUOTA_BYTES;
-        while quota > 0 && self.wants_input() {
+        // Nobody tells of what an unwatched one has: all of it is read.
+        while (quota > 0 || self.unwatched) && self.wants_input() {
             let result = if self.input.is_empty() { self.read_scratch(cx) } else { self.read_input(cx) };
             match result {
                 Ok(Some((0, _))) => self.read_closed = true,
@@ -83,7 +84,7 @@ impl Stream {
                     self.moved_at = cx.now;
                     count(&cx.counters.bytes_read, bytes as u64);
                     quota = quota.saturating_sub(bytes);
-                    if bytes < room {
+                    if bytes < room && !self.unwatched {
                         break;
                     }
                 }

@@ -352,3 +352,53 @@ fn a_client_that_left_while_its_value_was_dropped_is_finished() {
     bench.stream.connection.give_up();
     assert!(bench.stream.is_finished());
 }
+
+#[test]
+fn nothing_is_done_that_comes_after_a_get_which_may_be_asked_again() {
+    let mut bench = spent();
+    bench.alone.session.value = vec![b'v'; 1 << 20];
+    bench.send(b"get k\r\n");
+    bench.send(b"set k 0 0 3\r\nabc\r\n");
+    assert_eq!(bench.alone.session.in_flight(), 1, "the get");
+    bench.poll();
+    assert_eq!((bench.alone.session.in_flight(), bench.stream.connection.waits()), (0, true));
+    bench.alone.budget.change(bench.alone.limits.in_flight_bytes, 0);
+    bench.poll();
+    assert!(matches!(bench.alone.session.submitted[0].1, Asked::Get), "again, before the set");
+}
+
+#[test]
+fn answers_that_need_no_store_and_that_nobody_reads_stop_at_the_limit() {
+    // Before all of them, nothing or a get that is not answered.
+    for first in [&b""[..], b"get k\r\n"] {
+        let mut bench = Bench::new(Limits::default());
+        bench.send(first);
+        let mut sent = 0;
+        while !bench.stream.connection.blocked {
+            bench.send(&b"version\r\n".repeat(1000));
+            sent += 1;
+            assert!(sent < 1000, "{} bytes unsent", bench.stream.connection.out.unsent_bytes());
+        }
+        let held_bytes = bench.stream.connection.slots.held_bytes() + bench.stream.connection.out.unsent_bytes();
+        assert!(held_bytes < bench.alone.limits.connection_in_flight_bytes + 4096, "{held_bytes}");
+        assert!(bench.alone.budget.used_bytes() >= held_bytes - FREE_BYTES);
+        bench.client.set_nonblocking(true).unwrap();
+        let mut sink = vec![0; 1 << 20];
+        while bench.stream.connection.blocked || !bench.stream.connection.out.is_empty() {
+            bench.poll();
+            let _ = bench.client.read(&mut sink);
+        }
+        assert_eq!(bench.alone.budget.used_bytes(), 0);
+    }
+}
+
+#[test]
+fn a_client_that_hung_up_while_nothing_was_read_is_finished() {
+    let mut bench = Bench::new(Limits::default());
+    bench.send(b"flush_all noreply\r\nge");
+    bench.client.write_all(b"t").unwrap();
+    drop(std::mem::replace(&mut bench.client, UnixStream::pair().unwrap().0));
+    assert!(bench.stream.hung_up(), "it is blocked, so nobody looks for more");
+    bench.poll();
+    assert!(bench.stream.is_finished());
+}

@@ -103,9 +103,15 @@ struct Stopped;
 
 /// An error, with what to do, if there is something in the place of a list that must not be replaced.
 pub fn check_place(path: &Path) -> Result<(), String> {
+    check_folder(path)?;
+    check_file(path)?;
+    check_file(&unfinished(path))
+}
+
+fn check_file(path: &Path) -> Result<(), String> {
     let shown = path.display();
     let file = match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return check_folder(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => {
             other.map_err(|error| format!("{shown} cannot be looked at: {error}; give --hot-keys another file"))?
         }

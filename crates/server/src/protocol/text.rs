@@ -349,7 +349,8 @@ fn cache_memlimit<'a>(tokens: &Tokens<'a>) -> Command<'a> {
 
 /// Old clients send a hold time of 0, which means nothing and is taken; any other is refused.
 fn delete<'a>(tokens: &Tokens<'a>) -> Command<'a> {
-    let (key, noreply) = (tokens.get(1), tokens.noreply());
+    // A key may be called so.
+    let (key, noreply) = (tokens.get(1), tokens.count > 2 && tokens.noreply());
     let zero = tokens.get(2) == b"0";
     let valid = match tokens.count {
         2 => true,

@@ -114,6 +114,7 @@ fn delete_takes_only_the_old_zero() {
     assert_eq!(command(b"delete k 0\r\n"), Command::Delete { key: b"k", noreply: false });
     assert_eq!(command(b"delete k 0 noreply\r\n"), Command::Delete { key: b"k", noreply: true });
     assert_eq!(complaint(b"delete k 1\r\n"), Some(BAD_DELETE));
+    assert_eq!(command(b"delete noreply\r\n"), Command::Delete { key: b"noreply", noreply: false });
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `load`: items from a file or standard input into a store, or to a server.
 //!
 //! ```text
-//! lines ─► items ─► sink: many on their way at once ─► verdicts, each with its line's number
+//! lines ─► items ─► sink: many on their way at once ─► verdicts, each with its item's number, which is that of its line
 //! ```
 //! A bad line ends the load, or with `--skip-bad` is counted and left out. What else fails ends it always. One thread.
 
@@ -17,8 +17,8 @@ use super::item_lines::{self, Format, ItemLine};
 use crate::protocol::KEY_BYTES_MAX;
 use crate::remote::Stream;
 
-/// The longest line: the largest value with every byte escaped.
-const LINE_BYTES_MAX: usize = 4 * (16 << 20) + (1 << 20);
+/// The longest line: the largest value with every byte escaped, which takes six in JSON.
+const LINE_BYTES_MAX: usize = 6 * (16 << 20) + (1 << 20);
 /// What may be on its way at once.
 const IN_FLIGHT_ITEMS: usize = 1024;
 const IN_FLIGHT_BYTES: usize = 4 << 20;
@@ -34,11 +34,31 @@ pub enum Verdict {
     Bad(String),
 }
 
-/// Where items go. Verdicts come later, with the line's number; an error ends the load.
+/// What ends a load, and at which item, if that is known.
+pub struct Failure {
+    number: Option<u64>,
+    why: String,
+}
+
+impl Failure {
+    fn at(number: u64, why: String) -> Failure {
+        Failure { number: Some(number), why }
+    }
+
+    /// In words; `what` is what is numbered.
+    pub fn told(self, what: &str) -> String {
+        match self.number {
+            Some(number) => format!("{what} {number}: {}", self.why),
+            None => self.why,
+        }
+    }
+}
+
+/// Where items go. Verdicts come later, with the item's number.
 pub trait Sink {
-    fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String>;
+    fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
     /// Waits for everything that is on its way.
-    fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String>;
+    fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
 }
 
 /// What becomes of an item whose key the sink has already.
@@ -61,7 +81,7 @@ impl StoreSink {
         StoreSink { session, existing, replies: Vec::new(), in_flight_bytes: 0 }
     }
 
-    fn poll(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+    fn poll(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         self.session.poll(&mut self.replies);
         for reply in self.replies.drain(..) {
             let verdict = match reply.outcome {
@@ -70,8 +90,8 @@ impl StoreSink {
                 Outcome::Failed(error @ (Error::KeyTooLong { .. } | Error::KeyEmpty | Error::ValueTooLarge { .. })) => {
                     Verdict::Bad(error.to_string())
                 }
-                Outcome::Failed(error) => return Err(format!("line {}: {error}", reply.token)),
-                other => return Err(format!("line {}: a put was answered with {other:?}", reply.token)),
+                Outcome::Failed(error) => return Err(Failure::at(reply.token, error.to_string())),
+                other => return Err(Failure::at(reply.token, format!("a put was answered with {other:?}"))),
             };
             verdicts.push((reply.token, verdict));
         }
@@ -81,7 +101,7 @@ impl StoreSink {
         Ok(())
     }
 
-    fn wait_until(&mut self, items: usize, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+    fn wait_until(&mut self, items: usize, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         self.poll(verdicts)?;
         while self.session.in_flight() > items {
             self.session.wait(Some(Duration::from_millis(10)));
@@ -92,13 +112,13 @@ impl StoreSink {
 }
 
 impl Sink for StoreSink {
-    fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+    fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         let ItemLine { key, value, flags, expiry } = item;
         let condition = match self.existing {
             Existing::Replace => Condition::Always,
             Existing::Keep => Condition::Absent,
         };
-        self.session.submit(line, Request::Put { key, value, flags: *flags, expiry: *expiry, condition });
+        self.session.submit(number, Request::Put { key, value, flags: *flags, expiry: *expiry, condition });
         self.in_flight_bytes += key.len() + value.len();
         if self.in_flight_bytes >= IN_FLIGHT_BYTES {
             self.wait_until(0, verdicts)
@@ -109,7 +129,7 @@ impl Sink for StoreSink {
         }
     }
 
-    fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+    fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         self.wait_until(0, verdicts)
     }
 }
@@ -120,7 +140,7 @@ pub struct WireSink {
     existing: Existing,
     /// Commands that were not sent yet.
     unsent: Vec<u8>,
-    /// Lines whose answers are to come.
+    /// Items whose answers are to come.
     waiting: std::collections::VecDeque<u64>,
 }
 
@@ -129,25 +149,25 @@ impl WireSink {
         WireSink { stream: BufReader::new(stream), existing, unsent: Vec::new(), waiting: Default::default() }
     }
 
-    fn exchange(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> io::Result<Result<(), String>> {
+    fn exchange(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> io::Result<Result<(), Failure>> {
         self.stream.get_mut().write_all(&self.unsent)?;
         self.stream.get_mut().flush()?;
         self.unsent.clear();
         let mut answer = String::new();
-        while let Some(line) = self.waiting.pop_front() {
+        while let Some(number) = self.waiting.pop_front() {
             answer.clear();
             if self.stream.read_line(&mut answer)? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let answer = answer.trim_end();
             if answer == "STORED" {
-                verdicts.push((line, Verdict::Stored));
+                verdicts.push((number, Verdict::Stored));
             } else if answer == "NOT_STORED" && self.existing == Existing::Keep {
-                verdicts.push((line, Verdict::Kept));
+                verdicts.push((number, Verdict::Kept));
             } else if answer.starts_with("SERVER_ERROR object too large") {
-                verdicts.push((line, Verdict::Bad("the value is larger than the server takes".into())));
+                verdicts.push((number, Verdict::Bad("the value is larger than the server takes".into())));
             } else {
-                return Ok(Err(format!("line {line}: the server answered {answer:?}")));
+                return Ok(Err(Failure::at(number, format!("the server answered {answer:?}"))));
             }
         }
         Ok(Ok(()))
@@ -155,11 +175,11 @@ impl WireSink {
 }
 
 impl Sink for WireSink {
-    fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+    fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         let ItemLine { key, value, flags, expiry } = item;
         if key.len() > KEY_BYTES_MAX || key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
             let why = "memcached carries keys of at most 250 bytes, without spaces and control characters";
-            verdicts.push((line, Verdict::Bad(why.into())));
+            verdicts.push((number, Verdict::Bad(why.into())));
             return Ok(());
         }
         let head = format!(" {flags} {} {}\r\n", exptime(*expiry), value.len());
@@ -170,7 +190,7 @@ impl Sink for WireSink {
         for part in [command, key, head.as_bytes(), value, b"\r\n"] {
             self.unsent.extend_from_slice(part);
         }
-        self.waiting.push_back(line);
+        self.waiting.push_back(number);
         // The answers fit into any socket's buffer, so neither side waits for the other.
         if self.unsent.len() >= IN_FLIGHT_BYTES / 8 || self.waiting.len() >= IN_FLIGHT_ITEMS {
             return self.finish(verdicts);
@@ -178,8 +198,11 @@ impl Sink for WireSink {
         Ok(())
     }
 
-    fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
-        let lost = |error| format!("the server does not answer any more: {error}; look into its log, then load again");
+    fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+        let lost = |error| Failure {
+            number: None,
+            why: format!("the server does not answer any more: {error}; look into its log, then load again"),
+        };
         self.exchange(verdicts).map_err(lost)?
     }
 }
@@ -249,7 +272,7 @@ impl<R: BufRead> Lines<R> {
     fn load(mut self, sink: &mut dyn Sink) -> Result<Loaded, String> {
         let outcome = self.load_lines(sink);
         // What is on its way is stored all the same, and counted.
-        let finished = sink.finish(&mut self.verdicts);
+        let finished = sink.finish(&mut self.verdicts).map_err(in_words);
         let outcome = outcome.and(finished).and(self.judge());
         self.bar.finish_and_clear();
         let stored = |why| format!("{why}; items stored before it: {}", self.loaded.items);
@@ -273,7 +296,7 @@ impl<R: BufRead> Lines<R> {
                 self.verdicts.push((number, Verdict::Bad("it is longer than any item".into())));
             } else if !text.is_empty() {
                 match item_lines::parse(self.format, text) {
-                    Ok(item) => sink.put(number, &item, &mut self.verdicts)?,
+                    Ok(item) => sink.put(number, &item, &mut self.verdicts).map_err(in_words)?,
                     Err(why) => self.verdicts.push((number, Verdict::Bad(why))),
                 }
             }
@@ -312,6 +335,10 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
+fn in_words(failure: Failure) -> String {
+    failure.told("line")
+}
+
 /// Reads a line with its end; how many bytes it had. Of one that is too long, `line` holds only that it is.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
     line.clear();
@@ -346,11 +373,11 @@ mod tests {
 
     /// Answers late, and finds keys of `bad` bad.
     impl Sink for Memory {
-        fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+        fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             verdicts.append(&mut self.waiting);
             match &item.key[..] {
                 b"bad" => self.waiting.push((line, Verdict::Bad("it is bad".into()))),
-                b"fatal" => return Err(format!("line {line}: no room")),
+                b"fatal" => return Err(Failure::at(line, "no room".into())),
                 _ => {
                     self.items.push((line, item.key.clone()));
                     self.waiting.push((line, Verdict::Stored));
@@ -359,7 +386,7 @@ mod tests {
             Ok(())
         }
 
-        fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+        fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             verdicts.append(&mut self.waiting);
             Ok(())
         }

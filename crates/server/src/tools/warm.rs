@@ -11,7 +11,7 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::item_lines::ItemLine;
-use super::load::{Sink, Verdict};
+use super::load::{Failure, Sink, Verdict};
 use crate::protocol::KEY_BYTES_MAX;
 use crate::remote::Stream;
 
@@ -77,6 +77,10 @@ fn progress(expected: Option<u64>) -> ProgressBar {
     }
 }
 
+fn in_words(failure: Failure) -> String {
+    failure.told("item")
+}
+
 struct Copy<'a> {
     list: BufReader<Box<dyn Stream>>,
     values: BufReader<Box<dyn Stream>>,
@@ -103,7 +107,7 @@ impl Copy<'_> {
             }
         };
         // What is on its way is stored all the same, and counted.
-        let finished = self.sink.finish(&mut self.verdicts);
+        let finished = self.sink.finish(&mut self.verdicts).map_err(in_words);
         self.judge();
         outcome.and(finished)
     }
@@ -151,7 +155,8 @@ impl Copy<'_> {
             }
             let expiry = item.expiry;
             self.numbered += 1;
-            self.sink.put(self.numbered, &ItemLine { key, value, flags, expiry }, &mut self.verdicts)?;
+            let item = ItemLine { key, value, flags, expiry };
+            self.sink.put(self.numbered, &item, &mut self.verdicts).map_err(in_words)?;
         }
         self.warmed.gone += wanted.count() as u64;
         self.judge();
@@ -305,7 +310,7 @@ mod tests {
     struct Memory(BTreeMap<Vec<u8>, ItemLine>);
 
     impl Sink for Memory {
-        fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+        fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             let verdict = match &item.key[..] {
                 b"old" => Verdict::Kept,
                 b"large" => Verdict::Bad("it is large".into()),
@@ -318,7 +323,7 @@ mod tests {
             Ok(())
         }
 
-        fn finish(&mut self, _: &mut Vec<(u64, Verdict)>) -> Result<(), String> {
+        fn finish(&mut self, _: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             Ok(())
         }
     }
