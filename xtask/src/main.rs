@@ -56,7 +56,8 @@ Side by side:
   demo               Tapetum and memcached with extstore loaded, killed, restarted   [--items N] [--value BYTES]
                      [--memory SIZE] [--flash SIZE] [--rate N] [--load-rate BYTES] [--picture FILE]
 
-Every command takes --server PATH to drive another binary: a tapetum, or memcached for the tests it can pass.";
+Tests of a server, figures over sockets and the demo take --server PATH to drive another binary: a tapetum, or memcached
+for the tests it can pass.";
 
 pub use tapetum_bench::Failure;
 

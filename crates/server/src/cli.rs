@@ -149,7 +149,7 @@ pub struct StoreArguments {
     /// A file or block device for the data, instead of a file in --data
     #[arg(long, value_name = "FILE|DEV")]
     pub drive: Option<PathBuf>,
-    /// Flash it may use: a new store has it, a smaller one grows to it [default: 10GiB, or half of what is free if that is less]
+    /// Flash it may use: a new store has it, a smaller one grows to it [default: 10GiB, or half of what is free if that is less; all of a block device]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub capacity: Option<u64>,
     /// Memory for index, buffers and what is on its way
@@ -302,9 +302,9 @@ pub struct ResizeArguments {
 pub enum SyncArgument {
     /// When it is durable
     Always,
-    /// At once; made durable every second, which a power failure may lose
+    /// At once; made durable every second, which a kill or a power failure may lose
     Everysec,
-    /// At once; made durable when a buffer is full, which a power failure may lose
+    /// At once; written every second, which a kill may lose, and made durable when a buffer is full, which a power failure may lose
     No,
 }
 
