@@ -104,12 +104,10 @@ impl Io {
         queue.poll(batch);
         let any = !batch.is_empty();
         completed.extend(batch.drain(..).map(|completion| (completion.tag, completion)));
-        if any {
-            abandoned.retain_mut(|(tags, _)| {
-                tags.retain(|tag| completed.remove(&tag.0).is_none());
-                !tags.is_empty()
-            });
-        }
+        abandoned.retain_mut(|(tags, _)| {
+            tags.retain(|tag| completed.remove(&tag.0).is_none());
+            !tags.is_empty()
+        });
         any
     }
 

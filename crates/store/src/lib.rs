@@ -3,6 +3,31 @@
 //! The host keeps a few bytes an item (the index), and decides; the drive keeps pages and records, and computes. See
 //! [`Store`] for blocking calls and [`Session`] for many operations on their way at once; `docs/ARCHITECTURE.md` follows
 //! one GET and one PUT through both.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tapetum::{Store, StoreOptions};
+//! use tapetum_drive::{Drive, Env, FileFlash, IoEngine, LocalMemory, programs};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = std::env::temp_dir().join(format!("tapetum-example-{}", std::process::id()));
+//! let (capacity_bytes, memory_bytes) = (64 << 20, 32 << 20);
+//! let options = StoreOptions::new(capacity_bytes, memory_bytes);
+//! let env = Env::system();
+//! // Once; afterwards `FileFlash::open`, and `Store::segment_bytes` for the segments that it was made with.
+//! let flash = FileFlash::create(&path, capacity_bytes, IoEngine::Auto, &env)?;
+//! let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize)?;
+//! let drive = Drive::new(Arc::new(flash), local, programs::built_in(), env);
+//! Store::create(&drive, &options)?;
+//!
+//! let store = Store::open(&drive, &options)?;
+//! store.put(b"greeting", b"hello")?;
+//! assert_eq!(store.get(b"greeting")?.map(|item| item.value), Some(b"hello".to_vec()));
+//! store.close()?;
+//! # std::fs::remove_file(&path)?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod buffer;
 mod catalog;

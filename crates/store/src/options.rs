@@ -67,6 +67,7 @@ impl Slabs {
     }
 }
 
+/// What a store may take and how it behaves; [`StoreOptions::new`] chooses all but capacity and memory.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreOptions {
     /// The budget for everything the store keeps in memory, in bytes.

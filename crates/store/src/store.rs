@@ -49,6 +49,7 @@ struct Inner {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// An open store: blocking calls, from any thread. A clone is another handle on the same store.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,

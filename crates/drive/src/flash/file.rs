@@ -70,9 +70,6 @@ impl Drop for DataFile {
     }
 }
 
-/// What zeroing writes at once.
-const ZERO_BYTES: usize = 1 << 20;
-
 impl FileFlash {
     /// Makes a file of `capacity_bytes` (rounded down to 4096) with all its blocks reserved, or takes a block device
     /// that has at least as many. The new file and its name are durable when this returns; its contents read as zero,
@@ -121,42 +118,9 @@ impl FileFlash {
         FileFlash::from_file(file, path, engine, env)
     }
 
-    /// Writes zeros over a range and makes them durable. The range is in whole sectors. Later writes there change no
-    /// metadata of the file system, which is what makes a small durable write cheap.
-    pub fn zero(&self, offset: u64, length: u64) -> Result<(), FlashError> {
-        let sector = u64::from(self.data.sector_bytes);
-        assert!(
-            offset.is_multiple_of(sector)
-                && length.is_multiple_of(sector)
-                && offset.checked_add(length).is_some_and(|end| end <= self.capacity_bytes()),
-            "zeroing {offset}+{length} of {} bytes",
-            self.capacity_bytes()
-        );
-        self.write_zeros(offset, length).and_then(|()| self.data.file.sync_data()).map_err(|source| FlashError::Io {
-            path: self.data.path.clone(),
-            doing: "write zeros to",
-            source,
-        })
-    }
-
     #[cfg(test)]
     pub(super) fn data(&self) -> &Arc<DataFile> {
         &self.data
-    }
-
-    fn write_zeros(&self, mut offset: u64, length: u64) -> io::Result<()> {
-        let memory = LocalMemory::new(ZERO_BYTES)?; // Aligned as O_DIRECT wants it, and zero.
-        let zeros = memory.allocate(ZERO_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
-        let end = offset + length;
-        while offset < end {
-            let take = (end - offset).min(ZERO_BYTES as u64) as usize;
-            let wrote = self.data.file.write_at(&zeros.bytes()[..take], offset)?;
-            if wrote == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            offset += wrote as u64;
-        }
-        Ok(())
     }
 
     fn from_file(file: File, path: &Path, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
@@ -447,17 +411,5 @@ mod tests {
         assert!(matches!(choose_engine(IoEngine::Auto, refused), Ok(IoEngine::Blocking)));
         assert!(matches!(choose_engine(IoEngine::Uring, refused), Err(FlashError::UringRefused { .. })));
         assert!(matches!(choose_engine(IoEngine::Auto, || Ok(())), Ok(IoEngine::Uring)));
-    }
-
-    #[test]
-    fn zeroing_reaches_its_range_only() {
-        let path = TestPath::new();
-        fs::write(&*path, vec![7; CAPACITY_BYTES as usize * 3]).unwrap();
-        let flash = open(&path).unwrap();
-        flash.zero(4096, CAPACITY_BYTES + 4096).unwrap();
-        let bytes = fs::read(&*path).unwrap();
-        let (zeroed, end) = (4096, 8192 + CAPACITY_BYTES as usize);
-        assert!(bytes[..zeroed].iter().chain(&bytes[end..]).all(|&byte| byte == 7));
-        assert!(bytes[zeroed..end].iter().all(|&byte| byte == 0));
     }
 }

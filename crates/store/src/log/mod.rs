@@ -75,7 +75,7 @@ struct SealedGroup {
 
 /// The flush of the drive that is on its way. There is one at a time, whichever queue it is in: a drive that failed a flush
 /// may have lost what every queue wrote, and call the next flush a success, so nobody flushes before he knows how the last
-/// one ended.
+/// one ended. Forced writes are believed on their own.
 enum Flushing {
     /// Of the log, which makes durable what is written up to this stamp.
     Log(u64),

@@ -95,6 +95,8 @@ enum Attempt {
     Waits,
 }
 
+/// Many operations on their way at once, of one thread: submit, poll for replies, wait. Operations of one key are done in
+/// the order in which they were submitted.
 pub struct Session {
     shared: Arc<Shared>,
     local: Local,
