@@ -101,6 +101,8 @@ pub struct Connection {
     waits_for_bytes: Option<usize>,
     /// And it is a request that wants it, not input that comes.
     request_waits: bool,
+    /// And that is a get, which may be tried.
+    get_waits: bool,
     charged_bytes: usize,
     /// Gets are not answered at once beyond so many bytes of unsent replies.
     answers_bytes_max: usize,
@@ -128,6 +130,7 @@ impl Connection {
             capped: false,
             waits_for_bytes: None,
             request_waits: false,
+            get_waits: false,
             charged_bytes: 0,
             answers_bytes_max: usize::MAX,
             trial: None,
@@ -157,7 +160,19 @@ impl Connection {
 
     /// Whether one that waits would get further now, though nothing happened to it.
     pub fn may_go_on(&self, budget: &Budget) -> bool {
-        self.waits_for_bytes.is_none_or(|bytes| budget.allows(self.who, bytes)) || self.may_try()
+        self.waits_for_bytes.is_none_or(|bytes| budget.allows(self.who, bytes)) || self.needs_no_budget()
+    }
+
+    /// Whether its request that waits may go on, spent as the budget is: it is so little by now that nobody is asked, or a get
+    /// that may be tried.
+    fn needs_no_budget(&self) -> bool {
+        let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes() + self.waits_for_bytes.unwrap_or(0);
+        (self.request_waits && held_bytes <= FREE_BYTES) || self.may_try()
+    }
+
+    fn forget_why_it_waits(&mut self) {
+        (self.blocked, self.capped, self.waits_for_bytes) = (false, false, None);
+        (self.request_waits, self.get_waits) = (false, false);
     }
 
     /// Whether it waits for gets of its worker to be answered.
@@ -184,9 +199,10 @@ impl Connection {
     pub(crate) fn consume<S: Session>(&mut self, input: &[u8], cx: &mut Context<'_, S>) -> usize {
         if self.trial.is_some() {
             // What comes after it must not be done before it is asked for again.
+            self.blocked = true;
             return 0;
         }
-        (self.blocked, self.capped, self.waits_for_bytes, self.request_waits) = (false, false, None, false);
+        self.forget_why_it_waits();
         let mut at = 0;
         while at < input.len() && !self.closing && !self.gone {
             if self.skip_bytes > 0 {
@@ -237,6 +253,7 @@ impl Connection {
     fn is_full(&mut self, limits: &Limits, budget: &Budget) -> bool {
         let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes();
         let spent = held_bytes > FREE_BYTES && !self.may_take(0, budget);
+        self.request_waits |= spent;
         spent || (held_bytes >= limits.connection_in_flight_bytes && !(self.slots.is_empty() && self.out.is_empty()))
     }
 
@@ -329,18 +346,18 @@ impl Connection {
         }
         let bytes = bytes + REQUEST_BYTES;
         let allowed = held_bytes + bytes <= FREE_BYTES || self.may_take(bytes, budget);
-        self.request_waits = !allowed && form.may_be_asked_again();
+        (self.request_waits, self.get_waits) = (!allowed, !allowed && form.may_be_asked_again());
         allowed
     }
 
     /// Whether a get may be tried that `may_submit` made wait for the budget.
     pub(crate) fn may_try(&self) -> bool {
-        self.request_waits && self.slots.is_empty() && self.out.unsent_bytes() <= FREE_BYTES / 2 && self.trial.is_none()
+        self.get_waits && self.slots.is_empty() && self.out.unsent_bytes() <= FREE_BYTES / 2 && self.trial.is_none()
     }
 
     /// The get of slot `number` is tried.
     pub(crate) fn begin_trial(&mut self, token: u64, key: &[u8]) {
-        (self.blocked, self.waits_for_bytes, self.request_waits) = (false, None, false);
+        self.forget_why_it_waits();
         self.trial = Some(Trial { number: token as u32, key: key.to_vec(), dropped_bytes: None });
     }
 
@@ -407,11 +424,10 @@ impl Connection {
         let form = self.slots.form(number);
         if form.is_get() {
             cx.gets.completed(self.slots.charge_bytes(number), value.len());
-            // A miss teaches nothing of values.
-            if outcome.value().is_some() {
-                let expected = self.value_bytes_expected(cx.gets);
-                self.value_bytes_expected = Some(value.len().max(expected / 2));
-            }
+            let expected = self.value_bytes_expected(cx.gets) / 2;
+            // A miss says nothing of values: then what others brought counts.
+            let seen = if outcome.value().is_some() { value.len() } else { cx.gets.value_bytes_recent() };
+            self.value_bytes_expected = Some(seen.max(expected));
             if self.drop_tried(number, value.len(), cx.budget) {
                 return;
             }

@@ -31,6 +31,11 @@ impl Gets {
         self.value_bytes_recent.max(Gets::VALUE_BYTES_AT_FIRST)
     }
 
+    /// How large values were lately.
+    pub fn value_bytes_recent(&self) -> usize {
+        self.value_bytes_recent
+    }
+
     pub fn may_submit(&self, bytes: usize) -> bool {
         let room = self.in_flight < Gets::IN_FLIGHT_MAX && self.in_flight_bytes + bytes <= self.bytes_max;
         self.in_flight == 0 || room

@@ -421,7 +421,7 @@ fn create_file(place: &Place, path: &Path, options: &OpenOptions, env: &Env) -> 
     }
     let unfinished = unfinished_path(path);
     if place.drive.is_some() {
-        refuse_foreign_unfinished(&unfinished)?;
+        refuse_foreign_unfinished(&unfinished, env)?;
     }
     remove_unfinished(&unfinished, env)?;
     let capacity_bytes = capacity(place, options)?;
@@ -474,8 +474,8 @@ fn remove_unfinished(path: &Path, env: &Env) -> Result<(), OpenError> {
     fs::remove_file(path).map_err(|error| OpenError::Io { path: path.into(), doing: "remove", error })
 }
 
-/// Beside a `--drive` anything may lie. What an interrupted creation left begins with zeros: the superblock is written last.
-fn refuse_foreign_unfinished(path: &Path) -> Result<(), OpenError> {
+/// Beside a `--drive` anything may lie. What an interrupted creation left begins with zeros, or is a store that only lacks its name.
+fn refuse_foreign_unfinished(path: &Path, env: &Env) -> Result<(), OpenError> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other.map_err(|error| OpenError::Io { path: path.into(), doing: "open", error })?,
@@ -483,7 +483,12 @@ fn refuse_foreign_unfinished(path: &Path) -> Result<(), OpenError> {
     let mut first = Vec::new();
     let read = file.take(4096).read_to_end(&mut first);
     read.map_err(|error| OpenError::Io { path: path.into(), doing: "read", error })?;
-    match first.iter().all(|&byte| byte == 0) {
+    let is_ours = || match FileFlash::open(path, IoEngine::Blocking, env) {
+        Ok(flash) => holds_store(&(Arc::new(flash) as Arc<dyn Flash>), path, env),
+        Err(error @ FlashError::Locked { .. }) => Err(flash_error(error)),
+        Err(_) => Ok(false),
+    };
+    match first.iter().all(|&byte| byte == 0) || is_ours()? {
         true => Ok(()),
         false => Err(OpenError::ForeignUnfinished { path: path.into() }),
     }

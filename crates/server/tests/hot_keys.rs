@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use tapetum_server::hot_keys::check_place;
 
 /// By then a server has done what it is waited for.
 const UPTIME_MAX_S: u64 = 120;
@@ -263,6 +264,16 @@ fn a_place_of_something_else_is_refused_and_stays_as_it_is() {
         assert!(!output.status.success() && said.contains(why) && said.contains("--hot-keys"), "{said}");
     }
     assert_eq!(fs::read_to_string(&notes).unwrap(), "of mine");
+}
+
+#[test]
+fn what_a_kill_left_of_a_list_is_in_nobodys_way() {
+    let bench = Bench::new("cut");
+    let unfinished = bench.folder.join("list.unfinished");
+    for (left, is_ours) in [(vec![0; 5000], true), (vec![0; 3], true), (b"of mine".to_vec(), false)] {
+        fs::write(&unfinished, &left).unwrap();
+        assert_eq!(check_place(&bench.folder.join("list")).is_ok(), is_ours);
+    }
 }
 
 #[test]

@@ -145,7 +145,7 @@ impl Stream {
                 // Until now it was we who did not read.
                 self.moved_at = cx.now;
                 connection.try_again(cx);
-            } else if !(connection.request_waits && connection.slots.is_empty()) {
+            } else if !connection.needs_no_budget() {
                 return;
             }
         }

@@ -318,6 +318,23 @@ fn small_requests_are_served_while_others_hold_the_budget() {
 }
 
 #[test]
+fn a_client_that_pipelines_small_requests_waits_for_nobody() {
+    for request in [&b"set k 0 0 3\r\nabc\r\n"[..], b"get k\r\n"] {
+        let mut bench = spent();
+        bench.alone.session.value = vec![b'v'; 500];
+        bench.send(&request.repeat(100));
+        bench.client.set_nonblocking(true).unwrap();
+        let (mut polls, mut sink) = (0, vec![0; 1 << 20]);
+        while bench.alone.session.in_flight() > 0 || !bench.stream.input.is_empty() || bench.stream.connection.waits() {
+            bench.poll();
+            let _ = bench.client.read(&mut sink);
+            polls += 1;
+            assert!(polls < 1000, "{request:?} is stuck");
+        }
+    }
+}
+
+#[test]
 fn a_large_value_that_was_tried_is_dropped_and_comes_when_there_is_room() {
     let mut bench = spent();
     bench.alone.session.value = vec![b'v'; 1 << 20];

@@ -148,6 +148,13 @@ pub fn is_list(path: &Path) -> io::Result<bool> {
     Ok(begin == MAGIC)
 }
 
+/// Whether a file may be a list that was not finished, whose head is still zero.
+pub fn may_be_unfinished(path: &Path) -> io::Result<bool> {
+    let mut begin = Vec::new();
+    File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut begin)?;
+    Ok(begin == MAGIC || begin.iter().all(|&byte| byte == 0))
+}
+
 /// Where the block that begins with the key of this number lies.
 fn address_of(key: u64) -> u64 {
     HEAD_BYTES as u64 + key * KEY_BYTES as u64 + key / BLOCK_KEYS as u64 * CRC_BYTES as u64

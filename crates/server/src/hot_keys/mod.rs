@@ -104,11 +104,11 @@ struct Stopped;
 /// An error, with what to do, if there is something in the place of a list that must not be replaced.
 pub fn check_place(path: &Path) -> Result<(), String> {
     check_folder(path)?;
-    check_file(path)?;
-    check_file(&unfinished(path))
+    check_file(path, list::is_list)?;
+    check_file(&unfinished(path), list::may_be_unfinished)
 }
 
-fn check_file(path: &Path) -> Result<(), String> {
+fn check_file(path: &Path, is_ours: impl Fn(&Path) -> io::Result<bool>) -> Result<(), String> {
     let shown = path.display();
     let file = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -119,7 +119,7 @@ fn check_file(path: &Path) -> Result<(), String> {
     if !file.is_file() {
         return Err(format!("{shown} is no file: give --hot-keys a file of its own"));
     }
-    match file.len() == 0 || list::is_list(path).unwrap_or(false) {
+    match file.len() == 0 || is_ours(path).unwrap_or(false) {
         true => Ok(()),
         false => Err(format!(
             "{shown} is something else than a list of hot keys: give --hot-keys a file of its own; nothing was written"
