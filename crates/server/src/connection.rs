@@ -73,6 +73,22 @@ struct Trial {
     dropped_bytes: Option<usize>,
 }
 
+/// What a connection wants of the shared budget, which has not as much.
+#[derive(Clone, Copy)]
+struct Wait {
+    bytes: usize,
+    wanted_for: WantedFor,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WantedFor {
+    /// Input that comes, or a value that was dropped.
+    Bytes,
+    Request,
+    /// A get that may be tried.
+    Get,
+}
+
 pub struct Connection {
     pub(crate) id: u32,
     /// Its name at the budget.
@@ -97,12 +113,8 @@ pub struct Connection {
     blocked: bool,
     /// The limit is the worker's number of gets.
     capped: bool,
-    /// The limit is the shared budget, and this much is wanted of it.
-    waits_for_bytes: Option<usize>,
-    /// And it is a request that wants it, not input that comes.
-    request_waits: bool,
-    /// And that is a get, which may be tried.
-    get_waits: bool,
+    /// The limit is the shared budget.
+    wait: Option<Wait>,
     charged_bytes: usize,
     /// Gets are not answered at once beyond so many bytes of unsent replies.
     answers_bytes_max: usize,
@@ -128,9 +140,7 @@ impl Connection {
             gone: false,
             blocked: false,
             capped: false,
-            waits_for_bytes: None,
-            request_waits: false,
-            get_waits: false,
+            wait: None,
             charged_bytes: 0,
             answers_bytes_max: usize::MAX,
             trial: None,
@@ -155,24 +165,20 @@ impl Connection {
 
     /// Whether it waits for others to give memory back.
     pub fn waits(&self) -> bool {
-        self.waits_for_bytes.is_some()
+        self.wait.is_some()
     }
 
     /// Whether one that waits would get further now, though nothing happened to it.
     pub fn may_go_on(&self, budget: &Budget) -> bool {
-        self.waits_for_bytes.is_none_or(|bytes| budget.allows(self.who, bytes)) || self.needs_no_budget()
+        self.wait.is_none_or(|wait| budget.allows(self.who, wait.bytes)) || self.needs_no_budget()
     }
 
     /// Whether its request that waits may go on, spent as the budget is: it is so little by now that nobody is asked, or a get
     /// that may be tried.
     fn needs_no_budget(&self) -> bool {
-        let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes() + self.waits_for_bytes.unwrap_or(0);
-        (self.request_waits && held_bytes <= FREE_BYTES) || self.may_try()
-    }
-
-    fn forget_why_it_waits(&mut self) {
-        (self.blocked, self.capped, self.waits_for_bytes) = (false, false, None);
-        (self.request_waits, self.get_waits) = (false, false);
+        let Some(Wait { bytes, wanted_for }) = self.wait else { return false };
+        let little = self.slots.held_bytes() + self.out.unsent_bytes() + bytes <= FREE_BYTES;
+        (wanted_for != WantedFor::Bytes && little) || self.may_try()
     }
 
     /// Whether it waits for gets of its worker to be answered.
@@ -181,10 +187,10 @@ impl Connection {
     }
 
     /// Whether the budget has `bytes` more for it; if not, it waits until it has.
-    fn may_take(&mut self, bytes: usize, budget: &Budget) -> bool {
+    fn may_take(&mut self, bytes: usize, wanted_for: WantedFor, budget: &Budget) -> bool {
         let allowed = budget.allows(self.who, bytes);
         if !allowed {
-            (self.blocked, self.waits_for_bytes) = (true, Some(bytes));
+            (self.blocked, self.wait) = (true, Some(Wait { bytes, wanted_for }));
         }
         allowed
     }
@@ -202,7 +208,7 @@ impl Connection {
             self.blocked = true;
             return 0;
         }
-        self.forget_why_it_waits();
+        (self.blocked, self.capped, self.wait) = (false, false, None);
         let mut at = 0;
         while at < input.len() && !self.closing && !self.gone {
             if self.skip_bytes > 0 {
@@ -252,8 +258,7 @@ impl Connection {
     /// about room.
     fn is_full(&mut self, limits: &Limits, budget: &Budget) -> bool {
         let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes();
-        let spent = held_bytes > FREE_BYTES && !self.may_take(0, budget);
-        self.request_waits |= spent;
+        let spent = held_bytes > FREE_BYTES && !self.may_take(0, WantedFor::Request, budget);
         spent || (held_bytes >= limits.connection_in_flight_bytes && !(self.slots.is_empty() && self.out.is_empty()))
     }
 
@@ -345,19 +350,19 @@ impl Connection {
             return false;
         }
         let bytes = bytes + REQUEST_BYTES;
-        let allowed = held_bytes + bytes <= FREE_BYTES || self.may_take(bytes, budget);
-        (self.request_waits, self.get_waits) = (!allowed, !allowed && form.may_be_asked_again());
-        allowed
+        let wanted_for = if form.may_be_asked_again() { WantedFor::Get } else { WantedFor::Request };
+        held_bytes + bytes <= FREE_BYTES || self.may_take(bytes, wanted_for, budget)
     }
 
     /// Whether a get may be tried that `may_submit` made wait for the budget.
     pub(crate) fn may_try(&self) -> bool {
-        self.get_waits && self.slots.is_empty() && self.out.unsent_bytes() <= FREE_BYTES / 2 && self.trial.is_none()
+        let get_waits = self.wait.is_some_and(|wait| wait.wanted_for == WantedFor::Get);
+        get_waits && self.slots.is_empty() && self.out.unsent_bytes() <= FREE_BYTES / 2 && self.trial.is_none()
     }
 
     /// The get of slot `number` is tried.
     pub(crate) fn begin_trial(&mut self, token: u64, key: &[u8]) {
-        self.forget_why_it_waits();
+        (self.blocked, self.wait) = (false, None);
         self.trial = Some(Trial { number: token as u32, key: key.to_vec(), dropped_bytes: None });
     }
 
@@ -371,7 +376,7 @@ impl Connection {
         }
         trial.dropped_bytes = Some(value_bytes);
         self.slots.charge(number, 0);
-        (self.blocked, self.waits_for_bytes) = (true, Some(value_bytes));
+        (self.blocked, self.wait) = (true, Some(Wait { bytes: value_bytes, wanted_for: WantedFor::Bytes }));
         true
     }
 

@@ -27,4 +27,5 @@ pub mod stats;
 pub mod store_open;
 pub mod tools;
 pub mod udp;
+mod unfinished;
 pub mod worker;

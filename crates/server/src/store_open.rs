@@ -23,7 +23,7 @@ use tapetum::{
 use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
 
 use crate::engine;
-use crate::{os, size};
+use crate::{os, size, unfinished};
 
 /// The most that a new store takes without being told.
 const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
@@ -404,7 +404,7 @@ fn capacity(place: &Place, options: &OpenOptions) -> Result<u64, OpenError> {
         Some(bytes) => Ok(bytes),
         None => {
             let path = place.path();
-            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let directory = unfinished::folder_of(&path);
             let doing = "look at the free space of";
             let free = os::free_bytes(directory).map_err(|error| OpenError::Io { path, doing, error })?;
             Ok(CAPACITY_DEFAULT_BYTES.min(free / 2))
@@ -419,7 +419,7 @@ fn create_file(place: &Place, path: &Path, options: &OpenOptions, env: &Env) -> 
         fs::create_dir_all(&place.data).map_err(io_error("make the directory of"))?;
         refuse_foreign(&place.data)?;
     }
-    let unfinished = unfinished_path(path);
+    let unfinished = unfinished::path_of(path);
     if place.drive.is_some() {
         refuse_foreign_unfinished(&unfinished, env)?;
     }
@@ -434,9 +434,7 @@ fn create_file(place: &Place, path: &Path, options: &OpenOptions, env: &Env) -> 
         let _ = fs::remove_file(&unfinished);
         return Err(error);
     }
-    fs::rename(&unfinished, path).map_err(io_error("give its name to"))?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(io_error("make durable the name of"))?;
+    unfinished::finish(path).map_err(io_error("give its name to"))?;
     tracing::info!("made a store of {} at {}", size::shown(flash.capacity_bytes()), path.display());
     Ok(flash)
 }
@@ -456,12 +454,6 @@ fn create_on_device(
     create_on(&flash, path, options, env)?;
     tracing::info!("made a store of {} on {}", size::shown(flash.capacity_bytes()), path.display());
     Ok(flash)
-}
-
-fn unfinished_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".unfinished");
-    name.into()
 }
 
 /// Removes what an interrupted creation left, unless one is going on.

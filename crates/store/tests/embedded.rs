@@ -24,6 +24,12 @@ fn flash() -> Arc<MemoryFlash> {
     Arc::new(MemoryFlash::new(CAPACITY))
 }
 
+/// Time stands still there, and nothing is maintained but by [`Store::maintain`].
+fn faulty_drive(faulty: &FaultyFlash) -> Drive {
+    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), Env::simulated(1).0)
+}
+
 fn new_store() -> Store {
     let drive = drive_on(flash());
     Store::create(&drive, &options()).unwrap();
@@ -363,11 +369,7 @@ fn a_failed_write_poisons_the_store_and_reopening_gives_what_was_acknowledged() 
 /// What a put is told whose first write fails.
 fn a_put_fails(value: &[u8]) -> Error {
     let faulty = FaultyFlash::new(CAPACITY, 1);
-    let drive = |faulty: &FaultyFlash| {
-        let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
-        Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), Env::simulated(1).0)
-    };
-    let first = drive(&faulty);
+    let first = faulty_drive(&faulty);
     Store::create(&first, &options()).unwrap();
     let store = Store::open_with(&first, &options(), || false).unwrap();
     store.put(b"before", b"kept").unwrap();
@@ -376,7 +378,7 @@ fn a_put_fails(value: &[u8]) -> Error {
     assert!(matches!(store.put(b"after", b"refused"), Err(Error::Poisoned(_))));
     drop(store);
     drop(first);
-    let store = Store::open_with(&drive(&faulty), &options(), || false).unwrap();
+    let store = Store::open_with(&faulty_drive(&faulty), &options(), || false).unwrap();
     assert_eq!(store.get(b"before").unwrap().unwrap().value, b"kept");
     assert_eq!(store.get(b"after").unwrap(), None);
     store.put(b"after", b"taken").unwrap();
@@ -398,8 +400,7 @@ fn fill_with_small_puts(session: &mut Session) -> Vec<Reply> {
 #[test]
 fn writes_that_wait_for_room_end_when_the_store_fails() {
     let faulty = FaultyFlash::new(CAPACITY, 1);
-    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
-    let drive = Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), Env::simulated(1).0);
+    let drive = faulty_drive(&faulty);
     Store::create(&drive, &options()).unwrap();
     let store = Store::open_with(&drive, &options(), || false).unwrap();
     let mut session = store.session().unwrap();

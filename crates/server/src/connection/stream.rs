@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use super::{Connection, Context};
+use super::{Connection, Context, WantedFor};
 use crate::engine::Session;
 use crate::limits::{Budget, FREE_BYTES, Limits};
 use crate::os::{self, Interest};
@@ -129,7 +129,7 @@ impl Stream {
         let step = if length < INPUT_BYTES_MIN { INPUT_BYTES_MIN } else { (2 * length).max(INPUT_BYTES_STEP) };
         let need_bytes = self.connection.need_bytes;
         let target = if need_bytes > length + 1 { step.min(need_bytes) } else { step };
-        if target > FREE_BYTES && !self.connection.may_take(target - capacity, budget) {
+        if target > FREE_BYTES && !self.connection.may_take(target - capacity, WantedFor::Bytes, budget) {
             return false;
         }
         self.input.reserve_exact(target - length);
@@ -140,8 +140,8 @@ impl Stream {
     /// Goes on with what has arrived, after something was answered or sent.
     pub fn advance<S: Session>(&mut self, cx: &mut Context<'_, S>) {
         let connection = &mut self.connection;
-        if let Some(bytes) = connection.waits_for_bytes {
-            if cx.budget.allows(connection.who, bytes) {
+        if let Some(wait) = connection.wait {
+            if cx.budget.allows(connection.who, wait.bytes) {
                 // Until now it was we who did not read.
                 self.moved_at = cx.now;
                 connection.try_again(cx);

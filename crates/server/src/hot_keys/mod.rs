@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 use list::{ListError, ListReader, ListWriter};
 use tapetum::{Stats, Warmed};
 
+use crate::unfinished;
+
 /// However often it is to be saved, a list is not written faster than this on average.
 const SAVE_BYTES_PER_SECOND: u64 = 1 << 20;
 /// Bytes of the tier for each key of the list that is in memory at once: a sixteenth, while the tier is still empty.
@@ -105,7 +107,7 @@ struct Stopped;
 pub fn check_place(path: &Path) -> Result<(), String> {
     check_folder(path)?;
     check_file(path, list::is_list)?;
-    check_file(&unfinished(path), list::may_be_unfinished)
+    check_file(&unfinished::path_of(path), list::may_be_unfinished)
 }
 
 fn check_file(path: &Path, is_ours: impl Fn(&Path) -> io::Result<bool>) -> Result<(), String> {
@@ -128,15 +130,11 @@ fn check_file(path: &Path, is_ours: impl Fn(&Path) -> io::Result<bool>) -> Resul
 }
 
 fn check_folder(path: &Path) -> Result<(), String> {
-    let folder = folder_of(path);
+    let folder = unfinished::folder_of(path);
     match folder.is_dir() {
         true => Ok(()),
         false => Err(format!("there is no folder {}: make it, or give --hot-keys another file", folder.display())),
     }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 impl Errand {
@@ -256,13 +254,12 @@ fn asked(stats: &Stats) -> u64 {
 
 /// Writes a new list and puts it in the place of the old one; how many keys and bytes it has.
 fn save(store: &tapetum::Store, path: &Path) -> io::Result<(u64, u64)> {
-    let unfinished = unfinished(path);
+    let unfinished = unfinished::path_of(path);
     let written = write(store, &unfinished).inspect_err(|_| {
         // What stays behind is written over the next time.
         let _ = fs::remove_file(&unfinished);
     })?;
-    fs::rename(&unfinished, path)?;
-    File::open(folder_of(path))?.sync_all()?;
+    unfinished::finish(path)?;
     Ok(written)
 }
 
@@ -283,11 +280,4 @@ fn write(store: &tapetum::Store, path: &Path) -> io::Result<(u64, u64)> {
     let (file, keys) = writer.finish()?;
     file.sync_all()?;
     Ok((keys, file.metadata()?.len()))
-}
-
-/// The name of a list that is being written.
-fn unfinished(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".unfinished");
-    name.into()
 }
