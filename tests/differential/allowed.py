@@ -59,8 +59,6 @@ ALLOWED = [
      "new value like any other, and always ends both", r"VA 2\\r\\n51\\r"),
     (r"meta differs: ma with a T on a number that grows",
      "memcached gives the new time to the shorter number, which is gone; we give it to the sum", r"HD t500\\r"),
-    (r"late: meta: how long ago it was read",
-     "nothing keeps the moment at which an item was read, neither flash nor DRAM: l and la are always 0", r"HD l0\\r\\nME \S+ exp=-1 la=0 "),
     (r"meta differs: a win leaves the stamp",
      "a lease that is won is written like a touch, so that it outlives a restart", r"c<stamp 2> W"),
     (r"differs: (stats|slabs|lru|lru_crawler|watch|shutdown|refresh_certs)( |$)",

@@ -69,7 +69,8 @@ def packet(opcode, key=b"", extras=b"", value=b"", stamp=0, magic=0x80, key_byte
 
 
 class Normaliser:
-    """Replaces stamps by the order in which they first appeared in a case, or by 1 where `stamps_alike`; and versions."""
+    """Replaces stamps by the order in which they first appeared in a case, or by 1 where `stamps_alike`; and versions, and
+    how many seconds ago something was, where it is some seconds: each server counts from its own tick."""
 
     def __init__(self, stamps_alike=False):
         self.stamps, self.stamps_alike = {0: 0}, stamps_alike
@@ -99,10 +100,12 @@ class Normaliser:
                 at = value_end
             elif match := re.match(rb"(?:VA (\d+)|HD|EN|NS|EX|NF)(?= |\r\n)", line):
                 value_end = at + int(match.group(1)) + 2 if match.group(1) else at
+                line = re.sub(rb" l[2-5](?= |\r\n)", b" l<some seconds>", line)
                 out.append(re.sub(rb" c(\d+)(?= |\r\n)", self.meta_stamp, line) + reply[at:value_end])
                 at = value_end
             elif line.startswith(b"ME "):
                 line = re.sub(rb" cas=(\d+) ", lambda match: b" cas=<stamp %d> " % self.stamp(int(match.group(1))), line)
+                line = re.sub(rb" la=[2-5] ", b" la=<some seconds> ", line)
                 out.append(re.sub(rb" cls=\d+ size=\d+", b"", line))
             elif line.startswith(b"VERSION "):
                 out.append(b"VERSION <version>\r\n")

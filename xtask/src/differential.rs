@@ -17,7 +17,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => workspace::build_server(Profile::Test)?,
     };
     let scratch = workspace::scratch("differential")?;
-    let options = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "2GiB"])?;
+    let options = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "2GiB", "--tier", "64MiB"])?;
     let server = ServerOptions { udp: true, ..options }.start()?;
     for (script, words) in [("differential.py", &["--pieces"][..]), ("datagrams.py", &[])] {
         let mut python = Command::new("python3");

@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use tapetum::{DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange};
+use tapetum::{Access, DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange};
 
 /// Used by one thread at a time. Requests for one key take effect in the order of submission; replies come in any order.
 pub trait Session: Send + 'static {
@@ -28,7 +28,7 @@ pub trait Session: Send + 'static {
         &mut self,
         _key: KeyDigest,
         _out: &mut Vec<u8>,
-        _head: impl FnMut(&mut Vec<u8>, &DramItem, bool) -> bool,
+        _head: impl FnMut(&mut Vec<u8>, &DramItem, Access) -> bool,
     ) -> Option<DramItem> {
         None
     }

@@ -190,7 +190,7 @@ impl Pipeline {
         let mut taken = Taken::default();
         for (get, digest) in self.gets.iter().zip(&self.digests) {
             let key = &input[get.key.clone()];
-            let found = session.get_from_dram(*digest, out, |out, item, was_read| {
+            let found = session.get_from_dram(*digest, out, |out, item, access| {
                 let value_bytes = item.value_bytes;
                 if !may_hold(out.len() - start + key.len() + value_bytes) {
                     return false;
@@ -199,7 +199,7 @@ impl Pipeline {
                 match get.form {
                     Form::Text { stamps, .. } => reply::text_value_head(out, key, stamps, head),
                     Form::Meta { ref tail } => {
-                        return meta_reply::value_line(out, &input[tail.clone()], now, item, was_read);
+                        return meta_reply::value_line(out, &input[tail.clone()], now, item, access);
                     }
                     Form::Binary { origin, with_key } => {
                         reply::binary_value_head(out, origin, if with_key { key } else { b"" }, head);

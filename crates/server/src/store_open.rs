@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tapetum::{
-    DramItem, Error, Full, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Slabs, Stats, StoreOptions,
-    Sync, ValueRange,
+    Access, DramItem, Error, Full, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Slabs, Stats,
+    StoreOptions, Sync, ValueRange,
 };
 use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
 
@@ -74,7 +74,7 @@ impl engine::Session for tapetum::Session {
         &mut self,
         key: KeyDigest,
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &DramItem, bool) -> bool,
+        head: impl FnMut(&mut Vec<u8>, &DramItem, Access) -> bool,
     ) -> Option<DramItem> {
         self.get_from_dram(key, out, head)
     }

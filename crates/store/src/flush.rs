@@ -22,7 +22,7 @@ use crate::segment::layout::page_size;
 use crate::segment::view::Segment;
 use crate::segment::writer::SegmentWriter;
 use crate::shared::{Installer, Shared};
-use crate::tier::Item;
+use crate::tier::{Item, Used};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -202,7 +202,8 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
                 Some((latest, was_read))
                     if latest == (Place { buffer, place }) || shared.planted.has(Bug::TierKeepsFlushed) =>
                 {
-                    tier.put(hash, (Item::of(header), &value), was_read);
+                    let accessed = shared.access_clock.written_at(header.stamp);
+                    tier.put(hash, (Item::of(header), &value), Used { was_read, accessed });
                 }
                 _ => {}
             }

@@ -29,6 +29,7 @@
 //! # }
 //! ```
 
+mod access;
 mod buffer;
 mod catalog;
 mod check;
@@ -81,6 +82,7 @@ mod victim;
 mod warm;
 mod wire;
 
+pub use access::Access;
 pub use check::{CheckReport, check};
 pub use error::Error;
 pub use inspect::{Inspection, inspect, inspect_drive};

@@ -90,6 +90,7 @@ impl Maintenance {
     pub fn step(&mut self) -> Step {
         let shared = self.shared.clone();
         shared.log.advance(false, shared.drive.env().now_us());
+        shared.access_clock.advance(shared.now(), || shared.log.stamp_last());
         let mut any = self.io.pump();
         if shared.reap_retired() {
             any = true;

@@ -9,6 +9,7 @@
 //! Nothing is written before everything was read and believed, and opening twice gives the same state. A gap is an error
 //! that says where.
 
+use crate::access::AccessClock;
 use crate::buffer::Place;
 use crate::buffer::Shard;
 use crate::catalog::{Catalog, Install};
@@ -471,6 +472,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         key_tables: KeyTables::default(),
         tier: Tier::new(options.tier_bytes, options.slabs)
             .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
+        access_clock: AccessClock::new(stamp_durable, drive.env().unix_seconds()),
         large,
         value_bytes_max: value_bytes_max(&geometry, options.memory_bytes).min(options.value_bytes_max),
         large_named_bytes: AtomicU64::new(0),

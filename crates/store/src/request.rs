@@ -1,6 +1,7 @@
 //! What a session takes and what it gives back. Plain data, shared with the front doors: no state, no threading.
 
 use crate::Error;
+use crate::access::Access;
 use tapetum_kernels::record::Marks;
 
 /// One operation. Times are unix seconds: 0 is never, and a time that has passed means already expired.
@@ -130,8 +131,8 @@ pub enum Outcome {
         marks: Marks,
         /// This request took the lease.
         won: bool,
-        /// The item was read before, as far as memory knows: flash does not keep it.
-        was_read: bool,
+        /// Before this request.
+        access: Access,
         value: ValueRange,
     },
     /// The key is absent: also for a put under a stamp, an increment and a touch.

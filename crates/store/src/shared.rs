@@ -3,6 +3,7 @@
 //! Lock order: shards (ascending) → log → extents. The [`Installer`] is taken, not locked: whoever holds it is alone in
 //! changing the catalog, the manifest and the index. Sessions never need it.
 
+use crate::access::{Access, AccessClock};
 use crate::buffer::{Place, Shard};
 use crate::catalog::{Catalog, Marks, SegmentState};
 use crate::error::Error;
@@ -149,6 +150,7 @@ pub struct Shared {
     pub extents: Arc<Mutex<Extents>>,
     pub key_tables: KeyTables,
     pub tier: Option<Tier>,
+    pub access_clock: AccessClock,
     pub large: LargeSpace,
     /// The largest value.
     pub value_bytes_max: usize,
@@ -205,12 +207,18 @@ impl Shared {
         tier.is_some_and(|tier| tier.remove(hash))
     }
 
-    /// Whether a key's item was read since it was written, as far as memory knows. `shard` is the key's.
-    pub fn was_read(&self, shard: &Shard, hash: HashKey) -> bool {
-        match shard.look(hash) {
-            Some((_, was_read)) => was_read,
-            None => self.tier.as_ref().is_some_and(|tier| tier.was_read(hash)),
+    /// What memory knows of the use of a key's item with this stamp. `shard` is the key's.
+    pub fn access(&self, shard: &Shard, hash: HashKey, stamp: u64) -> Access {
+        if let Some((_, was_read)) = shard.look(hash) {
+            return self.access_by_stamp(was_read, stamp);
         }
+        let tier_knows = self.tier.as_ref().and_then(|tier| tier.access(hash, self.access_clock.seconds()));
+        tier_knows.unwrap_or_else(|| self.access_by_stamp(false, stamp))
+    }
+
+    /// What is known of the use of an item that the DRAM tier does not hold.
+    pub fn access_by_stamp(&self, was_read: bool, stamp: u64) -> Access {
+        Access { was_read, idle_seconds: self.access_clock.written_seconds_ago(stamp) }
     }
 
     /// Waits for the installer and takes it.

@@ -365,7 +365,8 @@ impl Warmer {
         if !shard.is_on_flash_as(wanted.hash, wanted.seen) && !self.shared.planted.has(Bug::TierWarmsLate) {
             return;
         }
-        let fit = tier.put_back(wanted.hash, (item, &self.value));
+        let accessed = self.shared.access_clock.written_at(item.stamp);
+        let fit = tier.put_back(wanted.hash, (item, &self.value), accessed);
         drop(shard);
         let mut warmed = lock(&self.warmed);
         match fit {

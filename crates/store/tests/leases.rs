@@ -120,7 +120,7 @@ fn an_item_counts_as_read_while_memory_knows_it() {
     Store::create(&drive_on(&flash), &options()).unwrap();
     let store = Store::open(&drive_on(&flash), &options()).unwrap();
     let was_read = |terms| match store.run(Request::GetAndLease { key: b"key", terms }).unwrap().0 {
-        Outcome::Leased { was_read, .. } => was_read,
+        Outcome::Leased { access, .. } => access.was_read,
         other => panic!("{other:?}"),
     };
     let unnoticed = Terms { unnoticed: true, ..Terms::default() };
@@ -145,6 +145,33 @@ fn an_item_counts_as_read_while_memory_knows_it() {
     // A read that writes, too, tells what was before it.
     let touching = Terms { touch: Some(FAR), ..Terms::default() };
     assert!(!was_read(touching) && was_read(touching));
+}
+
+#[test]
+fn how_long_ago_an_item_was_asked_for_is_known_wherever_it_lies() {
+    let flash = Arc::new(MemoryFlash::new(CAPACITY));
+    Store::create(&drive_on(&flash), &options()).unwrap();
+    let store = Store::open(&drive_on(&flash), &options()).unwrap();
+    let unnoticed = Terms { unnoticed: true, ..Terms::default() };
+    let idle_seconds = || match store.run(Request::GetAndLease { key: b"key", terms: unnoticed }).unwrap().0 {
+        Outcome::Leased { access, .. } => access.idle_seconds,
+        other => panic!("{other:?}"),
+    };
+    store.put(b"key", b"value").unwrap();
+    assert!(idle_seconds() <= 1);
+    while idle_seconds() < 3 {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    flush(&store);
+    let on_flash = store.stats().get_from_tier;
+    assert!(idle_seconds() >= 3, "a flush is no use of it");
+    assert_eq!(store.stats().get_from_tier, on_flash);
+    // From flash, and so into the tier.
+    store.get(b"key").unwrap();
+    assert!(idle_seconds() <= 2);
+    assert_eq!(store.stats().get_from_tier, on_flash + 1);
+    store.put(b"key", b"another").unwrap();
+    assert!(idle_seconds() <= 2);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! what classes of slots cost. Another LRU gets all the memory that the tier takes, with its index and lists, and an item
 //! takes what it does in memcached.
 
-use tapetum::tier::{Item, Tier};
+use tapetum::tier::{Item, Tier, Used};
 use tapetum::{Marks, Slabs};
 use tapetum_bench::policies::{Cache, Fifo, Lru};
 use tapetum_bench::traces::{self, Trace};
@@ -141,10 +141,10 @@ impl Cache for TierCache {
     fn ask(&mut self, item: u64, value_bytes: usize) -> bool {
         let hash = HashKey::of(&[7; 16], &item.to_le_bytes());
         self.found.clear();
-        let there = self.tier.get(hash, &mut self.found, |_, _, _| true).is_some();
+        let there = self.tier.get((hash, 0), &mut self.found, |_, _, _| true).is_some();
         if !there {
             let header = Item { flags: 0, expiry: 0, stamp: 1, value_bytes, marks: Marks::NONE };
-            self.tier.put(hash, (header, &self.value[..value_bytes]), true);
+            self.tier.put(hash, (header, &self.value[..value_bytes]), Used { was_read: true, accessed: 0 });
         }
         there
     }

@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tapetum::{
-    Condition, Error, Initial, Inspection, KeyPlace, Location, Marks, Outcome, Reply, Request, SlabClass, Stats, Terms,
-    ValueRange,
+    Access, Condition, Error, Initial, Inspection, KeyPlace, Location, Marks, Outcome, Reply, Request, SlabClass,
+    Stats, Terms, ValueRange,
 };
 use tapetum_drive::Event;
 use tapetum_server::engine::{Session, Store};
@@ -277,11 +277,11 @@ impl State {
         record.marks.leased |= won;
         let expiry_before = was_there.then_some(record.expiry);
         record.expiry = terms.touch.filter(|_| was_there).unwrap_or(record.expiry);
-        let was_read = record.was_read;
+        let access = Access { was_read: record.was_read, ..Access::default() };
         record.was_read |= !terms.unnoticed;
         let &mut Record { flags, stamp, marks, .. } = record;
         let value = ValueRange { start: 0, end: 0 };
-        (Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, value }, record.value.clone())
+        (Outcome::Leased { flags, stamp, expiry_before, marks, won, access, value }, record.value.clone())
     }
 
     fn extend(

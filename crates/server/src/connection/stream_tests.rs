@@ -2,7 +2,7 @@ use super::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use tapetum::{DramItem, KeyDigest, Marks, Outcome, Reply, Request, ValueRange};
+use tapetum::{Access, DramItem, KeyDigest, Marks, Outcome, Reply, Request, ValueRange};
 
 use crate::connection::Alone;
 use crate::gets::Gets;
@@ -34,10 +34,10 @@ impl Session for Slow {
     fn poll(&mut self, replies: &mut Vec<Reply>) {
         let value = ValueRange { start: 0, end: self.value.len() };
         replies.extend(self.submitted.drain(..).map(|(token, asked)| {
-            let (flags, stamp, marks, won, was_read) = (0, 1, Marks::NONE, false, false);
+            let (flags, stamp, marks, won, access) = (0, 1, Marks::NONE, false, Access::default());
             let outcome = match asked {
                 Asked::Get => Outcome::Value { flags, stamp, expiry: 0, value },
-                Asked::Lease => Outcome::Leased { flags, stamp, expiry_before: Some(0), marks, won, was_read, value },
+                Asked::Lease => Outcome::Leased { flags, stamp, expiry_before: Some(0), marks, won, access, value },
                 Asked::Other => Outcome::Stored { stamp },
             };
             Reply { token, outcome }
@@ -70,10 +70,10 @@ impl Session for Slow {
         &mut self,
         KeyDigest(is_there): KeyDigest,
         out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &DramItem, bool) -> bool,
+        mut head: impl FnMut(&mut Vec<u8>, &DramItem, Access) -> bool,
     ) -> Option<DramItem> {
         let item = DramItem { flags: 0, expiry: 0, stamp: 1, value_bytes: self.value.len(), marks: Marks::default() };
-        (is_there == 1 && head(out, &item, false)).then(|| {
+        (is_there == 1 && head(out, &item, Access::default())).then(|| {
             out.extend_from_slice(&self.value);
             item
         })

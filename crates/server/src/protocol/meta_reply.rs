@@ -3,7 +3,7 @@
 //! A reply shows what the command's flags ask for, in their order, so the command's own words are kept until its outcome
 //! comes: [`encode`] gets them as `tail`, from the key on.
 
-use tapetum::{DramItem, Marks, Outcome, ValueRange};
+use tapetum::{Access, DramItem, Marks, Outcome, ValueRange};
 
 use super::number::push_decimal;
 use super::reply::LINE_END;
@@ -177,7 +177,7 @@ fn item(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value
 
 /// The line before an item's value; whether that follows.
 fn item_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value_bytes: usize) -> bool {
-    let &Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, .. } = outcome else { return false };
+    let &Outcome::Leased { flags, stamp, expiry_before, marks, won, access, .. } = outcome else { return false };
     let shows_value = begin(out, words, value_bytes);
     let mut expiry = Expiry::of(expiry_before, now);
     for word in words.flags() {
@@ -186,9 +186,8 @@ fn item_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, 
             b't' => push_seconds_left(out, expiry.at, now),
             b'c' => push_number(out, b'c', stamp),
             b'f' => push_number(out, b'f', flags.into()),
-            b'h' => push_number(out, b'h', was_read.into()),
-            // Nothing keeps when an item was read.
-            b'l' => push_number(out, b'l', 0),
+            b'h' => push_number(out, b'h', access.was_read.into()),
+            b'l' => push_number(out, b'l', access.idle_seconds.into()),
             b'T' | b'N' => expiry.pass(word),
             _ => words.push(out, word),
         }
@@ -201,13 +200,13 @@ fn item_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, 
 
 /// The line before the value of an item in DRAM, for a get that shows that and does nothing else
 /// ([`super::meta::Flags::only_show_value`]). False, and nothing is appended, where the get may win a lease.
-pub fn value_line(out: &mut Vec<u8>, tail: &[u8], now: u32, item: &DramItem, was_read: bool) -> bool {
+pub fn value_line(out: &mut Vec<u8>, tail: &[u8], now: u32, item: &DramItem, access: Access) -> bool {
     let &DramItem { flags, expiry, stamp, value_bytes, marks } = item;
     if marks != Marks::NONE {
         return false;
     }
     let (expiry_before, value) = (Some(expiry), ValueRange { start: 0, end: value_bytes });
-    let outcome = Outcome::Leased { flags, stamp, expiry_before, marks, won: false, was_read, value };
+    let outcome = Outcome::Leased { flags, stamp, expiry_before, marks, won: false, access, value };
     let shows_value = item_line(out, &Words::of(tail), now, &outcome, value_bytes);
     assert!(shows_value, "only such gets are asked about");
     true
@@ -236,14 +235,16 @@ fn number_line(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome
 
 /// `size` is key and value; there are no slab classes for what is on flash.
 fn debug(out: &mut Vec<u8>, words: &Words<'_>, now: u32, outcome: &Outcome, value: &[u8]) {
-    let &Outcome::Leased { stamp, expiry_before, was_read, .. } = outcome else { return };
+    let &Outcome::Leased { stamp, expiry_before, access, .. } = outcome else { return };
     // As memcached has it: the seconds left with a minus, and -1 for never.
     let left = expiry_before.filter(|&expiry| expiry != 0).map_or(1, |expiry| expiry.saturating_sub(now));
-    let fetch = if was_read { "yes" } else { "no" };
+    let fetch = if access.was_read { "yes" } else { "no" };
     out.extend_from_slice(b"ME ");
     words.push_key(out);
     let size = words.decoded(&mut [0; base64::DECODED_BYTES_MAX]).unwrap_or(words.key).len() + value.len();
-    out.extend_from_slice(format!(" exp=-{left} la=0 cas={stamp} fetch={fetch} cls=0 size={size}\r\n").as_bytes());
+    let idle = access.idle_seconds;
+    let facts = format!(" exp=-{left} la={idle} cas={stamp} fetch={fetch} cls=0 size={size}\r\n");
+    out.extend_from_slice(facts.as_bytes());
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use super::*;
 
 const NOW: u32 = 1_700_000_000;
+const ACCESS: Access = Access { was_read: true, idle_seconds: 61 };
 
 fn reply(answer: MetaAnswer, tail: &[u8], outcome: &Outcome) -> String {
     let mut out = Vec::new();
@@ -10,7 +11,7 @@ fn reply(answer: MetaAnswer, tail: &[u8], outcome: &Outcome) -> String {
 
 fn found(expiry_before: Option<u32>, marks: Marks, won: bool) -> Outcome {
     let value = ValueRange { start: 0, end: 3 };
-    Outcome::Leased { flags: 7, stamp: 9, expiry_before, marks, won, was_read: true, value }
+    Outcome::Leased { flags: 7, stamp: 9, expiry_before, marks, won, access: ACCESS, value }
 }
 
 const GET: MetaAnswer = MetaAnswer::Get { touch: false };
@@ -19,26 +20,26 @@ const GET: MetaAnswer = MetaAnswer::Get { touch: false };
 fn an_item_is_shown_in_the_order_of_the_flags() {
     let item = found(Some(NOW + 50), Marks::NONE, false);
     assert_eq!(reply(GET, b"key", &item), "HD\r\n");
-    let all = "VA 3 s3 t50 c9 f7 h1 kkey Oq\r\nabc\r\n";
-    assert_eq!(reply(GET, b"key v s t c f h k Oq Lproxy q", &item), all);
+    let all = "VA 3 s3 t50 c9 f7 h1 l61 kkey Oq\r\nabc\r\n";
+    assert_eq!(reply(GET, b"key v s t c f h l k Oq Lproxy q", &item), all);
     assert_eq!(reply(GET, b"key t", &found(Some(0), Marks::NONE, false)), "HD t-1\r\n");
 }
 
 #[test]
 fn the_line_of_an_item_in_dram_is_that_of_any() {
-    for (expiry, was_read) in [(0, true), (NOW + 50, false)] {
+    for (expiry, access) in [(0, ACCESS), (NOW + 50, Access::default())] {
         let item = DramItem { flags: 7, expiry, stamp: 9, value_bytes: 3, marks: Marks::NONE };
         let value = ValueRange { start: 0, end: 3 };
         let (flags, stamp, expiry_before, marks, won) = (7, 9, Some(expiry), Marks::NONE, false);
-        let outcome = Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, value };
+        let outcome = Outcome::Leased { flags, stamp, expiry_before, marks, won, access, value };
         for tail in ["key v", "key s t v c f h k Oq Lproxy q l", "key  v Oopaque  k "] {
             let mut line = Vec::new();
-            assert!(value_line(&mut line, tail.as_bytes(), NOW, &item, was_read));
+            assert!(value_line(&mut line, tail.as_bytes(), NOW, &item, access));
             assert_eq!(String::from_utf8(line).unwrap() + "abc\r\n", reply(GET, tail.as_bytes(), &outcome));
         }
         for marks in [Marks { stale: true, leased: false }, Marks { stale: false, leased: true }] {
             let mut line = Vec::new();
-            assert!(!value_line(&mut line, b"key v", NOW, &DramItem { marks, ..item }, was_read) && line.is_empty());
+            assert!(!value_line(&mut line, b"key v", NOW, &DramItem { marks, ..item }, access) && line.is_empty());
         }
     }
 }
@@ -90,7 +91,7 @@ fn numbers_and_what_is_known_of_an_item() {
     assert_eq!(reply(answer, b"n q", &sum), "");
     assert_eq!(reply(answer, b"n q k", &Outcome::Exists), "EX kn\r\n");
     let item = found(Some(NOW + 50), Marks::NONE, false);
-    assert_eq!(reply(MetaAnswer::Debug, b"key", &item), "ME key exp=-50 la=0 cas=9 fetch=yes cls=0 size=6\r\n");
+    assert_eq!(reply(MetaAnswer::Debug, b"key", &item), "ME key exp=-50 la=61 cas=9 fetch=yes cls=0 size=6\r\n");
     let coded = reply(MetaAnswer::Debug, b"aaA= b", &item);
-    assert_eq!(coded, "ME aaA= exp=-50 la=0 cas=9 fetch=yes cls=0 size=5\r\n");
+    assert_eq!(coded, "ME aaA= exp=-50 la=61 cas=9 fetch=yes cls=0 size=5\r\n");
 }

@@ -166,7 +166,7 @@ impl Local {
     /// What the DRAM tier has of a key, its value in `scratch`.
     fn copy_from_tier(&mut self, shared: &Shared, hash: HashKey) -> Option<Item> {
         self.scratch.clear();
-        let copied = shared.tier.as_ref()?.copy(hash, &mut self.scratch)?;
+        let copied = shared.tier.as_ref()?.copy((hash, shared.access_clock.seconds()), &mut self.scratch)?;
         Some(copied.item)
     }
 
@@ -229,8 +229,9 @@ impl Local {
         request: &Request<'_>,
         (current, large, stamp): Known<'_>,
     ) -> Option<Attempt> {
-        let was_read = current.is_some() && keeps_reads(request) && shared.was_read(&shard, hash);
-        let known = current.map(|item| Current::new(item, was_read, &self.scratch));
+        let asked_about = current.filter(|_| keeps_reads(request));
+        let access = asked_about.map(|item| shared.access(&shard, hash, item.stamp)).unwrap_or_default();
+        let known = current.map(|item| Current::new(item, access, &self.scratch));
         let decision = decide(request, known);
         let key = request.key();
         let (header, new_value, answer) = match decision {
@@ -243,7 +244,7 @@ impl Local {
                 drop(shard);
                 let Some(item) = current else { unreachable!("what is shown is there") };
                 let value = self.add_scratch();
-                self.answer_after(shared, token, stamp, unchanged(item, was_read, value));
+                self.answer_after(shared, token, stamp, unchanged(item, access, value));
                 return Some(Attempt::Answered);
             }
             Decision::Delete => (Header::tombstone(0, key.len()), NewValue::Given, None),
@@ -300,7 +301,7 @@ impl Local {
         {
             shared.name_large(&mut shard, place, large.extents.clone());
         }
-        if done.is_ok() && (was_read || counts_as_read(request)) {
+        if done.is_ok() && (access.was_read || counts_as_read(request)) {
             shard.note_read(hash);
         }
         drop(shard);

@@ -1,5 +1,6 @@
 //! What a request does to an item, as a pure function of the item: no I/O, no locks, no clock of its own.
 
+use crate::access::Access;
 use crate::request::{Condition, Outcome, Request, Terms, ValueRange};
 use crate::tier::Item;
 use tapetum_kernels::record::Marks;
@@ -11,15 +12,14 @@ pub struct Current<'a> {
     pub expiry: u32,
     pub stamp: u64,
     pub marks: Marks,
-    /// As far as memory knows.
-    pub was_read: bool,
+    pub access: Access,
     pub value: &'a [u8],
 }
 
 impl<'a> Current<'a> {
-    pub fn new(item: Item, was_read: bool, value: &'a [u8]) -> Current<'a> {
+    pub fn new(item: Item, access: Access, value: &'a [u8]) -> Current<'a> {
         let Item { flags, expiry, stamp, marks, .. } = item;
-        Current { flags, expiry, stamp, marks, was_read, value }
+        Current { flags, expiry, stamp, marks, access, value }
     }
 }
 
@@ -59,7 +59,7 @@ pub enum Answer {
     Leased {
         expiry_before: Option<u32>,
         won: bool,
-        was_read: bool,
+        access: Access,
     },
 }
 
@@ -77,8 +77,8 @@ impl Answer {
             Answer::Touched => Outcome::Touched { stamp },
             Answer::Number { number, expiry_before } => Outcome::Number { number, stamp, expiry_before },
             Answer::Value => Outcome::Value { flags, stamp, expiry, value },
-            Answer::Leased { expiry_before, won, was_read } => {
-                Outcome::Leased { flags, stamp, expiry_before, marks, won, was_read, value }
+            Answer::Leased { expiry_before, won, access } => {
+                Outcome::Leased { flags, stamp, expiry_before, marks, won, access, value }
             }
         }
     }
@@ -115,13 +115,13 @@ pub fn keeps_reads(request: &Request<'_>) -> bool {
 }
 
 /// The answer to a [`Request::GetAndLease`] that leaves the item as it is.
-pub fn unchanged(item: Item, was_read: bool, value: ValueRange) -> Outcome {
-    Answer::Leased { expiry_before: Some(item.expiry), won: false, was_read }.outcome(item, value)
+pub fn unchanged(item: Item, access: Access, value: ValueRange) -> Outcome {
+    Answer::Leased { expiry_before: Some(item.expiry), won: false, access }.outcome(item, value)
 }
 
 /// Whether a get may be answered with the item as it is.
 pub fn leaves_as_is(request: &Request<'_>, item: Item) -> bool {
-    decide(request, Some(Current::new(item, false, &[]))) == Decision::Show
+    decide(request, Some(Current::new(item, Access::default(), &[]))) == Decision::Show
 }
 
 pub fn decide(request: &Request<'_>, current: Option<Current<'_>>) -> Decision {
@@ -133,7 +133,7 @@ pub fn decide(request: &Request<'_>, current: Option<Current<'_>>) -> Decision {
             expiry: *expiry,
             marks: Marks { leased: true, ..Marks::NONE },
             value: NewValue::Made(Vec::new()),
-            answer: Answer::Leased { expiry_before: None, won: true, was_read: false },
+            answer: Answer::Leased { expiry_before: None, won: true, access: Access::default() },
         },
         (Request::Put { flags, expiry, condition, .. }, current) => match refusal(*condition, current) {
             Some(outcome) => Decision::Answer(outcome),
@@ -207,7 +207,7 @@ fn lease(terms: Terms, current: Current<'_>) -> Decision {
         return Decision::Show;
     }
     let marks = Marks { leased: current.marks.leased || won, ..current.marks };
-    let answer = Answer::Leased { expiry_before: Some(current.expiry), won, was_read: current.was_read };
+    let answer = Answer::Leased { expiry_before: Some(current.expiry), won, access: current.access };
     current.kept(terms.touch.unwrap_or(current.expiry), marks, answer)
 }
 
@@ -267,9 +267,10 @@ mod tests {
     }
 
     fn marked(value: &[u8], marks: Marks) -> Option<Current<'_>> {
-        Some(Current { flags: 3, expiry: 4, stamp: 5, marks, was_read: true, value })
+        Some(Current { flags: 3, expiry: 4, stamp: 5, marks, access: READ, value })
     }
 
+    const READ: Access = Access { was_read: true, idle_seconds: 7 };
     const STALE: Marks = Marks { stale: true, leased: false };
     const LEASED: Marks = Marks { stale: false, leased: true };
 

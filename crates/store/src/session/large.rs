@@ -388,7 +388,7 @@ impl Local {
         shared.counters.large_reads.fetch_add(1, Ordering::Relaxed);
         if is_get {
             let value = self.range_from(start);
-            let outcome = op.request.found(item, false, value);
+            let outcome = op.request.found(item, || shared.access_by_stamp(false, item.stamp), value);
             self.answer_after(shared, op.token, shown_by, outcome);
             return self.forget(number, op);
         }

@@ -63,6 +63,7 @@ impl Local {
     /// Answers gets from the DRAM tier. Gives how many it leaves, and puts these first.
     fn answer_from_tier(&mut self, shared: &Shared, numbers: &mut [usize]) -> usize {
         let Some(tier) = &shared.tier else { return numbers.len() };
+        let now = shared.access_clock.seconds();
         let hash_of = |ops: &[Option<Box<Op>>], number: usize| ops[number].as_ref().map(|op| op.hash);
         numbers.iter().filter_map(|number| hash_of(&self.ops, *number)).for_each(|hash| tier.prefetch_bucket(hash));
         numbers.iter().filter_map(|number| hash_of(&self.ops, *number)).for_each(|hash| tier.prefetch_slot(hash));
@@ -72,7 +73,7 @@ impl Local {
             let Some(mut op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
             let values = &mut self.values[self.values_now];
             let start = values.len();
-            let found = tier.copy(op.hash, values).filter(|Copied { item: found, .. }| {
+            let found = tier.copy((op.hash, now), values).filter(|Copied { item: found, .. }| {
                 shared.planted.has(Bug::TierForgetsDeletion) || shared.is_live_now(found.stamp, found.expiry)
             });
             let Some(copied) = found else {
@@ -88,11 +89,11 @@ impl Local {
                 continue;
             }
             if !op.request.is_unnoticed() {
-                tier.note_use(op.hash, &copied);
+                tier.note_use((op.hash, now), &copied);
             }
             self.gets.from_tier += 1;
             let value = self.range_from(start);
-            self.answer(op.token, op.request.found(copied.item, copied.was_read(), value));
+            self.answer(op.token, op.request.found(copied.item, || copied.access, value));
             self.forget(number, op);
         }
         left
@@ -208,7 +209,7 @@ impl Local {
         let start = self.values[self.values_now].len();
         self.copy_from_buffer(record, shard);
         let value = self.range_from(start);
-        let outcome = op.request.found(item, was_read, value);
+        let outcome = op.request.found(item, || shared.access_by_stamp(was_read, header.stamp), value);
         self.answer_after(shared, op.token, header.stamp, outcome);
         self.forget(number, op);
         None

@@ -1,6 +1,7 @@
 //! A request that has to wait: its bytes, kept.
 
 use super::change::{Answer, leaves_as_is, unchanged};
+use crate::access::Access;
 use crate::request::{Condition, Initial, Outcome, Request, Terms, ValueRange};
 use crate::tier::Item;
 
@@ -123,10 +124,10 @@ impl OwnedRequest {
         self.reads
     }
 
-    /// The answer to a get that found this.
-    pub fn found(&self, item: Item, was_read: bool, value: ValueRange) -> Outcome {
+    /// The answer to a get that found this; not all ask for `access`.
+    pub fn found(&self, item: Item, access: impl FnOnce() -> Access, value: ValueRange) -> Outcome {
         match self.verb {
-            Verb::GetAndLease { .. } => unchanged(item, was_read, value),
+            Verb::GetAndLease { .. } => unchanged(item, access(), value),
             _ => Answer::Value.outcome(item, value),
         }
     }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::planted::Bug;
 use crate::request::Outcome;
 use crate::shared::Shared;
-use crate::tier::Item;
+use crate::tier::{Item, Used};
 use std::sync::atomic::Ordering;
 use tapetum_drive::Completion;
 use tapetum_drive::programs::match_record::{Matched, Place};
@@ -33,7 +33,8 @@ fn put_into_tier(shared: &Shared, hash: HashKey, seen: Seen, item: Item, value: 
     let item = if shared.planted.has(Bug::TierForgetsMarks) { Item { marks: Marks::NONE, ..item } } else { item };
     let shard = shared.shard(hash);
     if shard.is_on_flash_as(hash, seen) || shared.planted.has(Bug::TierFillsLate) {
-        tier.put(hash, (item, value), true);
+        let used = Used { was_read: true, accessed: shared.access_clock.seconds() };
+        tier.put(hash, (item, value), used);
     }
 }
 
@@ -191,7 +192,7 @@ impl Local {
                     if !op.request.is_unnoticed() {
                         put_into_tier(shared, op.hash, read.seen, item, &values[start..]);
                     }
-                    op.request.found(item, false, self.range_from(start))
+                    op.request.found(item, || shared.access_by_stamp(false, item.stamp), self.range_from(start))
                 }
                 _ => Outcome::Missing,
             };

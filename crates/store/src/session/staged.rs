@@ -5,6 +5,7 @@
 //! is not answered here is to be submitted.
 
 use super::Session;
+use crate::access::Access;
 use crate::planted::Bug;
 use crate::request::Request;
 use crate::tier::Item;
@@ -45,14 +46,13 @@ impl Session {
         }
     }
 
-    /// Third stage: appends to `out` what `head` does, which is shown the item and whether it was read since it was written, and then
-    /// the value. Nothing is appended, and the get is to be submitted, where `head` is not content, the tier does not hold the
+    /// Third stage: appends to `out` what `head` does, which is shown the item and its use before, and then the value. Nothing is appended, and the get is to be submitted, where `head` is not content, the tier does not hold the
     /// item, or something submitted before comes first.
     pub fn get_from_dram(
         &mut self,
         KeyDigest(digest): KeyDigest,
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &Item, bool) -> bool,
+        head: impl FnMut(&mut Vec<u8>, &Item, Access) -> bool,
     ) -> Option<Item> {
         let (shared, hash) = (&*self.shared, HashKey(digest));
         let tier = shared.tier.as_ref()?;
@@ -62,7 +62,7 @@ impl Session {
             return None;
         }
         let start = out.len();
-        let found = tier.get(hash, out, head)?;
+        let found = tier.get((hash, shared.access_clock.seconds()), out, head)?;
         if !shared.is_live_now(found.stamp, found.expiry) {
             out.truncate(start);
             return None;

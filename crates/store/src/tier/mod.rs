@@ -18,6 +18,7 @@ mod queues;
 mod slot;
 mod table;
 
+use crate::access::Access;
 use crate::options::Slabs;
 use crate::region::Account;
 pub use classes::SlabClass;
@@ -61,14 +62,18 @@ impl Item {
 /// An item as it was copied out of the tier.
 pub struct Copied {
     pub item: Item,
+    /// Before it was copied.
+    pub access: Access,
     found: Found,
 }
 
-impl Copied {
-    /// Whether it had been read since it was written.
-    pub fn was_read(&self) -> bool {
-        self.found.entry.was_read()
-    }
+/// What is known of the use of an item that is put in.
+#[derive(Clone, Copy, Debug)]
+pub struct Used {
+    /// Since it was written.
+    pub was_read: bool,
+    /// Unix seconds.
+    pub accessed: u32,
 }
 
 /// How memory is cut.
@@ -122,21 +127,21 @@ impl Tier {
         self.part(hash).prefetch_slot(hash);
     }
 
-    /// Appends to `out` what `head` does, which is shown the item and whether it was read since it was written, and then the value,
-    /// if the item is here and `head` does not refuse it.
+    /// Appends to `out` what `head` does, which is shown the item and its use before, and then the value, if the item is here and
+    /// `head` does not refuse it. `now` is the Unix second, as everywhere here.
     #[inline]
     pub fn get(
         &self,
-        hash: HashKey,
+        (hash, now): (HashKey, u32),
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &Item, bool) -> bool,
+        head: impl FnMut(&mut Vec<u8>, &Item, Access) -> bool,
     ) -> Option<Item> {
-        self.part(hash).get(hash, out, head)
+        self.part(hash).get((hash, now), out, head)
     }
 
     /// Counts a use of what was copied.
-    pub fn note_use(&self, hash: HashKey, copied: &Copied) {
-        self.part(hash).note_use(copied.found);
+    pub fn note_use(&self, (hash, now): (HashKey, u32), copied: &Copied) {
+        self.part(hash).note_use((hash, now), copied);
     }
 
     /// Whether the item is here.
@@ -145,24 +150,24 @@ impl Tier {
     }
 
     /// The item, its value appended to `out`. No use is counted.
-    pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<Copied> {
-        self.part(hash).copy(hash, out)
+    pub fn copy(&self, (hash, now): (HashKey, u32), out: &mut Vec<u8>) -> Option<Copied> {
+        self.part(hash).copy((hash, now), out)
     }
 
-    /// Whether the item is here, and was read since it was written.
-    pub fn was_read(&self, hash: HashKey) -> bool {
-        self.part(hash).was_read(hash)
+    /// What is known of the use of an item, if it is here.
+    pub fn access(&self, hash: HashKey, now: u32) -> Option<Access> {
+        self.part(hash).access(hash, now)
     }
 
     /// Puts an item in, if it is not in yet; others may go. The caller holds the lock of the key's shard, and knows that this is
-    /// what flash has, and whether it was read since it was written.
-    pub fn put(&self, hash: HashKey, item: (Item, &[u8]), was_read: bool) -> bool {
-        self.part(hash).put(hash, item, was_read)
+    /// what flash has.
+    pub fn put(&self, hash: HashKey, item: (Item, &[u8]), used: Used) -> bool {
+        self.part(hash).put(hash, item, used)
     }
 
     /// As [`Tier::put`], for an item that was asked for before the store was opened: nothing goes for it.
-    pub fn put_back(&self, hash: HashKey, item: (Item, &[u8])) -> Fit {
-        self.part(hash).put_back(hash, item)
+    pub fn put_back(&self, hash: HashKey, item: (Item, &[u8]), accessed: u32) -> Fit {
+        self.part(hash).put_back(hash, item, accessed)
     }
 
     /// Shows `visit` the items that are worth their place, some at a time, those that are asked for more first, until it

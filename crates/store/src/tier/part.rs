@@ -6,8 +6,9 @@
 use super::classes::{Classes, GRANULE_BYTES, SlabClass};
 use super::ghosts::Ghosts;
 use super::queues::Items;
-use super::table::{Found, Table};
-use super::{Copied, Item, Shape, slot};
+use super::table::Table;
+use super::{Copied, Item, Shape, Used, slot};
+use crate::access::Access;
 use crate::io::lock;
 use crate::region::{Account, Region, page_bytes};
 use std::io;
@@ -17,6 +18,8 @@ use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::tag_bucket::{Entry, PLACES};
 
+/// A use is noted if the one before is so long ago: what is asked for all the time is written once a minute.
+const ACCESSED_STEP_SECONDS: u32 = 60;
 const GRANULE_WORDS: usize = GRANULE_BYTES / 8;
 const CACHE_LINE_WORDS: usize = 8;
 /// Bytes of memory for each entry that the index has room for: smaller items do not fill the memory.
@@ -57,6 +60,10 @@ impl Items for PartItems<'_> {
     fn mark(&self, place: u32) -> u64 {
         mark_of(self.hash(place))
     }
+}
+
+fn access(entry: Entry, words: &[AtomicU64], now: u32) -> Access {
+    Access { was_read: entry.was_read(), idle_seconds: slot::idle_seconds(words, now) }
 }
 
 /// What an item that left is remembered by: bits that do not choose its part.
@@ -113,63 +120,79 @@ impl Part {
     #[inline]
     pub fn get(
         &self,
-        hash: HashKey,
+        (hash, now): (HashKey, u32),
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &Item, bool) -> bool,
+        head: impl FnMut(&mut Vec<u8>, &Item, Access) -> bool,
     ) -> Option<Item> {
-        let (found, item) = self.look(hash, out, head)?;
-        self.note_use(found);
-        Some(item)
+        let copied = self.look((hash, now), out, head)?;
+        self.note_use((hash, now), &copied);
+        Some(copied.item)
     }
 
     #[inline]
-    pub fn note_use(&self, found: Found) {
-        self.table.note_use(found);
+    pub fn note_use(&self, (hash, now): (HashKey, u32), copied: &Copied) {
+        self.table.note_use(copied.found);
+        if copied.access.idle_seconds >= ACCESSED_STEP_SECONDS {
+            self.note_accessed(hash, copied.found.entry.place(), now);
+        }
+    }
+
+    /// Notes when an item was used, if nobody is changing the part.
+    #[cold]
+    fn note_accessed(&self, hash: HashKey, place: u32, now: u32) {
+        let Ok(_classes) = self.classes.try_lock() else { return };
+        if self.table.entry_of(hash, place).is_some() {
+            slot::set_accessed(words_at(&self.memory, place), now);
+        }
     }
 
     /// As [`Part::get`], and nothing is counted.
-    pub fn copy(&self, hash: HashKey, out: &mut Vec<u8>) -> Option<Copied> {
-        let (found, item) = self.look(hash, out, |_, _, _| true)?;
-        Some(Copied { item, found })
+    pub fn copy(&self, hash_now: (HashKey, u32), out: &mut Vec<u8>) -> Option<Copied> {
+        self.look(hash_now, out, |_, _, _| true)
     }
 
     /// An item and its entry; its value appended to `out` behind what `head` appends.
     #[inline]
     fn look(
         &self,
-        hash: HashKey,
+        (hash, now): (HashKey, u32),
         out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &Item, bool) -> bool,
-    ) -> Option<(Found, Item)> {
+        mut head: impl FnMut(&mut Vec<u8>, &Item, Access) -> bool,
+    ) -> Option<Copied> {
         let start = out.len();
         let found = self.table.find(hash, |found| {
             // What an earlier look copied may have been nonsense.
             out.truncate(start);
             let words = self.slot_words(found.entry.place())?;
             let (item, value) = slot::read(words, hash)?;
-            let taken = head(out, &item, found.entry.was_read());
+            let access = access(found.entry, words, now);
+            let taken = head(out, &item, access);
             if taken {
                 slot::append_value(value, item.value_bytes, out);
             }
-            Some((found, item, taken))
+            Some((Copied { item, access, found }, taken))
         });
-        let Some((found, item, true)) = found else {
+        let Some((copied, true)) = found else {
             out.truncate(start);
             return None;
         };
-        Some((found, item))
+        Some(copied)
     }
 
     pub fn has(&self, hash: HashKey) -> bool {
         self.entry_of(hash).is_some()
     }
 
-    pub fn was_read(&self, hash: HashKey) -> bool {
-        self.entry_of(hash).is_some_and(Entry::was_read)
+    /// What is known of the use of an item, if it is here.
+    pub fn access(&self, hash: HashKey, now: u32) -> Option<Access> {
+        self.table.find(hash, |found| {
+            let words = self.slot_words(found.entry.place())?;
+            (slot::hash(words) == hash).then(|| access(found.entry, words, now))
+        })
     }
 
     /// Puts an item in, if it is not in and there is a slot for it; whether it was put in.
-    pub fn put(&self, hash: HashKey, (item, value): (Item, &[u8]), was_read: bool) -> bool {
+    pub fn put(&self, hash: HashKey, (item, value): (Item, &[u8]), used: Used) -> bool {
         let mut classes = lock(&self.classes);
         let Some(class) = classes.class_of(slot::HEADER_BYTES + value.len()) else { return false };
         if self.has(hash) {
@@ -183,7 +206,7 @@ impl Part {
         };
         let Some(slot) = classes.take(class, self.table.is_full(), &self.items(), evict) else { return false };
         self.evictions.fetch_add(out, Ordering::Relaxed);
-        let entered = self.fill(slot.place, hash, (item, value), was_read);
+        let entered = self.fill(slot.place, hash, (item, value), used);
         if entered {
             classes.filled(class, &slot, mark_of(hash));
         } else {
@@ -193,9 +216,9 @@ impl Part {
     }
 
     /// Writes an item into a slot that is taken, and names it in the index; false if there is no room there.
-    pub(super) fn fill(&self, place: u32, hash: HashKey, (item, value): (Item, &[u8]), was_read: bool) -> bool {
-        slot::write(words_at(&self.memory, place), hash, item, value);
-        self.table.insert(hash, Entry::new(place, was_read))
+    pub(super) fn fill(&self, place: u32, hash: HashKey, (item, value): (Item, &[u8]), used: Used) -> bool {
+        slot::write(words_at(&self.memory, place), hash, item, value, used.accessed);
+        self.table.insert(hash, Entry::new(place, used.was_read))
     }
 
     /// Takes an item out, if it is in; whether it was. The caller sees to it that nobody puts it in meanwhile.

@@ -1,14 +1,16 @@
 //! A slot of the tier: an item's header and value in words that readers copy while nobody holds a lock.
 //!
 //! ```text
-//!  0              16       24         28          32             36       40
-//!  +--------------+--------+----------+-----------+--------------+--------+------- ... ---+
-//!  | hash key     | stamp  | flags    | expiry    | value bytes  | marks  | value         |
-//!  +--------------+--------+----------+-----------+--------------+--------+------- ... ---+
+//!  0              16       24         28          32             36     37         40
+//!  +--------------+--------+----------+-----------+--------------+------+----------+------- ... ---+
+//!  | hash key     | stamp  | flags    | expiry    | value bytes  | marks| accessed | value         |
+//!  +--------------+--------+----------+-----------+--------------+------+----------+------- ... ---+
 //! ```
+//! `accessed` is the Unix second of the last use, to the minute and without its upper eight bits: an item that nobody asks for
+//! within 194 days looks younger than it is.
 //! Equal hash keys are equal keys (see [`tapetum_kernels::hash`]), so the key itself is not kept.
-//! Invariant: a slot is written only while no entry of the index names it, so a reader who finds the entry's bucket
-//! unchanged after its copy has copied one item, whole. Until then it may see anything, and must bear it.
+//! Invariant: a slot is written only while no entry of the index names it, but for `accessed`, so a reader who finds the entry's
+//! bucket unchanged after its copy has copied one item, whole. Until then it may see anything, and must bear it.
 
 use super::Item;
 use crate::memory_word::Word;
@@ -18,7 +20,8 @@ use tapetum_kernels::record::Marks;
 
 const STAMP: usize = 2;
 const FLAGS_EXPIRY: usize = 3;
-const VALUE_BYTES_MARKS: usize = 4;
+const VALUE_BYTES_MARKS_ACCESSED: usize = 4;
+const ACCESSED_SHIFT: u32 = 40;
 const VALUE: usize = 5;
 pub const HEADER_BYTES: usize = VALUE * 8;
 const _: () = assert!(HEADER_BYTES == 40);
@@ -31,8 +34,8 @@ fn get(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed)
 }
 
-/// Writes an item. `words` are the slot's, and enough.
-pub fn write(words: &[AtomicU64], hash: HashKey, item: Item, value: &[u8]) {
+/// Writes an item that was last used at `accessed`. `words` are the slot's, and enough.
+pub fn write(words: &[AtomicU64], hash: HashKey, item: Item, value: &[u8], accessed: u32) {
     // Pairs with the readers' fence: who sees anything of this also sees that the entry that named the slot is gone.
     fence(Ordering::Release);
     put(&words[0], hash.0 as u64);
@@ -40,7 +43,8 @@ pub fn write(words: &[AtomicU64], hash: HashKey, item: Item, value: &[u8]) {
     put(&words[STAMP], item.stamp);
     put(&words[FLAGS_EXPIRY], u64::from(item.flags) | u64::from(item.expiry) << 32);
     assert_eq!(item.value_bytes, value.len());
-    put(&words[VALUE_BYTES_MARKS], value.len() as u64 | u64::from(item.marks.bits()) << 32);
+    let accessed = u64::from(accessed) << ACCESSED_SHIFT;
+    put(&words[VALUE_BYTES_MARKS_ACCESSED], value.len() as u64 | u64::from(item.marks.bits()) << 32 | accessed);
     let (whole, rest) = value.as_chunks::<8>();
     let words = &words[VALUE..];
     words.iter().zip(whole).for_each(|(word, bytes)| put(word, u64::from_le_bytes(*bytes)));
@@ -64,12 +68,25 @@ pub fn read(words: &[AtomicU64], wanted: HashKey) -> Option<(Item, &[AtomicU64])
     if hash(words) != wanted {
         return None;
     }
-    let bytes_marks = get(&words[VALUE_BYTES_MARKS]);
+    let bytes_marks = get(&words[VALUE_BYTES_MARKS_ACCESSED]);
     let value_bytes = bytes_marks as u32 as usize;
     let value = words[VALUE..].get(..value_bytes.div_ceil(8))?;
     let (flags_expiry, marks) = (get(&words[FLAGS_EXPIRY]), Marks::from_bits((bytes_marks >> 32) as u8));
     let (flags, expiry) = (flags_expiry as u32, (flags_expiry >> 32) as u32);
     Some((Item { stamp: get(&words[STAMP]), flags, expiry, value_bytes, marks }, value))
+}
+
+/// Seconds from the last use of the item in a slot until `now`.
+#[inline]
+pub fn idle_seconds(words: &[AtomicU64], now: u32) -> u32 {
+    let accessed = (get(&words[VALUE_BYTES_MARKS_ACCESSED]) >> ACCESSED_SHIFT) as u32;
+    now.wrapping_sub(accessed) & (u32::MAX >> 8)
+}
+
+/// Notes a use of the item in a slot. Nobody writes the slot meanwhile.
+pub fn set_accessed(words: &[AtomicU64], now: u32) {
+    let word = &words[VALUE_BYTES_MARKS_ACCESSED];
+    put(word, get(word) & (u64::MAX >> (64 - ACCESSED_SHIFT)) | u64::from(now) << ACCESSED_SHIFT);
 }
 
 /// Appends `bytes` of the words of a value.
@@ -96,7 +113,10 @@ mod tests {
             let value: Vec<u8> = (0..length).map(|n| n as u8).collect();
             let marks = Marks { stale: true, leased: false };
             let item = Item { flags: u32::MAX, expiry: 7, stamp: 1 << 60, value_bytes: length, marks };
-            write(&words, HashKey(u128::MAX - 5), item, &value);
+            write(&words, HashKey(u128::MAX - 5), item, &value, u32::MAX - 3);
+            assert_eq!(idle_seconds(&words, 6), 10);
+            set_accessed(&words, 5);
+            assert_eq!(idle_seconds(&words, 6), 1);
             let (found, found_value) = read(&words, HashKey(u128::MAX - 5)).unwrap();
             assert_eq!(found, item);
             let mut values = vec![9];
@@ -109,7 +129,7 @@ mod tests {
     #[test]
     fn nonsense_is_borne() {
         let words: Vec<AtomicU64> = (0..8).map(|_| AtomicU64::new(0)).collect();
-        words[VALUE_BYTES_MARKS].store(u64::MAX, Ordering::Relaxed);
+        words[VALUE_BYTES_MARKS_ACCESSED].store(u64::MAX, Ordering::Relaxed);
         assert!(read(&words, HashKey(0)).is_none());
     }
 }

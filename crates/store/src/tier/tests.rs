@@ -2,6 +2,9 @@ use super::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+const NOW: u32 = 1_000_000;
+const USED: Used = Used { was_read: true, accessed: NOW };
+
 fn hash(n: u64) -> HashKey {
     HashKey::of(&[3; 16], &n.to_le_bytes())
 }
@@ -16,7 +19,7 @@ fn value(n: u64, stamp: u64, length: usize) -> Vec<u8> {
 
 fn get(tier: &Tier, n: u64) -> Option<(Item, Vec<u8>)> {
     let mut values = vec![1, 2, 3];
-    let item = tier.get(hash(n), &mut values, |_, _, _| true)?;
+    let item = tier.get((hash(n), NOW), &mut values, |_, _, _| true)?;
     Some((item, values.split_off(3)))
 }
 
@@ -36,7 +39,7 @@ fn holds_what_was_put_and_neither_more_nor_older() {
             1..=4 => {
                 tier.remove(hash(n));
                 let length = (chance >> 20) as usize % 3000;
-                tier.put(hash(n), (item(stamp, length), &value(n, stamp, length)), true);
+                tier.put(hash(n), (item(stamp, length), &value(n, stamp, length)), USED);
                 latest.insert(n, (stamp, length));
             }
             _ => {
@@ -56,7 +59,7 @@ fn stays_within_its_bytes_whatever_it_is_given() {
     for (bytes, length) in [(1 << 20, 10), (8 << 20, 100), (32 << 20, 1000), (200 << 20, 100_000)] {
         let tier = Tier::new(bytes, Slabs::default()).unwrap().unwrap();
         for n in 0..bytes / (length as u64 + 40) * 2 {
-            tier.put(hash(n), (item(n, length), &vec![7; length]), true);
+            tier.put(hash(n), (item(n, length), &vec![7; length]), USED);
         }
         assert!(tier.bytes() <= bytes, "{} of {bytes} with values of {length}", tier.bytes());
         let used: u64 = tier.slabs().iter().map(|class| class.slots_used * class.slot_bytes as u64).sum();
@@ -72,7 +75,7 @@ fn stays_within_its_bytes_when_sizes_change_again_and_again() {
     for length in [88, 150, 210, 280, 10, 340, 88, 400] {
         for _ in 0..6 * bytes / (length as u64 + 40) {
             n += 1;
-            tier.put(hash(n), (item(n, length), &vec![7; length]), true);
+            tier.put(hash(n), (item(n, length), &vec![7; length]), USED);
         }
         assert!(tier.bytes() <= bytes, "{} of {bytes} with values of {length}", tier.bytes());
     }
@@ -83,7 +86,7 @@ fn what_comes_is_taken_in_when_tiny_items_fill_the_index() {
     let tier = Tier::new(1 << 20, Slabs::default()).unwrap().unwrap();
     // Now and then both buckets of a key are full.
     let put =
-        |numbers: std::ops::Range<u64>| numbers.filter(|n| tier.put(hash(*n), (item(*n, 10), &[7; 10]), true)).count();
+        |numbers: std::ops::Range<u64>| numbers.filter(|n| tier.put(hash(*n), (item(*n, 10), &[7; 10]), USED)).count();
     let taken = put(0..100_000);
     assert!(taken > 99_000, "{taken} of 100,000");
     // Those that are asked for stay while others pass.
@@ -93,7 +96,7 @@ fn what_comes_is_taken_in_when_tiny_items_fill_the_index() {
     assert!(asked > 880 && kept > asked * 9 / 10, "{kept} of {asked}");
     // And larger ones find room.
     (200_000..200_500).for_each(|n| {
-        tier.put(hash(n), (item(n, 500), &[7; 500]), true);
+        tier.put(hash(n), (item(n, 500), &[7; 500]), USED);
     });
     let kept = (200_000..200_500).filter(|n| tier.has(hash(*n))).count();
     assert!(kept > 200, "{kept} of 500");
@@ -102,7 +105,7 @@ fn what_comes_is_taken_in_when_tiny_items_fill_the_index() {
 #[test]
 fn what_is_too_large_or_too_little_is_left_out() {
     let tier = Tier::new(1 << 20, Slabs { factor: 2.0, slab_bytes: None }).unwrap().unwrap();
-    tier.put(hash(1), (item(1, 1 << 20), &[0; 1 << 20]), true);
+    tier.put(hash(1), (item(1, 1 << 20), &[0; 1 << 20]), USED);
     assert_eq!(get(&tier, 1), None);
     assert!(Tier::new(100, Slabs::default()).unwrap().is_none());
 }
@@ -131,7 +134,7 @@ fn readers_beside_writers_see_whole_items() {
             tier.remove(hash(n));
             if stamp % 5 != 0 {
                 let value = value(n, stamp, stamp as usize % 1700);
-                tier.put(hash(n), (item(stamp, value.len()), &value), true);
+                tier.put(hash(n), (item(stamp, value.len()), &value), USED);
             }
             newest.store(stamp, Ordering::Relaxed);
         }
@@ -147,8 +150,31 @@ fn slabs_are_as_told() {
         assert_eq!(classes.last().map(|class| class.slot_bytes as u64), Some(slab_bytes));
         assert!(classes.len() <= classes_max, "{} classes", classes.len());
         let length = slab_bytes as usize - 40;
-        assert!(tier.put(hash(1), (item(1, length), &vec![7; length]), true));
-        assert!(!tier.put(hash(2), (item(1, length + 1), &vec![7; length + 1]), true));
+        assert!(tier.put(hash(1), (item(1, length), &vec![7; length]), USED));
+        assert!(!tier.put(hash(2), (item(1, length + 1), &vec![7; length + 1]), USED));
         assert!(tier.bytes() <= 256 << 20);
     }
+}
+
+#[test]
+fn a_use_is_noted_once_a_minute() {
+    let tier = Tier::new(1 << 20, Slabs::default()).unwrap().unwrap();
+    let used = Used { was_read: false, accessed: NOW };
+    assert!(tier.put(hash(1), (item(1, 10), &[7; 10]), used));
+    let access = |now| tier.access(hash(1), now).unwrap();
+    let get = |now| {
+        let mut shown = None;
+        let show = |_: &mut Vec<u8>, _: &Item, access| {
+            shown = Some(access);
+            true
+        };
+        tier.get((hash(1), now), &mut Vec::new(), show).unwrap();
+        shown.unwrap()
+    };
+    assert_eq!(access(NOW + 5), Access { was_read: false, idle_seconds: 5 });
+    assert_eq!(get(NOW + 59), Access { was_read: false, idle_seconds: 59 });
+    // As it was before this use, which is the first to be noted.
+    assert_eq!(get(NOW + 60), Access { was_read: true, idle_seconds: 60 });
+    assert_eq!(access(NOW + 62), Access { was_read: true, idle_seconds: 2 });
+    assert_eq!(tier.access(hash(2), NOW), None);
 }
