@@ -51,6 +51,9 @@ test: setup-build setup-test
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+# Workspaces of their own, which nothing here builds: their lock files must follow what they depend on.
+	$(CARGO) update --workspace --locked --quiet --manifest-path fuzz/Cargo.toml
+	$(CARGO) update --workspace --locked --quiet --manifest-path crates/bench/peers/Cargo.toml
 
 # All packages at once: cargo gives a package alone other features, and would compile the store again for each.
 test-build:
