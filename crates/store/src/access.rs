@@ -1,7 +1,7 @@
 //! When items were last asked for, as far as memory knows.
 //!
-//! Flash does not keep it. What the DRAM tier holds was last read when its slot says (`tier/slot.rs`); of anything else it is
-//! known when it was written, because stamps ascend: this clock notes which ones were given when.
+//! Flash does not keep it. What the DRAM tier holds was last read from there when its slot says (`tier/slot.rs`); of anything else,
+//! what is in a write buffer included, it is known when it was written, because stamps ascend: this clock notes which ones were given when.
 //!
 //! Threads: maintenance moves the clock on, several times a second; to read it is one load. `written` is locked after a shard,
 //! and nothing is locked after it.
@@ -20,8 +20,8 @@ const AGE_PARTS: u32 = 32;
 pub struct Access {
     /// It was read since it was written.
     pub was_read: bool,
-    /// Seconds since it was last read from DRAM, to the minute, or else since it was written. What was written before the
-    /// store was opened counts from there.
+    /// Seconds since it was last read from the DRAM tier, to about a minute, or else since it was written, by a touch too. What
+    /// was written before the store was opened counts from there.
     pub idle_seconds: u32,
 }
 
@@ -35,13 +35,14 @@ struct Moment {
 /// Unix seconds, and when stamps were given.
 pub struct AccessClock {
     seconds: AtomicU32,
-    written: Mutex<Vec<Moment>>,
+    /// In memory of its own: who locks it must not take `seconds` from the cache of those who only look at the clock.
+    written: Box<Mutex<Vec<Moment>>>,
 }
 
 impl AccessClock {
     /// Stamps up to `stamp` were given before `now`.
     pub fn new(stamp: u64, now: u32) -> AccessClock {
-        AccessClock { seconds: AtomicU32::new(now), written: Mutex::new(vec![Moment { stamp, at: now }]) }
+        AccessClock { seconds: AtomicU32::new(now), written: Box::new(Mutex::new(vec![Moment { stamp, at: now }])) }
     }
 
     #[inline]
@@ -57,10 +58,12 @@ impl AccessClock {
         let stamp = stamp_last();
         self.seconds.store(now, Ordering::Relaxed);
         let mut written = lock(&self.written);
+        // The machine's clock may have been put back.
+        written.iter_mut().rev().take_while(|moment| moment.at > now).for_each(|moment| moment.at = now);
         if written.last().is_some_and(|moment| moment.stamp == stamp) {
             return;
         }
-        if written.len() == MOMENTS_MAX {
+        if written.len() >= MOMENTS_MAX {
             *written = thinned(&written, now);
         }
         written.push(Moment { stamp, at: now });
@@ -109,8 +112,9 @@ mod tests {
         clock.advance(1006, || 11);
         assert_eq!([7, 8, 10, 11, 12].map(|stamp| clock.written_seconds_ago(stamp)), [6, 5, 5, 0, 0]);
         // A clock that was put back makes nothing older, and nothing from the future.
-        clock.advance(900, || 12);
-        assert_eq!(clock.written_seconds_ago(11), 0);
+        clock.advance(1003, || 12);
+        clock.advance(1004, || 12);
+        assert_eq!([7, 8, 11, 12].map(|stamp| clock.written_seconds_ago(stamp)), [4, 3, 1, 1]);
     }
 
     #[test]

@@ -46,8 +46,9 @@ impl Session {
         }
     }
 
-    /// Third stage: appends to `out` what `head` does, which is shown the item and its use before, and then the value. Nothing is appended, and the get is to be submitted, where `head` is not content, the tier does not hold the
-    /// item, or something submitted before comes first.
+    /// Third stage: appends to `out` what `head` does, which is shown the item and its use before, and then the value. Nothing is
+    /// appended, and the get is to be submitted, where `head` is not content, the tier does not hold the item, or something
+    /// submitted before comes first.
     pub fn get_from_dram(
         &mut self,
         KeyDigest(digest): KeyDigest,

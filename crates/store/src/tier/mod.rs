@@ -8,7 +8,7 @@
 //!
 //! Nothing of it is on flash: after a restart it is empty, until it is asked or warmed (see [`hot`]).
 //!
-//! Threads: readers take no lock. See [`part`] for the rest.
+//! Threads: readers wait for no lock. See [`part`] for the rest.
 
 mod classes;
 mod ghosts;

@@ -1,6 +1,6 @@
 //! A part of the tier: memory for slots, the index over it, and the order in which items go.
 //!
-//! Threads: readers take no lock; whoever puts in or takes out holds `classes`. The lock is taken after a shard's, and
+//! Threads: readers take no lock, but for noting a use once in a while, if it is free; whoever puts in or takes out holds `classes`. The lock is taken after a shard's, and
 //! nothing is taken after it.
 
 use super::classes::{Classes, GRANULE_BYTES, SlabClass};
@@ -141,8 +141,9 @@ impl Part {
     #[cold]
     fn note_accessed(&self, hash: HashKey, place: u32, now: u32) {
         let Ok(_classes) = self.classes.try_lock() else { return };
-        if self.table.entry_of(hash, place).is_some() {
-            slot::set_accessed(words_at(&self.memory, place), now);
+        let words = words_at(&self.memory, place);
+        if slot::hash(words) == hash && self.table.entry_of(hash, place).is_some() {
+            slot::set_accessed(words, now);
         }
     }
 

@@ -6,8 +6,8 @@
 //!  | hash key     | stamp  | flags    | expiry    | value bytes  | marks| accessed | value         |
 //!  +--------------+--------+----------+-----------+--------------+------+----------+------- ... ---+
 //! ```
-//! `accessed` is the Unix second of the last use, to the minute and without its upper eight bits: an item that nobody asks for
-//! within 194 days looks younger than it is.
+//! `accessed` is the Unix second of the last use that was noted, without its upper eight bits: an item that nobody asks for within
+//! 97 days looks as if it were in use.
 //! Equal hash keys are equal keys (see [`tapetum_kernels::hash`]), so the key itself is not kept.
 //! Invariant: a slot is written only while no entry of the index names it, but for `accessed`, so a reader who finds the entry's
 //! bucket unchanged after its copy has copied one item, whole. Until then it may see anything, and must bear it.
@@ -80,12 +80,16 @@ pub fn read(words: &[AtomicU64], wanted: HashKey) -> Option<(Item, &[AtomicU64])
 #[inline]
 pub fn idle_seconds(words: &[AtomicU64], now: u32) -> u32 {
     let accessed = (get(&words[VALUE_BYTES_MARKS_ACCESSED]) >> ACCESSED_SHIFT) as u32;
-    now.wrapping_sub(accessed) & (u32::MAX >> 8)
+    let idle = now.wrapping_sub(accessed) << 8;
+    // Somebody's clock is ahead by a second, or the machine's was put back.
+    if idle > i32::MAX as u32 { 0 } else { idle >> 8 }
 }
 
 /// Notes a use of the item in a slot. Nobody writes the slot meanwhile.
 pub fn set_accessed(words: &[AtomicU64], now: u32) {
     let word = &words[VALUE_BYTES_MARKS_ACCESSED];
+    // Who sees the item's length and marks by this store must see its entry's bucket as changed as by the writer's.
+    fence(Ordering::Release);
     put(word, get(word) & (u64::MAX >> (64 - ACCESSED_SHIFT)) | u64::from(now) << ACCESSED_SHIFT);
 }
 
@@ -116,7 +120,7 @@ mod tests {
             write(&words, HashKey(u128::MAX - 5), item, &value, u32::MAX - 3);
             assert_eq!(idle_seconds(&words, 6), 10);
             set_accessed(&words, 5);
-            assert_eq!(idle_seconds(&words, 6), 1);
+            assert_eq!((idle_seconds(&words, 6), idle_seconds(&words, 4)), (1, 0));
             let (found, found_value) = read(&words, HashKey(u128::MAX - 5)).unwrap();
             assert_eq!(found, item);
             let mut values = vec![9];

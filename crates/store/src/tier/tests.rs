@@ -18,8 +18,12 @@ fn value(n: u64, stamp: u64, length: usize) -> Vec<u8> {
 }
 
 fn get(tier: &Tier, n: u64) -> Option<(Item, Vec<u8>)> {
+    get_at(tier, n, NOW)
+}
+
+fn get_at(tier: &Tier, n: u64, now: u32) -> Option<(Item, Vec<u8>)> {
     let mut values = vec![1, 2, 3];
-    let item = tier.get((hash(n), NOW), &mut values, |_, _, _| true)?;
+    let item = tier.get((hash(n), now), &mut values, |_, _, _| true)?;
     Some((item, values.split_off(3)))
 }
 
@@ -122,7 +126,8 @@ fn readers_beside_writers_see_whole_items() {
                 let mut n = reader;
                 while !done.load(Ordering::Relaxed) {
                     n = (n + 7) % 900;
-                    if let Some((item, bytes)) = get(tier, n) {
+                    // So late that every use is noted.
+                    if let Some((item, bytes)) = get_at(tier, n, NOW + 60) {
                         assert_eq!(bytes, value(n, item.stamp, bytes.len()), "of one write");
                         assert_eq!(bytes.len() as u64, item.stamp % 1700);
                     }
