@@ -131,14 +131,16 @@ fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
     let mut states: Vec<&SegmentState> = catalog.segments.values().collect();
     let share = |state: &SegmentState| {
         let extents = all_extents(shared, state).max(1);
-        (extents - shared.reclaimable_extents(state)) * 1_000_000 / extents
+        // Deletions of everything happen meanwhile.
+        extents.saturating_sub(shared.reclaimable_extents(state)) * 1_000_000 / extents
     };
-    // Numbers run out before space does only when there are many small segments: then merge the smallest.
+    // Numbers run out before space does only when there are many small segments: then merge the smallest. Keys are cached: what they
+    // are made of, time too, goes on.
     let scarce = shared.numbers_left() < NUMBERS_SCARCE;
     if scarce {
-        states.sort_by_key(|state| (shared.live_bytes(state), state.descriptor.version));
+        states.sort_by_cached_key(|state| (shared.live_bytes(state), state.descriptor.version));
     } else {
-        states.sort_by_key(|state| (share(state), state.descriptor.version));
+        states.sort_by_cached_key(|state| (share(state), state.descriptor.version));
     }
     let mut chosen: Vec<&SegmentState> = Vec::new();
     let (mut bytes, mut pages, mut extents) = (0, (0, 0), 0);

@@ -7,7 +7,7 @@
 //!  | magic | crc | epoch  | sequence | kind  | 0   | length | 0    | payload | padding |
 //!  | "TMAN"| u32 | u64    | u64      | u16   | u16 | u32    | u64  |         |         |
 //!  +-------+-----+--------+----------+-------+-----+--------+------+---------+---------+
-//!  area: SnapshotBegin · SnapshotSegment × n · SnapshotEnd · (Install | Opened | Checkpoint) × m
+//!  area: SnapshotBegin · SnapshotSegments × n · SnapshotEnd · (Install | Opened | Checkpoint) × m
 //! ```
 //! The crc covers the frame behind it, salted with its place and the epoch. An area's frames have one epoch and count
 //! their sequence from 0; the area with the highest epoch and a whole snapshot is the manifest. Each frame is durable
@@ -27,12 +27,16 @@ use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TMAN");
 const HEADER_BYTES: usize = 40;
+/// A frame of a snapshot ends with the segment that fills so much: most take some hundred bytes, and a frame is whole sectors and
+/// waits for the one before.
+const SNAPSHOT_FRAME_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 enum Kind {
     SnapshotBegin = 1,
-    SnapshotSegment = 2,
+    /// One or more.
+    SnapshotSegments = 2,
     SnapshotEnd = 3,
     Install = 4,
     Opened = 5,
@@ -169,10 +173,15 @@ impl Manifest {
         writer.u64(self.generation);
         writer.u32(catalog.segments.len() as u32);
         self.append(Kind::SnapshotBegin, &writer.bytes).await?;
+        let mut writer = Writer::default();
         for state in catalog.segments.values() {
-            let mut writer = Writer::default();
             state.encode(&mut writer);
-            self.append(Kind::SnapshotSegment, &writer.bytes).await?;
+            if writer.bytes.len() >= SNAPSHOT_FRAME_BYTES {
+                self.append(Kind::SnapshotSegments, &std::mem::take(&mut writer).bytes).await?;
+            }
+        }
+        if !writer.bytes.is_empty() {
+            self.append(Kind::SnapshotSegments, &writer.bytes).await?;
         }
         self.append(Kind::SnapshotEnd, &[]).await
     }
@@ -383,7 +392,7 @@ fn parse_header(bytes: &[u8]) -> Option<(u64, u64, Kind, usize)> {
     };
     let (magic, epoch, sequence, kind, length) = fields().ok()?;
     let kind =
-        [Kind::SnapshotBegin, Kind::SnapshotSegment, Kind::SnapshotEnd, Kind::Install, Kind::Opened, Kind::Checkpoint]
+        [Kind::SnapshotBegin, Kind::SnapshotSegments, Kind::SnapshotEnd, Kind::Install, Kind::Opened, Kind::Checkpoint]
             .into_iter()
             .find(|known| *known as u16 == kind)?;
     (magic == MAGIC).then_some((epoch, sequence, kind, length as usize))
@@ -417,9 +426,7 @@ impl Replay {
         let mut reader = Reader::new(&frame.payload);
         Ok(match frame.kind {
             Kind::SnapshotBegin => self.begin(&mut reader),
-            Kind::SnapshotSegment => SegmentState::parse(&mut reader).map(|state| {
-                self.catalog.segments.insert(state.descriptor.number, state);
-            }),
+            Kind::SnapshotSegments => self.segments(&mut reader),
             Kind::SnapshotEnd => {
                 self.whole = self.catalog.segments.len() == self.segments_expected;
                 if self.whole { Ok(()) } else { Err(Short) }
@@ -434,6 +441,14 @@ impl Replay {
             Kind::Opened => self.opened(&mut reader),
             Kind::Checkpoint => Checkpoint::parse(&frame.payload).map(|checkpoint| self.checkpoint = Some(checkpoint)),
         })
+    }
+
+    fn segments(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
+        while !reader.is_empty() {
+            let state = SegmentState::parse(reader)?;
+            self.catalog.segments.insert(state.descriptor.number, state);
+        }
+        Ok(())
     }
 
     fn opened(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {

@@ -98,8 +98,9 @@ impl Store {
         // Pools take their memory now, so that the process does not grow later.
         drive.local().touch();
         let store = Store::open_with(drive, options, || false)?;
-        let inner = Arc::downgrade(&store.inner);
+        let (inner, shared) = (Arc::downgrade(&store.inner), store.inner.shared.clone());
         let thread = drive.env().spawn("tapetum-maintenance", move || {
+            let _watch = PoisonOnPanic(shared);
             while let Some(inner) = inner.upgrade() {
                 if inner.stopping.load(Ordering::SeqCst) {
                     return;
@@ -419,6 +420,17 @@ impl Store {
     /// The shared state, for the tools of this crate.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.inner.shared
+    }
+}
+
+/// Maintenance that panicked makes no room any more: who waits for it must hear of that.
+struct PoisonOnPanic(Arc<Shared>);
+
+impl Drop for PoisonOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.log.poison("maintenance panicked: what it said is on standard error".into());
+        }
     }
 }
 

@@ -55,6 +55,10 @@ impl<'a> Reader<'a> {
         Reader { bytes }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     pub fn take(&mut self, length: usize) -> Result<&'a [u8], Short> {
         if length > self.bytes.len() {
             return Err(Short);

@@ -184,9 +184,17 @@ impl Log {
 
     /// Appends records to one group of the active buffer; `placed` hears each one's stamp and place in the arena.
     pub fn append(&self, drafts: &[Draft<'_>], placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
-        // Left free for the mark of a planned deletion, whose time does not wait for room: padding, and a group of its own.
-        let reserve = 2 * self.geometry.sector_bytes as usize;
-        self.append_within(self.arenas[0].len() - reserve, drafts, placed)
+        self.append_within(self.unplanned_end(), drafts, placed)
+    }
+
+    /// The largest record that an empty buffer takes.
+    pub fn record_bytes_max(&self) -> usize {
+        self.unplanned_end() - HEADER_BYTES
+    }
+
+    /// Behind it is left free for the mark of a planned deletion, whose time does not wait for room: padding, and a group of its own.
+    fn unplanned_end(&self) -> usize {
+        self.arenas[0].len() - 2 * self.geometry.sector_bytes as usize
     }
 
     /// Appends the mark of a deletion whose time has come. There is room: each was planned by an [`Log::append`].

@@ -15,13 +15,16 @@ use tapetum_drive::programs::MATCH_RECORD;
 use tapetum_drive::programs::match_record::{
     CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Pages, Place, encode_parameters, parameters_bytes,
 };
-use tapetum_drive::{Command, Completion, LocalBuffer, LocalRange, Operation, QueuePair, Status};
+use tapetum_drive::{Command, Completion, LocalBuffer, LocalMemory, LocalRange, Operation, QueuePair, Status};
 use tapetum_kernels::data_page::{Trailer, stream_ranges};
 use tapetum_kernels::prefetch::prefetch;
 
 /// Buffers of this size are kept from read to read.
 pub const BUFFER_BYTES: usize = 16 << 10;
 const OUTPUT_ROOM_BYTES: usize = 4 << 10;
+/// What flush and collector take at most, beside each other: 32 windows and 20 stages of 256 KiB and what comes with a window, each in
+/// a block of a power of two, and 32 reads of 64 KiB.
+const MAINTENANCE_BYTES_MAX: usize = 24 << 20;
 /// More headers than these have little in common with where they are guessed to be.
 const RECORDS_PREFETCHED: usize = 4;
 
@@ -55,39 +58,54 @@ pub enum Step {
     Failed(Error),
 }
 
-/// Local memory for reads, kept by a session.
+/// Local memory for reads, kept by a session between one read and the next. Other sessions, and reads that need more than a spare
+/// has, must never wait for it for good: a session keeps none when nothing of it is on its way, and none when memory is short.
 pub struct SpareBuffers {
+    local: LocalMemory,
     buffers: Vec<LocalBuffer>,
     kept_max: usize,
+    /// With less free none is kept.
+    ample_bytes: usize,
     /// What is left to flush and collector, which must not fail for want of memory.
     reserve_bytes: usize,
 }
 
 impl SpareBuffers {
-    /// Of pools of `pool_bytes` a session that rests keeps a sixteenth, and at most what a deep one needs.
-    pub fn new(pool_bytes: usize) -> SpareBuffers {
+    /// Of pools of `pool_bytes` a session keeps a sixteenth, and at most what a deep one needs.
+    pub fn new(local: LocalMemory, pool_bytes: usize) -> SpareBuffers {
+        let reserve_bytes = (pool_bytes / 2).min(MAINTENANCE_BYTES_MAX);
         SpareBuffers {
+            local,
             buffers: Vec::new(),
             kept_max: (pool_bytes / 16 / BUFFER_BYTES).min(256),
-            reserve_bytes: (pool_bytes / 2).min(8 << 20),
+            ample_bytes: reserve_bytes + pool_bytes / 4,
+            reserve_bytes,
         }
     }
 
-    pub fn take(&mut self, queue: &QueuePair, bytes: usize) -> Option<LocalBuffer> {
+    pub fn take(&mut self, bytes: usize) -> Option<LocalBuffer> {
         if bytes <= BUFFER_BYTES
             && let Some(buffer) = self.buffers.pop()
         {
             return Some(buffer);
         }
-        let (local, bytes) = (queue.drive().local(), bytes.max(BUFFER_BYTES));
-        let free = local.bytes_total() - local.bytes_used();
-        if free < bytes + self.reserve_bytes { None } else { local.allocate(bytes) }
+        let bytes = bytes.max(BUFFER_BYTES);
+        if self.free_bytes() < bytes + self.reserve_bytes { None } else { self.local.allocate(bytes) }
     }
 
     pub fn give(&mut self, buffer: LocalBuffer) {
-        if buffer.len() == BUFFER_BYTES && self.buffers.len() < self.kept_max {
+        if buffer.len() == BUFFER_BYTES && self.buffers.len() < self.kept_max && self.free_bytes() >= self.ample_bytes {
             self.buffers.push(buffer);
         }
+    }
+
+    /// Nothing is on its way.
+    pub fn rest(&mut self) {
+        self.buffers.clear();
+    }
+
+    fn free_bytes(&self) -> usize {
+        self.local.bytes_total() - self.local.bytes_used()
     }
 }
 
@@ -114,7 +132,7 @@ impl FlashRead {
         let span_bytes = self.segment.span_bytes(page);
         let needed = span_bytes as usize + parameters_bytes(key) + OUTPUT_ROOM_BYTES;
         if self.buffer.as_ref().is_none_or(|buffer| buffer.len() < needed) {
-            let Some(buffer) = spare.take(queue, needed) else { return Step::NoMemory };
+            let Some(buffer) = spare.take(needed) else { return Step::NoMemory };
             self.buffer = Some(buffer);
         }
         let Some(buffer) = &mut self.buffer else { unreachable!("it was filled above") };
@@ -211,7 +229,7 @@ impl FlashRead {
                 Step::Found(Matched::parse(&head))
             }
             MISSING => Step::Missing,
-            OUTPUT_SHORT => match spare.take(queue, completion.result[0] as usize) {
+            OUTPUT_SHORT => match spare.take(completion.result[0] as usize) {
                 Some(output) => {
                     self.output = Some(output);
                     self.execute(queue, tag, key);

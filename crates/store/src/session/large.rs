@@ -264,8 +264,7 @@ impl Local {
     }
 
     fn transfer(&mut self, shared: &Shared, reference: &Reference) -> Option<Transfer> {
-        let Local { queue, spare_buffers, .. } = self;
-        let allocate = |bytes| spare_buffers.take(queue, bytes);
+        let allocate = |bytes| self.spare_buffers.take(bytes);
         Transfer::new(&shared.geometry, &reference.runs, reference.stored_bytes, allocate)
     }
 

@@ -25,6 +25,7 @@ mod staged;
 
 use crate::buffer::Seen;
 use crate::error::Error;
+use crate::large::inline_bytes_max;
 use crate::notify::Notifier;
 use crate::pace::Share;
 use crate::request::{Outcome, Reply, Request, ValueRange};
@@ -44,7 +45,7 @@ use std::time::Duration;
 use tapetum_drive::{Completion, QueuePair};
 use tapetum_kernels::codec::{Compressor, Decompressor};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::KEY_BYTES_MAX;
+use tapetum_kernels::record::{HEADER_BYTES_MAX, KEY_BYTES_MAX};
 
 pub use batch::{Busy, Write};
 pub use staged::KeyDigest;
@@ -52,6 +53,8 @@ pub use staged::KeyDigest;
 const TAG_EXECUTE: u64 = 1;
 /// Larger buffers are given back when a poll ends.
 const KEEP_BYTES: usize = 1 << 20;
+/// Memory that is waited for is looked for so often.
+const MEMORY_LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 struct Op {
@@ -168,7 +171,7 @@ impl Session {
             inflated: Vec::new(),
             compressor: Compressor::new().map_err(io)?,
             decompressor: Decompressor::new().map_err(io)?,
-            spare_buffers: SpareBuffers::new(shared.options.pool_bytes() as usize),
+            spare_buffers: SpareBuffers::new(shared.drive.local().clone(), shared.options.pool_bytes() as usize),
             spare_ops: Vec::new(),
             completions: Vec::new(),
             gets: GetCount::default(),
@@ -239,6 +242,9 @@ impl Session {
         self.local.share.set_waiting(&shared.pace, self.local.paced);
         replies.append(&mut self.local.ready);
         self.local.turn_values();
+        if self.in_flight() == 0 {
+            self.local.spare_buffers.rest();
+        }
     }
 
     /// The bytes of a value; readable until the poll after the one that replied.
@@ -288,6 +294,9 @@ impl Session {
         if !self.local.completions.is_empty() {
             return;
         }
+        // Nobody tells that memory was given back.
+        let look_again = (!self.local.waiting.is_empty()).then_some(MEMORY_LOOK);
+        let timeout = [timeout, look_again].into_iter().flatten().min();
         let timeout_ms = timeout.map_or(-1, |timeout| timeout.as_millis().clamp(1, 1000) as i32);
         // SAFETY: the array is valid for its length; poll writes only into it.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
@@ -314,7 +323,8 @@ fn refuse(shared: &Shared, request: &Request<'_>) -> Result<(), Error> {
     }
     check_value(shared, request.payload_bytes() - key.len())?;
     // A record must fit into an empty write buffer, with as much of a value as lies in line.
-    let limit_bytes = shared.geometry.segment_bytes as usize / 4 * 3;
+    let with_value = HEADER_BYTES_MAX + inline_bytes_max(&shared.geometry);
+    let limit_bytes = shared.log.record_bytes_max() - with_value;
     if key.len() > limit_bytes {
         return Err(Error::KeyTooLong { limit_bytes });
     }
