@@ -70,6 +70,10 @@ impl Env {
         }
     }
 
+    pub fn is_simulated(&self) -> bool {
+        matches!(self.source, Source::Simulated { .. })
+    }
+
     /// How many threads get further at once; one in a simulation.
     pub fn parallelism(&self) -> usize {
         match &self.source {

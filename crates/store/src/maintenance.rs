@@ -130,7 +130,7 @@ impl Maintenance {
         }
         let Some(done) = self.flush.as_mut().and_then(poll_once) else { return false };
         self.flush = None;
-        give_back_memory();
+        self.give_back_memory();
         if let Err(error) = done {
             self.poison("a flush", error);
         }
@@ -152,7 +152,7 @@ impl Maintenance {
         }
         let Some(done) = self.collect.as_mut().and_then(poll_once) else { return false };
         self.collect = None;
-        give_back_memory();
+        self.give_back_memory();
         match done {
             Ok(gained) => {
                 let evicted = std::mem::take(&mut self.evicting);
@@ -229,6 +229,16 @@ impl Maintenance {
         &self.io
     }
 
+    /// A flush and a collection work on a few megabytes of lists, which the allocator would keep. A simulation has many stores
+    /// in one process.
+    fn give_back_memory(&self) {
+        #[cfg(target_env = "gnu")]
+        if !self.shared.drive.env().is_simulated() {
+            // SAFETY: no pointers; safe at any time from any thread.
+            unsafe { libc::malloc_trim(0) };
+        }
+    }
+
     fn poison(&self, what: &str, error: Error) {
         tracing::error!("{what} failed: {error}");
         self.shared.log.poison(format!("{what}: {error}"));
@@ -249,14 +259,5 @@ impl Maintenance {
     /// What flush, collector and a resize are doing.
     pub fn phases(&self) -> [Phase; 3] {
         [self.flush_phase.get(), self.collect_phase.get(), self.resize_phase.get()]
-    }
-}
-
-/// A flush and a collection work on a few megabytes of lists, which the allocator would keep.
-fn give_back_memory() {
-    // SAFETY: no pointers; safe at any time from any thread.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::malloc_trim(0);
     }
 }

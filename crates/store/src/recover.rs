@@ -47,8 +47,11 @@ use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Kind};
 use tapetum_kernels::reference::Reference;
 
-/// Stamps that a restart skips, so that none is given twice even where some were given and lost.
-const STAMPS_SKIPPED: u64 = 1 << 24;
+/// Stamps that a restart skips, so that none is given twice even where some were given and lost: at most those of the write buffers,
+/// of which no record takes less than eight bytes.
+fn stamps_skipped(geometry: &Geometry) -> u64 {
+    (BUFFERS * geometry.segment_bytes / 8).max(1 << 24)
+}
 
 /// Commands on a log zone on their way at once, and bytes of each.
 const ZONE_COMMANDS: usize = 8;
@@ -419,7 +422,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     if !options.planted.has(Bug::TrustShortLog) {
         refuse_lost_end(stamp_durable, recovered.catalog.stamp_opened)?;
     }
-    let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + STAMPS_SKIPPED;
+    let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + stamps_skipped(&geometry);
     // Everything was read and holds: from here on something is written.
     if let Some(copy) = behind {
         superblock.write(io, &[copy]).await?;

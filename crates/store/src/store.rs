@@ -41,9 +41,9 @@ pub struct Item {
 
 struct Inner {
     shared: Arc<Shared>,
-    maintenance: Mutex<Maintenance>,
+    maintenance: Arc<Mutex<Maintenance>>,
     sessions: Mutex<Vec<Session>>,
-    stopping: AtomicBool,
+    stopping: Arc<AtomicBool>,
     /// A checkpoint was written, or tried.
     closed: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -84,9 +84,9 @@ impl Store {
         let maintenance = Maintenance::new(shared.clone(), io);
         let inner = Inner {
             shared,
-            maintenance: Mutex::new(maintenance),
+            maintenance: Arc::new(Mutex::new(maintenance)),
             sessions: Mutex::new(Vec::new()),
-            stopping: AtomicBool::new(false),
+            stopping: Arc::default(),
             closed: AtomicBool::new(false),
             thread: Mutex::new(None),
         };
@@ -98,14 +98,14 @@ impl Store {
         // Pools take their memory now, so that the process does not grow later.
         drive.local().touch();
         let store = Store::open_with(drive, options, || false)?;
-        let (inner, shared) = (Arc::downgrade(&store.inner), store.inner.shared.clone());
+        // It holds what it works on, and no handle: who drops the last handle waits for the step that it is in, so that nothing of
+        // this store is done to the drive after that.
+        let Inner { shared, maintenance, stopping, .. } = &*store.inner;
+        let (shared, maintenance, stopping) = (shared.clone(), maintenance.clone(), stopping.clone());
         let thread = drive.env().spawn("tapetum-maintenance", move || {
             let _watch = PoisonOnPanic(shared);
-            while let Some(inner) = inner.upgrade() {
-                if inner.stopping.load(Ordering::SeqCst) {
-                    return;
-                }
-                let maintenance = &mut *lock(&inner.maintenance);
+            while !stopping.load(Ordering::SeqCst) {
+                let maintenance = &mut *lock(&maintenance);
                 let step = maintenance.step();
                 maintenance.wait(step);
             }
@@ -441,10 +441,7 @@ impl Drop for Inner {
         self.shared.closed.store(true, Ordering::SeqCst);
         self.shared.log.wake();
         self.shared.wakeup.wake();
-        let thread = lock(&self.thread).take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
+        if let Some(thread) = lock(&self.thread).take() {
             // A panic there has been reported; this is not the place for another.
             let _ = thread.join();
         }

@@ -902,3 +902,19 @@ fn many_tiny_segments_on_large_sectors_can_be_named() {
     let store = Store::open(&drive, &options).unwrap();
     assert_eq!(store.get(b"j").unwrap().unwrap().value, 39_999u64.to_le_bytes());
 }
+
+/// Whoever opens the drive again must have it alone.
+#[test]
+fn a_store_that_was_dropped_is_gone() {
+    let flash = flash();
+    Store::create(&drive_on(flash.clone()), &options()).unwrap();
+    for round in 0..20u64 {
+        let store = Store::open(&drive_on(flash.clone()), &options()).unwrap();
+        // Enough that a flush is under way.
+        for number in 0..150 + round * 3 {
+            store.put(&number.to_le_bytes(), &noise(number, 900)).unwrap();
+        }
+        drop(store);
+        assert_eq!(Arc::strong_count(&flash), 1, "in round {round} somebody still works on the drive");
+    }
+}
