@@ -6,7 +6,7 @@
 use super::group::{self, GroupHeader, HEADER_BYTES};
 use super::group_salt;
 use crate::error::Error;
-use crate::geometry::Geometry;
+use crate::geometry::{BUFFERS, Geometry};
 use crate::planted::{Bug, Planted};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -56,21 +56,28 @@ impl ZoneReader<'_> {
         let bytes = zone.get(position..)?;
         let header = group::parse(bytes)?;
         let salt = group_salt(self.geometry, self.store_id, buffer, position);
-        let place =
+        let is_here =
             self.planted.has(Bug::SkipChain) || (header.buffer == buffer && header.position as usize == position);
-        let sum = self.planted.has(Bug::SkipGroupChecksum)
-            || (self.planted.has(Bug::SkipChain) && {
-                let salt = group_salt(self.geometry, self.store_id, header.buffer, header.position as usize);
-                group::holds(&header, salt, bytes)
-            })
-            || group::holds(&header, salt, bytes);
-        (place && sum && header.length as usize <= bytes.len()).then_some(header)
+        // Last, as it looks at all that the head says is its group: anybody's value may look like a head.
+        let holds = || {
+            self.planted.has(Bug::SkipGroupChecksum)
+                || (self.planted.has(Bug::SkipChain) && {
+                    let salt = group_salt(self.geometry, self.store_id, header.buffer, header.position as usize);
+                    group::holds(&header, salt, bytes)
+                })
+                || group::holds(&header, salt, bytes)
+        };
+        (is_here && header.length as usize <= bytes.len() && holds()).then_some(header)
     }
 
     /// The buffer of the group at `position`, if that is later than `buffer` and the group holds.
     fn later_buffer_at(&self, zone: &[u8], buffer: u64, position: usize) -> Option<u64> {
         let bytes = zone.get(position..)?;
-        let header = group::parse(bytes).filter(|header| header.buffer > buffer)?;
+        let header = group::parse(bytes)?;
+        let is_here = header.buffer % BUFFERS == buffer % BUFFERS && header.position as usize == position;
+        if header.buffer <= buffer || !is_here {
+            return None;
+        }
         let salt = group_salt(self.geometry, self.store_id, header.buffer, position);
         group::holds(&header, salt, bytes).then_some(header.buffer)
     }

@@ -1,7 +1,7 @@
 //! A part of the tier: memory for slots, the index over it, and the order in which items go.
 //!
-//! Threads: readers take no lock, but for noting a use once in a while, if it is free; whoever puts in or takes out holds `classes`. The lock is taken after a shard's, and
-//! nothing is taken after it.
+//! Threads: readers take no lock, but for noting a use once in a while, if it is free; whoever puts in or takes out holds
+//! `classes`. The lock is taken after a shard's, and nothing is taken after it.
 
 use super::classes::{Classes, GRANULE_BYTES, SlabClass};
 use super::ghosts::Ghosts;
