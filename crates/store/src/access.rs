@@ -70,7 +70,7 @@ impl AccessClock {
     }
 
     /// Unix seconds when a stamp was given.
-    pub fn written_at(&self, stamp: u64) -> u32 {
+    fn written_at(&self, stamp: u64) -> u32 {
         let written = lock(&self.written);
         let at = written.partition_point(|moment| moment.stamp < stamp);
         written.get(at).map_or_else(|| self.seconds(), |moment| moment.at)

@@ -22,7 +22,7 @@ use crate::segment::layout::page_size;
 use crate::segment::view::Segment;
 use crate::segment::writer::SegmentWriter;
 use crate::shared::{Installer, Shared};
-use crate::tier::{Item, Used};
+use crate::tier::Item;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -202,8 +202,8 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
                 Some((latest, was_read))
                     if latest == (Place { buffer, place }) || shared.planted.has(Bug::TierKeepsFlushed) =>
                 {
-                    let accessed = shared.access_clock.written_at(header.stamp);
-                    tier.put(hash, (Item::of(header), &value), Used { was_read, accessed });
+                    let (now, access) = (shared.access_clock.seconds(), shared.access_by_stamp(was_read, header.stamp));
+                    tier.put((hash, now), (Item::of(header), &value), access);
                 }
                 _ => {}
             }

@@ -1,6 +1,7 @@
 //! What sessions and maintenance share.
 //!
-//! Lock order: shards (ascending) → log → extents; a part of the tier, or the access clock's moments, after a shard. The [`Installer`] is taken, not locked: whoever holds it is alone in
+//! Lock order: shards (ascending) → log → extents; a part of the tier, or the access clock's moments, after a shard.
+//! The [`Installer`] is taken, not locked: whoever holds it is alone in
 //! changing the catalog, the manifest and the index. Sessions never need it.
 
 use crate::access::{Access, AccessClock};

@@ -365,8 +365,9 @@ impl Warmer {
         if !shard.is_on_flash_as(wanted.hash, wanted.seen) && !self.shared.planted.has(Bug::TierWarmsLate) {
             return;
         }
-        let accessed = self.shared.access_clock.written_at(item.stamp);
-        let fit = tier.put_back(wanted.hash, (item, &self.value), accessed);
+        // Whether it was read since it was written is not known any more.
+        let (now, access) = (self.shared.access_clock.seconds(), self.shared.access_by_stamp(false, item.stamp));
+        let fit = tier.put_back((wanted.hash, now), (item, &self.value), access);
         drop(shard);
         let mut warmed = lock(&self.warmed);
         match fit {

@@ -322,7 +322,8 @@ fn refuse(shared: &Shared, request: &Request<'_>) -> Result<(), Error> {
         return Err(Error::KeyTooLong { limit_bytes: KEY_BYTES_MAX });
     }
     check_value(shared, request.payload_bytes() - key.len())?;
-    // A record must fit into an empty write buffer, and into a segment beside what pages take, with as much of a value as lies in line.
+    // A record must fit into an empty write buffer, and into a segment beside what pages take, with as much of a value as
+    // lies in line.
     let with_value = HEADER_BYTES_MAX + inline_bytes_max(&shared.geometry);
     let limit_bytes = (shared.log.record_bytes_max() - with_value).min(shared.geometry.segment_bytes as usize / 4 * 3);
     if key.len() > limit_bytes {

@@ -4,12 +4,13 @@ use super::change::needs_value;
 use super::flash_read::{FlashRead, Step};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
 use super::{Attempt, FromFlash, Local, Op, TAG_EXECUTE};
+use crate::access::Access;
 use crate::buffer::Seen;
 use crate::error::Error;
 use crate::planted::Bug;
 use crate::request::Outcome;
 use crate::shared::Shared;
-use crate::tier::{Item, Used};
+use crate::tier::Item;
 use std::sync::atomic::Ordering;
 use tapetum_drive::Completion;
 use tapetum_drive::programs::match_record::{Matched, Place};
@@ -33,8 +34,8 @@ fn put_into_tier(shared: &Shared, hash: HashKey, seen: Seen, item: Item, value: 
     let item = if shared.planted.has(Bug::TierForgetsMarks) { Item { marks: Marks::NONE, ..item } } else { item };
     let shard = shared.shard(hash);
     if shard.is_on_flash_as(hash, seen) || shared.planted.has(Bug::TierFillsLate) {
-        let used = Used { was_read: true, accessed: shared.access_clock.seconds() };
-        tier.put(hash, (item, value), used);
+        let access = Access { was_read: true, idle_seconds: 0 };
+        tier.put((hash, shared.access_clock.seconds()), (item, value), access);
     }
 }
 

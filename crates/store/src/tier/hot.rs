@@ -7,7 +7,8 @@
 //! Threads: as in [`super::part`]. The lock is held for a few items at a time.
 
 use super::part::Part;
-use super::{Item, Used, slot};
+use super::{Item, slot};
+use crate::access::Access;
 use crate::io::lock;
 use std::ops::ControlFlow;
 use tapetum_kernels::hash::HashKey;
@@ -66,7 +67,7 @@ impl Part {
     }
 
     /// Puts an item in if it is not in and nothing has to go for it.
-    pub fn put_back(&self, hash: HashKey, (item, value): (Item, &[u8]), accessed: u32) -> Fit {
+    pub fn put_back(&self, (hash, now): (HashKey, u32), (item, value): (Item, &[u8]), access: Access) -> Fit {
         let mut classes = lock(&self.classes);
         let Some(class) = classes.class_of(slot::HEADER_BYTES + value.len()) else { return Fit::NoRoom };
         if self.has(hash) {
@@ -76,8 +77,7 @@ impl Part {
             return Fit::NoRoom;
         }
         let Some(slot) = classes.take_free(class) else { return Fit::NoRoom };
-        // Whether it was read since it was written is not known any more.
-        if self.fill(slot.place, hash, (item, value), Used { was_read: false, accessed }) {
+        if self.fill(slot.place, (hash, now), (item, value), access) {
             classes.filled_anew(class, &slot);
             return Fit::Put;
         }

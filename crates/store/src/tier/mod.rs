@@ -67,15 +67,6 @@ pub struct Copied {
     found: Found,
 }
 
-/// What is known of the use of an item that is put in.
-#[derive(Clone, Copy, Debug)]
-pub struct Used {
-    /// Since it was written.
-    pub was_read: bool,
-    /// Unix seconds.
-    pub accessed: u32,
-}
-
 /// How memory is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -161,13 +152,13 @@ impl Tier {
 
     /// Puts an item in, if it is not in yet; others may go. The caller holds the lock of the key's shard, and knows that this is
     /// what flash has.
-    pub fn put(&self, hash: HashKey, item: (Item, &[u8]), used: Used) -> bool {
-        self.part(hash).put(hash, item, used)
+    pub fn put(&self, (hash, now): (HashKey, u32), item: (Item, &[u8]), access: Access) -> bool {
+        self.part(hash).put((hash, now), item, access)
     }
 
     /// As [`Tier::put`], for an item that was asked for before the store was opened: nothing goes for it.
-    pub fn put_back(&self, hash: HashKey, item: (Item, &[u8]), accessed: u32) -> Fit {
-        self.part(hash).put_back(hash, item, accessed)
+    pub fn put_back(&self, (hash, now): (HashKey, u32), item: (Item, &[u8]), access: Access) -> Fit {
+        self.part(hash).put_back((hash, now), item, access)
     }
 
     /// Shows `visit` the items that are worth their place, some at a time, those that are asked for more first, until it

@@ -7,7 +7,7 @@ use super::classes::{Classes, GRANULE_BYTES, SlabClass};
 use super::ghosts::Ghosts;
 use super::queues::Items;
 use super::table::Table;
-use super::{Copied, Item, Shape, Used, slot};
+use super::{Copied, Item, Shape, slot};
 use crate::access::Access;
 use crate::io::lock;
 use crate::region::{Account, Region, page_bytes};
@@ -193,7 +193,7 @@ impl Part {
     }
 
     /// Puts an item in, if it is not in and there is a slot for it; whether it was put in.
-    pub fn put(&self, hash: HashKey, (item, value): (Item, &[u8]), used: Used) -> bool {
+    pub fn put(&self, (hash, now): (HashKey, u32), (item, value): (Item, &[u8]), access: Access) -> bool {
         let mut classes = lock(&self.classes);
         let Some(class) = classes.class_of(slot::HEADER_BYTES + value.len()) else { return false };
         if self.has(hash) {
@@ -207,7 +207,7 @@ impl Part {
         };
         let Some(slot) = classes.take(class, self.table.is_full(), &self.items(), evict) else { return false };
         self.evictions.fetch_add(out, Ordering::Relaxed);
-        let entered = self.fill(slot.place, hash, (item, value), used);
+        let entered = self.fill(slot.place, (hash, now), (item, value), access);
         if entered {
             classes.filled(class, &slot, mark_of(hash));
         } else {
@@ -217,9 +217,15 @@ impl Part {
     }
 
     /// Writes an item into a slot that is taken, and names it in the index; false if there is no room there.
-    pub(super) fn fill(&self, place: u32, hash: HashKey, (item, value): (Item, &[u8]), used: Used) -> bool {
-        slot::write(words_at(&self.memory, place), hash, item, value, used.accessed);
-        self.table.insert(hash, Entry::new(place, used.was_read))
+    pub(super) fn fill(
+        &self,
+        place: u32,
+        (hash, now): (HashKey, u32),
+        (item, value): (Item, &[u8]),
+        access: Access,
+    ) -> bool {
+        slot::write(words_at(&self.memory, place), hash, item, value, now.wrapping_sub(access.idle_seconds));
+        self.table.insert(hash, Entry::new(place, access.was_read))
     }
 
     /// Takes an item out, if it is in; whether it was. The caller sees to it that nobody puts it in meanwhile.

@@ -1,0 +1,82 @@
+//! What a store takes of memory and of its drive, and that it leaves both to others.
+
+use super::*;
+
+#[test]
+fn sessions_that_rest_keep_no_memory_from_others() {
+    let store = new_store();
+    let keys: Vec<Vec<u8>> = (0..64).map(|n| format!("key{n}").into_bytes()).collect();
+    for (n, key) in keys.iter().enumerate() {
+        store.put(key, &noise(n as u64, 500)).unwrap();
+    }
+    flush(&store);
+    let mut sessions: Vec<Session> = (0..16).map(|_| store.session().unwrap()).collect();
+    for session in &mut sessions {
+        keys.iter().enumerate().for_each(|(token, key)| session.submit(token as u64, Request::Get { key }));
+        let mut replies = Vec::new();
+        while replies.len() < keys.len() {
+            session.poll(&mut replies);
+            session.wait(Some(std::time::Duration::from_millis(1)));
+        }
+        assert!(replies.iter().all(|reply| matches!(reply.outcome, Outcome::Value { .. })));
+    }
+    // One that reads from flash for the first time.
+    assert_eq!(store.get(&keys[7]).unwrap().unwrap().value, noise(7, 500));
+}
+
+fn store_of_sectors(sector_bytes: u32, capacity: u64, options: &StoreOptions) -> (Arc<MemoryFlash>, Drive) {
+    let flash = Arc::new(MemoryFlash::with_sector_bytes(capacity, sector_bytes));
+    let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+    let drive = Drive::new(flash.clone(), local, programs::built_in(), Env::system());
+    Store::create(&drive, options).unwrap();
+    (flash, drive)
+}
+
+#[test]
+fn a_record_of_the_largest_key_fits_whatever_the_sector() {
+    for sector_bytes in [512, 4096] {
+        let (_flash, drive) = store_of_sectors(sector_bytes, CAPACITY, &options());
+        let store = Store::open(&drive, &options()).unwrap();
+        let value = noise(1, 8192);
+        let Err(Error::KeyTooLong { limit_bytes }) = store.put(&[b'k'; 60_000], &value) else {
+            panic!("it cannot fit")
+        };
+        let key = vec![b'k'; limit_bytes];
+        store.put(&key, &value).unwrap();
+        flush(&store);
+        assert_eq!(store.get(&key).unwrap().unwrap().value, value);
+    }
+}
+
+/// Each put has a sector of the log to itself, so a buffer holds few, and its segment next to nothing.
+#[test]
+fn many_tiny_segments_on_large_sectors_can_be_named() {
+    let capacity = 64 << 20;
+    let options = StoreOptions { segment_bytes: 512 << 10, ..StoreOptions::new(capacity, 32 << 20) };
+    let (_flash, drive) = store_of_sectors(4096, capacity, &options);
+    let store = Store::open(&drive, &options).unwrap();
+    for number in 0..40_000u64 {
+        store.put(&[b'a' + (number % 10) as u8], &number.to_le_bytes()).unwrap();
+    }
+    assert!(store.stats().flushes > 250, "{:?}", store.stats());
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open(&drive, &options).unwrap();
+    assert_eq!(store.get(b"j").unwrap().unwrap().value, 39_999u64.to_le_bytes());
+}
+
+/// Whoever opens the drive again must have it alone.
+#[test]
+fn a_store_that_was_dropped_is_gone() {
+    let flash = flash();
+    Store::create(&drive_on(flash.clone()), &options()).unwrap();
+    for round in 0..20u64 {
+        let store = Store::open(&drive_on(flash.clone()), &options()).unwrap();
+        // Enough that a flush is under way.
+        for number in 0..150 + round * 3 {
+            store.put(&number.to_le_bytes(), &noise(number, 900)).unwrap();
+        }
+        drop(store);
+        assert_eq!(Arc::strong_count(&flash), 1, "in round {round} somebody still works on the drive");
+    }
+}
