@@ -74,23 +74,22 @@ impl Possibility {
         self.done.iter().any(|done| done.0 == id)
     }
 
-    fn after(&self, pending: &Pending, rules: Rules) -> Possibility {
-        let mut next = self.clone();
+    fn after(mut self, pending: &Pending, rules: Rules) -> Possibility {
         let (item, expected) = apply(&pending.kind, self.item.as_ref(), rules.now, rules.value_bytes_max);
-        next.item = item;
-        if let Some(written) = next.item.as_mut().filter(|item| item.writer == 0) {
+        self.item = item;
+        if let Some(written) = self.item.as_mut().filter(|item| item.writer == 0) {
             written.writer = pending.id;
         }
         match pending.kind {
-            Kind::Clear => next.clear_at = 0,
-            Kind::ClearAt(at) => next.clear_at = at,
+            Kind::Clear => self.clear_at = 0,
+            Kind::ClearAt(at) => self.clear_at = at,
             _ => {}
         }
-        next.pass_time(rules.now);
+        self.pass_time(rules.now);
         let expected = if pending.grouped { Expected::Done } else { expected };
-        let place = next.done.partition_point(|done| done.0 < pending.id);
-        next.done.insert(place, (pending.id, expected));
-        next
+        let place = self.done.partition_point(|done| done.0 < pending.id);
+        self.done.insert(place, (pending.id, expected));
+        self
     }
 
     /// As it is when everything on the way is forgotten; groups among `done` count as having taken effect.
@@ -224,19 +223,21 @@ impl Key {
             self.pending.remove(place);
             return if self.possible.is_empty() { Err("refused, but its effect was seen".into()) } else { Ok(()) };
         }
-        let reached = self.reachable(before.clone(), rules, |possibility| possibility.has_done(id));
+        let reached = self.reachable(before, rules, |possibility| possibility.has_done(id));
         self.remember(&reached);
-        for mut possibility in reached {
+        for possibility in &reached {
             let Some(at) = possibility.done.iter().position(|done| done.0 == id) else { continue };
-            let (_, expected) = possibility.done.remove(at);
+            let expected = &possibility.done[at].1;
+            if !expected.admits(told) {
+                continue;
+            }
+            let mut possibility = possibility.clone();
+            possibility.done.remove(at);
             if self.past.is_some() && self.pending[place].grouped {
                 possibility.groups.push(id);
                 possibility.groups.sort_unstable();
             }
-            if expected.admits(told)
-                && learn_stamp(&mut possibility, id, &expected, told)
-                && !self.possible.contains(&possibility)
-            {
+            if learn_stamp(&mut possibility, id, expected, told) && !self.possible.contains(&possibility) {
                 self.possible.push(possibility);
             }
         }
@@ -245,7 +246,7 @@ impl Key {
         if self.possible.is_empty() {
             let waiting: Vec<&Kind> = self.pending.iter().map(|pending| &pending.kind).collect();
             return Err(format!(
-                "{:?} was told {told:?}; before, possible was {before:?}, with {waiting:?} on the way",
+                "{:?} was told {told:?}; possible was {reached:?}, with {waiting:?} on the way",
                 pending.kind
             ));
         }
