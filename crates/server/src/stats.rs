@@ -154,6 +154,7 @@ store_figures!(
     collections: Counter, "Runs of the collector",
     evictions: Counter, "Items dropped to make room for new ones",
     segments_evicted: Counter, "Segments that those items were in",
+    segments_unreadable: Gauge, "Segments that the collector could not read, as long as anything in them is valid",
     writes_paced: Counter, "Writes that waited for flush or collector before they began",
 );
 

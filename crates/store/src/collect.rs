@@ -2,6 +2,8 @@
 //!
 //! It copies while flushes install, so it rechecks at its own install: what died meanwhile is born dead. Its outputs
 //! hold only what survived a collection, which keeps cold records apart from hot ones, and cover the whole hash range.
+//!
+//! A victim that cannot be read is set aside ([`crate::unreadable`]): nothing was changed for it, and others are collected.
 
 use crate::catalog::{Bitmap, Catalog, Install, SegmentState};
 use crate::error::Error;
@@ -38,7 +40,29 @@ struct Victim {
     live_bytes: u64,
 }
 
+/// Why a collection or an eviction changed nothing.
+enum Failure {
+    /// The segment with this version cannot be read.
+    Unreadable(u64, Error),
+    /// The store has failed.
+    Store(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Store(error)
+    }
+}
+
 impl Victim {
+    /// What an error means that reading it came to.
+    fn failure(&self, error: Error) -> Failure {
+        match error {
+            Error::Corrupt(_) | Error::Io(_) => Failure::Unreadable(self.segment.descriptor.version, error),
+            other => Failure::Store(other),
+        }
+    }
+
     fn new(shared: &Shared, state: &SegmentState) -> Option<Victim> {
         let segment = shared.segments[state.descriptor.number as usize].load_full()?;
         Some(Victim { segment, valid: state.valid.clone(), live_bytes: shared.live_bytes(state) })
@@ -87,18 +111,36 @@ pub async fn collect(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Resu
         let done = collect_as(&shared, &io, &phase, &victims, name).await;
         shared.pace.collect.reset();
         shared.counters.collections.fetch_add(1, Ordering::Relaxed);
-        done.map(|()| true)
+        match done {
+            Err(failure) => set_aside(&shared, failure).await.map(|()| true),
+            Ok(()) => Ok(true),
+        }
     };
     phase.set(Phase::Idle);
     shared.release_number(name.0);
     done
 }
 
+/// Leaves a segment alone that cannot be read, and no room is expected of it. Others are worth another try.
+async fn set_aside(shared: &Arc<Shared>, failure: Failure) -> Result<(), Error> {
+    let (version, error) = match failure {
+        Failure::Unreadable(version, error) => (version, error),
+        Failure::Store(error) => return Err(error),
+    };
+    tracing::error!("a segment cannot be collected, and takes its space until all its items are written anew: {error}");
+    shared.unreadable.note(version, shared.now());
+    let installer = shared.take_installer().await;
+    shared.return_installer(installer);
+    Ok(())
+}
+
 /// Drops the coldest segment whole, with whatever is valid in it; whether there was one.
 pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
     let mut installer = shared.take_installer().await;
     phase.set(Phase::Evict);
-    let coldest = installer.catalog.segments.values().min_by_key(|state| state.descriptor.stamp_max);
+    let now = shared.now();
+    let readable = installer.catalog.segments.values().filter(|state| !shared.unreadable.is_left_alone(state, now));
+    let coldest = readable.min_by_key(|state| state.descriptor.stamp_max);
     let entries = coldest.map_or(0, |state| u64::from(state.valid_entries));
     if let Some(state) = coldest {
         shared.levels.evicted_stamp_max.fetch_max(state.descriptor.stamp_max, Ordering::SeqCst);
@@ -114,11 +156,16 @@ pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result
     };
     shared.return_installer(installer);
     phase.set(Phase::Idle);
-    if matches!(done, Ok(true)) {
-        shared.counters.evictions.fetch_add(entries, Ordering::Relaxed);
-        shared.counters.segments_evicted.fetch_add(1, Ordering::Relaxed);
+    match done {
+        Ok(evicted) => {
+            if evicted {
+                shared.counters.evictions.fetch_add(entries, Ordering::Relaxed);
+                shared.counters.segments_evicted.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(evicted)
+        }
+        Err(failure) => set_aside(&shared, failure).await.map(|()| true),
     }
-    done
 }
 
 /// Extents that a segment holds, but for those of large values that live on.
@@ -128,7 +175,9 @@ fn all_extents(shared: &Shared, state: &SegmentState) -> u64 {
 
 /// Segments with the least valid share, as many as fill one output; none if that would free nothing.
 fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
-    let mut states: Vec<&SegmentState> = catalog.segments.values().collect();
+    let now = shared.now();
+    let readable = catalog.segments.values().filter(|state| !shared.unreadable.is_left_alone(state, now));
+    let mut states: Vec<&SegmentState> = readable.collect();
     let share = |state: &SegmentState| {
         let extents = all_extents(shared, state).max(1);
         // Deletions of everything happen meanwhile.
@@ -169,7 +218,7 @@ async fn collect_as(
     phase: &PhaseCell,
     victims: &[Victim],
     name: (u32, u64),
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let key_table_bytes_max = shared.key_tables_bytes_max();
     let (geometry, extents) = (&shared.geometry, &shared.extents);
     let (records, record_bytes) = victims
@@ -178,7 +227,13 @@ async fn collect_as(
     let page_size = page_size(geometry, records, record_bytes);
     let mut writer =
         SegmentWriter::new(io, geometry, shared.store_id, extents, name, page_size, key_table_bytes_max).await?;
-    let sources = merge(shared, io, victims, &mut writer).await?;
+    let sources = match merge(shared, io, victims, &mut writer).await {
+        Ok(sources) => sources,
+        Err(failure) => {
+            writer.give_up().await?;
+            return Err(failure);
+        }
+    };
     if shared.planted.has(Bug::ReuseExtentEarly) {
         let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
         early.for_each(|extent| lock(&shared.extents).release(extent));
@@ -196,12 +251,13 @@ async fn merge(
     io: &Io,
     victims: &[Victim],
     writer: &mut SegmentWriter,
-) -> Result<Vec<Source>, Error> {
+) -> Result<Vec<Source>, Failure> {
     let mut cursors = Vec::with_capacity(victims.len());
-    for victim in victims {
+    // In what is dead as a whole there is nothing to read.
+    for (number, victim) in victims.iter().enumerate().filter(|(_, victim)| victim.valid.ones() > 0) {
         let mut cursor = VictimCursor::new(victim.segment.clone(), io, shared.drive.local(), shared.secret).await?;
-        cursor.advance(&victim.valid).await?;
-        cursors.push(cursor);
+        cursor.advance(&victim.valid).await.map_err(|error| victim.failure(error))?;
+        cursors.push((number, cursor));
     }
     let mut sources = Vec::new();
     let live_bytes = victims.iter().map(|victim| victim.live_bytes).sum();
@@ -209,9 +265,8 @@ async fn merge(
     let mut since_step_bytes = 0;
     let mut now = shared.now();
     loop {
-        let heads = cursors.iter().enumerate().filter_map(|(number, cursor)| cursor.head().map(|hash| (hash, number)));
-        let Some((hash, number)) = heads.min() else { return Ok(sources) };
-        let cursor = &mut cursors[number];
+        let heads = cursors.iter_mut().filter_map(|(number, cursor)| Some((cursor.head()?, *number, cursor)));
+        let Some((hash, number, cursor)) = heads.min_by_key(|(hash, ..)| *hash) else { return Ok(sources) };
         let header = cursor.header();
         // Without its extents a large value has died since the cursor came by.
         let is_large = header.codec == Codec::OutOfLine;
@@ -233,7 +288,7 @@ async fn merge(
             });
             since_step_bytes += record.len();
         }
-        cursor.advance(&victims[number].valid).await?;
+        cursor.advance(&victims[number].valid).await.map_err(|error| victims[number].failure(error))?;
         if since_step_bytes > STEP_BYTES {
             copied_bytes += std::mem::take(&mut since_step_bytes) as u64;
             shared.pace.collect.set(COLLECT_WRITE, copied_bytes, live_bytes);
@@ -251,7 +306,7 @@ async fn install_output(
     victims: &[Victim],
     sources: &[Source],
     segment: Option<Arc<Segment>>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     if phase.get() != Phase::Evict {
         phase.set(Phase::Install);
     }
@@ -281,7 +336,13 @@ async fn install_output(
         deaths: deaths_of(deaths),
         dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),
     };
-    let left_behind = left_behind(shared, io, installer, victims, sources, &alive).await?;
+    let left_behind = match left_behind(shared, io, installer, victims, sources, &alive).await {
+        Ok(left_behind) => left_behind,
+        Err(failure) => {
+            discard(shared, segment);
+            return Err(failure);
+        }
+    };
     let bits = shared.geometry.partition_bits;
     apply(shared, io, phase, installer, &install, segment, |partition| {
         shared.pace.collect.set(COLLECT_MERGE, partition as u64, shared.shards.len() as u64);
@@ -304,6 +365,12 @@ async fn install_output(
     Ok(())
 }
 
+/// Gives back what was written and is in no manifest.
+fn discard(shared: &Shared, segment: Option<Arc<Segment>>) {
+    segment.iter().for_each(|segment| shared.key_tables.forget(segment.descriptor.version));
+    lock(&shared.retired).extend(segment);
+}
+
 /// The keys of the victims' valid records that were not copied (expired, or deleted with everything else), by partition:
 /// they go out of the index. Empty when there are none.
 async fn left_behind(
@@ -313,7 +380,7 @@ async fn left_behind(
     victims: &[Victim],
     sources: &[Source],
     alive: &[bool],
-) -> Result<Vec<Vec<HashKey>>, Error> {
+) -> Result<Vec<Vec<HashKey>>, Failure> {
     let state = |victim: &Victim| &installer.catalog.segments[&victim.segment.descriptor.number];
     let valid: usize = victims.iter().map(|victim| state(victim).valid_entries as usize).sum();
     if valid == alive.iter().filter(|alive| **alive).count() {
@@ -329,7 +396,8 @@ async fn left_behind(
                 left_behind[hash.partition(shared.geometry.partition_bits)].push(hash);
             }
         })
-        .await?;
+        .await
+        .map_err(|error| victim.failure(error))?;
     }
     Ok(left_behind)
 }

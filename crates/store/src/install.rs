@@ -177,7 +177,10 @@ fn retire(shared: &Shared, numbers: &[u32]) {
     let gone: Vec<Arc<Segment>> =
         numbers.iter().filter_map(|number| shared.segments[*number as usize].swap(None)).collect();
     shared.install_sequence.fetch_add(1, Ordering::SeqCst);
-    gone.iter().for_each(|segment| shared.key_tables.forget(segment.descriptor.version));
+    for segment in &gone {
+        shared.key_tables.forget(segment.descriptor.version);
+        shared.unreadable.forget(segment.descriptor.version);
+    }
     lock(&shared.retired).extend(gone);
 }
 

@@ -78,6 +78,7 @@ mod superblock;
 /// Open to what measures its hit rate.
 #[doc(hidden)]
 pub mod tier;
+mod unreadable;
 mod victim;
 mod warm;
 mod wire;

@@ -123,10 +123,14 @@ impl Maintenance {
     fn step_flush(&mut self) -> bool {
         if self.flush.is_none()
             && let Some(buffer) = self.shared.sealed_buffer()
-            && flush::has_room(&self.shared)
         {
-            let phase = self.flush_phase.clone();
-            self.flush = Some(Box::pin(flush::flush(self.shared.clone(), self.io.clone(), phase, buffer)));
+            if flush::has_room(&self.shared) {
+                let phase = self.flush_phase.clone();
+                self.flush = Some(Box::pin(flush::flush(self.shared.clone(), self.io.clone(), phase, buffer)));
+            } else if self.no_room_comes() {
+                let why = format!("all room left is in {} segments", self.shared.unreadable.count());
+                self.poison("a flush", Error::Io(format!("{why} that cannot be read")));
+            }
         }
         let Some(done) = self.flush.as_mut().and_then(poll_once) else { return false };
         self.flush = None;
@@ -135,6 +139,16 @@ impl Maintenance {
             self.poison("a flush", error);
         }
         true
+    }
+
+    /// Whether what would make room for a flush cannot be read, so that whoever waits for that would wait for ever.
+    fn no_room_comes(&self) -> bool {
+        let (shared, moment) = (&self.shared, Moment::now(&self.shared));
+        let flushing = self.flush_phase.get() != Phase::Idle;
+        let collects = self.fruitless_at != Some(moment) && collect::is_needed(shared, flushing);
+        let evicts = self.nothing_to_evict_at != Some(moment) && collect::must_evict(shared);
+        let none_under_way = self.collect.is_none() && lock(&shared.retired).is_empty();
+        shared.unreadable.count() > 0 && none_under_way && !collects && !evicts
     }
 
     fn step_collect(&mut self) -> bool {

@@ -35,6 +35,7 @@ use crate::segment::{Descriptor, LargeEntry};
 use crate::shared::{Counters, Installer, Levels, Shared, Wakeup};
 use crate::superblock::{Found, Superblock};
 use crate::tier::Tier;
+use crate::unreadable::Unreadable;
 use arc_swap::ArcSwapOption;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -472,6 +473,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         install_sequence: AtomicU64::new(0),
         retired: Mutex::new(Vec::new()),
         extents,
+        unreadable: Unreadable::default(),
         key_tables: KeyTables::default(),
         tier: Tier::new(options.tier_bytes, options.slabs)
             .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,

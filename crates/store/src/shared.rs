@@ -24,6 +24,7 @@ use crate::segment::Descriptor;
 use crate::segment::view::Segment;
 use crate::superblock::Superblock;
 use crate::tier::Tier;
+use crate::unreadable::Unreadable;
 use arc_swap::ArcSwapOption;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -149,6 +150,7 @@ pub struct Shared {
     /// Segments that the manifest does not name any more, until their last reader leaves.
     pub retired: Mutex<Vec<Arc<Segment>>>,
     pub extents: Arc<Mutex<Extents>>,
+    pub unreadable: Unreadable,
     pub key_tables: KeyTables,
     pub tier: Option<Tier>,
     pub access_clock: AccessClock,
@@ -279,7 +281,8 @@ impl Shared {
     fn reclaimable_extents_of(&self, catalog: &Catalog) -> u64 {
         loop {
             let watermark = self.watermark.load(Ordering::SeqCst);
-            let sum = catalog.segments.values().map(|state| self.reclaimable_extents(state)).sum();
+            let readable = catalog.segments.values().filter(|state| !self.unreadable.has(state));
+            let sum = readable.map(|state| self.reclaimable_extents(state)).sum();
             if self.watermark.load(Ordering::SeqCst) == watermark {
                 return sum;
             }

@@ -307,6 +307,7 @@ impl Store {
             collections: load(&shared.counters.collections),
             evictions: load(&shared.counters.evictions),
             segments_evicted: load(&shared.counters.segments_evicted),
+            segments_unreadable: shared.unreadable.count() as u64,
             writes_paced: load(&shared.counters.writes_paced),
             flash_read_commands: counters.opcode(Opcode::Read).completed,
             buffers_sealed: u64::from(shared.sealed_buffer().is_some()),

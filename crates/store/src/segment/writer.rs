@@ -114,6 +114,11 @@ impl PageStream {
         if self.filled > 0 {
             self.write().await?;
         }
+        self.written().await
+    }
+
+    /// Waits until nothing is on its way to flash.
+    async fn written(&mut self) -> Result<(), Error> {
         while !self.writing.is_empty() {
             self.oldest_written().await?;
         }
@@ -292,6 +297,16 @@ impl SegmentWriter {
             self.keys.push(&self.allocator).await?;
         }
         self.descriptor.fence_pages = self.keys.pages - self.descriptor.key_pages;
+        Ok(())
+    }
+
+    /// Gives back what it took, once no write to it is on its way: the segment is not to be.
+    pub async fn give_up(mut self) -> Result<(), Error> {
+        for stream in [&mut self.data, &mut self.keys] {
+            stream.written().await?;
+            let mut allocator = lock(&self.allocator);
+            stream.extents.drain(..).for_each(|extent| allocator.release(extent));
+        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 
 mod large_values;
 mod resources;
+mod unreadable;
 
 use std::collections::HashMap;
 use std::sync::Arc;

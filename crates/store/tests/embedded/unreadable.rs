@@ -1,0 +1,77 @@
+//! What becomes of a store with a page that cannot be read any more.
+
+use super::*;
+use tapetum_drive::QueuePair;
+
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Flips a bit wherever these bytes lie on the drive.
+fn damage(drive: &Drive, wanted: &[u8]) {
+    let mut queue = drive.queue_pair(1).unwrap();
+    let mut buffer = drive.local().allocate(CHUNK_BYTES).unwrap();
+    let mut found = 0;
+    for flash in (0..CAPACITY).step_by(CHUNK_BYTES) {
+        let (local, length) = (buffer.offset(), CHUNK_BYTES as u32);
+        perform(&mut queue, Operation::Read { flash, local, length });
+        let places = buffer.bytes().windows(wanted.len()).enumerate().filter(|(_, bytes)| *bytes == wanted);
+        let places: Vec<usize> = places.map(|(at, _)| at).collect();
+        if !places.is_empty() {
+            places.iter().for_each(|at| buffer.bytes_mut()[*at] ^= 1);
+            perform(&mut queue, Operation::Write { flash, local, length, fua: true });
+            found += places.len();
+        }
+    }
+    assert!(found > 0, "they are not there");
+}
+
+fn perform(queue: &mut QueuePair, operation: Operation) {
+    queue.submit(Command { tag: 1, operation });
+    let mut done = Vec::new();
+    while done.is_empty() {
+        queue.poll(&mut done);
+    }
+    assert_eq!(done[0].status, Status::Success);
+}
+
+/// Writes keys over at random, so that the collector comes to every segment when there are many `writes`.
+fn write_over(store: &Store, writes: u64) {
+    let mut random = tapetum_drive::SplitMix64::new(writes);
+    for number in 0..writes {
+        store.put(format!("key{}", random.below(4000)).as_bytes(), &noise(number, 800)).unwrap();
+    }
+}
+
+#[test]
+fn one_page_that_cannot_be_read_stops_neither_writes_nor_the_collector() {
+    for full in [Full::Error, Full::Evict] {
+        let drive = drive_on(flash());
+        let options = StoreOptions { full, ..options() };
+        Store::create(&drive, &options).unwrap();
+        let store = Store::open(&drive, &options).unwrap();
+        let value = noise(77, 600);
+        store.put(b"damaged", &value).unwrap();
+        store.put(b"neighbour", b"fine").unwrap();
+        // In one segment with what will be written over.
+        write_over(&store, 4000);
+        damage(&drive, &value[100..132]);
+        drop(store);
+        for _ in 0..2 {
+            let store = Store::open(&drive, &options).unwrap();
+            write_over(&store, 30_000);
+            let stats = store.stats();
+            assert!(stats.collections > 10, "{stats:?}");
+            assert_eq!(stats.segments_unreadable, 1);
+            assert!(matches!(store.get(b"damaged"), Err(Error::Corrupt(_))));
+            assert_eq!(store.get(b"neighbour").unwrap().unwrap().value, b"fine");
+            assert_ne!(tapetum::check(&store).unwrap().problems, Vec::<String>::new());
+        }
+        let store = Store::open(&drive, &options).unwrap();
+        store.put(b"damaged", &value).unwrap();
+        write_over(&store, 30_000);
+        store.put(b"neighbour", b"still fine").unwrap();
+        write_over(&store, 30_000);
+        assert_eq!(store.stats().segments_unreadable, 0, "nothing in it is valid any more");
+        assert_eq!(tapetum::check(&store).unwrap().problems, Vec::<String>::new());
+        assert_eq!(store.get(b"damaged").unwrap().unwrap().value, value);
+    }
+}
