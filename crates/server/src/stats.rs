@@ -154,7 +154,7 @@ store_figures!(
     collections: Counter, "Runs of the collector",
     evictions: Counter, "Items dropped to make room for new ones",
     segments_evicted: Counter, "Segments that those items were in",
-    segments_unreadable: Gauge, "Segments that the collector could not read, as long as anything in them is valid",
+    segments_unreadable: Gauge, "Segments that the collector could not read and that are there still",
     writes_paced: Counter, "Writes that waited for flush or collector before they began",
 );
 
@@ -170,7 +170,9 @@ impl Counters {
         let pick = |hit, miss| if found { hit } else { miss };
         match outcome {
             Outcome::Failed(Error::ValueTooLarge { .. }) => return count(&self.store_too_large, 1),
-            Outcome::Failed(Error::FullFlash | Error::FullIndex) => return count(&self.store_no_memory, 1),
+            Outcome::Failed(Error::FullFlash | Error::FullIndex | Error::FullManifest) => {
+                return count(&self.store_no_memory, 1);
+            }
             Outcome::Failed(_) | Outcome::NotNumber => return,
             Outcome::Stored { .. } => count(&self.total_items, 1),
             _ => {}

@@ -332,7 +332,7 @@ pub fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
         Outcome::NotNumber => Told::NotNumber,
         Outcome::Done => Told::Done,
         Outcome::Failed(Error::ValueTooLarge { .. }) => Told::TooLarge,
-        Outcome::Failed(Error::FullFlash | Error::FullIndex) => Told::Refused,
+        Outcome::Failed(Error::FullFlash | Error::FullIndex | Error::FullManifest) => Told::Refused,
         Outcome::Failed(error) => return Err(error),
     })
 }

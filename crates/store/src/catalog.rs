@@ -4,7 +4,7 @@
 //! [`Catalog::install`], at run time and in recovery alike.
 
 use crate::error::Error;
-use crate::segment::Descriptor;
+use crate::segment::{DESCRIPTOR_BYTES, Descriptor, LargeEntry};
 use crate::wire::{Reader, Short, Writer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -101,6 +101,17 @@ impl SegmentState {
         self.valid.words().for_each(|word| writer.u64(word));
     }
 
+    /// What [`SegmentState::encode`] writes at most.
+    pub fn encoded_bytes_max(&self) -> u64 {
+        let (extents, entries) = (self.descriptor.extent_count(), self.descriptor.entries);
+        encoded_bytes_max(extents.into(), entries.into()) + self.large_bytes_max()
+    }
+
+    /// The part of it that is said of large values.
+    pub fn large_bytes_max(&self) -> u64 {
+        self.descriptor.large.iter().map(LargeEntry::encoded_bytes_max).sum()
+    }
+
     pub fn parse(reader: &mut Reader<'_>) -> Result<SegmentState, Short> {
         let descriptor = Descriptor::parse(reader)?;
         let valid_bytes = reader.u64()?;
@@ -113,6 +124,11 @@ impl SegmentState {
         }
         Ok(SegmentState { valid_entries: valid.ones(), descriptor, valid, valid_bytes })
     }
+}
+
+/// What the manifest takes of a segment without large values.
+pub fn encoded_bytes_max(extents: u64, entries: u64) -> u64 {
+    DESCRIPTOR_BYTES + extents * 4 + 8 + entries.div_ceil(64) * 8
 }
 
 /// Entries of one segment that an install makes invalid.
@@ -252,7 +268,6 @@ impl Catalog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::LargeEntry;
     use tapetum_kernels::data_page::PageSize;
     use tapetum_kernels::reference::Run;
 
@@ -316,6 +331,7 @@ mod tests {
         let mut writer = Writer::default();
         catalog.segments[&0].encode(&mut writer);
         assert_eq!(SegmentState::parse(&mut Reader::new(&writer.bytes)), Ok(catalog.segments[&0].clone()));
+        assert_eq!(writer.bytes.len() as u64, catalog.segments[&0].encoded_bytes_max());
         assert_eq!(catalog.number_free(&[2]), 3);
     }
 }

@@ -113,10 +113,9 @@ async fn key_table(shared: &Arc<Shared>, io: &Io, segment: &Arc<Segment>) -> Res
     let number = segment.descriptor.number;
     let mut fences = FenceBuilder::new(&shared.geometry, segment.descriptor.data_page_size);
     let mut entries = Vec::with_capacity(segment.descriptor.entries as usize);
-    let mut reader = KeyReader::new(io, shared.drive.local());
+    let mut reader = KeyReader::telling(io, shared.drive.local());
     let look = |read: &KeyPages<()>| {
         for page in read.pages() {
-            let page = page?;
             if page.first_entry != fences.entries() || page.count() == 0 {
                 return Err(Error::Corrupt(format!("segment {number}: its key table does not go on as it began")));
             }

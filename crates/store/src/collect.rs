@@ -12,6 +12,7 @@ use crate::install::{Moved, apply};
 use crate::io::{Io, lock};
 use crate::key_reader::{KeyPages, KeyReader};
 use crate::key_tables::finish_segment;
+use crate::manifest_room::is_worth_collecting;
 use crate::options::Full;
 use crate::pace::{COLLECT_MERGE, COLLECT_WRITE};
 use crate::phase::{Phase, PhaseCell};
@@ -20,6 +21,7 @@ use crate::segment::layout::page_size;
 use crate::segment::view::Segment;
 use crate::segment::writer::SegmentWriter;
 use crate::shared::{Installer, Shared};
+use crate::unreadable::Part;
 use crate::victim::VictimCursor;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,10 +42,10 @@ struct Victim {
     live_bytes: u64,
 }
 
-/// Why a collection or an eviction changed nothing.
+/// Why a collection or an eviction did not come to its end.
 enum Failure {
-    /// The segment with this version cannot be read.
-    Unreadable(u64, Error),
+    /// A part of the segment with this version cannot be read. Nothing was changed.
+    Unreadable(u64, Part, Error),
     /// The store has failed.
     Store(Error),
 }
@@ -55,10 +57,10 @@ impl From<Error> for Failure {
 }
 
 impl Victim {
-    /// What an error means that reading it came to.
-    fn failure(&self, error: Error) -> Failure {
+    /// What an error means that reading a part of it came to.
+    fn failure(&self, part: Part, error: Error) -> Failure {
         match error {
-            Error::Corrupt(_) | Error::Io(_) => Failure::Unreadable(self.segment.descriptor.version, error),
+            Error::Corrupt(_) | Error::Io(_) => Failure::Unreadable(self.segment.descriptor.version, part, error),
             other => Failure::Store(other),
         }
     }
@@ -86,6 +88,7 @@ pub fn is_needed(shared: &Shared, flushing: bool) -> bool {
     let scarce = free < 3 * segment
         || shared.numbers_left() < NUMBERS_SCARCE
         || shared.is_flash_tight(3)
+        || shared.is_manifest_scarce()
         || shared.large_waits_for_collector();
     scarce && free >= if flushing { 2 * segment } else { segment }
 }
@@ -93,7 +96,10 @@ pub fn is_needed(shared: &Shared, flushing: bool) -> bool {
 /// Whether the coldest segment is to make room, before writers run into the limits of flash or index.
 pub fn must_evict(shared: &Shared) -> bool {
     shared.options.full == Full::Evict
-        && (shared.is_flash_tight(4) || shared.is_index_tight(2) || shared.large_waits_for_eviction())
+        && (shared.is_flash_tight(4)
+            || shared.is_index_tight(2)
+            || shared.is_manifest_tight(4)
+            || shared.large_waits_for_eviction())
 }
 
 /// Collects once; whether there was anything to gain.
@@ -121,14 +127,14 @@ pub async fn collect(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Resu
     done
 }
 
-/// Leaves a segment alone that cannot be read, and no room is expected of it. Others are worth another try.
+/// Leaves a segment alone that cannot be read for a while, and expects no room of it. Others are worth another try.
 async fn set_aside(shared: &Arc<Shared>, failure: Failure) -> Result<(), Error> {
-    let (version, error) = match failure {
-        Failure::Unreadable(version, error) => (version, error),
+    let (version, part, error) = match failure {
+        Failure::Unreadable(version, part, error) => (version, part, error),
         Failure::Store(error) => return Err(error),
     };
-    tracing::error!("a segment cannot be collected, and takes its space until all its items are written anew: {error}");
-    shared.unreadable.note(version, shared.now());
+    tracing::error!("a segment is left as it is, and takes its space until all its items are written anew: {error}");
+    shared.unreadable.note(version, part, shared.now());
     let installer = shared.take_installer().await;
     shared.return_installer(installer);
     Ok(())
@@ -139,18 +145,18 @@ pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result
     let mut installer = shared.take_installer().await;
     phase.set(Phase::Evict);
     let now = shared.now();
-    let readable = installer.catalog.segments.values().filter(|state| !shared.unreadable.is_left_alone(state, now));
+    let states = || installer.catalog.segments.values();
+    let readable = states().filter(|state| !shared.unreadable.cannot_be_evicted(state, now));
     let coldest = readable.min_by_key(|state| state.descriptor.stamp_max);
+    let none_is_readable = coldest.is_none() && states().next().is_some();
     let entries = coldest.map_or(0, |state| u64::from(state.valid_entries));
     if let Some(state) = coldest {
         shared.levels.evicted_stamp_max.fetch_max(state.descriptor.stamp_max, Ordering::SeqCst);
     }
     let victim = coldest.and_then(|state| Victim::new(&shared, state));
-    if shared.planted.has(Bug::EvictExtentsEarly) {
-        let early = victim.iter().flat_map(|victim| victim.segment.descriptor.extents());
-        early.for_each(|extent| lock(&shared.extents).release(extent));
-    }
     let done = match victim {
+        // Nobody would make room for those who wait for it.
+        None if none_is_readable => Err(Failure::Store(Error::Io("no segment can be read".into()))),
         None => Ok(false),
         Some(victim) => install_output(&shared, &io, &phase, &mut installer, &[victim], &[], None).await.map(|()| true),
     };
@@ -173,43 +179,77 @@ fn all_extents(shared: &Shared, state: &SegmentState) -> u64 {
     u64::from(state.descriptor.extent_count()) + shared.large_expired_extents(state)
 }
 
-/// Segments with the least valid share, as many as fill one output; none if that would free nothing.
+/// Segments to merge: those with the least valid share, where there are few numbers left those with the fewest bytes, and where
+/// the manifest is short of room those with the most dead entries. None if that would gain nothing.
 fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
-    let now = shared.now();
-    let readable = catalog.segments.values().filter(|state| !shared.unreadable.is_left_alone(state, now));
-    let mut states: Vec<&SegmentState> = readable.collect();
-    let share = |state: &SegmentState| {
-        let extents = all_extents(shared, state).max(1);
+    let share = |part: u64, whole: u64| part * 1_000_000 / whole.max(1);
+    let live_share = |state: &SegmentState| {
+        let extents = all_extents(shared, state);
         // Deletions of everything happen meanwhile.
-        extents.saturating_sub(shared.reclaimable_extents(state)) * 1_000_000 / extents
+        share(extents.saturating_sub(shared.reclaimable_extents(state)), extents)
     };
-    // Numbers run out before space does only when there are many small segments: then merge the smallest. Keys are cached: what they
-    // are made of, time too, goes on.
-    let scarce = shared.numbers_left() < NUMBERS_SCARCE;
-    if scarce {
-        states.sort_by_cached_key(|state| (shared.live_bytes(state), state.descriptor.version));
-    } else {
-        states.sort_by_cached_key(|state| (share(state), state.descriptor.version));
+    let valid_share = |state: &SegmentState| share(state.valid_entries.into(), state.descriptor.entries.into());
+    // Numbers run out before space does only when there are many small segments.
+    let numbers_scarce = shared.numbers_left() < NUMBERS_SCARCE;
+    let first = match numbers_scarce {
+        true => gather(shared, catalog, |state| shared.live_bytes(state)),
+        false => gather(shared, catalog, live_share),
+    };
+    if first.extents_freed > 0 || (numbers_scarce && first.states.len() > 1) {
+        return first.victims(shared);
     }
-    let mut chosen: Vec<&SegmentState> = Vec::new();
+    if !shared.is_manifest_scarce() {
+        return Vec::new();
+    }
+    let dead = gather(shared, catalog, valid_share);
+    if dead.has_many_dead_entries() {
+        return dead.victims(shared);
+    }
+    let small = gather(shared, catalog, |state| shared.live_bytes(state));
+    if small.states.len() > 1 { small.victims(shared) } else { Vec::new() }
+}
+
+/// Segments that fill one output.
+struct Gathered<'a> {
+    states: Vec<&'a SegmentState>,
+    extents_freed: u64,
+}
+
+impl Gathered<'_> {
+    fn victims(self, shared: &Shared) -> Vec<Victim> {
+        self.states.into_iter().filter_map(|state| Victim::new(shared, state)).collect()
+    }
+
+    fn has_many_dead_entries(&self) -> bool {
+        let sum = |of: fn(&SegmentState) -> u32| self.states.iter().map(|state| u64::from(of(state))).sum::<u64>();
+        let (entries, valid) = (sum(|state| state.descriptor.entries), sum(|state| state.valid_entries));
+        is_worth_collecting(entries - valid, entries)
+    }
+}
+
+/// Takes segments in the order of a key as long as one output holds them.
+fn gather<'a>(shared: &Shared, catalog: &'a Catalog, key: impl Fn(&SegmentState) -> u64) -> Gathered<'a> {
+    let now = shared.now();
+    let left_alone = |state: &SegmentState| shared.unreadable.is_left_alone(state, shared.live_bytes(state), now);
+    let readable = catalog.segments.values().filter(|state| !left_alone(state));
+    let mut in_order: Vec<&SegmentState> = readable.collect();
+    // Keys are cached: what they are made of, time too, goes on.
+    in_order.sort_by_cached_key(|state| (key(state), state.descriptor.version));
+    let mut states: Vec<&SegmentState> = Vec::new();
     let (mut bytes, mut pages, mut extents) = (0, (0, 0), 0);
-    for state in states {
+    for state in in_order {
         let live = shared.live_pages(state);
         let (more_bytes, more_pages) = (bytes + shared.live_bytes(state), (pages.0 + live.0, pages.1 + live.1));
         let too_large = more_bytes > shared.geometry.segment_bytes
             || shared.extents_for(more_pages) > u64::from(shared.segment_extents());
-        if chosen.len() >= VICTIMS_MAX || (!chosen.is_empty() && too_large) {
+        if states.len() >= VICTIMS_MAX || (!states.is_empty() && too_large) {
             break;
         }
         (bytes, pages) = (more_bytes, more_pages);
         extents += all_extents(shared, state);
-        chosen.push(state);
+        states.push(state);
     }
-    let gains = extents > shared.extents_for(pages) || (scarce && chosen.len() > 1);
-    if !gains {
-        return Vec::new();
-    }
-    chosen.into_iter().filter_map(|state| Victim::new(shared, state)).collect()
+    Gathered { states, extents_freed: extents.saturating_sub(shared.extents_for(pages)) }
 }
 
 async fn collect_as(
@@ -234,10 +274,6 @@ async fn collect_as(
             return Err(failure);
         }
     };
-    if shared.planted.has(Bug::ReuseExtentEarly) {
-        let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
-        early.for_each(|extent| lock(&shared.extents).release(extent));
-    }
     let segment = if sources.is_empty() { None } else { Some(finish_segment(shared, writer).await?) };
     let mut installer = shared.take_installer().await;
     let done = install_output(shared, io, phase, &mut installer, victims, &sources, segment).await;
@@ -253,10 +289,10 @@ async fn merge(
     writer: &mut SegmentWriter,
 ) -> Result<Vec<Source>, Failure> {
     let mut cursors = Vec::with_capacity(victims.len());
-    // In what is dead as a whole there is nothing to read.
-    for (number, victim) in victims.iter().enumerate().filter(|(_, victim)| victim.valid.ones() > 0) {
+    // Where nothing is live there is nothing to read.
+    for (number, victim) in victims.iter().enumerate().filter(|(_, victim)| victim.live_bytes > 0) {
         let mut cursor = VictimCursor::new(victim.segment.clone(), io, shared.drive.local(), shared.secret).await?;
-        cursor.advance(&victim.valid).await.map_err(|error| victim.failure(error))?;
+        cursor.advance(&victim.valid).await.map_err(|error| victim.failure(Part::Data, error))?;
         cursors.push((number, cursor));
     }
     let mut sources = Vec::new();
@@ -288,7 +324,7 @@ async fn merge(
             });
             since_step_bytes += record.len();
         }
-        cursor.advance(&victims[number].valid).await.map_err(|error| victims[number].failure(error))?;
+        cursor.advance(&victims[number].valid).await.map_err(|error| victims[number].failure(Part::Data, error))?;
         if since_step_bytes > STEP_BYTES {
             copied_bytes += std::mem::take(&mut since_step_bytes) as u64;
             shared.pace.collect.set(COLLECT_WRITE, copied_bytes, live_bytes);
@@ -343,6 +379,13 @@ async fn install_output(
             return Err(failure);
         }
     };
+    let evicts = install.added.is_empty();
+    let too_early =
+        shared.planted.has(Bug::ReuseExtentEarly) || (evicts && shared.planted.has(Bug::EvictExtentsEarly));
+    if too_early {
+        let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
+        early.for_each(|extent| lock(&shared.extents).release(extent));
+    }
     let bits = shared.geometry.partition_bits;
     apply(shared, io, phase, installer, &install, segment, |partition| {
         shared.pace.collect.set(COLLECT_MERGE, partition as u64, shared.shards.len() as u64);
@@ -358,8 +401,7 @@ async fn install_output(
         moved
     })
     .await?;
-    let evicts = install.added.is_empty();
-    if shared.planted.has(Bug::ReuseExtentEarly) || (evicts && shared.planted.has(Bug::EvictExtentsEarly)) {
+    if too_early {
         lock(&shared.retired).retain(|retired| victims.iter().all(|victim| !Arc::ptr_eq(&victim.segment, retired)));
     }
     Ok(())
@@ -389,7 +431,7 @@ async fn left_behind(
     let mut copied = vec![Vec::new(); victims.len()];
     sources.iter().for_each(|source| copied[source.victim as usize].push(source.entry));
     let mut left_behind = vec![Vec::new(); shared.geometry.partitions()];
-    for (victim, copied) in victims.iter().zip(&copied) {
+    for (victim, copied) in victims.iter().zip(&copied).filter(|(victim, _)| state(victim).valid_entries > 0) {
         let valid = &state(victim).valid;
         each_key(shared, io, &victim.segment, |entry, hash| {
             if valid.get(entry) && copied.binary_search(&entry).is_err() {
@@ -397,7 +439,7 @@ async fn left_behind(
             }
         })
         .await
-        .map_err(|error| victim.failure(error))?;
+        .map_err(|error| victim.failure(Part::KeyTable, error))?;
     }
     Ok(left_behind)
 }
@@ -409,10 +451,9 @@ async fn each_key(
     segment: &Arc<Segment>,
     mut take: impl FnMut(u32, HashKey),
 ) -> Result<(), Error> {
-    let mut reader = KeyReader::new(io, shared.drive.local());
+    let mut reader = KeyReader::new(io, shared.drive.local(), shared.secret);
     let look = |read: &KeyPages<()>| {
         for page in read.pages() {
-            let page = page?;
             page.entries().enumerate().for_each(|(place, entry)| take(page.first_entry + place as u32, entry.hash));
         }
         Ok(())

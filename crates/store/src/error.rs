@@ -16,6 +16,8 @@ pub enum Error {
     FullFlash,
     /// The index has no room for another key within the memory budget.
     FullIndex,
+    /// The manifest has no room to name another key's record: a store that has grown takes so many small items and no more.
+    FullManifest,
     /// A write to flash failed: nothing is acknowledged any more.
     Poisoned(String),
     /// Bytes on flash are not what was written.
@@ -43,6 +45,11 @@ impl fmt::Display for Error {
             }
             Error::FullFlash => write!(f, "flash is full: delete keys, or give the store a larger --capacity"),
             Error::FullIndex => write!(f, "the index is full: give the store a larger --memory"),
+            Error::FullManifest => write!(
+                f,
+                "the list of items is full, which a store of small items reaches that was made small and has grown: delete keys, or \
+                 make a store with a larger --capacity and fill it by `tapetum dump` and `tapetum load`"
+            ),
             Error::Poisoned(why) => {
                 write!(
                     f,

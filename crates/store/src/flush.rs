@@ -58,10 +58,12 @@ pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u
     Ok(())
 }
 
-/// Whether a flush can end and leave the collector's reserve alone: extents, and segment numbers, which buffers of few
-/// live records use up first.
+/// Whether a flush can end and leave the collector's reserve alone: extents, segment numbers, which buffers of few
+/// live records use up first, and what the manifest can name.
 pub fn has_room(shared: &Shared) -> bool {
-    lock(&shared.extents).free_count() >= 2 * shared.segment_extents() && shared.numbers_left() >= 4
+    lock(&shared.extents).free_count() >= 2 * shared.segment_extents()
+        && shared.numbers_left() >= 4
+        && shared.manifest_room.takes(&shared.geometry, 1)
 }
 
 /// The size of data pages for a buffer's records, by those of its first shards: hash keys spread them evenly.

@@ -102,7 +102,7 @@ pub async fn check_keys(
         }
     }
     let mut reads = reads.into_iter().peekable();
-    let mut reader = KeyReader::new(io, shared.drive.local());
+    let mut reader = KeyReader::new(io, shared.drive.local(), shared.secret);
     while reads.peek().is_some() || !reader.is_idle() {
         while reader.has_room()
             && let Some((pages, checks)) = reads.next()
@@ -111,7 +111,6 @@ pub async fn check_keys(
         }
         let Some(read) = reader.next().await? else { break };
         for (number, page) in (read.first_page()..).zip(read.pages()) {
-            let page = page?;
             let checks = read.context.iter().filter(|check| check.pages.contains(&number));
             checks.for_each(|check| finder.look(check, page));
         }

@@ -1,7 +1,9 @@
-//! Reads ranges of key-table pages, or of the fence pages behind them, several on their way at once, and hands them out in the order they were asked for.
+//! Reads ranges of key-table pages, or of the fence pages behind them, several on their way at once, and hands them out, checked, in
+//! the order they were asked for. Pages that are damaged or cannot be read are made anew, but for a reader that is to tell.
 
 use crate::error::Error;
 use crate::io::{Io, Tag, succeeded};
+use crate::key_mend::mend;
 use crate::segment::view::Segment;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,6 +23,8 @@ pub const PAGES_PER_READ: u32 = 16;
 pub struct KeyReader<'a, T> {
     io: &'a Io,
     local: &'a LocalMemory,
+    /// The store's secret, where pages are to be made anew.
+    mends_with: Option<[u8; 16]>,
     depth: usize,
     pending: VecDeque<Pending<T>>,
     spare: Vec<LocalBuffer>,
@@ -44,15 +48,35 @@ pub struct KeyPages<T> {
 }
 
 impl<T> KeyPages<T> {
-    /// The payload of the pages, which are fence pages, each checked as it comes.
+    /// The payload of the pages, which are fence pages.
     pub fn fences(&self) -> impl Iterator<Item = Result<&[u8], Error>> {
         let first = self.segment.fence_pages().start;
-        self.pages.clone().zip(self.buffer.bytes().chunks_exact(PAGE_BYTES)).map(move |(page, bytes)| {
+        self.raw().map(move |(page, bytes)| {
             fence_page::parse(self.segment.salt, page - first, bytes).map_err(|_| {
                 let number = self.segment.descriptor.number;
                 Error::Corrupt(format!("page {} of the fences of segment {number}", page - first))
             })
         })
+    }
+
+    /// The pages, which are key-table pages.
+    pub fn pages(&self) -> impl Iterator<Item = KeyPage<'_>> {
+        self.raw().map(|(_, bytes)| KeyPage::trusted(bytes))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.pages.start >= self.segment.key_pages() {
+            return self.fences().try_for_each(|page| page.map(drop));
+        }
+        self.raw().try_for_each(|(page, bytes)| {
+            KeyPage::parse(self.segment.salt, page, bytes).map(drop).map_err(|_| {
+                Error::Corrupt(format!("page {page} of the key table of segment {}", self.segment.descriptor.number))
+            })
+        })
+    }
+
+    fn raw(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        self.pages.clone().zip(self.buffer.bytes().chunks_exact(PAGE_BYTES))
     }
 
     /// The pages as they lie on flash.
@@ -63,15 +87,6 @@ impl<T> KeyPages<T> {
     /// The number of the first page.
     pub fn first_page(&self) -> u32 {
         self.pages.start
-    }
-
-    /// The pages, each checked as it comes.
-    pub fn pages(&self) -> impl Iterator<Item = Result<KeyPage<'_>, Error>> {
-        self.pages.clone().zip(self.buffer.bytes().chunks_exact(PAGE_BYTES)).map(|(page, bytes)| {
-            KeyPage::parse(self.segment.salt, page, bytes).map_err(|_| {
-                Error::Corrupt(format!("page {page} of the key table of segment {}", self.segment.descriptor.number))
-            })
-        })
     }
 }
 
@@ -84,13 +99,23 @@ impl<T> Drop for KeyReader<'_, T> {
 }
 
 impl<'a, T> KeyReader<'a, T> {
-    pub fn new(io: &'a Io, local: &'a LocalMemory) -> KeyReader<'a, T> {
-        KeyReader::with_depth(io, local, DEPTH)
+    /// A reader that makes pages anew which are not as they were.
+    pub fn new(io: &'a Io, local: &'a LocalMemory, secret: [u8; 16]) -> KeyReader<'a, T> {
+        KeyReader::with_depth(io, local, secret, DEPTH)
     }
 
-    /// A reader that has at most `depth` reads on their way.
-    pub fn with_depth(io: &'a Io, local: &'a LocalMemory, depth: usize) -> KeyReader<'a, T> {
-        KeyReader { io, local, depth, pending: VecDeque::new(), spare: Vec::new(), reads: 0 }
+    /// The same with at most `depth` reads on their way.
+    pub fn with_depth(io: &'a Io, local: &'a LocalMemory, secret: [u8; 16], depth: usize) -> KeyReader<'a, T> {
+        KeyReader::open(io, local, Some(secret), depth)
+    }
+
+    /// A reader that tells of pages that are not as they were, and leaves them so.
+    pub fn telling(io: &'a Io, local: &'a LocalMemory) -> KeyReader<'a, T> {
+        KeyReader::open(io, local, None, DEPTH)
+    }
+
+    fn open(io: &'a Io, local: &'a LocalMemory, mends_with: Option<[u8; 16]>, depth: usize) -> KeyReader<'a, T> {
+        KeyReader { io, local, mends_with, depth, pending: VecDeque::new(), spare: Vec::new(), reads: 0 }
     }
 
     /// Whether another read may be started now: the first always, more where there is memory for them.
@@ -134,20 +159,23 @@ impl<'a, T> KeyReader<'a, T> {
     /// The next pages in order; `None` when nothing is on its way.
     pub async fn next(&mut self) -> Result<Option<KeyPages<T>>, Error> {
         let Some(pending) = self.pending.pop_front() else { return Ok(None) };
-        let mut failed = None;
+        let mut finished = Ok(());
         for tag in pending.tags {
             // All of them: the buffer belongs to the drive until the last is done.
-            failed = failed.or(succeeded(self.io.finish(tag).await, "read of a key table").err());
+            finished = finished.and(succeeded(self.io.finish(tag).await, "read of a key table"));
         }
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(Some(KeyPages {
-                segment: pending.segment,
-                context: pending.context,
-                pages: pending.pages,
-                buffer: pending.buffer,
-            })),
+        let Pending { segment, pages, buffer, context, .. } = pending;
+        let read = KeyPages { segment, context, pages, buffer };
+        if let Err(error) = finished.and_then(|()| read.check()) {
+            let Some(secret) = self.mends_with else { return Err(error) };
+            // Where that fails too, what was wrong first says more.
+            mend(&read.segment, self.io, self.local, secret).await.map_err(|_| error)?;
+            for run in read.segment.key_runs(read.pages.clone()) {
+                self.io.read(run.flash, &read.buffer, run.at as usize, run.length as usize).await?;
+            }
+            read.check()?;
         }
+        Ok(Some(read))
     }
 
     /// Takes a buffer back for the next read.

@@ -100,10 +100,10 @@ pub async fn find_or_load(shared: &Shared, io: &Io, segment: &Arc<Segment>) -> R
         return Ok(kept);
     }
     let mut pages = Vec::with_capacity(bytes);
-    let mut reader = KeyReader::new(io, shared.drive.local());
+    let mut reader = KeyReader::new(io, shared.drive.local(), shared.secret);
     let take = |read: &KeyPages<()>| {
         pages.extend_from_slice(read.bytes());
-        read.pages().try_for_each(|page| page.map(drop))
+        Ok(())
     };
     reader.each(segment, take).await?;
     shared.counters.key_check_reads.fetch_add(reader.reads(), Ordering::Relaxed);

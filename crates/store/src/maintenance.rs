@@ -141,13 +141,13 @@ impl Maintenance {
         true
     }
 
-    /// Whether what would make room for a flush cannot be read, so that whoever waits for that would wait for ever.
+    /// Whether what would make room for a flush cannot be read, so that whoever waits for the flush would wait in vain.
     fn no_room_comes(&self) -> bool {
         let (shared, moment) = (&self.shared, Moment::now(&self.shared));
         let flushing = self.flush_phase.get() != Phase::Idle;
         let collects = self.fruitless_at != Some(moment) && collect::is_needed(shared, flushing);
         let evicts = self.nothing_to_evict_at != Some(moment) && collect::must_evict(shared);
-        let none_under_way = self.collect.is_none() && lock(&shared.retired).is_empty();
+        let none_under_way = self.collect.is_none() && self.resize.is_none() && lock(&shared.retired).is_empty();
         shared.unreadable.count() > 0 && none_under_way && !collects && !evicts
     }
 
@@ -170,9 +170,11 @@ impl Maintenance {
         match done {
             Ok(gained) => {
                 let evicted = std::mem::take(&mut self.evicting);
-                let fruitless_at = (!gained).then_some(moment);
-                self.nothing_to_evict_at = fruitless_at.filter(|_| evicted);
-                self.fruitless_at = fruitless_at.filter(|_| !evicted);
+                match (gained, evicted) {
+                    (true, _) => (self.fruitless_at, self.nothing_to_evict_at) = (None, None),
+                    (false, false) => self.fruitless_at = Some(moment),
+                    (false, true) => self.nothing_to_evict_at = Some(moment),
+                }
                 // Room was made, or will not be: who waits for it looks again.
                 self.shared.log.wake();
             }

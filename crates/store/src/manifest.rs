@@ -20,16 +20,17 @@ use crate::error::Error;
 use crate::flight::Flying;
 use crate::geometry::Geometry;
 use crate::io::Io;
+use crate::manifest_room::snapshot_bytes_max;
 use crate::planted::{Bug, Planted};
 use crate::wire::{Reader, Short, Writer};
 use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TMAN");
-const HEADER_BYTES: usize = 40;
+pub const HEADER_BYTES: usize = 40;
 /// A frame of a snapshot ends with the segment that fills so much: most take some hundred bytes, and a frame is whole sectors and
 /// waits for the one before.
-const SNAPSHOT_FRAME_BYTES: usize = 16 << 10;
+pub const SNAPSHOT_FRAME_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
@@ -138,8 +139,9 @@ impl Manifest {
     pub async fn checkpoint(&mut self, catalog: &Catalog, checkpoint: &Checkpoint) -> Result<bool, Error> {
         let mut writer = Writer::default();
         checkpoint.encode(&mut writer);
-        // A frame must leave room for a snapshot, for a death list and for what follows.
-        if self.frame_bytes(writer.bytes.len()) > self.geometry.manifest_bytes / 4 {
+        if self.frame_bytes(writer.bytes.len()) + snapshot_bytes_max(&self.geometry, catalog)
+            > self.geometry.manifest_bytes
+        {
             return Ok(false);
         }
         self.append_or_begin_anew(Kind::Checkpoint, &writer.bytes, catalog).await?;

@@ -118,7 +118,7 @@ async fn load_cut(
         let reads = pages.clone().step_by(PAGES_PER_READ as usize);
         reads.map(move |start| (segment.clone(), start..pages.end.min(start + PAGES_PER_READ)))
     });
-    let mut reader = KeyReader::with_depth(io, shared.drive.local(), depth);
+    let mut reader = KeyReader::with_depth(io, shared.drive.local(), shared.secret, depth);
     loop {
         while reader.has_room()
             && let Some((segment, pages)) = slices.next()
@@ -129,7 +129,6 @@ async fn load_cut(
         let number = read.segment.descriptor.number;
         let valid = &catalog.segments[&number].valid;
         for page in read.pages() {
-            let page = page?;
             let within = (page.lower_bound(low)..page.count()).map(|place| (place, page.entry(place)));
             for (place, entry) in within.take_while(|(_, entry)| entry.hash <= high) {
                 let revived = shared.planted.has(Bug::GrowWithDead) && is_new(&number);

@@ -26,6 +26,7 @@ use crate::large::{Claims, LargeEntries, LargeExtents, LargeSpace, value_bytes_m
 use crate::log::replay::{Chain, ZoneReader};
 use crate::log::{Log, Start};
 use crate::manifest::{Manifest, Recovered};
+use crate::manifest_room::ManifestRoom;
 use crate::options::StoreOptions;
 use crate::pace::Pace;
 use crate::planted::{Bug, Planted};
@@ -346,7 +347,7 @@ async fn open_segments(
     catalog: &Catalog,
     segments: &[ArcSwapOption<Segment>],
 ) -> Result<(), Error> {
-    let mut reader = KeyReader::new(io, drive.local());
+    let mut reader = KeyReader::new(io, drive.local(), superblock.secret);
     // A view without fences serves to read the pages that hold them.
     let blind = |descriptor: &Descriptor| {
         Arc::new(Segment::new(descriptor.clone(), superblock.store_id, superblock.geometry, LocalIndex::empty()))
@@ -494,6 +495,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         watermark_sealed: Mutex::new(replayed.watermark_sealed),
         counters: Counters::default(),
         levels: Levels::default(),
+        manifest_room: ManifestRoom::default(),
         pace: Pace::default(),
         pools_bytes: (drive.local().bytes_total() + tables) as u64 + options.tier_bytes,
         wakeup: Wakeup::default(),

@@ -16,6 +16,7 @@ use crate::key_tables::KeyTables;
 use crate::large::{LargeExtents, LargeSpace, LargeWant};
 use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
+use crate::manifest_room::{Kept, ManifestRoom, hidden_bytes};
 use crate::options::{Full, StoreOptions};
 use crate::pace::{Pace, Room};
 use crate::planted::{Bug, Planted};
@@ -97,7 +98,7 @@ pub struct Levels {
     pub segment_index_bytes: AtomicU64,
     /// Index partitions that are being built.
     pub partitions_rebuilding: AtomicU64,
-    /// The highest stamp in any segment that was dropped to make room.
+    /// The highest stamp in any segment that was, or was to be, dropped to make room.
     pub evicted_stamp_max: AtomicU64,
     /// Entries that the index can take within its budget.
     pub index_room_entries: AtomicU64,
@@ -130,7 +131,7 @@ const NEW_KEYS_SEGMENTS: u64 = 3;
 const LARGE_FREE_SEGMENTS: u64 = 3;
 /// A write buffer that names more large bytes than so many segments hold is sealed: those that it wrote over are free
 /// only when it is flushed.
-const LARGE_NAMED_SEGMENTS: u64 = 2;
+pub const LARGE_NAMED_SEGMENTS: u64 = 2;
 
 pub struct Shared {
     pub drive: Drive,
@@ -177,6 +178,7 @@ pub struct Shared {
     pub watermark_sealed: Mutex<(u64, u32)>,
     pub counters: Counters,
     pub levels: Levels,
+    pub manifest_room: ManifestRoom,
     pub pace: Pace,
     /// Bytes of everything that was allocated when the store was opened.
     pub pools_bytes: u64,
@@ -255,6 +257,7 @@ impl Shared {
             let room = u64::from(extents.free_count()) + retired + reclaimable;
             self.levels.room_extents.store(room, Ordering::Relaxed);
         }
+        self.manifest_room.refresh(&self.geometry, catalog, self.kept_of(catalog));
         let local: usize = catalog
             .segments
             .values()
@@ -281,12 +284,22 @@ impl Shared {
     fn reclaimable_extents_of(&self, catalog: &Catalog) -> u64 {
         loop {
             let watermark = self.watermark.load(Ordering::SeqCst);
-            let readable = catalog.segments.values().filter(|state| !self.unreadable.has(state));
+            let readable =
+                catalog.segments.values().filter(|state| !self.unreadable.has(state, self.live_bytes(state)));
             let sum = readable.map(|state| self.reclaimable_extents(state)).sum();
             if self.watermark.load(Ordering::SeqCst) == watermark {
                 return sum;
             }
         }
+    }
+
+    /// What collections would keep in the manifest.
+    fn kept_of(&self, catalog: &Catalog) -> Kept {
+        catalog.segments.values().fold(Kept::default(), |kept, state| Kept {
+            entries: kept.entries + u64::from(state.valid_entries),
+            extents: kept.extents + self.extents_for(self.live_pages(state)),
+            large_bytes: kept.large_bytes + state.large_bytes_max(),
+        })
     }
 
     /// A segment that the index named, held so that its extents stay; `None` when the index must be asked again.
@@ -499,16 +512,20 @@ impl Shared {
     pub fn admit(&self, overwrites: impl FnOnce() -> bool) -> Admission {
         let flash_tight = self.is_flash_tight(NEW_KEYS_SEGMENTS);
         let index_tight = self.is_index_tight(1);
-        if !flash_tight && !index_tight {
+        let manifest_tight = self.is_manifest_tight(NEW_KEYS_SEGMENTS);
+        if !flash_tight && !index_tight && !manifest_tight {
             return Admission::Go;
         }
         let segment = u64::from(self.segment_extents());
         let flash_full = self.levels.room_extents.load(Ordering::Relaxed) < (RESERVE_SEGMENTS + 2) * segment;
+        let manifest_full = self.is_manifest_full();
         match (self.options.full, overwrites()) {
-            (Full::Evict, _) if flash_full => self.wait_for_room(),
+            (Full::Evict, _) if flash_full || manifest_full => self.wait_for_room(),
             (Full::Evict, false) if index_tight => self.wait_for_room(),
             (Full::Error, _) if flash_full => Admission::Refuse(Error::FullFlash),
+            (Full::Error, _) if manifest_full => Admission::Refuse(Error::FullManifest),
             (Full::Error, false) if flash_tight => Admission::Refuse(Error::FullFlash),
+            (Full::Error, false) if manifest_tight => Admission::Refuse(Error::FullManifest),
             (_, false) if index_tight => Admission::Refuse(Error::FullIndex),
             _ => Admission::Go,
         }
@@ -522,6 +539,22 @@ impl Shared {
     /// Whether there is less room than the reserve, what is hidden, and so many segments more.
     pub fn is_flash_tight(&self, segments: u64) -> bool {
         self.levels.room_extents.load(Ordering::Relaxed) < self.reserve_extents(segments)
+    }
+
+    /// Whether the manifest could not name the reserve, what is hidden, and so many segments more.
+    pub fn is_manifest_tight(&self, segments: u64) -> bool {
+        let hidden_bytes = hidden_bytes(&self.geometry, self.levels.segments.load(Ordering::Relaxed));
+        !self.manifest_room.takes_at_best(&self.geometry, RESERVE_SEGMENTS + segments, hidden_bytes)
+    }
+
+    /// Whether it could not even name the reserve.
+    fn is_manifest_full(&self) -> bool {
+        !self.manifest_room.takes_at_best(&self.geometry, RESERVE_SEGMENTS, 0)
+    }
+
+    /// Whether a collection is due for the manifest's sake.
+    pub fn is_manifest_scarce(&self) -> bool {
+        !self.manifest_room.takes(&self.geometry, RESERVE_SEGMENTS)
     }
 
     fn reserve_extents(&self, segments: u64) -> u64 {
@@ -677,6 +710,6 @@ impl Shared {
 /// Host memory that a large value of a segment takes, about.
 const LARGE_ENTRY_BYTES: usize = 256;
 
-fn segment_extents(geometry: &Geometry) -> u32 {
+pub fn segment_extents(geometry: &Geometry) -> u32 {
     (geometry.segment_bytes / geometry.extent_bytes) as u32 * 5 / 4 + 2
 }

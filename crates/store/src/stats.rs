@@ -71,7 +71,7 @@ pub struct Stats {
     pub evictions: u64,
     /// The segments that they were in.
     pub segments_evicted: u64,
-    /// Segments that the collector could not read: their garbage is not counted as room.
+    /// Segments that the collector could not read and that are there still.
     pub segments_unreadable: u64,
     /// Writes that waited for flush or collector before they began.
     pub writes_paced: u64,

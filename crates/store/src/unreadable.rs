@@ -1,6 +1,6 @@
-//! Segments that the collector could not read. Nothing is lost by that: what is right in them is still answered, and the rest
-//! is an error to whoever asks for it. But nobody can copy what is valid there, so their garbage is not counted as room, until
-//! all that was valid has been written over or deleted, when they go without being read.
+//! Segments that could not be read when they were to be collected or evicted. Nothing is lost by that: what is right in them is
+//! still answered, and the rest is an error to whoever asks for it. But their garbage is not counted as room, until nothing is
+//! left in them that would have to be read; then they go as others do.
 //!
 //! A drive may come round: after a while one is tried again. Nothing of this is on flash.
 //!
@@ -14,34 +14,69 @@ use std::sync::Mutex;
 /// One is tried again after so long.
 const RETRY_SECONDS: u32 = 600;
 
+/// What of a segment could not be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Needed to copy what is live.
+    Data,
+    /// Needed to take keys out of the index whose records are not copied.
+    KeyTable,
+}
+
+#[derive(Clone, Copy)]
+struct Noted {
+    part: Part,
+    /// Unix seconds.
+    retry_at: u32,
+}
+
 #[derive(Default)]
 pub struct Unreadable {
-    /// By the segment's version: the Unix second from which it is tried again.
-    retry_at: Mutex<BTreeMap<u64, u32>>,
+    /// By the segment's version.
+    noted: Mutex<BTreeMap<u64, Noted>>,
 }
 
 impl Unreadable {
-    pub fn note(&self, version: u64, now: u32) {
-        lock(&self.retry_at).insert(version, now.saturating_add(RETRY_SECONDS));
+    pub fn note(&self, version: u64, part: Part, now: u32) {
+        lock(&self.noted).insert(version, Noted { part, retry_at: now.saturating_add(RETRY_SECONDS) });
     }
 
     /// The segment is gone.
     pub fn forget(&self, version: u64) {
-        lock(&self.retry_at).remove(&version);
+        lock(&self.noted).remove(&version);
     }
 
-    /// Whether a segment's garbage must not be counted on.
-    pub fn has(&self, state: &SegmentState) -> bool {
-        state.valid_entries > 0 && lock(&self.retry_at).contains_key(&state.descriptor.version)
+    /// Whether a segment with so many live bytes cannot be collected, as far as is known.
+    pub fn has(&self, state: &SegmentState, live_bytes: u64) -> bool {
+        self.noted(state).is_some_and(|noted| noted.stands(state, live_bytes))
     }
 
-    /// Whether the collector leaves a segment alone now.
-    pub fn is_left_alone(&self, state: &SegmentState, now: u32) -> bool {
-        let retry_at = lock(&self.retry_at).get(&state.descriptor.version).copied();
-        state.valid_entries > 0 && retry_at.is_some_and(|retry_at| now < retry_at)
+    /// Whether the collector leaves such a segment alone now.
+    pub fn is_left_alone(&self, state: &SegmentState, live_bytes: u64, now: u32) -> bool {
+        self.noted(state).is_some_and(|noted| noted.stands(state, live_bytes) && now < noted.retry_at)
+    }
+
+    /// Whether an eviction, which reads nothing but the key table, leaves a segment alone now.
+    pub fn cannot_be_evicted(&self, state: &SegmentState, now: u32) -> bool {
+        self.noted(state)
+            .is_some_and(|noted| noted.part == Part::KeyTable && state.valid_entries > 0 && now < noted.retry_at)
     }
 
     pub fn count(&self) -> usize {
-        lock(&self.retry_at).len()
+        lock(&self.noted).len()
+    }
+
+    fn noted(&self, state: &SegmentState) -> Option<Noted> {
+        lock(&self.noted).get(&state.descriptor.version).copied()
+    }
+}
+
+impl Noted {
+    /// Whether the part would have to be read.
+    fn stands(self, state: &SegmentState, live_bytes: u64) -> bool {
+        match self.part {
+            Part::Data => live_bytes > 0,
+            Part::KeyTable => state.valid_entries > 0,
+        }
     }
 }

@@ -166,6 +166,10 @@ impl VictimCursor {
                 return Err(self.corrupt(page));
             }
             if valid.get(self.entry()) {
+                // Nor is it known yet that this one's are right.
+                if record_bytes > u64::from(self.segment.descriptor.record_bytes_max) {
+                    return Err(self.corrupt(page));
+                }
                 let last_page = self.segment.page_size().page_of(address + record_bytes - 1);
                 self.need(page, last_page + 1).await?;
                 return self.window.run().record(self.segment.salt, address).map(Some).map_err(|_| self.corrupt(page));

@@ -242,7 +242,7 @@ fn binary(
         (_, Outcome::Failed(Error::ValueTooLarge { .. })) => {
             binary_refusal(out, origin, Status::TooLarge, Status::TooLarge.text())
         }
-        (_, Outcome::Failed(Error::FullFlash | Error::FullIndex)) => {
+        (_, Outcome::Failed(Error::FullFlash | Error::FullIndex | Error::FullManifest)) => {
             binary_refusal(out, origin, Status::OutOfMemory, &one_line(outcome))
         }
         (_, other) => binary_refusal(out, origin, Status::InternalError, &one_line(other)),

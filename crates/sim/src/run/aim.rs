@@ -23,7 +23,7 @@ impl Aim {
         }
         match random.below(20) {
             0..2 => Aim::Anywhere,
-            2..7 => Aim::Recover,
+            2..5 => Aim::Recover,
             7 => Aim::At(State::Install),
             14 | 15 => Aim::At(State::LargeWrite),
             8..11 => Aim::At(State::Merge),

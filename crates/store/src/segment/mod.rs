@@ -19,6 +19,11 @@ use tapetum_kernels::reference::Run;
 /// No more entries than this have their place in an extent of key-table pages, so that nobody allocates for them.
 const ENTRIES_PER_EXTENT_MAX: u64 = EXTENT_BYTES_MAX / ENTRY_BYTES_MIN as u64;
 
+/// What the manifest takes of a descriptor without its lists.
+pub const DESCRIPTOR_BYTES: u64 = 68;
+/// What it takes of a run of a large value, at most.
+pub const LARGE_RUN_BYTES_MAX: u64 = 10;
+
 /// What the manifest says of a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Descriptor {
@@ -71,6 +76,10 @@ impl LargeEntry {
         let mut run = || Ok(Run { first: reader.varint()?, count: reader.varint()? });
         let runs = (0..count).map(|_| run()).collect::<Result<Vec<Run>, Short>>()?;
         if runs.is_empty() { Err(Short) } else { Ok(LargeEntry { entry, expiry, stamp, runs }) }
+    }
+
+    pub fn encoded_bytes_max(&self) -> u64 {
+        20 + self.runs.len() as u64 * LARGE_RUN_BYTES_MAX
     }
 
     pub fn extent_count(&self) -> u64 {

@@ -43,6 +43,10 @@ impl Segment {
         Segment { descriptor, salt, geometry, local_index, record_bytes_mean, valid, large }
     }
 
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
     /// Shows readers the catalog's validity map.
     pub fn attach(&self, valid: &Bitmap) {
         assert!(self.valid.set(valid.clone()).is_ok(), "a segment is installed once");

@@ -118,6 +118,8 @@ struct Local {
     waiting: VecDeque<usize>,
     /// One of them was submitted since the last poll: what it waits for may have come before anybody was to be woken.
     waits_anew: bool,
+    /// A batch was told to come again, and has not.
+    batch_waits: bool,
     undecided: Undecided,
     /// Deletions of everything among them.
     deletions_undecided: usize,
@@ -159,6 +161,7 @@ impl Session {
             misses: Vec::new(),
             waiting: VecDeque::new(),
             waits_anew: false,
+            batch_waits: false,
             undecided: Undecided::default(),
             deletions_undecided: 0,
             paced: false,
@@ -219,6 +222,7 @@ impl Session {
     pub fn submit_batch(&mut self, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
         self.shared.check_watermark();
         let submitted = self.local.batch(&self.shared, token, writes);
+        self.local.batch_waits = submitted.is_err();
         if submitted == Err(Busy) && self.shared.closed.load(Ordering::SeqCst) {
             self.local.answer(token, Outcome::Failed(closed()));
             return Ok(());
@@ -283,7 +287,7 @@ impl Session {
         if !self.local.ready.is_empty() || !self.local.gathered.is_empty() || self.local.waits_anew {
             return;
         }
-        if self.local.held.is_empty() && self.local.waiting.is_empty() {
+        if self.local.held.is_empty() && self.local.waiting.is_empty() && !self.local.batch_waits {
             // Flash reads alone: the queue pair wakes us with one system call.
             return self.local.queue.wait(timeout);
         }

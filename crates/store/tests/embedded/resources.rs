@@ -80,3 +80,49 @@ fn a_store_that_was_dropped_is_gone() {
         assert_eq!(Arc::strong_count(&flash), 1, "in round {round} somebody still works on the drive");
     }
 }
+
+/// Where a store has grown and its items are tiny, the list of them is full before flash is.
+#[test]
+fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
+    let capacity = 8 << 20;
+    let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(capacity, 64 << 20) };
+    let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+    let drive = Drive::new(Arc::new(MemoryFlash::new(capacity)), local, programs::built_in(), Env::system());
+    Store::create(&drive, &options).unwrap();
+    let store = Store::open(&drive, &options).unwrap();
+    store.resize_capacity(4 * capacity).unwrap();
+    const BATCH: u32 = 50;
+    let keys = |from: u32| (from..from + BATCH).map(u32::to_le_bytes).collect::<Vec<_>>();
+    let put = |store: &Store, from: u32, value: &[u8]| {
+        let keys = keys(from);
+        let write = |key| Write::Put { key, value, flags: 0, expiry: 0 };
+        store.batch(&keys.iter().map(|key| write(&key[..])).collect::<Vec<_>>())
+    };
+    let fill = |store: &Store| {
+        let error = (0u32..).find_map(|batch| put(store, batch * BATCH, b"1").err().map(|error| (batch, error)));
+        error.unwrap()
+    };
+    let (batches, error) = fill(&store);
+    assert_eq!(error, Error::FullManifest, "after {batches} batches");
+    // What is there may be written over, and is found again however the store ends.
+    for batch in (0..batches).step_by(20) {
+        for number in batch * BATCH..(batch + 1) * BATCH {
+            store.put(&number.to_le_bytes(), b"2").unwrap();
+        }
+    }
+    drop(store);
+    let store = Store::open(&drive, &options).unwrap();
+    for batch in 0..batches {
+        let value: &[u8] = if batch % 20 == 0 { b"2" } else { b"1" };
+        let key = (batch * BATCH + batch % BATCH).to_le_bytes();
+        assert_eq!(store.get(&key).unwrap().map(|item| item.value), Some(value.to_vec()));
+    }
+    for batch in 0..batches / 4 {
+        let keys = keys(batch * BATCH);
+        store.batch(&keys.iter().map(|key| Write::Delete { key: &key[..] }).collect::<Vec<_>>()).unwrap();
+    }
+    put(&store, batches * BATCH, b"new").unwrap();
+    store.close().unwrap();
+    drop(store);
+    Store::open(&drive, &options).unwrap();
+}
