@@ -33,6 +33,8 @@ use tapetum_kernels::record::Codec;
 const VICTIMS_MAX: usize = 8;
 /// Segments are merged for their numbers' sake when fewer are left.
 const NUMBERS_SCARCE: usize = 8;
+/// And for what the manifest must name, when it has room for fewer flushes.
+const MANIFEST_SCARCE: u64 = 3;
 /// Bytes copied in one step.
 const STEP_BYTES: usize = 256 << 10;
 
@@ -88,7 +90,8 @@ pub fn is_needed(shared: &Shared, flushing: bool) -> bool {
     let scarce = free < 3 * segment
         || shared.numbers_left() < NUMBERS_SCARCE
         || shared.is_flash_tight(3)
-        || shared.is_manifest_scarce()
+        || shared.is_manifest_tight(3)
+        || shared.manifest_room.flushes_now() < MANIFEST_SCARCE
         || shared.large_waits_for_collector();
     scarce && free >= if flushing { 2 * segment } else { segment }
 }
@@ -198,11 +201,14 @@ fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
     if first.extents_freed > 0 || (numbers_scarce && first.states.len() > 1) {
         return first.victims(shared);
     }
-    if !shared.is_manifest_scarce() {
+    let flushes = shared.manifest_room.flushes_now();
+    if flushes >= MANIFEST_SCARCE {
         return Vec::new();
     }
     let dead = gather(shared, catalog, valid_share);
-    if dead.has_many_dead_entries() {
+    let (dead_entries, entries) = dead.entries();
+    // A flush that waits is worth any.
+    if is_worth_collecting(dead_entries, entries) || (flushes == 0 && dead_entries > 0) {
         return dead.victims(shared);
     }
     let small = gather(shared, catalog, |state| shared.live_bytes(state));
@@ -220,10 +226,11 @@ impl Gathered<'_> {
         self.states.into_iter().filter_map(|state| Victim::new(shared, state)).collect()
     }
 
-    fn has_many_dead_entries(&self) -> bool {
+    /// How many are dead, of how many.
+    fn entries(&self) -> (u64, u64) {
         let sum = |of: fn(&SegmentState) -> u32| self.states.iter().map(|state| u64::from(of(state))).sum::<u64>();
         let (entries, valid) = (sum(|state| state.descriptor.entries), sum(|state| state.valid_entries));
-        is_worth_collecting(entries - valid, entries)
+        (entries - valid, entries)
     }
 }
 
@@ -380,8 +387,7 @@ async fn install_output(
         }
     };
     let evicts = install.added.is_empty();
-    let too_early =
-        shared.planted.has(Bug::ReuseExtentEarly) || (evicts && shared.planted.has(Bug::EvictExtentsEarly));
+    let too_early = shared.planted.has(Bug::ReuseExtentEarly) || (evicts && shared.planted.has(Bug::EvictExtentsEarly));
     if too_early {
         let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
         early.for_each(|extent| lock(&shared.extents).release(extent));

@@ -63,7 +63,7 @@ pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u
 pub fn has_room(shared: &Shared) -> bool {
     lock(&shared.extents).free_count() >= 2 * shared.segment_extents()
         && shared.numbers_left() >= 4
-        && shared.manifest_room.takes(&shared.geometry, 1)
+        && shared.manifest_room.flushes_now() >= 1
 }
 
 /// The size of data pages for a buffer's records, by those of its first shards: hash keys spread them evenly.

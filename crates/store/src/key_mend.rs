@@ -14,9 +14,17 @@ use std::sync::Arc;
 use tapetum_drive::LocalMemory;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
-use tapetum_kernels::key_table::{Entry, PageBuilder};
+use tapetum_kernels::key_table::{Entry, KeyPage, PageBuilder};
 
-/// Writes those pages anew that are not as they were.
+/// Whether a page of the key table, or of the fences behind it, is what was written there.
+pub fn holds(segment: &Segment, page: u32, bytes: &[u8]) -> bool {
+    match page.checked_sub(segment.key_pages()) {
+        None => KeyPage::parse(segment.salt, page, bytes).is_ok(),
+        Some(fence_page) => fence_page::parse(segment.salt, fence_page, bytes).is_ok(),
+    }
+}
+
+/// Writes those pages anew that do not hold. The whole key table is in memory meanwhile, beside the budget.
 pub async fn mend(segment: &Arc<Segment>, io: &Io, local: &LocalMemory, secret: [u8; 16]) -> Result<(), Error> {
     let pages = pages_from_records(segment, io, local, secret).await?;
     let mut buffer = io.allocate(PAGE_BYTES).await?;
@@ -24,7 +32,7 @@ pub async fn mend(segment: &Arc<Segment>, io: &Io, local: &LocalMemory, secret: 
     for (number, page) in (0u32..).zip(pages.chunks_exact(PAGE_BYTES)) {
         let run = segment.key_runs(number..number + 1).next().expect("a page lies somewhere");
         let was_read = io.read(run.flash, &buffer, 0, PAGE_BYTES).await.is_ok();
-        if !was_read || buffer.bytes()[..PAGE_BYTES] != *page {
+        if !was_read || !holds(segment, number, &buffer.bytes()[..PAGE_BYTES]) {
             buffer.bytes_mut()[..PAGE_BYTES].copy_from_slice(page);
             io.write_durably(run.flash, &buffer, PAGE_BYTES).await?;
             mended += 1;

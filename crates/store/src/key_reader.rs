@@ -166,16 +166,31 @@ impl<'a, T> KeyReader<'a, T> {
         }
         let Pending { segment, pages, buffer, context, .. } = pending;
         let read = KeyPages { segment, context, pages, buffer };
-        if let Err(error) = finished.and_then(|()| read.check()) {
-            let Some(secret) = self.mends_with else { return Err(error) };
-            // Where that fails too, what was wrong first says more.
-            mend(&read.segment, self.io, self.local, secret).await.map_err(|_| error)?;
-            for run in read.segment.key_runs(read.pages.clone()) {
-                self.io.read(run.flash, &read.buffer, run.at as usize, run.length as usize).await?;
-            }
-            read.check()?;
+        match (finished.and_then(|()| read.check()), self.mends_with) {
+            (Ok(()), _) => {}
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(secret)) => self.mend(&read, secret, error).await?,
         }
         Ok(Some(read))
+    }
+
+    /// Reads pages again that were not right, made anew if somebody has not done so meanwhile.
+    async fn mend(&self, read: &KeyPages<T>, secret: [u8; 16], wrong: Error) -> Result<(), Error> {
+        if self.read_again(read).await.is_ok() {
+            return Ok(());
+        }
+        if let Err(error) = mend(&read.segment, self.io, self.local, secret).await {
+            tracing::error!("{wrong}; nor can it be made anew: {error}");
+            return Err(wrong);
+        }
+        self.read_again(read).await
+    }
+
+    async fn read_again(&self, read: &KeyPages<T>) -> Result<(), Error> {
+        for run in read.segment.key_runs(read.pages.clone()) {
+            self.io.read(run.flash, &read.buffer, run.at as usize, run.length as usize).await?;
+        }
+        read.check()
     }
 
     /// Takes a buffer back for the next read.

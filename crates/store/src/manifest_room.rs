@@ -1,14 +1,15 @@
 //! Room in the manifest, whose areas are as large as they were made: the snapshot of what there is must always fit, and an
 //! install behind it, or the store could not be opened again.
 //!
-//! What grows in a snapshot is a bit an entry, dead ones included until they are collected. A store that has not grown has more
-//! flash than it can name entries only where records are shorter than any can be; one that has grown to four times its size, where
-//! they are shorter than some 60 bytes. So here is counted what flash, index and segment numbers are each counted for elsewhere.
+//! What grows in a snapshot is a bit an entry, dead ones included until they are collected. A store that has not grown is full
+//! before its manifest is (but for the smallest segments, on large sectors, of the smallest records); one that has grown to four times
+//! its size is not where records are shorter than some 60 bytes. So here is counted what flash, index and segment numbers are each counted for elsewhere.
 
 use crate::catalog::{Catalog, SegmentState, encoded_bytes_max};
 use crate::geometry::Geometry;
+use crate::large::value_bytes_max;
 use crate::manifest::{HEADER_BYTES, SNAPSHOT_FRAME_BYTES};
-use crate::segment::LARGE_RUN_BYTES_MAX;
+use crate::segment::{LARGE_ENTRY_BYTES, LARGE_RUN_BYTES_MAX};
 use crate::shared::{LARGE_NAMED_SEGMENTS, segment_extents};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,13 +29,25 @@ pub struct Kept {
     pub large_bytes: u64,
 }
 
-/// The lengths of snapshots, left behind by installs.
+impl Kept {
+    pub fn and(self, other: Kept) -> Kept {
+        Kept {
+            entries: self.entries + other.entries,
+            extents: self.extents + other.extents,
+            large_bytes: self.large_bytes + other.large_bytes,
+        }
+    }
+}
+
+/// So many write buffers can be flushed and named, each with the longest install behind it; left behind by installs.
 #[derive(Default)]
 pub struct ManifestRoom {
-    /// Of what there is.
-    now_bytes: AtomicU64,
-    /// Of what there would be if everything was collected.
-    least_bytes: AtomicU64,
+    /// If nothing is collected.
+    flushes_now: AtomicU64,
+    /// If everything is collected.
+    flushes_at_best: AtomicU64,
+    /// The same less what no collection gains by.
+    flushes_for_new_keys: AtomicU64,
 }
 
 impl ManifestRoom {
@@ -43,27 +56,27 @@ impl ManifestRoom {
         let full = kept.extents * geometry.extent_bytes / geometry.segment_bytes;
         let segments = 2 * (full + 1) * encoded_bytes_max(0, 0);
         let least = segments + kept.extents * EXTENT_BYTES + kept.entries / 8 + kept.large_bytes;
-        self.now_bytes.store(snapshot_bytes_max(geometry, catalog), Ordering::Relaxed);
-        self.least_bytes.store(frames_bytes_max(geometry, least), Ordering::Relaxed);
+        // One extent of data and one of key table in each segment, and dead entries.
+        let hidden = 2 * catalog.segments.len() as u64 * EXTENT_BYTES + geometry.manifest_bytes / HIDDEN_SHARE;
+        let left = geometry.manifest_bytes.saturating_sub(install_bytes_max(geometry));
+        let flushes = |taken: u64| left.saturating_sub(taken) / flushed_bytes_max(geometry);
+        let at_best = frames_bytes_max(geometry, least);
+        self.flushes_now.store(flushes(snapshot_bytes_max(geometry, catalog)), Ordering::Relaxed);
+        self.flushes_at_best.store(flushes(at_best), Ordering::Relaxed);
+        self.flushes_for_new_keys.store(flushes(at_best + hidden), Ordering::Relaxed);
     }
 
-    /// Whether so many flushed segments more can be named, if nothing is collected.
-    pub fn takes(&self, geometry: &Geometry, segments: u64) -> bool {
-        let wanted = self.now_bytes.load(Ordering::Relaxed) + segments * flushed_bytes_max(geometry);
-        wanted + install_bytes_max(geometry) <= geometry.manifest_bytes
+    pub fn flushes_now(&self) -> u64 {
+        self.flushes_now.load(Ordering::Relaxed)
     }
 
-    /// The same if everything is collected that can be, and an area is so much smaller.
-    pub fn takes_at_best(&self, geometry: &Geometry, segments: u64, hidden_bytes: u64) -> bool {
-        let wanted = self.least_bytes.load(Ordering::Relaxed) + hidden_bytes + segments * flushed_bytes_max(geometry);
-        wanted + install_bytes_max(geometry) <= geometry.manifest_bytes
+    pub fn flushes_at_best(&self) -> u64 {
+        self.flushes_at_best.load(Ordering::Relaxed)
     }
-}
 
-/// What dead entries and extents that are not full may take that no collection gains by.
-pub fn hidden_bytes(geometry: &Geometry, segments: u64) -> u64 {
-    // One extent of data and one of key table each.
-    geometry.manifest_bytes / HIDDEN_SHARE + 2 * segments * EXTENT_BYTES
+    pub fn flushes_for_new_keys(&self) -> u64 {
+        self.flushes_for_new_keys.load(Ordering::Relaxed)
+    }
 }
 
 /// Whether so many dead entries among so many are worth a collection for the manifest's sake.
@@ -86,8 +99,12 @@ fn frames_bytes_max(geometry: &Geometry, segments_bytes: u64) -> u64 {
 /// What a snapshot says of a write buffer that became a segment.
 fn flushed_bytes_max(geometry: &Geometry) -> u64 {
     let extents = u64::from(segment_extents(geometry));
-    let large = LARGE_NAMED_SEGMENTS * geometry.segment_bytes / geometry.extent_bytes * LARGE_RUN_BYTES_MAX;
-    encoded_bytes_max(extents, geometry.buffer_entries_max() as u64) + large
+    // A buffer is sealed when it names so many bytes of large values; each may lie in extents that are not neighbours.
+    let large_bytes = LARGE_NAMED_SEGMENTS * geometry.segment_bytes + value_bytes_max(geometry, u64::MAX) as u64;
+    let large = large_bytes / geometry.extent_bytes * (LARGE_ENTRY_BYTES + LARGE_RUN_BYTES_MAX);
+    let bytes = encoded_bytes_max(extents, geometry.buffer_entries_max() as u64) + large;
+    // Its part of the frames.
+    bytes + bytes / 8
 }
 
 /// The longest install: it adds a segment, and each of its entries kills one, in as many segments as there may be.

@@ -410,13 +410,9 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     let large = LargeSpace::new(extents.clone());
     let mut claims = Claims::new(large.clone());
     watch.lap("log");
-    let segments = segment_table(&geometry);
-    open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
-    watch.lap("fences");
+    let mut large_in_segments = Vec::new();
     for descriptor in recovered.catalog.segments.values().map(|state| &state.descriptor) {
-        if let Some(segment) = segments[descriptor.number as usize].load_full() {
-            segment.own_large(claim_large(&mut claims, descriptor)?);
-        }
+        large_in_segments.push((descriptor.number, claim_large(&mut claims, descriptor)?));
     }
     let large_in_log = claim_log(&mut claims, &replayed, options.planted)?;
     let checkpoint = recovered.checkpoint.take().filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
@@ -425,7 +421,15 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         refuse_lost_end(stamp_durable, recovered.catalog.stamp_opened)?;
     }
     let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + stamps_skipped(&geometry);
-    // Everything was read and holds: from here on something is written.
+    // Everything that is believed was read, and holds: from here on something is written, fences first where they are damaged.
+    let segments = segment_table(&geometry);
+    open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
+    for (number, large) in large_in_segments {
+        if let Some(segment) = segments[number as usize].load_full() {
+            segment.own_large(large);
+        }
+    }
+    watch.lap("fences");
     if let Some(copy) = behind {
         superblock.write(io, &[copy]).await?;
     }

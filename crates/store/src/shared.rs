@@ -16,7 +16,7 @@ use crate::key_tables::KeyTables;
 use crate::large::{LargeExtents, LargeSpace, LargeWant};
 use crate::log::{AppendError, Draft, Log};
 use crate::manifest::Manifest;
-use crate::manifest_room::{Kept, ManifestRoom, hidden_bytes};
+use crate::manifest_room::{Kept, ManifestRoom};
 use crate::options::{Full, StoreOptions};
 use crate::pace::{Pace, Room};
 use crate::planted::{Bug, Planted};
@@ -295,11 +295,20 @@ impl Shared {
 
     /// What collections would keep in the manifest.
     fn kept_of(&self, catalog: &Catalog) -> Kept {
-        catalog.segments.values().fold(Kept::default(), |kept, state| Kept {
-            entries: kept.entries + u64::from(state.valid_entries),
-            extents: kept.extents + self.extents_for(self.live_pages(state)),
-            large_bytes: kept.large_bytes + state.large_bytes_max(),
-        })
+        let kept = |state: &SegmentState| match self.live_bytes(state) {
+            live_bytes if self.unreadable.has(state, live_bytes) => Kept {
+                entries: state.descriptor.entries.into(),
+                extents: state.descriptor.extent_count().into(),
+                large_bytes: state.large_bytes_max(),
+            },
+            0 => Kept::default(),
+            _ => Kept {
+                entries: state.valid_entries.into(),
+                extents: self.extents_for(self.live_pages(state)),
+                large_bytes: state.large_bytes_max(),
+            },
+        };
+        catalog.segments.values().map(kept).fold(Kept::default(), Kept::and)
     }
 
     /// A segment that the index named, held so that its extents stay; `None` when the index must be asked again.
@@ -518,7 +527,7 @@ impl Shared {
         }
         let segment = u64::from(self.segment_extents());
         let flash_full = self.levels.room_extents.load(Ordering::Relaxed) < (RESERVE_SEGMENTS + 2) * segment;
-        let manifest_full = self.is_manifest_full();
+        let manifest_full = self.manifest_room.flushes_at_best() < RESERVE_SEGMENTS;
         match (self.options.full, overwrites()) {
             (Full::Evict, _) if flash_full || manifest_full => self.wait_for_room(),
             (Full::Evict, false) if index_tight => self.wait_for_room(),
@@ -543,18 +552,7 @@ impl Shared {
 
     /// Whether the manifest could not name the reserve, what is hidden, and so many segments more.
     pub fn is_manifest_tight(&self, segments: u64) -> bool {
-        let hidden_bytes = hidden_bytes(&self.geometry, self.levels.segments.load(Ordering::Relaxed));
-        !self.manifest_room.takes_at_best(&self.geometry, RESERVE_SEGMENTS + segments, hidden_bytes)
-    }
-
-    /// Whether it could not even name the reserve.
-    fn is_manifest_full(&self) -> bool {
-        !self.manifest_room.takes_at_best(&self.geometry, RESERVE_SEGMENTS, 0)
-    }
-
-    /// Whether a collection is due for the manifest's sake.
-    pub fn is_manifest_scarce(&self) -> bool {
-        !self.manifest_room.takes(&self.geometry, RESERVE_SEGMENTS)
+        self.manifest_room.flushes_for_new_keys() < RESERVE_SEGMENTS + segments
     }
 
     fn reserve_extents(&self, segments: u64) -> u64 {

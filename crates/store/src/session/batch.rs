@@ -82,8 +82,7 @@ impl Local {
             }
             Err(AppendError::BufferFull) => {
                 drop(shards);
-                shared.rotate();
-                Err(Busy)
+                if shared.rotate() { self.batch(shared, token, writes) } else { Err(Busy) }
             }
             Err(AppendError::Poisoned) => {
                 drop(shards);

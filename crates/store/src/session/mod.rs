@@ -118,7 +118,7 @@ struct Local {
     waiting: VecDeque<usize>,
     /// One of them was submitted since the last poll: what it waits for may have come before anybody was to be woken.
     waits_anew: bool,
-    /// A batch was told to come again, and has not.
+    /// The last batch was told to come again.
     batch_waits: bool,
     undecided: Undecided,
     /// Deletions of everything among them.
@@ -221,6 +221,8 @@ impl Session {
     /// Writes several keys at once: all of them or none, also across a crash.
     pub fn submit_batch(&mut self, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
         self.shared.check_watermark();
+        // Before the attempt: what makes room after it must wake the session.
+        self.local.notifier.set_waiting(true);
         let submitted = self.local.batch(&self.shared, token, writes);
         self.local.batch_waits = submitted.is_err();
         if submitted == Err(Busy) && self.shared.closed.load(Ordering::SeqCst) {
@@ -236,7 +238,7 @@ impl Session {
         let shared = &*self.shared;
         shared.check_watermark();
         // What changes after an attempt that had to wait must wake the session. Nobody writes for one that asks for nothing.
-        self.local.notifier.set_waiting(self.in_flight() > 0);
+        self.local.notifier.set_waiting(self.in_flight() > 0 || self.local.batch_waits);
         self.local.reap(shared);
         if !self.local.waiting.is_empty() {
             self.local.attempt_waiting(shared);
@@ -298,8 +300,8 @@ impl Session {
         if !self.local.completions.is_empty() {
             return;
         }
-        // Nobody tells that memory was given back.
-        let look_again = (!self.local.waiting.is_empty()).then_some(MEMORY_LOOK);
+        // Nobody tells that memory was given back, nor a batch that room came between its attempt and now.
+        let look_again = (!self.local.waiting.is_empty() || self.local.batch_waits).then_some(MEMORY_LOOK);
         let timeout = [timeout, look_again].into_iter().flatten().min();
         let timeout_ms = timeout.map_or(-1, |timeout| timeout.as_millis().clamp(1, 1000) as i32);
         // SAFETY: the array is valid for its length; poll writes only into it.
