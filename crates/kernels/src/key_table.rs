@@ -156,7 +156,7 @@ impl<'a> KeyPage<'a> {
         if bytes[..4] != crc.to_le_bytes() { Err(Corrupt) } else { KeyPage::of_fields(bytes).ok_or(Corrupt) }
     }
 
-    /// A page that never left memory since it was encoded: its checksum is not looked at.
+    /// A page that has not left memory since it was encoded, or parsed: its checksum is not looked at.
     pub fn trusted(bytes: &'a [u8]) -> KeyPage<'a> {
         KeyPage::of_fields(bytes).expect("a page is encoded with fields that hold")
     }

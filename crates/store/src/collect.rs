@@ -33,8 +33,10 @@ use tapetum_kernels::record::Codec;
 const VICTIMS_MAX: usize = 8;
 /// Segments are merged for their numbers' sake when fewer are left.
 const NUMBERS_SCARCE: usize = 8;
-/// And for what the manifest must name, when it has room for fewer flushes.
+/// Entries are collected for the manifest's sake when it has room for fewer flushes.
 const MANIFEST_SCARCE: u64 = 3;
+/// Where only the manifest is short of room, a collection frees such a part of what it reads, at least.
+const FREED_SHARE: u64 = 8;
 /// Bytes copied in one step.
 const STEP_BYTES: usize = 256 << 10;
 
@@ -81,22 +83,26 @@ struct Source {
     size_bytes: u32,
 }
 
-/// Whether extents or segment numbers are scarce enough to collect, and there is room for an output beside what a flush
-/// that has begun (`flushing`) may still take.
+/// Whether extents, segment numbers or room in the manifest are scarce enough to collect, and there is room for an output beside
+/// what a flush that has begun (`flushing`) may still take.
 pub fn is_needed(shared: &Shared, flushing: bool) -> bool {
     let free = lock(&shared.extents).free_count();
     let segment = shared.segment_extents();
-    // Where writes are refused, what can be freed is freed, and the levels are looked at anew.
-    let scarce = free < 3 * segment
+    let scarce = is_flash_scarce(shared)
         || shared.numbers_left() < NUMBERS_SCARCE
-        || shared.is_flash_tight(3)
         || shared.is_manifest_tight(3)
-        || shared.manifest_room.flushes_now() < MANIFEST_SCARCE
-        || shared.large_waits_for_collector();
+        || shared.manifest_room.flushes_now() < MANIFEST_SCARCE;
     scarce && free >= if flushing { 2 * segment } else { segment }
 }
 
-/// Whether the coldest segment is to make room, before writers run into the limits of flash or index.
+fn is_flash_scarce(shared: &Shared) -> bool {
+    // Where writes are refused, what can be freed is freed, and the levels are looked at anew.
+    lock(&shared.extents).free_count() < 3 * shared.segment_extents()
+        || shared.is_flash_tight(3)
+        || shared.large_waits_for_collector()
+}
+
+/// Whether the coldest segment is to make room, before writers run into the limits of flash, index or manifest.
 pub fn must_evict(shared: &Shared) -> bool {
     shared.options.full == Full::Evict
         && (shared.is_flash_tight(4)
@@ -198,7 +204,8 @@ fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
         true => gather(shared, catalog, |state| shared.live_bytes(state)),
         false => gather(shared, catalog, live_share),
     };
-    if first.extents_freed > 0 || (numbers_scarce && first.states.len() > 1) {
+    let least_freed = if is_flash_scarce(shared) { 1 } else { (first.extents / FREED_SHARE).max(1) };
+    if first.extents_freed >= least_freed || (numbers_scarce && first.states.len() > 1) {
         return first.victims(shared);
     }
     let flushes = shared.manifest_room.flushes_now();
@@ -218,6 +225,7 @@ fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
 /// Segments that fill one output.
 struct Gathered<'a> {
     states: Vec<&'a SegmentState>,
+    extents: u64,
     extents_freed: u64,
 }
 
@@ -256,7 +264,7 @@ fn gather<'a>(shared: &Shared, catalog: &'a Catalog, key: impl Fn(&SegmentState)
         extents += all_extents(shared, state);
         states.push(state);
     }
-    Gathered { states, extents_freed: extents.saturating_sub(shared.extents_for(pages)) }
+    Gathered { states, extents, extents_freed: extents.saturating_sub(shared.extents_for(pages)) }
 }
 
 async fn collect_as(

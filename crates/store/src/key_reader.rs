@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::io::{Io, Tag, succeeded};
-use crate::key_mend::mend;
+use crate::key_mend;
 use crate::segment::view::Segment;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -52,10 +52,7 @@ impl<T> KeyPages<T> {
     pub fn fences(&self) -> impl Iterator<Item = Result<&[u8], Error>> {
         let first = self.segment.fence_pages().start;
         self.raw().map(move |(page, bytes)| {
-            fence_page::parse(self.segment.salt, page - first, bytes).map_err(|_| {
-                let number = self.segment.descriptor.number;
-                Error::Corrupt(format!("page {} of the fences of segment {number}", page - first))
-            })
+            fence_page::parse(self.segment.salt, page - first, bytes).map_err(|_| self.corrupt(page))
         })
     }
 
@@ -65,13 +62,15 @@ impl<T> KeyPages<T> {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if self.pages.start >= self.segment.key_pages() {
-            return self.fences().try_for_each(|page| page.map(drop));
-        }
-        self.raw().try_for_each(|(page, bytes)| {
-            KeyPage::parse(self.segment.salt, page, bytes).map(drop).map_err(|_| {
-                Error::Corrupt(format!("page {page} of the key table of segment {}", self.segment.descriptor.number))
-            })
+        let wrong = self.raw().find(|(page, bytes)| !key_mend::holds(&self.segment, *page, bytes));
+        wrong.map_or(Ok(()), |(page, _)| Err(self.corrupt(page)))
+    }
+
+    fn corrupt(&self, page: u32) -> Error {
+        let number = self.segment.descriptor.number;
+        Error::Corrupt(match page.checked_sub(self.segment.key_pages()) {
+            Some(fence_page) => format!("page {fence_page} of the fences of segment {number}"),
+            None => format!("page {page} of the key table of segment {number}"),
         })
     }
 
@@ -179,7 +178,7 @@ impl<'a, T> KeyReader<'a, T> {
         if self.read_again(read).await.is_ok() {
             return Ok(());
         }
-        if let Err(error) = mend(&read.segment, self.io, self.local, secret).await {
+        if let Err(error) = key_mend::mend(&read.segment, self.io, self.local, secret).await {
             tracing::error!("{wrong}; nor can it be made anew: {error}");
             return Err(wrong);
         }

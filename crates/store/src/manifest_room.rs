@@ -1,20 +1,19 @@
 //! Room in the manifest, whose areas are as large as they were made: the snapshot of what there is must always fit, and an
 //! install behind it, or the store could not be opened again.
 //!
-//! What grows in a snapshot is a bit an entry, dead ones included until they are collected. A store that has not grown is full
-//! before its manifest is (but for the smallest segments, on large sectors, of the smallest records); one that has grown to four times
-//! its size is not where records are shorter than some 60 bytes. So here is counted what flash, index and segment numbers are each counted for elsewhere.
+//! What grows in a snapshot is a bit an entry, dead ones included until they are collected. The flash of a store that has not grown is
+//! full before its manifest is. That of one that has grown to four times its size is not, where records are shorter than some 60 bytes:
+//! so room in the manifest is counted, as room on flash, in the index and among segment numbers is.
 
 use crate::catalog::{Catalog, SegmentState, encoded_bytes_max};
 use crate::geometry::Geometry;
 use crate::large::value_bytes_max;
 use crate::manifest::{HEADER_BYTES, SNAPSHOT_FRAME_BYTES};
-use crate::segment::{LARGE_ENTRY_BYTES, LARGE_RUN_BYTES_MAX};
+use crate::segment::{LARGE_HEAD_BYTES, LARGE_RUN_BYTES_MAX};
 use crate::shared::{LARGE_NAMED_SEGMENTS, segment_extents};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of an extent.
-const EXTENT_BYTES: u64 = 4;
+const EXTENT_NUMBER_BYTES: u64 = 4;
 /// A part of the area that dead entries may take which no collection gains by.
 const HIDDEN_SHARE: u64 = 64;
 /// An entry in a list of deaths, and what comes before the list of each segment, at most.
@@ -39,7 +38,7 @@ impl Kept {
     }
 }
 
-/// So many write buffers can be flushed and named, each with the longest install behind it; left behind by installs.
+/// So many write buffers can be flushed and named, with the longest install behind them; left behind by installs.
 #[derive(Default)]
 pub struct ManifestRoom {
     /// If nothing is collected.
@@ -55,10 +54,11 @@ impl ManifestRoom {
         // Two segments that are half full, or less, can be merged.
         let full = kept.extents * geometry.extent_bytes / geometry.segment_bytes;
         let segments = 2 * (full + 1) * encoded_bytes_max(0, 0);
-        let least = segments + kept.extents * EXTENT_BYTES + kept.entries / 8 + kept.large_bytes;
+        let least = segments + kept.extents * EXTENT_NUMBER_BYTES + kept.entries / 8 + kept.large_bytes;
         // One extent of data and one of key table in each segment, and dead entries.
-        let hidden = 2 * catalog.segments.len() as u64 * EXTENT_BYTES + geometry.manifest_bytes / HIDDEN_SHARE;
-        let left = geometry.manifest_bytes.saturating_sub(install_bytes_max(geometry));
+        let hidden = 2 * catalog.segments.len() as u64 * EXTENT_NUMBER_BYTES + geometry.manifest_bytes / HIDDEN_SHARE;
+        let one_more_frame = HEADER_BYTES as u64 + u64::from(geometry.sector_bytes);
+        let left = geometry.manifest_bytes.saturating_sub(install_bytes_max(geometry) + one_more_frame);
         let flushes = |taken: u64| left.saturating_sub(taken) / flushed_bytes_max(geometry);
         let at_best = frames_bytes_max(geometry, least);
         self.flushes_now.store(flushes(snapshot_bytes_max(geometry, catalog)), Ordering::Relaxed);
@@ -101,10 +101,12 @@ fn flushed_bytes_max(geometry: &Geometry) -> u64 {
     let extents = u64::from(segment_extents(geometry));
     // A buffer is sealed when it names so many bytes of large values; each may lie in extents that are not neighbours.
     let large_bytes = LARGE_NAMED_SEGMENTS * geometry.segment_bytes + value_bytes_max(geometry, u64::MAX) as u64;
-    let large = large_bytes / geometry.extent_bytes * (LARGE_ENTRY_BYTES + LARGE_RUN_BYTES_MAX);
+    // None is smaller than an eighth of a segment as it was given.
+    let large = large_bytes / geometry.extent_bytes * LARGE_RUN_BYTES_MAX
+        + large_bytes / (geometry.segment_bytes / 8) * LARGE_HEAD_BYTES;
     let bytes = encoded_bytes_max(extents, geometry.buffer_entries_max() as u64) + large;
-    // Its part of the frames.
-    bytes + bytes / 8
+    // Its part of the frames, where sectors are the largest.
+    bytes + bytes / 4
 }
 
 /// The longest install: it adds a segment, and each of its entries kills one, in as many segments as there may be.

@@ -1,13 +1,13 @@
 //! Creating a store, and opening one after whatever happened to it.
 //!
 //! ```text
-//! superblock  →  manifest: segments, validity  →  log zones into the write buffers  →  fences
-//!             →  (first writes) the superblock's older copy; the end of the log once more, as it is
+//! superblock  →  manifest: segments, validity  →  log zones into the write buffers
+//!             →  (first writes) fences, those that are damaged made anew; the superblock's older copy; the end of the log once more, as it is
 //!             →  manifest record "opened"
 //!             →  index: from a checkpoint that a clean close left, or from key tables
 //! ```
-//! Nothing is written before everything was read and believed, and opening twice gives the same state. A gap is an error
-//! that says where.
+//! Nothing is written before superblock, manifest and log were read and believed, and opening twice gives the same state. A gap is an
+//! error that says where.
 
 use crate::access::AccessClock;
 use crate::buffer::Place;
@@ -421,7 +421,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         refuse_lost_end(stamp_durable, recovered.catalog.stamp_opened)?;
     }
     let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + stamps_skipped(&geometry);
-    // Everything that is believed was read, and holds: from here on something is written, fences first where they are damaged.
+    // Superblock, manifest and log hold: from here on something is written, fences first where they are damaged.
     let segments = segment_table(&geometry);
     open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
     for (number, large) in large_in_segments {

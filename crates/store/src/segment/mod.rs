@@ -22,7 +22,7 @@ const ENTRIES_PER_EXTENT_MAX: u64 = EXTENT_BYTES_MAX / ENTRY_BYTES_MIN as u64;
 /// What the manifest takes of a descriptor without its lists.
 pub const DESCRIPTOR_BYTES: u64 = 68;
 /// What it takes of a large value without its runs.
-pub const LARGE_ENTRY_BYTES: u64 = 20;
+pub const LARGE_HEAD_BYTES: u64 = 20;
 /// And of one of these, at most.
 pub const LARGE_RUN_BYTES_MAX: u64 = 10;
 
@@ -81,7 +81,7 @@ impl LargeEntry {
     }
 
     pub fn encoded_bytes_max(&self) -> u64 {
-        LARGE_ENTRY_BYTES + self.runs.len() as u64 * LARGE_RUN_BYTES_MAX
+        LARGE_HEAD_BYTES + self.runs.len() as u64 * LARGE_RUN_BYTES_MAX
     }
 
     pub fn extent_count(&self) -> u64 {

@@ -118,7 +118,7 @@ struct Local {
     waiting: VecDeque<usize>,
     /// One of them was submitted since the last poll: what it waits for may have come before anybody was to be woken.
     waits_anew: bool,
-    /// The last batch was told to come again.
+    /// A batch was told to come again, and nobody has waited for it since.
     batch_waits: bool,
     undecided: Undecided,
     /// Deletions of everything among them.
@@ -224,11 +224,11 @@ impl Session {
         // Before the attempt: what makes room after it must wake the session.
         self.local.notifier.set_waiting(true);
         let submitted = self.local.batch(&self.shared, token, writes);
-        self.local.batch_waits = submitted.is_err();
         if submitted == Err(Busy) && self.shared.closed.load(Ordering::SeqCst) {
             self.local.answer(token, Outcome::Failed(closed()));
             return Ok(());
         }
+        self.local.batch_waits = submitted.is_err();
         submitted
     }
 
@@ -300,13 +300,14 @@ impl Session {
         if !self.local.completions.is_empty() {
             return;
         }
-        // Nobody tells that memory was given back, nor a batch that room came between its attempt and now.
+        // Nobody tells that memory was given back, nor that another session has sealed the buffer in which a batch had no room.
         let look_again = (!self.local.waiting.is_empty() || self.local.batch_waits).then_some(MEMORY_LOOK);
         let timeout = [timeout, look_again].into_iter().flatten().min();
         let timeout_ms = timeout.map_or(-1, |timeout| timeout.as_millis().clamp(1, 1000) as i32);
         // SAFETY: the array is valid for its length; poll writes only into it.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
         self.local.notifier.drain();
+        self.local.batch_waits = false;
     }
 }
 
