@@ -4,7 +4,7 @@
 //! [`Catalog::install`], at run time and in recovery alike.
 
 use crate::error::Error;
-use crate::segment::{DESCRIPTOR_BYTES, Descriptor, LargeEntry};
+use crate::segment::{DESCRIPTOR_BYTES, Descriptor, EXTENT_NUMBER_BYTES, LargeEntry};
 use crate::wire::{Reader, Short, Writer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl SegmentState {
 
 /// What the manifest takes of a segment without large values.
 pub fn encoded_bytes_max(extents: u64, entries: u64) -> u64 {
-    DESCRIPTOR_BYTES + extents * 4 + 8 + entries.div_ceil(64) * 8
+    DESCRIPTOR_BYTES + extents * EXTENT_NUMBER_BYTES + 8 + entries.div_ceil(64) * 8
 }
 
 /// Entries of one segment that an install makes invalid.

@@ -127,7 +127,7 @@ pub async fn collect(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Resu
         shared.pace.collect.reset();
         shared.counters.collections.fetch_add(1, Ordering::Relaxed);
         match done {
-            Err(failure) => set_aside(&shared, failure).await.map(|()| true),
+            Err(failure) => set_aside(&shared, failure).await,
             Ok(()) => Ok(true),
         }
     };
@@ -136,8 +136,8 @@ pub async fn collect(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Resu
     done
 }
 
-/// Leaves a segment alone that cannot be read for a while, and expects no room of it. Others are worth another try.
-async fn set_aside(shared: &Arc<Shared>, failure: Failure) -> Result<(), Error> {
+/// Leaves a segment alone that cannot be read for a while, and expects no room of it. `true`: others are worth another try.
+async fn set_aside(shared: &Arc<Shared>, failure: Failure) -> Result<bool, Error> {
     let (version, part, error) = match failure {
         Failure::Unreadable(version, part, error) => (version, part, error),
         Failure::Store(error) => return Err(error),
@@ -146,7 +146,7 @@ async fn set_aside(shared: &Arc<Shared>, failure: Failure) -> Result<(), Error> 
     shared.unreadable.note(version, part, shared.now());
     let installer = shared.take_installer().await;
     shared.return_installer(installer);
-    Ok(())
+    Ok(true)
 }
 
 /// Drops the coldest segment whole, with whatever is valid in it; whether there was one.
@@ -172,14 +172,13 @@ pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result
     shared.return_installer(installer);
     phase.set(Phase::Idle);
     match done {
-        Ok(evicted) => {
-            if evicted {
-                shared.counters.evictions.fetch_add(entries, Ordering::Relaxed);
-                shared.counters.segments_evicted.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(evicted)
+        Ok(true) => {
+            shared.counters.evictions.fetch_add(entries, Ordering::Relaxed);
+            shared.counters.segments_evicted.fetch_add(1, Ordering::Relaxed);
+            Ok(true)
         }
-        Err(failure) => set_aside(&shared, failure).await.map(|()| true),
+        Ok(false) => Ok(false),
+        Err(failure) => set_aside(&shared, failure).await,
     }
 }
 

@@ -9,11 +9,10 @@ use crate::catalog::{Catalog, SegmentState, encoded_bytes_max};
 use crate::geometry::Geometry;
 use crate::large::value_bytes_max;
 use crate::manifest::{HEADER_BYTES, SNAPSHOT_FRAME_BYTES};
-use crate::segment::{LARGE_HEAD_BYTES, LARGE_RUN_BYTES_MAX};
+use crate::segment::{EXTENT_NUMBER_BYTES, LARGE_HEAD_BYTES, LARGE_RUN_BYTES_MAX};
 use crate::shared::{LARGE_NAMED_SEGMENTS, segment_extents};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const EXTENT_NUMBER_BYTES: u64 = 4;
 /// A part of the area that dead entries may take which no collection gains by.
 const HIDDEN_SHARE: u64 = 64;
 /// An entry in a list of deaths, and what comes before the list of each segment, at most.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! superblock  →  manifest: segments, validity  →  log zones into the write buffers
-//!             →  (first writes) fences, those that are damaged made anew; the superblock's older copy; the end of the log once more, as it is
+//!             →  (first writes) fences, made anew where they are damaged; the superblock's older copy; the end of the log
+//!                once more, as it is
 //!             →  manifest record "opened"
 //!             →  index: from a checkpoint that a clean close left, or from key tables
 //! ```

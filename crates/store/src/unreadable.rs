@@ -58,8 +58,8 @@ impl Unreadable {
 
     /// Whether an eviction, which reads nothing but the key table, leaves a segment alone now.
     pub fn cannot_be_evicted(&self, state: &SegmentState, now: u32) -> bool {
-        self.noted(state)
-            .is_some_and(|noted| noted.part == Part::KeyTable && state.valid_entries > 0 && now < noted.retry_at)
+        // As if nothing was live in it: no data is read.
+        self.noted(state).is_some_and(|noted| noted.stands(state, 0) && now < noted.retry_at)
     }
 
     pub fn count(&self) -> usize {

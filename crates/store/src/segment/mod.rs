@@ -21,6 +21,8 @@ const ENTRIES_PER_EXTENT_MAX: u64 = EXTENT_BYTES_MAX / ENTRY_BYTES_MIN as u64;
 
 /// What the manifest takes of a descriptor without its lists.
 pub const DESCRIPTOR_BYTES: u64 = 68;
+/// What it takes of each extent in these.
+pub const EXTENT_NUMBER_BYTES: u64 = 4;
 /// What it takes of a large value without its runs.
 pub const LARGE_HEAD_BYTES: u64 = 20;
 /// And of one of these, at most.
