@@ -4,7 +4,7 @@
 //!            ┌─ answer known ──────────────────────────────► held until durable ─► reply
 //! submit ─► attempt ─ needs flash ─► reading ─► attempt again, or answer
 //!    │       ├─ no room / no memory ─► waiting ─► attempt again at a later poll
-//!    │       └─ behind an earlier one of its key ─► waiting
+//!    │       └─ behind an earlier one of its key ─► waiting, when that is decided
 //!    └ get ─► gathered ─► looked up with the others of this poll ─► reading ─► answer
 //! ```
 //! A read-modify-write holds nothing across its flash read: it remembers where its key was in the write buffers and starts
@@ -62,6 +62,8 @@ struct Op {
     /// Counts the session's kept operations: the order of submission.
     sequence: u64,
     hash: HashKey,
+    /// The one after it of those of its hash key that are not decided.
+    next_of_key: Option<usize>,
     request: OwnedRequest,
     /// `None` while it waits to be attempted.
     read: Option<FlashRead>,
@@ -118,11 +120,13 @@ struct Local {
     waiting: VecDeque<usize>,
     /// One of them was submitted since the last poll: what it waits for may have come before anybody was to be woken.
     waits_anew: bool,
+    /// So many came to its front since they were attempted last, each when the one before it of its key was decided.
+    woken: usize,
     /// A batch was told to come again, and nobody has waited for it since.
     batch_waits: bool,
     undecided: Undecided,
-    /// Deletions of everything among them.
-    deletions_undecided: usize,
+    /// The sequences of the deletions of everything among them.
+    deletions_undecided: VecDeque<u64>,
     /// Writes wait for flush and collector: later ones stay behind them.
     paced: bool,
     share: Share,
@@ -161,9 +165,10 @@ impl Session {
             misses: Vec::new(),
             waiting: VecDeque::new(),
             waits_anew: false,
+            woken: 0,
             batch_waits: false,
             undecided: Undecided::default(),
-            deletions_undecided: 0,
+            deletions_undecided: VecDeque::new(),
             paced: false,
             share: Share::default(),
             held: Vec::new(),
@@ -240,9 +245,13 @@ impl Session {
         // What changes after an attempt that had to wait must wake the session. Nobody writes for one that asks for nothing.
         self.local.notifier.set_waiting(self.in_flight() > 0 || self.local.batch_waits);
         self.local.reap(shared);
-        if !self.local.waiting.is_empty() {
+        while !self.local.waiting.is_empty() {
             self.local.attempt_waiting(shared);
             self.local.reap(shared);
+            // Who gets a reply polls again.
+            if self.local.woken == 0 || !self.local.ready.is_empty() {
+                break;
+            }
         }
         self.local.release_held(shared);
         self.local.share.set_waiting(&shared.pace, self.local.paced);
@@ -286,7 +295,11 @@ impl Session {
         // Before the look: what changes after it must wake the session.
         self.local.notifier.set_waiting(true);
         self.local.look_up_gathered(&self.shared);
-        if !self.local.ready.is_empty() || !self.local.gathered.is_empty() || self.local.waits_anew {
+        if !self.local.ready.is_empty()
+            || !self.local.gathered.is_empty()
+            || self.local.waits_anew
+            || self.local.woken > 0
+        {
             return;
         }
         if self.local.held.is_empty() && self.local.waiting.is_empty() && !self.local.batch_waits {

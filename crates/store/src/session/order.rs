@@ -1,16 +1,27 @@
-//! The order of a session's operations: one that is not decided keeps the later ones of its key waiting.
+//! The order of a session's operations: one that is not decided keeps the later ones of its key behind it.
+//!
+//! Undecided operations of one hash key are a chain in the order of submission. Only its first is attempted, reads or waits;
+//! when it is decided, the next one takes its place. A deletion of everything touches every key: it waits until all before it
+//! are decided, and all after it wait for it.
 
 use super::{Local, Op};
 use crate::error::Error;
 use crate::request::{Outcome, Request};
 use crate::shared::Shared;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 
-/// How many operations of a hash key are not decided.
-pub(super) type Undecided = HashMap<HashKey, u32, BuildHasherDefault<DigestHasher>>;
+/// The operations of each hash key that are not decided.
+pub(super) type Undecided = HashMap<HashKey, Chain, BuildHasherDefault<DigestHasher>>;
+
+/// Numbers of operations; each knows the next one.
+pub(super) struct Chain {
+    first: usize,
+    last: usize,
+}
 
 /// A hash key is a digest under a secret: its own bits will do.
 #[derive(Default)]
@@ -45,33 +56,47 @@ impl Local {
         self.sequence_next += 1;
         (op.token, op.sequence, op.hash) = (token, self.sequence_next, hash);
         op.request.assign(request);
-        *self.undecided.entry(hash).or_default() += 1;
-        self.deletions_undecided += usize::from(op.request.deletes_all());
-        match self.ops_free.pop() {
-            Some(number) => {
-                self.ops[number] = Some(op);
-                number
+        if op.request.deletes_all() {
+            self.deletions_undecided.push_back(op.sequence);
+        }
+        let number = self.ops_free.pop().unwrap_or_else(|| {
+            self.ops.push(None);
+            self.ops.len() - 1
+        });
+        self.ops[number] = Some(op);
+        match self.undecided.entry(hash) {
+            Entry::Vacant(none) => drop(none.insert(Chain { first: number, last: number })),
+            Entry::Occupied(mut chain) => {
+                let before = std::mem::replace(&mut chain.get_mut().last, number);
+                let Some(before) = &mut self.ops[before] else { unreachable!("an undecided operation is kept") };
+                before.next_of_key = Some(number);
             }
-            None => {
-                self.ops.push(Some(op));
-                self.ops.len() - 1
-            }
+        }
+        number
+    }
+
+    /// Keeps an operation that is to be attempted later, or after those before it.
+    pub(super) fn wait(&mut self, token: u64, hash: HashKey, request: &Request<'_>) {
+        let number = self.keep(token, hash, request);
+        if self.undecided[&hash].first == number {
+            self.waiting.push_back(number);
+            self.waits_anew = true;
         }
     }
 
-    pub(super) fn wait(&mut self, token: u64, hash: HashKey, request: &Request<'_>) {
-        let number = self.keep(token, hash, request);
-        self.waiting.push_back(number);
-        self.waits_anew = true;
-    }
-
-    /// Ends an operation: the later ones of its key may go on.
+    /// Ends an operation: the next one of its key may go on.
     pub(super) fn forget(&mut self, number: usize, mut op: Box<Op>) {
-        self.deletions_undecided -= usize::from(op.request.deletes_all());
-        if let Some(count) = self.undecided.get_mut(&op.hash) {
-            *count -= 1;
-            if *count == 0 {
-                self.undecided.remove(&op.hash);
+        if op.request.deletes_all() {
+            assert_eq!(self.deletions_undecided.pop_front(), Some(op.sequence), "deletions are decided in order");
+        }
+        let Entry::Occupied(mut chain) = self.undecided.entry(op.hash) else { unreachable!("it was undecided") };
+        assert_eq!(chain.get().first, number, "operations of a key are decided in order");
+        match op.next_of_key.take() {
+            None => drop(chain.remove()),
+            Some(next) => {
+                chain.get_mut().first = next;
+                self.waiting.push_front(next);
+                self.woken += 1;
             }
         }
         self.end_read(&mut op);
@@ -105,22 +130,25 @@ impl Local {
         self.paced
     }
 
-    /// Attempts what waits, in order; an operation stays behind an earlier one of its key.
+    /// Attempts what waits, in order, and what that wakes.
     pub(super) fn attempt_waiting(&mut self, shared: &Shared) {
-        (self.paced, self.waits_anew) = (false, false);
+        (self.paced, self.waits_anew, self.woken) = (false, false, 0);
         if shared.closed.load(Ordering::SeqCst) {
             return self.fail_waiting();
         }
-        for _ in 0..self.waiting.len() {
-            let Some(number) = self.waiting.pop_front() else { return };
+        let mut left = self.waiting.len();
+        while left > 0 {
+            let Some(number) = self.waiting.pop_front() else { unreachable!("what waits anew is behind") };
+            left -= 1;
             let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
             let paced = !op.request.is_get() && self.is_paced(shared, &op.request.borrow());
-            if paced || self.is_behind(&op) {
+            if paced || self.is_behind_deletion(&op) {
                 self.ops[number] = Some(op);
                 self.waiting.push_back(number);
                 continue;
             }
             self.attempt_op(shared, number, op, None);
+            left += std::mem::take(&mut self.woken);
         }
     }
 
@@ -134,10 +162,10 @@ impl Local {
 
     /// Whether a deletion of everything is undecided.
     pub(super) fn deletes_all(&self) -> bool {
-        self.deletions_undecided > 0
+        !self.deletions_undecided.is_empty()
     }
 
-    /// Whether a new operation must stay behind one that is undecided. A deletion of everything touches every key.
+    /// Whether a new operation must stay behind one that is undecided.
     pub(super) fn must_wait(&self, hash: HashKey, request: &Request<'_>) -> bool {
         match request {
             Request::DeleteAll { .. } => !self.undecided.is_empty(),
@@ -145,13 +173,11 @@ impl Local {
         }
     }
 
-    /// Whether an earlier operation of the key is undecided: one being read, or one before it in the queue.
-    pub(super) fn is_behind(&self, op: &Op) -> bool {
-        if self.undecided.get(&op.hash).is_none_or(|count| *count == 1) && !self.deletes_all() {
-            return false;
+    /// Whether a deletion of everything keeps the first operation of a key waiting, or is that and has others before it.
+    fn is_behind_deletion(&self, op: &Op) -> bool {
+        match op.request.deletes_all() {
+            false => self.deletions_undecided.front().is_some_and(|&deletion| deletion < op.sequence),
+            true => self.ops.iter().flatten().any(|other| other.sequence < op.sequence),
         }
-        let touches = |other: &Op| other.hash == op.hash || other.request.deletes_all() || op.request.deletes_all();
-        let earlier = |other: &Op| touches(other) && other.sequence < op.sequence;
-        self.ops.iter().flatten().any(|other| earlier(other))
     }
 }
