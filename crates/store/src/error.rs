@@ -12,6 +12,11 @@ pub enum Error {
     ValueTooLarge {
         limit_bytes: usize,
     },
+    /// A batch is written in one piece.
+    BatchTooLarge {
+        limit_bytes: usize,
+        limit_writes: usize,
+    },
     /// Flash has no room for another key.
     FullFlash,
     /// The index has no room for another key within the memory budget.
@@ -41,6 +46,13 @@ impl fmt::Display for Error {
                 write!(
                     f,
                     "the value is larger than {limit_bytes} bytes: split it, or create the store with larger segments"
+                )
+            }
+            Error::BatchTooLarge { limit_bytes, limit_writes } => {
+                write!(
+                    f,
+                    "the batch has more than {limit_bytes} bytes or {limit_writes} writes: split it, or create the store with \
+                     larger segments"
                 )
             }
             Error::FullFlash => write!(f, "flash is full: delete keys, or give the store a larger --capacity"),

@@ -32,8 +32,10 @@ impl Local {
             self.answer(token, Outcome::Failed(error));
             return Ok(());
         }
-        if writes.iter().any(|write| matches!(write, Write::Put { .. })) {
-            match shared.admit(|| false) {
+        if writes.iter().any(Write::is_put) {
+            let is_known = |hash| shared.shard(hash).get(hash).is_some() || shared.index.lookup(hash).is_some();
+            let overwrites = || writes.iter().zip(&hashes).all(|(write, &hash)| !write.is_put() || is_known(hash));
+            match shared.admit(overwrites) {
                 Admission::Go => {}
                 Admission::Wait => return Err(Busy),
                 Admission::Refuse(error) => {
@@ -107,13 +109,16 @@ fn check_batch(shared: &Shared, writes: &[Write<'_>]) -> Result<(), Error> {
     }
     // It lies in one group of the log, large values too.
     let limit_bytes = shared.geometry.segment_bytes as usize / 2;
-    if bytes > limit_bytes || writes.len() > shared.geometry.buffer_entries_max() / shared.shards.len() / 2 {
-        return Err(Error::ValueTooLarge { limit_bytes });
-    }
-    Ok(())
+    let limit_writes = shared.geometry.buffer_entries_max() / shared.shards.len() / 2;
+    let fits = bytes <= limit_bytes && writes.len() <= limit_writes;
+    if fits { Ok(()) } else { Err(Error::BatchTooLarge { limit_bytes, limit_writes }) }
 }
 
 impl<'a> Write<'a> {
+    fn is_put(&self) -> bool {
+        matches!(self, Write::Put { .. })
+    }
+
     fn key(&self) -> &'a [u8] {
         match *self {
             Write::Put { key, .. } | Write::Delete { key } => key,

@@ -272,6 +272,11 @@ fn a_batch_is_seen_whole_and_many_keys_are_read_at_once() {
     }
     store.batch(&[Write::Delete { key: b"batch0" }, Write::Delete { key: b"batch1" }]).unwrap();
     assert_eq!(store.get(b"batch1").unwrap(), None);
+    let put = Write::Put { key: b"batch0", value: &[1; 1000], flags: 0, expiry: 0 };
+    for too_large in [vec![put; 1000], vec![Write::Delete { key: b"batch0" }; 100_000]] {
+        assert!(matches!(store.batch(&too_large), Err(Error::BatchTooLarge { .. })));
+    }
+    assert_eq!(store.get(b"batch0").unwrap(), None);
 }
 
 #[test]
@@ -294,6 +299,10 @@ fn a_full_store_refuses_new_keys_with_a_way_out_and_still_reads_overwrites_and_d
         let seed = if number < 2_000 { number + 1 } else { number };
         assert_eq!(store.get(format!("key{number}").as_bytes()).unwrap().unwrap().value, noise(seed, 1000), "{number}");
     }
+    let put = |key| Write::Put { key, value: b"from a batch", flags: 0, expiry: 0 };
+    store.batch(&[put(b"key7"), put(b"key8")]).expect("it overwrites");
+    assert_eq!(store.get(b"key8").unwrap().unwrap().value, b"from a batch");
+    assert_eq!(store.batch(&[put(b"key7"), put(b"another")]), Err(Error::FullFlash));
     for number in 0..stored {
         assert!(store.delete(format!("key{number}").as_bytes()).unwrap());
     }
