@@ -331,7 +331,7 @@ pub fn told(session: &Session, outcome: Outcome) -> Result<Told, Error> {
         Outcome::Number { number, stamp, .. } => Told::Number(number, stamp),
         Outcome::NotNumber => Told::NotNumber,
         Outcome::Done => Told::Done,
-        Outcome::Failed(Error::ValueTooLarge { .. }) => Told::TooLarge,
+        Outcome::Failed(Error::ValueTooLarge { .. } | Error::BatchTooLarge { .. }) => Told::TooLarge,
         Outcome::Failed(Error::FullFlash | Error::FullIndex | Error::FullManifest) => Told::Refused,
         Outcome::Failed(error) => return Err(error),
     })

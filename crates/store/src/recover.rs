@@ -95,6 +95,9 @@ impl fmt::Display for Stopwatch {
     }
 }
 
+/// An area of a large drive is not needed whole for a long time, if ever.
+const MANIFEST_ZEROED_BYTES_MAX: u64 = 64 << 20;
+
 /// Makes an empty store on the drive. What was there is lost.
 pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<(), Error> {
     let flash = drive.flash();
@@ -104,13 +107,16 @@ pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<()
     drive.env().random_bytes(&mut secret);
     let (store_id, capacity_bytes) = (drive.env().random_u64(), geometry.created_bytes);
     let superblock = Superblock { store_id, generation: 1, secret, capacity_bytes, geometry };
-    zero(drive, io, geometry.manifest_offset(0), geometry.extents_offset() - geometry.manifest_offset(0)).await?;
+    for area in 0..2 {
+        zero(drive, io, geometry.manifest_offset(area), geometry.manifest_bytes.min(MANIFEST_ZEROED_BYTES_MAX)).await?;
+    }
+    zero(drive, io, geometry.zone_offset(0), BUFFERS * geometry.segment_bytes).await?;
     io.flush().await?;
     Manifest::create(io, &geometry, superblock.store_id).await?;
     superblock.write(io, &[0, 1]).await
 }
 
-/// The log is zero-written once, so that its later writes allocate nothing.
+/// Manifest and log are zero-written once, so that their later writes allocate nothing.
 async fn zero(drive: &Drive, io: &Io, from: u64, length: u64) -> Result<(), Error> {
     let chunk = length.min(1 << 20);
     let mut buffer = drive.local().allocate(chunk as usize).ok_or_else(|| no_memory("a write"))?;
