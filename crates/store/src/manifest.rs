@@ -138,12 +138,14 @@ impl Manifest {
     /// Stamps from `stamp_next` on are given from now; those up to `stamp_durable` are there.
     pub async fn opened(&mut self, catalog: &Catalog, stamp_next: u64, stamp_durable: u64) -> Result<(), Error> {
         self.io.flush().await?;
-        self.generation += 1;
+        let generation = self.generation + 1;
         let mut writer = Writer::default();
-        writer.u64(self.generation);
+        writer.u64(generation);
         writer.u64(stamp_next);
         writer.u64(stamp_durable);
-        self.append_or_begin_anew(Kind::Opened, &writer.bytes, catalog).await
+        self.append_or_begin_anew(Kind::Opened, &writer.bytes, catalog).await?;
+        self.generation = generation;
+        Ok(())
     }
 
     /// Makes durable that the index is in extents that the checkpoint names. `false` when there is no room to say so.
@@ -195,7 +197,7 @@ impl Manifest {
             if writer.bytes.len() >= SNAPSHOT_FRAME_BYTES || is_last {
                 self.encode(Kind::SnapshotSegments, &std::mem::take(&mut writer).bytes, &mut frames)?;
             }
-            if frames.len() >= CHUNK_BYTES || is_last {
+            if frames.len() + 2 * SNAPSHOT_FRAME_BYTES > CHUNK_BYTES || is_last {
                 self.write(&std::mem::take(&mut frames)).await?;
             }
         }
@@ -371,7 +373,10 @@ impl AreaReader {
         if !state.whole {
             return Ok(None);
         }
-        self.refuse_gap(area, epoch, sequence, position..list_end_max(&self.geometry, snapshot_end)).await?;
+        let end_max = list_end_max(&self.geometry, snapshot_end);
+        // Earlier builds went on to the area's end.
+        let end_max = if position > end_max { self.geometry.manifest_bytes } else { end_max };
+        self.refuse_gap(area, epoch, sequence, position..end_max).await?;
         let manifest = Manifest {
             io: self.io.clone(),
             geometry: self.geometry,

@@ -12,7 +12,7 @@ use crate::arguments::Arguments;
 
 const SERVER_THREADS: [u64; 2] = [1, 2];
 /// Connections, and GETs on their way in each: it runs as it is fastest.
-const WAYS: [(u64, u64); 5] = [(16, 16), (32, 16), (8, 32), (8, 64), (16, 64)];
+const WAYS: [(u64, u64); 5] = [(16, 16), (32, 16), (64, 16), (128, 8), (256, 4)];
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let shape = Shape::parse(arguments, 2_000_000, 1008)?;

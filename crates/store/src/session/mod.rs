@@ -120,7 +120,7 @@ struct Local {
     waiting: VecDeque<usize>,
     /// One of them was submitted since the last poll: what it waits for may have come before anybody was to be woken.
     waits_anew: bool,
-    /// So many came to its front since they were attempted last, each when the one before it of its key was decided.
+    /// So many at its front may go on now, as what was before them is decided.
     woken: usize,
     /// A batch was told to come again, and nobody has waited for it since.
     batch_waits: bool,
@@ -245,13 +245,8 @@ impl Session {
         // What changes after an attempt that had to wait must wake the session. Nobody writes for one that asks for nothing.
         self.local.notifier.set_waiting(self.in_flight() > 0 || self.local.batch_waits);
         self.local.reap(shared);
-        while !self.local.waiting.is_empty() {
+        if !self.local.waiting.is_empty() {
             self.local.attempt_waiting(shared);
-            self.local.reap(shared);
-            // Who gets a reply polls again.
-            if self.local.woken == 0 || !self.local.ready.is_empty() {
-                break;
-            }
         }
         self.local.release_held(shared);
         self.local.share.set_waiting(&shared.pace, self.local.paced);

@@ -86,9 +86,6 @@ impl Local {
 
     /// Ends an operation: the next one of its key may go on.
     pub(super) fn forget(&mut self, number: usize, mut op: Box<Op>) {
-        if op.request.deletes_all() {
-            assert_eq!(self.deletions_undecided.pop_front(), Some(op.sequence), "deletions are decided in order");
-        }
         let Entry::Occupied(mut chain) = self.undecided.entry(op.hash) else { unreachable!("it was undecided") };
         assert_eq!(chain.get().first, number, "operations of a key are decided in order");
         match op.next_of_key.take() {
@@ -98,6 +95,10 @@ impl Local {
                 self.waiting.push_front(next);
                 self.woken += 1;
             }
+        }
+        if op.request.deletes_all() {
+            assert_eq!(self.deletions_undecided.pop_front(), Some(op.sequence), "deletions are decided in order");
+            self.woken = self.waiting.len();
         }
         self.end_read(&mut op);
         op.large = None;
@@ -134,21 +135,33 @@ impl Local {
     pub(super) fn attempt_waiting(&mut self, shared: &Shared) {
         (self.paced, self.waits_anew, self.woken) = (false, false, 0);
         if shared.closed.load(Ordering::SeqCst) {
-            return self.fail_waiting();
+            self.fail_waiting();
+            return self.reap(shared);
         }
-        let mut left = self.waiting.len();
+        let mut count = self.waiting.len();
+        // Who gets a reply polls again.
+        while count > 0 {
+            self.attempt_front(shared, count);
+            self.reap(shared);
+            count = if self.ready.is_empty() { std::mem::take(&mut self.woken) } else { 0 };
+        }
+    }
+
+    /// Attempts so many of those that wait.
+    fn attempt_front(&mut self, shared: &Shared, count: usize) {
+        let mut left = count;
         while left > 0 {
-            let Some(number) = self.waiting.pop_front() else { unreachable!("what waits anew is behind") };
-            left -= 1;
+            let Some(number) = self.waiting.pop_front() else { unreachable!("so many wait") };
             let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
-            let paced = !op.request.is_get() && self.is_paced(shared, &op.request.borrow());
-            if paced || self.is_behind_deletion(&op) {
+            left -= 1;
+            // In this order: what stays behind a deletion takes no share of what may be written.
+            if self.is_behind_deletion(&op) || !op.request.is_get() && self.is_paced(shared, &op.request.borrow()) {
                 self.ops[number] = Some(op);
                 self.waiting.push_back(number);
                 continue;
             }
             self.attempt_op(shared, number, op, None);
-            left += std::mem::take(&mut self.woken);
+            left = (left + std::mem::take(&mut self.woken)).min(self.waiting.len());
         }
     }
 
@@ -158,6 +171,7 @@ impl Local {
             let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
             self.refuse(number, op, closed());
         }
+        self.woken = 0;
     }
 
     /// Whether a deletion of everything is undecided.
