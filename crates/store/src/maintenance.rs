@@ -60,6 +60,7 @@ pub struct Maintenance {
     nothing_to_evict_at: Option<Moment>,
     /// The collection under way is an eviction.
     evicting: bool,
+    gives_way_from_us: u64,
 }
 
 impl Drop for Maintenance {
@@ -83,6 +84,7 @@ impl Maintenance {
             fruitless_at: None,
             nothing_to_evict_at: None,
             evicting: false,
+            gives_way_from_us: 0,
         }
     }
 
@@ -261,14 +263,24 @@ impl Maintenance {
     }
 
     /// Waits until a step may get further.
-    pub fn wait(&self, step: Step) {
+    pub fn wait(&mut self, step: Step) {
         match step {
-            // Whoever waits for this processor goes first.
-            Step::Busy => std::thread::yield_now(),
+            Step::Busy => self.give_way(),
             Step::Waiting if self.io.in_flight() > 0 => self.io.wait(Duration::from_millis(2)),
             // For the log, the installer or memory.
             Step::Waiting => self.shared.wakeup.sleep(Duration::from_micros(200)),
             Step::Idle => self.shared.wakeup.sleep(Duration::from_millis(50)),
+        }
+    }
+
+    /// Lets whoever waits for this processor go first, and then works for as long as that took: a session is back in some
+    /// microseconds, but another program that computes keeps a processor for milliseconds each time.
+    fn give_way(&mut self) {
+        let gave_us = self.shared.drive.env().now_us();
+        if gave_us >= self.gives_way_from_us {
+            std::thread::yield_now();
+            let back_us = self.shared.drive.env().now_us();
+            self.gives_way_from_us = back_us + back_us.saturating_sub(gave_us);
         }
     }
 

@@ -21,6 +21,7 @@ fn geometry(input: &mut Input<'_>) -> IndexGeometry {
 /// What one input may ask for.
 const KEYS_MAX: usize = 300;
 const STEPS_MAX: usize = 24;
+const IMAGE_BATCHES_MAX: usize = 6;
 
 /// Batches of puts and removals, and now and then a rebuild with little room or longer payloads.
 pub fn index(bytes: &[u8]) {
@@ -81,7 +82,10 @@ pub fn index_image(bytes: &[u8]) {
     };
     let cut = usize::from(input.u16());
     let mut model = Model::new(geometry);
-    while !input.is_empty() && model.owners.len() < KEYS_MAX {
+    for _ in 0..IMAGE_BATCHES_MAX {
+        if input.is_empty() || model.owners.len() >= KEYS_MAX {
+            break;
+        }
         let (first, count) = (u64::from(input.u8()), u64::from(input.u8()) * 3);
         model.merge(&(first..first + count).map(|number| (uniform(number), first & 1 == 0)).collect());
     }
