@@ -36,7 +36,9 @@ fn items(input: &mut Input<'_>) -> Vec<Item> {
         let length = [0, 1, 13, 70, 200, 900, 3000, 9000][usize::from(shape & 7)] + usize::from(input.u8());
         let mut key = vec![items.len() as u8];
         key.extend_from_slice(input.bytes(usize::from(shape >> 6)));
-        let value: Vec<u8> = input.bytes(4).iter().copied().chain([shape]).cycle().take(length).collect();
+        let unit = [input.bytes(4), &[shape]].concat();
+        let mut value = unit.repeat(length.div_ceil(unit.len()));
+        value.truncate(length);
         let (codec, stored) = match shape >> 3 & 3 {
             0 => COMPRESSOR.with_borrow_mut(|compressor| {
                 let (codec, stored) = compressor.compress(&value);
