@@ -44,6 +44,9 @@ impl Moment {
     }
 }
 
+/// However long it was away, it gives way again after this.
+const WORKS_US_MAX: u64 = 10_000;
+
 pub struct Maintenance {
     shared: Arc<Shared>,
     /// All tasks share it, so that what comes for one wakes the thread whatever the others wait for.
@@ -280,7 +283,7 @@ impl Maintenance {
         if gave_us >= self.gives_way_from_us {
             std::thread::yield_now();
             let back_us = self.shared.drive.env().now_us();
-            self.gives_way_from_us = back_us + back_us.saturating_sub(gave_us);
+            self.gives_way_from_us = back_us + back_us.saturating_sub(gave_us).min(WORKS_US_MAX);
         }
     }
 
