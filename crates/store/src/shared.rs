@@ -514,6 +514,11 @@ impl Shared {
         }
     }
 
+    /// Whether a key is probably there already. The caller holds its shard, which is `shard`.
+    pub fn has_probably(&self, shard: &Shard, hash: HashKey) -> bool {
+        shard.get(hash).is_some() || self.index.lookup(hash).is_some()
+    }
+
     /// Whether there is room for a write; `overwrites` says whether the key is probably there already.
     ///
     /// Both write buffers must be able to become segments, and the collector to work, whatever comes: an overwrite is

@@ -191,7 +191,7 @@ impl Local {
         }
         loop {
             let mut shard = shared.shard(hash);
-            match shared.admit(|| shard.get(hash).is_some() || shared.index.lookup(hash).is_some()) {
+            match shared.admit(|| shared.has_probably(&shard, hash)) {
                 Admission::Go => {}
                 Admission::Wait => return Attempt::Waits,
                 Admission::Refuse(error) => {

@@ -33,8 +33,8 @@ impl Local {
             return Ok(());
         }
         if writes.iter().any(Write::is_put) {
-            let is_known = |hash| shared.shard(hash).get(hash).is_some() || shared.index.lookup(hash).is_some();
-            let overwrites = || writes.iter().zip(&hashes).all(|(write, &hash)| !write.is_put() || is_known(hash));
+            let has_probably = |hash| shared.has_probably(&shared.shard(hash), hash);
+            let overwrites = || writes.iter().zip(&hashes).all(|(write, &hash)| !write.is_put() || has_probably(hash));
             match shared.admit(overwrites) {
                 Admission::Go => {}
                 Admission::Wait => return Err(Busy),
