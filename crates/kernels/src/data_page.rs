@@ -269,7 +269,8 @@ impl<'a> PageRun<'a> {
             if address >= end {
                 return None;
             }
-            let (record, _) = self.header(address).ok()?;
+            // Zeros behind the last record pass for headers; no key is empty.
+            let (record, _) = self.header(address).ok().filter(|(record, _)| record.header.key_bytes != 0)?;
             if found.is_none() && self.is_of(&record, key) {
                 found = Some(FoundRecord { entry: trailer.entry_first + place, ..record });
             }
@@ -402,6 +403,21 @@ mod tests {
                     other => assert_eq!(other, Ok(Some(truth)), "record {record} byte {byte} bit {bit}"),
                 }
             }
+        }
+    }
+
+    #[test]
+    fn zeros_behind_the_last_record_do_not_stand_for_records_that_were_skipped() {
+        // A flipped bit skips the second record; the zeros behind the third are as long as one header.
+        let payload_bytes = PageSize::Large.payload_bytes();
+        let (bytes, keys) = pages(PageSize::Large, &[1006, 1006, payload_bytes - 2048 - 18 - 13]);
+        let truth = run(&bytes, 0, PageSize::Large).find(SALT, b"key2").unwrap().expect("it starts there");
+        assert_eq!((keys[1].1, keys[2].1, truth.entry), (1024, 2048, 2));
+        for bit in 0..8 * 17 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let found = run(&damaged, 0, PageSize::Large).find(SALT, b"key2");
+            assert!(found == Ok(Some(truth)) || found == Err(Corrupt), "bit {bit}: {found:?}");
         }
     }
 

@@ -19,9 +19,9 @@ fn geometry(input: &mut Input<'_>) -> IndexGeometry {
 }
 
 /// What one input may ask for.
-const KEYS_MAX: usize = 300;
+const KEYS_MAX: usize = 160;
 const STEPS_MAX: usize = 24;
-const IMAGE_BATCHES_MAX: usize = 6;
+const IMAGE_BATCHES_MAX: usize = 4;
 
 /// Batches of puts and removals, and now and then a rebuild with little room or longer payloads.
 pub fn index(bytes: &[u8]) {
@@ -46,7 +46,7 @@ pub fn index(bytes: &[u8]) {
             2 => model.index.widen(14 + u32::from(what >> 4)),
             3 => {
                 // Many at once, from one number on: a growth.
-                let (first, count) = (u64::from(input.u16()), u64::from(input.u8()));
+                let (first, count) = (u64::from(input.u16()), u64::from(input.u8() / 2));
                 steps += 4;
                 batch.extend((first..first + count).map(|number| (uniform(number), what & 8 == 0)));
             }
@@ -86,7 +86,7 @@ pub fn index_image(bytes: &[u8]) {
         if input.is_empty() || model.owners.len() >= KEYS_MAX {
             break;
         }
-        let (first, count) = (u64::from(input.u8()), u64::from(input.u8()) * 3);
+        let (first, count) = (u64::from(input.u8()), u64::from(input.u8()));
         model.merge(&(first..first + count).map(|number| (uniform(number), first & 1 == 0)).collect());
     }
     let image = IndexImage::of(&model.index);
