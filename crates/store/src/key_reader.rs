@@ -178,7 +178,7 @@ impl<'a, T> KeyReader<'a, T> {
         if self.read_again(read).await.is_ok() {
             return Ok(());
         }
-        if let Err(error) = key_mend::mend(&read.segment, self.io, self.local, secret).await {
+        if let Err(error) = key_mend::mend(&read.segment, self.io, secret).await {
             tracing::error!("{wrong}; nor can it be made anew: {error}");
             return Err(wrong);
         }

@@ -49,6 +49,11 @@ impl StreamLayout {
         address
     }
 
+    /// Where the next record may be, if its length is not known: at the end, or where the next extent begins.
+    pub fn places_next(&self) -> [u64; 2] {
+        [self.address, self.address.next_multiple_of(self.extent_payload_bytes)]
+    }
+
     /// Where the stream ends now.
     pub fn end(&self) -> u64 {
         self.address

@@ -92,6 +92,11 @@ impl FenceBuilder {
         address
     }
 
+    /// Where the next entry's record may be, if its length is not known.
+    pub fn places_next(&self) -> [u64; 2] {
+        self.layout.places_next()
+    }
+
     /// The next entry is the first of a key-table page.
     pub fn begin_key_page(&mut self, hash: HashKey) {
         self.keys.push((hash.prefix() >> 32) as u32);

@@ -1,0 +1,335 @@
+//! Makes pages of a segment's key table and fences anew, where one cannot be read or is damaged: entries from the records,
+//! fences from the entries.
+//!
+//! Nothing in them is anything but what the records say, each of which has a checksum of its own, dead ones too: so what is
+//! written is what was there, byte for byte, and a crash amid it leaves a page that is mended again. No extent is reused
+//! meanwhile: whoever reads key tables holds the segment. Only those records are read whose entries are lost, so damage
+//! elsewhere in the segment is not in the way.
+
+mod records;
+
+use crate::error::Error;
+use crate::io::Io;
+use crate::segment::local_index::FenceBuilder;
+use crate::segment::view::Segment;
+use records::Records;
+use tapetum_drive::LocalBuffer;
+use tapetum_kernels::data_page::PAGE_BYTES;
+use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::key_table::{Entry, KeyPage, PageBuilder};
+
+/// Whether a page of the key table, or of the fences behind it, is what was written there.
+pub fn holds(segment: &Segment, page: u32, bytes: &[u8]) -> bool {
+    match page.checked_sub(segment.key_pages()) {
+        None => KeyPage::parse(segment.salt, page, bytes).is_ok(),
+        Some(fence_page) => fence_page::parse(segment.salt, fence_page, bytes).is_ok(),
+    }
+}
+
+/// Writes those pages anew that do not hold.
+pub async fn mend(segment: &Segment, io: &Io, secret: [u8; 16]) -> Result<(), Error> {
+    let mut table = Table { segment, io, page: io.allocate(PAGE_BYTES).await?, mended: 0 };
+    let fences = FenceBuilder::new(segment.geometry(), segment.page_size());
+    let mut entries = Entries { segment, fences, hash_last: None };
+    table.mend_key_pages(&mut entries, secret).await?;
+    table.mend_fences(entries).await?;
+    tracing::warn!("{} pages of the key table of segment {} were made anew", table.mended, segment.descriptor.number);
+    Ok(())
+}
+
+fn misfit(segment: &Segment) -> Error {
+    Error::Corrupt(format!("the records of segment {} are not what it was made of", segment.descriptor.number))
+}
+
+/// The entries so far, which say where the next record is.
+struct Entries<'a> {
+    segment: &'a Segment,
+    fences: FenceBuilder,
+    hash_last: Option<HashKey>,
+}
+
+impl Entries<'_> {
+    /// Takes the next one; returns where its record is.
+    fn take(&mut self, entry: Entry) -> Result<u64, Error> {
+        if self.hash_last.is_some_and(|last| last >= entry.hash) {
+            return Err(misfit(self.segment));
+        }
+        self.hash_last = Some(entry.hash);
+        Ok(self.fences.add(entry.hash, entry.size_bytes))
+    }
+
+    /// Takes those of a page that holds.
+    fn take_page(&mut self, page: KeyPage<'_>) -> Result<(), Error> {
+        if page.first_entry != self.fences.entries() || page.count() == 0 {
+            return Err(misfit(self.segment));
+        }
+        self.fences.begin_key_page(page.hash(0));
+        (0..page.count()).try_for_each(|place| self.take(page.entry(place)).map(drop))
+    }
+
+    /// Takes those up to number `end` from their records; returns the pages of them, of which `page_first` is the first.
+    async fn take_records(&mut self, records: &mut Records<'_>, page_first: u32, end: u32) -> Result<Vec<Page>, Error> {
+        let (mut pages, mut builder) = (Vec::new(), PageBuilder::default());
+        let mut entry_first = self.fences.entries();
+        let mut push = |builder: &mut PageBuilder, entry_first| {
+            let mut page = [0; PAGE_BYTES];
+            builder.encode(self.segment.salt, page_first + pages.len() as u32, entry_first, &mut page);
+            pages.push(page);
+        };
+        while self.fences.entries() < end {
+            let [place, or] = self.fences.places_next();
+            let at_place = records.entry(place).await;
+            let (entry, address) = match at_place {
+                Some(entry) => (entry, place),
+                None => (records.entry(or).await.ok_or_else(|| self.lost())?, or),
+            };
+            if !builder.fits(&entry) {
+                push(&mut builder, entry_first);
+                entry_first = self.fences.entries();
+            }
+            if builder.is_empty() {
+                self.fences.begin_key_page(entry.hash);
+            }
+            if self.take(entry)? != address {
+                return Err(misfit(self.segment));
+            }
+            builder.push(entry);
+        }
+        if !builder.is_empty() {
+            push(&mut builder, entry_first);
+        }
+        Ok(pages)
+    }
+
+    fn lost(&self) -> Error {
+        let (entry, segment) = (self.fences.entries(), self.segment.descriptor.number);
+        Error::Corrupt(format!("record {entry} of segment {segment} is damaged too, and its key is nowhere else"))
+    }
+}
+
+type Page = [u8; PAGE_BYTES];
+
+/// The key table on flash.
+struct Table<'a> {
+    segment: &'a Segment,
+    io: &'a Io,
+    /// The page that was read last.
+    page: LocalBuffer,
+    mended: u32,
+}
+
+impl Table<'_> {
+    async fn mend_key_pages(&mut self, entries: &mut Entries<'_>, secret: [u8; 16]) -> Result<(), Error> {
+        let key_pages = self.segment.key_pages();
+        let mut page = 0;
+        while page < key_pages {
+            if self.read(page).await {
+                entries.take_page(self.key_page())?;
+                page += 1;
+                continue;
+            }
+            // Those that are lost with it, and where the entries go on behind them.
+            let mut end = page + 1;
+            while end < key_pages && !self.read(end).await {
+                end += 1;
+            }
+            let entries_end =
+                if end < key_pages { self.key_page().first_entry } else { self.segment.descriptor.entries };
+            let mut records = Records::new(self.segment, self.io, secret).await?;
+            let pages = entries.take_records(&mut records, page, entries_end).await?;
+            if pages.len() != (end - page) as usize {
+                return Err(misfit(self.segment));
+            }
+            for lost in pages {
+                self.write(page, |page| page.copy_from_slice(&lost)).await?;
+                page += 1;
+            }
+        }
+        Ok(())
+    }
+
+    async fn mend_fences(&mut self, entries: Entries<'_>) -> Result<(), Error> {
+        let descriptor = &self.segment.descriptor;
+        let (count, data_pages) = (entries.fences.entries(), entries.fences.data_pages());
+        let fences = entries.fences.build().encode();
+        let payloads = fences.chunks(FENCE_PAYLOAD_BYTES);
+        let are = (count, data_pages, payloads.len());
+        if are != (descriptor.entries, descriptor.data_pages, descriptor.fence_pages as usize) {
+            return Err(misfit(self.segment));
+        }
+        for (number, payload) in (0..).zip(payloads) {
+            let page = self.segment.key_pages() + number;
+            if !self.read(page).await {
+                let salt = self.segment.salt;
+                self.write(page, |page| fence_page::encode(salt, number, payload, page)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a page; whether it is what was written there.
+    async fn read(&self, page: u32) -> bool {
+        let run = self.segment.key_runs(page..page + 1).next().expect("a page lies somewhere");
+        let was_read = self.io.read(run.flash, &self.page, 0, PAGE_BYTES).await.is_ok();
+        was_read && holds(self.segment, page, &self.page.bytes()[..PAGE_BYTES])
+    }
+
+    /// The page that was read and holds.
+    fn key_page(&self) -> KeyPage<'_> {
+        KeyPage::trusted(&self.page.bytes()[..PAGE_BYTES])
+    }
+
+    async fn write(&mut self, page: u32, fill: impl FnOnce(&mut [u8])) -> Result<(), Error> {
+        let run = self.segment.key_runs(page..page + 1).next().expect("a page lies somewhere");
+        fill(&mut self.page.bytes_mut()[..PAGE_BYTES]);
+        self.io.write_durably(run.flash, &self.page, PAGE_BYTES).await?;
+        self.mended += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::run;
+    use crate::segment::view::Run;
+    use crate::{Store, StoreOptions, Sync};
+    use std::sync::Arc;
+    use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, SplitMix64, programs};
+
+    const CAPACITY: u64 = 8 << 20;
+
+    fn options() -> StoreOptions {
+        StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(CAPACITY, 16 << 20) }
+    }
+
+    fn write(store: &Store, round: u64) {
+        for number in 0..3000u64 {
+            store.put(format!("key:{number}").as_bytes(), &(number + round).to_le_bytes().repeat(12)).unwrap();
+        }
+    }
+
+    /// Spoils the page of each segment that `page` names.
+    fn damage(drive: &Drive, store: &Store, page: impl Fn(&Segment) -> u32) -> Result<(), Error> {
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        let segments: Vec<_> = store.shared().segments.iter().filter_map(|segment| segment.load_full()).collect();
+        assert!(segments.len() > 3);
+        let spoil = async {
+            let mut buffer = io.allocate(PAGE_BYTES).await?;
+            for segment in segments {
+                let page = page(&segment);
+                let run = segment.key_runs(page..page + 1).next().expect("there is such a page");
+                io.read(run.flash, &buffer, 0, PAGE_BYTES).await?;
+                buffer.bytes_mut()[100] ^= 1;
+                io.write_durably(run.flash, &buffer, PAGE_BYTES).await?;
+            }
+            Ok(())
+        };
+        run(&io, spoil, || false).unwrap()
+    }
+
+    #[test]
+    fn damaged_key_tables_and_fences_stop_neither_flushes_nor_opening() {
+        let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+        let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
+        Store::create(&drive, &options()).unwrap();
+        // Without memory for key tables, so that flushes read them.
+        let options = StoreOptions { key_tables_bytes_max: 0, ..options() };
+        let first_key_page = |_: &Segment| 0;
+        let last_fence_page = |segment: &Segment| segment.fence_pages().end - 1;
+        for round in 0..3u64 {
+            let store = Store::open(&drive, &options).unwrap();
+            write(&store, round);
+            store.close().unwrap();
+            // Without a thread for maintenance: no flush takes away, or mends, what is damaged before it is looked at.
+            let still = Store::open_with(&drive, &options, || false).unwrap();
+            match round {
+                0 => damage(&drive, &still, first_key_page).unwrap(),
+                1 => damage(&drive, &still, last_fence_page).unwrap(),
+                _ => {}
+            }
+            let problems = crate::check(&still).unwrap().problems;
+            assert_eq!(!problems.is_empty(), round == 0, "{problems:?}; fences are read when a store is opened");
+            drop(still);
+            let store = Store::open(&drive, &options).unwrap();
+            write(&store, round + 1);
+            for number in 0..3000u64 {
+                let item = store.get(format!("key:{number}").as_bytes()).unwrap().unwrap();
+                assert_eq!(item.value, (number + round + 1).to_le_bytes().repeat(12));
+            }
+        }
+    }
+
+    /// The key table and the fences of a segment, as they lie on flash.
+    async fn table(segment: &Segment, io: &Io) -> Vec<u8> {
+        let pages = segment.fence_pages().end;
+        let buffer = io.allocate(pages as usize * PAGE_BYTES).await.unwrap();
+        for run in segment.key_runs(0..pages) {
+            io.read(run.flash, &buffer, run.at as usize, run.length as usize).await.unwrap();
+        }
+        buffer.bytes()[..pages as usize * PAGE_BYTES].to_vec()
+    }
+
+    /// Zeros a page that lies at `run`.
+    async fn zero(run: Run, io: &Io) {
+        let mut buffer = io.allocate(PAGE_BYTES).await.unwrap();
+        buffer.bytes_mut().fill(0);
+        io.write_durably(run.flash, &buffer, run.length as usize).await.unwrap();
+    }
+
+    #[test]
+    fn a_table_is_made_anew_where_its_records_can_be_read() {
+        const CAPACITY: u64 = 64 << 20;
+        let options = StoreOptions { segment_bytes: 1 << 20, sync: Sync::No, ..StoreOptions::new(CAPACITY, 64 << 20) };
+        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+        let flash = FaultyFlash::new(CAPACITY, 7);
+        let drive = Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::system());
+        Store::create(&drive, &options).unwrap();
+        let store = Store::open(&drive, &options).unwrap();
+        for number in 0..20_000u64 {
+            // Here and there a long one, which crosses the ends of extents.
+            let length = if number % 500 == 7 { 20_000 } else { 10 + number as usize % 90 };
+            let mut value = vec![0; length];
+            SplitMix64::new(number).fill(&mut value);
+            store.put(format!("key:{number}").as_bytes(), &value).unwrap();
+        }
+        store.close().unwrap();
+        let store = Store::open_with(&drive, &options, || false).unwrap();
+        let shared = store.shared();
+        let segments = shared.segments.iter().filter_map(|segment| segment.load_full());
+        let segment = segments.max_by_key(|segment| segment.key_pages()).expect("some were flushed");
+        let key_pages = segment.key_pages();
+        let data_page = |page| segment.data_runs(page, segment.page_size().bytes() as u32).next().unwrap();
+        let key_page = |page| segment.key_runs(page..page + 1).next().unwrap();
+        assert!(key_pages > 8 && segment.fence_pages().len() == 1 && segment.descriptor.data_extents.len() > 3);
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        let told = async {
+            let whole = table(&segment, &io).await;
+            // All of it, from its records; then with reads that fail.
+            for failing in 0..40 {
+                for page in 0..segment.fence_pages().end {
+                    zero(key_page(page), &io).await;
+                }
+                if failing > 0 {
+                    flash.fail_nth(Opcode::Read, failing);
+                }
+                mend(&segment, &io, shared.secret).await.unwrap();
+                assert!(table(&segment, &io).await == whole, "read {failing} failed");
+            }
+            // Data that is lost for ever is in nobody's way whose entries are elsewhere.
+            zero(data_page(0), &io).await;
+            zero(data_page(segment.descriptor.data_pages - 1), &io).await;
+            for page in [1, 2, key_pages / 2, key_pages - 2, key_pages] {
+                zero(key_page(page), &io).await;
+            }
+            mend(&segment, &io, shared.secret).await.unwrap();
+            assert!(table(&segment, &io).await == whole);
+            // What is lost in both is nowhere.
+            zero(key_page(0), &io).await;
+            let error = mend(&segment, &io, shared.secret).await.unwrap_err();
+            assert!(error.to_string().contains("record 0"), "{error}");
+        };
+        run(&io, told, || false).unwrap();
+    }
+}

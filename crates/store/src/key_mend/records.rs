@@ -1,0 +1,77 @@
+//! Reads records of a segment one after the other, at places that key tables lead to, whatever the pages around them
+//! are: a page that cannot be read spoils nothing but the records that lie in it.
+
+use crate::error::Error;
+use crate::io::Io;
+use crate::segment::view::{Run, Segment};
+use tapetum_drive::LocalBuffer;
+use tapetum_kernels::data_page::PageRun;
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::key_table::Entry;
+
+/// Pages that are read at once, where records are not longer.
+const WINDOW_PAGES_MIN: u32 = 16;
+
+pub struct Records<'a> {
+    segment: &'a Segment,
+    io: &'a Io,
+    secret: [u8; 16],
+    /// Pages that hold any record which starts in the first of them.
+    pages_per_record: u32,
+    buffer: LocalBuffer,
+    first_page: u32,
+    /// How many pages the buffer holds.
+    pages: u32,
+}
+
+impl<'a> Records<'a> {
+    pub async fn new(segment: &'a Segment, io: &'a Io, secret: [u8; 16]) -> Result<Records<'a>, Error> {
+        let page_size = segment.page_size();
+        let pages_per_record = 1 + segment.descriptor.record_bytes_max.div_ceil(page_size.payload_bytes() as u32);
+        let pages = pages_per_record.max(WINDOW_PAGES_MIN).min(segment.descriptor.data_pages);
+        let buffer = io.allocate(pages as usize * page_size.bytes()).await?;
+        Ok(Records { segment, io, secret, pages_per_record, buffer, first_page: 0, pages: 0 })
+    }
+
+    /// What the key table says of the record at `address`; `None` when there is none, or it is damaged.
+    pub async fn entry(&mut self, address: u64) -> Option<Entry> {
+        let page_size = self.segment.page_size();
+        let page = page_size.page_of(address);
+        let data_pages = self.segment.descriptor.data_pages;
+        if page >= data_pages {
+            return None;
+        }
+        let end = (page + self.pages_per_record).min(data_pages);
+        if page < self.first_page || end > self.first_page + self.pages {
+            self.read(page).await;
+        }
+        let bytes = &self.buffer.bytes()[..self.pages as usize * page_size.bytes()];
+        let run = PageRun { bytes, first_page: self.first_page, page_size };
+        let record = run.record(self.segment.salt, address).ok()?;
+        let mut key = vec![0; record.header.key_bytes as usize];
+        run.copy(record.key_address(), &mut key);
+        let hash = HashKey::of(&self.secret, &key);
+        Some(Entry { hash, size_bytes: record.header.record_bytes() as u32, route: 0 })
+    }
+
+    /// Reads the pages from `page` on; those that cannot be read are zeros.
+    async fn read(&mut self, page: u32) {
+        let page_bytes = self.segment.page_size().bytes();
+        let pages = (self.buffer.len() / page_bytes) as u32;
+        (self.first_page, self.pages) = (page, pages.min(self.segment.descriptor.data_pages - page));
+        for run in self.segment.data_runs(page, self.pages * page_bytes as u32) {
+            if self.read_run(run).await.is_err() {
+                for at in (0..run.length).step_by(page_bytes) {
+                    let one = Run { flash: run.flash + u64::from(at), at: run.at + at, length: page_bytes as u32 };
+                    if self.read_run(one).await.is_err() {
+                        self.buffer.bytes_mut()[one.at as usize..][..page_bytes].fill(0);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn read_run(&self, run: Run) -> Result<(), Error> {
+        self.io.read(run.flash, &self.buffer, run.at as usize, run.length as usize).await
+    }
+}
