@@ -11,6 +11,7 @@ pub mod hash;
 pub mod hash_each;
 pub mod key_table;
 pub mod prefetch;
+pub mod range_checksums;
 pub mod record;
 pub mod reference;
 pub mod tag_bucket;

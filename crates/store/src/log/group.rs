@@ -12,6 +12,7 @@
 
 use crate::wire::{Reader, Short, Writer};
 use tapetum_kernels::checksum::{Salt, checksum};
+use tapetum_kernels::range_checksums::RangeChecksums;
 
 pub const HEADER_BYTES: usize = 64;
 const MAGIC: u32 = u32::from_le_bytes(*b"TLOG");
@@ -81,9 +82,9 @@ pub fn parse(bytes: &[u8]) -> Option<GroupHeader> {
     (magic == MAGIC && header.length as usize >= HEADER_BYTES).then_some(header)
 }
 
-/// Whether the whole group at the start of `bytes` is what was sealed.
-pub fn holds(header: &GroupHeader, salt: Salt, bytes: &[u8]) -> bool {
-    bytes.get(8..header.length as usize).is_some_and(|covered| checksum(salt, &[covered]) == header.crc)
+/// Whether the whole group at `position` of the zone is what was sealed.
+pub fn holds(header: &GroupHeader, salt: Salt, zone: &RangeChecksums<'_>, position: usize) -> bool {
+    zone.checksum(salt, position + 8..position + header.length as usize) == Some(header.crc)
 }
 
 #[cfg(test)]
@@ -109,11 +110,12 @@ mod tests {
         group[..HEADER_BYTES].copy_from_slice(&head);
         header.crc = crc;
         assert_eq!(parse(&group), Some(header));
-        assert!(holds(&header, salt, &group));
-        assert!(!holds(&header, Salt { address: 3, ..salt }, &group));
-        assert!(!holds(&header, salt, &group[..99]));
+        let holds = |salt, group: &[u8]| holds(&header, salt, &RangeChecksums::of(group), 0);
+        assert!(holds(salt, &group));
+        assert!(!holds(Salt { address: 3, ..salt }, &group));
+        assert!(!holds(salt, &group[..99]));
         group[80] ^= 1;
-        assert!(!holds(&header, salt, &group));
+        assert!(!holds(salt, &group));
         assert_eq!(parse(&[0; 64]), None);
     }
 }

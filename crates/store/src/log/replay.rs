@@ -1,5 +1,8 @@
 //! Reads a log zone back: which groups hold, and what is wrong if later ones do.
 //!
+//! Anybody's value may look like the head of a group, and thousands of them may claim all that is behind them: no byte is
+//! summed for each ([`RangeChecksums`]).
+//!
 //! The log ends at the first group that does not hold or does not follow the one before: a crash cut it there. Unless
 //! some later group says that more was durable already: then it is damage, and an error that says where.
 
@@ -10,6 +13,7 @@ use crate::geometry::{BUFFERS, Geometry};
 use crate::planted::{Bug, Planted};
 use std::collections::VecDeque;
 use std::ops::Range;
+use tapetum_kernels::range_checksums::RangeChecksums;
 use tapetum_kernels::record::Record;
 
 /// What holds the groups together while reading on.
@@ -52,34 +56,32 @@ pub struct ZoneEnd {
 }
 
 impl ZoneReader<'_> {
-    fn group_at(&self, zone: &[u8], buffer: u64, position: usize) -> Option<GroupHeader> {
-        let bytes = zone.get(position..)?;
+    fn group_at(&self, zone: &RangeChecksums<'_>, buffer: u64, position: usize) -> Option<GroupHeader> {
+        let bytes = zone.bytes().get(position..)?;
         let header = group::parse(bytes)?;
         let salt = group_salt(self.geometry, self.store_id, buffer, position);
         let is_here =
             self.planted.has(Bug::SkipChain) || (header.buffer == buffer && header.position as usize == position);
-        // Last, as it looks at all that the head says is its group: anybody's value may look like a head.
         let holds = || {
             self.planted.has(Bug::SkipGroupChecksum)
                 || (self.planted.has(Bug::SkipChain) && {
                     let salt = group_salt(self.geometry, self.store_id, header.buffer, header.position as usize);
-                    group::holds(&header, salt, bytes)
+                    group::holds(&header, salt, zone, position)
                 })
-                || group::holds(&header, salt, bytes)
+                || group::holds(&header, salt, zone, position)
         };
         (is_here && header.length as usize <= bytes.len() && holds()).then_some(header)
     }
 
     /// The buffer of the group at `position`, if that is later than `buffer` and the group holds.
-    fn later_buffer_at(&self, zone: &[u8], buffer: u64, position: usize) -> Option<u64> {
-        let bytes = zone.get(position..)?;
-        let header = group::parse(bytes)?;
+    fn later_buffer_at(&self, zone: &RangeChecksums<'_>, buffer: u64, position: usize) -> Option<u64> {
+        let header = group::parse(zone.bytes().get(position..)?)?;
         let is_here = header.buffer % BUFFERS == buffer % BUFFERS && header.position as usize == position;
         if header.buffer <= buffer || !is_here {
             return None;
         }
         let salt = group_salt(self.geometry, self.store_id, header.buffer, position);
-        group::holds(&header, salt, bytes).then_some(header.buffer)
+        group::holds(&header, salt, zone, position).then_some(header.buffer)
     }
 
     /// Reads the records of `buffer` from its zone's image, in order; `take` gets each one's place.
@@ -91,7 +93,8 @@ impl ZoneReader<'_> {
         mut take: impl FnMut(u32, Record<'_>),
     ) -> Result<ZoneEnd, Error> {
         let mut end = ZoneEnd { groups: 0, position: 0 };
-        while let Some(header) = self.group_at(zone, buffer, end.position) {
+        let sums = RangeChecksums::of(zone);
+        while let Some(header) = self.group_at(&sums, buffer, end.position) {
             let follows = chain.previous_crc == header.previous_crc;
             if !follows && !self.planted.has(Bug::SkipChain) {
                 break;
@@ -142,14 +145,15 @@ impl ZoneReader<'_> {
         if self.planted.has(Bug::SkipLogGap) {
             return Ok(());
         }
+        let sums = RangeChecksums::of(zone);
         for position in (from..zone.len()).step_by(self.geometry.sector_bytes as usize) {
-            if let Some(later) = self.later_buffer_at(zone, buffer, position) {
+            if let Some(later) = self.later_buffer_at(&sums, buffer, position) {
                 return Err(Error::Corrupt(format!(
                     "the manifest has lost its end: it does not know that buffer {buffer} is in a segment, although the \
                      commit log has gone on to buffer {later}"
                 )));
             }
-            let Some(header) = self.group_at(zone, buffer, position) else { continue };
+            let Some(header) = self.group_at(&sums, buffer, position) else { continue };
             if header.durable_stamp > chain.stamp_last {
                 return Err(Error::Corrupt(format!(
                     "the commit log breaks off at byte {from} of buffer {buffer} (stamp {}) although stamp {} was durable",
