@@ -300,3 +300,45 @@ pub fn deaths_of(by_segment: DeathsBySegment) -> Vec<Deaths> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Catalog;
+    use crate::geometry::Geometry;
+    use crate::manifest_room::Kept;
+    use crate::{Store, StoreOptions};
+    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
+
+    #[test]
+    fn a_flush_has_room_only_where_flash_numbers_and_the_manifest_all_have() {
+        let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
+        let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
+        let drive = Drive::new(Arc::new(MemoryFlash::new(8 << 20)), local, programs::built_in(), Env::system());
+        Store::create(&drive, &options).unwrap();
+        let store = Store::open_with(&drive, &options, || false).unwrap();
+        let shared = store.shared();
+        assert!(has_room(shared));
+
+        let reserve = 2 * shared.segment_extents();
+        let mut taken = Vec::new();
+        while lock(&shared.extents).free_count() > reserve {
+            taken.push(lock(&shared.extents).allocate().unwrap());
+        }
+        assert!(has_room(shared));
+        taken.push(lock(&shared.extents).allocate().unwrap());
+        assert!(!has_room(shared), "an extent less than the collector's reserve");
+        taken.drain(..).for_each(|extent| lock(&shared.extents).release(extent));
+
+        let numbers = shared.segments_limit.load(Ordering::SeqCst);
+        shared.segments_limit.store(numbers - shared.numbers_left() as u32 + 4, Ordering::SeqCst);
+        assert!(has_room(shared));
+        shared.segments_limit.fetch_sub(1, Ordering::SeqCst);
+        assert!(!has_room(shared), "a number less");
+        shared.segments_limit.store(numbers, Ordering::SeqCst);
+
+        let geometry = Geometry { manifest_bytes: 0, ..shared.geometry };
+        shared.manifest_room.refresh(&geometry, &Catalog::default(), Kept::default());
+        assert!(!has_room(shared), "the manifest cannot name another segment");
+    }
+}
