@@ -1,10 +1,12 @@
 //! Buffers of one size on their way to or from flash, several at once, in the order in which they were sent: long reads and
-//! writes of recovery and close. Given up, a buffer stays with the drive until that has let go of it.
+//! writes of recovery and close.
 
 use crate::error::Error;
-use crate::io::{Io, Tag, succeeded};
+use crate::io::Io;
+use crate::segment::view::Run;
+use crate::transfer::Transfer;
 use std::collections::VecDeque;
-use tapetum_drive::{LocalBuffer, LocalMemory, Operation};
+use tapetum_drive::{LocalBuffer, LocalMemory};
 
 /// Buffers at most.
 const DEPTH: usize = 8;
@@ -12,7 +14,7 @@ const DEPTH: usize = 8;
 /// See the [module](self).
 pub struct Flying<'a> {
     io: &'a Io,
-    on_their_way: VecDeque<(Tag, LocalBuffer)>,
+    on_their_way: VecDeque<Transfer>,
     /// Buffers that are free.
     pub spare: Vec<LocalBuffer>,
 }
@@ -26,52 +28,20 @@ impl<'a> Flying<'a> {
 
     /// Reads as much as the buffer holds.
     pub fn read(&mut self, flash: u64, buffer: LocalBuffer) {
-        let operation = Operation::Read { flash, local: buffer.offset(), length: buffer.len() as u32 };
-        self.on_their_way.push_back((self.io.start(operation), buffer));
+        let run = Run { flash, at: 0, length: buffer.len() as u32 };
+        self.on_their_way.push_back(Transfer::read(self.io, buffer, 0, std::iter::once(run)));
     }
 
     /// Writes all of the buffer; durable when a flush is.
     pub fn write(&mut self, flash: u64, buffer: LocalBuffer) {
-        let tag = self.io.start_write(flash, &buffer, 0, buffer.len(), false);
-        self.on_their_way.push_back((tag, buffer));
+        let length = buffer.len();
+        self.on_their_way.push_back(Transfer::write(self.io, buffer, length, flash));
     }
 
     /// The buffer that was sent first, when it is done; `None` when none is on its way.
     pub async fn next(&mut self, what: &str) -> Result<Option<LocalBuffer>, Error> {
-        let Some((tag, buffer)) = self.on_their_way.pop_front() else { return Ok(None) };
-        let buffer = Given { io: self.io, tag, buffer: Some(buffer) };
-        let completion = self.io.finish(tag).await;
-        let buffer = buffer.take();
-        succeeded(completion, what)?;
-        Ok(buffer)
-    }
-}
-
-impl Drop for Flying<'_> {
-    fn drop(&mut self) {
-        for (tag, buffer) in self.on_their_way.drain(..) {
-            self.io.abandon(vec![tag], buffer);
-        }
-    }
-}
-
-/// A buffer that is the drive's until `take`.
-struct Given<'a> {
-    io: &'a Io,
-    tag: Tag,
-    buffer: Option<LocalBuffer>,
-}
-
-impl Given<'_> {
-    fn take(mut self) -> Option<LocalBuffer> {
-        self.buffer.take()
-    }
-}
-
-impl Drop for Given<'_> {
-    fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            self.io.abandon(vec![self.tag], buffer);
-        }
+        let Some(transfer) = self.on_their_way.pop_front() else { return Ok(None) };
+        let (buffer, result) = transfer.end(what).await;
+        result.map(|()| Some(buffer))
     }
 }

@@ -2,13 +2,14 @@
 //! the order they were asked for. Pages that are damaged or cannot be read are made anew, but for a reader that is to tell.
 
 use crate::error::Error;
-use crate::io::{Io, Tag, succeeded};
+use crate::io::Io;
 use crate::key_mend;
 use crate::segment::view::Segment;
+use crate::transfer::Transfer;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use tapetum_drive::{LocalBuffer, LocalMemory, Operation};
+use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::fence_page;
 use tapetum_kernels::key_table::KeyPage;
@@ -34,8 +35,7 @@ pub struct KeyReader<'a, T> {
 struct Pending<T> {
     segment: Arc<Segment>,
     pages: Range<u32>,
-    tags: Vec<Tag>,
-    buffer: LocalBuffer,
+    transfer: Transfer,
     context: T,
 }
 
@@ -89,14 +89,6 @@ impl<T> KeyPages<T> {
     }
 }
 
-impl<T> Drop for KeyReader<'_, T> {
-    fn drop(&mut self) {
-        for pending in self.pending.drain(..) {
-            self.io.abandon(pending.tags, pending.buffer);
-        }
-    }
-}
-
 impl<'a, T> KeyReader<'a, T> {
     /// A reader that makes pages anew which are not as they were.
     pub fn new(io: &'a Io, local: &'a LocalMemory, secret: [u8; 16]) -> KeyReader<'a, T> {
@@ -143,27 +135,16 @@ impl<'a, T> KeyReader<'a, T> {
                 self.io.allocate(pages.len() * PAGE_BYTES).await?
             }
         };
-        let tags = segment
-            .key_runs(pages.clone())
-            .map(|run| {
-                let local = buffer.offset() + u64::from(run.at);
-                self.io.start(Operation::Read { flash: run.flash, local, length: run.length })
-            })
-            .collect::<Vec<_>>();
-        self.reads += tags.len() as u64;
-        self.pending.push_back(Pending { segment, pages, tags, buffer, context });
+        let transfer = Transfer::read(self.io, buffer, 0, segment.key_runs(pages.clone()));
+        self.reads += transfer.commands() as u64;
+        self.pending.push_back(Pending { segment, pages, transfer, context });
         Ok(())
     }
 
     /// The next pages in order; `None` when nothing is on its way.
     pub async fn next(&mut self) -> Result<Option<KeyPages<T>>, Error> {
-        let Some(pending) = self.pending.pop_front() else { return Ok(None) };
-        let mut finished = Ok(());
-        for tag in pending.tags {
-            // All of them: the buffer belongs to the drive until the last is done.
-            finished = finished.and(succeeded(self.io.finish(tag).await, "read of a key table"));
-        }
-        let Pending { segment, pages, buffer, context, .. } = pending;
+        let Some(Pending { segment, pages, transfer, context }) = self.pending.pop_front() else { return Ok(None) };
+        let (buffer, finished) = transfer.end("read of a key table").await;
         let read = KeyPages { segment, context, pages, buffer };
         match (finished.and_then(|()| read.check()), self.mends_with) {
             (Ok(()), _) => {}

@@ -80,6 +80,7 @@ mod superblock;
 /// Open to what measures its hit rate.
 #[doc(hidden)]
 pub mod tier;
+mod transfer;
 mod unreadable;
 mod victim;
 mod warm;

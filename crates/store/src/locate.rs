@@ -1,12 +1,13 @@
 //! Where a key lives: in a write buffer, or in which bytes of which segment. For tools; a get takes a faster way.
 
 use crate::error::Error;
-use crate::io::{Io, run, succeeded};
+use crate::io::{Io, run};
 use crate::segment::view::Segment;
 use crate::shared::Shared;
 use crate::store::Store;
+use crate::transfer::Transfer;
 use std::sync::Arc;
-use tapetum_drive::{LocalBuffer, Operation};
+
 use tapetum_kernels::data_page::{FoundRecord, PageRun};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Kind};
@@ -137,7 +138,9 @@ async fn in_segment(
         let read_bytes = segment.span_bytes(page);
         let room = shared.drive.local().allocate(read_bytes as usize);
         let buffer = room.ok_or_else(|| Error::Options("--memory is too small to read a record: raise it".into()))?;
-        read(io, segment, page, read_bytes, &buffer).await?;
+        let (buffer, result) =
+            Transfer::read(io, buffer, 0, segment.data_runs(page, read_bytes)).end("read of a record").await;
+        result?;
         let bytes = &buffer.bytes()[..read_bytes as usize];
         let run = PageRun { bytes, first_page: page, page_size: segment.page_size() };
         let found =
@@ -147,17 +150,6 @@ async fn in_segment(
         }
     }
     Ok(None)
-}
-
-async fn read(io: &Io, segment: &Segment, page: u32, bytes: u32, buffer: &LocalBuffer) -> Result<(), Error> {
-    let mut result = Ok(());
-    for run in segment.data_runs(page, bytes) {
-        let local = buffer.offset() + u64::from(run.at);
-        let tag = io.start(Operation::Read { flash: run.flash, local, length: run.length });
-        // All of them: the buffer belongs to the drive until the last is done.
-        result = result.and(succeeded(io.finish(tag).await, "read of a record"));
-    }
-    result
 }
 
 fn segment_place(shared: &Shared, segment: &Segment, page: u32, read_bytes: u32, found: &FoundRecord) -> SegmentPlace {

@@ -4,11 +4,12 @@
 
 use crate::catalog::Bitmap;
 use crate::error::Error;
-use crate::io::{Io, Tag, succeeded};
+use crate::io::Io;
 use crate::segment::view::Segment;
+use crate::transfer::Transfer;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tapetum_drive::{LocalBuffer, LocalMemory, Operation};
+use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, Trailer};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{HEADER_BYTES_MAX, Header};
@@ -71,13 +72,15 @@ impl Window {
 
 /// A window that is being read.
 struct Ahead {
-    window: Window,
-    tags: Vec<Tag>,
+    transfer: Transfer,
+    at: usize,
+    first_page: u32,
+    pages: u32,
 }
 
-impl Drop for VictimCursor {
-    fn drop(&mut self) {
-        self.abandon_ahead();
+impl Ahead {
+    fn end(&self) -> u32 {
+        self.first_page + self.pages
     }
 }
 
@@ -213,26 +216,23 @@ impl VictimCursor {
             None => self.start(from, to - from).await?,
         };
         let tail = self.window.first_page..self.window.end();
-        let mut follows = ahead.window.first_page == tail.end && tail.contains(&from);
-        if ahead.window.first_page != from && !(follows && tail.end - from <= TAIL_PAGES_MAX) || ahead.window.end() < to
-        {
+        let mut follows = ahead.first_page == tail.end && tail.contains(&from);
+        if ahead.first_page != from && !(follows && tail.end - from <= TAIL_PAGES_MAX) || ahead.end() < to {
             // A record that is longer than a window.
-            self.io.abandon(ahead.tags, ahead.window.buffer);
-            self.abandon_ahead();
+            self.ahead.clear();
             ahead = self.start(from, to - from).await?;
             follows = false;
         }
-        let mut result = Ok(());
-        for tag in ahead.tags {
-            result = result.and(succeeded(self.io.finish(tag).await, "read of a segment"));
-        }
+        let Ahead { transfer, at, first_page, pages } = ahead;
+        let (buffer, result) = transfer.end("read of a segment").await;
         result?;
+        let mut window = Window { buffer, at, first_page, pages, page_size: self.segment.page_size() };
         if follows && from < tail.end {
-            ahead.window.prepend(&self.window, from);
+            window.prepend(&self.window, from);
         }
-        self.window = ahead.window;
+        self.window = window;
         while self.ahead.len() < DEPTH {
-            let end = self.ahead.back().map_or(self.window.end(), |ahead| ahead.window.end());
+            let end = self.ahead.back().map_or(self.window.end(), Ahead::end);
             if end == self.segment.descriptor.data_pages {
                 break;
             }
@@ -240,12 +240,6 @@ impl VictimCursor {
             self.ahead.push_back(next);
         }
         Ok(())
-    }
-
-    fn abandon_ahead(&mut self) {
-        for ahead in self.ahead.drain(..) {
-            self.io.abandon(ahead.tags, ahead.window.buffer);
-        }
     }
 
     /// Starts to read a window from page `from` on, of `pages_min` or more.
@@ -257,15 +251,8 @@ impl VictimCursor {
         let pages = pages.min(self.segment.descriptor.data_pages - from);
         let buffer = self.io.allocate((TAIL_PAGES_MAX + pages) as usize * page_size.bytes()).await?;
         let at = TAIL_PAGES_MAX as usize * page_size.bytes();
-        let tags = self
-            .segment
-            .data_runs(from, pages * page_size.bytes() as u32)
-            .map(|run| {
-                let local = buffer.offset() + at as u64 + u64::from(run.at);
-                self.io.start(Operation::Read { flash: run.flash, local, length: run.length })
-            })
-            .collect();
-        Ok(Ahead { window: Window { buffer, at, first_page: from, pages, page_size }, tags })
+        let runs = self.segment.data_runs(from, pages * page_size.bytes() as u32);
+        Ok(Ahead { transfer: Transfer::read(&self.io, buffer, at, runs), at, first_page: from, pages })
     }
 }
 

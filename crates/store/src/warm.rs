@@ -12,18 +12,19 @@
 
 use crate::buffer::Seen;
 use crate::error::Error;
-use crate::io::{Io, Tag, Task, lock, poll_once, succeeded};
+use crate::io::{Io, Task, lock, poll_once};
 use crate::planted::Bug;
 use crate::segment::view::Segment;
 use crate::session::KeyDigest;
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::tier::{Fit, Item, Tier};
+use crate::transfer::Transfer;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tapetum_drive::{LocalBuffer, Operation};
+use tapetum_drive::LocalBuffer;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::{Corrupt, FoundRecord, PageRun};
 use tapetum_kernels::hash::HashKey;
@@ -125,7 +126,8 @@ impl Store {
         let warmer = Warmer {
             shared,
             decompressor,
-            reads: Reads { io: io.clone(), pending: VecDeque::new() },
+            io: io.clone(),
+            reads: VecDeque::new(),
             warmed: warmed.clone(),
             key: Vec::new(),
             stored: Vec::new(),
@@ -174,34 +176,6 @@ struct PageRead {
     span_bytes: u32,
     /// In the order of their hash keys.
     wanted: Vec<Wanted>,
-    buffer: LocalBuffer,
-    tags: Vec<Tag>,
-}
-
-/// Reads on their way, in the order in which they were sent.
-struct Reads {
-    io: Io,
-    pending: VecDeque<PageRead>,
-}
-
-impl Drop for Reads {
-    fn drop(&mut self) {
-        for read in self.pending.drain(..) {
-            self.io.abandon(read.tags, read.buffer);
-        }
-    }
-}
-
-impl Reads {
-    /// The read that was sent first, when it is done. It is among the pending until then.
-    async fn next(&mut self) -> Option<(PageRead, Result<(), Error>)> {
-        let mut result = Ok(());
-        for at in 0..self.pending.front()?.tags.len() {
-            let tag = self.pending[0].tags[at];
-            result = result.and(succeeded(self.io.finish(tag).await, "read of a page"));
-        }
-        self.pending.pop_front().map(|read| (read, result))
-    }
 }
 
 /// Where the record of a hash key may start.
@@ -215,7 +189,9 @@ struct Start {
 struct Warmer {
     shared: Arc<Shared>,
     decompressor: Decompressor,
-    reads: Reads,
+    io: Io,
+    /// In the order in which they were sent.
+    reads: VecDeque<(PageRead, Transfer)>,
     warmed: Arc<Mutex<Warmed>>,
     key: Vec<u8>,
     stored: Vec<u8>,
@@ -236,7 +212,7 @@ impl Warmer {
                 }
                 self.start(of_page).await;
             }
-            while !self.reads.pending.is_empty() {
+            while !self.reads.is_empty() {
                 self.take_next().await;
             }
             looked_at += keys.len() as u64;
@@ -282,7 +258,7 @@ impl Warmer {
     /// Whether one more read may be on its way: the first always, more while half of local memory is free.
     fn has_room(&self) -> bool {
         let local = self.shared.drive.local();
-        let reads = self.reads.pending.len();
+        let reads = self.reads.len();
         reads == 0 || (reads < READS_MAX && local.bytes_used() < local.bytes_total() / 2)
     }
 
@@ -298,16 +274,12 @@ impl Warmer {
         }
         let (Some((segment, wanted)), Some(Start { page, .. })) = (read, starts.first()) else { return };
         let span_bytes = segment.span_bytes(*page);
-        let Ok(buffer) = self.reads.io.allocate(span_bytes as usize).await else {
+        let Ok(buffer) = self.io.allocate(span_bytes as usize).await else {
             lock(&self.warmed).unreadable += wanted.len() as u64;
             return;
         };
-        let tags = segment.data_runs(*page, span_bytes).map(|run| {
-            let local = buffer.offset() + u64::from(run.at);
-            self.reads.io.start(Operation::Read { flash: run.flash, local, length: run.length })
-        });
-        let tags = tags.collect();
-        self.reads.pending.push_back(PageRead { segment, page: *page, span_bytes, wanted, buffer, tags });
+        let transfer = Transfer::read(&self.io, buffer, 0, segment.data_runs(*page, span_bytes));
+        self.reads.push_back((PageRead { segment, page: *page, span_bytes, wanted }, transfer));
     }
 
     /// A key as it is now, if it is on flash and nowhere else, and may still start where it was thought to.
@@ -324,8 +296,9 @@ impl Warmer {
     }
 
     async fn take_next(&mut self) {
-        let Some((read, result)) = self.reads.next().await else { return };
-        let taken = result.is_ok() && self.take(&read).is_ok();
+        let Some((read, transfer)) = self.reads.pop_front() else { return };
+        let (buffer, result) = transfer.end("read of a page").await;
+        let taken = result.is_ok() && self.take(&read, &buffer).is_ok();
         if !taken {
             // Whoever asks for it is told; here it is only left out.
             lock(&self.warmed).unreadable += read.wanted.len() as u64;
@@ -333,8 +306,8 @@ impl Warmer {
     }
 
     /// Puts the wanted records of a page into the tier.
-    fn take(&mut self, read: &PageRead) -> Result<(), Corrupt> {
-        let bytes = &read.buffer.bytes()[..read.span_bytes as usize];
+    fn take(&mut self, read: &PageRead, buffer: &LocalBuffer) -> Result<(), Corrupt> {
+        let bytes = &buffer.bytes()[..read.span_bytes as usize];
         let run = PageRun { bytes, first_page: read.page, page_size: read.segment.page_size() };
         for record in run.starting(read.segment.salt)?.collect::<Result<Vec<FoundRecord>, Corrupt>>()? {
             self.key.resize(record.header.key_bytes as usize, 0);

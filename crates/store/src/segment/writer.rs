@@ -8,8 +8,9 @@ use super::{Descriptor, LargeEntry};
 use crate::error::Error;
 use crate::extents::Extents;
 use crate::geometry::Geometry;
-use crate::io::{Io, Tag, lock, succeeded};
+use crate::io::{Io, lock};
 use crate::large::{LargeEntries, LargeExtents};
+use crate::transfer::Transfer;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use tapetum_drive::LocalBuffer;
@@ -31,19 +32,10 @@ struct PageStream {
     page_bytes: usize,
     extents: Vec<u32>,
     filling: LocalBuffer,
-    writing: VecDeque<(Tag, LocalBuffer)>,
+    writing: VecDeque<Transfer>,
     /// Pages in the stage being filled.
     filled: u32,
     pages: u32,
-}
-
-impl Drop for PageStream {
-    /// Given up with writes on their way: the drive still reads what they write.
-    fn drop(&mut self) {
-        for (tag, buffer) in self.writing.drain(..) {
-            self.io.abandon(vec![tag], buffer);
-        }
-    }
 }
 
 impl PageStream {
@@ -96,18 +88,16 @@ impl PageStream {
         let flash = self.geometry.extent_offset(extent) + u64::from(first % per_extent) * self.page_bytes as u64;
         let length = self.filled as usize * self.page_bytes;
         let full = std::mem::replace(&mut self.filling, next);
-        let tag = self.io.start_write(flash, &full, 0, length, false);
-        self.writing.push_back((tag, full));
+        self.writing.push_back(Transfer::write(&self.io, full, length, flash));
         self.filled = 0;
         Ok(())
     }
 
     /// Waits for the oldest write that is on its way and takes its stage back.
     async fn oldest_written(&mut self) -> Result<LocalBuffer, Error> {
-        let (tag, _) = self.writing.front().expect("the caller knows that there is one");
-        let completion = self.io.finish(*tag).await;
-        let (_, buffer) = self.writing.pop_front().expect("it was there");
-        succeeded(completion, "write of a segment").map(|()| buffer)
+        let transfer = self.writing.pop_front().expect("the caller knows that there is one");
+        let (buffer, result) = transfer.end("write of a segment").await;
+        result.map(|()| buffer)
     }
 
     async fn finish(&mut self) -> Result<(), Error> {
