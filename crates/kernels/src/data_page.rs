@@ -233,7 +233,7 @@ impl<'a> PageRun<'a> {
         let trailer = Trailer::parse(salt, self.first_page, page)?;
         let first = self.page_size.address(self.first_page) + u64::from(trailer.first);
         let end = self.page_size.address(self.first_page + 1);
-        if let Some(found) = self.find_by_headers(&trailer, (first, end), key) {
+        if let Some(found) = self.find_by_headers(salt, &trailer, (first, end), key) {
             return self.record(salt, found.address).map(|record| Some(FoundRecord { entry: found.entry, ..record }));
         }
         for record in self.starting(salt)? {
@@ -263,7 +263,13 @@ impl<'a> PageRun<'a> {
 
     /// The record of `key` by the headers alone, if all of the page's starts are where they should be: a header that says
     /// too much skips one, and a header that says too little leaves one over.
-    fn find_by_headers(self, trailer: &Trailer, (first, end): (u64, u64), key: &[u8]) -> Option<FoundRecord> {
+    fn find_by_headers(
+        self,
+        salt: SegmentSalt,
+        trailer: &Trailer,
+        (first, end): (u64, u64),
+        key: &[u8],
+    ) -> Option<FoundRecord> {
         let (mut address, mut found) = (first, None);
         for place in 0..u32::from(trailer.starts) {
             if address >= end {
@@ -271,6 +277,10 @@ impl<'a> PageRun<'a> {
             }
             // Zeros behind the last record pass for headers; no key is empty.
             let (record, _) = self.header(address).ok().filter(|(record, _)| record.header.key_bytes != 0)?;
+            // One that goes on in the next page may be zeros and what lies there.
+            if address + u64::from(record.header_bytes) > end {
+                self.record(salt, address).ok()?;
+            }
             if found.is_none() && self.is_of(&record, key) {
                 found = Some(FoundRecord { entry: trailer.entry_first + place, ..record });
             }
@@ -408,16 +418,19 @@ mod tests {
 
     #[test]
     fn zeros_behind_the_last_record_do_not_stand_for_records_that_were_skipped() {
-        // A flipped bit skips the second record; the zeros behind the third are as long as one header.
+        // A flipped bit skips the second record; the zeros behind the third pass for a header, alone or with what follows.
         let payload_bytes = PageSize::Large.payload_bytes();
-        let (bytes, keys) = pages(PageSize::Large, &[1006, 1006, payload_bytes - 2048 - 18 - 13]);
-        let truth = run(&bytes, 0, PageSize::Large).find(SALT, b"key2").unwrap().expect("it starts there");
-        assert_eq!((keys[1].1, keys[2].1, truth.entry), (1024, 2048, 2));
-        for bit in 0..8 * 17 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            let found = run(&damaged, 0, PageSize::Large).find(SALT, b"key2");
-            assert!(found == Ok(Some(truth)) || found == Err(Corrupt), "bit {bit}: {found:?}");
+        for gap in 1..14 {
+            let (mut bytes, keys) = pages(PageSize::Large, &[1006, 1006, payload_bytes - 2048 - 18 - gap]);
+            bytes.extend_from_slice(&[7; PAGE_BYTES]);
+            let truth = run(&bytes, 0, PageSize::Large).find(SALT, b"key2").unwrap().expect("it starts there");
+            assert_eq!((keys[1].1, keys[2].1, truth.entry), (1024, 2048, 2));
+            for bit in 0..8 * 17 {
+                let mut damaged = bytes.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                let found = run(&damaged, 0, PageSize::Large).find(SALT, b"key2");
+                assert!(found == Ok(Some(truth)) || found == Err(Corrupt), "gap {gap} bit {bit}: {found:?}");
+            }
         }
     }
 

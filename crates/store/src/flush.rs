@@ -312,7 +312,8 @@ mod tests {
 
     #[test]
     fn a_flush_has_room_only_where_flash_numbers_and_the_manifest_all_have() {
-        let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
+        let options =
+            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
         let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
         let drive = Drive::new(Arc::new(MemoryFlash::new(8 << 20)), local, programs::built_in(), Env::system());
         Store::create(&drive, &options).unwrap();

@@ -4,7 +4,8 @@
 //! Nothing in them is anything but what the records say, each of which has a checksum of its own, dead ones too: so what is
 //! written is what was there, byte for byte, and a crash amid it leaves a page that is mended again. No extent is reused
 //! meanwhile: whoever reads key tables holds the segment. Only those records are read whose entries are lost, so damage
-//! elsewhere in the segment is not in the way.
+//! elsewhere in the segment is not in the way. Nothing is written of neighbouring pages that are lost before all of them fit between
+//! those that hold; until then they are in memory, beside the budget.
 
 mod records;
 
@@ -52,11 +53,17 @@ struct Entries<'a> {
 impl Entries<'_> {
     /// Takes the next one; returns where its record is.
     fn take(&mut self, entry: Entry) -> Result<u64, Error> {
-        if self.hash_last.is_some_and(|last| last >= entry.hash) {
+        let end = self.segment.page_size().address(self.segment.descriptor.data_pages);
+        let is_within = self.fences.places_next()[0] + u64::from(entry.size_bytes) <= end;
+        if !is_within || !self.goes_on_with(entry.hash) {
             return Err(misfit(self.segment));
         }
         self.hash_last = Some(entry.hash);
         Ok(self.fences.add(entry.hash, entry.size_bytes))
+    }
+
+    fn goes_on_with(&self, hash: HashKey) -> bool {
+        self.hash_last.is_none_or(|last| last < hash)
     }
 
     /// Takes those of a page that holds.
@@ -78,12 +85,10 @@ impl Entries<'_> {
             pages.push(page);
         };
         while self.fences.entries() < end {
-            let [place, or] = self.fences.places_next();
-            let at_place = records.entry(place).await;
-            let (entry, address) = match at_place {
-                Some(entry) => (entry, place),
-                None => (records.entry(or).await.ok_or_else(|| self.lost())?, or),
-            };
+            let (entry, address) = self.record_next(records).await.ok_or_else(|| self.lost())?;
+            if !self.goes_on_with(entry.hash) {
+                return Err(misfit(self.segment));
+            }
             if !builder.fits(&entry) {
                 push(&mut builder, entry_first);
                 entry_first = self.fences.entries();
@@ -100,6 +105,20 @@ impl Entries<'_> {
             push(&mut builder, entry_first);
         }
         Ok(pages)
+    }
+
+    /// The next entry by its record, and where that is: behind the one before, or at the next extent's beginning if the page there
+    /// says that it is the one.
+    async fn record_next(&self, records: &mut Records<'_>) -> Option<(Entry, u64)> {
+        let [place, next_extent] = self.fences.places_next();
+        if let Some(entry) = records.entry(place).await {
+            return Some((entry, place));
+        }
+        let first_there = records.entry_first(self.segment.page_size().page_of(next_extent)).await?;
+        if next_extent == place || first_there != self.fences.entries() {
+            return None;
+        }
+        records.entry(next_extent).await.map(|entry| (entry, next_extent))
     }
 
     fn lost(&self) -> Error {
@@ -134,11 +153,17 @@ impl Table<'_> {
             while end < key_pages && !self.read(end).await {
                 end += 1;
             }
-            let entries_end =
-                if end < key_pages { self.key_page().first_entry } else { self.segment.descriptor.entries };
+            let (entries_end, hash_next) = match end < key_pages && self.key_page().count() > 0 {
+                true => (self.key_page().first_entry, Some(self.key_page().hash(0))),
+                false => (self.segment.descriptor.entries, None),
+            };
             let mut records = Records::new(self.segment, self.io, secret).await?;
             let pages = entries.take_records(&mut records, page, entries_end).await?;
-            if pages.len() != (end - page) as usize {
+            let fit = match hash_next {
+                Some(hash) => entries.goes_on_with(hash),
+                None => entries.fences.data_pages() == self.segment.descriptor.data_pages,
+            };
+            if !fit || pages.len() != (end - page) as usize {
                 return Err(misfit(self.segment));
             }
             for lost in pages {
@@ -193,6 +218,7 @@ impl Table<'_> {
 mod tests {
     use super::*;
     use crate::io::run;
+    use crate::segment::layout::StreamLayout;
     use crate::segment::view::Run;
     use crate::{Store, StoreOptions, Sync};
     use std::sync::Arc;
@@ -278,6 +304,38 @@ mod tests {
         io.write_durably(run.flash, &buffer, run.length as usize).await.unwrap();
     }
 
+    fn sizes(segment: &Segment, table: &[u8]) -> Vec<u64> {
+        let pages = table.chunks_exact(PAGE_BYTES).take(segment.key_pages() as usize).map(KeyPage::trusted);
+        pages.flat_map(|page| (0..page.count()).map(move |place| page.entry(place).size_bytes.into())).collect()
+    }
+
+    fn entry_address(segment: &Segment, table: &[u8], entry: u32) -> u64 {
+        let mut layout = StreamLayout::new(segment.geometry(), segment.page_size());
+        sizes(segment, table)[..=entry as usize].iter().map(|&size| layout.place(size)).last().unwrap()
+    }
+
+    /// A record that ends an extent while the next one, of the same page of the key table, would not fit in its place; and that page.
+    fn last_of_extent_before_longer(segment: &Segment, table: &[u8]) -> (u32, u32) {
+        let mut layout = StreamLayout::new(segment.geometry(), segment.page_size());
+        let sizes = sizes(segment, table);
+        let addresses: Vec<u64> = sizes.iter().map(|&size| layout.place(size)).collect();
+        let leads_astray = |entry: &usize| {
+            let (at, next) = (addresses[*entry], addresses[entry + 1]);
+            at + sizes[*entry] < next && sizes[entry + 1] > next - at && sizes[entry + 1] <= layout.small_bytes_max()
+        };
+        let page_of = |entry: usize| {
+            let pages = table.chunks_exact(PAGE_BYTES).take(segment.key_pages() as usize);
+            pages.filter(|page| KeyPage::trusted(page).first_entry as usize <= entry).count() as u32 - 1
+        };
+        let entry = (0..sizes.len() - 1)
+            .filter(leads_astray)
+            .find(|&entry| {
+                page_of(entry) == page_of(entry + 1) && (1..segment.key_pages() - 2).contains(&page_of(entry))
+            })
+            .expect("there is one among so many");
+        (entry as u32, page_of(entry))
+    }
+
     #[test]
     fn a_table_is_made_anew_where_its_records_can_be_read() {
         const CAPACITY: u64 = 64 << 20;
@@ -320,9 +378,23 @@ mod tests {
             // Data that is lost for ever is in nobody's way whose entries are elsewhere.
             zero(data_page(0), &io).await;
             zero(data_page(segment.descriptor.data_pages - 1), &io).await;
-            for page in [1, 2, key_pages / 2, key_pages - 2, key_pages] {
+            for page in [1, 2, key_pages / 2, key_pages - 3, key_pages] {
                 zero(key_page(page), &io).await;
             }
+            mend(&segment, &io, shared.secret).await.unwrap();
+            assert!(table(&segment, &io).await == whole);
+            // A damaged record at an extent's end is not passed over for the longer one that begins the next.
+            let (entry, page) = last_of_extent_before_longer(&segment, &whole);
+            let at = entry_address(&segment, &whole, entry);
+            let data = segment.data_runs(segment.page_size().page_of(at), 512).next().unwrap();
+            let within = at - segment.page_size().address(segment.page_size().page_of(at));
+            flash.flip(data.flash + within + 6, 1);
+            zero(key_page(page), &io).await;
+            let error = mend(&segment, &io, shared.secret).await.unwrap_err();
+            assert!(error.to_string().contains(&format!("record {entry} ")), "{error}");
+            let page = page as usize * PAGE_BYTES..(page as usize + 1) * PAGE_BYTES;
+            assert!(table(&segment, &io).await[page].iter().all(|byte| *byte == 0), "nothing is written then");
+            flash.flip(data.flash + within + 6, 1);
             mend(&segment, &io, shared.secret).await.unwrap();
             assert!(table(&segment, &io).await == whole);
             // What is lost in both is nowhere.

@@ -5,12 +5,12 @@ use crate::error::Error;
 use crate::io::Io;
 use crate::segment::view::{Run, Segment};
 use tapetum_drive::LocalBuffer;
-use tapetum_kernels::data_page::PageRun;
+use tapetum_kernels::data_page::{PageRun, Trailer};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::Entry;
 
-/// Pages that are read at once, where records are not longer.
-const WINDOW_PAGES_MIN: u32 = 16;
+/// Pages that are read at once, beside those that the longest record takes.
+const WINDOW_PAGES: u32 = 16;
 
 pub struct Records<'a> {
     segment: &'a Segment,
@@ -28,15 +28,32 @@ impl<'a> Records<'a> {
     pub async fn new(segment: &'a Segment, io: &'a Io, secret: [u8; 16]) -> Result<Records<'a>, Error> {
         let page_size = segment.page_size();
         let pages_per_record = 1 + segment.descriptor.record_bytes_max.div_ceil(page_size.payload_bytes() as u32);
-        let pages = pages_per_record.max(WINDOW_PAGES_MIN).min(segment.descriptor.data_pages);
+        let pages = (pages_per_record + WINDOW_PAGES).min(segment.descriptor.data_pages);
         let buffer = io.allocate(pages as usize * page_size.bytes()).await?;
         Ok(Records { segment, io, secret, pages_per_record, buffer, first_page: 0, pages: 0 })
     }
 
     /// What the key table says of the record at `address`; `None` when there is none, or it is damaged.
     pub async fn entry(&mut self, address: u64) -> Option<Entry> {
-        let page_size = self.segment.page_size();
-        let page = page_size.page_of(address);
+        let segment = self.segment;
+        let run = self.run_from(segment.page_size().page_of(address)).await?;
+        let record = run.record(segment.salt, address).ok()?;
+        let mut key = vec![0; record.header.key_bytes as usize];
+        run.copy(record.key_address(), &mut key);
+        let hash = HashKey::of(&self.secret, &key);
+        Some(Entry { hash, size_bytes: record.header.record_bytes() as u32, route: 0 })
+    }
+
+    /// The number of the first record that starts in `page` or behind it; `None` when that is damaged.
+    pub async fn entry_first(&mut self, page: u32) -> Option<u32> {
+        let salt = self.segment.salt;
+        let run = self.run_from(page).await?;
+        let bytes = &run.bytes[(page - run.first_page) as usize * run.page_size.bytes()..][..run.page_size.bytes()];
+        Trailer::parse(salt, page, bytes).ok().map(|trailer| trailer.entry_first)
+    }
+
+    /// Pages that hold all records which start in `page`; `None` when there is no such page.
+    async fn run_from(&mut self, page: u32) -> Option<PageRun<'_>> {
         let data_pages = self.segment.descriptor.data_pages;
         if page >= data_pages {
             return None;
@@ -45,13 +62,9 @@ impl<'a> Records<'a> {
         if page < self.first_page || end > self.first_page + self.pages {
             self.read(page).await;
         }
+        let page_size = self.segment.page_size();
         let bytes = &self.buffer.bytes()[..self.pages as usize * page_size.bytes()];
-        let run = PageRun { bytes, first_page: self.first_page, page_size };
-        let record = run.record(self.segment.salt, address).ok()?;
-        let mut key = vec![0; record.header.key_bytes as usize];
-        run.copy(record.key_address(), &mut key);
-        let hash = HashKey::of(&self.secret, &key);
-        Some(Entry { hash, size_bytes: record.header.record_bytes() as u32, route: 0 })
+        Some(PageRun { bytes, first_page: self.first_page, page_size })
     }
 
     /// Reads the pages from `page` on; those that cannot be read are zeros.

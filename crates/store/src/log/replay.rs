@@ -1,7 +1,7 @@
 //! Reads a log zone back: which groups hold, and what is wrong if later ones do.
 //!
-//! Anybody's value may look like the head of a group, and thousands of them may claim all that is behind them: no byte is
-//! summed for each ([`RangeChecksums`]).
+//! Anybody's value may look like the head of a group, and thousands of them may claim all that is behind them: what they
+//! claim is not summed one by one ([`RangeChecksums`]).
 //!
 //! The log ends at the first group that does not hold or does not follow the one before: a crash cut it there. Unless
 //! some later group says that more was durable already: then it is damage, and an error that says where.
