@@ -348,11 +348,15 @@ impl World {
         self.model.pass_time(self.env.unix_seconds());
     }
 
-    /// Makes the store, after a few tries that the power fails in.
+    /// Makes the store, after a few tries in which the power fails, or commands do.
     fn create(&mut self) -> Result<(), String> {
         for _ in 0..self.random.below(24) {
             let (drive, faulty) = (self.drive(), self.faulty.clone());
             let random = std::cell::RefCell::new(SplitMix64::new(self.random.next_u64()));
+            if self.random.one_in(3) {
+                let faults = trouble::faults_of_creation(&mut self.random);
+                self.set_faults(faults);
+            }
             let made = Store::create_with(&drive, &self.options, || {
                 if faulty.writes_in_flight() > 0 && random.borrow_mut().one_in(6) {
                     faulty.crash();
@@ -360,6 +364,9 @@ impl World {
                 faulty.crashed()
             });
             drop(drive);
+            self.state = State::Create;
+            self.note_faults();
+            self.set_faults(Faults::default());
             if made.is_ok() && !self.faulty.crashed() {
                 return Ok(());
             }

@@ -151,9 +151,11 @@ impl FaultyFlash {
         std::mem::take(&mut self.lock().report)
     }
 
-    /// Sectors that could not be read can be read again.
+    /// What failed for ever works again: sectors can be read, and writes succeed.
     pub fn heal(&self) {
-        self.lock().image.heal();
+        let mut state = self.lock();
+        state.image.heal();
+        state.read_only = false;
     }
 
     /// Another flash with the bytes that are durable here, which fails in no way.

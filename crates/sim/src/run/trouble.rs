@@ -2,8 +2,8 @@
 //! what it acknowledged, panic, hang. It may refuse, with a typed error.
 //!
 //! ```text
-//! copy ──► open, read all ──► work, the drive fails in one way ──► crash or close ──► open, read all ──► again, or the end
-//!            └─ refused ──► the end                                                     └─ refused ──► the end
+//! copy ──► open, read all ──► work, the drive fails in one way ──► crash or close ─┬─────────────────────► open, read all ──► again, or the end
+//!            └─ refused ──► the end                                                └─ open while it fails ─┘  └─ refused ──► the end
 //! ```
 //! Where bytes are damaged (rot, writes that go astray), reads give the right value or an error. One thing is excused: when a
 //! log zone was damaged since the store was opened, the log may come back without its last group, which no store can tell
@@ -14,11 +14,11 @@
 //! Where commands only fail, or are short, everything must be there as soon as the drive works again.
 
 use super::life::Life;
-use super::{Aim, Stop, World};
+use super::{Aim, Stop, World, wrong};
 use crate::tally::{Event, State};
 use std::ops::Range;
 use tapetum::inspect::{Area, AreaKind};
-use tapetum::{Full, Sync, inspect_drive};
+use tapetum::{Error, Full, Store, Sync, inspect_drive};
 use tapetum_drive::{Fault, Faults, SplitMix64};
 
 /// What a copy of the store meets. What strikes once in a life comes more often.
@@ -84,6 +84,12 @@ fn faults(fault: Fault, within: (u64, u64), random: &mut SplitMix64) -> Faults {
     faults
 }
 
+/// How the drive fails while a store is made: it may say so, and is a store or none then.
+pub fn faults_of_creation(random: &mut SplitMix64) -> Faults {
+    let fault = [Fault::ReadError, Fault::WriteError, Fault::FlushError, Fault::ShortWrite][random.below(4) as usize];
+    faults(fault, (0, 0), random)
+}
+
 impl World {
     /// Lets a copy of the store meet trouble; the world goes on afterwards as if nothing had been.
     pub(super) fn suffer(&mut self, trouble: Trouble) -> Result<(), Stop> {
@@ -137,6 +143,9 @@ impl World {
                 let count = 1 + self.random.below(3);
                 self.rot(count);
             }
+            if fault != Fault::Rot && self.random.one_in(3) {
+                self.fail_in_recovery(trouble, fault)?;
+            }
             if trouble.damages() && self.options.sync == Sync::Always && !self.end_is_damaged {
                 self.model.forget_nothing();
             }
@@ -150,6 +159,32 @@ impl World {
             self.trouble = None;
         }
         self.open_and_read(None).map(drop)
+    }
+
+    /// The store is opened while the drive fails: it opens or says why not, and what it wrote meanwhile is in nobody's way.
+    fn fail_in_recovery(&mut self, trouble: Trouble, fault: Fault) -> Result<(), Stop> {
+        self.state = State::Recover;
+        let within = self.region();
+        let faults = faults(fault, within, &mut self.random);
+        self.set_faults(faults);
+        self.model.note_everywhere(&format!("opened under {faults:?}"));
+        let faulty = self.faulty.clone();
+        let opened = Store::open_with(&self.drive(), &self.options, move || faulty.crashed()).map(drop);
+        self.note_faults();
+        match opened {
+            Err(Error::Corrupt(_) | Error::Io(_) | Error::Unusable(_)) if trouble.fails() => {}
+            Err(error) => return wrong(format!("the store does not open, and says: {error}")),
+            Ok(()) => {}
+        }
+        if self.random.one_in(2) {
+            let report = self.faulty.crash();
+            self.tally.unsynced(self.state, &report);
+            self.note_faults();
+            self.faulty = self.faulty.reopen();
+        }
+        self.faulty.heal();
+        self.set_faults(Faults::default());
+        Ok(())
     }
 
     /// Works while the drive fails, from some moment on.
