@@ -21,23 +21,17 @@ pub fn host() -> Result<String, Failure> {
     host.map(str::to_owned).ok_or_else(|| "there is no nightly: rustup toolchain install nightly".into())
 }
 
-/// The tests of the crates that have unsafe code below the server, under AddressSanitizer.
+/// The tests of the crates that have unsafe code, under AddressSanitizer.
 pub fn test_asan(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
     let mut cargo = tool("cargo");
     cargo.current_dir(workspace::root()).env("RUSTFLAGS", "-Zsanitizer=address");
     cargo.args(["test", "--locked", "--target", &host()?, "--target-dir"]).arg(workspace::target().join("asan"));
-    cargo.args([
-        "--package",
-        "tapetum-kernels",
-        "--package",
-        "tapetum-drive",
-        "--package",
-        "tapetum",
-        "--lib",
-        "--tests",
-    ]);
+    for package in ["tapetum-kernels", "tapetum-drive", "tapetum", "tapetum-server"] {
+        cargo.args(["--package", package]);
+    }
+    cargo.args(["--lib", "--tests", "--no-fail-fast"]);
     // loom switches stacks by itself, which AddressSanitizer takes for damage.
     cargo.args(["--", "--skip", "models"]).args(only);
     match cargo.status()?.success() {

@@ -77,6 +77,8 @@ pub enum Bug {
     TrustShortLog,
     /// Recovery takes log groups that a failed flush left in the drive's cache for durable.
     TrustCachedLog,
+    /// A store opens although what it shows could not be made durable.
+    OpenOverFailure,
     /// A store that has failed closes as if it had not.
     CloseOverFailure,
     /// The DRAM tier keeps what was written over.
@@ -137,6 +139,7 @@ pub const ALL: &[Bug] = &[
     Bug::SkipLogGap,
     Bug::TrustShortLog,
     Bug::TrustCachedLog,
+    Bug::OpenOverFailure,
     Bug::TierOutlivesWrite,
     Bug::TierOutlivesEviction,
     Bug::TierFillsLate,

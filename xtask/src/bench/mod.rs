@@ -24,6 +24,7 @@ mod pictures;
 mod quick;
 mod read_latency;
 mod series;
+mod ycsb;
 mod ycsb_a;
 
 use crate::Failure;
@@ -35,9 +36,10 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 17] = [
+const ROWS: [(&str, Row); 18] = [
     ("quick", quick::run),
     ("cold-get", cold_get::run),
+    ("ycsb", ycsb::run),
     ("ycsb-a", ycsb_a::run),
     ("read-latency", read_latency::run),
     ("load", load::run),

@@ -1,9 +1,7 @@
 //! Every contender on YCSB A, B and C, uniform, over few items: within five minutes.
 
-use tapetum_bench::turn::Report;
-
 use super::arena::{Arena, Entrant, Load, Shape};
-use super::outcome::{Outcome, Reach};
+use super::outcome::Outcome;
 use crate::Failure;
 use crate::arguments::Arguments;
 
@@ -24,13 +22,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let entrants: Vec<Entrant> = entrants().into_iter().filter(|entrant| arena.has(entrant.contender)).collect();
         let able = |entrant: &Entrant| mix == "c" || entrant.contender != "limit";
         let entrants: Vec<Entrant> = entrants.into_iter().filter(able).collect();
-        let mut series = arena.rounds(&entrants, &Load::of(mix), rounds)?;
-        for (entrant, other) in entrants.iter().zip(&series).skip(1).filter(|_| entrants[0].contender == "tapetum") {
-            let ratio = series[0].ratio(other, Report::operations_per_second);
-            outcome.hold(format!("{named}: operations/s ÷ {}", entrant.label), ratio, Reach::Reported);
-        }
-        series.iter_mut().for_each(|series| series.label = format!("{named}: {}", series.label));
-        outcome.series(series);
+        let series = arena.rounds(&entrants, &Load::of(mix), rounds)?;
+        outcome.beside(named, &entrants, series);
     }
     arena.end_all()?;
     outcome.end()

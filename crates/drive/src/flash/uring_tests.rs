@@ -64,16 +64,21 @@ fn a_queue_of_one_thread_belongs_to_the_first_that_uses_it() {
     if !queue.disabled {
         return; // The kernel has no such rings.
     }
+    let (lend, lent) = std::sync::mpsc::channel();
+    let (give_back, given_back) = std::sync::mpsc::channel::<UringQueue>();
     let first = move || {
         let completions = write_once(&mut queue);
-        (queue, completions)
+        lend.send((queue, completions)).unwrap();
+        // Only here can it wait for what it was given.
+        drop(given_back.recv());
     };
-    let (mut queue, completions) = Env::system().spawn("first", first).unwrap().join().unwrap();
+    let first = Env::system().spawn("first", first).unwrap();
+    let (mut queue, completions) = lent.recv().unwrap();
     assert_eq!(completions, [Completion::success(3)]);
     let second = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write_once(&mut queue)));
     assert!(second.is_err());
-    // It cannot wait here for what it was given.
-    std::mem::forget(queue);
+    give_back.send(queue).unwrap();
+    first.join().unwrap();
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //! what it acknowledged, panic, hang. It may refuse, with a typed error.
 //!
 //! ```text
-//! copy ──► open, read all ──► work, the drive fails in one way ──► crash or close ─┬─────────────────────► open, read all ──► again, or the end
-//!            └─ refused ──► the end                                                └─ open while it fails ─┘  └─ refused ──► the end
+//! copy ─┬► open, read all ──► work, the drive fails in one way ──► crash or close ─┬─► again, or open, read all, and the end
+//!       │    └─ refused ──► the end                                                │
+//!       └► open, read all, while the drive fails: opened or refused ──► crash ─────┘
 //! ```
 //! Where bytes are damaged (rot, writes that go astray), reads give the right value or an error. One thing is excused: when a
 //! log zone was damaged since the store was opened, the log may come back without its last group, which no store can tell
@@ -14,11 +15,11 @@
 //! Where commands only fail, or are short, everything must be there as soon as the drive works again.
 
 use super::life::Life;
-use super::{Aim, Stop, World, wrong};
+use super::{Aim, Stop, World};
 use crate::tally::{Event, State};
 use std::ops::Range;
 use tapetum::inspect::{Area, AreaKind};
-use tapetum::{Error, Full, Store, Sync, inspect_drive};
+use tapetum::{Full, Sync, inspect_drive};
 use tapetum_drive::{Fault, Faults, SplitMix64};
 
 /// What a copy of the store meets. What strikes once in a life comes more often.
@@ -118,15 +119,20 @@ impl World {
     }
 
     fn endure_faults(&mut self, trouble: Trouble, fault: Fault) -> Result<(), Stop> {
-        for _ in 0..2 {
-            let mut life = self.open_and_read(None)?;
-            let ended = self.fail(&mut life, trouble, fault);
-            if let Err(Stop::Crash) = ended {
-                life.last_replies(self)?;
+        for _ in 0..if self.may_hide_an_eviction(trouble) { 1 } else { 2 } {
+            if fault != Fault::Rot && !self.may_hide_an_eviction(trouble) && self.random.one_in(3) {
+                self.begin_to_fail(trouble);
+                self.fail_in_recovery(fault)?;
             } else {
-                ended?;
+                let mut life = self.open_and_read(None)?;
+                self.begin_to_fail(trouble);
+                let ended = self.fail(&mut life, fault);
+                if let Err(Stop::Crash) = ended {
+                    life.last_replies(self)?;
+                } else {
+                    ended?;
+                }
             }
-            drop(life);
             // Where a flush failed the process may end and the power stay: reads still see what no flush saves.
             let power_fails = fault != Fault::FlushError || self.faulty.crashed() || self.random.one_in(2);
             if power_fails {
@@ -143,9 +149,6 @@ impl World {
                 let count = 1 + self.random.below(3);
                 self.rot(count);
             }
-            if fault != Fault::Rot && self.random.one_in(3) {
-                self.fail_in_recovery(trouble, fault)?;
-            }
             if trouble.damages() && self.options.sync == Sync::Always && !self.end_is_damaged {
                 self.model.forget_nothing();
             }
@@ -161,38 +164,33 @@ impl World {
         self.open_and_read(None).map(drop)
     }
 
-    /// The store is opened while the drive fails: it opens or says why not, and what it wrote meanwhile is in nobody's way.
-    fn fail_in_recovery(&mut self, trouble: Trouble, fault: Fault) -> Result<(), Stop> {
-        self.state = State::Recover;
-        let within = self.region();
-        let faults = faults(fault, within, &mut self.random);
-        self.set_faults(faults);
-        self.model.note_everywhere(&format!("opened under {faults:?}"));
-        let faulty = self.faulty.clone();
-        let opened = Store::open_with(&self.drive(), &self.options, move || faulty.crashed()).map(drop);
-        self.note_faults();
-        match opened {
-            Err(Error::Corrupt(_) | Error::Io(_) | Error::Unusable(_)) if trouble.fails() => {}
-            Err(error) => return wrong(format!("the store does not open, and says: {error}")),
-            Ok(()) => {}
-        }
-        if self.random.one_in(2) {
-            let report = self.faulty.crash();
-            self.tally.unsynced(self.state, &report);
-            self.note_faults();
-            self.faulty = self.faulty.reopen();
-        }
-        self.faulty.heal();
-        self.set_faults(Faults::default());
-        Ok(())
+    /// Whether one write that goes astray may take the manifest's frame of an eviction and those of all openings since: nothing
+    /// else tells of either, and what was evicted comes back. So the store is not opened again between an eviction and the damage.
+    fn may_hide_an_eviction(&self, trouble: Trouble) -> bool {
+        trouble.damages() && self.options.full == Full::Evict
     }
 
-    /// Works while the drive fails, from some moment on.
-    fn fail(&mut self, life: &mut Life, trouble: Trouble, fault: Fault) -> Result<(), Stop> {
+    fn begin_to_fail(&mut self, trouble: Trouble) {
         if trouble.damages() && self.options.sync == Sync::Always {
             self.model.begin_to_forget();
         }
         (self.end_is_damaged, self.manifest_is_damaged) = (false, false);
+    }
+
+    /// The store is opened, and read, while the drive fails: it opens or says why not, and what it wrote is in nobody's way.
+    fn fail_in_recovery(&mut self, fault: Fault) -> Result<(), Stop> {
+        let within = self.region();
+        let faults = faults(fault, within, &mut self.random);
+        self.set_faults(faults);
+        self.model.note_everywhere(&format!("to be opened under {faults:?}"));
+        match self.open_and_read(None) {
+            Err(Stop::Refused) => Ok(()),
+            ended => ended.map(drop),
+        }
+    }
+
+    /// Works while the drive fails, from some moment on.
+    fn fail(&mut self, life: &mut Life, fault: Fault) -> Result<(), Stop> {
         let aim = Aim::draw(&mut self.random, None);
         let within = self.region();
         let faults = faults(fault, within, &mut self.random);
