@@ -30,13 +30,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         0 => VALUES_BYTES.to_vec(),
         value_bytes => vec![value_bytes],
     };
+    // 8 times the DRAM, unless told otherwise.
+    let items_told = arguments.number("items", 0)?;
     let load_rate = arguments.size("load-rate", caches::LOAD_BYTES_PER_SECOND)?;
     let rounds = arguments.number("rounds", 11)?;
     arguments.finish()?;
     let budget = Budget { memory_bytes, flash_bytes };
     let binary = workspace::build_server(Profile::Release)?;
+    let items_of = |value_bytes| match items_told {
+        0 => memory_bytes * DATA_PARTS / (KEY_BYTES + value_bytes),
+        items => items,
+    };
     let about = format!(
-        "zipfian GETs over {CONNECTIONS} connections of items that are {DATA_PARTS} times the {} MiB of DRAM, {} MiB of flash",
+        "zipfian GETs over {CONNECTIONS} connections of {}, {} MiB of DRAM, {} MiB of flash",
+        values_bytes
+            .iter()
+            .map(|bytes| format!("{} items of {bytes} bytes", items_of(*bytes)))
+            .collect::<Vec<_>>()
+            .join(" or "),
         memory_bytes >> 20,
         flash_bytes >> 20
     );
@@ -46,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let scratch = Scratch::new("bench-extstore")?;
         let ours = Cache::tapetum(&binary, scratch.folder(), budget)?;
         let mut caches = [ours, Cache::extstore(scratch.folder(), budget)?];
-        let items = memory_bytes * DATA_PARTS / (KEY_BYTES + value_bytes);
+        let items = items_of(value_bytes);
         let population = Population::new(items, Values::new(value_bytes as usize, 100));
         caches.iter_mut().try_for_each(Cache::start)?;
         caches::load(&caches, &population, load_rate, |_| Ok(()))?;

@@ -47,6 +47,28 @@ impl Kind {
     }
 }
 
+/// Whether a datagram is in the form of requests that strangers are answered: packets of the binary protocol from its beginning to its
+/// end, or whole lines that get.
+pub fn is_request(datagram: &[u8]) -> bool {
+    let Some((_, mut payload)) = datagram.split_first_chunk::<8>() else { return false };
+    if payload.first() != Some(&0x80) {
+        let gets = |line: &[u8]| {
+            let word = line.split(|byte| *byte == b' ').find(|word| !word.is_empty());
+            word.is_some_and(|word| [&b"get"[..], b"gets", b"bget"].contains(&word.trim_ascii_end()))
+        };
+        return payload.ends_with(b"\n") && payload.split_inclusive(|byte| *byte == b'\n').all(gets);
+    }
+    while let Some((header, rest)) = payload.split_first_chunk::<24>() {
+        let key_bytes = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let body_bytes = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
+        if header[0] != 0x80 || key_bytes + usize::from(header[4]) > body_bytes || body_bytes > rest.len() {
+            return false;
+        }
+        payload = &rest[body_bytes..];
+    }
+    payload.is_empty()
+}
+
 pub fn frame(id: u16, number: u16, count: u16) -> [u8; 8] {
     let ([a, b], [c, d], [e, f]) = (id.to_be_bytes(), number.to_be_bytes(), count.to_be_bytes());
     [a, b, c, d, e, f, 0, 0]

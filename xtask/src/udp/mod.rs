@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use self::hostile::{Kind, datagram, frame};
+use self::hostile::{Kind, datagram, frame, is_request};
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace::{self, Profile, Scratch};
@@ -168,7 +168,8 @@ impl Flood {
         let Some((kind, request)) = self.sent[usize::from(id)].take() else {
             return Err(format!("a reply to {id}, which asked for none: {}", reply.escape_ascii()).into());
         };
-        if kind.is_met_with_silence() || length > REPLY_BYTES_MAX || length > AMPLIFICATION_MAX * request.len() {
+        let is_request = !kind.is_met_with_silence() && is_request(&request);
+        if !is_request || length > REPLY_BYTES_MAX || length > AMPLIFICATION_MAX * request.len() {
             let (asked, told) = (request.escape_ascii(), reply.escape_ascii());
             return Err(
                 format!("{kind:?} of {} bytes: {asked}\nwas answered with {length}: {told}", request.len()).into()
