@@ -42,14 +42,14 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
 By option (see docs/TESTING.md):
   test-mutants       the code that durability rests on, changed a little: a test must fail   [--only FILE] [--shard 0/8]
 By option, on nightly:
-  test-asan          the tests of kernels, drive and store under AddressSanitizer   [--only NAME]
+  test-asan          the tests of kernels, drive, store and server under AddressSanitizer   [--only NAME]
   fuzz               every target in turn   [--runs 3000000] [--only NAME]
   fuzz-corpus        what was found, as few inputs as reach the same code, into fuzz/corpus   [--only NAME]
 Figures (release build; see docs/BENCHMARKS.md):
   figures NAME       flash-reads | index-memory | memory-peak | load | growth-latency | restart | warm; all: these
                      index-scale | overwrites: alone, they take longer
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
-  bench ROW          quick | cold-get | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
+  bench ROW          quick | cold-get | ycsb | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
                      misses | dram-get | hit-rate | latency | extstore | packets | memcaslap | floods | pictures
 
 Side by side:

@@ -423,8 +423,22 @@ impl World {
         ended
     }
 
-    /// Opens the store and reads every key. `strike` in recovery, or let it be.
+    /// Opens the store and reads every key, which decides what the crash left. `strike` in recovery, or let it be.
     fn open_and_read(&mut self, strike: Option<()>) -> Result<Life, Stop> {
+        let life = self.open(strike)?;
+        self.all_read()?;
+        Ok(life)
+    }
+
+    fn all_read(&mut self) -> Result<(), Stop> {
+        self.model.all_read().map_err(Stop::Wrong)?;
+        self.tally.log_ends_lost += u64::from(self.trouble.is_some_and(Trouble::damages) && self.model.has_lost());
+        self.model.settle();
+        Ok(())
+    }
+
+    /// Opens the store and asks for every key.
+    fn open(&mut self, strike: Option<()>) -> Result<Life, Stop> {
         self.state = State::Recover;
         let drive = self.drive();
         let opened = match strike {
@@ -452,9 +466,6 @@ impl World {
         self.model.evictions_end();
         let mut life = Life::new(drive, store, 1 + self.random.below(self.setup.sessions_max) as usize, self.trouble)?;
         life.read_all(self)?;
-        self.model.all_read().map_err(Stop::Wrong)?;
-        self.tally.log_ends_lost += u64::from(self.trouble.is_some_and(Trouble::damages) && self.model.has_lost());
-        self.model.settle();
         Ok(life)
     }
 

@@ -46,7 +46,7 @@ impl Bitmap {
     }
 
     /// Clears a bit; whether it was set.
-    fn clear(&self, place: u32) -> bool {
+    pub fn clear(&self, place: u32) -> bool {
         assert!(place < self.count);
         let bit = 1 << (place % 64);
         self.words[place as usize / 64].fetch_and(!bit, Ordering::SeqCst) & bit != 0

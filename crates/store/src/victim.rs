@@ -152,30 +152,41 @@ impl VictimCursor {
     async fn next(&mut self, valid: &Bitmap) -> Result<Option<FoundRecord>, Error> {
         loop {
             let Some(address) = self.next_address().await? else { return Ok(None) };
-            let page = self.segment.page_size().page_of(address);
-            // The lengths of dead records are not covered by a checksum that was looked at.
-            if page >= self.segment.descriptor.data_pages {
+            let page_size = self.segment.page_size();
+            let page = page_size.page_of(address);
+            // The lengths of dead records are not covered by a checksum that was looked at. That none was damaged, and each record is
+            // judged by its own bit, shows in that they lead from start to start, as many as the page has, and never to zeros.
+            if self.page != Some(page) {
                 return Err(self.corrupt(self.page.unwrap_or(0)));
             }
             self.need(page, page + 2).await?;
             let mut head = [0; HEADER_BYTES_MAX];
             let filled = self.window.run().copy(address, &mut head);
-            let (header, _) = Header::parse(&head[..filled]).map_err(|_| self.corrupt(page))?;
+            let (header, header_bytes) = Header::parse(&head[..filled]).map_err(|_| self.corrupt(page))?;
+            if header.key_bytes == 0 {
+                return Err(self.corrupt(page));
+            }
             let record_bytes = header.record_bytes() as u64;
+            // Zeros at a page's end, and what lies in the next one, may look like any header.
+            let is_doubtful = page_size.page_of(address + header_bytes as u64 - 1) != page;
             self.address_next += record_bytes;
             self.starts_left -= 1;
             self.entries_passed += 1;
             if self.entries_passed > self.segment.descriptor.entries {
                 return Err(self.corrupt(page));
             }
-            if valid.get(self.entry()) {
+            let is_valid = valid.get(self.entry());
+            if is_valid || is_doubtful {
                 // Nor is it known yet that this one's are right.
                 if record_bytes > u64::from(self.segment.descriptor.record_bytes_max) {
                     return Err(self.corrupt(page));
                 }
-                let last_page = self.segment.page_size().page_of(address + record_bytes - 1);
+                let last_page = page_size.page_of(address + record_bytes - 1);
                 self.need(page, last_page + 1).await?;
-                return self.window.run().record(self.segment.salt, address).map(Some).map_err(|_| self.corrupt(page));
+                let record = self.window.run().record(self.segment.salt, address).map_err(|_| self.corrupt(page))?;
+                if is_valid {
+                    return Ok(Some(record));
+                }
             }
         }
     }
@@ -194,6 +205,9 @@ impl VictimCursor {
             let bytes = &self.window.run().bytes[at..at + page_size.bytes()];
             let trailer = Trailer::parse(self.segment.salt, page, bytes);
             let trailer = trailer.map_err(|_| self.corrupt(page))?;
+            if trailer.entry_first != self.entries_passed {
+                return Err(self.corrupt(page));
+            }
             self.page = Some(page);
             self.starts_left = trailer.starts;
             self.address_next = page_size.address(page) + u64::from(trailer.first);
@@ -218,7 +232,8 @@ impl VictimCursor {
         let tail = self.window.first_page..self.window.end();
         let mut follows = ahead.first_page == tail.end && tail.contains(&from);
         if ahead.first_page != from && !(follows && tail.end - from <= TAIL_PAGES_MAX) || ahead.end() < to {
-            // A record that is longer than a window.
+            // A record that is longer than a window. Their memory may be what the next read waits for.
+            drop(ahead);
             self.ahead.clear();
             ahead = self.start(from, to - from).await?;
             follows = false;
@@ -260,7 +275,7 @@ impl VictimCursor {
 mod tests {
     use super::*;
     use crate::io::run;
-    use crate::{Store, StoreOptions};
+    use crate::{Store, StoreOptions, Sync};
     use tapetum_drive::{Drive, Env, MemoryFlash, SplitMix64, programs};
 
     /// Where in a record the length of its stored value begins, when its key is short.
@@ -300,6 +315,59 @@ mod tests {
         };
         assert_eq!(run(&io, pass(), || false).unwrap(), Ok(None));
         run(&io, damage(), || false).unwrap();
+        assert!(matches!(run(&io, pass(), || false).unwrap(), Err(Error::Corrupt(_))));
+    }
+
+    #[test]
+    fn the_damaged_length_of_a_dead_record_does_not_shift_the_numbers_of_those_behind_it() {
+        // An extent ends with each page, so that zeros are behind its last record; or with every sixteenth.
+        shift_numbers(64 << 10);
+        shift_numbers(1 << 20);
+    }
+
+    fn shift_numbers(segment_bytes: u64) {
+        const RECORD_BYTES: u64 = 256;
+        const CAPACITY: u64 = 64 << 20;
+        let options =
+            StoreOptions { segment_bytes, partition_bits: 2, sync: Sync::No, ..StoreOptions::new(CAPACITY, 64 << 20) };
+        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+        let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
+        Store::create(&drive, &options).unwrap();
+        let store = Store::open(&drive, &options).unwrap();
+        let mut random = SplitMix64::new(1);
+        for number in 0..2 * segment_bytes / RECORD_BYTES {
+            let mut value = [0; RECORD_BYTES as usize - 22];
+            random.fill(&mut value);
+            store.put(format!("key:{number:04x}").as_bytes(), &value).unwrap();
+        }
+        let shared = store.shared();
+        let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed");
+        let (entries, record_bytes) = (segment.descriptor.entries, segment.descriptor.record_bytes);
+        assert_eq!((record_bytes, segment.page_size()), (u64::from(entries) * RECORD_BYTES, PageSize::Large));
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        let first_dead = Bitmap::full(entries);
+        first_dead.clear(0);
+        let pass = async || -> Result<Vec<HashKey>, Error> {
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.secret).await?;
+            let mut seen = Vec::new();
+            cursor.advance(&first_dead).await?;
+            while let Some(hash) = cursor.head() {
+                seen.push(hash);
+                cursor.advance(&first_dead).await?;
+            }
+            Ok(seen)
+        };
+        let seen = run(&io, pass(), || false).unwrap().unwrap();
+        assert!(seen.len() as u32 == entries - 1 && seen.is_sorted());
+        let damage = async {
+            let first = segment.data_runs(0, SECTOR_BYTES as u32).next().expect("a segment has pages").flash;
+            let mut sector = io.allocate(SECTOR_BYTES).await.unwrap();
+            io.read(first, &sector, 0, SECTOR_BYTES).await.unwrap();
+            // As long as itself and the next one.
+            sector.bytes_mut()[STORED_BYTES_AT + 1] ^= (RECORD_BYTES >> 7) as u8;
+            io.write_durably(first, &sector, SECTOR_BYTES).await.unwrap();
+        };
+        run(&io, damage, || false).unwrap();
         assert!(matches!(run(&io, pass(), || false).unwrap(), Err(Error::Corrupt(_))));
     }
 }

@@ -47,6 +47,10 @@ impl Kind {
     }
 }
 
+/// Gets, what changes one item quietly, and the noop that ends a row of them.
+const BINARY_OPCODES: [u8; 15] =
+    [0x00, 0x09, 0x0a, 0x0c, 0x0d, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x19, 0x1a, 0x1e, 0x24];
+
 /// Whether a datagram is in the form of requests that strangers are answered: packets of the binary protocol from its beginning to its
 /// end, or whole lines that get.
 pub fn is_request(datagram: &[u8]) -> bool {
@@ -61,7 +65,8 @@ pub fn is_request(datagram: &[u8]) -> bool {
     while let Some((header, rest)) = payload.split_first_chunk::<24>() {
         let key_bytes = usize::from(u16::from_be_bytes([header[2], header[3]]));
         let body_bytes = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
-        if header[0] != 0x80 || key_bytes + usize::from(header[4]) > body_bytes || body_bytes > rest.len() {
+        let is_meant = header[0] == 0x80 && BINARY_OPCODES.contains(&header[1]);
+        if !is_meant || key_bytes + usize::from(header[4]) > body_bytes || body_bytes > rest.len() {
             return false;
         }
         payload = &rest[body_bytes..];

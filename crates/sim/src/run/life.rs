@@ -45,6 +45,8 @@ pub struct Life {
     /// What is read may be something else than was written.
     damaged: bool,
     poisoned: bool,
+    /// A read was, when every key was asked for.
+    refused: bool,
     evicting: bool,
     resizing: Option<Resizing>,
 }
@@ -57,7 +59,7 @@ impl Life {
         let (on_their_way, replies) = (BTreeMap::new(), Vec::new());
         let faulty = trouble.is_some_and(Trouble::fails);
         let damaged = trouble.is_some_and(Trouble::damages);
-        let (reading_all, poisoned, evicting) = (false, false, false);
+        let (reading_all, poisoned, refused, evicting) = (false, false, false, false);
         Ok(Life {
             sessions,
             warming: None,
@@ -69,6 +71,7 @@ impl Life {
             faulty,
             damaged,
             poisoned,
+            refused,
             evicting,
             resizing: None,
         })
@@ -77,6 +80,11 @@ impl Life {
     /// Whether the store takes no more writes.
     pub fn has_failed(&self) -> bool {
         self.poisoned
+    }
+
+    /// Whether a key could not be read when every one was asked for.
+    pub fn was_refused(&self) -> bool {
+        self.refused
     }
 
     /// What the store does.
@@ -446,6 +454,7 @@ impl Life {
             }
             Err(error) => return wrong(format!("operation {id} on key {key:?} failed: {error}")),
         };
+        self.refused |= self.reading_all && matches!(told, Told::Refused);
         self.note(world, id, key, &told)
     }
 

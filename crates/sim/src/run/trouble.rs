@@ -9,7 +9,7 @@
 //! Where bytes are damaged (rot, writes that go astray), reads give the right value or an error. One thing is excused: when a
 //! log zone was damaged since the store was opened, the log may come back without its last group, which no store can tell
 //! from a crash before it was written. Whatever comes back must still be a beginning of the log, with its batches whole.
-//! Where the manifest was damaged, its last frame may be gone as well; only of an eviction does nothing else tell, and of an
+//! Where the manifest was damaged, its last frames may be gone as well; only of an eviction does nothing else tell, and of an
 //! opening none of whose writes was durable: its stamps may be given again.
 //!
 //! Where commands only fail, or are short, everything must be there as soon as the drive works again.
@@ -167,7 +167,7 @@ impl World {
     /// Whether one write that goes astray may take the manifest's frame of an eviction and those of all openings since: nothing
     /// else tells of either, and what was evicted comes back. So the store is not opened again between an eviction and the damage.
     fn may_hide_an_eviction(&self, trouble: Trouble) -> bool {
-        trouble.damages() && self.options.full == Full::Evict
+        matches!(trouble, Trouble::Fails(Fault::MisplacedWrite | Fault::LostWrite)) && self.options.full == Full::Evict
     }
 
     fn begin_to_fail(&mut self, trouble: Trouble) {
@@ -183,9 +183,12 @@ impl World {
         let faults = faults(fault, within, &mut self.random);
         self.set_faults(faults);
         self.model.note_everywhere(&format!("to be opened under {faults:?}"));
-        match self.open_and_read(None) {
+        match self.open(None) {
+            // What could not be read is still to be judged.
+            Ok(life) if life.was_refused() => Ok(()),
+            Ok(_) => self.all_read(),
             Err(Stop::Refused) => Ok(()),
-            ended => ended.map(drop),
+            Err(stop) => Err(stop),
         }
     }
 
