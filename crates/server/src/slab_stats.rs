@@ -45,8 +45,17 @@ pub fn numbered(classes: &[SlabClass]) -> impl Iterator<Item = (usize, &SlabClas
     classes.iter().enumerate().filter(|(_, class)| class.slabs > 0).map(|(at, class)| (at + 1, class))
 }
 
+/// What memcached's exporter must find in each class, or it takes the server for one that is down. Commands are not counted by class
+/// here: what was set is what came in, and of the others there are none.
+const COMMANDS: [ClassFigure; 3] = [
+    figure("cmd_set", "", "Slots that were filled", |class| class.puts),
+    figure("cas_hits", "", "None", |_| 0),
+    figure("cas_badval", "", "None", |_| 0),
+];
+
 pub fn slabs(classes: &[SlabClass]) -> Vec<(String, String)> {
     let mut lines = lines(classes, &OF_SLABS, "");
+    lines.extend(self::lines(classes, &COMMANDS, ""));
     let active: Vec<_> = numbered(classes).collect();
     if !active.is_empty() {
         let bytes: u64 = active.iter().map(|(_, class)| class.slots * class.slot_bytes as u64).sum();
@@ -75,14 +84,28 @@ mod tests {
 
     #[test]
     fn classes_keep_their_number_and_those_without_slabs_say_nothing() {
-        let class =
-            SlabClass { slot_bytes: 128, slabs: 2, slots: 10, slots_used: 7, evictions: 5, evictions_unused: 4 };
+        let class = SlabClass {
+            slot_bytes: 128,
+            slabs: 2,
+            slots: 10,
+            slots_used: 7,
+            puts: 9,
+            evictions: 5,
+            evictions_unused: 4,
+        };
         let classes = [SlabClass { slabs: 0, slots: 0, slots_used: 0, ..class }, class];
         let line = |name: &str, value: &str| (name.to_string(), value.to_string());
         assert_eq!(slabs(&classes)[..2], [line("2:chunk_size", "128"), line("2:chunks_per_page", "5")]);
         assert_eq!(
             slabs(&classes)[5..],
-            [line("2:free_chunks", "3"), line("active_slabs", "1"), line("total_malloced", "1280")]
+            [
+                line("2:free_chunks", "3"),
+                line("2:cmd_set", "9"),
+                line("2:cas_hits", "0"),
+                line("2:cas_badval", "0"),
+                line("active_slabs", "1"),
+                line("total_malloced", "1280")
+            ]
         );
         let expected = [("items:2:number", "7"), ("items:2:evicted", "5"), ("items:2:evicted_unfetched", "4")];
         assert_eq!(items(&classes), expected.map(|(name, value)| line(name, value)));

@@ -38,6 +38,8 @@ pub struct SlabClass {
     pub slabs: u64,
     pub slots: u64,
     pub slots_used: u64,
+    /// Slots that were filled so far.
+    pub puts: u64,
     /// Items that left for others, and those of them that nobody asked for since they came.
     pub evictions: u64,
     pub evictions_unused: u64,
@@ -51,6 +53,7 @@ struct Class {
     emptied: Vec<u32>,
     queues: Queues,
     slabs: u32,
+    puts: u64,
     evictions: u64,
     evictions_unused: u64,
     /// Granules of what lately came in: a part is forgotten whenever classes are compared.
@@ -81,6 +84,7 @@ impl Classes {
             emptied: Vec::new(),
             queues: Queues::default(),
             slabs: 0,
+            puts: 0,
             evictions: 0,
             evictions_unused: 0,
             came_granules: 0,
@@ -173,8 +177,10 @@ impl Classes {
     }
 
     fn queue(&mut self, class: usize, slot: &Slot, was_here: bool) {
+        let class = &mut self.classes[class];
+        class.puts += 1;
         if slot.is_new {
-            self.classes[class].queues.push(slot.place, was_here);
+            class.queues.push(slot.place, was_here);
         }
     }
 
@@ -273,6 +279,7 @@ impl Classes {
                 slabs: class.slabs.into(),
                 slots,
                 slots_used: slots - empty as u64,
+                puts: class.puts,
                 evictions: class.evictions,
                 evictions_unused: class.evictions_unused,
             }
@@ -349,7 +356,8 @@ mod tests {
             fill(&mut classes, 0, &mut held);
         });
         let (evictions, evictions_unused) = (72, 72);
-        let whole = SlabClass { slot_bytes: 64, slabs: 8, slots: 128, slots_used: 128, evictions, evictions_unused };
+        let whole =
+            SlabClass { slot_bytes: 64, slabs: 8, slots: 128, slots_used: 128, puts: 200, evictions, evictions_unused };
         assert_eq!(classes.slabs().next(), Some(whole));
         (0..200).for_each(|_| {
             fill(&mut classes, 2, &mut held);

@@ -195,6 +195,7 @@ impl Tier {
                 sum.slabs += class.slabs;
                 sum.slots += class.slots;
                 sum.slots_used += class.slots_used;
+                sum.puts += class.puts;
                 sum.evictions += class.evictions;
                 sum.evictions_unused += class.evictions_unused;
             }
