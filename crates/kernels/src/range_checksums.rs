@@ -6,7 +6,7 @@ use crate::checksum::{Salt, checksum};
 use std::cell::OnceCell;
 use std::ops::Range;
 
-/// As fast to sum as to derive, or so: deriving takes some ten microseconds.
+/// As fast to sum as to derive, or so: deriving takes some tens of microseconds.
 const SUMMED_BYTES_MAX: usize = 128 << 10;
 const BLOCK_BYTES: usize = 4096;
 

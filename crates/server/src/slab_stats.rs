@@ -45,17 +45,14 @@ pub fn numbered(classes: &[SlabClass]) -> impl Iterator<Item = (usize, &SlabClas
     classes.iter().enumerate().filter(|(_, class)| class.slabs > 0).map(|(at, class)| (at + 1, class))
 }
 
-/// What memcached's exporter must find in each class, or it takes the server for one that is down. Commands are not counted by class
-/// here: what was set is what came in, and of the others there are none.
-const COMMANDS: [ClassFigure; 3] = [
-    figure("cmd_set", "", "Slots that were filled", |class| class.puts),
-    figure("cas_hits", "", "None", |_| 0),
-    figure("cas_badval", "", "None", |_| 0),
-];
+type Line = (&'static str, fn(&SlabClass) -> u64);
+
+/// What memcached's exporter must find in each class, or it fails to read it. Commands are not counted by class here: what was set is
+/// what came in, and of the others there are none.
+const COMMANDS: [Line; 3] = [("cmd_set", |class| class.puts), ("cas_hits", |_| 0), ("cas_badval", |_| 0)];
 
 pub fn slabs(classes: &[SlabClass]) -> Vec<(String, String)> {
-    let mut lines = lines(classes, &OF_SLABS, "");
-    lines.extend(self::lines(classes, &COMMANDS, ""));
+    let mut lines = lines(classes, in_stats(&OF_SLABS).chain(COMMANDS), "");
     let active: Vec<_> = numbered(classes).collect();
     if !active.is_empty() {
         let bytes: u64 = active.iter().map(|(_, class)| class.slots * class.slot_bytes as u64).sum();
@@ -66,16 +63,18 @@ pub fn slabs(classes: &[SlabClass]) -> Vec<(String, String)> {
 }
 
 pub fn items(classes: &[SlabClass]) -> Vec<(String, String)> {
-    lines(classes, &OF_ITEMS, "items:")
+    lines(classes, in_stats(&OF_ITEMS), "items:")
 }
 
-fn lines(classes: &[SlabClass], figures: &[ClassFigure], before: &str) -> Vec<(String, String)> {
-    let of_class = |(number, class)| {
-        figures.iter().map(move |figure: &ClassFigure| {
-            (format!("{before}{number}:{}", figure.in_stats), (figure.value)(class).to_string())
-        })
+fn in_stats(figures: &[ClassFigure]) -> impl Iterator<Item = Line> + Clone {
+    figures.iter().map(|figure| (figure.in_stats, figure.value))
+}
+
+fn lines(classes: &[SlabClass], of_class: impl Iterator<Item = Line> + Clone, before: &str) -> Vec<(String, String)> {
+    let lines = |(number, class)| {
+        of_class.clone().map(move |(name, value)| (format!("{before}{number}:{name}"), value(class).to_string()))
     };
-    numbered(classes).flat_map(of_class).collect()
+    numbered(classes).flat_map(lines).collect()
 }
 
 #[cfg(test)]

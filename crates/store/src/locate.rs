@@ -7,7 +7,6 @@ use crate::shared::Shared;
 use crate::store::Store;
 use crate::transfer::Transfer;
 use std::sync::Arc;
-
 use tapetum_kernels::data_page::{FoundRecord, PageRun};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Kind};

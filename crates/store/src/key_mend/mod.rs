@@ -86,18 +86,16 @@ impl Entries<'_> {
         };
         while self.fences.entries() < end {
             let (entry, address) = self.record_next(records).await.ok_or_else(|| self.lost())?;
-            if !self.goes_on_with(entry.hash) {
+            let number = self.fences.entries();
+            if self.take(entry)? != address {
                 return Err(misfit(self.segment));
             }
             if !builder.fits(&entry) {
                 push(&mut builder, entry_first);
-                entry_first = self.fences.entries();
+                entry_first = number;
             }
             if builder.is_empty() {
                 self.fences.begin_key_page(entry.hash);
-            }
-            if self.take(entry)? != address {
-                return Err(misfit(self.segment));
             }
             builder.push(entry);
         }
@@ -114,8 +112,11 @@ impl Entries<'_> {
         if let Some(entry) = records.entry(place).await {
             return Some((entry, place));
         }
+        if next_extent == place {
+            return None;
+        }
         let first_there = records.entry_first(self.segment.page_size().page_of(next_extent)).await?;
-        if next_extent == place || first_there != self.fences.entries() {
+        if first_there != self.fences.entries() {
             return None;
         }
         records.entry(next_extent).await.map(|entry| (entry, next_extent))
