@@ -23,6 +23,8 @@ struct Pending {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Possibility {
     item: Option<Item>,
+    /// What an eviction took, until something else takes its place: it comes back where the manifest lost that eviction.
+    evicted: Option<Item>,
     /// When everything is to be deleted; 0 is never.
     clear_at: u32,
     /// Pending operations that took effect, and what their clients must be told.
@@ -77,6 +79,9 @@ impl Possibility {
     fn after(mut self, pending: &Pending, rules: Rules) -> Possibility {
         let (item, expected) = apply(&pending.kind, self.item.as_ref(), rules.now, rules.value_bytes_max);
         self.item = item;
+        if self.item.is_some() || matches!(pending.kind, Kind::Clear) {
+            self.evicted = None;
+        }
         if let Some(written) = self.item.as_mut().filter(|item| item.writer == 0) {
             written.writer = pending.id;
         }
@@ -103,9 +108,17 @@ impl Possibility {
 
     fn pass_time(&mut self, now: u32) {
         if self.clear_at != 0 && self.clear_at <= now {
-            (self.item, self.clear_at) = (None, 0);
+            (self.item, self.evicted, self.clear_at) = (None, None, 0);
         }
         self.item = self.item.take().and_then(|item| item.unless_expired(now));
+        self.evicted = self.evicted.take().and_then(|item| item.unless_expired(now));
+    }
+
+    /// As it is once an eviction has taken the item.
+    fn with_item_evicted(&self) -> Possibility {
+        let mut evicted = self.clone();
+        evicted.evicted = evicted.item.take();
+        evicted
     }
 }
 
@@ -114,6 +127,7 @@ impl Key {
     pub fn new(forgetful: bool) -> Key {
         let absent = Possibility {
             item: None,
+            evicted: None,
             clear_at: 0,
             done: Vec::new(),
             refused: Vec::new(),
@@ -190,7 +204,7 @@ impl Key {
                 .as_ref()
                 .is_some_and(|item| self.may_be_evicted(item, self.evictions_ended, rules.evictions))
             {
-                open.push(Possibility { item: None, ..possibility.clone() });
+                open.push(possibility.with_item_evicted());
             }
             if !stop(&possibility) {
                 for next in 0..self.pending.len() {
@@ -314,7 +328,7 @@ impl Key {
                 .as_ref()
                 .is_some_and(|item| self.may_be_evicted(item, self.evictions_settled, rules.evictions))
             {
-                reached.push(Possibility { item: None, ..state.clone() });
+                reached.push(state.with_item_evicted());
             }
             reached.push(state);
         }
@@ -328,6 +342,17 @@ impl Key {
             }
         }
         self.pending.clear();
+    }
+
+    /// Evictions may be undone by what the crash left: nothing but the manifest tells of them.
+    pub fn undo_evictions(&mut self) {
+        for possibility in self.possible.clone().into_iter().filter(|possibility| possibility.evicted.is_some()) {
+            let item = possibility.evicted.clone();
+            let undone = Possibility { item, evicted: None, lost: true, ..possibility };
+            if !self.possible.contains(&undone) {
+                self.possible.push(undone);
+            }
+        }
     }
 
     /// Whether only the loss of an acknowledged write explains what the key holds.
@@ -528,6 +553,35 @@ mod tests {
         assert!(told(&mut key, 2, &shows("a", 7), over));
         assert!(told(&mut key, 3, &shows("a", 7), over));
         assert!(!told(&mut key, 4, &missing, over), "it was seen after the last eviction");
+    }
+
+    #[test]
+    fn an_undone_eviction_brings_back_the_item_and_undoes_nothing_else() {
+        let evictions = Evictions { begun: 1, ended: 0, stamp_max: 7 };
+        let rules = Rules { evictions, ..RULES };
+        let evicted = || {
+            let mut key = Key::new(true);
+            key.submit(1, 0, put("a"), 6, false);
+            key.reply(1, &Told::Stored(7), RULES).unwrap();
+            key.settle(Evictions::default());
+            key.submit(2, 0, Kind::Get, 7, false);
+            key.reply(2, &Told::Missing, rules).unwrap();
+            key
+        };
+        let mut key = evicted();
+        key.submit(3, 0, Kind::ClearAt(20), 7, true);
+        key.reply(3, &Told::Done, rules).unwrap();
+        key.crash(rules);
+        key.undo_evictions();
+        assert!(may_show(&mut key, 4, &shows("a", 7)));
+        assert_eq!(key.group_fate(3), (false, false), "the deletion of everything may be there, and still to come");
+        let mut key = evicted();
+        key.forget_nothing();
+        key.submit(3, 0, put("b"), 7, false);
+        key.reply(3, &Told::Stored(8), rules).unwrap();
+        key.crash(rules);
+        key.undo_evictions();
+        assert!(!may_show(&mut key, 4, &shows("a", 7)), "another one took its place");
     }
 
     #[test]

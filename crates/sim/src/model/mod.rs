@@ -173,6 +173,11 @@ impl Model {
         self.stamp_max_at_crash = self.stamp_max;
     }
 
+    /// What was evicted may be back: damage may hide that it was.
+    pub fn undo_evictions(&mut self) {
+        self.keys.iter_mut().for_each(Key::undo_evictions);
+    }
+
     /// Stamps may be given again: damage may hide that the store was opened since they were first given.
     pub fn forget_stamps(&mut self) {
         self.stamps.clear();

@@ -119,8 +119,8 @@ impl World {
     }
 
     fn endure_faults(&mut self, trouble: Trouble, fault: Fault) -> Result<(), Stop> {
-        for _ in 0..if self.may_hide_an_eviction(trouble) { 1 } else { 2 } {
-            if fault != Fault::Rot && !self.may_hide_an_eviction(trouble) && self.random.one_in(3) {
+        for _ in 0..2 {
+            if fault != Fault::Rot && self.random.one_in(3) {
                 self.begin_to_fail(trouble);
                 self.fail_in_recovery(fault)?;
             } else {
@@ -153,8 +153,11 @@ impl World {
                 self.model.forget_nothing();
             }
             self.model.crash();
-            if trouble.damages() && self.manifest_is_damaged && self.options.sync != Sync::Always {
-                self.model.forget_stamps();
+            if trouble.damages() && self.manifest_is_damaged {
+                self.model.undo_evictions();
+                if self.options.sync != Sync::Always {
+                    self.model.forget_stamps();
+                }
             }
         }
         if !trouble.damages() {
@@ -162,12 +165,6 @@ impl World {
             self.trouble = None;
         }
         self.open_and_read(None).map(drop)
-    }
-
-    /// Whether one write that goes astray may take the manifest's frame of an eviction and those of all openings since: nothing
-    /// else tells of either, and what was evicted comes back. So the store is not opened again between an eviction and the damage.
-    fn may_hide_an_eviction(&self, trouble: Trouble) -> bool {
-        matches!(trouble, Trouble::Fails(Fault::MisplacedWrite | Fault::LostWrite)) && self.options.full == Full::Evict
     }
 
     fn begin_to_fail(&mut self, trouble: Trouble) {
