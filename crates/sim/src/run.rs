@@ -130,9 +130,9 @@ struct World {
     log: std::ops::Range<u64>,
     /// What the drive does wrong now, besides crashing.
     trouble: Option<Trouble>,
-    /// What only the end of the log or of the manifest says may have been damaged since the store was opened.
-    end_is_damaged: bool,
-    /// Damage since the store was opened may hide that it was.
+    /// Damage since the store was opened may hide its last groups.
+    log_is_damaged: bool,
+    /// Damage since the store was opened may hide that it was, and what was evicted.
     manifest_is_damaged: bool,
     troubles: u64,
     /// Keys that were hot when somebody looked, in this life or an earlier one.
@@ -260,7 +260,7 @@ impl World {
             often,
             log: 0..0,
             trouble: None,
-            end_is_damaged: false,
+            log_is_damaged: false,
             manifest_is_damaged: false,
             troubles: setup.seed,
             hot: Vec::new(),

@@ -19,7 +19,7 @@ use super::{Aim, Stop, World};
 use crate::tally::{Event, State};
 use std::ops::Range;
 use tapetum::inspect::{Area, AreaKind};
-use tapetum::{Full, Sync, inspect_drive};
+use tapetum::{Sync, inspect_drive};
 use tapetum_drive::{Fault, Faults, SplitMix64};
 
 /// What a copy of the store meets. What strikes once in a life comes more often.
@@ -123,6 +123,10 @@ impl World {
             if fault != Fault::Rot && self.random.one_in(3) {
                 self.begin_to_fail(trouble);
                 self.fail_in_recovery(fault)?;
+                if self.log_is_damaged {
+                    // It may lose what was acknowledged before this life, and who remembers what was there before that?
+                    return Ok(());
+                }
             } else {
                 let mut life = self.open_and_read(None)?;
                 self.begin_to_fail(trouble);
@@ -149,7 +153,7 @@ impl World {
                 let count = 1 + self.random.below(3);
                 self.rot(count);
             }
-            if trouble.damages() && self.options.sync == Sync::Always && !self.end_is_damaged {
+            if trouble.damages() && self.options.sync == Sync::Always && !self.log_is_damaged {
                 self.model.forget_nothing();
             }
             self.model.crash();
@@ -171,7 +175,7 @@ impl World {
         if trouble.damages() && self.options.sync == Sync::Always {
             self.model.begin_to_forget();
         }
-        (self.end_is_damaged, self.manifest_is_damaged) = (false, false);
+        (self.log_is_damaged, self.manifest_is_damaged) = (false, false);
     }
 
     /// The store is opened, and read, while the drive fails: it opens or says why not, and what it wrote is in nobody's way.
@@ -241,10 +245,9 @@ impl World {
         let report = self.faulty.take_report();
         self.tally.faults(self.state, &report.struck);
         self.tally.reads_damaged += report.reads_damaged;
-        // Of what the manifest says, only evictions are not in the log as well.
-        let start = if self.options.full == Full::Evict { 0 } else { self.log.start };
-        self.manifest_is_damaged |= report.damaged.iter().any(|range| range.start < self.log.start);
-        self.end_is_damaged |= report.damaged.iter().any(|range| range.start < self.log.end && start < range.end);
+        let Range { start, end } = self.log;
+        self.manifest_is_damaged |= report.damaged.iter().any(|range| range.start < start);
+        self.log_is_damaged |= report.damaged.iter().any(|range| range.start < end && start < range.end);
     }
 
     /// Part of the drive, or all of it, so that writes to small parts go astray as well.
