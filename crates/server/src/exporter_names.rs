@@ -10,7 +10,7 @@ use crate::slab_stats::{self, ClassFigure};
 use crate::stats::Figure;
 
 /// A figure of `stats`, what the exporter calls it, and its type there.
-const NAMES: [(&str, &str, &str); 16] = [
+const NAMES: [(&str, &str, &str); 24] = [
     ("uptime", "uptime_seconds", "counter"),
     ("time", "time_seconds", "gauge"),
     ("rusage_user", "process_user_cpu_seconds_total", "counter"),
@@ -19,6 +19,9 @@ const NAMES: [(&str, &str, &str); 16] = [
     ("curr_connections", "current_connections", "gauge"),
     ("total_connections", "connections_total", "counter"),
     ("rejected_connections", "connections_rejected_total", "counter"),
+    ("accepting_conns", "accepting_connections", "gauge"),
+    ("listen_disabled_num", "connections_listener_disabled_total", "counter"),
+    ("conn_yields", "connections_yielded_total", "counter"),
     ("bytes_read", "read_bytes_total", "counter"),
     ("bytes_written", "written_bytes_total", "counter"),
     ("bytes", "current_bytes", "gauge"),
@@ -26,11 +29,16 @@ const NAMES: [(&str, &str, &str); 16] = [
     ("curr_items", "current_items", "gauge"),
     ("total_items", "items_total", "counter"),
     ("evictions", "items_evicted_total", "counter"),
+    ("reclaimed", "items_reclaimed_total", "counter"),
     ("store_too_large", "item_too_large_total", "counter"),
+    ("store_no_memory", "item_no_memory_total", "counter"),
+    ("lru_crawler_starts", "lru_crawler_starts_total", "counter"),
+    ("crawler_items_checked", "lru_crawler_items_checked_total", "counter"),
+    ("crawler_reclaimed", "lru_crawler_reclaimed_total", "counter"),
 ];
 
 /// Figures of `stats` that the exporter has under one name, by command and status.
-const COMMANDS: [(&str, &str, &str); 15] = [
+const COMMANDS: [(&str, &str, &str); 14] = [
     ("get_hits", "get", "hit"),
     ("get_misses", "get", "miss"),
     ("delete_hits", "delete", "hit"),
@@ -44,7 +52,6 @@ const COMMANDS: [(&str, &str, &str); 15] = [
     ("cas_badval", "cas", "badval"),
     ("touch_hits", "touch", "hit"),
     ("touch_misses", "touch", "miss"),
-    ("cmd_set", "set", "hit"),
     ("cmd_flush", "flush", "hit"),
 ];
 
@@ -70,6 +77,11 @@ pub fn append(out: &mut String, figures: &[Figure], classes: &[SlabClass]) {
             let _ = writeln!(out, "memcached_commands_total{{command=\"{command}\",status=\"{status}\"}} {value}");
         }
     }
+    // A cas that was answered is a storage command as well; the exporter tells the two apart.
+    let number = |name| figure(name).and_then(|figure| figure.value.parse().ok()).unwrap_or(0u64);
+    let cas = number("cas_hits") + number("cas_misses") + number("cas_badval");
+    let sets = number("cmd_set").saturating_sub(cas);
+    let _ = writeln!(out, "memcached_commands_total{{command=\"set\",status=\"hit\"}} {sets}");
     for ClassFigure { in_exporter, help, value, .. } in slab_stats::OF_SLABS.iter().chain(&slab_stats::OF_ITEMS) {
         let kind = if in_exporter.ends_with("_total") { "counter" } else { "gauge" };
         family(out, &format!("memcached_slab_{in_exporter}"), kind, help);
@@ -94,5 +106,15 @@ mod tests {
         for (figure, command, status) in COMMANDS {
             assert!(out.contains(&format!("{{command=\"{command}\",status=\"{status}\"}} 0\n")), "{figure}");
         }
+    }
+
+    #[test]
+    fn a_cas_is_no_set() {
+        let figures = Figures::default();
+        figures.counters[0].cmd_set.store(5, std::sync::atomic::Ordering::Relaxed);
+        figures.counters[0].cas_badval.store(2, std::sync::atomic::Ordering::Relaxed);
+        let mut out = String::new();
+        append(&mut out, &figures.general(7), &[]);
+        assert!(out.contains("{command=\"set\",status=\"hit\"} 3\n"), "{out}");
     }
 }

@@ -158,6 +158,16 @@ store_figures!(
     writes_paced: Counter, "Writes that waited for flush or collector before they began",
 );
 
+/// memcached's figures of what never happens here, for clients and dashboards that ask for them.
+const NEVER: [(&str, &str); 6] = [
+    ("listen_disabled_num", "Times that connections were left waiting: here those beyond the limit are refused"),
+    ("conn_yields", "Times that a connection gave way by a limit of requests: here all have their turns"),
+    ("reclaimed", "Items that took the room of an expired one: here room comes back by segments"),
+    ("lru_crawler_starts", "Runs of a crawler for expired items: here the collector drops them"),
+    ("crawler_items_checked", "Items that such a crawler looked at"),
+    ("crawler_reclaimed", "Items that such a crawler freed"),
+];
+
 /// Adds `by` to a counter of this worker's own.
 pub fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
@@ -283,7 +293,9 @@ impl Figures {
             Figure::new("rusage_system", Counter, "Seconds of processor time in the kernel", seconds(system_us)),
             Figure::new("max_connections", Gauge, "Connections that there may be", self.connections_max),
             Figure::new("curr_connections", Gauge, "Connections that there are", connections),
+            Figure::new("accepting_conns", Gauge, "Whether connections are accepted, which they always are", 1),
         ];
+        figures.extend(NEVER.map(|(name, help)| Figure::new(name, Counter, help, 0)));
         figures.extend(Counters::sums(self.counters.iter()));
         let help = "Datagrams that the kernel dropped before anybody saw them: it had no room, or they were damaged";
         let unseen = (self.udp_dropped_unseen)();
