@@ -75,12 +75,12 @@ impl Store {
 fn beside(hasty: bool, install: impl Fn(&Store) + Copy + Send + Sync + 'static) {
     loom::model(move || {
         let store = Store::new();
-        let installer = {
+        let getter = {
             let store = store.clone();
-            thread::spawn(move || install(&store))
+            thread::spawn(move || assert!(store.get(hasty), "the key is missing"))
         };
-        assert!(store.get(hasty), "the key is missing");
-        installer.join().unwrap();
+        install(&store);
+        getter.join().unwrap();
     });
 }
 

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
+    /// Stores `new` if it finds `seen`, perhaps; else says what it found. No order with other words.
+    fn replace(&self, seen: u64, new: u64) -> Result<u64, u64>;
     fn fence(order: Ordering);
     /// Gives way for the `spins`th time to somebody who is waited for.
     fn pause(spins: u32);
@@ -22,6 +24,11 @@ impl Word for AtomicU64 {
     #[inline(always)]
     fn store(&self, value: u64, order: Ordering) {
         AtomicU64::store(self, value, order);
+    }
+
+    #[inline(always)]
+    fn replace(&self, seen: u64, new: u64) -> Result<u64, u64> {
+        self.compare_exchange_weak(seen, new, Ordering::Relaxed, Ordering::Relaxed)
     }
 
     #[inline(always)]
@@ -69,6 +76,10 @@ pub mod model {
 
         fn store(&self, value: u64, order: Ordering) {
             self.0.store(value, if WEAK == RELAXED_STORE { Ordering::Relaxed } else { order });
+        }
+
+        fn replace(&self, seen: u64, new: u64) -> Result<u64, u64> {
+            self.0.compare_exchange_weak(seen, new, Ordering::Relaxed, Ordering::Relaxed)
         }
 
         fn fence(order: Ordering) {

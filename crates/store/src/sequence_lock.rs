@@ -98,6 +98,9 @@ mod models {
     use std::sync::atomic::Ordering;
     use tapetum_kernels::delta_bucket::Header;
 
+    // The writer has the thread that comes first: loom does not see that a load and a later store may change places where the
+    // storing thread has loaded the word in between, as `write` does.
+
     fn relaxed<const WEAK: u8>(word: &ModelWord<WEAK>) -> u64 {
         word.load(Ordering::Relaxed)
     }
@@ -106,20 +109,20 @@ mod models {
     fn a_bucket_is_seen_whole<const WEAK: u8>() {
         loom::model(|| {
             let bucket: Arc<[ModelWord<WEAK>; 3]> = Arc::default();
-            let writer = {
+            let reader = {
                 let bucket = bucket.clone();
                 thread::spawn(move || {
-                    for value in 1..=2 {
-                        write(&bucket[0], Header(0), || {
-                            bucket[1].store(value, Ordering::Relaxed);
-                            bucket[2].store(value, Ordering::Relaxed);
-                        });
-                    }
+                    let (first, second) = read(&bucket[0], |_: Header| (relaxed(&bucket[1]), relaxed(&bucket[2])));
+                    assert_eq!(first, second);
                 })
             };
-            let (first, second) = read(&bucket[0], |_: Header| (relaxed(&bucket[1]), relaxed(&bucket[2])));
-            assert_eq!(first, second);
-            writer.join().unwrap();
+            for value in 1..=2 {
+                write(&bucket[0], Header(0), || {
+                    bucket[1].store(value, Ordering::Relaxed);
+                    bucket[2].store(value, Ordering::Relaxed);
+                });
+            }
+            reader.join().unwrap();
             assert_eq!(read(&bucket[0], |_: Header| relaxed(&bucket[2])), 2);
         });
     }
@@ -164,23 +167,23 @@ mod models {
             let extended = Header(0).with_extension(Some(0), 7);
             let buckets: Arc<[ModelWord<SOUND>; 2]> = Arc::new([ModelWord::new(extended.0), ModelWord::new(0)]);
             let extension = Arc::new(ModelWord::<SOUND>::new(OURS));
-            let writer = {
+            let reader = {
                 let (buckets, extension) = (buckets.clone(), extension.clone());
                 thread::spawn(move || {
-                    let set = |value| extension.store(value, Ordering::Relaxed);
-                    if early {
-                        set(LINK);
-                    }
-                    write(&buckets[0], Header(0), || ());
-                    set(LINK);
-                    write(&buckets[1], extended, || set(OTHERS));
+                    let seen = read(&buckets[0], |header: Header| header.extension().map(|_| relaxed(&extension)));
+                    assert!(seen.is_none_or(|seen| seen == OURS), "{seen:?} in our extension");
+                    let seen = read(&buckets[1], |header: Header| header.extension().map(|_| relaxed(&extension)));
+                    assert!(seen.is_none_or(|seen| seen == OTHERS), "{seen:?} in the other's extension");
                 })
             };
-            let seen = read(&buckets[0], |header: Header| header.extension().map(|_| relaxed(&extension)));
-            assert!(seen.is_none_or(|seen| seen == OURS), "{seen:?} in our extension");
-            let seen = read(&buckets[1], |header: Header| header.extension().map(|_| relaxed(&extension)));
-            assert!(seen.is_none_or(|seen| seen == OTHERS), "{seen:?} in the other's extension");
-            writer.join().unwrap();
+            let set = |value| extension.store(value, Ordering::Relaxed);
+            if early {
+                set(LINK);
+            }
+            write(&buckets[0], Header(0), || ());
+            set(LINK);
+            write(&buckets[1], extended, || set(OTHERS));
+            reader.join().unwrap();
         });
     }
 

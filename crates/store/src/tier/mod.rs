@@ -13,6 +13,8 @@
 mod classes;
 mod ghosts;
 mod hot;
+#[cfg(test)]
+mod models;
 mod part;
 mod queues;
 mod slot;

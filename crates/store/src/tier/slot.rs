@@ -14,7 +14,7 @@
 
 use super::Item;
 use crate::memory_word::Word;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Marks;
 
@@ -26,18 +26,18 @@ const VALUE: usize = 5;
 pub const HEADER_BYTES: usize = VALUE * 8;
 const _: () = assert!(HEADER_BYTES == 40);
 
-fn put(word: &AtomicU64, value: u64) {
-    Word::store(word, value, Ordering::Relaxed);
+fn put(word: &impl Word, value: u64) {
+    word.store(value, Ordering::Relaxed);
 }
 
-fn get(word: &AtomicU64) -> u64 {
+fn get(word: &impl Word) -> u64 {
     word.load(Ordering::Relaxed)
 }
 
 /// Writes an item that was last used at `accessed`. `words` are the slot's, and enough.
-pub fn write(words: &[AtomicU64], hash: HashKey, item: Item, value: &[u8], accessed: u32) {
+pub fn write<W: Word>(words: &[W], hash: HashKey, item: Item, value: &[u8], accessed: u32) {
     // Pairs with the readers' fence: who sees anything of this also sees that the entry that named the slot is gone.
-    fence(Ordering::Release);
+    W::fence(Ordering::Release);
     put(&words[0], hash.0 as u64);
     put(&words[1], (hash.0 >> 64) as u64);
     put(&words[STAMP], item.stamp);
@@ -57,14 +57,14 @@ pub fn write(words: &[AtomicU64], hash: HashKey, item: Item, value: &[u8], acces
 
 /// The hash key of the item in a slot.
 #[inline]
-pub fn hash(words: &[AtomicU64]) -> HashKey {
+pub fn hash(words: &[impl Word]) -> HashKey {
     HashKey(u128::from(get(&words[0])) | u128::from(get(&words[1])) << 64)
 }
 
 /// The item with this hash key, if the slot holds it, and the words of its value. `words` begin with the slot, and may go on
 /// after it.
 #[inline]
-pub fn read(words: &[AtomicU64], wanted: HashKey) -> Option<(Item, &[AtomicU64])> {
+pub fn read<W: Word>(words: &[W], wanted: HashKey) -> Option<(Item, &[W])> {
     if hash(words) != wanted {
         return None;
     }
@@ -78,7 +78,7 @@ pub fn read(words: &[AtomicU64], wanted: HashKey) -> Option<(Item, &[AtomicU64])
 
 /// Seconds from the last use of the item in a slot until `now`.
 #[inline]
-pub fn idle_seconds(words: &[AtomicU64], now: u32) -> u32 {
+pub fn idle_seconds(words: &[impl Word], now: u32) -> u32 {
     let accessed = (get(&words[VALUE_BYTES_MARKS_ACCESSED]) >> ACCESSED_SHIFT) as u32;
     let idle = now.wrapping_sub(accessed) << 8;
     // Somebody's clock is ahead by a second, or the machine's was put back.
@@ -86,16 +86,16 @@ pub fn idle_seconds(words: &[AtomicU64], now: u32) -> u32 {
 }
 
 /// Notes a use of the item in a slot. Nobody writes the slot meanwhile.
-pub fn set_accessed(words: &[AtomicU64], now: u32) {
+pub fn set_accessed<W: Word>(words: &[W], now: u32) {
     let word = &words[VALUE_BYTES_MARKS_ACCESSED];
     // Who sees the item's length and marks by this store must see its entry's bucket as changed as by the writer's.
-    fence(Ordering::Release);
+    W::fence(Ordering::Release);
     put(word, get(word) & (u64::MAX >> (64 - ACCESSED_SHIFT)) | u64::from(now) << ACCESSED_SHIFT);
 }
 
 /// Appends `bytes` of the words of a value.
 #[inline]
-pub fn append_value(value: &[AtomicU64], bytes: usize, out: &mut Vec<u8>) {
+pub fn append_value(value: &[impl Word], bytes: usize, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + bytes, 0);
     let (whole, rest) = out[start..].as_chunks_mut::<8>();
@@ -109,6 +109,7 @@ pub fn append_value(value: &[AtomicU64], bytes: usize, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
 
     #[test]
     fn an_item_of_any_length_comes_back_and_another_does_not() {

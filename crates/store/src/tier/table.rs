@@ -9,7 +9,8 @@
 use crate::memory_word::Word;
 use crate::region::Region;
 use crate::sequence_lock::{is_unchanged, read, write};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::tag_bucket::{
@@ -20,8 +21,8 @@ use tapetum_kernels::tag_bucket::{
 /// Entries of a bucket that the table is sized for: 90 %.
 const SLOTS_FILLED: usize = SLOTS * 9 / 10;
 
-pub struct Table {
-    words: Region,
+pub struct Table<M = Region> {
+    pub(super) words: M,
     buckets: u32,
     /// Changed by the writer alone.
     entries: AtomicU32,
@@ -46,24 +47,31 @@ impl Table {
     pub fn bytes_for(entries: usize) -> usize {
         entries.div_ceil(SLOTS_FILLED).max(1) * BUCKET_BYTES
     }
+}
 
+impl<M: Deref<Target = [W]>, W: Word> Table<M> {
     /// A table over zeroed words.
-    pub fn new(words: Region) -> Table {
-        let buckets = u32::try_from(words.len() / WORDS).expect("a table of less than 512 GiB");
-        assert!(buckets > 0);
-        Table { words, buckets, entries: AtomicU32::new(0) }
+    pub fn new(words: M) -> Table<M> {
+        Table::of(words, 0)
     }
 
-    fn bucket(&self, number: u32) -> &[AtomicU64; WORDS] {
+    /// A table over words that hold so many entries.
+    pub(super) fn of(words: M, entries: u32) -> Table<M> {
+        let buckets = u32::try_from(words.len() / WORDS).expect("a table of less than 512 GiB");
+        assert!(buckets > 0);
+        Table { words, buckets, entries: AtomicU32::new(entries) }
+    }
+
+    fn bucket(&self, number: u32) -> &[W; WORDS] {
         let words = &self.words[number as usize * WORDS..][..WORDS];
         words.try_into().expect("a bucket's words")
     }
 
-    fn tags(bucket: &[AtomicU64; WORDS]) -> [u64; TAG_WORDS] {
+    fn tags(bucket: &[W; WORDS]) -> [u64; TAG_WORDS] {
         std::array::from_fn(|n| bucket[TAGS_AT + n].load(Ordering::Relaxed))
     }
 
-    fn entry(bucket: &[AtomicU64; WORDS], slot: usize) -> Entry {
+    fn entry(bucket: &[W; WORDS], slot: usize) -> Entry {
         Entry((bucket[ENTRIES_AT + slot / 2].load(Ordering::Relaxed) >> (slot % 2 * 32)) as u32)
     }
 
@@ -79,8 +87,8 @@ impl Table {
     #[inline]
     pub fn peek(&self, hash: HashKey) -> Option<u32> {
         let bucket = self.bucket(home_of(hash, self.buckets));
-        let found = matches(&Table::tags(bucket), tag_of(hash));
-        (found != 0).then(|| Table::entry(bucket, found.trailing_zeros() as usize).place())
+        let found = matches(&Self::tags(bucket), tag_of(hash));
+        (found != 0).then(|| Self::entry(bucket, found.trailing_zeros() as usize).place())
     }
 
     /// Shows `look` the entries that may be the key's, until it gives something. What a call gave is believed only if the
@@ -105,10 +113,10 @@ impl Table {
     fn find_in<T>(&self, number: u32, tag: u16, look: &mut impl FnMut(Found) -> Option<T>) -> (Header, Option<T>) {
         let bucket = self.bucket(number);
         read(&bucket[0], |header: Header| {
-            let mut found = matches(&Table::tags(bucket), tag);
+            let mut found = matches(&Self::tags(bucket), tag);
             while found != 0 {
                 let at = Spot { bucket: number, slot: found.trailing_zeros() as usize };
-                let seen = look(Found { entry: Table::entry(bucket, at.slot), at });
+                let seen = look(Found { entry: Self::entry(bucket, at.slot), at });
                 if seen.is_some() {
                     return (header, seen);
                 }
@@ -129,7 +137,7 @@ impl Table {
         let mut seen = word.load(Ordering::Relaxed);
         while (seen >> shift) as u32 == entry.0 {
             let new = seen ^ u64::from(entry.0 ^ used.0) << shift;
-            match word.compare_exchange_weak(seen, new, Ordering::Relaxed, Ordering::Relaxed) {
+            match word.replace(seen, new) {
                 Ok(_) => return,
                 // Somebody counted a use of the entry beside it, which has only a few to count, or of this one.
                 Err(now) => seen = now,
@@ -139,18 +147,18 @@ impl Table {
 
     /// The entry of a key, if its slot is this one.
     pub fn entry_of(&self, hash: HashKey, place: u32) -> Option<Entry> {
-        self.spot_of(hash, place).map(|at| Table::entry(self.bucket(at.bucket), at.slot))
+        self.spot_of(hash, place).map(|at| Self::entry(self.bucket(at.bucket), at.slot))
     }
 
     /// How often a key's item was used, if its slot is this one; from now on it counts as `left` makes of it.
     pub fn change_uses(&self, hash: HashKey, place: u32, left: impl FnOnce(u8) -> u8) -> Option<u8> {
         let Spot { bucket, slot } = self.spot_of(hash, place)?;
         let bucket = self.bucket(bucket);
-        let entry = Table::entry(bucket, slot);
+        let entry = Self::entry(bucket, slot);
         let (uses, left) = (entry.uses(), left(entry.uses()));
         if left != uses {
             // The word holds another entry too, and who sees that by this store must see its header as well.
-            fence(Ordering::Release);
+            W::fence(Ordering::Release);
             put_entry(bucket, slot, entry.with_uses(left));
         }
         Some(uses)
@@ -217,26 +225,25 @@ impl Table {
         let home = home_of(hash, self.buckets);
         [home, other_of(home, tag, self.buckets)].into_iter().find_map(|number| {
             let bucket = self.bucket(number);
-            let found = matches(&Table::tags(bucket), tag);
-            let slot =
-                (0..SLOTS).find(|&slot| found >> slot & 1 == 1 && Table::entry(bucket, slot).place() == place)?;
+            let found = matches(&Self::tags(bucket), tag);
+            let slot = (0..SLOTS).find(|&slot| found >> slot & 1 == 1 && Self::entry(bucket, slot).place() == place)?;
             Some(Spot { bucket: number, slot })
         })
     }
 
     fn free_slot(&self, bucket: u32) -> Option<usize> {
-        let free = matches(&Table::tags(self.bucket(bucket)), 0);
+        let free = matches(&Self::tags(self.bucket(bucket)), 0);
         (free != 0).then(|| free.trailing_zeros() as usize)
     }
 
     /// Moves an entry that is here in its second bucket to its home, if one's home has room; the slot that it leaves.
     fn send_home(&self, bucket: u32) -> Option<usize> {
-        let (header, tags) = (self.header(bucket), Table::tags(self.bucket(bucket)));
+        let (header, tags) = (self.header(bucket), Self::tags(self.bucket(bucket)));
         for slot in (0..SLOTS).filter(|slot| header.second() >> slot & 1 == 1) {
             let tag = tag_at(&tags, slot);
             let home = other_of(bucket, tag, self.buckets);
             if let Some(free) = self.free_slot(home) {
-                self.set(Spot { bucket: home, slot: free }, tag, Table::entry(self.bucket(bucket), slot), false);
+                self.set(Spot { bucket: home, slot: free }, tag, Self::entry(self.bucket(bucket), slot), false);
                 self.clear(Spot { bucket, slot });
                 self.count_away(home, -1);
                 return Some(slot);
@@ -247,7 +254,7 @@ impl Table {
 
     /// Moves an entry that is at home here to its second bucket, if one's second has room; the slot that it leaves.
     fn send_away(&self, bucket: u32) -> Option<usize> {
-        let (header, tags) = (self.header(bucket), Table::tags(self.bucket(bucket)));
+        let (header, tags) = (self.header(bucket), Self::tags(self.bucket(bucket)));
         for slot in (0..SLOTS).filter(|slot| header.second() >> slot & 1 == 0) {
             let tag = tag_at(&tags, slot);
             let second = other_of(bucket, tag, self.buckets);
@@ -255,7 +262,7 @@ impl Table {
                 && let Some(free) = self.free_slot(second)
             {
                 self.count_away(bucket, 1);
-                self.set(Spot { bucket: second, slot: free }, tag, Table::entry(self.bucket(bucket), slot), true);
+                self.set(Spot { bucket: second, slot: free }, tag, Self::entry(self.bucket(bucket), slot), true);
                 self.clear(Spot { bucket, slot });
                 return Some(slot);
             }
@@ -292,19 +299,19 @@ impl Table {
     #[cfg(test)]
     pub fn spread(&self) -> (usize, usize) {
         (0..self.buckets).fold((0, 0), |(home, second), number| {
-            let taken = SLOTS - matches(&Table::tags(self.bucket(number)), 0).count_ones() as usize;
+            let taken = SLOTS - matches(&Self::tags(self.bucket(number)), 0).count_ones() as usize;
             let seconds = self.header(number).second().count_ones() as usize;
             (home + taken - seconds, second + seconds)
         })
     }
 }
 
-fn put(word: &AtomicU64, shift: usize, mask: u64, value: u64) {
+fn put(word: &impl Word, shift: usize, mask: u64, value: u64) {
     let old = word.load(Ordering::Relaxed);
-    Word::store(word, old & !(mask << shift) | value << shift, Ordering::Relaxed);
+    word.store(old & !(mask << shift) | value << shift, Ordering::Relaxed);
 }
 
-fn put_entry(bucket: &[AtomicU64; WORDS], slot: usize, entry: Entry) {
+fn put_entry<W: Word>(bucket: &[W; WORDS], slot: usize, entry: Entry) {
     put(&bucket[ENTRIES_AT + slot / 2], slot % 2 * 32, u64::from(u32::MAX), entry.0.into());
 }
 
