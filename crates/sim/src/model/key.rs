@@ -389,8 +389,14 @@ impl Key {
         }
     }
 
-    pub fn pass_time(&mut self, now: u32) {
-        assert!(self.pending.is_empty(), "time stands while operations are on their way");
+    /// It is `rules.now` from here on; operations on their way took effect before, or will after.
+    pub fn pass_time(&mut self, before: Rules, now: u32) {
+        if !self.pending.is_empty() {
+            let from = std::mem::take(&mut self.possible);
+            self.possible = self.reachable(from, before, |_| false);
+            let reached = self.possible.clone();
+            self.remember(&reached);
+        }
         self.possible.iter_mut().for_each(|possibility| possibility.pass_time(now));
     }
 
@@ -553,6 +559,29 @@ mod tests {
         assert!(told(&mut key, 2, &shows("a", 7), over));
         assert!(told(&mut key, 3, &shows("a", 7), over));
         assert!(!told(&mut key, 4, &missing, over), "it was seen after the last eviction");
+    }
+
+    #[test]
+    fn what_expires_beside_an_operation_is_seen_before_or_after() {
+        let until_20 = |value: &str| Kind::Put {
+            value: Rc::from(value.as_bytes()),
+            flags: 0,
+            expiry: 20,
+            condition: Condition::Always,
+        };
+        let later = Rules { now: 20, ..RULES };
+        for (told, holds) in [(Told::NotStored, true), (Told::Stored(2), true), (Told::Missing, false)] {
+            let mut key = Key::new(false);
+            key.submit(1, 0, until_20("a"), 0, false);
+            key.reply(1, &Told::Stored(1), RULES).unwrap();
+            key.submit(2, 0, Kind::Append { value: Rc::from(&b"b"[..]), stamp: None }, 1, false);
+            key.pass_time(RULES, 20);
+            assert_eq!(key.reply(2, &told, later).is_ok(), holds, "{told:?}");
+            if holds {
+                key.submit(3, 0, Kind::Get, 2, false);
+                assert!(key.reply(3, &Told::Missing, later).is_ok(), "either way it has expired");
+            }
+        }
     }
 
     #[test]

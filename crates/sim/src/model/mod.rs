@@ -242,11 +242,11 @@ impl Model {
         self.rules.drive_fails = drive_fails;
     }
 
-    /// Time moves while nothing is on its way.
     pub fn pass_time(&mut self, now: u32) {
+        let before = self.rules;
         self.rules.now = now;
         self.note_everywhere(&format!("it is {now}"));
-        self.keys.iter_mut().for_each(|key| key.pass_time(now));
+        self.keys.iter_mut().for_each(|key| key.pass_time(before, now));
         self.prefix.iter_mut().for_each(Prefix::may_all_go);
     }
 

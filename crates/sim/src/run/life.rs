@@ -247,16 +247,19 @@ impl Life {
         }
     }
 
-    /// Time passes when nothing is on its way.
+    /// Time passes, often while something is on its way.
     fn let_time_pass(&mut self, world: &mut World) -> Result<(), Stop> {
-        self.drain(world)?;
+        let rests = world.random.one_in(2);
+        if rests {
+            self.drain(world)?;
+        }
         if self.poisoned {
             return Ok(());
         }
         let by_us = world.random.below(6_000_000);
         world.clock.advance_us(by_us);
         world.model.pass_time(world.env.unix_seconds());
-        if world.options.sync == Sync::EverySecond && by_us >= 1_000_000 && !self.faulty {
+        if rests && world.options.sync == Sync::EverySecond && by_us >= 1_000_000 && !self.faulty {
             // Its second is over: the log's write and flush need a few steps to come and go, if nothing stalls them.
             let mut left = 200;
             while left > 0 {
