@@ -1,5 +1,5 @@
 //! The test of tests/differential: the same bytes to Debian's memcached and to the server, replies compared. Requests
-//! come whole and byte by byte, then in datagrams.
+//! come whole and byte by byte, then in datagrams; then tests/vectors to both.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let scratch = workspace::scratch("differential")?;
     let options = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "2GiB", "--tier", "64MiB"])?;
     let server = ServerOptions { udp: true, ..options }.start()?;
-    for (script, words) in [("differential.py", &["--pieces"][..]), ("datagrams.py", &[])] {
+    for (script, words) in [("differential.py", &["--pieces"][..]), ("datagrams.py", &[]), ("vectors.py", &[])] {
         let mut python = Command::new("python3");
         python.env("PYTHONDONTWRITEBYTECODE", "1");
         python.arg(workspace::root().join("tests/differential").join(script)).args(words);
