@@ -62,11 +62,13 @@ fn buffers(shared: &Shared, prefix: &[u8], visit: &mut impl FnMut(Scanned<'_>) -
             }
         });
         drop(shard);
-        for (key, header) in &found {
-            visit(Scanned::new(key, header))?;
-        }
+        show(&mut found, visit)?;
     }
     ControlFlow::Continue(())
+}
+
+fn show(found: &mut Vec<(Vec<u8>, Header)>, visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
+    found.drain(..).try_for_each(|(key, header)| visit(Scanned::new(&key, &header)))
 }
 
 fn is_wanted(shared: &Shared, header: &Header) -> bool {
@@ -84,18 +86,25 @@ async fn segments(
     for state in installer.catalog.segments.values() {
         let Some(segment) = shared.segments[state.descriptor.number as usize].load_full() else { continue };
         let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret).await?;
+        // Those of one page, shown when it is known what they are.
+        let (mut found, mut page) = (Vec::new(), None);
         cursor.advance(&state.valid).await?;
         while let Some(hash) = cursor.head() {
+            if page != cursor.page() {
+                page = cursor.page();
+                if show(&mut found, visit).is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
             let header = cursor.header();
             let key = &cursor.record()[header.header_bytes()..][..header.key_bytes as usize];
-            if key.starts_with(prefix)
-                && is_wanted(shared, &header)
-                && !was_in_buffer(shared, hash, stamp_begun)
-                && visit(Scanned::new(key, &header)).is_break()
-            {
-                return Ok(ControlFlow::Break(()));
+            if key.starts_with(prefix) && is_wanted(shared, &header) && !was_in_buffer(shared, hash, stamp_begun) {
+                found.push((key.to_vec(), header));
             }
             cursor.advance(&state.valid).await?;
+        }
+        if show(&mut found, visit).is_break() {
+            return Ok(ControlFlow::Break(()));
         }
     }
     Ok(ControlFlow::Continue(()))
@@ -105,4 +114,44 @@ async fn segments(
 fn was_in_buffer(shared: &Shared, hash: HashKey, stamp_begun: u64) -> bool {
     let shard = shared.shard(hash);
     shard.get(hash).is_some_and(|place| shared.log.record(place.buffer, place.place).header.stamp <= stamp_begun)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Bitmap;
+    use crate::io::run;
+    use crate::victim::tests::{lengthen_first_record, put_equal_records, store_of_equal_records};
+
+    #[test]
+    fn a_deleted_key_is_not_shown_for_the_damaged_length_of_another_one() {
+        const SEGMENT_BYTES: u64 = 64 << 10;
+        let (drive, store) = store_of_equal_records(SEGMENT_BYTES);
+        let shared = store.shared();
+        let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed");
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        let first_six = async {
+            let (all, mut keys) = (Bitmap::full(segment.descriptor.entries), Vec::new());
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.secret).await.unwrap();
+            while keys.len() < 6 {
+                cursor.advance(&all).await.unwrap();
+                let header = cursor.header();
+                keys.push(cursor.record()[header.header_bytes()..][..header.key_bytes as usize].to_vec());
+            }
+            keys
+        };
+        let keys = run(&io, first_six, || false).unwrap();
+        let deleted = [&keys[0], &keys[5]];
+        deleted.iter().for_each(|key| assert!(store.delete(key).unwrap()));
+        // Until the deletions are in a segment.
+        put_equal_records(&store, SEGMENT_BYTES, "oth");
+        run(&io, lengthen_first_record(&io, &segment), || false).unwrap();
+        let mut shown = Vec::new();
+        let ended = scan(&store, b"key:", |item| {
+            shown.push(item.key.to_vec());
+            ControlFlow::Continue(())
+        });
+        assert!(matches!(ended, Err(Error::Corrupt(_))), "{ended:?}");
+        assert!(deleted.iter().all(|key| !shown.contains(key)), "a deleted key is shown");
+    }
 }

@@ -118,6 +118,12 @@ impl VictimCursor {
         self.current.as_ref().map(|(_, found)| found.header).expect("the cursor is at a record")
     }
 
+    /// The page that the record begins in. That those of a page are what they seem, and not a dead one that a damaged length made pass
+    /// for its neighbour, is known when the cursor has left the page.
+    pub fn page(&self) -> Option<u32> {
+        self.page
+    }
+
     /// The record's number in the segment.
     pub fn entry(&self) -> u32 {
         self.entries_passed - 1
@@ -272,7 +278,7 @@ impl VictimCursor {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::io::run;
     use crate::{Store, StoreOptions, Sync};
@@ -325,8 +331,10 @@ mod tests {
         shift_numbers(1 << 20);
     }
 
-    fn shift_numbers(segment_bytes: u64) {
-        const RECORD_BYTES: u64 = 256;
+    const RECORD_BYTES: u64 = 256;
+
+    /// A store of twice as many records of one length as a segment has room for, the keys beginning with `key:`.
+    pub fn store_of_equal_records(segment_bytes: u64) -> (Drive, Store) {
         const CAPACITY: u64 = 64 << 20;
         let options =
             StoreOptions { segment_bytes, partition_bits: 2, sync: Sync::No, ..StoreOptions::new(CAPACITY, 64 << 20) };
@@ -334,12 +342,30 @@ mod tests {
         let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
         Store::create(&drive, &options).unwrap();
         let store = Store::open(&drive, &options).unwrap();
+        put_equal_records(&store, segment_bytes, "key");
+        (drive, store)
+    }
+
+    pub fn put_equal_records(store: &Store, segment_bytes: u64, prefix: &str) {
         let mut random = SplitMix64::new(1);
         for number in 0..2 * segment_bytes / RECORD_BYTES {
             let mut value = [0; RECORD_BYTES as usize - 22];
             random.fill(&mut value);
-            store.put(format!("key:{number:04x}").as_bytes(), &value).unwrap();
+            store.put(format!("{prefix}:{number:04x}").as_bytes(), &value).unwrap();
         }
+    }
+
+    /// Makes the length of a segment's first record that of itself and the next one.
+    pub async fn lengthen_first_record(io: &Io, segment: &Segment) {
+        let first = segment.data_runs(0, SECTOR_BYTES as u32).next().expect("a segment has pages").flash;
+        let mut sector = io.allocate(SECTOR_BYTES).await.unwrap();
+        io.read(first, &sector, 0, SECTOR_BYTES).await.unwrap();
+        sector.bytes_mut()[STORED_BYTES_AT + 1] ^= (RECORD_BYTES >> 7) as u8;
+        io.write_durably(first, &sector, SECTOR_BYTES).await.unwrap();
+    }
+
+    fn shift_numbers(segment_bytes: u64) {
+        let (drive, store) = store_of_equal_records(segment_bytes);
         let shared = store.shared();
         let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed");
         let (entries, record_bytes) = (segment.descriptor.entries, segment.descriptor.record_bytes);
@@ -359,15 +385,7 @@ mod tests {
         };
         let seen = run(&io, pass(), || false).unwrap().unwrap();
         assert!(seen.len() as u32 == entries - 1 && seen.is_sorted());
-        let damage = async {
-            let first = segment.data_runs(0, SECTOR_BYTES as u32).next().expect("a segment has pages").flash;
-            let mut sector = io.allocate(SECTOR_BYTES).await.unwrap();
-            io.read(first, &sector, 0, SECTOR_BYTES).await.unwrap();
-            // As long as itself and the next one.
-            sector.bytes_mut()[STORED_BYTES_AT + 1] ^= (RECORD_BYTES >> 7) as u8;
-            io.write_durably(first, &sector, SECTOR_BYTES).await.unwrap();
-        };
-        run(&io, damage, || false).unwrap();
+        run(&io, lengthen_first_record(&io, &segment), || false).unwrap();
         assert!(matches!(run(&io, pass(), || false).unwrap(), Err(Error::Corrupt(_))));
     }
 }
