@@ -37,7 +37,7 @@ const SUBJECTS: [Subject; 2] = [
             "crates/store/src/log/*.rs",
             "crates/store/src/large/*.rs",
             "crates/store/src/key_mend/*.rs",
-            "crates/store/src/manifest.rs",
+            "crates/store/src/manifest/*.rs",
             "crates/store/src/install.rs",
             "crates/store/src/superblock.rs",
             "crates/store/src/flush.rs",

@@ -9,8 +9,8 @@ use crate::catalog::{Catalog, SegmentState, encoded_bytes_max};
 use crate::geometry::Geometry;
 use crate::large::value_bytes_max;
 use crate::manifest::{HEADER_BYTES, SNAPSHOT_FRAME_BYTES};
+use crate::room::{LARGE_NAMED_SEGMENTS, segment_extents};
 use crate::segment::{EXTENT_NUMBER_BYTES, LARGE_HEAD_BYTES, LARGE_RUN_BYTES_MAX};
-use crate::shared::{LARGE_NAMED_SEGMENTS, segment_extents};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A part of the area that dead entries may take which no collection gains by.

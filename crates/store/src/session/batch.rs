@@ -7,7 +7,8 @@ use crate::io::lock;
 use crate::large::inline_raw_bytes_max;
 use crate::log::{AppendError, Draft};
 use crate::request::{Condition, Outcome, Request};
-use crate::shared::{Admission, Shared};
+use crate::room::Admission;
+use crate::shared::Shared;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header};
 

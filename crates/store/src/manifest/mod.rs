@@ -17,17 +17,19 @@
 //!
 //! A list goes on until it is [`LIST_SNAPSHOTS`] times as long as its snapshot, however large the area: opening reads no more.
 
-use crate::catalog::{Catalog, Install, Marks, SegmentState, encode_marks, parse_marks};
+mod area;
+mod replay;
+
+use self::area::AreaReader;
+use crate::catalog::{Catalog, Install, encode_marks};
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
-use crate::flight::Flying;
 use crate::geometry::Geometry;
 use crate::io::Io;
 use crate::manifest_room::snapshot_bytes_max;
-use crate::planted::{Bug, Planted};
+use crate::planted::Planted;
 use crate::wire::{Reader, Short, Writer};
-use std::ops::Range;
-use tapetum_drive::{LocalBuffer, LocalMemory};
+use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"TMAN");
@@ -293,171 +295,6 @@ fn frame_checksum(store_id: u64, flash: u64, epoch: u64, header: &[u8], payload:
     checksum(Salt { store: store_id, address: flash, version: epoch }, &[&header[8..], payload])
 }
 
-struct AreaReader {
-    io: Io,
-    local: LocalMemory,
-    geometry: Geometry,
-    store_id: u64,
-    planted: Planted,
-    /// Where on flash what was read last lies.
-    window: Option<(u64, LocalBuffer)>,
-}
-
-impl AreaReader {
-    /// The epoch of an area's first frame, if that is valid.
-    async fn epoch_of(&mut self, area: usize) -> Result<Option<u64>, Error> {
-        let first = self.frame(area, 0, |_, sequence, kind| sequence == 0 && kind == Kind::SnapshotBegin).await?;
-        Ok(first.map(|frame| frame.epoch))
-    }
-
-    /// So many bytes of flash, of which no more than the area's end is read.
-    async fn bytes(&mut self, flash: u64, length: usize, area_end: u64) -> Result<&[u8], Error> {
-        let end = flash + length as u64;
-        let has = |window: &(u64, LocalBuffer)| window.0 <= flash && end <= window.0 + window.1.len() as u64;
-        if !self.window.as_ref().is_some_and(has) {
-            self.window = None;
-            let bytes = length.max(CHUNK_BYTES).min((area_end - flash) as usize);
-            let buffer = self.io.allocate(bytes).await?;
-            self.io.read(flash, &buffer, 0, bytes).await?;
-            self.window = Some((flash, buffer));
-        }
-        let Some((start, buffer)) = &self.window else { unreachable!("it was just read") };
-        Ok(&buffer.bytes()[(flash - start) as usize..][..length])
-    }
-
-    /// The frame at `position` of an area, if there is a valid one that is wanted by its epoch, sequence and kind.
-    async fn frame(
-        &mut self,
-        area: usize,
-        position: u64,
-        wanted: impl FnOnce(u64, u64, Kind) -> bool,
-    ) -> Result<Option<Frame>, Error> {
-        let sector = self.geometry.sector_bytes as usize;
-        let left = (self.geometry.manifest_bytes - position) as usize;
-        if left < sector {
-            return Ok(None);
-        }
-        let flash = self.geometry.manifest_offset(area) + position;
-        let area_end = flash + left as u64;
-        let Some((epoch, sequence, kind, payload)) = parse_header(self.bytes(flash, sector, area_end).await?) else {
-            return Ok(None);
-        };
-        let length = (HEADER_BYTES + payload).next_multiple_of(sector);
-        if length > left || !wanted(epoch, sequence, kind) {
-            return Ok(None);
-        }
-        let store_id = self.store_id;
-        let bytes = self.bytes(flash, length, area_end).await?;
-        let payload = &bytes[HEADER_BYTES..HEADER_BYTES + payload];
-        let crc = frame_checksum(store_id, flash, epoch, &bytes[..HEADER_BYTES], payload);
-        if bytes[4..8] != crc.to_le_bytes() {
-            return Ok(None);
-        }
-        Ok(Some(Frame { epoch, sequence, kind, payload: payload.to_vec(), length: length as u64 }))
-    }
-
-    /// `None` when the area's snapshot is not whole: its writing was cut short, and the other area holds.
-    async fn read_area(&mut self, area: usize, epoch: u64) -> Result<Option<Recovered>, Error> {
-        let mut state = Replay { planted: self.planted, ..Replay::default() };
-        let mut position = 0;
-        let mut sequence = 0;
-        let mut snapshot_end = 0;
-        while let Some(frame) = self.frame(area, position, |of, number, _| of == epoch && number == sequence).await? {
-            position += frame.length;
-            sequence += 1;
-            state.apply(&frame)?;
-            if frame.kind == Kind::SnapshotEnd {
-                snapshot_end = position;
-            }
-        }
-        if !state.whole {
-            return Ok(None);
-        }
-        let end_max = list_end_max(&self.geometry, snapshot_end);
-        // Earlier builds went on to the area's end.
-        let end_max = if position > end_max { self.geometry.manifest_bytes } else { end_max };
-        self.refuse_gap(area, epoch, sequence, position..end_max).await?;
-        let manifest = Manifest {
-            io: self.io.clone(),
-            geometry: self.geometry,
-            store_id: self.store_id,
-            area,
-            epoch,
-            epoch_last: epoch,
-            sequence,
-            position,
-            snapshot_end,
-            generation: state.generation,
-            failed: false,
-        };
-        Ok(Some(Recovered { manifest, catalog: state.catalog, checkpoint: state.checkpoint }))
-    }
-
-    /// A later frame behind the end of the list: the list was longer, and damage cut it.
-    async fn refuse_gap(&mut self, area: usize, epoch: u64, sequence: u64, behind: Range<u64>) -> Result<(), Error> {
-        let end = behind.start;
-        let later = self.find(area, behind, |found, number, _| found == epoch && number > sequence).await?;
-        later.map_or(Ok(()), |number| {
-            Err(Error::Corrupt(format!(
-                "manifest area {area} breaks off at byte {end} (frame {sequence}) although frame {number} follows"
-            )))
-        })
-    }
-
-    /// A frame in the other area that only a whole newer snapshot has before it: that area is the newer one, and damage hides its
-    /// beginning. Its snapshot is of what was recovered.
-    async fn refuse_newer(&mut self, recovered: &Recovered) -> Result<(), Error> {
-        let (area, epoch) = (recovered.manifest.area ^ 1, recovered.manifest.epoch);
-        let ends = |kind| matches!(kind, Kind::SnapshotEnd | Kind::Install | Kind::Opened | Kind::Checkpoint);
-        let snapshot_end_max = snapshot_bytes_max(&self.geometry, &recovered.catalog);
-        let list = 0..list_end_max(&self.geometry, snapshot_end_max);
-        let newer = self.find(area, list, |found, _, kind| found > epoch && ends(kind)).await?;
-        newer.map_or(Ok(()), |number| {
-            Err(Error::Corrupt(format!(
-                "manifest area {area} is newer than the other, and damaged before its frame {number}"
-            )))
-        })
-    }
-
-    /// The number of the first valid frame that begins there in an area and is wanted.
-    async fn find(
-        &mut self,
-        area: usize,
-        list: Range<u64>,
-        wanted: impl Fn(u64, u64, Kind) -> bool,
-    ) -> Result<Option<u64>, Error> {
-        let sector = u64::from(self.geometry.sector_bytes);
-        let chunk_bytes = (CHUNK_BYTES as u64).min(self.geometry.manifest_bytes);
-        let io = self.io.clone();
-        let mut flying = Flying::new(&io, &self.local, chunk_bytes as usize);
-        // The last chunk ends where the area does, and overlaps the one before.
-        let last = self.geometry.manifest_bytes - chunk_bytes;
-        let mut to_read = (list.start.min(last)..list.end).step_by(chunk_bytes as usize);
-        let mut to_scan = to_read.clone();
-        loop {
-            while let Some(buffer) = flying.spare.pop() {
-                let Some(position) = to_read.next() else { break };
-                flying.read(self.geometry.manifest_offset(area) + position.min(last), buffer);
-            }
-            let Some(position) = to_scan.next() else { return Ok(None) };
-            let buffer = flying.next("read of the manifest").await?;
-            let buffer =
-                buffer.ok_or_else(|| Error::Options("--memory is too small to open the store: raise it".into()))?;
-            for at in (0..chunk_bytes).step_by(sector as usize) {
-                let at_area = position.min(last) + at;
-                let Some((epoch, number, kind, _)) = parse_header(&buffer.bytes()[at as usize..]) else { continue };
-                if list.contains(&at_area)
-                    && wanted(epoch, number, kind)
-                    && self.frame(area, at_area, &wanted).await?.is_some()
-                {
-                    return Ok(Some(number));
-                }
-            }
-            flying.spare.push(buffer);
-        }
-    }
-}
-
 fn parse_header(bytes: &[u8]) -> Option<(u64, u64, Kind, usize)> {
     let mut reader = Reader::new(bytes);
     let mut fields = || -> Result<_, Short> {
@@ -473,76 +310,6 @@ fn parse_header(bytes: &[u8]) -> Option<(u64, u64, Kind, usize)> {
             .into_iter()
             .find(|known| *known as u16 == kind)?;
     (magic == MAGIC).then_some((epoch, sequence, kind, length as usize))
-}
-
-#[derive(Default)]
-struct Replay {
-    catalog: Catalog,
-    generation: u64,
-    segments_expected: usize,
-    /// The snapshot has ended.
-    whole: bool,
-    checkpoint: Option<Checkpoint>,
-    planted: Planted,
-}
-
-impl Replay {
-    fn apply(&mut self, frame: &Frame) -> Result<(), Error> {
-        self.parse(frame)?.map_err(|Short| {
-            Error::Corrupt(format!(
-                "manifest frame {} of epoch {} is valid but makes no sense",
-                frame.sequence, frame.epoch
-            ))
-        })
-    }
-
-    fn parse(&mut self, frame: &Frame) -> Result<Result<(), Short>, Error> {
-        if !self.planted.has(Bug::StaleCheckpoint) {
-            self.checkpoint = None;
-        }
-        let mut reader = Reader::new(&frame.payload);
-        Ok(match frame.kind {
-            Kind::SnapshotBegin => self.begin(&mut reader),
-            Kind::SnapshotSegments => self.segments(&mut reader),
-            Kind::SnapshotEnd => {
-                self.whole = self.catalog.segments.len() == self.segments_expected;
-                if self.whole { Ok(()) } else { Err(Short) }
-            }
-            Kind::Install => match Install::parse(&frame.payload) {
-                Ok(install) => {
-                    self.catalog.install(&install)?;
-                    Ok(())
-                }
-                Err(short) => Err(short),
-            },
-            Kind::Opened => self.opened(&mut reader),
-            Kind::Checkpoint => Checkpoint::parse(&frame.payload).map(|checkpoint| self.checkpoint = Some(checkpoint)),
-        })
-    }
-
-    fn segments(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
-        while !reader.is_empty() {
-            let state = SegmentState::parse(reader)?;
-            self.catalog.segments.insert(state.descriptor.number, state);
-        }
-        Ok(())
-    }
-
-    fn opened(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
-        self.generation = reader.u64()?;
-        self.catalog.stamp_base = reader.u64()?;
-        self.catalog.stamp_opened = reader.u64()?;
-        Ok(())
-    }
-
-    fn begin(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
-        let (buffer_next, marks): (u64, Marks) = parse_marks(reader)?;
-        let (stamp_base, stamp_opened) = (reader.u64()?, reader.u64()?);
-        self.catalog = Catalog { buffer_next, marks, stamp_base, stamp_opened, ..Catalog::default() };
-        self.generation = reader.u64()?;
-        self.segments_expected = reader.u32()? as usize;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,179 @@
+//! Reads an area of the manifest: frame after frame up to the first that does not hold, and what is behind that, which must not.
+//!
+//! One task; the window over the area is its own.
+
+use super::replay::Replay;
+use super::{CHUNK_BYTES, Frame, HEADER_BYTES, Kind, Manifest, Recovered, frame_checksum, list_end_max, parse_header};
+use crate::error::Error;
+use crate::flight::Flying;
+use crate::geometry::Geometry;
+use crate::io::Io;
+use crate::manifest_room::snapshot_bytes_max;
+use crate::planted::Planted;
+use std::ops::Range;
+use tapetum_drive::{LocalBuffer, LocalMemory};
+
+pub struct AreaReader {
+    pub io: Io,
+    pub local: LocalMemory,
+    pub geometry: Geometry,
+    pub store_id: u64,
+    pub planted: Planted,
+    /// Where on flash what was read last lies.
+    pub window: Option<(u64, LocalBuffer)>,
+}
+
+impl AreaReader {
+    /// The epoch of an area's first frame, if that is valid.
+    pub async fn epoch_of(&mut self, area: usize) -> Result<Option<u64>, Error> {
+        let first = self.frame(area, 0, |_, sequence, kind| sequence == 0 && kind == Kind::SnapshotBegin).await?;
+        Ok(first.map(|frame| frame.epoch))
+    }
+
+    /// So many bytes of flash, of which no more than the area's end is read.
+    async fn bytes(&mut self, flash: u64, length: usize, area_end: u64) -> Result<&[u8], Error> {
+        let end = flash + length as u64;
+        let has = |window: &(u64, LocalBuffer)| window.0 <= flash && end <= window.0 + window.1.len() as u64;
+        if !self.window.as_ref().is_some_and(has) {
+            self.window = None;
+            let bytes = length.max(CHUNK_BYTES).min((area_end - flash) as usize);
+            let buffer = self.io.allocate(bytes).await?;
+            self.io.read(flash, &buffer, 0, bytes).await?;
+            self.window = Some((flash, buffer));
+        }
+        let Some((start, buffer)) = &self.window else { unreachable!("it was just read") };
+        Ok(&buffer.bytes()[(flash - start) as usize..][..length])
+    }
+
+    /// The frame at `position` of an area, if there is a valid one that is wanted by its epoch, sequence and kind.
+    async fn frame(
+        &mut self,
+        area: usize,
+        position: u64,
+        wanted: impl FnOnce(u64, u64, Kind) -> bool,
+    ) -> Result<Option<Frame>, Error> {
+        let sector = self.geometry.sector_bytes as usize;
+        let left = (self.geometry.manifest_bytes - position) as usize;
+        if left < sector {
+            return Ok(None);
+        }
+        let flash = self.geometry.manifest_offset(area) + position;
+        let area_end = flash + left as u64;
+        let Some((epoch, sequence, kind, payload)) = parse_header(self.bytes(flash, sector, area_end).await?) else {
+            return Ok(None);
+        };
+        let length = (HEADER_BYTES + payload).next_multiple_of(sector);
+        if length > left || !wanted(epoch, sequence, kind) {
+            return Ok(None);
+        }
+        let store_id = self.store_id;
+        let bytes = self.bytes(flash, length, area_end).await?;
+        let payload = &bytes[HEADER_BYTES..HEADER_BYTES + payload];
+        let crc = frame_checksum(store_id, flash, epoch, &bytes[..HEADER_BYTES], payload);
+        if bytes[4..8] != crc.to_le_bytes() {
+            return Ok(None);
+        }
+        Ok(Some(Frame { epoch, sequence, kind, payload: payload.to_vec(), length: length as u64 }))
+    }
+
+    /// `None` when the area's snapshot is not whole: its writing was cut short, and the other area holds.
+    pub async fn read_area(&mut self, area: usize, epoch: u64) -> Result<Option<Recovered>, Error> {
+        let mut state = Replay { planted: self.planted, ..Replay::default() };
+        let mut position = 0;
+        let mut sequence = 0;
+        let mut snapshot_end = 0;
+        while let Some(frame) = self.frame(area, position, |of, number, _| of == epoch && number == sequence).await? {
+            position += frame.length;
+            sequence += 1;
+            state.apply(&frame)?;
+            if frame.kind == Kind::SnapshotEnd {
+                snapshot_end = position;
+            }
+        }
+        if !state.whole {
+            return Ok(None);
+        }
+        let end_max = list_end_max(&self.geometry, snapshot_end);
+        // Earlier builds went on to the area's end.
+        let end_max = if position > end_max { self.geometry.manifest_bytes } else { end_max };
+        self.refuse_gap(area, epoch, sequence, position..end_max).await?;
+        let manifest = Manifest {
+            io: self.io.clone(),
+            geometry: self.geometry,
+            store_id: self.store_id,
+            area,
+            epoch,
+            epoch_last: epoch,
+            sequence,
+            position,
+            snapshot_end,
+            generation: state.generation,
+            failed: false,
+        };
+        Ok(Some(Recovered { manifest, catalog: state.catalog, checkpoint: state.checkpoint }))
+    }
+
+    /// A later frame behind the end of the list: the list was longer, and damage cut it.
+    async fn refuse_gap(&mut self, area: usize, epoch: u64, sequence: u64, behind: Range<u64>) -> Result<(), Error> {
+        let end = behind.start;
+        let later = self.find(area, behind, |found, number, _| found == epoch && number > sequence).await?;
+        later.map_or(Ok(()), |number| {
+            Err(Error::Corrupt(format!(
+                "manifest area {area} breaks off at byte {end} (frame {sequence}) although frame {number} follows"
+            )))
+        })
+    }
+
+    /// A frame in the other area that only a whole newer snapshot has before it: that area is the newer one, and damage hides its
+    /// beginning. Its snapshot is of what was recovered.
+    pub async fn refuse_newer(&mut self, recovered: &Recovered) -> Result<(), Error> {
+        let (area, epoch) = (recovered.manifest.area ^ 1, recovered.manifest.epoch);
+        let ends = |kind| matches!(kind, Kind::SnapshotEnd | Kind::Install | Kind::Opened | Kind::Checkpoint);
+        let snapshot_end_max = snapshot_bytes_max(&self.geometry, &recovered.catalog);
+        let list = 0..list_end_max(&self.geometry, snapshot_end_max);
+        let newer = self.find(area, list, |found, _, kind| found > epoch && ends(kind)).await?;
+        newer.map_or(Ok(()), |number| {
+            Err(Error::Corrupt(format!(
+                "manifest area {area} is newer than the other, and damaged before its frame {number}"
+            )))
+        })
+    }
+
+    /// The number of the first valid frame that begins there in an area and is wanted.
+    async fn find(
+        &mut self,
+        area: usize,
+        list: Range<u64>,
+        wanted: impl Fn(u64, u64, Kind) -> bool,
+    ) -> Result<Option<u64>, Error> {
+        let sector = u64::from(self.geometry.sector_bytes);
+        let chunk_bytes = (CHUNK_BYTES as u64).min(self.geometry.manifest_bytes);
+        let io = self.io.clone();
+        let mut flying = Flying::new(&io, &self.local, chunk_bytes as usize);
+        // The last chunk ends where the area does, and overlaps the one before.
+        let last = self.geometry.manifest_bytes - chunk_bytes;
+        let mut to_read = (list.start.min(last)..list.end).step_by(chunk_bytes as usize);
+        let mut to_scan = to_read.clone();
+        loop {
+            while let Some(buffer) = flying.spare.pop() {
+                let Some(position) = to_read.next() else { break };
+                flying.read(self.geometry.manifest_offset(area) + position.min(last), buffer);
+            }
+            let Some(position) = to_scan.next() else { return Ok(None) };
+            let buffer = flying.next("read of the manifest").await?;
+            let buffer =
+                buffer.ok_or_else(|| Error::Options("--memory is too small to open the store: raise it".into()))?;
+            for at in (0..chunk_bytes).step_by(sector as usize) {
+                let at_area = position.min(last) + at;
+                let Some((epoch, number, kind, _)) = parse_header(&buffer.bytes()[at as usize..]) else { continue };
+                if list.contains(&at_area)
+                    && wanted(epoch, number, kind)
+                    && self.frame(area, at_area, &wanted).await?.is_some()
+                {
+                    return Ok(Some(number));
+                }
+            }
+            flying.spare.push(buffer);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Builds the catalog from frames, one after the other.
+
+use super::{Frame, Kind};
+use crate::catalog::{Catalog, Install, Marks, SegmentState, parse_marks};
+use crate::checkpoint::Checkpoint;
+use crate::error::Error;
+use crate::planted::{Bug, Planted};
+use crate::wire::{Reader, Short};
+
+#[derive(Default)]
+pub struct Replay {
+    pub catalog: Catalog,
+    pub generation: u64,
+    pub segments_expected: usize,
+    /// The snapshot has ended.
+    pub whole: bool,
+    pub checkpoint: Option<Checkpoint>,
+    pub planted: Planted,
+}
+
+impl Replay {
+    pub fn apply(&mut self, frame: &Frame) -> Result<(), Error> {
+        self.parse(frame)?.map_err(|Short| {
+            Error::Corrupt(format!(
+                "manifest frame {} of epoch {} is valid but makes no sense",
+                frame.sequence, frame.epoch
+            ))
+        })
+    }
+
+    fn parse(&mut self, frame: &Frame) -> Result<Result<(), Short>, Error> {
+        if !self.planted.has(Bug::StaleCheckpoint) {
+            self.checkpoint = None;
+        }
+        let mut reader = Reader::new(&frame.payload);
+        Ok(match frame.kind {
+            Kind::SnapshotBegin => self.begin(&mut reader),
+            Kind::SnapshotSegments => self.segments(&mut reader),
+            Kind::SnapshotEnd => {
+                self.whole = self.catalog.segments.len() == self.segments_expected;
+                if self.whole { Ok(()) } else { Err(Short) }
+            }
+            Kind::Install => match Install::parse(&frame.payload) {
+                Ok(install) => {
+                    self.catalog.install(&install)?;
+                    Ok(())
+                }
+                Err(short) => Err(short),
+            },
+            Kind::Opened => self.opened(&mut reader),
+            Kind::Checkpoint => Checkpoint::parse(&frame.payload).map(|checkpoint| self.checkpoint = Some(checkpoint)),
+        })
+    }
+
+    fn segments(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
+        while !reader.is_empty() {
+            let state = SegmentState::parse(reader)?;
+            self.catalog.segments.insert(state.descriptor.number, state);
+        }
+        Ok(())
+    }
+
+    fn opened(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
+        self.generation = reader.u64()?;
+        self.catalog.stamp_base = reader.u64()?;
+        self.catalog.stamp_opened = reader.u64()?;
+        Ok(())
+    }
+
+    fn begin(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
+        let (buffer_next, marks): (u64, Marks) = parse_marks(reader)?;
+        let (stamp_base, stamp_opened) = (reader.u64()?, reader.u64()?);
+        self.catalog = Catalog { buffer_next, marks, stamp_base, stamp_opened, ..Catalog::default() };
+        self.generation = reader.u64()?;
+        self.segments_expected = reader.u32()? as usize;
+        Ok(())
+    }
+}
