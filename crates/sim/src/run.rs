@@ -19,6 +19,7 @@ use life::Life;
 use std::backtrace::BacktraceStatus;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use tapetum::inspect::AreaKind;
 use tapetum::planted::{Bug, Planted};
 use tapetum::{Error, Full, KeyDigest, Store, StoreOptions, Sync};
 use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
@@ -126,7 +127,8 @@ struct World {
     roomy: bool,
     /// What the power fails in most often.
     often: Option<State>,
-    /// Where the log zones lie.
+    /// Where the manifest's areas and the log zones lie.
+    manifest: std::ops::Range<u64>,
     log: std::ops::Range<u64>,
     /// What the drive does wrong now, besides crashing.
     trouble: Option<Trouble>,
@@ -258,6 +260,7 @@ impl World {
             capacity,
             roomy,
             often,
+            manifest: 0..0,
             log: 0..0,
             trouble: None,
             log_is_damaged: false,
@@ -273,7 +276,8 @@ impl World {
 
     fn live_and_die(&mut self, setup: &Setup, crashes: &mut u32) -> Result<(), String> {
         self.create()?;
-        self.log = self.find_log();
+        self.manifest = self.find(&[AreaKind::Manifest, AreaKind::ManifestSpare]);
+        self.log = self.find(&[AreaKind::Log]);
         while *crashes < setup.crashes_max && self.tally.operations < setup.operations_max {
             let ended = self.live();
             self.after_crash(ended)?;

@@ -8,7 +8,9 @@
 //! ```
 //! Where bytes are damaged (rot, writes that go astray), reads give the right value or an error. One thing is excused: when a
 //! log zone was damaged since the store was opened, the log may come back without its last group, which no store can tell
-//! from a crash before it was written. Whatever comes back must still be a beginning of the log, with its batches whole.
+//! from a crash before it was written. Whatever comes back must still be a beginning of the log, with its batches whole. Where the log
+//! was damaged while the store was opened, what it loses was acknowledged before, and the model has forgotten what was there before that:
+//! such a copy is opened once more, and not judged.
 //! Where the manifest was damaged, its last frames may be gone as well; only of an eviction does nothing else tell, and of an
 //! opening none of whose writes was durable: its stamps may be given again.
 //!
@@ -120,13 +122,11 @@ impl World {
 
     fn endure_faults(&mut self, trouble: Trouble, fault: Fault) -> Result<(), Stop> {
         for _ in 0..2 {
+            let mut is_judged = true;
             if fault != Fault::Rot && self.random.one_in(3) {
                 self.begin_to_fail(trouble);
                 self.fail_in_recovery(fault)?;
-                if self.log_is_damaged {
-                    // It may lose what was acknowledged before this life, and who remembers what was there before that?
-                    return Ok(());
-                }
+                is_judged = !self.log_is_damaged;
             } else {
                 let mut life = self.open_and_read(None)?;
                 self.begin_to_fail(trouble);
@@ -148,6 +148,11 @@ impl World {
                 self.faulty = self.faulty.reopen();
             }
             self.set_faults(Faults::default());
+            if !is_judged {
+                // It opens or says why not, and does not panic.
+                drop(self.open(None));
+                return Ok(());
+            }
             // What rots at rest may be the end of the log as well.
             if fault == Fault::Rot && self.random.one_in(2) {
                 let count = 1 + self.random.below(3);
@@ -245,9 +250,10 @@ impl World {
         let report = self.faulty.take_report();
         self.tally.faults(self.state, &report.struck);
         self.tally.reads_damaged += report.reads_damaged;
-        let Range { start, end } = self.log;
-        self.manifest_is_damaged |= report.damaged.iter().any(|range| range.start < start);
-        self.log_is_damaged |= report.damaged.iter().any(|range| range.start < end && start < range.end);
+        let meets =
+            |area: &Range<u64>| report.damaged.iter().any(|range| range.start < area.end && area.start < range.end);
+        self.manifest_is_damaged |= meets(&self.manifest);
+        self.log_is_damaged |= meets(&self.log);
     }
 
     /// Part of the drive, or all of it, so that writes to small parts go astray as well.
@@ -288,13 +294,13 @@ impl World {
         inspection.areas.into_iter().filter(used).collect()
     }
 
-    /// Where the log zones lie.
-    pub(super) fn find_log(&mut self) -> Range<u64> {
+    /// From where to where areas of these kinds lie.
+    pub(super) fn find(&mut self, kinds: &[AreaKind]) -> Range<u64> {
         let areas = self.areas();
-        let log = |area: &&Area| area.kind == AreaKind::Log;
-        let start = areas.iter().filter(log).map(|area| area.offset_bytes).min().unwrap_or(0);
-        let end = areas.iter().filter(log).map(|area| area.offset_bytes + area.length_bytes).max().unwrap_or(0);
-        assert!(start < end, "a store has a log");
+        let found = areas.iter().filter(|area| kinds.contains(&area.kind));
+        let start = found.clone().map(|area| area.offset_bytes).min().unwrap_or(0);
+        let end = found.map(|area| area.offset_bytes + area.length_bytes).max().unwrap_or(0);
+        assert!(start < end, "a store has {kinds:?}");
         start..end
     }
 }
