@@ -26,11 +26,14 @@ def vectors():
 
 
 def resolve(line, stamps, received=b""):
-    """A line's bytes. Stamps whose letters are new are taken from where they are in `received`."""
+    """A line's bytes. Stamps whose letters are new are taken from where they are in `received`, if they may be stamps."""
     out = b""
     for group in line.split():
         if group[0] == "{":
-            out += stamps.setdefault(group, received[len(out):len(out) + 8])
+            there = received[len(out):len(out) + 8]
+            if group not in stamps and len(there) == 8 and any(there) and there not in stamps.values():
+                stamps[group] = there
+            out += stamps.get(group, b"no stamp")
         else:
             out += bytes.fromhex(group)
     return out

@@ -119,6 +119,7 @@ impl Server {
         let figures = Figures {
             counters: (0..options.threads).map(|_| Counters::default()).collect(),
             connections: AtomicUsize::new(0),
+            workers_listening: AtomicUsize::new(0),
             settings,
             memory_bytes: AtomicU64::new(options.memory_bytes),
             connections_max: options.limits.connections,

@@ -68,6 +68,8 @@ macro_rules! counters {
 counters!(
     total_connections: "Connections that were accepted",
     rejected_connections: "Connections that were refused because there were too many",
+    listen_disabled_num: "Times that a worker accepted nobody for a second, for want of what the system gives",
+    conn_yields: "Times that a connection with more to say gave way to others",
     cmd_get: "Keys that gets asked for",
     cmd_set: "Storage commands",
     cmd_flush: "flush_all commands",
@@ -159,9 +161,7 @@ store_figures!(
 );
 
 /// memcached's figures of what never happens here, for clients and dashboards that ask for them.
-const NEVER: [(&str, &str); 6] = [
-    ("listen_disabled_num", "Times that connections were left waiting: here those beyond the limit are refused"),
-    ("conn_yields", "Times that a connection gave way by a limit of requests: here all have their turns"),
+const NEVER: [(&str, &str); 4] = [
     ("reclaimed", "Items that took the room of an expired one: here room comes back by segments"),
     ("lru_crawler_starts", "Runs of a crawler for expired items: here the collector drops them"),
     ("crawler_items_checked", "Items that such a crawler looked at"),
@@ -244,6 +244,8 @@ pub struct Figures {
     /// One a worker.
     pub counters: Vec<Counters>,
     pub connections: AtomicUsize,
+    /// Workers that accept connections now.
+    pub workers_listening: AtomicUsize,
     /// Name and value, as `stats settings` gives them.
     pub settings: Vec<(&'static str, String)>,
     /// The whole budget, which can change; 0 where nobody said.
@@ -262,6 +264,7 @@ impl Default for Figures {
         Figures {
             counters: vec![Counters::default()],
             connections: AtomicUsize::new(0),
+            workers_listening: AtomicUsize::new(0),
             settings: Vec::new(),
             memory_bytes: AtomicU64::new(0),
             connections_max: 1,
@@ -283,6 +286,7 @@ impl Figures {
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
         let uptime = now.saturating_sub(self.started_unix_seconds);
         let connections = self.connections.load(Ordering::Relaxed);
+        let accepting = self.workers_listening.load(Ordering::Relaxed) > 0;
         let mut figures = vec![
             Figure::new("pid", Gauge, "The server's process", std::process::id()),
             Figure::new("uptime", Gauge, "Seconds since the server began to serve", uptime),
@@ -293,7 +297,7 @@ impl Figures {
             Figure::new("rusage_system", Counter, "Seconds of processor time in the kernel", seconds(system_us)),
             Figure::new("max_connections", Gauge, "Connections that there may be", self.connections_max),
             Figure::new("curr_connections", Gauge, "Connections that there are", connections),
-            Figure::new("accepting_conns", Gauge, "Whether connections are accepted, which they always are", 1),
+            Figure::new("accepting_conns", Gauge, "Whether connections are accepted, 1 or 0", u8::from(accepting)),
         ];
         figures.extend(NEVER.map(|(name, help)| Figure::new(name, Counter, help, 0)));
         figures.extend(Counters::sums(self.counters.iter()));

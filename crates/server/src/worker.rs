@@ -173,6 +173,7 @@ impl<S: Session> Worker<S> {
             })?;
         }
         self.listening = true;
+        shared.figures.workers_listening.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -180,15 +181,16 @@ impl<S: Session> Worker<S> {
     fn pause_listening(&mut self, error: &io::Error) -> io::Result<()> {
         tracing::warn!("no connection can be accepted: {error}; trying again in a second");
         self.paused_at = self.now;
+        count(&self.shared.figures.counters[self.index].listen_disabled_num, 1);
         self.stop_listening()
     }
 
     fn stop_listening(&mut self) -> io::Result<()> {
-        for listener in self.shared.listeners.iter().filter(|_| self.listening) {
-            self.epoll.remove(listener.as_raw_fd())?;
+        if !mem::take(&mut self.listening) {
+            return Ok(());
         }
-        self.listening = false;
-        Ok(())
+        self.shared.figures.workers_listening.fetch_sub(1, Ordering::Relaxed);
+        self.shared.listeners.iter().try_for_each(|listener| self.epoll.remove(listener.as_raw_fd()))
     }
 
     /// Runs until the server stops, and then until what was in flight is done.

@@ -23,9 +23,15 @@ fn bytes(line: &str, stamps: &mut Stamps, received: Option<&[u8]>) -> Vec<u8> {
         if let Some(letter) = group.strip_prefix('{') {
             let letter = letter.chars().next().expect("a letter");
             let there = received.and_then(|received| received.get(out.len()..)?.first_chunk().copied());
-            let stamp = stamps.get(&letter).copied().or(there);
-            let stamp = stamp.unwrap_or_else(|| panic!("{{{letter}}} is nowhere before {line}"));
-            stamps.insert(letter, stamp);
+            let known = stamps.get(&letter).copied();
+            let stamp = known.or(there).unwrap_or_else(|| panic!("{{{letter}}} is nowhere before {line}"));
+            if known.is_none() {
+                assert!(
+                    stamp != [0; STAMP_BYTES] && !stamps.values().any(|other| *other == stamp),
+                    "{{{letter}}}: {stamp:?}"
+                );
+                stamps.insert(letter, stamp);
+            }
             out.extend(stamp);
         } else {
             let digits = |at: usize| u8::from_str_radix(&group[at..at + 2], 16).expect("hexadecimal");

@@ -94,6 +94,9 @@ impl Stream {
                 Err(_) => self.connection.gone = true,
             }
         }
+        if quota == 0 && self.wants_input() {
+            count(&cx.counters.conn_yields, 1);
+        }
     }
 
     /// Reads into the worker's buffer, and keeps only what is left of it.
