@@ -160,12 +160,8 @@ pub fn stream_ranges(
 impl<'a> PageRun<'a> {
     /// The bytes from stream address `address`, `length` of them, page by page; less when the run ends before.
     pub fn pieces(self, address: u64, length: usize) -> impl Iterator<Item = &'a [u8]> {
-        let mut whole = true;
         stream_ranges(self.page_size, self.first_page, address, length).map_while(move |(from, want)| {
-            let piece =
-                self.bytes.get(from..self.bytes.len().min(from + want)).filter(|piece| whole && !piece.is_empty())?;
-            whole = piece.len() == want;
-            Some(piece)
+            self.bytes.get(from..self.bytes.len().min(from + want)).filter(|piece| !piece.is_empty())
         })
     }
 
@@ -377,6 +373,65 @@ mod tests {
             assert_eq!(Trailer::first_hint(&bytes[..size.bytes()]), 0);
             assert_eq!(Trailer::first_hint(&bytes[..2]), 0);
         }
+    }
+
+    #[test]
+    fn damage_in_the_value_of_a_record_keeps_nobody_from_its_neighbours() {
+        // The first one of page 1 is damaged; the last one goes on in page 2.
+        let (mut bytes, keys) = pages(PageSize::Large, &[4050, 1000, 1500, 3000, 100]);
+        let starts: Vec<u32> = keys.iter().map(|key| PageSize::Large.page_of(key.1)).collect();
+        assert_eq!(starts, [0, 0, 1, 1, 2]);
+        let find = |bytes: &[u8], key| run(&bytes[PAGE_BYTES..], 1, PageSize::Large).find(SALT, key);
+        let truth = find(&bytes, b"key3");
+        assert!(matches!(truth, Ok(Some(found)) if found.entry == 3));
+        bytes[PAGE_BYTES + (keys[2].1 - PageSize::Large.address(1)) as usize + 200] ^= 1;
+        assert_eq!(find(&bytes, b"key3"), truth);
+        assert_eq!(find(&bytes, b"key2"), Err(Corrupt));
+    }
+
+    #[test]
+    fn a_header_may_lie_in_two_pages() {
+        for size in [PageSize::Small, PageSize::Large] {
+            for before in 1..=HEADER_BYTES_MAX {
+                let first = size.payload_bytes() - before - 18;
+                let (bytes, keys) = pages(size, &[first, 300, 10]);
+                assert_eq!(keys[1].1 as usize, size.payload_bytes() - before, "the record begins there");
+                let found = run(&bytes, 0, size).find(SALT, b"key1").unwrap().expect("it is there");
+                assert_eq!((found.address, found.header.stored_bytes), (keys[1].1, 300));
+            }
+        }
+    }
+
+    #[test]
+    fn a_trailer_that_adds_up_and_makes_no_sense_is_an_error() {
+        let parse = |trailer: Trailer| {
+            let mut page = vec![0; PAGE_BYTES];
+            trailer.encode(SALT, 3, &mut page);
+            Trailer::parse(SALT, 3, &page).map(|parsed| assert_eq!(parsed, trailer))
+        };
+        let payload_bytes = PageSize::Large.payload_bytes() as u16;
+        let good = Trailer { first: payload_bytes - 1, starts: 2, entry_first: u32::MAX - 2 };
+        assert_eq!(parse(good), Ok(()));
+        assert_eq!(parse(Trailer { first: payload_bytes, ..good }), Err(Corrupt));
+        assert_eq!(parse(Trailer { entry_first: u32::MAX - 1, ..good }), Err(Corrupt));
+    }
+
+    /// As it is on flash.
+    #[test]
+    fn a_trailer_has_its_bytes() {
+        let mut page = vec![0; PAGE_BYTES];
+        Trailer { first: 0x102, starts: 0x304, entry_first: 0x0506_0708 }.encode(SALT, 5, &mut page);
+        let trailer = &page[PageSize::Large.payload_bytes()..];
+        assert_eq!(trailer[..FIELDS_BYTES], [2, 1, 4, 3, 8, 7, 6, 5]);
+        let crc = checksum(Salt { store: 5, address: 1 << 62 | 5, version: 9 }, &[&trailer[..FIELDS_BYTES]]);
+        assert_eq!(trailer[FIELDS_BYTES..], crc.to_le_bytes());
+        assert_eq!(Trailer::first_hint(&page), 0x102);
+    }
+
+    #[test]
+    fn a_page_has_one_of_two_sizes() {
+        let sizes = [0, 2047, 2048, 4096, 8192].map(PageSize::of);
+        assert_eq!(sizes, [None, None, Some(PageSize::Small), Some(PageSize::Large), None]);
     }
 
     #[test]
