@@ -12,7 +12,7 @@ use crate::install::{Moved, apply};
 use crate::io::{Io, lock};
 use crate::key_reader::{KeyPages, KeyReader};
 use crate::key_tables::finish_segment;
-use crate::manifest_room::is_worth_collecting;
+use crate::manifest_room::{is_worth_collecting, large_bytes_max};
 use crate::options::Full;
 use crate::pace::{COLLECT_MERGE, COLLECT_WRITE};
 use crate::phase::{Phase, PhaseCell};
@@ -241,7 +241,8 @@ impl Gathered<'_> {
     }
 }
 
-/// Takes segments in the order of a key as long as one output holds them.
+/// Takes segments in the order of a key as long as one output holds them. One that names so many large values that the install
+/// would be longer than the manifest keeps room for is passed over.
 fn gather<'a>(shared: &Shared, catalog: &'a Catalog, key: impl Fn(&SegmentState) -> u64) -> Gathered<'a> {
     let now = shared.now();
     let left_alone = |state: &SegmentState| shared.unreadable.is_left_alone(state, shared.live_bytes(state), now);
@@ -250,8 +251,12 @@ fn gather<'a>(shared: &Shared, catalog: &'a Catalog, key: impl Fn(&SegmentState)
     // Keys are cached: what they are made of, time too, goes on.
     in_order.sort_by_cached_key(|state| (key(state), state.descriptor.version));
     let mut states: Vec<&SegmentState> = Vec::new();
-    let (mut bytes, mut pages, mut extents) = (0, (0, 0), 0);
+    let (mut bytes, mut pages, mut extents, mut large_bytes) = (0, (0, 0), 0, 0);
     for state in in_order {
+        let more_large_bytes = large_bytes + state.large_bytes_max();
+        if !states.is_empty() && more_large_bytes > large_bytes_max(&shared.geometry) {
+            continue;
+        }
         let live = shared.live_pages(state);
         let (more_bytes, more_pages) = (bytes + shared.live_bytes(state), (pages.0 + live.0, pages.1 + live.1));
         let too_large = more_bytes > shared.geometry.segment_bytes
@@ -259,7 +264,7 @@ fn gather<'a>(shared: &Shared, catalog: &'a Catalog, key: impl Fn(&SegmentState)
         if states.len() >= VICTIMS_MAX || (!states.is_empty() && too_large) {
             break;
         }
-        (bytes, pages) = (more_bytes, more_pages);
+        (bytes, pages, large_bytes) = (more_bytes, more_pages, more_large_bytes);
         extents += all_extents(shared, state);
         states.push(state);
     }
@@ -472,4 +477,44 @@ async fn each_key(
         Ok(())
     };
     reader.each(segment, look).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::run;
+    use crate::{Store, StoreOptions, Sync};
+    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
+
+    #[test]
+    fn segments_that_name_many_large_values_are_merged_as_far_as_an_install_may_be_long() {
+        const CAPACITY: u64 = 4 << 20;
+        let options = StoreOptions {
+            segment_bytes: 64 << 10,
+            partition_bits: 0,
+            sync: Sync::No,
+            ..StoreOptions::new(CAPACITY, 32 << 20)
+        };
+        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+        let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
+        Store::create(&drive, &options).unwrap();
+        let store = Store::open(&drive, &options).unwrap();
+        let mut random = SplitMix64::new(1);
+        for number in 0..150 {
+            let mut value = [0; 9000];
+            random.fill(&mut value);
+            store.put(format!("large:{number}").as_bytes(), &value).unwrap();
+        }
+        let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+        let installer = run(&io, shared.take_installer(), || false).unwrap();
+        let named =
+            |states: &mut dyn Iterator<Item = &SegmentState>| -> u64 { states.map(|s| s.large_bytes_max()).sum() };
+        let max = large_bytes_max(&shared.geometry);
+        assert!(named(&mut installer.catalog.segments.values()) > max, "there is more than fits an install");
+        let gathered = gather(shared, &installer.catalog, |state| shared.live_bytes(state));
+        assert!(gathered.states.len() > 1 && named(&mut gathered.states.iter().copied()) <= max);
+        drop(gathered);
+        shared.return_installer(installer);
+        store.close().unwrap();
+    }
 }

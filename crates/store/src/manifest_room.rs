@@ -95,15 +95,19 @@ fn frames_bytes_max(geometry: &Geometry, segments_bytes: u64) -> u64 {
     segments_bytes + frames * (HEADER_BYTES as u64 + u64::from(geometry.sector_bytes))
 }
 
-/// What a snapshot says of a write buffer that became a segment.
-fn flushed_bytes_max(geometry: &Geometry) -> u64 {
-    let extents = u64::from(segment_extents(geometry));
+/// The most that the manifest says of the large values of one segment, flushed or collected.
+pub fn large_bytes_max(geometry: &Geometry) -> u64 {
     // A buffer is sealed when it names so many bytes of large values; each may lie in extents that are not neighbours.
     let large_bytes = LARGE_NAMED_SEGMENTS * geometry.segment_bytes + value_bytes_max(geometry, u64::MAX) as u64;
     // None is smaller than an eighth of a segment as it was given.
-    let large = large_bytes / geometry.extent_bytes * LARGE_RUN_BYTES_MAX
-        + large_bytes / (geometry.segment_bytes / 8) * LARGE_HEAD_BYTES;
-    let bytes = encoded_bytes_max(extents, geometry.buffer_entries_max() as u64) + large;
+    large_bytes / geometry.extent_bytes * LARGE_RUN_BYTES_MAX
+        + large_bytes / (geometry.segment_bytes / 8) * LARGE_HEAD_BYTES
+}
+
+/// What a snapshot says of a write buffer that became a segment.
+fn flushed_bytes_max(geometry: &Geometry) -> u64 {
+    let extents = u64::from(segment_extents(geometry));
+    let bytes = encoded_bytes_max(extents, geometry.buffer_entries_max() as u64) + large_bytes_max(geometry);
     // Its part of the frames, where sectors are the largest.
     bytes + bytes / 4
 }
