@@ -306,6 +306,36 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_adds_up_and_makes_no_sense_is_an_error() {
+        let parse = |count: u16, [offset, size, route]: [u8; 3]| {
+            let mut bytes = vec![0; PAGE_BYTES];
+            bytes[4..6].copy_from_slice(&count.to_le_bytes());
+            (bytes[6], bytes[7], bytes[12]) = (offset, size, route);
+            let salt = crate::checksum::Salt { store: 5, address: 1 << 63 | 3, version: 9 };
+            let crc = checksum(salt, &[&bytes[4..]]);
+            bytes[..4].copy_from_slice(&crc.to_le_bytes());
+            KeyPage::parse(SALT, 3, &bytes).map(KeyPage::count)
+        };
+        assert_eq!(parse(185, [8, 4, 2]).ok(), Some(185));
+        assert_eq!(parse(509, [0, 0, 0]).ok(), Some(509), "to the last byte");
+        for (count, widths) in
+            [(1, [9, 4, 2]), (1, [8, 5, 2]), (1, [8, 4, 1]), (1, [8, 4, 3]), (186, [8, 4, 2]), (510, [0, 0, 0])]
+        {
+            assert!(parse(count, widths).is_err(), "{count} of {widths:?}");
+        }
+    }
+
+    #[test]
+    fn a_builder_is_empty_until_an_entry_comes_and_after_its_page() {
+        let mut builder = PageBuilder::default();
+        assert!(builder.is_empty());
+        builder.push(entries(1, 1)[0]);
+        assert!(!builder.is_empty());
+        builder.encode(SALT, 0, 0, &mut vec![0; PAGE_BYTES]);
+        assert!(builder.is_empty());
+    }
+
+    #[test]
     fn damage_or_another_place_or_version_is_an_error() {
         let bytes = pages(&entries(100, 1 << 100)).remove(0);
         assert!(KeyPage::parse(SALT, 0, &bytes).is_ok());
