@@ -25,6 +25,8 @@ pub const HEADER_BYTES_MAX: usize = 11 + 3 + 4 + 4 + 4 + 4 + 2 + 4 + 1;
 pub const RECORD_BYTES_MAX: usize = HEADER_BYTES_MAX + KEY_BYTES_MAX + VALUE_BYTES_MAX;
 /// Stamps are log sequence numbers of 48 bits.
 pub const STAMP_MAX: u64 = (1 << 48) - 1;
+const _: () = assert!(KEY_BYTES_MAX == 65_535 && VALUE_BYTES_MAX == 16_777_216 && HEADER_BYTES_MAX == 37);
+const _: () = assert!(RECORD_BYTES_MAX == 16_842_788 && STAMP_MAX == 0xffff_ffff_ffff);
 
 const TAG_KIND: u8 = 0b11;
 const TAG_CODEC_SHIFT: u8 = 2;
@@ -384,6 +386,29 @@ mod tests {
     #[test]
     fn a_small_item_pays_thirteen_bytes() {
         assert_eq!(Header::value(1, 16, 20).header_bytes(), 13);
+    }
+
+    #[test]
+    fn the_longest_header_is_as_long_as_is_said() {
+        let header = Header {
+            codec: Codec::ZstdDictionary,
+            raw_bytes: VALUE_BYTES_MAX as u32,
+            flags: 1,
+            expiry: 1,
+            keyspace: 1,
+            dictionary: 1,
+            marks: Marks { stale: true, leased: true },
+            ..Header::value(STAMP_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX)
+        };
+        assert_eq!(header.header_bytes(), HEADER_BYTES_MAX);
+        assert_eq!(header.encode(&mut [0; HEADER_BYTES_MAX]), HEADER_BYTES_MAX);
+    }
+
+    #[test]
+    fn deletions_and_statements_are_told_from_values() {
+        assert_eq!(Header::tombstone(1, 3).kind, Kind::Tombstone);
+        assert_eq!(Header::control(1, 4).kind, Kind::Control);
+        assert_eq!((Header::control(1, 4).key_bytes, Header::control(1, 4).stored_bytes), (0, 4));
     }
 
     #[test]
