@@ -408,6 +408,9 @@ mod tests {
     fn deletions_and_statements_are_told_from_values() {
         assert_eq!(Header::tombstone(1, 3).kind, Kind::Tombstone);
         assert_eq!(Header::control(1, 4).kind, Kind::Control);
+        let out_of_line = Header { codec: Codec::OutOfLine, ..Header::value(1, 3, 4) };
+        let held = [Header::value(1, 3, 4), out_of_line, Header::tombstone(1, 3)].map(|header| header.holds_value());
+        assert_eq!(held, [true, false, false]);
         assert_eq!((Header::control(1, 4).key_bytes, Header::control(1, 4).stored_bytes), (0, 4));
     }
 
