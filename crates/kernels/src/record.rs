@@ -415,6 +415,38 @@ mod tests {
     }
 
     #[test]
+    fn deletions_and_statements_have_one_shape() {
+        let parse = |header: Header| {
+            let mut bytes = [0; HEADER_BYTES_MAX];
+            let length = header.encode(&mut bytes);
+            Header::parse(&bytes[..length]).map(|parsed| assert_eq!(parsed, (header, length)))
+        };
+        let (deletion, statement) = (Header::tombstone(1, 3), Header::control(1, 4));
+        let (zstd, marks) = (Codec::Zstd, Marks { stale: true, leased: false });
+        assert_eq!((parse(deletion), parse(statement)), (Ok(()), Ok(())));
+        for wrong in [
+            Header { stored_bytes: 1, raw_bytes: 1, ..deletion },
+            Header { codec: zstd, ..deletion },
+            Header { marks, ..deletion },
+            Header { key_bytes: 1, ..statement },
+            Header { codec: zstd, ..statement },
+            Header { marks, ..statement },
+        ] {
+            assert_eq!(parse(wrong), Err(RecordError::Malformed), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_header_is_as_long_as_it_says_at_every_length() {
+        for bits in 0..24 {
+            for length in [(1 << bits) - 1, 1 << bits] {
+                let header = Header::value(1, length.min(KEY_BYTES_MAX), length);
+                assert_eq!(header.encode(&mut [0; HEADER_BYTES_MAX]), header.header_bytes(), "{length}");
+            }
+        }
+    }
+
+    #[test]
     fn marks_that_mean_nothing_are_refused() {
         let header = Header { marks: Marks { stale: true, leased: false }, ..Header::value(1, 0, 0) };
         let mut bytes = [0; HEADER_BYTES_MAX];
