@@ -460,12 +460,18 @@ mod tests {
 
     #[test]
     fn lengths_over_the_limits_are_refused() {
-        let mut header = Header::value(1, 1, VALUE_BYTES_MAX);
+        let header = Header::value(1, 1, VALUE_BYTES_MAX);
         let mut bytes = [0; HEADER_BYTES_MAX];
         header.encode(&mut bytes);
         assert!(Header::parse(&bytes).is_ok());
-        header.stored_bytes += 1;
-        header.encode(&mut bytes);
-        assert_eq!(Header::parse(&bytes), Err(RecordError::Malformed));
+        let compressed = Header { codec: Codec::Zstd, stored_bytes: 1, ..header };
+        for too_long in [
+            Header { stored_bytes: VALUE_BYTES_MAX as u32 + 1, ..header },
+            Header { key_bytes: KEY_BYTES_MAX as u32 + 1, ..header },
+            Header { raw_bytes: VALUE_BYTES_MAX as u32 + 1, ..compressed },
+        ] {
+            too_long.encode(&mut bytes);
+            assert_eq!(Header::parse(&bytes), Err(RecordError::Malformed), "{too_long:?}");
+        }
     }
 }
