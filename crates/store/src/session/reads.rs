@@ -173,9 +173,15 @@ impl Local {
             self.end_read(&mut op);
             return self.attempt_op(shared, number, op, None);
         }
+        let has_ended = matched.as_ref().is_some_and(|found| !dead && !shared.is_live_now(found.stamp, found.expiry));
+        if has_ended && shared.shard(op.hash).get(op.hash).is_some() {
+            // It has expired since the look at the buffers, and another one took its place before that: look again.
+            self.end_read(&mut op);
+            return self.attempt_op(shared, number, op, None);
+        }
         let shown_by = matched.as_ref().map_or(0, |found| shared.deletion_of(found.stamp));
         // A dead record that the index did not mean: it took another key's entry for this one's.
-        let matched = matched.filter(|found| !dead && shared.is_live_now(found.stamp, found.expiry));
+        let matched = matched.filter(|_| !dead && !has_ended);
         if let Some(found) = &matched
             && matches!(found.place, Place::OutOfLine(_))
         {
