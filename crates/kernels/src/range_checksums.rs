@@ -61,6 +61,7 @@ mod tests {
     fn any_range_has_the_checksum_that_summing_it_gives() {
         let bytes: Vec<u8> = (0..600_001u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         let sums = RangeChecksums::of(&bytes);
+        assert_eq!(sums.bytes(), bytes);
         let salt = Salt { store: 1, address: 2, version: 3 };
         for start in [0, 8, 4095, 4096, 70_008, 300_000] {
             for length in [0, 1, 100, SUMMED_BYTES_MAX, SUMMED_BYTES_MAX + 1, 200_000, 299_999] {

@@ -157,6 +157,26 @@ mod tests {
     }
 
     #[test]
+    fn lengths_that_no_value_has_are_refused() {
+        let parse = |stored_bytes| {
+            let runs = vec![Run { first: 7, count: 3 }, Run { first: 1, count: 4 }];
+            let reference = Reference { version: 1, crc: 2, stored_bytes, codec: Codec::Raw, runs };
+            Reference::parse(&reference.encode()).map(|parsed| parsed.extents())
+        };
+        assert_eq!((parse(1), parse(VALUE_BYTES_MAX as u32)), (Ok(7), Ok(7)));
+        assert_eq!((parse(0), parse(VALUE_BYTES_MAX as u32 + 1)), (Err(ReferenceError), Err(ReferenceError)));
+    }
+
+    /// As it is on flash.
+    #[test]
+    fn the_sum_is_salted_with_a_place_of_its_own() {
+        let runs = vec![Run { first: 9, count: 1 }];
+        let reference = Reference { version: 3, crc: 0, stored_bytes: 3, codec: Codec::Raw, runs };
+        let salt = Salt { store: 4, address: 1 << 61 | 9, version: 3 };
+        assert_eq!(crc_append(reference.crc_of_none(4), b"abc"), checksum(salt, &[b"abc"]));
+    }
+
+    #[test]
     fn the_sum_names_the_store_the_place_and_the_version() {
         let of = |store, first, version| {
             let runs = vec![Run { first, count: 1 }];
