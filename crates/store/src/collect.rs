@@ -483,8 +483,9 @@ async fn each_key(
 mod tests {
     use super::*;
     use crate::io::run;
-    use crate::{Store, StoreOptions, Sync};
-    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
+    use crate::victim::tests::store_in_memory;
+    use crate::{StoreOptions, Sync};
+    use tapetum_drive::SplitMix64;
 
     #[test]
     fn segments_that_name_many_large_values_are_merged_as_far_as_an_install_may_be_long() {
@@ -495,10 +496,7 @@ mod tests {
             sync: Sync::No,
             ..StoreOptions::new(CAPACITY, 32 << 20)
         };
-        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
-        let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
-        Store::create(&drive, &options).unwrap();
-        let store = Store::open(&drive, &options).unwrap();
+        let (drive, store) = store_in_memory(CAPACITY, &options);
         let mut random = SplitMix64::new(1);
         for number in 0..150 {
             let mut value = [0; 9000];

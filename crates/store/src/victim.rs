@@ -292,10 +292,7 @@ pub mod tests {
     fn the_damaged_length_of_a_dead_record_does_not_lead_out_of_the_segment() {
         // Segments of several windows.
         let options = StoreOptions::new(32 << 20, 32 << 20);
-        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
-        let drive = Drive::new(Arc::new(MemoryFlash::new(32 << 20)), local, programs::built_in(), Env::system());
-        Store::create(&drive, &options).unwrap();
-        let store = Store::open(&drive, &options).unwrap();
+        let (drive, store) = store_in_memory(32 << 20, &options);
         let mut random = SplitMix64::new(1);
         for number in 0..2000 {
             let mut value = [0; 400];
@@ -333,15 +330,22 @@ pub mod tests {
 
     const RECORD_BYTES: u64 = 256;
 
+    /// A new store on a flash in memory.
+    pub fn store_in_memory(capacity_bytes: u64, options: &StoreOptions) -> (Drive, Store) {
+        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+        let flash = Arc::new(MemoryFlash::new(capacity_bytes));
+        let drive = Drive::new(flash, local, programs::built_in(), Env::system());
+        Store::create(&drive, options).unwrap();
+        let store = Store::open(&drive, options).unwrap();
+        (drive, store)
+    }
+
     /// A store of twice as many records of one length as a segment has room for, the keys beginning with `key:`.
     pub fn store_of_equal_records(segment_bytes: u64) -> (Drive, Store) {
         const CAPACITY: u64 = 64 << 20;
         let options =
             StoreOptions { segment_bytes, partition_bits: 2, sync: Sync::No, ..StoreOptions::new(CAPACITY, 64 << 20) };
-        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
-        let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
-        Store::create(&drive, &options).unwrap();
-        let store = Store::open(&drive, &options).unwrap();
+        let (drive, store) = store_in_memory(CAPACITY, &options);
         put_equal_records(&store, segment_bytes, "key");
         (drive, store)
     }
