@@ -30,6 +30,16 @@ fn five_hundred_crashes_lose_nothing() {
 }
 
 #[test]
+fn short_lives_meet_every_fault() {
+    keep_panics_quiet();
+    let setup = Setup { operations_max: 300, troubles: 5, ..Setup::new(1, u32::MAX) };
+    let found = run_until(&setup, 2, |found| found.runs >= 48);
+    assert!(found.failure.is_none(), "{}", found.failure.map_or(String::new(), |failure| explain(&failure, &setup)));
+    let (name, struck) = found.tally.rarest_fault();
+    assert!(struck > 0, "nothing met {name}");
+}
+
+#[test]
 fn one_case_is_tried_in_every_way() {
     let bench = exhaustive::Bench::new(None).unwrap();
     let steps = vec![exhaustive::Step::PutOne, exhaustive::Step::DeleteOne];

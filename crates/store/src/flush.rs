@@ -307,8 +307,36 @@ mod tests {
     use crate::catalog::Catalog;
     use crate::geometry::Geometry;
     use crate::manifest_room::Kept;
+    use crate::victim::tests::store_in_memory;
     use crate::{Store, StoreOptions};
-    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
+    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
+
+    #[test]
+    fn pages_are_as_large_as_the_values_of_a_buffer_ask_for() {
+        let options = StoreOptions {
+            segment_bytes: 64 << 10,
+            partition_bits: 2,
+            sync: crate::Sync::No,
+            ..StoreOptions::new(8 << 20, 16 << 20)
+        };
+        let page_size_of = |value_bytes: usize| {
+            let (_, store) = store_in_memory(8 << 20, &options);
+            let shared = store.shared();
+            let mut random = SplitMix64::new(1);
+            // Half of them are deleted again: what says so is in no page.
+            for number in 0..(48 << 10) / (value_bytes + 40) / 2 * 2 {
+                let (key, mut value) = (format!("key {number:05}"), vec![0; value_bytes]);
+                random.fill(&mut value);
+                store.put(key.as_bytes(), &value).unwrap();
+                if number % 2 == 1 {
+                    store.delete(key.as_bytes()).unwrap();
+                }
+            }
+            let buffer = lock(&shared.shards[0]).active();
+            page_size_for(shared, buffer)
+        };
+        assert_eq!([20, 600, 6 << 10].map(page_size_of), [PageSize::Large, PageSize::Small, PageSize::Large]);
+    }
 
     #[test]
     fn a_flush_has_room_only_where_flash_numbers_and_the_manifest_all_have() {

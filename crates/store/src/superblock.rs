@@ -182,6 +182,9 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::run;
+    use std::sync::Arc;
+    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash};
 
     fn superblock() -> Superblock {
         let geometry = Geometry::new(10 << 30, 32 << 20, 6, 512).unwrap();
@@ -204,6 +207,34 @@ mod tests {
         assert!(read(&one, &one, 5 << 30).unwrap_err().to_string().contains("cut short"));
         let other = Superblock { store_id: 78, ..superblock() }.encode();
         assert!(read(&one, &other, 10 << 30).unwrap_err().to_string().contains("different stores"));
+    }
+
+    #[test]
+    fn no_byte_of_a_copy_changes_unseen() {
+        let whole = superblock().encode();
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            assert!(!matches!(Superblock::parse(&damaged), Ok(Some(_))), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn each_copy_is_written_to_its_place() {
+        let flash = MemoryFlash::new(2 * SUPERBLOCK_BYTES);
+        let local = LocalMemory::new(64 << 10).unwrap();
+        let drive = Drive::new(Arc::new(flash), local, Vec::new(), Env::simulated(1).0);
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        let copy = |number: u64| {
+            let buffer = drive.local().allocate(SUPERBLOCK_BYTES as usize).unwrap();
+            let reading = io.read(number * SUPERBLOCK_BYTES, &buffer, 0, SUPERBLOCK_BYTES as usize);
+            run(&io, reading, || false).unwrap().unwrap();
+            Superblock::parse(buffer.bytes()).unwrap()
+        };
+        run(&io, superblock().write(&io, &[1]), || false).unwrap().unwrap();
+        assert_eq!((copy(0), copy(1)), (None, Some(superblock())));
+        run(&io, superblock().write(&io, &[0]), || false).unwrap().unwrap();
+        assert_eq!((copy(0), copy(1)), (Some(superblock()), Some(superblock())));
     }
 
     #[test]

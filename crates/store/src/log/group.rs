@@ -117,5 +117,8 @@ mod tests {
         group[80] ^= 1;
         assert!(!holds(salt, &group));
         assert_eq!(parse(&[0; 64]), None);
+        let changed = |at: usize, to: u8| parse(&[&group[..at], &[to], &group[at + 1..]].concat());
+        assert_eq!((changed(0, 0), changed(20, HEADER_BYTES as u8 - 1)), (None, None));
+        assert!(changed(20, HEADER_BYTES as u8).is_some());
     }
 }

@@ -36,8 +36,13 @@ impl Bench {
     }
 
     fn append(&self) {
-        let header = Header::value(0, b"key".len(), b"value".len());
-        self.log.append(&[Draft { header, key: b"key", stored: b"value" }], |_, _, _| {}).unwrap();
+        self.append_value(b"value").unwrap();
+    }
+
+    /// Its place.
+    fn append_value(&self, stored: &[u8]) -> Result<u32, AppendError> {
+        let (header, mut given) = (Header::value(0, b"key".len(), stored.len()), 0);
+        self.log.append(&[Draft { header, key: b"key", stored }], |_, _, place| given = place).map(|()| given)
     }
 
     fn flush_elsewhere(&self) -> Task<Result<(), Error>> {
@@ -56,6 +61,13 @@ impl Bench {
             if let Some(ended) = poll_once(&mut flush) {
                 return ended;
             }
+        }
+    }
+
+    /// Writes what is there and waits for it.
+    fn write_all(&self) {
+        while self.log.has_pending() {
+            self.log.advance(true, 0);
         }
     }
 
@@ -118,4 +130,112 @@ fn after_a_failed_flush_no_other_is_believed_whoever_s_it_was() {
     }
     assert!(bench.end(bench.flush_elsewhere()).is_err());
     assert_eq!(bench.log.durable_stamp(), 0);
+}
+
+#[test]
+fn the_largest_record_fits_an_empty_buffer_to_the_byte() {
+    let bench = Bench::new(Sync::No);
+    let bytes_of = |value: usize| Header::value(0, b"key".len(), value).record_bytes();
+    let largest = (0..).take_while(|value| bytes_of(*value) <= bench.log.record_bytes_max()).last().unwrap();
+    assert_eq!(bytes_of(largest), bench.log.record_bytes_max(), "records come in every size");
+    assert_eq!(bench.append_value(&vec![7; largest + 1]), Err(AppendError::BufferFull));
+    let place = bench.append_value(&vec![7; largest]).unwrap();
+    assert_eq!(bench.log.record(0, place).stored, vec![7; largest]);
+    assert_eq!(bench.append_value(b""), Err(AppendError::BufferFull));
+}
+
+#[test]
+fn a_planned_mark_behind_a_full_buffer_is_there_to_read() {
+    let bench = Bench::new(Sync::No);
+    while bench.append_value(&[7; 500]).is_ok() {}
+    while bench.append_value(b"").is_ok() {}
+    let (header, mut place) = (Header::tombstone(0, b"mark".len()), 0);
+    bench.log.append_planned(Draft { header, key: b"mark", stored: b"" }, |_, _, at| place = at).unwrap();
+    assert_eq!(bench.log.record(0, place).key, b"mark");
+}
+
+#[test]
+fn a_group_without_hurry_gathers_wherever_it_begins() {
+    let bench = Bench::new(Sync::No);
+    bench.append_value(&[7; SEGMENT_BYTES as usize / 2]).unwrap();
+    bench.write_all();
+    let written = bench.log.log_write_bytes();
+    bench.append_value(&[7; SEGMENT_BYTES as usize / 4]).unwrap();
+    bench.advance_often(1);
+    assert_eq!(bench.log.log_write_bytes(), written, "it is a quarter of what is worth a write");
+}
+
+#[test]
+fn a_buffer_is_written_when_it_is_sealed_and_none_of_its_groups_is_left() {
+    let bench = Bench::new(Sync::No);
+    bench.append();
+    bench.write_all();
+    assert!(!bench.log.buffer_written(0), "it is active");
+    bench.append();
+    bench.log.rotate();
+    assert!(!bench.log.buffer_written(0), "a group of it waits");
+    bench.write_all();
+    assert!(bench.log.buffer_written(0) && !bench.log.buffer_written(1));
+    bench.append();
+    bench.log.rotate();
+    assert!(bench.log.buffer_written(0) && !bench.log.buffer_written(1), "what waits is of the next one");
+}
+
+#[test]
+fn something_is_pending_from_an_append_to_the_end_of_its_write() {
+    let bench = Bench::new(Sync::No);
+    bench.flash.stall_nth_write(1, 100);
+    bench.append();
+    assert!(bench.log.has_pending(), "it is open");
+    bench.log.rotate();
+    assert!(bench.log.has_pending(), "it is sealed");
+    bench.log.advance(true, 0);
+    let state = lock(&bench.log.state);
+    assert!(state.open.is_none() && state.sealed.is_empty() && state.writing.is_some());
+    drop(state);
+    assert!(bench.log.has_pending(), "it is on its way");
+    bench.write_all();
+}
+
+#[test]
+fn behind_a_group_there_is_nothing_of_what_the_arena_held_before() {
+    let bench = Bench::new(Sync::No);
+    bench.append_value(&[7; 5000]).unwrap();
+    bench.write_all();
+    for _ in 0..BUFFERS {
+        bench.log.rotate();
+    }
+    bench.append();
+    bench.write_all();
+    let sector = bench.flash.peek(bench.log.geometry.zone_offset(BUFFERS), 512);
+    let length = group::parse(&sector).unwrap().length as usize;
+    assert!(sector[length..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn what_is_filled_of_the_active_buffer_is_said() {
+    let bench = Bench::new(Sync::No);
+    let place = bench.append_value(&[7; 1000]).unwrap();
+    let end = u64::from(place) + bench.log.record(0, place).header.record_bytes() as u64;
+    assert_eq!(bench.log.filled_bytes(), end);
+    bench.log.rotate();
+    assert_eq!(bench.log.filled_bytes(), 0);
+}
+
+#[test]
+fn who_has_left_is_not_kept() {
+    let bench = Bench::new(Sync::No);
+    let [stays, leaves] = [(); 2].map(|()| Arc::new(Notifier::default()));
+    for notifier in [&stays, &leaves] {
+        bench.log.register(notifier.clone());
+    }
+    bench.log.unregister(&leaves);
+    assert_eq!((Arc::strong_count(&stays), Arc::strong_count(&leaves)), (2, 1));
+}
+
+#[test]
+fn a_group_is_bound_to_its_place_on_flash() {
+    let geometry = Geometry::new(8 << 20, SEGMENT_BYTES, 2, 512).unwrap();
+    let Salt { store, address, version } = group_salt(&geometry, 7, 3, 1024);
+    assert_eq!((store, address, version), (7, geometry.zone_offset(3) + 1024, 3));
 }

@@ -93,10 +93,7 @@ impl AreaReader {
         if !state.whole {
             return Ok(None);
         }
-        let end_max = list_end_max(&self.geometry, snapshot_end);
-        // Earlier builds went on to the area's end.
-        let end_max = if position > end_max { self.geometry.manifest_bytes } else { end_max };
-        self.refuse_gap(area, epoch, sequence, position..end_max).await?;
+        self.refuse_gap(area, epoch, sequence, position..list_end_max(&self.geometry, snapshot_end)).await?;
         let manifest = Manifest {
             io: self.io.clone(),
             geometry: self.geometry,

@@ -381,7 +381,10 @@ mod tests {
 
     impl Large {
         fn new() -> Large {
-            let geometry = Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap();
+            Large::of(Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap())
+        }
+
+        fn of(geometry: Geometry) -> Large {
             let flash = Arc::new(MemoryFlash::new(geometry.manifest_offset(2)));
             let local = LocalMemory::new(4 << 20).unwrap();
             let drive = Drive::new(flash, local, Vec::new(), Env::simulated(1).0);
@@ -439,11 +442,34 @@ mod tests {
             let area = large.manifest.area;
             large.install(Install { buffer_next: 1 + large.catalog.buffer_next, ..Install::default() });
             assert_ne!(large.manifest.area, area, "the list is {LIST_SNAPSHOTS} times as long as its snapshot");
+            let reads = || large.drive.counters().opcode(Opcode::Read).completed;
+            let before = reads();
             let found = recover(&large.io, &large.drive, &large.geometry);
+            let windows = large.geometry.manifest_bytes / CHUNK_BYTES as u64;
+            assert!(reads() - before <= 4 * windows, "{} reads", reads() - before);
             assert!(found.catalog == large.catalog);
             assert_eq!(found.manifest.summary(), large.manifest.summary());
             assert_eq!(found.manifest.snapshot_end, large.manifest.snapshot_end);
         }
+    }
+
+    #[test]
+    fn a_checkpoint_is_named_where_the_snapshot_fits_behind_it() {
+        let geometry = Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap();
+        let mut large = Large::of(Geometry { manifest_bytes: 64 << 10, ..geometry });
+        let left = (large.geometry.manifest_bytes - snapshot_bytes_max(&large.geometry, &large.catalog)) / 512 * 512;
+        // What the lists say is looked at when the index is read.
+        let mut name = |bytes: u64| {
+            let mut writer = Writer::default();
+            let extents = vec![1; (bytes as usize - HEADER_BYTES - 20) / 4];
+            [8, 4096, 0].into_iter().for_each(|number| writer.u32(number));
+            writer.list(&extents);
+            writer.list(&[]);
+            let checkpoint = Checkpoint::parse(&writer.bytes).unwrap();
+            run(&large.io, large.manifest.checkpoint(&large.catalog, &checkpoint), || false).unwrap().unwrap()
+        };
+        assert!(name(512) && name(left));
+        assert!(!name(left + 4) && !name(2 * left));
     }
 
     #[test]
