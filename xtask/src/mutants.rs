@@ -57,7 +57,7 @@ const SUBJECTS: [Subject; 2] = [
             "crates/store/src/superblock.rs",
             "crates/store/src/flush.rs",
             "crates/store/src/collect.rs",
-            "crates/store/src/recover.rs",
+            "crates/store/src/recover/*.rs",
             "crates/store/src/checkpoint.rs",
             "crates/store/src/extents.rs",
             "crates/store/src/catalog.rs",

@@ -236,17 +236,43 @@ mod tests {
         }
     }
 
+    fn with(extents: Vec<u32>) -> Checkpoint {
+        Checkpoint { fingerprint_bits: 6, chunk_bytes: 4096, shapes: Vec::new(), extents, crcs: Vec::new() }
+    }
+
+    #[test]
+    fn chunks_tile_the_extents_in_their_order() {
+        let geometry = Geometry::new(1 << 30, 2 << 20, 2, 512).unwrap();
+        let chunks_each = geometry.extent_bytes / 4096;
+        assert!(chunks_each > 1);
+        let checkpoint = with(vec![9, 3]);
+        let places: Vec<u64> = (0..).map_while(|number| checkpoint.place(&geometry, number)).collect();
+        let starts = [9, 3].map(|extent| geometry.extent_offset(extent));
+        let tiles = starts.iter().flat_map(|start| (0..chunks_each).map(move |number| start + number * 4096));
+        assert_eq!(places, tiles.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn chunks_that_do_not_fit_extents_are_refused() {
+        let geometry = Geometry::new(1 << 30, 2 << 20, 2, 512).unwrap();
+        let extent_bytes = geometry.extent_bytes as u32;
+        let count = |chunk_bytes| chunks_per_extent(&geometry, chunk_bytes);
+        assert_eq!([4096, extent_bytes].map(count), [Some(extent_bytes as usize / 4096), Some(1)]);
+        assert_eq!([0, 4095, 6000, 2 * extent_bytes].map(count), [None; 4]);
+    }
+
+    #[test]
+    fn as_many_extents_are_taken_as_are_free_or_none() {
+        let extents = Mutex::new(Extents::new(10));
+        assert_eq!(take_extents(&extents, 11), None);
+        assert_eq!(lock(&extents).free_count(), 10);
+        assert_eq!(take_extents(&extents, 10).map(|taken| taken.len()), Some(10));
+    }
+
     #[test]
     fn extents_that_a_segment_has_are_noticed() {
         let mut extents = Extents::new(10);
         assert!(extents.claim(4));
-        let with = |list: Vec<u32>| Checkpoint {
-            fingerprint_bits: 6,
-            chunk_bytes: 4096,
-            shapes: Vec::new(),
-            extents: list,
-            crcs: Vec::new(),
-        };
         assert!(with(vec![9, 8]).is_apart(&mut extents));
         assert!(!with(vec![9, 4]).is_apart(&mut extents) && !with(vec![9, 9]).is_apart(&mut extents));
         assert!(!with(vec![10]).is_apart(&mut extents));

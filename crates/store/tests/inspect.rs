@@ -149,4 +149,5 @@ fn the_map_covers_the_drive_and_says_the_same_open_and_closed() {
     let closed = inspect_drive(&drive_on(flash)).unwrap();
     assert_whole(&closed);
     assert_eq!((&closed.superblock, &closed.segments), (&open.superblock, &open.segments));
+    assert!(closed.areas.iter().any(|area| area.kind == AreaKind::Checkpoint), "it was closed in an orderly way");
 }

@@ -1,0 +1,150 @@
+//! Both zones of the log, read straight into the arenas of the write buffers, and their end written once more.
+
+use super::no_memory;
+use crate::buffer::Place;
+use crate::error::Error;
+use crate::geometry::{BUFFERS, Geometry};
+use crate::io::{Io, succeeded};
+use crate::log::replay::{Chain, ZoneReader};
+use crate::manifest::Recovered;
+use crate::options::StoreOptions;
+use crate::superblock::Superblock;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use tapetum_drive::{Drive, LocalBuffer, Operation};
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::{Codec, Kind};
+
+/// Commands on a log zone on their way at once, and bytes of each.
+const ZONE_COMMANDS: usize = 8;
+const ZONE_COMMAND_BYTES: usize = 1 << 20;
+
+/// What the log gave back.
+pub struct Replayed {
+    pub arenas: [LocalBuffer; BUFFERS as usize],
+    /// Hash keys and places, in order of writing, by buffer.
+    pub records: BTreeMap<u64, Vec<(HashKey, u32)>>,
+    /// Records whose values lie in extents of their own, and their references; also those that were written over.
+    pub large: Vec<(HashKey, Place, Vec<u8>)>,
+    /// The buffer that takes the next write, and from where.
+    pub active: u64,
+    pub position: usize,
+    pub chain: Chain,
+    /// The crc of the last group before the active buffer.
+    pub crc_sealed: u32,
+    pub watermark: u64,
+    pub watermark_at: u32,
+    /// Both before the active buffer.
+    pub watermark_sealed: (u64, u32),
+}
+
+pub async fn replay_log(
+    drive: &Drive,
+    io: &Io,
+    superblock: &Superblock,
+    recovered: &Recovered,
+    options: &StoreOptions,
+) -> Result<Replayed, Error> {
+    let geometry = &superblock.geometry;
+    let marks = recovered.catalog.marks;
+    let arena =
+        || drive.local().allocate(geometry.segment_bytes as usize).ok_or_else(|| no_memory("the write buffers"));
+    let mut replayed = Replayed {
+        arenas: [arena()?, arena()?],
+        records: BTreeMap::new(),
+        large: Vec::new(),
+        active: recovered.catalog.buffer_next,
+        position: 0,
+        // A watermark that an install made durable ahead of the log counts: groups written since say so.
+        chain: Chain::new(marks.log_crc, marks.stamp_max.max(marks.watermark)),
+        crc_sealed: marks.log_crc,
+        watermark: marks.watermark,
+        watermark_at: marks.watermark_at,
+        watermark_sealed: (marks.watermark, marks.watermark_at),
+    };
+    let reader = ZoneReader { geometry, store_id: superblock.store_id, planted: options.planted };
+    let first = recovered.catalog.buffer_next;
+    for buffer in first..first + BUFFERS {
+        let zone = (buffer % BUFFERS) as usize;
+        read_zone(io, geometry, buffer, &replayed.arenas[zone]).await?;
+        let Replayed { arenas, records, large, watermark, watermark_at, chain, .. } = &mut replayed;
+        let mut found = Vec::new();
+        let crc_before = chain.previous_crc;
+        let watermark_before = (*watermark, *watermark_at);
+        let end = reader.replay(arenas[zone].bytes(), buffer, chain, |place, record| match record.header.kind {
+            // An install may have made a later watermark durable than the log has: that ended older plans.
+            Kind::Control if record.header.stamp <= *watermark => {}
+            Kind::Control => {
+                let mut at = [0; 4];
+                at[..record.stored.len().min(4)].copy_from_slice(&record.stored[..record.stored.len().min(4)]);
+                *watermark_at = u32::from_le_bytes(at);
+                if *watermark_at == 0 {
+                    *watermark = record.header.stamp;
+                }
+            }
+            _ => {
+                let hash = HashKey::of(&superblock.secret, record.key);
+                if record.header.codec == Codec::OutOfLine {
+                    large.push((hash, Place { buffer, place }, record.stored.to_vec()));
+                }
+                found.push((hash, place));
+            }
+        })?;
+        if end.groups > 0 {
+            records.insert(buffer, found);
+            (replayed.active, replayed.position) = (buffer, end.position);
+            replayed.crc_sealed = crc_before;
+            replayed.watermark_sealed = watermark_before;
+        }
+        reader.refuse_gap(replayed.arenas[zone].bytes(), buffer, end.position, &replayed.chain)?;
+    }
+    Ok(replayed)
+}
+
+/// Writes again, as they are, the groups that may be in nothing but the drive's cache. A flush that failed may have left them
+/// there, where no later one saves them; what is shown from now on must be there after a power cut. "Opened" flushes it.
+pub async fn write_unsure_groups(io: &Io, geometry: &Geometry, replayed: &Replayed) -> Result<(), Error> {
+    let unsure = &replayed.chain.unsure;
+    let (Some(first), Some(last)) = (unsure.front(), unsure.back()) else { return Ok(()) };
+    // They are the end of the log: all groups of a buffer from the first of them on.
+    for buffer in first.buffer..=last.buffer {
+        let of_buffer = || unsure.iter().filter(|group| group.buffer == buffer);
+        let (Some(from), Some(to)) = (of_buffer().next(), of_buffer().next_back()) else { continue };
+        let arena = &replayed.arenas[(buffer % BUFFERS) as usize];
+        let write = |flash, local, length| Operation::Write { flash, local, length, fua: false };
+        move_zone(io, geometry, buffer, arena, from.bytes.start..to.bytes.end, "write", write).await?;
+    }
+    Ok(())
+}
+
+async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &LocalBuffer) -> Result<(), Error> {
+    let read = |flash, local, length| Operation::Read { flash, local, length };
+    move_zone(io, geometry, buffer, arena, 0..geometry.segment_bytes as usize, "read", read).await
+}
+
+/// Moves bytes of a zone between flash and its arena, by commands from flash place, local place and length.
+async fn move_zone(
+    io: &Io,
+    geometry: &Geometry,
+    buffer: u64,
+    arena: &LocalBuffer,
+    bytes: Range<usize>,
+    what: &str,
+    command: impl Fn(u64, u64, u32) -> Operation,
+) -> Result<(), Error> {
+    let mut chunks = bytes.clone().step_by(ZONE_COMMAND_BYTES);
+    let mut on_their_way = VecDeque::new();
+    let mut result = Ok(());
+    loop {
+        while result.is_ok()
+            && on_their_way.len() < ZONE_COMMANDS
+            && let Some(at) = chunks.next()
+        {
+            let (flash, local) = (geometry.zone_offset(buffer) + at as u64, arena.offset() + at as u64);
+            on_their_way.push_back(io.start(command(flash, local, ZONE_COMMAND_BYTES.min(bytes.end - at) as u32)));
+        }
+        // All of them, whatever happens: the arena belongs to the drive until the last is done.
+        let Some(tag) = on_their_way.pop_front() else { return result };
+        result = result.and(succeeded(io.finish(tag).await, &format!("{what} of the log")));
+    }
+}

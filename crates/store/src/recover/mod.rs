@@ -1,0 +1,321 @@
+//! Opening a store after whatever happened to it; and creating one.
+//!
+//! ```text
+//! superblock  →  manifest: segments, validity  →  log zones into the write buffers
+//!             →  (first writes) fences, made anew where they are damaged; the superblock's older copy; the end of the log
+//!                once more, as it is
+//!             →  manifest record "opened"
+//!             →  index: from a checkpoint that a clean close left, or from key tables
+//! ```
+//! Nothing is written before superblock, manifest and log were read and believed, and opening twice gives the same state. A gap is an
+//! error that says where.
+
+mod claims;
+mod create;
+mod fences;
+mod log_zones;
+mod stopwatch;
+
+use crate::access::AccessClock;
+use crate::buffer::Shard;
+use crate::catalog::Install;
+use crate::checkpoint::{self, Source};
+use crate::error::Error;
+use crate::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
+use crate::index::GlobalIndex;
+use crate::index_recovery;
+use crate::io::{Io, lock};
+use crate::key_tables::KeyTables;
+use crate::large::{Claims, LargeSpace, value_bytes_max};
+use crate::log::{Log, Start};
+use crate::manifest::Manifest;
+use crate::manifest_room::ManifestRoom;
+use crate::options::StoreOptions;
+use crate::pace::Pace;
+use crate::planted::Bug;
+use crate::shared::{Counters, Installer, Levels, Shared, Wakeup};
+use crate::superblock::{Found, Superblock};
+use crate::tier::Tier;
+use crate::unreadable::Unreadable;
+use claims::{claim_extents, claim_large, claim_log};
+pub use create::create;
+use fences::{open_segments, segment_table};
+use log_zones::{replay_log, write_unsure_groups};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex};
+use stopwatch::Stopwatch;
+use tapetum_drive::Drive;
+use tapetum_kernels::hash::HashKey;
+
+/// Stamps that a restart skips, so that none is given twice even where some were given and lost: at most those of the write buffers,
+/// of which no record takes less than eight bytes.
+fn stamps_skipped(geometry: &Geometry) -> u64 {
+    (BUFFERS * geometry.segment_bytes / 8).max(1 << 24)
+}
+
+fn no_memory(what: &str) -> Error {
+    Error::Options(format!("--memory is too small for {what}: raise it"))
+}
+
+pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Found, Error> {
+    let both = 2 * SUPERBLOCK_BYTES as usize;
+    if drive.flash().capacity_bytes() < both as u64 {
+        return Err(Error::Unusable("the drive is too small to hold a store; nothing was written".into()));
+    }
+    let buffer = drive.local().allocate(both).ok_or_else(|| no_memory("a superblock"))?;
+    io.read(0, &buffer, 0, both).await?;
+    let found = Superblock::read(&buffer.bytes()[..both], drive.flash().capacity_bytes())?;
+    let (made, has) = (found.superblock.geometry.sector_bytes, drive.flash().sector_bytes());
+    if made < has {
+        return Err(Error::Options(format!(
+            "the store was made where sectors have {made} bytes, and this drive has sectors of {has}: put it back there, \
+             and copy its items into a new store here (tapetum dump, tapetum load)"
+        )));
+    }
+    Ok(found)
+}
+
+/// The segment size of the store on a drive, before there is memory for it.
+pub async fn segment_bytes(drive: &Drive, io: &Io) -> Result<u64, Error> {
+    Ok(read_superblock(drive, io).await?.superblock.geometry.segment_bytes)
+}
+
+/// What was durable when the store was last opened is durable still: a log that ends before it was damaged.
+fn refuse_lost_end(stamp_durable: u64, stamp_opened: u64) -> Result<(), Error> {
+    if stamp_durable < stamp_opened {
+        return Err(Error::Corrupt(format!(
+            "the commit log ends at stamp {stamp_durable} although stamp {stamp_opened} was there when the store was opened"
+        )));
+    }
+    Ok(())
+}
+
+/// Opens the store on a drive.
+pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<Shared>, Error> {
+    let mut watch = Stopwatch::new(drive.env());
+    let Found { superblock, behind } = read_superblock(drive, io).await?;
+    let geometry = superblock.geometry;
+    let mut recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
+    let extents = claim_extents(&superblock, &recovered.catalog)?;
+    watch.lap("manifest");
+    let mut replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
+    let extents = Arc::new(Mutex::new(extents));
+    let large = LargeSpace::new(extents.clone());
+    let mut claims = Claims::new(large.clone());
+    watch.lap("log");
+    let mut large_in_segments = Vec::new();
+    for descriptor in recovered.catalog.segments.values().map(|state| &state.descriptor) {
+        large_in_segments.push((descriptor.number, claim_large(&mut claims, descriptor)?));
+    }
+    let large_in_log = claim_log(&mut claims, &replayed, options.planted)?;
+    let checkpoint = recovered.checkpoint.take().filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
+    let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
+    if !options.planted.has(Bug::TrustShortLog) {
+        refuse_lost_end(stamp_durable, recovered.catalog.stamp_opened)?;
+    }
+    let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + stamps_skipped(&geometry);
+    // Superblock, manifest and log hold: from here on something is written, fences first where they are damaged.
+    let segments = segment_table(&geometry);
+    open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
+    for (number, large) in large_in_segments {
+        if let Some(segment) = segments[number as usize].load_full() {
+            segment.own_large(large);
+        }
+    }
+    watch.lap("fences");
+    if let Some(copy) = behind {
+        superblock.write(io, &[copy]).await?;
+    }
+    if !options.planted.has(Bug::TrustCachedLog) {
+        write_unsure_groups(io, &geometry, &replayed).await?;
+    }
+    if options.planted.has(Bug::ForgetReplay) {
+        let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
+        let install = Install { buffer_next, marks: recovered.catalog.marks, ..Install::default() };
+        recovered.manifest.install(&recovered.catalog, &install).await?;
+    }
+    // The checkpoint was made in the generation that ends here, and ends with it; nothing is written to its extents before
+    // this is over.
+    let generation_before = recovered.manifest.generation();
+    let opened = recovered.manifest.opened(&recovered.catalog, stamp_next, stamp_durable).await;
+    if !options.planted.has(Bug::OpenOverFailure) {
+        opened?;
+    }
+    (recovered.catalog.stamp_base, recovered.catalog.stamp_opened) = (stamp_next, stamp_durable);
+    let generation = recovered.manifest.generation();
+    let queue = drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+    let start = Start {
+        buffer: replayed.active,
+        position: replayed.position,
+        stamp_next,
+        stamp_durable,
+        previous_crc: replayed.chain.previous_crc,
+        crc_sealed: replayed.crc_sealed,
+        generation,
+    };
+    let ids = (geometry, superblock.store_id);
+    let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
+    let shards = make_shards(&geometry, &mut replayed.records, replayed.active);
+    let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
+        .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
+    watch.lap("write buffers");
+    let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
+    let shared = Arc::new(Shared {
+        drive: drive.clone(),
+        geometry,
+        store_id: superblock.store_id,
+        secret: superblock.secret,
+        options: *options,
+        planted: options.planted,
+        log,
+        shards,
+        index,
+        segments,
+        install_sequence: AtomicU64::new(0),
+        retired: Mutex::new(Vec::new()),
+        extents,
+        unreadable: Unreadable::default(),
+        key_tables: KeyTables::default(),
+        tier: Tier::new(options.tier_bytes, options.slabs)
+            .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
+        access_clock: AccessClock::new(stamp_durable, drive.env().unix_seconds()),
+        large,
+        value_bytes_max: value_bytes_max(&geometry, options.memory_bytes).min(options.value_bytes_max),
+        large_named_bytes: AtomicU64::new(0),
+        installer: Mutex::new(None),
+        numbers_taken: Mutex::new(Vec::new()),
+        segments_limit: AtomicU32::new(geometry.segments(superblock.capacity_bytes)),
+        superblock: Mutex::new(superblock),
+        resizing: Mutex::new(None),
+        memory_bytes: AtomicU64::new(options.memory_bytes),
+        // Unique in the store's life without being written down: no generation comes twice, unless damage hid one.
+        version_next: AtomicU64::new(generation << 32 | 1),
+        watermark: AtomicU64::new(replayed.watermark),
+        watermark_at: AtomicU32::new(replayed.watermark_at),
+        watermark_sealed: Mutex::new(replayed.watermark_sealed),
+        counters: Counters::default(),
+        levels: Levels::default(),
+        manifest_room: ManifestRoom::default(),
+        pace: Pace::default(),
+        pools_bytes: (drive.local().bytes_total() + tables) as u64 + options.tier_bytes,
+        wakeup: Wakeup::default(),
+        closed: AtomicBool::new(false),
+    });
+    for (hash, place, extents) in large_in_log {
+        let mut shard = shared.shard(hash);
+        if place.buffer == shard.active() {
+            shared.name_large(&mut shard, place, extents);
+        } else {
+            shard.insert_large(place, extents);
+        }
+    }
+    let source = Source {
+        geometry: &geometry,
+        store_id: superblock.store_id,
+        generation: generation_before,
+        entries: recovered.catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum(),
+        trusting: options.planted.has(Bug::TrustCheckpoint) || options.planted.has(Bug::StaleCheckpoint),
+    };
+    let loaded = match &checkpoint {
+        Some(checkpoint) => checkpoint::load(&source, io, drive.local(), &shared.index, checkpoint).await,
+        None => Err(String::new()),
+    };
+    let catalog = match loaded {
+        Ok(()) => recovered.catalog,
+        Err(amiss) => {
+            if !amiss.is_empty() {
+                tracing::warn!("the index checkpoint is passed over ({amiss}): the index is built from key tables");
+            }
+            index_recovery::build(&shared, io, recovered.catalog).await?
+        }
+    };
+    let installer = Box::new(Installer { manifest: recovered.manifest, catalog });
+    watch.lap("index");
+    tracing::info!(
+        "recovered {} keys of {} segments: {watch}",
+        shared.index.entries(),
+        installer.catalog.segments.len()
+    );
+    shared.return_installer(installer);
+    Ok(shared)
+}
+
+fn make_shards(
+    geometry: &Geometry,
+    records: &mut BTreeMap<u64, Vec<(HashKey, u32)>>,
+    active: u64,
+) -> Vec<Mutex<Shard>> {
+    let first = records.keys().next().copied().unwrap_or(active);
+    let entries = geometry.buffer_entries_max() / geometry.partitions();
+    let mut shards: Vec<Shard> = (0..geometry.partitions())
+        .map(|_| {
+            let mut shard = Shard::new(entries, first);
+            shard.touch();
+            shard
+        })
+        .collect();
+    for (buffer, records) in std::mem::take(records) {
+        if buffer > first {
+            shards.iter_mut().for_each(|shard| shard.rotate(buffer));
+        }
+        for (hash, place) in records {
+            shards[hash.partition(geometry.partition_bits)].insert(hash, place);
+        }
+    }
+    shards.into_iter().map(Mutex::new).collect()
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::io::run;
+    use tapetum_drive::{Env, LocalMemory, MemoryFlash};
+
+    #[test]
+    fn more_stamps_are_skipped_than_buffers_can_hold_records() {
+        for segment_bytes in [64 << 10, 256 << 20] {
+            let geometry = Geometry::new(64 * segment_bytes, segment_bytes, 2, 512).unwrap();
+            let skipped = stamps_skipped(&geometry);
+            let records_max = BUFFERS * segment_bytes / 8;
+            assert!((records_max..=records_max.max(1 << 24)).contains(&skipped), "{skipped} of {segment_bytes}");
+        }
+    }
+
+    pub fn drive(flash: MemoryFlash) -> (Drive, Io) {
+        let local = LocalMemory::new(4 << 20).unwrap();
+        let drive = Drive::new(Arc::new(flash), local, Vec::new(), Env::simulated(1).0);
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        (drive, io)
+    }
+
+    #[test]
+    fn a_drive_of_two_superblocks_is_looked_at_and_a_smaller_one_refused() {
+        let refusal = |bytes| {
+            let (drive, io) = drive(MemoryFlash::new(bytes));
+            run(&io, segment_bytes(&drive, &io), || false).unwrap().unwrap_err().to_string()
+        };
+        let both = 2 * SUPERBLOCK_BYTES;
+        assert!(refusal(both).contains("no valid superblock"));
+        assert!(refusal(both - 512).contains("too small") && refusal(512).contains("too small"));
+    }
+
+    #[test]
+    fn larger_sectors_than_a_store_was_made_with_are_refused_and_smaller_ones_taken() {
+        let options =
+            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
+        let look = |made: u32, has: u32| {
+            let (old, io) = drive(MemoryFlash::with_sector_bytes(8 << 20, made));
+            run(&io, create(&old, &io, &options), || false).unwrap().unwrap();
+            let buffer = old.local().allocate(1 << 20).unwrap();
+            run(&io, io.read(0, &buffer, 0, 1 << 20), || false).unwrap().unwrap();
+            let (new, io) = drive(MemoryFlash::with_sector_bytes(8 << 20, has));
+            let mut copy = new.local().allocate(1 << 20).unwrap();
+            copy.bytes_mut().copy_from_slice(buffer.bytes());
+            run(&io, io.write_durably(0, &copy, 1 << 20), || false).unwrap().unwrap();
+            run(&io, segment_bytes(&new, &io), || false).unwrap()
+        };
+        assert_eq!([(512, 512), (4096, 512)].map(|(made, has)| look(made, has)), [Ok(64 << 10), Ok(64 << 10)]);
+        assert!(look(512, 4096).unwrap_err().to_string().contains("sectors"));
+    }
+}
