@@ -291,6 +291,49 @@ mod tests {
     }
 
     #[test]
+    fn a_bitmap_has_its_bits_and_no_others() {
+        let bits = Bitmap::full(70);
+        assert_eq!((bits.ones(), bits.bytes()), (70, 16));
+        assert!(bits.clear(69), "it was set");
+        assert!(!bits.clear(69) && !bits.get(69) && bits.get(68));
+        assert_eq!(Bitmap::full(70), Bitmap::full(70));
+        assert!(bits != Bitmap::full(70) && Bitmap::none(64) != Bitmap::none(65));
+    }
+
+    #[test]
+    fn bits_behind_the_last_entry_are_refused() {
+        for entries in [63, 64, 65] {
+            let mut writer = Writer::default();
+            SegmentState::new(descriptor(0, entries)).encode(&mut writer);
+            assert!(SegmentState::parse(&mut Reader::new(&writer.bytes)).is_ok());
+            let last = writer.bytes.len() - 1;
+            writer.bytes[last] |= 1 << 7;
+            let parsed = SegmentState::parse(&mut Reader::new(&writer.bytes));
+            assert_eq!(parsed.is_ok(), entries == 64, "{entries} entries");
+        }
+    }
+
+    #[test]
+    fn a_change_that_does_not_fit_says_what_is_amiss() {
+        let refusal = |install: Install| {
+            let mut catalog = Catalog::default();
+            catalog.install(&Install { added: vec![descriptor(0, 5)], ..Install::default() }).unwrap();
+            catalog.install(&install).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let kills = |segment, record_bytes, entries: &[u32]| Install {
+            deaths: vec![Deaths { segment, record_bytes, entries: entries.to_vec() }],
+            ..Install::default()
+        };
+        assert_eq!(refusal(kills(0, 50, &[0, 1, 2, 3, 4])), "");
+        assert!(refusal(kills(1, 10, &[0])).contains("not there"));
+        assert!(refusal(kills(0, 10, &[5])).contains("not alive"));
+        assert!(refusal(kills(0, 20, &[4, 4])).contains("not alive"));
+        assert!(refusal(kills(0, 51, &[4])).contains("more bytes"));
+        assert!(refusal(Install { added: vec![descriptor(0, 5)], ..Install::default() }).contains("twice"));
+        assert!(!refusal(Install { dropped: vec![1], ..Install::default() }).is_empty());
+    }
+
+    #[test]
     fn a_large_value_is_written_down_until_its_record_dies() {
         let large = |entry| LargeEntry { entry, expiry: 1, stamp: 2, runs: vec![Run { first: 500, count: 3 }] };
         let added = Descriptor { large: vec![large(1), large(2)], ..descriptor(0, 3) };

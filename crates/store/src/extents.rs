@@ -107,7 +107,8 @@ mod tests {
     #[test]
     fn hands_out_each_extent_once_lowest_first() {
         let mut extents = Extents::new(70);
-        assert!(extents.claim(1));
+        assert!(extents.is_free(1) && extents.claim(1));
+        assert!(!extents.is_free(1) && extents.is_free(2) && extents.is_free(69));
         assert!(!extents.claim(1) && !extents.claim(70));
         let all: Vec<u32> = std::iter::from_fn(|| extents.allocate()).collect();
         assert_eq!(all, std::iter::once(0).chain(2..70).collect::<Vec<_>>());
@@ -121,6 +122,7 @@ mod tests {
             [extents.allocate_last(), extents.allocate_last(), extents.allocate_last()],
             [Some(68), Some(7), None]
         );
+        assert_eq!(extents.free_count(), 0);
     }
 
     #[test]
@@ -142,6 +144,7 @@ mod tests {
         assert_eq!(extents.allocate_runs(9), None);
         let runs = [Run { first: 0, count: 2 }, Run { first: 3, count: 3 }];
         assert_eq!((extents.allocate_runs(5), extents.free_count()), (Some(runs.to_vec()), 3));
+        assert_eq!(extents.allocate_runs(3), Some(vec![Run { first: 6, count: 3 }]), "all there are");
     }
 
     #[test]

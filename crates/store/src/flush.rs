@@ -306,6 +306,7 @@ mod tests {
     use super::*;
     use crate::catalog::Catalog;
     use crate::geometry::Geometry;
+    use crate::io::run;
     use crate::manifest_room::Kept;
     use crate::victim::tests::store_in_memory;
     use crate::{Store, StoreOptions};
@@ -336,6 +337,42 @@ mod tests {
             page_size_for(shared, buffer)
         };
         assert_eq!([20, 600, 6 << 10].map(page_size_of), [PageSize::Large, PageSize::Small, PageSize::Large]);
+    }
+
+    #[test]
+    fn keys_are_checked_again_where_their_partition_was_built_anew_since() {
+        let options =
+            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
+        let (drive, store) = store_in_memory(8 << 20, &options);
+        let shared = store.shared();
+        let key = |number: u32| format!("key {number}").into_bytes();
+        let mut number = 0;
+        while store.stats().flushes == 0 {
+            store.put(&key(number), &[7; 100]).unwrap();
+            number += 1;
+        }
+        let hash = shared.hash(&key(0));
+        while shared.shard(hash).get(hash).is_some() {
+            std::thread::yield_now();
+        }
+        store.put(&key(0), b"again").unwrap();
+        let (partition, mut batch) = (hash.partition(shared.geometry.partition_bits), Vec::new());
+        let buffer = lock(&shared.shards[partition]).active();
+        lock(&shared.shards[partition]).sorted(buffer, &mut batch);
+        let place = batch.iter().position(|entry| entry.0 == hash).unwrap();
+        let generation = shared.index.partition_generation(partition);
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        let check = |generation| {
+            // What was found when nothing of the key was on flash.
+            let keys = vec![Key { live: true, checked: Checked::New }; batch.len()];
+            let mut keys = ShardKeys { generation, keys };
+            let relied = Relied::default();
+            let checking = check_again(shared, &io, buffer, partition, &relied, &mut keys);
+            run(&io, checking, || false).unwrap().unwrap();
+            keys.keys[place].checked
+        };
+        assert_eq!(check(generation), Checked::New, "nothing has come between");
+        assert!(matches!(check(generation + 1), Checked::Older { .. }));
     }
 
     #[test]

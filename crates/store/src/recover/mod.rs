@@ -269,7 +269,12 @@ fn make_shards(
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::catalog::Marks;
     use crate::io::run;
+    use crate::planted::Planted;
+    use crate::victim::tests::store_in_memory;
+    use crate::{Request, Store};
+    use std::sync::atomic::Ordering;
     use tapetum_drive::{Env, LocalMemory, MemoryFlash};
 
     #[test]
@@ -317,5 +322,41 @@ pub mod tests {
         };
         assert_eq!([(512, 512), (4096, 512)].map(|(made, has)| look(made, has)), [Ok(64 << 10), Ok(64 << 10)]);
         assert!(look(512, 4096).unwrap_err().to_string().contains("sectors"));
+    }
+
+    #[test]
+    fn what_an_install_has_deleted_stays_so_whatever_older_marks_the_log_has() {
+        let options =
+            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
+        let (drive, store) = store_in_memory(8 << 20, &options);
+        store.run(Request::DeleteAll { at: 0 }).unwrap();
+        store.run(Request::DeleteAll { at: u32::MAX }).unwrap();
+        let ends_both = store.shared().log.stamp_last() + 1;
+        drop(store);
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        let delete = async {
+            let Superblock { geometry, store_id, .. } = read_superblock(&drive, &io).await?.superblock;
+            let mut recovered = Manifest::recover(&io, drive.local(), &geometry, store_id, Planted::default()).await?;
+            let marks = Marks { watermark: ends_both, watermark_at: 0, ..recovered.catalog.marks };
+            let install = Install { buffer_next: recovered.catalog.buffer_next, marks, ..Install::default() };
+            recovered.manifest.install(&recovered.catalog, &install).await
+        };
+        run(&io, delete, || false).unwrap().unwrap();
+        let store = Store::open(&drive, &options).unwrap();
+        let shared = store.shared();
+        assert_eq!(
+            (shared.watermark.load(Ordering::SeqCst), shared.watermark_at.load(Ordering::SeqCst)),
+            (ends_both, 0)
+        );
+    }
+
+    #[test]
+    fn pools_are_all_that_is_allocated_at_once() {
+        let options = StoreOptions::new(64 << 20, 64 << 20).with_tier(16 << 20);
+        let (drive, store) = store_in_memory(64 << 20, &options);
+        let shared = store.shared();
+        let tables: usize = shared.shards.iter().map(|shard| lock(shard).bytes()).sum();
+        assert_eq!(shared.pools_bytes, (drive.local().bytes_total() + tables) as u64 + options.tier_bytes);
+        assert!(tables > 0 && options.tier_bytes > 0);
     }
 }
