@@ -266,7 +266,7 @@ impl Catalog {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use tapetum_kernels::data_page::PageSize;
     use tapetum_kernels::reference::Run;
