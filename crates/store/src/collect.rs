@@ -569,6 +569,34 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_an_eviction_hears_where_no_segment_can_be_read() {
+        let options = StoreOptions {
+            segment_bytes: 64 << 10,
+            partition_bits: 2,
+            full: Full::Evict,
+            ..StoreOptions::new(8 << 20, 16 << 20)
+        };
+        let (drive, store) = store_in_memory(8 << 20, &options);
+        let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+        let try_to = || run(&io, evict(shared.clone(), io.clone(), Arc::default()), || false).unwrap();
+        assert_eq!(try_to(), Ok(false), "there is none");
+        for number in 0.. {
+            store.put(format!("key {number}").as_bytes(), &[7; 1000]).unwrap();
+            if store.stats().flushes == 2 {
+                break;
+            }
+        }
+        assert_eq!(try_to(), Ok(true));
+        let installer = run(&io, shared.take_installer(), || false).unwrap();
+        for state in installer.catalog.segments.values() {
+            shared.unreadable.note(state.descriptor.version, Part::KeyTable, shared.now());
+        }
+        assert!(!installer.catalog.segments.is_empty());
+        shared.return_installer(installer);
+        assert!(try_to().unwrap_err().to_string().contains("no segment can be read"));
+    }
+
+    #[test]
     fn segments_that_name_many_large_values_are_merged_as_far_as_an_install_may_be_long() {
         const CAPACITY: u64 = 4 << 20;
         let options = StoreOptions {

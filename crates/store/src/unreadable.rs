@@ -80,3 +80,37 @@ impl Noted {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::tests::descriptor;
+
+    #[test]
+    fn a_segment_is_left_alone_for_a_while_and_its_garbage_counts_for_nothing_meanwhile_or_after() {
+        let (unreadable, state) = (Unreadable::default(), SegmentState::new(descriptor(1, 9)));
+        assert!(!unreadable.has(&state, 90) && !unreadable.is_left_alone(&state, 90, 1000));
+        unreadable.note(state.descriptor.version, Part::KeyTable, 1000);
+        assert_eq!(unreadable.count(), 1);
+        for (now, left_alone) in [(1000, true), (1000 + RETRY_SECONDS - 1, true), (1000 + RETRY_SECONDS, false)] {
+            assert_eq!(unreadable.is_left_alone(&state, 90, now), left_alone);
+            assert_eq!(unreadable.cannot_be_evicted(&state, now), left_alone);
+            assert!(unreadable.has(&state, 90));
+        }
+        unreadable.forget(state.descriptor.version);
+        assert!(!unreadable.has(&state, 90) && unreadable.count() == 0);
+    }
+
+    #[test]
+    fn what_needs_not_be_read_stands_in_nobodys_way() {
+        let (unreadable, state) = (Unreadable::default(), SegmentState::new(descriptor(1, 9)));
+        unreadable.note(state.descriptor.version, Part::Data, 1000);
+        assert!(unreadable.has(&state, 1) && unreadable.is_left_alone(&state, 1, 1000));
+        assert!(!unreadable.has(&state, 0) && !unreadable.is_left_alone(&state, 0, 1000), "nothing is copied");
+        assert!(!unreadable.cannot_be_evicted(&state, 1000), "an eviction reads no data");
+        unreadable.note(state.descriptor.version, Part::KeyTable, 1000);
+        let emptied = SegmentState { valid_entries: 0, ..state.clone() };
+        assert!(unreadable.has(&state, 0) && !unreadable.has(&emptied, 90));
+        assert!(unreadable.cannot_be_evicted(&state, 1000) && !unreadable.cannot_be_evicted(&emptied, 1000));
+    }
+}
