@@ -73,6 +73,8 @@ mod tests {
         assert_eq!(layout.place(11), extent);
         assert_eq!(layout.place(extent), extent + 11, "a large one crosses");
         assert_eq!(layout.end(), 2 * extent + 11);
+        assert_eq!(layout.place(extent - 21), 2 * extent + 11);
+        assert_eq!((layout.place(10), layout.end()), (3 * extent - 10, 3 * extent), "as much as is left");
     }
 
     #[test]

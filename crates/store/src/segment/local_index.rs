@@ -123,6 +123,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_pages_between_two_hash_keys_are_those_that_may_hold_them_and_no_others() {
+        let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
+        let mut builder = FenceBuilder::new(&geometry, PageSize::Large);
+        let hash = |entry: u128| HashKey(entry << 116);
+        for entry in 0..1000 {
+            if entry % 200 == 0 {
+                builder.begin_key_page(hash(entry));
+            }
+            builder.add(hash(entry), 60);
+        }
+        let index = builder.build();
+        assert_eq!((index.key_pages(), index.bytes()), (5, index.data.bytes() + 5 * 4));
+        assert!(index.data.bytes() > 0);
+        let between = |low, high| index.key_pages_between(hash(low), hash(high));
+        assert_eq!([between(0, 0), between(199, 199), between(201, 201), between(999, 999)], [0..1, 0..1, 1..2, 4..5]);
+        assert_eq!([between(1, 201), between(399, 401), between(0, 999)], [0..2, 1..3, 0..5]);
+        assert_eq!(between(200, 200), 0..2, "the page before may end with others of these bits");
+    }
+
+    #[test]
     fn what_is_encoded_is_parsed() {
         let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
         let mut builder = FenceBuilder::new(&geometry, PageSize::Large);

@@ -142,3 +142,35 @@ impl Descriptor {
         (self.data_extents.len() + self.key_extents.len()) as u32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::tests::descriptor;
+
+    #[test]
+    fn a_large_entry_takes_what_is_counted_for_it_at_most() {
+        for numbers in [1, u32::MAX] {
+            let run = Run { first: numbers, count: numbers };
+            let large = LargeEntry { entry: 1, expiry: 2, stamp: 3, runs: vec![run; 3] };
+            assert_eq!(large.extent_count(), 3 * u64::from(numbers));
+            let mut writer = Writer::default();
+            large.encode(&mut writer);
+            let bytes = writer.bytes.len() as u64;
+            assert!(bytes <= large.encoded_bytes_max());
+            assert!(numbers == 1 || bytes == large.encoded_bytes_max(), "{bytes} of {}", large.encoded_bytes_max());
+        }
+    }
+
+    #[test]
+    fn more_entries_than_the_key_table_holds_are_refused() {
+        let parse = |entries: u64| {
+            let key_extents = vec![7, 9];
+            let mut writer = Writer::default();
+            Descriptor { entries: entries as u32, key_extents, ..descriptor(1, 1) }.encode(&mut writer);
+            Descriptor::parse(&mut Reader::new(&writer.bytes)).is_ok()
+        };
+        assert!(parse(2 * ENTRIES_PER_EXTENT_MAX) && !parse(2 * ENTRIES_PER_EXTENT_MAX + 1));
+        assert!(parse(1) && !parse(u32::MAX.into()));
+    }
+}
