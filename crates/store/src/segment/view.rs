@@ -204,3 +204,70 @@ impl Segment {
         self.local_index.key_pages_between(low, high)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::tests::descriptor;
+    use crate::segment::local_index::FenceBuilder;
+
+    #[test]
+    fn an_entry_is_valid_that_is_there_and_not_dead() {
+        let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
+        let mut fences = FenceBuilder::new(&geometry, PageSize::Large);
+        fences.begin_key_page(HashKey(0));
+        fences.add(HashKey(0), 10);
+        let local_index = fences.build();
+        let index_bytes = local_index.bytes();
+        let segment = Segment::new(Descriptor { record_bytes: 99, ..descriptor(1, 9) }, 1, geometry, local_index);
+        assert_eq!((segment.record_bytes_mean(), segment.index_bytes()), (11, index_bytes));
+        assert!(!segment.is_valid(0), "nothing is attached");
+        let valid = Bitmap::full(9);
+        segment.attach(&valid);
+        assert!(segment.is_valid(0) && segment.is_valid(8) && !segment.is_valid(9));
+        valid.clear(8);
+        assert!(!segment.is_valid(8) && segment.is_valid(7));
+    }
+
+    #[test]
+    fn neighbours_are_read_by_one_command() {
+        let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
+        let extent = geometry.extent_bytes as u32;
+        let data_extents = vec![3, 4, 9];
+        let segment = Segment::new(Descriptor { data_extents, ..descriptor(1, 9) }, 1, geometry, LocalIndex::empty());
+        let at = |extent| geometry.extent_offset(extent);
+        let runs = |page, length| segment.data_runs(page, length).collect::<Vec<_>>();
+        let last = Run { flash: at(9), at: 2 * extent, length: 512 };
+        assert_eq!(runs(0, 2 * extent + 512), [Run { flash: at(3), at: 0, length: 2 * extent }, last]);
+        let pages = extent / PageSize::Large.bytes() as u32;
+        assert_eq!(runs(pages, 512), [Run { flash: at(4), at: 0, length: 512 }]);
+    }
+
+    #[test]
+    fn as_much_is_read_as_the_records_of_a_page_may_reach() {
+        let geometry = Geometry::new(1 << 30, 2 << 20, 2, 512).unwrap();
+        let per_extent = geometry.pages_per_extent(PageSize::Large.bytes());
+        let mut fences = FenceBuilder::new(&geometry, PageSize::Large);
+        fences.begin_key_page(HashKey(0));
+        let mut entries = 0;
+        while fences.data_pages() < 2 * per_extent {
+            fences.add(HashKey(entries << 90), 60);
+            entries += 1;
+        }
+        let data_pages = fences.data_pages();
+        let index = fences.build();
+        let encoded = index.encode();
+        let spans = |record_bytes_max| {
+            let descriptor = Descriptor { data_pages, record_bytes_max, ..descriptor(1, entries as u32) };
+            let index = LocalIndex::parse(&encoded, 1).unwrap();
+            let segment = Segment::new(descriptor, 1, geometry, index);
+            [0, per_extent - 1, data_pages - 1].map(|page| segment.span_bytes(page))
+        };
+        // The last record that starts in a page goes on in the next by so much, or there is no next in its extent.
+        assert_eq!(spans(1), [4096, 4096, 4096]);
+        assert_eq!(spans(60), [4096 + 512, 4096, 4096]);
+        assert_eq!(spans(514), [4096 + 1024, 4096, 4096]);
+        // One that is longer than a quarter of an extent crosses its end.
+        assert_eq!(spans(60_000), [8192, 8192, 4096]);
+    }
+}
