@@ -355,6 +355,32 @@ fn thousands_of_keys_in_one_read_come_back_each_with_its_own_value() {
 }
 
 #[test]
+fn large_segments_whose_extents_are_written_piece_by_piece_come_back_whole() {
+    const CAPACITY: u64 = 1 << 30;
+    let options = StoreOptions { segment_bytes: 64 << 20, ..StoreOptions::new(CAPACITY, 512 << 20) };
+    let flash = Arc::new(MemoryFlash::new(CAPACITY));
+    let drive = || {
+        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+        Drive::new(flash.clone(), local, programs::built_in(), Env::system())
+    };
+    let (key, value) = (|number: u64| number.to_le_bytes(), |number: u64| noise(number, 6000));
+    let mut written = 0;
+    Store::create(&drive(), &options).unwrap();
+    let store = Store::open(&drive(), &options).unwrap();
+    while store.stats().flushes == 0 {
+        store.put(&key(written), &value(written)).unwrap();
+        written += 1;
+    }
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open(&drive(), &options).unwrap();
+    for number in 0..written {
+        assert_eq!(store.get(&key(number)).unwrap().unwrap().value, value(number), "item {number}");
+    }
+    assert!(store.stats().get_from_flash > written / 2);
+}
+
+#[test]
 fn an_evicting_store_takes_new_keys_for_ever_and_keeps_the_latest() {
     let drive = drive_on(flash());
     Store::create(&drive, &options()).unwrap();
