@@ -376,6 +376,33 @@ mod tests {
     }
 
     #[test]
+    fn a_buffer_of_nothing_but_deletions_makes_no_segment() {
+        let options = StoreOptions {
+            segment_bytes: 64 << 10,
+            partition_bits: 2,
+            sync: crate::Sync::No,
+            ..StoreOptions::new(8 << 20, 16 << 20)
+        };
+        let (_drive, store) = store_in_memory(8 << 20, &options);
+        let key = |number: u32| format!("a key of some length {number}").into_bytes();
+        for number in 0..20_000 {
+            store.put(&key(number), b"value").unwrap();
+        }
+        let mut deleted = 0;
+        let mut delete_until = |flushes| {
+            while store.stats().flushes < flushes {
+                assert_eq!(store.delete(&key(deleted)), Ok(true));
+                deleted += 1;
+            }
+            store.shared().levels.segments.load(Ordering::Relaxed)
+        };
+        // The first buffers have puts before them.
+        let flushes = store.stats().flushes;
+        let before = delete_until(flushes + 3);
+        assert!(delete_until(flushes + 6) <= before);
+    }
+
+    #[test]
     fn a_flush_has_room_only_where_flash_numbers_and_the_manifest_all_have() {
         let options =
             StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
