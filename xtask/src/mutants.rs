@@ -1,7 +1,7 @@
 //! cargo-mutants over the modules that durability rests on: each function is changed a little, in a copy of the checkout,
 //! and a test must fail. Judges are asked in turn, the quickest first; each is given only what those before it let pass.
 //!
-//! It ends with an error when mutants survive: their names are in the target folder, in `mutants-PACKAGE/mutants.out/missed.txt`.
+//! It ends with an error that names the mutants which survive; what was done to each is in the target folder, in `mutants-PACKAGE/mutants.out`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,13 +20,31 @@ struct Subject {
 /// Tests of packages. A mutant may make one wait for ever, so there is an end.
 struct Judge {
     packages: &'static str,
-    /// What `cargo` is told, compiling as well, and what the tests are told.
+    /// What `cargo` is told beside, when it compiles as well.
     cargo: &'static [&'static str],
+    /// What the tests are told.
     tests: &'static [&'static str],
     timeout_s: u32,
 }
 
 impl Judge {
+    /// Judges; the names of those that no test of this one catches. What makes a test wait for ever is caught.
+    fn missed(&self, mut mutants: Command, output: &Path) -> Result<Vec<String>, Failure> {
+        mutants.args(["--test-package", self.packages, "--timeout", &self.timeout_s.to_string()]);
+        mutants.args(self.cargo.iter().map(|argument| format!("--cargo-arg={argument}")));
+        mutants.args(["--", "--"]).args(self.tests);
+        let status = mutants.status()?;
+        match status.code() {
+            Some(0) => Ok(Vec::new()),
+            // Missed, or out of time.
+            Some(2 | 3) => {
+                let missed = std::fs::read_to_string(output.join("mutants.out/missed.txt"))?;
+                Ok(missed.lines().map(str::to_owned).collect())
+            }
+            _ => Err(format!("cargo-mutants ended with {status}; its message is above").into()),
+        }
+    }
+
     /// All tests.
     const fn whole(packages: &'static str, timeout_s: u32) -> Judge {
         Judge { packages, cargo: &[], tests: &[], timeout_s }
@@ -74,7 +92,7 @@ const SUBJECTS: [Subject; 2] = [
             "crates/store/src/deletion.rs",
         ],
         judges: &[
-            // loom's models take twenty times what the other unit tests take together, those of the tier as much.
+            // loom's models take twenty times what the other unit tests take together, and the tier's own as much as all the rest.
             Judge {
                 packages: "tapetum",
                 cargo: &["--lib"],
@@ -86,6 +104,7 @@ const SUBJECTS: [Subject; 2] = [
         ],
     },
 ];
+
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     let shard = arguments.text("shard").map(str::to_owned);
@@ -93,7 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let program = cargo_mutants()?;
     let is_meant = |file: &&&str| only.as_ref().is_none_or(|only| file.contains(only));
     if !SUBJECTS.iter().flat_map(|subject| subject.files).any(|file| is_meant(&file)) {
-        return Err(format!("there is no file {} among those that are changed", only.unwrap_or_default()).into());
+        return Err(format!("--only {}: no pattern in xtask/src/mutants.rs has that", only.unwrap_or_default()).into());
     }
     let mut survivors = Vec::new();
     for Subject { package, files, judges } in SUBJECTS {
@@ -103,29 +122,39 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         let output = workspace::target().join(format!("mutants-{package}"));
         std::fs::create_dir_all(&output)?;
-        let mut survive = true;
-        for (turn, judge) in judges.iter().enumerate() {
+        let mut missed: Option<Vec<String>> = None;
+        for judge in judges {
             let mut mutants = command(&program, &output);
-            mutants.args(["--package", package, "--test-package", judge.packages]);
+            mutants.args(["--package", package]);
             mutants.args(files.iter().flat_map(|file| ["--file", file]));
-            mutants.args(shard.iter().flat_map(|shard| ["--shard", shard]));
-            mutants.args((turn > 0).then_some("--iterate"));
-            mutants.args(["--timeout", &judge.timeout_s.to_string()]);
-            mutants.args(judge.cargo.iter().map(|argument| format!("--cargo-arg={argument}")));
-            mutants.args(["--", "--"]).args(judge.tests);
-            survive = !mutants.status()?.success();
-            if !survive {
+            match &missed {
+                None => mutants.args(shard.iter().flat_map(|shard| ["--shard", shard])),
+                Some(missed) => mutants.args(missed.iter().flat_map(|name| ["--re".into(), exactly(name)])),
+            };
+            let left = judge.missed(mutants, &output)?;
+            let is_over = left.is_empty();
+            missed = Some(left);
+            if is_over {
                 break;
             }
         }
-        if survive {
-            survivors.push(output.join("mutants.out/missed.txt").display().to_string());
-        }
+        survivors.extend(missed.unwrap_or_default());
     }
     match survivors.is_empty() {
         true => Ok(()),
-        false => Err(format!("mutants survive: see {}", survivors.join(" and ")).into()),
+        false => Err(format!("{} mutants survive:\n{}", survivors.len(), survivors.join("\n")).into()),
     }
+}
+
+/// A regular expression for this text and nothing else.
+fn exactly(text: &str) -> String {
+    let escaped = |character: char| match character {
+        '\\' | '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$' | '#' | '&' | '-' | '~' => {
+            format!("\\{character}")
+        }
+        _ => character.to_string(),
+    };
+    format!("^{}$", text.chars().map(escaped).collect::<String>())
 }
 
 fn command(program: &Path, output: &Path) -> Command {

@@ -355,6 +355,13 @@ mod tests {
     }
 
     #[test]
+    fn tables_take_what_is_counted_for_them() {
+        // Of 16 bytes of hash key, 4 of place and a bit each.
+        let slots = 256;
+        assert_eq!(Shard::new(100, 7).bytes(), 2 * (slots * 20 + slots / 8));
+    }
+
+    #[test]
     fn a_record_counts_as_read_until_another_is_written() {
         let mut shard = Shard::new(100, 7);
         let (a, b) = (HashKey(1 << 70), HashKey(2 << 70));

@@ -352,16 +352,14 @@ mod tests {
             number += 1;
         }
         let hash = shared.hash(&key(0));
-        while shared.shard(hash).get(hash).is_some() {
-            std::thread::yield_now();
-        }
         store.put(&key(0), b"again").unwrap();
         let (partition, mut batch) = (hash.partition(shared.geometry.partition_bits), Vec::new());
         let buffer = lock(&shared.shards[partition]).active();
         lock(&shared.shards[partition]).sorted(buffer, &mut batch);
         let place = batch.iter().position(|entry| entry.0 == hash).unwrap();
-        let generation = shared.index.partition_generation(partition);
         let io = Io::new(drive.queue_pair(16).unwrap());
+        let installer = run(&io, shared.take_installer(), || false).unwrap();
+        let generation = shared.index.partition_generation(partition);
         let check = |generation| {
             // What was found when nothing of the key was on flash.
             let keys = vec![Key { live: true, checked: Checked::New }; batch.len()];
@@ -373,6 +371,7 @@ mod tests {
         };
         assert_eq!(check(generation), Checked::New, "nothing has come between");
         assert!(matches!(check(generation + 1), Checked::Older { .. }));
+        shared.return_installer(installer);
     }
 
     #[test]

@@ -278,7 +278,7 @@ pub mod tests {
     use tapetum_drive::{Env, LocalMemory, MemoryFlash};
 
     #[test]
-    fn more_stamps_are_skipped_than_buffers_can_hold_records() {
+    fn as_many_stamps_are_skipped_as_buffers_can_hold_records() {
         for segment_bytes in [64 << 10, 256 << 20] {
             let geometry = Geometry::new(64 * segment_bytes, segment_bytes, 2, 512).unwrap();
             let skipped = stamps_skipped(&geometry);

@@ -1,0 +1,142 @@
+//! When the collector is needed, what it takes, and what becomes of those who wait for it.
+
+use super::*;
+use crate::catalog::tests::descriptor;
+use crate::geometry::Geometry;
+use crate::io::run;
+use crate::manifest_room::Kept;
+use crate::victim::tests::store_in_memory;
+use crate::{StoreOptions, Sync};
+use tapetum_drive::SplitMix64;
+
+#[test]
+fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
+    let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
+    let (drive, store) = store_in_memory(8 << 20, &options);
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    // Nobody else looks at the levels anew.
+    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    let needed = || [false, true].map(|flushing| is_needed(shared, flushing));
+    assert_eq!(needed(), [false, false]);
+
+    let mut taken = Vec::new();
+    let mut leave = |free| {
+        while lock(&shared.extents).free_count() > free {
+            taken.push(lock(&shared.extents).allocate().unwrap());
+        }
+    };
+    let segment = shared.segment_extents();
+    for (free, expected) in [
+        (3 * segment, [false, false]),
+        (3 * segment - 1, [true, true]),
+        (2 * segment, [true, true]),
+        (2 * segment - 1, [true, false]),
+        (segment, [true, false]),
+        (segment - 1, [false, false]),
+    ] {
+        leave(free);
+        assert_eq!(needed(), expected, "{free} extents are free");
+    }
+    taken.drain(..).for_each(|extent| lock(&shared.extents).release(extent));
+
+    let limit = shared.segments_limit.load(Ordering::SeqCst);
+    for (left, expected) in [(NUMBERS_SCARCE, false), (NUMBERS_SCARCE - 1, true)] {
+        shared.segments_limit.store(limit - (shared.numbers_left() - left) as u32, Ordering::SeqCst);
+        assert_eq!((shared.numbers_left(), needed()), (left, [expected; 2]));
+        shared.segments_limit.store(limit, Ordering::SeqCst);
+    }
+
+    // Dead entries, which a collection would free.
+    let mut entries = 0;
+    for (flushes, expected) in [(MANIFEST_SCARCE, false), (MANIFEST_SCARCE - 1, true)] {
+        while shared.manifest_room.flushes_now() > flushes {
+            entries += 4096;
+            let states = BTreeMap::from([(0, SegmentState::new(descriptor(0, entries)))]);
+            let catalog = Catalog { segments: states, ..Catalog::default() };
+            shared.manifest_room.refresh(&shared.geometry, &catalog, Kept::default());
+        }
+        assert_eq!((shared.manifest_room.flushes_now(), needed()), (flushes, [expected; 2]));
+    }
+    shared.return_installer(installer);
+}
+
+#[test]
+fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
+    for full in [Full::Error, Full::Evict] {
+        let options =
+            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, full, ..StoreOptions::new(8 << 20, 16 << 20) };
+        let (drive, store) = store_in_memory(8 << 20, &options);
+        let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+        let installer = run(&io, shared.take_installer(), || false).unwrap();
+        assert!(!must_evict(shared));
+        let evicts = full == Full::Evict;
+        for level in [&shared.levels.room_extents, &shared.levels.index_room_entries] {
+            let before = level.swap(0, Ordering::Relaxed);
+            assert_eq!(must_evict(shared), evicts);
+            level.store(before, Ordering::Relaxed);
+        }
+        let geometry = Geometry { manifest_bytes: 0, ..shared.geometry };
+        shared.manifest_room.refresh(&geometry, &Catalog::default(), Kept::default());
+        assert_eq!(must_evict(shared), evicts);
+        shared.return_installer(installer);
+    }
+}
+
+#[test]
+fn who_waits_for_an_eviction_hears_where_no_segment_can_be_read() {
+    let options = StoreOptions {
+        segment_bytes: 64 << 10,
+        partition_bits: 2,
+        full: Full::Evict,
+        ..StoreOptions::new(8 << 20, 16 << 20)
+    };
+    let (drive, store) = store_in_memory(8 << 20, &options);
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    let try_to = || run(&io, evict(shared.clone(), io.clone(), Arc::default()), || false).unwrap();
+    assert_eq!(try_to(), Ok(false), "there is none");
+    for number in 0.. {
+        store.put(format!("key {number}").as_bytes(), &[7; 1000]).unwrap();
+        if store.stats().flushes >= 2 {
+            break;
+        }
+    }
+    while shared.sealed_buffer().is_some() {
+        std::thread::yield_now();
+    }
+    assert_eq!(try_to(), Ok(true));
+    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    for state in installer.catalog.segments.values() {
+        shared.unreadable.note(state.descriptor.version, Part::KeyTable, shared.now());
+    }
+    assert!(!installer.catalog.segments.is_empty());
+    shared.return_installer(installer);
+    assert!(try_to().unwrap_err().to_string().contains("no segment can be read"));
+}
+
+#[test]
+fn segments_that_name_many_large_values_are_merged_as_far_as_an_install_may_be_long() {
+    const CAPACITY: u64 = 4 << 20;
+    let options = StoreOptions {
+        segment_bytes: 64 << 10,
+        partition_bits: 0,
+        sync: Sync::No,
+        ..StoreOptions::new(CAPACITY, 32 << 20)
+    };
+    let (drive, store) = store_in_memory(CAPACITY, &options);
+    let mut random = SplitMix64::new(1);
+    for number in 0..150 {
+        let mut value = [0; 9000];
+        random.fill(&mut value);
+        store.put(format!("large:{number}").as_bytes(), &value).unwrap();
+    }
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    let named = |states: &mut dyn Iterator<Item = &SegmentState>| -> u64 { states.map(|s| s.large_bytes_max()).sum() };
+    let max = large_bytes_max(&shared.geometry);
+    assert!(named(&mut installer.catalog.segments.values()) > max, "there is more than fits an install");
+    let gathered = gather(shared, &installer.catalog, |state| shared.live_bytes(state));
+    assert!(gathered.states.len() > 1 && named(&mut gathered.states.iter().copied()) <= max);
+    drop(gathered);
+    shared.return_installer(installer);
+    store.close().unwrap();
+}
