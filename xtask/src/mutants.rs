@@ -122,23 +122,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         let output = workspace::target().join(format!("mutants-{package}"));
         std::fs::create_dir_all(&output)?;
-        let mut missed: Option<Vec<String>> = None;
-        for judge in judges {
+        let mut missed: Vec<String> = Vec::new();
+        for (turn, judge) in judges.iter().enumerate() {
             let mut mutants = command(&program, &output);
             mutants.args(["--package", package]);
             mutants.args(files.iter().flat_map(|file| ["--file", file]));
-            match &missed {
-                None => mutants.args(shard.iter().flat_map(|shard| ["--shard", shard])),
-                Some(missed) => mutants.args(missed.iter().flat_map(|name| ["--re".into(), exactly(name)])),
+            match turn {
+                0 => mutants.args(shard.iter().flat_map(|shard| ["--shard", shard])),
+                _ if missed.is_empty() => break,
+                _ => mutants.args(missed.iter().map(|name| format!("--re={}", exactly(name)))),
             };
-            let left = judge.missed(mutants, &output)?;
-            let is_over = left.is_empty();
-            missed = Some(left);
-            if is_over {
-                break;
-            }
+            missed = judge.missed(mutants, &output)?;
         }
-        survivors.extend(missed.unwrap_or_default());
+        survivors.extend(missed);
     }
     match survivors.is_empty() {
         true => Ok(()),

@@ -308,20 +308,15 @@ mod tests {
     use crate::geometry::Geometry;
     use crate::io::run;
     use crate::manifest_room::Kept;
-    use crate::victim::tests::store_in_memory;
-    use crate::{Store, StoreOptions};
+    use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+    use crate::{Store, StoreOptions, Sync};
     use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
 
     #[test]
     fn pages_are_as_large_as_the_values_of_a_buffer_ask_for() {
-        let options = StoreOptions {
-            segment_bytes: 64 << 10,
-            partition_bits: 2,
-            sync: crate::Sync::No,
-            ..StoreOptions::new(8 << 20, 16 << 20)
-        };
+        let options = StoreOptions { sync: Sync::No, ..small_options() };
         let page_size_of = |value_bytes: usize| {
-            let (_, store) = store_in_memory(8 << 20, &options);
+            let (_drive, store) = store_in_memory(SMALL_BYTES, &options);
             let shared = store.shared();
             let mut random = SplitMix64::new(1);
             // Half of them are deleted again: what says so is in no page.
@@ -341,9 +336,8 @@ mod tests {
 
     #[test]
     fn keys_are_checked_again_where_their_partition_was_built_anew_since() {
-        let options =
-            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
-        let (drive, store) = store_in_memory(8 << 20, &options);
+        let options = small_options();
+        let (drive, store) = store_in_memory(SMALL_BYTES, &options);
         let shared = store.shared();
         let key = |number: u32| format!("key {number}").into_bytes();
         let mut number = 0;
@@ -376,13 +370,8 @@ mod tests {
 
     #[test]
     fn a_buffer_of_nothing_but_deletions_makes_no_segment() {
-        let options = StoreOptions {
-            segment_bytes: 64 << 10,
-            partition_bits: 2,
-            sync: crate::Sync::No,
-            ..StoreOptions::new(8 << 20, 16 << 20)
-        };
-        let (_drive, store) = store_in_memory(8 << 20, &options);
+        let options = StoreOptions { sync: Sync::No, ..small_options() };
+        let (_drive, store) = store_in_memory(SMALL_BYTES, &options);
         let key = |number: u32| format!("a key of some length {number}").into_bytes();
         for number in 0..20_000 {
             store.put(&key(number), b"value").unwrap();
@@ -402,11 +391,40 @@ mod tests {
     }
 
     #[test]
+    fn records_that_end_with_their_page_leave_no_empty_one() {
+        let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
+        let shared = store.shared();
+        let (mut random, hash) = (SplitMix64::new(1), shared.hash(b"key"));
+        let target = 2 * PageSize::Large.payload_bytes();
+        let mut put = |bytes| {
+            let mut value = vec![0; bytes];
+            random.fill(&mut value);
+            store.put(b"key", &value).unwrap();
+            let Some(Place { buffer, place }) = shared.shard(hash).get(hash) else {
+                unreachable!("it was just written")
+            };
+            shared.log.record(buffer, place).header.record_bytes()
+        };
+        let bytes = target - 60;
+        let more = target - put(bytes);
+        assert_eq!(put(bytes + more), target);
+        assert!(shared.rotate());
+        while shared.sealed_buffer().is_some() {
+            std::thread::yield_now();
+        }
+        store.close().unwrap();
+        drop(store);
+        let store = Store::open(&drive, &small_options()).unwrap();
+        let segment = store.shared().candidate(hash).unwrap();
+        assert_eq!((segment.page_size(), segment.descriptor.data_pages), (PageSize::Large, 2));
+        assert_eq!(store.get(b"key").unwrap().unwrap().value.len(), bytes + more);
+    }
+
+    #[test]
     fn a_flush_has_room_only_where_flash_numbers_and_the_manifest_all_have() {
-        let options =
-            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
+        let options = small_options();
         let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
-        let drive = Drive::new(Arc::new(MemoryFlash::new(8 << 20)), local, programs::built_in(), Env::system());
+        let drive = Drive::new(Arc::new(MemoryFlash::new(SMALL_BYTES)), local, programs::built_in(), Env::system());
         Store::create(&drive, &options).unwrap();
         let store = Store::open_with(&drive, &options, || false).unwrap();
         let shared = store.shared();

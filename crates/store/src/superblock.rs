@@ -183,8 +183,8 @@ impl Superblock {
 mod tests {
     use super::*;
     use crate::io::run;
-    use std::sync::Arc;
-    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash};
+    use crate::recover::tests::drive;
+    use tapetum_drive::MemoryFlash;
 
     fn superblock() -> Superblock {
         let geometry = Geometry::new(10 << 30, 32 << 20, 6, 512).unwrap();
@@ -221,10 +221,7 @@ mod tests {
 
     #[test]
     fn each_copy_is_written_to_its_place() {
-        let flash = MemoryFlash::new(2 * SUPERBLOCK_BYTES);
-        let local = LocalMemory::new(64 << 10).unwrap();
-        let drive = Drive::new(Arc::new(flash), local, Vec::new(), Env::simulated(1).0);
-        let io = Io::new(drive.queue_pair(16).unwrap());
+        let (drive, io) = drive(MemoryFlash::new(2 * SUPERBLOCK_BYTES));
         let copy = |number: u64| {
             let buffer = drive.local().allocate(SUPERBLOCK_BYTES as usize).unwrap();
             let reading = io.read(number * SUPERBLOCK_BYTES, &buffer, 0, SUPERBLOCK_BYTES as usize);

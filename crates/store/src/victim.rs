@@ -330,6 +330,13 @@ pub mod tests {
 
     const RECORD_BYTES: u64 = 256;
 
+    pub const SMALL_BYTES: u64 = 8 << 20;
+
+    /// Of a store of [`SMALL_BYTES`], which has many segments all the same.
+    pub fn small_options() -> StoreOptions {
+        StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(SMALL_BYTES, 16 << 20) }
+    }
+
     /// A new store on a flash in memory.
     pub fn store_in_memory(capacity_bytes: u64, options: &StoreOptions) -> (Drive, Store) {
         let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();

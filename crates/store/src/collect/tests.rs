@@ -5,14 +5,14 @@ use crate::catalog::tests::descriptor;
 use crate::geometry::Geometry;
 use crate::io::run;
 use crate::manifest_room::Kept;
-use crate::victim::tests::store_in_memory;
+use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
 use crate::{StoreOptions, Sync};
 use tapetum_drive::SplitMix64;
 
 #[test]
 fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
-    let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
-    let (drive, store) = store_in_memory(8 << 20, &options);
+    let options = small_options();
+    let (drive, store) = store_in_memory(SMALL_BYTES, &options);
     let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
     // Nobody else looks at the levels anew.
     let installer = run(&io, shared.take_installer(), || false).unwrap();
@@ -63,9 +63,8 @@ fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
 #[test]
 fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
     for full in [Full::Error, Full::Evict] {
-        let options =
-            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, full, ..StoreOptions::new(8 << 20, 16 << 20) };
-        let (drive, store) = store_in_memory(8 << 20, &options);
+        let options = StoreOptions { full, ..small_options() };
+        let (drive, store) = store_in_memory(SMALL_BYTES, &options);
         let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
         let installer = run(&io, shared.take_installer(), || false).unwrap();
         assert!(!must_evict(shared));
@@ -84,13 +83,8 @@ fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
 
 #[test]
 fn who_waits_for_an_eviction_hears_where_no_segment_can_be_read() {
-    let options = StoreOptions {
-        segment_bytes: 64 << 10,
-        partition_bits: 2,
-        full: Full::Evict,
-        ..StoreOptions::new(8 << 20, 16 << 20)
-    };
-    let (drive, store) = store_in_memory(8 << 20, &options);
+    let options = StoreOptions { full: Full::Evict, ..small_options() };
+    let (drive, store) = store_in_memory(SMALL_BYTES, &options);
     let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
     let try_to = || run(&io, evict(shared.clone(), io.clone(), Arc::default()), || false).unwrap();
     assert_eq!(try_to(), Ok(false), "there is none");

@@ -221,15 +221,10 @@ mod tests {
     use crate::io::run;
     use crate::segment::layout::StreamLayout;
     use crate::segment::view::Run;
+    use crate::victim::tests::{SMALL_BYTES, small_options};
     use crate::{Store, StoreOptions, Sync};
     use std::sync::Arc;
     use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, SplitMix64, programs};
-
-    const CAPACITY: u64 = 8 << 20;
-
-    fn options() -> StoreOptions {
-        StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(CAPACITY, 16 << 20) }
-    }
 
     fn write(store: &Store, round: u64) {
         for number in 0..3000u64 {
@@ -258,11 +253,11 @@ mod tests {
 
     #[test]
     fn damaged_key_tables_and_fences_stop_neither_flushes_nor_opening() {
-        let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
-        let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
-        Store::create(&drive, &options()).unwrap();
+        let local = LocalMemory::new(small_options().local_memory_bytes(64 << 10) as usize).unwrap();
+        let drive = Drive::new(Arc::new(MemoryFlash::new(SMALL_BYTES)), local, programs::built_in(), Env::system());
+        Store::create(&drive, &small_options()).unwrap();
         // Without memory for key tables, so that flushes read them.
-        let options = StoreOptions { key_tables_bytes_max: 0, ..options() };
+        let options = StoreOptions { key_tables_bytes_max: 0, ..small_options() };
         let first_key_page = |_: &Segment| 0;
         let last_fence_page = |segment: &Segment| segment.fence_pages().end - 1;
         for round in 0..3u64 {
@@ -339,10 +334,11 @@ mod tests {
 
     #[test]
     fn a_table_is_made_anew_where_its_records_can_be_read() {
-        const CAPACITY: u64 = 64 << 20;
-        let options = StoreOptions { segment_bytes: 1 << 20, sync: Sync::No, ..StoreOptions::new(CAPACITY, 64 << 20) };
+        const SMALL_BYTES: u64 = 64 << 20;
+        let options =
+            StoreOptions { segment_bytes: 1 << 20, sync: Sync::No, ..StoreOptions::new(SMALL_BYTES, 64 << 20) };
         let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
-        let flash = FaultyFlash::new(CAPACITY, 7);
+        let flash = FaultyFlash::new(SMALL_BYTES, 7);
         let drive = Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::system());
         Store::create(&drive, &options).unwrap();
         let store = Store::open(&drive, &options).unwrap();

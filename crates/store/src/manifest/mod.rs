@@ -315,11 +315,10 @@ fn parse_header(bytes: &[u8]) -> Option<(u64, u64, Kind, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::tests::descriptor;
     use crate::io::run;
-    use crate::segment::Descriptor;
     use std::sync::Arc;
     use tapetum_drive::{Drive, Env, FaultyFlash, MemoryFlash, Opcode};
-    use tapetum_kernels::data_page::PageSize;
 
     /// What `Manifest::recover` gives of a flash.
     fn recover(io: &Io, drive: &Drive, geometry: &Geometry) -> Recovered {
@@ -348,25 +347,6 @@ mod tests {
             assert!(install(failed + 1).is_err(), "seed {seed}: a frame was written after it");
             let found = recover(&io, &drive, &geometry).catalog.buffer_next;
             assert!([failed - 1, failed].contains(&found), "seed {seed}: {found}, though {failed} failed");
-        }
-    }
-
-    fn segment(number: u32) -> Descriptor {
-        Descriptor {
-            number,
-            version: number.into(),
-            entries: 4000,
-            data_pages: 1,
-            data_page_size: PageSize::Large,
-            key_pages: 1,
-            fence_pages: 1,
-            record_bytes_max: 10,
-            record_bytes: 40_000,
-            expiry_max: 0,
-            stamp_max: 1,
-            data_extents: vec![2 * number],
-            key_extents: vec![2 * number + 1],
-            large: Vec::new(),
         }
     }
 
@@ -403,7 +383,7 @@ mod tests {
         fn grow(&mut self) {
             for number in 0..600 {
                 self.install(Install {
-                    added: vec![segment(number)],
+                    added: vec![descriptor(number, 4000)],
                     buffer_next: number.into(),
                     ..Install::default()
                 });

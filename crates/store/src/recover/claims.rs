@@ -14,6 +14,7 @@ use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::reference::Reference;
 
+/// Takes the extents of all segments; an error where a description does not fit, or two have one extent.
 pub fn claim_extents(superblock: &Superblock, catalog: &Catalog) -> Result<Extents, Error> {
     let Superblock { geometry, capacity_bytes, .. } = superblock;
     let mut extents = Extents::new(geometry.extents(*capacity_bytes));
@@ -71,6 +72,7 @@ pub fn claim_log(
 mod tests {
     use super::*;
     use crate::catalog::SegmentState;
+    use crate::catalog::tests::descriptor;
     use crate::geometry::Geometry;
     use std::collections::BTreeMap;
     use tapetum_kernels::data_page::PageSize;
@@ -79,30 +81,20 @@ mod tests {
     fn a_segment_that_does_not_fit_its_extents_is_refused() {
         let geometry = Geometry::new(1 << 30, 2 << 20, 2, 512).unwrap();
         let superblock = Superblock { store_id: 1, generation: 1, secret: [0; 16], capacity_bytes: 1 << 30, geometry };
-        let page_size = PageSize::Large;
         let fits = Descriptor {
-            number: geometry.segments(1 << 30) - 1,
-            version: 1,
-            entries: 9,
-            data_pages: 2 * geometry.pages_per_extent(page_size.bytes()),
-            data_page_size: page_size,
+            data_pages: 2 * geometry.pages_per_extent(PageSize::Large.bytes()),
             key_pages: geometry.pages_per_extent(PAGE_BYTES) - 1,
-            fence_pages: 1,
-            record_bytes_max: 10,
-            record_bytes: 90,
-            expiry_max: 0,
-            stamp_max: 1,
             data_extents: vec![3, 5],
             key_extents: vec![4],
-            large: Vec::new(),
+            ..descriptor(geometry.segments(1 << 30) - 1, 9)
         };
         let claim = |descriptor: &Descriptor| {
             let state = SegmentState::new(descriptor.clone());
             let catalog = Catalog { segments: BTreeMap::from([(descriptor.number, state)]), ..Catalog::default() };
             claim_extents(&superblock, &catalog).ok()
         };
-        let free = geometry.extents(1 << 30) - claim(&fits).expect("it fits").free_count();
-        assert_eq!(free, 3, "its extents are taken");
+        let taken = geometry.extents(1 << 30) - claim(&fits).expect("it fits").free_count();
+        assert_eq!(taken, 3, "its own");
         for unfit in [
             Descriptor { number: fits.number + 1, ..fits.clone() },
             Descriptor { data_pages: fits.data_pages + 1, ..fits.clone() },

@@ -50,14 +50,14 @@ mod tests {
     use super::*;
     use crate::io::run;
     use crate::recover::tests::drive;
+    use crate::victim::tests::{SMALL_BYTES, small_options};
     use std::ops::Range;
     use tapetum_drive::MemoryFlash;
 
     #[test]
     fn what_was_on_a_drive_is_written_over_where_manifest_and_log_come() {
-        let options =
-            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
-        let (drive, io) = drive(MemoryFlash::new(8 << 20));
+        let options = small_options();
+        let (drive, io) = drive(MemoryFlash::new(SMALL_BYTES));
         let mut buffer = drive.local().allocate(1 << 20).unwrap();
         buffer.bytes_mut().fill(7);
         for at in 0..8 {
@@ -70,7 +70,7 @@ mod tests {
                 buffer.bytes()[..4096].contains(&7)
             })
         };
-        let geometry = Geometry::new(8 << 20, 64 << 10, 2, 512).unwrap();
+        let geometry = Geometry::new(SMALL_BYTES, 64 << 10, 2, 512).unwrap();
         // A new manifest is a few sectors of the first area.
         assert!(!has_old(geometry.manifest_offset(0) + 4096..geometry.manifest_offset(2)));
         assert!(!has_old(geometry.zone_offset(0)..geometry.zone_offset(BUFFERS - 1) + (64 << 10)));

@@ -272,7 +272,7 @@ pub mod tests {
     use crate::catalog::Marks;
     use crate::io::run;
     use crate::planted::Planted;
-    use crate::victim::tests::store_in_memory;
+    use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
     use crate::{Request, Store};
     use std::sync::atomic::Ordering;
     use tapetum_drive::{Env, LocalMemory, MemoryFlash};
@@ -287,6 +287,7 @@ pub mod tests {
         }
     }
 
+    /// A drive that no store is on yet.
     pub fn drive(flash: MemoryFlash) -> (Drive, Io) {
         let local = LocalMemory::new(4 << 20).unwrap();
         let drive = Drive::new(Arc::new(flash), local, Vec::new(), Env::simulated(1).0);
@@ -307,14 +308,13 @@ pub mod tests {
 
     #[test]
     fn larger_sectors_than_a_store_was_made_with_are_refused_and_smaller_ones_taken() {
-        let options =
-            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
+        let options = small_options();
         let look = |made: u32, has: u32| {
-            let (old, io) = drive(MemoryFlash::with_sector_bytes(8 << 20, made));
+            let (old, io) = drive(MemoryFlash::with_sector_bytes(SMALL_BYTES, made));
             run(&io, create(&old, &io, &options), || false).unwrap().unwrap();
             let buffer = old.local().allocate(1 << 20).unwrap();
             run(&io, io.read(0, &buffer, 0, 1 << 20), || false).unwrap().unwrap();
-            let (new, io) = drive(MemoryFlash::with_sector_bytes(8 << 20, has));
+            let (new, io) = drive(MemoryFlash::with_sector_bytes(SMALL_BYTES, has));
             let mut copy = new.local().allocate(1 << 20).unwrap();
             copy.bytes_mut().copy_from_slice(buffer.bytes());
             run(&io, io.write_durably(0, &copy, 1 << 20), || false).unwrap().unwrap();
@@ -326,9 +326,8 @@ pub mod tests {
 
     #[test]
     fn what_an_install_has_deleted_stays_so_whatever_older_marks_the_log_has() {
-        let options =
-            StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(8 << 20, 16 << 20) };
-        let (drive, store) = store_in_memory(8 << 20, &options);
+        let options = small_options();
+        let (drive, store) = store_in_memory(SMALL_BYTES, &options);
         store.run(Request::DeleteAll { at: 0 }).unwrap();
         store.run(Request::DeleteAll { at: u32::MAX }).unwrap();
         let ends_both = store.shared().log.stamp_last() + 1;
