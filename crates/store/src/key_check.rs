@@ -31,7 +31,7 @@ pub enum Checked {
     Unclear,
 }
 
-/// The segments that checks relied on, by number and version: whether an install has replaced one since.
+/// The segments that checks relied on, by number and first version: whether an install has replaced one since.
 #[derive(Default)]
 pub struct Relied {
     versions: BTreeMap<u32, u64>,
@@ -39,11 +39,10 @@ pub struct Relied {
 }
 
 impl Relied {
+    /// A later version than the first is another one at the next [`Relied::compare`] too: it never comes back.
     fn on(&mut self, segment: &Segment) {
         let Descriptor { number, version, .. } = segment.descriptor;
-        if *self.versions.entry(number).or_insert(version) != version {
-            self.replaced.insert(number);
-        }
+        self.versions.entry(number).or_insert(version);
     }
 
     /// Looks at what is there now.
@@ -200,5 +199,36 @@ impl Finder<'_> {
                 _ => self.results[check.key] = Checked::Near { hash: entry.hash, segment },
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::tests::descriptor;
+    use crate::geometry::Geometry;
+    use crate::segment::local_index::LocalIndex;
+
+    #[test]
+    fn neighbouring_pages_are_read_together_as_far_as_a_read_goes() {
+        let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
+        let segment = Arc::new(Segment::new(descriptor(1, 9), 1, geometry, LocalIndex::empty()));
+        let reads_of = |pages: &[Range<u32>]| {
+            let check = |(key, pages): (usize, &Range<u32>)| {
+                let (pages, cell, segment) = (pages.clone(), HashKey(0)..=HashKey(0), segment.clone());
+                Check { version: 1, pages, cell, segment, key }
+            };
+            let checks: Vec<Check> = pages.iter().enumerate().map(check).collect();
+            let reads = Coalesced { checks: &checks };
+            reads.map(|(pages, checks)| (pages, checks.iter().map(|check| check.key).collect())).collect::<Vec<_>>()
+        };
+        let far_apart = [(0..5, vec![0, 1, 2]), (8..9, vec![3])];
+        assert_eq!(reads_of(&[0..1, 0..2, 4..5, 8..9]), far_apart);
+        assert_eq!(reads_of(&[3..4, 5..6, 7..9, 10..12, 13..15, 16..19]), [(3..19, vec![0, 1, 2, 3, 4, 5])]);
+        assert_eq!(
+            reads_of(&[3..4, 5..6, 7..9, 10..12, 13..15, 16..20]),
+            [(3..15, vec![0, 1, 2, 3, 4]), (16..20, vec![5])]
+        );
+        assert_eq!(reads_of(&[2..2, 4..5]), [(4..5, vec![1])]);
     }
 }

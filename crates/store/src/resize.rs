@@ -193,3 +193,52 @@ pub fn resize_memory(shared: &Shared, memory_bytes: u64) -> Result<(), Error> {
     shared.wakeup.wake();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::run;
+    use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+
+    #[test]
+    fn who_waits_for_a_resize_sees_its_end() {
+        let state = State { capacity_bytes: 1, result: Mutex::new(None), ended: Condvar::new() };
+        let resizing = Resizing { state: Arc::new(state) };
+        resizing.wait(Duration::from_millis(1));
+        assert_eq!(resizing.result(), None);
+        let maintenance = resizing.clone();
+        let ending = std::thread::spawn(move || maintenance.end(Ok(())));
+        resizing.wait(Duration::from_secs(600));
+        assert_eq!(resizing.result(), Some(Ok(())));
+        ending.join().unwrap();
+    }
+
+    #[test]
+    fn a_store_that_grows_writes_the_next_generation_of_its_superblock() {
+        let (_drive, store) = store_in_memory(SMALL_BYTES, &small_options());
+        let generation = || lock(&store.shared().superblock).generation;
+        let before = generation();
+        store.resize_capacity(SMALL_BYTES + (1 << 20)).unwrap();
+        assert_eq!(generation(), before + 1);
+        store.resize_capacity(SMALL_BYTES + (1 << 20)).unwrap();
+        assert_eq!(generation(), before + 1, "it has that size");
+    }
+
+    #[test]
+    fn an_index_beyond_its_share_is_refused_unless_items_may_be_evicted() {
+        for full in [Full::Error, Full::Evict] {
+            let options = StoreOptions { full, ..small_options() };
+            let (drive, store) = store_in_memory(SMALL_BYTES, &options);
+            let shared = store.shared();
+            let io = Io::new(drive.queue_pair(16).unwrap());
+            // Nobody else looks at the levels anew.
+            let installer = run(&io, shared.take_installer(), || false).unwrap();
+            let share_bytes = options.index_bytes_max();
+            for (index_bytes, is_refused) in [(share_bytes, false), (share_bytes + 1, full == Full::Error)] {
+                shared.levels.segment_index_bytes.store(index_bytes - shared.index.bytes() as u64, Ordering::Relaxed);
+                assert_eq!(resize_memory(shared, options.memory_bytes).is_err(), is_refused, "{index_bytes}");
+            }
+            shared.return_installer(installer);
+        }
+    }
+}

@@ -140,4 +140,10 @@ mod tests {
             assert_eq!(read(&writer.bytes[..length]), Err(Short));
         }
     }
+
+    #[test]
+    fn a_count_of_more_than_there_can_be_is_refused() {
+        let bytes = [2, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7];
+        assert_eq!([1, 3, 4].map(|each| Reader::new(&bytes).count(each)), [Ok(2), Ok(2), Err(Short)]);
+    }
 }
