@@ -205,9 +205,45 @@ impl Finder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::Bitmap;
     use crate::catalog::tests::descriptor;
     use crate::geometry::Geometry;
     use crate::segment::local_index::LocalIndex;
+    use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+    use tapetum_kernels::data_page::PAGE_BYTES;
+    use tapetum_kernels::data_page::SegmentSalt;
+    use tapetum_kernels::key_table::{Entry, KeyPage, PageBuilder};
+
+    /// What a check of a key, nine sixteenths into its cell, makes of a page with these hash keys, given as their distance from
+    /// the cell's start by its width.
+    fn looked(distances: impl Fn(u128) -> Vec<u128>) -> (Checked, Vec<HashKey>) {
+        let (_drive, store) = store_in_memory(SMALL_BYTES, &small_options());
+        let shared = store.shared();
+        let cell = shared.index.cell(HashKey(5 << 90));
+        let width = cell.end().0 - cell.start().0;
+        let hashes: Vec<HashKey> = distances(width).iter().map(|distance| HashKey(cell.start().0 + distance)).collect();
+        let (mut builder, mut bytes) = (PageBuilder::default(), vec![0; PAGE_BYTES]);
+        hashes.iter().for_each(|hash| builder.push(Entry { hash: *hash, size_bytes: 130, route: 0 }));
+        builder.encode(SegmentSalt { store: 1, version: 11 }, 0, 0, &mut bytes);
+        let segment = Segment::new(descriptor(1, hashes.len() as u32), 1, shared.geometry, LocalIndex::empty());
+        segment.attach(&Bitmap::full(hashes.len() as u32));
+        let batch = [(HashKey(cell.start().0 + width / 16 * 9), 0)];
+        let mut results = vec![Checked::Unclear];
+        let check = Check { version: 11, pages: 0..1, cell, segment: Arc::new(segment), key: 0 };
+        Finder { shared, batch: &batch, results: &mut results }.look(&check, KeyPage::trusted(&bytes));
+        (results[0], hashes)
+    }
+
+    #[test]
+    fn of_several_entries_in_a_cell_the_nearest_is_the_candidate() {
+        let near = |(checked, hashes): (Checked, Vec<HashKey>), nearest: usize| {
+            assert_eq!(checked, Checked::Near { hash: hashes[nearest], segment: 1 });
+        };
+        near(looked(|width| vec![0, width / 4, width / 64 * 37, width / 4 * 3]), 2);
+        near(looked(|width| vec![width / 64 * 37, width / 8 * 5, width / 4 * 3]), 0);
+        near(looked(|width| vec![width]), 0);
+        assert_eq!(looked(|width| vec![width + 1]).0, Checked::Unclear);
+    }
 
     #[test]
     fn neighbouring_pages_are_read_together_as_far_as_a_read_goes() {

@@ -199,6 +199,7 @@ mod tests {
     use super::*;
     use crate::io::run;
     use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+    use tapetum_drive::Env;
 
     #[test]
     fn who_waits_for_a_resize_sees_its_end() {
@@ -207,7 +208,7 @@ mod tests {
         resizing.wait(Duration::from_millis(1));
         assert_eq!(resizing.result(), None);
         let maintenance = resizing.clone();
-        let ending = std::thread::spawn(move || maintenance.end(Ok(())));
+        let ending = Env::system().spawn("resize", move || maintenance.end(Ok(()))).unwrap();
         resizing.wait(Duration::from_secs(600));
         assert_eq!(resizing.result(), Some(Ok(())));
         ending.join().unwrap();
