@@ -121,12 +121,12 @@ mod tests {
     use super::*;
     use crate::catalog::Bitmap;
     use crate::io::run;
-    use crate::victim::tests::{lengthen_first_record, put_equal_records, store_of_equal_records};
+    use crate::victim::tests::{RECORD_BYTES, lengthen_first_record, put_equal_records, store_of_equal_records};
 
     #[test]
     fn a_deleted_key_is_not_shown_for_the_damaged_length_of_another_one() {
         const SEGMENT_BYTES: u64 = 64 << 10;
-        let (drive, store) = store_of_equal_records(SEGMENT_BYTES);
+        let (drive, store) = store_of_equal_records(SEGMENT_BYTES, RECORD_BYTES);
         let shared = store.shared();
         let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed");
         let io = Io::new(drive.queue_pair(16).unwrap());
@@ -144,8 +144,8 @@ mod tests {
         let deleted = [&keys[0], &keys[5]];
         deleted.iter().for_each(|key| assert!(store.delete(key).unwrap()));
         // Until the deletions are in a segment.
-        put_equal_records(&store, SEGMENT_BYTES, "oth");
-        run(&io, lengthen_first_record(&io, &segment), || false).unwrap();
+        put_equal_records(&store, SEGMENT_BYTES, RECORD_BYTES, "oth");
+        run(&io, lengthen_first_record(&io, &segment, RECORD_BYTES), || false).unwrap();
         let mut shown = Vec::new();
         let ended = scan(&store, b"key:", |item| {
             shown.push(item.key.to_vec());
