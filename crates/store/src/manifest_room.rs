@@ -119,3 +119,14 @@ fn install_bytes_max(geometry: &Geometry) -> u64 {
     let deaths = entries * DEATH_BYTES_MAX + entries.min(segments) * DEATHS_BYTES;
     (deaths + flushed_bytes_max(geometry) + HEADER_BYTES as u64).next_multiple_of(u64::from(geometry.sector_bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collection_for_the_sake_of_the_manifest_takes_more_than_few_dead_entries() {
+        let worth = |dead| is_worth_collecting(dead, 6400);
+        assert_eq!([0, 100, 101, 6400].map(worth), [false, false, true, true]);
+    }
+}

@@ -315,8 +315,12 @@ fn parse_header(bytes: &[u8]) -> Option<(u64, u64, Kind, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::Deaths;
     use crate::catalog::tests::descriptor;
     use crate::io::run;
+    use crate::manifest_room::{Kept, ManifestRoom};
+    use crate::room::segment_extents;
+    use crate::segment::Descriptor;
     use std::sync::Arc;
     use tapetum_drive::{Drive, Env, FaultyFlash, MemoryFlash, Opcode};
 
@@ -450,6 +454,49 @@ mod tests {
         };
         assert!(name(512) && name(left));
         assert!(!name(left + 4) && !name(2 * left));
+    }
+
+    #[test]
+    fn there_is_room_for_as_many_flushes_as_is_said_and_not_for_many_more() {
+        let geometry = Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap();
+        let mut large = Large::of(Geometry { manifest_bytes: 1 << 20, ..geometry });
+        let (room, entries, extents) =
+            (ManifestRoom::default(), geometry.buffer_entries_max() as u32, segment_extents(&geometry));
+        // All is kept, or nothing.
+        let refresh = |catalog: &Catalog, all: bool| {
+            let segments = if all { catalog.segments.len() as u64 } else { 0 };
+            let kept =
+                Kept { entries: segments * u64::from(entries), extents: segments * u64::from(extents), large_bytes: 0 };
+            room.refresh(&large.geometry, catalog, kept);
+            (room.flushes_now(), room.flushes_at_best(), room.flushes_for_new_keys())
+        };
+        let empty = refresh(&large.catalog, true);
+        let mut flushes = 0;
+        loop {
+            let (now, at_best, for_new_keys) = refresh(&large.catalog, true);
+            assert!(
+                now + flushes >= empty.0 && at_best <= now && for_new_keys <= at_best,
+                "{now} {at_best} {for_new_keys}"
+            );
+            if now == 0 {
+                break;
+            }
+            let data_extents = (0..extents - 1).collect();
+            let added = Descriptor { data_extents, ..descriptor(flushes as u32, entries) };
+            let deaths = large.catalog.segments.keys();
+            let deaths =
+                deaths.map(|segment| Deaths { segment: *segment, record_bytes: 10, entries: vec![flushes as u32] });
+            let install =
+                Install { added: vec![added], deaths: deaths.collect(), buffer_next: flushes, ..Install::default() };
+            run(&large.io, large.manifest.install(&large.catalog, &install), || false).unwrap().unwrap();
+            large.catalog.install(&install).unwrap();
+            flushes += 1;
+        }
+        let mut said = Writer::default();
+        large.catalog.segments.values().for_each(|state| state.encode(&mut said));
+        assert!(said.bytes.len() as u64 > large.geometry.manifest_bytes / 2, "{} bytes", said.bytes.len());
+        let (now, at_best, for_new_keys) = refresh(&large.catalog, false);
+        assert!(now == 0 && at_best == empty.1 && for_new_keys <= at_best);
     }
 
     #[test]
