@@ -271,8 +271,7 @@ impl<'a> PageRun<'a> {
             if address >= end {
                 return None;
             }
-            // Zeros behind the last record pass for headers; no key is empty.
-            let (record, _) = self.header(address).ok().filter(|(record, _)| record.header.key_bytes != 0)?;
+            let (record, _) = self.header(address).ok()?;
             // One that goes on in the next page may be zeros and what lies there.
             if address + u64::from(record.header_bytes) > end {
                 self.record(salt, address).ok()?;

@@ -13,7 +13,8 @@
 //! codec) says so. In a segment the crc covers everything behind it, salted with the store, the record's address in the
 //! segment's stream and the segment's version; in the log it is zero, because the group around it carries one.
 //!
-//! Parsing trusts nothing: lengths are checked against the limits before anybody allocates by them.
+//! Parsing trusts nothing: lengths are checked against the limits before anybody allocates by them, and no key is empty, so that
+//! zeros are no record.
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 64 * 1024 - 1;
@@ -237,8 +238,8 @@ impl Header {
             && stored_bytes as usize <= VALUE_BYTES_MAX
             && raw_bytes as usize <= VALUE_BYTES_MAX;
         let shape = match kind {
-            Kind::Value => true,
-            Kind::Tombstone => stored_bytes == 0 && codec == Codec::Raw && !marked,
+            Kind::Value => key_bytes > 0,
+            Kind::Tombstone => key_bytes > 0 && stored_bytes == 0 && codec == Codec::Raw && !marked,
             Kind::Control => key_bytes == 0 && codec == Codec::Raw && !marked,
         };
         if !limits || !shape || !marks_make_sense {
@@ -338,7 +339,7 @@ mod tests {
         (
             codec_and_marks,
             0..=STAMP_MAX,
-            0..300usize,
+            1..300usize,
             0..5000usize,
             any::<u32>(),
             any::<u32>(),
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn deletions_and_statements_have_one_shape() {
+    fn values_deletions_and_statements_have_one_shape() {
         let parse = |header: Header| {
             let mut bytes = [0; HEADER_BYTES_MAX];
             let length = header.encode(&mut bytes);
@@ -425,6 +426,8 @@ mod tests {
         let (zstd, marks) = (Codec::Zstd, Marks { stale: true, leased: false });
         assert_eq!((parse(deletion), parse(statement)), (Ok(()), Ok(())));
         for wrong in [
+            Header { key_bytes: 0, ..Header::value(1, 3, 4) },
+            Header { key_bytes: 0, ..deletion },
             Header { stored_bytes: 1, raw_bytes: 1, ..deletion },
             Header { codec: zstd, ..deletion },
             Header { marks, ..deletion },
@@ -448,7 +451,7 @@ mod tests {
 
     #[test]
     fn marks_that_mean_nothing_are_refused() {
-        let header = Header { marks: Marks { stale: true, leased: false }, ..Header::value(1, 0, 0) };
+        let header = Header { marks: Marks { stale: true, leased: false }, ..Header::value(1, 1, 0) };
         let mut bytes = [0; HEADER_BYTES_MAX];
         let length = header.encode(&mut bytes);
         assert_eq!(length, 14);

@@ -123,6 +123,30 @@ fn install_bytes_max(geometry: &Geometry) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::{Deaths, Install};
+    use crate::wire::Writer;
+
+    #[test]
+    fn the_longest_install_is_as_long_as_is_counted_with() {
+        // More segments than a buffer has entries; fewer.
+        for (capacity_bytes, segment_bytes) in [(1 << 30, 64 << 10), (32 << 20, 1 << 20)] {
+            let geometry = Geometry::new(capacity_bytes, segment_bytes, 2, 512).unwrap();
+            let segments = geometry.segments(geometry.capacity_max_bytes());
+            let entries = geometry.buffer_entries_max() as u32;
+            let struck = segments.min(entries);
+            let of_each = |segment| {
+                // As far apart as they can be: a distance takes the most bytes.
+                let count = entries / struck;
+                let entries = (1..=count).map(|number| u32::MAX / count * number).collect();
+                Deaths { segment, record_bytes: 1, entries }
+            };
+            let mut encoded = Writer::default();
+            Install { deaths: (0..struck).map(of_each).collect(), ..Install::default() }.encode(&mut encoded);
+            let counted = install_bytes_max(&geometry) - flushed_bytes_max(&geometry);
+            let taken = encoded.bytes.len() as u64 + HEADER_BYTES as u64;
+            assert!((counted / 2..=counted).contains(&taken), "{taken} of {counted}");
+        }
+    }
 
     #[test]
     fn a_collection_for_the_sake_of_the_manifest_takes_more_than_few_dead_entries() {

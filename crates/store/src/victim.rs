@@ -169,9 +169,6 @@ impl VictimCursor {
             let mut head = [0; HEADER_BYTES_MAX];
             let filled = self.window.run().copy(address, &mut head);
             let (header, header_bytes) = Header::parse(&head[..filled]).map_err(|_| self.corrupt(page))?;
-            if header.key_bytes == 0 {
-                return Err(self.corrupt(page));
-            }
             let record_bytes = header.record_bytes() as u64;
             // Zeros at a page's end, and what lies in the next one, may look like any header.
             let is_doubtful = page_size.page_of(address + header_bytes as u64 - 1) != page;

@@ -58,7 +58,7 @@ impl Zone {
         let mut records = Vec::new();
         let stamp_first = self.chain.stamp_last + 1;
         for number in 0..=u64::from(shape & 3) {
-            let key_bytes = input.below(9);
+            let key_bytes = 1 + input.below(8);
             let key = input.bytes(key_bytes);
             let stored = vec![shape; input.below(300)];
             let header = Header::value(stamp_first + number, key.len(), stored.len());
