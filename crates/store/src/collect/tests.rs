@@ -1,11 +1,12 @@
 //! When the collector is needed, what it takes, and what becomes of those who wait for it.
 
 use super::*;
+use crate::catalog::Deaths;
 use crate::catalog::tests::descriptor;
 use crate::geometry::Geometry;
 use crate::io::run;
 use crate::manifest_room::Kept;
-use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+use crate::victim::tests::{RECORD_BYTES, SMALL_BYTES, small_options, store_in_memory, store_of_equal_records};
 use crate::{StoreOptions, Sync};
 use tapetum_drive::SplitMix64;
 
@@ -46,16 +47,51 @@ fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
         shared.segments_limit.store(limit, Ordering::SeqCst);
     }
 
-    // Dead entries, which a collection would free.
-    let mut entries = 0;
     for (flushes, expected) in [(MANIFEST_SCARCE, false), (MANIFEST_SCARCE - 1, true)] {
-        while shared.manifest_room.flushes_now() > flushes {
-            entries += 4096;
-            let states = BTreeMap::from([(0, SegmentState::new(descriptor(0, entries)))]);
-            let catalog = Catalog { segments: states, ..Catalog::default() };
-            shared.manifest_room.refresh(&shared.geometry, &catalog, Kept::default());
+        leave_room_in_the_manifest(shared, flushes);
+        assert_eq!(needed(), [expected; 2]);
+    }
+    shared.return_installer(installer);
+}
+
+/// For so many flushes, by dead entries, which a collection would free.
+fn leave_room_in_the_manifest(shared: &Shared, flushes: u64) {
+    let mut entries = 0;
+    while entries == 0 || shared.manifest_room.flushes_now() > flushes {
+        entries += 4096;
+        let states = BTreeMap::from([(0, SegmentState::new(descriptor(0, entries)))]);
+        let catalog = Catalog { segments: states, ..Catalog::default() };
+        shared.manifest_room.refresh(&shared.geometry, &catalog, Kept::default());
+    }
+    assert_eq!(shared.manifest_room.flushes_now(), flushes);
+}
+
+#[test]
+fn dead_entries_are_collected_for_the_sake_of_the_manifest_where_it_is_short_of_room() {
+    // Full segments, of records of 256 bytes.
+    let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
+    while store.stats().flushes < 2 {
+        std::thread::yield_now();
+    }
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    let mut installer = run(&io, shared.take_installer(), || false).unwrap();
+    let segment = *installer.catalog.segments.keys().next().expect("some were flushed");
+    let few = installer.catalog.segments[&segment].descriptor.entries / 64;
+    for dead in [0, 1, few, few + 1] {
+        let before = installer.catalog.segments[&segment].descriptor.entries
+            - installer.catalog.segments[&segment].valid_entries;
+        let entries: Vec<u32> = (before..dead).collect();
+        let deaths = Deaths { segment, record_bytes: entries.len() as u64 * RECORD_BYTES, entries };
+        let install =
+            Install { buffer_next: installer.catalog.buffer_next, deaths: vec![deaths], ..Install::default() };
+        installer.catalog.install(&install).unwrap();
+        for flushes in [0, 1, MANIFEST_SCARCE - 1, MANIFEST_SCARCE] {
+            leave_room_in_the_manifest(shared, flushes);
+            let gains = flushes < MANIFEST_SCARCE && (dead > few || flushes == 0 && dead > 0);
+            let victims = choose(shared, &installer.catalog);
+            let taken = victims.iter().any(|victim| victim.segment.descriptor.number == segment);
+            assert_eq!(taken, gains, "{dead} dead, room for {flushes} flushes");
         }
-        assert_eq!((shared.manifest_room.flushes_now(), needed()), (flushes, [expected; 2]));
     }
     shared.return_installer(installer);
 }
