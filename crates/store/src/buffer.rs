@@ -359,6 +359,15 @@ mod tests {
         // Of 16 bytes of hash key, 4 of place and a bit each.
         let slots = 256;
         assert_eq!(Shard::new(100, 7).bytes(), 2 * (slots * 20 + slots / 8));
+        let mut shard = Shard::new(100, 7);
+        let most = (0..slots).take_while(|entries| shard.has_room_for(*entries)).last().unwrap();
+        assert!(most >= 100);
+        for taken in 0..most {
+            assert!(!shard.is_full());
+            assert!(shard.has_room_for(most - taken) && !shard.has_room_for(most - taken + 1), "{taken}");
+            shard.insert(HashKey((taken as u128) << 70), taken as u32);
+        }
+        assert!(shard.is_full() && !shard.has_room_for(1));
     }
 
     #[test]
