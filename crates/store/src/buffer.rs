@@ -371,6 +371,26 @@ mod tests {
     }
 
     #[test]
+    fn what_an_eviction_came_between_is_not_on_flash_as_it_was_seen() {
+        let (mut shard, key) = (Shard::new(100, 7), HashKey(1 << 70));
+        let before = shard.see(key);
+        assert!(shard.is_on_flash_as(key, before));
+        shard.turn_eviction();
+        let amid = shard.see_absent();
+        assert!(!shard.is_on_flash_as(key, before) && !shard.is_on_flash_as(key, amid));
+        shard.turn_eviction();
+        assert!([before, amid].map(|seen| shard.is_on_flash_as(key, seen)) == [false, false]);
+        let after = shard.see(key);
+        assert!(shard.is_on_flash_as(key, after));
+        shard.insert(key, 0);
+        assert!(!shard.is_on_flash_as(key, after), "it was written over");
+        // What a buffer has is the same before an eviction and after it.
+        let written = shard.see(key);
+        shard.turn_eviction();
+        assert!(shard.is_on_flash_as(key, written));
+    }
+
+    #[test]
     fn a_record_counts_as_read_until_another_is_written() {
         let mut shard = Shard::new(100, 7);
         let (a, b) = (HashKey(1 << 70), HashKey(2 << 70));

@@ -124,7 +124,9 @@ fn install_bytes_max(geometry: &Geometry) -> u64 {
 mod tests {
     use super::*;
     use crate::catalog::{Deaths, Install};
+    use crate::segment::LargeEntry;
     use crate::wire::Writer;
+    use tapetum_kernels::reference::Run;
 
     #[test]
     fn the_longest_install_is_as_long_as_is_counted_with() {
@@ -144,6 +146,22 @@ mod tests {
             Install { deaths: (0..struck).map(of_each).collect(), ..Install::default() }.encode(&mut encoded);
             let counted = install_bytes_max(&geometry) - flushed_bytes_max(&geometry);
             let taken = encoded.bytes.len() as u64 + HEADER_BYTES as u64;
+            assert!((counted / 2..=counted).contains(&taken), "{taken} of {counted}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_large_values_is_as_long_as_is_counted_with() {
+        for segment_bytes in [64 << 10, 1 << 20] {
+            let geometry = Geometry::new(1 << 30, segment_bytes, 2, 512).unwrap();
+            // Values as small as large ones are; of one as large as there can be. No extent is a neighbour of another.
+            let entry_of = |value_bytes: u64| {
+                let runs = vec![Run { first: 1, count: 1 }; (value_bytes / geometry.extent_bytes) as usize];
+                LargeEntry { entry: 0, expiry: 0, stamp: 0, runs }.encoded_bytes_max()
+            };
+            let (least, most) = (segment_bytes / 8, value_bytes_max(&geometry, u64::MAX) as u64);
+            let small = LARGE_NAMED_SEGMENTS * segment_bytes / least * entry_of(least);
+            let (counted, taken) = (large_bytes_max(&geometry), small + entry_of(most));
             assert!((counted / 2..=counted).contains(&taken), "{taken} of {counted}");
         }
     }
