@@ -175,8 +175,12 @@ impl<'a> PageRun<'a> {
         filled
     }
 
-    /// Reads the header of the record at `address`; nothing is checked.
-    fn header(self, address: u64) -> Result<(FoundRecord, [u8; 4]), Corrupt> {
+    /// Reads the header of the record at `address`; its checksum is not looked at.
+    pub fn header(self, address: u64) -> Result<FoundRecord, Corrupt> {
+        self.header_and_crc(address).map(|(record, _)| record)
+    }
+
+    fn header_and_crc(self, address: u64) -> Result<(FoundRecord, [u8; 4]), Corrupt> {
         let mut copied = [0u8; HEADER_BYTES_MAX];
         let head = match self.pieces(address, HEADER_BYTES_MAX).next() {
             Some(piece) if piece.len() == HEADER_BYTES_MAX => piece,
@@ -186,13 +190,17 @@ impl<'a> PageRun<'a> {
             }
         };
         let (header, header_bytes) = Header::parse(head).map_err(|_| Corrupt)?;
+        // Nothing else is in a segment.
+        if header.kind != Kind::Value {
+            return Err(Corrupt);
+        }
         let crc = [head[0], head[1], head[2], head[3]];
         Ok((FoundRecord { address, entry: 0, header, header_bytes: header_bytes as u32 }, crc))
     }
 
     /// Reads the record at `address` and checks it, whole.
     pub fn record(self, salt: SegmentSalt, address: u64) -> Result<FoundRecord, Corrupt> {
-        let (record, crc_expected) = self.header(address)?;
+        let (record, crc_expected) = self.header_and_crc(address)?;
         let length = record.header.record_bytes();
         let mut crc = checksum(salt.at(address), &[]);
         let mut covered = 0;
@@ -215,10 +223,6 @@ impl<'a> PageRun<'a> {
         })
     }
 
-    fn is_of(self, record: &FoundRecord, key: &[u8]) -> bool {
-        record.header.kind == Kind::Value && self.key_equals(record, key)
-    }
-
     /// The record of `key` among those that start in the run's first page, checked.
     ///
     /// The records beside it are not: their headers are enough to find it. That no header on the way was damaged, and the
@@ -234,7 +238,7 @@ impl<'a> PageRun<'a> {
         }
         for record in self.starting(salt)? {
             let record = record?;
-            if self.is_of(&record, key) {
+            if self.key_equals(&record, key) {
                 return Ok(Some(record));
             }
         }
@@ -271,12 +275,12 @@ impl<'a> PageRun<'a> {
             if address >= end {
                 return None;
             }
-            let (record, _) = self.header(address).ok()?;
+            let record = self.header(address).ok()?;
             // One that goes on in the next page may be zeros and what lies there.
             if address + u64::from(record.header_bytes) > end {
                 self.record(salt, address).ok()?;
             }
-            if found.is_none() && self.is_of(&record, key) {
+            if found.is_none() && self.key_equals(&record, key) {
                 found = Some(FoundRecord { entry: trailer.entry_first + place, ..record });
             }
             address += record.header.record_bytes() as u64;
@@ -472,7 +476,7 @@ mod tests {
 
     #[test]
     fn zeros_behind_the_last_record_do_not_stand_for_records_that_were_skipped() {
-        // A flipped bit skips the second record; the zeros behind the third pass for a header, alone or with what follows.
+        // A flipped bit skips the second record; the zeros behind the third pass for a header with what follows.
         let payload_bytes = PageSize::Large.payload_bytes();
         for gap in 1..14 {
             let (mut bytes, keys) = pages(PageSize::Large, &[1006, 1006, payload_bytes - 2048 - 18 - gap]);

@@ -308,7 +308,7 @@ mod tests {
     use crate::geometry::Geometry;
     use crate::io::run;
     use crate::manifest_room::Kept;
-    use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+    use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory, wait_for_flush};
     use crate::{Store, StoreOptions, Sync};
     use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
 
@@ -409,9 +409,7 @@ mod tests {
         let more = target - put(bytes);
         assert_eq!(put(bytes + more), target);
         assert!(shared.rotate());
-        while shared.sealed_buffer().is_some() {
-            std::thread::yield_now();
-        }
+        wait_for_flush(shared);
         store.close().unwrap();
         drop(store);
         let store = Store::open(&drive, &small_options()).unwrap();

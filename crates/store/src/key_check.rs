@@ -210,11 +210,10 @@ mod tests {
     use crate::geometry::Geometry;
     use crate::segment::local_index::LocalIndex;
     use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
-    use tapetum_kernels::data_page::PAGE_BYTES;
-    use tapetum_kernels::data_page::SegmentSalt;
+    use tapetum_kernels::data_page::{PAGE_BYTES, SegmentSalt};
     use tapetum_kernels::key_table::{Entry, KeyPage, PageBuilder};
 
-    /// What a check of a key, nine sixteenths into its cell, makes of a page with these hash keys, given as their distance from
+    /// What a check of a key, two thirds into its cell, makes of a page with these hash keys, given as their distance from
     /// the cell's start by its width.
     fn looked(distances: impl Fn(u128) -> Vec<u128>) -> (Checked, Vec<HashKey>) {
         let (_drive, store) = store_in_memory(SMALL_BYTES, &small_options());
@@ -227,7 +226,7 @@ mod tests {
         builder.encode(SegmentSalt { store: 1, version: 11 }, 0, 0, &mut bytes);
         let segment = Segment::new(descriptor(1, hashes.len() as u32), 1, shared.geometry, LocalIndex::empty());
         segment.attach(&Bitmap::full(hashes.len() as u32));
-        let batch = [(HashKey(cell.start().0 + width / 16 * 9), 0)];
+        let batch = [(HashKey(cell.start().0 + width / 100 * 67), 0)];
         let mut results = vec![Checked::Unclear];
         let check = Check { version: 11, pages: 0..1, cell, segment: Arc::new(segment), key: 0 };
         Finder { shared, batch: &batch, results: &mut results }.look(&check, KeyPage::trusted(&bytes));
@@ -239,8 +238,13 @@ mod tests {
         let near = |(checked, hashes): (Checked, Vec<HashKey>), nearest: usize| {
             assert_eq!(checked, Checked::Near { hash: hashes[nearest], segment: 1 });
         };
-        near(looked(|width| vec![0, width / 4, width / 64 * 37, width / 4 * 3]), 2);
-        near(looked(|width| vec![width / 64 * 37, width / 8 * 5, width / 4 * 3]), 0);
+        let parts = |hundredths: &'static [u128]| {
+            looked(move |width| hundredths.iter().map(|part| width / 100 * part).collect())
+        };
+        // Those in another half or quarter of the cell have fewer bits in common with it.
+        near(parts(&[0, 20, 60, 68, 90]), 3);
+        near(parts(&[68, 90]), 0);
+        near(parts(&[20, 60, 68]), 2);
         near(looked(|width| vec![width]), 0);
         assert_eq!(looked(|width| vec![width + 1]).0, Checked::Unclear);
     }

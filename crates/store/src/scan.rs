@@ -121,14 +121,16 @@ mod tests {
     use super::*;
     use crate::catalog::Bitmap;
     use crate::io::run;
-    use crate::victim::tests::{RECORD_BYTES, lengthen_first_record, put_equal_records, store_of_equal_records};
+    use crate::victim::tests::{
+        RECORD_BYTES, first_segment, lengthen_first_record, put_equal_records, store_of_equal_records,
+    };
 
     #[test]
     fn a_deleted_key_is_not_shown_for_the_damaged_length_of_another_one() {
         const SEGMENT_BYTES: u64 = 64 << 10;
         let (drive, store) = store_of_equal_records(SEGMENT_BYTES, RECORD_BYTES);
         let shared = store.shared();
-        let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed");
+        let segment = first_segment(shared);
         let io = Io::new(drive.queue_pair(16).unwrap());
         let first_six = async {
             let (all, mut keys) = (Bitmap::full(segment.descriptor.entries), Vec::new());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tapetum_drive::{LocalBuffer, LocalMemory};
 use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, Trailer};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::{HEADER_BYTES_MAX, Header};
+use tapetum_kernels::record::Header;
 
 /// Bytes read at once, where local memory is not small.
 const WINDOW_BYTES_MAX: usize = 256 << 10;
@@ -166,12 +166,10 @@ impl VictimCursor {
                 return Err(self.corrupt(self.page.unwrap_or(0)));
             }
             self.need(page, page + 2).await?;
-            let mut head = [0; HEADER_BYTES_MAX];
-            let filled = self.window.run().copy(address, &mut head);
-            let (header, header_bytes) = Header::parse(&head[..filled]).map_err(|_| self.corrupt(page))?;
-            let record_bytes = header.record_bytes() as u64;
+            let passed = self.window.run().header(address).map_err(|_| self.corrupt(page))?;
+            let record_bytes = passed.header.record_bytes() as u64;
             // Zeros at a page's end, and what lies in the next one, may look like any header.
-            let is_doubtful = page_size.page_of(address + header_bytes as u64 - 1) != page;
+            let is_doubtful = page_size.page_of(passed.key_address() - 1) != page;
             self.address_next += record_bytes;
             self.starts_left -= 1;
             self.entries_passed += 1;
@@ -278,6 +276,7 @@ impl VictimCursor {
 pub mod tests {
     use super::*;
     use crate::io::run;
+    use crate::shared::Shared;
     use crate::{Store, StoreOptions, Sync};
     use tapetum_drive::{Drive, Env, MemoryFlash, SplitMix64, programs};
 
@@ -297,7 +296,7 @@ pub mod tests {
             store.put(format!("key:{number}").as_bytes(), &value).unwrap();
         }
         let shared = store.shared();
-        let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed");
+        let segment = first_segment(shared);
         assert!(segment.descriptor.data_pages > 4 * TAIL_PAGES_MAX);
         let io = Io::new(drive.queue_pair(16).unwrap());
         let dead = Bitmap::none(segment.descriptor.entries);
@@ -351,7 +350,7 @@ pub mod tests {
         let record_bytes = (151..400).find(|bytes| (9..12).contains(&(payload % bytes))).unwrap();
         let (drive, store) = store_of_equal_records(64 << 10, record_bytes);
         let shared = store.shared();
-        let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed");
+        let segment = first_segment(shared);
         let io = Io::new(drive.queue_pair(16).unwrap());
         // The second is passed over, so that each of the others goes by its neighbour's bit: the last, which is dead, too.
         let (valid, last) = (Bitmap::full(segment.descriptor.entries), (payload / record_bytes) as u32 - 1);
@@ -375,8 +374,10 @@ pub mod tests {
         let (drive, store) = store_of_equal_records(1 << 20, RECORD_BYTES);
         let shared = store.shared();
         let io = Io::new(drive.queue_pair(16).unwrap());
+        // Nobody else reads.
+        wait_for_flush(shared);
         let installer = run(&io, shared.take_installer(), || false).unwrap();
-        let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed");
+        let segment = first_segment(shared);
         let (entries, pages) = (segment.descriptor.entries, segment.descriptor.data_pages);
         assert!(pages > 4 * TAIL_PAGES_MAX);
         let pass = async |valid: Bitmap| -> Result<Vec<u32>, Error> {
@@ -406,6 +407,7 @@ pub mod tests {
             StoreOptions { segment_bytes: 1 << 20, partition_bits: 2, ..StoreOptions::new(64 << 20, 64 << 20) };
         let (drive, store) = store_in_memory(64 << 20, &options);
         let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+        // Nothing is flushed until a buffer is full.
         let installer = run(&io, shared.take_installer(), || false).unwrap();
         let value = |number: u64| {
             let mut value = vec![0; [100, 60_000, 125_000, 20_000][number as usize % 4]];
@@ -418,9 +420,7 @@ pub mod tests {
             number += 1;
         }
         shared.return_installer(installer);
-        while shared.sealed_buffer().is_some() {
-            std::thread::yield_now();
-        }
+        wait_for_flush(shared);
         let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("one was flushed");
         let all = Bitmap::full(segment.descriptor.entries);
         let pass = async || -> Result<u32, Error> {
@@ -459,11 +459,24 @@ pub mod tests {
         }
     }
 
+    pub fn first_segment(shared: &Shared) -> Arc<Segment> {
+        shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed")
+    }
+
+    /// Until maintenance has flushed what is sealed.
+    pub fn wait_for_flush(shared: &Shared) {
+        while shared.sealed_buffer().is_some() {
+            shared.log.poisoned().expect("maintenance works");
+            std::thread::yield_now();
+        }
+    }
+
     /// Makes a segment's first record so much longer, as its header says it.
     pub async fn lengthen_first_record(io: &Io, segment: &Segment, by_bytes: u64) {
         let first = segment.data_runs(0, SECTOR_BYTES as u32).next().expect("a segment has pages").flash;
         let mut sector = io.allocate(SECTOR_BYTES).await.unwrap();
         io.read(first, &sector, 0, SECTOR_BYTES).await.unwrap();
+        // Of two bytes, as those of 128 and more are.
         let stored_bytes = &mut sector.bytes_mut()[STORED_BYTES_AT..][..2];
         let longer = u64::from(stored_bytes[0] & 0x7f) + (u64::from(stored_bytes[1]) << 7) + by_bytes;
         stored_bytes.copy_from_slice(&[longer as u8 | 0x80, (longer >> 7) as u8]);
@@ -473,7 +486,7 @@ pub mod tests {
     fn shift_numbers(segment_bytes: u64) {
         let (drive, store) = store_of_equal_records(segment_bytes, RECORD_BYTES);
         let shared = store.shared();
-        let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed");
+        let segment = first_segment(shared);
         let (entries, record_bytes) = (segment.descriptor.entries, segment.descriptor.record_bytes);
         assert_eq!((record_bytes, segment.page_size()), (u64::from(entries) * RECORD_BYTES, PageSize::Large));
         let io = Io::new(drive.queue_pair(16).unwrap());

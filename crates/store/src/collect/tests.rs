@@ -6,7 +6,9 @@ use crate::catalog::tests::descriptor;
 use crate::geometry::Geometry;
 use crate::io::run;
 use crate::manifest_room::Kept;
-use crate::victim::tests::{RECORD_BYTES, SMALL_BYTES, small_options, store_in_memory, store_of_equal_records};
+use crate::victim::tests::{
+    RECORD_BYTES, SMALL_BYTES, small_options, store_in_memory, store_of_equal_records, wait_for_flush,
+};
 use crate::{StoreOptions, Sync};
 use tapetum_drive::SplitMix64;
 
@@ -58,7 +60,7 @@ fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
 fn leave_room_in_the_manifest(shared: &Shared, flushes: u64) {
     let mut entries = 0;
     while entries == 0 || shared.manifest_room.flushes_now() > flushes {
-        entries += 4096;
+        entries += 16 << 10;
         let states = BTreeMap::from([(0, SegmentState::new(descriptor(0, entries)))]);
         let catalog = Catalog { segments: states, ..Catalog::default() };
         shared.manifest_room.refresh(&shared.geometry, &catalog, Kept::default());
@@ -70,10 +72,8 @@ fn leave_room_in_the_manifest(shared: &Shared, flushes: u64) {
 fn dead_entries_are_collected_for_the_sake_of_the_manifest_where_it_is_short_of_room() {
     // Full segments, of records of 256 bytes.
     let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
-    while store.stats().flushes < 2 {
-        std::thread::yield_now();
-    }
     let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    wait_for_flush(shared);
     let mut installer = run(&io, shared.take_installer(), || false).unwrap();
     let segment = *installer.catalog.segments.keys().next().expect("some were flushed");
     let few = installer.catalog.segments[&segment].descriptor.entries / 64;
@@ -130,9 +130,7 @@ fn who_waits_for_an_eviction_hears_where_no_segment_can_be_read() {
             break;
         }
     }
-    while shared.sealed_buffer().is_some() {
-        std::thread::yield_now();
-    }
+    wait_for_flush(shared);
     assert_eq!(try_to(), Ok(true));
     let installer = run(&io, shared.take_installer(), || false).unwrap();
     for state in installer.catalog.segments.values() {

@@ -58,14 +58,14 @@ impl Zone {
         let mut records = Vec::new();
         let stamp_first = self.chain.stamp_last + 1;
         for number in 0..=u64::from(shape & 3) {
-            let key_bytes = 1 + input.below(8);
-            let key = input.bytes(key_bytes);
+            let more = input.below(8);
+            let key = [&[shape], input.bytes(more)].concat();
             let stored = vec![shape; input.below(300)];
             let header = Header::value(stamp_first + number, key.len(), stored.len());
             let place = body.len();
             body.resize(place + header.record_bytes(), 0);
-            Record { header, key, stored: &stored }.encode(&mut body[place..]);
-            records.push(((self.end + HEADER_BYTES + place) as u32, header.stamp, key.to_vec()));
+            Record { header, key: &key, stored: &stored }.encode(&mut body[place..]);
+            records.push(((self.end + HEADER_BYTES + place) as u32, header.stamp, key));
         }
         let length = HEADER_BYTES + body.len();
         if self.end + length > ZONE_BYTES {
