@@ -221,7 +221,7 @@ mod tests {
     use crate::io::run;
     use crate::segment::layout::StreamLayout;
     use crate::segment::view::Run;
-    use crate::victim::tests::{SMALL_BYTES, small_options};
+    use crate::victim::tests::{SMALL_BYTES, first_segment, small_options, store_in_memory};
     use crate::{Store, StoreOptions, Sync};
     use std::sync::Arc;
     use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, SplitMix64, programs};
@@ -330,6 +330,37 @@ mod tests {
             })
             .expect("there is one among so many");
         (entry as u32, page_of(entry))
+    }
+
+    #[test]
+    fn fences_of_several_pages_are_made_anew() {
+        const CAPACITY: u64 = 256 << 20;
+        let options =
+            StoreOptions { segment_bytes: 16 << 20, sync: Sync::No, ..StoreOptions::new(CAPACITY, 128 << 20) };
+        let (drive, store) = store_in_memory(CAPACITY, &options);
+        let shared = store.shared();
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        // Until a buffer is full.
+        for number in 0u64.. {
+            store.put(format!("key:{number}").as_bytes(), &number.to_le_bytes().repeat(40)).unwrap();
+            if store.stats().flushes > 0 {
+                break;
+            }
+        }
+        let segment = first_segment(shared);
+        let pages = segment.fence_pages();
+        assert!(pages.len() > 1, "{pages:?}");
+        let mending = async {
+            let whole = table(&segment, &io).await;
+            for lost in [vec![pages.start], vec![pages.end - 1], vec![0, pages.start, pages.end - 1]] {
+                for page in lost {
+                    zero(segment.key_runs(page..page + 1).next().unwrap(), &io).await;
+                }
+                mend(&segment, &io, shared.secret).await.unwrap();
+                assert!(table(&segment, &io).await == whole);
+            }
+        };
+        run(&io, mending, || false).unwrap();
     }
 
     #[test]

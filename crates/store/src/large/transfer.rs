@@ -155,6 +155,34 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash};
+
+    #[test]
+    fn a_transfer_has_ended_when_all_pieces_are_started_done_and_taken() {
+        let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
+        let local = LocalMemory::new(1 << 20).unwrap();
+        let drive = Drive::new(Arc::new(MemoryFlash::new(4 << 20)), local, Vec::new(), Env::system());
+        let mut queue = drive.queue_pair(16).unwrap();
+        // A piece more than can be on their way at once.
+        let runs: Vec<Run> = (0..=SLOTS_MAX as u32).map(|number| Run { first: 2 * number, count: 1 }).collect();
+        let stored_bytes = runs.len() as u32 * geometry.extent_bytes as u32;
+        let allocate = |bytes| drive.local().allocate(bytes);
+        let mut transfer = Transfer::new(&geometry, &runs, stored_bytes, allocate).unwrap();
+        for pieces in [SLOTS_MAX, 1] {
+            assert_eq!(transfer.outcome(), None, "not all are started");
+            transfer.read(&mut queue, |slot| slot as u64);
+            let mut done = Vec::new();
+            while done.len() < pieces {
+                queue.poll(&mut done);
+            }
+            assert_eq!(transfer.outcome(), None, "not all are done");
+            done.into_iter().for_each(|completion| transfer.completed(completion.tag as usize, completion));
+            assert_eq!(transfer.outcome(), None, "not all are taken");
+            assert_eq!((0..).take_while(|_| transfer.take().is_some()).count(), pieces);
+        }
+        assert_eq!(transfer.outcome(), Some(Ok(())));
+    }
 
     #[test]
     fn pieces_cover_the_value_within_runs_in_whole_sectors() {

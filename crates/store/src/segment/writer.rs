@@ -327,3 +327,54 @@ impl SegmentWriter {
         Ok((segment, (!self.key_table.is_empty()).then_some(self.key_table)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::run;
+    use crate::shared::Shared;
+    use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+    use tapetum_kernels::record::Record;
+
+    /// Writes so many records.
+    async fn fill(shared: &Shared, io: &Io, key_table_bytes_max: u64, records: u8) -> SegmentWriter {
+        let (extents, size) = (&shared.extents, PageSize::Large);
+        let writer = SegmentWriter::new(io, &shared.geometry, 1, extents, (0, 1), size, key_table_bytes_max).await;
+        let mut writer = writer.unwrap();
+        for number in 0..records {
+            let (key, stored) = ([number; 4], [number; 300]);
+            let record = Record { header: Header::value(1, key.len(), stored.len()), key: &key, stored: &stored };
+            let mut bytes = vec![0; record.header.record_bytes()];
+            record.encode(&mut bytes);
+            writer.add(HashKey(u128::from(number) << 100), &record.header, &bytes).await.unwrap();
+        }
+        writer
+    }
+
+    #[test]
+    fn a_key_table_is_kept_that_is_no_longer_than_was_asked_for() {
+        let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
+        let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+        let page_bytes = PAGE_BYTES as u64;
+        for (bytes_max, kept) in [(page_bytes, true), (page_bytes + 1, true), (page_bytes - 1, false), (0, false)] {
+            let finished = async { fill(shared, &io, bytes_max, 10).await.finish().await };
+            let (segment, key_table) = run(&io, finished, || false).unwrap().unwrap();
+            assert_eq!((segment.key_pages(), key_table.map(|table| table.len())), (1, kept.then_some(PAGE_BYTES)));
+        }
+    }
+
+    #[test]
+    fn a_segment_that_is_not_to_be_gives_its_extents_back() {
+        let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
+        let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+        let free = || lock(&shared.extents).free_count();
+        let before = free();
+        let writing = async {
+            let writer = fill(shared, &io, 0, 200).await;
+            assert!(free() < before);
+            writer.give_up().await
+        };
+        run(&io, writing, || false).unwrap().unwrap();
+        assert_eq!(free(), before);
+    }
+}
