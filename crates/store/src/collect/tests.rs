@@ -6,11 +6,12 @@ use crate::catalog::tests::descriptor;
 use crate::geometry::Geometry;
 use crate::io::run;
 use crate::manifest_room::Kept;
+use crate::segment::writer::tests::fill;
 use crate::victim::tests::{
     RECORD_BYTES, SMALL_BYTES, small_options, store_in_memory, store_of_equal_records, wait_for_flush,
 };
-use crate::{StoreOptions, Sync};
-use tapetum_drive::SplitMix64;
+use crate::{Store, StoreOptions, Sync, Write};
+use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
 
 #[test]
 fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
@@ -167,4 +168,53 @@ fn segments_that_name_many_large_values_are_merged_as_far_as_an_install_may_be_l
     drop(gathered);
     shared.return_installer(installer);
     store.close().unwrap();
+}
+
+#[test]
+fn an_output_that_is_in_no_manifest_is_given_back() {
+    let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    let taken = || (lock(&shared.extents).free_count(), shared.key_tables.bytes());
+    let before = taken();
+    let writing = async { finish_segment(shared, fill(shared, &io, 1 << 20, 200).await).await.unwrap() };
+    let segment = run(&io, writing, || false).unwrap();
+    assert!(taken().0 < before.0 && taken().1 > before.1);
+    discard(shared, Some(segment));
+    shared.reap_retired();
+    assert_eq!(taken(), before);
+}
+
+#[test]
+fn what_has_expired_since_is_not_copied() {
+    let (env, clock) = Env::simulated(1);
+    let options = StoreOptions { sync: Sync::No, ..small_options() };
+    let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+    let drive = Drive::new(Arc::new(MemoryFlash::new(SMALL_BYTES)), local, programs::built_in(), env);
+    Store::create(&drive, &options).unwrap();
+    let store = Store::open_with(&drive, &options, || false).unwrap();
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    let expiry = shared.now() + 10;
+    for number in 0..100 {
+        let key = format!("key {number}");
+        let expiry = if number % 4 == 0 { expiry } else { 0 };
+        store.batch(&[Write::Put { key: key.as_bytes(), value: &[7; 100], flags: 0, expiry }]).unwrap();
+    }
+    assert!(shared.rotate());
+    while shared.sealed_buffer().is_some() {
+        store.maintain();
+    }
+    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    let states = installer.catalog.segments.values();
+    let victims: Vec<Victim> = states.filter_map(|state| Victim::new(shared, state)).collect();
+    for (seconds, copied) in [(0, 100), (20, 75)] {
+        clock.advance_us(seconds * 1_000_000);
+        let merging = async {
+            let mut writer = fill(shared, &io, 0, 0).await;
+            let merged = merge(shared, &io, &victims, &mut writer).await.map(|sources| sources.len());
+            writer.give_up().await.unwrap();
+            merged
+        };
+        assert!(matches!(run(&io, merging, || false).unwrap(), Ok(count) if count == copied), "{copied}");
+    }
+    shared.return_installer(installer);
 }

@@ -329,15 +329,15 @@ impl SegmentWriter {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::io::run;
     use crate::shared::Shared;
     use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
     use tapetum_kernels::record::Record;
 
-    /// Writes so many records.
-    async fn fill(shared: &Shared, io: &Io, key_table_bytes_max: u64, records: u8) -> SegmentWriter {
+    /// Writes so many records of 300 bytes and more, as they would be in a segment.
+    pub async fn fill(shared: &Shared, io: &Io, key_table_bytes_max: u64, records: u8) -> SegmentWriter {
         let (extents, size) = (&shared.extents, PageSize::Large);
         let writer = SegmentWriter::new(io, &shared.geometry, 1, extents, (0, 1), size, key_table_bytes_max).await;
         let mut writer = writer.unwrap();
