@@ -308,9 +308,9 @@ mod tests {
     use crate::geometry::Geometry;
     use crate::io::run;
     use crate::manifest_room::Kept;
-    use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory, wait_for_flush};
+    use crate::victim::tests::{SMALL_BYTES, drive_in_memory, small_options, store_in_memory, wait_for_flush};
     use crate::{Store, StoreOptions, Sync};
-    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
+    use tapetum_drive::{Env, SplitMix64};
 
     #[test]
     fn pages_are_as_large_as_the_values_of_a_buffer_ask_for() {
@@ -421,8 +421,7 @@ mod tests {
     #[test]
     fn a_flush_has_room_only_where_flash_numbers_and_the_manifest_all_have() {
         let options = small_options();
-        let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
-        let drive = Drive::new(Arc::new(MemoryFlash::new(SMALL_BYTES)), local, programs::built_in(), Env::system());
+        let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
         Store::create(&drive, &options).unwrap();
         let store = Store::open_with(&drive, &options, || false).unwrap();
         let shared = store.shared();

@@ -333,11 +333,15 @@ pub mod tests {
         StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(SMALL_BYTES, 16 << 20) }
     }
 
+    /// A drive for such a store, with a flash in memory.
+    pub fn drive_in_memory(capacity_bytes: u64, options: &StoreOptions, env: Env) -> Drive {
+        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+        Drive::new(Arc::new(MemoryFlash::new(capacity_bytes)), local, programs::built_in(), env)
+    }
+
     /// A new store on a flash in memory.
     pub fn store_in_memory(capacity_bytes: u64, options: &StoreOptions) -> (Drive, Store) {
-        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
-        let flash = Arc::new(MemoryFlash::new(capacity_bytes));
-        let drive = Drive::new(flash, local, programs::built_in(), Env::system());
+        let drive = drive_in_memory(capacity_bytes, options, Env::system());
         Store::create(&drive, options).unwrap();
         let store = Store::open(&drive, options).unwrap();
         (drive, store)

@@ -8,10 +8,10 @@ use crate::io::run;
 use crate::manifest_room::Kept;
 use crate::segment::writer::tests::fill;
 use crate::victim::tests::{
-    RECORD_BYTES, SMALL_BYTES, small_options, store_in_memory, store_of_equal_records, wait_for_flush,
+    RECORD_BYTES, SMALL_BYTES, drive_in_memory, small_options, store_in_memory, store_of_equal_records, wait_for_flush,
 };
 use crate::{Store, StoreOptions, Sync, Write};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
+use tapetum_drive::{Env, SplitMix64};
 
 #[test]
 fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
@@ -188,8 +188,7 @@ fn an_output_that_is_in_no_manifest_is_given_back() {
 fn what_has_expired_since_is_not_copied() {
     let (env, clock) = Env::simulated(1);
     let options = StoreOptions { sync: Sync::No, ..small_options() };
-    let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
-    let drive = Drive::new(Arc::new(MemoryFlash::new(SMALL_BYTES)), local, programs::built_in(), env);
+    let drive = drive_in_memory(SMALL_BYTES, &options, env);
     Store::create(&drive, &options).unwrap();
     let store = Store::open_with(&drive, &options, || false).unwrap();
     let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));

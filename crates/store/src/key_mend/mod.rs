@@ -221,10 +221,10 @@ mod tests {
     use crate::io::run;
     use crate::segment::layout::StreamLayout;
     use crate::segment::view::Run;
-    use crate::victim::tests::{SMALL_BYTES, first_segment, small_options, store_in_memory};
+    use crate::victim::tests::{SMALL_BYTES, drive_in_memory, first_segment, small_options, store_in_memory};
     use crate::{Store, StoreOptions, Sync};
     use std::sync::Arc;
-    use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, SplitMix64, programs};
+    use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, Opcode, SplitMix64, programs};
 
     fn write(store: &Store, round: u64) {
         for number in 0..3000u64 {
@@ -253,8 +253,7 @@ mod tests {
 
     #[test]
     fn damaged_key_tables_and_fences_stop_neither_flushes_nor_opening() {
-        let local = LocalMemory::new(small_options().local_memory_bytes(64 << 10) as usize).unwrap();
-        let drive = Drive::new(Arc::new(MemoryFlash::new(SMALL_BYTES)), local, programs::built_in(), Env::system());
+        let drive = drive_in_memory(SMALL_BYTES, &small_options(), Env::system());
         Store::create(&drive, &small_options()).unwrap();
         // Without memory for key tables, so that flushes read them.
         let options = StoreOptions { key_tables_bytes_max: 0, ..small_options() };
