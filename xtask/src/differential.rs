@@ -1,6 +1,8 @@
 //! The test of tests/differential: the same bytes to Debian's memcached and to the server, replies compared. Requests
-//! come whole and byte by byte, then in datagrams; then tests/vectors to both.
+//! come whole and byte by byte, then in datagrams; then tests/vectors to both. All of it to a server that answers when a write is
+//! durable, and to one that answers at once.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::Failure;
@@ -16,15 +18,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(binary) => binary,
         None => workspace::build_server(Profile::Test)?,
     };
+    for sync in ["always", "everysec"] {
+        println!("--sync {sync}:");
+        compare(&binary, sync, only.as_deref())?;
+    }
+    Ok(())
+}
+
+fn compare(binary: &Path, sync: &str, only: Option<&str>) -> Result<(), Failure> {
     let scratch = workspace::scratch("differential")?;
-    let options = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "2GiB", "--tier", "64MiB"])?;
+    let words = ["--capacity", "2GiB", "--tier", "64MiB", "--sync", sync];
+    let options = ServerOptions::new(binary, &scratch.join("data"), &words)?;
     let server = ServerOptions { udp: true, ..options }.start()?;
     for (script, words) in [("differential.py", &["--pieces"][..]), ("datagrams.py", &[]), ("vectors.py", &[])] {
         let mut python = Command::new("python3");
         python.env("PYTHONDONTWRITEBYTECODE", "1");
         python.arg(workspace::root().join("tests/differential").join(script)).args(words);
         python.args(["--tapetum", &server.address().to_string()]);
-        if let Some(pattern) = &only {
+        if let Some(pattern) = only {
             python.args(["--only", pattern]);
         }
         if !python.status()?.success() {

@@ -18,7 +18,7 @@ use crate::errands::Errands;
 use crate::gets::Gets;
 use crate::limits::{Budget, FREE_BYTES, Limits};
 use crate::out::{OutQueue, Pool};
-use crate::pipeline::{Pipeline, Taken};
+use crate::pipeline::{Came, Pipeline, Taken};
 use crate::protocol::reply::Form;
 use crate::protocol::{BINARY_MAGIC, Parsed, binary, text};
 use crate::slots::Slots;
@@ -116,8 +116,10 @@ pub struct Connection {
     /// The limit is the shared budget.
     wait: Option<Wait>,
     charged_bytes: usize,
-    /// Gets are not answered at once beyond so many bytes of unsent replies.
+    /// Nothing is answered at once beyond so many bytes of unsent replies.
     answers_bytes_max: usize,
+    /// Requests that were answered at once and that nobody has asked about.
+    answered_at_once: usize,
     trial: Option<Trial>,
     /// What its gets brought lately; `None` before the first.
     value_bytes_expected: Option<usize>,
@@ -143,12 +145,13 @@ impl Connection {
             wait: None,
             charged_bytes: 0,
             answers_bytes_max: usize::MAX,
+            answered_at_once: 0,
             trial: None,
             value_bytes_expected: None,
         }
     }
 
-    /// Makes it another client's, with its rooms and with what the last ones taught of values. Gets are not answered at once
+    /// Makes it another client's, with its rooms and with what the last ones taught of values. Nothing is answered at once
     /// beyond `answers_bytes_max` of replies.
     pub(crate) fn renew(&mut self, value_bytes_expected: Option<usize>, answers_bytes_max: usize) {
         let Connection { id, who, .. } = *self;
@@ -225,10 +228,10 @@ impl Connection {
             if self.many.is_none() && input.len() - at < self.need_bytes {
                 break;
             }
-            if self.slots.are_at_rest() && self.scanned_bytes == 0 && cx.session.answers_from_dram() {
-                let taken = self.answer_from_dram(&input[at..], cx);
+            if self.slots.are_at_rest() && self.scanned_bytes == 0 && cx.session.answers_at_once() {
+                let taken = self.answer_at_once(&input[at..], cx);
                 at += taken.input_bytes;
-                if taken.gets > 0 && !taken.stopped {
+                if taken.requests() > 0 && !taken.stopped {
                     continue;
                 }
             }
@@ -262,8 +265,8 @@ impl Connection {
         spent || (held_bytes >= limits.connection_in_flight_bytes && !(self.slots.is_empty() && self.out.is_empty()))
     }
 
-    /// Answers gets at the start of `rest` at once, as far as that goes. Nothing before them waits for its answer.
-    fn answer_from_dram<S: Session>(&mut self, rest: &[u8], cx: &mut Context<'_, S>) -> Taken {
+    /// Answers gets and sets at the start of `rest` at once, as far as that goes. Nothing before them waits for its answer.
+    fn answer_at_once<S: Session>(&mut self, rest: &[u8], cx: &mut Context<'_, S>) -> Taken {
         let many = self.many.take_if(|many| many.touch.is_none());
         if self.many.is_some() {
             return Taken::default();
@@ -274,16 +277,23 @@ impl Connection {
             let bytes_max = cx.limits.connection_in_flight_bytes.min(self.answers_bytes_max);
             held_bytes + bytes <= bytes_max && (held_bytes + bytes <= FREE_BYTES || budget.allows(who, bytes))
         };
-        let (protocol, now, pipeline, session) = (self.protocol, cx.now, &mut *cx.pipeline, &mut *cx.session);
-        let mut taken =
-            self.out.append(cx.pool, |out| pipeline.run((protocol, now), rest, many, session, out, may_hold));
+        let came = Came { protocol: self.protocol, now: cx.now, item_bytes_max: cx.limits.item_bytes_max };
+        let (pipeline, session) = (&mut *cx.pipeline, &mut *cx.session);
+        let mut taken = self.out.append(cx.pool, |out| pipeline.run(came, rest, many, session, out, may_hold));
         self.many = taken.many.take();
         self.charge(self.charged_bytes + self.out.unsent_bytes() - held_bytes, budget);
-        if let Some(value_bytes) = taken.value_bytes {
+        if taken.requests() > 0 {
             self.frame_done(0);
+            self.answered_at_once += taken.requests();
+        }
+        if let Some(value_bytes) = taken.value_bytes {
             self.value_bytes_expected = Some(value_bytes.max(self.value_bytes_expected(cx.gets) / 2));
             count(&cx.counters.cmd_get, taken.gets as u64);
             count(&cx.counters.get_hits, taken.gets as u64);
+        }
+        if taken.sets > 0 {
+            count(&cx.counters.cmd_set, taken.sets as u64);
+            count(&cx.counters.total_items, taken.sets as u64);
         }
         taken
     }

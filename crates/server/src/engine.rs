@@ -20,6 +20,15 @@ pub trait Session: Send + 'static {
         false
     }
 
+    /// Whether puts may be done at once, in the same stages.
+    fn puts_at_once(&self) -> bool {
+        false
+    }
+
+    fn answers_at_once(&self) -> bool {
+        self.answers_from_dram() || self.puts_at_once()
+    }
+
     fn digest_each(&self, _keys: &[&[u8]], _digests: &mut [KeyDigest]) {}
 
     fn prefetch(&self, _key: KeyDigest) {}
@@ -28,8 +37,15 @@ pub trait Session: Send + 'static {
         &mut self,
         _key: KeyDigest,
         _out: &mut Vec<u8>,
-        _head: impl FnMut(&mut Vec<u8>, &DramItem, Access) -> bool,
+        _head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
     ) -> Option<DramItem> {
+        None
+    }
+
+    fn prefetch_put(&self, _key: KeyDigest) {}
+
+    /// Of key and value, and flags and expiry: see [`tapetum::Session::put_at_once`].
+    fn put_at_once(&mut self, _key: KeyDigest, _item: (&[u8], &[u8]), _about: (u32, u32)) -> Option<u64> {
         None
     }
 }

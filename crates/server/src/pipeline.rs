@@ -1,49 +1,72 @@
-//! Gets that change nothing as a pipeline over batches (flash KVS): each stage is done for all of a batch before the next, so that they wait
-//! for memory at the same time.
+//! Gets that change nothing, and sets, as a pipeline over batches (flash KVS): each stage is done for all of a batch before the next, so
+//! that they wait for memory at the same time.
 //!
 //! ```text
 //!   packets ─ parse ─ hash ──┬── tags ──┬── item ──► head, value, tail of the reply
 //!                   its bucket is   its item is
 //!                     fetched         fetched
 //! ```
-//! It takes gets from the front of the input as long as DRAM has what they ask for. The first for which that is not so, and what
-//! comes after it, goes the way of all requests (`commands`). Owned by one worker.
+//! It takes them from the front of the input as long as DRAM has what they ask for, and takes what they bring. The first for which
+//! that is not so, and what comes after it, goes the way of all requests (`commands`). Owned by one worker.
 
 use std::ops::Range;
 
 use crate::connection::{ManyKeys, Protocol};
 use crate::engine::Session;
-use crate::protocol::reply::{self, ValueHead};
-use crate::protocol::{Parsed, binary, meta, meta_reply, text};
-use tapetum::KeyDigest;
+use crate::protocol::reply::{self, BinaryAnswer, TextAnswer, ValueHead};
+use crate::protocol::{Parsed, binary, expiry_from_client, meta, meta_reply, text};
+use tapetum::{KeyDigest, Outcome};
 
-/// Gets of a batch: enough to hide the memory's latency, few enough for the cache.
+/// Requests of a batch: enough to hide the memory's latency, few enough for the cache.
 const BATCH: usize = 32;
 
-/// A get of one key. Places count from the start of the input.
-struct Get {
+/// A get or set of one key. Places count from the start of the input.
+struct Asked {
     key: Range<usize>,
     /// What it takes of the input.
     input: Range<usize>,
-    form: Form,
+    kind: Kind,
 }
 
-enum Form {
+enum Kind {
     /// One of the keys of a line. What is left of the list of keys is behind `input`, if this is not the last.
-    Text {
+    TextGet {
         stamps: bool,
         list_end: usize,
         line_end: usize,
         last: bool,
     },
     /// The words of the line from the key on, of which the reply repeats some.
-    Meta {
+    MetaGet {
         tail: Range<usize>,
     },
-    Binary {
+    BinaryGet {
         origin: binary::Origin,
         with_key: bool,
     },
+    Set {
+        value: Range<usize>,
+        flags: u32,
+        expiry: u32,
+        form: reply::Form,
+    },
+}
+
+/// What the requests of a batch came with.
+#[derive(Clone, Copy)]
+pub struct Came {
+    pub protocol: Protocol,
+    /// When, in unix seconds.
+    pub now: u32,
+    /// The longest value that is taken.
+    pub item_bytes_max: usize,
+}
+
+/// What a session does at once.
+#[derive(Clone, Copy)]
+struct Takes {
+    gets: bool,
+    sets: bool,
 }
 
 /// What a batch came to.
@@ -52,85 +75,116 @@ pub struct Taken {
     /// What was taken of the input. The next byte is a key of `many`, or begins a request.
     pub input_bytes: usize,
     pub gets: usize,
+    pub sets: usize,
     /// The text get that is still to be gone on with.
     pub many: Option<ManyKeys>,
-    /// The last value.
+    /// The last value of a get.
     pub value_bytes: Option<usize>,
-    /// The get at which it stopped must be submitted.
+    /// The request at which it stopped must be submitted.
     pub stopped: bool,
 }
 
+impl Taken {
+    pub fn requests(&self) -> usize {
+        self.gets + self.sets
+    }
+}
+
 pub struct Pipeline {
-    gets: Vec<Get>,
+    batch: Vec<Asked>,
     /// Of their keys.
     digests: [KeyDigest; BATCH],
-    /// So many gets are taken into a batch: what is parsed in vain is little where many are not in DRAM.
+    /// So many requests are taken into a batch: what is parsed in vain is little where many are not answered here.
     ahead: usize,
 }
 
 impl Default for Pipeline {
     fn default() -> Pipeline {
-        Pipeline { gets: Vec::with_capacity(BATCH), digests: [KeyDigest::default(); BATCH], ahead: 1 }
+        Pipeline { batch: Vec::with_capacity(BATCH), digests: [KeyDigest::default(); BATCH], ahead: 1 }
     }
 }
 
 impl Pipeline {
-    /// Takes gets from the front of `input`, which begins in the list of keys of `many`, or with a request, and appends their
-    /// replies to `out`. `now` is when they came; `may_hold` says whether so many bytes more may be held for them.
+    /// Takes gets and sets from the front of `input`, which begins in the list of keys of `many`, or with a request, and appends
+    /// their replies to `out`. `may_hold` says whether so many bytes more may be held for them.
     pub fn run<S: Session>(
         &mut self,
-        (protocol, now): (Protocol, u32),
+        came: Came,
         input: &[u8],
         many: Option<ManyKeys>,
         session: &mut S,
         out: &mut Vec<u8>,
         may_hold: impl Fn(usize) -> bool,
     ) -> Taken {
-        self.gets.clear();
+        self.batch.clear();
         let begun = many.is_some();
-        match protocol {
-            Protocol::Text => self.parse_text(input, many.as_ref()),
-            Protocol::Binary => self.parse_binary(input),
+        let takes = Takes { gets: session.answers_from_dram(), sets: session.puts_at_once() };
+        match came.protocol {
+            Protocol::Text => self.parse_text((came, takes), input, many.as_ref()),
+            Protocol::Binary => self.parse_binary((came, takes), input),
             Protocol::Open => {}
         }
         self.hash(input, session);
-        for digest in &self.digests[..self.gets.len()] {
-            session.prefetch(*digest);
+        for (asked, digest) in self.batch.iter().zip(&self.digests) {
+            match asked.kind {
+                Kind::Set { .. } => session.prefetch_put(*digest),
+                _ => session.prefetch(*digest),
+            }
         }
-        let mut taken = self.answer(input, now, session, out, may_hold);
-        if taken.gets == 0 && begun {
+        let mut taken = self.answer(input, came.now, session, out, may_hold);
+        if taken.requests() == 0 && begun {
             taken.many = many;
         }
-        self.ahead = if taken.stopped { taken.gets.max(1) } else { (self.ahead * 2).min(BATCH) };
+        self.ahead = if taken.stopped { taken.requests().max(1) } else { (self.ahead * 2).min(BATCH) };
         taken
     }
 
-    fn parse_text(&mut self, input: &[u8], many: Option<&ManyKeys>) {
+    fn parse_text(&mut self, (came, takes): (Came, Takes), input: &[u8], many: Option<&ManyKeys>) {
         let mut at = 0;
         if let Some(&ManyKeys { list_bytes, end_bytes, stamps, .. }) = many {
             at = list_bytes + end_bytes;
-            if !self.take_keys(input, 0, (list_bytes, at), stamps) {
+            if !takes.gets || !self.take_keys(input, 0, (list_bytes, at), stamps) {
                 return;
             }
         }
-        while self.gets.len() < self.ahead && text::begins_get(&input[at..]) {
-            let Parsed::Command { command, consumed_bytes, .. } = text::parse(&input[at..], 0, 0) else { return };
-            let line_end = at + consumed_bytes;
-            let words_end = line_end - text::line_end_bytes(&input[at..line_end]);
+        while self.batch.len() < self.ahead
+            && (takes.gets && text::begins_get(&input[at..]) || takes.sets && text::begins_set(&input[at..]))
+        {
+            let Parsed::Command { command, consumed_bytes, skip_bytes: 0 } =
+                text::parse(&input[at..], 0, came.item_bytes_max)
+            else {
+                return;
+            };
+            let end = at + consumed_bytes;
             match command {
                 text::Command::Get { keys, stamps } => {
-                    self.take_keys(input, words_end - keys.len(), (words_end, line_end), stamps);
+                    let words_end = end - text::line_end_bytes(&input[at..end]);
+                    self.take_keys(input, words_end - keys.len(), (words_end, end), stamps);
                 }
                 text::Command::Meta { line: meta::Line { verb: meta::Verb::Get, key, tail, flags }, .. }
                     if flags.only_show_value() && !flags.base64 =>
                 {
+                    let words_end = end - text::line_end_bytes(&input[at..end]);
                     let key_start = words_end - tail.len();
                     let key = key_start..key_start + key.len();
-                    self.gets.push(Get { key, input: at..line_end, form: Form::Meta { tail: key_start..words_end } });
+                    self.batch.push(Asked { key, input: at..end, kind: Kind::MetaGet { tail: key_start..words_end } });
+                }
+                text::Command::Store { verb: text::Verb::Set, key, flags, exptime, value, noreply, .. } => {
+                    let form = reply::Form::Text { answer: TextAnswer::Store { stamped: false }, noreply };
+                    self.batch.push(Asked {
+                        key: place_in(input, key),
+                        input: at..end,
+                        kind: Kind::Set {
+                            value: place_in(input, value),
+                            flags,
+                            expiry: expiry_from_client(exptime, came.now),
+                            form,
+                        },
+                    });
                 }
                 _ => return,
             }
-            at = line_end;
+            at = end;
         }
     }
 
@@ -144,38 +198,54 @@ impl Pipeline {
     ) -> bool {
         let is_space = |byte: &u8| *byte == b' ';
         let mut start = list_start;
-        while self.gets.len() < self.ahead {
+        while self.batch.len() < self.ahead {
             let Some(spaces) = input[start..list_end].iter().position(|byte| !is_space(byte)) else { break };
             let key_start = start + spaces;
             let key_end = input[key_start..list_end].iter().position(is_space).map_or(list_end, |at| key_start + at);
             let last = input[key_end..list_end].iter().all(is_space);
             let end = if last { line_end } else { key_end };
-            self.gets.push(Get {
+            self.batch.push(Asked {
                 key: key_start..key_end,
                 input: start..end,
-                form: Form::Text { stamps, list_end, line_end, last },
+                kind: Kind::TextGet { stamps, list_end, line_end, last },
             });
             start = key_end;
         }
         start > list_start
     }
 
-    fn parse_binary(&mut self, input: &[u8]) {
+    fn parse_binary(&mut self, (came, takes): (Came, Takes), input: &[u8]) {
         let mut at = 0;
-        while self.gets.len() < self.ahead
-            && let Some(binary::Get { key, with_key, origin }) = binary::parse_get(&input[at..])
-        {
-            let key_start = at + binary::HEADER_BYTES;
-            let end = key_start + key.len();
-            self.gets.push(Get { key: key_start..end, input: at..end, form: Form::Binary { origin, with_key } });
-            at = end;
+        while self.batch.len() < self.ahead {
+            if takes.gets
+                && let Some(get) = binary::parse_get(&input[at..])
+            {
+                let binary::Get { key, with_key, origin } = get;
+                let key_start = at + binary::HEADER_BYTES;
+                let end = key_start + key.len();
+                let kind = Kind::BinaryGet { origin, with_key };
+                self.batch.push(Asked { key: key_start..end, input: at..end, kind });
+                at = end;
+            } else if takes.sets
+                && let Some(set) = binary::parse_set(&input[at..], came.item_bytes_max)
+            {
+                let binary::Set { key, value, flags, exptime, quiet, origin } = set;
+                let (key, value) = (place_in(input, key), place_in(input, value));
+                let answer = BinaryAnswer::Store { verb: binary::Verb::Set, stamped: false };
+                let (input, expiry) = (at..value.end, expiry_from_client(i64::from(exptime), came.now));
+                at = value.end;
+                let form = reply::Form::Binary { answer, origin, quiet };
+                self.batch.push(Asked { key, input, kind: Kind::Set { value, flags, expiry, form } });
+            } else {
+                return;
+            }
         }
     }
 
     fn hash<S: Session>(&mut self, input: &[u8], session: &S) {
         let mut keys = [&[][..]; BATCH];
-        keys.iter_mut().zip(&self.gets).for_each(|(key, get)| *key = &input[get.key.clone()]);
-        session.digest_each(&keys[..self.gets.len()], &mut self.digests);
+        keys.iter_mut().zip(&self.batch).for_each(|(key, asked)| *key = &input[asked.key.clone()]);
+        session.digest_each(&keys[..self.batch.len()], &mut self.digests);
     }
 
     fn answer<S: Session>(
@@ -188,48 +258,96 @@ impl Pipeline {
     ) -> Taken {
         let start = out.len();
         let mut taken = Taken::default();
-        for (get, digest) in self.gets.iter().zip(&self.digests) {
-            let key = &input[get.key.clone()];
-            let found = session.get_from_dram(*digest, out, |out, item, access| {
-                let value_bytes = item.value_bytes;
-                if !may_hold(out.len() - start + key.len() + value_bytes) {
-                    return false;
+        for (asked, digest) in self.batch.iter().zip(&self.digests) {
+            let key = &input[asked.key.clone()];
+            let held = |out: &[u8], bytes: usize| may_hold(out.len() - start + key.len() + bytes);
+            let answered = match asked.kind {
+                Kind::Set { ref value, flags, expiry, form } => {
+                    held(out, 0) && set(session, *digest, (key, &input[value.clone()]), (flags, expiry), form, out)
                 }
-                let head = ValueHead { flags: item.flags, stamp: item.stamp, value_bytes };
-                match get.form {
-                    Form::Text { stamps, .. } => reply::text_value_head(out, key, stamps, head),
-                    Form::Meta { ref tail } => {
-                        return meta_reply::value_line(out, &input[tail.clone()], now, item, access);
+                ref kind => match get(session, *digest, key, (kind, input, now), out, held) {
+                    Some(value_bytes) => {
+                        taken.value_bytes = Some(value_bytes);
+                        true
                     }
-                    Form::Binary { origin, with_key } => {
-                        reply::binary_value_head(out, origin, if with_key { key } else { b"" }, head);
-                    }
-                }
-                true
-            });
-            let Some(item) = found else {
-                taken.stopped = true;
-                (taken.input_bytes, taken.many) = (get.input.start, get.rest_from(get.input.start));
-                return taken;
+                    None => false,
+                },
             };
-            if !matches!(get.form, Form::Binary { .. }) {
-                out.extend_from_slice(reply::LINE_END);
+            if !answered {
+                taken.stopped = true;
+                (taken.input_bytes, taken.many) = (asked.input.start, asked.rest_from(asked.input.start));
+                return taken;
             }
-            if matches!(get.form, Form::Text { last: true, .. }) {
-                out.extend_from_slice(reply::TEXT_GET_END);
+            match asked.kind {
+                Kind::Set { .. } => taken.sets += 1,
+                _ => taken.gets += 1,
             }
-            taken.gets += 1;
-            (taken.input_bytes, taken.value_bytes) = (get.input.end, Some(item.value_bytes));
-            taken.many = get.rest_from(get.input.end);
+            (taken.input_bytes, taken.many) = (asked.input.end, asked.rest_from(asked.input.end));
         }
         taken
     }
 }
 
-impl Get {
+/// Answers a get; the bytes of its value, or `None` if it must be submitted.
+fn get<S: Session>(
+    session: &mut S,
+    digest: KeyDigest,
+    key: &[u8],
+    (kind, input, now): (&Kind, &[u8], u32),
+    out: &mut Vec<u8>,
+    may_hold: impl Fn(&[u8], usize) -> bool,
+) -> Option<usize> {
+    let item = session.get_from_dram(digest, out, |out, item, access| {
+        let value_bytes = item.value_bytes;
+        if !may_hold(out, value_bytes) {
+            return false;
+        }
+        let head = ValueHead { flags: item.flags, stamp: item.stamp, value_bytes };
+        match *kind {
+            Kind::TextGet { stamps, .. } => reply::text_value_head(out, key, stamps, head),
+            Kind::MetaGet { ref tail } => {
+                return meta_reply::value_line(out, &input[tail.clone()], now, item, access());
+            }
+            Kind::BinaryGet { origin, with_key } => {
+                reply::binary_value_head(out, origin, if with_key { key } else { b"" }, head);
+            }
+            Kind::Set { .. } => unreachable!("a set is no get"),
+        }
+        true
+    })?;
+    if !matches!(kind, Kind::BinaryGet { .. }) {
+        out.extend_from_slice(reply::LINE_END);
+    }
+    if matches!(kind, Kind::TextGet { last: true, .. }) {
+        out.extend_from_slice(reply::TEXT_GET_END);
+    }
+    Some(item.value_bytes)
+}
+
+/// Does a set, if it need not be submitted; whether it is done.
+fn set<S: Session>(
+    session: &mut S,
+    digest: KeyDigest,
+    (key, value): (&[u8], &[u8]),
+    (flags, expiry): (u32, u32),
+    form: reply::Form,
+    out: &mut Vec<u8>,
+) -> bool {
+    let Some(stamp) = session.put_at_once(digest, (key, value), (flags, expiry)) else { return false };
+    reply::encode(out, form, key, &Outcome::Stored { stamp }, b"");
+    true
+}
+
+/// Where a part of the input lies in it.
+fn place_in(input: &[u8], part: &[u8]) -> Range<usize> {
+    let start = part.as_ptr() as usize - input.as_ptr() as usize;
+    start..start + part.len()
+}
+
+impl Asked {
     /// The text get of which this is a key, as it is to be gone on with at `at`.
     fn rest_from(&self, at: usize) -> Option<ManyKeys> {
-        let Form::Text { stamps, list_end, line_end, .. } = self.form else { return None };
+        let Kind::TextGet { stamps, list_end, line_end, .. } = self.kind else { return None };
         (at < list_end).then(|| ManyKeys {
             list_bytes: list_end - at,
             end_bytes: line_end - list_end,

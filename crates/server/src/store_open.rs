@@ -74,9 +74,21 @@ impl engine::Session for tapetum::Session {
         &mut self,
         key: KeyDigest,
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &DramItem, Access) -> bool,
+        head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
     ) -> Option<DramItem> {
         self.get_from_dram(key, out, head)
+    }
+
+    fn puts_at_once(&self) -> bool {
+        self.puts_at_once()
+    }
+
+    fn prefetch_put(&self, key: KeyDigest) {
+        self.prefetch_put(key);
+    }
+
+    fn put_at_once(&mut self, key: KeyDigest, item: (&[u8], &[u8]), about: (u32, u32)) -> Option<u64> {
+        self.put_at_once(key, item, about)
     }
 }
 

@@ -294,20 +294,24 @@ pub fn write<'a>(key: &'a [u8], kind: &'a Kind) -> Write<'a> {
     }
 }
 
-/// What the client is told of a get that the DRAM tier answers at once.
-pub fn told_from_dram(session: &mut Session, key: &[u8]) -> Option<Told> {
+/// What the client is told of an operation that DRAM answers at once.
+pub fn told_at_once(session: &mut Session, key: &[u8], kind: &Kind) -> Option<Told> {
     let digest = session.digest(key);
-    session.prefetch(digest);
-    let mut value = Vec::new();
-    let item = session.get_from_dram(digest, &mut value, |_, _, _| true)?;
-    Some(Told::Value(Item {
-        value: value.into(),
-        flags: item.flags,
-        expiry: item.expiry,
-        stamp: Some(item.stamp),
-        marks: None,
-        writer: 0,
-    }))
+    match kind {
+        Kind::Get => {
+            session.prefetch(digest);
+            let mut value = Vec::new();
+            let item = session.get_from_dram(digest, &mut value, |_, _, _| true)?;
+            let tapetum::DramItem { flags, expiry, stamp, marks, .. } = item;
+            let (value, stamp, marks) = (value.into(), Some(stamp), Some(marks));
+            Some(Told::Value(Item { value, flags, expiry, stamp, marks, writer: 0 }))
+        }
+        Kind::Put { value, flags, expiry, condition: Condition::Always } => {
+            session.prefetch_put(digest);
+            session.put_at_once(digest, (key, value), (*flags, *expiry)).map(Told::Stored)
+        }
+        _ => None,
+    }
 }
 
 /// What the client was told; an error is one that it should never see here.

@@ -31,6 +31,8 @@ use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::record::{Codec, Kind};
 
+/// Records that are asked for ahead of their turn: they lie in the order in which they came.
+const PREFETCH_AHEAD: usize = 8;
 /// So many of a buffer's records say how long its records are.
 const PAGE_SIZE_SAMPLE_RECORDS: u64 = 256;
 
@@ -113,7 +115,10 @@ async fn flush_as(
         }
         let mut keys = Vec::with_capacity(batch.len());
         let now = shared.now();
-        for (&(hash, place), &checked) in batch.iter().zip(&checked) {
+        for (number, (&(hash, place), &checked)) in batch.iter().zip(&checked).enumerate() {
+            if let Some(&(_, ahead)) = batch.get(number + PREFETCH_AHEAD) {
+                shared.log.prefetch_record(buffer, ahead);
+            }
             let header = shared.log.record(buffer, place).header;
             let live = header.kind == Kind::Value && shared.is_live(&header, now);
             if live {
@@ -191,7 +196,11 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
     let (mut wanted, mut value) = (Vec::new(), Vec::new());
     for (number, shard) in shared.shards.iter().enumerate() {
         lock(shard).wanted(buffer, &mut wanted);
-        for &(hash, place) in &wanted {
+        for (number, &(hash, place)) in wanted.iter().enumerate() {
+            if let Some(&(ahead, place)) = wanted.get(number + PREFETCH_AHEAD) {
+                shared.log.prefetch_record(buffer, place);
+                tier.prefetch_bucket(ahead);
+            }
             let record = shared.log.record(buffer, place);
             let header = &record.header;
             if !header.holds_value() || !shared.is_live(header, shared.now()) {

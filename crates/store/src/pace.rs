@@ -162,6 +162,11 @@ impl Share {
         may
     }
 
+    /// A write that took so much was not made.
+    pub fn give_back(&mut self, bytes: u64) {
+        self.left_bytes = self.left_bytes.saturating_add(bytes);
+    }
+
     /// Counts the session among those that wait, or not.
     pub fn set_waiting(&mut self, pace: &Pace, is_waiting: bool) {
         match (self.is_waiting, is_waiting) {

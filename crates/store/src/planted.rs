@@ -95,8 +95,10 @@ pub enum Bug {
     TierForgetsDeletion,
     /// The DRAM tier takes a leased or stale item from flash for one that is neither.
     TierForgetsMarks,
-    /// The DRAM tier answers before what the session was given earlier.
+    /// A get is answered at once before what the session was given earlier.
     TierJumpsTheQueue,
+    /// A put is done at once before what the session was given earlier.
+    PutJumpsTheQueue,
 }
 
 pub const ALL: &[Bug] = &[
@@ -148,6 +150,7 @@ pub const ALL: &[Bug] = &[
     Bug::TierForgetsDeletion,
     Bug::TierForgetsMarks,
     Bug::TierJumpsTheQueue,
+    Bug::PutJumpsTheQueue,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]

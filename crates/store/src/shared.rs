@@ -165,6 +165,13 @@ impl Shared {
         lock(&self.shards[hash.partition(self.geometry.partition_bits)])
     }
 
+    /// Brings what a look for a key in the write buffers needs nearer to the processor, unless somebody is at work there.
+    pub fn prefetch_in_buffers(&self, hash: HashKey) {
+        if let Ok(shard) = self.shards[hash.partition(self.geometry.partition_bits)].try_lock() {
+            shard.prefetch(hash);
+        }
+    }
+
     /// Lets readers find a record of the log, and takes what the DRAM tier has of its key out. An item that was there, or was
     /// asked for since, will be there again when it is on flash. The caller holds the key's shard, which is `shard`.
     pub fn insert(&self, shard: &mut Shard, hash: HashKey, place: u32) {

@@ -11,8 +11,9 @@ use crate::os::{self, Interest};
 use crate::out::Pool;
 use crate::stats::{Counters, count};
 
-/// What one client sends before others have their turn.
+/// What one client sends before others have their turn, with so much for each request that was answered at once.
 const READ_QUOTA_BYTES: usize = 512 << 10;
+const ANSWER_BYTES: usize = 256;
 /// The first room for a frame that comes in parts.
 const INPUT_BYTES_MIN: usize = 4 << 10;
 const INPUT_BYTES_STEP: usize = 64 << 10;
@@ -83,7 +84,8 @@ impl Stream {
                 Ok(Some((bytes, room))) => {
                     self.moved_at = cx.now;
                     count(&cx.counters.bytes_read, bytes as u64);
-                    quota = quota.saturating_sub(bytes);
+                    let answered = std::mem::take(&mut self.connection.answered_at_once);
+                    quota = quota.saturating_sub(bytes + answered * ANSWER_BYTES);
                     if bytes < room && !self.unwatched {
                         break;
                     }

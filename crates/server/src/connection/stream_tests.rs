@@ -1,51 +1,79 @@
 use super::*;
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use tapetum::{Access, DramItem, KeyDigest, Marks, Outcome, Reply, Request, ValueRange};
+use tapetum::{Access, Condition, DramItem, KeyDigest, Marks, Outcome, Reply, Request, ValueRange};
 
 use crate::connection::Alone;
 use crate::gets::Gets;
 
-/// Answers when told to: every get with `value`, all else with a stamp. Gets of what is in `dram` it can answer at once.
+/// Answers when told to: gets with what was put, or else with `value`, all else with a stamp. Gets and puts of what is in `dram` it can
+/// do at once.
 #[derive(Default)]
 struct Slow {
-    submitted: Vec<(u64, Asked)>,
+    /// A get of what was not put shows `value` as it is when the reply comes.
+    submitted: Vec<(Reply, bool)>,
     value: Vec<u8>,
     dram: Vec<&'static [u8]>,
+    /// Values and flags of what was put over whatever a key had, and how many puts before.
+    items: HashMap<Vec<u8>, (Vec<u8>, u32, u64)>,
+    puts: u64,
+    /// Of replies.
+    values: Vec<u8>,
 }
 
-enum Asked {
-    Get,
-    Lease,
-    Other,
+impl Slow {
+    /// Value, flags and stamp.
+    fn item(&self, key: &[u8]) -> (&[u8], u32, u64) {
+        self.items.get(key).map_or((&self.value, 0, 1), |(value, flags, stamp)| (value, *flags, *stamp))
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8], flags: u32) -> u64 {
+        self.puts += 1;
+        self.items.insert(key.to_vec(), (value.to_vec(), flags, 1 + self.puts));
+        1 + self.puts
+    }
 }
 
 impl Session for Slow {
     fn submit(&mut self, token: u64, request: Request<'_>) {
-        let asked = match request {
-            Request::Get { .. } => Asked::Get,
-            Request::GetAndLease { .. } => Asked::Lease,
-            _ => Asked::Other,
+        let (value, flags, stamp) = self.item(request.key());
+        let (start, value) = (self.values.len(), value.to_vec());
+        let (marks, won, access) = (Marks::NONE, false, Access::default());
+        let outcome = match request {
+            Request::Get { .. } | Request::GetAndLease { .. } => {
+                self.values.extend_from_slice(&value);
+                let value = ValueRange { start, end: self.values.len() };
+                match request {
+                    Request::Get { .. } => Outcome::Value { flags, stamp, expiry: 0, value },
+                    _ => Outcome::Leased { flags, stamp, expiry_before: Some(0), marks, won, access, value },
+                }
+            }
+            Request::Put { key, value, flags, condition: Condition::Always, .. } => {
+                Outcome::Stored { stamp: self.put(key, value, flags) }
+            }
+            _ => Outcome::Stored { stamp: 1 },
         };
-        self.submitted.push((token, asked));
+        let was_put = self.items.contains_key(request.key());
+        self.submitted.push((Reply { token, outcome }, !was_put));
     }
 
     fn poll(&mut self, replies: &mut Vec<Reply>) {
-        let value = ValueRange { start: 0, end: self.value.len() };
-        replies.extend(self.submitted.drain(..).map(|(token, asked)| {
-            let (flags, stamp, marks, won, access) = (0, 1, Marks::NONE, false, Access::default());
-            let outcome = match asked {
-                Asked::Get => Outcome::Value { flags, stamp, expiry: 0, value },
-                Asked::Lease => Outcome::Leased { flags, stamp, expiry_before: Some(0), marks, won, access, value },
-                Asked::Other => Outcome::Stored { stamp },
-            };
-            Reply { token, outcome }
-        }));
+        for (mut reply, shows_value) in self.submitted.drain(..) {
+            if let Outcome::Value { value, .. } | Outcome::Leased { value, .. } = &mut reply.outcome
+                && shows_value
+            {
+                value.start = self.values.len();
+                self.values.extend_from_slice(&self.value);
+                value.end = self.values.len();
+            }
+            replies.push(reply);
+        }
     }
 
     fn bytes(&self, value: ValueRange) -> &[u8] {
-        &self.value[value.start..value.end]
+        &self.values[value.start..value.end]
     }
 
     fn in_flight(&self) -> usize {
@@ -62,21 +90,36 @@ impl Session for Slow {
 
     fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
         for (key, digest) in keys.iter().zip(digests) {
-            *digest = KeyDigest(self.dram.contains(key).into());
+            *digest = KeyDigest(self.dram.iter().position(|other| other == key).map_or(0, |at| 1 + at as u128));
         }
     }
 
     fn get_from_dram(
         &mut self,
-        KeyDigest(is_there): KeyDigest,
+        KeyDigest(digest): KeyDigest,
         out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &DramItem, Access) -> bool,
+        mut head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
     ) -> Option<DramItem> {
-        let item = DramItem { flags: 0, expiry: 0, stamp: 1, value_bytes: self.value.len(), marks: Marks::default() };
-        (is_there == 1 && head(out, &item, Access::default())).then(|| {
-            out.extend_from_slice(&self.value);
+        let key = self.dram.get((digest as usize).checked_sub(1)?)?;
+        let (value, flags, stamp) = self.item(key);
+        let item = DramItem { flags, expiry: 0, stamp, value_bytes: value.len(), marks: Marks::default() };
+        head(out, &item, &Access::default).then(|| {
+            out.extend_from_slice(value);
             item
         })
+    }
+
+    fn puts_at_once(&self) -> bool {
+        true
+    }
+
+    fn put_at_once(
+        &mut self,
+        KeyDigest(digest): KeyDigest,
+        (key, value): (&[u8], &[u8]),
+        (flags, _): (u32, u32),
+    ) -> Option<u64> {
+        (digest > 0).then(|| self.put(key, value, flags))
     }
 }
 
@@ -137,9 +180,10 @@ fn at_rest_it_holds_no_buffer() {
     assert!(bench.alone.gets.is_idle());
 }
 
-/// What a client gets that sends `input` in pieces of `step` bytes, to a store that is polled after each `poll_every`th.
-fn answers(input: &[u8], dram: &[&'static [u8]], step: usize, poll_every: usize) -> (Vec<u8>, u64) {
-    let mut bench = Bench::new(Limits::default());
+/// What a client gets that sends `input` in pieces of `step` bytes, to a store that is polled after each `poll_every`th; counts of
+/// hits, sets and items.
+fn answers(input: &[u8], dram: &[&'static [u8]], step: usize, poll_every: usize) -> (Vec<u8>, [u64; 3]) {
+    let mut bench = Bench::new(Limits { item_bytes_max: 100, ..Limits::default() });
     (bench.alone.session.value, bench.alone.session.dram) = (b"a value".to_vec(), dram.to_vec());
     for (number, piece) in input.chunks(step).enumerate() {
         bench.send(piece);
@@ -154,11 +198,13 @@ fn answers(input: &[u8], dram: &[&'static [u8]], step: usize, poll_every: usize)
         bench.poll();
     }
     assert_eq!((bench.alone.budget.used_bytes(), bench.alone.gets.is_idle()), (0, true));
-    let hits = bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed);
+    let counters = &bench.alone.figures.counters[0];
+    let counts = [&counters.get_hits, &counters.cmd_set, &counters.total_items]
+        .map(|counter| counter.load(std::sync::atomic::Ordering::Relaxed));
     drop(bench.stream);
     let mut received = Vec::new();
     bench.client.read_to_end(&mut received).unwrap();
-    (received, hits)
+    (received, counts)
 }
 
 #[test]
@@ -168,8 +214,17 @@ fn what_dram_has_changes_no_reply() {
         b"get a\r\nget a b x\r\ngets  x  a \r\nset k 0 0 3\r\nabc\r\nget a\n".as_slice(),
         &many,
         b"get x\r\ngets b\r\nget \r\nget a\r\ngat 10 a\r\ngat 0 x a\r\nget a\r\nversion\r\nget b b x b\r\n",
+        &b"set a 7 100 5\r\nfirst\r\nget a b\r\nset b 0 -1 0\r\n\r\nset x 0 0 1 noreply\r\nx\r\nget x\r\n".repeat(20),
+        b"set a 0 0 3\r\nabcd\r\nset  a 0 0 1\r\n1\r\nset a 0 0 1\n2\r\nset a 0 0\r\nset a 0 0 101\r\n",
+        &[b'v'; 101],
+        b"\r\nadd a 0 0 1\r\n3\r\nset a 1 2 1\r\n4\r\n",
     ]
     .concat();
+    let set = |opcode: u8, stamp: u8, key: &[u8]| {
+        let mut frame = vec![0x80, opcode, 0, key.len() as u8, 8, 0, 0, 0, 0, 0, 0, 8 + key.len() as u8 + 3];
+        frame.extend([7; 4].into_iter().chain([0; 7]).chain([stamp, 0, 0, 0, 5, 0, 0, 0, 60]));
+        [&frame, key, b"abc"].concat()
+    };
     let get = |opcode: u8, key: &[u8]| {
         let mut frame = vec![0x80, opcode, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0, key.len() as u8];
         frame.extend([7; 4].into_iter().chain([0; 8]).chain(key.iter().copied()));
@@ -184,6 +239,9 @@ fn what_dram_has_changes_no_reply() {
         each(with_key),
         each(with_key_quiet),
         get(noop, b""),
+        keys.iter().flat_map(|key| [set(0x01, 0, key), get(plain, key), set(0x11, 0, key)].concat()).collect(),
+        set(0x01, 2, b"a"),
+        set(0x02, 0, b"a"),
         get(plain, b"a"),
         get(plain, b""),
     ]
@@ -196,11 +254,11 @@ fn what_dram_has_changes_no_reply() {
     .concat();
     for input in [text, meta, binary] {
         let alone = answers(&input, &[], usize::MAX, 1);
-        assert!(alone.1 > 60, "{} hits", alone.1);
+        assert!(alone.1[0] > 60, "{:?}", alone.1);
         for dram in [vec![], vec![b"a".as_slice()], vec![b"b"], vec![b"a", b"b", b"x"]] {
             for (step, poll_every) in [(usize::MAX, 1), (1, 1), (7, 1), (7, 3), (64, 2), (500, 1)] {
                 let seen = answers(&input, &dram, step, poll_every);
-                assert!(seen == alone, "{dram:?} in DRAM, by {step} bytes");
+                assert!(seen == alone, "{dram:?} in DRAM, by {step} bytes: {:?} for {:?}", seen.1, alone.1);
             }
         }
     }
@@ -224,6 +282,20 @@ fn values_from_dram_that_nobody_reads_stop_at_the_limit() {
     assert!(bench.stream.connection.out.unsent_bytes() <= bench.alone.limits.connection_in_flight_bytes);
     assert!(bench.stream.connection.out.unsent_bytes() > bench.alone.limits.connection_in_flight_bytes / 2);
     assert!(bench.stream.connection.blocked);
+}
+
+#[test]
+fn who_sends_much_that_is_answered_at_once_gives_way_to_others() {
+    let mut bench = Bench::new(Limits::default());
+    bench.alone.session.dram = vec![b"k".as_slice()];
+    let yields = |bench: &Bench| bench.alone.figures.counters[0].conn_yields.load(std::sync::atomic::Ordering::Relaxed);
+    // 32 bytes each: what is read at once ends with one.
+    let sets = b"set k 0 0 9 noreply\r\n123456789\r\n".repeat(3000);
+    bench.send(&sets);
+    let puts = bench.alone.session.puts;
+    assert!((1000..2500).contains(&puts) && yields(&bench) == 1, "{puts} in a turn");
+    bench.with(|stream, cx| stream.read(cx));
+    assert_eq!((bench.alone.session.puts, yields(&bench)), (3000, 1));
 }
 
 #[test]
@@ -381,7 +453,7 @@ fn nothing_is_done_that_comes_after_a_get_which_may_be_asked_again() {
     assert_eq!((bench.alone.session.in_flight(), bench.stream.connection.waits()), (0, true));
     bench.alone.budget.change(bench.alone.limits.in_flight_bytes, 0);
     bench.poll();
-    assert!(matches!(bench.alone.session.submitted[0].1, Asked::Get), "again, before the set");
+    assert!(matches!(bench.alone.session.submitted[0].0.outcome, Outcome::Value { .. }), "again, before the set");
 }
 
 #[test]

@@ -274,6 +274,35 @@ pub fn parse_get(input: &[u8]) -> Option<Get<'_>> {
     Some(Get { key, with_key, origin: Origin { opcode, opaque: header.opaque } })
 }
 
+/// A set of whatever the key has.
+pub struct Set<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    pub flags: u32,
+    pub exptime: u32,
+    pub quiet: bool,
+    pub origin: Origin,
+}
+
+/// As [`parse_get`], the set.
+#[inline]
+pub fn parse_set(input: &[u8], item_bytes_max: usize) -> Option<Set<'_>> {
+    use opcode::{SET, SETQ};
+    let [BINARY_MAGIC, opcode @ (SET | SETQ), ..] = *input else { return None };
+    let header = Header::decode(input.get(..HEADER_BYTES)?);
+    let fields_bytes = header.extra_bytes + header.key_bytes;
+    let value_bytes = header.body_bytes.checked_sub(fields_bytes)?;
+    let is_right = header.key_bytes <= KEY_BYTES_MAX && header.lengths_fit(Kind::Store(Verb::Set));
+    if !is_right || value_bytes > item_bytes_max || header.stamp != 0 {
+        return None;
+    }
+    let body = input.get(HEADER_BYTES..HEADER_BYTES + header.body_bytes)?;
+    let (extras, rest) = body.split_at(header.extra_bytes);
+    let (key, value) = rest.split_at(header.key_bytes);
+    let origin = Origin { opcode, opaque: header.opaque };
+    Some(Set { key, value, flags: be32(extras), exptime: be32(&extras[4..]), quiet: opcode == SETQ, origin })
+}
+
 /// Parses the request at the start of `input`.
 pub fn parse(input: &[u8], item_bytes_max: usize) -> Parsed<(Origin, Command<'_>)> {
     if input.first().is_some_and(|&magic| magic != BINARY_MAGIC) {

@@ -138,4 +138,33 @@ proptest! {
         };
         prop_assert_eq!(parse_get(&input).map(|get| (get.key, get.with_key, get.origin)), long);
     }
+
+    /// What is a set of whatever the key has to one is one to the other, and the same.
+    #[test]
+    fn the_short_way_to_sets_leads_where_the_long_one_does(
+        code in prop_oneof![Just(opcode::SET), Just(opcode::SETQ), any::<u8>()], key in 0u16..300,
+        extras in prop_oneof![Just(8u8), 0u8..12], value in 0u32..80, less in 0u32..3, stamp in 0u64..2,
+        rest in prop::collection::vec(any::<u8>(), 0..400),
+    ) {
+        let mut input = packet(code, b"", b"", b"");
+        input[2..4].copy_from_slice(&key.to_be_bytes());
+        input[4] = extras;
+        let body = (u32::from(key) + u32::from(extras) + value).saturating_sub(less);
+        input[8..12].copy_from_slice(&body.to_be_bytes());
+        input[16..24].copy_from_slice(&stamp.to_be_bytes());
+        input.extend_from_slice(&rest);
+        let long = match parse(&input, 64) {
+            Parsed::Command {
+                command: (origin, Command::Store { verb: Verb::Set, key, flags, exptime, stamp: 0, value, quiet }),
+                consumed_bytes,
+                ..
+            } => {
+                prop_assert_eq!(consumed_bytes, HEADER_BYTES + 8 + key.len() + value.len());
+                Some((key, value, flags, exptime, quiet, origin))
+            }
+            _ => None,
+        };
+        let short = parse_set(&input, 64);
+        prop_assert_eq!(short.map(|set| (set.key, set.value, set.flags, set.exptime, set.quiet, set.origin)), long);
+    }
 }

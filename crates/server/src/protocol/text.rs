@@ -195,6 +195,11 @@ pub fn begins_get(input: &[u8]) -> bool {
     input.starts_with(b"get ") || input.starts_with(b"gets ") || input.starts_with(b"mg ")
 }
 
+/// Whether the input begins with what is a set, if it is whole and right.
+pub fn begins_set(input: &[u8]) -> bool {
+    input.starts_with(b"set ")
+}
+
 /// How a line that has come whole ends: in one byte or two.
 pub fn line_end_bytes(line: &[u8]) -> usize {
     if line.ends_with(b"\r\n") { 2 } else { 1 }

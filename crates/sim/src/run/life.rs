@@ -4,7 +4,7 @@ use super::trouble::Trouble;
 use super::{Aim, Capacity, Stop, World, wrong};
 use crate::model::operation::{Kind, Told};
 use crate::tally::{Event, State};
-use crate::workload::{Draw, request, told, told_from_dram, write};
+use crate::workload::{Draw, request, told, told_at_once, write};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use tapetum::{Error, Full, Phase, Reply, Request, Resizing, Session, Store, Sync, Warming};
@@ -343,13 +343,18 @@ impl Life {
         let open = &mut self.sessions[session];
         match draw {
             Draw::One { id, key, kind } => {
-                // Half the gets go as the server's do: at once, if that can be.
-                let at_once = matches!(kind, Kind::Get) && id % 2 == 0;
-                if at_once && let Some(told) = told_from_dram(open, world.workload.key(key)) {
-                    world.trace(id);
-                    world.model.submit(id, session, key, kind);
-                    self.note(world, id, Some(key), &told)?;
-                    return self.look(world);
+                // Half go as the server's do: at once, if that can be.
+                if id % 2 == 0 {
+                    let written_bytes = self.store.stats().user_write_bytes;
+                    if let Some(told) = told_at_once(open, world.workload.key(key), &kind) {
+                        world.trace(id);
+                        world.model.submit(id, session, key, kind);
+                        self.note(world, id, Some(key), &told)?;
+                        return self.look(world);
+                    }
+                    if self.store.stats().user_write_bytes != written_bytes {
+                        return wrong("what is to be submitted was written already");
+                    }
                 }
                 open.submit(id, request(world.workload.key(key), &kind));
                 self.on_their_way.insert(id, Some(key));

@@ -46,6 +46,39 @@ pub(super) fn append(shared: &Shared, shard: &mut Shard, hash: HashKey, draft: D
     }
 }
 
+/// What came of a put.
+pub(super) enum Put {
+    /// With this stamp; it is not durable yet.
+    Stored(u64),
+    Waits,
+    Refused(Error),
+}
+
+/// Puts a record into the write buffer, over whatever its key had.
+pub(super) fn put_record(shared: &Shared, hash: HashKey, draft: Draft<'_>) -> Put {
+    loop {
+        let mut shard = shared.shard(hash);
+        match shared.admit(|| shared.has_probably(&shard, hash)) {
+            Admission::Go => {}
+            Admission::Wait => return Put::Waits,
+            Admission::Refuse(error) => return Put::Refused(error),
+        }
+        let user_bytes = draft.key.len() as u64 + u64::from(draft.header.raw_bytes);
+        match append(shared, &mut shard, hash, draft) {
+            Ok(stamp) => {
+                shared.counters.user_write_bytes.fetch_add(user_bytes, Ordering::Relaxed);
+                return Put::Stored(stamp);
+            }
+            Err(WriteError::Refused(error)) => return Put::Refused(error),
+            Err(WriteError::NoRoom) => {}
+        }
+        drop(shard);
+        if !shared.rotate() {
+            return Put::Waits;
+        }
+    }
+}
+
 pub(super) fn poison(shared: &Shared) -> Error {
     shared.log.poisoned().err().unwrap_or_else(|| Error::Poisoned("unknown".into()))
 }
@@ -182,41 +215,28 @@ impl Local {
         shared: &Shared,
         token: u64,
         hash: HashKey,
-        (key, value, flags, expiry): (&[u8], &[u8], u32, u32),
+        put @ (key, value, ..): (&[u8], &[u8], u32, u32),
     ) -> Attempt {
-        let (codec, stored) = self.compressor.compress(value);
-        let header =
-            Header { codec, flags, expiry, raw_bytes: value.len() as u32, ..Header::value(0, key.len(), stored.len()) };
+        let (header, stored) = self.compress(put);
         if !is_inline(&shared.geometry, stored.len(), value.len()) {
-            return self.put_large(header, codec);
+            return self.put_large(header, header.codec);
         }
-        loop {
-            let mut shard = shared.shard(hash);
-            match shared.admit(|| shared.has_probably(&shard, hash)) {
-                Admission::Go => {}
-                Admission::Wait => return Attempt::Waits,
-                Admission::Refuse(error) => {
-                    drop(shard);
-                    self.answer(token, Outcome::Failed(error));
-                    return Attempt::Answered;
-                }
-            }
-            let done = append(shared, &mut shard, hash, Draft { header, key, stored });
-            drop(shard);
-            match done {
-                Ok(stamp) => {
-                    shared.counters.user_write_bytes.fetch_add((key.len() + value.len()) as u64, Ordering::Relaxed);
-                    self.answer_after(shared, token, stamp, Outcome::Stored { stamp });
-                    return Attempt::Answered;
-                }
-                Err(WriteError::Refused(error)) => {
-                    self.answer(token, Outcome::Failed(error));
-                    return Attempt::Answered;
-                }
-                Err(WriteError::NoRoom) if shared.rotate() => {}
-                Err(WriteError::NoRoom) => return Attempt::Waits,
-            }
+        match put_record(shared, hash, Draft { header, key, stored }) {
+            Put::Stored(stamp) => self.answer_after(shared, token, stamp, Outcome::Stored { stamp }),
+            Put::Refused(error) => self.answer(token, Outcome::Failed(error)),
+            Put::Waits => return Attempt::Waits,
         }
+        Attempt::Answered
+    }
+
+    /// What a put writes, but for the key.
+    pub(super) fn compress<'a>(
+        &'a mut self,
+        (key, value, flags, expiry): (&[u8], &'a [u8], u32, u32),
+    ) -> (Header, &'a [u8]) {
+        let (codec, stored) = self.compressor.compress(value);
+        let header = Header::value(0, key.len(), stored.len());
+        (Header { codec, flags, expiry, raw_bytes: value.len() as u32, ..header }, stored)
     }
 
     /// Decides on what is known, under the shard's lock; `None` when it must be looked at again, in the next buffer. `current`'s value is in `scratch`.

@@ -12,6 +12,7 @@
 
 use super::large::{LargeOp, LargeRead};
 use super::{FlashRead, Local, Op};
+use crate::access::Access;
 use crate::buffer::{Seen, Shard};
 use crate::planted::Bug;
 use crate::request::{Outcome, Request};
@@ -66,7 +67,9 @@ impl Local {
         let now = shared.access_clock.seconds();
         let hash_of = |ops: &[Option<Box<Op>>], number: usize| ops[number].as_ref().map(|op| op.hash);
         numbers.iter().filter_map(|number| hash_of(&self.ops, *number)).for_each(|hash| tier.prefetch_bucket(hash));
-        numbers.iter().filter_map(|number| hash_of(&self.ops, *number)).for_each(|hash| tier.prefetch_slot(hash));
+        for hash in numbers.iter().filter_map(|number| hash_of(&self.ops, *number)) {
+            tier.prefetch_slot(hash);
+        }
         let mut left = 0;
         for at in 0..numbers.len() {
             let number = numbers[at];
@@ -103,7 +106,7 @@ impl Local {
         let sequence = shared.install_sequence.load(Ordering::SeqCst);
         for &number in numbers {
             if let Some(op) = &self.ops[number] {
-                shared.shard(op.hash).prefetch(op.hash);
+                shared.prefetch_in_buffers(op.hash);
             }
         }
         let mut hashes = [HashKey::default(); BATCH];
@@ -168,6 +171,35 @@ impl Local {
         self.forget(number, op);
     }
 
+    /// An item that a write buffer has and that may be shown now, its value appended to `out` behind what `head` appends.
+    pub(super) fn copy_item_from_buffers(
+        &mut self,
+        shared: &Shared,
+        hash: HashKey,
+        out: &mut Vec<u8>,
+        mut head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
+    ) -> Option<Item> {
+        let mut shard = shared.shard(hash);
+        let (place, was_read) = shard.look(hash)?;
+        let record = shared.log.record(place.buffer, place.place);
+        let header = record.header;
+        let live = header.holds_value() && shared.is_live_now(header.stamp, header.expiry);
+        let may_show = shared.log.may_acknowledge(header.stamp) || shared.planted.has(Bug::ReadUndurable);
+        if !live || !may_show {
+            return None;
+        }
+        let (start, item) = (out.len(), Item::of(&header));
+        if !head(out, &item, &|| shared.access_by_stamp(was_read, header.stamp)) {
+            out.truncate(start);
+            return None;
+        }
+        if !was_read {
+            shard.note_read(hash);
+        }
+        self.copy_from_buffer(record, shard, out);
+        Some(item)
+    }
+
     /// Answers a get whose key is in a write buffer, or gives it back.
     fn look_into_buffers(&mut self, shared: &Shared, number: usize, mut op: Box<Op>) -> Option<Miss> {
         let mut shard = shared.shard(op.hash);
@@ -206,8 +238,10 @@ impl Local {
             }
             return None;
         }
-        let start = self.values[self.values_now].len();
-        self.copy_from_buffer(record, shard);
+        let mut values = std::mem::take(&mut self.values[self.values_now]);
+        let start = values.len();
+        self.copy_from_buffer(record, shard, &mut values);
+        self.values[self.values_now] = values;
         let value = self.range_from(start);
         let outcome = op.request.found(item, || shared.access_by_stamp(was_read, header.stamp), value);
         self.answer_after(shared, op.token, header.stamp, outcome);
@@ -215,20 +249,18 @@ impl Local {
         None
     }
 
-    /// Appends the value of a record in a write buffer to the values of this poll. The record stays for as long as the
-    /// shard is held.
-    fn copy_from_buffer(&mut self, record: Record<'_>, shard: MutexGuard<'_, Shard>) {
-        let values = &mut self.values[self.values_now];
+    /// Appends the value of a record in a write buffer to `out`. The record stays for as long as the shard is held.
+    fn copy_from_buffer(&mut self, record: Record<'_>, shard: MutexGuard<'_, Shard>, out: &mut Vec<u8>) {
         if record.header.codec == Codec::Raw {
-            return values.extend_from_slice(record.stored);
+            return out.extend_from_slice(record.stored);
         }
         // Inflated outside of the lock: the buffer may be reused as soon as the shard is released.
         self.scratch.clear();
         self.scratch.extend_from_slice(record.stored);
-        let (start, raw_bytes) = (values.len(), record.header.raw_bytes as usize);
+        let (start, raw_bytes) = (out.len(), record.header.raw_bytes as usize);
         drop(shard);
-        values.resize(start + raw_bytes, 0);
-        let inflated = self.decompressor.decompress(&self.scratch, &mut values[start..]);
+        out.resize(start + raw_bytes, 0);
+        let inflated = self.decompressor.decompress(&self.scratch, &mut out[start..]);
         assert!(inflated.is_ok(), "the arena holds what was compressed");
     }
 }

@@ -245,6 +245,8 @@ impl Session {
         // What changes after an attempt that had to wait must wake the session. Nobody writes for one that asks for nothing.
         self.local.notifier.set_waiting(self.in_flight() > 0 || self.local.batch_waits);
         self.local.reap(shared);
+        // Who was told to wait may not have come back.
+        self.local.paced = false;
         if !self.local.waiting.is_empty() {
             self.local.attempt_waiting(shared);
         }

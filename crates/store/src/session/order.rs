@@ -133,7 +133,7 @@ impl Local {
 
     /// Attempts what waits, in order, and what that wakes.
     pub(super) fn attempt_waiting(&mut self, shared: &Shared) {
-        (self.paced, self.waits_anew, self.woken) = (false, false, 0);
+        (self.waits_anew, self.woken) = (false, 0);
         if shared.closed.load(Ordering::SeqCst) {
             self.fail_waiting();
             return self.reap(shared);

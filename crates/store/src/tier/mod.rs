@@ -114,10 +114,10 @@ impl Tier {
         self.part(hash).prefetch_bucket(hash);
     }
 
-    /// Second step: brings the item nearer.
+    /// Second step: brings the item nearer; whether it is probably here.
     #[inline]
-    pub fn prefetch_slot(&self, hash: HashKey) {
-        self.part(hash).prefetch_slot(hash);
+    pub fn prefetch_slot(&self, hash: HashKey) -> bool {
+        self.part(hash).prefetch_slot(hash)
     }
 
     /// Appends to `out` what `head` does, which is shown the item and its use before, and then the value, if the item is here and
@@ -127,7 +127,7 @@ impl Tier {
         &self,
         (hash, now): (HashKey, u32),
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &Item, Access) -> bool,
+        head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
     ) -> Option<Item> {
         self.part(hash).get((hash, now), out, head)
     }

@@ -106,14 +106,13 @@ impl Part {
         self.table.prefetch(hash);
     }
 
+    /// Whether there is such a tag.
     #[inline]
-    pub fn prefetch_slot(&self, hash: HashKey) {
-        if let Some(place) = self.table.peek(hash)
-            && let Some(words) = self.slot_words(place)
-        {
-            // As much as is needed to know how much there is: the processor goes on by itself from there.
-            words.iter().step_by(CACHE_LINE_WORDS).take(2).for_each(|word| prefetch(word));
-        }
+    pub fn prefetch_slot(&self, hash: HashKey) -> bool {
+        let Some(words) = self.table.peek(hash).and_then(|place| self.slot_words(place)) else { return false };
+        // As much as is needed to know how much there is: the processor goes on by itself from there.
+        words.iter().step_by(CACHE_LINE_WORDS).take(2).for_each(|word| prefetch(word));
+        true
     }
 
     /// The item; this counts as a use of it.
@@ -122,7 +121,7 @@ impl Part {
         &self,
         (hash, now): (HashKey, u32),
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &Item, Access) -> bool,
+        head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
     ) -> Option<Item> {
         let copied = self.look((hash, now), out, head)?;
         self.note_use((hash, now), &copied);
@@ -158,7 +157,7 @@ impl Part {
         &self,
         (hash, now): (HashKey, u32),
         out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &Item, Access) -> bool,
+        mut head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
     ) -> Option<Copied> {
         let start = out.len();
         let found = self.table.find(hash, |found| {
@@ -167,7 +166,7 @@ impl Part {
             let words = self.slot_words(found.entry.place())?;
             let (item, value) = slot::read(words, hash)?;
             let access = access(found.entry, words, now);
-            let taken = head(out, &item, access);
+            let taken = head(out, &item, &|| access);
             if taken {
                 slot::append_value(value, item.value_bytes, out);
             }

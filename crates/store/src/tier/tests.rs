@@ -170,8 +170,8 @@ fn a_use_is_noted_once_a_minute() {
     let access = |now| tier.access(hash(1), now).unwrap();
     let get = |now| {
         let mut shown = None;
-        let show = |_: &mut Vec<u8>, _: &Item, access| {
-            shown = Some(access);
+        let show = |_: &mut Vec<u8>, _: &Item, access: &dyn Fn() -> Access| {
+            shown = Some(access());
             true
         };
         tier.get((hash(1), now), &mut Vec::new(), show).unwrap();
