@@ -185,6 +185,16 @@ mod tests {
     const BUFFER: u64 = 1 << 20;
 
     #[test]
+    fn a_write_that_was_not_made_leaves_its_bytes_to_the_next() {
+        let (pace, mut share) = (Pace::default(), Share::default());
+        pace.sealed(BUFFER);
+        pace.rises.fetch_add(1, Ordering::Relaxed);
+        assert!(share.take(&pace, 0, BUFFER / 8) && !share.take(&pace, 0, 1));
+        share.give_back(BUFFER / 8);
+        assert!(share.take(&pace, 0, BUFFER / 8) && !share.take(&pace, 0, 1));
+    }
+
+    #[test]
     fn a_buffer_fills_as_the_one_before_it_is_flushed() {
         let pace = Pace::default();
         let room = |is_sealed| Room { buffer_bytes: BUFFER, is_sealed, free_bytes: None };

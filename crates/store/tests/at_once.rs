@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use tapetum::{Condition, DramItem, KeyDigest, Reply, Request, Session, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SplitMix64, programs};
+use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, SimClock, SplitMix64, programs};
 
 const CAPACITY: u64 = 8 << 20;
 
@@ -15,13 +15,26 @@ fn options(sync: Sync) -> StoreOptions {
 
 /// A store, and its drive in memory.
 fn store(sync: Sync) -> (Drive, Store) {
+    let drive = drive(sync, Env::system());
+    let store = Store::open(&drive, &options(sync)).unwrap();
+    (drive, store)
+}
+
+/// A store whose time stands still, and in which nothing is maintained but by [`Store::maintain`].
+fn store_at_rest() -> (Drive, Store, SimClock) {
+    let (env, clock) = Env::simulated(1);
+    let drive = drive(Sync::No, env);
+    let store = Store::open_with(&drive, &options(Sync::No), || false).unwrap();
+    (drive, store, clock)
+}
+
+/// A drive in memory with a new store on it.
+fn drive(sync: Sync, env: Env) -> Drive {
     let options = options(sync);
     let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
-    let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    let drive = Drive::new(flash, local, programs::built_in(), Env::system());
+    let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), env);
     Store::create(&drive, &options).unwrap();
-    let store = Store::open(&drive, &options).unwrap();
-    (drive, store)
+    drive
 }
 
 /// That no codec shrinks.
@@ -179,13 +192,7 @@ fn what_must_wait_or_be_refused_is_left_to_a_request() {
 
 #[test]
 fn writers_who_are_held_back_write_nothing_at_once() {
-    let options = options(Sync::No);
-    let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
-    let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    // Nothing is maintained but by `maintain`.
-    let drive = Drive::new(flash, local, programs::built_in(), Env::simulated(1).0);
-    Store::create(&drive, &options).unwrap();
-    let store = Store::open_with(&drive, &options, || false).unwrap();
+    let (_drive, store, _) = store_at_rest();
     let mut session = store.session().unwrap();
     let mut stamps = Vec::new();
     while let Some(stamp) = put(&mut session, b"key", &noise(stamps.len()), (0, 0)) {
@@ -193,6 +200,7 @@ fn writers_who_are_held_back_write_nothing_at_once() {
     }
     assert!(stamps.is_sorted() && stamps.len() > 50, "{}", stamps.len());
     let before = store.stats().user_write_bytes;
+    assert_eq!(before as usize, (0..stamps.len()).map(|bytes| b"key".len() + bytes).sum());
     assert_eq!(put(&mut session, b"other", b"value", (0, 0)), None);
     assert_eq!((store.stats().user_write_bytes, get(&mut session, b"other")), (before, None));
     assert_eq!(get(&mut session, b"key").unwrap().0.stamp, stamps[stamps.len() - 1], "gets go on");
@@ -202,4 +210,19 @@ fn writers_who_are_held_back_write_nothing_at_once() {
         session.poll(&mut replies);
     }
     assert!(put(&mut session, b"other", b"value", (0, 0)).is_some(), "there is room again");
+}
+
+#[test]
+fn a_put_at_once_comes_after_a_deletion_of_everything_that_is_due() {
+    let (_drive, store, clock) = store_at_rest();
+    let mut session = store.session().unwrap();
+    let at = SimClock::UNIX_SECONDS_AT_START + 10;
+    session.submit(0, Request::DeleteAll { at });
+    poll_all(&mut session);
+    put(&mut session, b"before", b"value", (0, 0)).unwrap();
+    assert!(get(&mut session, b"before").is_some());
+    clock.advance_us(10_000_000);
+    put(&mut session, b"after", b"value", (0, 0)).unwrap();
+    assert_eq!(get(&mut session, b"before"), None);
+    assert!(get(&mut session, b"after").is_some());
 }
