@@ -158,16 +158,14 @@ impl Pipeline {
             let end = at + consumed_bytes;
             match command {
                 text::Command::Get { keys, stamps } => {
-                    let words_end = end - text::line_end_bytes(&input[at..end]);
-                    self.take_keys(input, words_end - keys.len(), (words_end, end), stamps);
+                    let list = place_in(input, keys);
+                    self.take_keys(input, list.start, (list.end, end), stamps);
                 }
                 text::Command::Meta { line: meta::Line { verb: meta::Verb::Get, key, tail, flags }, .. }
                     if flags.only_show_value() && !flags.base64 =>
                 {
-                    let words_end = end - text::line_end_bytes(&input[at..end]);
-                    let key_start = words_end - tail.len();
-                    let key = key_start..key_start + key.len();
-                    self.batch.push(Asked { key, input: at..end, kind: Kind::MetaGet { tail: key_start..words_end } });
+                    let (key, tail) = (place_in(input, key), place_in(input, tail));
+                    self.batch.push(Asked { key, input: at..end, kind: Kind::MetaGet { tail } });
                 }
                 text::Command::Store { verb: text::Verb::Set, key, flags, exptime, value, noreply, .. } => {
                     let form = reply::Form::Text { answer: TextAnswer::Store { stamped: false }, noreply };
@@ -221,11 +219,10 @@ impl Pipeline {
                 && let Some(get) = binary::parse_get(&input[at..])
             {
                 let binary::Get { key, with_key, origin } = get;
-                let key_start = at + binary::HEADER_BYTES;
-                let end = key_start + key.len();
-                let kind = Kind::BinaryGet { origin, with_key };
-                self.batch.push(Asked { key: key_start..end, input: at..end, kind });
-                at = end;
+                let key = place_in(input, key);
+                let (input, kind) = (at..key.end, Kind::BinaryGet { origin, with_key });
+                at = key.end;
+                self.batch.push(Asked { key, input, kind });
             } else if takes.sets
                 && let Some(set) = binary::parse_set(&input[at..], came.item_bytes_max)
             {

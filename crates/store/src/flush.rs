@@ -115,9 +115,9 @@ async fn flush_as(
         }
         let mut keys = Vec::with_capacity(batch.len());
         let now = shared.now();
-        for (number, (&(hash, place), &checked)) in batch.iter().zip(&checked).enumerate() {
-            if let Some(&(_, ahead)) = batch.get(number + PREFETCH_AHEAD) {
-                shared.log.prefetch_record(buffer, ahead);
+        for (at, (&(hash, place), &checked)) in batch.iter().zip(&checked).enumerate() {
+            if let Some(&(_, place_ahead)) = batch.get(at + PREFETCH_AHEAD) {
+                shared.log.prefetch_record(buffer, place_ahead);
             }
             let header = shared.log.record(buffer, place).header;
             let live = header.kind == Kind::Value && shared.is_live(&header, now);
@@ -196,10 +196,10 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
     let (mut wanted, mut value) = (Vec::new(), Vec::new());
     for (number, shard) in shared.shards.iter().enumerate() {
         lock(shard).wanted(buffer, &mut wanted);
-        for (number, &(hash, place)) in wanted.iter().enumerate() {
-            if let Some(&(ahead, place)) = wanted.get(number + PREFETCH_AHEAD) {
-                shared.log.prefetch_record(buffer, place);
-                tier.prefetch_bucket(ahead);
+        for (at, &(hash, place)) in wanted.iter().enumerate() {
+            if let Some(&(hash_ahead, place_ahead)) = wanted.get(at + PREFETCH_AHEAD) {
+                shared.log.prefetch_record(buffer, place_ahead);
+                tier.prefetch_bucket(hash_ahead);
             }
             let record = shared.log.record(buffer, place);
             let header = &record.header;

@@ -162,12 +162,16 @@ impl Shared {
     }
 
     pub fn shard(&self, hash: HashKey) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[hash.partition(self.geometry.partition_bits)])
+        lock(self.shard_of(hash))
+    }
+
+    fn shard_of(&self, hash: HashKey) -> &Mutex<Shard> {
+        &self.shards[hash.partition(self.geometry.partition_bits)]
     }
 
     /// Brings what a look for a key in the write buffers needs nearer to the processor, unless somebody is at work there.
     pub fn prefetch_in_buffers(&self, hash: HashKey) {
-        if let Ok(shard) = self.shards[hash.partition(self.geometry.partition_bits)].try_lock() {
+        if let Ok(shard) = self.shard_of(hash).try_lock() {
             shard.prefetch(hash);
         }
     }

@@ -16,6 +16,8 @@ struct Slow {
     submitted: Vec<(Reply, bool)>,
     value: Vec<u8>,
     dram: Vec<&'static [u8]>,
+    /// Gets wait all the same, as in a store without a DRAM tier.
+    gets_wait: bool,
     /// Values and flags of what was put over whatever a key had, and how many puts before.
     items: HashMap<Vec<u8>, (Vec<u8>, u32, u64)>,
     puts: u64,
@@ -85,7 +87,7 @@ impl Session for Slow {
     }
 
     fn answers_from_dram(&self) -> bool {
-        true
+        !self.gets_wait
     }
 
     fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
@@ -182,9 +184,15 @@ fn at_rest_it_holds_no_buffer() {
 
 /// What a client gets that sends `input` in pieces of `step` bytes, to a store that is polled after each `poll_every`th; counts of
 /// hits, sets and items.
-fn answers(input: &[u8], dram: &[&'static [u8]], step: usize, poll_every: usize) -> (Vec<u8>, [u64; 3]) {
+fn answers(
+    input: &[u8],
+    (dram, gets_wait): (&[&'static [u8]], bool),
+    step: usize,
+    poll_every: usize,
+) -> (Vec<u8>, [u64; 3]) {
     let mut bench = Bench::new(Limits { item_bytes_max: 100, ..Limits::default() });
     (bench.alone.session.value, bench.alone.session.dram) = (b"a value".to_vec(), dram.to_vec());
+    bench.alone.session.gets_wait = gets_wait;
     for (number, piece) in input.chunks(step).enumerate() {
         bench.send(piece);
         if number % poll_every == 0 {
@@ -253,12 +261,14 @@ fn what_dram_has_changes_no_reply() {
     ]
     .concat();
     for input in [text, meta, binary] {
-        let alone = answers(&input, &[], usize::MAX, 1);
+        let alone = answers(&input, (&[], true), usize::MAX, 1);
         assert!(alone.1[0] > 60, "{:?}", alone.1);
         for dram in [vec![], vec![b"a".as_slice()], vec![b"b"], vec![b"a", b"b", b"x"]] {
             for (step, poll_every) in [(usize::MAX, 1), (1, 1), (7, 1), (7, 3), (64, 2), (500, 1)] {
-                let seen = answers(&input, &dram, step, poll_every);
-                assert!(seen == alone, "{dram:?} in DRAM, by {step} bytes: {:?} for {:?}", seen.1, alone.1);
+                for gets_wait in [false, true] {
+                    let seen = answers(&input, (&dram, gets_wait), step, poll_every);
+                    assert!(seen == alone, "{dram:?} in DRAM, by {step} bytes: {:?} for {:?}", seen.1, alone.1);
+                }
             }
         }
     }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair, Status};
 use tapetum_kernels::checksum::Salt;
-use tapetum_kernels::prefetch::prefetch;
+use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
 use tapetum_kernels::record::{Header, Record};
 
 /// When a write is acknowledged.
@@ -45,7 +45,6 @@ pub enum Sync {
 /// Without a reason to hurry, a group is sent when it has this many bytes.
 const GROUP_BYTES: usize = 64 << 10;
 const SECOND_US: u64 = 1_000_000;
-const CACHE_LINE_BYTES: usize = 64;
 
 /// A record to append, whose stamp the log gives.
 #[derive(Clone, Copy)]

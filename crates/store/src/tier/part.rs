@@ -15,13 +15,13 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::prefetch::prefetch;
+use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
 use tapetum_kernels::tag_bucket::{Entry, PLACES};
 
 /// A use is noted if the one before is so long ago: what is asked for all the time is written once a minute.
 const ACCESSED_STEP_SECONDS: u32 = 60;
 const GRANULE_WORDS: usize = GRANULE_BYTES / 8;
-const CACHE_LINE_WORDS: usize = 8;
+const CACHE_LINE_WORDS: usize = CACHE_LINE_BYTES / 8;
 /// Bytes of memory for each entry that the index has room for: smaller items do not fill the memory.
 const BYTES_PER_ENTRY: usize = 96;
 /// Bytes of memory for each item that left and is remembered.
