@@ -61,7 +61,8 @@ class Metrics(unittest.TestCase):
                     for sample in families["memcached_commands"].samples}
         self.assertEqual(commands["get", "hit"], float(stats["get_hits"]))
         self.assertEqual(commands["get", "miss"], float(stats["get_misses"]))
-        self.assertEqual(commands["set", "hit"], float(stats["cmd_set"]))
+        cas = sum(float(stats[f"cas_{end}"]) for end in ("hits", "misses", "badval"))
+        self.assertEqual(commands["set", "hit"], float(stats["cmd_set"]) - cas)
         self.assertEqual(families["memcached_up"].samples[0].value, 1)
         for name, figure in [("current_items", "curr_items"), ("limit_bytes", "limit_maxbytes")]:
             self.assertEqual(families[f"memcached_{name}"].samples[0].value, float(stats[figure]))

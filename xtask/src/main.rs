@@ -11,6 +11,7 @@ mod damage;
 mod demo;
 mod device;
 mod differential;
+mod exporter;
 mod figures;
 mod fuzz;
 mod kill;
@@ -40,6 +41,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-device        kill -9 of a store on a loop device, as root   [--cycles 30] [--seed N] [--connections 8]
   test-damage        blocks of a store's file damaged, every key read   [--blocks 10000] [--seed N] [--first N]
 By option (see docs/TESTING.md):
+  test-exporter      memcached's exporter for Prometheus reads memcached and the server; needs Go
   test-mutants       the code that durability rests on, changed a little: a test must fail   [--only FILE] [--shard 0/8]
 By option, on nightly:
   test-asan          the tests of kernels, drive, store and server under AddressSanitizer   [--only NAME]
@@ -85,6 +87,7 @@ fn run(words: &[String]) -> Result<(), Failure> {
         "test-kill" => kill::run(&Arguments::parse(rest)?),
         "test-udp" => udp::run(&Arguments::parse(rest)?),
         "test-power-cut" => power_cut::run(&Arguments::parse(rest)?),
+        "test-exporter" => exporter::run(&Arguments::parse(rest)?),
         "test-mutants" => mutants::run(&Arguments::parse(rest)?),
         "test-asan" => nightly::test_asan(&Arguments::parse(rest)?),
         "fuzz" => fuzz::run(&Arguments::parse(rest)?),

@@ -10,7 +10,7 @@ use crate::slab_stats::{self, ClassFigure};
 use crate::stats::Figure;
 
 /// A figure of `stats`, what the exporter calls it, and its type there.
-const NAMES: [(&str, &str, &str); 24] = [
+const NAMES: [(&str, &str, &str); 35] = [
     ("uptime", "uptime_seconds", "counter"),
     ("time", "time_seconds", "gauge"),
     ("rusage_user", "process_user_cpu_seconds_total", "counter"),
@@ -35,10 +35,21 @@ const NAMES: [(&str, &str, &str); 24] = [
     ("lru_crawler_starts", "lru_crawler_starts_total", "counter"),
     ("crawler_items_checked", "lru_crawler_items_checked_total", "counter"),
     ("crawler_reclaimed", "lru_crawler_reclaimed_total", "counter"),
+    ("moves_to_warm", "lru_crawler_moves_to_warm_total", "counter"),
+    ("moves_within_lru", "lru_crawler_moves_within_lru_total", "counter"),
+    ("total_malloced", "malloced_bytes", "gauge"),
+    ("extstore_limit_maxbytes", "extstore_bytes_limit", "gauge"),
+    ("extstore_bytes_used", "extstore_bytes_used", "counter"),
+    ("extstore_bytes_written", "extstore_bytes_written_total", "counter"),
+    ("extstore_bytes_read", "extstore_bytes_read_total", "counter"),
+    ("extstore_objects_used", "extstore_objects_used", "gauge"),
+    ("extstore_objects_read", "extstore_objects_read_total", "counter"),
+    ("extstore_objects_evicted", "extstore_objects_evicted_total", "counter"),
+    ("extstore_page_evictions", "extstore_pages_evicted_total", "counter"),
 ];
 
 /// Figures of `stats` that the exporter has under one name, by command and status.
-const COMMANDS: [(&str, &str, &str); 15] = [
+const COMMANDS: [(&str, &str, &str); 14] = [
     ("get_hits", "get", "hit"),
     ("get_misses", "get", "miss"),
     ("delete_hits", "delete", "hit"),
@@ -52,9 +63,11 @@ const COMMANDS: [(&str, &str, &str); 15] = [
     ("cas_badval", "cas", "badval"),
     ("touch_hits", "touch", "hit"),
     ("touch_misses", "touch", "miss"),
-    ("cmd_set", "set", "hit"),
     ("cmd_flush", "flush", "hit"),
 ];
+
+/// What the exporter takes from `cmd_set`, as these are among them.
+const CAS: [&str; 3] = ["cas_hits", "cas_misses", "cas_badval"];
 
 /// Appends the families in Prometheus' text format.
 pub fn append(out: &mut String, figures: &[Figure], classes: &[SlabClass]) {
@@ -78,11 +91,20 @@ pub fn append(out: &mut String, figures: &[Figure], classes: &[SlabClass]) {
             let _ = writeln!(out, "memcached_commands_total{{command=\"{command}\",status=\"{status}\"}} {value}");
         }
     }
-    for ClassFigure { in_exporter, help, value, .. } in slab_stats::OF_SLABS.iter().chain(&slab_stats::OF_ITEMS) {
-        let kind = if in_exporter.ends_with("_total") { "counter" } else { "gauge" };
+    let count = |name| figure(name).and_then(|figure| figure.value.parse::<u64>().ok()).unwrap_or(0);
+    let sets = count("cmd_set").saturating_sub(CAS.map(count).iter().sum());
+    let _ = writeln!(out, "memcached_commands_total{{command=\"set\",status=\"hit\"}} {sets}");
+    for ClassFigure { in_exporter, kind, help, value, .. } in slab_stats::OF_SLABS.iter().chain(&slab_stats::OF_ITEMS) {
         family(out, &format!("memcached_slab_{in_exporter}"), kind, help);
         for (number, class) in slab_stats::numbered(classes) {
             let _ = writeln!(out, "memcached_slab_{in_exporter}{{slab=\"{number}\"}} {}", value(class));
+        }
+    }
+    family(out, "memcached_slab_commands_total", "counter", "Commands on items in DRAM by what became of them");
+    for (number, class) in slab_stats::numbered(classes) {
+        for (_, [command, status], value) in slab_stats::COMMANDS {
+            let labels = format!("command=\"{command}\",slab=\"{number}\",status=\"{status}\"");
+            let _ = writeln!(out, "memcached_slab_commands_total{{{labels}}} {}", value(class));
         }
     }
 }
@@ -90,7 +112,7 @@ pub fn append(out: &mut String, figures: &[Figure], classes: &[SlabClass]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::Figures;
+    use crate::stats::{Figures, count};
 
     #[test]
     fn every_name_has_a_figure_behind_it() {
@@ -102,5 +124,16 @@ mod tests {
         for (figure, command, status) in COMMANDS {
             assert!(out.contains(&format!("{{command=\"{command}\",status=\"{status}\"}} 0\n")), "{figure}");
         }
+    }
+
+    #[test]
+    fn a_cas_is_no_set() {
+        let (figures, mut out) = (Figures::default(), String::new());
+        count(&figures.counters[0].cmd_set, 10);
+        count(&figures.counters[0].cas_hits, 3);
+        count(&figures.counters[0].cas_misses, 2);
+        count(&figures.counters[0].cas_badval, 1);
+        append(&mut out, &figures.general(7), &[]);
+        assert!(out.contains("\nmemcached_commands_total{command=\"set\",status=\"hit\"} 4\n"));
     }
 }

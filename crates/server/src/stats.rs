@@ -168,6 +168,42 @@ const NEVER: [(&str, &str); 4] = [
     ("crawler_reclaimed", "Items that such a crawler freed"),
 ];
 
+/// Figures of the store under the names that memcached has for its storage on flash, for dashboards made for that.
+fn extstore_figures(store: &Stats) -> [Figure; 8] {
+    use Kind::{Counter, Gauge};
+    [
+        Figure::new("extstore_limit_maxbytes", Gauge, "As limit_maxbytes", store.flash_limit_bytes),
+        Figure::new("extstore_bytes_used", Gauge, "As bytes", store.flash_used_bytes),
+        Figure::new("extstore_bytes_written", Counter, "As flash_write_bytes", store.flash_write_bytes),
+        Figure::new("extstore_bytes_read", Counter, "As flash_to_local_bytes", store.flash_to_local_bytes),
+        Figure::new("extstore_objects_used", Gauge, "As index_entries", store.index_entries),
+        Figure::new("extstore_objects_read", Counter, "As get_from_flash", store.get_from_flash),
+        Figure::new("extstore_objects_evicted", Counter, "As evictions", store.evictions),
+        Figure::new("extstore_page_evictions", Counter, "As segments_evicted", store.segments_evicted),
+    ]
+}
+
+/// Sums over the classes of the DRAM tier.
+fn class_figures(classes: &[SlabClass]) -> [Figure; 3] {
+    use Kind::{Counter, Gauge};
+    let sum = |value: fn(&SlabClass) -> u64| -> u64 { classes.iter().map(value).sum() };
+    [
+        Figure::new("total_malloced", Gauge, "Bytes of DRAM in slots", slab_stats::total_malloced(classes)),
+        Figure::new(
+            "moves_to_warm",
+            Counter,
+            "Items in DRAM that were asked for again, and so moved on into the main queue",
+            sum(|class| class.moves_to_main),
+        ),
+        Figure::new(
+            "moves_within_lru",
+            Counter,
+            "Turns of the main queue that let an item stay",
+            sum(|class| class.moves_within_main),
+        ),
+    ]
+}
+
 /// Adds `by` to a counter of this worker's own.
 pub fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
@@ -315,6 +351,8 @@ impl Figures {
                 store.index_entries + store.buffer_entries,
             ),
         ]);
+        figures.extend(class_figures(&(self.slabs)()));
+        figures.extend(extstore_figures(&store));
         figures.extend(store_figures(&store));
         figures.extend(self.hot_keys());
         figures

@@ -104,5 +104,5 @@ pub use session::{Busy, KeyDigest, Session, Write};
 pub use stats::Stats;
 pub use store::{Item, Store};
 pub use tapetum_kernels::record::Marks;
-pub use tier::{Item as DramItem, SlabClass};
+pub use tier::{Item as DramItem, SlabClass, SlabQueue};
 pub use warm::{Warmed, Warming};

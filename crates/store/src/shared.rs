@@ -68,7 +68,6 @@ impl Wakeup {
 pub struct Counters {
     pub user_write_bytes: AtomicU64,
 
-    pub get_from_tier: AtomicU64,
     pub get_from_flash: AtomicU64,
     pub get_flash_reads: AtomicU64,
     pub get_flash_read_max_bytes: AtomicU64,

@@ -291,7 +291,7 @@ impl Store {
             flash_write_bytes: counters.local_to_flash_bytes,
             log_write_bytes: shared.log.log_write_bytes(),
             tier_bytes: shared.tier.as_ref().map_or(0, Tier::bytes),
-            get_from_tier: load(&shared.counters.get_from_tier),
+            get_from_tier: shared.tier.as_ref().map_or(0, |tier| tier.hits().each().sum()),
             tier_evictions: shared.tier.as_ref().map_or(0, Tier::evictions),
             get_from_flash: load(&shared.counters.get_from_flash),
             get_flash_reads: load(&shared.counters.get_flash_reads),
@@ -316,7 +316,8 @@ impl Store {
 
     /// The classes of slots that the DRAM tier has, the smallest first; none without a tier.
     pub fn slabs(&self) -> Vec<SlabClass> {
-        self.inner.shared.tier.as_ref().map_or_else(Vec::new, Tier::slabs)
+        let shared = &self.inner.shared;
+        shared.tier.as_ref().map_or_else(Vec::new, |tier| tier.slabs(shared.access_clock.seconds()))
     }
 
     /// Grows the store to `capacity_bytes` of its drive while it serves; at most to four times what it was made with. The

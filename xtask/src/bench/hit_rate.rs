@@ -86,7 +86,7 @@ fn measure(trace: &Trace, items: u64, percent: u64) -> Result<Vec<Line>, Failure
     let mut tier = TierCache::new(bytes)?;
     let tier_rates = hit_rates(&mut tier, trace);
     let slots = tier.slots_bytes();
-    let slots_bytes: u64 = tier.tier.slabs().iter().map(|class| class.slots * class.slot_bytes as u64).sum();
+    let slots_bytes: u64 = tier.tier.slabs(0).iter().map(|class| class.slots * class.slot_bytes as u64).sum();
     let in_slots = move |value_bytes: usize| {
         let needed = HEADER_BYTES + value_bytes;
         *slots.iter().find(|slot| **slot >= needed).expect("a slot that is large enough") as u64
@@ -133,7 +133,7 @@ impl TierCache {
 
     /// Of each class.
     fn slots_bytes(&self) -> Vec<usize> {
-        self.tier.slabs().iter().map(|class| class.slot_bytes).collect()
+        self.tier.slabs(0).iter().map(|class| class.slot_bytes).collect()
     }
 }
 

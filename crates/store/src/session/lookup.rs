@@ -94,7 +94,7 @@ impl Local {
             if !op.request.is_unnoticed() {
                 tier.note_use((op.hash, now), &copied);
             }
-            self.gets.from_tier += 1;
+            self.note_hit(copied.item.value_bytes);
             let value = self.range_from(start);
             self.answer(op.token, op.request.found(copied.item, || copied.access, value));
             self.forget(number, op);

@@ -30,7 +30,7 @@ use crate::notify::Notifier;
 use crate::pace::Share;
 use crate::request::{Outcome, Reply, Request, ValueRange};
 use crate::shared::Shared;
-use crate::tier::Item;
+use crate::tier::{HitCounts, Item};
 use flash_read::{FlashRead, SpareBuffers};
 use large::{LargeOp, OutOfLine};
 use lookup::Miss;
@@ -146,6 +146,8 @@ struct Local {
     completions: Vec<Completion>,
     /// Gets that are not in the store's counters yet.
     gets: GetCount,
+    /// Those that the DRAM tier answered, where there is one.
+    hits: Option<HitCounts>,
     sequence_next: u64,
     notifier: Arc<Notifier>,
 }
@@ -183,6 +185,7 @@ impl Session {
             spare_ops: Vec::new(),
             completions: Vec::new(),
             gets: GetCount::default(),
+            hits: shared.tier.as_ref().map(|tier| tier.hits().counts()),
             sequence_next: 0,
             notifier,
         };

@@ -20,8 +20,7 @@ use tapetum_kernels::record::Marks;
 /// What gets did since the store's counters were told.
 #[derive(Default)]
 pub(super) struct GetCount {
-    /// Answered from the DRAM tier, and with a value from flash.
-    pub(super) from_tier: u64,
+    /// Answered with a value from flash.
     from_flash: u64,
     /// Read commands, and the longest.
     flash_reads: u64,
@@ -101,11 +100,19 @@ impl Local {
         self.count_gets(shared);
     }
 
-    fn count_gets(&mut self, shared: &Shared) {
-        let GetCount { from_tier, from_flash, flash_reads, flash_read_max_bytes } = std::mem::take(&mut self.gets);
-        if from_tier > 0 {
-            shared.counters.get_from_tier.fetch_add(from_tier, Ordering::Relaxed);
+    /// Counts a get that the DRAM tier answered.
+    #[inline]
+    pub(super) fn note_hit(&mut self, value_bytes: usize) {
+        if let Some(hits) = &mut self.hits {
+            hits.note(value_bytes);
         }
+    }
+
+    fn count_gets(&mut self, shared: &Shared) {
+        if let (Some(tier), Some(hits)) = (&shared.tier, &mut self.hits) {
+            tier.hits().add(hits);
+        }
+        let GetCount { from_flash, flash_reads, flash_read_max_bytes } = std::mem::take(&mut self.gets);
         if from_flash > 0 {
             shared.counters.get_from_flash.fetch_add(from_flash, Ordering::Relaxed);
         }

@@ -88,7 +88,7 @@ impl Session {
             out.truncate(start);
             return None;
         }
-        self.local.gets.from_tier += 1;
+        self.local.note_hit(found.value_bytes);
         Some(found)
     }
 

@@ -8,6 +8,7 @@
 
 use super::ghosts::Ghosts;
 use super::queues::{Items, Queues, Victim};
+use super::slab_class::{SlabClass, SlabQueue};
 
 pub const GRANULE_BYTES: usize = 64;
 /// After so many slabs' worth of new items, the classes are compared.
@@ -31,20 +32,6 @@ pub fn slot_sizes(slab_granules: u32, factor: f64) -> Vec<u32> {
     sizes
 }
 
-/// A class of slots of the DRAM tier, as it is now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SlabClass {
-    pub slot_bytes: usize,
-    pub slabs: u64,
-    pub slots: u64,
-    pub slots_used: u64,
-    /// Slots that were filled so far.
-    pub puts: u64,
-    /// Items that left for others, and those of them that nobody asked for since they came.
-    pub evictions: u64,
-    pub evictions_unused: u64,
-}
-
 struct Class {
     slot_granules: u32,
     /// Empty slots that are in no queue.
@@ -56,8 +43,16 @@ struct Class {
     puts: u64,
     evictions: u64,
     evictions_unused: u64,
+    evicted_idle_seconds: u32,
+    item_bytes: u64,
     /// Granules of what lately came in: a part is forgotten whenever classes are compared.
     came_granules: u64,
+}
+
+/// The first of so large slots that so many granules fit into.
+pub fn class_of(slot_granules: &[u32], granules: usize) -> Option<usize> {
+    let class = slot_granules.partition_point(|slot| (*slot as usize) < granules);
+    (class < slot_granules.len()).then_some(class)
 }
 
 /// A slot that may be filled.
@@ -68,6 +63,8 @@ pub struct Slot {
 }
 
 pub struct Classes {
+    /// Of each class.
+    slot_granules: Vec<u32>,
     classes: Vec<Class>,
     slab_granules: u32,
     /// The class that has each slab.
@@ -87,18 +84,19 @@ impl Classes {
             puts: 0,
             evictions: 0,
             evictions_unused: 0,
+            evicted_idle_seconds: 0,
+            item_bytes: 0,
             came_granules: 0,
         };
-        let classes: Vec<Class> = slot_sizes(slab_granules, factor).into_iter().map(class).collect();
+        let slot_granules = slot_sizes(slab_granules, factor);
+        let classes: Vec<Class> = slot_granules.iter().copied().map(class).collect();
         assert!(classes.len() <= usize::from(u8::MAX), "a class has a number of a byte");
-        Classes { classes, slab_granules, owners: vec![None; slabs as usize], came_granules: 0, ghosts }
+        Classes { slot_granules, classes, slab_granules, owners: vec![None; slabs as usize], came_granules: 0, ghosts }
     }
 
     /// The class for an item of so many bytes, header included; `None` if it is too large.
     pub fn class_of(&self, bytes: usize) -> Option<usize> {
-        let granules = bytes.div_ceil(GRANULE_BYTES);
-        let class = self.classes.partition_point(|class| (class.slot_granules as usize) < granules);
-        (class < self.classes.len()).then_some(class)
+        class_of(&self.slot_granules, bytes.div_ceil(GRANULE_BYTES))
     }
 
     /// The class of the slab that a place is in.
@@ -125,7 +123,7 @@ impl Classes {
         if let Some(slot) = self.empty_slot(class) {
             return Some(slot);
         }
-        if self.give_free_slab(class) || self.may_move_slab(class, &mut evict) {
+        if self.give_free_slab(class) || self.may_move_slab(class, items, &mut evict) {
             return self.empty_slot(class);
         }
         self.evict_one(class, items, &mut evict).map(|place| Slot { place, is_new: true })
@@ -134,10 +132,12 @@ impl Classes {
     /// Empties the slot of a class whose item is to go, and takes it out of its queue. The class has no slot that is empty and
     /// in a queue.
     fn evict_one(&mut self, class: usize, items: &impl Items, evict: &mut impl FnMut(u32)) -> Option<u32> {
-        let Class { queues, evictions, evictions_unused, .. } = &mut self.classes[class];
-        let Victim { place, was_used } = queues.victim(items, &mut self.ghosts)?;
-        *evictions += 1;
-        *evictions_unused += u64::from(!was_used);
+        let class = &mut self.classes[class];
+        let Victim { place, was_used } = class.queues.victim(items, &mut self.ghosts)?;
+        class.evictions += 1;
+        class.evictions_unused += u64::from(!was_used);
+        class.evicted_idle_seconds = items.idle_seconds(place).unwrap_or(0);
+        class.item_bytes -= items.bytes(place);
         evict(place);
         Some(place)
     }
@@ -165,20 +165,21 @@ impl Classes {
         class.fresh.pop().map(|place| Slot { place, is_new: true })
     }
 
-    /// A slot has its item: it takes its turn from now on. `mark` is what the item would be remembered by.
-    pub fn filled(&mut self, class: usize, slot: &Slot, mark: u64) {
+    /// A slot has its item of so many bytes: it takes its turn from now on. `mark` is what the item would be remembered by.
+    pub fn filled(&mut self, class: usize, slot: &Slot, bytes: usize, mark: u64) {
         let was_here = self.ghosts.forget(mark);
-        self.queue(class, slot, was_here);
+        self.queue(class, slot, bytes, was_here);
     }
 
     /// As [`Classes::filled`], with an item that is known to be worth its place.
-    pub fn filled_anew(&mut self, class: usize, slot: &Slot) {
-        self.queue(class, slot, true);
+    pub fn filled_anew(&mut self, class: usize, slot: &Slot, bytes: usize) {
+        self.queue(class, slot, bytes, true);
     }
 
-    fn queue(&mut self, class: usize, slot: &Slot, was_here: bool) {
+    fn queue(&mut self, class: usize, slot: &Slot, bytes: usize, was_here: bool) {
         let class = &mut self.classes[class];
         class.puts += 1;
+        class.item_bytes += bytes as u64;
         if slot.is_new {
             class.queues.push(slot.place, was_here);
         }
@@ -200,10 +201,11 @@ impl Classes {
         if slot.is_new { class.fresh.push(slot.place) } else { class.emptied.push(slot.place) }
     }
 
-    /// A filled slot lost its item.
-    pub fn emptied(&mut self, place: u32) {
+    /// A filled slot lost its item of so many bytes.
+    pub fn emptied(&mut self, place: u32, bytes: u64) {
         let class = self.class_at(place);
         self.classes[class].emptied.push(place);
+        self.classes[class].item_bytes -= bytes;
     }
 
     fn give_free_slab(&mut self, class: usize) -> bool {
@@ -228,7 +230,7 @@ impl Classes {
     }
 
     /// Gives `class` a slab of the class in which items stay longest, if they stay much longer there.
-    fn may_move_slab(&mut self, class: usize, evict: &mut impl FnMut(u32)) -> bool {
+    fn may_move_slab(&mut self, class: usize, items: &impl Items, evict: &mut impl FnMut(u32)) -> bool {
         let has_none = self.classes[class].slabs == 0;
         if !has_none && self.came_granules < COMPARE_SLABS * u64::from(self.slab_granules) {
             return false;
@@ -239,13 +241,13 @@ impl Classes {
         self.came_granules = 0;
         self.classes.iter_mut().for_each(|class| class.came_granules -= class.came_granules / FORGOTTEN_SHARE);
         let Some(giver) = giver.filter(|_| stays_longer) else { return false };
-        let slab = self.take_slab(giver, evict);
+        let slab = self.take_slab(giver, items, evict);
         self.give_slab(class, slab);
         true
     }
 
     /// Empties a slab of a class and takes it.
-    fn take_slab(&mut self, class: usize, evict: &mut impl FnMut(u32)) -> u32 {
+    fn take_slab(&mut self, class: usize, items: &impl Items, evict: &mut impl FnMut(u32)) -> u32 {
         let owned = self.owners.iter().position(|owner| *owner == Some(class as u8));
         let slab = owned.expect("the class has a slab") as u32;
         self.owners[slab as usize] = None;
@@ -265,13 +267,17 @@ impl Classes {
         let slots = self.slab_granules / class.slot_granules;
         class.evictions += u64::from(slots) - empty.len() as u64;
         let places = (0..slots).map(|slot| granules.start + slot * class.slot_granules);
-        places.filter(|place| !empty.contains(place)).for_each(evict);
+        for place in places.filter(|place| !empty.contains(place)) {
+            class.item_bytes -= items.bytes(place);
+            evict(place);
+        }
         slab
     }
 
-    /// Every class, those without slabs too.
-    pub fn slabs(&self) -> impl Iterator<Item = SlabClass> {
+    /// Every class, those without slabs too. Hits are counted elsewhere.
+    pub fn slabs(&self, items: &impl Items) -> impl Iterator<Item = SlabClass> {
         self.classes.iter().map(|class| {
+            let [small, main] = class.queues.next().map(|places| SlabQueue::of(places, items));
             let slots = u64::from(class.slabs) * u64::from(self.slab_granules / class.slot_granules);
             let empty = class.fresh.len() + class.emptied.len();
             SlabClass {
@@ -282,6 +288,13 @@ impl Classes {
                 puts: class.puts,
                 evictions: class.evictions,
                 evictions_unused: class.evictions_unused,
+                evicted_idle_seconds: class.evicted_idle_seconds,
+                hits: 0,
+                item_bytes: class.item_bytes,
+                small,
+                main,
+                moves_to_main: class.queues.moves.to_main,
+                moves_within_main: class.queues.moves.within_main,
             }
         })
     }
@@ -298,6 +311,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
+    const ITEM_BYTES: u64 = 60;
+
     struct Unused;
 
     impl Items for Unused {
@@ -308,6 +323,14 @@ mod tests {
         fn mark(&self, place: u32) -> u64 {
             u64::from(place) << 32
         }
+
+        fn bytes(&self, _: u32) -> u64 {
+            ITEM_BYTES
+        }
+
+        fn idle_seconds(&self, place: u32) -> Option<u32> {
+            Some(place)
+        }
     }
 
     fn fill(classes: &mut Classes, class: usize, held: &mut HashSet<u32>) -> usize {
@@ -315,7 +338,7 @@ mod tests {
         let slot = classes.take(class, false, &Unused, |place| evicted.push(place)).expect("a slot");
         evicted.iter().for_each(|place| assert!(held.remove(place), "{place} holds nothing"));
         assert!(held.insert(slot.place), "{} was full", slot.place);
-        classes.filled(class, &slot, u64::from(slot.place) << 40);
+        classes.filled(class, &slot, ITEM_BYTES as usize, u64::from(slot.place) << 40);
         evicted.len()
     }
 
@@ -355,14 +378,31 @@ mod tests {
         (0..200).for_each(|_| {
             fill(&mut classes, 0, &mut held);
         });
-        let (evictions, evictions_unused) = (72, 72);
-        let whole =
-            SlabClass { slot_bytes: 64, slabs: 8, slots: 128, slots_used: 128, puts: 200, evictions, evictions_unused };
-        assert_eq!(classes.slabs().next(), Some(whole));
+        let whole = SlabClass {
+            slot_bytes: 64,
+            slabs: 8,
+            slots: 128,
+            slots_used: 128,
+            puts: 200,
+            evictions: 72,
+            evictions_unused: 72,
+            // `Unused` says the place itself: of those that were filled first the 72nd went last, the 73rd is next. What came
+            // instead has the mark of what went, and so is in the main queue.
+            evicted_idle_seconds: 71,
+            hits: 0,
+            item_bytes: 128 * ITEM_BYTES,
+            small: SlabQueue { slots: 56, idle_seconds: 72 },
+            main: SlabQueue { slots: 72, idle_seconds: 0 },
+            moves_to_main: 0,
+            moves_within_main: 0,
+        };
+        assert_eq!(classes.slabs(&Unused).next(), Some(whole));
         (0..200).for_each(|_| {
             fill(&mut classes, 2, &mut held);
         });
-        let slabs: Vec<u64> = classes.slabs().map(|class| class.slabs).collect();
+        let (slabs, item_bytes): (Vec<u64>, Vec<u64>) =
+            classes.slabs(&Unused).map(|class| (class.slabs, class.item_bytes)).unzip();
+        assert_eq!(item_bytes.iter().sum::<u64>(), held.len() as u64 * ITEM_BYTES);
         assert!(slabs[2] >= 6 && slabs.iter().sum::<u64>() == 8, "{slabs:?}");
         let holding = |granules: u32| held.iter().filter(|place| *place % granules == 0).count();
         assert!(holding(1) <= slabs[0] as usize * 16 + slabs[2] as usize * 4);
@@ -376,9 +416,10 @@ mod tests {
             fill(&mut classes, 0, &mut held);
         });
         held.remove(&3);
-        classes.emptied(3);
+        classes.emptied(3, ITEM_BYTES);
         assert_eq!(fill(&mut classes, 0, &mut held), 0);
         assert_eq!(fill(&mut classes, 0, &mut held), 1);
         assert_eq!(held.len(), 16);
+        assert_eq!(classes.slabs(&Unused).next().map(|class| class.item_bytes), Some(16 * ITEM_BYTES));
     }
 }

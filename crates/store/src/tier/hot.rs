@@ -69,7 +69,8 @@ impl Part {
     /// Puts an item in if it is not in and nothing has to go for it.
     pub fn put_back(&self, (hash, now): (HashKey, u32), (item, value): (Item, &[u8]), access: Access) -> Fit {
         let mut classes = lock(&self.classes);
-        let Some(class) = classes.class_of(slot::HEADER_BYTES + value.len()) else { return Fit::NoRoom };
+        let bytes = slot::HEADER_BYTES + value.len();
+        let Some(class) = classes.class_of(bytes) else { return Fit::NoRoom };
         if self.has(hash) {
             return Fit::There;
         }
@@ -78,7 +79,7 @@ impl Part {
         }
         let Some(slot) = classes.take_free(class) else { return Fit::NoRoom };
         if self.fill(slot.place, (hash, now), (item, value), access) {
-            classes.filled_anew(class, &slot);
+            classes.filled_anew(class, &slot, bytes);
             return Fit::Put;
         }
         classes.give_back(class, slot);

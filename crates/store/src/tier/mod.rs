@@ -12,21 +12,25 @@
 
 mod classes;
 mod ghosts;
+mod hit_counts;
 mod hot;
 #[cfg(test)]
 mod models;
 mod part;
 mod queues;
+mod slab_class;
 mod slot;
 mod table;
 
 use crate::access::Access;
 use crate::options::Slabs;
 use crate::region::Account;
-pub use classes::SlabClass;
+use classes::{GRANULE_BYTES, slot_sizes};
+pub use hit_counts::{HitCounts, Hits};
 pub use hot::Fit;
 use hot::Heat;
 use part::{PART_BYTES_MAX, Part};
+pub use slab_class::{SlabClass, SlabQueue};
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -80,6 +84,7 @@ pub struct Shape {
 
 pub struct Tier {
     parts: Box<[Part]>,
+    hits: Hits,
     account: Account,
 }
 
@@ -99,7 +104,8 @@ impl Tier {
         }
         let (shape, account) = (Shape { slab_bytes, factor: slabs.factor }, Account::default());
         let parts = (0..parts).map(|_| Part::new(slots_bytes, shape, &account)).collect::<io::Result<_>>()?;
-        Ok(Some(Tier { parts, account }))
+        let hits = Hits::new(slot_sizes((slab_bytes / GRANULE_BYTES) as u32, slabs.factor));
+        Ok(Some(Tier { parts, hits, account }))
     }
 
     #[inline]
@@ -177,6 +183,11 @@ impl Tier {
         self.part(hash).remove(hash)
     }
 
+    /// Gets that found their item here, as sessions have told.
+    pub fn hits(&self) -> &Hits {
+        &self.hits
+    }
+
     /// Items that went out for others.
     pub fn evictions(&self) -> u64 {
         self.parts.iter().map(Part::evictions).sum()
@@ -189,20 +200,14 @@ impl Tier {
     }
 
     /// Its classes, the smallest first, all parts together.
-    pub fn slabs(&self) -> Vec<SlabClass> {
-        let mut parts = self.parts.iter().map(Part::slabs);
-        let mut sum = parts.next().unwrap_or_default();
+    pub fn slabs(&self, now: u32) -> Vec<SlabClass> {
+        let mut parts = self.parts.iter().map(|part| part.slabs(now));
+        let mut classes = parts.next().unwrap_or_default();
         for part in parts {
-            for (sum, class) in sum.iter_mut().zip(part) {
-                sum.slabs += class.slabs;
-                sum.slots += class.slots;
-                sum.slots_used += class.slots_used;
-                sum.puts += class.puts;
-                sum.evictions += class.evictions;
-                sum.evictions_unused += class.evictions_unused;
-            }
+            classes.iter_mut().zip(part).for_each(|(class, other)| class.join(&other));
         }
-        sum
+        classes.iter_mut().zip(self.hits.each()).for_each(|(class, hits)| class.hits = hits);
+        classes
     }
 }
 

@@ -3,9 +3,10 @@
 //! Threads: readers take no lock, but for noting a use once in a while, if it is free; whoever puts in or takes out holds
 //! `classes`. The lock is taken after a shard's, and nothing is taken after it.
 
-use super::classes::{Classes, GRANULE_BYTES, SlabClass};
+use super::classes::{Classes, GRANULE_BYTES};
 use super::ghosts::Ghosts;
 use super::queues::Items;
+use super::slab_class::SlabClass;
 use super::table::Table;
 use super::{Copied, Item, Shape, slot};
 use crate::access::Access;
@@ -44,6 +45,7 @@ pub struct Part {
 struct PartItems<'a> {
     memory: &'a Region,
     table: &'a Table,
+    now: u32,
 }
 
 impl PartItems<'_> {
@@ -59,6 +61,15 @@ impl Items for PartItems<'_> {
 
     fn mark(&self, place: u32) -> u64 {
         mark_of(self.hash(place))
+    }
+
+    fn bytes(&self, place: u32) -> u64 {
+        slot::item_bytes(words_at(self.memory, place)) as u64
+    }
+
+    fn idle_seconds(&self, place: u32) -> Option<u32> {
+        self.table.entry_of(self.hash(place), place)?;
+        Some(slot::idle_seconds(words_at(self.memory, place), self.now))
     }
 }
 
@@ -194,7 +205,8 @@ impl Part {
     /// Puts an item in, if it is not in and there is a slot for it; whether it was put in.
     pub fn put(&self, (hash, now): (HashKey, u32), (item, value): (Item, &[u8]), access: Access) -> bool {
         let mut classes = lock(&self.classes);
-        let Some(class) = classes.class_of(slot::HEADER_BYTES + value.len()) else { return false };
+        let bytes = slot::HEADER_BYTES + value.len();
+        let Some(class) = classes.class_of(bytes) else { return false };
         if self.has(hash) {
             return false;
         }
@@ -204,11 +216,11 @@ impl Part {
             let taken = self.table.remove(slot::hash(words_at(&self.memory, place)), place);
             assert!(taken, "a filled slot has an entry");
         };
-        let Some(slot) = classes.take(class, self.table.is_full(), &self.items(), evict) else { return false };
+        let Some(slot) = classes.take(class, self.table.is_full(), &self.items(now), evict) else { return false };
         self.evictions.fetch_add(out, Ordering::Relaxed);
         let entered = self.fill(slot.place, (hash, now), (item, value), access);
         if entered {
-            classes.filled(class, &slot, mark_of(hash));
+            classes.filled(class, &slot, bytes, mark_of(hash));
         } else {
             classes.give_back(class, slot);
         }
@@ -237,7 +249,7 @@ impl Part {
         let Some(place) = self.entry_of(hash).map(Entry::place) else { return false };
         let taken = self.table.remove(hash, place);
         assert!(taken, "an item has an entry");
-        classes.emptied(place);
+        classes.emptied(place, slot::item_bytes(words_at(&self.memory, place)) as u64);
         true
     }
 
@@ -261,8 +273,8 @@ impl Part {
         self.table.entry_of(hash, place).map(|entry| (hash, entry))
     }
 
-    fn items(&self) -> PartItems<'_> {
-        PartItems { memory: &self.memory, table: &self.table }
+    fn items(&self, now: u32) -> PartItems<'_> {
+        PartItems { memory: &self.memory, table: &self.table, now }
     }
 
     pub fn evictions(&self) -> u64 {
@@ -275,7 +287,7 @@ impl Part {
     }
 
     /// Its classes, the smallest first.
-    pub fn slabs(&self) -> Vec<SlabClass> {
-        lock(&self.classes).slabs().collect()
+    pub fn slabs(&self, now: u32) -> Vec<SlabClass> {
+        lock(&self.classes).slabs(&self.items(now)).collect()
     }
 }

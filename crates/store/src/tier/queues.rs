@@ -31,6 +31,14 @@ pub struct Victim {
 pub struct Queues {
     small: VecDeque<u32>,
     main: VecDeque<u32>,
+    pub moves: Moves,
+}
+
+/// What moved on so far instead of going.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Moves {
+    pub to_main: u64,
+    pub within_main: u64,
 }
 
 /// What the queues ask of whoever knows the items.
@@ -39,6 +47,10 @@ pub trait Items {
     fn change_uses(&self, place: u32, left: impl FnOnce(u8) -> u8) -> u8;
     /// What the item in a slot is remembered by.
     fn mark(&self, place: u32) -> u64;
+    /// Bytes of the item in a slot, its header included.
+    fn bytes(&self, place: u32) -> u64;
+    /// Seconds since the item in a slot was last asked for; `None` if it is empty.
+    fn idle_seconds(&self, place: u32) -> Option<u32>;
 }
 
 impl Queues {
@@ -56,6 +68,7 @@ impl Queues {
                 let place = self.small.pop_front()?;
                 if items.change_uses(place, |_| 0) >= USES_TO_STAY {
                     self.main.push_back(place);
+                    self.moves.to_main += 1;
                     passed += 1;
                     continue;
                 }
@@ -67,8 +80,14 @@ impl Queues {
                 return Some(Victim { place, was_used: true });
             }
             self.main.push_back(place);
+            self.moves.within_main += 1;
             passed += 1;
         }
+    }
+
+    /// The slots of `small` and of `main`, those first whose turn comes first.
+    pub fn next(&self) -> [&VecDeque<u32>; 2] {
+        [&self.small, &self.main]
     }
 
     /// Slots and whether they are in `main`: first of `main`, then of `small`, of each the latest first; without the first `skip`.
@@ -118,6 +137,14 @@ mod tests {
         fn mark(&self, place: u32) -> u64 {
             place.into()
         }
+
+        fn bytes(&self, _: u32) -> u64 {
+            0
+        }
+
+        fn idle_seconds(&self, _: u32) -> Option<u32> {
+            None
+        }
     }
 
     impl Known {
@@ -134,6 +161,7 @@ mod tests {
         assert_eq!(queues.victim(&items, &mut ghosts).map(|victim| victim.place), Some(PASSED_MAX as u32));
         let passed = (0..10_000).filter(|place| items.change_uses(*place, |uses| uses) < 3).count();
         assert_eq!(passed, PASSED_MAX + 1);
+        assert_eq!(queues.moves, Moves { to_main: 0, within_main: PASSED_MAX as u64 });
         // Those that were passed are behind all others.
         assert_eq!(queues.latest(0).next(), Some((PASSED_MAX as u32 - 1, true)));
     }
@@ -153,6 +181,7 @@ mod tests {
             (0..50).for_each(|place| items.set_uses(place, 1));
         }
         assert!(out.iter().all(|place| *place >= 50), "what is used stays");
+        assert_eq!(queues.moves.to_main, 50);
     }
 
     #[test]

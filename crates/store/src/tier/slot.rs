@@ -61,6 +61,11 @@ pub fn hash(words: &[impl Word]) -> HashKey {
     HashKey(u128::from(get(&words[0])) | u128::from(get(&words[1])) << 64)
 }
 
+/// Bytes of the item in a slot, its header included.
+pub fn item_bytes(words: &[impl Word]) -> usize {
+    HEADER_BYTES + get(&words[VALUE_BYTES_MARKS_ACCESSED]) as u32 as usize
+}
+
 /// The item with this hash key, if the slot holds it, and the words of its value. `words` begin with the slot, and may go on
 /// after it.
 #[inline]
@@ -124,6 +129,7 @@ mod tests {
             assert_eq!((idle_seconds(&words, 6), idle_seconds(&words, 4)), (1, 0));
             let (found, found_value) = read(&words, HashKey(u128::MAX - 5)).unwrap();
             assert_eq!(found, item);
+            assert_eq!(item_bytes(&words), HEADER_BYTES + length);
             let mut values = vec![9];
             append_value(found_value, length, &mut values);
             assert_eq!(values[1..], value);

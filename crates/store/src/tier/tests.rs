@@ -66,7 +66,7 @@ fn stays_within_its_bytes_whatever_it_is_given() {
             tier.put((hash(n), NOW), (item(n, length), &vec![7; length]), USED);
         }
         assert!(tier.bytes() <= bytes, "{} of {bytes} with values of {length}", tier.bytes());
-        let used: u64 = tier.slabs().iter().map(|class| class.slots_used * class.slot_bytes as u64).sum();
+        let used: u64 = tier.slabs(NOW).iter().map(|class| class.slots_used * class.slot_bytes as u64).sum();
         assert!(used > bytes / 3, "{used} of {bytes} with values of {length}");
     }
 }
@@ -152,7 +152,7 @@ fn readers_beside_writers_see_whole_items() {
 fn slabs_are_as_told() {
     for (factor, slab_bytes, classes_max) in [(1.1, 4 << 10, 40), (2.0, 1 << 20, 15), (16.0, 16 << 20, 8)] {
         let tier = Tier::new(256 << 20, Slabs { factor, slab_bytes: Some(slab_bytes) }).unwrap().unwrap();
-        let classes = tier.slabs();
+        let classes = tier.slabs(NOW);
         assert_eq!(classes.last().map(|class| class.slot_bytes as u64), Some(slab_bytes));
         assert!(classes.len() <= classes_max, "{} classes", classes.len());
         let length = slab_bytes as usize - 40;
@@ -183,4 +183,28 @@ fn a_use_is_noted_once_a_minute() {
     assert_eq!(get(NOW + 60), Access { was_read: true, idle_seconds: 60 });
     assert_eq!(access(NOW + 62), Access { was_read: true, idle_seconds: 2 });
     assert_eq!(tier.access(hash(2), NOW), None);
+}
+
+#[test]
+fn classes_say_what_they_hold_what_moved_on_and_how_long_nobody_asked_for_it() {
+    let tier = Tier::new(1 << 20, Slabs::default()).unwrap().unwrap();
+    let idle = |idle_seconds| Access { was_read: false, idle_seconds };
+    let put = |n, access| tier.put((hash(n), NOW), (item(1, 80), &[7; 80]), access);
+    // The first is asked for again, and so moves on when its turn comes.
+    assert!(put(0, idle(900)) && put(1, idle(600)) && put(2, idle(300)));
+    get(&tier, 0).unwrap();
+    let class = |now| tier.slabs(now).into_iter().find(|class| class.slots_used > 0).unwrap();
+    assert_eq!((class(NOW).item_bytes, class(NOW).small.slots, class(NOW).main.slots), (3 * 120, 3, 0));
+    assert_eq!((class(NOW).small.idle_seconds, class(NOW + 5).small.idle_seconds), (0, 5), "it was asked for just now");
+    tier.remove(hash(2));
+    assert_eq!((class(NOW).item_bytes, class(NOW).small.slots), (2 * 120, 3), "an empty slot keeps its turn");
+    let mut next = 3;
+    while class(NOW).evictions == 0 {
+        put(next, idle(0));
+        next += 1;
+    }
+    let full = class(NOW);
+    assert_eq!((full.evicted_idle_seconds, full.moves_to_main, full.main.slots), (600, 1, 1));
+    assert_eq!(full.item_bytes, full.slots_used * 120);
+    assert_eq!((full.main.idle_seconds, full.small.idle_seconds), (0, 0));
 }

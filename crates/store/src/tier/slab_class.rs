@@ -1,0 +1,73 @@
+//! A class of the DRAM tier as it shows itself: what `stats slabs` and `stats items` are made of.
+
+use super::queues::Items;
+use std::collections::VecDeque;
+
+/// Slots of a queue among which one that holds an item is looked for.
+const PLACES_LOOKED_AT: usize = 64;
+
+/// A class of slots of the DRAM tier, as it is now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlabClass {
+    pub slot_bytes: usize,
+    pub slabs: u64,
+    pub slots: u64,
+    pub slots_used: u64,
+    /// Slots that were filled so far.
+    pub puts: u64,
+    /// Items that left for others, and those of them that nobody asked for since they came.
+    pub evictions: u64,
+    pub evictions_unused: u64,
+    /// How long the last that left in its turn had not been asked for.
+    pub evicted_idle_seconds: u32,
+    /// Gets that found their item in one of these slots.
+    pub hits: u64,
+    /// Bytes of what the slots hold, with a header each.
+    pub item_bytes: u64,
+    pub small: SlabQueue,
+    pub main: SlabQueue,
+    /// Items that were asked for again while they were in the small queue, and so came into the main one.
+    pub moves_to_main: u64,
+    /// Turns of the main queue that let their item stay.
+    pub moves_within_main: u64,
+}
+
+/// One of the two queues of a class.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct SlabQueue {
+    /// Slots, empty ones too.
+    pub slots: u64,
+    /// How long the item whose turn is next has not been asked for; 0 if there is none.
+    pub idle_seconds: u32,
+}
+
+impl SlabQueue {
+    pub(super) fn of(places: &VecDeque<u32>, items: &impl Items) -> SlabQueue {
+        let idle_seconds = places.iter().take(PLACES_LOOKED_AT).find_map(|place| items.idle_seconds(*place));
+        SlabQueue { slots: places.len() as u64, idle_seconds: idle_seconds.unwrap_or(0) }
+    }
+
+    fn join(&mut self, other: SlabQueue) {
+        self.slots += other.slots;
+        self.idle_seconds = self.idle_seconds.max(other.idle_seconds);
+    }
+}
+
+impl SlabClass {
+    /// Takes in the same class of another part.
+    pub fn join(&mut self, other: &SlabClass) {
+        self.slabs += other.slabs;
+        self.slots += other.slots;
+        self.slots_used += other.slots_used;
+        self.puts += other.puts;
+        self.evictions += other.evictions;
+        self.evictions_unused += other.evictions_unused;
+        self.evicted_idle_seconds = self.evicted_idle_seconds.max(other.evicted_idle_seconds);
+        self.hits += other.hits;
+        self.item_bytes += other.item_bytes;
+        self.small.join(other.small);
+        self.main.join(other.main);
+        self.moves_to_main += other.moves_to_main;
+        self.moves_within_main += other.moves_within_main;
+    }
+}

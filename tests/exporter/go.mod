@@ -1,0 +1,5 @@
+module exporter
+
+go 1.21
+
+require github.com/prometheus/memcached_exporter v0.14.4
