@@ -1,7 +1,11 @@
 //! The server's request path over packets in memory: binary GETs of 64 bytes, and a mix with as many SETs, every item in DRAM, on
-//! one thread. Beside it, in turns, a dependent random read of DRAM.
+//! one thread. Beside it, in turns, memcached's own path from key to reply (`crates/bench/peers/memcached`), where its source can be
+//! built, and a dependent random read of DRAM.
 
+use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use tapetum::{Condition, Request, Store, StoreOptions, Sync};
 use tapetum_bench::embedded;
@@ -10,6 +14,7 @@ use tapetum_server::packets::Packets;
 
 use super::dram;
 use super::outcome::{Outcome, Reach};
+use super::peers;
 use super::series::Spread;
 use crate::Failure;
 use crate::arguments::Arguments;
@@ -36,6 +41,8 @@ const BESIDE_BYTES: u64 = 512 << 20;
 const FILLERS: u64 = 1 << 20;
 const GET: u8 = 0x00;
 const SET: u8 = 0x01;
+/// memcached's memory for a million items, which take 192 MiB of it.
+const MEMCACHED_MIB: u64 = 512;
 const QUERIES_PER_SECOND_LEAST: f64 = 10e6;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -49,12 +56,76 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let options = StoreOptions::new(CAPACITY_BYTES, tier_bytes + BESIDE_BYTES).with_tier(tier_bytes);
     let store =
         embedded::create_as(scratch.folder(), CAPACITY_BYTES, &StoreOptions { sync: Sync::EverySecond, ..options })?;
-    let outcome = measure(&store, items, rounds, about)?;
+    let rival = match peers::memcached_core() {
+        Ok(binary) => Some(MemcachedCore::start(&binary, items, scratch.folder())?),
+        Err(error) => {
+            println!("without memcached's own path: {error}");
+            None
+        }
+    };
+    let outcome = measure(&store, rival, items, rounds, about)?;
     store.close()?;
     outcome.end()
 }
 
-fn measure(store: &Store, items: u64, rounds: usize, about: String) -> Result<Outcome, Failure> {
+/// memcached's own path, in a process that takes its turn when it is told.
+struct MemcachedCore {
+    process: Child,
+    asks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl MemcachedCore {
+    /// Comes back when all items are in.
+    fn start(binary: &Path, items: u64, folder: &Path) -> Result<MemcachedCore, Failure> {
+        let memory_mib = MEMCACHED_MIB * items.div_ceil(1_000_000);
+        let mut process = Command::new(binary)
+            .args([items.to_string(), VALUE_BYTES.to_string(), memory_mib.to_string()])
+            .arg(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(asks), Some(answers)) = (process.stdin.take(), process.stdout.take()) else {
+            unreachable!("both are piped");
+        };
+        let mut core = MemcachedCore { process, asks, answers: BufReader::new(answers) };
+        match core.answer()?.as_str() {
+            "ready" => Ok(core),
+            other => Err(format!("memcached-core says {other:?} where it should be ready").into()),
+        }
+    }
+
+    fn answer(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Nanoseconds a packet of one turn, `gets` or `mixed`.
+    fn turn(&mut self, what: &str) -> Result<f64, Failure> {
+        writeln!(self.asks, "{what}")?;
+        let answer = self.answer()?;
+        answer
+            .parse()
+            .map_err(|_| format!("memcached-core ended or says {answer:?} where it should say how long").into())
+    }
+}
+
+impl Drop for MemcachedCore {
+    fn drop(&mut self) {
+        // It has nothing that would be lost.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+fn measure(
+    store: &Store,
+    mut rival: Option<MemcachedCore>,
+    items: u64,
+    rounds: usize,
+    about: String,
+) -> Result<Outcome, Failure> {
     load(store, 0..items)?;
     load(store, items..items + FILLERS)?;
     let mut packets = Packets::new(store.session()?);
@@ -68,6 +139,7 @@ fn measure(store: &Store, items: u64, rounds: usize, about: String) -> Result<Ou
     }
     let words = dram::words();
     let (mut gets_ns, mut mixed_ns, mut dram_ns, mut hits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut rival_gets_ns, mut rival_mixed_ns) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         let from_tier = store.stats().get_from_tier;
         let (ns, sent_bytes) = turn(&mut packets, || get(random.below(items)).chain(get(random.below(items))));
@@ -77,8 +149,14 @@ fn measure(store: &Store, items: u64, rounds: usize, about: String) -> Result<Ou
         gets_ns.push(ns);
         hits.push((store.stats().get_from_tier - from_tier) as f64 / PACKETS as f64);
         dram_ns.push(dram::read_ns(&words, PACKETS, round));
+        if let Some(rival) = &mut rival {
+            rival_gets_ns.push(rival.turn("gets")?);
+        }
     }
     for _ in 0..rounds {
+        if let Some(rival) = &mut rival {
+            rival_mixed_ns.push(rival.turn("mixed")?);
+        }
         mixed_ns.push(turn(&mut packets, || get(random.below(items)).chain(set(random.below(items)))).0);
     }
     let mut outcome = Outcome::new("packets", about);
@@ -88,8 +166,17 @@ fn measure(store: &Store, items: u64, rounds: usize, about: String) -> Result<Ou
     outcome.hold("a GET ÷ one dependent random read of 4 GiB of DRAM", Spread::of(ratio), Reach::Reported);
     outcome.hold("that read, ns", Spread::of(dram_ns.iter().copied()), Reach::Reported);
     outcome.hold("GETs answered by the tier", Spread::of(hits), Reach::Reported);
+    let multiple = |own: &[f64], rival: &[f64]| Spread::of(rival.iter().zip(own).map(|(rival, own)| rival / own));
+    if rival.is_some() {
+        let gets = multiple(&gets_ns, &rival_gets_ns);
+        outcome.hold("GETs a second ÷ memcached's own path", gets, Reach::Reported);
+    }
     let mixed = per_second(&mixed_ns);
     outcome.hold("half GETs, half SETs, a second", mixed, Reach::AtLeast(QUERIES_PER_SECOND_LEAST));
+    if rival.is_some() {
+        let mixed = multiple(&mixed_ns, &rival_mixed_ns);
+        outcome.hold("half GETs, half SETs, a second ÷ memcached's own path", mixed, Reach::Reported);
+    }
     Ok(outcome)
 }
 

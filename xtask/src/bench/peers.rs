@@ -34,6 +34,18 @@ fn binary(name: &str) -> Result<PathBuf, Failure> {
     Ok(target.join("release").join(format!("contender-{name}")))
 }
 
+/// memcached's own path from key to reply, in a process that is asked in its place: builds it and says where it is.
+pub fn memcached_core() -> Result<PathBuf, Failure> {
+    let folder = peers_target().join("memcached");
+    let status = Command::new(workspace::root().join("crates/bench/peers/memcached/build")).arg(&folder).status()?;
+    match status.success() {
+        true => Ok(folder.join("memcached-core")),
+        false => {
+            Err("memcached's source does not build (make setup-bench installs what it needs); why is above".into())
+        }
+    }
+}
+
 /// A target folder of their own: their profile is not ours, and they stay built when ours is cleaned.
 fn peers_target() -> PathBuf {
     match std::env::var_os("PEERS_TARGET_DIR") {
