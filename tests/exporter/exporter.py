@@ -32,8 +32,8 @@ ABSENT = [
     (r"memcached_slab_items_(evicted_nonzero|expired_unfetched)_total", "these are not counted"),
 ]
 # What differs from one look to the next, or is the exporter's own.
-MOVING = re.compile(r"memcached_(uptime|time|process|read_bytes|written_bytes|connections|current_connections|exporter)")
-# Items of 100 bytes: enough that some are on flash, and those that are asked for in DRAM.
+MOVING = re.compile(r"memcached_(uptime|time|process|read_bytes|written_bytes|connections|current_connections|exporter|slab_(items|hot|warm)_age)")
+# Items of 100 bytes: enough that Tapetum has most on flash, and those that are asked for in DRAM.
 ITEMS = 200_000
 ASKED = 20_000
 PATIENCE_S = 60
@@ -58,6 +58,7 @@ def get_all(connection, keys):
 def drive(address):
     """The same to both, every command with each of its outcomes."""
     with wire.connect(address) as connection:
+        exchange(connection, b"flush_all\r\n", b"OK\r\n")
         for first in range(0, ITEMS, 1000):
             sets = [b"set k%d 0 0 100 noreply\r\n%s\r\n" % (number, b"v" * 100) for number in range(first, first + 1000)]
             exchange(connection, b"".join(sets) + b"mn\r\n", b"MN\r\n")
@@ -71,7 +72,7 @@ def drive(address):
         stamp = exchange(connection, b"gets k3\r\n", b"END\r\n").split()[4]
         for key, unique in ((b"k3", stamp), (b"k3", b"1"), (b"nobody", b"1")):
             line(b"cas %s 0 0 1 %s\r\nx\r\n" % (key, unique))
-        # Both put on flash what was written; of what is asked for Tapetum has the second look in DRAM.
+        # Time to put on flash what was written; what is asked for twice is in DRAM.
         time.sleep(2)
         keys = [b"k%d" % number for number in range(10, ASKED)]
         for _ in range(3):
@@ -81,14 +82,15 @@ def drive(address):
 
 
 def page(address):
-    """Names with their labels, values of classes summed, from one look at /metrics."""
+    """Names with their labels, values of classes summed, and types, from one look at /metrics."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as reply:
         lines = reply.read().decode().splitlines()
     values = {}
     for name, value in (line.rsplit(" ", 1) for line in lines if line.startswith("memcached_")):
         name = re.sub(r'slab="\d+"', 'slab="N"', re.sub(r'version="[^"]*"', "", name))
         values[name] = values.get(name, 0) + float(value)
-    return values
+    types = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE memcached_")}
+    return values, types
 
 
 def through_exporter(exporter, address):
@@ -120,10 +122,11 @@ def main():
     arguments = parser.parse_args()
     for address in (arguments.memcached, arguments.tapetum):
         drive(address)
-    theirs = through_exporter(arguments.exporter, arguments.memcached)
-    ours = through_exporter(arguments.exporter, arguments.tapetum)
-    own = page(arguments.metrics)
-    wrong = []
+    theirs, _ = through_exporter(arguments.exporter, arguments.memcached)
+    ours, types = through_exporter(arguments.exporter, arguments.tapetum)
+    own, own_types = page(arguments.metrics)
+    wrong = [f"the exporter has it as {kind}, Tapetum's page as {own_types.get(name)}: {name}"
+             for name, kind in types.items() if own_types.get(name) != kind and "exporter" not in name]
     missing = [name for name in theirs if name not in ours]
     wrong += [f"absent: {name}" for name in missing if not any(re.match(row, name) for row, _ in ABSENT)]
     wrong += [f"not absent any more: {row}" for row, _ in ABSENT if not any(re.match(row, name) for name in missing)]

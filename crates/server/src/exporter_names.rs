@@ -100,7 +100,12 @@ pub fn append(out: &mut String, figures: &[Figure], classes: &[SlabClass]) {
             let _ = writeln!(out, "memcached_slab_{in_exporter}{{slab=\"{number}\"}} {}", value(class));
         }
     }
-    family(out, "memcached_slab_commands_total", "counter", "Commands on items in DRAM by what became of them");
+    family(
+        out,
+        "memcached_slab_commands_total",
+        "counter",
+        "Of items in DRAM: gets that found one, and (as set) those that came in",
+    );
     for (number, class) in slab_stats::numbered(classes) {
         for (_, [command, status], value) in slab_stats::COMMANDS {
             let labels = format!("command=\"{command}\",slab=\"{number}\",status=\"{status}\"");

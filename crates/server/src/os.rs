@@ -49,9 +49,9 @@ pub struct Ready {
     pub gone: bool,
 }
 
-/// What one wait reports. Few, so that what these ask for is on its way to flash while the next are read: with all at once
-/// the flash waits for the sockets, and then the sockets for the flash.
-const EVENTS_MAX: usize = 16;
+/// What one wait reports. Few, so that what these ask for is on its way to flash, or answered, while the next are read: with all at
+/// once the flash waits for the sockets, and then the sockets for the flash.
+pub const EVENTS_MAX: usize = 16;
 
 pub struct Epoll {
     fd: OwnedFd,

@@ -59,7 +59,7 @@ pub const OF_ITEMS: [ClassFigure; 15] = [
     counter(
         "evicted_time",
         "items_evicted_time_seconds",
-        "How long the last that left had not been asked for",
+        "How long the last that left had not been asked for, the longest of the parts",
         |class| class.evicted_idle_seconds.into(),
     ),
     counter("moves_to_warm", "items_moves_to_warm", "Items that moved on into the main queue", |class| {
@@ -68,13 +68,18 @@ pub const OF_ITEMS: [ClassFigure; 15] = [
     counter("moves_within_lru", "items_moves_within_lru", "Turns of the main queue that let an item stay", |class| {
         class.moves_within_main
     }),
-    counter("outofmemory", "items_outofmemory_total", "Items that DRAM had no room for: flash takes them", |_| 0),
+    counter(
+        "outofmemory",
+        "items_outofmemory_total",
+        "Writes refused for want of DRAM: none, as flash takes them",
+        |_| 0,
+    ),
     counter("tailrepairs", "items_tailrepairs_total", "Repairs of a queue: there are none", |_| 0),
     counter("reclaimed", "items_reclaimed_total", "Slots taken from expired items: these go in their turn", |_| 0),
     counter("crawler_reclaimed", "items_crawler_reclaimed_total", "Items that a crawler freed: there is none", |_| 0),
 ];
 
-/// What becomes of commands, by class: a figure of `stats slabs`, what the exporter calls command and status, and its value.
+/// What came in and was found, by class: a figure of `stats slabs`, what the exporter calls command and status, and its value.
 type Command = (&'static str, [&'static str; 2], Value);
 
 /// The exporter must find those of sets and cas in each class, or it fails to read it. What was set is what came in. What changes an

@@ -316,6 +316,10 @@ impl Default for Figures {
 impl Figures {
     /// memcached's general figures, as far as they mean something here, then the store's.
     pub fn general(&self, now: u32) -> Vec<Figure> {
+        self.general_with(now, &(self.slabs)())
+    }
+
+    fn general_with(&self, now: u32, classes: &[SlabClass]) -> Vec<Figure> {
         use Kind::{Counter, Gauge, Text};
         let store = (self.store)();
         let (user_us, system_us) = crate::os::cpu_time_us();
@@ -351,7 +355,7 @@ impl Figures {
                 store.index_entries + store.buffer_entries,
             ),
         ]);
-        figures.extend(class_figures(&(self.slabs)()));
+        figures.extend(class_figures(classes));
         figures.extend(extstore_figures(&store));
         figures.extend(store_figures(&store));
         figures.extend(self.hot_keys());
@@ -379,9 +383,10 @@ impl Figures {
 
     /// All of it for Prometheus: under our names, and under those of memcached's exporter.
     pub fn page(&self, now: u32) -> String {
-        let figures = self.general(now);
+        let classes = (self.slabs)();
+        let figures = self.general_with(now, &classes);
         let mut page = metrics::exposition(&figures);
-        exporter_names::append(&mut page, &figures, &(self.slabs)());
+        exporter_names::append(&mut page, &figures, &classes);
         page
     }
 

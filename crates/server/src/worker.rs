@@ -5,7 +5,8 @@
 //!           one write a connection -> poll again while that gave something -> wait
 //! ```
 //! What the connections and datagrams of one report (`os::Epoll`) ask for is submitted before one poll, so that it goes to flash as one batch,
-//! and nothing ever waits for one read. New connections are spread over the workers: whoever accepts one hands it to the
+//! and nothing ever waits for one read. Where DRAM answers most of it, those answers are sent and a few more reports are taken before that
+//! poll, so that it still is a batch: a doorbell of the drive costs as much as an answer. New connections are spread over the workers: whoever accepts one hands it to the
 //! worker that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
 
 // The server is above the simulator: it may read the clock. Relative expiries need it, once a round.
@@ -33,6 +34,10 @@ use crate::stats::{Figures, count};
 use crate::udp::{self, Door};
 
 const SCRATCH_BYTES: usize = 64 << 10;
+/// Reports of the sockets that are taken before the store is asked for what they brought, and how long others may be taken after
+/// the first: what waits for flash waits for them too.
+const REPORTS_MAX: usize = 4;
+const REPORTS_TIME: Duration = Duration::from_micros(300);
 /// Rounds of polling before the sockets are looked at again.
 const ROUNDS_MAX: usize = 16;
 /// New connections taken before others have their turn.
@@ -199,11 +204,7 @@ impl<S: Session> Worker<S> {
         let mut stop_at: Option<Instant> = None;
         loop {
             let timeout_ms = self.timeout_ms(stop_at.is_some());
-            self.epoll.wait(timeout_ms, &mut ready)?;
-            self.now = unix_seconds();
-            for event in &ready {
-                self.event(*event)?;
-            }
+            self.gather(timeout_ms, &mut ready)?;
             if self.shared.stopping.load(Ordering::Acquire) && stop_at.is_none() {
                 stop_at = Some(Instant::now() + STOP_GRACE);
                 self.begin_stop()?;
@@ -219,6 +220,31 @@ impl<S: Session> Worker<S> {
                 }
             }
         }
+    }
+
+    /// Takes what the sockets have, until that gives the store enough to do at once. What was answered from DRAM meanwhile is sent.
+    fn gather(&mut self, mut timeout_ms: i32, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let enough = self.session.in_flight() + os::EVENTS_MAX;
+        let mut until = None;
+        for _ in 0..REPORTS_MAX {
+            self.epoll.wait(timeout_ms, ready)?;
+            self.now = unix_seconds();
+            for event in &*ready {
+                self.event(*event)?;
+            }
+            let is_batch = ready.len() < os::EVENTS_MAX || self.session.in_flight() >= enough;
+            // Who waits for memory comes before those who have said nothing yet.
+            if is_batch || !self.waiting.is_empty() {
+                break;
+            }
+            let now = Instant::now();
+            if now >= *until.get_or_insert(now + REPORTS_TIME) {
+                break;
+            }
+            self.look_after_queued()?;
+            timeout_ms = 0;
+        }
+        Ok(())
     }
 
     fn timeout_ms(&self, stopping: bool) -> i32 {
@@ -389,9 +415,7 @@ impl<S: Session> Worker<S> {
                     door.flush(cx.counters);
                 });
             }
-            for id in mem::take(&mut self.queue) {
-                self.look_after(id)?;
-            }
+            self.look_after_queued()?;
         }
         self.watch_door()
     }
@@ -432,6 +456,10 @@ impl<S: Session> Worker<S> {
         };
         stream.connection.complete_errand(token as u32, answer, &mut self.pool);
         self.enqueue(id);
+    }
+
+    fn look_after_queued(&mut self) -> io::Result<()> {
+        mem::take(&mut self.queue).into_iter().try_for_each(|id| self.look_after(id))
     }
 
     /// Goes on with what was blocked, sends, and closes what is finished.

@@ -210,6 +210,41 @@ fn many_clients_each_get_their_own() {
     });
 }
 
+/// More than a worker takes in one report, some of whom hang up meanwhile; what the store must be asked for comes among what is
+/// answered at once.
+#[test]
+fn a_crowd_that_speaks_at_once_is_answered_each_its_own() {
+    let bench = Bench::new(Limits::default());
+    let mut crowd: Vec<_> = (0..160).map(|_| BufReader::new(bench.client())).collect();
+    for round in 0..20 {
+        for (number, client) in crowd.iter_mut().enumerate() {
+            let key = format!("c{number}");
+            let asked = match number % 4 {
+                0 => [set(&key, key.as_bytes()), format!("get {key}\r\n").into_bytes()].concat(),
+                _ => b"mn\r\nversion\r\n".to_vec(),
+            };
+            client.get_mut().write_all(&asked).unwrap();
+        }
+        for (number, client) in crowd.iter_mut().enumerate() {
+            if (number + round) % 40 == 1 {
+                // It does not wait for its answer, and another one takes its place.
+                *client = BufReader::new(bench.client());
+                continue;
+            }
+            let key = format!("c{number}");
+            let expected = match number % 4 {
+                0 => [b"STORED\r\n".to_vec(), hit(&key, key.as_bytes())].concat(),
+                _ => format!("MN\r\nVERSION {}\r\n", tapetum_server::protocol::VERSION).into_bytes(),
+            };
+            let mut reply = vec![0; expected.len()];
+            client.read_exact(&mut reply).unwrap();
+            assert_same(&reply, &expected);
+        }
+    }
+    crowd.iter_mut().for_each(|client| client.get_mut().write_all(b"version\r\n").unwrap());
+    bench.stop();
+}
+
 #[test]
 fn the_largest_value_goes_both_ways() {
     let bench = Bench::new(Limits::default());

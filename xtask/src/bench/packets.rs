@@ -56,8 +56,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let options = StoreOptions::new(CAPACITY_BYTES, tier_bytes + BESIDE_BYTES).with_tier(tier_bytes);
     let store =
         embedded::create_as(scratch.folder(), CAPACITY_BYTES, &StoreOptions { sync: Sync::EverySecond, ..options })?;
-    let rival = match peers::memcached_core() {
-        Ok(binary) => Some(MemcachedCore::start(&binary, items, scratch.folder())?),
+    let rival = match peers::memcached_core().and_then(|binary| MemcachedCore::start(&binary, items, scratch.folder()))
+    {
+        Ok(rival) => Some(rival),
         Err(error) => {
             println!("without memcached's own path: {error}");
             None

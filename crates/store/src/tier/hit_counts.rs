@@ -27,6 +27,9 @@ impl Hits {
 
     /// Takes what a session has counted.
     pub fn add(&self, counts: &mut HitCounts) {
+        if !std::mem::take(&mut counts.any) {
+            return;
+        }
         for (hits, count) in self.by_class.iter().zip(&mut counts.by_class).filter(|(_, count)| **count > 0) {
             hits.fetch_add(std::mem::take(count), Ordering::Relaxed);
         }
@@ -39,6 +42,7 @@ impl Hits {
             slot_granules: self.slot_granules.clone(),
             class_by_granules: std::array::from_fn(class_of),
             by_class: vec![0; self.by_class.len()],
+            any: false,
         }
     }
 }
@@ -47,6 +51,7 @@ pub struct HitCounts {
     slot_granules: Arc<[u32]>,
     class_by_granules: [u8; TABLE_GRANULES],
     by_class: Vec<u64>,
+    any: bool,
 }
 
 impl HitCounts {
@@ -59,6 +64,7 @@ impl HitCounts {
             None => class_of(&self.slot_granules, granules).unwrap_or(0),
         };
         self.by_class[class] += 1;
+        self.any = true;
     }
 }
 

@@ -4,7 +4,7 @@ use super::queues::Items;
 use std::collections::VecDeque;
 
 /// Slots of a queue among which one that holds an item is looked for.
-const PLACES_LOOKED_AT: usize = 64;
+const PLACES_LOOKED_AT: usize = 8;
 
 /// A class of slots of the DRAM tier, as it is now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,9 +18,9 @@ pub struct SlabClass {
     /// Items that left for others, and those of them that nobody asked for since they came.
     pub evictions: u64,
     pub evictions_unused: u64,
-    /// How long the last that left in its turn had not been asked for.
+    /// How long the last that left in its turn had not been asked for; of several parts, the longest.
     pub evicted_idle_seconds: u32,
-    /// Gets that found their item in one of these slots.
+    /// Gets that found their item in one of these slots, of any part.
     pub hits: u64,
     /// Bytes of what the slots hold, with a header each.
     pub item_bytes: u64,
@@ -37,7 +37,7 @@ pub struct SlabClass {
 pub struct SlabQueue {
     /// Slots, empty ones too.
     pub slots: u64,
-    /// How long the item whose turn is next has not been asked for; 0 if there is none.
+    /// How long the item whose turn is next has not been asked for; 0 if there is none in the next few slots.
     pub idle_seconds: u32,
 }
 
@@ -63,7 +63,6 @@ impl SlabClass {
         self.evictions += other.evictions;
         self.evictions_unused += other.evictions_unused;
         self.evicted_idle_seconds = self.evicted_idle_seconds.max(other.evicted_idle_seconds);
-        self.hits += other.hits;
         self.item_bytes += other.item_bytes;
         self.small.join(other.small);
         self.main.join(other.main);
