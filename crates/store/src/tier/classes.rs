@@ -74,7 +74,9 @@ pub struct Classes {
 }
 
 impl Classes {
-    pub fn new(slabs: u32, slab_granules: u32, factor: f64, ghosts: Ghosts) -> Classes {
+    /// Classes with slots of these sizes in granules, the largest a slab.
+    pub fn new(slabs: u32, slot_granules: Vec<u32>, ghosts: Ghosts) -> Classes {
+        let slab_granules = *slot_granules.last().expect("the largest slot is a slab");
         let class = |slot_granules| Class {
             slot_granules,
             fresh: Vec::new(),
@@ -88,7 +90,6 @@ impl Classes {
             item_bytes: 0,
             came_granules: 0,
         };
-        let slot_granules = slot_sizes(slab_granules, factor);
         let classes: Vec<Class> = slot_granules.iter().copied().map(class).collect();
         assert!(classes.len() <= usize::from(u8::MAX), "a class has a number of a byte");
         Classes { slot_granules, classes, slab_granules, owners: vec![None; slabs as usize], came_granules: 0, ghosts }
@@ -353,7 +354,7 @@ mod tests {
 
     #[test]
     fn an_item_goes_to_the_least_slot_that_holds_it() {
-        let classes = Classes::new(4, 16, 2.0, Ghosts::new(16));
+        let classes = Classes::new(4, slot_sizes(16, 2.0), Ghosts::new(16));
         assert_eq!(classes.class_of(1), Some(0));
         assert_eq!(classes.class_of(64), Some(0));
         assert_eq!(classes.class_of(65), Some(1));
@@ -363,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_full_class_lets_one_go_for_each_that_comes() {
-        let mut classes = Classes::new(2, 16, 2.0, Ghosts::new(16));
+        let mut classes = Classes::new(2, slot_sizes(16, 2.0), Ghosts::new(16));
         let mut held = HashSet::new();
         for n in 0..200 {
             assert_eq!(fill(&mut classes, 0, &mut held), usize::from(n >= 32));
@@ -373,7 +374,7 @@ mod tests {
 
     #[test]
     fn memory_goes_to_the_class_that_needs_it() {
-        let mut classes = Classes::new(8, 16, 2.0, Ghosts::new(16));
+        let mut classes = Classes::new(8, slot_sizes(16, 2.0), Ghosts::new(16));
         let mut held = HashSet::new();
         (0..200).for_each(|_| {
             fill(&mut classes, 0, &mut held);
@@ -410,7 +411,7 @@ mod tests {
 
     #[test]
     fn emptied_slots_are_filled_again_before_anything_goes() {
-        let mut classes = Classes::new(1, 16, 2.0, Ghosts::new(16));
+        let mut classes = Classes::new(1, slot_sizes(16, 2.0), Ghosts::new(16));
         let mut held = HashSet::new();
         (0..16).for_each(|_| {
             fill(&mut classes, 0, &mut held);

@@ -82,6 +82,13 @@ pub struct Shape {
     pub factor: f64,
 }
 
+impl Shape {
+    /// Granules of a slot of each class, the smallest first.
+    fn slot_granules(&self) -> Vec<u32> {
+        slot_sizes((self.slab_bytes / GRANULE_BYTES) as u32, self.factor)
+    }
+}
+
 pub struct Tier {
     parts: Box<[Part]>,
     hits: Hits,
@@ -104,7 +111,7 @@ impl Tier {
         }
         let (shape, account) = (Shape { slab_bytes, factor: slabs.factor }, Account::default());
         let parts = (0..parts).map(|_| Part::new(slots_bytes, shape, &account)).collect::<io::Result<_>>()?;
-        let hits = Hits::new(slot_sizes((slab_bytes / GRANULE_BYTES) as u32, slabs.factor));
+        let hits = Hits::new(shape.slot_granules());
         Ok(Some(Tier { parts, hits, account }))
     }
 

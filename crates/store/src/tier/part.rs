@@ -107,7 +107,7 @@ impl Part {
             table: Table::new(Region::new_huge(table_bytes / 8, account)?),
             memory: Region::new_huge(slots_bytes / 8, account)?,
             slab_words: shape.slab_bytes / 8,
-            classes: Mutex::new(Classes::new(slabs, (shape.slab_bytes / GRANULE_BYTES) as u32, shape.factor, ghosts)),
+            classes: Mutex::new(Classes::new(slabs, shape.slot_granules(), ghosts)),
             evictions: AtomicU64::new(0),
         })
     }
@@ -216,8 +216,9 @@ impl Part {
             let taken = self.table.remove(slot::hash(words_at(&self.memory, place)), place);
             assert!(taken, "a filled slot has an entry");
         };
-        let Some(slot) = classes.take(class, self.table.is_full(), &self.items(now), evict) else { return false };
+        let slot = classes.take(class, self.table.is_full(), &self.items(now), evict);
         self.evictions.fetch_add(out, Ordering::Relaxed);
+        let Some(slot) = slot else { return false };
         let entered = self.fill(slot.place, (hash, now), (item, value), access);
         if entered {
             classes.filled(class, &slot, bytes, mark_of(hash));
