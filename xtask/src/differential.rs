@@ -14,10 +14,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let binary = arguments.server();
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
-    let binary = match binary {
-        Some(binary) => binary,
-        None => workspace::build_server(Profile::Test)?,
-    };
+    let binary = workspace::server(binary, Profile::Test)?;
     for sync in ["always", "everysec"] {
         println!("--sync {sync}:");
         compare(&binary, sync, only.as_deref())?;

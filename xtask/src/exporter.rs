@@ -15,10 +15,7 @@ const PACKAGE: &str = "github.com/prometheus/memcached_exporter/cmd/memcached_ex
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let binary = arguments.server();
     arguments.finish()?;
-    let binary = match binary {
-        Some(binary) => binary,
-        None => workspace::build_server(Profile::Test)?,
-    };
+    let binary = workspace::server(binary, Profile::Test)?;
     let folder = workspace::root().join("tests/exporter");
     let exporter = build(&folder)?;
     let scratch = Scratch::new("exporter")?;

@@ -13,10 +13,7 @@ const TESTS: usize = 54;
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let binary = arguments.server();
     arguments.finish()?;
-    let binary = match binary {
-        Some(binary) => binary,
-        None => workspace::build_server(Profile::Test)?,
-    };
+    let binary = workspace::server(binary, Profile::Test)?;
     let scratch = workspace::scratch("memccapable")?;
     let server = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "2GiB"])?.start()?;
     let address = server.address();

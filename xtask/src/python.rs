@@ -13,10 +13,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let binary = arguments.server();
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
-    let binary = match binary {
-        Some(binary) => binary,
-        None => workspace::build_server(Profile::Test)?,
-    };
+    let binary = workspace::server(binary, Profile::Test)?;
     let scratch = workspace::scratch("clients")?;
     let mut python = Command::new(environment()?.join("bin/python"));
     python.current_dir(workspace::root().join("tests/clients")).args(["-m", "unittest"]);

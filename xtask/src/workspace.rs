@@ -80,6 +80,11 @@ pub fn again_in_release(command: &str, name: &str, words: &[String]) -> Result<(
     }
 }
 
+/// The `tapetum` that was named, or one that is built now.
+pub fn server(named: Option<PathBuf>, profile: Profile) -> Result<PathBuf, Failure> {
+    named.map_or_else(|| build_server(profile), Ok)
+}
+
 /// Builds `tapetum` and says where it is.
 pub fn build_server(profile: Profile) -> Result<PathBuf, Failure> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));

@@ -1,7 +1,8 @@
 //! The classes of the DRAM tier under memcached's names: `stats slabs`, `stats items`, and what its exporter for Prometheus calls
 //! them. Classes without slabs are left out, and numbered all the same: from 1, the smallest first. No state.
 //!
-//! The small queue stands under *hot*, as what comes in goes through it, and the main one under *warm*; there is no *cold*.
+//! The small queue stands under *hot*, as what comes in goes through it, and the main one under *warm*; there is no *cold*. When an item was
+//! asked for is known to about a minute, and so are ages.
 
 use tapetum::SlabClass;
 

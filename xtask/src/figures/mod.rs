@@ -61,10 +61,7 @@ impl Bench {
     fn start(name: &str, arguments: &Arguments, options: &[&str]) -> Result<Bench, Failure> {
         let binary = arguments.server();
         arguments.finish()?;
-        let binary = match binary {
-            Some(binary) => binary,
-            None => workspace::build_server(Profile::Release)?,
-        };
+        let binary = workspace::server(binary, Profile::Release)?;
         let scratch = Scratch::new(name)?;
         let data = scratch.folder().join("data");
         println!("{name}: tapetum serve {}", options.join(" "));

@@ -33,10 +33,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let write_for = Duration::from_millis(arguments.number("write-ms", 2000)?);
     let binary = arguments.server();
     arguments.finish()?;
-    let binary = match binary {
-        Some(binary) => binary,
-        None => workspace::build_server(Profile::Release)?,
-    };
+    let binary = workspace::server(binary, Profile::Release)?;
     let scratch = Scratch::new("restart")?;
     let data = scratch.folder().join("data");
     println!("restart: {items} items, capacity {}, memory {}", mebibytes(capacity), mebibytes(memory));

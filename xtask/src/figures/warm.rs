@@ -31,10 +31,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let warm_up = Duration::from_secs(arguments.number("warm-up-seconds", 6)?);
     let binary = arguments.server();
     arguments.finish()?;
-    let binary = match binary {
-        Some(binary) => binary,
-        None => workspace::build_server(Profile::Release)?,
-    };
+    let binary = workspace::server(binary, Profile::Release)?;
     let scratch = Scratch::new("warm")?;
     let data_bytes = memory * DATA_PARTS;
     let items = data_bytes / (KEY_BYTES + VALUE_BYTES as u64);

@@ -43,10 +43,7 @@ impl Plan {
         let clients = arguments.number("connections", 8)? as usize;
         let binary = arguments.server();
         arguments.finish()?;
-        let binary = match binary {
-            Some(binary) => binary,
-            None => workspace::build_server(Profile::Test)?,
-        };
+        let binary = workspace::server(binary, Profile::Test)?;
         Ok(Plan { cycles, seed, clients, binary })
     }
 }

@@ -49,10 +49,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let seed = arguments.number("seed", u64::from(std::process::id()))?;
     let binary = arguments.server();
     arguments.finish()?;
-    let binary = match binary {
-        Some(binary) => binary,
-        None => workspace::build_server(Profile::Test)?,
-    };
+    let binary = workspace::server(binary, Profile::Test)?;
     let scratch = Scratch::new("udp")?;
     // Nobody here has an address of this network. What a peer is sent a second is not what is tested.
     let words =

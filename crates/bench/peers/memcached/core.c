@@ -4,9 +4,9 @@
  *
  * memcached itself runs in a thread, as its main() sets it up; its worker waits for sockets all the while, and this thread asks in
  * its place, over a connection's `conn`. Its options are those it is fastest with: large pages, a hash table that need not grow, and
- * no threads that move items between queues, which took a fifth of half GETs, half SETs. Says "ready" when all items are in, then answers each line
- * of standard input, "gets" or "mixed", with nanoseconds a packet, of as many packets as row packets has in a turn. Making the
- * packets is not counted. Parsing is left out but for the key's place: this is the path from key to reply.
+ * no threads that move items between queues, which took a fifth of half GETs, half SETs. Says "ready" when all items are in, then
+ * answers each line of standard input, "gets" or "mixed", with nanoseconds a packet, of as many packets as row packets has in a turn.
+ * Making the packets is not counted. Parsing is left out but for the key's place: this is the path from key to reply.
  *
  * Linked with memcached's objects, whose main is renamed (see `build`). */
 

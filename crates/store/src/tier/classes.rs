@@ -32,8 +32,8 @@ pub fn slot_sizes(slab_granules: u32, factor: f64) -> Vec<u32> {
     sizes
 }
 
+#[derive(Default)]
 struct Class {
-    slot_granules: u32,
     /// Empty slots that are in no queue.
     fresh: Vec<u32>,
     /// Empty slots that are in a queue.
@@ -77,20 +77,7 @@ impl Classes {
     /// Classes with slots of these sizes in granules, the largest a slab.
     pub fn new(slabs: u32, slot_granules: Vec<u32>, ghosts: Ghosts) -> Classes {
         let slab_granules = *slot_granules.last().expect("the largest slot is a slab");
-        let class = |slot_granules| Class {
-            slot_granules,
-            fresh: Vec::new(),
-            emptied: Vec::new(),
-            queues: Queues::default(),
-            slabs: 0,
-            puts: 0,
-            evictions: 0,
-            evictions_unused: 0,
-            evicted_idle_seconds: 0,
-            item_bytes: 0,
-            came_granules: 0,
-        };
-        let classes: Vec<Class> = slot_granules.iter().copied().map(class).collect();
+        let classes: Vec<Class> = slot_granules.iter().map(|_| Class::default()).collect();
         assert!(classes.len() <= usize::from(u8::MAX), "a class has a number of a byte");
         Classes { slot_granules, classes, slab_granules, owners: vec![None; slabs as usize], came_granules: 0, ghosts }
     }
@@ -118,7 +105,7 @@ impl Classes {
         if index_is_full {
             self.evict_from_largest(items, &mut evict);
         }
-        let granules = u64::from(self.classes[class].slot_granules);
+        let granules = u64::from(self.slot_granules[class]);
         self.classes[class].came_granules += granules;
         self.came_granules += granules;
         if let Some(slot) = self.empty_slot(class) {
@@ -137,7 +124,7 @@ impl Classes {
         let Victim { place, was_used } = class.queues.victim(items, &mut self.ghosts)?;
         class.evictions += 1;
         class.evictions_unused += u64::from(!was_used);
-        class.evicted_idle_seconds = items.idle_seconds(place).unwrap_or(0);
+        class.evicted_idle_seconds = items.idle_seconds(place);
         class.item_bytes -= items.bytes(place);
         evict(place);
         Some(place)
@@ -154,7 +141,7 @@ impl Classes {
 
     /// A slot of a class for which nothing has to go. It counts as what lately came in, so that slabs stay where they are given.
     pub fn take_free(&mut self, class: usize) -> Option<Slot> {
-        self.classes[class].came_granules += u64::from(self.classes[class].slot_granules);
+        self.classes[class].came_granules += u64::from(self.slot_granules[class]);
         self.empty_slot(class).or_else(|| self.give_free_slab(class).then(|| self.empty_slot(class)).flatten())
     }
 
@@ -217,11 +204,12 @@ impl Classes {
 
     fn give_slab(&mut self, class: usize, slab: u32) {
         self.owners[slab as usize] = Some(class as u8);
+        let slot_granules = self.slot_granules[class];
         let class = &mut self.classes[class];
         class.slabs += 1;
         let first = slab * self.slab_granules;
-        let slots = self.slab_granules / class.slot_granules;
-        class.fresh.extend((0..slots).rev().map(|slot| first + slot * class.slot_granules));
+        let slots = self.slab_granules / slot_granules;
+        class.fresh.extend((0..slots).rev().map(|slot| first + slot * slot_granules));
     }
 
     /// How long items stay in a class, in units of what comes in.
@@ -253,6 +241,7 @@ impl Classes {
         let slab = owned.expect("the class has a slab") as u32;
         self.owners[slab as usize] = None;
         let granules = slab * self.slab_granules..(slab + 1) * self.slab_granules;
+        let slot_granules = self.slot_granules[class];
         let class = &mut self.classes[class];
         class.slabs -= 1;
         let is_empty = |place: &u32| granules.contains(place);
@@ -265,9 +254,9 @@ impl Classes {
         class.fresh.shrink_to_fit();
         class.emptied.shrink_to_fit();
         class.queues.shrink_to_fit();
-        let slots = self.slab_granules / class.slot_granules;
+        let slots = self.slab_granules / slot_granules;
         class.evictions += u64::from(slots) - empty.len() as u64;
-        let places = (0..slots).map(|slot| granules.start + slot * class.slot_granules);
+        let places = (0..slots).map(|slot| granules.start + slot * slot_granules);
         for place in places.filter(|place| !empty.contains(place)) {
             class.item_bytes -= items.bytes(place);
             evict(place);
@@ -277,12 +266,12 @@ impl Classes {
 
     /// Every class, those without slabs too. Hits are counted elsewhere.
     pub fn slabs(&self, items: &impl Items) -> impl Iterator<Item = SlabClass> {
-        self.classes.iter().map(|class| {
+        self.classes.iter().zip(&self.slot_granules).map(|(class, slot_granules)| {
             let [small, main] = class.queues.next().map(|places| SlabQueue::of(places, items));
-            let slots = u64::from(class.slabs) * u64::from(self.slab_granules / class.slot_granules);
+            let slots = u64::from(class.slabs) * u64::from(self.slab_granules / slot_granules);
             let empty = class.fresh.len() + class.emptied.len();
             SlabClass {
-                slot_bytes: class.slot_granules as usize * GRANULE_BYTES,
+                slot_bytes: *slot_granules as usize * GRANULE_BYTES,
                 slabs: class.slabs.into(),
                 slots,
                 slots_used: slots - empty as u64,
@@ -329,8 +318,12 @@ mod tests {
             ITEM_BYTES
         }
 
-        fn idle_seconds(&self, place: u32) -> Option<u32> {
-            Some(place)
+        fn idle_seconds(&self, place: u32) -> u32 {
+            place
+        }
+
+        fn is_filled(&self, _: u32) -> bool {
+            true
         }
     }
 

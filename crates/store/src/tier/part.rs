@@ -67,9 +67,12 @@ impl Items for PartItems<'_> {
         slot::item_bytes(words_at(self.memory, place)) as u64
     }
 
-    fn idle_seconds(&self, place: u32) -> Option<u32> {
-        self.table.entry_of(self.hash(place), place)?;
-        Some(slot::idle_seconds(words_at(self.memory, place), self.now))
+    fn idle_seconds(&self, place: u32) -> u32 {
+        slot::idle_seconds(words_at(self.memory, place), self.now)
+    }
+
+    fn is_filled(&self, place: u32) -> bool {
+        self.table.entry_of(self.hash(place), place).is_some()
     }
 }
 

@@ -49,8 +49,10 @@ pub trait Items {
     fn mark(&self, place: u32) -> u64;
     /// Bytes of the item in a slot, its header included.
     fn bytes(&self, place: u32) -> u64;
-    /// Seconds since the item in a slot was last asked for; `None` if it is empty.
-    fn idle_seconds(&self, place: u32) -> Option<u32>;
+    /// Seconds since the item in a slot was last asked for.
+    fn idle_seconds(&self, place: u32) -> u32;
+    /// Whether a slot that is in a queue holds an item.
+    fn is_filled(&self, place: u32) -> bool;
 }
 
 impl Queues {
@@ -142,8 +144,12 @@ mod tests {
             0
         }
 
-        fn idle_seconds(&self, _: u32) -> Option<u32> {
-            None
+        fn idle_seconds(&self, _: u32) -> u32 {
+            0
+        }
+
+        fn is_filled(&self, _: u32) -> bool {
+            true
         }
     }
 

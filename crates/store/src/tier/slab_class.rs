@@ -43,8 +43,8 @@ pub struct SlabQueue {
 
 impl SlabQueue {
     pub(super) fn of(places: &VecDeque<u32>, items: &impl Items) -> SlabQueue {
-        let idle_seconds = places.iter().take(PLACES_LOOKED_AT).find_map(|place| items.idle_seconds(*place));
-        SlabQueue { slots: places.len() as u64, idle_seconds: idle_seconds.unwrap_or(0) }
+        let next = places.iter().take(PLACES_LOOKED_AT).find(|place| items.is_filled(**place));
+        SlabQueue { slots: places.len() as u64, idle_seconds: next.map_or(0, |place| items.idle_seconds(*place)) }
     }
 
     fn join(&mut self, other: SlabQueue) {
