@@ -2,16 +2,18 @@
 //!
 //! ```text
 //!   wait -> read each connection reported, submitting what came -> poll the store -> complete, submit what was blocked,
-//!           one write a connection -> poll again while that gave something -> wait
+//!           one write to each connection completed and to a few of the others -> poll again while that gave something -> wait
 //! ```
 //! What the connections and datagrams of one report (`os::Epoll`) ask for is submitted before one poll, so that it goes to flash as one batch,
-//! and nothing ever waits for one read. Where DRAM answers most of it, those answers are sent and a few more reports are taken before that
-//! poll, so that it still is a batch: a doorbell of the drive costs as much as an answer. New connections are spread over the workers: whoever accepts one hands it to the
-//! worker that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
+//! and nothing ever waits for one read. Where DRAM answers most of it, a few more reports are taken before that poll, so that it still is a
+//! batch: a doorbell of the drive costs as much as an answer. What DRAM answered is sent after the doorbell, while flash reads; what flash
+//! answers meanwhile goes before the rest of it. New connections are spread over the workers: whoever accepts one hands it to the worker
+//! that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
 
 // The server is above the simulator: it may read the clock. Relative expiries need it, once a round.
 #![allow(clippy::disallowed_methods)]
 
+use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,6 +42,8 @@ const REPORTS_MAX: usize = 4;
 const REPORTS_TIME: Duration = Duration::from_micros(300);
 /// Rounds of polling before the sockets are looked at again.
 const ROUNDS_MAX: usize = 16;
+/// Connections looked after, beside those that flash has just answered, before the store is polled again.
+const SENDS_MAX: usize = 16;
 /// New connections taken before others have their turn.
 const ACCEPTS_MAX: usize = 16;
 /// How soon a connection that waits for memory asks again, if nothing happens before.
@@ -109,8 +113,8 @@ pub struct Worker<S> {
     free: Vec<u32>,
     /// Where datagrams come in. A box, as it is taken out and put back too.
     door: Option<Box<Door>>,
-    /// Connections to look after before the next wait.
-    queue: Vec<u32>,
+    /// Connections to look after before the next wait, in order.
+    queue: VecDeque<u32>,
     /// Connections that wait for memory.
     waiting: Vec<u32>,
     /// Connections that wait for gets of this worker to be answered.
@@ -150,7 +154,7 @@ impl<S: Session> Worker<S> {
             connections: Vec::new(),
             free: Vec::new(),
             door: door.map(Box::new),
-            queue: Vec::new(),
+            queue: VecDeque::new(),
             waiting: Vec::new(),
             capped: Vec::new(),
             pool: Pool::default(),
@@ -222,7 +226,7 @@ impl<S: Session> Worker<S> {
         }
     }
 
-    /// Takes what the sockets have, until that gives the store enough to do at once. What was answered from DRAM meanwhile is sent.
+    /// Takes what the sockets have, until that gives the store enough to do at once.
     fn gather(&mut self, mut timeout_ms: i32, ready: &mut Vec<Ready>) -> io::Result<()> {
         let enough = self.session.in_flight() + os::EVENTS_MAX;
         let mut until = None;
@@ -241,7 +245,6 @@ impl<S: Session> Worker<S> {
             if now >= *until.get_or_insert(now + REPORTS_TIME) {
                 break;
             }
-            self.look_after_queued()?;
             timeout_ms = 0;
         }
         Ok(())
@@ -309,7 +312,7 @@ impl<S: Session> Worker<S> {
         if let Some(stream) = &mut self.connections[id as usize]
             && !mem::replace(&mut stream.queued, true)
         {
-            self.queue.push(id);
+            self.queue.push_back(id);
         }
     }
 
@@ -406,16 +409,20 @@ impl<S: Session> Worker<S> {
                 }
             }
             let answered = !replies.is_empty();
+            let queued_before = self.queue.len();
             for reply in replies.drain(..) {
                 self.complete(reply);
             }
+            // What flash answered has waited longest: it goes first.
+            let completed = self.queue.len() - queued_before;
+            self.queue.rotate_right(completed);
             if answered && self.door.is_some() {
                 self.with_door(|door, cx| {
                     door.retry(cx);
                     door.flush(cx.counters);
                 });
             }
-            self.look_after_queued()?;
+            self.look_after_queued(completed + SENDS_MAX)?;
         }
         self.watch_door()
     }
@@ -458,8 +465,12 @@ impl<S: Session> Worker<S> {
         self.enqueue(id);
     }
 
-    fn look_after_queued(&mut self) -> io::Result<()> {
-        mem::take(&mut self.queue).into_iter().try_for_each(|id| self.look_after(id))
+    fn look_after_queued(&mut self, connections_max: usize) -> io::Result<()> {
+        for _ in 0..connections_max {
+            let Some(id) = self.queue.pop_front() else { break };
+            self.look_after(id)?;
+        }
+        Ok(())
     }
 
     /// Goes on with what was blocked, sends, and closes what is finished.
