@@ -13,7 +13,7 @@ const LEVEL: i32 = 1;
 /// After so many values that did not shrink, one behind the other, …
 const MISSES_MAX: u32 = 32;
 /// … one in so many is tried.
-const TRIED_EVERY: u32 = 16;
+const TRIED_EVERY: u32 = 256;
 
 pub struct Compressor {
     context: zstd::bulk::Compressor<'static>,
