@@ -39,7 +39,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl LocalMemory {
-    /// Maps `bytes`, rounded up to whole blocks. Pages take memory only when they are first used.
+    /// Maps `bytes`, rounded up to whole blocks, in huge pages where the system has some, as records are read at random places.
+    /// Pages take memory only when they are first used.
     ///
     /// # Errors
     /// The operating system's, when it refuses the mapping.
@@ -65,6 +66,8 @@ impl LocalMemory {
         let Some(base) = NonNull::new(base.cast::<u8>()) else {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         };
+        // SAFETY: advice about the mapping just made, whole. A kernel without huge pages says so, and small ones do.
+        let _ = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
         Ok(LocalMemory { region: Arc::new(Region { base, bytes, blocks: Mutex::new(Buddy::new(count)) }) })
     }
 

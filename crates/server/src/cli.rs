@@ -182,6 +182,10 @@ pub struct ServeArguments {
     /// What a cache wants, where nothing else is said: --sync everysec, --full evict, and half of --memory as --tier
     #[arg(long)]
     pub cache: bool,
+    /// What a write buffer of a new store takes, of which --memory has two: a power of two. Large ones spare flash what is written over
+    /// soon [default: by --memory and --capacity, at most 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = write_buffer)]
+    pub write_buffer: Option<u64>,
     /// The part of --memory for copies in DRAM of items that are often asked for [default: none]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub tier: Option<u64>,
@@ -228,6 +232,12 @@ struct UdpArguments {
     #[arg(long, value_name = "BYTES", requires = "udp", default_value = "1400",
           value_parser = clap::value_parser!(u16).range(508..=65507))]
     udp_datagram: u16,
+}
+
+fn write_buffer(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text)?;
+    let fits = bytes.is_power_of_two() && (64 << 10..=1 << 30).contains(&bytes);
+    fits.then_some(bytes).ok_or_else(|| "give a power of two from 64KiB to 1GiB".into())
 }
 
 fn udp_rate(text: &str) -> Result<u32, String> {
@@ -401,9 +411,18 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for line in
-            ["--threads 0", "--sync maybe", "--memory lots", "--memcached nowhere", "put k", "fly", "--connections 0"]
-        {
+        for line in [
+            "--write-buffer 3MiB",
+            "--write-buffer 32KiB",
+            "--write-buffer 2GiB",
+            "--threads 0",
+            "--sync maybe",
+            "--memory lots",
+            "--memcached nowhere",
+            "put k",
+            "fly",
+            "--connections 0",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

@@ -31,7 +31,8 @@ pub trait Session: Send + 'static {
 
     fn digest_each(&self, _keys: &[&[u8]], _digests: &mut [KeyDigest]) {}
 
-    fn prefetch(&self, _key: KeyDigest) {}
+    /// `puts`: see [`tapetum::Session::fetch_each`].
+    fn fetch_each(&self, _keys: &[KeyDigest], _puts: u32) {}
 
     fn get_from_dram(
         &mut self,
@@ -41,8 +42,6 @@ pub trait Session: Send + 'static {
     ) -> Option<DramItem> {
         None
     }
-
-    fn prefetch_put(&self, _key: KeyDigest) {}
 
     /// Of key and value, and flags and expiry: see [`tapetum::Session::put_at_once`].
     fn put_at_once(&mut self, _key: KeyDigest, _item: (&[u8], &[u8]), _about: (u32, u32)) -> Option<u64> {

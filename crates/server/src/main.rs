@@ -96,6 +96,7 @@ fn offline_options(arguments: &StoreArguments, create: bool) -> OpenOptions {
         capacity_bytes: arguments.capacity,
         memory_bytes: arguments.memory,
         front_bytes: 0,
+        write_buffer_bytes: None,
         tier_bytes: 0,
         slabs: Slabs::default(),
         value_bytes_max: usize::MAX,
@@ -263,6 +264,7 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     limits.in_flight_bytes = store_open::front_bytes(arguments.store.memory) as usize;
     let options = OpenOptions {
         front_bytes: limits.in_flight_bytes as u64,
+        write_buffer_bytes: arguments.write_buffer,
         tier_bytes: arguments.tier_bytes(),
         slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },
         value_bytes_max: usize::try_from(arguments.item_size).unwrap_or(usize::MAX),

@@ -125,12 +125,9 @@ impl Pipeline {
             Protocol::Open => {}
         }
         self.hash(input, session);
-        for (asked, digest) in self.batch.iter().zip(&self.digests) {
-            match asked.kind {
-                Kind::Set { .. } => session.prefetch_put(*digest),
-                _ => session.prefetch(*digest),
-            }
-        }
+        let is_put = |asked: &Asked| u32::from(matches!(asked.kind, Kind::Set { .. }));
+        let puts = self.batch.iter().enumerate().map(|(number, asked)| is_put(asked) << number).sum();
+        session.fetch_each(&self.digests[..self.batch.len()], puts);
         let mut taken = self.answer(input, came.now, session, out, may_hold);
         if taken.requests() == 0 && begun {
             taken.many = many;

@@ -66,8 +66,8 @@ impl engine::Session for tapetum::Session {
         self.digest_each(keys, digests);
     }
 
-    fn prefetch(&self, key: KeyDigest) {
-        self.prefetch(key);
+    fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
+        self.fetch_each(keys, puts);
     }
 
     fn get_from_dram(
@@ -81,10 +81,6 @@ impl engine::Session for tapetum::Session {
 
     fn puts_at_once(&self) -> bool {
         self.puts_at_once()
-    }
-
-    fn prefetch_put(&self, key: KeyDigest) {
-        self.prefetch_put(key);
     }
 
     fn put_at_once(&mut self, key: KeyDigest, item: (&[u8], &[u8]), about: (u32, u32)) -> Option<u64> {
@@ -157,6 +153,8 @@ pub struct OpenOptions {
     pub memory_bytes: u64,
     /// The part of `memory_bytes` that the front doors take.
     pub front_bytes: u64,
+    /// For a new store; `None` is the default.
+    pub write_buffer_bytes: Option<u64>,
     /// The part of it for copies in DRAM of items that are often asked for.
     pub tier_bytes: u64,
     pub slabs: Slabs,
@@ -399,6 +397,7 @@ fn store_bytes(capacity_bytes: u64) -> u64 {
 fn store_options(capacity_bytes: u64, options: &OpenOptions) -> StoreOptions {
     // Segments by what is not the tier's, so that the largest value does not depend on the front doors.
     let whole = StoreOptions::new(capacity_bytes, options.memory_bytes.saturating_sub(options.tier_bytes));
+    let whole = options.write_buffer_bytes.map_or(whole, |bytes| whole.with_write_buffers_of(bytes));
     StoreOptions {
         memory_bytes: options.memory_bytes.saturating_sub(options.front_bytes),
         tier_bytes: options.tier_bytes,
@@ -551,6 +550,12 @@ fn open_on(flash: Arc<dyn Flash>, path: &Path, options: &OpenOptions, env: &Env)
     let segment_bytes = tapetum::Store::segment_bytes(&drive(&flash, PROBE_BYTES, path, env)?).map_err(failed)?;
     let opened = store_options(flash.capacity_bytes(), options);
     check_memory(path, options, &opened, segment_bytes)?;
+    if options.write_buffer_bytes.is_some_and(|bytes| bytes != segment_bytes) {
+        let (path, made) = (path.display(), size::shown(segment_bytes));
+        tracing::warn!(
+            "{path} was made with write buffers of {made} and keeps them: --write-buffer is for a new store"
+        );
+    }
     let drive = drive(&flash, opened.local_memory_bytes(segment_bytes) as usize, path, env)?;
     tapetum::Store::open(&drive, &opened).map_err(failed)
 }

@@ -299,7 +299,7 @@ pub fn told_at_once(session: &mut Session, key: &[u8], kind: &Kind) -> Option<To
     let digest = session.digest(key);
     match kind {
         Kind::Get => {
-            session.prefetch(digest);
+            session.fetch_each(&[digest], 0);
             let mut value = Vec::new();
             let item = session.get_from_dram(digest, &mut value, |_, _, _| true)?;
             let tapetum::DramItem { flags, expiry, stamp, marks, .. } = item;
@@ -307,7 +307,7 @@ pub fn told_at_once(session: &mut Session, key: &[u8], kind: &Kind) -> Option<To
             Some(Told::Value(Item { value, flags, expiry, stamp, marks, writer: 0 }))
         }
         Kind::Put { value, flags, expiry, condition: Condition::Always } => {
-            session.prefetch_put(digest);
+            session.fetch_each(&[digest], 1);
             session.put_at_once(digest, (key, value), (*flags, *expiry)).map(Told::Stored)
         }
         _ => None,

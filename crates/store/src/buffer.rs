@@ -4,113 +4,31 @@
 //! active table first, so it sees the latest. Everything of a shard is behind its lock. The shards are the index's
 //! partitions, so a sorted shard is a slice of the sorted buffer.
 
+mod table;
+
 use crate::geometry::BUFFERS;
 use crate::large::LargeExtents;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use table::{Lines, READ, Table, Tables, place_of};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::prefetch::prefetch;
-
-/// Set beside the place of a record that was read since it was written. An arena ends below.
-const READ: u32 = 1 << 31;
-
-/// An open-addressing table of fixed size.
-struct Table {
-    hashes: Vec<HashKey>,
-    /// Place in the arena plus one, and whether it was read; 0 for an empty slot.
-    places: Vec<u32>,
-    /// A bit for each slot: whether the DRAM tier is to have the item when it is on flash.
-    wanted: Vec<u64>,
-    count: usize,
-    count_max: usize,
-}
-
-impl Table {
-    fn new(entries_max: usize) -> Table {
-        let slots = (entries_max * 4 / 3 + 8).next_power_of_two();
-        Table {
-            hashes: vec![HashKey::default(); slots],
-            places: vec![0; slots],
-            wanted: vec![0; slots.div_ceil(64)],
-            count: 0,
-            count_max: entries_max,
-        }
-    }
-
-    fn slot(&self, hash: HashKey) -> usize {
-        let mask = self.places.len() - 1;
-        let mut slot = hash.0 as usize & mask;
-        while self.places[slot] != 0 && self.hashes[slot] != hash {
-            slot = (slot + 1) & mask;
-        }
-        slot
-    }
-
-    /// A key's word; 0 if it is not there.
-    fn word(&self, hash: HashKey) -> u32 {
-        if self.count == 0 { 0 } else { self.places[self.slot(hash)] }
-    }
-
-    fn prefetch(&self, hash: HashKey) {
-        let slot = hash.0 as usize & (self.places.len() - 1);
-        if self.count > 0 {
-            prefetch(&self.places[slot]);
-            prefetch(&self.hashes[slot]);
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.count >= self.count_max
-    }
-
-    fn insert(&mut self, hash: HashKey, place: u32) {
-        self.fill(self.slot(hash), hash, place);
-    }
-
-    /// Puts a key into its slot.
-    fn fill(&mut self, slot: usize, hash: HashKey, place: u32) {
-        if self.places[slot] == 0 {
-            assert!(self.count < self.places.len() - 1);
-            self.count += 1;
-            self.hashes[slot] = hash;
-        }
-        self.places[slot] = place + 1;
-    }
-
-    /// Whether the DRAM tier is to have the item of a slot when it is on flash: it was read here, or is wanted. `None` for an
-    /// empty slot.
-    fn is_wanted(&self, slot: usize) -> Option<bool> {
-        let word = self.places[slot];
-        (word != 0).then(|| word & READ != 0 || self.wanted[slot / 64] >> (slot % 64) & 1 == 1)
-    }
-
-    fn set_wanted(&mut self, slot: usize, wanted: bool) {
-        let bit = 1 << (slot % 64);
-        let word = &mut self.wanted[slot / 64];
-        *word = if wanted { *word | bit } else { *word & !bit };
-    }
-
-    fn clear(&mut self) {
-        self.places.fill(0);
-        self.wanted.fill(0);
-        self.count = 0;
-    }
-
-    fn bytes(&self) -> usize {
-        self.places.len() * (size_of::<HashKey>() + 4) + self.wanted.len() * 8
-    }
-}
-
-/// The place that a table's word names.
-fn place_of(word: u32) -> Option<u32> {
-    (word & !READ).checked_sub(1)
-}
 
 /// Where a record of a write buffer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub buffer: u64,
     pub place: u32,
+}
+
+/// A record as a shard's table has it, until the key is written or its buffer released.
+pub struct Found {
+    pub place: Place,
+    /// Since it was written.
+    pub was_read: bool,
+    slot: usize,
 }
 
 /// A key as a shard had it once, by which is told whether it has been written since.
@@ -122,6 +40,56 @@ pub struct Seen {
     evictions: u64,
 }
 
+/// The number of a shard's table for a buffer, among all tables.
+fn table_number(shard: usize, buffer: u64) -> usize {
+    shard * BUFFERS as usize + (buffer % BUFFERS) as usize
+}
+
+/// A look at all shards' tables without a lock, for hints: what it says may have been so a moment ago, or never.
+pub struct Glance {
+    tables: Arc<Tables>,
+    active: AtomicU64,
+    oldest: AtomicU64,
+}
+
+impl Glance {
+    fn lines(&self, shard: usize, buffer: u64) -> Lines<'_> {
+        self.tables.lines(table_number(shard, buffer))
+    }
+
+    /// The buffers there are, the latest first.
+    fn buffers(&self) -> (u64, Option<u64>) {
+        let (active, oldest) = (self.active.load(Relaxed), self.oldest.load(Relaxed));
+        (active, (oldest < active).then_some(oldest))
+    }
+
+    /// Brings nearer what a look for a key will see.
+    #[inline]
+    pub fn prefetch(&self, shard: usize, hash: HashKey) {
+        let (active, sealed) = self.buffers();
+        self.lines(shard, active).prefetch(hash);
+        if let Some(sealed) = sealed {
+            self.lines(shard, sealed).prefetch(hash);
+        }
+    }
+
+    /// Where the latest record of a key is.
+    #[inline]
+    pub fn look(&self, shard: usize, hash: HashKey) -> Option<Place> {
+        let (active, sealed) = self.buffers();
+        let place_in = |buffer| self.lines(shard, buffer).glance(hash).map(|place| Place { buffer, place });
+        place_in(active).or_else(|| place_in(sealed?))
+    }
+
+    pub fn rotate(&self, active: u64) {
+        self.active.store(active, Relaxed);
+    }
+
+    pub fn release(&self, buffer: u64) {
+        self.oldest.store(buffer + 1, Relaxed);
+    }
+}
+
 pub struct Shard {
     tables: [Table; BUFFERS as usize],
     active: u64,
@@ -129,14 +97,30 @@ pub struct Shard {
     oldest: u64,
     /// Goes up when an eviction begins to take keys of this shard from flash, and when it has: odd between.
     evictions: u64,
+    /// The DRAM tier may have items of the sealed buffer.
+    wanted_given: bool,
     /// The extents of the large values in a buffer, by the record's place; also of records that were written over.
     large: [BTreeMap<u32, Arc<LargeExtents>>; BUFFERS as usize],
 }
 
 impl Shard {
-    pub fn new(entries_max: usize, buffer: u64) -> Shard {
-        let tables = [Table::new(entries_max), Table::new(entries_max)];
-        Shard { tables, active: buffer, oldest: buffer, evictions: 0, large: Default::default() }
+    /// So many shards, each with room for so many entries of a buffer, of which `buffer` is the first, and the glance at them. All
+    /// that their tables will take of memory they take now.
+    pub fn many(count: usize, entries_max: usize, buffer: u64) -> io::Result<(Vec<Shard>, Glance)> {
+        let tables = Arc::new(Tables::new(count * BUFFERS as usize, entries_max)?);
+        let make = |number: usize| {
+            let tables = [0, 1].map(|at| Table::new(&tables, table_number(number, at)));
+            let large = Default::default();
+            Shard { tables, active: buffer, oldest: buffer, evictions: 0, wanted_given: false, large }
+        };
+        let shards = (0..count).map(make).collect();
+        let (active, oldest) = (AtomicU64::new(buffer), AtomicU64::new(buffer));
+        Ok((shards, Glance { tables, active, oldest }))
+    }
+
+    #[cfg(test)]
+    fn new(entries_max: usize, buffer: u64) -> Shard {
+        Shard::many(1, entries_max, buffer).unwrap().0.remove(0)
     }
 
     fn table(&self, buffer: u64) -> &Table {
@@ -149,52 +133,57 @@ impl Shard {
 
     /// As [`Shard::get`], and whether the record was read since it was written.
     pub fn look(&self, hash: HashKey) -> Option<(Place, bool)> {
-        (self.oldest..=self.active).rev().find_map(|buffer| {
-            let word = self.table(buffer).word(hash);
-            place_of(word).map(|place| (Place { buffer, place }, word & READ != 0))
-        })
+        self.find(hash).map(|Found { place, was_read, .. }| (place, was_read))
+    }
+
+    /// The latest record of a key.
+    pub fn find(&self, hash: HashKey) -> Option<Found> {
+        self.find_in(self.active, hash).or_else(|| self.find_in(self.sealed()?, hash))
+    }
+
+    fn find_in(&self, buffer: u64, hash: HashKey) -> Option<Found> {
+        let (slot, word) = self.table(buffer).find(hash)?;
+        Some(Found { place: Place { buffer, place: place_of(word)? }, was_read: word & READ != 0, slot })
+    }
+
+    /// What was found, and is there still, counts as read from now on.
+    pub fn note_read_of(&mut self, found: &Found) {
+        self.tables[(found.place.buffer % BUFFERS) as usize].note_read(found.slot);
     }
 
     /// The record of a key in a buffer counts as read from now on.
     pub fn note_read(&mut self, hash: HashKey) {
-        if let Some((place, _)) = self.look(hash) {
-            self.tables[(place.buffer % BUFFERS) as usize].insert(hash, place.place | READ);
+        if let Some(found) = self.find(hash) {
+            self.note_read_of(&found);
         }
     }
 
     /// The DRAM tier is to have this key's item when it is on flash, if it is in a buffer.
     pub fn want(&mut self, hash: HashKey) {
-        if let Some((place, _)) = self.look(hash) {
-            let table = &mut self.tables[(place.buffer % BUFFERS) as usize];
-            let slot = table.slot(hash);
-            table.set_wanted(slot, true);
+        if let Some(Found { place, slot, .. }) = self.find(hash) {
+            self.tables[(place.buffer % BUFFERS) as usize].set_wanted(slot, true);
         }
+    }
+
+    /// The DRAM tier may have items of the sealed buffer from now on.
+    pub fn begin_giving(&mut self) {
+        self.wanted_given = true;
     }
 
     /// Hash keys and places of a buffer's items that the DRAM tier is to have.
     pub fn wanted(&self, buffer: u64, into: &mut Vec<(HashKey, u32)>) {
         let table = self.table(buffer);
         into.clear();
-        let slots = table.hashes.iter().zip(&table.places).enumerate();
-        into.extend(slots.filter_map(|(slot, (hash, word))| {
-            table.is_wanted(slot).filter(|wanted| *wanted)?;
-            place_of(*word).map(|place| (*hash, place))
-        }));
-    }
-
-    /// Brings what [`Shard::get`] will look at nearer to the processor.
-    pub fn prefetch(&self, hash: HashKey) {
-        (self.oldest..=self.active).for_each(|buffer| self.table(buffer).prefetch(hash));
+        let wanted = table.entries().filter(|(slot, ..)| table.is_wanted(*slot) == Some(true));
+        into.extend(wanted.map(|(_, hash, place)| (hash, place)));
     }
 
     /// Shows `visit` where the latest record of every key is.
     pub fn each(&self, mut visit: impl FnMut(Place)) {
         for buffer in self.oldest..=self.active {
-            let table = self.table(buffer);
-            for (hash, word) in table.hashes.iter().zip(&table.places) {
-                let Some(place) = place_of(*word) else { continue };
+            for (_, hash, place) in self.table(buffer).entries() {
                 let found = Place { buffer, place };
-                if self.get(*hash) == Some(found) {
+                if self.get(hash) == Some(found) {
                     visit(found);
                 }
             }
@@ -208,24 +197,27 @@ impl Shard {
 
     /// Room left in the active table.
     pub fn has_room_for(&self, entries: usize) -> bool {
-        let table = self.table(self.active);
-        table.count + entries <= table.count_max
+        self.table(self.active).has_room_for(entries)
     }
 
     pub fn insert(&mut self, hash: HashKey, place: u32) {
-        self.tables[(self.active % BUFFERS) as usize].insert(hash, place);
+        let table = &mut self.tables[(self.active % BUFFERS) as usize];
+        let slot = table.slot(hash);
+        table.fill(slot, hash, place);
     }
 
-    /// As [`Shard::insert`], in a store with a DRAM tier: it is to have the item when that is on flash, if it had the one
-    /// before, or was to have it.
-    pub fn insert_wanted(&mut self, hash: HashKey, place: u32, tier_had: bool) {
+    /// As [`Shard::insert`], in a store with a DRAM tier: it is to have the item when that is on flash, if it had the one before,
+    /// or was to have it. `tier_had` is asked only of a key that the tier can have: none that is in a buffer, unless it was given that.
+    pub fn insert_wanted(&mut self, hash: HashKey, place: u32, tier_had: impl FnOnce() -> bool) {
         let active = (self.active % BUFFERS) as usize;
         let slot = self.tables[active].slot(hash);
-        let before = || match self.tables[active].is_wanted(slot) {
-            None => self.sealed().map(|buffer| self.table(buffer)).and_then(|table| table.is_wanted(table.slot(hash))),
-            here => here,
-        };
-        let wanted = tier_had || before() == Some(true);
+        let wanted = self.tables[active].is_wanted(slot).unwrap_or_else(|| {
+            let sealed = self.sealed().map(|buffer| self.table(buffer));
+            match sealed.and_then(|table| table.is_key_wanted(hash)) {
+                Some(was_wanted) if !self.wanted_given => was_wanted,
+                was_wanted => tier_had() || was_wanted == Some(true),
+            }
+        });
         self.tables[active].fill(slot, hash, place);
         self.tables[active].set_wanted(slot, wanted);
     }
@@ -291,7 +283,7 @@ impl Shard {
     pub fn rotate(&mut self, buffer: u64) {
         assert!(self.may_rotate() && buffer == self.active + 1);
         self.active = buffer;
-        assert_eq!(self.table(buffer).count, 0);
+        assert_eq!(self.table(buffer).count(), 0);
     }
 
     /// Forgets the oldest buffer, which is in a segment now.
@@ -300,31 +292,23 @@ impl Shard {
         self.tables[(buffer % BUFFERS) as usize].clear();
         self.large[(buffer % BUFFERS) as usize].clear();
         self.oldest += 1;
+        self.wanted_given = false;
     }
 
     /// Hash keys and places of a buffer, sorted by hash key.
     pub fn sorted(&self, buffer: u64, into: &mut Vec<(HashKey, u32)>) {
-        let table = self.table(buffer);
         into.clear();
-        into.extend(table.hashes.iter().zip(&table.places).filter_map(|(hash, word)| Some((*hash, place_of(*word)?))));
+        into.extend(self.table(buffer).entries().map(|(_, hash, place)| (hash, place)));
         into.sort_unstable_by_key(|entry| entry.0);
     }
 
     /// Keys in both tables.
     pub fn entries(&self) -> usize {
-        self.tables.iter().map(|table| table.count).sum()
+        self.tables.iter().map(|table| table.count()).sum()
     }
 
     pub fn bytes(&self) -> usize {
         self.tables.iter().map(Table::bytes).sum()
-    }
-
-    /// Faults every page of the tables in, so that memory does not grow as they fill.
-    pub fn touch(&mut self) {
-        for table in &mut self.tables {
-            table.places.fill(0);
-            table.hashes.fill(HashKey(u128::MAX));
-        }
     }
 }
 
@@ -355,10 +339,54 @@ mod tests {
     }
 
     #[test]
+    fn the_tier_is_asked_only_of_keys_that_it_can_have() {
+        let mut shard = Shard::new(100, 7);
+        let key = HashKey(1 << 70);
+        let insert = |shard: &mut Shard| {
+            let mut asked = false;
+            shard.insert_wanted(key, 0, || std::mem::replace(&mut asked, true));
+            asked
+        };
+        assert!(insert(&mut shard), "no buffer has it");
+        assert!(!insert(&mut shard), "the active one has it");
+        shard.rotate(8);
+        assert!(!insert(&mut shard), "the sealed one has it");
+        shard.release(7);
+        shard.rotate(9);
+        shard.begin_giving();
+        assert!(insert(&mut shard), "the tier may have been given it");
+        shard.release(8);
+        shard.rotate(10);
+        assert!(!insert(&mut shard), "of this one the tier was given nothing yet");
+        shard.release(9);
+        shard.rotate(11);
+        shard.release(10);
+        assert!(insert(&mut shard), "no buffer has it");
+    }
+
+    #[test]
+    fn a_glance_sees_the_latest_record_of_a_key() {
+        let (mut shards, glance) = Shard::many(3, 100, 7).unwrap();
+        let [a, b] = [1, 2].map(|n| HashKey(n << 70));
+        let found = |buffer, place| Some(Place { buffer, place });
+        shards[2].insert(a, 0);
+        shards[2].insert(b, 8);
+        assert_eq!([0, 1, 2].map(|shard| glance.look(shard, a)), [None, None, found(7, 0)]);
+        shards.iter_mut().for_each(|shard| shard.rotate(8));
+        glance.rotate(8);
+        shards[2].insert(a, 16);
+        shards[2].note_read(a);
+        assert_eq!([a, b].map(|key| glance.look(2, key)), [found(8, 16), found(7, 8)]);
+        shards.iter_mut().for_each(|shard| shard.release(7));
+        glance.release(7);
+        assert_eq!([a, b].map(|key| glance.look(2, key)), [found(8, 16), None]);
+    }
+
+    #[test]
     fn tables_take_what_is_counted_for_them() {
-        // Of 16 bytes of hash key, 4 of place and a bit each.
-        let slots = 256;
-        assert_eq!(Shard::new(100, 7).bytes(), 2 * (slots * 20 + slots / 8));
+        // Three to a line of the cache, of which a quarter and some more stay free.
+        let slots: usize = 100 * 4 / 3 + 8;
+        assert_eq!(Shard::new(100, 7).bytes(), 2 * slots.div_ceil(3) * 64);
         let mut shard = Shard::new(100, 7);
         let most = (0..slots).take_while(|entries| shard.has_room_for(*entries)).last().unwrap();
         assert!(most >= 100);
@@ -424,7 +452,7 @@ mod tests {
             wanted
         };
         for (place, hash) in [(0, a), (8, b), (16, c)] {
-            shard.insert_wanted(hash, place, hash == b);
+            shard.insert_wanted(hash, place, || hash == b);
         }
         shard.note_read(a);
         assert_eq!(wanted(&shard, 7), vec![(a, 0), (b, 8)]);
@@ -432,7 +460,7 @@ mod tests {
         shard.want(HashKey(4 << 70));
         // What was wanted before is wanted still, whichever buffer has it, and what comes new is not.
         for (place, hash) in [(0, a), (8, b), (16, c), (24, b), (32, HashKey(4 << 70))] {
-            shard.insert_wanted(hash, place, false);
+            shard.insert_wanted(hash, place, || false);
         }
         assert_eq!(wanted(&shard, 7), vec![(a, 0), (b, 8)]);
         assert_eq!(wanted(&shard, 8), vec![(a, 0), (b, 24)]);
@@ -441,7 +469,7 @@ mod tests {
         assert_eq!(wanted(&shard, 8), vec![(a, 0), (b, 24), (c, 16)]);
         shard.rotate(9);
         shard.release(8);
-        shard.insert_wanted(b, 0, false);
+        shard.insert_wanted(b, 0, || false);
         assert_eq!(wanted(&shard, 9), vec![], "it was in no buffer any more");
     }
 

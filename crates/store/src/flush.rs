@@ -195,7 +195,13 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
     let (Some(tier), Ok(mut decompressor)) = (&shared.tier, Decompressor::new()) else { return };
     let (mut wanted, mut value) = (Vec::new(), Vec::new());
     for (number, shard) in shared.shards.iter().enumerate() {
-        lock(shard).wanted(buffer, &mut wanted);
+        {
+            let mut shard = lock(shard);
+            if !shared.planted.has(Bug::TierKeepsGiven) {
+                shard.begin_giving();
+            }
+            shard.wanted(buffer, &mut wanted);
+        }
         for (at, &(hash, place)) in wanted.iter().enumerate() {
             if let Some(&(hash_ahead, place_ahead)) = wanted.get(at + PREFETCH_AHEAD) {
                 shared.log.prefetch_record(buffer, place_ahead);
@@ -290,6 +296,7 @@ fn release(shared: &Shared, buffer: u64) {
     for shard in &shared.shards {
         lock(shard).release(buffer);
     }
+    shared.glance.release(buffer);
     shared.log.wake();
 }
 

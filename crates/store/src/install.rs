@@ -103,7 +103,7 @@ fn begin_eviction(shared: &Shared, partition: usize, moved: &[(HashKey, Moved)])
     if !shared.planted.has(Bug::TierOutlivesEviction) {
         let out = moved.iter().filter(|(_, moved)| *moved == Moved::Out);
         out.for_each(|(hash, _)| {
-            shared.forget_in_tier(&mut shard, *hash);
+            shared.forget_in_tier(*hash);
         });
     }
 }

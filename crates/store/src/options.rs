@@ -95,11 +95,11 @@ impl StoreOptions {
     /// Options for a store of `capacity_bytes` within `memory_bytes`.
     pub fn new(capacity_bytes: u64, memory_bytes: u64) -> StoreOptions {
         let segment: u64 = (memory_bytes / 8).min(capacity_bytes / 128).clamp(64 << 10, 64 << 20);
+        let segment_bytes = 1 << segment.ilog2();
         StoreOptions {
             memory_bytes,
-            segment_bytes: 1 << segment.ilog2(),
-            // Large stores have more, so that one is rebuilt in tens of milliseconds.
-            partition_bits: (segment.ilog2() - 13).min(6).max(segment.ilog2().saturating_sub(18)),
+            segment_bytes,
+            partition_bits: partition_bits(segment_bytes),
             fingerprint_bits: 5,
             tier_bytes: 0,
             slabs: Slabs::default(),
@@ -109,6 +109,12 @@ impl StoreOptions {
             full: Full::default(),
             planted: Planted::default(),
         }
+    }
+
+    /// With write buffers of so many bytes, a power of two. What is written over while it is in one costs flash its log record
+    /// alone, so large ones suit few keys that are written often.
+    pub fn with_write_buffers_of(self, segment_bytes: u64) -> StoreOptions {
+        StoreOptions { segment_bytes, partition_bits: partition_bits(segment_bytes), ..self }
     }
 
     /// With a DRAM tier of so many bytes more.
@@ -163,6 +169,11 @@ impl StoreOptions {
         }
         Ok(())
     }
+}
+
+/// Of the partitions' number, by the size of a segment. Large stores have more, so that one is rebuilt in tens of milliseconds.
+fn partition_bits(segment_bytes: u64) -> u32 {
+    (segment_bytes.ilog2() - 13).min(6).max(segment_bytes.ilog2().saturating_sub(18))
 }
 
 #[cfg(test)]

@@ -89,6 +89,8 @@ pub enum Bug {
     TierFillsLate,
     /// The DRAM tier takes what a flush moved though it was written over meanwhile.
     TierKeepsFlushed,
+    /// The DRAM tier keeps what a flush gave it though it is written over before the buffer is released.
+    TierKeepsGiven,
     /// Warming puts into the DRAM tier what it read from flash though it was written over meanwhile.
     TierWarmsLate,
     /// The DRAM tier gives what a deletion of everything took, or what expired.
@@ -146,6 +148,7 @@ pub const ALL: &[Bug] = &[
     Bug::TierOutlivesEviction,
     Bug::TierFillsLate,
     Bug::TierKeepsFlushed,
+    Bug::TierKeepsGiven,
     Bug::TierWarmsLate,
     Bug::TierForgetsDeletion,
     Bug::TierForgetsMarks,

@@ -5,7 +5,7 @@
 //! changing the catalog, the manifest and the index. Sessions never need it.
 
 use crate::access::{Access, AccessClock};
-use crate::buffer::Shard;
+use crate::buffer::{Glance, Place, Shard};
 use crate::catalog::Catalog;
 use crate::error::Error;
 use crate::extents::Extents;
@@ -110,6 +110,7 @@ pub struct Shared {
     pub planted: Planted,
     pub log: Log,
     pub shards: Vec<Mutex<Shard>>,
+    pub glance: Glance,
     pub index: GlobalIndex,
     /// By segment number.
     pub segments: Vec<ArcSwapOption<Segment>>,
@@ -168,11 +169,20 @@ impl Shared {
         &self.shards[hash.partition(self.geometry.partition_bits)]
     }
 
-    /// Brings what a look for a key in the write buffers needs nearer to the processor, unless somebody is at work there.
+    /// Brings nearer what a look for a key in the write buffers will see.
     pub fn prefetch_in_buffers(&self, hash: HashKey) {
-        if let Ok(shard) = self.shard_of(hash).try_lock() {
-            shard.prefetch(hash);
-        }
+        self.glance.prefetch(hash.partition(self.geometry.partition_bits), hash);
+    }
+
+    /// Whether a write buffer seems to have a key.
+    pub fn is_in_buffers(&self, hash: HashKey) -> bool {
+        self.glance.look(hash.partition(self.geometry.partition_bits), hash).is_some()
+    }
+
+    /// Brings the record nearer that a write buffer has of a key; whether one seems to have any.
+    pub fn prefetch_record(&self, hash: HashKey) -> bool {
+        let found = self.glance.look(hash.partition(self.geometry.partition_bits), hash);
+        found.inspect(|Place { buffer, place }| self.log.prefetch_record(*buffer, *place)).is_some()
     }
 
     /// Lets readers find a record of the log, and takes what the DRAM tier has of its key out. An item that was there, or was
@@ -181,12 +191,11 @@ impl Shared {
         if self.tier.is_none() {
             return shard.insert(hash, place);
         }
-        let tier_had = self.forget_in_tier(shard, hash);
-        shard.insert_wanted(hash, place, tier_had);
+        shard.insert_wanted(hash, place, || self.forget_in_tier(hash));
     }
 
     /// Takes a key out of the DRAM tier that is about to change; whether it was there. The caller holds its shard.
-    pub fn forget_in_tier(&self, _shard: &mut Shard, hash: HashKey) -> bool {
+    pub fn forget_in_tier(&self, hash: HashKey) -> bool {
         let tier = self.tier.as_ref().filter(|_| !self.planted.has(Bug::TierOutlivesWrite));
         tier.is_some_and(|tier| tier.remove(hash))
     }
@@ -363,6 +372,7 @@ impl Shared {
         *lock(&self.watermark_sealed) =
             (self.watermark.load(Ordering::SeqCst), self.watermark_at.load(Ordering::SeqCst));
         shards.iter_mut().for_each(|shard| shard.rotate(buffer));
+        self.glance.rotate(buffer);
         self.pace.sealed(self.geometry.segment_bytes);
         drop(shards);
         self.wakeup.wake();

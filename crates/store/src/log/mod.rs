@@ -42,6 +42,9 @@ pub enum Sync {
     No,
 }
 
+/// So many records ahead of the one that is appended, its lines of the cache are asked for; of large ones the first.
+const APPEND_AHEAD: usize = 4;
+const APPEND_AHEAD_BYTES_MAX: usize = 512;
 /// Without a reason to hurry, a group is sent when it has this many bytes.
 const GROUP_BYTES: usize = 64 << 10;
 const SECOND_US: u64 = 1_000_000;
@@ -248,6 +251,11 @@ impl Log {
         let bytes = unsafe { self.arena_mut(state.active, place, length) };
         Record { header, key: draft.key, stored: draft.stored }.encode(bytes);
         state.position += length;
+        // Lines that records like this one will be written to: otherwise each lock that is let go of waits for them.
+        let ahead = bytes.as_ptr().wrapping_add(APPEND_AHEAD * length);
+        (0..length.min(APPEND_AHEAD_BYTES_MAX))
+            .step_by(CACHE_LINE_BYTES)
+            .for_each(|at| prefetch(ahead.wrapping_add(at)));
         (stamp, place as u32)
     }
 
@@ -280,12 +288,11 @@ impl Log {
         Record { header, key, stored }
     }
 
-    /// Brings the beginning of the record at a place nearer to the processor.
+    /// Brings the beginning of the record at a place nearer to the processor, of small ones all.
     pub fn prefetch_record(&self, buffer: u64, place: u32) {
         let arena = &self.arenas[(buffer % BUFFERS) as usize];
         let start = arena.as_ptr().wrapping_add(place as usize);
-        prefetch(start);
-        prefetch(start.wrapping_add(CACHE_LINE_BYTES));
+        (0..3).for_each(|line| prefetch(start.wrapping_add(line * CACHE_LINE_BYTES)));
     }
 
     /// Closes the open group: what is appended next goes into another one.

@@ -17,7 +17,7 @@ mod log_zones;
 mod stopwatch;
 
 use crate::access::AccessClock;
-use crate::buffer::Shard;
+use crate::buffer::{Glance, Shard};
 use crate::catalog::Install;
 use crate::checkpoint::{self, Source};
 use crate::error::Error;
@@ -156,7 +156,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
     };
     let ids = (geometry, superblock.store_id);
     let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
-    let shards = make_shards(&geometry, &mut replayed.records, replayed.active);
+    let (shards, glance) = make_shards(&geometry, &mut replayed.records, replayed.active)?;
     let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
         .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
     watch.lap("write buffers");
@@ -170,6 +170,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         planted: options.planted,
         log,
         shards,
+        glance,
         index,
         segments,
         install_sequence: AtomicU64::new(0),
@@ -245,25 +246,21 @@ fn make_shards(
     geometry: &Geometry,
     records: &mut BTreeMap<u64, Vec<(HashKey, u32)>>,
     active: u64,
-) -> Vec<Mutex<Shard>> {
+) -> Result<(Vec<Mutex<Shard>>, Glance), Error> {
     let first = records.keys().next().copied().unwrap_or(active);
     let entries = geometry.buffer_entries_max() / geometry.partitions();
-    let mut shards: Vec<Shard> = (0..geometry.partitions())
-        .map(|_| {
-            let mut shard = Shard::new(entries, first);
-            shard.touch();
-            shard
-        })
-        .collect();
+    let (mut shards, glance) = Shard::many(geometry.partitions(), entries, first)
+        .map_err(|error| Error::Io(format!("no memory for the write buffers' tables: {error}")))?;
     for (buffer, records) in std::mem::take(records) {
         if buffer > first {
             shards.iter_mut().for_each(|shard| shard.rotate(buffer));
+            glance.rotate(buffer);
         }
         for (hash, place) in records {
             shards[hash.partition(geometry.partition_bits)].insert(hash, place);
         }
     }
-    shards.into_iter().map(Mutex::new).collect()
+    Ok((shards.into_iter().map(Mutex::new).collect(), glance))
 }
 
 #[cfg(test)]

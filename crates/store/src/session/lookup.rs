@@ -180,7 +180,8 @@ impl Local {
         mut head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
     ) -> Option<Item> {
         let mut shard = shared.shard(hash);
-        let (place, was_read) = shard.look(hash)?;
+        let found = shard.find(hash)?;
+        let (place, was_read) = (found.place, found.was_read);
         let record = shared.log.record(place.buffer, place.place);
         let header = record.header;
         let live = header.holds_value() && shared.is_live_now(header.stamp, header.expiry);
@@ -194,8 +195,9 @@ impl Local {
             return None;
         }
         if !was_read {
-            shard.note_read(hash);
+            shard.note_read_of(&found);
         }
+        self.found_lately.note(true);
         self.copy_from_buffer(record, shard, out);
         Some(item)
     }

@@ -48,6 +48,7 @@ use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{HEADER_BYTES_MAX, KEY_BYTES_MAX};
 
 pub use batch::{Busy, Write};
+use staged::FoundLately;
 pub use staged::KeyDigest;
 
 const TAG_EXECUTE: u64 = 1;
@@ -144,10 +145,12 @@ struct Local {
     #[expect(clippy::vec_box, reason = "boxes go from list to list; operations stay where they are")]
     spare_ops: Vec<Box<Op>>,
     completions: Vec<Completion>,
-    /// Gets that are not in the store's counters yet.
+    /// Gets, and bytes of keys and values written, that are not in the store's counters yet.
     gets: GetCount,
+    user_write_bytes: u64,
     /// Those that the DRAM tier answered, where there is one.
     hits: Option<HitCounts>,
+    found_lately: FoundLately,
     sequence_next: u64,
     notifier: Arc<Notifier>,
 }
@@ -185,7 +188,9 @@ impl Session {
             spare_ops: Vec::new(),
             completions: Vec::new(),
             gets: GetCount::default(),
+            user_write_bytes: 0,
             hits: shared.tier.as_ref().map(|tier| tier.hits().counts()),
+            found_lately: FoundLately::default(),
             sequence_next: 0,
             notifier,
         };
@@ -328,6 +333,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.shared.log.unregister(&self.local.notifier);
         self.local.share.set_waiting(&self.shared.pace, false);
+        self.local.count(&self.shared);
         // The drive writes into the buffers of reads on their way: they stay until it has.
         self.local.queue.drain();
     }

@@ -11,13 +11,37 @@ use crate::large::inline_bytes_max;
 use crate::log::{Draft, Sync};
 use crate::planted::Bug;
 use crate::request::{Condition, Request};
-use crate::tier::Item;
+use crate::tier::{Item, Tier};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::hash_each::hash_each;
 
 /// A key as the stages know it: its hash key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyDigest(pub u128);
+
+/// Where DRAM had the items that were asked for lately, by which is decided where to look first.
+#[derive(Default)]
+pub(super) struct FoundLately(i8);
+
+impl FoundLately {
+    const MOST: i8 = 64;
+
+    pub(super) fn note(&mut self, in_buffers: bool) {
+        self.0 = (self.0 + if in_buffers { 1 } else { -1 }).clamp(-FoundLately::MOST, FoundLately::MOST);
+    }
+
+    /// Most of them in write buffers, rather than in the tier.
+    fn in_buffers(&self) -> bool {
+        self.0 > 0
+    }
+}
+
+fn for_each_bit(mut bits: u32, mut visit: impl FnMut(usize)) {
+    while bits != 0 {
+        visit(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
+    }
+}
 
 impl Session {
     /// Whether gets are ever answered so: the store has a DRAM tier.
@@ -30,11 +54,14 @@ impl Session {
         self.shared.options.sync != Sync::Always
     }
 
-    /// First stage: hashes keys, and brings the tier's index nearer. `digests` are at least as many.
+    /// First stage: hashes keys, and brings nearer what the second will look at. `digests` are at least as many.
     pub fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
-        hash_each(&self.shared.secret, keys, |number, hash| {
-            if let Some(tier) = &self.shared.tier {
-                tier.prefetch_bucket(hash);
+        let shared = &*self.shared;
+        let tier = shared.tier.as_ref().filter(|_| !self.local.found_lately.in_buffers());
+        hash_each(&shared.secret, keys, |number, hash| {
+            match tier {
+                Some(tier) => tier.prefetch_bucket(hash),
+                None => shared.prefetch_in_buffers(hash),
             }
             digests[number] = KeyDigest(hash.0);
         });
@@ -47,21 +74,46 @@ impl Session {
         digest[0]
     }
 
-    /// Second stage of a get: compares tags, and brings the item nearer, or the write buffers' tables where the tier has none.
-    pub fn prefetch(&self, KeyDigest(digest): KeyDigest) {
-        let hash = HashKey(digest);
-        if !self.shared.tier.as_ref().is_some_and(|tier| tier.prefetch_slot(hash)) {
-            self.shared.prefetch_in_buffers(hash);
+    /// Second stage: looks, without waiting for anybody, where the keys are, and brings that nearer. `puts` has a bit for each of
+    /// the keys, at most 32, that is set for those that are put: of these it is the place of the new record.
+    pub fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
+        assert!(keys.len() <= u32::BITS as usize);
+        let Some(tier) = &self.shared.tier else { return };
+        match self.local.found_lately.in_buffers() {
+            true => self.fetch_from_buffers_or(tier, keys, puts),
+            false => self.fetch_from_tier_or(tier, keys, puts),
         }
     }
 
-    /// Second stage of a put: brings the item that goes, and the place of the new one, nearer.
-    pub fn prefetch_put(&self, KeyDigest(digest): KeyDigest) {
-        let hash = HashKey(digest);
-        if let Some(tier) = &self.shared.tier {
-            tier.prefetch_slot(hash);
+    fn fetch_from_tier_or(&self, tier: &Tier, keys: &[KeyDigest], puts: u32) {
+        let mut elsewhere = 0;
+        for (number, key) in keys.iter().enumerate() {
+            let (hash, is_put) = (HashKey(key.0), puts >> number & 1);
+            let is_there = tier.prefetch_slot(hash);
+            if is_put == 1 || !is_there {
+                self.shared.prefetch_in_buffers(hash);
+                elsewhere |= (1 - is_put) << number;
+            }
         }
-        self.shared.prefetch_in_buffers(hash);
+        for_each_bit(elsewhere, |number| {
+            self.shared.prefetch_record(HashKey(keys[number].0));
+        });
+    }
+
+    fn fetch_from_buffers_or(&self, tier: &Tier, keys: &[KeyDigest], puts: u32) {
+        let mut elsewhere = 0;
+        for (number, key) in keys.iter().enumerate() {
+            let (hash, is_put) = (HashKey(key.0), puts >> number & 1 == 1);
+            // Over what a buffer has, a put leaves the tier alone, as a rule.
+            let is_there = if is_put { self.shared.is_in_buffers(hash) } else { self.shared.prefetch_record(hash) };
+            if !is_there {
+                tier.prefetch_bucket(hash);
+                elsewhere |= 1 << number;
+            }
+        }
+        for_each_bit(elsewhere, |number| {
+            tier.prefetch_slot(HashKey(keys[number].0));
+        });
     }
 
     /// Third stage of a get: appends to `out` what `head` does, which is shown the item and its use before, and then the value.
@@ -80,14 +132,23 @@ impl Session {
         if is_behind && !shared.planted.has(Bug::TierJumpsTheQueue) {
             return None;
         }
+        // No key is in both, but for a moment, with the same item.
+        let buffers_first = self.local.found_lately.in_buffers();
+        if buffers_first && let Some(found) = self.local.copy_item_from_buffers(shared, hash, out, &mut head) {
+            return Some(found);
+        }
         let start = out.len();
         let Some(found) = tier.get((hash, shared.access_clock.seconds()), out, &mut head) else {
-            return self.local.copy_item_from_buffers(shared, hash, out, head);
+            if buffers_first {
+                return None;
+            }
+            return self.local.copy_item_from_buffers(shared, hash, out, &mut head);
         };
         if !shared.is_live_now(found.stamp, found.expiry) {
             out.truncate(start);
             return None;
         }
+        self.local.found_lately.note(false);
         self.local.note_hit(found.value_bytes);
         Some(found)
     }
@@ -116,6 +177,7 @@ impl Session {
             self.local.share.give_back(request.payload_bytes() as u64);
             return None;
         };
+        self.local.user_write_bytes += (key.len() + value.len()) as u64;
         Some(stamp)
     }
 }
