@@ -29,14 +29,17 @@ const VALUE_BYTES: usize = 64;
 const FLAGS_BYTES: usize = 4;
 /// Packets that are handed over at once.
 const BURST: usize = 32;
-/// Bursts that lie in memory at once, as in the ring of a network card, and such rings in a turn.
+/// Bursts that lie in memory at once, as in the ring of a network card.
 const RING_BURSTS: usize = 128;
-const RINGS: usize = 256;
-/// Packets of a turn.
-const PACKETS: usize = RINGS * RING_BURSTS * BURST;
-const CAPACITY_BYTES: u64 = 4 << 30;
-/// Memory beside the tier.
-const BESIDE_BYTES: u64 = 512 << 20;
+const RING_PACKETS: usize = RING_BURSTS * BURST;
+/// Such rings in a turn. With SETs a turn fills several write buffers: what flushes them goes on between turns, too.
+const GET_RINGS: usize = 256;
+const MIXED_RINGS: usize = 8192;
+const CAPACITY_BYTES_LEAST: u64 = 4 << 30;
+/// The capacity over a write buffer, and memory beside the tier over one.
+const CAPACITY_BUFFERS: u64 = 16;
+const BESIDE_BUFFERS: u64 = 5;
+const BESIDE_BYTES_LEAST: u64 = 512 << 20;
 /// Items that are written last, and never asked for: write buffers hold these, and not what is asked for.
 const FILLERS: u64 = 1 << 20;
 const GET: u8 = 0x00;
@@ -49,13 +52,19 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let items = arguments.number("items", 1_000_000)?;
     let rounds = arguments.number("rounds", 9)? as usize;
     let tier_bytes = arguments.size("tier", 512 << 20)?;
+    let buffer_bytes = arguments.size("write-buffer", 64 << 20)?;
     arguments.finish()?;
-    let about = format!("binary GETs of 64 bytes, {items} items of {VALUE_BYTES} bytes, all in DRAM, one thread");
+    let about = format!(
+        "binary GETs of 64 bytes, {items} items of {VALUE_BYTES} bytes, all in DRAM, write buffers of {} MiB, one thread",
+        buffer_bytes >> 20
+    );
     println!("packets: {about}");
     let scratch = Scratch::new("bench-packets")?;
-    let options = StoreOptions::new(CAPACITY_BYTES, tier_bytes + BESIDE_BYTES).with_tier(tier_bytes);
-    let store =
-        embedded::create_as(scratch.folder(), CAPACITY_BYTES, &StoreOptions { sync: Sync::EverySecond, ..options })?;
+    let capacity_bytes = CAPACITY_BYTES_LEAST.max(CAPACITY_BUFFERS * buffer_bytes);
+    let beside_bytes = BESIDE_BYTES_LEAST.max(BESIDE_BUFFERS * buffer_bytes);
+    let options = StoreOptions::new(capacity_bytes, tier_bytes + beside_bytes).with_tier(tier_bytes);
+    let options = StoreOptions { sync: Sync::EverySecond, ..options.with_write_buffers_of(buffer_bytes) };
+    let store = embedded::create_as(scratch.folder(), capacity_bytes, &options)?;
     let rival = match peers::memcached_core().and_then(|binary| MemcachedCore::start(&binary, items, scratch.folder()))
     {
         Ok(rival) => Some(rival),
@@ -134,7 +143,8 @@ fn measure(
     // All of them, several times: what the tier does not hold yet comes into it.
     for _ in 0..4 {
         (0..items).step_by(BURST).for_each(|first| {
-            let burst: Vec<u8> = (first..items.min(first + BURST as u64)).flat_map(get).collect();
+            let mut burst = Vec::new();
+            (first..items.min(first + BURST as u64)).for_each(|index| get(&mut burst, index));
             packets.take(&burst, |_| ());
         });
     }
@@ -143,13 +153,16 @@ fn measure(
     let (mut rival_gets_ns, mut rival_mixed_ns) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         let from_tier = store.stats().get_from_tier;
-        let (ns, sent_bytes) = turn(&mut packets, || get(random.below(items)).chain(get(random.below(items))));
-        if sent_bytes != PACKETS * (HEADER_BYTES + FLAGS_BYTES + VALUE_BYTES) {
-            return Err(format!("{sent_bytes} bytes of replies to {PACKETS} gets").into());
+        let (ns, sent_bytes) = turn(&mut packets, GET_RINGS, |burst| {
+            (0..2).for_each(|_| get(burst, random.below(items)));
+        });
+        let gets = GET_RINGS * RING_PACKETS;
+        if sent_bytes != gets * (HEADER_BYTES + FLAGS_BYTES + VALUE_BYTES) {
+            return Err(format!("{sent_bytes} bytes of replies to {gets} gets").into());
         }
         gets_ns.push(ns);
-        hits.push((store.stats().get_from_tier - from_tier) as f64 / PACKETS as f64);
-        dram_ns.push(dram::read_ns(&words, PACKETS, round));
+        hits.push((store.stats().get_from_tier - from_tier) as f64 / gets as f64);
+        dram_ns.push(dram::read_ns(&words, gets, round));
         if let Some(rival) = &mut rival {
             rival_gets_ns.push(rival.turn("gets")?);
         }
@@ -158,7 +171,11 @@ fn measure(
         if let Some(rival) = &mut rival {
             rival_mixed_ns.push(rival.turn("mixed")?);
         }
-        mixed_ns.push(turn(&mut packets, || get(random.below(items)).chain(set(random.below(items)))).0);
+        let (ns, _) = turn(&mut packets, MIXED_RINGS, |burst| {
+            get(burst, random.below(items));
+            set(burst, random.below(items));
+        });
+        mixed_ns.push(ns);
     }
     let mut outcome = Outcome::new("packets", about);
     let per_second = |ns: &[f64]| Spread::of(ns.iter().map(|ns| 1e9 / ns));
@@ -181,9 +198,13 @@ fn measure(
     Ok(outcome)
 }
 
-fn key(index: u64) -> [u8; KEY_BYTES] {
+/// Digits, made quickly: while packets are made, the store's flush goes on, and its time is not counted.
+fn key(mut index: u64) -> [u8; KEY_BYTES] {
     let mut key = [b'k'; KEY_BYTES];
-    key[KEY_BYTES - 20..].copy_from_slice(format!("{index:020}").as_bytes());
+    for digit in key[KEY_BYTES - 20..].iter_mut().rev() {
+        *digit = b'0' + (index % 10) as u8;
+        index /= 10;
+    }
     key
 }
 
@@ -201,24 +222,29 @@ fn header(opcode: u8, extra_bytes: usize, value_bytes: usize) -> [u8; HEADER_BYT
     header
 }
 
-fn get(index: u64) -> impl Iterator<Item = u8> {
-    header(GET, 0, 0).into_iter().chain(key(index))
+fn get(burst: &mut Vec<u8>, index: u64) {
+    burst.extend_from_slice(&header(GET, 0, 0));
+    burst.extend_from_slice(&key(index));
 }
 
-fn set(index: u64) -> impl Iterator<Item = u8> {
-    header(SET, 8, VALUE_BYTES).into_iter().chain([0; 8]).chain(key(index)).chain(value(index))
+fn set(burst: &mut Vec<u8>, index: u64) {
+    burst.extend_from_slice(&header(SET, 8, VALUE_BYTES));
+    burst.extend_from_slice(&[0; 8]);
+    burst.extend_from_slice(&key(index));
+    burst.extend_from_slice(&value(index));
 }
 
-/// Nanoseconds a packet, and bytes of replies, of one turn over pairs of packets. Making them is not counted.
-fn turn<I: Iterator<Item = u8>>(packets: &mut Packets<tapetum::Session>, mut pair: impl FnMut() -> I) -> (f64, usize) {
+/// Nanoseconds a packet, and bytes of replies, of one turn of so many rings; `pair` adds two packets to a burst. Making them is
+/// not counted.
+fn turn(packets: &mut Packets<tapetum::Session>, rings: usize, mut pair: impl FnMut(&mut Vec<u8>)) -> (f64, usize) {
     let mut ring = vec![Vec::new(); RING_BURSTS];
     let (mut ns, mut sent_bytes) = (0.0, 0);
-    for _ in 0..RINGS {
+    for _ in 0..rings {
         for burst in &mut ring {
             burst.clear();
-            (0..BURST / 2).for_each(|_| burst.extend(pair()));
+            (0..BURST / 2).for_each(|_| pair(burst));
         }
-        ns += dram::each(PACKETS, || {
+        ns += dram::each(rings * RING_PACKETS, || {
             ring.iter().for_each(|burst| packets.take(burst, |replies| sent_bytes += replies.len()));
         });
     }
