@@ -80,6 +80,7 @@ const SUBJECTS: [Subject; 2] = [
             "crates/store/src/extents.rs",
             "crates/store/src/catalog.rs",
             "crates/store/src/buffer.rs",
+            "crates/store/src/buffer/*.rs",
             "crates/store/src/segment/*.rs",
             "crates/store/src/key_check.rs",
             "crates/store/src/resize.rs",

@@ -12,8 +12,10 @@ const COMPRESS_BYTES_MIN: usize = 64;
 const LEVEL: i32 = 1;
 /// After so many values that did not shrink, one behind the other, …
 const MISSES_MAX: u32 = 32;
-/// … one in so many is tried.
-const TRIED_EVERY: u32 = 256;
+/// … one in so many is tried, of small ones fewer: trying these costs more than storing them.
+const TRIED_EVERY: u32 = 16;
+const SMALL_TRIED_EVERY: u32 = 256;
+const SMALL_BYTES: usize = 256;
 
 pub struct Compressor {
     context: zstd::bulk::Compressor<'static>,
@@ -37,7 +39,8 @@ impl Compressor {
             return (Codec::Raw, value);
         }
         let misses = &mut self.misses[value.len().ilog2() as usize];
-        if *misses >= MISSES_MAX && !misses.is_multiple_of(TRIED_EVERY) {
+        let tried_every = if value.len() < SMALL_BYTES { SMALL_TRIED_EVERY } else { TRIED_EVERY };
+        if *misses >= MISSES_MAX && !misses.is_multiple_of(tried_every) {
             *misses = misses.wrapping_add(1);
             return (Codec::Raw, value);
         }

@@ -1,7 +1,7 @@
 //! The write buffer's tables: hash key → place in the arena, split into shards by the hash key's top bits.
 //!
 //! A shard has a table for each buffer: the active one and, while it is flushed, the sealed one. A reader looks at the
-//! active table first, so it sees the latest. Everything of a shard is behind its lock. The shards are the index's
+//! active table first, so it sees the latest. Everything of a shard is behind its lock, but for what a [`Glance`] sees. The shards are the index's
 //! partitions, so a sorted shard is a slice of the sorted buffer.
 
 mod table;
@@ -11,8 +11,8 @@ use crate::large::LargeExtents;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use table::{Lines, READ, Table, Tables, place_of};
 use tapetum_kernels::hash::HashKey;
 
@@ -50,6 +50,8 @@ pub struct Glance {
     tables: Arc<Tables>,
     active: AtomicU64,
     oldest: AtomicU64,
+    /// The sealed buffer's items are being given to the DRAM tier.
+    giving: AtomicBool,
 }
 
 impl Glance {
@@ -87,6 +89,15 @@ impl Glance {
 
     pub fn release(&self, buffer: u64) {
         self.oldest.store(buffer + 1, Relaxed);
+        self.giving.store(false, Relaxed);
+    }
+
+    pub fn begin_giving(&self) {
+        self.giving.store(true, Relaxed);
+    }
+
+    pub fn is_giving(&self) -> bool {
+        self.giving.load(Relaxed)
     }
 }
 
@@ -115,7 +126,7 @@ impl Shard {
         };
         let shards = (0..count).map(make).collect();
         let (active, oldest) = (AtomicU64::new(buffer), AtomicU64::new(buffer));
-        Ok((shards, Glance { tables, active, oldest }))
+        Ok((shards, Glance { tables, active, oldest, giving: AtomicBool::new(false) }))
     }
 
     #[cfg(test)]

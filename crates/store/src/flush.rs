@@ -194,6 +194,7 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
     // Copies in DRAM are a help: without memory for them the flush goes on.
     let (Some(tier), Ok(mut decompressor)) = (&shared.tier, Decompressor::new()) else { return };
     let (mut wanted, mut value) = (Vec::new(), Vec::new());
+    shared.glance.begin_giving();
     for (number, shard) in shared.shards.iter().enumerate() {
         {
             let mut shard = lock(shard);

@@ -16,6 +16,8 @@ use crate::error::Error;
 
 /// Write buffers, and so log zones: one takes writes while the other is flushed.
 pub const BUFFERS: u64 = 2;
+/// The index has at most 2^this many partitions.
+pub const PARTITION_BITS_MAX: u32 = 12;
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 const EXTENTS_PER_SEGMENT: u64 = 128;
 const PAGE: u64 = 4096;
@@ -59,7 +61,7 @@ impl Geometry {
                 "the drive's sectors of {sector_bytes} bytes are not supported: use 512 to 4096"
             )));
         }
-        if partition_bits > 12 || segment_bytes >> partition_bits < 8 << 10 {
+        if partition_bits > PARTITION_BITS_MAX || segment_bytes >> partition_bits < 8 << 10 {
             return Err(Error::Options(format!(
                 "2^{partition_bits} index partitions are too many for segments of {segment_bytes} bytes: use fewer"
             )));

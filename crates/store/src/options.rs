@@ -1,7 +1,7 @@
 //! What a store is made and opened with.
 
 use crate::error::Error;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, PARTITION_BITS_MAX};
 use crate::index::IndexGeometry;
 use crate::log::Sync;
 use crate::planted::Planted;
@@ -111,7 +111,7 @@ impl StoreOptions {
         }
     }
 
-    /// With write buffers of so many bytes, a power of two. What is written over while it is in one costs flash its log record
+    /// With write buffers of so many bytes, a power of two from 64 KiB to 1 GiB. What is written over while it is in one costs flash its log record
     /// alone, so large ones suit few keys that are written often.
     pub fn with_write_buffers_of(self, segment_bytes: u64) -> StoreOptions {
         StoreOptions { segment_bytes, partition_bits: partition_bits(segment_bytes), ..self }
@@ -173,7 +173,8 @@ impl StoreOptions {
 
 /// Of the partitions' number, by the size of a segment. Large stores have more, so that one is rebuilt in tens of milliseconds.
 fn partition_bits(segment_bytes: u64) -> u32 {
-    (segment_bytes.ilog2() - 13).min(6).max(segment_bytes.ilog2().saturating_sub(18))
+    let bytes_log2 = segment_bytes.max(1).ilog2();
+    bytes_log2.saturating_sub(13).min(6).max(bytes_log2.saturating_sub(18)).min(PARTITION_BITS_MAX)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Words in an anonymous mapping of their own: the memory of an index partition, and of the DRAM tier. What is let go of goes
+//! Words in an anonymous mapping of their own: the memory of an index partition, of the DRAM tier and of the write buffers' tables. What is let go of goes
 //! back to the system at once, and no allocator's fragmentation stands between the accounted bytes and the real ones.
 
 use std::io;

@@ -40,7 +40,7 @@ const CAPACITY_BYTES_LEAST: u64 = 4 << 30;
 const CAPACITY_BUFFERS: u64 = 16;
 const BESIDE_BUFFERS: u64 = 5;
 const BESIDE_BYTES_LEAST: u64 = 512 << 20;
-/// Items that are written last, and never asked for: write buffers hold these, and not what is asked for.
+/// Items that are written last, and never asked for: write buffers of 64 MiB hold these, and the tier what is asked for.
 const FILLERS: u64 = 1 << 20;
 const GET: u8 = 0x00;
 const SET: u8 = 0x01;

@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 };
 
 /// Keys that are hashed side by side.
-pub const LANES: usize = 4;
+const LANES: usize = 4;
 
 /// SipHash's state, of four keys.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 };
 
 /// Keys that are hashed side by side.
-pub const LANES: usize = 8;
+const LANES: usize = 8;
 
 /// SipHash's state, of eight keys.
 #[derive(Clone, Copy)]

@@ -63,8 +63,12 @@ pub(super) fn put_record(shared: &Shared, hash: HashKey, draft: Draft<'_>) -> Pu
             Admission::Wait => return Put::Waits,
             Admission::Refuse(error) => return Put::Refused(error),
         }
+        let user_bytes = draft.key.len() as u64 + u64::from(draft.header.raw_bytes);
         match append(shared, &mut shard, hash, draft) {
-            Ok(stamp) => return Put::Stored(stamp),
+            Ok(stamp) => {
+                shared.counters.user_write_bytes.fetch_add(user_bytes, Ordering::Relaxed);
+                return Put::Stored(stamp);
+            }
             Err(WriteError::Refused(error)) => return Put::Refused(error),
             Err(WriteError::NoRoom) => {}
         }
@@ -218,10 +222,7 @@ impl Local {
             return self.put_large(header, header.codec);
         }
         match put_record(shared, hash, Draft { header, key, stored }) {
-            Put::Stored(stamp) => {
-                self.user_write_bytes += (key.len() + value.len()) as u64;
-                self.answer_after(shared, token, stamp, Outcome::Stored { stamp });
-            }
+            Put::Stored(stamp) => self.answer_after(shared, token, stamp, Outcome::Stored { stamp }),
             Put::Refused(error) => self.answer(token, Outcome::Failed(error)),
             Put::Waits => return Attempt::Waits,
         }
@@ -336,7 +337,7 @@ impl Local {
             }
         };
         if answer.is_some() {
-            self.user_write_bytes += (key.len() + value.len()) as u64;
+            shared.counters.user_write_bytes.fetch_add((key.len() + value.len()) as u64, Ordering::Relaxed);
         }
         let outcome = match answer {
             None => Outcome::Deleted,

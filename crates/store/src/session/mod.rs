@@ -145,9 +145,8 @@ struct Local {
     #[expect(clippy::vec_box, reason = "boxes go from list to list; operations stay where they are")]
     spare_ops: Vec<Box<Op>>,
     completions: Vec<Completion>,
-    /// Gets, and bytes of keys and values written, that are not in the store's counters yet.
+    /// Gets that are not in the store's counters yet.
     gets: GetCount,
-    user_write_bytes: u64,
     /// Those that the DRAM tier answered, where there is one.
     hits: Option<HitCounts>,
     found_lately: FoundLately,
@@ -188,7 +187,6 @@ impl Session {
             spare_ops: Vec::new(),
             completions: Vec::new(),
             gets: GetCount::default(),
-            user_write_bytes: 0,
             hits: shared.tier.as_ref().map(|tier| tier.hits().counts()),
             found_lately: FoundLately::default(),
             sequence_next: 0,
@@ -333,7 +331,6 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.shared.log.unregister(&self.local.notifier);
         self.local.share.set_waiting(&self.shared.pace, false);
-        self.local.count(&self.shared);
         // The drive writes into the buffers of reads on their way: they stay until it has.
         self.local.queue.drain();
     }

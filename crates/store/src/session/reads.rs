@@ -97,7 +97,7 @@ impl Local {
             }
         }
         self.completions = completions;
-        self.count(shared);
+        self.count_gets(shared);
     }
 
     /// Counts a get that the DRAM tier answered.
@@ -108,11 +108,7 @@ impl Local {
         }
     }
 
-    pub(super) fn count(&mut self, shared: &Shared) {
-        let user_write_bytes = std::mem::take(&mut self.user_write_bytes);
-        if user_write_bytes > 0 {
-            shared.counters.user_write_bytes.fetch_add(user_write_bytes, Ordering::Relaxed);
-        }
+    fn count_gets(&mut self, shared: &Shared) {
         if let (Some(tier), Some(hits)) = (&shared.tier, &mut self.hits) {
             tier.hits().add(hits);
         }

@@ -132,8 +132,9 @@ impl Session {
         if is_behind && !shared.planted.has(Bug::TierJumpsTheQueue) {
             return None;
         }
-        // No key is in both, but for a moment, with the same item.
-        let buffers_first = self.local.found_lately.in_buffers();
+        // No key is in both, but while a flush hands the item over, whose uses the tier is told then.
+        let buffers_first =
+            self.local.found_lately.in_buffers() && !shared.glance.is_giving() && shared.is_in_buffers(hash);
         if buffers_first && let Some(found) = self.local.copy_item_from_buffers(shared, hash, out, &mut head) {
             return Some(found);
         }
@@ -177,7 +178,6 @@ impl Session {
             self.local.share.give_back(request.payload_bytes() as u64);
             return None;
         };
-        self.local.user_write_bytes += (key.len() + value.len()) as u64;
         Some(stamp)
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: the tier holds an item only as flash has it, valid and with its newest stamp, or not at all. So a hit is the
 //! answer. It is kept by three rules, under the lock of the key's shard: an item is put in only if its key was not
 //! written since it was read ([`crate::buffer::Shard::is_on_flash_as`]) or flushed (`flush.rs`); a write of the key takes it out before the write is seen
-//! ([`Tier::remove`]); so does an eviction from flash before the index forgets the key. What the collector moves stays the same
+//! ([`Tier::remove`]), unless a write buffer has the key and no flush gives it to the tier yet ([`crate::buffer::Shard::insert_wanted`]): then it is not here; so does an eviction from flash before the index forgets the key. What the collector moves stays the same
 //! item. Expiry and deletions of everything are looked at on the way out.
 //!
 //! Nothing of it is on flash: after a restart it is empty, until it is asked or warmed (see [`hot`]).
