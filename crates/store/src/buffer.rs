@@ -1,8 +1,8 @@
 //! The write buffer's tables: hash key → place in the arena, split into shards by the hash key's top bits.
 //!
 //! A shard has a table for each buffer: the active one and, while it is flushed, the sealed one. A reader looks at the
-//! active table first, so it sees the latest. Everything of a shard is behind its lock, but for what a [`Glance`] sees. The shards are the index's
-//! partitions, so a sorted shard is a slice of the sorted buffer.
+//! active table first, so it sees the latest. Everything of a shard is behind its lock, but for what a [`Glance`] sees. The shards
+//! are the index's partitions, so a sorted shard is a slice of the sorted buffer.
 
 mod table;
 

@@ -111,8 +111,8 @@ impl StoreOptions {
         }
     }
 
-    /// With write buffers of so many bytes, a power of two from 64 KiB to 1 GiB. What is written over while it is in one costs flash its log record
-    /// alone, so large ones suit few keys that are written often.
+    /// With write buffers of so many bytes, a power of two from 64 KiB to 1 GiB. What is written over while it is in one costs flash its
+    /// log record alone, so large ones suit few keys that are written often.
     pub fn with_write_buffers_of(self, segment_bytes: u64) -> StoreOptions {
         StoreOptions { segment_bytes, partition_bits: partition_bits(segment_bytes), ..self }
     }

@@ -165,23 +165,27 @@ impl Shared {
         lock(self.shard_of(hash))
     }
 
+    fn shard_number(&self, hash: HashKey) -> usize {
+        hash.partition(self.geometry.partition_bits)
+    }
+
     fn shard_of(&self, hash: HashKey) -> &Mutex<Shard> {
-        &self.shards[hash.partition(self.geometry.partition_bits)]
+        &self.shards[self.shard_number(hash)]
     }
 
     /// Brings nearer what a look for a key in the write buffers will see.
     pub fn prefetch_in_buffers(&self, hash: HashKey) {
-        self.glance.prefetch(hash.partition(self.geometry.partition_bits), hash);
+        self.glance.prefetch(self.shard_number(hash), hash);
     }
 
     /// Whether a write buffer seems to have a key.
     pub fn is_in_buffers(&self, hash: HashKey) -> bool {
-        self.glance.look(hash.partition(self.geometry.partition_bits), hash).is_some()
+        self.glance.look(self.shard_number(hash), hash).is_some()
     }
 
     /// Brings the record nearer that a write buffer has of a key; whether one seems to have any.
     pub fn prefetch_record(&self, hash: HashKey) -> bool {
-        let found = self.glance.look(hash.partition(self.geometry.partition_bits), hash);
+        let found = self.glance.look(self.shard_number(hash), hash);
         found.inspect(|Place { buffer, place }| self.log.prefetch_record(*buffer, *place)).is_some()
     }
 

@@ -38,6 +38,12 @@ pub fn place_of(word: u32) -> Option<u32> {
     (word & !READ).checked_sub(1)
 }
 
+/// The word of its line that has a slot's place, and where in it that begins.
+fn place_at(slot: usize) -> (usize, usize) {
+    let number = slot % LINE_SLOTS;
+    (PLACES_WORD + number / 2, number % 2 * 32)
+}
+
 /// Lines of one table, open to any thread: what is read without the shard's lock is a hint.
 #[derive(Clone, Copy)]
 pub struct Lines<'a>(&'a [AtomicU64]);
@@ -64,8 +70,8 @@ impl<'a> Lines<'a> {
 
     /// The place of a slot as it stands there.
     fn word_at(self, slot: usize) -> u32 {
-        let number = slot % LINE_SLOTS;
-        (self.line(slot)[PLACES_WORD + number / 2].load(Relaxed) >> (number % 2 * 32)) as u32
+        let (word, shift) = place_at(slot);
+        (self.line(slot)[word].load(Relaxed) >> shift) as u32
     }
 
     /// The slot of a key, or the empty one where it would go.
@@ -90,6 +96,7 @@ impl<'a> Lines<'a> {
         prefetch(self.line(self.home(hash)));
     }
 
+    /// Makes these bits of a word of the slot's line those of `to`.
     fn set(self, slot: usize, word: usize, bits: u64, to: u64) {
         let word = &self.line(slot)[word];
         word.store(word.load(Relaxed) & !bits | to, Relaxed);
@@ -148,8 +155,8 @@ impl Table {
 
     /// The record of a slot counts as read from now on.
     pub fn note_read(&mut self, slot: usize) {
-        let number = slot % LINE_SLOTS;
-        self.lines().set(slot, PLACES_WORD + number / 2, 0, u64::from(READ) << (number % 2 * 32));
+        let (word, shift) = place_at(slot);
+        self.lines().set(slot, word, 0, u64::from(READ) << shift);
     }
 
     pub fn is_full(&self) -> bool {
@@ -172,16 +179,15 @@ impl Table {
     /// Puts a key into its slot.
     pub fn fill(&mut self, slot: usize, hash: HashKey, place: u32) {
         let lines = self.lines();
-        let number = slot % LINE_SLOTS;
         let is_new = lines.word_at(slot) == 0;
         if is_new {
             assert!(self.count < lines.slots() - 1);
-            let (line, at) = (lines.line(slot), number * 2);
+            let (line, at) = (lines.line(slot), slot % LINE_SLOTS * 2);
             line[at].store(hash.0 as u64, Relaxed);
             line[at + 1].store((hash.0 >> 64) as u64, Relaxed);
         }
-        let shift = number % 2 * 32;
-        lines.set(slot, PLACES_WORD + number / 2, 0xffff_ffff << shift, u64::from(place + 1) << shift);
+        let (word, shift) = place_at(slot);
+        lines.set(slot, word, 0xffff_ffff << shift, u64::from(place + 1) << shift);
         self.count += usize::from(is_new);
     }
 

@@ -45,6 +45,8 @@ pub enum Sync {
 /// So many records ahead of the one that is appended, its lines of the cache are asked for; of large ones the first.
 const APPEND_AHEAD: usize = 4;
 const APPEND_AHEAD_BYTES_MAX: usize = 512;
+/// Lines of the cache that a record of some 130 bytes is in.
+const SMALL_RECORD_LINES: usize = 3;
 /// Without a reason to hurry, a group is sent when it has this many bytes.
 const GROUP_BYTES: usize = 64 << 10;
 const SECOND_US: u64 = 1_000_000;
@@ -292,7 +294,7 @@ impl Log {
     pub fn prefetch_record(&self, buffer: u64, place: u32) {
         let arena = &self.arenas[(buffer % BUFFERS) as usize];
         let start = arena.as_ptr().wrapping_add(place as usize);
-        (0..3).for_each(|line| prefetch(start.wrapping_add(line * CACHE_LINE_BYTES)));
+        (0..SMALL_RECORD_LINES).for_each(|line| prefetch(start.wrapping_add(line * CACHE_LINE_BYTES)));
     }
 
     /// Closes the open group: what is appended next goes into another one.

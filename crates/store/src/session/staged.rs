@@ -88,11 +88,13 @@ impl Session {
     fn fetch_from_tier_or(&self, tier: &Tier, keys: &[KeyDigest], puts: u32) {
         let mut elsewhere = 0;
         for (number, key) in keys.iter().enumerate() {
-            let (hash, is_put) = (HashKey(key.0), puts >> number & 1);
+            let (hash, is_put) = (HashKey(key.0), puts >> number & 1 == 1);
             let is_there = tier.prefetch_slot(hash);
-            if is_put == 1 || !is_there {
+            if is_put || !is_there {
                 self.shared.prefetch_in_buffers(hash);
-                elsewhere |= (1 - is_put) << number;
+            }
+            if !is_put && !is_there {
+                elsewhere |= 1 << number;
             }
         }
         for_each_bit(elsewhere, |number| {
