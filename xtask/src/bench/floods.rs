@@ -1,5 +1,6 @@
-//! Clients that harm: connections that say nothing, that send a byte a second, that never read what they asked for. The server
-//! stays within its memory, and those who behave keep their throughput, measured with and without the flood in turns.
+//! Clients that harm: connections that say nothing, that send a byte a second, that never read what they asked for, at once or after
+//! something small. The server stays within its memory, and those who behave keep their throughput, measured with and without the
+//! flood in turns.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,6 +28,9 @@ const DEAF: usize = 200;
 const DEAF_GETS: usize = 64;
 const LARGE_BYTES: usize = 1 << 20;
 const LARGE_KEYS: u64 = 16;
+/// What the sly ask for first: so many times something small, by which the server expects more of the kind.
+const SMALL_GETS: usize = 64;
+const SMALL_GET: &[u8] = b"get small\r\n";
 const LOOK: Duration = Duration::from_millis(100);
 const REST_WAIT_MAX: Duration = Duration::from_secs(30);
 const MEMORY: &str = "256MiB";
@@ -53,6 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         ("10,000 idle connections", idle as Flood),
         ("1000 connections of a byte a second", slow),
         ("200 connections that ask for 64 MiB each and read nothing", deaf),
+        ("as many that ask for something small before", sly),
     ] {
         let (mut without, mut with) = (Series::new(&format!("without {name}")), Series::new(&format!("with {name}")));
         for round in 0..rounds {
@@ -184,8 +189,21 @@ fn slow(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<
 }
 
 fn deaf(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
+    ask_and_read_nothing(address, Vec::new(), flowing, stop)
+}
+
+fn sly(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
+    ask_and_read_nothing(address, SMALL_GET.repeat(SMALL_GETS), flowing, stop)
+}
+
+/// For large values, after `asks`.
+fn ask_and_read_nothing(
+    address: SocketAddr,
+    mut asks: Vec<u8>,
+    flowing: &AtomicBool,
+    stop: &AtomicBool,
+) -> Result<(), Failure> {
     let mut streams = connect_many(address, DEAF)?;
-    let mut asks = Vec::new();
     for number in 0..DEAF_GETS as u64 {
         asks.extend_from_slice(format!("get large{}\r\n", number % LARGE_KEYS).as_bytes());
     }
@@ -226,6 +244,9 @@ fn expect_open(written: io::Result<usize>) -> Result<(), Failure> {
 
 fn store_large(address: SocketAddr) -> Result<(), Failure> {
     let mut connection = Connection::open(address)?;
+    connection.queue_set(b"small", 0, b"value");
+    connection.flush()?;
+    crate::load::expect_stored(&mut connection)?;
     let mut value = vec![0; LARGE_BYTES];
     for number in 0..LARGE_KEYS {
         tapetum_bench::random::Random::new(number).fill(&mut value);
