@@ -10,7 +10,8 @@
 //! log zone was damaged since the store was opened, the log may come back without its last group, which no store can tell
 //! from a crash before it was written. Whatever comes back must still be a beginning of the log, with its batches whole. Where the log
 //! was damaged while the store was opened, what it loses was acknowledged before, and the model has forgotten what was there before that:
-//! such a copy is opened once more, and not judged.
+//! such a copy is opened once more, and not judged. Nor is one whose manifest a write of that opening damaged, where writes were
+//! acknowledged before they were durable: that write may be on top of the last install, and nothing else need tell of it.
 //! Where the manifest was damaged, its last frames may be gone as well; only of an eviction does nothing else tell, and of an
 //! opening none of whose writes was durable: its stamps may be given again.
 //!
@@ -126,7 +127,7 @@ impl World {
             if fault != Fault::Rot && self.random.one_in(3) {
                 self.begin_to_fail(trouble);
                 self.fail_in_recovery(fault)?;
-                is_judged = !self.log_is_damaged;
+                is_judged = !self.log_is_damaged && !self.install_is_written_over(fault);
             } else {
                 let mut life = self.open_and_read(None)?;
                 self.begin_to_fail(trouble);
@@ -196,6 +197,11 @@ impl World {
             Err(Stop::Refused) => Ok(()),
             Err(stop) => Err(stop),
         }
+    }
+
+    /// The frame of this opening may lie over that of the last install, whose log was never said to be durable.
+    fn install_is_written_over(&self, fault: Fault) -> bool {
+        fault == Fault::MisplacedWrite && self.manifest_is_damaged && self.options.sync != Sync::Always
     }
 
     /// Works while the drive fails, from some moment on.
