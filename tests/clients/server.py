@@ -1,7 +1,7 @@
 """The server under test: started on a free loopback port, stopped by SIGTERM, started again on the same data.
 
 TAPETUM_SERVER names the binary and TAPETUM_SCRATCH a folder for data; `cargo x test-clients` sets both. With Debian's
-memcached as the binary, every test but those of a restart must pass too: that is how the tests themselves are tested.
+memcached as the binary, every test but those of a restart and of memory must pass too: that is how the tests themselves are tested.
 """
 
 import os

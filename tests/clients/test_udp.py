@@ -79,6 +79,30 @@ class Udp(unittest.TestCase):
         self.assertEqual(counted, {"received": 7, "answered": 3, "sent": 3, "refused_size": 1,
                                    "dropped_not_allowed": 3, "dropped_no_request": 1})
 
+    def test_what_there_is_no_memory_for_is_not_answered(self):
+        server, datagrams, text = self.start()
+        large = b"v" * 100_000
+        text.set("large", large)
+        text.set("small", b"v")
+        # All that clients may hold, and more, by values that are not whole yet.
+        sets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+        for connection in sets:
+            self.addCleanup(connection.close)
+            connection.sendall(b"set held 0 0 16000000\r\n" + b"v" * 15_999_000)
+        while int(text.stats()["bytes_read"]) < 2 * 15_999_000:
+            pass
+        for _ in range(50):
+            datagrams.ask(b"get small\r\n")
+        datagrams.send(b"get large\r\n")
+        # What is answered next is what is asked next.
+        self.assertEqual(datagrams.ask(b"get small\r\n"), b"VALUE small 0 1\r\nv\r\nEND\r\n")
+        self.assertEqual(int(text.stats()["udp_dropped_busy"]), 1)
+        for connection in sets:
+            connection.sendall(b"v" * 1000 + b"\r\n")
+        for connection in sets:
+            self.assertEqual(connection.recv(8), b"STORED\r\n")
+        self.assertEqual(datagrams.ask(b"get large\r\n"), b"VALUE large 0 100000\r\n" + large + b"\r\nEND\r\n")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -2,7 +2,7 @@
 
 use tapetum::{Condition, Initial, Request};
 
-use crate::connection::{Connection, Context, ManyKeys};
+use crate::connection::{Connection, Context, ManyKeys, TRIED_BYTES};
 use crate::engine::Session;
 use crate::errands::{Errand, Order};
 use crate::protocol::binary::{self, Origin, Status};
@@ -20,12 +20,37 @@ impl Connection {
         bytes: usize,
         cx: &mut Context<'_, S>,
     ) -> Option<()> {
-        if !self.may_submit(form, bytes, cx) {
+        if !self.may_follow(&request) {
             return None;
         }
-        let token = self.slot(form, key, bytes, cx.budget, cx.gets);
-        cx.session.submit(token, request);
+        if self.may_submit(form, bytes, cx) {
+            let value_bytes_unasked = bytes.max(cx.gets.value_bytes_unasked(cx.budget));
+            self.submit_charged(form, request, key, (bytes, value_bytes_unasked), cx);
+        } else if request.shows_value() && self.try_get() {
+            self.submit_charged(form, request, key, (0, TRIED_BYTES), cx);
+        } else {
+            return None;
+        }
         Some(())
+    }
+
+    /// Submits a request that is charged with `bytes`; a longer value than the second figure asks before it is brought.
+    fn submit_charged<S: Session>(
+        &mut self,
+        form: Form,
+        request: Request<'_>,
+        key: &[u8],
+        (bytes, value_bytes_unasked): (usize, usize),
+        cx: &mut Context<'_, S>,
+    ) {
+        let token = self.slot(form, key, bytes, cx.budget, cx.gets);
+        match request.shows_value() {
+            true => {
+                self.slots.last_may_ask(request.key());
+                cx.session.submit_within(token, request, value_bytes_unasked);
+            }
+            false => cx.session.submit(token, request),
+        }
     }
 
     /// Flushes and figures see everything before them and nothing after; `None` if something is still on its way.
@@ -139,14 +164,7 @@ impl Connection {
             Some(expiry) => Request::GetAndTouch { key, expiry },
         };
         let bytes = self.value_bytes_expected(cx.gets);
-        if self.submit(form, request, key, bytes, cx).is_none() {
-            if !self.may_try() {
-                return None;
-            }
-            let token = self.slot(form, key, bytes, cx.budget, cx.gets);
-            self.begin_trial(token, key);
-            cx.session.submit(token, request);
-        }
+        self.submit(form, request, key, bytes, cx)?;
         count(if touch.is_some() { &cx.counters.cmd_touch } else { &cx.counters.cmd_get }, 1);
         Some(())
     }

@@ -3,15 +3,18 @@
 //!
 //! Input is consumed from its first byte, frame by frame; what a frame asks for is submitted at once, and the bytes that
 //! are left (a frame that has not arrived whole) stay with whoever brought them. It takes no more while it is *blocked*: its
-//! requests or unsent replies are at their limit, or the shared budget is spent. Owned by one worker.
+//! requests or unsent replies are at their limit, the shared budget is spent, one of its gets asks for room, or the next request would
+//! change what a get of its own may still have to ask for. Owned by one worker.
 
 mod alone;
+mod asked;
 mod stream;
 
 pub use alone::Alone;
+pub use asked::TRIED_BYTES;
 pub use stream::Stream;
 
-use tapetum::{Outcome, Request};
+use tapetum::Outcome;
 
 use crate::engine::Session;
 use crate::errands::Errands;
@@ -63,16 +66,6 @@ pub struct ManyKeys {
     pub stamps: bool,
 }
 
-/// A get of a connection that holds next to nothing, submitted although the budget has no room for a value of the likely
-/// size: most are small, and who asks for those need not wait until others give memory back. A large value is dropped when
-/// it comes, and asked for again when there is room for it.
-struct Trial {
-    number: u32,
-    key: Vec<u8>,
-    /// The bytes of the value that was dropped; `None` while it is on its way.
-    dropped_bytes: Option<usize>,
-}
-
 /// What a connection wants of the shared budget, which has not as much.
 #[derive(Clone, Copy)]
 struct Wait {
@@ -82,7 +75,7 @@ struct Wait {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WantedFor {
-    /// Input that comes, or a value that was dropped.
+    /// Input that comes, or a value that asks for room.
     Bytes,
     Request,
     /// A get that may be tried.
@@ -120,7 +113,8 @@ pub struct Connection {
     answers_bytes_max: usize,
     /// Requests that were answered at once and that nobody has asked about.
     answered_at_once: usize,
-    trial: Option<Trial>,
+    /// Gets that ask for room for their values, in their order.
+    asked: Vec<asked::Asked>,
     /// What its gets brought lately; `None` before the first.
     value_bytes_expected: Option<usize>,
 }
@@ -146,7 +140,7 @@ impl Connection {
             charged_bytes: 0,
             answers_bytes_max: usize::MAX,
             answered_at_once: 0,
-            trial: None,
+            asked: Vec::new(),
             value_bytes_expected: None,
         }
     }
@@ -206,9 +200,8 @@ impl Connection {
 
     /// Takes and submits as much of `input` as there is leave to; how many bytes that was.
     pub(crate) fn consume<S: Session>(&mut self, input: &[u8], cx: &mut Context<'_, S>) -> usize {
-        if self.trial.is_some() {
-            // What comes after it must not be done before it is asked for again.
-            self.blocked = true;
+        if self.asks() {
+            (self.blocked, self.capped) = (true, false);
             return 0;
         }
         (self.blocked, self.capped, self.wait) = (false, false, None);
@@ -235,7 +228,7 @@ impl Connection {
                     continue;
                 }
             }
-            if self.trial.is_some() || self.is_full(cx.limits, cx.budget) {
+            if self.is_full(cx.limits, cx.budget) {
                 self.blocked = true;
                 break;
             }
@@ -360,44 +353,24 @@ impl Connection {
             return false;
         }
         let bytes = bytes + REQUEST_BYTES;
-        let wanted_for = if form.may_be_asked_again() { WantedFor::Get } else { WantedFor::Request };
+        let wanted_for = if form.is_get() { WantedFor::Get } else { WantedFor::Request };
         held_bytes + bytes <= FREE_BYTES || self.may_take(bytes, wanted_for, budget)
     }
 
-    /// Whether a get may be tried that `may_submit` made wait for the budget.
-    pub(crate) fn may_try(&self) -> bool {
+    /// Whether a get may be tried that `may_submit` made wait for the budget: most values are small, and who asks for those need
+    /// not wait until others give memory back. A larger one asks.
+    fn may_try(&self) -> bool {
         let get_waits = self.wait.is_some_and(|wait| wait.wanted_for == WantedFor::Get);
-        get_waits && self.slots.is_empty() && self.out.unsent_bytes() <= FREE_BYTES / 2 && self.trial.is_none()
+        get_waits && self.slots.is_empty() && self.out.unsent_bytes() <= FREE_BYTES - TRIED_BYTES
     }
 
-    /// The get of slot `number` is tried.
-    pub(crate) fn begin_trial(&mut self, token: u64, key: &[u8]) {
-        (self.blocked, self.wait) = (false, None);
-        self.trial = Some(Trial { number: token as u32, key: key.to_vec(), dropped_bytes: None });
-    }
-
-    /// Whether the value that a trial brought is too large to be kept now; then it is dropped.
-    fn drop_tried(&mut self, number: u32, value_bytes: usize, budget: &Budget) -> bool {
-        let Some(trial) = self.trial.as_mut().filter(|trial| trial.number == number) else { return false };
-        let little = self.out.unsent_bytes() + value_bytes + REQUEST_BYTES <= FREE_BYTES;
-        if self.gone || little || budget.allows(self.who, value_bytes) {
-            self.trial = None;
-            return false;
+    /// [`Connection::may_try`]; then the get need not wait.
+    pub(crate) fn try_get(&mut self) -> bool {
+        let may_try = self.may_try();
+        if may_try {
+            (self.blocked, self.wait) = (false, None);
         }
-        trial.dropped_bytes = Some(value_bytes);
-        self.slots.charge(number, 0);
-        (self.blocked, self.wait) = (true, Some(Wait { bytes: value_bytes, wanted_for: WantedFor::Bytes }));
-        true
-    }
-
-    /// Asks again for the value that was dropped.
-    fn try_again<S: Session>(&mut self, cx: &mut Context<'_, S>) {
-        let Some(trial) = self.trial.take_if(|trial| trial.dropped_bytes.is_some()) else { return };
-        let charge_bytes = trial.dropped_bytes.unwrap_or(0) + REQUEST_BYTES;
-        cx.gets.submitted(charge_bytes);
-        self.slots.charge(trial.number, charge_bytes);
-        self.charge(self.charged_bytes + charge_bytes, cx.budget);
-        cx.session.submit(self.token(trial.number), Request::Get { key: &trial.key });
+        may_try
     }
 
     fn token(&self, number: u32) -> u64 {
@@ -443,9 +416,6 @@ impl Connection {
             // A miss says nothing of values: then what others brought counts.
             let seen = if outcome.value().is_some() { value.len() } else { cx.gets.value_bytes_recent() };
             self.value_bytes_expected = Some(seen.max(expected));
-            if self.drop_tried(number, value.len(), cx.budget) {
-                return;
-            }
         }
         cx.counters.outcome(form, outcome);
         self.slots.complete(number, outcome, value, &mut self.out, cx.pool);
@@ -463,10 +433,9 @@ impl Connection {
         self.barrier = true;
     }
 
-    /// How many answers the store owes it. A value that was dropped is not on its way.
+    /// How many answers the store owes it.
     pub(crate) fn pending(&self) -> usize {
-        let dropped = self.trial.as_ref().is_some_and(|trial| trial.dropped_bytes.is_some());
-        self.slots.pending() - usize::from(dropped)
+        self.slots.pending()
     }
 
     /// Gives everything back.

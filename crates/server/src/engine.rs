@@ -2,9 +2,12 @@
 
 use std::os::fd::RawFd;
 
-use tapetum::{Access, DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange};
+use tapetum::{
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange,
+};
 
-/// Used by one thread at a time. Requests for one key take effect in the order of submission; replies come in any order.
+/// Used by one thread at a time. Requests for one key take effect in the order of submission, but for one that asks, which takes effect
+/// after it is allowed; replies come in any order.
 pub trait Session: Send + 'static {
     /// Never blocks; copies what it needs. A refusal comes as a reply.
     fn submit(&mut self, token: u64, request: Request<'_>);
@@ -14,6 +17,21 @@ pub trait Session: Send + 'static {
     fn in_flight(&self) -> usize;
     /// Readable while `poll` may make progress, which drains them.
     fn event_fds(&self) -> Vec<RawFd>;
+
+    /// A request that asks before it brings a longer value than `value_bytes`: see [`tapetum::Session::take_asks`].
+    fn submit_within(&mut self, token: u64, request: Request<'_>, _value_bytes: usize) {
+        self.submit(token, request);
+    }
+
+    fn take_asks(&mut self, _asks: &mut Vec<Ask>) {}
+
+    fn allow_value(&mut self, _token: u64, _value_bytes: usize) {
+        unreachable!("it never asks")
+    }
+
+    fn give_up_value(&mut self, _token: u64) {
+        unreachable!("it never asks")
+    }
 
     /// Whether gets may be answered at once, in stages, as far as DRAM has the items: see [`tapetum::Session::digest_each`].
     fn answers_from_dram(&self) -> bool {

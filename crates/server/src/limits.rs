@@ -3,9 +3,8 @@
 //! Every connection charges the bytes that it holds to one shared budget. Charging never fails: a connection *asks*
 //! before it takes more than a little, and stops reading while the answer is no. So that many half-sent values cannot
 //! wait for each other for ever, one connection at a time may go over: the holder of the overdraft. The most that
-//! clients hold is therefore the budget, one item, `FREE_BYTES` a connection, and what gets bring beyond what their
-//! connection's last ones let expect: a client that asked for small values and then for many large ones at once gets
-//! those that were submitted before the first came.
+//! clients hold is therefore about the budget, one item, and `FREE_BYTES` a connection: a longer value than its connection's last ones let
+//! expect, and than what room there is suffices for any get on its way, asks before it is read (`connection/asked.rs`).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -59,13 +58,23 @@ impl Budget {
     /// Whether `who`, not 0, may take `bytes` more. A yes beyond the limit makes it the holder of the overdraft.
     pub fn allows(&self, who: u64, bytes: usize) -> bool {
         assert_ne!(who, 0, "0 is nobody");
-        if self.used_bytes.load(Ordering::Relaxed) + bytes <= self.limit_bytes {
+        if self.has(bytes) {
             return true;
         }
         match self.overdraft.compare_exchange(0, who, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => true,
             Err(holder) => holder == who,
         }
+    }
+
+    /// Whether there are `bytes` more, but for the overdraft.
+    pub fn has(&self, bytes: usize) -> bool {
+        self.used_bytes() + bytes <= self.limit_bytes
+    }
+
+    /// How much more there is, but for the overdraft.
+    pub fn room_bytes(&self) -> usize {
+        self.limit_bytes.saturating_sub(self.used_bytes())
     }
 
     /// Gives the overdraft back, if `who` holds it.

@@ -1,7 +1,7 @@
 //! The request path without sockets: packets in memory go in, and what would be sent is there to look at. For measurements, and
 //! for whatever is to give the same answers.
 
-use tapetum::Reply;
+use tapetum::{Ask, Reply};
 
 use crate::connection::{Alone, Connection};
 use crate::engine::Session;
@@ -13,6 +13,7 @@ pub struct Packets<S> {
     alone: Alone<S>,
     connection: Connection,
     replies: Vec<Reply>,
+    asks: Vec<Ask>,
 }
 
 impl<S: Session> Packets<S> {
@@ -21,6 +22,7 @@ impl<S: Session> Packets<S> {
             alone: Alone::new(session, Limits::default(), 0),
             connection: Connection::new(0, 0),
             replies: Vec::new(),
+            asks: Vec::new(),
         }
     }
 
@@ -35,6 +37,11 @@ impl<S: Session> Packets<S> {
             for reply in &self.replies {
                 self.connection.complete(reply.token as u32, &reply.outcome, &mut context);
             }
+            context.session.take_asks(&mut self.asks);
+            for Ask { token, value_bytes } in self.asks.drain(..) {
+                self.connection.ask(token as u32, value_bytes, &mut context);
+            }
+            self.connection.allow_asked(&mut context);
             self.connection.out.pieces().for_each(&mut sent);
             self.connection.out.clear(&mut self.alone.pool);
             let over = taken == packets.len() || self.connection.closing;

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use tapetum::Outcome;
+use tapetum_kernels::checksum::{Salt, checksum};
 
 use crate::out::{OutQueue, Pool};
 use crate::protocol::reply::{self, Form};
@@ -21,6 +22,8 @@ struct Slot {
     /// Where its key starts, counted from the first key that this connection ever kept.
     key_at: u64,
     key_bytes: u32,
+    /// Of its key, if the store may ask before it brings the value; else 0.
+    asker_print: u32,
     /// What it may take in memory until it is answered.
     charge_bytes: usize,
 }
@@ -28,6 +31,11 @@ struct Slot {
 enum State {
     Pending,
     Ready { bytes: Vec<u8>, breaks_off_get: bool },
+}
+
+/// So that requests of the same key are known; not 0.
+fn print(key: &[u8]) -> u32 {
+    checksum(Salt { store: 0, address: 0, version: 0 }, &[key]) | 1
 }
 
 #[derive(Default)]
@@ -38,6 +46,8 @@ pub struct Slots {
     pending: usize,
     charged_bytes: usize,
     ready_bytes: usize,
+    /// Of those that are pending, how many the store may ask about.
+    askers: usize,
     /// The keys that replies repeat, one after the other, those answered first cut off now and then.
     keys: Vec<u8>,
     keys_start: u64,
@@ -70,19 +80,25 @@ impl Slots {
         self.charged_bytes + self.ready_bytes
     }
 
+    /// How many requests before `number` have not left yet.
+    pub fn place_of(&self, number: u32) -> usize {
+        number.wrapping_sub(self.first) as usize
+    }
+
     /// What request `number`, which is pending, asked for.
     pub fn form(&self, number: u32) -> Form {
-        self.queue[number.wrapping_sub(self.first) as usize].form
+        self.queue[self.place_of(number)].form
     }
 
     /// What request `number`, which is pending, was charged with.
     pub fn charge_bytes(&self, number: u32) -> usize {
-        self.queue[number.wrapping_sub(self.first) as usize].charge_bytes
+        self.queue[self.place_of(number)].charge_bytes
     }
 
     /// Charges request `number`, which is pending, with so much in place of what it was charged with.
     pub fn charge(&mut self, number: u32, bytes: usize) {
-        let slot = &mut self.queue[number.wrapping_sub(self.first) as usize];
+        let at = self.place_of(number);
+        let slot = &mut self.queue[at];
         self.charged_bytes = self.charged_bytes - slot.charge_bytes + bytes;
         slot.charge_bytes = bytes;
     }
@@ -92,10 +108,28 @@ impl Slots {
         let key = if form.needs_key() { key } else { b"" };
         let key_at = self.keys_start + self.keys.len() as u64;
         self.keys.extend_from_slice(key);
-        self.queue.push_back(Slot { form, state: State::Pending, key_at, key_bytes: key.len() as u32, charge_bytes });
+        let (state, key_bytes, asker_print) = (State::Pending, key.len() as u32, 0);
+        self.queue.push_back(Slot { form, state, key_at, key_bytes, asker_print, charge_bytes });
         self.pending += 1;
         self.charged_bytes += charge_bytes;
         self.first.wrapping_add(self.queue.len() as u32 - 1)
+    }
+
+    /// The request that was added last, of `key`, may ask for room for its value, and takes effect after that.
+    pub fn last_may_ask(&mut self, key: &[u8]) {
+        let Some(last) = self.queue.back_mut() else { unreachable!("it was just added") };
+        last.asker_print = print(key);
+        self.askers += 1;
+    }
+
+    /// Whether a request of `key` that is pending may take effect after one that is submitted now. Now and then of another key: then
+    /// that one waits for nothing.
+    pub fn may_overtake(&self, key: &[u8]) -> bool {
+        if self.askers == 0 {
+            return false;
+        }
+        let print = print(key);
+        self.queue.iter().any(|slot| slot.asker_print == print)
     }
 
     /// Adds a reply that needs no outcome.
@@ -105,19 +139,20 @@ impl Slots {
         self.ready_bytes += bytes.len() + Slots::READY_BYTES;
         let state = State::Ready { bytes, breaks_off_get: false };
         let key_at = self.keys_start + self.keys.len() as u64;
-        self.queue.push_back(Slot { form, state, key_at, key_bytes: 0, charge_bytes: 0 });
+        self.queue.push_back(Slot { form, state, key_at, key_bytes: 0, asker_print: 0, charge_bytes: 0 });
         self.release(out, pool);
     }
 
     /// Takes the outcome of slot `number`, whose value, if any, is `value`.
     pub fn complete(&mut self, number: u32, outcome: &Outcome, value: &[u8], out: &mut OutQueue, pool: &mut Pool) {
-        let at = number.wrapping_sub(self.first) as usize;
+        let at = self.place_of(number);
         let slot = &mut self.queue[at];
         assert!(matches!(slot.state, State::Pending), "one outcome a request");
         let key_from = (slot.key_at - self.keys_start) as usize;
         let key = &self.keys[key_from..key_from + slot.key_bytes as usize];
         let breaks_off_get = reply::breaks_off_get(slot.form, outcome);
         self.pending -= 1;
+        self.askers -= usize::from(std::mem::take(&mut slot.asker_print) != 0);
         self.charged_bytes -= std::mem::take(&mut slot.charge_bytes);
         if at == 0 {
             let skipped = self.get_broken_off && matches!(slot.form, Form::TextGet { .. });
@@ -137,7 +172,8 @@ impl Slots {
 
     /// Takes the reply to slot `number`, written already.
     pub fn complete_with(&mut self, number: u32, bytes: Vec<u8>, out: &mut OutQueue, pool: &mut Pool) {
-        let slot = &mut self.queue[number.wrapping_sub(self.first) as usize];
+        let at = self.place_of(number);
+        let slot = &mut self.queue[at];
         assert!(matches!(slot.state, State::Pending), "one outcome a request");
         self.pending -= 1;
         self.charged_bytes -= std::mem::take(&mut slot.charge_bytes);

@@ -77,6 +77,26 @@ fn a_failed_get_ends_with_its_failure() {
     }
 }
 
+#[test]
+fn what_may_ask_may_be_overtaken_until_it_is_answered() {
+    let mut bench = Bench::new();
+    bench.slots.first = u32::MAX;
+    let [a, other, again] = [b"a", b"b", b"a"].map(|key| {
+        let number = bench.slots.push(GET, key, 0);
+        assert_eq!(bench.slots.may_overtake(b"a"), number != u32::MAX);
+        bench.slots.last_may_ask(key);
+        number
+    });
+    bench.slots.push(GET, b"c", 0);
+    assert_eq!([b"a", b"b", b"c"].map(|key| bench.slots.may_overtake(key)), [true, true, false]);
+    bench.hit(again, b"v");
+    assert!(bench.slots.may_overtake(b"a"), "the first one");
+    bench.hit(a, b"v");
+    assert_eq!([b"a", b"b"].map(|key| bench.slots.may_overtake(key)), [false, true]);
+    bench.outcome(other, Outcome::Failed(Error::Io("x".into())));
+    assert!(!bench.slots.may_overtake(b"b"));
+}
+
 proptest! {
     /// Any order of outcomes gives the same stream, over many rounds, so that key space is reused and numbers wrap.
     #[test]

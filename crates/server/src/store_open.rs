@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tapetum::{
-    Access, DramItem, Error, Full, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Slabs, Stats,
+    Access, Ask, DramItem, Error, Full, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Slabs, Stats,
     StoreOptions, Sync, ValueRange,
 };
 use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
@@ -56,6 +56,22 @@ impl engine::Session for tapetum::Session {
 
     fn event_fds(&self) -> Vec<RawFd> {
         self.event_fds()
+    }
+
+    fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) {
+        self.submit_within(token, request, value_bytes);
+    }
+
+    fn take_asks(&mut self, asks: &mut Vec<Ask>) {
+        self.take_asks(asks);
+    }
+
+    fn allow_value(&mut self, token: u64, value_bytes: usize) {
+        self.allow_value(token, value_bytes);
+    }
+
+    fn give_up_value(&mut self, token: u64) {
+        self.give_up_value(token);
     }
 
     fn answers_from_dram(&self) -> bool {

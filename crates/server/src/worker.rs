@@ -1,8 +1,8 @@
 //! One worker: an event loop over its connections, the listening sockets and its session of the store.
 //!
 //! ```text
-//!   wait -> read each connection reported, submitting what came -> poll the store -> complete, submit what was blocked,
-//!           one write to each connection completed and to a few of the others -> poll again while that gave something -> wait
+//!   wait -> read each connection reported, submitting what came -> poll the store -> complete, give room to what asks for it,
+//!           submit what was blocked, one write to each connection completed and to a few of the others -> poll again while that gave something -> wait
 //! ```
 //! What the connections and datagrams of one report (`os::Epoll`) ask for is submitted before one poll, so that it goes to flash as one batch,
 //! and nothing ever waits for one read. Where DRAM answers most of it, a few more reports are taken before that poll, so that it still is a
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{io, mem};
 
-use tapetum::Reply;
+use tapetum::{Ask, Reply};
 use tapetum_drive::Event;
 
 use crate::connection::{Context, Stream};
@@ -145,7 +145,7 @@ impl<S: Session> Worker<S> {
         if let Some(door) = &door {
             epoll.add(door.fd(), ID_UDP, Interest::READ)?;
         }
-        let gets = Gets::new(shared.limits.in_flight_bytes / shared.mailboxes.len());
+        let gets = Gets::new(shared.limits.in_flight_bytes, shared.mailboxes.len());
         let mut worker = Worker {
             index,
             shared,
@@ -204,7 +204,7 @@ impl<S: Session> Worker<S> {
 
     /// Runs until the server stops, and then until what was in flight is done.
     pub fn run(mut self) -> io::Result<()> {
-        let (mut ready, mut replies) = (Vec::new(), Vec::new());
+        let (mut ready, mut replies, mut asks) = (Vec::new(), Vec::new(), Vec::new());
         let mut stop_at: Option<Instant> = None;
         loop {
             let timeout_ms = self.timeout_ms(stop_at.is_some());
@@ -214,7 +214,7 @@ impl<S: Session> Worker<S> {
                 self.begin_stop()?;
             }
             self.ask_again();
-            self.rounds(&mut replies)?;
+            self.rounds(&mut replies, &mut asks)?;
             self.look_around()?;
             if let Some(stop_at) = stop_at {
                 let late = Instant::now() >= stop_at;
@@ -394,29 +394,34 @@ impl<S: Session> Worker<S> {
     }
 
     /// Polls the store and looks after connections until neither gives anything new.
-    fn rounds(&mut self, replies: &mut Vec<Reply>) -> io::Result<()> {
+    fn rounds(&mut self, replies: &mut Vec<Reply>, asks: &mut Vec<Ask>) -> io::Result<()> {
         self.unfinished = true;
         for _ in 0..ROUNDS_MAX {
             replies.clear();
             self.session.poll(replies);
-            if replies.is_empty() && self.queue.is_empty() {
+            self.session.take_asks(asks);
+            if replies.is_empty() && asks.is_empty() && self.queue.is_empty() {
                 self.unfinished = false;
                 break;
             }
-            if !replies.is_empty() {
+            // Gets that asked keep nobody from submitting others, until they are allowed.
+            let gets_left = !replies.is_empty() || !asks.is_empty();
+            if gets_left {
                 for id in mem::take(&mut self.capped) {
                     self.enqueue(id);
                 }
             }
-            let answered = !replies.is_empty();
             let queued_before = self.queue.len();
             for reply in replies.drain(..) {
                 self.complete(reply);
             }
+            for Ask { token, value_bytes } in asks.drain(..) {
+                self.ask(token, value_bytes);
+            }
             // What flash answered has waited longest: it goes first.
             let completed = self.queue.len() - queued_before;
             self.queue.rotate_right(completed);
-            if answered && self.door.is_some() {
+            if gets_left && self.door.is_some() {
                 self.with_door(|door, cx| {
                     door.retry(cx);
                     door.flush(cx.counters);
@@ -446,6 +451,20 @@ impl<S: Session> Worker<S> {
             unreachable!("a connection stays until its requests are answered")
         };
         stream.connection.complete(reply.token as u32, &reply.outcome, &mut self.context());
+        self.connections[id as usize] = Some(stream);
+        self.enqueue(id);
+    }
+
+    /// A get wants room for a long value.
+    fn ask(&mut self, token: u64, value_bytes: usize) {
+        let id = (token >> 32) as u32;
+        if id >= udp::FIRST_ID {
+            return self.with_door(|door, cx| door.ask(id, token as u32, value_bytes, cx));
+        }
+        let Some(mut stream) = self.connections.get_mut(id as usize).and_then(Option::take) else {
+            unreachable!("a connection stays until its requests are answered")
+        };
+        stream.connection.ask(token as u32, value_bytes, &mut self.context());
         self.connections[id as usize] = Some(stream);
         self.enqueue(id);
     }

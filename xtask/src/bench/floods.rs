@@ -1,6 +1,6 @@
 //! Clients that harm: connections that say nothing, that send a byte a second, that never read what they asked for, at once or after
-//! something small. Whether the server stays within its memory, and those who behave keep their throughput, measured with and without
-//! the flood in turns.
+//! something small. The server stays within its memory, and those who behave keep their throughput, measured with and without the
+//! flood in turns.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};

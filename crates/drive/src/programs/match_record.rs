@@ -23,7 +23,7 @@ use tapetum_kernels::record::{Codec, Marks};
 pub const MISSING: Status = Status::Program(1);
 /// A checksum did not hold.
 pub const CORRUPT: Status = Status::Program(2);
-/// The output is too small: the result's first word says how many bytes it takes.
+/// The output is too small: the result's first word says how many bytes it takes, the second how many of them are the value.
 pub const OUTPUT_SHORT: Status = Status::Program(3);
 
 const PARAMETERS_HEAD_BYTES: usize = 28;
@@ -162,7 +162,7 @@ fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status
         let (raw, stored) = (header.raw_bytes as usize, header.stored_bytes as usize);
         let needed = OUTPUT_HEAD_BYTES + raw + stored;
         if output.len() < needed {
-            return (OUTPUT_SHORT, [needed as u64, 0]);
+            return (OUTPUT_SHORT, [needed as u64, raw as u64]);
         }
         let (value, frame) = output[OUTPUT_HEAD_BYTES..needed].split_at_mut(raw);
         run.copy(record.stored_address(), frame);
@@ -238,8 +238,8 @@ mod tests {
     fn a_short_output_says_how_much_it_takes() {
         let text = b"mirror ".repeat(100);
         let mut output = vec![0; 64];
-        let (status, [needed, _]) = run(&page(&text), b"key", &mut output);
-        assert_eq!(status, OUTPUT_SHORT);
+        let (status, [needed, value_bytes]) = run(&page(&text), b"key", &mut output);
+        assert_eq!((status, value_bytes), (OUTPUT_SHORT, text.len() as u64));
         assert_eq!(run(&page(&text), b"key", &mut vec![0; needed as usize]).0, Status::Success);
     }
 }

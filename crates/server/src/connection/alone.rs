@@ -28,7 +28,7 @@ impl<S: Session> Alone<S> {
         Alone {
             session,
             budget: Budget::new(limits.in_flight_bytes),
-            gets: Gets::new(limits.in_flight_bytes),
+            gets: Gets::new(limits.in_flight_bytes, 1),
             limits,
             figures: Figures::default(),
             pool: Pool::default(),

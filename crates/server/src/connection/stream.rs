@@ -68,8 +68,9 @@ impl Stream {
 
     /// Holds memory that others wait for, and its client has let it lie.
     pub fn is_stalled(&self, now: u32, limits: &Limits) -> bool {
-        let Connection { slots, out, charged_bytes, .. } = &self.connection;
-        let on_client = slots.pending() == 0 && (!out.is_empty() || !self.connection.waits());
+        let Connection { slots, out, asked, charged_bytes, .. } = &self.connection;
+        let on_its_way = slots.pending() - asked.len();
+        let on_client = on_its_way == 0 && (!out.is_empty() || !self.connection.waits());
         on_client && *charged_bytes > 0 && now.saturating_sub(self.moved_at) > limits.stall_seconds
     }
 
@@ -145,11 +146,18 @@ impl Stream {
     /// Goes on with what has arrived, after something was answered or sent.
     pub fn advance<S: Session>(&mut self, cx: &mut Context<'_, S>) {
         let connection = &mut self.connection;
-        if let Some(wait) = connection.wait {
-            if cx.budget.allows(connection.who, wait.bytes) {
+        if connection.asks() {
+            let waited = connection.waits();
+            connection.wait = None;
+            connection.allow_asked(cx);
+            if waited && !connection.waits() {
                 // Until now it was we who did not read.
                 self.moved_at = cx.now;
-                connection.try_again(cx);
+            }
+        }
+        if let Some(wait) = connection.wait {
+            if cx.budget.allows(connection.who, wait.bytes) {
+                self.moved_at = cx.now;
             } else if !connection.needs_no_budget() {
                 return;
             }
@@ -189,7 +197,7 @@ impl Stream {
         if connection.gone {
             connection.out.clear(pool);
         }
-        connection.blocked && !connection.waits()
+        connection.blocked && !connection.waits() || connection.gone && connection.asks()
     }
 
     /// Charges the budget with what is held now; whether this made it the first to wait for more.

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use tapetum::{Access, Condition, DramItem, KeyDigest, Marks, Outcome, Reply, Request, ValueRange};
+use tapetum::{Access, Ask, Condition, DramItem, KeyDigest, Marks, Outcome, Reply, Request, ValueRange};
 
 use crate::connection::Alone;
 use crate::gets::Gets;
@@ -12,8 +12,10 @@ use crate::gets::Gets;
 /// do at once.
 #[derive(Default)]
 struct Slow {
-    /// A get of what was not put shows `value` as it is when the reply comes.
-    submitted: Vec<(Reply, bool)>,
+    submitted: Vec<Submitted>,
+    /// Gets that asked, and are not told yet; those of which nobody knows.
+    asking: Vec<Submitted>,
+    asks: Vec<Ask>,
     value: Vec<u8>,
     dram: Vec<&'static [u8]>,
     /// Gets wait all the same, as in a store without a DRAM tier.
@@ -23,6 +25,14 @@ struct Slow {
     puts: u64,
     /// Of replies.
     values: Vec<u8>,
+}
+
+struct Submitted {
+    reply: Reply,
+    /// A get of what was not put, which shows `value` as it is when the reply comes.
+    shows_value: bool,
+    is_change: bool,
+    value_bytes_allowed: usize,
 }
 
 impl Slow {
@@ -40,6 +50,10 @@ impl Slow {
 
 impl Session for Slow {
     fn submit(&mut self, token: u64, request: Request<'_>) {
+        self.submit_within(token, request, usize::MAX);
+    }
+
+    fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes_allowed: usize) {
         let (value, flags, stamp) = self.item(request.key());
         let (start, value) = (self.values.len(), value.to_vec());
         let (marks, won, access) = (Marks::NONE, false, Access::default());
@@ -57,21 +71,42 @@ impl Session for Slow {
             }
             _ => Outcome::Stored { stamp: 1 },
         };
-        let was_put = self.items.contains_key(request.key());
-        self.submitted.push((Reply { token, outcome }, !was_put));
+        let shows_value = !self.items.contains_key(request.key());
+        let (reply, is_change) = (Reply { token, outcome }, !request.reads());
+        self.submitted.push(Submitted { reply, shows_value, is_change, value_bytes_allowed });
     }
 
     fn poll(&mut self, replies: &mut Vec<Reply>) {
-        for (mut reply, shows_value) in self.submitted.drain(..) {
+        for mut submitted in self.submitted.drain(..) {
+            let Submitted { reply, shows_value, value_bytes_allowed, .. } = &mut submitted;
             if let Outcome::Value { value, .. } | Outcome::Leased { value, .. } = &mut reply.outcome
-                && shows_value
+                && *shows_value
             {
+                if self.value.len() > *value_bytes_allowed {
+                    self.asks.push(Ask { token: reply.token, value_bytes: self.value.len() });
+                    self.asking.push(submitted);
+                    continue;
+                }
                 value.start = self.values.len();
                 self.values.extend_from_slice(&self.value);
                 value.end = self.values.len();
             }
-            replies.push(reply);
+            replies.push(submitted.reply);
         }
+    }
+
+    fn take_asks(&mut self, asks: &mut Vec<Ask>) {
+        asks.append(&mut self.asks);
+    }
+
+    fn allow_value(&mut self, token: u64, value_bytes: usize) {
+        let at = self.asking.iter().position(|asking| asking.reply.token == token).unwrap();
+        self.submitted.push(Submitted { value_bytes_allowed: value_bytes, ..self.asking.remove(at) });
+    }
+
+    fn give_up_value(&mut self, token: u64) {
+        self.allow_value(token, usize::MAX);
+        self.submitted.last_mut().unwrap().reply.outcome = Outcome::Missing;
     }
 
     fn bytes(&self, value: ValueRange) -> &[u8] {
@@ -79,7 +114,7 @@ impl Session for Slow {
     }
 
     fn in_flight(&self) -> usize {
-        self.submitted.len()
+        self.submitted.len() + self.asking.len()
     }
 
     fn event_fds(&self) -> Vec<RawFd> {
@@ -155,6 +190,11 @@ impl Bench {
         for reply in replies {
             self.with(|stream, cx| stream.connection.complete(reply.token as u32, &reply.outcome, cx));
         }
+        let mut asks = Vec::new();
+        self.alone.session.take_asks(&mut asks);
+        for Ask { token, value_bytes } in asks {
+            self.with(|stream, cx| stream.connection.ask(token as u32, value_bytes, cx));
+        }
         self.with(|stream, cx| stream.advance(cx));
         self.stream.send(&mut self.alone.pool, &self.alone.figures.counters[0], 1);
         self.stream.settle(&self.alone.budget);
@@ -199,11 +239,14 @@ fn answers(
             bench.poll();
         }
     }
-    while bench.alone.session.in_flight() > 0
-        || !bench.stream.connection.slots.is_empty()
-        || !bench.stream.connection.out.is_empty()
-    {
+    loop {
         bench.poll();
+        // What was not read while it was blocked.
+        bench.with(|stream, cx| stream.read(cx));
+        let Connection { slots, out, .. } = &bench.stream.connection;
+        if bench.alone.session.in_flight() == 0 && slots.is_empty() && out.is_empty() {
+            break;
+        }
     }
     assert_eq!((bench.alone.budget.used_bytes(), bench.alone.gets.is_idle()), (0, true));
     let counters = &bench.alone.figures.counters[0];
@@ -343,12 +386,13 @@ fn gets_slow_down_when_values_are_large() {
     assert!(first <= (2 << 20) / Gets::VALUE_BYTES_AT_FIRST);
     bench.alone.session.value = vec![b'v'; 1 << 20];
     bench.poll();
-    assert!(bench.alone.session.in_flight() <= 2, "{} of 1 MiB each", bench.alone.session.in_flight());
+    let coming = bench.alone.session.submitted.len();
+    assert!(coming <= 2, "{coming} of 1 MiB each");
     // Unread replies stop it altogether.
     for _ in 0..5 {
         bench.poll();
     }
-    assert_eq!(bench.alone.session.in_flight(), 0);
+    assert_eq!(bench.alone.session.submitted.len(), 0);
     assert!(bench.stream.connection.blocked);
 }
 
@@ -417,53 +461,147 @@ fn a_client_that_pipelines_small_requests_waits_for_nobody() {
 }
 
 #[test]
-fn a_large_value_that_was_tried_is_dropped_and_comes_when_there_is_room() {
-    let mut bench = spent();
-    bench.alone.session.value = vec![b'v'; 1 << 20];
-    bench.send(b"get k\r\nget l\r\n");
-    assert_eq!(bench.alone.session.in_flight(), 1, "one is tried");
-    for _ in 0..3 {
-        bench.poll();
-        assert_eq!((bench.alone.session.in_flight(), bench.stream.connection.out.unsent_bytes()), (0, 0));
-        assert!(bench.stream.connection.waits() && bench.alone.gets.is_idle());
+fn a_large_value_that_was_tried_comes_when_there_is_room() {
+    let requests: [&[u8]; 2] = [b"get k\r\nget l\r\n", b"mg k v f\r\nmg l v f\r\n"];
+    let replies = ["VALUE k 0 1048576\r\n\r\nEND\r\n", "VA 1048576 f0\r\n\r\n"];
+    for (request, reply) in requests.into_iter().zip(replies) {
+        let mut bench = spent();
+        bench.alone.session.value = vec![b'v'; 1 << 20];
+        bench.send(request);
+        assert_eq!(bench.alone.session.in_flight(), 1, "one is tried");
+        for _ in 0..3 {
+            bench.poll();
+            assert_eq!((bench.alone.session.asking.len(), bench.stream.connection.out.unsent_bytes()), (1, 0));
+            assert!(bench.stream.connection.waits());
+        }
+        bench.alone.budget.change(bench.alone.limits.in_flight_bytes, 0);
+        let (mut received, mut sink) = (0, vec![0; 1 << 20]);
+        bench.client.set_nonblocking(true).unwrap();
+        while bench.alone.session.in_flight() > 0 || !bench.stream.connection.out.is_empty() {
+            bench.poll();
+            received += bench.client.read(&mut sink).unwrap_or(0);
+        }
+        assert_eq!(received, 2 * ((1 << 20) + reply.len()));
+        assert_eq!(bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 2);
+        assert_eq!(bench.alone.budget.used_bytes(), 0);
+        assert!(bench.alone.gets.is_idle());
     }
-    bench.alone.budget.change(bench.alone.limits.in_flight_bytes, 0);
-    bench.poll();
-    assert_eq!(bench.alone.session.in_flight(), 1, "asked for again");
-    let (mut received, mut sink) = (0, vec![0; 1 << 20]);
-    bench.client.set_nonblocking(true).unwrap();
-    while bench.alone.session.in_flight() > 0 || !bench.stream.connection.out.is_empty() {
-        bench.poll();
-        received += bench.client.read(&mut sink).unwrap_or(0);
-    }
-    assert_eq!(received, 2 * ((1 << 20) + "VALUE k 0 1048576\r\n\r\nEND\r\n".len()));
-    assert_eq!(bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 2);
-    assert_eq!(bench.alone.budget.used_bytes(), 0);
 }
 
 #[test]
-fn a_client_that_left_while_its_value_was_dropped_is_finished() {
+fn values_larger_than_the_last_ones_come_as_there_is_room() {
+    let mut bench = Bench::new(Limits::default());
+    bench.alone.session.value = vec![b'v'; 10];
+    let mut sink = vec![0; 4 << 20];
+    for _ in 0..40 {
+        bench.send(b"get k\r\n");
+        bench.poll();
+        let _ = bench.client.read(&mut sink).unwrap();
+    }
+    const LARGE_BYTES: usize = 1 << 20;
+    bench.alone.session.value = vec![b'v'; LARGE_BYTES];
+    bench.send(&b"get k\r\n".repeat(100));
+    assert!(bench.alone.session.in_flight() > 50, "nobody knows yet");
+    bench.client.set_nonblocking(true).unwrap();
+    let (mut received, mut polls) = (0, 0);
+    while bench.alone.session.in_flight() > 0 || bench.stream.connection.blocked {
+        bench.poll();
+        let Connection { slots, out, .. } = &bench.stream.connection;
+        let held_bytes = slots.held_bytes() + out.unsent_bytes();
+        let asking = bench.alone.session.asking.len();
+        assert!(
+            held_bytes <= bench.alone.limits.connection_in_flight_bytes + LARGE_BYTES,
+            "{held_bytes}, {asking} ask"
+        );
+        // A client that reads slowly.
+        if polls % 4 == 0 {
+            received += bench.client.read(&mut sink[..LARGE_BYTES / 4]).unwrap_or(0);
+        }
+        polls += 1;
+        assert!(polls < 10_000, "{received} bytes received, {asking} ask");
+    }
+    while !bench.stream.connection.out.is_empty() {
+        bench.poll();
+        received += bench.client.read(&mut sink).unwrap_or(0);
+    }
+    assert_eq!(received, 100 * (LARGE_BYTES + "VALUE k 0 1048576\r\n\r\nEND\r\n".len()));
+    assert_eq!(bench.alone.budget.used_bytes(), 0);
+    assert!(bench.alone.gets.is_idle());
+}
+
+#[test]
+fn values_that_nobody_expected_take_little_where_others_have_spent_the_budget() {
+    let mut bench = Bench::new(Limits::default());
+    bench.alone.session.value = vec![b'v'; 10];
+    for _ in 0..40 {
+        bench.send(b"get k\r\n");
+        bench.poll();
+    }
+    bench.alone.session.value = vec![b'v'; 8000];
+    assert!(bench.alone.budget.allows(7, 1 << 30));
+    bench.alone.budget.change(0, bench.alone.limits.in_flight_bytes);
+    bench.send(&b"get k\r\n".repeat(100));
+    for _ in 0..5 {
+        bench.poll();
+        let Connection { slots, out, .. } = &bench.stream.connection;
+        // What the socket takes is not held.
+        assert!(slots.held_bytes() + out.unsent_bytes() <= FREE_BYTES);
+    }
+    assert!(bench.alone.session.asking.len() > 10);
+}
+
+#[test]
+fn a_client_that_left_while_its_value_waited_for_room_is_finished() {
     let mut bench = spent();
     bench.alone.session.value = vec![b'v'; 1 << 20];
     bench.send(b"get k\r\n");
     bench.poll();
     assert!(!bench.stream.is_finished());
     bench.stream.connection.give_up();
+    assert!(!bench.stream.is_finished(), "the store has it still");
+    // The first gives it up, the second hears that it is over.
+    (0..2).for_each(|_| bench.poll());
     assert!(bench.stream.is_finished());
 }
 
 #[test]
-fn nothing_is_done_that_comes_after_a_get_which_may_be_asked_again() {
+fn nothing_is_done_that_comes_after_a_get_which_waits_for_room() {
     let mut bench = spent();
     bench.alone.session.value = vec![b'v'; 1 << 20];
     bench.send(b"get k\r\n");
-    bench.send(b"set k 0 0 3\r\nabc\r\n");
-    assert_eq!(bench.alone.session.in_flight(), 1, "the get");
     bench.poll();
-    assert_eq!((bench.alone.session.in_flight(), bench.stream.connection.waits()), (0, true));
+    bench.send(b"set k 0 0 3\r\nabc\r\n");
+    bench.poll();
+    assert_eq!((bench.alone.session.in_flight(), bench.stream.connection.waits()), (1, true), "the get alone");
     bench.alone.budget.change(bench.alone.limits.in_flight_bytes, 0);
     bench.poll();
-    assert!(matches!(bench.alone.session.submitted[0].0.outcome, Outcome::Value { .. }), "again, before the set");
+    assert!(matches!(bench.alone.session.submitted[0].reply.outcome, Outcome::Value { .. }), "before the set");
+}
+
+#[test]
+fn what_changes_an_item_waits_for_gets_of_it_that_may_ask() {
+    let changes: [&[u8]; 5] =
+        [b"set k 0 0 3\r\nabc\r\n", b"delete k\r\n", b"gat 9 k\r\n", b"md k\r\n", b"incr k 1\r\n"];
+    for change in changes {
+        for get in [&b"get k\r\n"[..], b"mg k v\r\n"] {
+            let mut bench = Bench::new(Limits::default());
+            bench.alone.session.value = vec![b'v'; 1 << 20];
+            bench.send(&[get, b"set l 0 0 3\r\nabc\r\n", get, change].concat());
+            let what = String::from_utf8([get, change].concat()).unwrap();
+            assert_eq!(bench.alone.session.submitted.len(), 3, "all but the change: {what}");
+            bench.client.set_nonblocking(true).unwrap();
+            let (mut received, mut sink, mut changed) = (0, vec![0; 1 << 20], false);
+            while bench.alone.session.in_flight() > 0 || !bench.stream.connection.out.is_empty() {
+                bench.poll();
+                received += bench.client.read(&mut sink).unwrap_or(0);
+                let asks = !bench.alone.session.asking.is_empty();
+                let changes = bench.alone.session.submitted.iter().any(|submitted| submitted.is_change);
+                assert!(!asks || !changes, "{what}");
+                changed |= changes;
+            }
+            assert!(received > 2 << 20 && changed, "{what}");
+        }
+    }
 }
 
 #[test]

@@ -75,15 +75,6 @@ impl Form {
         }
     }
 
-    /// Whether it is a get that changes nothing.
-    pub fn may_be_asked_again(self) -> bool {
-        match self {
-            Form::TextGet { touch, .. } => !touch,
-            Form::Binary { answer, .. } => matches!(answer, BinaryAnswer::Get { touch: false, .. }),
-            _ => false,
-        }
-    }
-
     /// Whether the reply repeats the key, or whatever stands in its place.
     pub fn needs_key(self) -> bool {
         let with_key = |answer| matches!(answer, BinaryAnswer::Get { with_key: true, .. });

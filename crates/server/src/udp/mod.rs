@@ -94,6 +94,8 @@ struct Place {
     terms: Terms,
     /// What of the request waits until something before it is answered.
     rest: Vec<u8>,
+    /// There was no memory for a value that it asks for: no reply is true.
+    withheld: bool,
 }
 
 enum Progress {
@@ -220,13 +222,15 @@ impl Door {
                 let place = &mut self.places[at as usize];
                 place.connection.renew(self.value_bytes_expected, answers_bytes_max);
                 (place.peer, place.request_id, place.dialect, place.terms) = (peer, request_id, dialect, terms);
+                place.withheld = false;
                 at
             }
             None => {
                 let at = self.places.len() as u32;
                 let mut connection = Connection::new(self.worker, FIRST_ID + at);
                 connection.renew(self.value_bytes_expected, answers_bytes_max);
-                self.places.push(Place { connection, peer, request_id, dialect, terms, rest: Vec::new() });
+                let (rest, withheld) = (Vec::new(), false);
+                self.places.push(Place { connection, peer, request_id, dialect, terms, rest, withheld });
                 at
             }
         };
@@ -243,6 +247,13 @@ impl Door {
         let at = id - FIRST_ID;
         self.places[at as usize].connection.complete(number, outcome, cx);
         self.go_on(at, cx);
+    }
+
+    /// Request `number` of connection `id` wants room for a long value. Nothing waits for that.
+    pub fn ask<S: Session>(&mut self, id: u32, number: u32, value_bytes: usize, cx: &mut Context<'_, S>) {
+        let place = &mut self.places[(id - FIRST_ID) as usize];
+        place.connection.ask(number, value_bytes, cx);
+        place.withheld |= place.connection.give_up_asked(cx);
     }
 
     /// The errand that request `number` of connection `id` was is done.
@@ -282,6 +293,7 @@ impl Door {
             Progress::Stuck if place.connection.waits() => count(&cx.counters.udp_dropped_busy, 1),
             // More than one request may hold: nothing of it goes before all of it is there.
             Progress::Stuck => self.refuse(at, cx.counters),
+            Progress::Answered if place.withheld => count(&cx.counters.udp_dropped_busy, 1),
             Progress::Answered => self.answer(at, cx.counters),
         }
         let place = &mut self.places[at as usize];

@@ -7,7 +7,7 @@ use crate::tally::{Event, State};
 use crate::workload::{Draw, request, told, told_at_once, write};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use tapetum::{Error, Full, Phase, Reply, Request, Resizing, Session, Store, Sync, Warming};
+use tapetum::{Ask, Error, Full, Phase, Reply, Request, Resizing, Session, Store, Sync, Warming};
 use tapetum_drive::{Drive, Faults, SplitMix64};
 
 const IN_FLIGHT_MAX: usize = 12;
@@ -40,6 +40,11 @@ pub struct Life {
     /// Replies that are the first look at a key since it was opened.
     reading_all: bool,
     replies: Vec<Reply>,
+    /// What asks for room for its value, and the session's number; allowed at its next poll.
+    asks: Vec<(usize, Ask)>,
+    /// What is on its way and may ask: session, key and operation. Others of the session may go before it, which the model does not
+    /// foresee, so none of its key is submitted.
+    may_ask: Vec<(usize, usize, u64)>,
     /// The drive was told to fail commands; the store has noticed and takes no more writes.
     faulty: bool,
     /// What is read may be something else than was written.
@@ -56,7 +61,7 @@ impl Life {
     pub fn new(drive: Drive, store: Store, sessions: usize, trouble: Option<Trouble>) -> Result<Life, Stop> {
         let made: Result<Vec<Session>, Error> = (0..sessions).map(|_| store.session()).collect();
         let sessions = made.or_else(|error| wrong(format!("no session: {error}")))?;
-        let (on_their_way, replies) = (BTreeMap::new(), Vec::new());
+        let (on_their_way, replies, asks) = (BTreeMap::new(), Vec::new(), Vec::new());
         let faulty = trouble.is_some_and(Trouble::fails);
         let damaged = trouble.is_some_and(Trouble::damages);
         let (reading_all, poisoned, refused, evicting) = (false, false, false, false);
@@ -68,6 +73,8 @@ impl Life {
             on_their_way,
             reading_all,
             replies,
+            asks,
+            may_ask: Vec::new(),
             faulty,
             damaged,
             poisoned,
@@ -338,6 +345,9 @@ impl Life {
     }
 
     fn submit(&mut self, world: &mut World, session: usize, draw: Draw) -> Result<(), Stop> {
+        if self.may_overtake(session, &draw) {
+            return Ok(());
+        }
         world.tally.operations += u64::from(!self.reading_all && world.trouble.is_none());
         world.tally.operations_on_copies += u64::from(!self.reading_all && world.trouble.is_some());
         let open = &mut self.sessions[session];
@@ -356,7 +366,14 @@ impl Life {
                         return wrong("what is to be submitted was written already");
                     }
                 }
-                open.submit(id, request(world.workload.key(key), &kind));
+                // Some ask before they bring a value that is not short.
+                let request = request(world.workload.key(key), &kind);
+                if id % 8 == 3 && request.shows_value() {
+                    self.may_ask.push((session, key, id));
+                    open.submit_within(id, request, 200);
+                } else {
+                    open.submit(id, request);
+                }
                 self.on_their_way.insert(id, Some(key));
                 world.model.submit(id, session, key, kind);
             }
@@ -376,6 +393,15 @@ impl Life {
             }
         }
         self.look(world)
+    }
+
+    fn may_overtake(&self, session: usize, draw: &Draw) -> bool {
+        let asks = |key: usize| self.may_ask.iter().any(|&(of, asked, _)| (of, asked) == (session, key));
+        match draw {
+            Draw::One { key, .. } => asks(*key),
+            Draw::Batch { parts, .. } => parts.iter().any(|(key, _)| asks(*key)),
+            Draw::Everything { .. } => self.may_ask.iter().any(|&(of, ..)| of == session),
+        }
     }
 
     fn maintain(&mut self, world: &mut World) -> Result<(), Stop> {
@@ -429,13 +455,24 @@ impl Life {
         if world.faulty.crashed() { Err(Stop::Crash) } else { Ok(()) }
     }
 
+    /// What asked in the last poll of a session may go on.
+    fn allow_asking(&mut self, session: usize) {
+        for (_, Ask { token, value_bytes }) in self.asks.extract_if(.., |(of, _)| *of == session) {
+            self.sessions[session].allow_value(token, value_bytes);
+        }
+    }
+
     fn take_replies(&mut self, world: &mut World, session: usize) -> Result<(), Stop> {
+        self.allow_asking(session);
         let mut replies = std::mem::take(&mut self.replies);
         self.sessions[session].poll(&mut replies);
         for reply in replies.drain(..) {
             self.take_reply(world, session, reply)?;
         }
         self.replies = replies;
+        let mut asks = Vec::new();
+        self.sessions[session].take_asks(&mut asks);
+        self.asks.extend(asks.into_iter().map(|ask| (session, ask)));
         Ok(())
     }
 
@@ -445,6 +482,7 @@ impl Life {
             return wrong(format!("a reply to {id}, which is not on its way: {:?}", reply.outcome));
         };
         world.trace(id);
+        self.may_ask.retain(|(.., asked)| *asked != id);
         let told = match told(&self.sessions[session], reply.outcome) {
             // A batch that is too large as a whole, which the model does not foresee.
             Ok(Told::TooLarge) if key.is_none() => Told::Refused,

@@ -93,18 +93,19 @@ impl Local {
         Attempt::Answered
     }
 
-    /// Decides an operation, which is no get, if that can be done now.
+    /// Decides an operation, which is no get, if that can be done now. It shows no longer value than `value_bytes_allowed`.
     pub(super) fn attempt(
         &mut self,
         shared: &Shared,
-        token: u64,
-        hash: HashKey,
+        (token, hash): (u64, HashKey),
         request: &Request<'_>,
         flash: Option<FromFlash>,
+        value_bytes_allowed: usize,
     ) -> Attempt {
         if let Request::DeleteAll { at } = *request {
             return self.delete_all(shared, token, at);
         }
+        let asks = |value_bytes: usize| value_bytes > value_bytes_allowed && request.shows_value();
         loop {
             let sequence = shared.install_sequence.load(Ordering::SeqCst);
             let shard = shared.shard(hash);
@@ -131,6 +132,9 @@ impl Local {
                     let header = record.header;
                     let live = header.kind == Kind::Value && shared.is_live(&header, shared.now());
                     let shown_by = header.stamp.max(shared.deletion_of(header.stamp));
+                    if live && asks(header.raw_bytes as usize) {
+                        return Attempt::Asks { value_bytes: header.raw_bytes as usize };
+                    }
                     if live && header.codec == Codec::OutOfLine {
                         in_buffer = Local::out_of_line(&record, shard.large(place));
                         if needs_value(request) {
@@ -158,6 +162,9 @@ impl Local {
                     (live.then_some(item), None, shared.deletion_of(item.stamp))
                 }
             };
+            if let Some(Item { value_bytes, .. }) = current.filter(|item| asks(item.value_bytes)) {
+                return Attempt::Asks { value_bytes };
+            }
             if let Some(attempt) = self.decide(shared, shard, token, hash, request, (current, large, stamp)) {
                 return attempt;
             }

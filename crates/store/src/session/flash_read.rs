@@ -59,7 +59,7 @@ pub enum Step {
 }
 
 /// Local memory for reads, kept by a session between one read and the next. Other sessions, and reads that need more than a spare
-/// has, must never wait for it for good: a session keeps none when nothing of it is on its way, and none when memory is short.
+/// has, must never wait for it for good: a session keeps none when nothing of it is on its way but what asks, and none when memory is short.
 pub struct SpareBuffers {
     local: LocalMemory,
     buffers: Vec<LocalBuffer>,
@@ -107,6 +107,11 @@ impl SpareBuffers {
     fn free_bytes(&self) -> usize {
         self.local.bytes_total() - self.local.bytes_used()
     }
+}
+
+/// The length of the value, inflated, if a completion says that there was no room for it.
+pub fn inflated_bytes(completion: &Completion) -> Option<usize> {
+    (completion.status == OUTPUT_SHORT).then_some(completion.result[1] as usize)
 }
 
 impl FlashRead {

@@ -270,6 +270,10 @@ impl Local {
     }
 
     fn begin_large_read(&mut self, shared: &Shared, number: usize, op: Box<Op>, mut read: LargeRead) {
+        let raw_bytes = read.value.raw_bytes as usize;
+        if op.must_ask_for(raw_bytes) {
+            return self.ask(number, op, raw_bytes);
+        }
         read.transfer = self.transfer(shared, &read.reference);
         if shared.planted.has(Bug::FreeLargeUnderReader) {
             read.value.extents = Arc::new(shared.large.own(Vec::new()));

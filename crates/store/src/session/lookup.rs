@@ -1,9 +1,9 @@
 //! Gets: gathered as they are submitted, looked up together, so that they wait for memory at the same time.
 //!
 //! ```text
-//! gathered ─ DRAM tier ─ there ──────────────────────────────────► answer
-//!    ▲          └ write buffers ─ there ──────────────────────────────► answer, or a large value to read
-//!    ▲           └─ not there ─ index ─ a segment ─ fences ─ page ─► reading
+//! gathered ─ DRAM tier ─ there ──────────────────────────────────► answer, or ask
+//!    ▲          └ write buffers ─ there ──────────────────────────────► answer, or ask, or a large value to read
+//!    ▲           └─ not there ─ index ─ a segment ─ fences ─ page ─► reading, or ask
 //!    │                           │         └─ gone meanwhile ┐ └─ none ► missing
 //!    │                           └─ nothing ─ written meanwhile? ─ no ► missing
 //!    └───────────────────────────────────────────────────────┴─ yes
@@ -89,6 +89,11 @@ impl Local {
             if !op.request.judge(Some(copied.item)) {
                 values.truncate(start);
                 self.begin_write(shared, number, op);
+                continue;
+            }
+            if op.must_ask_for(copied.item.value_bytes) {
+                values.truncate(start);
+                self.ask(number, op, copied.item.value_bytes);
                 continue;
             }
             if !op.request.is_unnoticed() {
@@ -226,6 +231,11 @@ impl Local {
         if !op.request.judge(Some(item)) {
             drop(shard);
             self.begin_write(shared, number, op);
+            return None;
+        }
+        if op.must_ask_for(item.value_bytes) {
+            drop(shard);
+            self.ask(number, op, item.value_bytes);
             return None;
         }
         if !was_read && !op.request.is_unnoticed() {

@@ -6,11 +6,14 @@
 //!    │       ├─ no room / no memory ─► waiting ─► attempt again at a later poll
 //!    │       └─ behind an earlier one of its key ─► waiting, when that is decided
 //!    └ get ─► gathered ─► looked up with the others of this poll ─► reading ─► answer
+//!                 ▲            └─ long ─► asks (if it is to) ─┐
+//!                 └────────────────── allowed ◄────────────────┘
 //! ```
 //! A read-modify-write holds nothing across its flash read: it remembers where its key was in the write buffers and starts
 //! over if somebody wrote it meanwhile (docs/decisions). So no session waits for another to poll. Operations on one key take
-//! effect in the order of submission: one that is not decided yet keeps the later ones waiting.
+//! effect in the order of submission: one that is not decided yet keeps the later ones waiting, unless it asks.
 
+mod asks;
 mod attempt;
 mod batch;
 mod change;
@@ -47,6 +50,8 @@ use tapetum_kernels::codec::{Compressor, Decompressor};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{HEADER_BYTES_MAX, KEY_BYTES_MAX};
 
+pub use asks::Ask;
+use asks::Asks;
 pub use batch::{Busy, Write};
 use staged::FoundLately;
 pub use staged::KeyDigest;
@@ -66,6 +71,8 @@ struct Op {
     /// The one after it of those of its hash key that are not decided.
     next_of_key: Option<usize>,
     request: OwnedRequest,
+    /// What it brings without asking.
+    value_bytes_allowed: usize,
     /// `None` while it waits to be attempted.
     read: Option<FlashRead>,
     /// What it does with a large value, if it has come to that.
@@ -96,13 +103,17 @@ enum Attempt {
     NeedsFlash {
         read: FlashRead,
     },
+    /// It shows a longer value than it may bring.
+    Asks {
+        value_bytes: usize,
+    },
     /// A large value is to be read or written.
     Large(Box<LargeOp>),
     Waits,
 }
 
 /// Many operations on their way at once, of one thread: submit, poll for replies, wait. Operations of one key are done in
-/// the order in which they were submitted.
+/// the order in which they were submitted, but for those that ask ([`Session::submit_within`]).
 pub struct Session {
     shared: Arc<Shared>,
     local: Local,
@@ -117,6 +128,7 @@ struct Local {
     gathered: Vec<usize>,
     /// Those that are looked up now and in no write buffer.
     misses: Vec<Miss>,
+    asks: Asks,
     /// Operations to attempt at the next poll, in order.
     waiting: VecDeque<usize>,
     /// One of them was submitted since the last poll: what it waits for may have come before anybody was to be woken.
@@ -167,6 +179,7 @@ impl Session {
             ops_free: Vec::new(),
             gathered: Vec::new(),
             misses: Vec::new(),
+            asks: Asks::default(),
             waiting: VecDeque::new(),
             waits_anew: false,
             woken: 0,
@@ -213,8 +226,14 @@ impl Session {
         if request.reads() {
             return self.local.gather(token, hash, &request);
         }
-        match self.local.attempt(shared, token, hash, &request, None) {
+        let allowed = self.local.asks.value_bytes_allowed();
+        match self.local.attempt(shared, (token, hash), &request, None, allowed) {
             Attempt::Answered => {}
+            Attempt::Asks { value_bytes } => {
+                let number = self.local.keep(token, hash, &request);
+                let Some(op) = self.local.ops[number].take() else { unreachable!("the operation was just kept") };
+                self.local.ask(number, op, value_bytes);
+            }
             Attempt::NeedsFlash { read } => {
                 let number = self.local.keep(token, hash, &request);
                 let Some(op) = self.local.ops[number].take() else { unreachable!("the operation was just kept") };
@@ -260,7 +279,7 @@ impl Session {
         self.local.share.set_waiting(&shared.pace, self.local.paced);
         replies.append(&mut self.local.ready);
         self.local.turn_values();
-        if self.in_flight() == 0 {
+        if self.in_flight() == self.local.asks.count() {
             self.local.spare_buffers.rest();
         }
     }
@@ -288,7 +307,8 @@ impl Session {
     pub fn wait_for_flash(&mut self) {
         let local = &mut self.local;
         local.look_up_gathered(&self.shared);
-        if local.ready.is_empty() && local.gathered.is_empty() && local.held.is_empty() && local.waiting.is_empty() {
+        let quiet = local.ready.is_empty() && local.gathered.is_empty() && !local.asks.are_new();
+        if quiet && local.held.is_empty() && local.waiting.is_empty() {
             local.queue.wait(None);
         }
     }
@@ -300,6 +320,7 @@ impl Session {
         self.local.look_up_gathered(&self.shared);
         if !self.local.ready.is_empty()
             || !self.local.gathered.is_empty()
+            || self.local.asks.are_new()
             || self.local.waits_anew
             || self.local.woken > 0
         {

@@ -2,7 +2,7 @@
 //!
 //! Undecided operations of one hash key are a chain in the order of submission. Only its first is attempted, reads or waits;
 //! when it is decided, the next one takes its place. A deletion of everything touches every key: it waits until all before it
-//! are decided, and all after it wait for it.
+//! are decided, and all after it wait for it. What asks for room ([`super::asks`]) leaves its place and takes another later.
 
 use super::{Local, Op};
 use crate::error::Error;
@@ -41,6 +41,9 @@ impl Hasher for DigestHasher {
     }
 }
 
+/// The sequence of an operation that asks: behind everything.
+pub(super) const NO_PLACE: u64 = u64::MAX;
+
 /// Boxes of operations that a session keeps, and the longest room for a key that it keeps with them.
 const SPARE_OPS: usize = 512;
 const SPARE_KEY_BYTES: usize = 1 << 10;
@@ -53,16 +56,24 @@ pub(super) fn closed() -> Error {
 impl Local {
     pub(super) fn keep(&mut self, token: u64, hash: HashKey, request: &Request<'_>) -> usize {
         let mut op = self.spare_ops.pop().unwrap_or_default();
-        self.sequence_next += 1;
-        (op.token, op.sequence, op.hash) = (token, self.sequence_next, hash);
+        (op.token, op.hash, op.value_bytes_allowed) = (token, hash, self.asks.value_bytes_allowed());
         op.request.assign(request);
-        if op.request.deletes_all() {
-            self.deletions_undecided.push_back(op.sequence);
-        }
         let number = self.ops_free.pop().unwrap_or_else(|| {
             self.ops.push(None);
             self.ops.len() - 1
         });
+        self.enter(number, op);
+        number
+    }
+
+    /// Gives an operation its place: behind all that have one.
+    pub(super) fn enter(&mut self, number: usize, mut op: Box<Op>) {
+        self.sequence_next += 1;
+        op.sequence = self.sequence_next;
+        if op.request.deletes_all() {
+            self.deletions_undecided.push_back(op.sequence);
+        }
+        let hash = op.hash;
         self.ops[number] = Some(op);
         match self.undecided.entry(hash) {
             Entry::Vacant(none) => drop(none.insert(Chain { first: number, last: number })),
@@ -72,20 +83,24 @@ impl Local {
                 before.next_of_key = Some(number);
             }
         }
-        number
     }
 
     /// Keeps an operation that is to be attempted later, or after those before it.
     pub(super) fn wait(&mut self, token: u64, hash: HashKey, request: &Request<'_>) {
         let number = self.keep(token, hash, request);
+        self.wait_for_turn(hash, number);
+    }
+
+    /// An operation that has its place is attempted later, or after those before it.
+    pub(super) fn wait_for_turn(&mut self, hash: HashKey, number: usize) {
         if self.undecided[&hash].first == number {
             self.waiting.push_back(number);
             self.waits_anew = true;
         }
     }
 
-    /// Ends an operation: the next one of its key may go on.
-    pub(super) fn forget(&mut self, number: usize, mut op: Box<Op>) {
+    /// Takes its place from an operation, the first of its key: the next one may go on.
+    pub(super) fn leave(&mut self, number: usize, op: &mut Op) {
         let Entry::Occupied(mut chain) = self.undecided.entry(op.hash) else { unreachable!("it was undecided") };
         assert_eq!(chain.get().first, number, "operations of a key are decided in order");
         match op.next_of_key.take() {
@@ -96,10 +111,20 @@ impl Local {
                 self.woken += 1;
             }
         }
+    }
+
+    /// Ends an operation that is decided: the next one of its key may go on.
+    pub(super) fn forget(&mut self, number: usize, mut op: Box<Op>) {
+        self.leave(number, &mut op);
         if op.request.deletes_all() {
             assert_eq!(self.deletions_undecided.pop_front(), Some(op.sequence), "deletions are decided in order");
             self.woken = self.waiting.len();
         }
+        self.end(number, op);
+    }
+
+    /// Ends an operation that has no place.
+    pub(super) fn end(&mut self, number: usize, mut op: Box<Op>) {
         self.end_read(&mut op);
         op.large = None;
         op.request.take_value();

@@ -165,6 +165,11 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Whether the answer has the item's value, of a length that nobody knows before.
+    pub fn shows_value(&self) -> bool {
+        matches!(self, Request::Get { .. } | Request::GetAndLease { .. } | Request::GetAndTouch { .. })
+    }
+
     /// Bytes of key and value that it brings.
     pub fn payload_bytes(&self) -> usize {
         match *self {

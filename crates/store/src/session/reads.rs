@@ -1,7 +1,7 @@
 //! Operations whose key may be on flash: their reads, from the first command to the answer.
 
 use super::change::needs_value;
-use super::flash_read::{FlashRead, Step};
+use super::flash_read::{FlashRead, Step, inflated_bytes};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
 use super::{Attempt, FromFlash, Local, Op, TAG_EXECUTE};
 use crate::access::Access;
@@ -152,6 +152,9 @@ impl Local {
         }
         let number = (completion.tag >> 1) as usize;
         let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
+        if let Some(bytes) = inflated_bytes(&completion).filter(|bytes| op.must_ask_for(*bytes)) {
+            return self.ask(number, op, bytes);
+        }
         let Op { read: Some(read), request, .. } = &mut *op else { unreachable!("a completion has a read") };
         let (key, tag) = (&request.key, tag_of(number) | TAG_EXECUTE);
         let step = if completion.tag & TAG_EXECUTE == 0 {
@@ -196,6 +199,9 @@ impl Local {
         }
         let item = matched.as_ref().map(item_of);
         op.request.judge(item);
+        if let Some(item) = item.filter(|item| op.must_ask_for(item.value_bytes)) {
+            return self.ask(number, op, item.value_bytes);
+        }
         if op.request.is_get() {
             let outcome = match (&matched, item) {
                 (Some(found), Some(item)) => {
@@ -245,7 +251,7 @@ impl Local {
             let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
             return self.attempt_op(shared, number, op, Some(flash));
         }
-        if op.request.is_get() {
+        if op.request.is_get() && !op.must_ask_for(value.raw_bytes as usize) {
             self.gets.from_flash += 1;
         }
         match LargeRead::new(shared, value, item, seen, shown_by) {
@@ -261,8 +267,10 @@ impl Local {
         if op.request.is_get() {
             return self.gather_again(number, op);
         }
-        match self.attempt(shared, op.token, op.hash, &op.request.borrow(), flash) {
+        let allowed = op.value_bytes_allowed;
+        match self.attempt(shared, (op.token, op.hash), &op.request.borrow(), flash, allowed) {
             Attempt::Answered => self.forget(number, op),
+            Attempt::Asks { value_bytes } => self.ask(number, op, value_bytes),
             Attempt::NeedsFlash { read } => self.begin_read(shared, number, op, read),
             Attempt::Large(large) => self.go_on_large(shared, number, op, large),
             Attempt::Waits => {
