@@ -114,35 +114,43 @@ impl AreaReader {
     async fn refuse_gap(&mut self, area: usize, epoch: u64, sequence: u64, behind: Range<u64>) -> Result<(), Error> {
         let end = behind.start;
         let later = self.find(area, behind, |found, number, _| found == epoch && number > sequence).await?;
-        later.map_or(Ok(()), |number| {
+        later.map_or(Ok(()), |(_, Frame { sequence: number, .. })| {
             Err(Error::Corrupt(format!(
                 "manifest area {area} breaks off at byte {end} (frame {sequence}) although frame {number} follows"
             )))
         })
     }
 
-    /// A frame in the other area that only a whole newer snapshot has before it: that area is the newer one, and damage hides its
-    /// beginning. Its snapshot is of what was recovered.
-    pub async fn refuse_newer(&mut self, recovered: &Recovered) -> Result<(), Error> {
+    /// The highest epoch that either area has begun. The other one may have frames of a newer snapshot that was cut short, whose
+    /// beginning need not be valid any more. A frame that only a whole snapshot has before it is an error: that area is the newer one,
+    /// and damage hides its beginning. Its snapshot is of what was recovered.
+    pub async fn epoch_last(&mut self, recovered: &Recovered) -> Result<u64, Error> {
         let (area, epoch) = (recovered.manifest.area ^ 1, recovered.manifest.epoch);
         let ends = |kind| matches!(kind, Kind::SnapshotEnd | Kind::Install | Kind::Opened | Kind::Checkpoint);
         let snapshot_end_max = snapshot_bytes_max(&self.geometry, &recovered.catalog);
-        let list = 0..list_end_max(&self.geometry, snapshot_end_max);
-        let newer = self.find(area, list, |found, _, kind| found > epoch && ends(kind)).await?;
-        newer.map_or(Ok(()), |number| {
-            Err(Error::Corrupt(format!(
-                "manifest area {area} is newer than the other, and damaged before its frame {number}"
-            )))
-        })
+        let mut list = 0..list_end_max(&self.geometry, snapshot_end_max);
+        let mut last = epoch;
+        loop {
+            let is_newer = |found: u64, _, kind| found > last || found > epoch && ends(kind);
+            let Some((position, newer)) = self.find(area, list.clone(), is_newer).await? else { return Ok(last) };
+            if ends(newer.kind) {
+                return Err(Error::Corrupt(format!(
+                    "manifest area {area} is newer than the other, and damaged before its frame {}",
+                    newer.sequence
+                )));
+            }
+            last = newer.epoch;
+            list.start = position + newer.length;
+        }
     }
 
-    /// The number of the first valid frame that begins there in an area and is wanted.
+    /// The first valid frame that begins there in an area and is wanted, and where it lies.
     async fn find(
         &mut self,
         area: usize,
         list: Range<u64>,
         wanted: impl Fn(u64, u64, Kind) -> bool,
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<(u64, Frame)>, Error> {
         let sector = u64::from(self.geometry.sector_bytes);
         let chunk_bytes = (CHUNK_BYTES as u64).min(self.geometry.manifest_bytes);
         let io = self.io.clone();
@@ -165,9 +173,9 @@ impl AreaReader {
                 let Some((epoch, number, kind, _)) = parse_header(&buffer.bytes()[at as usize..]) else { continue };
                 if list.contains(&at_area)
                     && wanted(epoch, number, kind)
-                    && self.frame(area, at_area, &wanted).await?.is_some()
+                    && let Some(frame) = self.frame(area, at_area, &wanted).await?
                 {
-                    return Ok(Some(number));
+                    return Ok(Some((at_area, frame)));
                 }
             }
             flying.spare.push(buffer);

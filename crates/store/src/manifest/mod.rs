@@ -274,14 +274,12 @@ impl Manifest {
             epochs.push((epoch, area));
         }
         epochs.sort_unstable();
-        let epoch_last = epochs.last().map_or(0, |last| last.0);
         while let (None, Some((epoch, area))) = (&best, epochs.pop()) {
             best = reader.read_area(area, epoch).await?;
         }
         let mut recovered =
             best.ok_or_else(|| Error::Corrupt("neither manifest area holds a whole snapshot".into()))?;
-        recovered.manifest.epoch_last = epoch_last;
-        reader.refuse_newer(&recovered).await?;
+        recovered.manifest.epoch_last = reader.epoch_last(&recovered).await?;
         Ok(recovered)
     }
 }
@@ -497,6 +495,23 @@ mod tests {
         assert!(said.bytes.len() as u64 > large.geometry.manifest_bytes / 2, "{} bytes", said.bytes.len());
         let (now, at_best, for_new_keys) = refresh(&large.catalog, false);
         assert!(now == 0 && at_best == empty.1 && for_new_keys <= at_best);
+    }
+
+    #[test]
+    fn no_epoch_is_begun_twice_though_the_beginning_of_a_snapshot_cut_short_is_damaged() {
+        let mut large = Large::new();
+        large.grow();
+        let Manifest { area, epoch, snapshot_end, .. } = large.manifest;
+        // As if the snapshot had been cut short: its end, and the list.
+        large.damage(area, snapshot_end - 512);
+        large.damage(area, snapshot_end);
+        for beginning_is_damaged in [false, true] {
+            if beginning_is_damaged {
+                large.damage(area, 0);
+            }
+            let found = recover(&large.io, &large.drive, &large.geometry).manifest;
+            assert_eq!((found.area, found.epoch, found.epoch_last), (area ^ 1, epoch - 1, epoch));
+        }
     }
 
     #[test]
