@@ -1,6 +1,7 @@
 //! The front doors of Tapetum and its command line. The binary is a few lines over this library, so that tests can run
 //! the same server over another store.
 
+pub mod arrivals;
 pub mod cli;
 pub mod commands;
 pub mod connection;

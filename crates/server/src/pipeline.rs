@@ -13,12 +13,14 @@ use std::ops::Range;
 
 use crate::connection::{ManyKeys, Protocol};
 use crate::engine::Session;
+use crate::os;
 use crate::protocol::reply::{self, BinaryAnswer, TextAnswer, ValueHead};
-use crate::protocol::{Parsed, binary, expiry_from_client, meta, meta_reply, text};
+use crate::protocol::{KEY_BYTES_MAX, Parsed, binary, expiry_from_client, meta, meta_reply, text};
 use tapetum::{KeyDigest, Outcome};
 
 /// Requests of a batch: enough to hide the memory's latency, few enough for the cache.
 const BATCH: usize = 32;
+const _: () = assert!(os::EVENTS_MAX <= BATCH, "what one report brings is fetched at once");
 
 /// A get or set of one key. Places count from the start of the input.
 struct Asked {
@@ -134,6 +136,21 @@ impl Pipeline {
         }
         self.ahead = if taken.stopped { taken.requests().max(1) } else { (self.ahead * 2).min(BATCH) };
         taken
+    }
+
+    /// Brings nearer what the first requests of several inputs, at most a batch, ask for. It may guess: nothing depends on it.
+    pub fn fetch_ahead<'a, S: Session>(&mut self, inputs: impl Iterator<Item = &'a [u8]>, session: &S) {
+        if !session.answers_at_once() {
+            return;
+        }
+        let (mut keys, mut count, mut puts) = ([&[][..]; BATCH], 0, 0);
+        for (key, is_put) in inputs.filter_map(first_key) {
+            keys[count] = key;
+            puts |= u32::from(is_put) << count;
+            count += 1;
+        }
+        session.digest_each(&keys[..count], &mut self.digests);
+        session.fetch_each(&self.digests[..count], puts);
     }
 
     fn parse_text(&mut self, (came, takes): (Came, Takes), input: &[u8], many: Option<&ManyKeys>) {
@@ -282,6 +299,19 @@ impl Pipeline {
     }
 }
 
+/// The key of a get or set that the input begins with, and whether it is a set; of an input that is neither perhaps one, too.
+fn first_key(input: &[u8]) -> Option<(&[u8], bool)> {
+    if let Some(binary::Get { key, .. }) = binary::parse_get(input) {
+        return Some((key, false));
+    }
+    if !text::begins_get(input) && !text::begins_set(input) {
+        return None;
+    }
+    let mut words = input.split(|byte| matches!(byte, b' ' | b'\r' | b'\n')).filter(|word| !word.is_empty());
+    let (verb, key) = (words.next()?, words.next()?);
+    (key.len() <= KEY_BYTES_MAX).then_some((key, verb == b"set"))
+}
+
 /// Answers a get; the bytes of its value, or `None` if it must be submitted.
 fn get<S: Session>(
     session: &mut S,
@@ -348,5 +378,30 @@ impl Asked {
             touch: None,
             stamps,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_key_of_an_input_is_found() {
+        let long = [b"get ", &[b'k'; KEY_BYTES_MAX + 1][..], b"\r\n"].concat();
+        let binary = [&[0x80, 0, 0, 2][..], &[0; 7], &[2], &[0; 12], b"ab"].concat();
+        let cases: [(&[u8], Option<(&[u8], bool)>); 9] = [
+            (b"get a b\r\n", Some((b"a", false))),
+            (b"gets  ab\nget c\n", Some((b"ab", false))),
+            (b"mg ab v\r\n", Some((b"ab", false))),
+            (b"set ab 0 0 1\r\nx", Some((b"ab", true))),
+            (&binary, Some((b"ab", false))),
+            (b"delete ab\r\n", None),
+            (b"get ", None),
+            (b"", None),
+            (&long, None),
+        ];
+        for (input, key) in cases {
+            assert_eq!(first_key(input), key, "{}", input.escape_ascii());
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! One worker: an event loop over its connections, the listening sockets and its session of the store.
 //!
 //! ```text
-//!   wait -> read each connection reported, submitting what came -> poll the store -> complete, give room to what asks for it,
+//!   wait -> read the connections reported, submit what came -> poll the store -> complete, give room to what asks for it,
 //!           submit what was blocked, one write to each connection completed and to a few of the others -> poll again while that gave something -> wait
 //! ```
 //! What the connections and datagrams of one report (`os::Epoll`) ask for is submitted before one poll, so that it goes to flash as one batch,
@@ -23,6 +23,7 @@ use std::{io, mem};
 use tapetum::{Ask, Reply};
 use tapetum_drive::Event;
 
+use crate::arrivals::Arrivals;
 use crate::connection::{Context, Stream};
 use crate::engine::Session;
 use crate::errands::Errands;
@@ -121,6 +122,7 @@ pub struct Worker<S> {
     capped: Vec<u32>,
     pool: Pool,
     scratch: Vec<u8>,
+    arrivals: Arrivals,
     gets: Gets,
     pipeline: Pipeline,
     now: u32,
@@ -159,6 +161,7 @@ impl<S: Session> Worker<S> {
             capped: Vec::new(),
             pool: Pool::default(),
             scratch: vec![0; SCRATCH_BYTES],
+            arrivals: Arrivals::default(),
             gets,
             pipeline: Pipeline::default(),
             now: unix_seconds(),
@@ -233,9 +236,7 @@ impl<S: Session> Worker<S> {
         for _ in 0..REPORTS_MAX {
             self.epoll.wait(timeout_ms, ready)?;
             self.now = unix_seconds();
-            for event in &*ready {
-                self.event(*event)?;
-            }
+            self.events(ready)?;
             let is_batch = ready.len() < os::EVENTS_MAX || self.session.in_flight() >= enough;
             // Who waits for memory comes before those who have said nothing yet.
             if is_batch || !self.waiting.is_empty() {
@@ -262,6 +263,30 @@ impl<S: Session> Worker<S> {
             (_, true) => LOOK_MS,
             _ => -1,
         }
+    }
+
+    /// Takes all of a report: what sends little is read first, all of it.
+    fn events(&mut self, ready: &[Ready]) -> io::Result<()> {
+        let mut arrivals = mem::take(&mut self.arrivals);
+        for event in ready {
+            let stream = self.connections.get(event.id as usize).and_then(Option::as_ref);
+            let little = stream.filter(|stream| event.read && !event.gone && stream.brings_little());
+            if !little.is_some_and(|stream| arrivals.read(event.id as u32, stream.fd())) {
+                self.event(*event)?;
+            }
+        }
+        self.pipeline.fetch_ahead(arrivals.iter().map(|(_, input)| input), &self.session);
+        for (id, input) in arrivals.iter() {
+            let Some(mut stream) = self.connections[id as usize].take() else {
+                unreachable!("a connection is closed when it is looked after")
+            };
+            stream.take_arrived(input, &mut self.context());
+            self.connections[id as usize] = Some(stream);
+            self.enqueue(id);
+        }
+        arrivals.clear();
+        self.arrivals = arrivals;
+        Ok(())
     }
 
     fn event(&mut self, ready: Ready) -> io::Result<()> {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use super::{Connection, Context, WantedFor};
+use crate::arrivals::PIECE_BYTES;
 use crate::engine::Session;
 use crate::limits::{Budget, FREE_BYTES, Limits};
 use crate::os::{self, Interest};
@@ -28,6 +29,8 @@ pub struct Stream {
     interest: Interest,
     /// The peer hung up while we were not reading: no longer watched.
     unwatched: bool,
+    /// So was what came last.
+    little: bool,
     /// When bytes last moved either way, unix seconds.
     moved_at: u32,
     /// On the worker's list of connections to look after.
@@ -46,6 +49,7 @@ impl Stream {
             counted_as_waiting: false,
             interest: Interest::READ,
             unwatched: false,
+            little: true,
             moved_at: now,
             queued: false,
             listed_as_waiting: false,
@@ -74,6 +78,27 @@ impl Stream {
         on_client && *charged_bytes > 0 && now.saturating_sub(self.moved_at) > limits.stall_seconds
     }
 
+    /// Whether it is likely that what is to be read is a piece of [`crate::arrivals`], and nothing waits before it.
+    pub fn brings_little(&self) -> bool {
+        self.little && self.input.is_empty() && self.wants_input()
+    }
+
+    /// Takes a piece of [`crate::arrivals`], of which there may be more.
+    pub fn take_arrived<S: Session>(&mut self, piece: &[u8], cx: &mut Context<'_, S>) {
+        self.note_read(piece.len(), cx);
+        let consumed = self.connection.consume(piece, cx);
+        self.input.extend_from_slice(&piece[consumed..]);
+        self.connection.answered_at_once = 0;
+        if !self.little {
+            self.read(cx);
+        }
+    }
+
+    fn note_read<S>(&mut self, bytes: usize, cx: &Context<'_, S>) {
+        (self.moved_at, self.little) = (cx.now, bytes < PIECE_BYTES);
+        count(&cx.counters.bytes_read, bytes as u64);
+    }
+
     /// The descriptor is readable.
     pub fn read<S: Session>(&mut self, cx: &mut Context<'_, S>) {
         let mut quota = READ_QUOTA_BYTES;
@@ -83,8 +108,7 @@ impl Stream {
             match result {
                 Ok(Some((0, _))) => self.read_closed = true,
                 Ok(Some((bytes, room))) => {
-                    self.moved_at = cx.now;
-                    count(&cx.counters.bytes_read, bytes as u64);
+                    self.note_read(bytes, cx);
                     let answered = std::mem::take(&mut self.connection.answered_at_once);
                     quota = quota.saturating_sub(bytes + answered * ANSWER_BYTES);
                     if bytes < room && !self.unwatched {

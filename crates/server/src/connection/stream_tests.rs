@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use tapetum::{Access, Ask, Condition, DramItem, KeyDigest, Marks, Outcome, Reply, Request, ValueRange};
 
+use crate::arrivals::Arrivals;
 use crate::connection::Alone;
 use crate::gets::Gets;
 
@@ -164,13 +165,16 @@ struct Bench {
     stream: Stream,
     client: UnixStream,
     alone: Alone<Slow>,
+    /// It brings pieces, as far as it brings little.
+    arrives: bool,
 }
 
 impl Bench {
     fn new(limits: Limits) -> Bench {
         let (client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
-        Bench { stream: Stream::new(server.into(), 0, 0, 0), client, alone: Alone::new(Slow::default(), limits, 4096) }
+        let (stream, alone) = (Stream::new(server.into(), 0, 0, 0), Alone::new(Slow::default(), limits, 4096));
+        Bench { stream, client, alone, arrives: true }
     }
 
     fn with<R>(&mut self, work: impl FnOnce(&mut Stream, &mut Context<'_, Slow>) -> R) -> R {
@@ -179,8 +183,19 @@ impl Bench {
 
     fn send(&mut self, bytes: &[u8]) {
         self.client.write_all(bytes).unwrap();
-        self.with(|stream, cx| stream.read(cx));
+        self.read();
         self.stream.settle(&self.alone.budget);
+    }
+
+    fn read(&mut self) {
+        let mut arrivals = Arrivals::default();
+        if self.arrives && self.stream.brings_little() && arrivals.read(0, self.stream.fd()) {
+            for (_, piece) in arrivals.iter() {
+                self.with(|stream, cx| stream.take_arrived(piece, cx));
+            }
+            return;
+        }
+        self.with(|stream, cx| stream.read(cx));
     }
 
     /// One poll of the store, and what follows from it.
@@ -226,13 +241,13 @@ fn at_rest_it_holds_no_buffer() {
 /// hits, sets and items.
 fn answers(
     input: &[u8],
-    (dram, gets_wait): (&[&'static [u8]], bool),
+    (dram, gets_wait, arrives): (&[&'static [u8]], bool, bool),
     step: usize,
     poll_every: usize,
 ) -> (Vec<u8>, [u64; 3]) {
     let mut bench = Bench::new(Limits { item_bytes_max: 100, ..Limits::default() });
     (bench.alone.session.value, bench.alone.session.dram) = (b"a value".to_vec(), dram.to_vec());
-    bench.alone.session.gets_wait = gets_wait;
+    (bench.alone.session.gets_wait, bench.arrives) = (gets_wait, arrives);
     for (number, piece) in input.chunks(step).enumerate() {
         bench.send(piece);
         if number % poll_every == 0 {
@@ -242,7 +257,7 @@ fn answers(
     loop {
         bench.poll();
         // What was not read while it was blocked.
-        bench.with(|stream, cx| stream.read(cx));
+        bench.read();
         let Connection { slots, out, .. } = &bench.stream.connection;
         if bench.alone.session.in_flight() == 0 && slots.is_empty() && out.is_empty() {
             break;
@@ -304,12 +319,12 @@ fn what_dram_has_changes_no_reply() {
     ]
     .concat();
     for input in [text, meta, binary] {
-        let alone = answers(&input, (&[], true), usize::MAX, 1);
+        let alone = answers(&input, (&[], true, false), usize::MAX, 1);
         assert!(alone.1[0] > 60, "{:?}", alone.1);
         for dram in [vec![], vec![b"a".as_slice()], vec![b"b"], vec![b"a", b"b", b"x"]] {
             for (step, poll_every) in [(usize::MAX, 1), (1, 1), (7, 1), (7, 3), (64, 2), (500, 1)] {
-                for gets_wait in [false, true] {
-                    let seen = answers(&input, (&dram, gets_wait), step, poll_every);
+                for (gets_wait, arrives) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let seen = answers(&input, (&dram, gets_wait, arrives), step, poll_every);
                     assert!(seen == alone, "{dram:?} in DRAM, by {step} bytes: {:?} for {:?}", seen.1, alone.1);
                 }
             }
