@@ -2,6 +2,7 @@
 //! processes of their own (crates/bench) that load the same items and then run in turns.
 
 mod arena;
+mod beside;
 mod blocking_get;
 mod cold_get;
 mod contender;
@@ -36,7 +37,7 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 18] = [
+const ROWS: [(&str, Row); 19] = [
     ("quick", quick::run),
     ("cold-get", cold_get::run),
     ("ycsb", ycsb::run),
@@ -55,6 +56,7 @@ const ROWS: [(&str, Row); 18] = [
     ("delta-lookup", delta_lookup::run),
     ("floods", floods::run),
     ("pictures", pictures::run),
+    ("beside", beside::run),
 ];
 
 pub fn run(name: &str, words: &[String]) -> Result<(), Failure> {

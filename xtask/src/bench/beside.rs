@@ -1,0 +1,73 @@
+//! The server of this tree beside that of another, as `--server` names it: zipfian GETs of caches in turns, a part of them from flash.
+//! By it a change of the way from socket to socket is judged; nothing is to be reached.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tapetum_bench::caches::{self, Budget, Cache};
+use tapetum_bench::turn::{Report, Turn};
+use tapetum_bench::workload::{Population, Values};
+
+use super::KEY_BYTES;
+use super::outcome::{Outcome, Reach};
+use super::series::{Series, read_quantile};
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace::{self, Profile, Scratch};
+
+/// Data over DRAM, and flash over data.
+const DATA_PARTS: u64 = 8;
+const FLASH_PARTS: u64 = 2;
+const CONNECTIONS: u64 = 64;
+const WARM_UP: Duration = Duration::from_secs(5);
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let other =
+        arguments.server().ok_or("beside needs --server PATH: the tapetum of another tree, built for release")?;
+    let memory_bytes = arguments.size("memory", 64 << 20)?;
+    let value_bytes = arguments.size("value", 200)?;
+    let rounds = arguments.number("rounds", 15)?;
+    arguments.finish()?;
+    let budget = Budget { memory_bytes, flash_bytes: memory_bytes * DATA_PARTS * FLASH_PARTS };
+    let items = memory_bytes * DATA_PARTS / (KEY_BYTES + value_bytes);
+    let about = format!(
+        "zipfian GETs over {CONNECTIONS} connections of {items} items of {value_bytes} bytes, {} MiB of DRAM, beside {}",
+        memory_bytes >> 20,
+        other.display()
+    );
+    println!("beside: {about}");
+    let scratch = Scratch::new("bench-beside")?;
+    let cache = |binary: &Path, name: &'static str| -> Result<Cache, Failure> {
+        let folder = scratch.folder().join(name);
+        std::fs::create_dir(&folder)?;
+        let mut cache = Cache::tapetum(binary, &folder, budget)?;
+        cache.name = name;
+        Ok(cache)
+    };
+    let ours = workspace::build_server(Profile::Release)?;
+    let mut caches = [cache(&ours, "this")?, cache(&other, "other")?];
+    let population = Population::new(items, Values::new(value_bytes as usize, 100));
+    caches.iter_mut().try_for_each(Cache::start)?;
+    caches::load(&caches, &population, caches::LOAD_BYTES_PER_SECOND, |_| Ok(()))?;
+    caches.iter().try_for_each(Cache::settle)?;
+    caches.iter().for_each(Cache::pause);
+    for cache in &caches {
+        cache.turn(&population, &Turn::zipfian_gets(CONNECTIONS, WARM_UP, 0))?;
+    }
+    let mut series = caches.each_ref().map(|cache| Series::new(cache.name));
+    for round in 1..=rounds {
+        for (cache, series) in caches.iter().zip(&mut series) {
+            let turn = Turn::zipfian_gets(CONNECTIONS, Duration::from_secs(1), round);
+            series.reports.push(cache.turn(&population, &turn)?);
+        }
+    }
+    caches.iter().for_each(Cache::resume);
+    let mut outcome = Outcome::new("beside", about);
+    let [ours, theirs] = &series;
+    let mut report = |what: &str, found| outcome.hold(format!("{what} ÷ the other's"), found, Reach::Reported);
+    report("GETs a second", ours.ratio(theirs, Report::operations_per_second));
+    report("CPU a GET", ours.ratio(theirs, Report::cpu_us_per_operation));
+    report("P99", ours.ratio(theirs, read_quantile(0.99)));
+    outcome.series(series);
+    outcome.end()
+}
