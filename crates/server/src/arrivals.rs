@@ -13,27 +13,28 @@ use crate::os;
 /// Room for what one socket brings. Who sends as much has a batch of his own.
 pub const PIECE_BYTES: usize = 4 << 10;
 
+/// By default it has no room.
+#[derive(Default)]
 pub struct Arrivals {
     pieces: Vec<[u8; PIECE_BYTES]>,
     /// Whose they are, and how long.
     came: Vec<(u32, usize)>,
 }
 
-impl Default for Arrivals {
-    fn default() -> Arrivals {
+impl Arrivals {
+    /// With room for all of one report.
+    pub fn new() -> Arrivals {
         Arrivals { pieces: vec![[0; PIECE_BYTES]; os::EVENTS_MAX], came: Vec::with_capacity(os::EVENTS_MAX) }
     }
-}
 
-impl Arrivals {
-    /// Reads what the socket of connection `id` has, at most a piece; whether it had any. There is room for all of one report.
+    /// Reads what the socket of connection `id` has, at most a piece; whether it had any.
     pub fn read(&mut self, id: u32, fd: RawFd) -> bool {
         match os::read(fd, &mut self.pieces[self.came.len()]) {
             Ok(bytes @ 1..) => {
                 self.came.push((id, bytes));
                 true
             }
-            // What there is instead shows when it is read once more.
+            // Whoever reads next deals with what there is instead.
             Ok(0) | Err(_) => false,
         }
     }

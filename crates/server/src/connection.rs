@@ -449,7 +449,8 @@ impl Connection {
     pub(crate) fn settle(&mut self, input_bytes: usize, budget: &Budget) {
         let held_bytes = input_bytes + self.slots.held_bytes() + self.out.unsent_bytes();
         self.charge(held_bytes.saturating_sub(FREE_BYTES), budget);
-        if self.charged_bytes == 0 {
+        // Who is within the budget needs it no more: others may.
+        if self.charged_bytes == 0 || budget.has(0) {
             budget.release_overdraft(self.who);
         }
     }

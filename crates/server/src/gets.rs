@@ -27,9 +27,9 @@ impl Gets {
         Gets { in_flight: 0, in_flight_bytes: 0, bytes_max, all_max, value_bytes_recent: 0 }
     }
 
-    /// What a get may bring without asking: of the room there is, one part of as many as gets may be on their way.
+    /// What a get may bring without asking: of half the room there is, one part of as many as gets may be on their way.
     pub fn value_bytes_unasked(&self, budget: &Budget) -> usize {
-        budget.room_bytes() / self.all_max
+        budget.room_bytes() / 2 / self.all_max
     }
 
     #[cfg(test)]

@@ -20,7 +20,7 @@ use tapetum::{KeyDigest, Outcome};
 
 /// Requests of a batch: enough to hide the memory's latency, few enough for the cache.
 const BATCH: usize = 32;
-const _: () = assert!(os::EVENTS_MAX <= BATCH, "what one report brings is fetched at once");
+const _: () = assert!(os::EVENTS_MAX <= BATCH, "what one report brings is fetched at once, and has bits in a word");
 
 /// A get or set of one key. Places count from the start of the input.
 struct Asked {
@@ -148,6 +148,10 @@ impl Pipeline {
             keys[count] = key;
             puts |= u32::from(is_put) << count;
             count += 1;
+        }
+        // One alone will be fetched as soon.
+        if count < 2 {
+            return;
         }
         session.digest_each(&keys[..count], &mut self.digests);
         session.fetch_each(&self.digests[..count], puts);
@@ -301,8 +305,8 @@ impl Pipeline {
 
 /// The key of a get or set that the input begins with, and whether it is a set; of an input that is neither perhaps one, too.
 fn first_key(input: &[u8]) -> Option<(&[u8], bool)> {
-    if let Some(binary::Get { key, .. }) = binary::parse_get(input) {
-        return Some((key, false));
+    if let Some(found) = binary::key_of(input) {
+        return Some(found);
     }
     if !text::begins_get(input) && !text::begins_set(input) {
         return None;
@@ -394,7 +398,10 @@ mod tests {
         for (input, key) in gets {
             assert_eq!(first_key(input), Some((key.as_bytes(), false)), "{}", input.escape_ascii());
         }
-        assert_eq!(first_key(b"set ab 0 0 1\r\nx"), Some((&b"ab"[..], true)));
+        let binary = [&[0x80, 1, 0, 2, 8][..], &[0; 6], &[11], &[0; 12], &[0; 8], b"abx"].concat();
+        for set in [&b"set ab 0 0 1\r\nx"[..], &binary] {
+            assert_eq!(first_key(set), Some((&b"ab"[..], true)), "{}", set.escape_ascii());
+        }
         for input in [&b"delete ab\r\n"[..], b"get ", b"", &long] {
             assert_eq!(first_key(input), None, "{}", input.escape_ascii());
         }

@@ -161,7 +161,7 @@ impl<S: Session> Worker<S> {
             capped: Vec::new(),
             pool: Pool::default(),
             scratch: vec![0; SCRATCH_BYTES],
-            arrivals: Arrivals::default(),
+            arrivals: Arrivals::new(),
             gets,
             pipeline: Pipeline::default(),
             now: unix_seconds(),
@@ -265,16 +265,24 @@ impl<S: Session> Worker<S> {
         }
     }
 
-    /// Takes all of a report: what sends little is read first, all of it.
+    /// Takes all of a report: first from those who bring little, together, then from the others.
     fn events(&mut self, ready: &[Ready]) -> io::Result<()> {
         let mut arrivals = mem::take(&mut self.arrivals);
-        for event in ready {
-            let stream = self.connections.get(event.id as usize).and_then(Option::as_ref);
+        let mut others = 0u32;
+        for (at, event) in ready.iter().enumerate() {
+            let stream = usize::try_from(event.id).ok().and_then(|id| self.connections.get(id)?.as_ref());
             let little = stream.filter(|stream| event.read && !event.gone && stream.brings_little());
-            if !little.is_some_and(|stream| arrivals.read(event.id as u32, stream.fd())) {
-                self.event(*event)?;
-            }
+            let came = little.is_some_and(|stream| arrivals.read(event.id as u32, stream.fd()));
+            others |= u32::from(!came) << at;
         }
+        self.take_arrivals(&arrivals);
+        arrivals.clear();
+        self.arrivals = arrivals;
+        let others = ready.iter().enumerate().filter(|(at, _)| others >> at & 1 == 1);
+        others.map(|(_, event)| event).try_for_each(|event| self.event(*event))
+    }
+
+    fn take_arrivals(&mut self, arrivals: &Arrivals) {
         self.pipeline.fetch_ahead(arrivals.iter().map(|(_, input)| input), &self.session);
         for (id, input) in arrivals.iter() {
             let Some(mut stream) = self.connections[id as usize].take() else {
@@ -284,9 +292,6 @@ impl<S: Session> Worker<S> {
             self.connections[id as usize] = Some(stream);
             self.enqueue(id);
         }
-        arrivals.clear();
-        self.arrivals = arrivals;
-        Ok(())
     }
 
     fn event(&mut self, ready: Ready) -> io::Result<()> {

@@ -3,8 +3,9 @@
 //! be brought all of them, whatever the budget has.
 //!
 //! Replies leave in the order of the requests, so room is given in that order. The first of all may take the budget's overdraft; the
-//! others only what is left of it and of the connection's own limit; what is so little that every connection may hold it comes at once. While one waits, nothing more is taken. What asks takes effect when it
-//! is allowed: so what would change its item is not submitted before it is answered.
+//! others only what is left of it and of the connection's own limit; what is so little that every connection may hold it comes at
+//! once. While one waits, nothing more is taken. What asks takes effect when it is allowed: so what would change its item is not
+//! submitted before it is answered.
 
 use tapetum::Request;
 

@@ -29,7 +29,7 @@ pub struct Stream {
     interest: Interest,
     /// The peer hung up while we were not reading: no longer watched.
     unwatched: bool,
-    /// So was what came last.
+    /// Whether what came last, in one go, was less than a piece.
     little: bool,
     /// When bytes last moved either way, unix seconds.
     moved_at: u32,
@@ -89,19 +89,20 @@ impl Stream {
         let consumed = self.connection.consume(piece, cx);
         self.input.extend_from_slice(&piece[consumed..]);
         self.connection.answered_at_once = 0;
-        if !self.little {
+        if piece.len() == PIECE_BYTES {
             self.read(cx);
+            self.little = false;
         }
     }
 
     fn note_read<S>(&mut self, bytes: usize, cx: &Context<'_, S>) {
-        (self.moved_at, self.little) = (cx.now, bytes < PIECE_BYTES);
+        self.moved_at = cx.now;
         count(&cx.counters.bytes_read, bytes as u64);
     }
 
     /// The descriptor is readable.
     pub fn read<S: Session>(&mut self, cx: &mut Context<'_, S>) {
-        let mut quota = READ_QUOTA_BYTES;
+        let (mut quota, mut came_bytes) = (READ_QUOTA_BYTES, 0);
         // Nobody tells of what an unwatched one has: all of it is read.
         while (quota > 0 || self.unwatched) && self.wants_input() {
             let result = if self.input.is_empty() { self.read_scratch(cx) } else { self.read_input(cx) };
@@ -109,6 +110,7 @@ impl Stream {
                 Ok(Some((0, _))) => self.read_closed = true,
                 Ok(Some((bytes, room))) => {
                     self.note_read(bytes, cx);
+                    came_bytes += bytes;
                     let answered = std::mem::take(&mut self.connection.answered_at_once);
                     quota = quota.saturating_sub(bytes + answered * ANSWER_BYTES);
                     if bytes < room && !self.unwatched {
@@ -121,6 +123,7 @@ impl Stream {
                 Err(_) => self.connection.gone = true,
             }
         }
+        self.little = came_bytes < PIECE_BYTES;
         if quota == 0 && self.wants_input() {
             count(&cx.counters.conn_yields, 1);
         }
@@ -156,7 +159,12 @@ impl Stream {
         if capacity > length {
             return true;
         }
-        let step = if length < INPUT_BYTES_MIN { INPUT_BYTES_MIN } else { (2 * length).max(INPUT_BYTES_STEP) };
+        let step = match length {
+            ..INPUT_BYTES_MIN => INPUT_BYTES_MIN,
+            // As much as needs no budget.
+            ..FREE_BYTES => FREE_BYTES,
+            _ => (2 * length).max(INPUT_BYTES_STEP),
+        };
         let need_bytes = self.connection.need_bytes;
         let target = if need_bytes > length + 1 { step.min(need_bytes) } else { step };
         if target > FREE_BYTES && !self.connection.may_take(target - capacity, WantedFor::Bytes, budget) {

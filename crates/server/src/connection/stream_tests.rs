@@ -188,7 +188,7 @@ impl Bench {
     }
 
     fn read(&mut self) {
-        let mut arrivals = Arrivals::default();
+        let mut arrivals = Arrivals::new();
         if self.arrives && self.stream.brings_little() && arrivals.read(0, self.stream.fd()) {
             for (_, piece) in arrivals.iter() {
                 self.with(|stream, cx| stream.take_arrived(piece, cx));
@@ -542,6 +542,44 @@ fn values_larger_than_the_last_ones_come_as_there_is_room() {
     assert_eq!(received, 100 * (LARGE_BYTES + "VALUE k 0 1048576\r\n\r\nEND\r\n".len()));
     assert_eq!(bench.alone.budget.used_bytes(), 0);
     assert!(bench.alone.gets.is_idle());
+}
+
+#[test]
+fn the_overdraft_goes_back_when_nobody_is_over() {
+    let mut bench = Bench::new(Limits::default());
+    let limit = bench.alone.limits.in_flight_bytes;
+    bench.alone.budget.change(0, limit);
+    bench.send(b"set k 0 0 1000000\r\n");
+    bench.send(&[b'v'; 100_000]);
+    assert!(bench.stream.connection.charged_bytes > 0 && !bench.alone.budget.allows(99, 1));
+    bench.alone.budget.change(limit, 0);
+    bench.send(&[b'v'; 1000]);
+    assert!(bench.alone.budget.allows(99, limit), "the value is not whole yet");
+}
+
+#[test]
+fn a_long_line_is_taken_while_others_hold_the_budget() {
+    let mut bench = spent();
+    bench.alone.session.value = vec![b'v'; 10];
+    bench.send(&[&b"get"[..], &b" key-of-ten".repeat(550), b"\r\n"].concat());
+    let mut polls = 0;
+    while bench.alone.session.in_flight() > 0 || bench.stream.connection.many.is_some() {
+        bench.poll();
+        polls += 1;
+        assert!(polls < 10_000);
+    }
+    assert_eq!(bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 550);
+}
+
+#[test]
+fn who_brings_much_at_once_is_read_so_until_he_brings_little() {
+    let mut bench = Bench::new(Limits::default());
+    let much = [&b"set k 0 0 6000\r\n"[..], &[b'v'; 6000], b"\r\n"].concat();
+    for (bytes, little) in [(&b"get k\r\n"[..], true), (&much, false), (&much, false), (b"get k\r\n", true)] {
+        bench.send(bytes);
+        assert_eq!(bench.stream.brings_little(), little, "{} bytes", bytes.len());
+        bench.poll();
+    }
 }
 
 #[test]

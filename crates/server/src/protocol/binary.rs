@@ -274,6 +274,15 @@ pub fn parse_get(input: &[u8]) -> Option<Get<'_>> {
     Some(Get { key, with_key, origin: Origin { opcode, opaque: header.opaque } })
 }
 
+/// The key that a frame at the start of the input names, as far as that has come, and whether the frame is a set.
+pub fn key_of(input: &[u8]) -> Option<(&[u8], bool)> {
+    let [BINARY_MAGIC, opcode, ..] = *input else { return None };
+    let header = Header::decode(input.get(..HEADER_BYTES)?);
+    let start = HEADER_BYTES + header.extra_bytes;
+    let key = input.get(start..start + header.key_bytes)?;
+    (key.len() <= KEY_BYTES_MAX).then_some((key, matches!(opcode, opcode::SET | opcode::SETQ)))
+}
+
 /// A set of whatever the key has.
 pub struct Set<'a> {
     pub key: &'a [u8],
