@@ -162,7 +162,7 @@ impl Stream {
         let step = match length {
             ..INPUT_BYTES_MIN => INPUT_BYTES_MIN,
             // As much as needs no budget.
-            ..FREE_BYTES => FREE_BYTES,
+            INPUT_BYTES_MIN..FREE_BYTES => FREE_BYTES,
             _ => (2 * length).max(INPUT_BYTES_STEP),
         };
         let need_bytes = self.connection.need_bytes;
