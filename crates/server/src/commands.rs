@@ -23,34 +23,20 @@ impl Connection {
         if !self.may_follow(&request) {
             return None;
         }
-        if self.may_submit(form, bytes, cx) {
-            let value_bytes_unasked = bytes.max(cx.gets.value_bytes_unasked(cx.budget));
-            self.submit_charged(form, request, key, (bytes, value_bytes_unasked), cx);
-        } else if request.shows_value() && self.try_get() {
-            self.submit_charged(form, request, key, (0, TRIED_BYTES), cx);
-        } else {
+        let is_tried = !self.may_submit(form, bytes, cx);
+        if is_tried && !(request.shows_value() && self.try_get()) {
             return None;
         }
-        Some(())
-    }
-
-    /// Submits a request that is charged with `bytes`; a longer value than the second figure asks before it is brought.
-    fn submit_charged<S: Session>(
-        &mut self,
-        form: Form,
-        request: Request<'_>,
-        key: &[u8],
-        (bytes, value_bytes_unasked): (usize, usize),
-        cx: &mut Context<'_, S>,
-    ) {
+        let bytes = if is_tried { 0 } else { bytes };
         let token = self.slot(form, key, bytes, cx.budget, cx.gets);
-        match request.shows_value() {
-            true => {
-                self.slots.last_may_ask(request.key());
-                cx.session.submit_within(token, request, value_bytes_unasked);
-            }
-            false => cx.session.submit(token, request),
+        if !request.shows_value() {
+            cx.session.submit(token, request);
+            return Some(());
         }
+        self.slots.last_may_ask(request.key());
+        let unasked = if is_tried { TRIED_BYTES } else { bytes.max(cx.gets.value_bytes_unasked(cx.budget)) };
+        cx.session.submit_within(token, request, unasked);
+        Some(())
     }
 
     /// Flushes and figures see everything before them and nothing after; `None` if something is still on its way.

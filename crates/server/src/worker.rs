@@ -285,12 +285,7 @@ impl<S: Session> Worker<S> {
     fn take_arrivals(&mut self, arrivals: &Arrivals) {
         self.pipeline.fetch_ahead(arrivals.iter().map(|(_, input)| input), &self.session);
         for (id, input) in arrivals.iter() {
-            let Some(mut stream) = self.connections[id as usize].take() else {
-                unreachable!("a connection is closed when it is looked after")
-            };
-            stream.take_arrived(input, &mut self.context());
-            self.connections[id as usize] = Some(stream);
-            self.enqueue(id);
+            self.with_stream(id, |stream, cx| stream.take_arrived(input, cx));
         }
     }
 
@@ -336,6 +331,16 @@ impl<S: Session> Worker<S> {
         let result = work(&mut door, &mut self.context());
         self.door = Some(door);
         result
+    }
+
+    /// Works on a connection, which is looked after later.
+    fn with_stream(&mut self, id: u32, work: impl FnOnce(&mut Stream, &mut Context<'_, S>)) {
+        let Some(mut stream) = self.connections.get_mut(id as usize).and_then(Option::take) else {
+            unreachable!("a connection stays until its requests are answered, and until it is looked after")
+        };
+        work(&mut stream, &mut self.context());
+        self.connections[id as usize] = Some(stream);
+        self.enqueue(id);
     }
 
     fn enqueue(&mut self, id: u32) {
@@ -477,12 +482,7 @@ impl<S: Session> Worker<S> {
         if id >= udp::FIRST_ID {
             return self.with_door(|door, cx| door.complete(id, reply.token as u32, &reply.outcome, cx));
         }
-        let Some(mut stream) = self.connections.get_mut(id as usize).and_then(Option::take) else {
-            unreachable!("a connection stays until its requests are answered")
-        };
-        stream.connection.complete(reply.token as u32, &reply.outcome, &mut self.context());
-        self.connections[id as usize] = Some(stream);
-        self.enqueue(id);
+        self.with_stream(id, |stream, cx| stream.connection.complete(reply.token as u32, &reply.outcome, cx));
     }
 
     /// A get wants room for a long value.
@@ -491,12 +491,7 @@ impl<S: Session> Worker<S> {
         if id >= udp::FIRST_ID {
             return self.with_door(|door, cx| door.ask(id, token as u32, value_bytes, cx));
         }
-        let Some(mut stream) = self.connections.get_mut(id as usize).and_then(Option::take) else {
-            unreachable!("a connection stays until its requests are answered")
-        };
-        stream.connection.ask(token as u32, value_bytes, &mut self.context());
-        self.connections[id as usize] = Some(stream);
-        self.enqueue(id);
+        self.with_stream(id, |stream, cx| stream.connection.ask(token as u32, value_bytes, cx));
     }
 
     fn complete_errand(&mut self, token: u64, answer: Vec<u8>) {

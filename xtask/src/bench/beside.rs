@@ -2,24 +2,21 @@
 //! By it a change of the way from socket to socket is judged; nothing is to be reached.
 
 use std::path::Path;
-use std::time::Duration;
 
 use tapetum_bench::caches::{self, Budget, Cache};
-use tapetum_bench::turn::{Report, Turn};
+use tapetum_bench::turn::Report;
 use tapetum_bench::workload::{Population, Values};
 
 use super::KEY_BYTES;
+use super::extstore::{CONNECTIONS, DATA_PARTS, take_turns};
 use super::outcome::{Outcome, Reach};
-use super::series::{Series, read_quantile};
+use super::series::read_quantile;
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace::{self, Profile, Scratch};
 
-/// Data over DRAM, and flash over data.
-const DATA_PARTS: u64 = 8;
+/// Flash over data.
 const FLASH_PARTS: u64 = 2;
-const CONNECTIONS: u64 = 64;
-const WARM_UP: Duration = Duration::from_secs(5);
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let other =
@@ -50,18 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     caches.iter_mut().try_for_each(Cache::start)?;
     caches::load(&caches, &population, caches::LOAD_BYTES_PER_SECOND, |_| Ok(()))?;
     caches.iter().try_for_each(Cache::settle)?;
-    caches.iter().for_each(Cache::pause);
-    for cache in &caches {
-        cache.turn(&population, &Turn::zipfian_gets(CONNECTIONS, WARM_UP, 0))?;
-    }
-    let mut series = caches.each_ref().map(|cache| Series::new(cache.name));
-    for round in 1..=rounds {
-        for (cache, series) in caches.iter().zip(&mut series) {
-            let turn = Turn::zipfian_gets(CONNECTIONS, Duration::from_secs(1), round);
-            series.reports.push(cache.turn(&population, &turn)?);
-        }
-    }
-    caches.iter().for_each(Cache::resume);
+    let series = take_turns(&caches, &population, rounds, str::to_owned)?;
     let mut outcome = Outcome::new("beside", about);
     let [ours, theirs] = &series;
     let mut report = |what: &str, found| outcome.hold(format!("{what} ÷ the other's"), found, Reach::Reported);

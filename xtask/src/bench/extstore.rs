@@ -17,8 +17,8 @@ use crate::workspace::{self, Profile, Scratch};
 
 const VALUES_BYTES: [u64; 2] = [200, 1024];
 /// Data over DRAM.
-const DATA_PARTS: u64 = 8;
-const CONNECTIONS: u64 = 64;
+pub(super) const DATA_PARTS: u64 = 8;
+pub(super) const CONNECTIONS: u64 = 64;
 const KEPT_ASKED: u64 = 200_000;
 const WARM_UP: Duration = Duration::from_secs(5);
 
@@ -98,20 +98,8 @@ impl Row<'_> {
     }
 
     fn turns(&mut self, caches: &[Cache; 2], rounds: u64) -> Result<(), Failure> {
-        caches.iter().for_each(Cache::pause);
-        for cache in caches {
-            cache.turn(&self.population, &Turn::zipfian_gets(CONNECTIONS, WARM_UP, 0))?;
-        }
-        let mut series =
-            caches.each_ref().map(|cache| Series::new(&format!("{}, {} bytes", cache.name, self.value_bytes)));
-        for round in 1..=rounds {
-            for (cache, series) in caches.iter().zip(&mut series) {
-                series.reports.push(
-                    cache.turn(&self.population, &Turn::zipfian_gets(CONNECTIONS, Duration::from_secs(1), round))?,
-                );
-            }
-        }
-        caches.iter().for_each(Cache::resume);
+        let series =
+            take_turns(caches, &self.population, rounds, |name| format!("{name}, {} bytes", self.value_bytes))?;
         let [ours, theirs] = &series;
         self.hold("GETs a second ÷ extstore's", ours.ratio(theirs, Report::operations_per_second), Reach::AtLeast(1.2));
         self.hold("items found a second ÷ extstore's", ours.ratio(theirs, found_per_second), Reach::Reported);
@@ -135,6 +123,28 @@ impl Row<'_> {
         }
         Ok(())
     }
+}
+
+/// Zipfian GETs of one while the other rests, after a turn that counts for nothing; series are called by `name` of the cache's.
+pub(super) fn take_turns(
+    caches: &[Cache; 2],
+    population: &Population,
+    rounds: u64,
+    name: impl Fn(&str) -> String,
+) -> Result<[Series; 2], Failure> {
+    caches.iter().for_each(Cache::pause);
+    for cache in caches {
+        cache.turn(population, &Turn::zipfian_gets(CONNECTIONS, WARM_UP, 0))?;
+    }
+    let mut series = caches.each_ref().map(|cache| Series::new(&name(cache.name)));
+    for round in 1..=rounds {
+        for (cache, series) in caches.iter().zip(&mut series) {
+            let turn = Turn::zipfian_gets(CONNECTIONS, Duration::from_secs(1), round);
+            series.reports.push(cache.turn(population, &turn)?);
+        }
+    }
+    caches.iter().for_each(Cache::resume);
+    Ok(series)
 }
 
 fn found_per_second(report: &Report) -> f64 {

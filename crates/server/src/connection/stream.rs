@@ -86,13 +86,18 @@ impl Stream {
     /// Takes a piece of [`crate::arrivals`], of which there may be more.
     pub fn take_arrived<S: Session>(&mut self, piece: &[u8], cx: &mut Context<'_, S>) {
         self.note_read(piece.len(), cx);
-        let consumed = self.connection.consume(piece, cx);
-        self.input.extend_from_slice(&piece[consumed..]);
+        self.take(piece, cx);
         self.connection.answered_at_once = 0;
         if piece.len() == PIECE_BYTES {
             self.read(cx);
             self.little = false;
         }
+    }
+
+    /// Consumes what was read into another's buffer, and keeps only what is left of it.
+    fn take<S: Session>(&mut self, came: &[u8], cx: &mut Context<'_, S>) {
+        let consumed = self.connection.consume(came, cx);
+        self.input.extend_from_slice(&came[consumed..]);
     }
 
     fn note_read<S>(&mut self, bytes: usize, cx: &Context<'_, S>) {
@@ -129,13 +134,12 @@ impl Stream {
         }
     }
 
-    /// Reads into the worker's buffer, and keeps only what is left of it.
+    /// Reads into the worker's buffer.
     fn read_scratch<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<Option<(usize, usize)>> {
         let mut scratch = std::mem::take(cx.scratch);
         let result = os::read(self.fd(), &mut scratch);
         if let Ok(bytes) = result {
-            let consumed = self.connection.consume(&scratch[..bytes], cx);
-            self.input.extend_from_slice(&scratch[consumed..bytes]);
+            self.take(&scratch[..bytes], cx);
         }
         let room = scratch.len();
         *cx.scratch = scratch;

@@ -230,18 +230,15 @@ impl Session {
         match self.local.attempt(shared, (token, hash), &request, None, allowed) {
             Attempt::Answered => {}
             Attempt::Asks { value_bytes } => {
-                let number = self.local.keep(token, hash, &request);
-                let Some(op) = self.local.ops[number].take() else { unreachable!("the operation was just kept") };
+                let (number, op) = self.local.keep_at_hand(token, hash, &request);
                 self.local.ask(number, op, value_bytes);
             }
             Attempt::NeedsFlash { read } => {
-                let number = self.local.keep(token, hash, &request);
-                let Some(op) = self.local.ops[number].take() else { unreachable!("the operation was just kept") };
+                let (number, op) = self.local.keep_at_hand(token, hash, &request);
                 self.local.begin_read(shared, number, op, read);
             }
             Attempt::Large(large) => {
-                let number = self.local.keep(token, hash, &request);
-                let Some(op) = self.local.ops[number].take() else { unreachable!("the operation was just kept") };
+                let (number, op) = self.local.keep_at_hand(token, hash, &request);
                 self.local.go_on_large(shared, number, op, large);
             }
             Attempt::Waits => self.local.wait(token, hash, &request),

@@ -66,6 +66,13 @@ impl Local {
         number
     }
 
+    /// Keeps an operation that goes on at once.
+    pub(super) fn keep_at_hand(&mut self, token: u64, hash: HashKey, request: &Request<'_>) -> (usize, Box<Op>) {
+        let number = self.keep(token, hash, request);
+        let Some(op) = self.ops[number].take() else { unreachable!("the operation was just kept") };
+        (number, op)
+    }
+
     /// Gives an operation its place: behind all that have one.
     pub(super) fn enter(&mut self, number: usize, mut op: Box<Op>) {
         self.sequence_next += 1;
