@@ -27,12 +27,13 @@ pub fn scratch(name: &str) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
-/// Such a folder that goes when its owner is done.
+/// Such a folder that goes when its owner is done, or with the next one if its owner was killed.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub fn new(name: &str) -> Result<Scratch, Failure> {
-        scratch(name).map(Scratch)
+        remove_left_behind(&target().join("scratch/passing"))?;
+        scratch(&format!("passing/{name}")).map(Scratch)
     }
 
     pub fn folder(&self) -> &Path {
@@ -46,6 +47,20 @@ impl Drop for Scratch {
             eprintln!("{} stays behind: {error}", self.0.display());
         }
     }
+}
+
+/// Removes the folders in this one whose processes have gone.
+fn remove_left_behind(passing: &Path) -> Result<(), Failure> {
+    let Ok(folders) = std::fs::read_dir(passing) else { return Ok(()) };
+    for folder in folders {
+        let folder = folder?;
+        let name = folder.file_name();
+        let process = name.to_str().and_then(|name| name.rsplit_once('-')?.1.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            std::fs::remove_dir_all(folder.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// As [`scratch`], but in memory where a file system there has the room: for what has nothing to do with a disk's speed.
@@ -100,4 +115,22 @@ pub fn build_server(profile: Profile) -> Result<PathBuf, Failure> {
         return Err("tapetum does not build; cargo's message is above".into());
     }
     Ok(target().join(folder).join("tapetum"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_run_left_behind_goes_and_what_is_used_stays() {
+        let scratch = Scratch::new("left-behind").unwrap();
+        let mut gone = Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        let names = [format!("bench-x-{}", gone.id()), format!("bench-x-{}", std::process::id()), "mine".to_owned()];
+        let folders = names.map(|name| scratch.folder().join(name));
+        folders.iter().for_each(|folder| std::fs::create_dir_all(folder.join("data")).unwrap());
+        remove_left_behind(scratch.folder()).unwrap();
+        assert_eq!(folders.map(|folder| folder.exists()), [false, true, true]);
+        remove_left_behind(&scratch.folder().join("absent")).unwrap();
+    }
 }

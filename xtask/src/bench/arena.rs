@@ -10,7 +10,7 @@ use super::peers;
 use super::series::Series;
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace;
+use crate::workspace::Scratch;
 
 /// What is stored, and within what.
 #[derive(Clone)]
@@ -105,8 +105,6 @@ impl Load {
 
 pub struct Arena {
     folder: PathBuf,
-    /// Left there at the end, and used again if they are there.
-    keep: bool,
     shape: Shape,
     /// Of `tapetum serve`.
     server_threads: u64,
@@ -114,6 +112,8 @@ pub struct Arena {
     turns: u64,
     binaries: Vec<(&'static str, PathBuf)>,
     running: Vec<(&'static str, Contender)>,
+    /// Goes after those who run in it. None where the data are kept, and used again.
+    _scratch: Option<Scratch>,
 }
 
 impl Arena {
@@ -132,12 +132,16 @@ impl Arena {
         let names: Vec<&'static str> = names.iter().copied().filter(|name| chosen.contains(name)).collect();
         let kept = arguments.text("keep").map(PathBuf::from);
         let binaries = peers::binaries(&names)?;
-        let (folder, keep) = match kept {
-            Some(folder) => (folder.join(format!("{row}-{}-{}", shape.items, shape.value_bytes)), true),
-            None => (workspace::scratch(&format!("bench-{row}"))?, false),
+        let (folder, scratch) = match kept {
+            Some(folder) => (folder.join(format!("{row}-{}-{}", shape.items, shape.value_bytes)), None),
+            None => {
+                let scratch = Scratch::new(&format!("bench-{row}"))?;
+                (scratch.folder().to_owned(), Some(scratch))
+            }
         };
         std::fs::create_dir_all(&folder)?;
-        Ok(Arena { folder, keep, shape: shape.clone(), server_threads: 1, turns: 0, binaries, running: Vec::new() })
+        let (shape, running) = (shape.clone(), Vec::new());
+        Ok(Arena { folder, shape, server_threads: 1, turns: 0, binaries, running, _scratch: scratch })
     }
 
     /// What is started from now on has so many worker threads, if it is `tapetum serve`; one unless told otherwise.
@@ -270,16 +274,5 @@ impl Arena {
     /// Has all contenders leave their data.
     pub fn end_all(&mut self) -> Result<(), Failure> {
         self.running.drain(..).try_for_each(|(_, contender)| contender.end())
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        self.running.clear();
-        if !self.keep
-            && let Err(error) = std::fs::remove_dir_all(&self.folder)
-        {
-            eprintln!("{} stays behind: {error}", self.folder.display());
-        }
     }
 }

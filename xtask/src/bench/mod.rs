@@ -25,6 +25,7 @@ mod pictures;
 mod quick;
 mod read_latency;
 mod series;
+mod stalls;
 mod ycsb;
 mod ycsb_a;
 

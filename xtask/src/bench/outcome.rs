@@ -9,6 +9,7 @@ use tapetum_bench::turn::Report;
 
 use super::arena::Entrant;
 use super::series::{Series, Spread};
+use super::stalls::Watch;
 use crate::Failure;
 use crate::workspace;
 
@@ -20,6 +21,8 @@ pub struct Outcome {
     columns: Vec<String>,
     lines: Vec<(String, Vec<Spread>)>,
     held: Vec<Held>,
+    /// From the beginning on.
+    watch: Watch,
 }
 
 struct Held {
@@ -57,7 +60,8 @@ impl std::fmt::Display for Reach {
 
 impl Outcome {
     pub fn new(row: &'static str, about: String) -> Outcome {
-        Outcome { row, about, series: Vec::new(), columns: Vec::new(), lines: Vec::new(), held: Vec::new() }
+        let (series, columns, lines, held) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Outcome { row, about, series, columns, lines, held, watch: Watch::begin() }
     }
 
     pub fn series(&mut self, series: impl IntoIterator<Item = Series>) {
@@ -91,20 +95,19 @@ impl Outcome {
 
     /// Prints it, keeps it beside the target folder's other results, and fails if something was not reached.
     pub fn end(self) -> Result<(), Failure> {
-        let markdown = self.markdown();
+        let (markdown, mut json) = (self.markdown(), self.json());
+        let stalls = self.watch.end();
+        let markdown = format!("{markdown}\n{stalls}\n");
+        json["stalls"] = stalls.to_json();
         println!("\n{markdown}");
         let folder = workspace::target().join("bench");
         std::fs::create_dir_all(&folder)?;
         let path = |extension: &str| folder.join(format!("{}.{extension}", self.row));
         std::fs::write(path("md"), markdown)?;
-        std::fs::write(path("json"), format!("{:#}\n", self.json()))?;
+        std::fs::write(path("json"), format!("{json:#}\n"))?;
         println!("kept as {} and .json", path("md").display());
-        let missed: Vec<&str> = self
-            .held
-            .iter()
-            .filter(|held| !held.reach.kept(held.found.median))
-            .map(|held| held.what.as_str())
-            .collect();
+        let missed = self.held.iter().filter(|held| !held.reach.kept(held.found.median));
+        let missed: Vec<&str> = missed.map(|held| held.what.as_str()).collect();
         if missed.is_empty() { Ok(()) } else { Err(format!("not reached: {}", missed.join("; ")).into()) }
     }
 
