@@ -74,14 +74,14 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Gets of keys drawn by a zipfian distribution, one at a time over each of so many connections, as fast as they are answered.
-    pub fn zipfian_gets(connections: u64, time: Duration, seed: u64) -> Turn {
+    /// Gets of keys drawn by a zipfian distribution, so many at a time over each of so many connections, as fast as they are answered.
+    pub fn zipfian_gets((connections, depth): (u64, u64), time: Duration, seed: u64) -> Turn {
         Turn {
             mix: "c".into(),
             distribution: "zipfian".into(),
             api: "get".into(),
             threads: connections,
-            depth: 1,
+            depth,
             length: Length::Time(time),
             rate: None,
             overwrites: None,

@@ -23,12 +23,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         arguments.server().ok_or("beside needs --server PATH: the tapetum of another tree, built for release")?;
     let memory_bytes = arguments.size("memory", 64 << 20)?;
     let value_bytes = arguments.size("value", 200)?;
+    let depth = arguments.number("depth", 1)?.max(1);
     let rounds = arguments.number("rounds", 15)?;
     arguments.finish()?;
     let budget = Budget { memory_bytes, flash_bytes: memory_bytes * DATA_PARTS * FLASH_PARTS };
     let items = memory_bytes * DATA_PARTS / (KEY_BYTES + value_bytes);
     let about = format!(
-        "zipfian GETs over {CONNECTIONS} connections of {items} items of {value_bytes} bytes, {} MiB of DRAM, beside {}",
+        "zipfian GETs, {depth} at a time over each of {CONNECTIONS} connections, of {items} items of {value_bytes} bytes, {} MiB of DRAM, beside {}",
         memory_bytes >> 20,
         other.display()
     );
@@ -47,7 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     caches.iter_mut().try_for_each(Cache::start)?;
     caches::load(&caches, &population, caches::LOAD_BYTES_PER_SECOND, |_| Ok(()))?;
     caches.iter().try_for_each(Cache::settle)?;
-    let series = take_turns(&caches, &population, rounds, str::to_owned)?;
+    let series = take_turns(&caches, &population, (depth, rounds), str::to_owned)?;
     let mut outcome = Outcome::new("beside", about);
     let [ours, theirs] = &series;
     let mut report = |what: &str, found| outcome.hold(format!("{what} ÷ the other's"), found, Reach::Reported);

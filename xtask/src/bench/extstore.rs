@@ -32,6 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     // 8 times the DRAM, unless told otherwise.
     let items_told = arguments.number("items", 0)?;
+    let depth = arguments.number("depth", 1)?.max(1);
     let load_rate = arguments.size("load-rate", caches::LOAD_BYTES_PER_SECOND)?;
     let rounds = arguments.number("rounds", 11)?;
     arguments.finish()?;
@@ -42,7 +43,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         items => items,
     };
     let about = format!(
-        "zipfian GETs over {CONNECTIONS} connections of {}, {} MiB of DRAM, {} MiB of flash",
+        "zipfian GETs, {depth} at a time over each of {CONNECTIONS} connections, of {}, {} MiB of DRAM, {} MiB of flash",
         values_bytes
             .iter()
             .map(|bytes| format!("{} items of {bytes} bytes", items_of(*bytes)))
@@ -62,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         caches.iter_mut().try_for_each(Cache::start)?;
         caches::load(&caches, &population, load_rate, |_| Ok(()))?;
         println!("  {items} items of {value_bytes} bytes are loaded");
-        let mut row = Row { value_bytes, population, outcome: &mut outcome };
+        let mut row = Row { value_bytes, depth, population, outcome: &mut outcome };
         row.at_rest(&caches)?;
         row.turns(&caches, rounds)?;
         row.restart(&mut caches)?;
@@ -73,6 +74,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// The figures of one size of values.
 struct Row<'a> {
     value_bytes: u64,
+    /// GETs on their way in each connection.
+    depth: u64,
     population: Population,
     outcome: &'a mut Outcome,
 }
@@ -98,8 +101,8 @@ impl Row<'_> {
     }
 
     fn turns(&mut self, caches: &[Cache; 2], rounds: u64) -> Result<(), Failure> {
-        let series =
-            take_turns(caches, &self.population, rounds, |name| format!("{name}, {} bytes", self.value_bytes))?;
+        let name = |name: &str| format!("{name}, {} bytes", self.value_bytes);
+        let series = take_turns(caches, &self.population, (self.depth, rounds), name)?;
         let [ours, theirs] = &series;
         self.hold("GETs a second ÷ extstore's", ours.ratio(theirs, Report::operations_per_second), Reach::AtLeast(1.2));
         self.hold("items found a second ÷ extstore's", ours.ratio(theirs, found_per_second), Reach::Reported);
@@ -113,7 +116,7 @@ impl Row<'_> {
     /// Asked from the moment on that they answer.
     fn restart(&mut self, caches: &mut [Cache; 2]) -> Result<(), Failure> {
         for (cache, reach) in caches.iter_mut().zip([Reach::AtLeast(0.99), Reach::Reported]) {
-            let second = Turn::zipfian_gets(CONNECTIONS, Duration::from_secs(1), 99);
+            let second = Turn::zipfian_gets((CONNECTIONS, 1), Duration::from_secs(1), 99);
             let before = hit_rate(&cache.turn(&self.population, &second)?);
             cache.kill()?;
             cache.start()?;
@@ -129,17 +132,17 @@ impl Row<'_> {
 pub(super) fn take_turns(
     caches: &[Cache; 2],
     population: &Population,
-    rounds: u64,
+    (depth, rounds): (u64, u64),
     name: impl Fn(&str) -> String,
 ) -> Result<[Series; 2], Failure> {
     caches.iter().for_each(Cache::pause);
     for cache in caches {
-        cache.turn(population, &Turn::zipfian_gets(CONNECTIONS, WARM_UP, 0))?;
+        cache.turn(population, &Turn::zipfian_gets((CONNECTIONS, depth), WARM_UP, 0))?;
     }
     let mut series = caches.each_ref().map(|cache| Series::new(&name(cache.name)));
     for round in 1..=rounds {
         for (cache, series) in caches.iter().zip(&mut series) {
-            let turn = Turn::zipfian_gets(CONNECTIONS, Duration::from_secs(1), round);
+            let turn = Turn::zipfian_gets((CONNECTIONS, depth), Duration::from_secs(1), round);
             series.reports.push(cache.turn(population, &turn)?);
         }
     }

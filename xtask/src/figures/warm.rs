@@ -133,5 +133,5 @@ fn answered(server: &Server) -> Result<[u64; 2], Failure> {
 }
 
 fn turn(time: Duration, rate: Option<f64>, seed: u64) -> Turn {
-    Turn { rate, ..Turn::zipfian_gets(CONNECTIONS, time, seed) }
+    Turn { rate, ..Turn::zipfian_gets((CONNECTIONS, 1), time, seed) }
 }
