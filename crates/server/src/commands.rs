@@ -27,15 +27,19 @@ impl Connection {
         if is_tried && !(request.shows_value() && self.try_get()) {
             return None;
         }
-        let bytes = if is_tried { 0 } else { bytes };
-        let token = self.slot(form, key, bytes, cx.budget, cx.gets);
         if !request.shows_value() {
+            let token = self.slot(form, key, bytes, cx.budget, cx.gets);
             cx.session.submit(token, request);
             return Some(());
         }
+        // The share of the room there is before this takes of it.
+        let (bytes, value_bytes_unasked) = match is_tried {
+            true => (0, TRIED_BYTES),
+            false => (bytes, bytes.max(cx.gets.value_bytes_unasked(cx.budget))),
+        };
+        let token = self.slot(form, key, bytes, cx.budget, cx.gets);
         self.slots.last_may_ask(request.key());
-        let unasked = if is_tried { TRIED_BYTES } else { bytes.max(cx.gets.value_bytes_unasked(cx.budget)) };
-        cx.session.submit_within(token, request, unasked);
+        cx.session.submit_within(token, request, value_bytes_unasked);
         Some(())
     }
 
