@@ -5,7 +5,7 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-build test-rust test-clients test-differential test-udp test-kill test-device test-power-cut test-damage test-simulation setup-build setup-test setup-bench bench clean
+.PHONY: help run test lint test-build test-rust test-clients test-system test-differential test-udp test-kill test-device test-power-cut test-damage test-simulation setup-build setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -39,6 +39,7 @@ test: setup-build setup-test
 	$(MAKE) lint
 	$(MAKE) test-rust
 	$(MAKE) test-clients
+	$(MAKE) test-system
 	$(MAKE) test-differential
 	$(MAKE) test-udp
 	$(MAKE) test-kill
@@ -65,6 +66,9 @@ test-rust: test-build
 test-clients: test-build
 	$(X) test-clients --server $(SERVER)
 	$(X) test-memccapable --server $(SERVER)
+
+test-system: test-build
+	$(X) test-system --server $(SERVER)
 
 test-differential: test-build
 	$(X) test-differential --server $(SERVER)
@@ -102,6 +106,9 @@ setup-test:
 		memccapable:libmemcached-tools \
 		fusermount3:fuse3 \
 		/sbin/losetup:mount \
+		/sbin/mkfs.ext4:e2fsprogs \
+		strace:strace \
+		faketime:faketime \
 		/usr/include/libmemcached/memcached.h:libmemcached-dev \
 		/usr/include/zlib.h:zlib1g-dev
 	@python3 -c 'import ensurepip, venv' 2>/dev/null || xtask/install-missing /absent:python3-venv

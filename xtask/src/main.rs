@@ -33,6 +33,7 @@ cargo x COMMAND [--option value]...
 
 Tests (each builds what it needs, starts its own server on a free loopback port and stops it):
   test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
+  test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
   test-memccapable   memccapable of libmemcached-tools: 54 of 54
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
   test-udp           hostile datagrams: silence, or little for little   [--datagrams 1000000] [--seed N]
@@ -80,7 +81,8 @@ fn run(words: &[String]) -> Result<(), Failure> {
         return Err(USAGE.into());
     };
     match command.as_str() {
-        "test-clients" => python::run(&Arguments::parse(rest)?),
+        "test-clients" => python::clients(&Arguments::parse(rest)?),
+        "test-system" => python::system(&Arguments::parse(rest)?),
         "test-differential" => differential::run(&Arguments::parse(rest)?),
         "test-memccapable" => memccapable::run(&Arguments::parse(rest)?),
         "test-damage" => damage::run(&Arguments::parse(rest)?),

@@ -1,7 +1,8 @@
-//! The tests of tests/clients: real Python clients, run by unittest in a virtual environment of the target folder. They
-//! start the server themselves, since some restart it.
+//! Tests written in Python, run by unittest: tests/clients, real clients in a virtual environment of the target folder, and
+//! tests/system, the server on what an operating system does to it (file systems, limits, clocks, signals), which needs no
+//! packages. They start the server themselves, since some restart it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Failure;
@@ -9,14 +10,23 @@ use crate::arguments::Arguments;
 use crate::workspace::{self, Profile};
 
 /// `--only NAME` picks a module, class or test.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn clients(arguments: &Arguments) -> Result<(), Failure> {
+    run("clients", &environment()?.join("bin/python"), arguments)
+}
+
+/// As [`clients`]; tests that only root can run say so when they are left out.
+pub fn system(arguments: &Arguments) -> Result<(), Failure> {
+    run("system", Path::new("python3"), arguments)
+}
+
+fn run(tests: &str, interpreter: &Path, arguments: &Arguments) -> Result<(), Failure> {
     let binary = arguments.server();
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
     let binary = workspace::server(binary, Profile::Test)?;
-    let scratch = workspace::scratch("clients")?;
-    let mut python = Command::new(environment()?.join("bin/python"));
-    python.current_dir(workspace::root().join("tests/clients")).args(["-m", "unittest"]);
+    let scratch = workspace::scratch(tests)?;
+    let mut python = Command::new(interpreter);
+    python.current_dir(workspace::root().join("tests").join(tests)).args(["-m", "unittest"]);
     match only {
         Some(name) => python.arg(name),
         None => python.arg("discover"),
@@ -25,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
     if !python.status()?.success() {
-        return Err("a real client is not content; unittest's message is above".into());
+        return Err(format!("a test of tests/{tests} failed; unittest's message is above").into());
     }
     std::fs::remove_dir_all(scratch)?;
     Ok(())
