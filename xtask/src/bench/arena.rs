@@ -1,6 +1,6 @@
 //! The contenders of one row over one set of items: who takes part, their folders, loading, and turns.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tapetum_bench::turn::{Command, Length, Report, Setup, Turn};
@@ -130,8 +130,29 @@ impl Arena {
             return Err(format!("{stranger} takes no part in {row}; there are {}", names.join(", ")).into());
         }
         let names: Vec<&'static str> = names.iter().copied().filter(|name| chosen.contains(name)).collect();
+        Arena::of(arguments, row, shape, peers::binaries(&names)?)
+    }
+
+    /// One contender of this tree, and the same one of another tree, whose `target/release` is `other`.
+    pub fn beside(
+        arguments: &Arguments,
+        row: &str,
+        shape: &Shape,
+        [this, that]: [&'static str; 2],
+        other: &Path,
+    ) -> Result<Arena, Failure> {
+        let mut binaries = peers::binaries(&[this])?;
+        binaries.push((that, other.join(format!("contender-{this}"))));
+        Arena::of(arguments, row, shape, binaries)
+    }
+
+    fn of(
+        arguments: &Arguments,
+        row: &str,
+        shape: &Shape,
+        binaries: Vec<(&'static str, PathBuf)>,
+    ) -> Result<Arena, Failure> {
         let kept = arguments.text("keep").map(PathBuf::from);
-        let binaries = peers::binaries(&names)?;
         let (folder, scratch) = match kept {
             Some(folder) => (folder.join(format!("{row}-{}-{}", shape.items, shape.value_bytes)), None),
             None => {

@@ -26,6 +26,7 @@ mod quick;
 mod read_latency;
 mod series;
 mod stalls;
+mod trees;
 mod ycsb;
 mod ycsb_a;
 
@@ -38,7 +39,7 @@ const KEY_BYTES: u64 = 16;
 
 type Row = fn(&Arguments) -> Result<(), Failure>;
 
-const ROWS: [(&str, Row); 19] = [
+const ROWS: [(&str, Row); 20] = [
     ("quick", quick::run),
     ("cold-get", cold_get::run),
     ("ycsb", ycsb::run),
@@ -58,6 +59,7 @@ const ROWS: [(&str, Row); 19] = [
     ("floods", floods::run),
     ("pictures", pictures::run),
     ("beside", beside::run),
+    ("trees", trees::run),
 ];
 
 pub fn run(name: &str, words: &[String]) -> Result<(), Failure> {

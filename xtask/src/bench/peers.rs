@@ -68,7 +68,7 @@ fn build(which: &[&str], target: Option<PathBuf>) -> Result<(), Failure> {
 
 /// Those that are asked over sockets, by one client thread with many connections.
 pub fn is_server(name: &str) -> bool {
-    ["server", "memcached", "extstore"].contains(&name)
+    ["server", "server-other", "memcached", "extstore"].contains(&name)
 }
 
 /// What such a one loaded is gone when it ends.
@@ -78,7 +78,7 @@ pub fn keeps_nothing(name: &str) -> bool {
 
 /// How a contender overwrites most quickly when nobody measures.
 pub fn overwrite(name: &str, writes: u64) -> Turn {
-    let (api, threads, depth) = if name == "tapetum" { ("session", 1, 512) } else { ("get", 8, 1) };
+    let (api, threads, depth) = if name.starts_with("tapetum") { ("session", 1, 512) } else { ("get", 8, 1) };
     Turn {
         mix: "write".into(),
         distribution: "uniform".into(),

@@ -1,0 +1,91 @@
+//! This tree beside another of the same project, in turns: cold GETs, half GETs half PUTs, GETs over memcached's protocol, and
+//! loading. `--other DIR` names the other's `target/release`, built whole. By it a change is held against the commit before.
+
+use std::path::PathBuf;
+
+use tapetum_bench::turn::{Command, Report};
+
+use super::arena::{Arena, Entrant, Load, Shape};
+use super::outcome::{Outcome, Reach};
+use super::series::{Series, Spread};
+use crate::Failure;
+use crate::arguments::Arguments;
+
+/// The least that a change may leave of each rate.
+const KEPT_LEAST: f64 = 0.98;
+/// Of loading: what each tree stores before the other has its turn.
+const ITEMS_A_TURN: u64 = 500_000;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let other = arguments.text("other").map(PathBuf::from).ok_or(
+        "trees needs --other DIR: the target/release of another tree (there: cargo build --release --workspace)",
+    )?;
+    let shape = Shape::parse(arguments, 1_000_000, 1008)?;
+    let small = Shape { value_bytes: 100, items: 4 * shape.items, ..shape.clone() };
+    let rounds = arguments.number("rounds", 21)?;
+    let about = format!("this tree beside {}", other.display());
+    let mut outcome = Outcome::new("trees", about.clone());
+    let mut embedded = Arena::beside(arguments, "trees", &shape, ["tapetum", "tapetum-other"], &other)?;
+    let mut served = Arena::beside(arguments, "trees-served", &shape, ["server", "server-other"], &other)?;
+    let loading = Arena::beside(arguments, "trees-load", &small, ["tapetum", "tapetum-other"], &other)?;
+    arguments.finish()?;
+    println!("trees: {about}");
+    embedded.load(0)?;
+    embedded.start_all(false)?;
+    for (named, mix) in [("cold GETs", "c"), ("half PUTs", "a")] {
+        let entrants: Vec<_> = embedded.names().into_iter().map(|name| Entrant::new(name, "session", 1, 128)).collect();
+        let series = embedded.rounds(&entrants, &Load::of(mix), rounds)?;
+        report(&mut outcome, named, series);
+    }
+    embedded.end_all()?;
+    served.load(0)?;
+    served.start_all(false)?;
+    let entrants: Vec<_> = served.names().into_iter().map(|name| Entrant::new(name, "get", 128, 1)).collect();
+    let series = served.rounds(&entrants, &Load::of("c"), rounds)?;
+    report(&mut outcome, "memcached GETs", series);
+    served.end_all()?;
+    let series = loads(loading, small.items)?;
+    report_loads(&mut outcome, series);
+    outcome.end()
+}
+
+/// In turns of some items; the last of each ends when nothing is left to be flushed or collected.
+fn loads(mut arena: Arena, items: u64) -> Result<Vec<Series>, Failure> {
+    arena.start_all(false)?;
+    let names = arena.names();
+    let mut series: Vec<Series> = names.iter().map(|name| Series::new(name)).collect();
+    for from in (0..items).step_by(ITEMS_A_TURN as usize) {
+        let command = Command::Load { from, to: (from + ITEMS_A_TURN).min(items) };
+        for (name, series) in names.iter().zip(&mut series) {
+            series.reports.push(arena.run(name, &command)?);
+        }
+    }
+    for (name, series) in names.iter().zip(&mut series) {
+        series.reports.push(arena.run(name, &Command::Settle)?);
+    }
+    arena.end_all()?;
+    Ok(series)
+}
+
+fn report(outcome: &mut Outcome, named: &str, mut series: Vec<Series>) {
+    let [this, other] = &series[..] else { unreachable!("two trees take part") };
+    let rate = this.ratio(other, Report::operations_per_second);
+    let cpu = this.ratio(other, Report::cpu_us_per_operation);
+    hold(outcome, named, rate, cpu);
+    series.iter_mut().for_each(|series| series.label = format!("{named}: {}", series.label));
+    outcome.series(series);
+}
+
+/// By sums: the turns differ in what the trees do meanwhile.
+fn report_loads(outcome: &mut Outcome, series: Vec<Series>) {
+    let [this, other] = &series[..] else { unreachable!("two trees take part") };
+    let total = |series: &Series, figure: fn(&Report) -> f64| series.reports.iter().map(figure).sum::<f64>();
+    let seconds = |series| total(series, |report| report.seconds);
+    let cpu_us = |series| total(series, |report| report.usage.cpu_us as f64);
+    hold(outcome, "loading", Spread::of([seconds(other) / seconds(this)]), Spread::of([cpu_us(this) / cpu_us(other)]));
+}
+
+fn hold(outcome: &mut Outcome, named: &str, rate: Spread, cpu: Spread) {
+    outcome.hold(format!("{named}: operations/s ÷ the other's"), rate, Reach::AtLeast(KEPT_LEAST));
+    outcome.hold(format!("{named}: CPU an operation ÷ the other's"), cpu, Reach::Reported);
+}
