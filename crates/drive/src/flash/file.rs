@@ -8,11 +8,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::alignment::{self, Contents};
 use super::blocking::BlockingQueue;
 use super::error::FlashError;
 use super::uring::{self, UringQueue};
@@ -115,7 +116,7 @@ impl FileFlash {
             return Err(FlashError::NotFileOrDevice { path: path.into() });
         };
         let file = open_locked(options.custom_flags(flags), path)?;
-        FileFlash::from_file(file, path, engine, env)
+        FileFlash::from_file(file, path, Contents::Kept, engine, env)
     }
 
     #[cfg(test)]
@@ -123,10 +124,17 @@ impl FileFlash {
         &self.data
     }
 
-    fn from_file(file: File, path: &Path, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
+    fn from_file(
+        file: File,
+        path: &Path,
+        contents: Contents,
+        engine: IoEngine,
+        env: &Env,
+    ) -> Result<FileFlash, FlashError> {
         let failed = |doing| move |source| FlashError::Io { path: path.into(), doing, source };
         let size_bytes = (&file).seek(SeekFrom::End(0)).map_err(failed("measure"))?;
-        let direct_sector_bytes = go_direct(&file).map_err(failed("read"))?;
+        let doing = "find out how to read";
+        let direct_sector_bytes = alignment::go_direct(&file, contents).map_err(failed(doing))?;
         let direct = direct_sector_bytes.is_some();
         let sector_bytes = direct_sector_bytes.unwrap_or(BUFFERED_SECTOR_BYTES);
         if !direct {
@@ -219,7 +227,7 @@ impl Flash for FileFlash {
 fn create_file(path: &Path, capacity_bytes: u64, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
     let file = open_locked(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600), path)?;
     let made = reserve(&file, path, 0, capacity_bytes)
-        .and_then(|()| FileFlash::from_file(file, path, engine, env))
+        .and_then(|()| FileFlash::from_file(file, path, Contents::New, engine, env))
         .and_then(|flash| {
             let doing = "make durable the new file";
             let synced = sync_name(&flash.data.file, path);
@@ -248,35 +256,6 @@ fn open_locked(options: &mut OpenOptions, path: &Path) -> Result<File, FlashErro
         Some(libc::EWOULDBLOCK) => Err(FlashError::Locked { path: path.into() }),
         _ => Err(FlashError::Io { path: path.into(), doing: "lock", source }),
     }
-}
-
-/// Switches the page cache off for this descriptor and finds the smallest aligned read that then works; `None`, with
-/// the page cache on again, where none does (some file systems refuse O_DIRECT at once, some only when read).
-fn go_direct(file: &File) -> io::Result<Option<u32>> {
-    if set_status_flags(file, libc::O_DIRECT).is_err() {
-        return Ok(None);
-    }
-    let memory = LocalMemory::new(8192)?;
-    let mut buffer = memory.allocate(8192).ok_or(io::ErrorKind::OutOfMemory)?;
-    for sector_bytes in [512, 4096] {
-        // One sector into the file and into the buffer, so that neither is aligned better than what is probed.
-        let into = &mut buffer.bytes_mut()[sector_bytes..2 * sector_bytes];
-        match file.read_at(into, sector_bytes as u64) {
-            Ok(_) => return Ok(Some(sector_bytes as u32)),
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    set_status_flags(file, 0)?;
-    Ok(None)
-}
-
-fn set_status_flags(file: &File, flags: i32) -> io::Result<()> {
-    // SAFETY: the descriptor is open; F_SETFL touches no memory.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 /// Reserves blocks, so that a later write cannot find the file system full.

@@ -3,6 +3,7 @@
 //! A flash is shared by all queue pairs of a drive and knows only its geometry; a queue belongs to one queue pair and
 //! is used by one thread at a time. Commands in a queue run in any order.
 
+mod alignment;
 mod blocking;
 #[cfg(test)]
 mod conformance;
