@@ -2,13 +2,17 @@
 //!
 //! [`Env::system`] is the machine's. [`Env::simulated`] is a seed and a clock that moves only when told: the same seed
 //! gives the same run. Handles are cheap to clone and safe to share.
+//!
+//! The wall clock is read once a process, when the first `Env::system` is made. From then on unix seconds are that reading and the
+//! time that has passed since, so that a wall clock that is set, by hand or by NTP, changes no time to live, no timeout and no
+//! uptime of a running process. The next process reads the wall clock anew.
 #![allow(clippy::disallowed_methods)] // The bans point here.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Time, chance and threads.
 #[derive(Clone)]
@@ -18,14 +22,16 @@ pub struct Env {
 
 #[derive(Clone)]
 enum Source {
-    System { start: Instant },
+    System { start: Instant, unix: UnixClock },
     Simulated { clock: SimClock, random: Arc<Mutex<SplitMix64>> },
 }
 
 impl Env {
     /// The machine's own. `now_us` counts from this call.
     pub fn system() -> Env {
-        Env { source: Source::System { start: Instant::now() } }
+        static UNIX: OnceLock<UnixClock> = OnceLock::new();
+        let read = || UnixClock::new(SystemTime::now(), time_since_boot());
+        Env { source: Source::System { start: Instant::now(), unix: *UNIX.get_or_init(read) } }
     }
 
     /// A run decided by `seed`; its clock stands at [`SimClock::UNIX_SECONDS_AT_START`] until the handle moves it.
@@ -38,18 +44,20 @@ impl Env {
     /// Microseconds on a clock that never goes back, from an origin that differs between runs.
     pub fn now_us(&self) -> u64 {
         match &self.source {
-            Source::System { start } => start.elapsed().as_micros() as u64,
+            Source::System { start, .. } => start.elapsed().as_micros() as u64,
             Source::Simulated { clock, .. } => clock.now_us(),
         }
     }
 
-    /// Seconds since 1970, as the machine's clock has them: may jump either way. Saturates in the year 2106.
+    /// Seconds since 1970 on a clock that never goes back while the process lives. Saturates in the year 2106.
     pub fn unix_seconds(&self) -> u32 {
-        let seconds = match &self.source {
-            Source::System { .. } => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-            Source::Simulated { clock, .. } => u64::from(SimClock::UNIX_SECONDS_AT_START) + clock.now_us() / 1_000_000,
-        };
-        u32::try_from(seconds).unwrap_or(u32::MAX)
+        match &self.source {
+            Source::System { unix, .. } => unix.seconds_at(time_since_boot()),
+            Source::Simulated { clock, .. } => {
+                let seconds = u64::from(SimClock::UNIX_SECONDS_AT_START) + clock.now_us() / 1_000_000;
+                u32::try_from(seconds).unwrap_or(u32::MAX)
+            }
+        }
     }
 
     /// A number that nobody can guess, or the seed's next one.
@@ -96,6 +104,35 @@ impl Env {
             Source::Simulated { .. } => panic!("thread {name:?} asked for in a simulation, which has only one"),
         }
     }
+}
+
+/// One reading of the wall clock, carried on by a clock that nobody can set.
+#[derive(Clone, Copy)]
+struct UnixClock {
+    /// What the wall clock would have said at boot. Zero where it stood before 1970.
+    boot: Duration,
+}
+
+impl UnixClock {
+    fn new(wall: SystemTime, since_boot: Duration) -> UnixClock {
+        let boot = wall.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(since_boot);
+        UnixClock { boot }
+    }
+
+    fn seconds_at(&self, since_boot: Duration) -> u32 {
+        u32::try_from((self.boot + since_boot).as_secs()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Time since the machine was started. It goes on while the machine is suspended, which [`Instant`] does not: a time to live
+/// passes in a closed laptop too.
+fn time_since_boot() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live, writable timespec.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
+    // Linux has had this clock since 2.6.39, and reading it cannot fail.
+    assert_eq!(result, 0, "clock_gettime: {}", io::Error::last_os_error());
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Moves the time of a simulated [`Env`].
@@ -192,6 +229,29 @@ mod tests {
         assert_eq!((env.now_us(), env.unix_seconds()), (0, SimClock::UNIX_SECONDS_AT_START));
         clock.advance_us(2_500_000);
         assert_eq!((env.clone().now_us(), env.unix_seconds()), (2_500_000, SimClock::UNIX_SECONDS_AT_START + 2));
+    }
+
+    #[test]
+    fn unix_seconds_are_the_wall_clock_at_the_start_and_the_time_since() {
+        let wall = UNIX_EPOCH + Duration::from_millis(1_700_000_000_600);
+        let unix = UnixClock::new(wall, Duration::from_millis(5_100));
+        let after = |ms: u64| unix.seconds_at(Duration::from_millis(5_100 + ms));
+        assert_eq!((after(0), after(399), after(400)), (1_700_000_000, 1_700_000_000, 1_700_000_001));
+        assert_eq!(after(3_600_000), 1_700_003_600);
+        assert_eq!(unix.seconds_at(Duration::from_secs(u64::from(u32::MAX))), u32::MAX);
+    }
+
+    #[test]
+    fn a_wall_clock_before_1970_counts_from_there() {
+        let unix = UnixClock::new(UNIX_EPOCH - Duration::from_secs(9), Duration::from_secs(60));
+        assert_eq!(unix.seconds_at(Duration::from_secs(61)), 61);
+    }
+
+    #[test]
+    fn all_handles_of_a_process_have_the_same_unix_seconds() {
+        let first = Env::system();
+        let [before, between, after] = [first.clone(), Env::system(), first].map(|env| env.unix_seconds());
+        assert!(before <= between && between <= after, "{before} {between} {after}");
     }
 
     #[test]

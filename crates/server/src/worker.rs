@@ -17,11 +17,12 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use tapetum::{Ask, Reply};
 use tapetum_drive::Event;
+use tapetum_drive::env::Env;
 
 use crate::arrivals::Arrivals;
 use crate::connection::{Context, Stream};
@@ -99,9 +100,9 @@ pub struct Shared {
     pub stopping: AtomicBool,
 }
 
+/// The store's clock: see [`Env`].
 pub fn unix_seconds() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+    Env::system().unix_seconds()
 }
 
 pub struct Worker<S> {
