@@ -144,6 +144,11 @@ impl Completion {
     pub fn is_success(&self) -> bool {
         self.status == Status::Success
     }
+
+    /// Whether a write failed because the file system is full, or the quota there: the drive is sound.
+    pub fn is_no_space(&self) -> bool {
+        self.status == Status::Failed && matches!(self.errno, libc::ENOSPC | libc::EDQUOT)
+    }
 }
 
 /// Why bytes are not a command or a completion.

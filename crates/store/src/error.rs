@@ -1,6 +1,7 @@
 //! What can go wrong, each with what to do about it.
 
 use std::fmt;
+use tapetum_drive::{Completion, Drive};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -25,6 +26,10 @@ pub enum Error {
     FullManifest,
     /// A write to flash failed: nothing is acknowledged any more.
     Poisoned(String),
+    /// The file system of `place` was full when the store wrote there: nothing is acknowledged any more, and the drive is sound.
+    NoSpace {
+        place: String,
+    },
     /// Bytes on flash are not what was written.
     Corrupt(String),
     /// The drive answered with an error.
@@ -68,6 +73,10 @@ impl fmt::Display for Error {
                     "a write to flash failed ({why}): nothing is acknowledged any more; check the drive, then reopen"
                 )
             }
+            Error::NoSpace { place } => write!(
+                f,
+                "no space left on the file system of {place}: make room there; writes are refused until the store was opened again"
+            ),
             Error::Corrupt(place) => {
                 write!(f, "the bytes on flash are damaged: {place}; run `tapetum check`, and restore what it names")
             }
@@ -79,3 +88,22 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl Error {
+    /// What a command of `drive` came to that did not succeed; `what` it was.
+    pub(crate) fn of_command(drive: &Drive, what: &str, completion: &Completion) -> Error {
+        let Completion { status, errno, .. } = completion;
+        match completion.is_no_space() {
+            true => Error::NoSpace { place: drive.flash().place() },
+            false => Error::Io(format!("a {what} ended with {status:?} (errno {errno})")),
+        }
+    }
+
+    /// What a store says from then on in which `what` came to this error.
+    pub(crate) fn poisoning(self, what: &str) -> Error {
+        match self {
+            Error::NoSpace { .. } | Error::Poisoned(_) => self,
+            error => Error::Poisoned(format!("{what}: {error}")),
+        }
+    }
+}

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair, Status};
+use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair};
 
 /// Locks a mutex whose holder cannot leave it half-changed: a panic elsewhere must not hide behind a second one here.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -71,7 +71,8 @@ impl Io {
 
     async fn perform(&self, operation: Operation, what: &str) -> Result<(), Error> {
         let tag = self.start(operation);
-        succeeded(self.finish(tag).await, what)
+        let completion = self.finish(tag).await;
+        self.succeeded(&completion, what)
     }
 
     /// Reads `length` bytes at `flash` into `buffer` at `at`.
@@ -90,11 +91,20 @@ impl Io {
     /// Writes and makes durable.
     pub async fn write_durably(&self, flash: u64, buffer: &LocalBuffer, length: usize) -> Result<(), Error> {
         let tag = self.start_write(flash, buffer, 0, length, true);
-        succeeded(self.finish(tag).await, "write")
+        let completion = self.finish(tag).await;
+        self.succeeded(&completion, "write")
     }
 
     pub async fn flush(&self) -> Result<(), Error> {
         self.perform(Operation::Flush, "flush").await
+    }
+
+    /// How a command ended, of which `what` says what it was.
+    pub fn succeeded(&self, completion: &Completion, what: &str) -> Result<(), Error> {
+        match completion.is_success() {
+            true => Ok(()),
+            false => Err(Error::of_command(lock(&self.inner).queue.drive(), what, completion)),
+        }
     }
 
     /// Reaps completions; whether there were any.
@@ -159,13 +169,6 @@ impl Io {
     /// Waits until the drive has let go of all buffers. Tasks that wait for what comes are not to be polled any more.
     pub fn drain(&self) {
         lock(&self.inner).queue.drain();
-    }
-}
-
-pub fn succeeded(completion: Completion, what: &str) -> Result<(), Error> {
-    match completion.status {
-        Status::Success => Ok(()),
-        status => Err(Error::Io(format!("a {what} ended with {status:?} (errno {})", completion.errno))),
     }
 }
 

@@ -262,7 +262,7 @@ impl Maintenance {
 
     fn poison(&self, what: &str, error: Error) {
         tracing::error!("{what} failed: {error}");
-        self.shared.log.poison(format!("{what}: {error}"));
+        self.shared.log.poison(what, error);
     }
 
     /// Waits until a step may get further.

@@ -79,6 +79,8 @@ pub enum Bug {
     TrustCachedLog,
     /// A store opens although what it shows could not be made durable.
     OpenOverFailure,
+    /// A write of the log that found no space is acknowledged.
+    AcknowledgeFull,
     /// A store that has failed closes as if it had not.
     CloseOverFailure,
     /// The DRAM tier keeps what was written over.
@@ -144,6 +146,7 @@ pub const ALL: &[Bug] = &[
     Bug::TrustShortLog,
     Bug::TrustCachedLog,
     Bug::OpenOverFailure,
+    Bug::AcknowledgeFull,
     Bug::TierOutlivesWrite,
     Bug::TierOutlivesEviction,
     Bug::TierFillsLate,

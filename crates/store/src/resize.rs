@@ -122,7 +122,7 @@ async fn grow_to(shared: &Arc<Shared>, io: &Io, phase: &PhaseCell, capacity_byte
         let written = superblock.write(io, &[0, 1]).await;
         if let Err(error) = written {
             // Nobody knows which copy is there: the next opening looks.
-            shared.log.poison(format!("a resize: {error}"));
+            shared.log.poison("a resize", error.clone());
             return Err(error);
         }
         take_room(shared, superblock).await;

@@ -353,6 +353,11 @@ impl Store {
         resize::resize_memory(&self.inner.shared, memory_bytes)
     }
 
+    /// Why the store takes no writes any more, if it has failed: it must be opened again.
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.shared.log.poisoned().err()
+    }
+
     /// Stops maintenance, makes durable what was acknowledged, and leaves a checkpoint of the index, so that the store opens
     /// at once. Operations still on their way are lost unless they were acknowledged.
     pub fn close(&self) -> Result<(), Error> {
@@ -387,7 +392,7 @@ impl Store {
             maintenance.wait(Step::Waiting);
         }
         let io = maintenance.manifest_io();
-        let fail = |error: &Error| shared.log.poison(format!("closing: {error}"));
+        let fail = |error: &Error| shared.log.poison("closing", error.clone());
         let flush = async {
             match shared.planted.has(Bug::CloseOverFailure) {
                 true => io.flush().await,
@@ -431,7 +436,8 @@ struct PoisonOnPanic(Arc<Shared>);
 impl Drop for PoisonOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.log.poison("maintenance panicked: what it said is on standard error".into());
+            let why = "maintenance panicked: what it said is on standard error".into();
+            self.0.log.poison("maintenance", Error::Poisoned(why));
         }
     }
 }

@@ -2,7 +2,7 @@
 //! gives a transfer up (a task that is dropped, a reader that has seen enough) leaves the buffer with [`Io`] until then.
 
 use crate::error::Error;
-use crate::io::{Io, Tag, succeeded};
+use crate::io::{Io, Tag};
 use crate::segment::view::Run;
 use tapetum_drive::{LocalBuffer, Operation};
 
@@ -41,7 +41,8 @@ impl Transfer {
     pub async fn end(mut self, what: &str) -> (LocalBuffer, Result<(), Error>) {
         let mut result = Ok(());
         while let Some(&tag) = self.tags.last() {
-            result = succeeded(self.io.finish(tag).await, what).and(result);
+            let completion = self.io.finish(tag).await;
+            result = self.io.succeeded(&completion, what).and(result);
             self.tags.pop();
         }
         (self.buffer.take().expect("it is given back once"), result)

@@ -6,6 +6,7 @@
 //! - Reads, writes and flushes fail when told to, or by chance, once or for ever. A failed write leaves any of its
 //!   sectors written, a failed read any of its bytes read; a failed flush leaves writes that no later flush saves,
 //!   though reads still see them.
+//! - The file system is full for some writes, which fail with ENOSPC and leave any of their sectors written.
 //! - A write stays on its way for as long as it is told to.
 //! - A short transfer moves a part now and the rest later, as a backend does that goes on after the kernel moved less
 //!   than it was asked for: others come between, and so does a crash.
@@ -30,6 +31,7 @@ use crate::command::{Command, Opcode, Operation};
 use crate::env::SplitMix64;
 use crate::local_memory::LocalMemory;
 pub use cut::Cut;
+use fault::FULL_WRITES_MAX;
 pub use fault::{FAULTS, Fault, Faults, Report, Struck};
 use image::{Image, SECTOR_BYTES};
 use queue::FaultyQueue;
@@ -80,6 +82,8 @@ struct State {
     astray: u64,
     /// No write succeeds any more.
     read_only: bool,
+    /// Writes that find the file system full yet.
+    full_writes: u64,
     /// What was there when the power went, before chance decided.
     before_crash: Option<(Image, Vec<InFlight>)>,
     /// Where cuts are kept, at every event.
@@ -105,6 +109,8 @@ struct InFlight {
 enum Fate {
     Succeeds,
     Fails,
+    /// A write that finds the file system full.
+    NoSpace,
     /// Moves a part, and goes on later.
     Short,
 }
@@ -134,6 +140,7 @@ impl FaultyFlash {
             report: Report::default(),
             astray: 0,
             read_only: false,
+            full_writes: 0,
             before_crash: None,
             cuts: None,
         };
@@ -143,7 +150,7 @@ impl FaultyFlash {
     /// From now on, commands fail by chance.
     pub fn set_faults(&self, faults: Faults) {
         let mut state = self.lock();
-        (state.faults, state.astray) = (faults, 0);
+        (state.faults, state.astray, state.full_writes) = (faults, 0, 0);
     }
 
     /// What went wrong since this was asked last.
@@ -191,6 +198,11 @@ impl FaultyFlash {
     pub fn fail_nth(&self, opcode: Opcode, nth: u64) {
         assert!(nth > 0, "commands count from one");
         self.lock().to_fail.push((opcode, nth));
+    }
+
+    /// The next `writes` writes find the file system full.
+    pub fn fill(&self, writes: u64) {
+        self.lock().full_writes = writes;
     }
 
     /// The `nth` write submitted from now does not complete before its queue was polled `polls` times; the next one is
@@ -396,6 +408,9 @@ impl State {
                 }
                 if fails {
                     self.report.struck.count(Fault::WriteError);
+                } else if self.is_full(reaches) {
+                    self.report.struck.count(Fault::NoSpace);
+                    return Fate::NoSpace;
                 }
             }
             Operation::Flush if fails => self.report.struck.count(Fault::FlushError),
@@ -407,6 +422,16 @@ impl State {
             false if long && reaches && self.random.one_in(self.faults.short_one_in) => Fate::Short,
             false => Fate::Succeeds,
         }
+    }
+
+    /// Whether a write that is submitted now finds the file system full.
+    fn is_full(&mut self, reaches: bool) -> bool {
+        if self.full_writes == 0 && reaches && self.random.one_in(self.faults.full_one_in) {
+            self.full_writes = 1 + self.random.below(FULL_WRITES_MAX);
+        }
+        let full = self.full_writes > 0;
+        self.full_writes -= u64::from(full);
+        full
     }
 
     /// For how many polls a command that is submitted now stays on its way.

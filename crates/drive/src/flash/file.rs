@@ -209,6 +209,10 @@ impl Flash for FileFlash {
         )
     }
 
+    fn place(&self) -> String {
+        self.data.path.display().to_string()
+    }
+
     fn open_queue(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
         if self.engine == IoEngine::Blocking {
             return Ok(Box::new(BlockingQueue::new(self.data.clone(), local, &self.env)?));

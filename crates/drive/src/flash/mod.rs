@@ -40,6 +40,11 @@ pub trait Flash: Send + Sync {
     /// One line for the log: what it is and how it moves bytes.
     fn describe(&self) -> String;
 
+    /// Where it is, as an error names it: the path of a file.
+    fn place(&self) -> String {
+        self.describe()
+    }
+
     /// A queue that moves bytes between this flash and `local`. About `depth` commands run at once; more may be
     /// submitted, and wait inside. Fails as the operating system does.
     fn open_queue(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>>;

@@ -211,7 +211,7 @@ impl Life {
         let asked_bytes = (known_bytes + step_bytes).min(max_bytes) / 4096 * 4096;
         match self.store.begin_resize_capacity(asked_bytes) {
             Ok(resizing) => self.resizing = Some(resizing),
-            Err(Error::Poisoned(_)) if self.faulty => return Ok(()),
+            Err(Error::Poisoned(_) | Error::NoSpace { .. }) if self.faulty => return Ok(()),
             Err(error) => return wrong(format!("the store does not grow to {asked_bytes}: {error}")),
         }
         world.capacity.asked_bytes = Some(asked_bytes);
@@ -493,7 +493,7 @@ impl Life {
             Ok(told) => told,
             Err(Error::Io(_)) if self.faulty => Told::Refused,
             Err(Error::Corrupt(_)) if self.damaged => Told::Refused,
-            Err(Error::Poisoned(_)) if self.faulty => {
+            Err(Error::Poisoned(_) | Error::NoSpace { .. }) if self.faulty => {
                 self.poisoned = true;
                 world.model.doubt(id);
                 return Ok(());
@@ -560,9 +560,10 @@ impl Life {
 /// One kind of command fails now and then.
 fn draw_faults(random: &mut SplitMix64) -> Faults {
     let mut faults = Faults::default();
-    match random.below(3) {
+    match random.below(4) {
         0 => faults.read_one_in = 50 + random.below(500),
         1 => faults.write_one_in = 20 + random.below(300),
+        2 => faults.full_one_in = 20 + random.below(300),
         _ => faults.flush_one_in = 1 + random.below(10),
     }
     faults

@@ -35,7 +35,7 @@ pub enum Trouble {
     Recovery,
 }
 
-const TROUBLES: [Trouble; 16] = [
+const TROUBLES: [Trouble; 17] = [
     Trouble::Fails(Fault::LostWrite),
     Trouble::Fails(Fault::WriteError),
     Trouble::Fails(Fault::Rot),
@@ -52,6 +52,7 @@ const TROUBLES: [Trouble; 16] = [
     Trouble::Fails(Fault::MisplacedWrite),
     Trouble::Fails(Fault::WriteError),
     Trouble::Fails(Fault::ShortWrite),
+    Trouble::Fails(Fault::NoSpace),
 ];
 
 impl Trouble {
@@ -80,6 +81,7 @@ fn faults(fault: Fault, within: (u64, u64), random: &mut SplitMix64) -> Faults {
         Fault::WriteError => faults.write_one_in = 1 + random.below(12),
         Fault::WriteErrorForEver => (faults.write_one_in, faults.for_ever) = (1 + random.below(12), true),
         Fault::FlushError => faults.flush_one_in = 1 + random.below(3),
+        Fault::NoSpace => faults.full_one_in = 1 + random.below(12),
         Fault::ShortRead | Fault::ShortWrite => faults.short_one_in = 1 + random.below(3),
         Fault::MisplacedWrite => (faults.misplace_one_in, faults.astray_max) = (1 + random.below(6), 1),
         Fault::LostWrite => (faults.lose_one_in, faults.astray_max) = (1 + random.below(6), 1),
@@ -90,7 +92,9 @@ fn faults(fault: Fault, within: (u64, u64), random: &mut SplitMix64) -> Faults {
 
 /// How the drive fails while a store is made: it may say so, and is a store or none then.
 pub fn faults_of_creation(random: &mut SplitMix64) -> Faults {
-    let fault = [Fault::ReadError, Fault::WriteError, Fault::FlushError, Fault::ShortWrite][random.below(4) as usize];
+    const OF_CREATION: [Fault; 5] =
+        [Fault::ReadError, Fault::WriteError, Fault::FlushError, Fault::ShortWrite, Fault::NoSpace];
+    let fault = OF_CREATION[random.below(OF_CREATION.len() as u64) as usize];
     faults(fault, (0, 0), random)
 }
 
@@ -138,8 +142,10 @@ impl World {
                     ended?;
                 }
             }
-            // Where a flush failed the process may end and the power stay: reads still see what no flush saves.
-            let power_fails = fault != Fault::FlushError || self.faulty.crashed() || self.random.one_in(2);
+            // Where a flush failed the process may end and the power stay: reads still see what no flush saves. Where there was no
+            // space, the same process opens the store again.
+            let power_stays = matches!(fault, Fault::FlushError | Fault::NoSpace) && !self.faulty.crashed();
+            let power_fails = !power_stays || self.random.one_in(2);
             if power_fails {
                 let report = self.faulty.crash();
                 self.tally.unsynced(self.state, &report);

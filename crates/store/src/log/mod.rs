@@ -24,7 +24,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
-use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair, Status};
+use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair};
 use tapetum_kernels::checksum::Salt;
 use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
 use tapetum_kernels::record::{Header, Record};
@@ -126,7 +126,8 @@ pub struct Log {
     /// Bytes of the active buffer that are filled, for those who do not want the lock.
     filled_bytes: AtomicU64,
     log_write_bytes: AtomicU64,
-    poison: OnceLock<String>,
+    /// What the store says since it failed.
+    poison: OnceLock<Error>,
     waiters: Mutex<Vec<Arc<Notifier>>>,
 }
 
@@ -362,7 +363,7 @@ impl Log {
         poll_fn(|_| self.begin_flush_elsewhere()).await?;
         let flushed = io.flush().await;
         if let Err(error) = &flushed {
-            self.poison(error.to_string());
+            self.poison("a flush", error.clone());
         }
         lock(&self.state).flushing = None;
         flushed
@@ -427,10 +428,10 @@ impl Log {
     }
 
     fn completed(&self, state: &mut State, completion: Completion) {
-        if completion.status != Status::Success {
-            let _ = self.poison.set(format!("the commit log: {:?}, errno {}", completion.status, completion.errno));
-            self.wake();
-            return;
+        let believed = completion.is_no_space() && self.planted.has(Bug::AcknowledgeFull);
+        if !completion.is_success() && !believed {
+            let what = if completion.tag == TAG_WRITE { "write" } else { "flush" };
+            return self.poison("the commit log", Error::of_command(state.queue.drive(), what, &completion));
         }
         let durable = match completion.tag {
             TAG_WRITE => state.writing.take().and_then(|group| {
@@ -509,11 +510,12 @@ impl Log {
 
     /// Why the store takes no writes any more, if so.
     pub fn poisoned(&self) -> Result<(), Error> {
-        self.poison.get().map_or(Ok(()), |why| Err(Error::Poisoned(why.clone())))
+        self.poison.get().map_or(Ok(()), |why| Err(why.clone()))
     }
 
-    pub fn poison(&self, why: String) {
-        let _ = self.poison.set(why);
+    /// Takes no writes from now on, because `what` came to `error`. The first reason stays.
+    pub fn poison(&self, what: &str, error: Error) {
+        let _ = self.poison.set(error.poisoning(what));
         self.wake();
     }
 

@@ -3,7 +3,7 @@
 use super::no_memory;
 use crate::error::Error;
 use crate::geometry::{BUFFERS, Geometry};
-use crate::io::{Io, succeeded};
+use crate::io::Io;
 use crate::manifest::Manifest;
 use crate::options::StoreOptions;
 use crate::superblock::Superblock;
@@ -39,7 +39,7 @@ async fn zero(drive: &Drive, io: &Io, from: u64, length: u64) -> Result<(), Erro
     while at < length {
         let bytes = chunk.min(length - at) as usize;
         let tag = io.start_write(from + at, &buffer, 0, bytes, false);
-        succeeded(io.finish(tag).await, "write")?;
+        io.succeeded(&io.finish(tag).await, "write")?;
         at += bytes as u64;
     }
     Ok(())

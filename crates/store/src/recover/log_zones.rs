@@ -4,7 +4,7 @@ use super::no_memory;
 use crate::buffer::Place;
 use crate::error::Error;
 use crate::geometry::{BUFFERS, Geometry};
-use crate::io::{Io, succeeded};
+use crate::io::Io;
 use crate::log::replay::{Chain, ZoneReader};
 use crate::manifest::Recovered;
 use crate::options::StoreOptions;
@@ -145,6 +145,7 @@ async fn move_zone(
         }
         // All of them, whatever happens: the arena belongs to the drive until the last is done.
         let Some(tag) = on_their_way.pop_front() else { return result };
-        result = result.and(succeeded(io.finish(tag).await, &format!("{what} of the log")));
+        let completion = io.finish(tag).await;
+        result = result.and(io.succeeded(&completion, &format!("{what} of the log")));
     }
 }

@@ -352,7 +352,9 @@ impl Local {
         transfer.read(&mut self.queue, tag_of(number));
         match transfer.outcome() {
             None => self.keep_large(number, op, LargeOp::Read(read), false),
-            Some(Err(failed)) => self.refuse(number, op, failure("read", failed)),
+            Some(Err(failed)) => {
+                self.refuse(number, op, Error::of_command(&shared.drive, "read of a large value", &failed));
+            }
             Some(Ok(())) => {
                 self.give_slots(&mut read.transfer);
                 self.large_read_done(shared, number, op, read);
@@ -418,8 +420,8 @@ impl Local {
             // It was to be durable at once, and may have failed for what another write left in a cache: as with a flush, the store
             // believes nothing from then on. Nothing names the extents.
             Some(Err(failed)) => {
-                let error = failure("write", failed);
-                shared.log.poison(error.to_string());
+                let error = Error::of_command(&shared.drive, "write of a large value", &failed);
+                shared.log.poison("a large value", error.clone());
                 self.refuse(number, op, error);
             }
             Some(Ok(())) => {
@@ -472,9 +474,4 @@ impl Local {
         self.answer_after(shared, op.token, stamp, outcome);
         self.forget(number, op);
     }
-}
-
-fn failure(what: &str, completion: Completion) -> Error {
-    let Completion { status, errno, .. } = completion;
-    Error::Io(format!("a {what} of a large value ended with {status:?} (errno {errno})"))
 }

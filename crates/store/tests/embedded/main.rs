@@ -11,7 +11,9 @@ mod unreadable;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tapetum::{Condition, Error, Full, Outcome, Reply, Request, Session, Store, StoreOptions, Write};
-use tapetum_drive::{Command, Drive, Env, FaultyFlash, LocalMemory, MemoryFlash, Opcode, Operation, Status, programs};
+use tapetum_drive::{
+    Command, Drive, Env, FaultyFlash, Flash, LocalMemory, MemoryFlash, Opcode, Operation, Status, programs,
+};
 
 const CAPACITY: u64 = 8 << 20;
 
@@ -453,6 +455,48 @@ fn a_put_fails(value: &[u8]) -> Error {
     assert_eq!(store.get(b"after").unwrap(), None);
     store.put(b"after", b"taken").unwrap();
     told
+}
+
+#[test]
+fn a_full_file_system_is_told_as_such_and_reopening_gives_what_was_acknowledged() {
+    // It is full for the log, for extents of a large value, and for what a flush writes.
+    for value in [Some(vec![1; 100]), Some(noise(2, 40_000)), None] {
+        let faulty = FaultyFlash::new(CAPACITY, 1);
+        let drive = faulty_drive(&faulty);
+        Store::create(&drive, &options()).unwrap();
+        let store = Store::open_with(&drive, &options(), || false).unwrap();
+        store.put(b"before", b"kept").unwrap();
+        let told = match value {
+            Some(value) => {
+                faulty.fill(1);
+                store.put(b"lost", &value).unwrap_err()
+            }
+            None => a_flush_finds_no_space(&store, &faulty),
+        };
+        let no_space = Error::NoSpace { place: faulty.place() };
+        assert_eq!((&told, store.failure().as_ref()), (&no_space, Some(&no_space)));
+        assert!(told.to_string().starts_with("no space left on the file system of faulty memory"), "{told}");
+        assert_eq!(store.put(b"after", b"refused"), Err(no_space), "though there is room by now");
+        assert_eq!(store.get(b"before").unwrap().unwrap().value, b"kept", "reads go on");
+        drop((store, drive));
+        let store = Store::open_with(&faulty_drive(&faulty), &options(), || false).unwrap();
+        assert_eq!((store.failure(), store.get(b"before").unwrap().unwrap().value), (None, b"kept".to_vec()));
+        assert_eq!(store.get(b"after").unwrap(), None);
+        store.put(b"after", b"taken").unwrap();
+    }
+}
+
+fn a_flush_finds_no_space(store: &Store, faulty: &FaultyFlash) -> Error {
+    let mut number = 0;
+    while store.stats().buffers_sealed == 0 {
+        store.put(format!("filler{number}").as_bytes(), &noise(number, 900)).unwrap();
+        number += 1;
+    }
+    faulty.fill(1);
+    while store.failure().is_none() {
+        store.maintain();
+    }
+    store.failure().unwrap()
 }
 
 /// Submits small puts, whose number fills a buffer before their bytes do, until some wait for room.

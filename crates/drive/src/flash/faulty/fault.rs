@@ -12,6 +12,8 @@ pub enum Fault {
     /// No write succeeds any more.
     WriteErrorForEver,
     FlushError,
+    /// The file system is full for a while: writes fail with ENOSPC.
+    NoSpace,
     /// A command moves a part of its bytes now, and the rest later.
     ShortRead,
     ShortWrite,
@@ -23,12 +25,13 @@ pub enum Fault {
     LostWrite,
 }
 
-pub const FAULTS: [(Fault, &str); 10] = [
+pub const FAULTS: [(Fault, &str); 11] = [
     (Fault::ReadError, "read error, once"),
     (Fault::ReadErrorForEver, "read error, for ever"),
     (Fault::WriteError, "write error, once"),
     (Fault::WriteErrorForEver, "write error, for ever"),
     (Fault::FlushError, "flush error"),
+    (Fault::NoSpace, "no space, for a while"),
     (Fault::ShortRead, "short read"),
     (Fault::ShortWrite, "short write"),
     (Fault::Rot, "bit rot"),
@@ -36,12 +39,17 @@ pub const FAULTS: [(Fault, &str); 10] = [
     (Fault::LostWrite, "lost write"),
 ];
 
+/// For how many writes a file system stays full at most.
+pub const FULL_WRITES_MAX: u64 = 24;
+
 /// How often commands fail by chance: one in so many, never where zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub read_one_in: u64,
     pub write_one_in: u64,
     pub flush_one_in: u64,
+    /// A write that finds no space, and so do up to [`FULL_WRITES_MAX`] behind it.
+    pub full_one_in: u64,
     pub short_one_in: u64,
     pub misplace_one_in: u64,
     pub lose_one_in: u64,

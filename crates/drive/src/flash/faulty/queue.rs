@@ -73,7 +73,7 @@ impl FlashQueue for FaultyQueue {
             let InFlight { command, fate, .. } = state.in_flight[place];
             let kind = match fate {
                 Fate::Succeeds => COMPLETED,
-                Fate::Fails => FAILED,
+                Fate::Fails | Fate::NoSpace => FAILED,
                 Fate::Short => MOVED_SHORT,
             };
             if state.event(&command, kind) {
@@ -87,7 +87,7 @@ impl FlashQueue for FaultyQueue {
                     state.move_short(&mut flying, &self.local);
                     state.in_flight.push(flying);
                 }
-                Fate::Succeeds | Fate::Fails => completions.push(state.complete(&flying, &self.local)),
+                Fate::Succeeds | Fate::Fails | Fate::NoSpace => completions.push(state.complete(&flying, &self.local)),
             }
         }
     }
@@ -114,7 +114,7 @@ impl Drop for FaultyQueue {
             }
             let dropped = state.in_flight.swap_remove(place);
             if let Operation::Write { flash, .. } = dropped.command.operation
-                && dropped.fate != Fate::Fails
+                && !matches!(dropped.fate, Fate::Fails | Fate::NoSpace)
                 && state.random.one_in(2)
             {
                 state.writes_completed += 1;
@@ -151,7 +151,7 @@ impl State {
 
     /// Lets a command take effect.
     fn complete(&mut self, done: &InFlight, local: &LocalMemory) -> Completion {
-        let (tag, fails) = (done.command.tag, done.fate == Fate::Fails);
+        let (tag, fails) = (done.command.tag, matches!(done.fate, Fate::Fails | Fate::NoSpace));
         let moved = done.moved * SECTOR_BYTES;
         match done.command.operation {
             Operation::Read { flash, local: offset, length } => {
@@ -176,7 +176,7 @@ impl State {
                 let first = flash / SECTOR_BYTES as u64;
                 if fails {
                     self.write_any(first, &done.bytes);
-                    let errno = if self.random.one_in(3) { libc::ENOSPC } else { libc::EIO };
+                    let errno = if done.fate == Fate::NoSpace { libc::ENOSPC } else { libc::EIO };
                     return Completion::failed(tag, errno);
                 }
                 let (first, bytes) = (first + done.moved as u64, &done.bytes[moved..]);
