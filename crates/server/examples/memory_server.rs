@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut store = memory_engine::MemoryStore::new();
     store.late = late;
     let server = Server::start(Arc::new(store), options)?;
-    for address in server.addresses()? {
+    for address in server.addresses() {
         println!("memcached at {address}");
     }
     os::wait_for_signal(signals.as_fd())?;

@@ -168,10 +168,11 @@ impl StoreArguments {
 pub struct ServeArguments {
     #[command(flatten)]
     pub store: StoreArguments,
-    /// Where memcached clients connect: HOST:PORT or unix:PATH; may be given several times
+    /// Where memcached clients connect: HOST:PORT (at every address of HOST) or unix:PATH; may be given several times. [::] is IPv6
+    /// alone: give 0.0.0.0 too for both
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211")]
     pub memcached: Vec<Address>,
-    /// Figures for Prometheus over HTTP, at /metrics: HOST:PORT, or a port on loopback
+    /// Figures for Prometheus over HTTP, at /metrics: HOST:PORT, or a port on loopback; at every address of HOST
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::metrics::ADDRESS_DEFAULT)]
     pub metrics: Option<LoopbackAddress>,
     #[command(flatten)]
@@ -211,6 +212,9 @@ pub struct ServeArguments {
     /// Clients at a time
     #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections: u32,
+    /// Clients that may wait at each address to be accepted; the kernel's net.core.somaxconn limits it
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub backlog: u32,
     /// The largest value, up to 16MiB
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size::parse)]
     pub item_size: u64,
@@ -219,7 +223,7 @@ pub struct ServeArguments {
 /// Requests in datagrams. Sizes are for strangers: a sender's address can be forged, and they are the ones it may be.
 #[derive(Debug, Args)]
 struct UdpArguments {
-    /// Take requests over UDP too: HOST:PORT, or a port on loopback
+    /// Take requests over UDP too: HOST:PORT, or a port on loopback; at every address of HOST
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::udp::ADDRESS_DEFAULT)]
     udp: Option<LoopbackAddress>,
     /// Peers that may ask over UDP for whatever they like; all others get little, and change single items quietly [default: loopback]

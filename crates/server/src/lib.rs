@@ -5,6 +5,7 @@ pub mod arrivals;
 pub mod cli;
 pub mod commands;
 pub mod connection;
+pub mod doors;
 pub mod engine;
 pub mod errands;
 pub mod exporter_names;

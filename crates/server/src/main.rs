@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Parser;
 use tapetum::Slabs;
 use tapetum_server::cli::{Cli, Command, ResizeArguments, ServeArguments, StoreArguments};
+use tapetum_server::doors::Doors;
 use tapetum_server::hot_keys::{self, Keeper, Progress};
 use tapetum_server::limits::Limits;
 use tapetum_server::listen::Address;
@@ -260,7 +261,8 @@ fn serve(arguments: &ServeArguments) -> Outcome {
         )
         .into());
     }
-    let mut limits = Limits { connections: arguments.connections as usize, ..Limits::default() };
+    let mut limits =
+        Limits { connections: arguments.connections as usize, backlog: arguments.backlog, ..Limits::default() };
     limits.in_flight_bytes = store_open::front_bytes(arguments.store.memory) as usize;
     let options = OpenOptions {
         front_bytes: limits.in_flight_bytes as u64,
@@ -273,30 +275,37 @@ fn serve(arguments: &ServeArguments) -> Outcome {
         ..offline_options(&arguments.store, true)
     };
     let place = arguments.store.place();
+    let progress = Arc::new(Progress::default());
+    let mut server_options = Options {
+        addresses: arguments.memcached.clone(),
+        threads,
+        limits,
+        settings: vec![("sync", arguments.sync().name().into()), ("drive", place.path().display().to_string())],
+        memory_bytes: arguments.store.memory,
+        metrics: arguments.metrics.clone(),
+        udp: arguments.udp(),
+        hot_keys: Arc::clone(&progress),
+    };
     if let Some(list) = &arguments.hot_keys {
         hot_keys::check_place(list)?;
     }
+    // What is wrong with an address is wrong before there is a store: an empty one must not be left behind.
+    let doors = Doors::bind(&server_options)?;
     let store = store_open::open(&place, &options)?;
     if let Some(list) = &arguments.hot_keys {
         // Once more: it may name the very file that was just made.
         hot_keys::check_place(list)?;
     }
-    limits.item_bytes_max = store.value_bytes_max();
-    if arguments.item_size > limits.item_bytes_max as u64 {
+    server_options.limits.item_bytes_max = store.value_bytes_max();
+    let item_bytes_max = store.value_bytes_max() as u64;
+    if arguments.item_size > item_bytes_max {
         tracing::warn!(
             "values are limited to {}: larger ones need larger segments, so a store made with more --memory and --capacity",
-            size::shown(limits.item_bytes_max as u64)
+            size::shown(item_bytes_max)
         );
     }
-    let settings = vec![("sync", arguments.sync().name().into()), ("drive", place.path().display().to_string())];
-    let (addresses, metrics, udp) = (arguments.memcached.clone(), arguments.metrics.clone(), arguments.udp());
     let store = Arc::new(store);
-    let memory_bytes = arguments.store.memory;
-    let progress = Arc::new(Progress::default());
-    let server = Server::start(
-        Arc::clone(&store),
-        Options { addresses, threads, limits, settings, memory_bytes, metrics, udp, hot_keys: Arc::clone(&progress) },
-    )?;
+    let server = Server::start_behind(doors, Arc::clone(&store), server_options)?;
     let keeper = match arguments.hot_keys() {
         Some(hot_keys) => Keeper::start(tapetum::Store::clone(&store), hot_keys, progress)
             .inspect_err(|error| tracing::warn!("DRAM will not be warmed after a restart: {error}"))
@@ -309,13 +318,13 @@ fn serve(arguments: &ServeArguments) -> Outcome {
         }
         None => None,
     };
-    for address in server.addresses()? {
+    for address in server.addresses() {
         tracing::info!("tapetum {VERSION} serves {} to memcached clients at {address}", place.path().display());
     }
-    if let Some(address) = server.udp_address() {
+    for address in server.udp_addresses() {
         tracing::info!("and over UDP at {address}");
     }
-    if let Some(address) = server.metrics_address() {
+    for address in server.metrics_addresses() {
         tracing::info!("figures for Prometheus at http://{address}/metrics");
     }
     let signal = os::wait_for_signal(signals.as_fd())?;

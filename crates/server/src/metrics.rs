@@ -1,151 +1,177 @@
 //! The figures for Prometheus: a small HTTP server of its own, off unless asked for.
 //!
-//! One thread serves one request at a time, each within a bounded time, so that a client that does not send or does not
-//! read keeps others waiting for no longer. It shares only the figures, and needs nothing of the workers.
+//! One thread serves up to 64 peers at once and waits for none of them: one that does not send or does not read costs the
+//! others nothing, and is closed in time. It shares only the figures, and needs nothing of the workers.
 
 // The server is above the simulator: this is a thread of the system, and looks at the clock.
 #![allow(clippy::disallowed_methods)]
 
+mod http;
+
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::listen::LoopbackAddress;
+use tapetum_drive::Event;
+
+use crate::listen::{Address, Listener};
+use crate::os::{self, Epoll, Interest, Ready};
 use crate::stats::{Figure, Kind};
+use http::{Peer, Progress};
 
 /// Where `--metrics` listens when it is not told.
 pub const ADDRESS_DEFAULT: &str = "127.0.0.1:9150";
-/// What a client may take to send its request, and again to take the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest request, and the most of its headers.
-const REQUEST_BYTES_MAX: usize = 8 << 10;
-const HEADERS_MAX: usize = 64;
+/// Peers at once; one more takes the place of the oldest that has not asked yet. A few scrape, and port scanners come too.
+const PEERS_MAX: usize = 64;
+/// What a peer may take to send its request, and again to take the answer: as long as Prometheus waits by default.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Peers let in before those who are in have their turn.
+const ACCEPTS_MAX: usize = 16;
+/// How long nobody is let in for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+const ID_STOP: u64 = u64::MAX;
+const ID_LISTENER: u64 = 1 << 32;
 
 /// Gives the page as it is now.
 pub type Source = Box<dyn Fn() -> String + Send>;
 
 pub struct MetricsServer {
-    address: SocketAddr,
-    stopping: Arc<AtomicBool>,
+    addresses: Vec<Address>,
+    stop: Arc<Event>,
     thread: JoinHandle<()>,
 }
 
 impl MetricsServer {
-    pub fn start(address: &LoopbackAddress, source: Source) -> io::Result<MetricsServer> {
-        let addresses: Vec<_> = address.0.to_socket_addrs()?.collect();
-        let listener = TcpListener::bind(addresses.as_slice())?;
-        let address = listener.local_addr()?;
-        let stopping = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stopping);
+    /// Serves at `listeners`, which listen already.
+    pub fn start(listeners: Vec<Listener>, source: Source) -> io::Result<MetricsServer> {
+        let (stop, epoll) = (Arc::new(Event::new()?), Epoll::new()?);
+        epoll.add(stop.as_raw_fd(), ID_STOP, Interest::READ)?;
+        for (at, listener) in listeners.iter().enumerate() {
+            epoll.add(listener.as_raw_fd(), ID_LISTENER + at as u64, Interest::READ)?;
+        }
+        let addresses = listeners.iter().map(Listener::address).collect();
+        let mut reception = Reception {
+            epoll,
+            listeners,
+            source,
+            peers: (0..PEERS_MAX).map(|_| None).collect(),
+            _stop: Arc::clone(&stop),
+        };
         let life = move || {
-            for client in listener.incoming() {
-                if seen.load(Ordering::Acquire) {
-                    return;
-                }
-                match client {
-                    // Whoever asked has gone, or did not ask for anything that makes sense.
-                    Ok(client) => drop(serve(client, &source)),
-                    // Out of descriptors, most likely: they come back.
-                    Err(_) => std::thread::sleep(Duration::from_millis(100)),
-                }
+            if let Err(error) = reception.run() {
+                tracing::error!(
+                    "there are no figures for Prometheus any more: {error}; restart the server to have them again"
+                );
             }
         };
         let thread = std::thread::Builder::new().name("metrics".into()).spawn(life)?;
-        Ok(MetricsServer { address, stopping, thread })
+        Ok(MetricsServer { addresses, stop, thread })
     }
 
     /// Where it listens in fact.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
     }
 
     pub fn stop(self) {
-        self.stopping.store(true, Ordering::Release);
-        // A client like any other wakes it. One that listens on every address is at loopback too.
-        let mut wake = self.address;
-        if wake.ip().is_unspecified() {
-            wake.set_ip(if wake.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
-        }
-        if TcpStream::connect_timeout(&wake, PATIENCE).is_ok() {
-            // A panic there has been reported, and figures are no reason to fail.
-            let _ = self.thread.join();
-        }
+        self.stop.raise();
+        // A panic there has been reported, and figures are no reason to fail.
+        let _ = self.thread.join();
     }
 }
 
-fn serve(mut client: TcpStream, source: &Source) -> io::Result<()> {
-    let Some(request) = read_request(&mut client)? else { return Ok(()) };
-    let body = match request {
-        Request::Metrics => source(),
-        _ => String::new(),
-    };
-    let (status, kind, body) = match request {
-        Request::Metrics => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", body.as_str()),
-        Request::OtherPath => ("404 Not Found", "text/plain; charset=utf-8", "the figures are at /metrics\n"),
-        Request::OtherMethod => ("405 Method Not Allowed", "text/plain; charset=utf-8", "use GET\n"),
-        Request::Malformed => ("400 Bad Request", "text/plain; charset=utf-8", "that is no HTTP request\n"),
-    };
-    let allow = if matches!(request, Request::OtherMethod) { "Allow: GET\r\n" } else { "" };
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
-        body.len()
-    );
-    client.set_write_timeout(Some(PATIENCE))?;
-    client.write_all(head.as_bytes())?;
-    client.write_all(body.as_bytes())
+/// All peers, by their places.
+struct Reception {
+    epoll: Epoll,
+    listeners: Vec<Listener>,
+    source: Source,
+    peers: Vec<Option<Peer>>,
+    /// The epoll watches it.
+    _stop: Arc<Event>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Request {
-    Metrics,
-    OtherPath,
-    OtherMethod,
-    Malformed,
-}
-
-/// `None` if the client left or took too long.
-fn read_request(client: &mut TcpStream) -> io::Result<Option<Request>> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut bytes = Vec::new();
-    let mut chunk = [0; 1024];
-    while bytes.len() <= REQUEST_BYTES_MAX {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        client.set_read_timeout(Some(left))?;
-        match client.read(&mut chunk) {
-            Ok(0) => return Ok(None),
-            Ok(count) => bytes.extend_from_slice(&chunk[..count]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        }
-        if let Some(request) = parse(&bytes) {
-            return Ok(Some(request));
+impl Reception {
+    fn run(&mut self) -> io::Result<()> {
+        let mut ready = Vec::new();
+        loop {
+            self.epoll.wait(self.timeout_ms(), &mut ready)?;
+            for &Ready { id, .. } in &ready {
+                match id {
+                    ID_STOP => return Ok(()),
+                    ID_LISTENER.. => self.accept((id - ID_LISTENER) as usize)?,
+                    place => self.look_after(place as usize)?,
+                }
+            }
+            let now = Instant::now();
+            for place in 0..self.peers.len() {
+                if self.peers[place].as_ref().is_some_and(|peer| peer.deadline <= now) {
+                    self.close(place, true);
+                }
+            }
         }
     }
-    Ok(Some(Request::Malformed))
-}
 
-/// What the head of a request asks for; `None` while it is not whole.
-fn parse(bytes: &[u8]) -> Option<Request> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut request = httparse::Request::new(&mut headers);
-    match request.parse(bytes) {
-        Err(_) => Some(Request::Malformed),
-        Ok(httparse::Status::Partial) => None,
-        Ok(httparse::Status::Complete(_)) => {
-            let path = request.path.unwrap_or_default();
-            let path = path.split_once('?').map_or(path, |(path, _)| path);
-            Some(match (request.method, path) {
-                (Some("GET"), "/metrics") => Request::Metrics,
-                (Some("GET"), _) => Request::OtherPath,
-                _ => Request::OtherMethod,
-            })
+    /// Until the first peer has had its time.
+    fn timeout_ms(&self) -> i32 {
+        let Some(first) = self.peers.iter().flatten().map(|peer| peer.deadline).min() else { return -1 };
+        // Up, so that it has come when the wait is over.
+        first.saturating_duration_since(Instant::now()).as_millis() as i32 + 1
+    }
+
+    fn accept(&mut self, listener: usize) -> io::Result<()> {
+        for _ in 0..ACCEPTS_MAX {
+            match os::accept(self.listeners[listener].as_raw_fd()) {
+                Ok(socket) => self.welcome(socket)?,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(()),
+                    // Out of descriptors, most likely: they come back.
+                    _ => {
+                        std::thread::sleep(PAUSE);
+                        return Ok(());
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, socket: OwnedFd) -> io::Result<()> {
+        let place = self.peers.iter().position(Option::is_none).unwrap_or_else(|| {
+            let oldest =
+                |(_, peer): &(usize, &Option<Peer>)| peer.as_ref().map(|peer| (peer.is_answered(), peer.deadline));
+            let place = self.peers.iter().enumerate().min_by_key(oldest).map_or(0, |(place, _)| place);
+            self.close(place, true);
+            place
+        });
+        self.epoll.add(socket.as_raw_fd(), place as u64, Interest::READ)?;
+        self.peers[place] = Some(Peer::new(socket, Instant::now() + PATIENCE));
+        Ok(())
+    }
+
+    fn look_after(&mut self, place: usize) -> io::Result<()> {
+        // It may have been closed earlier in this round.
+        let Some(peer) = &mut self.peers[place] else { return Ok(()) };
+        let was_answered = peer.is_answered();
+        match peer.go_on(&self.source) {
+            Progress::Waits if peer.is_answered() != was_answered => {
+                peer.deadline = Instant::now() + PATIENCE;
+                self.epoll.change(peer.fd(), place as u64, Interest { write: true, ..Interest::NONE })
+            }
+            Progress::Waits => Ok(()),
+            Progress::Done => {
+                self.close(place, false);
+                Ok(())
+            }
+        }
+    }
+
+    fn close(&mut self, place: usize, is_late: bool) {
+        if let Some(peer) = self.peers[place].take() {
+            peer.close(is_late);
         }
     }
 }
@@ -199,14 +225,5 @@ mod tests {
                         # HELP tapetum_version_info What it is.\n# TYPE tapetum_version_info gauge\n\
                         tapetum_version_info{version=\"a\\\"b\\\\\"} 1\n";
         assert_eq!(exposition(&figures), expected);
-    }
-
-    #[test]
-    fn requests_are_told_apart() {
-        assert_eq!(parse(b"GET /metrics HTTP/1.1\r\nHost: x\r\n"), None);
-        assert_eq!(parse(b"GET /metrics?a=b HTTP/1.1\r\nHost: x\r\n\r\n"), Some(Request::Metrics));
-        assert_eq!(parse(b"GET / HTTP/1.0\r\n\r\n"), Some(Request::OtherPath));
-        assert_eq!(parse(b"POST /metrics HTTP/1.1\r\n\r\n"), Some(Request::OtherMethod));
-        assert_eq!(parse(b"set k 0 0 1\r\n"), Some(Request::Malformed));
     }
 }

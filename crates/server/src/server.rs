@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
+use crate::doors::{DoorError, Doors};
 use crate::engine::Store;
 use crate::errands::{self, Errands};
 use crate::hot_keys::Progress;
@@ -45,19 +46,7 @@ pub struct Server {
 
 #[derive(Debug)]
 pub enum StartError {
-    /// A socket cannot be had.
-    Listen {
-        address: Address,
-        error: io::Error,
-    },
-    Metrics {
-        address: LoopbackAddress,
-        error: io::Error,
-    },
-    Udp {
-        address: LoopbackAddress,
-        error: io::Error,
-    },
+    Door(DoorError),
     Session(tapetum::Error),
     System(io::Error),
 }
@@ -65,15 +54,7 @@ pub enum StartError {
 impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            StartError::Listen { address, error } => {
-                write!(f, "cannot listen at {address}: {error}; stop what is there, or give another --memcached ADDR")
-            }
-            StartError::Metrics { address, error } => {
-                write!(f, "cannot listen at {address}: {error}; stop what is there, or give another --metrics ADDR")
-            }
-            StartError::Udp { address, error } => {
-                write!(f, "cannot listen at {address} for UDP: {error}; stop what is there, or give another --udp ADDR")
-            }
+            StartError::Door(error) => write!(f, "{error}"),
             StartError::Session(error) => write!(f, "no session of the store for a worker: {error}"),
             StartError::System(error) => write!(f, "the system refused a thread or a descriptor: {error}"),
         }
@@ -81,6 +62,12 @@ impl std::fmt::Display for StartError {
 }
 
 impl std::error::Error for StartError {}
+
+impl From<DoorError> for StartError {
+    fn from(error: DoorError) -> StartError {
+        StartError::Door(error)
+    }
+}
 
 impl From<io::Error> for StartError {
     fn from(error: io::Error) -> StartError {
@@ -103,18 +90,18 @@ impl Drop for StopWithWorker {
 impl Server {
     /// Listens, and returns when clients can connect.
     pub fn start<S: Store>(store: Arc<S>, options: Options) -> Result<Server, StartError> {
+        let doors = Doors::bind(&options)?;
+        Server::start_behind(doors, store, options)
+    }
+
+    /// [`Server::start`] with doors that were bound before.
+    pub fn start_behind<S: Store>(doors: Doors, store: Arc<S>, options: Options) -> Result<Server, StartError> {
         assert!(options.threads > 0, "a server has at least one worker");
-        let bind = |address: &Address| {
-            Listener::bind(address).map_err(|error| StartError::Listen { address: address.clone(), error })
-        };
-        let listeners = options.addresses.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        doors.listen(options.limits.backlog)?;
+        let Doors { memcached: listeners, metrics, udp } = doors;
+        let (terminal, mut sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
-        let udp = options.udp.as_ref().map(|udp| {
-            let bound = Terminal::bind(udp.clone(), options.threads);
-            bound.map_err(|error| StartError::Udp { address: udp.address.clone(), error })
-        });
-        let (terminal, mut sockets) = udp.transpose()?.unzip();
-        let settings = settings(&options, &listeners, terminal.as_deref())?;
+        let settings = settings(&options, &listeners, terminal.as_deref());
         let (figures_store, slabs_store, figures_udp) = (Arc::clone(&store), Arc::clone(&store), terminal.clone());
         let figures = Figures {
             counters: (0..options.threads).map(|_| Counters::default()).collect(),
@@ -139,14 +126,13 @@ impl Server {
         let mut workers = Vec::new();
         for index in 0..options.threads {
             let session = store.session().map_err(StartError::Session)?;
-            let socket = sockets.as_mut().and_then(Vec::pop);
-            let door = terminal.as_ref().zip(socket).map(|(udp, socket)| Door::new(Arc::clone(udp), socket, index));
+            let sockets = sockets.as_mut().and_then(Vec::pop);
+            let door = terminal.as_ref().zip(sockets).map(|(udp, sockets)| Door::new(Arc::clone(udp), sockets, index));
             workers.push(Worker::new(index, Arc::clone(&shared), session, door)?);
         }
-        let metrics = options.metrics.map(|address| {
+        let metrics = (!metrics.is_empty()).then(|| {
             let shared = Arc::clone(&shared);
-            let source = Box::new(move || shared.figures.page(unix_seconds()));
-            MetricsServer::start(&address, source).map_err(|error| StartError::Metrics { address, error })
+            MetricsServer::start(metrics, Box::new(move || shared.figures.page(unix_seconds())))
         });
         let metrics = metrics.transpose()?;
         // A resize may outlast the server, and must not keep its sockets.
@@ -183,18 +169,18 @@ impl Server {
     }
 
     /// Where it listens in fact.
-    pub fn addresses(&self) -> io::Result<Vec<Address>> {
+    pub fn addresses(&self) -> Vec<Address> {
         self.shared.listeners.iter().map(Listener::address).collect()
     }
 
     /// Where Prometheus finds the figures.
-    pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().map(MetricsServer::address)
+    pub fn metrics_addresses(&self) -> &[Address] {
+        self.metrics.as_ref().map_or(&[], MetricsServer::addresses)
     }
 
     /// Where it takes datagrams.
-    pub fn udp_address(&self) -> Option<SocketAddr> {
-        self.udp.as_ref().map(|udp| udp.address)
+    pub fn udp_addresses(&self) -> &[SocketAddr] {
+        self.udp.as_ref().map_or(&[], |udp| &udp.addresses)
     }
 
     /// Accepts no more, serves what has come, and waits for the workers, which wait a bounded time for slow clients.
@@ -218,25 +204,22 @@ impl Server {
 }
 
 /// `stats settings`: memcached's names where they mean something here.
-fn settings(
-    options: &Options,
-    listeners: &[Listener],
-    udp: Option<&Terminal>,
-) -> io::Result<Vec<(&'static str, String)>> {
+fn settings(options: &Options, listeners: &[Listener], udp: Option<&Terminal>) -> Vec<(&'static str, String)> {
     let (mut port, mut inter, mut socket) = (0, String::from("NULL"), String::from("NULL"));
     for listener in listeners {
-        match listener.address()? {
+        match listener.address() {
             Address::Unix(path) => socket = path.display().to_string(),
             Address::Tcp(text) => {
                 let (host, number) = text.rsplit_once(':').unwrap_or((&text, "0"));
-                (inter, port) = (host.to_string(), number.parse().unwrap_or(0u16));
+                inter = if port == 0 { host.to_string() } else { format!("{inter},{host}") };
+                port = number.parse().unwrap_or(0u16);
             }
         }
     }
     let mut lines = vec![
         ("maxconns", options.limits.connections.to_string()),
         ("tcpport", port.to_string()),
-        ("udpport", udp.map_or(0, |udp| udp.address.port()).to_string()),
+        ("udpport", udp.map_or(0, |udp| udp.addresses[0].port()).to_string()),
         ("inter", inter),
         ("verbosity", "0".into()),
         ("domain_socket", socket),
@@ -252,5 +235,5 @@ fn settings(
         ("in_flight_bytes_max", options.limits.in_flight_bytes.to_string()),
     ];
     lines.extend(options.settings.iter().cloned());
-    Ok(lines)
+    lines
 }

@@ -145,8 +145,8 @@ impl<S: Session> Worker<S> {
             // shared by all sessions, and stay ready until another worker has polled.
             epoll.add(fd, ID_SESSION, Interest { edge: true, ..Interest::READ })?;
         }
-        if let Some(door) = &door {
-            epoll.add(door.fd(), ID_UDP, Interest::READ)?;
+        for fd in door.iter().flat_map(Door::fds) {
+            epoll.add(fd, ID_UDP, Interest::READ)?;
         }
         let gets = Gets::new(shared.limits.in_flight_bytes, shared.mailboxes.len());
         let mut worker = Worker {
@@ -473,7 +473,7 @@ impl<S: Session> Worker<S> {
         let stopping = self.shared.stopping.load(Ordering::Acquire);
         let Some(door) = self.door.as_mut().filter(|_| !stopping) else { return Ok(()) };
         match door.interest_change() {
-            Some(interest) => self.epoll.change(door.fd(), ID_UDP, interest),
+            Some(interest) => door.fds().try_for_each(|fd| self.epoll.change(fd, ID_UDP, interest)),
             None => Ok(()),
         }
     }
@@ -594,9 +594,7 @@ impl<S: Session> Worker<S> {
 
     fn begin_stop(&mut self) -> io::Result<()> {
         self.stop_listening()?;
-        if let Some(door) = &self.door {
-            self.epoll.remove(door.fd())?;
-        }
+        self.door.iter().flat_map(|door| door.fds()).try_for_each(|fd| self.epoll.remove(fd))?;
         for id in 0..self.connections.len() {
             if let Some(stream) = &mut self.connections[id] {
                 stream.stop_reading();

@@ -43,7 +43,7 @@ impl Bench {
             udp: Some(udp),
         };
         let server = Server::start(Arc::new(store), options).unwrap();
-        let (tcp, udp) = (server.addresses().unwrap()[0].to_string(), server.udp_address().unwrap());
+        let (tcp, udp) = (server.addresses()[0].to_string(), server.udp_addresses()[0]);
         Bench { server: Some(server), tcp, udp }
     }
 

@@ -41,7 +41,7 @@ impl Bench {
             hot_keys: Arc::default(),
         };
         let server = Server::start(Arc::new(store), options).unwrap();
-        let address = server.addresses().unwrap()[0].to_string();
+        let address = server.addresses()[0].to_string();
         Bench { server: Some(server), address }
     }
 
@@ -435,15 +435,19 @@ fn prometheus_sees_what_stats_says() {
     let mut options = self::options(vec!["127.0.0.1:0".parse().unwrap()]);
     options.metrics = Some("0".parse().unwrap());
     let server = Server::start(Arc::new(late_store()), options).unwrap();
-    let metrics = server.metrics_address().unwrap();
+    let metrics: std::net::SocketAddr = server.metrics_addresses()[0].to_string().parse().unwrap();
     assert!(metrics.ip().is_loopback());
-    let mut client = TcpStream::connect(server.addresses().unwrap()[0].to_string()).unwrap();
+    let mut client = TcpStream::connect(server.addresses()[0].to_string()).unwrap();
     client.write_all(&[set("a", b"1"), b"get a\r\nquit\r\n".to_vec()].concat()).unwrap();
     client.read_to_end(&mut Vec::new()).unwrap();
-    // One that says nothing delays the next, and no more.
-    let silent = TcpStream::connect(metrics).unwrap();
+    // More than may be there at once say nothing, or half of it, or do not read: the newest is served all the same.
+    let crowd: Vec<_> = (0..150).map(|_| TcpStream::connect(metrics).unwrap()).collect();
+    (&crowd[149]).write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    (&crowd[148]).write_all(b"GET /metr").unwrap();
     let reply = http(metrics, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-    drop(silent);
+    crowd[0].set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!((&crowd[0]).read(&mut [0; 1]).unwrap(), 0, "the oldest has made room");
+    drop(crowd);
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
     for line in ["tapetum_cmd_set_total 1", "# TYPE tapetum_items_total counter", "tapetum_index_entries 1"] {
         assert!(reply.lines().any(|found| found == line), "{line} is not in {reply}");
@@ -451,6 +455,8 @@ fn prometheus_sees_what_stats_says() {
     assert!(http(metrics, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     assert!(http(metrics, b"DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
     assert!(http(metrics, b"get a\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    let long = [&b"GET /"[..], &[b'x'; 9000], b" HTTP/1.1\r\n\r\n"].concat();
+    assert!(http(metrics, &long).starts_with("HTTP/1.1 431 "));
     let mut taken = self::options(vec!["127.0.0.1:0".parse().unwrap()]);
     taken.metrics = Some(metrics.to_string().parse().unwrap());
     let error = Server::start(Arc::new(late_store()), taken).err().unwrap().to_string();

@@ -22,7 +22,7 @@ use tapetum::Outcome;
 
 use crate::connection::{Connection, Context};
 use crate::engine::Session;
-use crate::listen::LoopbackAddress;
+use crate::listen::{self, LoopbackAddress};
 use crate::os::Interest;
 use crate::protocol::binary::Status;
 use crate::protocol::reply;
@@ -67,16 +67,26 @@ pub struct Terminal {
     datagram_bytes_max: usize,
     /// The doors' own.
     queues: Vec<Queue>,
-    pub address: SocketAddr,
+    /// Where it is, the same port at each.
+    pub addresses: Vec<SocketAddr>,
 }
 
 impl Terminal {
-    pub fn bind(options: UdpOptions, workers: usize) -> io::Result<(Arc<Terminal>, Vec<UdpSocket>)> {
+    /// And the sockets of each worker, one for every address.
+    pub fn bind(options: UdpOptions, workers: usize) -> io::Result<(Arc<Terminal>, Vec<Vec<UdpSocket>>)> {
         let UdpOptions { address, allow, rate_bytes, datagram_bytes_max } = options;
-        let (address, sockets) = UdpSocket::bind_many(&address.0, workers)?;
-        let guard = Guard::new(allow, rate_bytes, datagram_bytes_max, address.port());
-        let queues = sockets.iter().map(UdpSocket::queue).collect::<io::Result<_>>()?;
-        Ok((Arc::new(Terminal { guard, datagram_bytes_max, queues, address }), sockets))
+        let bound = listen::bind_each(&address.0, |address| UdpSocket::bind_many(address, workers))?;
+        let (mut addresses, mut queues) = (Vec::new(), Vec::new());
+        let mut sockets: Vec<Vec<UdpSocket>> = (0..workers).map(|_| Vec::new()).collect();
+        for (at, each) in bound {
+            addresses.push(at);
+            for (worker, socket) in sockets.iter_mut().zip(each) {
+                queues.push(socket.queue()?);
+                worker.push(socket);
+            }
+        }
+        let guard = Guard::new(allow, rate_bytes, datagram_bytes_max, addresses[0].port());
+        Ok((Arc::new(Terminal { guard, datagram_bytes_max, queues, addresses }), sockets))
     }
 
     /// Datagrams that the kernel dropped before anybody saw them; `None` from a kernel that does not tell.
@@ -88,6 +98,8 @@ impl Terminal {
 /// Where a request waits for its answer.
 struct Place {
     connection: Connection,
+    /// The number of the socket it came through.
+    outlet: usize,
     peer: Name,
     request_id: u16,
     dialect: Dialect,
@@ -145,12 +157,18 @@ impl Place {
     }
 }
 
+/// A socket, and what is to go through it.
+struct Outlet {
+    socket: UdpSocket,
+    outbox: Outbox,
+}
+
 pub struct Door {
     terminal: Arc<Terminal>,
     worker: usize,
-    socket: UdpSocket,
+    /// One for every address.
+    outlets: Vec<Outlet>,
     inbox: Inbox,
-    outbox: Outbox,
     places: Vec<Place>,
     free: Vec<u32>,
     /// Requests that wait for gets of others.
@@ -161,13 +179,14 @@ pub struct Door {
 }
 
 impl Door {
-    pub fn new(terminal: Arc<Terminal>, socket: UdpSocket, worker: usize) -> Door {
+    pub fn new(terminal: Arc<Terminal>, sockets: Vec<UdpSocket>, worker: usize) -> Door {
+        sockets.iter().for_each(UdpSocket::discard);
+        let outlets = sockets.into_iter().map(|socket| Outlet { socket, outbox: Outbox::default() });
         Door {
             terminal,
             worker,
-            socket,
+            outlets: outlets.collect(),
             inbox: Inbox::new(),
-            outbox: Outbox::default(),
             places: Vec::new(),
             free: Vec::new(),
             held: Vec::new(),
@@ -176,8 +195,8 @@ impl Door {
         }
     }
 
-    pub fn fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+    pub fn fds(&self) -> impl Iterator<Item = RawFd> {
+        self.outlets.iter().map(|outlet| outlet.socket.as_raw_fd())
     }
 
     fn room(&self) -> usize {
@@ -193,7 +212,14 @@ impl Door {
     /// Takes in what has come, as far as there are places, and submits what it asks for.
     pub fn receive<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<()> {
         let mut inbox = mem::take(&mut self.inbox);
-        let received = match self.socket.receive(&mut inbox, self.room()) {
+        let received = (0..self.outlets.len()).try_for_each(|outlet| self.receive_at(outlet, &mut inbox, cx));
+        self.inbox = inbox;
+        self.flush(cx.counters);
+        received
+    }
+
+    fn receive_at<S: Session>(&mut self, outlet: usize, inbox: &mut Inbox, cx: &mut Context<'_, S>) -> io::Result<()> {
+        let received = match self.outlets[outlet].socket.receive(inbox, self.room()) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             other => other?,
         };
@@ -202,16 +228,14 @@ impl Door {
             let (peer, datagram) = inbox.datagram(at);
             count(&cx.counters.bytes_read, datagram.len() as u64);
             match admit(&self.terminal.guard, &peer, datagram, cx.limits.item_bytes_max, cx.now) {
-                Ok(request) => self.begin(peer, request, cx),
+                Ok(request) => self.begin(outlet, peer, request, cx),
                 Err(silence) => count_silence(silence, cx.counters),
             }
         }
-        self.inbox = inbox;
-        self.flush(cx.counters);
         Ok(())
     }
 
-    fn begin<S: Session>(&mut self, peer: Name, request: Request<'_>, cx: &mut Context<'_, S>) {
+    fn begin<S: Session>(&mut self, outlet: usize, peer: Name, request: Request<'_>, cx: &mut Context<'_, S>) {
         let Request { id: request_id, payload, dialect, terms } = request;
         let answers_bytes_max = match terms {
             Terms::Trusted => usize::MAX,
@@ -221,8 +245,8 @@ impl Door {
             Some(at) => {
                 let place = &mut self.places[at as usize];
                 place.connection.renew(self.value_bytes_expected, answers_bytes_max);
-                (place.peer, place.request_id, place.dialect, place.terms) = (peer, request_id, dialect, terms);
-                place.withheld = false;
+                (place.outlet, place.peer, place.request_id) = (outlet, peer, request_id);
+                (place.dialect, place.terms, place.withheld) = (dialect, terms, false);
                 at
             }
             None => {
@@ -230,7 +254,7 @@ impl Door {
                 let mut connection = Connection::new(self.worker, FIRST_ID + at);
                 connection.renew(self.value_bytes_expected, answers_bytes_max);
                 let (rest, withheld) = (Vec::new(), false);
-                self.places.push(Place { connection, peer, request_id, dialect, terms, rest, withheld });
+                self.places.push(Place { connection, outlet, peer, request_id, dialect, terms, rest, withheld });
                 at
             }
         };
@@ -315,7 +339,7 @@ impl Door {
         let Some(datagrams) = place.datagrams(datagram_bytes_max) else { return self.refuse(at, counters) };
         count(&counters.udp_answered, 1);
         let payload_bytes = datagram_bytes_max - HEADER_BYTES;
-        let mut mail = Mail { socket: &self.socket, outbox: &mut self.outbox, counters };
+        let mut mail = Mail { outlet: &mut self.outlets[place.outlet], counters };
         mail.message(place.peer, place.request_id, datagrams, payload_bytes, place.connection.out.pieces());
     }
 
@@ -325,20 +349,19 @@ impl Door {
         count(&counters.udp_refused_size, 1);
         let place = &self.places[at as usize];
         let payload_bytes = self.terminal.datagram_bytes_max - HEADER_BYTES;
-        let mut mail = Mail { socket: &self.socket, outbox: &mut self.outbox, counters };
+        let mut mail = Mail { outlet: &mut self.outlets[place.outlet], counters };
         mail.message(place.peer, place.request_id, 1, payload_bytes, iter::once(&place.refusal()[..]));
     }
 
     /// Sends what there is to send.
     pub fn flush(&mut self, counters: &Counters) {
-        Mail { socket: &self.socket, outbox: &mut self.outbox, counters }.flush();
+        self.outlets.iter_mut().for_each(|outlet| Mail { outlet, counters }.flush());
     }
 }
 
 /// What sending takes.
 struct Mail<'a> {
-    socket: &'a UdpSocket,
-    outbox: &'a mut Outbox,
+    outlet: &'a mut Outlet,
     counters: &'a Counters,
 }
 
@@ -355,14 +378,14 @@ impl Mail<'_> {
         let mut pieces = pieces.filter(|piece| !piece.is_empty());
         let mut piece = pieces.next().unwrap_or_default();
         for number in 0..datagrams {
-            if self.outbox.is_full() {
+            if self.outlet.outbox.is_full() {
                 self.flush();
             }
-            self.outbox.begin(to, &frame::reply(request_id, number, datagrams));
+            self.outlet.outbox.begin(to, &frame::reply(request_id, number, datagrams));
             let mut room_bytes = payload_bytes;
             while room_bytes > 0 && !piece.is_empty() {
                 let (now, later) = piece.split_at(piece.len().min(room_bytes));
-                self.outbox.push(now);
+                self.outlet.outbox.push(now);
                 room_bytes -= now.len();
                 piece = if later.is_empty() { pieces.next().unwrap_or_default() } else { later };
             }
@@ -370,11 +393,12 @@ impl Mail<'_> {
     }
 
     fn flush(&mut self) {
-        if self.outbox.is_empty() {
+        let Outlet { socket, outbox } = &mut *self.outlet;
+        if outbox.is_empty() {
             return;
         }
-        let datagrams = self.outbox.len();
-        let sent = self.socket.send(self.outbox);
+        let datagrams = outbox.len();
+        let sent = socket.send(outbox);
         count(&self.counters.udp_sent, sent.datagrams as u64);
         count(&self.counters.udp_dropped_unsent, (datagrams - sent.datagrams) as u64);
         count(&self.counters.bytes_written, sent.bytes as u64);

@@ -3,8 +3,11 @@
 use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use rustix::net::{self, RecvFlags, SocketType, sockopt};
+
+use crate::listen;
 use crate::os::check;
 
 /// Datagrams that one system call moves.
@@ -16,7 +19,9 @@ const ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 192;
 /// What the kernel cuts into datagrams by itself is no longer than one it would send.
 const RUN_BYTES_MAX: usize = 65_000;
 /// For bursts that come while the worker is at something else.
-const KERNEL_QUEUE_BYTES: libc::c_int = 1 << 20;
+const KERNEL_QUEUE_BYTES: usize = 1 << 20;
+/// More datagrams than such a queue holds.
+const KERNEL_QUEUE_DATAGRAMS: usize = 8192;
 
 /// A socket's address as the kernel has it: `sockaddr_in` or `sockaddr_in6`.
 ///
@@ -90,39 +95,35 @@ pub struct UdpSocket {
 impl UdpSocket {
     /// As many sockets at one address, among which the kernel spreads the peers. An address that another process has is refused, though
     /// the kernel would share it.
-    pub fn bind_many(address: &str, count: usize) -> io::Result<(SocketAddr, Vec<UdpSocket>)> {
-        let alone = std::net::UdpSocket::bind(address)?;
-        let address = alone.local_addr()?;
+    pub fn bind_many(address: SocketAddr, count: usize) -> io::Result<(SocketAddr, Vec<UdpSocket>)> {
+        let alone = listen::socket(address, SocketType::DGRAM)?;
+        net::bind(&alone, &address)?;
+        let address = listen::address_of(&alone)?;
         drop(alone);
         let sockets = (0..count).map(|_| UdpSocket::bind(address)).collect::<io::Result<_>>()?;
         Ok((address, sockets))
     }
 
     fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
-        let name = Name::from(address);
-        let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: no pointers; the descriptor is new and ours alone.
-        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(name.family(), kind, 0))?) };
-        let socket = UdpSocket { fd, cuts_runs: Cell::new(true) };
-        socket.set_option(libc::SO_REUSEPORT, 1)?;
+        let fd = listen::socket(address, SocketType::DGRAM)?;
+        sockopt::set_socket_reuseport(&fd, true)?;
         // Less than wished for is good enough.
-        let _ = socket.set_option(libc::SO_RCVBUF, KERNEL_QUEUE_BYTES);
-        // SAFETY: the name lives through the call and is as long as said.
-        check(unsafe { libc::bind(socket.as_raw_fd(), name.0.as_ptr().cast(), name.length()) })?;
-        Ok(socket)
+        let _ = sockopt::set_socket_recv_buffer_size(&fd, KERNEL_QUEUE_BYTES);
+        net::bind(&fd, &address)?;
+        Ok(UdpSocket { fd, cuts_runs: Cell::new(true) })
+    }
+
+    /// Throws away what came before there was anybody to answer it: its senders have given it up.
+    pub fn discard(&self) {
+        let mut byte = [0; 1];
+        // What is longer than the room for it goes as well.
+        let next = || net::recv(&self.fd, &mut byte[..], RecvFlags::DONTWAIT);
+        std::iter::repeat_with(next).take(KERNEL_QUEUE_DATAGRAMS).take_while(Result::is_ok).for_each(drop);
     }
 
     /// Its queue in the kernel, for whoever asks what was lost there.
     pub fn queue(&self) -> io::Result<Queue> {
         Ok(Queue(self.fd.try_clone()?))
-    }
-
-    fn set_option(&self, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-        let size = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the option's value lives through the call and is as long as said.
-        let result =
-            unsafe { libc::setsockopt(self.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const value).cast(), size) };
-        check(result).map(drop)
     }
 
     /// Takes in what has come, `count_max` datagrams at most; how many that were.
@@ -367,6 +368,8 @@ impl Outbox {
 mod tests {
     use super::*;
 
+    const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
     #[test]
     fn names_are_as_the_kernel_has_them() {
         for text in ["127.0.0.1:11211", "[::1]:9", "[fe80::1%3]:65535"] {
@@ -379,7 +382,7 @@ mod tests {
     #[test]
     fn many_datagrams_come_and_go_at_once() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
-            let (at, sockets) = UdpSocket::bind_many(address, 1).unwrap();
+            let (at, sockets) = UdpSocket::bind_many(address.parse().unwrap(), 1).unwrap();
             let peers: Vec<_> = (0..3).map(|_| std::net::UdpSocket::bind((at.ip(), 0)).unwrap()).collect();
             // More would not fit into the kernel's queue, if that is as small as it may be.
             let length = |number: u8| if number == 69 { 60_000 } else { usize::from(number) };
@@ -415,10 +418,10 @@ mod tests {
 
     #[test]
     fn what_the_kernel_had_no_room_for_is_counted() {
-        let (at, sockets) = UdpSocket::bind_many("127.0.0.1:0", 1).unwrap();
+        let (at, sockets) = UdpSocket::bind_many(LOOPBACK, 1).unwrap();
         let (queue, peer) = (sockets[0].queue().unwrap(), std::net::UdpSocket::bind((at.ip(), 0)).unwrap());
         assert_eq!(queue.dropped().unwrap(), 0);
-        let count = 4 * KERNEL_QUEUE_BYTES as usize / 32_768;
+        let count = 4 * KERNEL_QUEUE_BYTES / 32_768;
         (0..count).for_each(|_| assert_eq!(peer.send_to(&[0; 32_768], at).unwrap(), 32_768));
         let (mut inbox, mut received) = (Inbox::new(), 0);
         while let Ok(more) = sockets[0].receive(&mut inbox, BATCH) {
@@ -430,7 +433,7 @@ mod tests {
 
     #[test]
     fn runs_of_one_length_come_as_they_were_packed() {
-        let (at, sockets) = UdpSocket::bind_many("127.0.0.1:0", 1).unwrap();
+        let (at, sockets) = UdpSocket::bind_many(LOOPBACK, 1).unwrap();
         let peers: Vec<_> = (0..2).map(|_| std::net::UdpSocket::bind((at.ip(), 0)).unwrap()).collect();
         let lengths = [5, 5, 5, 3, 7, 7, 2, 2, 9, 9, 9, 9, 1, 5];
         for cuts_runs in [true, false] {
@@ -456,7 +459,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_cannot_be_reached_keeps_no_other_from_its_reply() {
-        let (at, sockets) = UdpSocket::bind_many("127.0.0.1:0", 1).unwrap();
+        let (at, sockets) = UdpSocket::bind_many(LOOPBACK, 1).unwrap();
         let peer = std::net::UdpSocket::bind((at.ip(), 0)).unwrap();
         let mut outbox = Outbox::default();
         let nowhere = Name::from(SocketAddr::new(at.ip(), 0));
@@ -468,10 +471,23 @@ mod tests {
     }
 
     #[test]
+    fn what_came_too_early_is_thrown_away() {
+        let (at, sockets) = UdpSocket::bind_many(LOOPBACK, 1).unwrap();
+        let peer = std::net::UdpSocket::bind((at.ip(), 0)).unwrap();
+        for length in [0, 1, 1000] {
+            peer.send_to(&vec![7; length], at).unwrap();
+        }
+        sockets[0].discard();
+        assert_eq!(sockets[0].receive(&mut Inbox::new(), BATCH).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        peer.send_to(b"in time", at).unwrap();
+        assert_eq!(sockets[0].receive(&mut Inbox::new(), BATCH).unwrap(), 1);
+    }
+
+    #[test]
     fn an_address_is_shared_by_our_sockets_and_no_others() {
-        let (at, sockets) = UdpSocket::bind_many("127.0.0.1:0", 3).unwrap();
+        let (at, sockets) = UdpSocket::bind_many(LOOPBACK, 3).unwrap();
         assert_eq!(sockets.len(), 3);
-        let error = UdpSocket::bind_many(&at.to_string(), 1).err().unwrap();
+        let error = UdpSocket::bind_many(at, 1).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 }
