@@ -62,6 +62,7 @@ def storage_cases():
             "exptime least": have + line(exptime=b"-2147483648") + value,
             "exptime long past": have + line(exptime=b"2592001") + value,
             "exptime far": have + line(exptime=b"2147483647") + value,
+            "exptime -1 in 32 bits": have + line(exptime=b"4294967295") + value,
             "exptime empty": verb + b" a 5  2" + cas + b"\r\n" + value,
             "length negative": have + line(length=b"-1") + value,
             "length very negative": have + line(length=b"-2147483648") + value,
@@ -139,6 +140,8 @@ def retrieval_cases():
         "gat no key": b"gat 100\r\n", "gat nothing": b"gat\r\n", "gats nothing": b"gats\r\n",
         "gat no number": b"gat x a\r\n", "gat without exptime": b"gat a\r\n", "gat a long key": b"gat 1 a "
         + TOO_LONG_KEY + b"\r\n", "gat into the past": b"gat -1 a\r\nget a\r\n", "gat for ever": b"gat 0 a\r\nget a\r\n",
+        "gat -1 in 32 bits": b"gat 4294967295 a\r\nget a\r\n", "touch -1 in 32 bits": b"touch a 4294967295\r\nget a\r\n",
+        "flush_all -1 in 32 bits": b"flush_all 4294967295\r\nget a\r\n",
         "gats no number": b"gats x a\r\n",
     }
     for name, script in scripts.items():
@@ -275,6 +278,9 @@ def binary_cases():
         for what, script in scripts.items():
             yield binary(f"{name}: {what}", have, script, look)
     yield binary("delete: the current stamp", have, lambda stamp: packet(0x04, b"a", stamp=stamp(b"a")), look)
+    for name, code in (("set", 0x01), ("add", 0x02), ("replace", 0x03), ("setq", 0x11)):
+        for key in (b"a", b"b"):
+            yield binary(f"{name}: all ones, {key.decode()}", have, packet(code, key, u32(9, 0xFFFFFFFF), b"xy"), look)
     for name, code in (("touch", 0x1C), ("gat", 0x1D), ("gatk", 0x23)):
         yield binary(f"{name}: into the past", have, packet(code, b"a", u32(2592001)), look)
         yield binary(f"{name}: all ones", have, packet(code, b"a", u32(0xFFFFFFFF)), look)

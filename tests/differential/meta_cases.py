@@ -80,6 +80,9 @@ def gets():
         yield f"mg: {marked}{name}", (HAVE, b"mg a %s\r\n" % flags * 2 + b"mg a t h v\r\n")
         yield f"mg: {marked}{name}, absent", (b"mg z %s\r\n" % flags * 2 + b"mg z t h v\r\n",)
     yield "mg: expired by T", (HAVE, b"mg a T-1\r\nmg a\r\n")
+    for command in (b"ms a 2 T%s\r\nxy", b"mg a T%s", b"mg z N%s v", b"mg a R%s v", b"md a I T%s", b"ma z N%s", b"ma a T%s"):
+        name, script = command.split(b"%")[0].decode(), command % b"4294967295" + b"\r\n"
+        yield f"-1 in 32 bits: {name}", (HAVE, script, b"mg a v\r\nmg z v\r\n")
     yield "mg: no value", (b"ms a 0\r\n\r\nmg a v s\r\n",)
     yield "mg: 1 MiB", (b"ms a %d\r\n" % (1 << 20) + bytes(range(256)) * 4096 + b"\r\n", b"mg a v s\r\n")
     for name, before in {"nothing": b"", "mg": b"mg a\r\n", "mg u": b"mg a u\r\n", "get": b"get a\r\n", "gats": b"gat 0 a\r\n",

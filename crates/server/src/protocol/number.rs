@@ -49,10 +49,16 @@ pub fn length_bytes(token: &[u8]) -> Option<usize> {
     signed(token).filter(|length| (0..=i64::from(i32::MAX) - 2).contains(length)).map(|length| length as usize)
 }
 
-/// An expiry or a delay: anything down to the least 32-bit number (the past), up to the last 32-bit unix second.
+/// An expiry or a delay: anything down to the least 32-bit number (the past), up to the last 32-bit unix second but one.
+/// The last one is -1: libmemcached holds -1 in 32 bits without a sign, and writes it so.
 pub fn seconds(token: &[u8]) -> Option<i64> {
-    signed(token).filter(|value| (i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(value))
+    match signed(token)? {
+        LAST_SECOND => Some(-1),
+        value => (i64::from(i32::MIN)..LAST_SECOND).contains(&value).then_some(value),
+    }
 }
+
+const LAST_SECOND: i64 = u32::MAX as i64;
 
 /// Appends `value` in decimal.
 pub fn push_decimal(out: &mut Vec<u8>, value: u64) {
@@ -92,7 +98,9 @@ mod tests {
         assert_eq!(signed(b"-9223372036854775808"), Some(i64::MIN));
         assert_eq!(signed(b"-9223372036854775809"), None);
         assert_eq!(flags(b"4294967296"), None);
-        assert_eq!(seconds(b"4294967295"), Some(4_294_967_295));
+        assert_eq!(seconds(b"4294967294"), Some(4_294_967_294));
+        assert_eq!(seconds(b"4294967295"), Some(-1));
+        assert_eq!(seconds(b"4000000000"), Some(4_000_000_000));
         assert_eq!(seconds(b"4294967296"), None);
         assert_eq!(seconds(b"-2147483649"), None);
     }

@@ -207,11 +207,11 @@ impl Sink for WireSink {
     }
 }
 
-/// What memcached takes for unix seconds: small numbers are relative there.
+/// What memcached takes for unix seconds: small numbers are relative there, and the last one means -1.
 fn exptime(expiry: u32) -> i64 {
     match expiry {
         1..=2_592_000 => -1,
-        other => i64::from(other),
+        other => i64::from(other.min(u32::MAX - 1)),
     }
 }
 
@@ -396,6 +396,12 @@ mod tests {
         let mut memory = Memory::default();
         let lines = Lines::new(input, Format::Tsv, skip_bad, ProgressBar::hidden());
         (lines.load(&mut memory), memory)
+    }
+
+    #[test]
+    fn an_expiry_is_sent_so_that_memcached_takes_it_for_a_time() {
+        assert_eq!([0, 1, 2_592_000, 2_592_001, 4_000_000_000].map(exptime), [0, -1, -1, 2_592_001, 4_000_000_000]);
+        assert_eq!(exptime(u32::MAX), 4_294_967_294);
     }
 
     #[test]
