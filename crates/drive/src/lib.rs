@@ -20,6 +20,7 @@ pub use command::{Command, Completion, DecodeError, LocalRange, Opcode, Operatio
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot};
 pub use env::{Env, SimClock, SplitMix64};
 pub use event::Event;
+pub use flash::claim::FileClaim;
 pub use flash::faulty::{CrashReport, Cut, FAULTS, Fault, Faults, FaultyFlash, Report, Struck};
 pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;

@@ -20,7 +20,7 @@ use tapetum::{
     Access, Ask, DramItem, Error, Full, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Slabs, Stats,
     StoreOptions, Sync, ValueRange,
 };
-use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
+use tapetum_drive::{Drive, Env, FileClaim, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
 
 use crate::engine;
 use crate::{os, size, unfinished};
@@ -196,6 +196,10 @@ pub enum OpenError {
     ForeignUnfinished {
         path: PathBuf,
     },
+    /// Something has the name that the store was to have.
+    NameTaken {
+        path: PathBuf,
+    },
     /// A block device that holds something else.
     NotBlank {
         path: PathBuf,
@@ -247,6 +251,12 @@ impl fmt::Display for OpenError {
                 "{} is in the way, and no store that was being made: move it, or give another --drive; nothing was written",
                 path.display()
             ),
+            OpenError::NameTaken { path } => write!(
+                f,
+                "{} was not there, or is a link to nothing, and has the name that a new store was to have: look at it, then \
+                 start again, or give another --data or --drive; nothing in it was changed",
+                path.display()
+            ),
             OpenError::NotBlank { path } => write!(
                 f,
                 "{} holds no store, but is not blank: give another --drive, or zero its first and last MiB if its contents \
@@ -295,17 +305,16 @@ fn flash_error(error: FlashError) -> OpenError {
 pub fn open(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, OpenError> {
     let path = place.path();
     let env = Env::system();
-    let kind = match fs::metadata(&path) {
-        Ok(metadata) => Some(metadata.file_type()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(OpenError::Io { path, doing: "look at", error }),
-    };
-    let Some(kind) = kind else {
-        if !options.create {
-            return Err(OpenError::NoStore { path });
-        }
-        let flash = create_file(place, &path, options, &env)?;
+    if options.create
+        && !is_there(&path)?
+        && let Some(flash) = create_file(place, &path, options, &env)?
+    {
         return open_on(flash, &path, options, &env);
+    }
+    let kind = match fs::metadata(&path) {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(OpenError::NoStore { path }),
+        Err(error) => return Err(OpenError::Io { path, doing: "look at", error }),
     };
     let flash = open_flash(&path, &env)?;
     if kind.is_block_device() && options.create && is_blank(&path)? {
@@ -319,6 +328,10 @@ pub fn open(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, Open
     let store = open_on(flash, &path, options, &env)?;
     grow_as_told(&store, &path, options)?;
     Ok(store)
+}
+
+fn is_there(path: &Path) -> Result<bool, OpenError> {
+    path.try_exists().map_err(|error| OpenError::Io { path: path.into(), doing: "look at", error })
 }
 
 /// Whoever starts a server with a larger --capacity means the store to have it. One that reads takes the store as it is.
@@ -362,15 +375,19 @@ pub fn grow(place: &Place, options: &OpenOptions, capacity_bytes: u64) -> Result
 
 /// A process that was killed holds its file or device until its last writes have ended: it is waited for, a live one is not
 /// for long.
-fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {
+fn when_free<T>(attempt: impl Fn() -> Result<T, FlashError>) -> Result<T, OpenError> {
     const WAIT: Duration = Duration::from_millis(50);
     for _ in 0..60 {
-        match FileFlash::open(path, IoEngine::Auto, env) {
+        match attempt() {
             Err(FlashError::Locked { .. } | FlashError::DeviceBusy { .. }) => std::thread::sleep(WAIT),
             other => return other.map_err(flash_error),
         }
     }
-    FileFlash::open(path, IoEngine::Auto, env).map_err(flash_error)
+    attempt().map_err(flash_error)
+}
+
+fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {
+    when_free(|| FileFlash::open(path, IoEngine::Auto, env))
 }
 
 /// Tests the store at `place` from its first byte to its last; how many of what was read, or what is wrong.
@@ -439,31 +456,49 @@ fn capacity(place: &Place, options: &OpenOptions) -> Result<u64, OpenError> {
     }
 }
 
-/// Makes the store under another name, and gives it its own when it is whole.
-fn create_file(place: &Place, path: &Path, options: &OpenOptions, env: &Env) -> Result<Arc<dyn Flash>, OpenError> {
+/// Makes the store under another name, and gives it its own when it is whole. `None` if somebody else has made it meanwhile.
+///
+/// Who holds the lock of the file under the other name is the only one who makes a store here, so all that decides is looked at
+/// under it.
+fn create_file(
+    place: &Place,
+    path: &Path,
+    options: &OpenOptions,
+    env: &Env,
+) -> Result<Option<Arc<dyn Flash>>, OpenError> {
     let io_error = |doing| move |error| OpenError::Io { path: path.to_path_buf(), doing, error };
     if place.drive.is_none() {
         fs::create_dir_all(&place.data).map_err(io_error("make the directory of"))?;
         refuse_foreign(&place.data)?;
     }
+    let capacity_bytes = store_bytes(capacity(place, options)?);
     let unfinished = unfinished::path_of(path);
-    if place.drive.is_some() {
-        refuse_foreign_unfinished(&unfinished, env)?;
+    let head = if place.drive.is_some() { head_of_ours(&unfinished, env)? } else { Vec::new() };
+    let claim = when_free(|| FileClaim::take(&unfinished, 0o600)).map_err(|error| match error {
+        OpenError::InUse { .. } => OpenError::InUse { path: path.into() },
+        other => other,
+    })?;
+    if is_there(path)? {
+        claim.remove().map_err(io_error("remove the beginnings of"))?;
+        return Ok(None);
     }
-    remove_unfinished(&unfinished, env)?;
-    let capacity_bytes = capacity(place, options)?;
-    let capacity_bytes = store_bytes(capacity_bytes);
-    let flash = FileFlash::create(&unfinished, capacity_bytes, IoEngine::Auto, env).map_err(flash_error)?;
-    let flash: Arc<dyn Flash> = Arc::new(flash);
-    let made = create_on(&flash, path, options, env);
-    if let Err(error) = made {
-        // What is left says nothing; should it stay, the next creation removes it.
+    if place.drive.is_some() && !is_empty_or(&head, &head_of(claim.file(), &unfinished)?) {
+        return Err(OpenError::ForeignUnfinished { path: unfinished });
+    }
+    let flash = FileFlash::create_in(claim, capacity_bytes, IoEngine::Auto, env).map_err(flash_error)?;
+    let flash = Arc::new(flash);
+    let made = create_on(&(Arc::clone(&flash) as Arc<dyn Flash>), path, options, env);
+    let named = made.and_then(|()| flash.rename(path).map_err(flash_error));
+    if let Err(error) = named {
+        // What is left says nothing; should it stay, the next creation writes over it.
         let _ = fs::remove_file(&unfinished);
-        return Err(error);
+        return Err(match error {
+            OpenError::Flash(FlashError::AlreadyExists { path }) => OpenError::NameTaken { path },
+            other => other,
+        });
     }
-    unfinished::finish(path).map_err(io_error("give its name to"))?;
     tracing::info!("made a store of {} at {}", size::shown(flash.capacity_bytes()), path.display());
-    Ok(flash)
+    Ok(Some(flash))
 }
 
 /// Makes the store on all of a blank device, or on as much of it as is asked for.
@@ -474,43 +509,40 @@ fn create_on_device(
     env: &Env,
 ) -> Result<Arc<dyn Flash>, OpenError> {
     let capacity_bytes = options.capacity_bytes.map_or(device.capacity_bytes(), store_bytes);
-    // One opener at a time.
-    drop(device);
-    let flash = FileFlash::create(path, capacity_bytes, IoEngine::Auto, env).map_err(flash_error)?;
-    let flash: Arc<dyn Flash> = Arc::new(flash);
+    let flash: Arc<dyn Flash> = Arc::new(device.with_capacity(capacity_bytes).map_err(flash_error)?);
     create_on(&flash, path, options, env)?;
     tracing::info!("made a store of {} on {}", size::shown(flash.capacity_bytes()), path.display());
     Ok(flash)
 }
 
-/// Removes what an interrupted creation left, unless one is going on.
-fn remove_unfinished(path: &Path, env: &Env) -> Result<(), OpenError> {
-    match FileFlash::open(path, IoEngine::Blocking, env) {
-        Err(FlashError::NotFound { .. }) => return Ok(()),
-        Err(error @ FlashError::Locked { .. }) => return Err(flash_error(error)),
-        _ => {}
-    }
-    fs::remove_file(path).map_err(|error| OpenError::Io { path: path.into(), doing: "remove", error })
-}
-
-/// Beside a `--drive` anything may lie. What an interrupted creation left begins with zeros, or is a store that only lacks its name.
-fn refuse_foreign_unfinished(path: &Path, env: &Env) -> Result<(), OpenError> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(|error| OpenError::Io { path: path.into(), doing: "open", error })?,
+/// Beside a `--drive` anything may lie. What an interrupted creation left begins with zeros, or is a store that only lacks its
+/// name: how it begins, and an error if it is something else.
+fn head_of_ours(path: &Path, env: &Env) -> Result<Vec<u8>, OpenError> {
+    let head = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => head_of(&other.map_err(|error| OpenError::Io { path: path.into(), doing: "open", error })?, path)?,
     };
-    let mut first = Vec::new();
-    let read = file.take(4096).read_to_end(&mut first);
-    read.map_err(|error| OpenError::Io { path: path.into(), doing: "read", error })?;
-    let is_ours = || match FileFlash::open(path, IoEngine::Blocking, env) {
+    let holds_ours = || match FileFlash::open(path, IoEngine::Blocking, env) {
         Ok(flash) => holds_store(&(Arc::new(flash) as Arc<dyn Flash>), path, env),
         Err(error @ FlashError::Locked { .. }) => Err(flash_error(error)),
         Err(_) => Ok(false),
     };
-    match first.iter().all(|&byte| byte == 0) || is_ours()? {
-        true => Ok(()),
+    match is_empty_or(&[], &head) || holds_ours()? {
+        true => Ok(head),
         false => Err(OpenError::ForeignUnfinished { path: path.into() }),
     }
+}
+
+fn head_of(file: &File, path: &Path) -> Result<Vec<u8>, OpenError> {
+    let mut head = Vec::new();
+    let read = file.take(4096).read_to_end(&mut head);
+    read.map_err(|error| OpenError::Io { path: path.into(), doing: "read", error })?;
+    Ok(head)
+}
+
+/// Whether a file begins with zeros, or as it did before.
+fn is_empty_or(before: &[u8], head: &[u8]) -> bool {
+    head == before || head.iter().all(|&byte| byte == 0)
 }
 
 fn refuse_foreign(data: &Path) -> Result<(), OpenError> {
@@ -518,7 +550,8 @@ fn refuse_foreign(data: &Path) -> Result<(), OpenError> {
     for entry in fs::read_dir(data).map_err(io_error)? {
         let name = entry.map_err(io_error)?.file_name();
         // A list of hot keys says nothing to another store, and is written over.
-        let is_ours = ["drive.unfinished", HOT_KEYS, "hot-keys.unfinished"].iter().any(|own| name == *own);
+        // A store may have been made there meanwhile: that is seen under the lock.
+        let is_ours = ["drive", "drive.unfinished", HOT_KEYS, "hot-keys.unfinished"].iter().any(|own| name == *own);
         if !is_ours && name != "lost+found" {
             return Err(OpenError::Foreign { data: data.into(), found: name.into() });
         }

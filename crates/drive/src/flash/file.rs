@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::alignment::{self, Contents};
 use super::blocking::BlockingQueue;
+use super::claim::{self, FileClaim};
 use super::error::FlashError;
 use super::uring::{self, UringQueue};
 use super::{Flash, FlashQueue};
@@ -46,7 +47,8 @@ pub struct FileFlash {
 /// The open descriptor; every queue shares it.
 pub(super) struct DataFile {
     file: File,
-    path: PathBuf,
+    /// Changes when a file that is whole gets its name.
+    path: Mutex<PathBuf>,
     sector_bytes: u32,
     direct: bool,
 }
@@ -59,10 +61,19 @@ impl DataFile {
     pub(super) fn file(&self) -> &File {
         &self.file
     }
+
+    fn path(&self) -> PathBuf {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Through the page cache any address will do; this is the drive's smallest.
 const BUFFERED_SECTOR_BYTES: u32 = 512;
+/// The unit of a new file's size.
+const BLOCK_BYTES: u64 = 4096;
+/// A store is its owner's alone.
+const FILE_MODE: u32 = 0o600;
+
 impl Drop for DataFile {
     fn drop(&mut self) {
         // Closing would do, but a ring that held the file too lets go of it some time after it is closed.
@@ -76,28 +87,55 @@ impl FileFlash {
     /// that has at least as many. The new file and its name are durable when this returns; its contents read as zero,
     /// a device's are whatever was there.
     pub fn create(path: &Path, capacity_bytes: u64, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
-        let capacity_bytes = capacity_bytes - capacity_bytes % 4096;
-        if capacity_bytes == 0 {
-            return Err(FlashError::TooSmall { path: path.into(), capacity_bytes: 0, needed_bytes: 4096 });
-        }
         match fs::metadata(path) {
             Ok(metadata) if metadata.file_type().is_block_device() => {
-                let flash = FileFlash::open(path, engine, env)?;
-                let available_bytes = flash.capacity_bytes();
-                if available_bytes < capacity_bytes {
-                    return Err(FlashError::TooSmall {
-                        path: path.into(),
-                        capacity_bytes: available_bytes,
-                        needed_bytes: capacity_bytes,
-                    });
-                }
-                Ok(FileFlash { capacity_bytes: AtomicU64::new(capacity_bytes), ..flash })
+                FileFlash::open(path, engine, env)?.with_capacity(capacity_bytes)
             }
             Ok(metadata) if metadata.is_file() => Err(FlashError::AlreadyExists { path: path.into() }),
             Ok(_) => Err(FlashError::NotFileOrDevice { path: path.into() }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => create_file(path, capacity_bytes, engine, env),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                FileFlash::create_in(FileClaim::take_new(path, FILE_MODE)?, capacity_bytes, engine, env)
+            }
             Err(source) => Err(FlashError::Io { path: path.into(), doing: "look at", source }),
         }
+    }
+
+    /// As [`FileFlash::create`], in a file that is claimed already. Whatever it holds is lost; where this fails, the file is gone.
+    pub fn create_in(
+        claim: FileClaim,
+        capacity_bytes: u64,
+        engine: IoEngine,
+        env: &Env,
+    ) -> Result<FileFlash, FlashError> {
+        let path = claim.path().to_path_buf();
+        let made = fill_with_zeros(claim, capacity_bytes, engine, env);
+        if made.is_err() {
+            // Ours, and of no use. The error that made this necessary is the one to tell.
+            let _ = fs::remove_file(path);
+        }
+        made
+    }
+
+    /// Only the first `capacity_bytes` (rounded down to 4096) of it, of which it must have as many.
+    pub fn with_capacity(self, capacity_bytes: u64) -> Result<FileFlash, FlashError> {
+        let (path, available_bytes) = (self.data.path(), self.capacity_bytes());
+        let needed_bytes = whole_blocks(&path, capacity_bytes)?;
+        if available_bytes < needed_bytes {
+            return Err(FlashError::TooSmall { path, capacity_bytes: available_bytes, needed_bytes });
+        }
+        Ok(FileFlash { capacity_bytes: AtomicU64::new(needed_bytes), ..self })
+    }
+
+    /// Gives the file another name in the same folder, durably; an error if something has that name already.
+    pub fn rename(&self, to: &Path) -> Result<(), FlashError> {
+        let mut path = self.data.path.lock().unwrap_or_else(PoisonError::into_inner);
+        claim::rename_new(&path, to).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => FlashError::AlreadyExists { path: to.into() },
+            _ => FlashError::Io { path: to.into(), doing: "give its name to", source },
+        })?;
+        *path = to.into();
+        let doing = "make durable the name of";
+        claim::sync_folder_of(to).map_err(|source| FlashError::Io { path: to.into(), doing, source })
     }
 
     /// Opens a file or device, for this process alone. Its capacity is its size, rounded down to sectors.
@@ -115,7 +153,7 @@ impl FileFlash {
         } else {
             return Err(FlashError::NotFileOrDevice { path: path.into() });
         };
-        let file = open_locked(options.custom_flags(flags), path)?;
+        let file = claim::open_locked(options.custom_flags(flags), path)?;
         FileFlash::from_file(file, path, Contents::Kept, engine, env)
     }
 
@@ -149,7 +187,7 @@ impl FileFlash {
             });
         }
         let engine = choose_engine(engine, uring::probe)?;
-        let data = DataFile { file, path: path.into(), sector_bytes, direct };
+        let data = DataFile { file, path: Mutex::new(path.into()), sector_bytes, direct };
         let flash = FileFlash {
             data: Arc::new(data),
             capacity_bytes: AtomicU64::new(capacity_bytes),
@@ -170,18 +208,20 @@ impl Flash for FileFlash {
     /// Reserves blocks for the new part as creation does for all; a device is as large as it is.
     fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        let DataFile { file, path, sector_bytes, .. } = &*self.data;
+        let DataFile { file, sector_bytes, .. } = &*self.data;
+        let path: &Path = &self.data.path();
         let now_bytes = self.capacity_bytes();
         let capacity_bytes = capacity_bytes.next_multiple_of(u64::from(*sector_bytes));
         if capacity_bytes <= now_bytes {
             return Ok(());
         }
-        let failed = |doing| move |source| FlashError::Io { path: path.clone(), doing, source };
+        let failed = |doing| move |source| FlashError::Io { path: path.into(), doing, source };
         let metadata = file.metadata().map_err(failed("look at"))?;
         if metadata.file_type().is_block_device() {
             let size_bytes = (&*file).seek(SeekFrom::End(0)).map_err(failed("measure"))?;
             if size_bytes < capacity_bytes {
-                let (path, needed_bytes) = (path.clone(), capacity_bytes);
+                let needed_bytes = capacity_bytes;
+                let path = path.into();
                 return Err(FlashError::TooSmall { path, capacity_bytes: size_bytes, needed_bytes });
             }
         } else if let Err(error) = reserve(file, path, now_bytes, capacity_bytes) {
@@ -203,14 +243,14 @@ impl Flash for FileFlash {
         let cache = if self.data.direct { "direct" } else { "buffered" };
         format!(
             "{}: {} bytes, sectors of {}, {cache}, {engine}",
-            self.data.path.display(),
+            self.data.path().display(),
             self.capacity_bytes(),
             self.data.sector_bytes
         )
     }
 
     fn place(&self) -> String {
-        self.data.path.display().to_string()
+        self.data.path().display().to_string()
     }
 
     fn open_queue(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
@@ -228,38 +268,30 @@ impl Flash for FileFlash {
     }
 }
 
-fn create_file(path: &Path, capacity_bytes: u64, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
-    let file = open_locked(OpenOptions::new().read(true).write(true).create_new(true).mode(0o600), path)?;
-    let made = reserve(&file, path, 0, capacity_bytes)
-        .and_then(|()| FileFlash::from_file(file, path, Contents::New, engine, env))
-        .and_then(|flash| {
-            let doing = "make durable the new file";
-            let synced = sync_name(&flash.data.file, path);
-            synced.map(|()| flash).map_err(|source| FlashError::Io { path: path.into(), doing, source })
-        });
-    if made.is_err() {
-        // Ours, and of no use. The error that made this necessary is the one to tell.
-        let _ = fs::remove_file(path);
+fn whole_blocks(path: &Path, capacity_bytes: u64) -> Result<u64, FlashError> {
+    match capacity_bytes - capacity_bytes % BLOCK_BYTES {
+        0 => Err(FlashError::TooSmall { path: path.into(), capacity_bytes, needed_bytes: BLOCK_BYTES }),
+        whole_bytes => Ok(whole_bytes),
     }
-    made
 }
 
-fn open_locked(options: &mut OpenOptions, path: &Path) -> Result<File, FlashError> {
-    let file = options.open(path).map_err(|source| match source.raw_os_error() {
-        Some(libc::EEXIST) => FlashError::AlreadyExists { path: path.into() },
-        Some(libc::ENOENT) => FlashError::NotFound { path: path.into() },
-        Some(libc::EBUSY) => FlashError::DeviceBusy { path: path.into() },
-        _ => FlashError::Io { path: path.into(), doing: "open", source },
-    })?;
-    // SAFETY: the descriptor is open; flock touches no memory.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-        return Ok(file);
-    }
-    let source = io::Error::last_os_error();
-    match source.raw_os_error() {
-        Some(libc::EWOULDBLOCK) => Err(FlashError::Locked { path: path.into() }),
-        _ => Err(FlashError::Io { path: path.into(), doing: "lock", source }),
-    }
+fn fill_with_zeros(
+    claim: FileClaim,
+    capacity_bytes: u64,
+    engine: IoEngine,
+    env: &Env,
+) -> Result<FileFlash, FlashError> {
+    let path = claim.path().to_path_buf();
+    let path = path.as_path();
+    let failed = |doing| move |source| FlashError::Io { path: path.into(), doing, source };
+    let file = claim.into_file();
+    let capacity_bytes = whole_blocks(path, capacity_bytes)?;
+    file.set_len(0).map_err(failed("empty"))?;
+    reserve(&file, path, 0, capacity_bytes)?;
+    let flash = FileFlash::from_file(file, path, Contents::New, engine, env)?;
+    let synced = flash.data.file.sync_all().and_then(|()| claim::sync_folder_of(path));
+    synced.map_err(failed("make durable the new file"))?;
+    Ok(flash)
 }
 
 /// Reserves blocks, so that a later write cannot find the file system full.
@@ -283,15 +315,6 @@ fn reserve(file: &File, path: &Path, from_bytes: u64, capacity_bytes: u64) -> Re
             }
         }
     }
-}
-
-fn sync_name(file: &File, path: &Path) -> io::Result<()> {
-    file.sync_all()?;
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    File::open(parent)?.sync_all()
 }
 
 fn choose_engine(asked: IoEngine, probe: impl Fn() -> io::Result<()>) -> Result<IoEngine, FlashError> {

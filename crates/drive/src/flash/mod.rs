@@ -5,6 +5,7 @@
 
 mod alignment;
 mod blocking;
+pub mod claim;
 #[cfg(test)]
 mod conformance;
 mod error;
