@@ -418,6 +418,9 @@ impl Connection {
             self.value_bytes_expected = Some(seen.max(expected));
         }
         cx.counters.outcome(form, outcome);
+        if let Outcome::Failed(error) = outcome {
+            cx.figures.full_log.note(error, cx.now);
+        }
         self.slots.complete(number, outcome, value, &mut self.out, cx.pool);
     }
 

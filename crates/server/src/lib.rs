@@ -9,6 +9,7 @@ pub mod doors;
 pub mod engine;
 pub mod errands;
 pub mod exporter_names;
+pub mod full_log;
 pub mod gets;
 pub mod hot_keys;
 pub mod limits;

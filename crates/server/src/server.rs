@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use crate::doors::{DoorError, Doors};
 use crate::engine::Store;
 use crate::errands::{self, Errands};
+use crate::full_log::FullLog;
 use crate::hot_keys::Progress;
 use crate::limits::{Budget, Limits};
 use crate::listen::{Address, Listener, LoopbackAddress};
@@ -112,6 +113,7 @@ impl Server {
             connections_max: options.limits.connections,
             started_unix_seconds: unix_seconds(),
             hot_keys: options.hot_keys,
+            full_log: FullLog::default(),
             store: Box::new(move || figures_store.stats()),
             slabs: Box::new(move || slabs_store.slabs()),
             udp_dropped_unseen: Box::new(move || figures_udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tapetum::{Error, Outcome, SlabClass, Stats};
 
+use crate::full_log::{FullLog, is_full};
 use crate::hot_keys::Progress;
 use crate::protocol::meta_reply::MetaAnswer;
 use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
@@ -216,9 +217,7 @@ impl Counters {
         let pick = |hit, miss| if found { hit } else { miss };
         match outcome {
             Outcome::Failed(Error::ValueTooLarge { .. }) => return count(&self.store_too_large, 1),
-            Outcome::Failed(Error::FullFlash | Error::FullIndex | Error::FullManifest) => {
-                return count(&self.store_no_memory, 1);
-            }
+            Outcome::Failed(error) if is_full(error) => return count(&self.store_no_memory, 1),
             Outcome::Failed(_) | Outcome::NotNumber => return,
             Outcome::Stored { .. } => count(&self.total_items, 1),
             _ => {}
@@ -289,6 +288,7 @@ pub struct Figures {
     pub connections_max: usize,
     pub started_unix_seconds: u32,
     pub hot_keys: Arc<Progress>,
+    pub full_log: FullLog,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
     pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
     pub udp_dropped_unseen: Box<dyn Fn() -> Option<u64> + Send + Sync>,
@@ -306,6 +306,7 @@ impl Default for Figures {
             connections_max: 1,
             started_unix_seconds: 0,
             hot_keys: Arc::default(),
+            full_log: FullLog::default(),
             store: Box::new(Stats::default),
             slabs: Box::new(Vec::new),
             udp_dropped_unseen: Box::new(|| Some(0)),

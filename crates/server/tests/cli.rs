@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -269,30 +270,61 @@ fn bad_lines_are_named_or_left_out() {
 fn a_store_that_fills_up_ends_a_load_with_a_way_out() {
     let scratch = Scratch::new("load-full");
     let options = ["--capacity", "16MiB", "--memory", "32MiB"];
-    let mut child =
-        scratch.command(&["load"]).args(options).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let error = load_too_much(scratch.command(&["load"]).args(options));
+    assert!(error.contains("--capacity") && error.contains("stored before it: "), "{error}");
+    assert!(scratch.succeeds(&["check", "--memory", "32MiB"]).contains("no damage"));
+}
+
+#[test]
+fn a_server_that_is_full_says_so_to_clients_and_the_way_out_to_the_log() {
+    let scratch = Scratch::new("serve-full");
+    let (socket, log) = (scratch.0.join("socket"), scratch.0.join("log"));
+    let address = format!("unix:{}", socket.display());
+    let words = ["serve", "--capacity", "16MiB", "--memory", "32MiB", "--threads", "2", "--memcached", &address];
+    let mut server = scratch.command(&words).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
+    while !fs::read_to_string(&log).unwrap().contains("to memcached clients at") {
+        assert!(server.try_wait().unwrap().is_none(), "the server ended");
+        std::thread::yield_now();
+    }
+    let error = load_too_much(&mut scratch.command(&["load", "--memcached", &address]));
+    assert!(error.contains("the server is full") && error.contains("stored before it: "), "{error}");
+    let told = fs::read_to_string(&log).unwrap();
+    assert!(told.matches("flash is full").count() == 1 && told.contains("--capacity"), "{told}");
+    let mut client = UnixStream::connect(socket).unwrap();
+    client.write_all(b"set new 0 0 5000\r\n").unwrap();
+    client.write_all(&noise(1).repeat(10).as_bytes()[..5000]).unwrap();
+    client.write_all(b"\r\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(client).read_line(&mut answer).unwrap();
+    assert_eq!(answer, "SERVER_ERROR out of memory storing object\r\n");
+    stop(&mut server);
+}
+
+/// More than 16 MiB hold, into a load that reads its input; what it says when it fails.
+fn load_too_much(load: &mut Command) -> String {
+    let mut child = load.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
-    let mut state = 1u64;
     for number in 0..80_000 {
-        let mut line = format!("key{number}\t");
-        // What does not compress.
-        for _ in 0..64 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            line.push_str(&format!("{:08x}", state >> 32));
-        }
         // The load has ended when it takes no more.
-        if input.write_all((line + "\n").as_bytes()).is_err() {
+        if input.write_all(format!("key{number}\t{}\n", noise(number)).as_bytes()).is_err() {
             break;
         }
     }
     drop(input);
     let output = child.wait_with_output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        !output.status.success() && error.contains("--capacity") && error.contains("stored before it: "),
-        "{error}"
-    );
-    assert!(scratch.succeeds(&["check", "--memory", "32MiB"]).contains("no damage"));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{error}");
+    error
+}
+
+/// 512 bytes that do not compress.
+fn noise(seed: u64) -> String {
+    let mut state = seed.wrapping_mul(6_364_136_223_846_793_005) ^ 0x9e37_79b9_7f4a_7c15;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        format!("{:08x}", state >> 32)
+    };
+    (0..64).map(|_| next()).collect()
 }
 
 #[test]

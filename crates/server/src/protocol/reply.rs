@@ -5,6 +5,7 @@ use tapetum::{Error, Outcome};
 use super::binary::{self, Origin, Status};
 use super::meta_reply::{self, MetaAnswer};
 use super::number::push_decimal;
+use crate::full_log::is_full;
 
 /// Ends a line, and the value of a text get.
 pub const LINE_END: &[u8] = b"\r\n";
@@ -172,6 +173,8 @@ fn text_failure(out: &mut Vec<u8>, outcome: &Outcome) {
             out.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
         }
         Outcome::Failed(Error::ValueTooLarge { .. }) => out.extend_from_slice(super::text::TOO_LARGE.as_bytes()),
+        // libmemcached and others know these words, and no others for it.
+        Outcome::Failed(error) if is_full(error) => out.extend_from_slice(super::text::FULL.as_bytes()),
         other => {
             out.extend_from_slice(b"SERVER_ERROR ");
             out.extend_from_slice(one_line(other).as_bytes());
@@ -233,8 +236,8 @@ fn binary(
         (_, Outcome::Failed(Error::ValueTooLarge { .. })) => {
             binary_refusal(out, origin, Status::TooLarge, Status::TooLarge.text())
         }
-        (_, Outcome::Failed(Error::FullFlash | Error::FullIndex | Error::FullManifest)) => {
-            binary_refusal(out, origin, Status::OutOfMemory, &one_line(outcome))
+        (_, Outcome::Failed(error)) if is_full(error) => {
+            binary_refusal(out, origin, Status::OutOfMemory, Status::OutOfMemory.text())
         }
         (_, other) => binary_refusal(out, origin, Status::InternalError, &one_line(other)),
     }
@@ -314,6 +317,28 @@ mod tests {
         assert!(text.starts_with("SERVER_ERROR ") && text.ends_with("\r\n"), "{text}");
         assert_eq!(text.matches('\n').count(), 1);
         assert_eq!(text_of(Form::Text { answer: TextAnswer::Delete, noreply: true }, Outcome::Deleted), "");
+    }
+
+    #[test]
+    fn a_full_store_answers_in_the_words_of_memcached() {
+        let now = 1_700_000_000;
+        let forms = [
+            Form::Text { answer: TextAnswer::Store { stamped: false }, noreply: false },
+            Form::Text { answer: TextAnswer::Increment { decrement: false }, noreply: false },
+            Form::TextGet { stamps: false, touch: true },
+            Form::Meta { answer: MetaAnswer::Set { stamped: false }, now },
+            Form::Meta { answer: MetaAnswer::Arithmetic { decrement: false }, now },
+        ];
+        for error in [Error::FullFlash, Error::FullIndex, Error::FullManifest] {
+            for form in forms {
+                let text = text_of(form, Outcome::Failed(error.clone()));
+                assert_eq!(text, "SERVER_ERROR out of memory storing object\r\n", "{form:?}");
+            }
+            let (mut out, origin) = (Vec::new(), Origin { opcode: 1, opaque: 1 });
+            let answer = BinaryAnswer::Store { verb: binary::Verb::Set, stamped: false };
+            encode(&mut out, Form::Binary { answer, origin, quiet: true }, b"", &Outcome::Failed(error), b"");
+            assert_eq!((&out[6..8], &out[24..]), (&[0, 0x82][..], &b"Out of memory"[..]));
+        }
     }
 
     #[test]

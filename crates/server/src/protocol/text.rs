@@ -33,6 +33,7 @@ pub const BAD_RESIZE: &str =
 pub const MEMLIMIT_TOO_SMALL: &str = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
 pub const MEMLIMIT_IN_BYTES: &str = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n";
 pub const BUSY: &str = "SERVER_ERROR too many of these at once: try again\r\n";
+pub const FULL: &str = "SERVER_ERROR out of memory storing object\r\n";
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

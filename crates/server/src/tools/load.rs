@@ -166,6 +166,9 @@ impl WireSink {
                 verdicts.push((number, Verdict::Kept));
             } else if answer.starts_with("SERVER_ERROR object too large") {
                 verdicts.push((number, Verdict::Bad("the value is larger than the server takes".into())));
+            } else if answer.starts_with("SERVER_ERROR out of memory") {
+                let why = "the server is full: give it more room (its log names the option), then load again";
+                return Ok(Err(Failure::at(number, why.into())));
             } else {
                 return Ok(Err(Failure::at(number, format!("the server answered {answer:?}"))));
             }
