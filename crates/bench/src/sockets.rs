@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::caches::Budget;
 use crate::client::{Connection, Line};
 use crate::confine::Confined;
 use crate::contend::Contender;
@@ -38,26 +39,29 @@ pub struct Sockets {
 impl Sockets {
     /// `tapetum serve`.
     pub fn tapetum(setup: &Setup, binary: PathBuf, options: &[&str]) -> Result<Sockets, Failure> {
-        Sockets::start(setup, ServerOptions::new(&binary, &setup.data.join("data"), options)?)
+        let server = ServerOptions::new(&binary, &setup.data.join("data"), options)?;
+        Sockets::start(setup, ServerOptions { udp: true, ..server })
     }
 
     pub fn memcached(setup: &Setup, options: &[&str]) -> Result<Sockets, Failure> {
         let mut server = ServerOptions::new("memcached".as_ref(), &setup.data.join("data"), &[])?;
         server.memcached_options = options.iter().map(|option| (*option).to_owned()).collect();
-        Sockets::start(setup, server)
+        Sockets::start(setup, ServerOptions { udp: true, ..server })
+    }
+
+    /// memcached with extstore, with which it takes no UDP, held to its budget with its page cache.
+    pub fn extstore(setup: &Setup, budget: Budget) -> Result<Sockets, Failure> {
+        let mut server = ServerOptions::new("memcached".as_ref(), &setup.data.join("data"), &[])?;
+        server.memcached_options = budget.extstore_options(&setup.data);
+        let sockets = Sockets::start(setup, server)?;
+        let confined = Confined::new(sockets.server.process(), budget.extstore_confined_bytes())?;
+        Ok(Sockets { _confined: Some(confined), ..sockets })
     }
 
     fn start(setup: &Setup, server: ServerOptions) -> Result<Sockets, Failure> {
         let values = Values::new(setup.value_bytes as usize, setup.random_percent);
         let population = Population::new(setup.items, values);
-        let server = ServerOptions { udp: true, ..server };
         Ok(Sockets { server: server.start()?, population, _confined: None })
-    }
-
-    /// Holds the server and its page cache to so many bytes.
-    pub fn confine(self, bytes: u64) -> Result<Sockets, Failure> {
-        let confined = Confined::new(self.server.process(), bytes)?;
-        Ok(Sockets { _confined: Some(confined), ..self })
     }
 }
 

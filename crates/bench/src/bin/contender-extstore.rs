@@ -10,8 +10,6 @@ use tapetum_bench::sockets::Sockets;
 fn main() -> ExitCode {
     contend(|setup| {
         let budget = Budget { memory_bytes: setup.memory_bytes, flash_bytes: setup.capacity_bytes };
-        let options = budget.extstore_options(&setup.data);
-        let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        Sockets::memcached(setup, &options)?.confine(budget.extstore_confined_bytes())
+        Sockets::extstore(setup, budget)
     })
 }
