@@ -5,7 +5,7 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint test-build test-rust test-clients test-system test-differential test-udp test-kill test-device test-power-cut test-damage test-simulation setup-build setup-test setup-bench bench clean
+.PHONY: help run test lint test-build test-rust test-clients test-system test-differential test-udp test-kill test-device test-power-cut test-damage test-rows test-simulation setup-build setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -46,6 +46,7 @@ test: setup-build setup-test
 	$(MAKE) test-device
 	$(MAKE) test-power-cut
 	$(MAKE) test-damage
+	$(MAKE) test-rows
 	$(MAKE) test-simulation
 	@echo "make test: all passed"
 
@@ -87,6 +88,10 @@ test-power-cut: test-build
 
 test-damage: test-build
 	$(X) test-damage --blocks $(DAMAGED_BLOCKS)
+
+# Each row of docs/BENCHMARKS.md once, small: that it ends.
+test-rows: test-build
+	$(X) test-rows --server $(SERVER)
 
 test-simulation: test-build
 	$(SIMULATION) --points $(CRASH_POINTS) --troubles 0

@@ -1,19 +1,52 @@
 //! `--name value` pairs. An option that no command asked for is an error, so that a typing slip cannot run the
 //! default in silence: every getter marks its name, `finish` looks for what was left.
+//!
+//! Every command reads all its options, calls `finish`, and only then builds or starts anything: a typing slip costs no time, and the
+//! test of the documents' commands ([`Mode::Check`]) ends there.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::Failure;
+use crate::workspace::{self, Profile};
+
+/// How long whatever runs for a time runs in a smoke run.
+const SMOKE_TIME: Duration = Duration::from_millis(30);
+
+/// What a row or a figure is run for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Its figures, on the release build.
+    Measure,
+    /// To see that it ends: small and short, by the binaries in this folder. What it measures says nothing.
+    Smoke { binaries: PathBuf },
+    /// To see that there are such options: `finish` ends it with [`Checked`].
+    Check,
+}
+
+/// How a run ends that was to check its options alone.
+#[derive(Debug)]
+pub struct Checked;
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("its options are right, and no more was to be done")
+    }
+}
+
+impl std::error::Error for Checked {}
 
 pub struct Arguments {
     values: BTreeMap<String, String>,
     asked: RefCell<BTreeSet<String>>,
+    mode: Mode,
 }
 
 impl Arguments {
-    pub fn parse(words: &[String]) -> Result<Arguments, Failure> {
+    pub fn parse(words: &[String], mode: Mode) -> Result<Arguments, Failure> {
         let mut values = BTreeMap::new();
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -23,7 +56,7 @@ impl Arguments {
                 return Err(format!("--{name} is given twice").into());
             }
         }
-        Ok(Arguments { values, asked: RefCell::default() })
+        Ok(Arguments { values, asked: RefCell::default(), mode })
     }
 
     pub fn text(&self, name: &str) -> Option<&str> {
@@ -38,6 +71,10 @@ impl Arguments {
         }
     }
 
+    pub fn optional_number(&self, name: &str) -> Result<Option<u64>, Failure> {
+        self.text(name).map(|_| self.number(name, 0)).transpose()
+    }
+
     /// Bytes: a whole number, alone or with KiB, MiB or GiB behind it.
     pub fn size(&self, name: &str, default: u64) -> Result<u64, Failure> {
         match self.text(name) {
@@ -47,13 +84,47 @@ impl Arguments {
         }
     }
 
+    /// The `tapetum` that was named.
     pub fn server(&self) -> Option<PathBuf> {
         self.text("server").map(PathBuf::from)
+    }
+
+    /// The folder of the binaries of a smoke run.
+    pub fn smoke_binaries(&self) -> Option<&Path> {
+        match &self.mode {
+            Mode::Smoke { binaries } => Some(binaries),
+            Mode::Measure | Mode::Check => None,
+        }
+    }
+
+    /// `size`, or `smoke` in a smoke run: for sizes that are no options.
+    pub fn sized<T>(&self, size: T, smoke: T) -> T {
+        if self.smoke_binaries().is_some() { smoke } else { size }
+    }
+
+    /// `time`, or next to nothing in a smoke run.
+    pub fn time(&self, time: Duration) -> Duration {
+        self.sized(time, time.min(SMOKE_TIME))
+    }
+
+    /// Where a row or figure leaves what it found.
+    pub fn results(&self) -> PathBuf {
+        workspace::target().join(self.sized("bench", "bench/smoke"))
+    }
+
+    /// The `tapetum` that is measured: the `named` one, or that of the release build, which is built now.
+    pub fn measured_server(&self, named: Option<PathBuf>) -> Result<PathBuf, Failure> {
+        match (named, self.smoke_binaries()) {
+            (Some(named), _) => Ok(named),
+            (None, Some(binaries)) => Ok(binaries.join("tapetum")),
+            (None, None) => workspace::build_server(Profile::Release),
+        }
     }
 
     pub fn finish(&self) -> Result<(), Failure> {
         let asked = self.asked.borrow();
         match self.values.keys().find(|name| !asked.contains(*name)) {
+            None if self.mode == Mode::Check => Err(Checked.into()),
             None => Ok(()),
             Some(name) => {
                 let known: Vec<String> = asked.iter().map(|name| format!("--{name}")).collect();
@@ -94,15 +165,15 @@ mod tests {
 
     #[test]
     fn an_option_nobody_asked_for_is_refused() {
-        let arguments = Arguments::parse(&words("--cycles 3 --cylces 4")).unwrap();
+        let arguments = Arguments::parse(&words("--cycles 3 --cylces 4"), Mode::Measure).unwrap();
         assert_eq!(arguments.number("cycles", 30).unwrap(), 3);
         assert!(arguments.finish().unwrap_err().to_string().contains("--cylces"));
     }
 
     #[test]
     fn a_value_is_never_taken_for_an_option() {
-        assert!(Arguments::parse(&words("30")).is_err());
-        assert!(Arguments::parse(&words("--cycles")).is_err());
-        assert!(Arguments::parse(&words("--seed 1 --seed 2")).is_err());
+        assert!(Arguments::parse(&words("30"), Mode::Measure).is_err());
+        assert!(Arguments::parse(&words("--cycles"), Mode::Measure).is_err());
+        assert!(Arguments::parse(&words("--seed 1 --seed 2"), Mode::Measure).is_err());
     }
 }

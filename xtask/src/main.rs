@@ -11,6 +11,8 @@ mod damage;
 mod demo;
 mod device;
 mod differential;
+#[cfg(test)]
+mod documents;
 mod exporter;
 mod figures;
 mod fuzz;
@@ -21,12 +23,13 @@ mod mutants;
 mod nightly;
 mod power_cut;
 mod python;
+mod rows;
 mod udp;
 mod workspace;
 
 use std::process::ExitCode;
 
-use arguments::Arguments;
+use arguments::{Arguments, Mode};
 
 const USAGE: &str = "\
 cargo x COMMAND [--option value]...
@@ -41,6 +44,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-power-cut     the same on a file system that loses what was not synced   [--cycles 30] [--seed N] [--connections 8]
   test-device        kill -9 of a store on a loop device, as root   [--cycles 30] [--seed N] [--connections 8]
   test-damage        blocks of a store's file damaged, every key read   [--blocks 10000] [--seed N] [--first N]
+  test-rows          every bench, figures and the demo below, once, as small as can be: they end   [--only NAME]
 By option (see docs/TESTING.md):
   test-exporter      memcached's exporter for Prometheus reads memcached and the server; needs Go
   test-mutants       the code that durability rests on, changed a little: a test must fail   [--only FILE] [--shard 0/8]
@@ -80,33 +84,43 @@ fn run(words: &[String]) -> Result<(), Failure> {
     let Some((command, rest)) = words.split_first() else {
         return Err(USAGE.into());
     };
-    match command.as_str() {
-        "test-clients" => python::clients(&Arguments::parse(rest)?),
-        "test-system" => python::system(&Arguments::parse(rest)?),
-        "test-differential" => differential::run(&Arguments::parse(rest)?),
-        "test-memccapable" => memccapable::run(&Arguments::parse(rest)?),
-        "test-damage" => damage::run(&Arguments::parse(rest)?),
-        "test-device" => device::run(&Arguments::parse(rest)?),
-        "test-kill" => kill::run(&Arguments::parse(rest)?),
-        "test-udp" => udp::run(&Arguments::parse(rest)?),
-        "test-power-cut" => power_cut::run(&Arguments::parse(rest)?),
-        "test-exporter" => exporter::run(&Arguments::parse(rest)?),
-        "test-mutants" => mutants::run(&Arguments::parse(rest)?),
-        "test-asan" => nightly::test_asan(&Arguments::parse(rest)?),
-        "fuzz" => fuzz::run(&Arguments::parse(rest)?),
-        "fuzz-corpus" => fuzz::minimize(&Arguments::parse(rest)?),
-        "demo" => demo::run(&Arguments::parse(rest)?),
+    dispatch(command, rest, rows::mode)
+}
+
+/// `mode` tells of a row's words what they are run for.
+fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, Failure>) -> Result<(), Failure> {
+    let options = |words: &[String]| match mode(words)? {
+        Mode::Smoke { .. } => Err(format!("{command} has no smoke run").into()),
+        mode => Arguments::parse(words, mode),
+    };
+    match command {
+        "test-clients" => python::clients(&options(rest)?),
+        "test-system" => python::system(&options(rest)?),
+        "test-differential" => differential::run(&options(rest)?),
+        "test-memccapable" => memccapable::run(&options(rest)?),
+        "test-damage" => damage::run(&options(rest)?),
+        "test-device" => device::run(&options(rest)?),
+        "test-kill" => kill::run(&options(rest)?),
+        "test-udp" => udp::run(&options(rest)?),
+        "test-power-cut" => power_cut::run(&options(rest)?),
+        "test-exporter" => exporter::run(&options(rest)?),
+        "test-mutants" => mutants::run(&options(rest)?),
+        "test-asan" => nightly::test_asan(&options(rest)?),
+        "fuzz" => fuzz::run(&options(rest)?),
+        "fuzz-corpus" => fuzz::minimize(&options(rest)?),
+        "test-rows" => rows::test(&options(rest)?),
+        "demo" => demo::run(rest, mode(rest)?),
         "figures" => {
             let Some((name, rest)) = rest.split_first() else {
                 return Err(format!("figures needs a name\n\n{USAGE}").into());
             };
-            figures::run(name, rest)
+            figures::run(name, rest, mode(rest)?)
         }
         "bench" => {
             let Some((name, rest)) = rest.split_first() else {
                 return Err(format!("bench needs a row\n\n{USAGE}").into());
             };
-            bench::run(name, rest)
+            bench::run(name, rest, mode(rest)?)
         }
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

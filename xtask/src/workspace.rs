@@ -84,20 +84,30 @@ pub enum Profile {
     Release,
 }
 
-/// Runs `cargo x COMMAND NAME WORDS` once more, in its release build.
-pub fn again_in_release(command: &str, name: &str, words: &[String]) -> Result<(), Failure> {
+/// Runs `cargo x COMMAND WORDS` once more, in its release build.
+pub fn again_in_release(command: &[&str], words: &[String]) -> Result<(), Failure> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(root()).args(["run", "--quiet", "--release", "--locked", "--package", "xtask", "--"]);
-    cargo.args([command, name]).args(words);
+    cargo.args(command).args(words);
     match cargo.status()?.success() {
         true => Ok(()),
-        false => Err(format!("{command} {name} failed; its message is above").into()),
+        false => Err(format!("{} failed; its message is above", command.join(" ")).into()),
     }
 }
 
 /// The `tapetum` that was named, or one that is built now.
 pub fn server(named: Option<PathBuf>, profile: Profile) -> Result<PathBuf, Failure> {
     named.map_or_else(|| build_server(profile), Ok)
+}
+
+/// Builds all binaries of the workspace for tests; the folder they are in.
+pub fn build_all() -> Result<PathBuf, Failure> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root()).args(["build", "--quiet", "--locked", "--workspace", "--bins"]);
+    match cargo.status()?.success() {
+        true => Ok(target().join("debug")),
+        false => Err("the binaries do not build; cargo's message is above".into()),
+    }
 }
 
 /// Builds `tapetum` and says where it is.

@@ -70,8 +70,7 @@ impl ServerOptions {
     pub fn spawn(&self) -> Result<Server, Failure> {
         let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = self.command();
-        // SAFETY: between fork and exec there is one system call that takes two integers; nothing is allocated, no lock taken.
-        unsafe { command.pre_exec(die_with_parent) };
+        die_with_parent(&mut command);
         let child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -181,13 +180,17 @@ impl Drop for Server {
     }
 }
 
-/// None stays behind where a run is killed. It dies with the thread that started it, not only with the process.
-fn die_with_parent() -> std::io::Result<()> {
-    // SAFETY: takes two integers, and changes nothing but who is told of the parent's end.
-    match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
-        0 => Ok(()),
-        _ => Err(std::io::Error::last_os_error()),
-    }
+/// None stays behind where a run is killed. It dies with the thread that starts it, not only with the process.
+pub fn die_with_parent(command: &mut Command) {
+    let ask = || {
+        // SAFETY: takes two integers, and changes nothing but who is told of the parent's end.
+        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec there is one system call that takes two integers; nothing is allocated, no lock taken.
+    unsafe { command.pre_exec(ask) };
 }
 
 fn answers(address: SocketAddr) -> bool {

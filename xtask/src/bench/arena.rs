@@ -110,6 +110,9 @@ pub struct Arena {
     server_threads: u64,
     /// Until now: each has a seed of its own, or a cache would know what the turn before asked for.
     turns: u64,
+    /// The longest a turn may be, and the most rounds of a sweep: of moment in a smoke run alone.
+    turn_time_max: Duration,
+    sweep_rounds_max: u64,
     binaries: Vec<(&'static str, PathBuf)>,
     running: Vec<(&'static str, Contender)>,
     /// Goes after those who run in it. None where the data are kept, and used again.
@@ -117,7 +120,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Builds the contenders that take part: `--contenders a,b` of `names`, or `usual` ones.
+    /// Builds the contenders that take part: `--contenders a,b` of `names`, or `usual` ones. No option is read after it.
     pub fn open(
         arguments: &Arguments,
         row: &str,
@@ -130,10 +133,12 @@ impl Arena {
             return Err(format!("{stranger} takes no part in {row}; there are {}", names.join(", ")).into());
         }
         let names: Vec<&'static str> = names.iter().copied().filter(|name| chosen.contains(name)).collect();
-        Arena::of(arguments, row, shape, peers::binaries(&names)?)
+        let kept = kept(arguments, row, shape);
+        arguments.finish()?;
+        Arena::of(arguments, row, shape, kept, peers::binaries(arguments, &names)?)
     }
 
-    /// One contender of this tree, and the same one of another tree, whose `target/release` is `other`.
+    /// One contender of this tree, and the same one of another tree, whose `target/release` is `other`. No option is read after it.
     pub fn beside(
         arguments: &Arguments,
         row: &str,
@@ -141,28 +146,39 @@ impl Arena {
         [this, that]: [&'static str; 2],
         other: &Path,
     ) -> Result<Arena, Failure> {
-        let mut binaries = peers::binaries(&[this])?;
+        let kept = kept(arguments, row, shape);
+        arguments.finish()?;
+        let mut binaries = peers::binaries(arguments, &[this])?;
         binaries.push((that, other.join(format!("contender-{this}"))));
-        Arena::of(arguments, row, shape, binaries)
+        Arena::of(arguments, row, shape, kept, binaries)
     }
 
     fn of(
         arguments: &Arguments,
         row: &str,
         shape: &Shape,
+        kept: Option<PathBuf>,
         binaries: Vec<(&'static str, PathBuf)>,
     ) -> Result<Arena, Failure> {
-        let kept = arguments.text("keep").map(PathBuf::from);
         let (folder, scratch) = match kept {
-            Some(folder) => (folder.join(format!("{row}-{}-{}", shape.items, shape.value_bytes)), None),
+            Some(folder) => (folder, None),
             None => {
                 let scratch = Scratch::new(&format!("bench-{row}"))?;
                 (scratch.folder().to_owned(), Some(scratch))
             }
         };
         std::fs::create_dir_all(&folder)?;
-        let (shape, running) = (shape.clone(), Vec::new());
-        Ok(Arena { folder, shape, server_threads: 1, turns: 0, binaries, running, _scratch: scratch })
+        Ok(Arena {
+            folder,
+            shape: shape.clone(),
+            server_threads: 1,
+            turns: 0,
+            turn_time_max: arguments.time(Duration::MAX),
+            sweep_rounds_max: arguments.sized(u64::MAX, 1),
+            binaries,
+            running: Vec::new(),
+            _scratch: scratch,
+        })
     }
 
     /// What is started from now on has so many worker threads, if it is `tapetum serve`; one unless told otherwise.
@@ -240,6 +256,10 @@ impl Arena {
     /// Lets the entrants run in turns, so many rounds.
     pub fn rounds(&mut self, entrants: &[Entrant], load: &Load, rounds: u64) -> Result<Vec<Series>, Failure> {
         let mut series: Vec<Series> = entrants.iter().map(|entrant| Series::new(&entrant.label)).collect();
+        let length = match load.length {
+            Length::Time(time) => Length::Time(time.min(self.turn_time_max)),
+            operations => operations,
+        };
         for _ in 0..rounds {
             for (entrant, series) in entrants.iter().zip(&mut series) {
                 let command = Command::Turn(Turn {
@@ -248,7 +268,7 @@ impl Arena {
                     api: entrant.api.into(),
                     threads: entrant.threads,
                     depth: entrant.depth,
-                    length: load.length,
+                    length,
                     rate: load.rate,
                     overwrites: load.overwrites,
                     seed: self.turns,
@@ -268,7 +288,7 @@ impl Arena {
             .filter(|group: &Vec<Entrant>| !group.is_empty())
             .collect();
         let all: Vec<Entrant> = groups.iter().flatten().cloned().collect();
-        let series = self.rounds(&all, load, rounds)?;
+        let series = self.rounds(&all, load, rounds.min(self.sweep_rounds_max))?;
         let mut series = series.iter();
         let mut best = Vec::new();
         for group in groups {
@@ -296,4 +316,10 @@ impl Arena {
     pub fn end_all(&mut self) -> Result<(), Failure> {
         self.running.drain(..).try_for_each(|(_, contender)| contender.end())
     }
+}
+
+/// The folder that is kept, as `--keep` says.
+fn kept(arguments: &Arguments, row: &str, shape: &Shape) -> Option<PathBuf> {
+    let name = format!("{row}-{}-{}", shape.items, shape.value_bytes);
+    arguments.text("keep").map(|folder| PathBuf::from(folder).join(name))
 }

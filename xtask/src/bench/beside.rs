@@ -13,7 +13,7 @@ use super::outcome::{Outcome, Reach};
 use super::series::read_quantile;
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile, Scratch};
+use crate::workspace::Scratch;
 
 /// Flash over data.
 const FLASH_PARTS: u64 = 2;
@@ -24,10 +24,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let memory_bytes = arguments.size("memory", 64 << 20)?;
     let value_bytes = arguments.size("value", 200)?;
     let depth = arguments.number("depth", 1)?.max(1);
+    let items = arguments.number("items", memory_bytes * DATA_PARTS / (KEY_BYTES + value_bytes))?;
     let rounds = arguments.number("rounds", 15)?;
     arguments.finish()?;
     let budget = Budget { memory_bytes, flash_bytes: memory_bytes * DATA_PARTS * FLASH_PARTS };
-    let items = memory_bytes * DATA_PARTS / (KEY_BYTES + value_bytes);
     let about = format!(
         "zipfian GETs, {depth} at a time over each of {CONNECTIONS} connections, of {items} items of {value_bytes} bytes, {} MiB of DRAM, beside {}",
         memory_bytes >> 20,
@@ -42,14 +42,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         cache.name = name;
         Ok(cache)
     };
-    let ours = workspace::build_server(Profile::Release)?;
+    let ours = arguments.measured_server(None)?;
     let mut caches = [cache(&ours, "this")?, cache(&other, "other")?];
     let population = Population::new(items, Values::new(value_bytes as usize, 100));
     caches.iter_mut().try_for_each(Cache::start)?;
     caches::load(&caches, &population, caches::LOAD_BYTES_PER_SECOND, |_| Ok(()))?;
     caches.iter().try_for_each(Cache::settle)?;
-    let series = take_turns(&caches, &population, (depth, rounds), str::to_owned)?;
-    let mut outcome = Outcome::new("beside", about);
+    let series = take_turns(arguments, &caches, &population, (depth, rounds), str::to_owned)?;
+    let mut outcome = Outcome::new(arguments, "beside", about);
     let [ours, theirs] = &series;
     let mut report = |what: &str, found| outcome.hold(format!("{what} ÷ the other's"), found, Reach::Reported);
     report("GETs a second", ours.ratio(theirs, Report::operations_per_second));

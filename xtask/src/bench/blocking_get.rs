@@ -11,7 +11,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 15)?;
     let names = ["tapetum", "limit", "rocksdb"];
     let mut arena = Arena::open(arguments, "blocking-get", &shape, &names, &names)?;
-    arguments.finish()?;
     let about = format!("one thread, uniform GETs of {} items of {} bytes", shape.items, shape.value_bytes);
     println!("blocking-get: {about}");
     arena.load(0)?;
@@ -21,7 +20,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let entrants: Vec<Entrant> = entrants.into_iter().filter(|entrant| arena.has(entrant.contender)).collect();
     let series = arena.rounds(&entrants, &Load::of("c"), rounds)?;
     arena.end_all()?;
-    let mut outcome = Outcome::new("blocking-get", about);
+    let mut outcome = Outcome::new(arguments, "blocking-get", about);
     if let [tapetum, others @ ..] = &series[..] {
         for other in others {
             let reach = if other.label.starts_with("limit") { Reach::AtMost(1.3) } else { Reach::Reported };

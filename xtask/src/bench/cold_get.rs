@@ -17,7 +17,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 15)?;
     let names = ["tapetum", "limit", "rocksdb"];
     let mut arena = Arena::open(arguments, "cold-get", &shape, &names, &names)?;
-    arguments.finish()?;
     let about = format!("uniform GETs of {} items of {} bytes", shape.items, shape.value_bytes);
     println!("cold-get: {about}");
     arena.load(0)?;
@@ -43,7 +42,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         entrants.iter().zip(&series).find(|(entrant, _)| entrant.contender == contender && entrant.api == api)
     };
     let find = |contender: &str, api: &str| find(contender, api).map(|(_, series)| series);
-    let mut outcome = Outcome::new("cold-get", about);
+    let mut outcome = Outcome::new(arguments, "cold-get", about);
     if let Some(tapetum) = find("tapetum", "session") {
         hold(&mut outcome, tapetum, find("limit", "read"), find("rocksdb", "get"), find("rocksdb", "multiget"));
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command as Program, Stdio};
 
 use serde_json::Value;
+use tapetum_bench::server::die_with_parent;
 use tapetum_bench::turn::{Command, Report, Setup};
 
 use crate::Failure;
@@ -21,7 +22,9 @@ pub struct Contender {
 impl Contender {
     /// Starts it, and comes back when it has opened its data.
     pub fn start(name: &str, binary: &Path, setup: &Setup) -> Result<Contender, Failure> {
-        let mut process = Program::new(binary)
+        let mut program = Program::new(binary);
+        die_with_parent(&mut program);
+        let mut process = program
             .arg(setup.to_json().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

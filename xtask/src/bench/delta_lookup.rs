@@ -43,10 +43,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     println!("delta-lookup: {entries} entries");
     let mut random = Random::new(mix(entries));
     let (index, sample) = build(entries, fingerprint_bits, &mut random)?;
-    let found = measure(&index, &sample, rounds as usize);
+    let found = measure(arguments, &index, &sample, rounds as usize);
     let about = format!("{} entries, fingerprints of {fingerprint_bits} bits, keys that are there", index.entries());
     let bits = index.bytes() as f64 * 8.0 / index.entries() as f64;
-    let mut outcome = Outcome::new("delta-lookup", about);
+    let mut outcome = Outcome::new(arguments, "delta-lookup", about);
     outcome.hold("one dependent random read of 4 GiB, ns", Spread::of(found.dram.clone()), Reach::Reported);
     outcome.hold(
         "a lookup in prefetched batches of 32 ÷ that",
@@ -68,8 +68,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
-fn measure(index: &GlobalIndex, sample: &[HashKey], rounds: usize) -> Rounds {
-    let words = dram::words();
+fn measure(arguments: &Arguments, index: &GlobalIndex, sample: &[HashKey], rounds: usize) -> Rounds {
+    let words = dram::words(arguments);
     let alike = &words[..(index.bytes() / 8).min(words.len())];
     let mut found = [None; BATCH];
     let mut done = Rounds::default();

@@ -5,12 +5,15 @@ use std::time::Instant;
 
 use tapetum_bench::random::Random;
 
+use crate::arguments::Arguments;
+
 const DRAM_BYTES: usize = 4 << 30;
+const SMOKE_BYTES: usize = 4 << 20;
 
 /// 4 GiB of random words.
-pub fn words() -> Vec<u64> {
+pub fn words(arguments: &Arguments) -> Vec<u64> {
     let mut random = Random::new(3);
-    (0..DRAM_BYTES / 8).map(|_| random.next_u64()).collect()
+    (0..arguments.sized(DRAM_BYTES, SMOKE_BYTES) / 8).map(|_| random.next_u64()).collect()
 }
 
 /// Nanoseconds of a dependent random read among `words`.

@@ -17,7 +17,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 11)?;
     let names = ["server", "memcached"];
     let mut arena = Arena::open(arguments, "dram-get", &shape, &names, &names)?;
-    arguments.finish()?;
     let about = format!(
         "GETs of {} items of {} bytes over loopback, all in DRAM, one server thread",
         shape.items, shape.value_bytes
@@ -38,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let series = arena.rounds(&entrants, &Load::of("c"), rounds)?;
     arena.end_all()?;
 
-    let mut outcome = Outcome::new("dram-get", about);
+    let mut outcome = Outcome::new(arguments, "dram-get", about);
     for ((named, .., least), pair) in ways.iter().zip(series.chunks(2)) {
         let what = format!("{named}: operations/s ÷ memcached's");
         outcome.hold(what, pair[0].ratio(&pair[1], Report::operations_per_second), Reach::AtLeast(*least));

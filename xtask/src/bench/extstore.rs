@@ -13,7 +13,7 @@ use super::outcome::{Outcome, Reach};
 use super::series::{Series, Spread, read_quantile};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile, Scratch};
+use crate::workspace::Scratch;
 
 const VALUES_BYTES: [u64; 2] = [200, 1024];
 /// Data over DRAM.
@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 11)?;
     arguments.finish()?;
     let budget = Budget { memory_bytes, flash_bytes };
-    let binary = workspace::build_server(Profile::Release)?;
+    let binary = arguments.measured_server(None)?;
     let items_of = |value_bytes| match items_told {
         0 => memory_bytes * DATA_PARTS / (KEY_BYTES + value_bytes),
         items => items,
@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         flash_bytes >> 20
     );
     println!("extstore: {about}");
-    let mut outcome = Outcome::new("extstore", about);
+    let mut outcome = Outcome::new(arguments, "extstore", about);
     for value_bytes in values_bytes {
         let scratch = Scratch::new("bench-extstore")?;
         let ours = Cache::tapetum(&binary, scratch.folder(), budget)?;
@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         caches.iter_mut().try_for_each(Cache::start)?;
         caches::load(&caches, &population, load_rate, |_| Ok(()))?;
         println!("  {items} items of {value_bytes} bytes are loaded");
-        let mut row = Row { value_bytes, depth, population, outcome: &mut outcome };
+        let mut row = Row { arguments, value_bytes, depth, population, outcome: &mut outcome };
         row.at_rest(&caches)?;
         row.turns(&caches, rounds)?;
         row.restart(&mut caches)?;
@@ -73,6 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// The figures of one size of values.
 struct Row<'a> {
+    arguments: &'a Arguments,
     value_bytes: u64,
     /// GETs on their way in each connection.
     depth: u64,
@@ -88,7 +89,8 @@ impl Row<'_> {
     /// What is still there, and what it takes of DRAM.
     fn at_rest(&mut self, caches: &[Cache; 2]) -> Result<(), Failure> {
         caches.iter().try_for_each(Cache::settle)?;
-        let kept = [caches[0].kept(&self.population, KEPT_ASKED)?, caches[1].kept(&self.population, KEPT_ASKED)?];
+        let asked = self.arguments.sized(KEPT_ASKED, KEPT_ASKED / 100);
+        let kept = [caches[0].kept(&self.population, asked)?, caches[1].kept(&self.population, asked)?];
         let each = [index_bytes_each(&caches[0])?, header_bytes_each(&caches[1], self.value_bytes)?];
         self.hold("items still there ÷ loaded", once(kept[0]), Reach::AtLeast(1.0));
         self.hold("extstore's", once(kept[1]), Reach::Reported);
@@ -102,7 +104,7 @@ impl Row<'_> {
 
     fn turns(&mut self, caches: &[Cache; 2], rounds: u64) -> Result<(), Failure> {
         let name = |name: &str| format!("{name}, {} bytes", self.value_bytes);
-        let series = take_turns(caches, &self.population, (self.depth, rounds), name)?;
+        let series = take_turns(self.arguments, caches, &self.population, (self.depth, rounds), name)?;
         let [ours, theirs] = &series;
         self.hold("GETs a second ÷ extstore's", ours.ratio(theirs, Report::operations_per_second), Reach::AtLeast(1.2));
         self.hold("items found a second ÷ extstore's", ours.ratio(theirs, found_per_second), Reach::Reported);
@@ -116,7 +118,7 @@ impl Row<'_> {
     /// Asked from the moment on that they answer.
     fn restart(&mut self, caches: &mut [Cache; 2]) -> Result<(), Failure> {
         for (cache, reach) in caches.iter_mut().zip([Reach::AtLeast(0.99), Reach::Reported]) {
-            let second = Turn::zipfian_gets((CONNECTIONS, 1), Duration::from_secs(1), 99);
+            let second = Turn::zipfian_gets((CONNECTIONS, 1), self.arguments.time(Duration::from_secs(1)), 99);
             let before = hit_rate(&cache.turn(&self.population, &second)?);
             cache.kill()?;
             cache.start()?;
@@ -130,6 +132,7 @@ impl Row<'_> {
 
 /// Zipfian GETs of one while the other rests, after a turn that counts for nothing; series are called by `name` of the cache's.
 pub(super) fn take_turns(
+    arguments: &Arguments,
     caches: &[Cache; 2],
     population: &Population,
     (depth, rounds): (u64, u64),
@@ -137,12 +140,12 @@ pub(super) fn take_turns(
 ) -> Result<[Series; 2], Failure> {
     caches.iter().for_each(Cache::pause);
     for cache in caches {
-        cache.turn(population, &Turn::zipfian_gets((CONNECTIONS, depth), WARM_UP, 0))?;
+        cache.turn(population, &Turn::zipfian_gets((CONNECTIONS, depth), arguments.time(WARM_UP), 0))?;
     }
     let mut series = caches.each_ref().map(|cache| Series::new(&name(cache.name)));
     for round in 1..=rounds {
         for (cache, series) in caches.iter().zip(&mut series) {
-            let turn = Turn::zipfian_gets((CONNECTIONS, depth), Duration::from_secs(1), round);
+            let turn = Turn::zipfian_gets((CONNECTIONS, depth), arguments.time(Duration::from_secs(1)), round);
             series.reports.push(cache.turn(population, &turn)?);
         }
     }

@@ -19,7 +19,7 @@ use super::outcome::{Outcome, Reach};
 use super::series::{Series, Spread};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile};
+use crate::workspace;
 
 const IDLE: usize = 10_000;
 const SLOW: usize = 1000;
@@ -40,10 +40,21 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let items = arguments.number("items", 100_000)?;
     let rounds = arguments.number("rounds", 9)?;
     arguments.finish()?;
-    raise_descriptor_limit()?;
-    let binary = workspace::build_server(Profile::Release)?;
+    let crowds =
+        Crowds { idle: arguments.sized(IDLE, 100), slow: arguments.sized(SLOW, 100), deaf: arguments.sized(DEAF, 10) };
+    raise_descriptor_limit(crowds.idle)?;
+    let binary = arguments.measured_server(None)?;
     let scratch = workspace::Scratch::new("floods")?;
-    let options = ["--memory", MEMORY, "--capacity", "2GiB", "--connections", "12000", "--sync", "no"];
+    let options = [
+        "--memory",
+        MEMORY,
+        "--capacity",
+        arguments.sized("2GiB", "512MiB"),
+        "--connections",
+        &(crowds.idle + 2000).to_string(),
+        "--sync",
+        "no",
+    ];
     let server = ServerOptions::new(&binary, &scratch.folder().join("data"), &options)?.start()?;
     let address = server.address();
     println!("floods: tapetum serve {}", options.join(" "));
@@ -52,7 +63,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     store_large(address)?;
 
     let about = format!("YCSB B by 32 connections, {items} items of 1008 bytes, with and without each flood");
-    let mut outcome = Outcome::new("floods", about);
+    let mut outcome = Outcome::new(arguments, "floods", about);
     for (name, flood) in [
         ("10,000 idle connections", idle as Flood),
         ("1000 connections of a byte a second", slow),
@@ -61,9 +72,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     ] {
         let (mut without, mut with) = (Series::new(&format!("without {name}")), Series::new(&format!("with {name}")));
         for round in 0..rounds {
-            let behave = || behave(address, &population, round, server.process());
+            let behave = || behave(address, &population, &turn(arguments, round), server.process());
             without.reports.push(behave()?);
-            let beside = flooded(address, flood, behave);
+            let beside = flooded(|flowing, stop| flood(address, crowds, flowing, stop), behave);
             with.reports.push(beside.map_err(|error| format!("those who behave, beside {name}: {error}"))?);
         }
         let kept = with.ratio(&without, Report::operations_per_second);
@@ -78,17 +89,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
+/// How many of each kind come.
+#[derive(Clone, Copy)]
+struct Crowds {
+    idle: usize,
+    slow: usize,
+    deaf: usize,
+}
+
 /// Floods the address until told to stop; says when it is in full flow.
-type Flood = fn(SocketAddr, &AtomicBool, &AtomicBool) -> Result<(), Failure>;
+type Flood = fn(SocketAddr, Crowds, &AtomicBool, &AtomicBool) -> Result<(), Failure>;
 
 fn flooded(
-    address: SocketAddr,
-    flood: Flood,
+    flood: impl FnOnce(&AtomicBool, &AtomicBool) -> Result<(), Failure> + Send,
     work: impl FnOnce() -> Result<Report, Failure>,
 ) -> Result<Report, Failure> {
     let (flowing, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let flood = scope.spawn(|| flood(address, &flowing, &stop));
+        let flood = scope.spawn(|| flood(&flowing, &stop));
         while !flowing.load(Ordering::SeqCst) && !flood.is_finished() {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -115,23 +133,26 @@ fn wait_for_rest(server: u32) -> Result<(), Failure> {
     Err(format!("the server is still busy after {REST_WAIT_MAX:?} without those who behave").into())
 }
 
-/// A turn of those who behave.
-fn behave(address: SocketAddr, population: &Population, round: u64, server: u32) -> Result<Report, Failure> {
-    let turn = Turn {
+/// What those who behave do.
+fn turn(arguments: &Arguments, round: u64) -> Turn {
+    Turn {
         mix: "b".into(),
         distribution: "uniform".into(),
         api: "get".into(),
         threads: 32,
         depth: 4,
-        length: Length::Time(Duration::from_secs(1)),
+        length: Length::Time(arguments.time(Duration::from_secs(1))),
         rate: None,
         overwrites: None,
         seed: round,
-    };
+    }
+}
+
+fn behave(address: SocketAddr, population: &Population, turn: &Turn, server: u32) -> Result<Report, Failure> {
     wait_for_rest(server)?;
     let before = process::Usage::of(&[server])?;
     let begun = Instant::now();
-    let latencies = sockets::run(address, population, &turn)?;
+    let latencies = sockets::run(address, population, turn)?;
     let seconds = begun.elapsed().as_secs_f64();
     Ok(Report { latencies, seconds, usage: process::Usage::of(&[server])?.since(&before) })
 }
@@ -163,19 +184,19 @@ fn wait_for(stop: &AtomicBool) {
     }
 }
 
-fn idle(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
-    let _streams = connect_many(address, IDLE)?;
+fn idle(address: SocketAddr, crowds: Crowds, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
+    let _streams = connect_many(address, crowds.idle)?;
     flowing.store(true, Ordering::SeqCst);
     wait_for(stop);
     Ok(())
 }
 
-fn slow(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
-    let streams = connect_many(address, SLOW)?;
+fn slow(address: SocketAddr, crowds: Crowds, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
+    let streams = connect_many(address, crowds.slow)?;
     flowing.store(true, Ordering::SeqCst);
     // A request that never ends, its bytes spread over each second.
     for byte in b"set slow 0 0 1000000\r\n".iter().chain(std::iter::repeat(&b'x')) {
-        for some in streams.chunks(SLOW / 50) {
+        for some in streams.chunks(crowds.slow / 50) {
             for mut stream in some {
                 expect_open(stream.write(&[*byte]))?;
             }
@@ -188,22 +209,23 @@ fn slow(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<
     Ok(())
 }
 
-fn deaf(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
-    ask_and_read_nothing(address, Vec::new(), flowing, stop)
+fn deaf(address: SocketAddr, crowds: Crowds, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
+    ask_and_read_nothing(address, crowds.deaf, Vec::new(), flowing, stop)
 }
 
-fn sly(address: SocketAddr, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
-    ask_and_read_nothing(address, SMALL_GET.repeat(SMALL_GETS), flowing, stop)
+fn sly(address: SocketAddr, crowds: Crowds, flowing: &AtomicBool, stop: &AtomicBool) -> Result<(), Failure> {
+    ask_and_read_nothing(address, crowds.deaf, SMALL_GET.repeat(SMALL_GETS), flowing, stop)
 }
 
 /// For large values, after `asks`.
 fn ask_and_read_nothing(
     address: SocketAddr,
+    deaf: usize,
     mut asks: Vec<u8>,
     flowing: &AtomicBool,
     stop: &AtomicBool,
 ) -> Result<(), Failure> {
-    let mut streams = connect_many(address, DEAF)?;
+    let mut streams = connect_many(address, deaf)?;
     for number in 0..DEAF_GETS as u64 {
         asks.extend_from_slice(format!("get large{}\r\n", number % LARGE_KEYS).as_bytes());
     }
@@ -258,8 +280,8 @@ fn store_large(address: SocketAddr) -> Result<(), Failure> {
 }
 
 /// This process holds the other ends.
-fn raise_descriptor_limit() -> Result<(), Failure> {
-    let needed = (IDLE + 1000) as libc::rlim_t;
+fn raise_descriptor_limit(idle: usize) -> Result<(), Failure> {
+    let needed = (idle + 1000) as libc::rlim_t;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls read or write only the structure.
     let raised = unsafe {

@@ -24,6 +24,7 @@ const HEADER_BYTES: usize = 40;
 const MEMCACHED_BESIDE_BYTES: u64 = 56 + 3 + 8;
 /// Larger than any of a trace.
 const VALUE_BYTES_MAX: usize = 4096;
+const MORE_ITEMS: &str = "that is too little memory for a tier that takes the largest value: give more --items";
 
 /// One way to count hits in one trace with one size of the cache; each round's hit rate of each cache.
 struct Line {
@@ -52,11 +53,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.finish()?;
     let about = format!("hit rate of the DRAM tier, {items} items with values of 32 to {VALUE_BYTES_MAX} bytes");
     println!("hit-rate: {about}");
+    // Of few items a small part is too little memory for any tier.
+    let percents = arguments.sized(&PERCENTS[..], &PERCENTS[2..]);
     let mut lines: Vec<Line> = Vec::new();
     for round in 0..rounds {
         let mut found = Vec::new();
         for trace in traces::all(items, round) {
-            for percent in PERCENTS {
+            for &percent in percents {
                 found.extend(measure(&trace, items, percent)?);
             }
         }
@@ -65,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
             _ => lines.iter_mut().zip(found).for_each(|(line, found)| line.rates.extend(found.rates)),
         }
     }
-    let mut outcome = Outcome::new("hit-rate", about);
+    let mut outcome = Outcome::new(arguments, "hit-rate", about);
     outcome.columns(&["trace, memory ÷ data", "tier", "FIFO", "LRU", "LRU with memcached's overhead"]);
     for line in &lines {
         outcome.line(line.name(), (0..4).map(|cache| line.spread(|rates| rates[cache])).collect());
@@ -86,6 +89,9 @@ fn measure(trace: &Trace, items: u64, percent: u64) -> Result<Vec<Line>, Failure
     let mut tier = TierCache::new(bytes)?;
     let tier_rates = hit_rates(&mut tier, trace);
     let slots = tier.slots_bytes();
+    if slots.iter().all(|slot| *slot < HEADER_BYTES + VALUE_BYTES_MAX) {
+        return Err(MORE_ITEMS.into());
+    }
     let slots_bytes: u64 = tier.tier.slabs(0).iter().map(|class| class.slots * class.slot_bytes as u64).sum();
     let in_slots = move |value_bytes: usize| {
         let needed = HEADER_BYTES + value_bytes;
@@ -126,8 +132,7 @@ struct TierCache {
 
 impl TierCache {
     fn new(bytes: u64) -> Result<TierCache, Failure> {
-        let tier =
-            Tier::new(bytes, Slabs::default())?.ok_or("that is too little memory for a tier: give more --items")?;
+        let tier = Tier::new(bytes, Slabs::default())?.ok_or(MORE_ITEMS)?;
         Ok(TierCache { tier, value: vec![7; VALUE_BYTES_MAX], found: Vec::new() })
     }
 

@@ -17,7 +17,7 @@ use super::picture::{self, Chart, Line, Scale};
 use super::series::{Spread, read_quantile};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile, Scratch};
+use crate::workspace::Scratch;
 
 const VALUES_BYTES: [u64; 5] = [64, 1024, 4096, 16_384, 65_536];
 /// Of the GETs, those for items that DRAM holds.
@@ -42,14 +42,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rate = arguments.number("rate", 4000)?.max(1);
     let rounds = arguments.number("rounds", 3)?;
     arguments.finish()?;
-    let binary = workspace::build_server(Profile::Release)?;
+    let binary = arguments.measured_server(None)?;
     let about = format!(
         "{rate} GETs a second over {CONNECTIONS} TCP connections, {} MiB of items or a million of them, {} MiB of DRAM, one server thread",
         data_bytes >> 20,
         memory_bytes >> 20
     );
     println!("latency: {about}");
-    let mut outcome = Outcome::new("latency", about);
+    let mut outcome = Outcome::new(arguments, "latency", about);
     outcome.columns(&["value, GETs of what DRAM holds", "read from flash", "P50 µs", "P99 µs", "P99.9 µs"]);
     let mut sizes = Vec::new();
     for value_bytes in VALUES_BYTES {
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         sockets::load(cache.address(), &population, 0..items)?;
         cache.settle()?;
         println!("  {items} items of {value_bytes} bytes are loaded");
-        let places = measure(&cache, &population, rate as f64, rounds)?;
+        let places = measure(arguments, &cache, &population, (rate as f64, rounds))?;
         for (percent, place) in HOT_PERCENTS.iter().zip(&places) {
             let figures = std::iter::once(&place.from_flash).chain(&place.quantiles_us);
             let figures = figures.map(|figures| Spread::of(figures.iter().copied())).collect();
@@ -70,19 +70,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         sizes.push(places);
     }
-    draw(rate, &sizes)?;
+    draw(arguments, rate, &sizes)?;
     outcome.end()
 }
 
 /// A place for each share of hot GETs.
-fn measure(cache: &Cache, population: &Population, rate: f64, rounds: u64) -> Result<Vec<Place>, Failure> {
+fn measure(
+    arguments: &Arguments,
+    cache: &Cache,
+    population: &Population,
+    (rate, rounds): (f64, u64),
+) -> Result<Vec<Place>, Failure> {
     let turn = |percent: u64, length: Duration, rate: Option<f64>, seed: u64| Turn {
         mix: "c".into(),
         distribution: format!("hot-{percent}"),
         api: "get".into(),
         threads: CONNECTIONS,
         depth: 1,
-        length: Length::Time(length),
+        length: Length::Time(arguments.time(length)),
         rate,
         overwrites: None,
         seed,
@@ -114,7 +119,7 @@ fn read_from_flash(cache: &Cache) -> Result<u64, Failure> {
 }
 
 /// A chart for each quantile, a line in it for each share of hot GETs.
-fn draw(rate: u64, sizes: &[Vec<Place>]) -> Result<(), Failure> {
+fn draw(arguments: &Arguments, rate: u64, sizes: &[Vec<Place>]) -> Result<(), Failure> {
     let titles = QUANTILES.map(|(name, _)| format!("{name} of GETs over TCP, {rate} a second"));
     let chart = |(quantile, title)| Chart {
         title,
@@ -126,7 +131,7 @@ fn draw(rate: u64, sizes: &[Vec<Place>]) -> Result<(), Failure> {
         notes: Vec::new(),
     };
     let charts: Vec<Chart> = titles.iter().map(String::as_str).enumerate().map(chart).collect();
-    picture::save("latency-by-hit-rate.svg", &picture::column(&charts))
+    picture::save(arguments, "latency-by-hit-rate.svg", &picture::column(&charts))
 }
 
 fn line(sizes: &[Vec<Place>], quantile: usize, share: usize, percent: u64) -> Line {

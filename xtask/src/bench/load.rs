@@ -16,7 +16,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let names = ["tapetum", "rocksdb"];
     let sync = arguments.text("sync").is_some_and(|text| text == "always");
     let mut arena = Arena::open(arguments, "load", &shape, &names, &names)?;
-    arguments.finish()?;
     let named = if sync { "every write synced" } else { "sync off" };
     let about = format!("{} items of {} bytes, {named}, until settled", shape.items, shape.value_bytes);
     println!("load: {about}");
@@ -33,7 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         series.reports.push(arena.run(name, &Command::Settle)?);
     }
     arena.end_all()?;
-    let mut outcome = Outcome::new("load", about);
+    let mut outcome = Outcome::new(arguments, "load", about);
     let mut rates = Vec::new();
     for series in &series {
         let total = |figure: fn(&tapetum_bench::turn::Report) -> f64| series.reports.iter().map(figure).sum::<f64>();

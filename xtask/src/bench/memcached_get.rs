@@ -16,7 +16,6 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 11)?;
     let names = ["server", "memcached", "limit"];
     let mut arena = Arena::open(arguments, "memcached-get", &shape, &names, &names)?;
-    arguments.finish()?;
     let about =
         format!("GETs of {} items of {} bytes over loopback, one server thread", shape.items, shape.value_bytes);
     println!("memcached-get: {about}");
@@ -42,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let series = arena.rounds(&entrants, &Load::of("c"), rounds)?;
     arena.end_all()?;
 
-    let mut outcome = Outcome::new("memcached-get", about);
+    let mut outcome = Outcome::new(arguments, "memcached-get", about);
     for ((named, .., least), pair) in ways.iter().zip(series[1..].chunks(2)) {
         let what = format!("{named}: operations/s ÷ the smaller of memcached's and the limit's");
         outcome.hold(what, over_smaller(&pair[0], &pair[1], &series[0]), Reach::AtLeast(*least));

@@ -11,11 +11,11 @@ use super::outcome::{Outcome, Reach};
 use super::series::Spread;
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile};
+use crate::workspace;
 
 const CONNECTIONS: &str = "64";
 /// What the store may have: little beside what comes in a turn, so that most of what is asked for is on flash.
-const SERVER: [&str; 8] = ["--threads", "1", "--memory", "64MiB", "--capacity", "8GiB", "--sync", "no"];
+const SERVER: [&str; 7] = ["--threads", "1", "--memory", "64MiB", "--sync", "no", "--capacity"];
 
 /// What one turn gave.
 struct Turn {
@@ -30,7 +30,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let value_bytes = arguments.number("value", 1008)?;
     let set_percent = arguments.number("set-percent", 50)?;
     arguments.finish()?;
-    let binary = workspace::build_server(Profile::Release)?;
+    let binary = arguments.measured_server(None)?;
     let scratch = workspace::Scratch::new("memcaslap")?;
     let workload = scratch.folder().join("workload");
     let (sets, gets) = (set_percent as f64 / 100.0, (100 - set_percent) as f64 / 100.0);
@@ -42,16 +42,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     );
     println!("memcaslap: {about}");
 
+    let server: Vec<&str> = SERVER.into_iter().chain([arguments.sized("8GiB", "512MiB")]).collect();
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let data = scratch.folder().join("data");
-        ours.push(turn(&ServerOptions::new(&binary, &data, &SERVER)?, &workload, seconds)?);
+        ours.push(turn(&ServerOptions::new(&binary, &data, &server)?, &workload, seconds)?);
         std::fs::remove_dir_all(&data)?;
         let mut memcached = ServerOptions::new("memcached".as_ref(), &scratch.folder().join("memcached"), &[])?;
         memcached.memcached_options = ["-t", "1", "-m", "8192"].map(str::to_owned).into();
         theirs.push(turn(&memcached, &workload, seconds)?);
     }
-    let mut outcome = Outcome::new("memcaslap", about);
+    let mut outcome = Outcome::new(arguments, "memcaslap", about);
     let rates = |turns: &[Turn]| turns.iter().map(|turn| turn.operations_per_second).collect::<Vec<f64>>();
     let ratios = rates(&ours).into_iter().zip(rates(&theirs)).map(|(mine, other)| mine / other);
     outcome.hold("operations/s ÷ memcached's from DRAM", Spread::of(ratios), Reach::Reported);

@@ -19,11 +19,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 11)?;
     let names = ["server", "limit"];
     let mut arena = Arena::open(arguments, "misses", &shape, &names, &names)?;
-    arguments.finish()?;
     let about = format!("pipelined GETs of {} items of {} bytes over loopback, cold", shape.items, shape.value_bytes);
     println!("misses: {about}");
     arena.load(0)?;
-    let mut outcome = Outcome::new("misses", about);
+    let mut outcome = Outcome::new(arguments, "misses", about);
     for threads in SERVER_THREADS {
         arena.set_server_threads(threads);
         arena.start_all(false)?;

@@ -31,45 +31,48 @@ mod ycsb;
 mod ycsb_a;
 
 use crate::Failure;
-use crate::arguments::Arguments;
-use crate::workspace;
+use crate::arguments::Mode;
+use crate::rows::Row;
 
 /// Of every key.
 const KEY_BYTES: u64 = 16;
 
-type Row = fn(&Arguments) -> Result<(), Failure>;
-
-const ROWS: [(&str, Row); 20] = [
-    ("quick", quick::run),
-    ("cold-get", cold_get::run),
-    ("ycsb", ycsb::run),
-    ("ycsb-a", ycsb_a::run),
-    ("read-latency", read_latency::run),
-    ("load", load::run),
-    ("blocking-get", blocking_get::run),
-    ("memcached-get", memcached_get::run),
-    ("misses", misses::run),
-    ("dram-get", dram_get::run),
-    ("packets", packets::run),
-    ("hit-rate", hit_rate::run),
-    ("latency", latency::run),
-    ("extstore", extstore::run),
-    ("memcaslap", memcaslap::run),
-    ("delta-lookup", delta_lookup::run),
-    ("floods", floods::run),
-    ("pictures", pictures::run),
-    ("beside", beside::run),
-    ("trees", trees::run),
+/// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
+pub const ROWS: [Row; 20] = [
+    Row {
+        name: "quick",
+        run: quick::run,
+        smoke: "--items 2000 --rounds 1 --contenders tapetum,limit,server,memcached,extstore",
+    },
+    Row { name: "cold-get", run: cold_get::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
+    Row { name: "ycsb", run: ycsb::run, smoke: "--items 2000 --rounds 1 --contenders tapetum" },
+    Row {
+        name: "ycsb-a",
+        run: ycsb_a::run,
+        smoke: "--items 2000 --rounds 1 --overwrites 1 --capacity 256MiB --contenders tapetum",
+    },
+    Row { name: "read-latency", run: read_latency::run, smoke: "--items 2000 --rounds 1 --contenders tapetum" },
+    Row { name: "load", run: load::run, smoke: "--items 2000 --contenders tapetum" },
+    Row { name: "blocking-get", run: blocking_get::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
+    Row { name: "memcached-get", run: memcached_get::run, smoke: "--items 2000 --rounds 1" },
+    Row { name: "misses", run: misses::run, smoke: "--items 2000 --rounds 1" },
+    Row { name: "dram-get", run: dram_get::run, smoke: "--items 2000 --rounds 1" },
+    Row { name: "packets", run: packets::run, smoke: "--items 2000 --rounds 1 --tier 64MiB --write-buffer 1MiB" },
+    Row { name: "hit-rate", run: hit_rate::run, smoke: "--items 20000 --rounds 1" },
+    Row { name: "latency", run: latency::run, smoke: "--data 1MiB --rounds 1" },
+    Row { name: "extstore", run: extstore::run, smoke: "--items 5000 --value 200 --flash 256MiB --rounds 1" },
+    Row { name: "memcaslap", run: memcaslap::run, smoke: "--rounds 1 --seconds 1" },
+    Row { name: "delta-lookup", run: delta_lookup::run, smoke: "--entries 1100000 --rounds 1" },
+    Row { name: "floods", run: floods::run, smoke: "--items 1000 --rounds 1" },
+    Row { name: "pictures", run: pictures::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
+    Row { name: "beside", run: beside::run, smoke: "--items 2000 --rounds 1 --server THIS/tapetum" },
+    Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
 ];
 
-pub fn run(name: &str, words: &[String]) -> Result<(), Failure> {
-    let Some((_, row)) = ROWS.iter().find(|(row, _)| *row == name) else {
-        let names: Vec<&str> = ROWS.iter().map(|(name, _)| *name).collect();
+pub fn run(name: &str, words: &[String], mode: Mode) -> Result<(), Failure> {
+    let Some(row) = ROWS.iter().find(|row| row.name == name) else {
+        let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         return Err(format!("there is no row {name}; there are {}", names.join(", ")).into());
     };
-    if cfg!(debug_assertions) {
-        // Some rows measure in this process.
-        return workspace::again_in_release("bench", name, words);
-    }
-    row(&Arguments::parse(words)?)
+    row.start("bench", words, mode)
 }

@@ -2,6 +2,7 @@
 //! as JSON beside it.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tapetum_bench::latencies::quantile_us;
@@ -11,11 +12,14 @@ use super::arena::Entrant;
 use super::series::{Series, Spread};
 use super::stalls::Watch;
 use crate::Failure;
-use crate::workspace;
+use crate::arguments::Arguments;
+use crate::rows::Missed;
 
 pub struct Outcome {
     row: &'static str,
     about: String,
+    /// Where it is kept.
+    folder: PathBuf,
     series: Vec<Series>,
     /// What the columns of the lines are, the name of a line first.
     columns: Vec<String>,
@@ -59,9 +63,9 @@ impl std::fmt::Display for Reach {
 }
 
 impl Outcome {
-    pub fn new(row: &'static str, about: String) -> Outcome {
+    pub fn new(arguments: &Arguments, row: &'static str, about: String) -> Outcome {
         let (series, columns, lines, held) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Outcome { row, about, series, columns, lines, held, watch: Watch::begin() }
+        Outcome { row, about, folder: arguments.results(), series, columns, lines, held, watch: Watch::begin() }
     }
 
     pub fn series(&mut self, series: impl IntoIterator<Item = Series>) {
@@ -100,15 +104,14 @@ impl Outcome {
         let markdown = format!("{markdown}\n{stalls}\n");
         json["stalls"] = stalls.to_json();
         println!("\n{markdown}");
-        let folder = workspace::target().join("bench");
-        std::fs::create_dir_all(&folder)?;
-        let path = |extension: &str| folder.join(format!("{}.{extension}", self.row));
+        std::fs::create_dir_all(&self.folder)?;
+        let path = |extension: &str| self.folder.join(format!("{}.{extension}", self.row));
         std::fs::write(path("md"), markdown)?;
         std::fs::write(path("json"), format!("{json:#}\n"))?;
         println!("kept as {} and .json", path("md").display());
         let missed = self.held.iter().filter(|held| !held.reach.kept(held.found.median));
         let missed: Vec<&str> = missed.map(|held| held.what.as_str()).collect();
-        if missed.is_empty() { Ok(()) } else { Err(format!("not reached: {}", missed.join("; ")).into()) }
+        if missed.is_empty() { Ok(()) } else { Err(Missed(missed.join("; ")).into()) }
     }
 
     fn json(&self) -> Value {
@@ -179,10 +182,11 @@ fn line(series: &Series) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::Mode;
 
     #[test]
     fn a_figure_that_misses_its_reach_is_said_to() {
-        let mut outcome = Outcome::new("row", "a test".into());
+        let mut outcome = Outcome::new(&Arguments::parse(&[], Mode::Measure).unwrap(), "row", "a test".into());
         let spread = Spread { low: 0.7, median: 0.8, high: 0.9 };
         outcome.hold("one", spread, Reach::AtLeast(0.9));
         outcome.hold("two", spread, Reach::AtMost(0.9));

@@ -60,20 +60,21 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     );
     println!("packets: {about}");
     let scratch = Scratch::new("bench-packets")?;
-    let capacity_bytes = CAPACITY_BYTES_LEAST.max(CAPACITY_BUFFERS * buffer_bytes);
+    let capacity_bytes =
+        arguments.sized(CAPACITY_BYTES_LEAST, CAPACITY_BYTES_LEAST >> 4).max(CAPACITY_BUFFERS * buffer_bytes);
     let beside_bytes = BESIDE_BYTES_LEAST.max(BESIDE_BUFFERS * buffer_bytes);
     let options = StoreOptions::new(capacity_bytes, tier_bytes + beside_bytes).with_tier(tier_bytes);
     let options = StoreOptions { sync: Sync::EverySecond, ..options.with_write_buffers_of(buffer_bytes) };
     let store = embedded::create_as(scratch.folder(), capacity_bytes, &options)?;
-    let rival = match peers::memcached_core().and_then(|binary| MemcachedCore::start(&binary, items, scratch.folder()))
-    {
-        Ok(rival) => Some(rival),
-        Err(error) => {
-            println!("without memcached's own path: {error}");
-            None
-        }
+    let rival = match arguments.smoke_binaries() {
+        // It is compiled from memcached's source.
+        Some(_) => None,
+        None => peers::memcached_core()
+            .and_then(|binary| MemcachedCore::start(&binary, items, scratch.folder()))
+            .inspect_err(|error| println!("without memcached's own path: {error}"))
+            .ok(),
     };
-    let outcome = measure(&store, rival, items, rounds, about)?;
+    let outcome = measure(arguments, &store, rival, (items, rounds), about)?;
     store.close()?;
     outcome.end()
 }
@@ -130,14 +131,14 @@ impl Drop for MemcachedCore {
 }
 
 fn measure(
+    arguments: &Arguments,
     store: &Store,
     mut rival: Option<MemcachedCore>,
-    items: u64,
-    rounds: usize,
+    (items, rounds): (u64, usize),
     about: String,
 ) -> Result<Outcome, Failure> {
     load(store, 0..items)?;
-    load(store, items..items + FILLERS)?;
+    load(store, items..items + arguments.sized(FILLERS, FILLERS >> 8))?;
     let mut packets = Packets::new(store.session()?);
     let mut random = Random::new(mix(items));
     // All of them, several times: what the tier does not hold yet comes into it.
@@ -148,15 +149,16 @@ fn measure(
             packets.take(&burst, |_| ());
         });
     }
-    let words = dram::words();
+    let words = dram::words(arguments);
+    let (get_rings, mixed_rings) = (arguments.sized(GET_RINGS, 2), arguments.sized(MIXED_RINGS, 2));
     let (mut gets_ns, mut mixed_ns, mut dram_ns, mut hits) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut rival_gets_ns, mut rival_mixed_ns) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         let from_tier = store.stats().get_from_tier;
-        let (ns, sent_bytes) = turn(&mut packets, GET_RINGS, |burst| {
+        let (ns, sent_bytes) = turn(&mut packets, get_rings, |burst| {
             (0..2).for_each(|_| get(burst, random.below(items)));
         });
-        let gets = GET_RINGS * RING_PACKETS;
+        let gets = get_rings * RING_PACKETS;
         if sent_bytes != gets * (HEADER_BYTES + FLAGS_BYTES + VALUE_BYTES) {
             return Err(format!("{sent_bytes} bytes of replies to {gets} gets").into());
         }
@@ -171,13 +173,13 @@ fn measure(
         if let Some(rival) = &mut rival {
             rival_mixed_ns.push(rival.turn("mixed")?);
         }
-        let (ns, _) = turn(&mut packets, MIXED_RINGS, |burst| {
+        let (ns, _) = turn(&mut packets, mixed_rings, |burst| {
             get(burst, random.below(items));
             set(burst, random.below(items));
         });
         mixed_ns.push(ns);
     }
-    let mut outcome = Outcome::new("packets", about);
+    let mut outcome = Outcome::new(arguments, "packets", about);
     let per_second = |ns: &[f64]| Spread::of(ns.iter().map(|ns| 1e9 / ns));
     outcome.hold("GETs a second", per_second(&gets_ns), Reach::AtLeast(QUERIES_PER_SECOND_LEAST));
     let ratio = gets_ns.iter().zip(&dram_ns).map(|(get, dram)| get / dram);

@@ -7,17 +7,22 @@ use std::process::Command;
 use tapetum_bench::turn::{Length, Turn};
 
 use crate::Failure;
+use crate::arguments::Arguments;
 use crate::workspace;
 
 /// The package of each rival.
 const PEERS: [(&str, &str); 3] = [("rocksdb", "peer-rocksdb"), ("rocksdb-blob", "peer-rocksdb"), ("lmdb", "peer-lmdb")];
 
-/// Builds what is needed for these contenders, and says where each is.
-pub fn binaries(names: &[&'static str]) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
+/// Builds what is needed for these contenders, and says where each is. A smoke run has them built already, but for the rivals.
+pub fn binaries(arguments: &Arguments, names: &[&'static str]) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
+    let binary = |name: &str| match arguments.smoke_binaries() {
+        Some(folder) => Ok(folder.join(format!("contender-{name}"))),
+        None => build_binary(name),
+    };
     names.iter().map(|name| Ok((*name, binary(name)?))).collect()
 }
 
-fn binary(name: &str) -> Result<PathBuf, Failure> {
+fn build_binary(name: &str) -> Result<PathBuf, Failure> {
     let peer = PEERS.iter().find(|(peer, _)| *peer == name);
     let target = match peer {
         None => {

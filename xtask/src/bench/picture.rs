@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use crate::Failure;
-use crate::workspace;
+use crate::arguments::Arguments;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 440.0;
@@ -113,8 +113,8 @@ pub fn column(charts: &[Chart<'_>]) -> String {
 }
 
 /// Keeps a picture beside the other results of `cargo x bench`.
-pub fn save(name: &str, svg: &str) -> Result<(), Failure> {
-    let folder = workspace::target().join("bench");
+pub fn save(arguments: &Arguments, name: &str, svg: &str) -> Result<(), Failure> {
+    let folder = arguments.results();
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(name);
     std::fs::write(&path, svg)?;

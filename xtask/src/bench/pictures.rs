@@ -18,15 +18,14 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 3)?;
     let names = ["tapetum", "limit", "rocksdb", "rocksdb-blob", "lmdb"];
     let mut arena = Arena::open(arguments, "pictures", &shape, &names, &names)?;
-    arguments.finish()?;
     let about = format!("uniform GETs of {} items of {} bytes, cold", shape.items, shape.value_bytes);
     println!("pictures: {about}");
     arena.load(0)?;
     arena.start_all(false)?;
-    let mut outcome = Outcome::new("pictures", about.clone());
-    let most = throughput(&mut arena, rounds, &about, &mut outcome)?;
+    let mut outcome = Outcome::new(arguments, "pictures", about.clone());
+    let most = throughput(arguments, &mut arena, (rounds, &about), &mut outcome)?;
     if arena.has("tapetum") && arena.has("rocksdb") {
-        latencies(&mut arena, rounds, most, &mut outcome)?;
+        latencies(arguments, &mut arena, (rounds, most), &mut outcome)?;
     }
     arena.end_all()?;
     outcome.end()
@@ -36,7 +35,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 type Way = (&'static str, fn(u64) -> Entrant);
 
 /// Draws it; the most that RocksDB's Get reached.
-fn throughput(arena: &mut Arena, rounds: u64, about: &str, outcome: &mut Outcome) -> Result<f64, Failure> {
+fn throughput(
+    arguments: &Arguments,
+    arena: &mut Arena,
+    (rounds, about): (u64, &str),
+    outcome: &mut Outcome,
+) -> Result<f64, Failure> {
     let ways: [Way; 6] = [
         ("tapetum, one thread", |depth| Entrant::new("tapetum", "session", 1, depth)),
         ("the limit, one thread", |depth| Entrant::new("limit", "read", 1, depth)),
@@ -59,14 +63,19 @@ fn throughput(arena: &mut Arena, rounds: u64, about: &str, outcome: &mut Outcome
         .collect();
     let title = format!("Throughput: {about}");
     let x_label = "threads, or operations on their way in one thread";
-    picture::save("throughput.svg", &chart(&title, x_label, "operations a second", lines))?;
+    picture::save(arguments, "throughput.svg", &chart(&title, x_label, "operations a second", lines))?;
     let get = series.iter().filter(|series| series.label.starts_with("rocksdb get"));
     let most = get.map(|series| series.throughput().median).fold(0.0, f64::max);
     outcome.series(series);
     Ok(most)
 }
 
-fn latencies(arena: &mut Arena, rounds: u64, most: f64, outcome: &mut Outcome) -> Result<(), Failure> {
+fn latencies(
+    arguments: &Arguments,
+    arena: &mut Arena,
+    (rounds, most): (u64, f64),
+    outcome: &mut Outcome,
+) -> Result<(), Failure> {
     let entrants = [Entrant::new("tapetum", "session", 1, 128), Entrant::new("rocksdb", "get", 32, 1)];
     let mut by_load: Vec<(f64, Vec<Series>)> = Vec::new();
     for part in LOADS {
@@ -85,6 +94,7 @@ fn latencies(arena: &mut Arena, rounds: u64, most: f64, outcome: &mut Outcome) -
         }
     }
     picture::save(
+        arguments,
         "latency-by-load.svg",
         &chart("Latency of cold GETs by load", "GETs a second", "microseconds", lines),
     )?;

@@ -12,12 +12,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let rounds = arguments.number("rounds", 3)?;
     let names = ["tapetum", "limit", "rocksdb", "rocksdb-blob", "lmdb", "server", "memcached", "extstore"];
     let mut arena = Arena::open(arguments, "quick", &shape, &names, &names)?;
-    arguments.finish()?;
     let about = format!("{} items of {} bytes, uniform, sync off", shape.items, shape.value_bytes);
     println!("quick: {about}");
     arena.load(0)?;
     arena.start_all(false)?;
-    let mut outcome = Outcome::new("quick", about);
+    let mut outcome = Outcome::new(arguments, "quick", about);
     for (mix, named) in MIXES {
         let entrants: Vec<Entrant> = entrants().into_iter().filter(|entrant| arena.has(entrant.contender)).collect();
         let able = |entrant: &Entrant| mix == "c" || entrant.contender != "limit";

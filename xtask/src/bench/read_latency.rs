@@ -15,32 +15,40 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let reads = arguments.number("reads-per-second", 5000)? as f64;
     let names = ["tapetum", "rocksdb"];
     let mut arena = Arena::open(arguments, "read-latency", &shape, &names, &names)?;
-    arguments.finish()?;
     println!("read-latency: {} items of {} bytes", shape.items, shape.value_bytes);
     arena.load(1)?;
     arena.start_all(false)?;
 
     // The most it takes for half a minute, not what its buffers swallow.
-    let threads = [4, 8, 16].map(|threads| Entrant::new("rocksdb", "get", threads, 1));
+    let threads = ["rocksdb", "tapetum"].into_iter().find(|name| arena.has(name)).map_or(Vec::new(), |name| {
+        let api = if name == "rocksdb" { "get" } else { "blocking" };
+        [4, 8, 16].map(|threads| Entrant::new(name, api, threads, 1)).into()
+    });
     let written = arena.rounds(&threads, &Load::of("write").lasting(Duration::from_secs(5)), 3)?;
     let most = written.iter().map(|series| series.throughput().median).fold(0.0, f64::max);
     let writes = most / 2.0;
-    println!("  RocksDB takes {most:.0} writes/s at most; both get {writes:.0} a second from now on");
+    println!("  {most:.0} writes/s are taken at most; all get {writes:.0} a second from now on");
 
     let load = Load { rate: Some(reads), overwrites: Some(writes), ..Load::of("c").lasting(Duration::from_secs(4)) };
     let entrants = [Entrant::new("tapetum", "session", 1, 256), Entrant::new("rocksdb", "get", 16, 1)];
+    let entrants: Vec<Entrant> = entrants.into_iter().filter(|entrant| arena.has(entrant.contender)).collect();
     let series = arena.rounds(&entrants, &load, rounds)?;
     arena.end_all()?;
     let about = format!(
         "reads of {} items of {} bytes, {reads:.0} a second, beside {writes:.0} overwrites a second",
         shape.items, shape.value_bytes
     );
-    let mut outcome = Outcome::new("read-latency", about);
+    let mut outcome = Outcome::new(arguments, "read-latency", about);
     for (name, quantile, reach) in
         [("P50", 0.5, Reach::Reported), ("P99", 0.99, Reach::Reported), ("P99.9", 0.999, Reach::AtMost(0.25))]
     {
-        let ratio = series[0].ratio(&series[1], read_quantile(quantile));
-        outcome.hold(format!("{name} of reads ÷ RocksDB's"), ratio, reach);
+        if let [tapetum, rocksdb] = &series[..] {
+            outcome.hold(
+                format!("{name} of reads ÷ RocksDB's"),
+                tapetum.ratio(rocksdb, read_quantile(quantile)),
+                reach,
+            );
+        }
     }
     outcome.series(series);
     outcome.end()

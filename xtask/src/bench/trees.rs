@@ -24,12 +24,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let small = Shape { value_bytes: 100, items: 4 * shape.items, ..shape.clone() };
     let rounds = arguments.number("rounds", 21)?;
     let about = format!("this tree beside {}", other.display());
-    let mut outcome = Outcome::new("trees", about.clone());
     let mut embedded = Arena::beside(arguments, "trees", &shape, ["tapetum", "tapetum-other"], &other)?;
     let mut served = Arena::beside(arguments, "trees-served", &shape, ["server", "server-other"], &other)?;
     let loading = Arena::beside(arguments, "trees-load", &small, ["tapetum", "tapetum-other"], &other)?;
-    arguments.finish()?;
     println!("trees: {about}");
+    let mut outcome = Outcome::new(arguments, "trees", about);
     embedded.load(0)?;
     embedded.start_all(false)?;
     for (named, mix) in [("cold GETs", "c"), ("half PUTs", "a")] {

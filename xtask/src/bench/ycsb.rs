@@ -22,12 +22,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let workloads = workloads(arguments.text("mixes"), arguments.text("distribution"))?;
     let names = ["tapetum", "rocksdb", "rocksdb-blob", "lmdb"];
     let mut arena = Arena::open(arguments, "ycsb", &shape, &names, &names[..3])?;
-    arguments.finish()?;
     let about = format!("YCSB, {} items of {} bytes, sync off", shape.items, shape.value_bytes);
     println!("ycsb: {about}");
     arena.load(0)?;
     arena.start_all(false)?;
-    let mut outcome = Outcome::new("ycsb", about);
+    let mut outcome = Outcome::new(arguments, "ycsb", about);
     for (mix, distribution) in workloads {
         let load = Load { distribution, ..Load::of(mix) };
         let candidates = candidates().into_iter().filter(|group| mix != "e" || group[0].contender != "tapetum");

@@ -22,14 +22,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     shape.capacity_bytes = arguments.size("capacity", stored_bytes * 100 / fill_percent)?;
     let mut arena =
         Arena::open(arguments, "ycsb-a", &shape, &["tapetum", "rocksdb", "rocksdb-blob"], &["tapetum", "rocksdb"])?;
-    arguments.finish()?;
     let about = format!(
         "YCSB A, uniform, {} items of {} bytes, {fill_percent} % full, after {overwrites} × overwrites",
         shape.items, shape.value_bytes
     );
     println!("ycsb-a: {about}");
     arena.load(overwrites)?;
-    let mut outcome = Outcome::new("ycsb-a", about);
+    let mut outcome = Outcome::new(arguments, "ycsb-a", about);
     for (sync, named) in [(false, "sync off"), (true, "every write synced")] {
         arena.start_all(sync)?;
         let sweep = Load::of("a").lasting(Duration::from_millis(1500));

@@ -10,19 +10,43 @@ use tapetum_bench::caches::{self, Budget, Cache};
 use tapetum_bench::workload::{Population, Values};
 
 use crate::Failure;
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Mode};
 use crate::bench::picture::{Chart, Line, Scale};
-use crate::workspace::{self, Profile, Scratch};
+use crate::rows::Row;
+use crate::workspace::{self, Scratch};
 use watch::{BIN, Watch};
 
 const NAMES: [&str; 2] = ["Tapetum", "memcached + extstore"];
 const KILL_AT: Duration = Duration::from_secs(10);
 const END_AT: Duration = Duration::from_secs(25);
+/// Long enough for both to be started again, on any machine.
+const SMOKE_END_AT: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(10);
 const KEPT_ASKED: u64 = 20_000;
 
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub const ROW: Row = Row {
+    name: "demo",
+    run: demo,
+    smoke: "--items 1000 --value 200 --flash 256MiB --rate 1000 --picture THIS/demo-smoke.svg",
+};
+
+/// When both are killed, and when it is over.
+#[derive(Clone, Copy)]
+struct Times {
+    kill: Duration,
+    end: Duration,
+}
+
+pub fn run(words: &[String], mode: Mode) -> Result<(), Failure> {
+    match mode {
+        Mode::Smoke { binaries } => ROW.smoke(binaries),
+        // The servers are processes of their own, so this one need not be a release build.
+        mode => demo(&Arguments::parse(words, mode)?),
+    }
+}
+
+fn demo(arguments: &Arguments) -> Result<(), Failure> {
     let items = arguments.number("items", 1_000_000)?.max(1000);
     let value_bytes = arguments.size("value", 1000)?;
     let budget =
@@ -32,9 +56,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let picture = arguments.text("picture").map_or(workspace::root().join("docs/demo.svg"), Into::into);
     let binary = arguments.server();
     arguments.finish()?;
+    let times = Times { kill: arguments.sized(KILL_AT, SECOND), end: arguments.sized(END_AT, SMOKE_END_AT) };
     let scratch = Scratch::new("demo")?;
     let extstore = Cache::extstore(scratch.folder(), budget)?;
-    let binary = binary.map_or_else(|| workspace::build_server(Profile::Release), Ok)?;
+    let binary = arguments.measured_server(binary)?;
     let mut caches = [Cache::tapetum(&binary, scratch.folder(), budget)?, extstore];
     let population = Population::new(items, Values::new(value_bytes as usize, 100));
     caches.iter_mut().try_for_each(Cache::start)?;
@@ -43,8 +68,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         format!("{} items of {} bytes; each has {}", grouped(items), grouped(value_bytes), budget_shown(budget));
     println!("{about}\n");
     let loaded = load(&caches, &population, load_rate)?;
-    let seen = ask_and_kill(&mut caches, &population, rate)?;
-    end(&about, &loaded, &seen, &picture)
+    let seen = ask_and_kill(&mut caches, &population, rate, times)?;
+    end(&about, &loaded, &seen, (&picture, times))
 }
 
 /// What each of the caches has once it is loaded.
@@ -83,16 +108,21 @@ struct Seen {
     outage: Duration,
 }
 
-fn ask_and_kill(caches: &mut [Cache; 2], population: &Population, rate: u64) -> Result<[Seen; 2], Failure> {
+fn ask_and_kill(
+    caches: &mut [Cache; 2],
+    population: &Population,
+    rate: u64,
+    times: Times,
+) -> Result<[Seen; 2], Failure> {
     println!("\n{} GETs a second of each, zipfian; what is missing is not stored again\n", grouped(rate));
     columns("second", NAMES.map(|name| format!("{name}, found")));
     let begun = Instant::now();
     let watches = [0, 1].map(|place| Watch::new(caches[place].address(), population, rate, begun));
     std::thread::scope(|scope| {
-        let clients = watches.each_ref().map(|watch| scope.spawn(move || watch.ask(END_AT)));
+        let clients = watches.each_ref().map(|watch| scope.spawn(move || watch.ask(times.end)));
         let mut second = Duration::ZERO;
-        while second < END_AT {
-            if second == KILL_AT {
+        while second < times.end {
+            if second == times.kill {
                 caches.iter_mut().try_for_each(Cache::kill)?;
                 caches.iter_mut().try_for_each(Cache::spawn)?;
                 println!("  kill -9 of both; both are started again");
@@ -106,25 +136,25 @@ fn ask_and_kill(caches: &mut [Cache; 2], population: &Population, rate: u64) -> 
         clients.into_iter().try_for_each(|client| client.join().expect("a client panicked"))
     })?;
     let [one, other] = watches;
-    Ok([Seen::of(&one, NAMES[0])?, Seen::of(&other, NAMES[1])?])
+    Ok([Seen::of(&one, NAMES[0], times)?, Seen::of(&other, NAMES[1], times)?])
 }
 
 impl Seen {
-    fn of(watch: &Watch<'_>, name: &str) -> Result<Seen, Failure> {
+    fn of(watch: &Watch<'_>, name: &str, times: Times) -> Result<Seen, Failure> {
         let outage = watch.outage().ok_or_else(|| format!("{name} did not answer again after it was killed"))?;
-        let seconds = 0..END_AT.as_secs() as u32;
+        let seconds = 0..times.end.as_secs() as u32;
         // From the tenth of a second on in which it answered again.
         let back = outage.end + BIN;
         Ok(Seen {
             by_second: seconds.map(|second| watch.hit_rate(SECOND * second..SECOND * (second + 1))).collect(),
-            before: watch.hit_rate(SECOND..KILL_AT - SECOND),
+            before: watch.hit_rate(SECOND.min(times.kill - SECOND)..(times.kill - SECOND).max(SECOND)),
             after: watch.hit_rate(back..back + SECOND),
             outage: outage.end - outage.start,
         })
     }
 }
 
-fn end(about: &str, loaded: &[Loaded; 2], seen: &[Seen; 2], picture: &Path) -> Result<(), Failure> {
+fn end(about: &str, loaded: &[Loaded; 2], seen: &[Seen; 2], (picture, times): (&Path, Times)) -> Result<(), Failure> {
     println!();
     columns("", NAMES.map(str::to_owned));
     columns("found before the kill", seen.each_ref().map(|seen| percent(seen.before)));
@@ -153,7 +183,7 @@ fn end(about: &str, loaded: &[Loaded; 2], seen: &[Seen; 2], picture: &Path) -> R
         y_label: "GETs that found their item, %",
         scale: Scale::Linear,
         lines: lines.collect(),
-        mark: Some((KILL_AT.as_secs_f64(), "kill -9, restart")),
+        mark: Some((times.kill.as_secs_f64(), "kill -9, restart")),
         notes,
     };
     std::fs::write(picture, chart.svg())?;

@@ -10,6 +10,7 @@ use tapetum_bench::embedded::{Pipe, create, keep_full, settle};
 use tapetum_bench::random::{Random, key16, mix};
 
 use crate::Failure;
+use crate::arguments::Arguments;
 use crate::workspace::Scratch;
 
 /// What every figure at scale stores, unless it is told otherwise.
@@ -73,9 +74,9 @@ pub fn store_items(store: &Store, indexes: Range<u64>, value_bytes: u64, threads
 }
 
 /// Writes a few keys over and over, so that every buffer and pool has been in use and next to no index is left behind.
-pub fn touch_pools(store: &Store) -> Result<(), Failure> {
+pub fn touch_pools(store: &Store, arguments: &Arguments) -> Result<(), Failure> {
     const KEYS: u64 = 1000;
-    const WRITES: u64 = 2_000_000;
+    let writes = arguments.sized(2_000_000, 20_000);
     let mut written = 0;
     let mut value = Vec::new();
     let next = |pipe: &mut Pipe, now: Instant| {
@@ -83,7 +84,7 @@ pub fn touch_pools(store: &Store) -> Result<(), Failure> {
         // Apart from the keys of `store_items`.
         pipe.put(now, &key16(u64::MAX - written % KEYS), &value);
         written += 1;
-        written < WRITES
+        written < writes
     };
     keep_full(store, next, |_| Ok(()))?;
     settle(store).map(|_| ())

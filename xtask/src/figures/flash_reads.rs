@@ -13,7 +13,11 @@ const VALUE_BYTES: usize = 1024;
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let items = arguments.number("items", 1_000_000)?;
     let gets = arguments.number("gets", 1_000_000)?;
-    let bench = Bench::start("flash-reads", arguments, &["--capacity", "8GiB", "--memory", "256MiB"])?;
+    let bench = Bench::start(
+        "flash-reads",
+        arguments,
+        &["--capacity", arguments.sized("8GiB", "512MiB"), "--memory", "256MiB"],
+    )?;
     let address = bench.server().address();
     store_all(address, CONNECTIONS, items, |index, value| {
         fill_value(index, value);

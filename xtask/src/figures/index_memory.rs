@@ -16,6 +16,8 @@ const VALUE_BYTES: usize = 100;
 /// What the pools are touched with: few keys, so that they leave next to no index behind.
 const TOUCH_KEYS: u64 = 1000;
 const TOUCH_WRITES: u64 = 2_000_000;
+/// In a smoke run: as many items fill a write buffer, so that some come into the index.
+const SMOKE_MORE: u64 = 100_000;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let counts = match arguments.number("items", 0)? {
@@ -29,9 +31,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn measure(arguments: &Arguments, count: u64) -> Result<(), Failure> {
-    let bench = Bench::start("index-memory", arguments, &["--capacity", "4GiB", "--memory", "256MiB"])?;
+    let bench = Bench::start(
+        "index-memory",
+        arguments,
+        &["--capacity", arguments.sized("4GiB", "512MiB"), "--memory", "256MiB"],
+    )?;
     let (address, process) = (bench.server().address(), bench.server().process());
-    store_all(address, CONNECTIONS, TOUCH_WRITES, |index, value| {
+    store_all(address, CONNECTIONS, arguments.sized(TOUCH_WRITES, TOUCH_WRITES / 100), |index, value| {
         fill_value(index, value);
         key16(u64::MAX - index % TOUCH_KEYS)
     })?;
@@ -44,7 +50,7 @@ fn measure(arguments: &Arguments, count: u64) -> Result<(), Failure> {
     let mut stored = 0;
     let mut indexed = 0;
     while indexed < count {
-        let more = if stored == 0 { count } else { count / 20 };
+        let more = if stored == 0 { count } else { (count / 20).max(arguments.sized(0, SMOKE_MORE)) };
         store_all(address, CONNECTIONS, more, |index, value| {
             fill_value(stored + index, value);
             key16(stored + index)

@@ -28,11 +28,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let memory = arguments.size("memory", 1536 << 20)?;
     arguments.finish()?;
     println!("index-scale: {from} to {to} entries, then {last}; capacity {}", mebibytes(capacity));
+    let count = arguments.sized(STOPS, 1);
     process::return_freed_memory();
     let begun = Instant::now();
     let bench = Embedded::start("index-scale", capacity, memory)?;
     let store = &bench.store;
-    touch_pools(store)?;
+    touch_pools(store, arguments)?;
     let empty = Rest::take(store)?;
 
     let watch = Watch { from, to, done: AtomicBool::new(false) };
@@ -41,8 +42,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         let work = || -> Result<(Vec<Rest>, Option<Rest>), Failure> {
             let mut stops = Vec::new();
             let mut stored = 0;
-            for stop in 0..=STOPS {
-                let until = from + (to - from) * stop / STOPS;
+            for stop in 0..=count {
+                let until = from + (to - from) * stop / count;
                 stops.push(load_to(store, &mut stored, until, threads)?);
             }
             let end = if last > to { Some(load_to(store, &mut stored, last, threads)?) } else { None };

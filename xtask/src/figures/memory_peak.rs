@@ -15,7 +15,11 @@ const KEYS: u64 = 256;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let written_target = arguments.size("write", 12 << 30)?;
-    let bench = Bench::start("memory-peak", arguments, &["--capacity", "4GiB", "--memory", "256MiB"])?;
+    let bench = Bench::start(
+        "memory-peak",
+        arguments,
+        &["--capacity", arguments.sized("4GiB", "512MiB"), "--memory", "256MiB"],
+    )?;
     let (address, process) = (bench.server().address(), bench.server().process());
     let idle = process::read(process)?.resident_bytes;
     in_parallel(address, CONNECTIONS, |connection_index, connection| {

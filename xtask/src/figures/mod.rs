@@ -16,39 +16,50 @@ mod warm;
 use std::time::Duration;
 
 use crate::Failure;
-use crate::arguments::Arguments;
-use crate::workspace::{self, Profile, Scratch};
+use crate::arguments::{Arguments, Mode};
+use crate::rows::{Missed, Row};
+use crate::workspace::{self, Scratch};
 use tapetum_bench::server::{Server, ServerOptions};
 
-type Figure = fn(&Arguments) -> Result<(), Failure>;
-
 /// Those that take a few minutes at most: `all` makes them.
-const SHORT: [(&str, Figure); 7] = [
-    ("flash-reads", flash_reads::run),
-    ("index-memory", index_memory::run),
-    ("memory-peak", memory_peak::run),
-    ("load", load::run),
-    ("growth-latency", growth_latency::run),
-    ("restart", restart::run),
-    ("warm", warm::run),
+pub const SHORT: [Row; 7] = [
+    Row { name: "flash-reads", run: flash_reads::run, smoke: "--items 2000 --gets 2000" },
+    Row { name: "index-memory", run: index_memory::run, smoke: "--items 20000" },
+    Row { name: "memory-peak", run: memory_peak::run, smoke: "--write 64MiB" },
+    Row { name: "load", run: load::run, smoke: "--items 5000 --capacity 256MiB --memory 64MiB" },
+    Row {
+        name: "growth-latency",
+        run: growth_latency::run,
+        smoke: "--items 5000 --seconds 1 --capacity 256MiB --memory 64MiB",
+    },
+    Row {
+        name: "restart",
+        run: restart::run,
+        smoke: "--items 5000 --runs 1 --write-ms 100 --capacity 256MiB --memory 64MiB",
+    },
+    Row { name: "warm", run: warm::run, smoke: "--items 5000 --runs 1 --rate 2000" },
 ];
-const LONG: [(&str, Figure); 2] = [("index-scale", index_scale::run), ("overwrites", overwrites::run)];
+pub const LONG: [Row; 2] = [
+    Row {
+        name: "index-scale",
+        run: index_scale::run,
+        smoke: "--from 20000 --to 40000 --final 60000 --capacity 256MiB --memory 64MiB",
+    },
+    Row { name: "overwrites", run: overwrites::run, smoke: "--capacity 64MiB --memory 32MiB --value 2000 --rounds 1" },
+];
 
-pub fn run(name: &str, words: &[String]) -> Result<(), Failure> {
-    let arguments = Arguments::parse(words)?;
-    let figures: Vec<(&str, Figure)> = match name {
-        "all" => SHORT.to_vec(),
-        name => SHORT.iter().chain(&LONG).filter(|figure| figure.0 == name).copied().collect(),
-    };
-    if figures.is_empty() {
-        let names: Vec<&str> = SHORT.iter().chain(&LONG).map(|figure| figure.0).collect();
+pub fn run(name: &str, words: &[String], mode: Mode) -> Result<(), Failure> {
+    if name == "all" {
+        if cfg!(debug_assertions) && mode == Mode::Measure {
+            return workspace::again_in_release(&["figures", name], words);
+        }
+        return SHORT.iter().try_for_each(|row| row.start("figures", words, mode.clone()));
+    }
+    let Some(row) = SHORT.iter().chain(&LONG).find(|row| row.name == name) else {
+        let names: Vec<&str> = SHORT.iter().chain(&LONG).map(|row| row.name).collect();
         return Err(format!("there is no figure {name}; there are {} and all", names.join(", ")).into());
-    }
-    if cfg!(debug_assertions) {
-        // What is measured in this process must be the build that users run.
-        return workspace::again_in_release("figures", name, words);
-    }
-    figures.into_iter().try_for_each(|(_, figure)| figure(&arguments))
+    };
+    row.start("figures", words, mode)
 }
 
 /// A server of its own for one figure, over an empty data directory that goes after it.
@@ -61,7 +72,7 @@ impl Bench {
     fn start(name: &str, arguments: &Arguments, options: &[&str]) -> Result<Bench, Failure> {
         let binary = arguments.server();
         arguments.finish()?;
-        let binary = workspace::server(binary, Profile::Release)?;
+        let binary = arguments.measured_server(binary)?;
         let scratch = Scratch::new(name)?;
         let data = scratch.folder().join("data");
         println!("{name}: tapetum serve {}", options.join(" "));
@@ -97,5 +108,5 @@ fn microseconds(nanoseconds: u64) -> String {
 
 /// Fails the command when a figure misses what is promised, so that a script can hold it.
 fn hold(kept: bool, promise: &str) -> Result<(), Failure> {
-    if kept { Ok(()) } else { Err(format!("not reached: {promise}").into()) }
+    if kept { Ok(()) } else { Err(Missed(promise.into()).into()) }
 }

@@ -24,6 +24,8 @@ const ZIPFIAN_EXPONENT: f64 = 0.99;
 const ONE_GET_IN: u64 = 64;
 /// XDP's, at 20 % spare, uniform.
 const XDP: f64 = 2.6;
+/// The file of the raw loop.
+const RAW_BYTES: u64 = 64 << 20;
 const STALL_MAX: Duration = Duration::from_millis(100);
 
 struct Shape {
@@ -43,10 +45,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let bench = Embedded::start("overwrites", capacity, memory)?;
     let store = &bench.store;
     let shape = Shape { capacity, value_bytes, rounds };
-    let done = AtomicBool::new(false);
+    let (raw_bytes, done) = (arguments.sized(RAW_BYTES, RAW_BYTES >> 6), AtomicBool::new(false));
     let (worked, space, raw) = std::thread::scope(|scope| {
         let space = scope.spawn(|| Space::watch(&bench, &done));
-        let raw = scope.spawn(|| raw_disk::longest_write(bench.folder(), &done));
+        let raw = scope.spawn(|| raw_disk::longest_write(bench.folder(), raw_bytes, &done));
         let worked = work(store, &shape, fill_percent);
         done.store(true, Ordering::Relaxed);
         (worked, space.join().expect("the watcher panicked"), raw.join().expect("the raw loop panicked"))

@@ -9,18 +9,17 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-const FILE_BYTES: u64 = 64 << 20;
 const WRITE_BYTES: usize = 16 << 10;
 /// Between two writes, so that the loop watches the disk and does not fill it.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Writes until `done`; the longest that one write took.
-pub fn longest_write(folder: &Path, done: &AtomicBool) -> Result<Duration, Failure> {
+/// Writes in a file of so many bytes until `done`; the longest that one write took.
+pub fn longest_write(folder: &Path, file_bytes: u64, done: &AtomicBool) -> Result<Duration, Failure> {
     let path = folder.join("raw-loop");
     // Blocks first, so that the loop's own writes change no metadata.
     let zeros = vec![0; 1 << 20];
     let file = File::create(&path)?;
-    for offset in (0..FILE_BYTES).step_by(zeros.len()) {
+    for offset in (0..file_bytes).step_by(zeros.len()) {
         file.write_all_at(&zeros, offset)?;
     }
     file.sync_all()?;
@@ -29,7 +28,7 @@ pub fn longest_write(folder: &Path, done: &AtomicBool) -> Result<Duration, Failu
     let start = memory.as_ptr().align_offset(4096);
     let bytes = &mut memory[start..start + WRITE_BYTES];
     let mut longest = Duration::ZERO;
-    for offset in (0..FILE_BYTES).step_by(WRITE_BYTES).cycle() {
+    for offset in (0..file_bytes).step_by(WRITE_BYTES).cycle() {
         if done.load(Ordering::Relaxed) {
             break;
         }

@@ -11,7 +11,6 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::load::expect_stored;
 use crate::workspace::Scratch;
-use crate::workspace::{self, Profile};
 use tapetum_bench::client::Connection;
 use tapetum_bench::embedded::{create, settle};
 use tapetum_bench::process;
@@ -33,7 +32,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let write_for = Duration::from_millis(arguments.number("write-ms", 2000)?);
     let binary = arguments.server();
     arguments.finish()?;
-    let binary = workspace::server(binary, Profile::Release)?;
+    let binary = arguments.measured_server(binary)?;
     let scratch = Scratch::new("restart")?;
     let data = scratch.folder().join("data");
     println!("restart: {items} items, capacity {}, memory {}", mebibytes(capacity), mebibytes(memory));
@@ -50,9 +49,9 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut random = Random::new(11);
     let (mut after_stop, mut after_kill) = (Vec::new(), Vec::new());
     for run in 1..=runs {
-        let stopped = Start::measure(&options, items, &mut random)?;
+        let stopped = Start::measure(arguments, &options, items, &mut random)?;
         let written = write_and_kill(stopped.server, items, write_for, run)?;
-        let killed = Start::measure(&options, items, &mut random)?;
+        let killed = Start::measure(arguments, &options, items, &mut random)?;
         println!(
             "  run {run}: after a clean stop {}, resident at most {}; after kill -9 ({written} writes acknowledged) {}, {}",
             seconds(stopped.took),
@@ -90,12 +89,19 @@ struct Start {
 
 impl Start {
     /// Starts the server with cold caches and asks it for one item until it gives it.
-    fn measure(options: &ServerOptions, items: u64, random: &mut Random) -> Result<Start, Failure> {
+    fn measure(
+        arguments: &Arguments,
+        options: &ServerOptions,
+        items: u64,
+        random: &mut Random,
+    ) -> Result<Start, Failure> {
         // The writers leave this half alone.
         let index = random.below(items / 2);
         let mut expected = Vec::new();
         fill_value(index, 0, VALUE_BYTES, &mut expected);
-        drop_caches()?;
+        if arguments.smoke_binaries().is_none() {
+            drop_caches()?;
+        }
         let begun = Instant::now();
         let mut server = options.spawn()?;
         while !is_answered(&server, &key16(index), &expected)? {

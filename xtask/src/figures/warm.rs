@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{hold, mebibytes, row, seconds};
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace::{self, Profile, Scratch};
+use crate::workspace::Scratch;
 use tapetum_bench::client::Connection;
 use tapetum_bench::server::{Server, ServerOptions};
 use tapetum_bench::sockets;
@@ -26,15 +26,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let memory = arguments.size("memory", 64 << 20)?;
+    let items = arguments.optional_number("items")?;
     let rate = arguments.number("rate", 10_000)? as f64;
     let runs = arguments.number("runs", 3)?.max(1);
     let warm_up = Duration::from_secs(arguments.number("warm-up-seconds", 6)?);
     let binary = arguments.server();
     arguments.finish()?;
-    let binary = workspace::server(binary, Profile::Release)?;
+    let binary = arguments.measured_server(binary)?;
     let scratch = Scratch::new("warm")?;
     let data_bytes = memory * DATA_PARTS;
-    let items = data_bytes / (KEY_BYTES + VALUE_BYTES as u64);
+    let items = items.unwrap_or(data_bytes / (KEY_BYTES + VALUE_BYTES as u64));
     let population = Population::new(items, Values::new(VALUE_BYTES, 100));
     println!("warm: {items} items, --memory {}, {rate} zipfian GETs a second after each start", mebibytes(memory));
     let [memory, capacity] = [memory, data_bytes * 2].map(|bytes| bytes.to_string());
@@ -47,23 +48,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     sockets::load(with_list.address, &population, 0..items)?;
     sockets::settle(server.process())?;
     // As fast as can be, so that it is as warm as it gets.
-    dram_share(&server, &population, &turn(warm_up, None, 1))?;
-    let before = dram_share(&server, &population, &turn(Duration::from_secs(2), Some(rate), 2))?;
+    dram_share(&server, &population, &turn(arguments.time(warm_up), None, 1))?;
+    let before = dram_share(&server, &population, &turn(arguments.time(Duration::from_secs(2)), Some(rate), 2))?;
     server.terminate()?;
     row("GETs answered by DRAM before", format!("{:.1} %", 100.0 * before), "");
+    let patience = arguments.time(PATIENCE);
     let mut took = [Vec::new(), Vec::new()];
     for run in 1..=runs {
         for (options, took) in [&without_list, &with_list].into_iter().zip(&mut took) {
-            let warmed = Warmed::measure(options, &population, before * WARM, rate, run)?;
+            let warmed = Warmed::measure(options, &population, (before * WARM, patience), rate, run)?;
             println!(
                 "  run {run}: first {:.1} %, warm after {}; of {} listed keys {} are in DRAM{}",
                 100.0 * warmed.first,
-                warmed.after.map_or("more than a minute".into(), seconds),
+                warmed.after.map_or(format!("more than {}", seconds(patience)), seconds),
                 warmed.stats["hot_keys_listed"],
                 warmed.stats["hot_keys_warmed"],
                 if options.options.len() > with_list.options.len() { ", without the list" } else { "" },
             );
-            took.push(warmed.after.unwrap_or(PATIENCE));
+            took.push(warmed.after.unwrap_or(patience));
         }
     }
     let [without, with] = took.map(|mut took| {
@@ -94,7 +96,7 @@ impl Warmed {
     fn measure(
         options: &ServerOptions,
         population: &Population,
-        share: f64,
+        (share, patience): (f64, Duration),
         rate: f64,
         seed: u64,
     ) -> Result<Warmed, Failure> {
@@ -107,7 +109,7 @@ impl Warmed {
             if found >= share {
                 after = Some(begun.elapsed());
             }
-            if after.is_some() || begun.elapsed() > PATIENCE {
+            if after.is_some() || begun.elapsed() > patience {
                 break;
             }
         }

@@ -1,0 +1,130 @@
+//! A test that the commands which the documents name are there: every `cargo x …` with its options, every `make …`, and every command
+//! line of `tapetum`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use tapetum_server::cli::Cli;
+
+use crate::arguments::{Checked, Mode};
+use crate::{Failure, dispatch, workspace};
+
+/// Commands of which the document says how they begin alone.
+const ELLIPSES: [&str; 2] = ["…", "..."];
+
+/// README and what lies in docs, by their paths.
+fn documents() -> Vec<(PathBuf, String)> {
+    let root = workspace::root();
+    let mut paths = vec![root.join("README.md")];
+    for folder in ["docs", "docs/decisions"] {
+        let entries = std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+        paths.extend(entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    }
+    paths.into_iter().map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// What stands in code: each line of a block, without its prompt and its comment, and each span between two backticks.
+fn code(text: &str) -> Vec<String> {
+    let (mut found, mut in_block) = (Vec::new(), false);
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if in_block {
+            let line = line.trim_start_matches("$ ");
+            found.push(line.split("  #").next().unwrap_or_default().trim().to_owned());
+        } else {
+            found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// The words after `start` of the code that begins with it.
+fn commands(start: &str) -> Vec<(PathBuf, String)> {
+    let mut found = BTreeSet::new();
+    for (path, text) in documents() {
+        let starts = |code: &String| code.strip_prefix(start).map(str::to_owned);
+        found.extend(code(&text).iter().filter_map(starts).map(|words| (path.clone(), words)));
+    }
+    found.into_iter().collect()
+}
+
+fn words(text: &str) -> Vec<String> {
+    // Options in brackets may be left out, and are there all the same.
+    text.replace(['[', ']'], "").split_whitespace().map(str::to_owned).collect()
+}
+
+/// Whether there is such a command, with such options.
+fn check(command: &str) -> Result<(), Failure> {
+    let mut words = words(command);
+    // Names that stand for what the reader puts there.
+    words.iter_mut().filter(|word| word.as_str() == "N" || word.as_str() == "F").for_each(|word| *word = "1".into());
+    let Some((first, rest)) = words.split_first() else { return Ok(()) };
+    if ELLIPSES.contains(&first.as_str()) {
+        return Ok(());
+    }
+    let named = |list: &[crate::rows::Row]| list.iter().any(|row| rest.first().is_some_and(|name| name == row.name));
+    match (first.as_str(), rest) {
+        ("bench", [] | [..]) if rest.is_empty() || rest[0] == "ROW" || ELLIPSES.contains(&rest[0].as_str()) => Ok(()),
+        ("figures", []) => Ok(()),
+        ("bench", _) if !named(&crate::bench::ROWS) => Err(format!("there is no row {}", rest[0]).into()),
+        _ => match dispatch(first, rest, |_| Ok(Mode::Check)) {
+            Err(failure) if failure.is::<Checked>() => Ok(()),
+            Err(failure) => Err(failure),
+            Ok(()) => Err("it did something where it was to check its options".into()),
+        },
+    }
+}
+
+fn assert_all(start: &str, check: impl Fn(&str) -> Result<(), String>) {
+    let root = workspace::root();
+    let wrong = |(path, command): &(PathBuf, String)| {
+        let why = check(command).err()?;
+        let path: &Path = path.strip_prefix(root).unwrap_or(path);
+        Some(format!("{}: {start}{command}: {why}", path.display()))
+    };
+    let commands = commands(start);
+    assert!(!commands.is_empty(), "the documents name no {start}");
+    let wrong: Vec<String> = commands.iter().filter_map(wrong).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_command_of_cargo_x_is_there_with_its_options() {
+    assert_all("cargo x ", |command| check(command).map_err(|failure| failure.to_string()));
+}
+
+#[test]
+fn every_target_of_make_is_there() {
+    let makefile = std::fs::read_to_string(workspace::root().join("Makefile")).unwrap();
+    let has = |start: &str| makefile.lines().any(|line| line.starts_with(start));
+    assert_all("make ", |command| {
+        let missing = command.split_whitespace().take_while(|word| !word.starts_with('#')).find(|word| {
+            match word.split_once('=') {
+                Some((variable, _)) => !has(&format!("{variable} :=")),
+                None => word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') && !has(&format!("{word}:")),
+            }
+        });
+        missing.map_or(Ok(()), |word| Err(format!("the Makefile has no {word}")))
+    });
+}
+
+#[test]
+fn every_command_line_of_tapetum_is_understood() {
+    for start in ["tapetum ", "target/release/tapetum "] {
+        assert_all(start, |command| {
+            let command = command.split(" > ").next().unwrap_or_default();
+            let command = command.split(" | ").next().unwrap_or_default().trim_end_matches(" &");
+            let parse = |more: &str| {
+                let words = std::iter::once("tapetum").chain(command.split_whitespace()).chain(more.split_whitespace());
+                Cli::try_parse_from(words).map(drop).or_else(|error| match error.use_stderr() {
+                    true => Err(error.to_string()),
+                    false => Ok(()),
+                })
+            };
+            // An option at the end may be named without its value.
+            parse("").or_else(|why| parse("1").map_err(|_| why))
+        });
+    }
+}

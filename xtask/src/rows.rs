@@ -1,0 +1,158 @@
+//! The rows of docs/BENCHMARKS.md, as `cargo x bench`, `cargo x figures` and `cargo x demo` run them; and `cargo x test-rows`, which
+//! runs each of them once, small and on the debug build, to see that it ends.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::arguments::{Arguments, Checked, Mode};
+use crate::workspace::{self, Scratch};
+use crate::{Failure, bench, demo, figures};
+
+/// Stands for the folder of the binaries in a row's smoke options.
+const THIS: &str = "THIS";
+/// How many rows run at once: most of their time goes into waiting for a server to come to rest.
+const AT_ONCE: usize = 3;
+/// A row that has not ended by then never will.
+const ROW_TIME_MAX: Duration = Duration::from_secs(120);
+/// Lines of a failed row's output that are shown.
+const LINES_SHOWN: usize = 40;
+
+/// A command that measures something.
+#[derive(Clone, Copy)]
+pub struct Row {
+    pub name: &'static str,
+    pub run: fn(&Arguments) -> Result<(), Failure>,
+    /// The options of a smoke run: as little as it takes, and no contender that must be compiled from elsewhere.
+    pub smoke: &'static str,
+}
+
+/// A figure that misses its reach: the row ended, and fails all the same.
+#[derive(Debug)]
+pub struct Missed(pub String);
+
+impl fmt::Display for Missed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not reached: {}", self.0)
+    }
+}
+
+impl std::error::Error for Missed {}
+
+impl Row {
+    /// Runs it as `cargo x COMMAND NAME WORDS`.
+    pub fn start(&self, command: &str, words: &[String], mode: Mode) -> Result<(), Failure> {
+        match mode {
+            Mode::Smoke { binaries } => self.smoke(binaries),
+            // Some measure in this process, which must be the build that users run. It takes minutes: a typing slip is told before.
+            Mode::Measure if cfg!(debug_assertions) => match (self.run)(&Arguments::parse(words, Mode::Check)?) {
+                Err(failure) if failure.is::<Checked>() => workspace::again_in_release(&[command, self.name], words),
+                done => done,
+            },
+            mode => (self.run)(&Arguments::parse(words, mode)?),
+        }
+    }
+
+    /// Runs it small; what it misses does not matter.
+    pub fn smoke(&self, binaries: PathBuf) -> Result<(), Failure> {
+        let this = binaries.to_string_lossy().into_owned();
+        let words: Vec<String> = self.smoke.split_whitespace().map(|word| word.replace(THIS, &this)).collect();
+        match (self.run)(&Arguments::parse(&words, Mode::Smoke { binaries })?) {
+            Err(failure) if failure.is::<Missed>() => Ok(()),
+            done => done,
+        }
+    }
+}
+
+/// What `words` say of the run: `--smoke BINARIES` stands alone.
+pub fn mode(words: &[String]) -> Result<Mode, Failure> {
+    match words {
+        [word, binaries] if word == "--smoke" => Ok(Mode::Smoke { binaries: std::path::absolute(binaries)? }),
+        words if words.iter().any(|word| word == "--smoke") => {
+            Err("--smoke BINARIES takes the row's own smallest sizes: give no other option beside it".into())
+        }
+        _ => Ok(Mode::Measure),
+    }
+}
+
+/// `cargo x test-rows`: all of them, or those whose command has `--only` in it.
+pub fn test(arguments: &Arguments) -> Result<(), Failure> {
+    let server = arguments.server();
+    let only = arguments.text("only").unwrap_or_default().to_owned();
+    arguments.finish()?;
+    let binaries = match server {
+        Some(server) => std::path::absolute(server)?.parent().ok_or("--server names no file")?.to_owned(),
+        None => workspace::build_all()?,
+    };
+    let mut left: Vec<String> = commands().into_iter().filter(|command| command.contains(&only)).collect();
+    if left.is_empty() {
+        return Err(format!("no row has {only} in it").into());
+    }
+    let (begun, count) = (Instant::now(), left.len());
+    // Taken from the end.
+    left.reverse();
+    let (left, scratch) = (Mutex::new(left), Scratch::new("rows")?);
+    let next = || left.lock().expect("nobody panics while taking a row").pop();
+    std::thread::scope(|scope| {
+        let work = || std::iter::from_fn(next).try_for_each(|command| test_row(&command, &binaries, scratch.folder()));
+        let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let done = threads.into_iter().map(|thread| thread.join().expect("a row's thread panicked"));
+        // All of them are waited for.
+        done.collect::<Vec<_>>().into_iter().collect::<Result<(), Failure>>()
+    })?;
+    println!("test-rows: {count} rows end well, in {:.0} s", begun.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// The words after `cargo x`, of each row.
+fn commands() -> Vec<String> {
+    let named = |command: &str, rows: &[Row]| -> Vec<String> {
+        rows.iter().map(|row| format!("{command} {}", row.name)).collect()
+    };
+    let mut commands = vec![demo::ROW.name.to_owned()];
+    commands.extend(named("figures", &figures::SHORT));
+    commands.extend(named("figures", &figures::LONG));
+    commands.extend(named("bench", &bench::ROWS));
+    commands
+}
+
+/// Runs one of them in a process of its own, whose output is shown if it fails.
+fn test_row(command: &str, binaries: &Path, scratch: &Path) -> Result<(), Failure> {
+    let log = scratch.join(format!("{}.log", command.replace(' ', "-")));
+    let output = File::create(&log)?;
+    let begun = Instant::now();
+    let mut process = Command::new(std::env::current_exe()?)
+        .args(command.split(' '))
+        .arg("--smoke")
+        .arg(binaries)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()?;
+    let status = loop {
+        if let Some(status) = process.try_wait()? {
+            break Ok(status);
+        }
+        if begun.elapsed() > ROW_TIME_MAX {
+            process.kill()?;
+            process.wait()?;
+            break Err(format!("it has not ended within {ROW_TIME_MAX:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let why = match status {
+        Ok(status) if status.success() => {
+            println!("  {command}: {:.1} s", begun.elapsed().as_secs_f64());
+            return Ok(());
+        }
+        Ok(status) => format!("it ended with {status}"),
+        Err(why) => why,
+    };
+    let text = String::from_utf8_lossy(&std::fs::read(&log)?).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    let shown = lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n");
+    Err(format!("cargo x {command} --smoke {}: {why}\n{shown}", binaries.display()).into())
+}
