@@ -7,14 +7,13 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::FlashQueue;
-use super::file::DataFile;
+use super::data_file::DataFile;
+use super::{FlashQueue, RETRIES_MAX, is_put_off};
 use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::env::Env;
 use crate::event::Event;
@@ -149,23 +148,22 @@ fn serve(shared: &Shared, data: &DataFile, local: &LocalMemory) {
 
 fn run(command: &Command, data: &DataFile, local: &LocalMemory) -> Completion {
     let moved = match command.operation {
-        Operation::Read { flash, local: offset, length } => {
+        Operation::Read { flash, local: offset, length } | Operation::Write { flash, local: offset, length, .. } => {
             let Some(memory) = local.pointer(LocalRange { offset, length }) else {
                 return Completion::new(command.tag, Status::InvalidField);
             };
-            // SAFETY: inside local memory, and the drive's own until the command completes.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), length as usize) };
-            data.file().read_exact_at(bytes, flash)
-        }
-        Operation::Write { flash, local: offset, length, fua } => {
-            let Some(memory) = local.pointer(LocalRange { offset, length }) else {
-                return Completion::new(command.tag, Status::InvalidField);
+            let way = match command.operation {
+                Operation::Write { fua: true, .. } => Way::InDurably,
+                Operation::Write { .. } => Way::In,
+                _ => Way::Out,
             };
-            // SAFETY: inside local memory, and nobody writes it until the command completes.
-            let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), length as usize) };
-            if fua { write_durably(data, bytes, flash) } else { data.file().write_all_at(bytes, flash) }
+            move_all(length as usize, data.sector_bytes() as usize, |done| {
+                let (flash, left) = (flash + done as u64, length as usize - done);
+                // SAFETY: inside local memory from `done` on, and the drive's own until the command completes.
+                unsafe { transfer(data.fd(), way, memory.as_ptr().add(done), left, flash) }
+            })
         }
-        Operation::Flush => data.file().sync_data(),
+        Operation::Flush => move_all(0, 1, |_| data.file().sync_data().map(|()| 0)),
         Operation::Discard { .. } => Ok(()), // The reservation must hold, so the blocks stay.
         Operation::Execute { .. } | Operation::Pipeline { .. } => {
             return Completion::new(command.tag, Status::Unsupported);
@@ -173,30 +171,94 @@ fn run(command: &Command, data: &DataFile, local: &LocalMemory) -> Completion {
     };
     match moved {
         Ok(()) => Completion::success(command.tag),
-        // A file that ends early has no errno of its own.
-        Err(error) => Completion::failed(command.tag, error.raw_os_error().unwrap_or(libc::EIO)),
+        Err(errno) => Completion::failed(command.tag, errno),
     }
 }
 
-/// Writes with RWF_DSYNC, which syncs these bytes alone.
-fn write_durably(data: &DataFile, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: the one piece is a live slice, which the kernel only reads.
-        let wrote = unsafe { libc::pwritev2(data.fd(), &piece, 1, offset as libc::off_t, libc::RWF_DSYNC) };
-        match usize::try_from(wrote) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(wrote) => {
-                bytes = &bytes[wrote..];
-                offset += wrote as u64;
+#[derive(Clone, Copy)]
+enum Way {
+    Out,
+    In,
+    /// Syncs these bytes alone.
+    InDurably,
+}
+
+/// One system call; how many bytes it moved.
+///
+/// # Safety
+/// `memory` has `length` bytes, which nobody else writes, and of which nobody else reads what is read into.
+unsafe fn transfer(fd: RawFd, way: Way, memory: *mut u8, length: usize, flash: u64) -> io::Result<usize> {
+    let (memory, flash) = (memory.cast(), flash as libc::off_t);
+    let piece = libc::iovec { iov_base: memory, iov_len: length };
+    // SAFETY: the caller's.
+    let moved = unsafe {
+        match way {
+            Way::Out => libc::pread(fd, memory, length, flash),
+            Way::In => libc::pwrite(fd, memory, length, flash),
+            Way::InDurably => libc::pwritev2(fd, &piece, 1, flash, libc::RWF_DSYNC),
+        }
+    };
+    usize::try_from(moved).map_err(|_| io::Error::last_os_error())
+}
+
+/// Takes steps from where the last one ended until `length` bytes are moved; the errno of the one that failed. As the ring does: a
+/// short step goes on from its last whole sector, one that gets nowhere fails, and the kernel may put it off so often.
+fn move_all(length: usize, sector_bytes: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> Result<(), i32> {
+    let (mut done, mut retries) = (0, 0);
+    loop {
+        match step(done) {
+            Ok(moved) if done + moved == length => return Ok(()),
+            Ok(moved) if moved >= sector_bytes => {
+                done += moved - moved % sector_bytes;
+                retries = 0;
             }
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
+            Ok(_) => return Err(libc::EIO),
+            Err(error) => {
+                // A file that ends early has no errno of its own.
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                if !is_put_off(errno) || retries == RETRIES_MAX {
+                    return Err(errno);
                 }
+                retries += 1;
             }
         }
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_step_goes_on_from_its_last_whole_sector() {
+        let mut from = Vec::new();
+        let steps = |done| {
+            from.push(done);
+            Ok([5000, 4096, 4096][from.len() - 1])
+        };
+        assert_eq!(move_all(12288, 4096, steps), Ok(()));
+        assert_eq!(from, [0, 4096, 8192]);
+        assert_eq!(move_all(4096, 512, |_| Ok(100)), Err(libc::EIO));
+        assert_eq!(move_all(4096, 512, |_| Ok(0)), Err(libc::EIO));
+    }
+
+    #[test]
+    fn what_is_put_off_for_ever_fails_with_what_the_kernel_says() {
+        for errno in [libc::EAGAIN, libc::EINTR] {
+            let mut steps = 0;
+            let put_off = |_| {
+                steps += 1;
+                Err(io::Error::from_raw_os_error(errno))
+            };
+            assert_eq!(move_all(4096, 512, put_off), Err(errno));
+            assert_eq!(steps, RETRIES_MAX + 1);
+        }
+        let mut steps = 0;
+        let soon = |_| {
+            steps += 1;
+            if steps < 10 { Err(io::Error::from_raw_os_error(libc::EINTR)) } else { Ok(4096) }
+        };
+        assert_eq!(move_all(4096, 512, soon), Ok(()));
+        assert_eq!(move_all(4096, 512, |_| Err(io::Error::from_raw_os_error(libc::ENOSPC))), Err(libc::ENOSPC));
+    }
 }

@@ -7,15 +7,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::alignment::{self, Contents};
 use super::blocking::BlockingQueue;
 use super::claim::{self, FileClaim};
+use super::data_file::DataFile;
 use super::error::FlashError;
 use super::uring::{self, UringQueue};
 use super::{Flash, FlashQueue};
@@ -44,43 +45,12 @@ pub struct FileFlash {
     env: Env,
 }
 
-/// The open descriptor; every queue shares it.
-pub(super) struct DataFile {
-    file: File,
-    /// Changes when a file that is whole gets its name.
-    path: Mutex<PathBuf>,
-    sector_bytes: u32,
-    direct: bool,
-}
-
-impl DataFile {
-    pub(super) fn fd(&self) -> RawFd {
-        self.file.as_raw_fd()
-    }
-
-    pub(super) fn file(&self) -> &File {
-        &self.file
-    }
-
-    fn path(&self) -> PathBuf {
-        self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
 /// Through the page cache any address will do; this is the drive's smallest.
 const BUFFERED_SECTOR_BYTES: u32 = 512;
 /// The unit of a new file's size.
 const BLOCK_BYTES: u64 = 4096;
 /// A store is its owner's alone.
 const FILE_MODE: u32 = 0o600;
-
-impl Drop for DataFile {
-    fn drop(&mut self) {
-        // Closing would do, but a ring that held the file too lets go of it some time after it is closed.
-        // SAFETY: the descriptor is open; flock touches no memory.
-        unsafe { libc::flock(self.fd(), libc::LOCK_UN) };
-    }
-}
 
 impl FileFlash {
     /// Makes a file of `capacity_bytes` (rounded down to 4096) with all its blocks reserved, or takes a block device
@@ -128,12 +98,10 @@ impl FileFlash {
 
     /// Gives the file another name in the same folder, durably; an error if something has that name already.
     pub fn rename(&self, to: &Path) -> Result<(), FlashError> {
-        let mut path = self.data.path.lock().unwrap_or_else(PoisonError::into_inner);
-        claim::rename_new(&path, to).map_err(|source| match source.kind() {
+        self.data.rename(to, |from| claim::rename_new(from, to)).map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => FlashError::AlreadyExists { path: to.into() },
             _ => FlashError::Io { path: to.into(), doing: "give its name to", source },
         })?;
-        *path = to.into();
         let doing = "make durable the name of";
         claim::sync_folder_of(to).map_err(|source| FlashError::Io { path: to.into(), doing, source })
     }
@@ -155,6 +123,23 @@ impl FileFlash {
         };
         let file = claim::open_locked(options.custom_flags(flags), path)?;
         FileFlash::from_file(file, path, Contents::Kept, engine, env)
+    }
+
+    /// A ring, or where the kernel refuses this one, a thread. Each queue finds out for itself: limits on locked memory leave room for
+    /// some rings and not for others.
+    fn ring_or_thread<Q: FlashQueue + 'static>(
+        &self,
+        local: &LocalMemory,
+        ring: impl FnOnce() -> io::Result<Q>,
+    ) -> io::Result<Box<dyn FlashQueue>> {
+        if self.engine != IoEngine::Blocking {
+            match ring() {
+                Ok(queue) => return Ok(Box::new(queue)),
+                Err(error) if self.engine == IoEngine::Uring => return Err(error),
+                Err(error) => self.data.say_ring_refused(&error),
+            }
+        }
+        Ok(Box::new(BlockingQueue::new(self.data.clone(), local, &self.env)?))
     }
 
     #[cfg(test)]
@@ -186,10 +171,11 @@ impl FileFlash {
                 needed_bytes: u64::from(sector_bytes),
             });
         }
-        let engine = choose_engine(engine, uring::probe)?;
-        let data = DataFile { file, path: Mutex::new(path.into()), sector_bytes, direct };
+        if engine == IoEngine::Uring {
+            uring::probe().map_err(|source| FlashError::UringRefused { source })?;
+        }
         let flash = FileFlash {
-            data: Arc::new(data),
+            data: Arc::new(DataFile::new(file, path, sector_bytes, direct)),
             capacity_bytes: AtomicU64::new(capacity_bytes),
             growing: Mutex::new(()),
             engine,
@@ -208,10 +194,10 @@ impl Flash for FileFlash {
     /// Reserves blocks for the new part as creation does for all; a device is as large as it is.
     fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
         let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        let DataFile { file, sector_bytes, .. } = &*self.data;
+        let (file, sector_bytes) = (self.data.file(), self.data.sector_bytes());
         let path: &Path = &self.data.path();
         let now_bytes = self.capacity_bytes();
-        let capacity_bytes = capacity_bytes.next_multiple_of(u64::from(*sector_bytes));
+        let capacity_bytes = capacity_bytes.next_multiple_of(u64::from(sector_bytes));
         if capacity_bytes <= now_bytes {
             return Ok(());
         }
@@ -235,17 +221,21 @@ impl Flash for FileFlash {
     }
 
     fn sector_bytes(&self) -> u32 {
-        self.data.sector_bytes
+        self.data.sector_bytes()
     }
 
     fn describe(&self) -> String {
-        let engine = if self.engine == IoEngine::Blocking { "pread/pwrite on drive threads" } else { "io_uring" };
-        let cache = if self.data.direct { "direct" } else { "buffered" };
+        let engine = match self.engine {
+            IoEngine::Auto => "io_uring where it is allowed",
+            IoEngine::Uring => "io_uring",
+            IoEngine::Blocking => "pread/pwrite on drive threads",
+        };
+        let cache = if self.data.is_direct() { "direct" } else { "buffered" };
         format!(
             "{}: {} bytes, sectors of {}, {cache}, {engine}",
             self.data.path().display(),
             self.capacity_bytes(),
-            self.data.sector_bytes
+            self.data.sector_bytes()
         )
     }
 
@@ -254,17 +244,11 @@ impl Flash for FileFlash {
     }
 
     fn open_queue(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        if self.engine == IoEngine::Blocking {
-            return Ok(Box::new(BlockingQueue::new(self.data.clone(), local, &self.env)?));
-        }
-        Ok(Box::new(UringQueue::new(self.data.clone(), local, depth, self.data.sector_bytes)?))
+        self.ring_or_thread(local, || UringQueue::new(self.data.clone(), local, depth))
     }
 
     fn open_queue_of_one_thread(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        if self.engine == IoEngine::Blocking {
-            return self.open_queue(local, depth);
-        }
-        Ok(Box::new(UringQueue::of_one_thread(self.data.clone(), local, depth, self.data.sector_bytes)?))
+        self.ring_or_thread(local, || UringQueue::of_one_thread(self.data.clone(), local, depth))
     }
 }
 
@@ -289,7 +273,7 @@ fn fill_with_zeros(
     file.set_len(0).map_err(failed("empty"))?;
     reserve(&file, path, 0, capacity_bytes)?;
     let flash = FileFlash::from_file(file, path, Contents::New, engine, env)?;
-    let synced = flash.data.file.sync_all().and_then(|()| claim::sync_folder_of(path));
+    let synced = flash.data.file().sync_all().and_then(|()| claim::sync_folder_of(path));
     synced.map_err(failed("make durable the new file"))?;
     Ok(flash)
 }
@@ -317,20 +301,6 @@ fn reserve(file: &File, path: &Path, from_bytes: u64, capacity_bytes: u64) -> Re
     }
 }
 
-fn choose_engine(asked: IoEngine, probe: impl Fn() -> io::Result<()>) -> Result<IoEngine, FlashError> {
-    if asked == IoEngine::Blocking {
-        return Ok(IoEngine::Blocking);
-    }
-    match probe() {
-        Ok(()) => Ok(IoEngine::Uring),
-        Err(source) if asked == IoEngine::Uring => Err(FlashError::UringRefused { source }),
-        Err(source) => {
-            tracing::info!(%source, "io_uring refused: one blocking drive thread for each queue pair instead");
-            Ok(IoEngine::Blocking)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,7 +321,7 @@ mod tests {
         let path = TestPath::new();
         let flash = create(&path).unwrap();
         assert_eq!(flash.capacity_bytes(), CAPACITY_BYTES);
-        let reserved_bytes = std::os::unix::fs::MetadataExt::blocks(&flash.data.file.metadata().unwrap()) * 512;
+        let reserved_bytes = std::os::unix::fs::MetadataExt::blocks(&flash.data.file().metadata().unwrap()) * 512;
         assert!(reserved_bytes >= CAPACITY_BYTES);
         drop(flash);
         assert_eq!(open(&path).unwrap().capacity_bytes(), CAPACITY_BYTES);
@@ -365,7 +335,7 @@ mod tests {
         assert_eq!(flash.capacity_bytes(), CAPACITY_BYTES, "it never shrinks");
         flash.grow(3 * CAPACITY_BYTES).unwrap();
         assert_eq!(flash.capacity_bytes(), 3 * CAPACITY_BYTES);
-        let reserved_bytes = std::os::unix::fs::MetadataExt::blocks(&flash.data.file.metadata().unwrap()) * 512;
+        let reserved_bytes = std::os::unix::fs::MetadataExt::blocks(&flash.data.file().metadata().unwrap()) * 512;
         assert!(reserved_bytes >= 3 * CAPACITY_BYTES);
         assert!(matches!(flash.grow(1 << 62), Err(FlashError::NoSpace { .. })));
         drop(flash);
@@ -412,10 +382,20 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_ring_falls_back_only_when_nobody_insists() {
-        let refused = || Err(io::Error::from_raw_os_error(libc::EPERM));
-        assert!(matches!(choose_engine(IoEngine::Auto, refused), Ok(IoEngine::Blocking)));
-        assert!(matches!(choose_engine(IoEngine::Uring, refused), Err(FlashError::UringRefused { .. })));
-        assert!(matches!(choose_engine(IoEngine::Auto, || Ok(())), Ok(IoEngine::Uring)));
+    fn a_refused_ring_is_replaced_by_a_thread_unless_somebody_insists() {
+        let path = TestPath::new();
+        let flash = create(&path).unwrap();
+        let local = LocalMemory::new(4096).unwrap();
+        let refused = || Err::<BlockingQueue, _>(io::Error::from_raw_os_error(libc::ENOMEM));
+        assert!(flash.ring_or_thread(&local, refused).is_ok());
+        // The next one asks again.
+        let asked = std::cell::Cell::new(false);
+        let ring = || {
+            asked.set(true);
+            BlockingQueue::new(flash.data.clone(), &local, &flash.env)
+        };
+        assert!(flash.ring_or_thread(&local, ring).is_ok() && asked.get());
+        let insists = FileFlash { engine: IoEngine::Uring, ..flash };
+        assert_eq!(insists.ring_or_thread(&local, refused).err().unwrap().raw_os_error(), Some(libc::ENOMEM));
     }
 }

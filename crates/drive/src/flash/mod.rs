@@ -8,6 +8,7 @@ mod blocking;
 pub mod claim;
 #[cfg(test)]
 mod conformance;
+mod data_file;
 mod error;
 pub mod faulty;
 pub mod file;
@@ -25,6 +26,15 @@ use std::time::Duration;
 
 use crate::command::{Command, Completion};
 use crate::local_memory::LocalMemory;
+
+/// How often a transfer that the kernel puts off (EAGAIN, EINTR) is tried again before it fails with that error. Enough for a
+/// moment's shortage; so many rounds through the kernel end within a second.
+const RETRIES_MAX: u32 = 1000;
+
+/// Whether the kernel says no more than "not now".
+fn is_put_off(errno: i32) -> bool {
+    errno == libc::EAGAIN || errno == libc::EINTR
+}
 
 /// A place of bytes: a file, a block device, memory.
 pub trait Flash: Send + Sync {

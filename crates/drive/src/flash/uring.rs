@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use io_uring::{Builder, IoUring, opcode, squeue, types};
 
-use super::FlashQueue;
-use super::file::DataFile;
+use super::data_file::DataFile;
 use super::ring_event::RingEvent;
+use super::{FlashQueue, RETRIES_MAX, is_put_off};
 use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::local_memory::LocalMemory;
 
@@ -62,6 +62,8 @@ struct Transfer {
     length: u32,
     /// Flushes submitted before this one.
     flushes_before: u64,
+    /// How often the kernel has put it off since it last moved bytes.
+    retries: u32,
 }
 
 /// A flush that waits for the writes before it.
@@ -100,40 +102,33 @@ pub(super) struct UringQueue {
 }
 
 impl UringQueue {
-    pub(super) fn new(data: Arc<DataFile>, local: &LocalMemory, depth: u32, sector_bytes: u32) -> io::Result<Self> {
+    pub(super) fn new(data: Arc<DataFile>, local: &LocalMemory, depth: u32) -> io::Result<Self> {
         let ring = new_ring(depth, &mut IoUring::builder())?;
-        UringQueue::on(ring, data, local, sector_bytes)
+        UringQueue::on(ring, data, local)
     }
 
     /// For the first thread that polls it or waits on it. Where the kernel has no such rings, for any.
-    pub(super) fn of_one_thread(
-        data: Arc<DataFile>,
-        local: &LocalMemory,
-        depth: u32,
-        sector_bytes: u32,
-    ) -> io::Result<Self> {
+    pub(super) fn of_one_thread(data: Arc<DataFile>, local: &LocalMemory, depth: u32) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.setup_r_disabled().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         match new_ring(depth, &mut builder) {
             Ok(mut ring) => {
                 let event = RingEvent::register(&mut ring)?;
-                let mut queue = UringQueue::on(ring, data, local, sector_bytes)?;
+                let mut queue = UringQueue::on(ring, data, local)?;
                 (queue.disabled, queue.event) = (true, Some(event));
                 Ok(queue)
             }
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                UringQueue::new(data, local, depth, sector_bytes)
-            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => UringQueue::new(data, local, depth),
             Err(error) => Err(error),
         }
     }
 
-    fn on(ring: IoUring, data: Arc<DataFile>, local: &LocalMemory, sector_bytes: u32) -> io::Result<Self> {
+    fn on(ring: IoUring, data: Arc<DataFile>, local: &LocalMemory) -> io::Result<Self> {
         ring.submitter().register_files(&[data.fd()])?;
         let fixed = match register_memory(&ring, local) {
             Ok(()) => true,
             Err(error) => {
-                tracing::info!(%error, "local memory not registered with io_uring (see RLIMIT_MEMLOCK): going without");
+                data.say_unregistered(local, &error);
                 false
             }
         };
@@ -144,7 +139,7 @@ impl UringQueue {
             event: None,
             local: local.clone(),
             fixed,
-            sector_mask: sector_bytes - 1,
+            sector_mask: data.sector_bytes() - 1,
             transfers: Vec::with_capacity(ring_entries as usize),
             transfers_free: Vec::with_capacity(ring_entries as usize),
             backlog: VecDeque::new(),
@@ -271,7 +266,8 @@ impl UringQueue {
     fn finish(&mut self, number: u32, result: i32) {
         let transfer = &mut self.transfers[number as usize];
         let status = match (transfer.action, result) {
-            (_, errno) if errno == -libc::EAGAIN || errno == -libc::EINTR => {
+            (_, errno) if is_put_off(-errno) && transfer.retries < RETRIES_MAX => {
+                transfer.retries += 1;
                 self.backlog.push_back(number);
                 return;
             }
@@ -285,6 +281,7 @@ impl UringQueue {
                     transfer.flash += u64::from(moved);
                     transfer.local += u64::from(moved);
                     transfer.length -= moved;
+                    transfer.retries = 0;
                     self.backlog.push_back(number);
                     return;
                 }
@@ -337,8 +334,8 @@ impl FlashQueue for UringQueue {
                 return;
             }
         };
-        let transfer =
-            Transfer { tag: command.tag, action, flash, local, length, flushes_before: self.flushes_submitted };
+        let flushes_before = self.flushes_submitted;
+        let transfer = Transfer { tag: command.tag, action, flash, local, length, flushes_before, retries: 0 };
         let number = match self.transfers_free.pop() {
             Some(number) => {
                 self.transfers[number as usize] = transfer;

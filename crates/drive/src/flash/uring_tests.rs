@@ -9,7 +9,9 @@ use crate::flash::test_path::TestPath;
 fn queue(depth: u32) -> Option<(UringQueue, TestPath)> {
     let (data, path) = data()?;
     let local = LocalMemory::new(1 << 20).unwrap();
-    Some((UringQueue::new(data, &local, depth, 4096).unwrap(), path))
+    let mut queue = UringQueue::new(data, &local, depth).unwrap();
+    queue.sector_mask = 4095;
+    Some((queue, path))
 }
 
 fn data() -> Option<(Arc<DataFile>, TestPath)> {
@@ -60,7 +62,7 @@ fn a_queue_of_one_thread_belongs_to_the_first_that_uses_it() {
     }
     let Some((data, _path)) = data() else { return };
     let local = LocalMemory::new(1 << 20).unwrap();
-    let mut queue = UringQueue::of_one_thread(data, &local, 8, 4096).unwrap();
+    let mut queue = UringQueue::of_one_thread(data, &local, 8).unwrap();
     if !queue.disabled {
         return; // The kernel has no such rings.
     }
@@ -125,6 +127,33 @@ fn a_short_transfer_goes_on_and_one_that_gets_nowhere_fails() {
     queue.backlog.clear();
     queue.finish(number as u32, 100);
     assert_eq!(queue.done, [Completion::failed(5, libc::EIO)]);
+}
+
+#[test]
+fn a_transfer_that_is_put_off_for_ever_fails_with_what_the_kernel_says() {
+    let Some((mut queue, _path)) = queue(4) else { return };
+    for (tag, errno) in [(5, libc::EAGAIN), (6, libc::EINTR)] {
+        queue.submit(&Command { tag, operation: write(0) });
+        queue.finish(0, -errno);
+        queue.transfers[0].length = 8192;
+        for put_off in 1..RETRIES_MAX {
+            assert_eq!((queue.transfers[0].retries, queue.backlog.len()), (put_off, 1));
+            queue.backlog.clear();
+            queue.finish(0, -errno);
+        }
+        queue.backlog.clear();
+        // Progress starts the count anew.
+        queue.finish(0, 4096);
+        assert_eq!((queue.transfers[0].retries, queue.backlog.len()), (0, 1));
+        for _ in 0..RETRIES_MAX {
+            queue.backlog.clear();
+            queue.finish(0, -errno);
+        }
+        queue.backlog.clear();
+        assert!(queue.done.is_empty());
+        queue.finish(0, -errno);
+        assert_eq!(std::mem::take(&mut queue.done), [Completion::failed(tag, errno)]);
+    }
 }
 
 #[test]

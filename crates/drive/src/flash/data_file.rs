@@ -1,0 +1,104 @@
+//! The open file that all queues of a flash share, and what the log is told of it once.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, Once, PoisonError};
+
+use rustix::fs::FlockOperation;
+use rustix::process::{Resource, getrlimit};
+
+use crate::local_memory::LocalMemory;
+
+pub(super) struct DataFile {
+    file: File,
+    /// Changes when a file that is whole gets its name.
+    path: Mutex<PathBuf>,
+    sector_bytes: u32,
+    direct: bool,
+    ring_refused: Once,
+    memory_unregistered: Once,
+}
+
+impl DataFile {
+    pub(super) fn new(file: File, path: &Path, sector_bytes: u32, direct: bool) -> DataFile {
+        let (ring_refused, memory_unregistered) = (Once::new(), Once::new());
+        DataFile { file, path: Mutex::new(path.into()), sector_bytes, direct, ring_refused, memory_unregistered }
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has `rename` give the file, which is at the path it is handed, the name `to`.
+    pub(super) fn rename(&self, to: &Path, rename: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+        let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
+        rename(&path)?;
+        *path = to.into();
+        Ok(())
+    }
+
+    pub(super) fn sector_bytes(&self) -> u32 {
+        self.sector_bytes
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// The kernel refused a ring, and a thread moves the bytes of that queue pair.
+    pub(super) fn say_ring_refused(&self, error: &io::Error) {
+        self.ring_refused.call_once(|| {
+            let advice = match error.raw_os_error() {
+                Some(libc::ENOMEM) => memlock_advice(),
+                Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => {
+                    "allow it (Linux 5.11 or later, seccomp, kernel.io_uring_disabled)".into()
+                }
+                _ => "see what the kernel's log says".into(),
+            };
+            tracing::warn!(
+                "io_uring refused ({error}), here and perhaps for other queues: they move bytes by pread and pwrite on a thread \
+                 each, which takes more CPU; {advice}"
+            );
+        });
+    }
+
+    /// A ring moves bytes without having local memory registered.
+    pub(super) fn say_unregistered(&self, local: &LocalMemory, error: &io::Error) {
+        self.memory_unregistered.call_once(|| {
+            let needed_mebibytes = local.bytes_total().div_ceil(1 << 20);
+            tracing::info!(
+                "io_uring moves bytes without registered memory ({error}), here and perhaps for other queues, which takes \
+                 a little more CPU; each queue would register {needed_mebibytes}MiB: {}",
+                memlock_advice()
+            );
+        });
+    }
+}
+
+impl Drop for DataFile {
+    fn drop(&mut self) {
+        // Closing would do, but a ring that held the file too lets go of it some time after it is closed.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+fn memlock_advice() -> String {
+    let limit = match getrlimit(Resource::Memlock).current {
+        Some(bytes) => format!("{}KiB", bytes >> 10),
+        None => "unlimited".into(),
+    };
+    format!(
+        "raise the limit on locked memory, RLIMIT_MEMLOCK, which is {limit} here (`ulimit -l`, LimitMEMLOCK= of systemd, \
+         --ulimit memlock= of Docker)"
+    )
+}
