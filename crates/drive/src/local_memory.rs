@@ -3,15 +3,15 @@
 //! Invariants: the region is mapped once and stays mapped until the last handle, buffer and queue is gone; buffers
 //! never overlap; every buffer starts on a 4096-byte boundary. Handles and the allocator may be used from any thread.
 //!
-//! A range named by a command in flight belongs to the drive: its owner must neither read, write nor free it until the
-//! completion. A command is plain data, so the compiler cannot see this; owners keep a buffer beside its command.
+//! A command is plain data: the compiler does not see which buffers the commands in flight name. So submitting one is `unsafe`
+//! ([`QueuePair::submit`](crate::QueuePair::submit)): the submitter keeps everybody from the ranges until the completion. The
+//! usual way is to move the buffer away, and back with the completion. Looking at a buffer one has is therefore safe.
 
 mod buddy;
 
 use std::io;
 use std::ops::DerefMut;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::command::LocalRange;
@@ -32,8 +32,8 @@ struct Region {
     blocks: Mutex<Buddy>,
 }
 
-// SAFETY: the region is plain memory with no thread of its own; who may touch which part is decided by the buffers,
-// which never overlap, and by the rule for commands in flight.
+// SAFETY: plain memory with no thread of its own. Safe code reaches it through buffers alone, which never overlap and have one
+// owner each.
 unsafe impl Send for Region {}
 // SAFETY: as above; the allocator is behind a mutex.
 unsafe impl Sync for Region {}
@@ -66,8 +66,10 @@ impl LocalMemory {
         let Some(base) = NonNull::new(base.cast::<u8>()) else {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         };
-        // SAFETY: advice about the mapping just made, whole. A kernel without huge pages says so, and small ones do.
-        let _ = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        if cfg!(not(miri)) {
+            // SAFETY: advice about the mapping just made, whole. A kernel without huge pages says so, and small ones do.
+            let _ = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        }
         Ok(LocalMemory { region: Arc::new(Region { base, bytes, blocks: Mutex::new(Buddy::new(count)) }) })
     }
 
@@ -78,7 +80,7 @@ impl LocalMemory {
         let length = u32::try_from(len).ok()?;
         let blocks = len.div_ceil(BLOCK_BYTES).max(1) as u32;
         let first = self.region.lock_blocks().allocate(blocks)?;
-        Some(LocalBuffer { memory: self.clone(), offset: u64::from(first) * BLOCK_BYTES as u64, length })
+        Some(LocalBuffer { memory: self.clone(), offset: u64::from(first) * BLOCK_BYTES as u64, length, blocks })
     }
 
     pub fn bytes_total(&self) -> usize {
@@ -98,14 +100,16 @@ impl LocalMemory {
         if populated == 0 {
             return;
         }
-        for offset in (0..region.bytes).step_by(BLOCK_BYTES) {
-            // SAFETY: inside the mapping; an atomic "or zero" makes the page present and leaves the byte as it was,
-            // whatever another thread does to it meanwhile.
-            unsafe { AtomicU8::from_ptr(region.base.as_ptr().add(offset)) }.fetch_or(0, Ordering::Relaxed);
+        // An older kernel. Only blocks that no buffer has: their owners may be at work on the others.
+        let blocks = region.lock_blocks();
+        for block in blocks.free_runs().flatten() {
+            let first = region.base.as_ptr().wrapping_add(block as usize * BLOCK_BYTES);
+            // SAFETY: inside the mapping, and nobody else's while the allocator is locked. The write makes the page present.
+            unsafe { first.write_volatile(first.read_volatile()) };
         }
     }
 
-    /// Where a range starts, for a backend that moves bytes; `None` when it is not all inside.
+    /// Where a range starts, for a backend that moves bytes; `None` when it is not all inside. Whose the bytes are is not looked at.
     pub fn pointer(&self, range: LocalRange) -> Option<NonNull<u8>> {
         let end = range.offset.checked_add(u64::from(range.length))?;
         if end > self.region.bytes as u64 {
@@ -130,14 +134,22 @@ impl Drop for Region {
     }
 }
 
-/// A part of local memory with one owner; freed on drop. See the module's rule for ranges in flight.
+/// A part of local memory with one owner; freed on drop.
 pub struct LocalBuffer {
     memory: LocalMemory,
     offset: u64,
     length: u32,
+    /// What it takes of the memory; none when it was taken.
+    blocks: u32,
 }
 
 impl LocalBuffer {
+    /// Moves the buffer out and leaves an empty one: for as long as commands name it, say.
+    pub fn take(&mut self) -> LocalBuffer {
+        let none = LocalBuffer { memory: self.memory.clone(), offset: 0, length: 0, blocks: 0 };
+        std::mem::replace(self, none)
+    }
+
     /// Bytes from the start of local memory; what commands name.
     pub fn offset(&self) -> u64 {
         self.offset
@@ -161,25 +173,24 @@ impl LocalBuffer {
         unsafe { self.memory.region.base.add(self.offset as usize) }.as_ptr()
     }
 
-    /// Not while a command in flight writes here.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: inside the mapping, which is initialised (zero or written), lives as long as `self`, and belongs to
-        // this buffer alone.
+        // this buffer alone. No command in flight writes here: whoever submitted one would have kept its range from us.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
-    /// Not while a command in flight names any of it.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as `bytes`, and `self` is borrowed exclusively.
+        // SAFETY: as `bytes`; `self` is borrowed exclusively, and no command in flight reads here either.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast_mut(), self.len()) }
     }
 }
 
 impl Drop for LocalBuffer {
     fn drop(&mut self) {
-        let first = (self.offset / BLOCK_BYTES as u64) as u32;
-        let blocks = self.len().div_ceil(BLOCK_BYTES).max(1) as u32;
-        self.memory.region.lock_blocks().free(first, blocks);
+        if self.blocks > 0 {
+            let first = (self.offset / BLOCK_BYTES as u64) as u32;
+            self.memory.region.lock_blocks().free(first, self.blocks);
+        }
     }
 }
 
@@ -211,6 +222,20 @@ mod tests {
         buffer.bytes_mut().fill(9);
         local.touch();
         assert!(buffer.bytes().iter().all(|&byte| byte == 9));
+    }
+
+    #[test]
+    fn a_buffer_that_was_taken_is_the_takers_alone() {
+        let local = LocalMemory::new(2 * BLOCK_BYTES).unwrap();
+        let mut buffer = local.allocate(BLOCK_BYTES + 1).unwrap();
+        let mut taken = buffer.take();
+        assert_eq!((buffer.len(), taken.len(), local.bytes_used()), (0, BLOCK_BYTES + 1, 2 * BLOCK_BYTES));
+        buffer.bytes_mut().fill(1);
+        taken.bytes_mut().fill(2);
+        drop(buffer);
+        assert!(local.allocate(1).is_none() && taken.bytes().iter().all(|&byte| byte == 2));
+        drop(taken);
+        assert_eq!(local.bytes_used(), 0);
     }
 
     #[test]

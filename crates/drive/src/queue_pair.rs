@@ -5,6 +5,7 @@
 //! commands tags of its own below (a place in `slots`), so that it can time them and callers may use any tag twice.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,9 +14,11 @@ use crate::command::{Command, Completion, LocalRange, Opcode, Operation, Status}
 use crate::counters::{CountersSnapshot, QueueCounters};
 use crate::env::Env;
 use crate::flash::{Flash, FlashQueue};
-use crate::local_memory::LocalMemory;
+use crate::local_memory::{LocalBuffer, LocalMemory};
 use crate::program::Program;
 
+/// The most commands that one queue pair has in flight.
+pub const COMMANDS_MAX: usize = 1 << 20;
 /// One in this many `Execute` commands is timed.
 const EXECUTE_TIMED_EVERY: u64 = 16;
 
@@ -139,18 +142,32 @@ impl QueuePair {
     /// Takes a command; never blocks and never fails: what is wrong with it comes out as its completion. Flash commands
     /// start at the next `poll` or `wait`. A program runs now, and its completion comes out of the next `poll`.
     ///
-    /// Every range of local memory that the command names belongs to the drive from here to its completion: it must not
-    /// be read, written or freed.
-    pub fn submit(&mut self, command: Command) {
+    /// # Safety
+    /// From here until `poll` has given the completion, or this queue pair is dropped, and however the caller ends:
+    /// - what the command writes (of a `Read` the range, of an `Execute` the output) nobody else reads, writes or frees;
+    /// - what it reads (of a `Write` the range, of an `Execute` parameters and input) nobody writes or frees.
+    ///
+    /// # Panics
+    /// When [`COMMANDS_MAX`] commands are in flight: whoever submits has a limit of its own.
+    pub unsafe fn submit(&mut self, command: Command) {
+        assert!(self.in_flight() < COMMANDS_MAX, "{COMMANDS_MAX} commands are in flight on one queue pair");
         match command.operation {
-            Operation::Execute { .. } => self.execute(command),
+            // SAFETY: the ranges are nobody's but the drive's by our caller's word.
+            Operation::Execute { .. } => unsafe { self.execute(command) },
             Operation::Pipeline { .. } => self.done_now(command, Completion::new(command.tag, Status::Unsupported)),
             _ if !self.is_valid(&command.operation) && !self.is_valid_by_now(&command.operation) => {
                 self.done_now(command, Completion::new(command.tag, Status::InvalidField));
             }
-            _ => self.submit_to_flash(command),
+            // SAFETY: the ranges are inside flash and local memory, and nobody's but the drive's by our caller's word.
+            _ => unsafe { self.submit_to_flash(command) },
         }
         self.counters.depth(self.in_flight() as u64);
+    }
+
+    /// Submits a `Flush`.
+    pub fn submit_flush(&mut self, tag: u64) {
+        // SAFETY: a flush names no memory.
+        unsafe { self.submit(Command { tag, operation: Operation::Flush }) };
     }
 
     /// Starts what was submitted, appends what is done, and says how many that was. Never blocks. The order is the
@@ -204,26 +221,18 @@ impl QueuePair {
         self.in_flash + self.done.len()
     }
 
-    /// The explicit step by which a result leaves the drive: appends a range of local memory, counting its bytes. No
-    /// command in flight may name the range.
-    pub fn copy_to_host(&self, range: LocalRange, into: &mut Vec<u8>) {
-        let Some(local) = self.drive.parts.local.pointer(range) else {
-            panic!("{range:?} is outside the local memory");
-        };
-        // SAFETY: inside local memory, and by the rule of ranges nobody writes it now.
-        into.extend_from_slice(unsafe { std::slice::from_raw_parts(local.as_ptr(), range.length as usize) });
-        self.counters.moved_local_to_host(u64::from(range.length));
+    /// The explicit step by which a result leaves the drive: appends bytes of a buffer, counting them.
+    pub fn copy_to_host(&self, buffer: &LocalBuffer, bytes: Range<usize>, into: &mut Vec<u8>) {
+        self.counters.moved_local_to_host(bytes.len() as u64);
+        into.extend_from_slice(&buffer.bytes()[bytes]);
     }
 
     /// [`QueuePair::copy_to_host`] of a few bytes whose number is known.
-    pub fn copy_array_to_host<const N: usize>(&self, offset: u64) -> [u8; N] {
-        let range = LocalRange { offset, length: N as u32 };
-        let Some(local) = self.drive.parts.local.pointer(range) else {
-            panic!("{range:?} is outside the local memory");
-        };
+    pub fn copy_array_to_host<const N: usize>(&self, buffer: &LocalBuffer, at: usize) -> [u8; N] {
         self.counters.moved_local_to_host(N as u64);
-        // SAFETY: as in `copy_to_host`; an array of bytes needs no alignment.
-        unsafe { local.cast::<[u8; N]>().read() }
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&buffer.bytes()[at..at + N]);
+        bytes
     }
 
     pub fn drive(&self) -> &Drive {
@@ -254,7 +263,9 @@ impl QueuePair {
         self.is_valid(operation)
     }
 
-    fn submit_to_flash(&mut self, command: Command) {
+    /// # Safety
+    /// As [`FlashQueue::submit`].
+    unsafe fn submit_to_flash(&mut self, command: Command) {
         let length = match command.operation {
             Operation::Read { length, .. } | Operation::Write { length, .. } => length,
             _ => 0,
@@ -276,7 +287,8 @@ impl QueuePair {
             }
         };
         self.in_flash += 1;
-        self.queue.submit(&Command { tag: u64::from(place), operation: command.operation });
+        // SAFETY: by our caller's word.
+        unsafe { self.queue.submit(&Command { tag: u64::from(place), operation: command.operation }) };
     }
 
     /// Gives flash completions their callers' tags back, and counts them.
@@ -300,17 +312,22 @@ impl QueuePair {
         }
     }
 
-    fn execute(&mut self, command: Command) {
+    /// # Safety
+    /// As [`QueuePair::submit`].
+    unsafe fn execute(&mut self, command: Command) {
         let timed_from_us = self.executed.is_multiple_of(EXECUTE_TIMED_EVERY).then(|| self.drive.parts.env.now_us());
         self.executed += 1;
-        let completion = self.run_program(&command);
+        // SAFETY: by our caller's word.
+        let completion = unsafe { self.run_program(&command) };
         if let Some(from_us) = timed_from_us {
             self.counters.latency(Opcode::Execute, self.drive.parts.env.now_us() - from_us);
         }
         self.done_now(command, completion);
     }
 
-    fn run_program(&self, command: &Command) -> Completion {
+    /// # Safety
+    /// As [`QueuePair::submit`].
+    unsafe fn run_program(&self, command: &Command) -> Completion {
         let parts = &self.drive.parts;
         let Operation::Execute { program, parameters, input, output } = command.operation else {
             return Completion::new(command.tag, Status::Unsupported);
@@ -326,7 +343,7 @@ impl QueuePair {
             return Completion::new(command.tag, Status::InvalidField);
         }
         // SAFETY: all three are inside local memory, which lives as long as the drive; the output overlaps neither
-        // input; and by the rule of ranges their owners leave them alone until this command completes.
+        // input; and by our caller's word nobody writes these or touches that until this command completes.
         let (status, result) = unsafe {
             program.run(
                 std::slice::from_raw_parts(parameters_at.as_ptr(), parameters.length as usize),
@@ -381,7 +398,8 @@ mod tests {
     }
 
     fn run(pair: &mut QueuePair, operation: Operation) -> Completion {
-        pair.submit(Command { tag: 77, operation });
+        // SAFETY: no test here touches a buffer before this returns.
+        unsafe { pair.submit(Command { tag: 77, operation }) };
         let mut completions = Vec::new();
         while pair.poll(&mut completions) == 0 {
             pair.wait(None);
@@ -408,7 +426,7 @@ mod tests {
         let completion = run(&mut pair, execute(parameters.range()));
         assert_eq!((completion.status, completion.result), (Status::Success, [4096, 7 * 4096]));
         let mut host = vec![1];
-        pair.copy_to_host(LocalRange { offset: output.offset(), length: 2 }, &mut host);
+        pair.copy_to_host(&output, 0..2, &mut host);
         assert_eq!(host, [1, 7, 7]);
         assert_eq!(drive.counters().local_to_host_bytes, 2);
         assert_eq!(run(&mut pair, execute(LocalRange::EMPTY)).status, Status::Program(1));
@@ -467,7 +485,7 @@ mod tests {
         let local = LocalMemory::new(4096).unwrap();
         let drive = Drive::new(Arc::new(MemoryFlash::new(4096)), local, Vec::new(), env);
         let mut pair = drive.queue_pair(1).unwrap();
-        pair.submit(Command { tag: 1, operation: Operation::Flush });
+        pair.submit_flush(1);
         assert_eq!(drive.counters().queue_depth_now, 1);
         clock.advance_us(1000);
         pair.poll(&mut Vec::new());

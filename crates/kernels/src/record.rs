@@ -193,6 +193,24 @@ impl Header {
         at
     }
 
+    /// The length of a header that [`Header::encode`] wrote; `byte` is asked for none behind it, which may be another's.
+    #[inline]
+    pub fn length_of(byte: impl Fn(usize) -> u8) -> usize {
+        let tag = byte(4);
+        let codec = tag >> TAG_CODEC_SHIFT & 3;
+        let mut at = 11;
+        // Lengths of key and stored value, and of the raw value where that has one of its own.
+        for _ in 0..if codec == Codec::Raw as u8 { 2 } else { 3 } {
+            while byte(at) & 0x80 != 0 {
+                at += 1;
+            }
+            at += 1;
+        }
+        let field = |bit: u8, bytes: usize| if tag & bit != 0 { bytes } else { 0 };
+        at += field(TAG_FLAGS, 4) + field(TAG_EXPIRY, 4) + field(TAG_KEYSPACE, 2) + field(TAG_MARKS, 1);
+        at + if codec == Codec::ZstdDictionary as u8 { 4 } else { 0 }
+    }
+
     /// Reads a header; returns it with its length in bytes. `bytes` may go on behind the header.
     pub fn parse(bytes: &[u8]) -> Result<(Header, usize), RecordError> {
         let tag = *bytes.get(4).ok_or(RecordError::Short)?;
@@ -376,6 +394,8 @@ mod tests {
             prop_assert_eq!(read.key, &key[..]);
             prop_assert_eq!(read.stored, &stored[..]);
             prop_assert!(Record::parse(&bytes[..bytes.len() - 1]).is_err());
+            let head = &bytes[..header.header_bytes()];
+            prop_assert_eq!(Header::length_of(|at| head[at]), head.len());
         }
 
         #[test]

@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::PageSize;
-use tapetum_kernels::record::{Codec, Kind};
+use tapetum_kernels::record::{Codec, Kind, Record};
 
 /// Records that are asked for ahead of their turn: they lie in the order in which they came.
 const PREFETCH_AHEAD: usize = 8;
@@ -73,7 +73,8 @@ fn page_size_for(shared: &Shared, buffer: u64) -> PageSize {
     let (mut batch, mut records, mut record_bytes) = (Vec::new(), 0, 0);
     for shard in &shared.shards {
         lock(shard).sorted(buffer, &mut batch);
-        let headers = batch.iter().map(|&(_, place)| shared.log.record(buffer, place).header);
+        // SAFETY: the table gave the place. Only the flush that we are part of releases the buffer, at its end.
+        let headers = batch.iter().map(|&(_, place)| unsafe { shared.log.record(buffer, place) }.header);
         for header in headers.filter(|header| header.kind == Kind::Value) {
             records += 1;
             record_bytes += header.record_bytes() as u64;
@@ -119,10 +120,11 @@ async fn flush_as(
             if let Some(&(_, place_ahead)) = batch.get(at + PREFETCH_AHEAD) {
                 shared.log.prefetch_record(buffer, place_ahead);
             }
-            let header = shared.log.record(buffer, place).header;
+            // SAFETY: the table gave the place. The buffer is released at the end of this flush.
+            let (Record { header, .. }, bytes) = unsafe { shared.log.record_and_bytes(buffer, place) };
             let live = header.kind == Kind::Value && shared.is_live(&header, now);
             if live {
-                writer.add(hash, &header, shared.log.arena(buffer, place as usize, header.record_bytes())).await?;
+                writer.add(hash, &header, bytes).await?;
                 if header.codec == Codec::OutOfLine {
                     let extents = lock(shard).large(Place { buffer, place });
                     writer.own_large(&header, extents.expect("a buffer holds the extents that its records name"));
@@ -208,7 +210,8 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
                 shared.log.prefetch_record(buffer, place_ahead);
                 tier.prefetch_bucket(hash_ahead);
             }
-            let record = shared.log.record(buffer, place);
+            // SAFETY: the table gave the place. The buffer is released after this.
+            let record = unsafe { shared.log.record(buffer, place) };
             let header = &record.header;
             if !header.holds_value() || !shared.is_live(header, shared.now()) {
                 continue;
@@ -420,7 +423,8 @@ mod tests {
             let Some(Place { buffer, place }) = shared.shard(hash).get(hash) else {
                 unreachable!("it was just written")
             };
-            shared.log.record(buffer, place).header.record_bytes()
+            // SAFETY: the table gave the place, and nothing is flushed meanwhile.
+            unsafe { shared.log.record(buffer, place) }.header.record_bytes()
         };
         let bytes = target - 60;
         let more = target - put(bytes);

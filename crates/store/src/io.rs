@@ -4,6 +4,7 @@
 //! poll first reaps completions. That is what lets the simulator own time and order. One thread at a time.
 
 use crate::error::Error;
+use crate::transfer::Transfer;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -18,6 +19,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 struct Inner {
+    // First: when it is dropped, the drive has let go of what was abandoned.
     queue: QueuePair,
     completed: BTreeMap<u64, Completion>,
     /// Buffers of commands that nobody waits for any more, until the drive has let go of them.
@@ -26,6 +28,13 @@ struct Inner {
     tag_next: u64,
     /// A task gave way although it could have gone on.
     gave_way: bool,
+}
+
+impl Inner {
+    fn tag(&mut self) -> u64 {
+        self.tag_next += 1;
+        self.tag_next
+    }
 }
 
 /// A cheap handle on a queue pair that tasks await.
@@ -53,11 +62,13 @@ impl Io {
         }
     }
 
-    pub fn start(&self, operation: Operation) -> Tag {
+    /// # Safety
+    /// As [`QueuePair::submit`]: see [`Transfer`], which keeps to it.
+    pub unsafe fn start(&self, operation: Operation) -> Tag {
         let mut inner = lock(&self.inner);
-        inner.tag_next += 1;
-        let tag = inner.tag_next;
-        inner.queue.submit(Command { tag, operation });
+        let tag = inner.tag();
+        // SAFETY: by our caller's word.
+        unsafe { inner.queue.submit(Command { tag, operation }) };
         Tag(tag)
     }
 
@@ -69,34 +80,41 @@ impl Io {
         })
     }
 
-    async fn perform(&self, operation: Operation, what: &str) -> Result<(), Error> {
-        let tag = self.start(operation);
-        let completion = self.finish(tag).await;
-        self.succeeded(&completion, what)
+    /// Reads `length` bytes at `flash` into `buffer` at `at`. The buffer is away until then: who gives up has an empty one.
+    pub async fn read(&self, flash: u64, buffer: &mut LocalBuffer, at: usize, length: usize) -> Result<(), Error> {
+        let mut transfer = Transfer::new(self, buffer.take());
+        transfer.start_read(flash, at, length);
+        Io::give_back(transfer.end("read").await, buffer)
     }
 
-    /// Reads `length` bytes at `flash` into `buffer` at `at`.
-    pub async fn read(&self, flash: u64, buffer: &LocalBuffer, at: usize, length: usize) -> Result<(), Error> {
-        assert!(at + length <= buffer.len());
-        let local = buffer.offset() + at as u64;
-        self.perform(Operation::Read { flash, local, length: length as u32 }, "read").await
+    /// Writes the first `length` bytes of `buffer`, which is away until then; a flush makes them durable.
+    pub async fn write(&self, flash: u64, buffer: &mut LocalBuffer, length: usize) -> Result<(), Error> {
+        let mut transfer = Transfer::new(self, buffer.take());
+        transfer.start_write(flash, 0, length, false);
+        Io::give_back(transfer.end("write").await, buffer)
     }
 
-    pub fn start_write(&self, flash: u64, buffer: &LocalBuffer, at: usize, length: usize, fua: bool) -> Tag {
-        assert!(at + length <= buffer.len());
-        let local = buffer.offset() + at as u64;
-        self.start(Operation::Write { flash, local, length: length as u32, fua })
+    /// As [`Io::write`], and durable when it is done.
+    pub async fn write_durably(&self, flash: u64, buffer: &mut LocalBuffer, length: usize) -> Result<(), Error> {
+        let mut transfer = Transfer::new(self, buffer.take());
+        transfer.start_write(flash, 0, length, true);
+        Io::give_back(transfer.end("write").await, buffer)
     }
 
-    /// Writes and makes durable.
-    pub async fn write_durably(&self, flash: u64, buffer: &LocalBuffer, length: usize) -> Result<(), Error> {
-        let tag = self.start_write(flash, buffer, 0, length, true);
-        let completion = self.finish(tag).await;
-        self.succeeded(&completion, "write")
+    fn give_back((buffer, result): (LocalBuffer, Result<(), Error>), into: &mut LocalBuffer) -> Result<(), Error> {
+        *into = buffer;
+        result
     }
 
     pub async fn flush(&self) -> Result<(), Error> {
-        self.perform(Operation::Flush, "flush").await
+        let tag = {
+            let mut inner = lock(&self.inner);
+            let tag = inner.tag();
+            inner.queue.submit_flush(tag);
+            Tag(tag)
+        };
+        let completion = self.finish(tag).await;
+        self.succeeded(&completion, "flush")
     }
 
     /// How a command ended, of which `what` says what it was.
@@ -196,5 +214,48 @@ pub fn run<T>(io: &Io, future: impl Future<Output = T>, stopped: impl Fn() -> bo
         if !any && io.in_flight() > 0 {
             io.wait(Duration::from_millis(10));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory};
+
+    #[test]
+    fn who_gives_up_a_read_cannot_reach_what_the_drive_still_writes() {
+        // This flash panics when somebody touches a buffer that a command in flight names.
+        let flash = Arc::new(FaultyFlash::new(1 << 20, 1));
+        let drive = Drive::new(flash, LocalMemory::new(8192).unwrap(), Vec::new(), Env::simulated(1).0);
+        let io = Io::new(drive.queue_pair(4).unwrap());
+        let mut buffer = drive.local().allocate(4096).unwrap();
+        {
+            let mut reading = std::pin::pin!(io.read(0, &mut buffer, 0, 4096));
+            assert!(reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        buffer.bytes_mut().fill(1);
+        assert_eq!((buffer.len(), drive.local().bytes_used()), (0, 4096), "the drive has it");
+        while io.in_flight() > 0 {
+            io.pump();
+        }
+        assert_eq!(drive.local().bytes_used(), 0, "nobody has it");
+    }
+
+    #[test]
+    fn a_buffer_is_back_when_its_read_is_over() {
+        let drive = Drive::new(
+            Arc::new(FaultyFlash::new(1 << 20, 1)),
+            LocalMemory::new(8192).unwrap(),
+            Vec::new(),
+            Env::simulated(1).0,
+        );
+        let io = Io::new(drive.queue_pair(4).unwrap());
+        let mut buffer = drive.local().allocate(4096).unwrap();
+        buffer.bytes_mut().fill(7);
+        run(&io, io.write_durably(0, &mut buffer, 4096), || false).unwrap().unwrap();
+        buffer.bytes_mut().fill(0);
+        run(&io, io.read(0, &mut buffer, 512, 1024), || false).unwrap().unwrap();
+        assert_eq!(buffer.bytes().iter().filter(|byte| **byte == 7).count(), 1024);
+        assert_eq!((buffer.bytes()[511], buffer.bytes()[512]), (0, 7));
     }
 }

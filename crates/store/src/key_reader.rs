@@ -145,17 +145,17 @@ impl<'a, T> KeyReader<'a, T> {
     pub async fn next(&mut self) -> Result<Option<KeyPages<T>>, Error> {
         let Some(Pending { segment, pages, transfer, context }) = self.pending.pop_front() else { return Ok(None) };
         let (buffer, finished) = transfer.end("read of a key table").await;
-        let read = KeyPages { segment, context, pages, buffer };
+        let mut read = KeyPages { segment, context, pages, buffer };
         match (finished.and_then(|()| read.check()), self.mends_with) {
             (Ok(()), _) => {}
             (Err(error), None) => return Err(error),
-            (Err(error), Some(secret)) => self.mend(&read, secret, error).await?,
+            (Err(error), Some(secret)) => self.mend(&mut read, secret, error).await?,
         }
         Ok(Some(read))
     }
 
     /// Reads pages again that were not right, made anew if somebody has not done so meanwhile.
-    async fn mend(&self, read: &KeyPages<T>, secret: [u8; 16], wrong: Error) -> Result<(), Error> {
+    async fn mend(&self, read: &mut KeyPages<T>, secret: [u8; 16], wrong: Error) -> Result<(), Error> {
         if self.read_again(read).await.is_ok() {
             return Ok(());
         }
@@ -166,9 +166,9 @@ impl<'a, T> KeyReader<'a, T> {
         self.read_again(read).await
     }
 
-    async fn read_again(&self, read: &KeyPages<T>) -> Result<(), Error> {
+    async fn read_again(&self, read: &mut KeyPages<T>) -> Result<(), Error> {
         for run in read.segment.key_runs(read.pages.clone()) {
-            self.io.read(run.flash, &read.buffer, run.at as usize, run.length as usize).await?;
+            self.io.read(run.flash, &mut read.buffer, run.at as usize, run.length as usize).await?;
         }
         read.check()
     }

@@ -120,7 +120,8 @@ async fn find(shared: &Arc<Shared>, io: &Io, hash: HashKey, key: &[u8]) -> Resul
 fn in_buffer(shared: &Shared, hash: HashKey) -> Option<KeyPlace> {
     let shard = shared.shard(hash);
     let place = shard.get(hash)?;
-    let record = facts(shared, &shared.log.record(place.buffer, place.place).header);
+    // SAFETY: the shard names the place, and we hold it.
+    let record = facts(shared, &unsafe { shared.log.record(place.buffer, place.place) }.header);
     let flash_bytes = shared.geometry.zone_offset(place.buffer) + u64::from(place.place);
     Some(KeyPlace::Buffer { buffer: place.buffer, sealed: shard.sealed() == Some(place.buffer), flash_bytes, record })
 }

@@ -4,6 +4,7 @@
 //! out of sight: every key that is there from the beginning to the end comes, and comes once unless it is written while
 //! the scan runs.
 
+use crate::buffer::Place;
 use crate::error::Error;
 use crate::io::Io;
 use crate::shared::{Installer, Shared};
@@ -56,7 +57,8 @@ fn buffers(shared: &Shared, prefix: &[u8], visit: &mut impl FnMut(Scanned<'_>) -
         let mut found: Vec<(Vec<u8>, Header)> = Vec::new();
         let shard = crate::io::lock(shard);
         shard.each(|place| {
-            let record = shared.log.record(place.buffer, place.place);
+            // SAFETY: the shard names the place, and we hold it.
+            let record = unsafe { shared.log.record(place.buffer, place.place) };
             if is_wanted(shared, &record.header) && record.key.starts_with(prefix) {
                 found.push((record.key.to_vec(), record.header));
             }
@@ -113,7 +115,9 @@ async fn segments(
 /// Whether the write buffers had a later word on the key when the scan passed them.
 fn was_in_buffer(shared: &Shared, hash: HashKey, stamp_begun: u64) -> bool {
     let shard = shared.shard(hash);
-    shard.get(hash).is_some_and(|place| shared.log.record(place.buffer, place.place).header.stamp <= stamp_begun)
+    // SAFETY: the shard names the place, and we hold it.
+    let stamp = |place: Place| unsafe { shared.log.record(place.buffer, place.place) }.header.stamp;
+    shard.get(hash).is_some_and(|place| stamp(place) <= stamp_begun)
 }
 
 #[cfg(test)]

@@ -371,7 +371,9 @@ impl Shared {
         if !shards.iter().all(|shard| shard.may_rotate()) {
             return false;
         }
-        let buffer = self.log.rotate();
+        // SAFETY: the sealed buffer's flush was over before the shards forgot it (`may_rotate`): its groups were written, its
+        // records are in a segment. Who looks at a record holds a shard, and we have them all, or is that flush.
+        let buffer = unsafe { self.log.rotate() };
         self.large_named_bytes.store(0, Ordering::Relaxed);
         *lock(&self.watermark_sealed) =
             (self.watermark.load(Ordering::SeqCst), self.watermark_at.load(Ordering::SeqCst));

@@ -173,7 +173,7 @@ impl Superblock {
         let mut buffer = io.allocate(SUPERBLOCK_BYTES as usize).await?;
         buffer.bytes_mut()[..SUPERBLOCK_BYTES as usize].copy_from_slice(&self.encode());
         for copy in copies {
-            io.write_durably(copy * SUPERBLOCK_BYTES, &buffer, SUPERBLOCK_BYTES as usize).await?;
+            io.write_durably(copy * SUPERBLOCK_BYTES, &mut buffer, SUPERBLOCK_BYTES as usize).await?;
         }
         Ok(())
     }
@@ -223,8 +223,8 @@ mod tests {
     fn each_copy_is_written_to_its_place() {
         let (drive, io) = drive(MemoryFlash::new(2 * SUPERBLOCK_BYTES));
         let copy = |number: u64| {
-            let buffer = drive.local().allocate(SUPERBLOCK_BYTES as usize).unwrap();
-            let reading = io.read(number * SUPERBLOCK_BYTES, &buffer, 0, SUPERBLOCK_BYTES as usize);
+            let mut buffer = drive.local().allocate(SUPERBLOCK_BYTES as usize).unwrap();
+            let reading = io.read(number * SUPERBLOCK_BYTES, &mut buffer, 0, SUPERBLOCK_BYTES as usize);
             run(&io, reading, || false).unwrap().unwrap();
             Superblock::parse(buffer.bytes()).unwrap()
         };

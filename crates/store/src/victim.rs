@@ -308,9 +308,9 @@ pub mod tests {
         let damage = async || {
             let first = segment.data_runs(0, SECTOR_BYTES as u32).next().expect("a segment has pages").flash;
             let mut sector = io.allocate(SECTOR_BYTES).await.unwrap();
-            io.read(first, &sector, 0, SECTOR_BYTES).await.unwrap();
+            io.read(first, &mut sector, 0, SECTOR_BYTES).await.unwrap();
             sector.bytes_mut()[STORED_BYTES_AT..][..3].copy_from_slice(&[0xff, 0xff, 0x7f]);
-            io.write_durably(first, &sector, SECTOR_BYTES).await.unwrap();
+            io.write_durably(first, &mut sector, SECTOR_BYTES).await.unwrap();
         };
         assert_eq!(run(&io, pass(), || false).unwrap(), Ok(None));
         run(&io, damage(), || false).unwrap();
@@ -479,12 +479,12 @@ pub mod tests {
     pub async fn lengthen_first_record(io: &Io, segment: &Segment, by_bytes: u64) {
         let first = segment.data_runs(0, SECTOR_BYTES as u32).next().expect("a segment has pages").flash;
         let mut sector = io.allocate(SECTOR_BYTES).await.unwrap();
-        io.read(first, &sector, 0, SECTOR_BYTES).await.unwrap();
+        io.read(first, &mut sector, 0, SECTOR_BYTES).await.unwrap();
         // Of two bytes, as those of 128 and more are.
         let stored_bytes = &mut sector.bytes_mut()[STORED_BYTES_AT..][..2];
         let longer = u64::from(stored_bytes[0] & 0x7f) + (u64::from(stored_bytes[1]) << 7) + by_bytes;
         stored_bytes.copy_from_slice(&[longer as u8 | 0x80, (longer >> 7) as u8]);
-        io.write_durably(first, &sector, SECTOR_BYTES).await.unwrap();
+        io.write_durably(first, &mut sector, SECTOR_BYTES).await.unwrap();
     }
 
     fn shift_numbers(segment_bytes: u64) {

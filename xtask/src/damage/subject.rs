@@ -155,7 +155,9 @@ impl Life {
         let mut queue = drive.queue_pair(1)?;
         let (mut image, mut done) = (Vec::new(), Vec::new());
         for flash in (0..CAPACITY_BYTES).step_by(LOOK_BYTES) {
-            queue.submit(Command { tag: 0, operation: Operation::Read { flash, local: buffer.offset(), length } });
+            let operation = Operation::Read { flash, local: buffer.offset(), length };
+            // SAFETY: the buffer is left alone until this is done.
+            unsafe { queue.submit(Command { tag: 0, operation }) };
             while queue.poll(&mut done) == 0 {}
             image.extend_from_slice(buffer.bytes());
         }

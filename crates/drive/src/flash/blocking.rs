@@ -73,7 +73,7 @@ impl BlockingQueue {
 }
 
 impl FlashQueue for BlockingQueue {
-    fn submit(&mut self, command: &Command) {
+    unsafe fn submit(&mut self, command: &Command) {
         self.unsent.push(*command);
         self.in_flight += 1;
     }
@@ -133,7 +133,8 @@ fn serve(shared: &Shared, data: &DataFile, local: &LocalMemory) {
             let Some(command) = state.todo.pop_front() else { return };
             command
         };
-        let completion = run(&command, data, local);
+        // SAFETY: it was submitted, and its completion is not given yet. `drop` waits for this thread.
+        let completion = unsafe { run(&command, data, local) };
         let mut state = shared.lock();
         state.done.push(completion);
         shared.done_count.store(state.done.len(), Ordering::Release);
@@ -146,7 +147,9 @@ fn serve(shared: &Shared, data: &DataFile, local: &LocalMemory) {
     }
 }
 
-fn run(command: &Command, data: &DataFile, local: &LocalMemory) -> Completion {
+/// # Safety
+/// As [`FlashQueue::submit`].
+unsafe fn run(command: &Command, data: &DataFile, local: &LocalMemory) -> Completion {
     let moved = match command.operation {
         Operation::Read { flash, local: offset, length } | Operation::Write { flash, local: offset, length, .. } => {
             let Some(memory) = local.pointer(LocalRange { offset, length }) else {
@@ -159,7 +162,7 @@ fn run(command: &Command, data: &DataFile, local: &LocalMemory) -> Completion {
             };
             move_all(length as usize, data.sector_bytes() as usize, |done| {
                 let (flash, left) = (flash + done as u64, length as usize - done);
-                // SAFETY: inside local memory from `done` on, and the drive's own until the command completes.
+                // SAFETY: inside local memory from `done` on, and the drive's until the command completes, by our caller's word.
                 unsafe { transfer(data.fd(), way, memory.as_ptr().add(done), left, flash) }
             })
         }

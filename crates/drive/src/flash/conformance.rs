@@ -119,10 +119,15 @@ fn finish(pair: &mut QueuePair, count: usize) -> Vec<Completion> {
 
 fn run(pair: &mut QueuePair, operation: Operation) -> Status {
     assert_eq!(pair.in_flight(), 0);
-    pair.submit(Command { tag: u64::MAX, operation });
+    submit(pair, u64::MAX, operation);
     let completion = finish(pair, 1)[0];
     assert_eq!((completion.tag, pair.in_flight()), (u64::MAX, 0));
     completion.status
+}
+
+fn submit(pair: &mut QueuePair, tag: u64, operation: Operation) {
+    // SAFETY: no test here touches a buffer while a command names it, or drops one before its queue pair.
+    unsafe { pair.submit(Command { tag, operation }) };
 }
 
 fn read(flash: u64, buffer: &LocalBuffer) -> Operation {
@@ -160,9 +165,9 @@ fn many_in_flight_complete_once_each(drive: &Drive, pair: &mut QueuePair) {
         for (tag, buffer) in (0..).zip(&mut buffers) {
             buffer.bytes_mut().fill(tag as u8 ^ round);
             let fua = tag % 7 == 0;
-            pair.submit(Command { tag, operation: write(tag * 8192, buffer, fua) });
+            submit(pair, tag, write(tag * 8192, buffer, fua));
             if tag % 10 == 9 {
-                pair.submit(Command { tag: COUNT, operation: Operation::Flush });
+                submit(pair, COUNT, Operation::Flush);
             }
         }
         assert_eq!(pair.in_flight() as u64, COUNT + COUNT / 10);
@@ -172,7 +177,7 @@ fn many_in_flight_complete_once_each(drive: &Drive, pair: &mut QueuePair) {
         assert!((0..COUNT).eq(completions[..100].iter().map(|completion| completion.tag)));
         for (tag, buffer) in (0..).zip(&mut buffers) {
             buffer.bytes_mut().fill(0);
-            pair.submit(Command { tag, operation: read(tag * 8192, buffer) });
+            submit(pair, tag, read(tag * 8192, buffer));
         }
         assert!(finish(pair, 100).iter().all(Completion::is_success));
         for (tag, buffer) in (0_u64..).zip(&buffers) {
@@ -220,7 +225,7 @@ fn other_queue_pairs_see_the_bytes(drive: &Drive, pair: &mut QueuePair) {
 fn waiting_ends(drive: &Drive, pair: &mut QueuePair) {
     pair.wait(None); // Nothing is in flight.
     let buffer = drive.local().allocate(BLOCK as usize).unwrap();
-    pair.submit(Command { tag: 1, operation: read(0, &buffer) });
+    submit(pair, 1, read(0, &buffer));
     pair.wait(Some(Duration::from_secs(600)));
     let mut completions = Vec::new();
     while pair.poll(&mut completions) == 0 {
@@ -239,7 +244,7 @@ fn sleeping_ends(drive: &Drive, pair: &mut QueuePair, woken: impl Fn(RawFd) -> b
     let buffers: Vec<_> = (0..40).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect();
     for round in 0..60 {
         for (tag, buffer) in (0..).zip(&buffers[..1 + round % buffers.len()]) {
-            pair.submit(Command { tag, operation: read(tag * 8192, buffer) });
+            submit(pair, tag, read(tag * 8192, buffer));
         }
         while pair.in_flight() > 0 {
             assert!(pair.poll(&mut Vec::new()) > 0 || woken(event_fd), "nothing woke it in round {round}");
@@ -288,7 +293,7 @@ fn ready(mut wait: impl FnMut() -> libc::c_int) -> bool {
 fn dropping_waits_for_what_is_in_flight(drive: &Drive, mut pair: QueuePair) {
     let mut buffers: Vec<_> = (0..32).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect();
     for (tag, buffer) in (0..).zip(&buffers) {
-        pair.submit(Command { tag, operation: read(tag * 8192, buffer) });
+        submit(&mut pair, tag, read(tag * 8192, buffer));
     }
     pair.poll(&mut Vec::new());
     drop(pair);
@@ -307,7 +312,8 @@ fn serve(drive: &Drive, mut commands: PipeReader, mut completions: PipeWriter) {
     let mut bytes = [0; Command::ENCODED_BYTES];
     let mut done = Vec::new();
     while commands.read_exact(&mut bytes).is_ok() {
-        pair.submit(Command::decode(&bytes).unwrap());
+        let Command { tag, operation } = Command::decode(&bytes).unwrap();
+        submit(&mut pair, tag, operation);
         pair.poll(&mut done);
         send(&mut completions, &mut done);
     }

@@ -98,10 +98,16 @@ struct MemoryQueue {
 }
 
 impl FlashQueue for MemoryQueue {
-    fn submit(&mut self, command: &Command) {
+    unsafe fn submit(&mut self, command: &Command) {
         let status = match command.operation {
-            Operation::Read { flash, local, length } => self.read(flash, LocalRange { offset: local, length }),
-            Operation::Write { flash, local, length, .. } => self.write(flash, LocalRange { offset: local, length }),
+            // SAFETY: by our caller's word.
+            Operation::Read { flash, local, length } => unsafe {
+                self.read(flash, LocalRange { offset: local, length })
+            },
+            // SAFETY: by our caller's word.
+            Operation::Write { flash, local, length, .. } => unsafe {
+                self.write(flash, LocalRange { offset: local, length })
+            },
             Operation::Flush | Operation::Discard { .. } => Status::Success,
             Operation::Execute { .. } | Operation::Pipeline { .. } => Status::Unsupported,
         };
@@ -120,9 +126,11 @@ impl FlashQueue for MemoryQueue {
 }
 
 impl MemoryQueue {
-    fn read(&self, flash: u64, range: LocalRange) -> Status {
+    /// # Safety
+    /// Nobody else reads or writes the range of local memory.
+    unsafe fn read(&self, flash: u64, range: LocalRange) -> Status {
         let Some(local) = self.local.pointer(range) else { return Status::InvalidField };
-        // SAFETY: the range is inside local memory, and while the command runs it belongs to the drive.
+        // SAFETY: inside local memory, and ours alone by our caller's word.
         let mut local = unsafe { std::slice::from_raw_parts_mut(local.as_ptr(), range.length as usize) };
         let room = self.chunks.room();
         for (chunk, at, take) in pieces(flash, range.length) {
@@ -136,9 +144,11 @@ impl MemoryQueue {
         Status::Success
     }
 
-    fn write(&self, flash: u64, range: LocalRange) -> Status {
+    /// # Safety
+    /// Nobody writes the range of local memory.
+    unsafe fn write(&self, flash: u64, range: LocalRange) -> Status {
         let Some(local) = self.local.pointer(range) else { return Status::InvalidField };
-        // SAFETY: the range is inside local memory, and while the command runs nobody writes it.
+        // SAFETY: inside local memory, and written by nobody by our caller's word.
         let mut local = unsafe { std::slice::from_raw_parts(local.as_ptr(), range.length as usize) };
         let room = self.chunks.room();
         for (chunk, at, take) in pieces(flash, range.length) {

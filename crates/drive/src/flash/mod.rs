@@ -67,12 +67,16 @@ pub trait Flash: Send + Sync {
     }
 }
 
-/// The moving part of a queue pair. It is given only `Read`, `Write`, `Flush` and `Discard`, with ranges that the queue
-/// pair has checked against the flash and the local memory. Dropping it waits for what is in flight, because a drive
-/// that still writes into memory must not outlive its owner's interest in that memory.
+/// The moving part of a queue pair. Dropping it waits for what is in flight, because a drive that still writes into memory
+/// must not outlive its owner's interest in that memory.
 pub trait FlashQueue: Send {
     /// Takes a command. Cheap: what costs a system call is left for `poll` or `wait`, so that many share one.
-    fn submit(&mut self, command: &Command);
+    ///
+    /// # Safety
+    /// It is a `Read`, `Write`, `Flush` or `Discard` whose ranges lie inside the flash and the local memory. Until its completion
+    /// came out of `poll`, or this queue is dropped, nobody else reads, writes or frees the memory of a `Read`, and nobody
+    /// writes or frees that of a `Write`.
+    unsafe fn submit(&mut self, command: &Command);
 
     /// Starts what was submitted and appends what is done. Never blocks, and makes no system call when there is
     /// nothing to start and nothing done.

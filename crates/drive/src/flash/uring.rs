@@ -169,8 +169,8 @@ impl UringQueue {
     fn push(&mut self, number: u32) {
         let transfer = self.transfers[number as usize];
         let entry = self.entry(&transfer).user_data(u64::from(number));
-        // SAFETY: the memory that the entry names is inside local memory, which this queue keeps alive until the entry
-        // is complete (`drop` waits), and belongs to the drive until then.
+        // SAFETY: the memory that the entry names is inside local memory, which this queue keeps alive until the entry is
+        // complete (`drop` waits); by the word of who submitted it, it is the drive's until `finish` gives its completion.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "the ring has {} entries and {} are in it", self.ring_entries, self.in_ring);
         self.in_ring += 1;
@@ -319,7 +319,7 @@ impl UringQueue {
 }
 
 impl FlashQueue for UringQueue {
-    fn submit(&mut self, command: &Command) {
+    unsafe fn submit(&mut self, command: &Command) {
         let (action, flash, local, length) = match command.operation {
             Operation::Read { flash, local, length } => (Action::Read, flash, local, length),
             Operation::Write { flash, local, length, fua } => (Action::Write { fua }, flash, local, length),
@@ -391,6 +391,14 @@ impl FlashQueue for UringQueue {
 
 impl Drop for UringQueue {
     fn drop(&mut self) {
+        /// The kernel may write to memory whose owners believe that it does not any more.
+        struct AbortUnlessForgotten;
+        impl Drop for AbortUnlessForgotten {
+            fn drop(&mut self) {
+                std::process::abort();
+            }
+        }
+        let must_end = AbortUnlessForgotten;
         self.backlog.clear();
         while self.in_ring > 0 {
             self.enter(Some(None));
@@ -398,6 +406,7 @@ impl Drop for UringQueue {
                 self.in_ring -= 1;
             }
         }
+        std::mem::forget(must_end);
         // The kernel takes a closed ring apart later; what it holds must not linger until then. Not having been
         // registered is the only way to fail.
         let _ = self.ring.submitter().unregister_files();

@@ -5,6 +5,8 @@
 //! costs what it asks for, not the next power of two. Free runs are linked lists through arrays made at the start:
 //! no allocation later, and the same calls give the same answers.
 
+use std::ops::Range;
+
 const NONE: u32 = u32::MAX;
 const ORDERS: usize = 32;
 /// Requests of fewer blocks (1 MiB) get no search beyond the lists: they are the ones made all the time.
@@ -39,6 +41,12 @@ impl Buddy {
 
     pub(super) fn used(&self) -> u32 {
         self.used
+    }
+
+    /// The blocks that are free, in runs.
+    pub(super) fn free_runs(&self) -> impl Iterator<Item = Range<u32>> {
+        let begins = self.free_order.iter().enumerate().filter(|(_, order)| **order > 0);
+        begins.map(|(first, order)| first as u32..first as u32 + (1 << (order - 1)))
     }
 
     /// The first of `count` blocks in a row.
@@ -151,6 +159,15 @@ mod tests {
         assert_eq!(buddy.allocate(5), None);
         assert!(buddy.allocate(2).is_some() && buddy.allocate(1).is_some() && buddy.allocate(1).is_some());
         assert_eq!((buddy.used(), buddy.allocate(1)), (9, None));
+    }
+
+    #[test]
+    fn free_runs_are_what_nobody_has() {
+        let mut buddy = Buddy::new(9);
+        assert_eq!(buddy.allocate(5), Some(0));
+        assert!(buddy.free_runs().flatten().eq(5..9));
+        buddy.free(0, 5);
+        assert!(buddy.free_runs().flatten().eq(0..9));
     }
 
     #[test]

@@ -130,8 +130,8 @@ impl Area {
     /// Both areas.
     fn image(&self) -> Vec<u8> {
         let length = 2 * self.geometry.manifest_bytes as usize;
-        let buffer = self.drive.local().allocate(length).expect("memory");
-        self.run(self.io.read(self.geometry.manifest_offset(0), &buffer, 0, length)).expect("a read");
+        let mut buffer = self.drive.local().allocate(length).expect("memory");
+        self.run(self.io.read(self.geometry.manifest_offset(0), &mut buffer, 0, length)).expect("a read");
         buffer.bytes()[..length].to_vec()
     }
 
@@ -139,7 +139,7 @@ impl Area {
         let mut buffer = self.drive.local().allocate(image.len()).expect("memory");
         buffer.bytes_mut()[..image.len()].copy_from_slice(image);
         let flash = self.geometry.manifest_offset(0);
-        self.run(self.io.write_durably(flash, &buffer, image.len())).expect("a write");
+        self.run(self.io.write_durably(flash, &mut buffer, image.len())).expect("a write");
     }
 }
 

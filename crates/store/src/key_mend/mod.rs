@@ -195,9 +195,9 @@ impl Table<'_> {
     }
 
     /// Reads a page; whether it is what was written there.
-    async fn read(&self, page: u32) -> bool {
+    async fn read(&mut self, page: u32) -> bool {
         let run = self.segment.key_runs(page..page + 1).next().expect("a page lies somewhere");
-        let was_read = self.io.read(run.flash, &self.page, 0, PAGE_BYTES).await.is_ok();
+        let was_read = self.io.read(run.flash, &mut self.page, 0, PAGE_BYTES).await.is_ok();
         was_read && holds(self.segment, page, &self.page.bytes()[..PAGE_BYTES])
     }
 
@@ -209,7 +209,7 @@ impl Table<'_> {
     async fn write(&mut self, page: u32, fill: impl FnOnce(&mut [u8])) -> Result<(), Error> {
         let run = self.segment.key_runs(page..page + 1).next().expect("a page lies somewhere");
         fill(&mut self.page.bytes_mut()[..PAGE_BYTES]);
-        self.io.write_durably(run.flash, &self.page, PAGE_BYTES).await?;
+        self.io.write_durably(run.flash, &mut self.page, PAGE_BYTES).await?;
         self.mended += 1;
         Ok(())
     }
@@ -242,9 +242,9 @@ mod tests {
             for segment in segments {
                 let page = page(&segment);
                 let run = segment.key_runs(page..page + 1).next().expect("there is such a page");
-                io.read(run.flash, &buffer, 0, PAGE_BYTES).await?;
+                io.read(run.flash, &mut buffer, 0, PAGE_BYTES).await?;
                 buffer.bytes_mut()[100] ^= 1;
-                io.write_durably(run.flash, &buffer, PAGE_BYTES).await?;
+                io.write_durably(run.flash, &mut buffer, PAGE_BYTES).await?;
             }
             Ok(())
         };
@@ -285,9 +285,9 @@ mod tests {
     /// The key table and the fences of a segment, as they lie on flash.
     async fn table(segment: &Segment, io: &Io) -> Vec<u8> {
         let pages = segment.fence_pages().end;
-        let buffer = io.allocate(pages as usize * PAGE_BYTES).await.unwrap();
+        let mut buffer = io.allocate(pages as usize * PAGE_BYTES).await.unwrap();
         for run in segment.key_runs(0..pages) {
-            io.read(run.flash, &buffer, run.at as usize, run.length as usize).await.unwrap();
+            io.read(run.flash, &mut buffer, run.at as usize, run.length as usize).await.unwrap();
         }
         buffer.bytes()[..pages as usize * PAGE_BYTES].to_vec()
     }
@@ -296,7 +296,7 @@ mod tests {
     async fn zero(run: Run, io: &Io) {
         let mut buffer = io.allocate(PAGE_BYTES).await.unwrap();
         buffer.bytes_mut().fill(0);
-        io.write_durably(run.flash, &buffer, run.length as usize).await.unwrap();
+        io.write_durably(run.flash, &mut buffer, run.length as usize).await.unwrap();
     }
 
     fn sizes(segment: &Segment, table: &[u8]) -> Vec<u64> {

@@ -84,7 +84,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    async fn read_run(&self, run: Run) -> Result<(), Error> {
-        self.io.read(run.flash, &self.buffer, run.at as usize, run.length as usize).await
+    async fn read_run(&mut self, run: Run) -> Result<(), Error> {
+        self.io.read(run.flash, &mut self.buffer, run.at as usize, run.length as usize).await
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! The value is cut into *pieces*, each within one run and a slot of local memory; piece `n` passes through slot `n` modulo
 //! the number of slots. Pieces may complete in any order and are taken in theirs. One thread at a time; nothing here
-//! waits.
+//! waits. A transfer that is dropped too early (by a panic, say) leaves its local memory to the drive for good.
 
 use crate::geometry::Geometry;
 use std::collections::VecDeque;
-use tapetum_drive::{Command, Completion, LocalBuffer, LocalRange, Operation, QueuePair, Status};
+use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair, Status};
 use tapetum_kernels::reference::Run;
 
 /// The most that one command moves.
@@ -78,16 +78,23 @@ impl Transfer {
     }
 
     /// Starts reads while slots are free. `tag` makes a tag of a slot.
-    pub fn read(&mut self, queue: &mut QueuePair, tag: impl Fn(usize) -> u64) {
+    ///
+    /// # Safety
+    /// `completed` is given the completions of the commands that this submits, each once and with its slot, and no others.
+    pub unsafe fn read(&mut self, queue: &mut QueuePair, tag: impl Fn(usize) -> u64) {
         self.start(|slot, number| {
             let (local, length) = (slot.buffer.offset(), slot.piece.length);
             let operation = Operation::Read { flash: slot.piece.flash, local, length };
-            queue.submit(Command { tag: tag(number), operation });
+            // SAFETY: of a slot that is busy until its completion; nobody looks at it before, and `drop` does not free it.
+            unsafe { queue.submit(Command { tag: tag(number), operation }) };
         });
     }
 
     /// Starts writes of `stored` while slots are free, each of them durable when it is done (unless `fua` is off).
-    pub fn write(&mut self, queue: &mut QueuePair, stored: &[u8], fua: bool, tag: impl Fn(usize) -> u64) {
+    ///
+    /// # Safety
+    /// As [`Transfer::read`].
+    pub unsafe fn write(&mut self, queue: &mut QueuePair, stored: &[u8], fua: bool, tag: impl Fn(usize) -> u64) {
         let left: usize = self.pieces.iter().map(|piece| piece.bytes as usize).sum();
         let mut at = stored.len() - left;
         self.start(|slot, number| {
@@ -97,7 +104,8 @@ impl Transfer {
             image[bytes..].fill(0);
             at += bytes;
             let operation = Operation::Write { flash: slot.piece.flash, local: slot.buffer.offset(), length, fua };
-            queue.submit(Command { tag: tag(number), operation });
+            // SAFETY: of a slot that is busy until its completion; nobody changes it before, and `drop` does not free it.
+            unsafe { queue.submit(Command { tag: tag(number), operation }) };
         });
     }
 
@@ -106,10 +114,11 @@ impl Transfer {
             let Some(piece) = self.pieces.pop_front() else { return };
             let number = self.started % self.slots.len();
             let slot = &mut self.slots[number];
+            assert!(!slot.busy, "slots are started and taken in order");
             (slot.piece, slot.busy) = (piece, true);
-            submit(slot, number);
             self.started += 1;
             self.in_flight += 1;
+            submit(slot, number);
         }
     }
 
@@ -121,9 +130,9 @@ impl Transfer {
         }
     }
 
-    /// The next piece that is done, in the order of the value: where its bytes are in local memory. It is taken by this,
-    /// and its slot is free.
-    pub fn take(&mut self) -> Option<LocalRange> {
+    /// The next piece that is done, in the order of the value: its buffer, and how many bytes of it. It is taken by this, and its
+    /// slot is free.
+    pub fn take(&mut self) -> Option<(&LocalBuffer, usize)> {
         if self.taken == self.started || self.failed.is_some() {
             return None;
         }
@@ -133,13 +142,19 @@ impl Transfer {
             return None;
         }
         self.taken += 1;
-        Some(LocalRange { offset: slot.buffer.offset(), length: slot.piece.bytes })
+        Some((&slot.buffer, slot.piece.bytes as usize))
     }
 
     /// Its local memory, when nothing is on its way.
-    pub fn into_buffers(self) -> impl Iterator<Item = LocalBuffer> {
+    pub fn into_buffers(mut self) -> impl Iterator<Item = LocalBuffer> {
         assert_eq!(self.in_flight, 0);
-        self.slots.into_iter().map(|slot| slot.buffer)
+        std::mem::take(&mut self.slots).into_iter().map(|slot| slot.buffer)
+    }
+
+    /// The queue pair is drained: what was on its way is over.
+    pub fn drained(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.busy = false);
+        self.in_flight = 0;
     }
 
     /// What came of it, when nothing is on its way and nothing is left to start: the completion of what failed, if so.
@@ -149,6 +164,12 @@ impl Transfer {
             (0, None) if self.pieces.is_empty() && self.taken == self.started => Some(Ok(())),
             _ => None,
         }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.slots.drain(..).filter(|slot| slot.busy).for_each(std::mem::forget);
     }
 }
 
@@ -171,7 +192,8 @@ mod tests {
         let mut transfer = Transfer::new(&geometry, &runs, stored_bytes, allocate).unwrap();
         for pieces in [SLOTS_MAX, 1] {
             assert_eq!(transfer.outcome(), None, "not all are started");
-            transfer.read(&mut queue, |slot| slot as u64);
+            // SAFETY: all completions are given to the transfer below.
+            unsafe { transfer.read(&mut queue, |slot| slot as u64) };
             let mut done = Vec::new();
             while done.len() < pieces {
                 queue.poll(&mut done);

@@ -13,11 +13,11 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// An error if the stored bytes are not those that `reference` names, or do not give a value of `raw_bytes`.
 pub async fn verify(shared: &Shared, io: &Io, reference: &Reference, raw_bytes: u32) -> Result<(), Error> {
     let room = shared.drive.local().allocate(PIECE_BYTES as usize);
-    let buffer = room.ok_or_else(|| Error::Options("--memory is too small to check: raise it".into()))?;
+    let mut buffer = room.ok_or_else(|| Error::Options("--memory is too small to check: raise it".into()))?;
     let mut crc = reference.crc_of_none(shared.store_id);
     let mut stored = Vec::with_capacity(reference.stored_bytes as usize);
     for piece in pieces(&shared.geometry, &reference.runs, reference.stored_bytes, PIECE_BYTES) {
-        io.read(piece.flash, &buffer, 0, piece.length as usize).await?;
+        io.read(piece.flash, &mut buffer, 0, piece.length as usize).await?;
         let bytes = &buffer.bytes()[..piece.bytes as usize];
         crc = crc_append(crc, bytes);
         stored.extend_from_slice(bytes);

@@ -9,6 +9,7 @@
 //!
 //! Locks: shard locks before the log's. `durable` is read without one.
 
+mod arenas;
 pub mod group;
 pub mod replay;
 
@@ -17,6 +18,7 @@ use crate::geometry::{BUFFERS, Geometry};
 use crate::io::{Io, lock};
 use crate::notify::Notifier;
 use crate::planted::{Bug, Planted};
+use arenas::Arenas;
 use group::{GroupHeader, HEADER_BYTES};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -45,8 +47,6 @@ pub enum Sync {
 /// So many records ahead of the one that is appended, its lines of the cache are asked for; of large ones the first.
 const APPEND_AHEAD: usize = 4;
 const APPEND_AHEAD_BYTES_MAX: usize = 512;
-/// Lines of the cache that a record of some 130 bytes is in.
-const SMALL_RECORD_LINES: usize = 3;
 /// Without a reason to hurry, a group is sent when it has this many bytes.
 const GROUP_BYTES: usize = 64 << 10;
 const SECOND_US: u64 = 1_000_000;
@@ -116,7 +116,8 @@ struct State {
 
 pub struct Log {
     state: Mutex<State>,
-    arenas: [LocalBuffer; BUFFERS as usize],
+    // After the queue, which lets the drive end what it does with them.
+    arenas: Arenas,
     geometry: Geometry,
     store_id: u64,
     generation: u32,
@@ -178,7 +179,7 @@ impl Log {
             durable: AtomicU64::new(start.stamp_durable),
             filled_bytes: AtomicU64::new(start.position as u64),
             state: Mutex::new(state),
-            arenas,
+            arenas: Arenas::new(arenas),
             geometry,
             store_id,
             generation: start.generation as u32,
@@ -202,12 +203,12 @@ impl Log {
 
     /// Behind it is left free for the mark of a planned deletion, whose time does not wait for room: padding, and a group of its own.
     fn unplanned_end(&self) -> usize {
-        self.arenas[0].len() - 2 * self.geometry.sector_bytes as usize
+        self.arenas.bytes_each() - 2 * self.geometry.sector_bytes as usize
     }
 
     /// Appends the mark of a deletion whose time has come. There is room: each was planned by an [`Log::append`].
     pub fn append_planned(&self, draft: Draft<'_>, placed: impl FnMut(usize, u64, u32)) -> Result<(), AppendError> {
-        self.append_within(self.arenas[0].len(), &[draft], placed)
+        self.append_within(self.arenas.bytes_each(), &[draft], placed)
     }
 
     fn append_within(
@@ -250,8 +251,8 @@ impl Log {
         let header = Header { stamp, ..draft.header };
         let place = state.position;
         let length = header.record_bytes();
-        // SAFETY: the range lies behind everything that was published, so nobody else looks at it.
-        let bytes = unsafe { self.arena_mut(state.active, place, length) };
+        // SAFETY: we have the log's lock, and the range lies behind everything that was published or sealed.
+        let bytes = unsafe { self.arenas.unpublished(state.active, place, length) };
         Record { header, key: draft.key, stored: draft.stored }.encode(bytes);
         state.position += length;
         // Lines that records like this one will be written to: otherwise each lock that is let go of waits for them.
@@ -262,40 +263,28 @@ impl Log {
         (stamp, place as u32)
     }
 
+    /// The record at a place that `append` gave, or recovery.
+    ///
     /// # Safety
-    /// Nobody else may look at the range while the slice lives.
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn arena_mut(&self, buffer: u64, at: usize, length: usize) -> &mut [u8] {
-        let arena = &self.arenas[(buffer % BUFFERS) as usize];
-        assert!(at + length <= arena.len());
-        // SAFETY: in bounds; exclusive by the caller's word. The arena is local memory, written through raw pointers only.
-        unsafe { std::slice::from_raw_parts_mut(arena.as_ptr().add(at).cast_mut(), length) }
+    /// There is one: a place of this buffer that `append` gave, or recovery. And the buffer is not released while the record is
+    /// used: the caller holds the lock of a shard whose table names it, or is the flush that will have it released.
+    pub unsafe fn record(&self, buffer: u64, place: u32) -> Record<'_> {
+        // SAFETY: by our caller's word.
+        unsafe { self.arenas.record(buffer, place) }.0
     }
 
-    /// The bytes of a buffer from `at` on. Only what was appended may be looked at, and only while the buffer is not
-    /// reused: under the lock of a shard that still names it, or before its release.
-    pub fn arena(&self, buffer: u64, at: usize, length: usize) -> &[u8] {
-        let arena = &self.arenas[(buffer % BUFFERS) as usize];
-        assert!(at + length <= arena.len());
-        // SAFETY: in bounds; appended bytes are never written again before the buffer's release.
-        unsafe { std::slice::from_raw_parts(arena.as_ptr().add(at), length) }
-    }
-
-    /// The record at a place that `append` gave.
-    pub fn record(&self, buffer: u64, place: u32) -> Record<'_> {
-        let head = self.arena(buffer, place as usize, (self.arenas[0].len() - place as usize).min(64));
-        let Ok((header, key_at)) = Header::parse(head) else { unreachable!("the arena holds what was encoded") };
-        let bytes = self.arena(buffer, place as usize, header.record_bytes());
-        let (key, stored) = bytes[key_at..].split_at(header.key_bytes as usize);
-        assert_eq!(stored.len(), header.stored_bytes as usize, "the arena holds what was encoded");
-        Record { header, key, stored }
+    /// As [`Log::record`], with the bytes that it is written in.
+    ///
+    /// # Safety
+    /// As [`Log::record`].
+    pub unsafe fn record_and_bytes(&self, buffer: u64, place: u32) -> (Record<'_>, &[u8]) {
+        // SAFETY: by our caller's word.
+        unsafe { self.arenas.record(buffer, place) }
     }
 
     /// Brings the beginning of the record at a place nearer to the processor, of small ones all.
     pub fn prefetch_record(&self, buffer: u64, place: u32) {
-        let arena = &self.arenas[(buffer % BUFFERS) as usize];
-        let start = arena.as_ptr().wrapping_add(place as usize);
-        (0..SMALL_RECORD_LINES).for_each(|line| prefetch(start.wrapping_add(line * CACHE_LINE_BYTES)));
+        self.arenas.prefetch_record(buffer, place);
     }
 
     /// Closes the open group: what is appended next goes into another one.
@@ -315,13 +304,14 @@ impl Log {
         };
         let salt = group_salt(&self.geometry, self.store_id, state.active, open.start);
         let padded = length.next_multiple_of(self.geometry.sector_bytes as usize);
-        let end = (open.start + padded).min(self.arenas[0].len());
-        let records = self.arena(state.active, open.start + HEADER_BYTES, length - HEADER_BYTES);
+        let end = (open.start + padded).min(self.arenas.bytes_each());
+        // SAFETY: they are this group's records, of the active buffer, which is not released.
+        let records = unsafe { self.arenas.published(state.active, open.start + HEADER_BYTES, length - HEADER_BYTES) };
         let (head, crc) = group::seal(&header, salt, records);
-        // SAFETY: readers look at published records only, never at a group's head or at its padding.
+        // SAFETY: we have the log's lock; nobody else looks at the head and the padding of a group that is not sealed yet.
         unsafe {
-            self.arena_mut(state.active, open.start, HEADER_BYTES).copy_from_slice(&head);
-            self.arena_mut(state.active, state.position, end - state.position).fill(0);
+            self.arenas.unpublished(state.active, open.start, HEADER_BYTES).copy_from_slice(&head);
+            self.arenas.unpublished(state.active, state.position, end - state.position).fill(0);
         }
         state.previous_crc = crc;
         let stamp_last = state.stamp_next - 1;
@@ -395,7 +385,7 @@ impl Log {
         let flush_is_due = self.sync == Sync::EverySecond && state.due > self.durable_stamp();
         if flush_is_due && due_is_written && state.flushing.is_none() {
             state.flushing = Some(Flushing::Log(state.stamp_written));
-            state.queue.submit(Command { tag: TAG_FLUSH, operation: Operation::Flush });
+            state.queue.submit_flush(TAG_FLUSH);
             return true;
         }
         let enough = state.open.as_ref().is_some_and(|open| state.position - open.start >= GROUP_BYTES);
@@ -412,10 +402,9 @@ impl Log {
     }
 
     fn send_group(&self, state: &mut State, group: SealedGroup) {
-        let arena = &self.arenas[(group.buffer % BUFFERS) as usize];
         let operation = Operation::Write {
             flash: self.geometry.zone_offset(group.buffer) + group.start as u64,
-            local: arena.offset() + group.start as u64,
+            local: self.arenas.offset(group.buffer) + group.start as u64,
             length: group.length as u32,
             fua: self.sync == Sync::Always,
         };
@@ -424,7 +413,9 @@ impl Log {
         }
         self.log_write_bytes.fetch_add(group.length as u64, Ordering::Relaxed);
         state.writing = Some(group);
-        state.queue.submit(Command { tag: TAG_WRITE, operation });
+        // SAFETY: a sealed group is written by nobody before its buffer is released, which the flush has wait for its write
+        // (`buffer_written`); the queue is dropped before the arenas.
+        unsafe { state.queue.submit(Command { tag: TAG_WRITE, operation }) };
     }
 
     fn completed(&self, state: &mut State, completion: Completion) {
@@ -449,8 +440,11 @@ impl Log {
         self.wake();
     }
 
-    /// Goes on in the next buffer. The caller holds every shard's lock and has seen that the next buffer is free.
-    pub fn rotate(&self) -> u64 {
+    /// Goes on in the next buffer.
+    ///
+    /// # Safety
+    /// The buffer that had the next one's arena before is released: all of it was written, and nobody has a record of it.
+    pub unsafe fn rotate(&self) -> u64 {
         let mut state = lock(&self.state);
         self.seal(&mut state);
         state.stamp_sealed = state.stamp_last;

@@ -37,8 +37,8 @@ impl AreaReader {
         if !self.window.as_ref().is_some_and(has) {
             self.window = None;
             let bytes = length.max(CHUNK_BYTES).min((area_end - flash) as usize);
-            let buffer = self.io.allocate(bytes).await?;
-            self.io.read(flash, &buffer, 0, bytes).await?;
+            let mut buffer = self.io.allocate(bytes).await?;
+            self.io.read(flash, &mut buffer, 0, bytes).await?;
             self.window = Some((flash, buffer));
         }
         let Some((start, buffer)) = &self.window else { unreachable!("it was just read") };

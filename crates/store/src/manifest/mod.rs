@@ -252,7 +252,7 @@ impl Manifest {
         let flash = self.geometry.manifest_offset(self.area) + self.position;
         let mut buffer = self.io.allocate(frames.len()).await?;
         buffer.bytes_mut()[..frames.len()].copy_from_slice(frames);
-        self.io.write_durably(flash, &buffer, frames.len()).await?;
+        self.io.write_durably(flash, &mut buffer, frames.len()).await?;
         self.position += frames.len() as u64;
         Ok(())
     }
@@ -400,9 +400,9 @@ mod tests {
         fn damage(&self, area: usize, position: u64) {
             let mut buffer = self.drive.local().allocate(512).unwrap();
             let flash = self.geometry.manifest_offset(area) + position;
-            run(&self.io, self.io.read(flash, &buffer, 0, 512), || false).unwrap().unwrap();
+            run(&self.io, self.io.read(flash, &mut buffer, 0, 512), || false).unwrap().unwrap();
             buffer.bytes_mut()[20] ^= 1;
-            run(&self.io, self.io.write_durably(flash, &buffer, 512), || false).unwrap().unwrap();
+            run(&self.io, self.io.write_durably(flash, &mut buffer, 512), || false).unwrap().unwrap();
         }
 
         fn refusal(&self) -> String {

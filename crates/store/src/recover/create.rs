@@ -38,8 +38,7 @@ async fn zero(drive: &Drive, io: &Io, from: u64, length: u64) -> Result<(), Erro
     let mut at = 0;
     while at < length {
         let bytes = chunk.min(length - at) as usize;
-        let tag = io.start_write(from + at, &buffer, 0, bytes, false);
-        io.succeeded(&io.finish(tag).await, "write")?;
+        io.write(from + at, &mut buffer, bytes).await?;
         at += bytes as u64;
     }
     Ok(())
@@ -61,12 +60,12 @@ mod tests {
         let mut buffer = drive.local().allocate(1 << 20).unwrap();
         buffer.bytes_mut().fill(7);
         for at in 0..8 {
-            run(&io, io.write_durably(at << 20, &buffer, 1 << 20), || false).unwrap().unwrap();
+            run(&io, io.write_durably(at << 20, &mut buffer, 1 << 20), || false).unwrap().unwrap();
         }
         run(&io, create(&drive, &io, &options), || false).unwrap().unwrap();
-        let has_old = |range: Range<u64>| {
+        let mut has_old = |range: Range<u64>| {
             range.step_by(4096).any(|at| {
-                run(&io, io.read(at, &buffer, 0, 4096), || false).unwrap().unwrap();
+                run(&io, io.read(at, &mut buffer, 0, 4096), || false).unwrap().unwrap();
                 buffer.bytes()[..4096].contains(&7)
             })
         };

@@ -9,9 +9,10 @@ use crate::log::replay::{Chain, ZoneReader};
 use crate::manifest::Recovered;
 use crate::options::StoreOptions;
 use crate::superblock::Superblock;
-use std::collections::{BTreeMap, VecDeque};
+use crate::transfer::Transfer;
+use std::collections::BTreeMap;
 use std::ops::Range;
-use tapetum_drive::{Drive, LocalBuffer, Operation};
+use tapetum_drive::{Drive, LocalBuffer};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Kind};
 
@@ -66,7 +67,7 @@ pub async fn replay_log(
     let first = recovered.catalog.buffer_next;
     for buffer in first..first + BUFFERS {
         let zone = (buffer % BUFFERS) as usize;
-        read_zone(io, geometry, buffer, &replayed.arenas[zone]).await?;
+        read_zone(io, geometry, buffer, &mut replayed.arenas[zone]).await?;
         let Replayed { arenas, records, large, watermark, watermark_at, chain, .. } = &mut replayed;
         let mut found = Vec::new();
         let crc_before = chain.previous_crc;
@@ -103,49 +104,48 @@ pub async fn replay_log(
 
 /// Writes again, as they are, the groups that may be in nothing but the drive's cache. A flush that failed may have left them
 /// there, where no later one saves them; what is shown from now on must be there after a power cut. "Opened" flushes it.
-pub async fn write_unsure_groups(io: &Io, geometry: &Geometry, replayed: &Replayed) -> Result<(), Error> {
+pub async fn write_unsure_groups(io: &Io, geometry: &Geometry, replayed: &mut Replayed) -> Result<(), Error> {
     let unsure = &replayed.chain.unsure;
     let (Some(first), Some(last)) = (unsure.front(), unsure.back()) else { return Ok(()) };
     // They are the end of the log: all groups of a buffer from the first of them on.
     for buffer in first.buffer..=last.buffer {
         let of_buffer = || unsure.iter().filter(|group| group.buffer == buffer);
         let (Some(from), Some(to)) = (of_buffer().next(), of_buffer().next_back()) else { continue };
-        let arena = &replayed.arenas[(buffer % BUFFERS) as usize];
-        let write = |flash, local, length| Operation::Write { flash, local, length, fua: false };
+        let arena = &mut replayed.arenas[(buffer % BUFFERS) as usize];
+        let write = |transfer: &mut Transfer, flash, at, length| transfer.start_write(flash, at, length, false);
         move_zone(io, geometry, buffer, arena, from.bytes.start..to.bytes.end, "write", write).await?;
     }
     Ok(())
 }
 
-async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &LocalBuffer) -> Result<(), Error> {
-    let read = |flash, local, length| Operation::Read { flash, local, length };
+async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &mut LocalBuffer) -> Result<(), Error> {
+    let read = Transfer::start_read;
     move_zone(io, geometry, buffer, arena, 0..geometry.segment_bytes as usize, "read", read).await
 }
 
-/// Moves bytes of a zone between flash and its arena, by commands from flash place, local place and length.
+/// Moves bytes of a zone between flash and its arena, by commands from flash place, place in the arena and length.
 async fn move_zone(
     io: &Io,
     geometry: &Geometry,
     buffer: u64,
-    arena: &LocalBuffer,
+    arena: &mut LocalBuffer,
     bytes: Range<usize>,
     what: &str,
-    command: impl Fn(u64, u64, u32) -> Operation,
+    start: impl Fn(&mut Transfer, u64, usize, usize),
 ) -> Result<(), Error> {
-    let mut chunks = bytes.clone().step_by(ZONE_COMMAND_BYTES);
-    let mut on_their_way = VecDeque::new();
+    let what = format!("{what} of the log");
+    let mut transfer = Transfer::new(io, arena.take());
     let mut result = Ok(());
-    loop {
-        while result.is_ok()
-            && on_their_way.len() < ZONE_COMMANDS
-            && let Some(at) = chunks.next()
-        {
-            let (flash, local) = (geometry.zone_offset(buffer) + at as u64, arena.offset() + at as u64);
-            on_their_way.push_back(io.start(command(flash, local, ZONE_COMMAND_BYTES.min(bytes.end - at) as u32)));
+    for at in bytes.clone().step_by(ZONE_COMMAND_BYTES) {
+        if transfer.commands() == ZONE_COMMANDS {
+            result = transfer.end_one(&what).await;
         }
-        // All of them, whatever happens: the arena belongs to the drive until the last is done.
-        let Some(tag) = on_their_way.pop_front() else { return result };
-        let completion = io.finish(tag).await;
-        result = result.and(io.succeeded(&completion, &format!("{what} of the log")));
+        if result.is_err() {
+            break;
+        }
+        start(&mut transfer, geometry.zone_offset(buffer) + at as u64, at, ZONE_COMMAND_BYTES.min(bytes.end - at));
     }
+    let ended;
+    (*arena, ended) = transfer.end(&what).await;
+    result.and(ended)
 }

@@ -63,8 +63,8 @@ pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Found, Error> {
     if drive.flash().capacity_bytes() < both as u64 {
         return Err(Error::Unusable("the drive is too small to hold a store; nothing was written".into()));
     }
-    let buffer = drive.local().allocate(both).ok_or_else(|| no_memory("a superblock"))?;
-    io.read(0, &buffer, 0, both).await?;
+    let mut buffer = drive.local().allocate(both).ok_or_else(|| no_memory("a superblock"))?;
+    io.read(0, &mut buffer, 0, both).await?;
     let found = Superblock::read(&buffer.bytes()[..both], drive.flash().capacity_bytes())?;
     let (made, has) = (found.superblock.geometry.sector_bytes, drive.flash().sector_bytes());
     if made < has {
@@ -128,7 +128,7 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<
         superblock.write(io, &[copy]).await?;
     }
     if !options.planted.has(Bug::TrustCachedLog) {
-        write_unsure_groups(io, &geometry, &replayed).await?;
+        write_unsure_groups(io, &geometry, &mut replayed).await?;
     }
     if options.planted.has(Bug::ForgetReplay) {
         let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
@@ -309,12 +309,12 @@ pub mod tests {
         let look = |made: u32, has: u32| {
             let (old, io) = drive(MemoryFlash::with_sector_bytes(SMALL_BYTES, made));
             run(&io, create(&old, &io, &options), || false).unwrap().unwrap();
-            let buffer = old.local().allocate(1 << 20).unwrap();
-            run(&io, io.read(0, &buffer, 0, 1 << 20), || false).unwrap().unwrap();
+            let mut buffer = old.local().allocate(1 << 20).unwrap();
+            run(&io, io.read(0, &mut buffer, 0, 1 << 20), || false).unwrap().unwrap();
             let (new, io) = drive(MemoryFlash::with_sector_bytes(SMALL_BYTES, has));
             let mut copy = new.local().allocate(1 << 20).unwrap();
             copy.bytes_mut().copy_from_slice(buffer.bytes());
-            run(&io, io.write_durably(0, &copy, 1 << 20), || false).unwrap().unwrap();
+            run(&io, io.write_durably(0, &mut copy, 1 << 20), || false).unwrap().unwrap();
             run(&io, segment_bytes(&new, &io), || false).unwrap()
         };
         assert_eq!([(512, 512), (4096, 512)].map(|(made, has)| look(made, has)), [Ok(64 << 10), Ok(64 << 10)]);

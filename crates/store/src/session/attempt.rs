@@ -128,7 +128,8 @@ impl Local {
                     (found, flash.large.as_ref(), flash.shown_by.max(deleted))
                 }
                 (None, Some(place)) => {
-                    let record = shared.log.record(place.buffer, place.place);
+                    // SAFETY: the shard names the place; the record is not used when the shard is let go of.
+                    let record = unsafe { shared.log.record(place.buffer, place.place) };
                     let header = record.header;
                     let live = header.kind == Kind::Value && shared.is_live(&header, shared.now());
                     let shown_by = header.stamp.max(shared.deletion_of(header.stamp));

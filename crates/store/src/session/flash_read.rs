@@ -5,6 +5,8 @@
 //!    ▲                              │
 //!    └── the next page that a tied fence names ── missing
 //! ```
+//! Nobody can look at the buffers while read commands name them, and a read that is dropped too early (by a panic, say) leaves
+//! them to the drive for good. A program is over when it was submitted.
 
 use crate::buffer::Seen;
 use crate::error::Error;
@@ -132,7 +134,10 @@ impl FlashRead {
     }
 
     /// Reads the next page in which the record may start.
-    pub fn begin(&mut self, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64, key: &[u8]) -> Step {
+    ///
+    /// # Safety
+    /// `read_done` is given the completions of the commands that this submits, each once, and no others.
+    pub unsafe fn begin(&mut self, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64, key: &[u8]) -> Step {
         let Some(page) = self.pages.clone().next() else { return Step::Missing };
         let span_bytes = self.segment.span_bytes(page);
         let needed = span_bytes as usize + parameters_bytes(key) + OUTPUT_ROOM_BYTES;
@@ -148,8 +153,12 @@ impl FlashRead {
         encode_parameters(pages, key, &mut buffer.bytes_mut()[at..]);
         for run in self.segment.data_runs(page, span_bytes) {
             let local = buffer.offset() + u64::from(run.at);
-            queue.submit(Command { tag, operation: Operation::Read { flash: run.flash, local, length: run.length } });
+            let operation = Operation::Read { flash: run.flash, local, length: run.length };
+            assert!(run.at + run.length <= span_bytes);
             self.reads_left += 1;
+            // SAFETY: inside our buffer, in which no other command has that part. We leave it alone while reads are left, and
+            // `drop` does not free it then.
+            unsafe { queue.submit(Command { tag, operation }) };
             self.read_max_bytes = self.read_max_bytes.max(run.length);
         }
         Step::Waits
@@ -199,22 +208,20 @@ impl FlashRead {
         let input = LocalRange { offset: buffer.offset(), length: self.span_bytes };
         let parameters =
             LocalRange { offset: input.offset + u64::from(input.length), length: parameters_bytes(key) as u32 };
-        let output = self.output_range();
-        queue.submit(Command {
-            tag,
-            operation: Operation::Execute { program: MATCH_RECORD, parameters, input, output },
-        });
+        let (output, at) = self.output();
+        let output = LocalRange { offset: output.offset() + at as u64, length: (output.len() - at) as u32 };
+        let operation = Operation::Execute { program: MATCH_RECORD, parameters, input, output };
+        // SAFETY: inside our buffers, which no read command names any more. The program runs within this call.
+        unsafe { queue.submit(Command { tag, operation }) };
         // The parameters end at an odd place; the output begins on the next word.
         debug_assert!(parameters.offset + u64::from(parameters.length) <= output.offset || self.output.is_some());
     }
 
-    fn output_range(&self) -> LocalRange {
+    /// The buffer that the program writes to, and from where: to its end.
+    fn output(&self) -> (&LocalBuffer, usize) {
         match (&self.output, &self.buffer) {
-            (Some(output), _) => output.range(),
-            (None, Some(buffer)) => {
-                let length = OUTPUT_ROOM_BYTES as u32;
-                LocalRange { offset: buffer.offset() + buffer.len() as u64 - u64::from(length), length }
-            }
+            (Some(output), _) => (output, 0),
+            (None, Some(buffer)) => (buffer, buffer.len() - OUTPUT_ROOM_BYTES),
             (None, None) => unreachable!("a read has a buffer"),
         }
     }
@@ -230,7 +237,8 @@ impl FlashRead {
     ) -> Step {
         match completion.status {
             Status::Success => {
-                let head: [u8; OUTPUT_HEAD_BYTES] = queue.copy_array_to_host(self.output_range().offset);
+                let (output, at) = self.output();
+                let head: [u8; OUTPUT_HEAD_BYTES] = queue.copy_array_to_host(output, at);
                 Step::Found(Matched::parse(&head))
             }
             MISSING => Step::Missing,
@@ -260,22 +268,62 @@ impl FlashRead {
         let length = matched.value_bytes as usize;
         match (matched.place, &self.buffer) {
             (Place::Output, _) => {
-                let offset = self.output_range().offset + OUTPUT_HEAD_BYTES as u64;
-                queue.copy_to_host(LocalRange { offset, length: length as u32 }, into);
+                let (output, at) = self.output();
+                let at = at + OUTPUT_HEAD_BYTES;
+                queue.copy_to_host(output, at..at + length, into);
             }
             (Place::Stream(address) | Place::OutOfLine(address), Some(buffer)) => {
                 for (at, length) in stream_ranges(self.segment.page_size(), self.page, address, length) {
-                    let range = LocalRange { offset: buffer.offset() + at as u64, length: length as u32 };
-                    queue.copy_to_host(range, into);
+                    queue.copy_to_host(buffer, at..at + length, into);
                 }
             }
             (Place::Stream(_) | Place::OutOfLine(_), None) => unreachable!("a read has a buffer"),
         }
     }
 
-    pub fn finish(self, spare: &mut SpareBuffers) {
-        if let Some(buffer) = self.buffer {
+    pub fn finish(mut self, spare: &mut SpareBuffers) {
+        assert_eq!(self.reads_left, 0, "the drive writes into it");
+        if let Some(buffer) = self.buffer.take() {
             spare.give(buffer);
         }
+    }
+
+    /// The queue pair is drained: what was on its way is over.
+    pub fn drained(&mut self) {
+        self.reads_left = 0;
+    }
+}
+
+impl Drop for FlashRead {
+    fn drop(&mut self) {
+        if self.reads_left > 0 {
+            std::mem::forget(self.buffer.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::io::lock;
+    use crate::request::Request;
+    use crate::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
+    use std::time::Duration;
+
+    #[test]
+    fn a_session_that_goes_while_it_reads_keeps_no_local_memory() {
+        let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
+        wait_for_flush(store.shared());
+        while lock(&store.shared().installer).is_none() {
+            std::thread::yield_now();
+        }
+        let used_before = drive.local().bytes_used();
+        let mut session = store.session().unwrap();
+        (0..16u64)
+            .for_each(|number| session.submit(number, Request::Get { key: format!("key:{number:04x}").as_bytes() }));
+        // Starts the reads, and leaves their completions in the queue.
+        session.wait(Some(Duration::ZERO));
+        assert!(drive.local().bytes_used() > used_before, "they are on their way");
+        drop(session);
+        assert_eq!(drive.local().bytes_used(), used_before);
     }
 }

@@ -40,6 +40,15 @@ pub(super) enum LargeOp {
     Write(LargeWrite),
 }
 
+impl LargeOp {
+    pub(super) fn drained(&mut self) {
+        let (LargeOp::Read(LargeRead { transfer, .. }) | LargeOp::Write(LargeWrite { transfer, .. })) = self;
+        if let Some(transfer) = transfer {
+            transfer.drained();
+        }
+    }
+}
+
 /// A large value where it lies, and what its record says of it.
 #[derive(Clone)]
 pub(super) struct OutOfLine {
@@ -280,7 +289,8 @@ impl Local {
         }
         if let Some(transfer) = &mut read.transfer {
             read.stored.reserve_exact(read.reference.stored_bytes as usize);
-            transfer.read(&mut self.queue, tag_of(number));
+            // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
+            unsafe { transfer.read(&mut self.queue, tag_of(number)) };
         }
         let waits = read.transfer.is_none();
         self.keep_large(number, op, LargeOp::Read(read), waits);
@@ -316,7 +326,8 @@ impl Local {
         write.transfer = self.transfer(shared, reference);
         if let Some(transfer) = &mut write.transfer {
             let fua = !shared.planted.has(Bug::AppendBeforeLarge);
-            transfer.write(&mut self.queue, &write.stored, fua, tag_of(number));
+            // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
+            unsafe { transfer.write(&mut self.queue, &write.stored, fua, tag_of(number)) };
         }
         let waits = write.transfer.is_none();
         self.keep_large(number, op, LargeOp::Write(write), waits);
@@ -344,12 +355,13 @@ impl Local {
     ) {
         let Some(transfer) = &mut read.transfer else { unreachable!("a completion has a transfer") };
         transfer.completed(slot, completion);
-        while let Some(range) = transfer.take() {
+        while let Some((buffer, bytes)) = transfer.take() {
             let from = read.stored.len();
-            self.queue.copy_to_host(range, &mut read.stored);
+            self.queue.copy_to_host(buffer, 0..bytes, &mut read.stored);
             read.crc = crc_append(read.crc, &read.stored[from..]);
         }
-        transfer.read(&mut self.queue, tag_of(number));
+        // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
+        unsafe { transfer.read(&mut self.queue, tag_of(number)) };
         match transfer.outcome() {
             None => self.keep_large(number, op, LargeOp::Read(read), false),
             Some(Err(failed)) => {
@@ -414,7 +426,8 @@ impl Local {
         transfer.completed(slot, completion);
         while transfer.take().is_some() {}
         let fua = !shared.planted.has(Bug::AppendBeforeLarge);
-        transfer.write(&mut self.queue, &write.stored, fua, tag_of(number));
+        // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
+        unsafe { transfer.write(&mut self.queue, &write.stored, fua, tag_of(number)) };
         match transfer.outcome() {
             None => self.keep_large(number, op, LargeOp::Write(write), false),
             // It was to be durable at once, and may have failed for what another write left in a cache: as with a flush, the store

@@ -79,6 +79,18 @@ struct Op {
     large: Option<Box<LargeOp>>,
 }
 
+impl Op {
+    /// The queue pair is drained: what was on its way is over.
+    fn drained(&mut self) {
+        if let Some(read) = &mut self.read {
+            read.drained();
+        }
+        if let Some(large) = &mut self.large {
+            large.drained();
+        }
+    }
+}
+
 /// An answer that waits for its record to be durable.
 struct Held {
     token: u64,
@@ -349,8 +361,9 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.shared.log.unregister(&self.local.notifier);
         self.local.share.set_waiting(&self.shared.pace, false);
-        // The drive writes into the buffers of reads on their way: they stay until it has.
+        // The drive writes into the buffers of reads on their way: they stay until it has. A simulated drive that stopped does not.
         self.local.queue.drain();
+        self.local.ops.iter_mut().flatten().for_each(|op| op.drained());
     }
 }
 

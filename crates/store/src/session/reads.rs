@@ -56,7 +56,9 @@ impl Local {
     /// Reads the next page in which the record may start.
     fn read_next(&mut self, shared: &Shared, number: usize, mut op: Box<Op>) {
         let Op { read: Some(read), request, .. } = &mut *op else { unreachable!("the operation reads") };
-        match read.begin(&mut self.queue, &mut self.spare_buffers, tag_of(number), &request.key) {
+        // SAFETY: completions with this tag go to the operation's read (`completed`).
+        let step = unsafe { read.begin(&mut self.queue, &mut self.spare_buffers, tag_of(number), &request.key) };
+        match step {
             Step::Waits => {
                 if request.is_get() {
                     let (commands, bytes_max) = read.sent();

@@ -210,7 +210,8 @@ fn a_damaged_checkpoint_is_passed_over() {
         let mut queue = drive.queue_pair(1).unwrap();
         let buffer = drive.local().allocate(4096).unwrap();
         let operation = Operation::Write { flash: CAPACITY - 4096, local: buffer.offset(), length: 4096, fua: true };
-        queue.submit(Command { tag: 1, operation });
+        // SAFETY: the buffer is left alone until this is done.
+        unsafe { queue.submit(Command { tag: 1, operation }) };
         let mut done = Vec::new();
         while done.is_empty() {
             queue.poll(&mut done);

@@ -28,7 +28,8 @@ fn damage(drive: &Drive, wanted: &[u8]) {
 }
 
 fn perform(queue: &mut QueuePair, operation: Operation) {
-    queue.submit(Command { tag: 1, operation });
+    // SAFETY: the buffer is left alone until this returns.
+    unsafe { queue.submit(Command { tag: 1, operation }) };
     let mut done = Vec::new();
     while done.is_empty() {
         queue.poll(&mut done);

@@ -1,6 +1,7 @@
 //! The moving part of a faulty flash: what becomes of each command, and when.
 
 use std::os::fd::RawFd;
+use std::ptr::NonNull;
 use std::time::Duration;
 
 use super::fault::Fault;
@@ -28,15 +29,17 @@ pub(super) struct FaultyQueue {
 }
 
 impl FlashQueue for FaultyQueue {
-    fn submit(&mut self, command: &Command) {
+    unsafe fn submit(&mut self, command: &Command) {
         let mut state = self.flash.lock();
         if state.crashed.is_some() {
             return;
         }
         let bytes = match command.operation {
-            Operation::Write { local, length, .. } => local_bytes(&self.local, local, length).to_vec(),
+            // SAFETY: by our caller's word nobody writes them.
+            Operation::Write { local, length, .. } => unsafe { written_from(&self.local, local, length) }.to_vec(),
             Operation::Read { local, length, .. } => {
-                local_bytes(&self.local, local, length).fill(RUBBISH);
+                // SAFETY: by our caller's word they are ours alone.
+                unsafe { read_into(&self.local, local, length) }.fill(RUBBISH);
                 Vec::new()
             }
             _ => Vec::new(),
@@ -135,7 +138,8 @@ impl State {
         match flying.command.operation {
             Operation::Read { flash, local: offset, length } => {
                 self.report.struck.count(Fault::ShortRead);
-                let into = local_bytes(local, offset, length);
+                // SAFETY: it is in flight, so by the word of who submitted it they are ours alone.
+                let into = unsafe { read_into(local, offset, length) };
                 flying.moved = 1 + self.random.below((into.len() / SECTOR_BYTES - 1) as u64) as usize;
                 self.read(flash, &mut into[..flying.moved * SECTOR_BYTES]);
             }
@@ -155,7 +159,8 @@ impl State {
         let moved = done.moved * SECTOR_BYTES;
         match done.command.operation {
             Operation::Read { flash, local: offset, length } => {
-                let into = &mut local_bytes(local, offset, length)[moved..];
+                // SAFETY: it is in flight, so by the word of who submitted it they are ours alone.
+                let into = &mut unsafe { read_into(local, offset, length) }[moved..];
                 assert!(
                     into.as_chunks::<SECTOR_BYTES>().0.iter().all(|sector| *sector == [RUBBISH; SECTOR_BYTES]),
                     "local memory at {offset}+{length} was touched while a read into it was in flight"
@@ -168,8 +173,10 @@ impl State {
                 self.read(flash + moved as u64, into);
             }
             Operation::Write { flash, local: offset, length, fua } => {
+                // SAFETY: it is in flight, so by the word of who submitted it nobody writes them.
+                let bytes = unsafe { written_from(local, offset, length) };
                 assert!(
-                    *local_bytes(local, offset, length) == *done.bytes,
+                    *bytes == *done.bytes,
                     "local memory at {offset}+{length} was touched while a write from it was in flight"
                 );
                 self.writes_completed += 1;
@@ -243,13 +250,27 @@ impl State {
     }
 }
 
-/// A command's range, which the queue pair has checked.
-#[allow(clippy::mut_from_ref)] // Local memory is shared with the drive by rule, not by borrow.
-fn local_bytes(local: &LocalMemory, offset: u64, length: u32) -> &mut [u8] {
-    let Some(memory) = local.pointer(LocalRange { offset, length }) else {
-        panic!("local range {offset}+{length} passed the queue pair");
-    };
-    // SAFETY: inside local memory, which outlives the borrow; the drive's own while the command is in flight, and the
-    // simulation has one thread.
-    unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), length as usize) }
+/// Where a command's range begins.
+fn place_of(local: &LocalMemory, offset: u64, length: u32) -> NonNull<u8> {
+    let place = local.pointer(LocalRange { offset, length });
+    place.unwrap_or_else(|| panic!("local range {offset}+{length} passed the queue pair"))
+}
+
+/// The bytes that a read fills.
+///
+/// # Safety
+/// Nobody else reads or writes them while they are borrowed.
+#[allow(clippy::mut_from_ref)] // The borrow is of the mapping; whose the bytes are is the caller's word.
+unsafe fn read_into(local: &LocalMemory, offset: u64, length: u32) -> &mut [u8] {
+    // SAFETY: inside local memory, which outlives the borrow; ours alone by our caller's word.
+    unsafe { std::slice::from_raw_parts_mut(place_of(local, offset, length).as_ptr(), length as usize) }
+}
+
+/// The bytes that a write takes.
+///
+/// # Safety
+/// Nobody writes them while they are borrowed.
+unsafe fn written_from(local: &LocalMemory, offset: u64, length: u32) -> &[u8] {
+    // SAFETY: inside local memory, which outlives the borrow; written by nobody by our caller's word.
+    unsafe { std::slice::from_raw_parts(place_of(local, offset, length).as_ptr(), length as usize) }
 }

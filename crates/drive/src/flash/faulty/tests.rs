@@ -24,7 +24,7 @@ impl Bench {
     }
 
     fn run(&mut self, operation: Operation) -> Completion {
-        self.pair.submit(Command { tag: 1, operation });
+        submit(&mut self.pair, 1, operation);
         let mut completions = Vec::new();
         while self.pair.poll(&mut completions) == 0 {
             self.pair.wait(None);
@@ -40,12 +40,17 @@ impl Bench {
     fn submit_write(&mut self, flash: u64, fill: u8) {
         self.buffer.bytes_mut().fill(fill);
         let operation = Operation::Write { flash, local: self.buffer.offset(), length: BLOCK, fua: false };
-        self.pair.submit(Command { tag: 2, operation });
+        submit(&mut self.pair, 2, operation);
     }
 
     fn survivors(&self, flash: u64) -> Vec<u8> {
         self.flash.reopen().peek(flash, u64::from(BLOCK))
     }
+}
+
+fn submit(pair: &mut QueuePair, tag: u64, operation: Operation) {
+    // SAFETY: this flash touches local memory within `submit` and `poll` alone, so what a test does between them is no race.
+    unsafe { pair.submit(Command { tag, operation }) };
 }
 
 /// How much of a block holds `fill`, by whole sectors: none, some, all. Anything but `fill` and `before` is an error.
@@ -123,7 +128,7 @@ fn a_flush_does_not_cover_a_write_still_in_flight_when_it_was_submitted() {
     let seen = outcomes(|seed| {
         let mut bench = Bench::new(FaultyFlash::new(CAPACITY_BYTES, seed));
         bench.submit_write(0, 5);
-        bench.pair.submit(Command { tag: 3, operation: Operation::Flush });
+        submit(&mut bench.pair, 3, Operation::Flush);
         let mut completions = Vec::new();
         while completions.len() < 2 {
             bench.pair.poll(&mut completions);
@@ -173,7 +178,7 @@ fn nothing_completes_after_the_crash() {
         let buffers: Vec<LocalBuffer> = (0..4).map(|_| local.allocate(BLOCK as usize).unwrap()).collect();
         for (place, buffer) in (0..).zip(&buffers) {
             let operation = Operation::Write { flash: place * 4096, local: buffer.offset(), length: BLOCK, fua: true };
-            bench.pair.submit(Command { tag: place, operation });
+            submit(&mut bench.pair, place, operation);
         }
         let mut completions = Vec::new();
         while !bench.flash.crashed() {
@@ -214,7 +219,7 @@ fn trace(seed: u64) -> (u64, u64) {
                     2 => Operation::Read { flash, local, length: BLOCK },
                     fua => Operation::Write { flash, local, length: BLOCK, fua: fua == 3 },
                 };
-                bench.pair.submit(Command { tag, operation });
+                submit(&mut bench.pair, tag, operation);
             }
             bench.pair.poll(&mut completions);
             free.extend(completions.drain(..).map(|completion| completion.tag));
@@ -242,7 +247,7 @@ fn a_seed_decides_the_whole_run() {
 fn completions_are_reordered() {
     let mut bench = Bench::new(FaultyFlash::new(CAPACITY_BYTES, 3));
     for tag in 0..16 {
-        bench.pair.submit(Command { tag, operation: Operation::Flush });
+        submit(&mut bench.pair, tag, Operation::Flush);
     }
     let mut completions = Vec::new();
     while completions.len() < 16 {
@@ -291,7 +296,7 @@ fn a_write_told_to_take_long_is_overtaken_by_others_and_comes_in_the_end() {
     bench.submit_write(8192, 2);
     let other = bench.pair.drive().local().allocate(BLOCK as usize).unwrap();
     let operation = Operation::Read { flash: 0, local: other.offset(), length: BLOCK };
-    bench.pair.submit(Command { tag: 3, operation });
+    submit(&mut bench.pair, 3, operation);
     let mut completions = Vec::new();
     for _ in 0..50 {
         assert!(bench.flash.has_stalled());
