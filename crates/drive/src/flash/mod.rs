@@ -13,6 +13,7 @@ mod error;
 pub mod faulty;
 pub mod file;
 pub mod memory;
+mod reserve;
 mod ring_event;
 #[cfg(test)]
 mod test_path;
