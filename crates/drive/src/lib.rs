@@ -24,6 +24,7 @@ pub use flash::claim::FileClaim;
 pub use flash::faulty::{CrashReport, Cut, FAULTS, Fault, Faults, FaultyFlash, Report, Struck};
 pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
+pub use flash::overlay::OverlayFlash;
 pub use flash::{Flash, FlashError, FlashQueue};
 pub use local_memory::{LocalBuffer, LocalMemory};
 pub use program::Program;

@@ -31,7 +31,7 @@ pub struct Drive {
 struct DriveParts {
     flash: Arc<dyn Flash>,
     local: LocalMemory,
-    programs: Vec<Box<dyn Program>>,
+    programs: Arc<[Box<dyn Program>]>,
     env: Env,
     /// One for each queue pair that was ever open at the same time as the others. The list holds one reference; a
     /// queue pair holds the second, so a count of one means free for the next.
@@ -42,7 +42,17 @@ impl Drive {
     /// A program's id is its place in `programs`.
     pub fn new(flash: Arc<dyn Flash>, local: LocalMemory, programs: Vec<Box<dyn Program>>, env: Env) -> Drive {
         assert!(programs.len() <= usize::from(u16::MAX) + 1, "{} programs do not fit their ids", programs.len());
+        Drive::of(flash, local, programs.into(), env)
+    }
+
+    fn of(flash: Arc<dyn Flash>, local: LocalMemory, programs: Arc<[Box<dyn Program>]>, env: Env) -> Drive {
         Drive { parts: Arc::new(DriveParts { flash, local, programs, env, counters: Mutex::new(Vec::new()) }) }
+    }
+
+    /// Another drive over `flash` with the local memory, programs and clock of this one. Its counters begin at zero.
+    pub fn with_flash(&self, flash: Arc<dyn Flash>) -> Drive {
+        let DriveParts { local, programs, env, .. } = &*self.parts;
+        Drive::of(flash, local.clone(), programs.clone(), env.clone())
     }
 
     /// Opens a queue pair that runs about `depth` flash commands at once. More may be submitted; they wait inside.

@@ -27,7 +27,7 @@ impl FileClaim {
     pub fn take(path: &Path, mode: u32) -> Result<FileClaim, FlashError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(mode);
-        let file = open_locked(&options, path)?;
+        let file = open_locked(&options, path, Lock::Alone)?;
         Ok(FileClaim { file, path: path.into() })
     }
 
@@ -35,7 +35,7 @@ impl FileClaim {
     pub(super) fn take_new(path: &Path, mode: u32) -> Result<FileClaim, FlashError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(mode);
-        let file = open_locked(&options, path)?;
+        let file = open_locked(&options, path, Lock::Alone)?;
         Ok(FileClaim { file, path: path.into() })
     }
 
@@ -58,9 +58,22 @@ impl FileClaim {
     }
 }
 
-/// Opens a file with a lock of this process alone.
-pub(super) fn open_locked(options: &OpenOptions, path: &Path) -> Result<File, FlashError> {
+/// With whom a file is shared while it is open.
+#[derive(Clone, Copy)]
+pub(super) enum Lock {
+    /// Nobody.
+    Alone,
+    /// Others that have it so.
+    Shared,
+}
+
+/// Opens a file with a lock.
+pub(super) fn open_locked(options: &OpenOptions, path: &Path, lock: Lock) -> Result<File, FlashError> {
     let failed = |doing, source| FlashError::Io { path: path.into(), doing, source };
+    let operation = match lock {
+        Lock::Alone => FlockOperation::NonBlockingLockExclusive,
+        Lock::Shared => FlockOperation::NonBlockingLockShared,
+    };
     for _ in 0..TRIES {
         let file = options.open(path).map_err(|source| match source.raw_os_error() {
             Some(libc::EEXIST) => FlashError::AlreadyExists { path: path.into() },
@@ -68,7 +81,7 @@ pub(super) fn open_locked(options: &OpenOptions, path: &Path) -> Result<File, Fl
             Some(libc::EBUSY) => FlashError::DeviceBusy { path: path.into() },
             _ => failed("open", source),
         })?;
-        match rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+        match rustix::io::retry_on_intr(|| rustix::fs::flock(&file, operation)) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(FlashError::Locked { path: path.into() }),
             Err(error) => return Err(failed("lock", error.into())),

@@ -73,6 +73,8 @@ struct State {
     in_flight: Vec<InFlight>,
     queues: u64,
     writes_completed: u64,
+    /// Commands so far, by their opcodes.
+    submitted: [u64; Opcode::COUNT],
     events: u64,
     crash_at_event: Option<u64>,
     crashed: Option<CrashReport>,
@@ -133,6 +135,7 @@ impl FaultyFlash {
             in_flight: Vec::new(),
             queues: 0,
             writes_completed: 0,
+            submitted: [0; Opcode::COUNT],
             events: 0,
             crash_at_event: None,
             crashed: None,
@@ -260,6 +263,11 @@ impl FaultyFlash {
     /// Submissions and completions so far.
     pub fn events(&self) -> u64 {
         self.lock().events
+    }
+
+    /// Commands of this opcode submitted so far.
+    pub fn submitted(&self, opcode: Opcode) -> u64 {
+        self.lock().submitted[opcode.index()]
     }
 
     /// Writes submitted and not completed: what a crash now may lose or tear.

@@ -2,11 +2,13 @@
 //!
 //! Opened with O_DIRECT where the file system can, so that completions speak of the device and no page cache doubles
 //! the memory budget; buffered elsewhere, with the same durability (a force-unit-access write and a flush reach the
-//! device either way). Blocks are reserved at creation, and again when the file is opened (`reserve`); a discard keeps them. The descriptor that
-//! carries the data also carries the lock (`flock`), so a lock cannot outlive or miss its data.
+//! device either way). Blocks are reserved at creation and stay reserved: a discard keeps them. The descriptor that
+//! carries the data also carries the lock (`flock`), so a lock cannot outlive or miss its data. A writer is alone; those
+//! that read share the lock.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,10 +16,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::alignment::{self, Contents};
 use super::blocking::BlockingQueue;
-use super::claim::{self, FileClaim};
+use super::claim::{self, FileClaim, Lock};
 use super::data_file::DataFile;
 use super::error::FlashError;
-use super::reserve::{reserve, reserve_missing};
 use super::uring::{self, UringQueue};
 use super::{Flash, FlashQueue};
 use crate::env::Env;
@@ -108,21 +109,18 @@ impl FileFlash {
 
     /// Opens a file or device, for this process alone. Its capacity is its size, rounded down to sectors.
     pub fn open(path: &Path, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
-        let metadata = fs::metadata(path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => FlashError::NotFound { path: path.into() },
-            _ => FlashError::Io { path: path.into(), doing: "look at", source },
-        })?;
+        // On a device: refused while it is mounted.
+        let flags = if is_device(path)? { libc::O_EXCL } else { 0 };
         let mut options = OpenOptions::new();
-        options.read(true).write(true);
-        let flags = if metadata.file_type().is_block_device() {
-            libc::O_EXCL // On a device: refused while it is mounted.
-        } else if metadata.is_file() {
-            0
-        } else {
-            return Err(FlashError::NotFileOrDevice { path: path.into() });
-        };
-        let file = claim::open_locked(options.custom_flags(flags), path)?;
-        reserve_missing(&file, path)?;
+        let file = claim::open_locked(options.read(true).write(true).custom_flags(flags), path, Lock::Alone)?;
+        FileFlash::from_file(file, path, Contents::Kept, engine, env)
+    }
+
+    /// Opens a file or device to read, beside others that read: without the right to write, and on a file system that is
+    /// mounted so. Commands that write fail.
+    pub fn open_read_only(path: &Path, engine: IoEngine, env: &Env) -> Result<FileFlash, FlashError> {
+        is_device(path)?;
+        let file = claim::open_locked(OpenOptions::new().read(true), path, Lock::Shared)?;
         FileFlash::from_file(file, path, Contents::Kept, engine, env)
     }
 
@@ -253,6 +251,19 @@ impl Flash for FileFlash {
     }
 }
 
+/// Whether it is a block device; an error if it is no file either.
+fn is_device(path: &Path) -> Result<bool, FlashError> {
+    let metadata = fs::metadata(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => FlashError::NotFound { path: path.into() },
+        _ => FlashError::Io { path: path.into(), doing: "look at", source },
+    })?;
+    match metadata.file_type().is_block_device() {
+        true => Ok(true),
+        false if metadata.is_file() => Ok(false),
+        false => Err(FlashError::NotFileOrDevice { path: path.into() }),
+    }
+}
+
 fn whole_blocks(path: &Path, capacity_bytes: u64) -> Result<u64, FlashError> {
     match capacity_bytes - capacity_bytes % BLOCK_BYTES {
         0 => Err(FlashError::TooSmall { path: path.into(), capacity_bytes, needed_bytes: BLOCK_BYTES }),
@@ -277,6 +288,29 @@ fn fill_with_zeros(
     let synced = flash.data.file().sync_all().and_then(|()| claim::sync_folder_of(path));
     synced.map_err(failed("make durable the new file"))?;
     Ok(flash)
+}
+
+/// Reserves blocks, so that a later write cannot find the file system full.
+fn reserve(file: &File, path: &Path, from_bytes: u64, capacity_bytes: u64) -> Result<(), FlashError> {
+    let needed_bytes = capacity_bytes - from_bytes;
+    let (Ok(from), Ok(length)) = (libc::off_t::try_from(from_bytes), libc::off_t::try_from(needed_bytes)) else {
+        return Err(FlashError::NoSpace { path: path.into(), needed_bytes });
+    };
+    loop {
+        // `posix_fallocate` writes where the file system has no reservation of its own.
+        // SAFETY: the descriptor is open; the call touches no memory.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), from, length) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            libc::ENOSPC | libc::EFBIG | libc::EDQUOT => {
+                return Err(FlashError::NoSpace { path: path.into(), needed_bytes });
+            }
+            errno => {
+                let source = io::Error::from_raw_os_error(errno);
+                return Err(FlashError::Io { path: path.into(), doing: "reserve space for", source });
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -328,6 +362,55 @@ mod tests {
         assert!(matches!(create(&path), Err(FlashError::AlreadyExists { .. })));
         drop(flash);
         assert!(open(&path).is_ok());
+    }
+
+    #[test]
+    fn those_that_read_share_the_file_and_keep_a_writer_out() {
+        let path = TestPath::new();
+        let read = || FileFlash::open_read_only(&path, IoEngine::Auto, &Env::system());
+        let flash = create(&path).unwrap();
+        assert!(matches!(read(), Err(FlashError::Locked { .. })));
+        drop(flash);
+        let readers = (read().unwrap(), read().unwrap());
+        assert_eq!(readers.0.capacity_bytes(), CAPACITY_BYTES);
+        assert!(matches!(open(&path), Err(FlashError::Locked { .. })));
+        drop(readers);
+        assert!(open(&path).is_ok());
+        assert!(matches!(
+            FileFlash::open_read_only(Path::new("/dev/null"), IoEngine::Auto, &Env::system()),
+            Err(FlashError::NotFileOrDevice { .. })
+        ));
+    }
+
+    #[test]
+    fn writes_to_a_file_that_was_opened_to_read_fail() {
+        use crate::command::{Command, Operation, Status};
+        let path = TestPath::new();
+        drop(create(&path).unwrap());
+        for engine in [IoEngine::Auto, IoEngine::Blocking] {
+            let flash = FileFlash::open_read_only(&path, engine, &Env::system()).unwrap();
+            assert!(flash.grow(2 * CAPACITY_BYTES).is_err());
+            let local = LocalMemory::new(8192).unwrap();
+            let buffer = local.allocate(4096).unwrap();
+            let mut queue = flash.open_queue(&local, 1).unwrap();
+            let (flash, local, length) = (0, buffer.offset(), 4096);
+            let ends = [
+                (Operation::Write { flash, local, length, fua: true }, Status::Failed),
+                (Operation::Write { flash, local, length, fua: false }, Status::Failed),
+                (Operation::Read { flash, local, length }, Status::Success),
+            ];
+            for (operation, ended) in ends {
+                let mut completions = Vec::new();
+                // SAFETY: the buffer is left alone until this is done.
+                unsafe { queue.submit(&Command { tag: 1, operation }) };
+                while completions.is_empty() {
+                    queue.poll(&mut completions);
+                    queue.wait(None);
+                }
+                assert_eq!(completions[0].status, ended, "{operation:?}");
+            }
+        }
+        assert!(fs::read(&*path).unwrap().iter().all(|byte| *byte == 0));
     }
 
     #[test]

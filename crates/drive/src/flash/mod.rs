@@ -13,7 +13,7 @@ mod error;
 pub mod faulty;
 pub mod file;
 pub mod memory;
-mod reserve;
+pub mod overlay;
 mod ring_event;
 #[cfg(test)]
 mod test_path;

@@ -50,6 +50,7 @@ impl FlashQueue for FaultyQueue {
         state.trace = mix(state.trace, &bytes);
         let flying = InFlight { queue, command: *command, fate, stalled_polls, moved: 0, bytes, writes_before };
         state.in_flight.push(flying);
+        state.submitted[command.operation.opcode().index()] += 1;
         state.event(command, SUBMITTED);
     }
 

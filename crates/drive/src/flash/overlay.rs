@@ -1,0 +1,370 @@
+//! Flash over another flash that it never writes to: writes stay in memory, reads see them there and the rest below.
+//!
+//! It lets code that repairs what it reads run over bytes that must not change: a store that is opened to read, and the
+//! preview of a repair.
+//!
+//! Invariants:
+//! 1. The flash below is given reads alone.
+//! 2. A read sees every write that completed before it was submitted, and touches the flash below only where no write was.
+//! 3. At most `limit_bytes` are kept; a write that needs more fails with ENOSPC and changes nothing.
+//!
+//! Threads: the written sectors are behind one lock, held while one command's bytes are copied.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use super::{Flash, FlashError, FlashQueue};
+use crate::command::{Command, Completion, LocalRange, Operation, Status};
+use crate::local_memory::LocalMemory;
+
+/// A flash whose writes stay in memory. Clones share it.
+#[derive(Clone)]
+pub struct OverlayFlash {
+    base: Arc<dyn Flash>,
+    written: Arc<Written>,
+}
+
+struct Written {
+    sector_bytes: usize,
+    sectors_max: usize,
+    /// By the sector's number.
+    sectors: RwLock<BTreeMap<u64, Box<[u8]>>>,
+}
+
+impl OverlayFlash {
+    /// Over `base`, with room in memory for `limit_bytes` of writes.
+    pub fn new(base: Arc<dyn Flash>, limit_bytes: u64) -> OverlayFlash {
+        let sector_bytes = base.sector_bytes() as usize;
+        let sectors_max = (limit_bytes / sector_bytes as u64) as usize;
+        OverlayFlash { base, written: Arc::new(Written { sector_bytes, sectors_max, sectors: RwLock::default() }) }
+    }
+
+    /// The ranges that were written, ascending; neighbours are one.
+    pub fn written(&self) -> Vec<Range<u64>> {
+        let sector = self.written.sector_bytes as u64;
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for number in self.written.read().keys() {
+            let range = number * sector..(number + 1) * sector;
+            match ranges.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => ranges.push(range),
+            }
+        }
+        ranges
+    }
+
+    /// Whether any byte of a range of flash was written.
+    pub fn touches(&self, range: Range<u64>) -> bool {
+        self.written.read().range(self.written.numbers(range)).next().is_some()
+    }
+
+    /// The bytes that were written at `range`, which is one of [`OverlayFlash::written`] or lies within one.
+    pub fn bytes(&self, range: Range<u64>) -> Vec<u8> {
+        let sectors = self.written.read();
+        sectors.range(self.written.numbers(range)).flat_map(|(_, bytes)| bytes.iter().copied()).collect()
+    }
+}
+
+impl Written {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Box<[u8]>>> {
+        self.sectors.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The numbers of the sectors that a range touches.
+    fn numbers(&self, range: Range<u64>) -> Range<u64> {
+        let sector = self.sector_bytes as u64;
+        range.start / sector..range.end.div_ceil(sector)
+    }
+
+    /// Keeps the bytes of a write; whether there was room.
+    fn keep(&self, flash: u64, bytes: &[u8]) -> bool {
+        let mut sectors = self.sectors.write().unwrap_or_else(PoisonError::into_inner);
+        let numbers = self.numbers(flash..flash + bytes.len() as u64);
+        let fresh = (numbers.end - numbers.start) as usize - sectors.range(numbers.clone()).count();
+        if sectors.len() + fresh > self.sectors_max {
+            return false;
+        }
+        for (number, bytes) in numbers.zip(bytes.chunks_exact(self.sector_bytes)) {
+            sectors.insert(number, bytes.into());
+        }
+        true
+    }
+}
+
+impl Flash for OverlayFlash {
+    fn capacity_bytes(&self) -> u64 {
+        self.base.capacity_bytes()
+    }
+
+    fn grow(&self, _capacity_bytes: u64) -> Result<(), FlashError> {
+        Err(FlashError::ReadOnly)
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.base.sector_bytes()
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, to read", self.base.describe())
+    }
+
+    fn open_queue(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        Ok(OverlayQueue::over(self.base.open_queue(local, depth)?, &self.written, local))
+    }
+
+    fn open_queue_of_one_thread(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        Ok(OverlayQueue::over(self.base.open_queue_of_one_thread(local, depth)?, &self.written, local))
+    }
+}
+
+struct OverlayQueue {
+    // First, so that its reads are over before the memory goes that they fill.
+    base: Box<dyn FlashQueue>,
+    written: Arc<Written>,
+    local: LocalMemory,
+    /// Reads of which parts come from below, by their tags, which the queue pair gives to one command at a time.
+    split: BTreeMap<u64, SplitRead>,
+    done: Vec<Completion>,
+}
+
+struct SplitRead {
+    parts_left: usize,
+    /// The first part that failed, or success.
+    ended: Completion,
+}
+
+impl OverlayQueue {
+    fn over(base: Box<dyn FlashQueue>, written: &Arc<Written>, local: &LocalMemory) -> Box<dyn FlashQueue> {
+        let (written, local) = (written.clone(), local.clone());
+        Box::new(OverlayQueue { base, written, local, split: BTreeMap::new(), done: Vec::new() })
+    }
+
+    /// # Safety
+    /// As [`FlashQueue::submit`].
+    unsafe fn read(&mut self, command: &Command, flash: u64, local: u64, length: u32) {
+        let sector = self.written.sector_bytes as u64;
+        let sectors = self.written.read();
+        let numbers = self.written.numbers(flash..flash + u64::from(length));
+        if sectors.range(numbers.clone()).next().is_none() {
+            // SAFETY: by our caller's word.
+            return unsafe { self.base.submit(command) };
+        }
+        // Where the part begins that is read from below next.
+        let (mut from, mut parts) = (numbers.start, 0);
+        let mut read_below = |from: u64, to: u64| {
+            if from < to {
+                let at = from * sector;
+                let part =
+                    Operation::Read { flash: at, local: local + at - flash, length: ((to - from) * sector) as u32 };
+                // SAFETY: a part of the command's range, which is the drive's by our caller's word, and that no other part has.
+                unsafe { self.base.submit(&Command { tag: command.tag, operation: part }) };
+                parts += 1;
+            }
+        };
+        for (number, bytes) in sectors.range(numbers.clone()) {
+            read_below(from, *number);
+            // SAFETY: as above.
+            unsafe { copy_to_local(&self.local, local + number * sector - flash, bytes) };
+            from = number + 1;
+        }
+        read_below(from, numbers.end);
+        let ended = Completion::success(command.tag);
+        match parts {
+            0 => self.done.push(ended),
+            _ => drop(self.split.insert(command.tag, SplitRead { parts_left: parts, ended })),
+        }
+    }
+
+    /// # Safety
+    /// Nobody writes the range of local memory.
+    unsafe fn write(&mut self, tag: u64, flash: u64, range: LocalRange) -> Completion {
+        let Some(memory) = self.local.pointer(range) else { return Completion::new(tag, Status::InvalidField) };
+        // SAFETY: inside local memory, and written by nobody by our caller's word.
+        let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), range.length as usize) };
+        match self.written.keep(flash, bytes) {
+            true => Completion::success(tag),
+            false => Completion::failed(tag, libc::ENOSPC),
+        }
+    }
+
+    /// Takes completions of parts out of those from `first` on, but for the last part of each command.
+    fn join(&mut self, completions: &mut Vec<Completion>, first: usize) {
+        if self.split.is_empty() {
+            return;
+        }
+        let mut kept = first;
+        for place in first..completions.len() {
+            let mut completion = completions[place];
+            if let Some(split) = self.split.get_mut(&completion.tag) {
+                if split.ended.is_success() {
+                    split.ended = completion;
+                }
+                split.parts_left -= 1;
+                if split.parts_left > 0 {
+                    continue;
+                }
+                completion = split.ended;
+                self.split.remove(&completion.tag);
+            }
+            completions[kept] = completion;
+            kept += 1;
+        }
+        completions.truncate(kept);
+    }
+}
+
+/// Copies bytes to where a read wants them.
+///
+/// # Safety
+/// The range in local memory is ours alone.
+unsafe fn copy_to_local(memory: &LocalMemory, local: u64, bytes: &[u8]) {
+    let range = LocalRange { offset: local, length: bytes.len() as u32 };
+    let Some(pointer) = memory.pointer(range) else { unreachable!("the queue pair has checked the range") };
+    // SAFETY: inside local memory, and ours alone by our caller's word.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer.as_ptr(), bytes.len()) };
+}
+
+impl FlashQueue for OverlayQueue {
+    unsafe fn submit(&mut self, command: &Command) {
+        let done = match command.operation {
+            // SAFETY: by our caller's word.
+            Operation::Read { flash, local, length } => return unsafe { self.read(command, flash, local, length) },
+            Operation::Write { flash, local, length, .. } => {
+                // SAFETY: by our caller's word.
+                unsafe { self.write(command.tag, flash, LocalRange { offset: local, length }) }
+            }
+            Operation::Flush | Operation::Discard { .. } => Completion::success(command.tag),
+            Operation::Execute { .. } | Operation::Pipeline { .. } => Completion::new(command.tag, Status::Unsupported),
+        };
+        self.done.push(done);
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        completions.append(&mut self.done);
+        let first = completions.len();
+        self.base.poll(completions);
+        self.join(completions, first);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        if self.done.is_empty() {
+            self.base.wait(timeout);
+        }
+    }
+
+    /// The one below: what was submitted and is done without it comes out of the next poll, which comes before any sleep.
+    fn event_fd(&self) -> Option<RawFd> {
+        self.base.event_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Opcode;
+    use crate::env::Env;
+    use crate::flash::faulty::FaultyFlash;
+    use crate::local_memory::LocalBuffer;
+    use crate::queue_pair::{Drive, QueuePair};
+
+    const CAPACITY_BYTES: u64 = 1 << 20;
+
+    /// A flash whose first sectors hold their numbers, and a drive with an overlay on it.
+    fn numbered(limit_bytes: u64) -> (FaultyFlash, OverlayFlash, Drive) {
+        let base = FaultyFlash::new(CAPACITY_BYTES, 1);
+        let drive = |flash| Drive::new(flash, LocalMemory::new(1 << 20).unwrap(), Vec::new(), Env::simulated(1).0);
+        let below = drive(Arc::new(base.clone()));
+        let mut buffer = below.local().allocate(32 << 10).unwrap();
+        for (number, sector) in buffer.bytes_mut().chunks_exact_mut(512).enumerate() {
+            sector.fill(number as u8);
+        }
+        assert_eq!(run(&mut below.queue_pair(1).unwrap(), &write(0, &buffer, 0..64)), 0);
+        let overlay = OverlayFlash::new(Arc::new(base.clone()), limit_bytes);
+        let above = drive(Arc::new(overlay.clone()));
+        (base, overlay, above)
+    }
+
+    fn read(sector: u64, buffer: &LocalBuffer, count: u32) -> Operation {
+        Operation::Read { flash: sector * 512, local: buffer.offset(), length: count * 512 }
+    }
+
+    fn write(sector: u64, buffer: &LocalBuffer, part: Range<u64>) -> Operation {
+        let (local, length) = (buffer.offset() + part.start * 512, (part.end - part.start) as u32 * 512);
+        Operation::Write { flash: sector * 512, local, length, fua: true }
+    }
+
+    /// The errno of a command.
+    fn run(pair: &mut QueuePair, operation: &Operation) -> i32 {
+        // SAFETY: no test here touches a buffer while a command names it.
+        unsafe { pair.submit(Command { tag: 9, operation: *operation }) };
+        let mut completions = Vec::new();
+        while pair.poll(&mut completions) == 0 {
+            pair.wait(None);
+        }
+        assert_eq!((completions.len(), completions[0].tag, pair.in_flight()), (1, 9, 0));
+        completions[0].errno
+    }
+
+    fn ranges(overlay: &OverlayFlash) -> Vec<(u64, u64)> {
+        overlay.written().into_iter().map(|range| (range.start, range.end)).collect()
+    }
+
+    fn firsts(buffer: &LocalBuffer, count: usize) -> Vec<u8> {
+        buffer.bytes().chunks_exact(512).take(count).map(|sector| sector[511]).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_what_lies_below_stays() {
+        let (base, overlay, drive) = numbered(CAPACITY_BYTES);
+        let before = base.peek(0, CAPACITY_BYTES);
+        let mut pair = drive.queue_pair(4).unwrap();
+        let mut buffer = drive.local().allocate(8 << 10).unwrap();
+        buffer.bytes_mut().fill(200);
+        for (sector, count) in [(3, 2), (7, 1), (8, 1), (4, 1)] {
+            assert_eq!(run(&mut pair, &write(sector, &buffer, 0..count)), 0);
+        }
+        assert_eq!(run(&mut pair, &Operation::Flush), 0);
+        assert_eq!(run(&mut pair, &Operation::Discard { flash: 0, length: 512 }), 0);
+        assert_eq!(run(&mut pair, &read(0, &buffer, 10)), 0);
+        assert_eq!(firsts(&buffer, 10), [0, 1, 2, 200, 200, 5, 6, 200, 200, 9]);
+        assert_eq!(run(&mut pair, &read(3, &buffer, 2)), 0);
+        assert_eq!(firsts(&buffer, 2), [200, 200]);
+        assert_eq!(ranges(&overlay), [(1536, 2560), (3584, 4608)]);
+        assert!(overlay.touches(2048..6000) && !overlay.touches(2560..3584));
+        assert_eq!(overlay.bytes(3584..4608), [200; 1024]);
+        assert!(matches!(overlay.grow(2 * CAPACITY_BYTES), Err(FlashError::ReadOnly)));
+        assert!(base.peek(0, CAPACITY_BYTES) == before);
+        assert_eq!([Opcode::Write, Opcode::Flush, Opcode::Discard].map(|opcode| base.submitted(opcode)), [1, 0, 0]);
+    }
+
+    #[test]
+    fn a_part_that_cannot_be_read_fails_the_read_and_what_covers_it_does_not() {
+        let (base, _, drive) = numbered(CAPACITY_BYTES);
+        let mut pair = drive.queue_pair(4).unwrap();
+        let buffer = drive.local().allocate(8 << 10).unwrap();
+        assert_eq!(run(&mut pair, &write(2, &buffer, 0..1)), 0);
+        for nth in [1, 2] {
+            base.fail_nth(Opcode::Read, nth);
+            assert_eq!(run(&mut pair, &read(0, &buffer, 6)), libc::EIO);
+            assert_eq!(run(&mut pair, &read(0, &buffer, 6)), 0);
+        }
+        base.fail_nth(Opcode::Read, 1);
+        assert_eq!(run(&mut pair, &read(2, &buffer, 1)), 0);
+    }
+
+    #[test]
+    fn writes_beyond_the_limit_fail_and_change_nothing() {
+        let (_, overlay, drive) = numbered(4 * 512);
+        let mut pair = drive.queue_pair(4).unwrap();
+        let buffer = drive.local().allocate(8 << 10).unwrap();
+        assert_eq!(run(&mut pair, &write(0, &buffer, 0..3)), 0);
+        assert_eq!(run(&mut pair, &write(2, &buffer, 0..3)), libc::ENOSPC);
+        assert_eq!(ranges(&overlay), [(0, 1536)]);
+        assert_eq!(run(&mut pair, &write(1, &buffer, 0..3)), 0);
+        assert_eq!(ranges(&overlay), [(0, 2048)]);
+    }
+}
