@@ -2,19 +2,24 @@
 
 use crate::catalog::{Bitmap, SegmentState};
 use crate::error::Error;
+use crate::geometry::SUPERBLOCK_BYTES;
 use crate::io::Io;
-use crate::key_reader::{KeyPages, KeyReader};
+use crate::key_reader::{KeyPages, KeyReader, page_name};
 use crate::large::verify::verify;
 use crate::segment::local_index::FenceBuilder;
 use crate::segment::view::Segment;
 use crate::shared::Shared;
 use crate::store::Store;
+use crate::superblock::Superblock;
 use crate::victim::VictimCursor;
 use std::sync::Arc;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::Entry;
 use tapetum_kernels::record::{Codec, Record};
 use tapetum_kernels::reference::Reference;
+
+/// Of damage that costs nothing.
+const MADE_ANEW: &str = "which is made anew when the store is next opened for writing";
 
 /// What a check went through.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +33,8 @@ pub struct CheckReport {
     pub problems: Vec<String>,
 }
 
-/// Checks an open store. Superblock, manifest, log and key tables were checked by opening it.
+/// Checks an open store. Manifest and log were checked by opening it. Of a store that was opened to read, what opening made
+/// anew is named too: it is damaged on the drive.
 pub fn check(store: &Store) -> Result<CheckReport, Error> {
     let shared = store.shared();
     let queue = shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
@@ -39,8 +45,10 @@ pub fn check(store: &Store) -> Result<CheckReport, Error> {
 async fn check_all(shared: &Arc<Shared>, io: &Io) -> Result<CheckReport, Error> {
     let installer = shared.take_installer().await;
     let mut report = CheckReport::default();
+    check_superblocks(io, &mut report).await?;
     for state in installer.catalog.segments.values() {
         report.segments += 1;
+        report.problems.extend(pages_made_anew(shared, state.descriptor.number));
         if let Err(error) = check_segment(shared, io, state, &mut report).await {
             report.problems.push(error.to_string());
         }
@@ -51,6 +59,30 @@ async fn check_all(shared: &Arc<Shared>, io: &Io) -> Result<CheckReport, Error> 
     }
     shared.return_installer(installer);
     Ok(report)
+}
+
+async fn check_superblocks(io: &Io, report: &mut CheckReport) -> Result<(), Error> {
+    let both = 2 * SUPERBLOCK_BYTES as usize;
+    let mut buffer = io.allocate(both).await?;
+    io.read(0, &mut buffer, 0, both).await?;
+    for (number, copy) in buffer.bytes()[..both].chunks_exact(SUPERBLOCK_BYTES as usize).enumerate() {
+        if !Superblock::holds(copy) {
+            report.problems.push(format!("copy {number} of the superblock, {MADE_ANEW}"));
+        }
+    }
+    Ok(())
+}
+
+/// Pages of a segment's key table, and of its fences, that were made anew in memory alone.
+fn pages_made_anew(shared: &Shared, number: u32) -> Vec<String> {
+    let segment = shared.segments[number as usize].load_full();
+    let (Some(overlay), Some(segment)) = (&shared.overlay, segment) else { return Vec::new() };
+    let is_anew = |page: &u32| {
+        let mut runs = segment.key_runs(*page..*page + 1);
+        runs.any(|run| overlay.touches(run.flash..run.flash + u64::from(run.length)))
+    };
+    let pages = (0..segment.fence_pages().end).filter(is_anew);
+    pages.map(|page| format!("{}, {MADE_ANEW}", page_name(&segment, page))).collect()
 }
 
 async fn check_segment(

@@ -24,6 +24,8 @@ pub enum Error {
     FullIndex,
     /// The manifest has no room to name another key's record: a store that has grown takes so many small items and no more.
     FullManifest,
+    /// The store was opened to read.
+    ReadOnly,
     /// A write to flash failed: nothing is acknowledged any more.
     Poisoned(String),
     /// The file system of `place` was full when the store wrote there: nothing is acknowledged any more, and the drive is sound.
@@ -67,6 +69,7 @@ impl fmt::Display for Error {
                 "the list of items is full, which a store of small items reaches that was made small and has grown: delete keys, or \
                  make a store with a larger --capacity and fill it by `tapetum dump` and `tapetum load`"
             ),
+            Error::ReadOnly => write!(f, "the store was opened to read: open it for writing to change it"),
             Error::Poisoned(why) => {
                 write!(
                     f,

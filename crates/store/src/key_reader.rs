@@ -47,6 +47,15 @@ pub struct KeyPages<T> {
     buffer: LocalBuffer,
 }
 
+/// What a page of a key table, or of the fences behind it, is called.
+pub fn page_name(segment: &Segment, page: u32) -> String {
+    let number = segment.descriptor.number;
+    match page.checked_sub(segment.key_pages()) {
+        Some(fence_page) => format!("page {fence_page} of the fences of segment {number}"),
+        None => format!("page {page} of the key table of segment {number}"),
+    }
+}
+
 impl<T> KeyPages<T> {
     /// The payload of the pages, which are fence pages.
     pub fn fences(&self) -> impl Iterator<Item = Result<&[u8], Error>> {
@@ -67,11 +76,7 @@ impl<T> KeyPages<T> {
     }
 
     fn corrupt(&self, page: u32) -> Error {
-        let number = self.segment.descriptor.number;
-        Error::Corrupt(match page.checked_sub(self.segment.key_pages()) {
-            Some(fence_page) => format!("page {fence_page} of the fences of segment {number}"),
-            None => format!("page {page} of the key table of segment {number}"),
-        })
+        Error::Corrupt(page_name(&self.segment, page))
     }
 
     fn raw(&self) -> impl Iterator<Item = (u32, &[u8])> {

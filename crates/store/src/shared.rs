@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
-use tapetum_drive::Drive;
+use tapetum_drive::{Drive, OverlayFlash};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Header;
 
@@ -103,6 +103,8 @@ pub struct Levels {
 
 pub struct Shared {
     pub drive: Drive,
+    /// What is written to the drive of a store that was opened to read stays here. `None`: opened to write.
+    pub overlay: Option<OverlayFlash>,
     pub geometry: Geometry,
     pub store_id: u64,
     pub secret: [u8; 16],
@@ -216,6 +218,11 @@ impl Shared {
     /// What is known of the use of an item that the DRAM tier does not hold.
     pub fn access_by_stamp(&self, was_read: bool, stamp: u64) -> Access {
         Access { was_read, idle_seconds: self.access_clock.written_seconds_ago(stamp) }
+    }
+
+    /// An error if the store was opened to read.
+    pub fn refuse_to_write(&self) -> Result<(), Error> {
+        if self.overlay.is_some() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     /// Waits for the installer and takes it.

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tapetum_drive::{Drive, Opcode, QueuePair};
+use tapetum_drive::{Drive, Opcode, OverlayFlash, QueuePair};
 
 /// Commands a session has on its way at most before they queue in the process.
 const SESSION_DEPTH: u32 = 256;
@@ -41,7 +41,8 @@ pub struct Item {
 
 struct Inner {
     shared: Arc<Shared>,
-    maintenance: Arc<Mutex<Maintenance>>,
+    /// None maintains a store that was opened to read.
+    maintenance: Option<Arc<Mutex<Maintenance>>>,
     sessions: Mutex<Vec<Session>>,
     stopping: Arc<AtomicBool>,
     /// A checkpoint was written, or tried.
@@ -82,15 +83,32 @@ impl Store {
         let io = queue(drive)?;
         let shared = run(&io, recover::open(drive, &io, options), crashed).ok_or_else(stopped)??;
         let maintenance = Maintenance::new(shared.clone(), io);
+        Ok(Store::of(shared, Some(Arc::new(Mutex::new(maintenance)))))
+    }
+
+    /// Opens the store on `drive` to read: nothing is written to the drive, which may be one that cannot be written to, and
+    /// others may read it meanwhile. What a crash left in the log is read into memory. Whatever would change the store is
+    /// answered with [`Error::ReadOnly`].
+    pub fn open_read_only(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
+        options.slabs.check(options.tier_bytes)?;
+        let overlay = OverlayFlash::new(drive.flash().clone(), options.memory_bytes / 4);
+        let drive = drive.with_flash(Arc::new(overlay.clone()));
+        let io = queue(&drive)?;
+        let opening = recover::open_read_only(&drive, &io, options, overlay);
+        let shared = run(&io, opening, || false).ok_or_else(stopped)??;
+        Ok(Store::of(shared, None))
+    }
+
+    fn of(shared: Arc<Shared>, maintenance: Option<Arc<Mutex<Maintenance>>>) -> Store {
         let inner = Inner {
             shared,
-            maintenance: Arc::new(Mutex::new(maintenance)),
+            maintenance,
             sessions: Mutex::new(Vec::new()),
             stopping: Arc::default(),
             closed: AtomicBool::new(false),
             thread: Mutex::new(None),
         };
-        Ok(Store { inner: Arc::new(inner) })
+        Store { inner: Arc::new(inner) }
     }
 
     /// Opens the store on `drive`, with a thread for maintenance.
@@ -104,8 +122,8 @@ impl Store {
         let (shared, maintenance, stopping) = (shared.clone(), maintenance.clone(), stopping.clone());
         let thread = drive.env().spawn("tapetum-maintenance", move || {
             let _watch = PoisonOnPanic(shared);
-            while !stopping.load(Ordering::SeqCst) {
-                let maintenance = &mut *lock(&maintenance);
+            while let Some(maintenance) = maintenance.as_ref().filter(|_| !stopping.load(Ordering::SeqCst)) {
+                let maintenance = &mut *lock(maintenance);
                 let step = maintenance.step();
                 maintenance.wait(step);
             }
@@ -138,12 +156,12 @@ impl Store {
 
     /// One bounded step of flush, collection and the log's clock.
     pub fn maintain(&self) -> Step {
-        lock(&self.inner.maintenance).step()
+        self.inner.maintenance.as_ref().map_or(Step::Idle, |maintenance| lock(maintenance).step())
     }
 
     /// What flush, collector and a resize are doing.
     pub fn phases(&self) -> [Phase; 3] {
-        lock(&self.inner.maintenance).phases()
+        self.inner.maintenance.as_ref().map_or([Phase::Idle; 3], |maintenance| lock(maintenance).phases())
     }
 
     /// No item with a higher stamp was evicted since the store was opened.
@@ -342,6 +360,7 @@ impl Store {
     /// As [`Store::resize_capacity`], but returns when the file has grown: maintenance does the rest.
     pub fn begin_resize_capacity(&self, capacity_bytes: u64) -> Result<Resizing, Error> {
         let shared = &self.inner.shared;
+        shared.refuse_to_write()?;
         shared.log.poisoned()?;
         let capacity_bytes = resize::grow_flash(shared, capacity_bytes)?;
         resize::ask(shared, capacity_bytes)
@@ -375,6 +394,8 @@ impl Store {
             return Err(Error::Poisoned("maintenance panicked".into()));
         }
         let shared = &self.inner.shared;
+        // What was opened to read is left as it is.
+        let Some(maintenance) = &self.inner.maintenance else { return Ok(()) };
         while shared.log.has_pending() {
             shared.log.poisoned()?;
             if crashed() {
@@ -383,7 +404,7 @@ impl Store {
             shared.log.advance(true, shared.drive.env().now_us());
             std::thread::yield_now();
         }
-        let maintenance = &mut *lock(&self.inner.maintenance);
+        let maintenance = &mut *lock(maintenance);
         while !maintenance.wind_down() {
             if crashed() {
                 return Err(stopped());

@@ -78,6 +78,11 @@ impl Superblock {
         checksum(salt, &[&bytes[..CRC_AT], &[0; 4], &bytes[CRC_AT + 4..]])
     }
 
+    /// Whether a copy is whole and of this version.
+    pub fn holds(copy: &[u8]) -> bool {
+        matches!(Self::parse(copy), Ok(Some(_)))
+    }
+
     /// Reads one copy. `Ok(None)`: this copy is torn or damaged; the other may do.
     fn parse(bytes: &[u8]) -> Result<Option<Superblock>, Error> {
         if bytes[..8] != MAGIC {

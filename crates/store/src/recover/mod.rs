@@ -8,7 +8,8 @@
 //!             →  index: from a checkpoint that a clean close left, or from key tables
 //! ```
 //! Nothing is written before superblock, manifest and log were read and believed, and opening twice gives the same state. A gap is an
-//! error that says where.
+//! error that says where. An opening to read writes nothing at all: pages that are made anew are in its overlay, the rest is
+//! left to the next opening that writes.
 
 mod claims;
 mod create;
@@ -17,35 +18,38 @@ mod log_zones;
 mod stopwatch;
 
 use crate::access::AccessClock;
-use crate::buffer::{Glance, Shard};
-use crate::catalog::Install;
-use crate::checkpoint::{self, Source};
+use crate::buffer::{Glance, Place, Shard};
+use crate::catalog::{Catalog, Install};
+use crate::checkpoint::{self, Checkpoint, Source};
 use crate::error::Error;
+use crate::extents::Extents;
 use crate::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
 use crate::index::GlobalIndex;
 use crate::index_recovery;
 use crate::io::{Io, lock};
 use crate::key_tables::KeyTables;
-use crate::large::{Claims, LargeSpace, value_bytes_max};
+use crate::large::{Claims, LargeExtents, LargeSpace, value_bytes_max};
 use crate::log::{Log, Start};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, Recovered};
 use crate::manifest_room::ManifestRoom;
 use crate::options::StoreOptions;
 use crate::pace::Pace;
 use crate::planted::Bug;
+use crate::segment::view::Segment;
 use crate::shared::{Counters, Installer, Levels, Shared, Wakeup};
 use crate::superblock::{Found, Superblock};
 use crate::tier::Tier;
 use crate::unreadable::Unreadable;
+use arc_swap::ArcSwapOption;
 use claims::{claim_extents, claim_large, claim_log};
 pub use create::create;
 use fences::{open_segments, segment_table};
-use log_zones::{replay_log, write_unsure_groups};
+use log_zones::{Replayed, replay_log, write_unsure_groups};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use stopwatch::Stopwatch;
-use tapetum_drive::Drive;
+use tapetum_drive::{Drive, OverlayFlash};
 use tapetum_kernels::hash::HashKey;
 
 /// Stamps that a restart skips, so that none is given twice even where some were given and lost: at most those of the write buffers,
@@ -93,153 +97,243 @@ fn refuse_lost_end(stamp_durable: u64, stamp_opened: u64) -> Result<(), Error> {
 
 /// Opens the store on a drive.
 pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<Shared>, Error> {
-    let mut watch = Stopwatch::new(drive.env());
-    let Found { superblock, behind } = read_superblock(drive, io).await?;
-    let geometry = superblock.geometry;
-    let mut recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
-    let extents = claim_extents(&superblock, &recovered.catalog)?;
-    watch.lap("manifest");
-    let mut replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
-    let extents = Arc::new(Mutex::new(extents));
-    let large = LargeSpace::new(extents.clone());
-    let mut claims = Claims::new(large.clone());
-    watch.lap("log");
-    let mut large_in_segments = Vec::new();
-    for descriptor in recovered.catalog.segments.values().map(|state| &state.descriptor) {
-        large_in_segments.push((descriptor.number, claim_large(&mut claims, descriptor)?));
-    }
-    let large_in_log = claim_log(&mut claims, &replayed, options.planted)?;
-    let checkpoint = recovered.checkpoint.take().filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
-    let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
-    if !options.planted.has(Bug::TrustShortLog) {
-        refuse_lost_end(stamp_durable, recovered.catalog.stamp_opened)?;
-    }
-    let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + stamps_skipped(&geometry);
-    // Superblock, manifest and log hold: from here on something is written, fences first where they are damaged.
-    let segments = segment_table(&geometry);
-    open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
-    for (number, large) in large_in_segments {
-        if let Some(segment) = segments[number as usize].load_full() {
-            segment.own_large(large);
+    let mut found = FoundStore::read(drive, io, options).await?;
+    found.make_durable(io, options).await?;
+    found.into_shared(drive, io, options, None).await
+}
+
+/// Opens the store on the drive of an overlay, which takes what is made anew, to read. What was believed is made durable
+/// by whoever opens the store to write.
+pub async fn open_read_only(
+    drive: &Drive,
+    io: &Io,
+    options: &StoreOptions,
+    overlay: OverlayFlash,
+) -> Result<Arc<Shared>, Error> {
+    FoundStore::read(drive, io, options).await?.into_shared(drive, io, options, Some(overlay)).await
+}
+
+/// What superblock, manifest, log and fences say, read and believed.
+struct FoundStore {
+    superblock: Superblock,
+    /// The copy of the superblock that is to be written again.
+    behind: Option<u64>,
+    recovered: Recovered,
+    /// The generation that ends here: a checkpoint was made in it.
+    generation_before: u64,
+    checkpoint: Option<Checkpoint>,
+    replayed: Replayed,
+    extents: Arc<Mutex<Extents>>,
+    large: LargeSpace,
+    large_in_log: Vec<(HashKey, Place, Arc<LargeExtents>)>,
+    segments: Vec<ArcSwapOption<Segment>>,
+    stamp_durable: u64,
+    stamp_next: u64,
+    watch: Stopwatch,
+}
+
+impl FoundStore {
+    /// Reads. Nothing is written but pages of fences that are damaged, after all the rest held.
+    async fn read(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<FoundStore, Error> {
+        let mut watch = Stopwatch::new(drive.env());
+        let Found { superblock, behind, .. } = read_superblock(drive, io).await?;
+        let geometry = superblock.geometry;
+        let mut recovered =
+            Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
+        let extents = claim_extents(&superblock, &recovered.catalog)?;
+        watch.lap("manifest");
+        let replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
+        let extents = Arc::new(Mutex::new(extents));
+        let large = LargeSpace::new(extents.clone());
+        let mut claims = Claims::new(large.clone());
+        watch.lap("log");
+        let mut large_in_segments = Vec::new();
+        for descriptor in recovered.catalog.segments.values().map(|state| &state.descriptor) {
+            large_in_segments.push((descriptor.number, claim_large(&mut claims, descriptor)?));
         }
-    }
-    watch.lap("fences");
-    if let Some(copy) = behind {
-        superblock.write(io, &[copy]).await?;
-    }
-    if !options.planted.has(Bug::TrustCachedLog) {
-        write_unsure_groups(io, &geometry, &mut replayed).await?;
-    }
-    if options.planted.has(Bug::ForgetReplay) {
-        let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
-        let install = Install { buffer_next, marks: recovered.catalog.marks, ..Install::default() };
-        recovered.manifest.install(&recovered.catalog, &install).await?;
-    }
-    // The checkpoint was made in the generation that ends here, and ends with it; nothing is written to its extents before
-    // this is over.
-    let generation_before = recovered.manifest.generation();
-    let opened = recovered.manifest.opened(&recovered.catalog, stamp_next, stamp_durable).await;
-    if !options.planted.has(Bug::OpenOverFailure) {
-        opened?;
-    }
-    (recovered.catalog.stamp_base, recovered.catalog.stamp_opened) = (stamp_next, stamp_durable);
-    let generation = recovered.manifest.generation();
-    let queue = drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
-    let start = Start {
-        buffer: replayed.active,
-        position: replayed.position,
-        stamp_next,
-        stamp_durable,
-        previous_crc: replayed.chain.previous_crc,
-        crc_sealed: replayed.crc_sealed,
-        generation,
-    };
-    let ids = (geometry, superblock.store_id);
-    let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
-    let (shards, glance) = make_shards(&geometry, &mut replayed.records, replayed.active)?;
-    let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
-        .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
-    watch.lap("write buffers");
-    let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
-    let shared = Arc::new(Shared {
-        drive: drive.clone(),
-        geometry,
-        store_id: superblock.store_id,
-        secret: superblock.secret,
-        options: *options,
-        planted: options.planted,
-        log,
-        shards,
-        glance,
-        index,
-        segments,
-        install_sequence: AtomicU64::new(0),
-        retired: Mutex::new(Vec::new()),
-        extents,
-        unreadable: Unreadable::default(),
-        key_tables: KeyTables::default(),
-        tier: Tier::new(options.tier_bytes, options.slabs)
-            .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
-        access_clock: AccessClock::new(stamp_durable, drive.env().unix_seconds()),
-        large,
-        value_bytes_max: value_bytes_max(&geometry, options.memory_bytes).min(options.value_bytes_max),
-        large_named_bytes: AtomicU64::new(0),
-        installer: Mutex::new(None),
-        numbers_taken: Mutex::new(Vec::new()),
-        segments_limit: AtomicU32::new(geometry.segments(superblock.capacity_bytes)),
-        superblock: Mutex::new(superblock),
-        resizing: Mutex::new(None),
-        memory_bytes: AtomicU64::new(options.memory_bytes),
-        // Unique in the store's life without being written down: no generation comes twice, unless damage hid one.
-        version_next: AtomicU64::new(generation << 32 | 1),
-        watermark: AtomicU64::new(replayed.watermark),
-        watermark_at: AtomicU32::new(replayed.watermark_at),
-        watermark_sealed: Mutex::new(replayed.watermark_sealed),
-        counters: Counters::default(),
-        levels: Levels::default(),
-        manifest_room: ManifestRoom::default(),
-        pace: Pace::default(),
-        pools_bytes: (drive.local().bytes_total() + tables) as u64 + options.tier_bytes,
-        wakeup: Wakeup::default(),
-        closed: AtomicBool::new(false),
-    });
-    for (hash, place, extents) in large_in_log {
-        let mut shard = shared.shard(hash);
-        if place.buffer == shard.active() {
-            shared.name_large(&mut shard, place, extents);
-        } else {
-            shard.insert_large(place, extents);
+        let large_in_log = claim_log(&mut claims, &replayed, options.planted)?;
+        let checkpoint = recovered.checkpoint.take().filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
+        let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
+        if !options.planted.has(Bug::TrustShortLog) {
+            refuse_lost_end(stamp_durable, recovered.catalog.stamp_opened)?;
         }
-    }
-    let source = Source {
-        geometry: &geometry,
-        store_id: superblock.store_id,
-        generation: generation_before,
-        entries: recovered.catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum(),
-        trusting: options.planted.has(Bug::TrustCheckpoint) || options.planted.has(Bug::StaleCheckpoint),
-    };
-    let loaded = match &checkpoint {
-        Some(checkpoint) => checkpoint::load(&source, io, drive.local(), &shared.index, checkpoint).await,
-        None => Err(String::new()),
-    };
-    let catalog = match loaded {
-        Ok(()) => recovered.catalog,
-        Err(amiss) => {
-            if !amiss.is_empty() {
-                tracing::warn!("the index checkpoint is passed over ({amiss}): the index is built from key tables");
+        let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + stamps_skipped(&geometry);
+        // Superblock, manifest and log hold: from here on something is written, fences first where they are damaged.
+        let segments = segment_table(&geometry);
+        open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
+        for (number, large) in large_in_segments {
+            if let Some(segment) = segments[number as usize].load_full() {
+                segment.own_large(large);
             }
-            index_recovery::build(&shared, io, recovered.catalog).await?
         }
+        watch.lap("fences");
+        Ok(FoundStore {
+            superblock,
+            behind,
+            generation_before: recovered.manifest.generation(),
+            recovered,
+            checkpoint,
+            replayed,
+            extents,
+            large,
+            large_in_log,
+            segments,
+            stamp_durable,
+            stamp_next,
+            watch,
+        })
+    }
+
+    /// Makes durable all that was believed, by the record "opened".
+    async fn make_durable(&mut self, io: &Io, options: &StoreOptions) -> Result<(), Error> {
+        let FoundStore { superblock, recovered, replayed, .. } = self;
+        if let Some(copy) = self.behind {
+            superblock.write(io, &[copy]).await?;
+        }
+        if !options.planted.has(Bug::TrustCachedLog) {
+            write_unsure_groups(io, &superblock.geometry, replayed).await?;
+        }
+        if options.planted.has(Bug::ForgetReplay) {
+            let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
+            let install = Install { buffer_next, marks: recovered.catalog.marks, ..Install::default() };
+            recovered.manifest.install(&recovered.catalog, &install).await?;
+        }
+        // The checkpoint was made in the generation that ends here, and ends with it; nothing is written to its extents
+        // before this is over.
+        let opened = recovered.manifest.opened(&recovered.catalog, self.stamp_next, self.stamp_durable).await;
+        if !options.planted.has(Bug::OpenOverFailure) {
+            opened?;
+        }
+        (recovered.catalog.stamp_base, recovered.catalog.stamp_opened) = (self.stamp_next, self.stamp_durable);
+        Ok(())
+    }
+
+    /// Brings all of it into memory, and the index.
+    async fn into_shared(
+        mut self,
+        drive: &Drive,
+        io: &Io,
+        options: &StoreOptions,
+        overlay: Option<OverlayFlash>,
+    ) -> Result<Arc<Shared>, Error> {
+        let (generation, generation_before) = (self.recovered.manifest.generation(), self.generation_before);
+        let (large_in_log, checkpoint) = (std::mem::take(&mut self.large_in_log), self.checkpoint.take());
+        let (shared, Recovered { manifest, catalog, .. }, mut watch) =
+            self.share(drive, options, generation, overlay)?;
+        for (hash, place, extents) in large_in_log {
+            let mut shard = shared.shard(hash);
+            if place.buffer == shard.active() {
+                shared.name_large(&mut shard, place, extents);
+            } else {
+                shard.insert_large(place, extents);
+            }
+        }
+        let catalog = fill_index(&shared, io, catalog, checkpoint, generation_before).await?;
+        let installer = Box::new(Installer { manifest, catalog });
+        watch.lap("index");
+        let (keys, segments) = (shared.index.entries(), installer.catalog.segments.len());
+        tracing::info!("recovered {keys} keys of {segments} segments: {watch}");
+        shared.return_installer(installer);
+        Ok(shared)
+    }
+
+    /// Everything but the index, which is empty yet.
+    fn share(
+        self,
+        drive: &Drive,
+        options: &StoreOptions,
+        generation: u64,
+        overlay: Option<OverlayFlash>,
+    ) -> Result<(Arc<Shared>, Recovered, Stopwatch), Error> {
+        let FoundStore { superblock, recovered, mut replayed, extents, large, segments, mut watch, .. } = self;
+        let (geometry, stamp_durable) = (superblock.geometry, self.stamp_durable);
+        let queue = drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+        let start = Start {
+            buffer: replayed.active,
+            position: replayed.position,
+            stamp_next: self.stamp_next,
+            stamp_durable,
+            previous_crc: replayed.chain.previous_crc,
+            crc_sealed: replayed.crc_sealed,
+            generation,
+        };
+        let ids = (geometry, superblock.store_id);
+        let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
+        let (shards, glance) = make_shards(&geometry, &mut replayed.records, replayed.active)?;
+        let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
+            .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
+        watch.lap("write buffers");
+        let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
+        let shared = Shared {
+            drive: drive.clone(),
+            overlay,
+            geometry,
+            store_id: superblock.store_id,
+            secret: superblock.secret,
+            options: *options,
+            planted: options.planted,
+            log,
+            shards,
+            glance,
+            index,
+            segments,
+            install_sequence: AtomicU64::new(0),
+            retired: Mutex::new(Vec::new()),
+            extents,
+            unreadable: Unreadable::default(),
+            key_tables: KeyTables::default(),
+            tier: Tier::new(options.tier_bytes, options.slabs)
+                .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
+            access_clock: AccessClock::new(stamp_durable, drive.env().unix_seconds()),
+            large,
+            value_bytes_max: value_bytes_max(&geometry, options.memory_bytes).min(options.value_bytes_max),
+            large_named_bytes: AtomicU64::new(0),
+            installer: Mutex::new(None),
+            numbers_taken: Mutex::new(Vec::new()),
+            segments_limit: AtomicU32::new(geometry.segments(superblock.capacity_bytes)),
+            superblock: Mutex::new(superblock),
+            resizing: Mutex::new(None),
+            memory_bytes: AtomicU64::new(options.memory_bytes),
+            // Unique in the store's life without being written down: no generation comes twice, unless damage hid one.
+            version_next: AtomicU64::new(generation << 32 | 1),
+            watermark: AtomicU64::new(replayed.watermark),
+            watermark_at: AtomicU32::new(replayed.watermark_at),
+            watermark_sealed: Mutex::new(replayed.watermark_sealed),
+            counters: Counters::default(),
+            levels: Levels::default(),
+            manifest_room: ManifestRoom::default(),
+            pace: Pace::default(),
+            pools_bytes: (drive.local().bytes_total() + tables) as u64 + options.tier_bytes,
+            wakeup: Wakeup::default(),
+            closed: AtomicBool::new(false),
+        };
+        Ok((Arc::new(shared), recovered, watch))
+    }
+}
+
+/// Makes the index that of a checkpoint, or builds it from key tables; gives the catalog back.
+async fn fill_index(
+    shared: &Arc<Shared>,
+    io: &Io,
+    catalog: Catalog,
+    checkpoint: Option<Checkpoint>,
+    generation: u64,
+) -> Result<Catalog, Error> {
+    let source = Source {
+        geometry: &shared.geometry,
+        store_id: shared.store_id,
+        generation,
+        entries: catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum(),
+        trusting: shared.planted.has(Bug::TrustCheckpoint) || shared.planted.has(Bug::StaleCheckpoint),
     };
-    let installer = Box::new(Installer { manifest: recovered.manifest, catalog });
-    watch.lap("index");
-    tracing::info!(
-        "recovered {} keys of {} segments: {watch}",
-        shared.index.entries(),
-        installer.catalog.segments.len()
-    );
-    shared.return_installer(installer);
-    Ok(shared)
+    let Some(checkpoint) = checkpoint else { return index_recovery::build(shared, io, catalog).await };
+    match checkpoint::load(&source, io, shared.drive.local(), &shared.index, &checkpoint).await {
+        Ok(()) => Ok(catalog),
+        Err(amiss) => {
+            tracing::warn!("the index checkpoint is passed over ({amiss}): the index is built from key tables");
+            index_recovery::build(shared, io, catalog).await
+        }
+    }
 }
 
 fn make_shards(

@@ -259,6 +259,10 @@ impl Session {
 
     /// Writes several keys at once: all of them or none, also across a crash.
     pub fn submit_batch(&mut self, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
+        if let Err(error) = self.shared.refuse_to_write() {
+            self.local.answer(token, Outcome::Failed(error));
+            return Ok(());
+        }
         self.shared.check_watermark();
         // Before the attempt: what makes room after it must wake the session.
         self.local.notifier.set_waiting(true);
@@ -368,6 +372,9 @@ impl Drop for Session {
 }
 
 fn refuse(shared: &Shared, request: &Request<'_>) -> Result<(), Error> {
+    if !matches!(request, Request::Get { .. }) {
+        shared.refuse_to_write()?;
+    }
     let key = request.key();
     if key.is_empty() && !matches!(request, Request::DeleteAll { .. }) {
         return Err(Error::KeyEmpty);

@@ -5,6 +5,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod large_values;
+mod read_only;
 mod resources;
 mod unreadable;
 
