@@ -5,7 +5,7 @@
 //! flush. Its operations go out one by one, or all at once; maintenance runs beside them, and then until it is idle. At
 //! every event of the drive the moment is kept ([`Cut`]); moments between which nothing changed for drive and client are
 //! tried once. Of up to eight sectors every subset is tried; of more, every beginning (in the order of writing), and all but
-//! one. Each is opened, and every key is read beside a copy of the model.
+//! one. Each is opened, and every key is read beside a copy of the model. One outcome of each moment is opened to read, too.
 
 use crate::model::Model;
 use crate::model::operation::Kind;
@@ -13,8 +13,8 @@ use crate::workload::{request, told, write};
 use std::rc::Rc;
 use std::sync::Arc;
 use tapetum::planted::{Bug, Planted};
-use tapetum::{Condition, Phase, Reply, Session, Store, StoreOptions};
-use tapetum_drive::{Cut, Drive, Env, FaultyFlash, LocalMemory, SplitMix64, programs};
+use tapetum::{Condition, Error, Phase, Reply, Session, Store, StoreOptions};
+use tapetum_drive::{Cut, Drive, Env, FaultyFlash, LocalMemory, Opcode, SplitMix64, programs};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 const CAPACITY_BYTES: u64 = 5 << 18;
@@ -293,6 +293,9 @@ impl Bench {
         let mut model = model.clone();
         model.crash();
         let sectors = cut.doubtful();
+        let read_only = self.try_reader(&cut.flash(1, |place| place < sectors / 2));
+        read_only
+            .map_err(|why| format!("cut {}, half of {sectors} sectors kept, opened to read: {why}", count.cuts))?;
         if sectors <= SUBSETS_SECTORS_MAX {
             count.outcomes += 1 << sectors;
             return (0..1u32 << sectors).try_for_each(|kept| {
@@ -310,6 +313,21 @@ impl Bench {
             outcome.map_err(|why| format!("cut {}, sector {missing} of {sectors} lost: {why}", count.cuts))?;
         }
         Ok(())
+    }
+
+    /// A store that is opened to read says what one says that is opened to write, and gives the flash nothing but reads.
+    fn try_reader(&self, flash: &FaultyFlash) -> Result<(), String> {
+        let answers = |store: Result<Store, Error>| {
+            let store = store.map_err(|error| format!("it does not open: {error}"))?;
+            Ok::<_, String>(KEYS.map(|key| store.get(key).map(|item| item.map(|item| (item.value, item.stamp)))))
+        };
+        let read = answers(Store::open_read_only(&self.drive(flash, 1), &self.options))?;
+        let opcodes = [Opcode::Write, Opcode::Flush, Opcode::Discard];
+        if let Some(opcode) = opcodes.into_iter().find(|opcode| flash.submitted(*opcode) > 0) {
+            return Err(format!("the drive is told to {}", opcode.name()));
+        }
+        let written = answers(Store::open_with(&self.drive(flash, 1), &self.options, || false))?;
+        if read != written { Err("it says something else than to a writer".into()) } else { Ok(()) }
     }
 
     fn try_outcome(&self, flash: FaultyFlash, model: &Model) -> Result<(), String> {
