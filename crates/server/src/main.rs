@@ -60,12 +60,12 @@ fn main() -> ExitCode {
             load(file.as_deref(), format, skip_bad, memcached.as_ref(), &store)
         }
         Some(Command::Warm { from, memcached, store }) => warm(&from, memcached.as_ref(), &store),
-        Some(Command::List { prefix, long, store }) => with_store(&store, offline_options(&store, false), |opened| {
-            Ok(list::list(opened, prefix.as_bytes(), long, &mut std::io::stdout())?)
-        }),
-        Some(Command::Dump { prefix, format, store }) => with_store(&store, offline_options(&store, false), |opened| {
-            Ok(list::dump(opened, prefix.as_bytes(), format, &mut std::io::stdout())?)
-        }),
+        Some(Command::List { prefix, long, store }) => {
+            read_store(&store, |opened| Ok(list::list(opened, prefix.as_bytes(), long, &mut std::io::stdout())?))
+        }
+        Some(Command::Dump { prefix, format, store }) => {
+            read_store(&store, |opened| Ok(list::dump(opened, prefix.as_bytes(), format, &mut std::io::stdout())?))
+        }
         Some(Command::Inspect { key: Some(key), json, memcached, store, .. }) => {
             inspect_key(&key, json, memcached.as_ref(), &store)
         }
@@ -115,16 +115,30 @@ fn with_store<R>(
 ) -> Result<R, Box<dyn Error>> {
     let place = arguments.place();
     let store = store_open::open(&place, &options)?;
-    let named = |error: Box<dyn Error>| match error.downcast::<tapetum::Error>() {
-        Ok(error) => OpenError::Store { path: place.path(), error: *error }.into(),
-        Err(other) => other,
-    };
-    let result = work(&store).map_err(named);
+    let result = work(&store).map_err(|error| of_store(&place, error));
     let closed = store.close();
     // What went wrong first says more.
     let result = result?;
-    closed.map_err(|error| named(error.into()))?;
+    closed.map_err(|error| of_store(&place, error.into()))?;
     Ok(result)
+}
+
+/// Runs `work` on the store without a server, and leaves it as it is.
+fn read_store<R>(
+    arguments: &StoreArguments,
+    work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
+) -> Result<R, Box<dyn Error>> {
+    let place = arguments.place();
+    let store = store_open::open_read_only(&place, &offline_options(arguments, false))?;
+    work(&store).map_err(|error| of_store(&place, error))
+}
+
+/// The error with the store's path, if it is the store's.
+fn of_store(place: &Place, error: Box<dyn Error>) -> Box<dyn Error> {
+    match error.downcast::<tapetum::Error>() {
+        Ok(error) => OpenError::Store { path: place.path(), error: *error }.into(),
+        Err(other) => other,
+    }
 }
 
 fn load(
@@ -185,9 +199,9 @@ fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, arguments: &S
             return Err("a server is asked for keys without spaces and control characters only".into());
         }
         Some(address) => remote::stats(address, &format!("inspect {key}"))?,
-        None => with_store(arguments, offline_options(arguments, false), |store| {
-            Ok(inspect_lines::location_lines(&tapetum::locate(store, key.as_bytes())?))
-        })?,
+        None => {
+            read_store(arguments, |store| Ok(inspect_lines::location_lines(&tapetum::locate(store, key.as_bytes())?)))?
+        }
     };
     print_stats(&lines, json)
 }
@@ -353,7 +367,7 @@ fn put(key: &str, value: &str, arguments: &StoreArguments) -> Outcome {
 }
 
 fn get(key: &str, arguments: &StoreArguments) -> Outcome {
-    let item = with_store(arguments, offline_options(arguments, false), |store| Ok(store.get(key.as_bytes())?))?;
+    let item = read_store(arguments, |store| Ok(store.get(key.as_bytes())?))?;
     let item = item.ok_or_else(|| not_found(key))?;
     let mut out = std::io::stdout();
     out.write_all(&item.value)?;
@@ -375,7 +389,7 @@ fn not_found(key: &str) -> String {
 }
 
 fn offline_stats(json: bool, arguments: &StoreArguments) -> Outcome {
-    let figures = with_store(arguments, offline_options(arguments, false), |store| Ok(store.stats()))?;
+    let figures = read_store(arguments, |store| Ok(store.stats()))?;
     let lines: Vec<_> = stats::store_figures(&figures).into_iter().map(|one| (one.name.into(), one.value)).collect();
     print_stats(&lines, json)
 }

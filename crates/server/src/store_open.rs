@@ -309,7 +309,7 @@ pub fn open(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, Open
         && !is_there(&path)?
         && let Some(flash) = create_file(place, &path, options, &env)?
     {
-        return open_on(flash, &path, options, &env);
+        return open_on(flash, &path, options, &env, tapetum::Store::open);
     }
     let kind = match fs::metadata(&path) {
         Ok(metadata) => metadata.file_type(),
@@ -319,19 +319,35 @@ pub fn open(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, Open
     let flash = open_flash(&path, &env)?;
     if kind.is_block_device() && options.create && is_blank(&path)? {
         let flash = create_on_device(flash, &path, options, &env)?;
-        return open_on(flash, &path, options, &env);
+        return open_on(flash, &path, options, &env, tapetum::Store::open);
     }
     let flash: Arc<dyn Flash> = Arc::new(flash);
     if kind.is_block_device() && options.create && !holds_store(&flash, &path, &env)? {
         return Err(OpenError::NotBlank { path });
     }
-    let store = open_on(flash, &path, options, &env)?;
+    let store = open_on(flash, &path, options, &env, tapetum::Store::open)?;
     grow_as_told(&store, &path, options)?;
     Ok(store)
 }
 
 fn is_there(path: &Path) -> Result<bool, OpenError> {
     path.try_exists().map_err(|error| OpenError::Io { path: path.into(), doing: "look at", error })
+}
+
+/// Opens the store at `place` to read: nothing is written, beside others that read, and without the right to write.
+pub fn open_read_only(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, OpenError> {
+    let path = place.path();
+    let env = Env::system();
+    let flash = open_flash_read_only(&path, &env)?;
+    open_on(flash, &path, options, &env, tapetum::Store::open_read_only)
+}
+
+fn open_flash_read_only(path: &Path, env: &Env) -> Result<Arc<dyn Flash>, OpenError> {
+    match when_free(|| FileFlash::open_read_only(path, IoEngine::Auto, env)) {
+        Ok(flash) => Ok(Arc::new(flash)),
+        Err(OpenError::Flash(FlashError::NotFound { path })) => Err(OpenError::NoStore { path }),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whoever starts a server with a larger --capacity means the store to have it. One that reads takes the store as it is.
@@ -354,19 +370,19 @@ fn grow_as_told(store: &tapetum::Store, path: &Path, options: &OpenOptions) -> R
 /// What superblock and manifest say of a store that nobody has open. Nothing is written.
 pub fn inspect(place: &Place) -> Result<Inspection, OpenError> {
     let path = place.path();
-    if !path.exists() {
-        return Err(OpenError::NoStore { path });
-    }
     let env = Env::system();
-    let flash: Arc<dyn Flash> = Arc::new(open_flash(&path, &env)?);
-    let drive = drive(&flash, INSPECT_BYTES, &path, &env)?;
+    let drive = drive(&open_flash_read_only(&path, &env)?, INSPECT_BYTES, &path, &env)?;
     tapetum::inspect_drive(&drive).map_err(|error| OpenError::Store { path, error })
 }
 
-/// Grows the store at `place`, which no server has open, to `capacity_bytes`.
+/// Grows the store at `place`, which no server has open, to `capacity_bytes`. One that has them is left as it is.
 pub fn grow(place: &Place, options: &OpenOptions, capacity_bytes: u64) -> Result<(), OpenError> {
     let path = place.path();
     let failed = |error| OpenError::Store { path: path.clone(), error };
+    let has = ("capacity_bytes".to_string(), store_bytes(capacity_bytes) / 4096 * 4096);
+    if inspect(place)?.superblock.contains(&has) {
+        return Ok(());
+    }
     let store = open(place, options)?;
     let grown = store.resize_capacity(store_bytes(capacity_bytes));
     let closed = store.close();
@@ -392,11 +408,9 @@ fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {
 
 /// Tests the store at `place` from its first byte to its last; how many of what was read, or what is wrong.
 pub fn check(place: &Place, options: &OpenOptions) -> Result<Vec<(&'static str, u64)>, OpenError> {
-    let store = open(place, &OpenOptions { create: false, ..options.clone() })?;
+    let store = open_read_only(place, options)?;
     let path = place.path();
-    let failed = |error| OpenError::Store { path: path.clone(), error };
-    let report = tapetum::check(&store).map_err(failed)?;
-    store.close().map_err(failed)?;
+    let report = tapetum::check(&store).map_err(|error| OpenError::Store { path: path.clone(), error })?;
     match report.problems.is_empty() {
         true => Ok(vec![
             ("segments", report.segments),
@@ -594,7 +608,13 @@ fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &OpenOptions, env: &E
     tapetum::Store::create(&drive, &made).map_err(|error| OpenError::Store { path: path.into(), error })
 }
 
-fn open_on(flash: Arc<dyn Flash>, path: &Path, options: &OpenOptions, env: &Env) -> Result<tapetum::Store, OpenError> {
+fn open_on(
+    flash: Arc<dyn Flash>,
+    path: &Path,
+    options: &OpenOptions,
+    env: &Env,
+    open: impl FnOnce(&Drive, &StoreOptions) -> Result<tapetum::Store, Error>,
+) -> Result<tapetum::Store, OpenError> {
     let failed = |error| OpenError::Store { path: path.into(), error };
     let segment_bytes = tapetum::Store::segment_bytes(&drive(&flash, PROBE_BYTES, path, env)?).map_err(failed)?;
     let opened = store_options(flash.capacity_bytes(), options);
@@ -606,7 +626,7 @@ fn open_on(flash: Arc<dyn Flash>, path: &Path, options: &OpenOptions, env: &Env)
         );
     }
     let drive = drive(&flash, opened.local_memory_bytes(segment_bytes) as usize, path, env)?;
-    tapetum::Store::open(&drive, &opened).map_err(failed)
+    open(&drive, &opened).map_err(failed)
 }
 
 /// An error if a store with segments of `segment_bytes` does not fit into the budget.

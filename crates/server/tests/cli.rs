@@ -412,3 +412,71 @@ fn a_tier_that_leaves_too_little_memory_is_refused_and_nothing_is_made() {
     assert!(message.contains("or a smaller --tier"), "{message}");
     assert!(!scratch.data().join("drive").exists());
 }
+
+/// Commands that read, beside those that are asked of a server; `key` is in the store.
+fn reading(key: &str) -> Vec<Vec<&str>> {
+    let lines = [
+        "stats",
+        "stats --json",
+        "list --long",
+        "dump",
+        "check",
+        "inspect",
+        "inspect --json",
+        "inspect --map",
+        "resize --capacity 128MiB",
+    ];
+    let words = lines.map(|line| line.split(' ').collect());
+    words.into_iter().chain([vec!["get", key], vec!["inspect", key]]).collect()
+}
+
+fn sized<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    // Of these, `inspect` and `resize` need no more memory than they take.
+    if words[0] == "resize" { words.to_vec() } else { words.iter().chain(&["--memory", "32MiB"]).copied().collect() }
+}
+
+#[test]
+fn what_only_reads_changes_no_byte_of_a_closed_or_a_crashed_store() {
+    let scratch = Scratch::new("reads");
+    let drive = scratch.data().join("drive");
+    let unchanged = |key: &str| {
+        let before = bytes_of(&drive);
+        for words in reading(key) {
+            scratch.succeeds(&sized(&words));
+            assert!(bytes_of(&drive) == before, "changed by {words:?}");
+        }
+        assert!(scratch.fails(&small(&["get", "absent"])).contains("no key"));
+        assert!(bytes_of(&drive) == before);
+    };
+    scratch.succeeds(&small(&["put", "closed", "v"]));
+    unchanged("closed");
+    let mut server = serve(&scratch);
+    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let items = scratch.0.join("items.tsv");
+    fs::write(&items, "crashed\tin the log\n").unwrap();
+    scratch.succeeds(&["load", items.to_str().unwrap(), "--memcached", &socket]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    unchanged("crashed");
+    assert_eq!(scratch.succeeds(&small(&["get", "crashed"])), "in the log");
+    assert_eq!(scratch.succeeds(&small(&["list"])).lines().count(), 2);
+}
+
+#[test]
+fn those_that_read_go_together_and_keep_a_server_out() {
+    let scratch = Scratch::new("readers");
+    let items = scratch.0.join("items.tsv");
+    // More than a pipe takes: the dump waits for its reader, with the store open.
+    let lines: String = (0..20_000).map(|number| format!("key{number}\tvalue {number}\n")).collect();
+    fs::write(&items, lines).unwrap();
+    scratch.succeeds(&small(&["load", items.to_str().unwrap()]));
+    let mut dump = scratch.command(&small(&["dump"])).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(dump.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("key"));
+    assert_eq!(scratch.succeeds(&small(&["get", "key7"])), "value 7");
+    let error = scratch.fails(&small(&["put", "k", "v"]));
+    assert!(error.contains("is in use"), "{error}");
+    assert_eq!(lines.count(), 19_999);
+    assert!(dump.wait().unwrap().success());
+    scratch.succeeds(&small(&["put", "k", "v"]));
+}
