@@ -35,6 +35,13 @@ pub enum FlashError {
     },
     /// It was opened to read.
     ReadOnly,
+    /// The file lacks blocks, and the file system has none for it.
+    NotReserved {
+        path: PathBuf,
+        missing_bytes: u64,
+        /// Where the file system tells.
+        free_bytes: Option<u64>,
+    },
     /// Only where io_uring was asked for by name.
     UringRefused {
         source: io::Error,
@@ -75,10 +82,20 @@ impl fmt::Display for FlashError {
             ),
             FlashError::NoSpace { path, needed_bytes } => write!(
                 f,
-                "no room to reserve {needed_bytes} bytes for {}: free space on that file system, or ask for less",
+                "no room to reserve {} for {}: free space on that file system, or ask for less",
+                Size(*needed_bytes),
                 path.display()
             ),
             FlashError::ReadOnly => write!(f, "the drive was opened to read: open it for writing to change it"),
+            FlashError::NotReserved { path, missing_bytes, free_bytes } => {
+                let (path, missing) = (path.display(), Size(*missing_bytes));
+                let room = free_bytes.map_or(String::new(), |bytes| format!(" (it has {} free)", Size(bytes)));
+                write!(
+                    f,
+                    "{path} is sparse: {missing} of its blocks are not reserved, and its file system or quota has no room for \
+                     them{room}; free as much there, or copy the file to where there is room; nothing was written"
+                )
+            }
             FlashError::UringRefused { source } => write!(
                 f,
                 "io_uring is not available here ({source}): allow it (kernel 5.11, seccomp, kernel.io_uring_disabled), \
@@ -89,11 +106,39 @@ impl fmt::Display for FlashError {
     }
 }
 
+/// Bytes as people type them: `14GiB`, `1.5MiB`.
+pub(super) struct Size(pub(super) u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Size(bytes) = *self;
+        let units = ["", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let power = (1..units.len()).rev().find(|power| bytes >> (10 * power) > 0).unwrap_or(0);
+        let unit_bytes = 1 << (10 * power);
+        match bytes % unit_bytes {
+            0 => write!(f, "{}{}", bytes / unit_bytes, units[power]),
+            _ => write!(f, "{:.1}{}", bytes as f64 / unit_bytes as f64, units[power]),
+        }
+    }
+}
+
 impl std::error::Error for FlashError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             FlashError::UringRefused { source } | FlashError::Io { source, .. } => Some(source),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Size;
+
+    #[test]
+    fn sizes_are_printed_as_people_type_them() {
+        let sizes = [0, 512, 1 << 10, 1536, 14 << 30, (1 << 20) + 1, u64::MAX];
+        let shown = sizes.map(|bytes| Size(bytes).to_string());
+        assert_eq!(shown, ["0", "512", "1KiB", "1.5KiB", "14GiB", "1.0MiB", "16.0EiB"]);
     }
 }

@@ -2,13 +2,12 @@
 //!
 //! Opened with O_DIRECT where the file system can, so that completions speak of the device and no page cache doubles
 //! the memory budget; buffered elsewhere, with the same durability (a force-unit-access write and a flush reach the
-//! device either way). Blocks are reserved at creation and stay reserved: a discard keeps them. The descriptor that
+//! device either way). Blocks are reserved at creation, and again when the file is opened (`reserve`); a discard keeps them. The descriptor that
 //! carries the data also carries the lock (`flock`), so a lock cannot outlive or miss its data. A writer is alone; those
-//! that read share the lock.
+//! that read share the lock, and reserve nothing.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +18,7 @@ use super::blocking::BlockingQueue;
 use super::claim::{self, FileClaim, Lock};
 use super::data_file::DataFile;
 use super::error::FlashError;
+use super::reserve::{reserve, reserve_missing};
 use super::uring::{self, UringQueue};
 use super::{Flash, FlashQueue};
 use crate::env::Env;
@@ -113,6 +113,7 @@ impl FileFlash {
         let flags = if is_device(path)? { libc::O_EXCL } else { 0 };
         let mut options = OpenOptions::new();
         let file = claim::open_locked(options.read(true).write(true).custom_flags(flags), path, Lock::Alone)?;
+        reserve_missing(&file, path)?;
         FileFlash::from_file(file, path, Contents::Kept, engine, env)
     }
 
@@ -288,29 +289,6 @@ fn fill_with_zeros(
     let synced = flash.data.file().sync_all().and_then(|()| claim::sync_folder_of(path));
     synced.map_err(failed("make durable the new file"))?;
     Ok(flash)
-}
-
-/// Reserves blocks, so that a later write cannot find the file system full.
-fn reserve(file: &File, path: &Path, from_bytes: u64, capacity_bytes: u64) -> Result<(), FlashError> {
-    let needed_bytes = capacity_bytes - from_bytes;
-    let (Ok(from), Ok(length)) = (libc::off_t::try_from(from_bytes), libc::off_t::try_from(needed_bytes)) else {
-        return Err(FlashError::NoSpace { path: path.into(), needed_bytes });
-    };
-    loop {
-        // `posix_fallocate` writes where the file system has no reservation of its own.
-        // SAFETY: the descriptor is open; the call touches no memory.
-        match unsafe { libc::posix_fallocate(file.as_raw_fd(), from, length) } {
-            0 => return Ok(()),
-            libc::EINTR => {}
-            libc::ENOSPC | libc::EFBIG | libc::EDQUOT => {
-                return Err(FlashError::NoSpace { path: path.into(), needed_bytes });
-            }
-            errno => {
-                let source = io::Error::from_raw_os_error(errno);
-                return Err(FlashError::Io { path: path.into(), doing: "reserve space for", source });
-            }
-        }
-    }
 }
 
 #[cfg(test)]

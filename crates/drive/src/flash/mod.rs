@@ -14,6 +14,7 @@ pub mod faulty;
 pub mod file;
 pub mod memory;
 pub mod overlay;
+mod reserve;
 mod ring_event;
 #[cfg(test)]
 mod test_path;
