@@ -2,6 +2,8 @@
 in the middle of a decision."""
 
 import shutil
+import socket
+import time
 import unittest
 
 from host import HostTest, Server, needs_root
@@ -58,6 +60,24 @@ class FirstStart(HostTest):
         late.wait_until_it_serves()
         self.assertEqual(late.ask(GET), FOUND if done.returncode == 0 else "END\r\n")
         late.kill()
+
+    def test_of_two_that_find_a_stale_socket_one_serves_there(self):
+        path = self.folder / "socket"
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(path))
+        at_path = ("--memcached", f"unix:{path}")
+        held_up = ("strace", "-D", "-f", "-o", "/dev/null", "-e", "trace=unlink", "-P", path)
+        held_up += ("-e", "inject=unlink:delay_enter=1500000:when=1")
+        first = self.start("first", *at_path, prefix=held_up, data=self.folder / "a")
+        time.sleep(0.5)
+        second = self.start("second", *at_path, data=self.folder / "b")
+        self.assertEqual(second.process.wait(timeout=60), 1)
+        self.assertIn("cannot listen", second.log)
+        first.wait_until_it_serves()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(b"mn\r\n")
+            self.assertEqual(client.recv(100), b"MN\r\n")
 
     def test_a_link_to_nothing_is_not_replaced(self):
         data = self.folder / "data"

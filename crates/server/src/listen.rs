@@ -15,6 +15,8 @@ use std::str::FromStr;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::unfinished;
+
 /// `host:port`, or `unix:` and a path; a path that begins with `/` or `./` needs no word before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -90,6 +92,8 @@ impl Listener {
                 Ok(bound.into_iter().map(|(at, socket)| Listener::Tcp(socket, at)).collect())
             }
             Address::Unix(path) => {
+                // Two that find the same stale socket would else remove each other's.
+                let _lock = unfinished::lock_folder_of(path)?;
                 remove_stale_socket(path)?;
                 let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SOCKET_FLAGS, None)?;
                 net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -153,6 +157,8 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        // Without the lock, where it cannot be had: this server stops.
+        let _lock = unfinished::lock_folder_of(&self.path);
         if self.is_ours() {
             // Someone else may have removed it already.
             let _ = fs::remove_file(&self.path);

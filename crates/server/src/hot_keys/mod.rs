@@ -254,17 +254,21 @@ fn asked(stats: &Stats) -> u64 {
 
 /// Writes a new list and puts it in the place of the old one; how many keys and bytes it has.
 fn save(store: &tapetum::Store, path: &Path) -> io::Result<(u64, u64)> {
-    let unfinished = unfinished::path_of(path);
-    let written = write(store, &unfinished).inspect_err(|_| {
+    let file = unfinished::begin(path, list::may_be_unfinished)?;
+    let replaced = write(store, &file).and_then(|written| {
+        // Something else may have come there since the server started.
+        check_file(path, list::is_list).map_err(io::Error::other)?;
+        unfinished::finish(path)?;
+        Ok(written)
+    });
+    replaced.inspect_err(|_| {
         // What stays behind is written over the next time.
-        let _ = fs::remove_file(&unfinished);
-    })?;
-    unfinished::finish(path)?;
-    Ok(written)
+        let _ = fs::remove_file(unfinished::path_of(path));
+    })
 }
 
-fn write(store: &tapetum::Store, path: &Path) -> io::Result<(u64, u64)> {
-    let mut writer = ListWriter::new(File::create(path)?, store.id())?;
+fn write(store: &tapetum::Store, file: &File) -> io::Result<(u64, u64)> {
+    let mut writer = ListWriter::new(file, store.id())?;
     let mut failed = None;
     store.hot_keys(|keys| match keys.iter().try_for_each(|key| writer.push(*key)) {
         Ok(()) if writer.keys() >= KEYS_MAX => ControlFlow::Break(()),
