@@ -27,9 +27,12 @@ ALLOWED = [
     (r"differs: a NUL in a get",
      "memcached looks up the part of the key before the NUL; no key can hold one, so we refuse the line, as both do for "
      "set", r"\|ERROR\\r\\nVERSION"),
-    (r"differs: a line of 10000 bytes",
-     "memcached answers a line over 2048 bytes or hangs up, as its packets happen to fall; we always hang up",
-     r"\|'$"),
+    (r"differs: a line of 10000 bytes|a line of 100000 bytes|a megabyte without a line end",
+     "memcached answers a line over 2048 bytes or hangs up, as its packets happen to fall; we say so, and hang up at its end",
+     r"CLIENT_ERROR line too long\\r\\n(\||'$)"),
+    (r"x / HTTP/1\.1",
+     "memcached hangs up on the methods that it knows; we do so on whatever ends as a request by HTTP does and is no command, as "
+     "the lines behind it may be somebody else's", r"\|(\||'$)"),
     (r"differs: gat of ten thousand keys",
      "memcached hangs up on a gat that it takes as a get; we take both",
      r"^b'END\\r\\n"),

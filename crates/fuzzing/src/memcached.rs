@@ -89,11 +89,11 @@ fn text_line(command: &text::Command<'_>) -> Option<Vec<u8>> {
     };
     match *command {
         // A list of keys has its spaces with it.
-        Command::Get { keys, stamps } => {
+        Command::Get { keys, stamps, goes_on: false } => {
             let name: &[u8] = if stamps { b"gets" } else { b"get" };
             words(&[&[name, keys].concat()], false);
         }
-        Command::GetAndTouch { keys, exptime, stamps } => {
+        Command::GetAndTouch { keys, exptime, stamps, goes_on: false } => {
             let name = if stamps { "gats" } else { "gat" };
             words(&[&[format!("{name} {exptime}").as_bytes(), keys].concat()], false);
         }

@@ -2,11 +2,12 @@
 
 use tapetum::{Condition, Initial, Request};
 
-use crate::connection::{Connection, Context, ManyKeys, TRIED_BYTES};
+use crate::connection::{Connection, Context, ManyKeys, TRIED_BYTES, ThenClose};
 use crate::engine::Session;
 use crate::errands::{Errand, Order};
 use crate::protocol::binary::{self, Origin, Status};
 use crate::protocol::reply::{self, BinaryAnswer, Form, TextAnswer};
+use crate::protocol::text::MoreKeys;
 use crate::protocol::{VERSION, delete_all_at, expiry_from_client, text};
 use crate::stats::{self, count};
 
@@ -57,10 +58,12 @@ impl Connection {
     ) -> Option<usize> {
         use text::Command;
         match command {
-            Command::Get { keys, stamps } => return Some(self.many_start(keys, frame, None, stamps)),
-            Command::GetAndTouch { keys, exptime, stamps } => {
+            Command::Get { keys, stamps, goes_on } => {
+                return Some(self.many_start(keys, frame, goes_on, (None, stamps)));
+            }
+            Command::GetAndTouch { keys, exptime, stamps, goes_on } => {
                 let touch = Some(expiry_from_client(exptime, cx.now));
-                return Some(self.many_start(keys, frame, touch, stamps));
+                return Some(self.many_start(keys, frame, goes_on, (touch, stamps)));
             }
             Command::Store { verb, key, flags, exptime, stamp, value, noreply } => {
                 let expiry = expiry_from_client(exptime, cx.now);
@@ -104,6 +107,10 @@ impl Connection {
             Command::Verbosity { noreply: false } => self.say("OK\r\n", cx),
             Command::Verbosity { noreply: true } | Command::Refused { complaint: None } => {}
             Command::Refused { complaint: Some(complaint) } => self.say(complaint, cx),
+            Command::RefusedLine { complaint, close } => {
+                self.skipped_line = Some(ThenClose(close));
+                self.say(complaint, cx);
+            }
             Command::Version => self.say(&format!("VERSION {VERSION}\r\n"), cx),
             Command::Stats { argument } => self.text_stats(argument, cx)?,
             Command::Resize { size, bytes, noreply } => {
@@ -123,17 +130,42 @@ impl Connection {
     }
 
     /// Begins a text get: everything before its keys is taken.
-    fn many_start(&mut self, keys: &[u8], frame: &[u8], touch: Option<u32>, stamps: bool) -> usize {
-        let end_bytes = text::line_end_bytes(frame);
-        self.many = Some(ManyKeys { list_bytes: keys.len(), end_bytes, touch, stamps });
+    fn many_start(&mut self, keys: &[u8], frame: &[u8], goes_on: bool, (touch, stamps): (Option<u32>, bool)) -> usize {
+        let end_bytes = if goes_on { 0 } else { text::line_end_bytes(frame) };
+        self.many = Some(ManyKeys { list_bytes: keys.len(), end_bytes, goes_on, touch, stamps });
         frame.len() - end_bytes - keys.len()
+    }
+
+    /// Finds the next keys of a text get that goes on in `rest`; the bytes taken, `None` if more of them must come first.
+    pub(crate) fn find_more_keys<S: Session>(&mut self, rest: &[u8], cx: &mut Context<'_, S>) -> Option<usize> {
+        match text::more_keys(rest, self.scanned_bytes()) {
+            MoreKeys::NeedMore { total_bytes, scanned_bytes } => self.need_more(total_bytes, scanned_bytes),
+            MoreKeys::List { list_bytes, end_bytes } => {
+                self.frame_done(0);
+                if let Some(many) = &mut self.many {
+                    (many.list_bytes, many.end_bytes, many.goes_on) = (list_bytes, end_bytes, end_bytes == 0);
+                }
+                Some(0)
+            }
+            MoreKeys::Refused { complaint, consumed_bytes } => {
+                self.frame_done(0);
+                self.many = None;
+                self.skipped_line = Some(ThenClose(false));
+                self.answer(Form::TextGetEnd, cx.pool, |out| out.extend_from_slice(complaint.as_bytes()));
+                Some(consumed_bytes)
+            }
+        }
     }
 
     /// Submits the next key of a text get, or ends it; the bytes taken, `None` if it has to wait.
     pub(crate) fn many_step<S: Session>(&mut self, rest: &[u8], cx: &mut Context<'_, S>) -> Option<usize> {
-        let &ManyKeys { list_bytes, end_bytes, touch, stamps } = self.many.as_ref()?;
+        let &ManyKeys { list_bytes, end_bytes, goes_on, touch, stamps } = self.many.as_ref()?;
         let list = &rest[..list_bytes];
         let Some(key) = text::split(list).next() else {
+            if goes_on {
+                self.many = Some(ManyKeys { list_bytes: 0, end_bytes, goes_on, touch, stamps });
+                return Some(list_bytes);
+            }
             self.many = None;
             self.answer(Form::TextGetEnd, cx.pool, |out| out.extend_from_slice(reply::TEXT_GET_END));
             return Some(list_bytes + end_bytes);

@@ -60,10 +60,18 @@ pub enum Protocol {
 pub struct ManyKeys {
     /// What is left of the list of keys.
     pub list_bytes: usize,
-    /// What follows it: the end of the line.
+    /// What follows it: the end of the line, or nothing if it `goes_on`.
     pub end_bytes: usize,
+    pub goes_on: bool,
     pub touch: Option<u32>,
     pub stamps: bool,
+}
+
+impl ManyKeys {
+    /// Whether the next key is yet to be found.
+    pub fn is_spent(&self) -> bool {
+        self.goes_on && self.list_bytes == 0
+    }
 }
 
 /// What a connection wants of the shared budget, which has not as much.
@@ -82,6 +90,10 @@ enum WantedFor {
     Get,
 }
 
+/// What comes after a line that is thrown away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ThenClose(pub bool);
+
 pub struct Connection {
     pub(crate) id: u32,
     /// Its name at the budget.
@@ -93,6 +105,8 @@ pub struct Connection {
     scanned_bytes: usize,
     /// Input to throw away.
     pub(crate) skip_bytes: usize,
+    /// Input is thrown away up to the end of the line; whether the connection is closed there.
+    pub(crate) skipped_line: Option<ThenClose>,
     pub(crate) many: Option<ManyKeys>,
     pub(crate) slots: Slots,
     pub(crate) out: OutQueue,
@@ -128,6 +142,7 @@ impl Connection {
             need_bytes: 0,
             scanned_bytes: 0,
             skip_bytes: 0,
+            skipped_line: None,
             many: None,
             slots: Slots::default(),
             out: OutQueue::default(),
@@ -211,6 +226,22 @@ impl Connection {
                 let bytes = self.skip_bytes.min(input.len() - at);
                 self.skip_bytes -= bytes;
                 at += bytes;
+                continue;
+            }
+            if let Some(ThenClose(close)) = self.skipped_line {
+                let end = input[at..].iter().position(|&byte| byte == b'\n');
+                at = end.map_or(input.len(), |end| at + end + 1);
+                if end.is_some() {
+                    self.skipped_line = None;
+                    self.closing |= close;
+                }
+                continue;
+            }
+            if self.many.as_ref().is_some_and(ManyKeys::is_spent) {
+                match self.find_more_keys(&input[at..], cx) {
+                    Some(bytes) => at += bytes,
+                    None => break,
+                }
                 continue;
             }
             if self.barrier && self.slots.pending() > 0 {
@@ -316,11 +347,16 @@ impl Connection {
         }
     }
 
-    fn frame_done(&mut self, skip_bytes: usize) {
+    pub(crate) fn frame_done(&mut self, skip_bytes: usize) {
         (self.need_bytes, self.scanned_bytes, self.skip_bytes) = (0, 0, skip_bytes);
     }
 
-    fn need_more(&mut self, total_bytes: usize, scanned_bytes: usize) -> Option<usize> {
+    /// So many bytes of the input hold no line end.
+    pub(crate) fn scanned_bytes(&self) -> usize {
+        self.scanned_bytes
+    }
+
+    pub(crate) fn need_more(&mut self, total_bytes: usize, scanned_bytes: usize) -> Option<usize> {
         (self.need_bytes, self.scanned_bytes) = (total_bytes, scanned_bytes);
         None
     }

@@ -23,6 +23,8 @@ pub struct Limits {
     pub connection_requests: usize,
     /// A client that neither sends nor reads for so long, while it holds memory that others wait for, is closed.
     pub stall_seconds: u32,
+    /// A client that asks for nothing for longer is closed; 0 is never.
+    pub idle_seconds: u32,
     /// Connections that may wait to be accepted, at each address. The kernel takes no more than net.core.somaxconn.
     pub backlog: u32,
 }
@@ -36,6 +38,7 @@ impl Default for Limits {
             connection_in_flight_bytes: 2 << 20,
             connection_requests: 256,
             stall_seconds: 10,
+            idle_seconds: 0,
             // As memcached: as many as there may be at once.
             backlog: 1024,
         }

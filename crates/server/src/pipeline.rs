@@ -35,7 +35,10 @@ enum Kind {
     TextGet {
         stamps: bool,
         list_end: usize,
+        /// As `list_end` if the line goes on.
         line_end: usize,
+        goes_on: bool,
+        /// The get ends with it.
         last: bool,
     },
     /// The words of the line from the key on, of which the reply repeats some.
@@ -159,9 +162,10 @@ impl Pipeline {
 
     fn parse_text(&mut self, (came, takes): (Came, Takes), input: &[u8], many: Option<&ManyKeys>) {
         let mut at = 0;
-        if let Some(&ManyKeys { list_bytes, end_bytes, stamps, .. }) = many {
+        if let Some(&ManyKeys { list_bytes, end_bytes, stamps, goes_on, .. }) = many {
             at = list_bytes + end_bytes;
-            if !takes.gets || !self.take_keys(input, 0, (list_bytes, at), stamps) {
+            // Behind a list that goes on is no other command.
+            if !takes.gets || !self.take_keys(input, 0, (list_bytes, at), (stamps, goes_on)) || goes_on {
                 return;
             }
         }
@@ -175,9 +179,12 @@ impl Pipeline {
             };
             let end = at + consumed_bytes;
             match command {
-                text::Command::Get { keys, stamps } => {
+                text::Command::Get { keys, stamps, goes_on } => {
                     let list = place_in(input, keys);
-                    self.take_keys(input, list.start, (list.end, end), stamps);
+                    self.take_keys(input, list.start, (list.end, end), (stamps, goes_on));
+                    if goes_on {
+                        return;
+                    }
                 }
                 text::Command::Meta { line: meta::Line { verb: meta::Verb::Get, key, tail, flags }, .. }
                     if flags.only_show_value() && !flags.base64 =>
@@ -210,7 +217,7 @@ impl Pipeline {
         input: &[u8],
         list_start: usize,
         (list_end, line_end): (usize, usize),
-        stamps: bool,
+        (stamps, goes_on): (bool, bool),
     ) -> bool {
         let is_space = |byte: &u8| *byte == b' ';
         let mut start = list_start;
@@ -218,12 +225,12 @@ impl Pipeline {
             let Some(spaces) = input[start..list_end].iter().position(|byte| !is_space(byte)) else { break };
             let key_start = start + spaces;
             let key_end = input[key_start..list_end].iter().position(is_space).map_or(list_end, |at| key_start + at);
-            let last = input[key_end..list_end].iter().all(is_space);
+            let last = !goes_on && input[key_end..list_end].iter().all(is_space);
             let end = if last { line_end } else { key_end };
             self.batch.push(Asked {
                 key: key_start..key_end,
                 input: start..end,
-                kind: Kind::TextGet { stamps, list_end, line_end, last },
+                kind: Kind::TextGet { stamps, list_end, line_end, goes_on, last },
             });
             start = key_end;
         }
@@ -375,10 +382,11 @@ fn place_in(input: &[u8], part: &[u8]) -> Range<usize> {
 impl Asked {
     /// The text get of which this is a key, as it is to be gone on with at `at`.
     fn rest_from(&self, at: usize) -> Option<ManyKeys> {
-        let Kind::TextGet { stamps, list_end, line_end, .. } = self.kind else { return None };
-        (at < list_end).then(|| ManyKeys {
+        let Kind::TextGet { stamps, list_end, line_end, goes_on, .. } = self.kind else { return None };
+        (at < list_end || goes_on).then(|| ManyKeys {
             list_bytes: list_end - at,
             end_bytes: line_end - list_end,
+            goes_on,
             touch: None,
             stamps,
         })

@@ -69,6 +69,7 @@ macro_rules! counters {
 counters!(
     total_connections: "Connections that were accepted",
     rejected_connections: "Connections that were refused because there were too many",
+    idle_kicks: "Connections that were closed because they asked for nothing for longer than they may",
     listen_disabled_num: "Times that a worker accepted nobody for a second, for want of what the system gives",
     conn_yields: "Times that a connection with more to say gave way to others",
     cmd_get: "Keys that gets asked for",

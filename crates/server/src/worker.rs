@@ -129,6 +129,8 @@ pub struct Worker<S> {
     now: u32,
     /// When stalled clients were last looked for.
     looked_at: u32,
+    /// When idle clients were last looked for.
+    kicked_at: u32,
     listening: bool,
     /// When accepting failed last.
     paused_at: u32,
@@ -167,6 +169,7 @@ impl<S: Session> Worker<S> {
             pipeline: Pipeline::default(),
             now: unix_seconds(),
             looked_at: 0,
+            kicked_at: 0,
             listening: false,
             paused_at: 0,
             unfinished: false,
@@ -257,7 +260,8 @@ impl<S: Session> Worker<S> {
             return 0;
         }
         let soon = stopping || !self.waiting.is_empty();
-        let look = !self.listening || self.shared.budget.someone_waits();
+        let kicks = self.shared.limits.idle_seconds > 0 && self.free.len() < self.connections.len();
+        let look = !self.listening || self.shared.budget.someone_waits() || kicks;
         match (soon, look) {
             (true, _) => WAIT_RETRY_MS,
             _ if self.session.in_flight() > 0 => STORE_LOOK_MS,
@@ -584,12 +588,30 @@ impl<S: Session> Worker<S> {
                 let Some(stream) = &mut self.connections[id] else { continue };
                 if stream.is_stalled(self.now, &self.shared.limits) {
                     tracing::warn!("closed a client that held memory and neither sent nor read");
+                    stream.say_why(
+                        b"SERVER_ERROR closed: the rest of the request did not come, and others need the memory\r\n",
+                    );
                     stream.connection.give_up();
                     self.enqueue(id as u32);
                 }
             }
         }
+        if self.shared.limits.idle_seconds > 0 && self.kicked_at != self.now {
+            self.kicked_at = self.now;
+            self.kick_idle();
+        }
         Ok(())
+    }
+
+    fn kick_idle(&mut self) {
+        for id in 0..self.connections.len() {
+            let Some(stream) = &mut self.connections[id] else { continue };
+            if stream.is_idle(self.now, &self.shared.limits) {
+                count(&self.shared.figures.counters[self.index].idle_kicks, 1);
+                stream.kick();
+                self.enqueue(id as u32);
+            }
+        }
     }
 
     fn begin_stop(&mut self) -> io::Result<()> {

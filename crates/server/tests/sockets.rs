@@ -340,6 +340,74 @@ fn clients_over_the_limit_are_told() {
 }
 
 #[test]
+fn a_get_of_five_megabytes_takes_little_memory_and_is_answered_in_its_order() {
+    let bench = Bench::new(Limits { in_flight_bytes: 1 << 20, ..Limits::default() });
+    let absent: String = (0..100_000).map(|key| format!(" absent-{key:0>18}")).collect();
+    let absent_more = " absent".repeat(300_000);
+    let script = [
+        set("a", b"1"),
+        format!("get a{absent} a{absent_more} a\r\nversion\r\n").into_bytes(),
+        // A bad key late in the line: what was answered before it stands, the rest is thrown away.
+        format!("get a{absent} {} a{absent}\r\nget a\r\n", "k".repeat(251)).into_bytes(),
+    ];
+    let value = "VALUE a 0 1\r\n1\r\n";
+    let version = tapetum_server::protocol::VERSION;
+    let bad = "CLIENT_ERROR bad command line format\r\n";
+    let expected = format!("STORED\r\n{}END\r\nVERSION {version}\r\n{value}{bad}{value}END\r\n", value.repeat(3));
+    let mut client = bench.client();
+    let mut writer = client.try_clone().unwrap();
+    let writes = thread::spawn(move || {
+        writer.write_all(&script.concat()).unwrap();
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut reply = Vec::new();
+    client.read_to_end(&mut reply).unwrap();
+    writes.join().unwrap();
+    assert_same(&reply, expected.as_bytes());
+}
+
+#[test]
+fn a_line_that_is_too_long_is_answered_and_nothing_behind_it_is_done() {
+    let bench = Bench::new(Limits::default());
+    assert_eq!(bench.exchange(&set("a", b"1")), b"STORED\r\n");
+    for length in [3000, 3 << 20] {
+        let mut client = bench.client();
+        let line = [b"set ", &b"k".repeat(length)[..], b" 0 0 11\r\n"].concat();
+        client.write_all(&[&line[..], b"flush_all\r\n\r\ndelete a\r\n"].concat()).unwrap();
+        let mut reply = String::new();
+        client.read_to_string(&mut reply).unwrap();
+        assert_eq!(reply, "CLIENT_ERROR line too long\r\n");
+    }
+    assert_same(&bench.exchange(b"get a\r\n"), &hit("a", b"1"));
+}
+
+#[test]
+fn nothing_behind_a_line_of_http_is_done() {
+    let bench = Bench::new(Limits::default());
+    assert_eq!(bench.exchange(&set("a", b"1")), b"STORED\r\n");
+    for line in ["POST / HTTP/1.1", "DELETE HTTP/1.1", "GET /a b HTTP/1.1", "post / HTTP/1.1", "Host: localhost"] {
+        let reply = bench.exchange(format!("get a\r\n{line}\r\nHost: x\r\n\r\ndelete a\r\n").as_bytes());
+        assert_same(&reply, &hit("a", b"1"));
+    }
+    assert_same(&bench.exchange(b"get a\r\n"), &hit("a", b"1"));
+}
+
+#[test]
+fn clients_that_ask_for_nothing_make_room_for_others() {
+    let bench = Bench::new(Limits { connections: 3, idle_seconds: 1, ..Limits::default() });
+    let mut idle: Vec<_> = (0..3).map(|_| bench.client()).collect();
+    idle[0].write_all(b"version\r\n").unwrap();
+    idle[1].write_all(b"get half").unwrap();
+    for client in &mut idle {
+        let mut reply = Vec::new();
+        client.read_to_end(&mut reply).unwrap();
+        assert!(reply.is_empty() || reply.starts_with(b"VERSION"));
+    }
+    let figures = String::from_utf8(bench.exchange(b"stats\r\n")).unwrap();
+    assert!(figures.contains("STAT idle_kicks 3\r\n"), "{figures}");
+}
+
+#[test]
 fn bad_input_disturbs_nobody() {
     let bench = Bench::new(Limits::default());
     assert_eq!(bench.exchange(&set("good", b"value")), b"STORED\r\n");

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use super::{Connection, Context, WantedFor};
+use super::{Connection, Context, ManyKeys, Protocol, WantedFor};
 use crate::arrivals::PIECE_BYTES;
 use crate::engine::Session;
 use crate::limits::{Budget, FREE_BYTES, Limits};
@@ -33,6 +33,8 @@ pub struct Stream {
     little: bool,
     /// When bytes last moved either way, unix seconds.
     moved_at: u32,
+    /// When something of what it sent was last taken, unix seconds.
+    asked_at: u32,
     /// On the worker's list of connections to look after.
     pub queued: bool,
     /// On the worker's list of connections that wait for memory.
@@ -51,6 +53,7 @@ impl Stream {
             unwatched: false,
             little: true,
             moved_at: now,
+            asked_at: now,
             queued: false,
             listed_as_waiting: false,
         }
@@ -78,6 +81,30 @@ impl Stream {
         on_client && *charged_bytes > 0 && now.saturating_sub(self.moved_at) > limits.stall_seconds
     }
 
+    /// Has asked for nothing for longer than it may, and takes no answer.
+    pub fn is_idle(&self, now: u32, limits: &Limits) -> bool {
+        let Connection { slots, out, need_bytes, skip_bytes, .. } = &self.connection;
+        // A value that comes, and an answer that goes, take as long as the line needs.
+        let is_moving = !out.is_empty() || *skip_bytes > 0 || *need_bytes > self.input.len() + 1;
+        let since = if is_moving { self.moved_at } else { self.asked_at };
+        slots.pending() == 0 && !self.connection.waits() && now.saturating_sub(since) > limits.idle_seconds
+    }
+
+    /// Closes it as if the client had: what the client has not taken of its answers by now it will not take.
+    pub fn kick(&mut self) {
+        self.connection.closing = true;
+        self.connection.gone |= !self.connection.out.is_empty();
+    }
+
+    /// Tells a client that is to be closed why, if it is the client's turn to be told something.
+    pub fn say_why(&self, complaint: &[u8]) {
+        let Connection { slots, out, protocol, .. } = &self.connection;
+        if *protocol == Protocol::Text && slots.is_empty() && out.is_empty() {
+            // One that does not take it is closed all the same.
+            let _ = os::send(self.fd(), &[io::IoSlice::new(complaint)]);
+        }
+    }
+
     /// Whether it is likely that what is to be read is a piece of [`crate::arrivals`], and nothing waits before it.
     pub fn brings_little(&self) -> bool {
         self.little && self.input.is_empty() && self.wants_input()
@@ -97,6 +124,9 @@ impl Stream {
     /// Consumes what was read into another's buffer, and keeps only what is left of it.
     fn take<S: Session>(&mut self, came: &[u8], cx: &mut Context<'_, S>) {
         let consumed = self.connection.consume(came, cx);
+        if consumed > 0 {
+            self.asked_at = cx.now;
+        }
         self.input.extend_from_slice(&came[consumed..]);
     }
 
@@ -214,6 +244,9 @@ impl Stream {
             }
             self.input = input;
         }
+        if consumed > 0 {
+            self.asked_at = cx.now;
+        }
     }
 
     /// Sends what there is; whether that made room for something that was blocked.
@@ -247,7 +280,8 @@ impl Stream {
 
     /// Whether it is over: all answered and sent, or nobody there to send to.
     pub fn is_finished(&mut self) -> bool {
-        if self.read_closed && !self.connection.blocked && self.connection.many.is_none() {
+        let waits_for_input = self.connection.many.as_ref().is_none_or(ManyKeys::is_spent);
+        if self.read_closed && !self.connection.blocked && waits_for_input {
             self.connection.closing = true;
         }
         let Connection { gone, closing, slots, out, .. } = &self.connection;

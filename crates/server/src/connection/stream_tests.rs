@@ -8,6 +8,7 @@ use tapetum::{Access, Ask, Condition, DramItem, KeyDigest, Marks, Outcome, Reply
 use crate::arrivals::Arrivals;
 use crate::connection::Alone;
 use crate::gets::Gets;
+use crate::protocol::text;
 
 /// Answers when told to: gets with what was put, or else with `value`, all else with a stamp. Gets and puts of what is in `dram` it can
 /// do at once.
@@ -569,6 +570,83 @@ fn a_long_line_is_taken_while_others_hold_the_budget() {
         assert!(polls < 10_000);
     }
     assert_eq!(bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 550);
+}
+
+#[test]
+fn a_get_of_any_length_is_answered_piece_by_piece() {
+    const KEY: [u8; 200] = [b'k'; 200];
+    let (value, keys) = ("a value", 6_000);
+    let line = [&b"get"[..], &[b" ", &KEY[..]].concat().repeat(keys), b" other\r\nget other\r\n"].concat();
+    let key = String::from_utf8_lossy(&KEY);
+    let other = format!("VALUE other 0 7\r\n{value}\r\nEND\r\n");
+    let expected = format!("VALUE {key} 0 7\r\n{value}\r\n").repeat(keys) + &other + &other;
+    for dram in [&[][..], &[&KEY[..]]] {
+        let mut bench = Bench::new(Limits::default());
+        (bench.alone.session.value, bench.alone.session.dram) = (value.into(), dram.to_vec());
+        let (mut received, mut held_bytes) = (Vec::new(), 0);
+        bench.client.set_nonblocking(true).unwrap();
+        for piece in line.chunks(5000) {
+            bench.send(piece);
+            held_bytes = held_bytes.max(bench.stream.input.capacity());
+            let mut is_quiet = false;
+            while !is_quiet {
+                bench.poll();
+                bench.read();
+                let Connection { slots, out, .. } = &bench.stream.connection;
+                is_quiet = slots.is_empty() && out.is_empty();
+                // Until there is nothing more now.
+                let _ = bench.client.read_to_end(&mut received);
+            }
+        }
+        assert!(received == expected.as_bytes(), "{} of {} bytes", received.len(), expected.len());
+        assert!((text::GET_PIECE_BYTES..line.len() / 2).contains(&held_bytes), "{held_bytes}");
+        assert_eq!((bench.alone.budget.used_bytes(), bench.alone.gets.is_idle()), (0, true));
+    }
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_of_a_long_get_is_finished() {
+    let mut bench = Bench::new(Limits::default());
+    for piece in [&b"get "[..], &b"k ".repeat(text::GET_PIECE_BYTES)].concat().chunks(5000) {
+        bench.send(piece);
+        while bench.alone.session.in_flight() > 0 || bench.stream.connection.blocked {
+            bench.poll();
+            let _ = bench.client.read(&mut vec![0; 1 << 20]).unwrap();
+        }
+    }
+    bench.client.shutdown(std::net::Shutdown::Write).unwrap();
+    bench.read();
+    let mut polls = 0;
+    while !bench.stream.is_finished() {
+        bench.poll();
+        bench.read();
+        bench.client.set_nonblocking(true).unwrap();
+        let _ = bench.client.read(&mut vec![0; 1 << 20]);
+        polls += 1;
+        assert!(polls < 100_000);
+    }
+}
+
+#[test]
+fn who_asks_for_nothing_is_idle_and_who_sends_or_takes_something_is_not() {
+    let limits = Limits { idle_seconds: 10, ..Limits::default() };
+    let mut bench = Bench::new(limits.clone());
+    let is_idle = |bench: &Bench, now| bench.stream.is_idle(now, &limits);
+    assert!(!is_idle(&bench, 10) && is_idle(&bench, 11), "it has never said anything");
+    bench.send(b"get a\r\n");
+    assert!(!is_idle(&bench, 100), "the store owes it an answer");
+    bench.poll();
+    assert!(!is_idle(&bench, 11) && is_idle(&bench, 12));
+    // Half a command is none; half a value is one that takes its time.
+    bench.send(b"get ");
+    bench.stream.asked_at = 0;
+    assert!(is_idle(&bench, 11));
+    bench.send(b"b\r\nset k 0 0 10\r\nab");
+    bench.poll();
+    bench.stream.asked_at = 0;
+    assert!(!is_idle(&bench, 11) && is_idle(&bench, 12), "since bytes came last");
+    bench.stream.kick();
+    assert!(bench.stream.is_finished());
 }
 
 #[test]

@@ -14,10 +14,12 @@ use crate::errands::Size;
 use super::meta::{self, Judged};
 use super::{KEY_BYTES_MAX, Parsed, number};
 
-/// A line that has no end by here is given up, unless it asks for many keys.
+/// The longest line, as memcached has it, unless it asks for many keys: room for two keys and all flags of a meta command. A longer one
+/// is refused, and ends the connection with its end: who sends it may send a value behind it, which must not be taken for commands.
 pub const LINE_BYTES_MAX: usize = 2048;
-/// What a line of many keys may take: ten thousand of the longest, and half as many again.
-pub const GET_LINE_BYTES_MAX: usize = 4 << 20;
+/// A longer line of many keys is taken in pieces of at most so many bytes, however long it is: each is answered before the next is kept.
+/// A line of ten thousand common keys still is one piece, and is refused whole for one bad key; so is any datagram.
+pub const GET_PIECE_BYTES: usize = 256 << 10;
 
 /// Spaces that may stand before the name of a line of many keys.
 const SPACES_MAX: usize = 100;
@@ -34,6 +36,7 @@ pub const MEMLIMIT_TOO_SMALL: &str = "MEMLIMIT_TOO_SMALL cannot set maxbytes to 
 pub const MEMLIMIT_IN_BYTES: &str = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n";
 pub const BUSY: &str = "SERVER_ERROR too many of these at once: try again\r\n";
 pub const FULL: &str = "SERVER_ERROR out of memory storing object\r\n";
+pub const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long\r\n";
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,15 +51,17 @@ pub enum Verb {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// `keys` holds them as they came, with spaces between; each has been judged.
+    /// `keys` holds them as they came, with spaces between; each has been judged. If it `goes_on`, [`more_keys`] finds the next.
     Get {
         keys: &'a [u8],
         stamps: bool,
+        goes_on: bool,
     },
     GetAndTouch {
         keys: &'a [u8],
         exptime: i64,
         stamps: bool,
+        goes_on: bool,
     },
     Store {
         verb: Verb,
@@ -119,22 +124,50 @@ pub enum Command<'a> {
     Refused {
         complaint: Option<&'static str>,
     },
+    /// Refused before its line has ended: the rest of that is thrown away, and the connection closed there if nothing sensible can follow.
+    RefusedLine {
+        complaint: &'static str,
+        close: bool,
+    },
+}
+
+/// What stands behind the keys of a get that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoreKeys {
+    /// As in [`Parsed::NeedMore`].
+    NeedMore { total_bytes: usize, scanned_bytes: usize },
+    /// A list of keys, which have been judged, and what ends the line: nothing if it goes on once more.
+    List { list_bytes: usize, end_bytes: usize },
+    /// Refused, after so many bytes; the rest of the line is thrown away.
+    Refused { complaint: &'static str, consumed_bytes: usize },
 }
 
 /// Parses the command at the start of `input`, whose first `scanned_bytes` are known to hold no line end.
 pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parsed<Command<'_>> {
+    let line_bytes_max = line_bytes_max(input);
     let from = scanned_bytes.min(input.len());
-    let Some(end) = input[from..].iter().position(|&byte| byte == b'\n').map(|at| from + at) else {
-        return match input.len() > line_bytes_max(input) {
-            true => Parsed::Close,
-            false => Parsed::NeedMore { total_bytes: input.len() + 1, scanned_bytes: input.len() },
-        };
+    let end = input[from..].iter().position(|&byte| byte == b'\n').map(|at| from + at);
+    let end = match end {
+        Some(end) if end <= line_bytes_max => end,
+        None if input.len() <= line_bytes_max => {
+            return Parsed::NeedMore { total_bytes: input.len() + 1, scanned_bytes: input.len() };
+        }
+        _ if line_bytes_max == GET_PIECE_BYTES => return first_keys(&input[..GET_PIECE_BYTES]),
+        _ => {
+            let command = Command::RefusedLine { complaint: LINE_TOO_LONG, close: true };
+            return Parsed::Command { command, consumed_bytes: LINE_BYTES_MAX, skip_bytes: 0 };
+        }
     };
-    if end > line_bytes_max(input) {
-        return Parsed::Close;
-    }
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
-    let after = end + 1;
+    match parse_whole(input, line, end + 1, item_bytes_max) {
+        // Hang up rather than go on with the lines behind it, which somebody else may have written.
+        Parsed::Command { command: Command::Refused { .. }, .. } if is_http(line) => Parsed::Close,
+        parsed => parsed,
+    }
+}
+
+/// Parses the command whose line has come and ends before `after`.
+fn parse_whole<'a>(input: &'a [u8], line: &'a [u8], after: usize, item_bytes_max: usize) -> Parsed<Command<'a>> {
     let whole = |command| Parsed::Command { command, consumed_bytes: after, skip_bytes: 0 };
     // A key cannot hold a NUL, and a line that does is not text.
     if line.contains(&0) {
@@ -165,8 +198,6 @@ pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parse
         b"prepend" => Verb::Prepend,
         b"cas" => Verb::Cas,
         b"" => return whole(Command::Refused { complaint: Some(ERROR) }),
-        // Hang up rather than answer each of its header lines.
-        _ if is_http(&tokens) => return Parsed::Close,
         _ => return whole(parse_line(&tokens, line)),
     };
     match storage_line(verb, &tokens) {
@@ -182,13 +213,63 @@ pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parse
     }
 }
 
-/// How long the line at the start of `input` may grow. Its name must stand near its beginning: wherever the input is cut,
-/// a line that is longer than most may be is judged with its name in sight.
+/// The first of the keys of a line that is longer than `piece`.
+fn first_keys(piece: &[u8]) -> Parsed<Command<'_>> {
+    let list = &piece[..whole_words_bytes(piece)];
+    let tokens = Tokens::of(list);
+    let command = match parse_line(&tokens, list) {
+        _ if list.contains(&0) => Command::RefusedLine { complaint: ERROR, close: false },
+        _ if piece.len() - list.len() > KEY_BYTES_MAX => Command::RefusedLine { complaint: BAD_FORMAT, close: false },
+        Command::Get { keys, stamps, .. } => Command::Get { keys, stamps, goes_on: true },
+        Command::GetAndTouch { keys, exptime, stamps, .. } => {
+            Command::GetAndTouch { keys, exptime, stamps, goes_on: true }
+        }
+        Command::Refused { complaint: Some(complaint) } => Command::RefusedLine { complaint, close: false },
+        _ => Command::RefusedLine { complaint: ERROR, close: false },
+    };
+    Parsed::Command { command, consumed_bytes: list.len(), skip_bytes: 0 }
+}
+
+/// The next keys of a line that goes on; the first `scanned_bytes` of `input` are known to hold no line end.
+pub fn more_keys(input: &[u8], scanned_bytes: usize) -> MoreKeys {
+    let piece = &input[..input.len().min(GET_PIECE_BYTES)];
+    let from = scanned_bytes.min(piece.len());
+    let end = piece[from..].iter().position(|&byte| byte == b'\n').map(|at| from + at);
+    let (list, end_bytes, rest) = match end {
+        Some(end) => {
+            let list = piece[..end].strip_suffix(b"\r").unwrap_or(&piece[..end]);
+            (list, end + 1 - list.len(), &b""[..])
+        }
+        None if input.len() < GET_PIECE_BYTES => {
+            return MoreKeys::NeedMore { total_bytes: input.len() + 1, scanned_bytes: input.len() };
+        }
+        None => {
+            let (list, rest) = piece.split_at(whole_words_bytes(piece));
+            (list, 0, rest)
+        }
+    };
+    let consumed_bytes = list.len();
+    if list.contains(&0) {
+        return MoreKeys::Refused { complaint: ERROR, consumed_bytes };
+    }
+    match split(list).all(key_fits) && key_fits(rest) {
+        true => MoreKeys::List { list_bytes: list.len(), end_bytes },
+        false => MoreKeys::Refused { complaint: BAD_FORMAT, consumed_bytes },
+    }
+}
+
+/// How much of `piece` is there before its last word, which may go on.
+fn whole_words_bytes(piece: &[u8]) -> usize {
+    piece.iter().rposition(|&byte| byte == b' ').map_or(0, |at| at + 1)
+}
+
+/// How long the line at the start of `input` may grow before it is judged. The name of one that may go on must stand near its
+/// beginning: wherever the input is cut, it is judged with its name in sight.
 fn line_bytes_max(input: &[u8]) -> usize {
     let start = input.iter().take(SPACES_MAX + 1).position(|&byte| byte != b' ').unwrap_or(0);
     let rest = &input[start..];
     let many = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|name| rest.starts_with(name));
-    if many { GET_LINE_BYTES_MAX } else { LINE_BYTES_MAX }
+    if many { GET_PIECE_BYTES } else { LINE_BYTES_MAX }
 }
 
 /// Whether `input` begins with what may be a get that changes nothing.
@@ -206,13 +287,14 @@ pub fn line_end_bytes(line: &[u8]) -> usize {
     if line.ends_with(b"\r\n") { 2 } else { 1 }
 }
 
-/// `GET / HTTP/1.1` and the like: a browser or a scanner.
-fn is_http(tokens: &Tokens<'_>) -> bool {
-    let method = tokens.get(0);
-    tokens.count == 3
-        && method.len() >= 3
-        && method.iter().all(u8::is_ascii_uppercase)
-        && tokens.get(2).starts_with(b"HTTP/")
+/// `GET / HTTP/1.1` and the like, or a header that every such request has: a browser that somebody made send it, or a scanner.
+fn is_http(line: &[u8]) -> bool {
+    let begins =
+        |word: &[u8], with: &[u8]| word.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let first = words.next().unwrap_or_default();
+    let last = words.next_back().unwrap_or(first);
+    begins(last, b"HTTP/") || begins(first, b"Host:")
 }
 
 struct StorageLine<'a> {
@@ -305,7 +387,7 @@ fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> Command<'a> {
 
 fn get(keys: &[u8], stamps: bool) -> Command<'_> {
     match split(keys).all(key_fits) {
-        true => Command::Get { keys, stamps },
+        true => Command::Get { keys, stamps, goes_on: false },
         false => Command::Refused { complaint: Some(BAD_FORMAT) },
     }
 }
@@ -316,7 +398,7 @@ fn get_and_touch<'a>(tokens: &Tokens<'a>, line: &'a [u8], stamps: bool) -> Comma
     };
     let keys = tokens.rest(line, 2);
     match split(keys).all(key_fits) {
-        true => Command::GetAndTouch { keys, exptime, stamps },
+        true => Command::GetAndTouch { keys, exptime, stamps, goes_on: false },
         false => Command::Refused { complaint: Some(BAD_FORMAT) },
     }
 }

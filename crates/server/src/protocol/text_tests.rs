@@ -65,7 +65,7 @@ fn a_wrong_terminator_costs_the_length_that_was_announced() {
 
 #[test]
 fn words_may_stand_apart() {
-    let Command::Get { keys, stamps } = command(b"  gets   a  b \n") else { panic!() };
+    let Command::Get { keys, stamps, goes_on: false } = command(b"  gets   a  b \n") else { panic!() };
     assert!(stamps);
     assert_eq!(split(keys).collect::<Vec<_>>(), [b"a", b"b"]);
 }
@@ -81,31 +81,125 @@ fn one_bad_key_refuses_the_whole_get() {
     assert_eq!(complaint(&input), Some(BAD_FORMAT));
 }
 
-#[test]
-fn ten_thousand_keys_are_one_command() {
-    let mut input = b"get".to_vec();
-    for key in 0..10_000 {
-        input.extend_from_slice(format!(" {key:0>250}").as_bytes());
+/// The keys of a line, as a connection finds them, and the complaint that ended it, if one did.
+fn keys_of(line: &[u8]) -> (Vec<&[u8]>, Option<&'static str>) {
+    let (mut at, mut found) = (0, Vec::new());
+    match parse(line, 0, LIMIT) {
+        Parsed::Command { command: Command::Get { keys, goes_on, .. }, consumed_bytes, .. } => {
+            found.extend(split(keys));
+            at += consumed_bytes;
+            if !goes_on {
+                return (found, None);
+            }
+        }
+        Parsed::Command { command: Command::RefusedLine { complaint, close: false }, .. } => {
+            return (found, Some(complaint));
+        }
+        other => panic!("{other:?}"),
     }
-    assert!(matches!(parse(&input, 0, LIMIT), Parsed::NeedMore { .. }));
-    input.extend_from_slice(b"\r\n");
-    let Command::Get { keys, .. } = command(&input) else { panic!() };
-    assert_eq!(split(keys).count(), 10_000);
+    loop {
+        match more_keys(&line[at..], 0) {
+            MoreKeys::List { list_bytes, end_bytes } => {
+                assert!(list_bytes <= GET_PIECE_BYTES);
+                found.extend(split(&line[at..at + list_bytes]));
+                at += list_bytes + end_bytes;
+                if end_bytes > 0 {
+                    assert_eq!(at, line.len());
+                    return (found, None);
+                }
+            }
+            MoreKeys::Refused { complaint, consumed_bytes } => {
+                assert!(consumed_bytes <= GET_PIECE_BYTES);
+                return (found, Some(complaint));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
-fn a_line_without_an_end_is_given_up() {
+fn a_line_of_many_keys_is_taken_in_pieces_however_long_it_is() {
+    for (count, end) in [(10_000, "\r\n"), (30_001, "\n"), (1, "\r\n")] {
+        let keys: Vec<_> = (0..count).map(|key| format!("{key:0>250}")).collect();
+        let line = format!("get {}{end}", keys.join("  "));
+        let (found, complaint) = keys_of(line.as_bytes());
+        assert_eq!(complaint, None);
+        assert!(found == keys.iter().map(String::as_bytes).collect::<Vec<_>>(), "{count}");
+    }
+    // Spaces alone, and more than a piece of them at the end.
+    let line = [b"gets a ".to_vec(), vec![b' '; 3 * GET_PIECE_BYTES], b"\r\n".to_vec()].concat();
+    assert_eq!(keys_of(&line), (vec![&b"a"[..]], None));
+    let line = [b"gat 7 ".to_vec(), b"k ".repeat(GET_PIECE_BYTES)].concat();
+    let command = command(&line);
+    assert!(matches!(command, Command::GetAndTouch { exptime: 7, goes_on: true, .. }));
+}
+
+#[test]
+fn a_bad_key_ends_a_line_of_many_keys_where_it_stands() {
+    let good = b"k ".repeat(GET_PIECE_BYTES);
+    let long = [b'k'; 251];
+    for (line, keys, expected) in [
+        ([b"get ", &long[..], b" ", &good, b"\r\n"].concat(), 0, BAD_FORMAT),
+        ([b"get ", &good[..], &long, b"\r\n"].concat(), 200_000, BAD_FORMAT),
+        ([b"get ", &good[..], b"a\0b\r\n"].concat(), 200_000, ERROR),
+        ([b"get ", &b"k".repeat(GET_PIECE_BYTES)[..], b"\r\n"].concat(), 0, BAD_FORMAT),
+        ([b"get ", &b" ".repeat(GET_PIECE_BYTES)[..], b"k\r\n"].concat(), 0, ERROR),
+        ([b"gat x ", &good[..], b"\r\n"].concat(), 0, BAD_EXPTIME),
+    ] {
+        let (found, complaint) = keys_of(&line);
+        assert_eq!(complaint, Some(expected));
+        assert!(found.len() >= keys, "{} of {keys}", found.len());
+    }
+}
+
+#[test]
+fn a_line_without_an_end_is_refused_and_so_is_all_behind_it() {
     assert!(matches!(parse(&[b'x'; LINE_BYTES_MAX], 0, LIMIT), Parsed::NeedMore { .. }));
-    assert_eq!(parse(&[b'x'; LINE_BYTES_MAX + 1], 0, LIMIT), Parsed::Close);
-    let mut keys = b"get ".to_vec();
-    keys.resize(GET_LINE_BYTES_MAX + 1, b'x');
-    assert_eq!(parse(&keys, 0, LIMIT), Parsed::Close);
+    let refused = Parsed::Command {
+        command: Command::RefusedLine { complaint: LINE_TOO_LONG, close: true },
+        consumed_bytes: LINE_BYTES_MAX,
+        skip_bytes: 0,
+    };
+    assert_eq!(parse(&[b'x'; LINE_BYTES_MAX + 1], 0, LIMIT), refused);
+    let set = [b"set ", &[b'k'; LINE_BYTES_MAX][..], b" 0 0 11\r\nflush_all\r\n\r\n"].concat();
+    assert_eq!(parse(&set, 0, LIMIT), refused);
 }
 
 #[test]
 fn http_is_hung_up_on() {
-    assert_eq!(parse(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 0, LIMIT), Parsed::Close);
-    assert_eq!(complaint(b"GET a\r\n"), Some(ERROR));
+    for line in [
+        "GET / HTTP/1.1",
+        "DELETE HTTP/1.1",
+        "GET /a b HTTP/1.1",
+        "post / HTTP/1.1",
+        "POST / HTTP/1.1 ",
+        "GET\t/\tHTTP/1.0",
+        "PRI * HTTP/2.0",
+        "x HTTP/1.1",
+        "HTTP/1.1",
+        "PUT  /  http/1.1",
+        "GET /\0 HTTP/1.1",
+        "delete / HTTP/1.1",
+        "set / HTTP/1.1",
+        "ms / HTTP/1.1",
+        "Host: localhost",
+        "hOST:localhost",
+    ] {
+        for end in ["\r\n", "\n"] {
+            assert_eq!(parse(format!("{line}{end}flush_all\r\n").as_bytes(), 0, LIMIT), Parsed::Close, "{line}");
+        }
+    }
+    // What is a command stays one.
+    let key = b"HTTP/1.1";
+    assert!(matches!(command(b"get HTTP/1.1\r\n"), Command::Get { .. }));
+    assert!(matches!(command(b"get / HTTP/1.1\r\n"), Command::Get { .. }));
+    assert!(matches!(command(b"mg HTTP/1.1\r\n"), Command::Meta { .. }));
+    assert_eq!(command(b"delete HTTP/1.1\r\n"), Command::Delete { key, noreply: false });
+    assert_eq!(command(b"delete host:\r\n"), Command::Delete { key: b"host:", noreply: false });
+    assert!(matches!(command(b"set HTTP/1.1 0 0 1\r\nx\r\n"), Command::Store { .. }));
+    for line in ["GET a", "GET / HTTP", "GET / HTTP/1.1 x", "foo"] {
+        assert_eq!(complaint(format!("{line}\r\n").as_bytes()), Some(ERROR), "{line}");
+    }
 }
 
 #[test]
@@ -153,6 +247,7 @@ fn script() -> impl Strategy<Value = Vec<u8>> {
         "stats",
         "quit",
         "GET",
+        "Host:",
         "",
     ]);
     let words = prop::sample::select(vec![
@@ -184,7 +279,7 @@ fn frames(stream: &[u8], pieces: &[usize]) -> (Vec<String>, bool) {
     loop {
         match parse(&stream[start..arrived], scanned, LIMIT) {
             Parsed::NeedMore { total_bytes, scanned_bytes } => {
-                assert!(total_bytes > arrived - start && total_bytes <= GET_LINE_BYTES_MAX + LIMIT);
+                assert!(total_bytes > arrived - start && total_bytes <= GET_PIECE_BYTES + LIMIT);
                 if arrived == stream.len() {
                     return (seen, false);
                 }

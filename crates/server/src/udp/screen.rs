@@ -58,7 +58,7 @@ fn walk<'a, C>(
 fn text_audience(command: text::Command<'_>) -> Option<Audience> {
     use text::Command;
     match command {
-        Command::Refused { complaint: Some(text::ERROR) } => None,
+        Command::Refused { complaint: Some(text::ERROR) } | Command::RefusedLine { .. } => None,
         Command::Get { .. }
         | Command::Store { noreply: true, .. }
         | Command::Increment { noreply: true, .. }
