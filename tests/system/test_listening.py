@@ -3,6 +3,7 @@
 import concurrent.futures
 import errno
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -129,6 +130,8 @@ class Listening(HostTest):
         for options, expected in [(("--backlog", "20"), range(20, 30)), ((), range(290, 301))]:
             server = self.serve(*options)
             os.kill(server.process.pid, signal.SIGSTOP)
+            while any(" T " not in (task / "stat").read_text() for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()):
+                time.sleep(0.01)
             clients = [socket.socket() for _ in range(300)]
             for client in clients:
                 client.setblocking(False)

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use tapetum_server::limits::Limits;
+use tapetum_server::logging::LogLosses;
 use tapetum_server::os;
 use tapetum_server::server::{Options, Server};
 
@@ -24,6 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         metrics: None,
         udp: None,
         hot_keys: Arc::default(),
+        log: LogLosses::default(),
     };
     let mut store = memory_engine::MemoryStore::new();
     store.late = late;

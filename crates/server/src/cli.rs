@@ -15,17 +15,15 @@ use crate::udp::guard::Network;
 
 /// A durable, compressed key-value store on flash, behind the memcached protocol.
 #[derive(Debug, Parser)]
-#[command(name = "tapetum", version, args_conflicts_with_subcommands = true)]
+#[command(name = "tapetum", version, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Option<Command>,
-    #[command(flatten)]
-    pub serve: ServeArguments,
+    pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve clients (also what `tapetum` alone does)
+    /// Serve clients, until SIGTERM, SIGINT or SIGHUP
     Serve(ServeArguments),
     /// Store a value, without a server
     Put {
@@ -150,10 +148,10 @@ pub struct StoreArguments {
     #[arg(long, value_name = "FILE|DEV")]
     pub drive: Option<PathBuf>,
     /// Flash it may use: a new store has it, a smaller one grows to it [default: 10GiB, or half of what is free if that is less; all of a block device]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
     pub capacity: Option<u64>,
     /// Memory for index, buffers and what is on its way
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
     pub memory: u64,
 }
 
@@ -187,14 +185,14 @@ pub struct ServeArguments {
     /// soon [default: by --memory and --capacity, at most 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = write_buffer)]
     pub write_buffer: Option<u64>,
-    /// The part of --memory for copies in DRAM of items that are often asked for [default: none]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    /// The part of --memory for copies in DRAM of items that are often asked for; 0 is none [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = tier)]
     pub tier: Option<u64>,
     /// There, slots of each size ÷ those of the size before, 1.1 to 16
-    #[arg(long, value_name = "FACTOR", requires = "tiered", default_value = "1.25")]
+    #[arg(long, value_name = "FACTOR", requires = "tiered", default_value = "1.25", value_parser = slab_factor)]
     pub slab_factor: f64,
     /// There, what is given to one size of slots at once: the largest item too [default: a 64th of the tier, or of a sixteenth of a large one, at most 10MB]
-    #[arg(long, value_name = "SIZE", requires = "tiered", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", requires = "tiered", value_parser = slab_size)]
     pub slab_size: Option<u64>,
     /// Where the keys of what is in DRAM are listed, to warm it after a restart [default: beside the data; none for a block device]
     #[arg(long, value_name = "FILE", requires = "tiered")]
@@ -215,9 +213,13 @@ pub struct ServeArguments {
     /// Clients that may wait at each address to be accepted; the kernel's net.core.somaxconn limits it
     #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub backlog: u32,
-    /// The largest value, up to 16MiB
-    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size::parse)]
-    pub item_size: u64,
+    /// Close clients that ask for nothing for longer, in seconds; 0 is never. They count as idle_kicks
+    #[arg(long, value_name = "SECONDS", default_value = "0",
+          value_parser = clap::value_parser!(u32).range(0..=IDLE_SECONDS_MAX))]
+    pub idle_timeout: u32,
+    /// The largest value, 1KiB to 16MiB [default: 16MiB, or what --memory and --capacity allow: an eighth and a sixteenth of them]
+    #[arg(long, value_name = "SIZE", value_parser = item_size)]
+    pub item_size: Option<u64>,
 }
 
 /// Requests in datagrams. Sizes are for strangers: a sender's address can be forged, and they are the ones it may be.
@@ -229,13 +231,47 @@ struct UdpArguments {
     /// Peers that may ask over UDP for whatever they like; all others get little, and change single items quietly [default: loopback]
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',', requires = "udp", default_value = "127.0.0.0/8,::1")]
     udp_allow: Vec<Network>,
-    /// What each other peer is sent over UDP, a second
+    /// What each other peer is sent over UDP, a second; 0 is nothing
     #[arg(long, value_name = "SIZE", value_parser = udp_rate, requires = "udp", default_value = "1MiB")]
     udp_rate: u32,
     /// The longest datagram to send
     #[arg(long, value_name = "BYTES", requires = "udp", default_value = "1400",
           value_parser = clap::value_parser!(u16).range(508..=65507))]
     udp_datagram: u16,
+}
+
+/// A year.
+const IDLE_SECONDS_MAX: i64 = 365 * 86_400;
+
+/// Less holds no segment; more no file system.
+fn capacity(text: &str) -> Result<u64, String> {
+    size::within(text, 2 << 20, 8 << 50)
+}
+
+/// How much suffices depends on the store: see [`crate::store_open::OpenError::Memory`]. Less than this is a unit forgotten.
+fn memory(text: &str) -> Result<u64, String> {
+    size::within(text, 1 << 20, 1 << 50)
+}
+
+fn tier(text: &str) -> Result<u64, String> {
+    match size::parse(text)? {
+        0 => Ok(0),
+        _ => size::within(text, 1 << 20, 1 << 50).map_err(|error| format!("{error}, or 0 for none")),
+    }
+}
+
+fn slab_factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (1.1..=16.0).contains(factor));
+    factor.ok_or_else(|| "give 1.1 to 16".into())
+}
+
+fn slab_size(text: &str) -> Result<u64, String> {
+    let bytes = size::within(text, 4 << 10, 1 << 30).ok().filter(|bytes| bytes.is_multiple_of(4 << 10));
+    bytes.ok_or_else(|| "give a multiple of 4KiB, at most 1GiB".into())
+}
+
+fn item_size(text: &str) -> Result<u64, String> {
+    size::within(text, 1 << 10, 16 << 20)
 }
 
 fn write_buffer(text: &str) -> Result<u64, String> {
@@ -296,10 +332,10 @@ impl ServeArguments {
 #[command(group = clap::ArgGroup::new("size").required(true).multiple(true))]
 pub struct ResizeArguments {
     /// Flash that the store may use from now on; it cannot shrink
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, group = "size")]
+    #[arg(long, value_name = "SIZE", value_parser = capacity, group = "size")]
     pub capacity: Option<u64>,
     /// Memory that a running server may use until it stops; without one, say it to serve
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, group = "size", requires = "memcached")]
+    #[arg(long, value_name = "SIZE", value_parser = memory, group = "size", requires = "memcached")]
     pub memory: Option<u64>,
     /// The server whose store it is, which serves meanwhile
     #[arg(long, value_name = "ADDR")]
@@ -373,27 +409,62 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    #[test]
-    fn serve_is_what_happens_without_a_command() {
-        for line in [
-            "--memory 64MiB --memcached unix:/x --memcached [::1]:7",
-            "serve --memory 64MiB --memcached unix:/x --memcached [::1]:7",
-        ] {
-            let cli = parse(line).unwrap();
-            let serve = match cli.command {
-                Some(Command::Serve(serve)) => serve,
-                None => cli.serve,
-                other => panic!("{other:?}"),
-            };
-            assert_eq!((serve.store.memory, serve.memcached.len(), serve.item_size), (64 << 20, 2, 16 << 20));
-            assert_eq!(serve.store.path_shown(), "./tapetum-data/drive");
+    #[track_caller]
+    fn serve(options: &str) -> ServeArguments {
+        match parse(&format!("serve {options}")).unwrap().command {
+            Command::Serve(serve) => serve,
+            other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn without_a_command_there_is_help() {
+        let help = parse("").unwrap_err();
+        assert_eq!(help.kind(), clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand);
+        assert!(help.to_string().contains("Serve clients"), "{help}");
+        assert!(parse("--memory 64MiB").is_err());
+    }
+
+    #[test]
+    fn a_server_serves_where_it_is_told() {
+        let serve = serve("--memory 64MiB --memcached unix:/x --memcached [::1]:7");
+        assert_eq!((serve.store.memory, serve.memcached.len(), serve.item_size), (64 << 20, 2, None));
+        assert_eq!(serve.store.path_shown(), "./tapetum-data/drive");
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_with_what_is_not() {
+        for (said, advice) in [
+            ("--item-size 0", "give 1KiB to 16MiB"),
+            ("--item-size 10", "give 1KiB to 16MiB"),
+            ("--item-size 256MiB", "give 1KiB to 16MiB"),
+            ("--capacity 10", "give 2MiB to 8PiB"),
+            ("--memory 256", "give 1MiB to 1PiB"),
+            ("--memory 16000000TiB", "give 1MiB to 1PiB"),
+            ("--tier 10", "or 0 for none"),
+            ("--cache --slab-factor 1", "give 1.1 to 16"),
+            ("--cache --slab-factor nan", "give 1.1 to 16"),
+            ("--cache --slab-size 5000", "a multiple of 4KiB"),
+            ("--cache --slab-size 0", "a multiple of 4KiB"),
+            ("--udp --udp-rate 5GiB", "less than 4GiB"),
+            ("--udp --udp-datagram 5", "508"),
+            ("--idle-timeout=-1", "0..="),
+            ("--idle-timeout 99999999", "0..=31536000"),
+            ("--backlog 0", "1..="),
+            ("--connections 0", "1..="),
+            ("--threads 0", "1..="),
+        ] {
+            let refusal = parse(&format!("serve {said}")).unwrap_err().to_string();
+            assert!(refusal.contains(advice), "{said}: {refusal}");
+        }
+        assert_eq!(serve("--item-size 1KiB").item_size, Some(1 << 10));
+        assert!(parse("resize --capacity 10").is_err() && parse("resize --memory 10 --memcached unix:/x").is_err());
     }
 
     #[test]
     fn a_cache_has_its_own_defaults_and_what_is_said_counts() {
         let said = |line: &str| {
-            let serve = parse(line).unwrap().serve;
+            let serve = serve(line);
             (serve.sync().name(), matches!(serve.full(), FullArgument::Evict), serve.tier_bytes() >> 20)
         };
         assert_eq!(said("--memory 64MiB"), ("always", false, 0));
@@ -403,7 +474,7 @@ mod tests {
 
     #[test]
     fn the_list_of_hot_keys_lies_beside_the_data_where_something_can_be_hot() {
-        let list = |line: &str| parse(line).unwrap().serve.hot_keys().map(|list| list.path.display().to_string());
+        let list = |line: &str| serve(line).hot_keys().map(|list| list.path.display().to_string());
         assert_eq!(list(""), None);
         assert_eq!(list("--tier 0 --hot-keys x"), None);
         assert_eq!(list("--cache").as_deref(), Some("./tapetum-data/hot-keys"));
@@ -416,16 +487,14 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         for line in [
-            "--write-buffer 3MiB",
-            "--write-buffer 32KiB",
-            "--write-buffer 2GiB",
-            "--threads 0",
-            "--sync maybe",
-            "--memory lots",
-            "--memcached nowhere",
+            "serve --write-buffer 3MiB",
+            "serve --write-buffer 32KiB",
+            "serve --write-buffer 2GiB",
+            "serve --sync maybe",
+            "serve --memory lots",
+            "serve --memcached nowhere",
             "put k",
             "fly",
-            "--connections 0",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
@@ -434,9 +503,10 @@ mod tests {
     #[test]
     fn what_is_said_of_a_tier_that_nobody_asked_for_is_refused_with_what_to_say() {
         for said in ["--hot-keys x", "--hot-keys-every 7", "--slab-size 1MiB", "--slab-factor 2"] {
-            let refusal = parse(said).unwrap_err().to_string();
+            let refusal = parse(&format!("serve {said}")).unwrap_err().to_string();
             assert!(refusal.contains("--tier <SIZE>|--cache"), "{refusal}");
-            assert!(parse(&format!("{said} --cache")).is_ok() && parse(&format!("{said} --tier 1MiB")).is_ok());
+            assert!(parse(&format!("serve {said} --cache")).is_ok());
+            assert!(parse(&format!("serve {said} --tier 1MiB")).is_ok());
         }
     }
 

@@ -3,19 +3,22 @@
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 use tapetum::Slabs;
+use tapetum_kernels::record;
 use tapetum_server::cli::{Cli, Command, ResizeArguments, ServeArguments, StoreArguments};
 use tapetum_server::doors::Doors;
 use tapetum_server::hot_keys::{self, Keeper, Progress};
 use tapetum_server::limits::Limits;
 use tapetum_server::listen::Address;
+use tapetum_server::logging::{self, Log, LogLosses};
 use tapetum_server::protocol::VERSION;
 use tapetum_server::server::{Options, Server};
 use tapetum_server::store_open::{self, OpenError, OpenOptions, Place};
@@ -23,7 +26,7 @@ use tapetum_server::tools::item_lines::Format;
 use tapetum_server::tools::load::{Existing, StoreSink, WireSink};
 use tapetum_server::tools::warm::{self, Warmed};
 use tapetum_server::tools::{inspect, inspect_lines, list, load};
-use tapetum_server::{os, remote, size, stats};
+use tapetum_server::{item_limit, os, remote, size, stats};
 
 /// Descriptors beside the clients': store, listeners, logs; and of each worker, its session's and its door's.
 const OTHER_FILES: u64 = 256;
@@ -35,60 +38,93 @@ type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> ExitCode {
     os::return_freed_memory();
-    let cli = Cli::parse();
-    // What runs once says only what is wrong. A log that nobody reads any more must not stop a server.
-    let serves = matches!(cli.command, None | Some(Command::Serve(_)));
-    let level = if serves { tracing::Level::INFO } else { tracing::Level::WARN };
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_max_level(level)
-        .with_target(false)
-        .log_internal_errors(false)
-        .init();
-    let outcome = match cli.command {
-        None => serve(&cli.serve),
-        Some(Command::Serve(arguments)) => serve(&arguments),
-        Some(Command::Put { key, value, store }) => put(&key, &value, &store),
-        Some(Command::Get { key, store }) => get(&key, &store),
-        Some(Command::Delete { key, store }) => delete(&key, &store),
-        Some(Command::Stats { json, memcached: Some(address), .. }) => {
+    os::ignore_file_size_signal();
+    match parse_command_line().command {
+        Command::Serve(arguments) => run_server(&arguments),
+        command => {
+            logging::of_command();
+            match run(command) {
+                Ok(()) => ExitCode::SUCCESS,
+                // Whoever read the output has seen enough of it, as with `| head`.
+                Err(error)
+                    if error
+                        .downcast_ref::<io::Error>()
+                        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
+                {
+                    ExitCode::SUCCESS
+                }
+                Err(error) => {
+                    // Where nobody listens, the status alone must do.
+                    let _ = writeln!(std::io::stderr(), "error: {error}");
+                    ExitCode::FAILURE
+                }
+            }
+        }
+    }
+}
+
+fn parse_command_line() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| {
+        let begins_with_option = std::env::args().nth(1).is_some_and(|word| word.starts_with("--"));
+        if error.kind() == ErrorKind::UnknownArgument && begins_with_option {
+            // Where nobody listens, the status alone must do.
+            let _ =
+                writeln!(std::io::stderr(), "tip: options follow a command; a server is started by `tapetum serve`\n");
+        }
+        error.exit()
+    })
+}
+
+/// Serves until a signal comes. Whoever reads the log, or does not, keeps it from nothing.
+fn run_server(arguments: &ServeArguments) -> ExitCode {
+    // In this order: the log's thread must not take the signals.
+    let started = os::termination_signals().and_then(|signals| Ok((signals, Log::of_server()?)));
+    let (signals, mut log) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "error: the system refused a descriptor or a thread: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = serve(arguments, signals.as_fd(), log.losses());
+    if let Err(error) = &outcome {
+        log.say(&format!("error: {error}\n"));
+    }
+    log.end();
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Does what needs no server of its own.
+fn run(command: Command) -> Outcome {
+    match command {
+        Command::Serve(_) => unreachable!("it has a log of its own"),
+        Command::Put { key, value, store } => put(&key, &value, &store),
+        Command::Get { key, store } => get(&key, &store),
+        Command::Delete { key, store } => delete(&key, &store),
+        Command::Stats { json, memcached: Some(address), .. } => {
             remote::stats(&address, "").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
         }
-        Some(Command::Stats { json, memcached: None, store }) => offline_stats(json, &store),
-        Some(Command::Load { file, format, skip_bad, memcached, store }) => {
+        Command::Stats { json, memcached: None, store } => offline_stats(json, &store),
+        Command::Load { file, format, skip_bad, memcached, store } => {
             let file = file.filter(|path| path.as_os_str() != "-");
             load(file.as_deref(), format, skip_bad, memcached.as_ref(), &store)
         }
-        Some(Command::Warm { from, memcached, store }) => warm(&from, memcached.as_ref(), &store),
-        Some(Command::List { prefix, long, store }) => {
+        Command::Warm { from, memcached, store } => warm(&from, memcached.as_ref(), &store),
+        Command::List { prefix, long, store } => {
             read_store(&store, |opened| Ok(list::list(opened, prefix.as_bytes(), long, &mut std::io::stdout())?))
         }
-        Some(Command::Dump { prefix, format, store }) => {
+        Command::Dump { prefix, format, store } => {
             read_store(&store, |opened| Ok(list::dump(opened, prefix.as_bytes(), format, &mut std::io::stdout())?))
         }
-        Some(Command::Inspect { key: Some(key), json, memcached, store, .. }) => {
+        Command::Inspect { key: Some(key), json, memcached, store, .. } => {
             inspect_key(&key, json, memcached.as_ref(), &store)
         }
-        Some(Command::Inspect { key: None, map, watch, json, memcached, store }) => {
+        Command::Inspect { key: None, map, watch, json, memcached, store } => {
             let every = watch.map(|seconds| Duration::from_secs(u64::from(seconds)));
             inspect_all(map, every, json, memcached.as_ref(), &store)
         }
-        Some(Command::Resize(arguments)) => resize(&arguments),
-        Some(Command::Check { store }) => check(&store),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the output has seen enough of it, as with `| head`.
-        Err(error)
-            if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
-        {
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            // Where nobody listens, the status alone must do.
-            let _ = writeln!(std::io::stderr(), "error: {error}");
-            ExitCode::FAILURE
-        }
+        Command::Resize(arguments) => resize(&arguments),
+        Command::Check { store } => check(&store),
     }
 }
 
@@ -113,6 +149,7 @@ fn with_store<R>(
     options: OpenOptions,
     work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
+    check_memory(arguments.memory)?;
     let place = arguments.place();
     let store = store_open::open(&place, &options)?;
     let result = work(&store).map_err(|error| of_store(&place, error));
@@ -128,6 +165,7 @@ fn read_store<R>(
     arguments: &StoreArguments,
     work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
+    check_memory(arguments.memory)?;
     let place = arguments.place();
     let store = store_open::open_read_only(&place, &offline_options(arguments, false))?;
     work(&store).map_err(|error| of_store(&place, error))
@@ -263,8 +301,8 @@ fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
     Ok(store_open::grow(&place, &offline_options(&store, false), capacity_bytes)?)
 }
 
-fn serve(arguments: &ServeArguments) -> Outcome {
-    let signals = os::termination_signals()?;
+fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) -> Outcome {
+    check_memory(arguments.store.memory)?;
     let threads = arguments.threads.map_or_else(cores, usize::from);
     let files_needed = u64::from(arguments.connections) + threads as u64 * FILES_PER_WORKER + OTHER_FILES;
     let files = os::allow_open_files(files_needed)?;
@@ -277,13 +315,14 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     }
     let mut limits =
         Limits { connections: arguments.connections as usize, backlog: arguments.backlog, ..Limits::default() };
+    limits.idle_seconds = arguments.idle_timeout;
     limits.in_flight_bytes = store_open::front_bytes(arguments.store.memory) as usize;
     let options = OpenOptions {
         front_bytes: limits.in_flight_bytes as u64,
         write_buffer_bytes: arguments.write_buffer,
         tier_bytes: arguments.tier_bytes(),
         slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },
-        value_bytes_max: usize::try_from(arguments.item_size).unwrap_or(usize::MAX),
+        value_bytes_max: arguments.item_size.map_or(usize::MAX, |bytes| bytes as usize),
         sync: arguments.sync().into(),
         full: arguments.full().into(),
         ..offline_options(&arguments.store, true)
@@ -299,25 +338,26 @@ fn serve(arguments: &ServeArguments) -> Outcome {
         metrics: arguments.metrics.clone(),
         udp: arguments.udp(),
         hot_keys: Arc::clone(&progress),
+        log,
     };
     if let Some(list) = &arguments.hot_keys {
         hot_keys::check_place(list)?;
     }
     // What is wrong with an address is wrong before there is a store: an empty one must not be left behind.
     let doors = Doors::bind(&server_options)?;
+    let was_there = place.path().exists();
     let store = store_open::open(&place, &options)?;
     if let Some(list) = &arguments.hot_keys {
         // Once more: it may name the very file that was just made.
         hot_keys::check_place(list)?;
     }
-    server_options.limits.item_bytes_max = store.value_bytes_max();
-    let item_bytes_max = store.value_bytes_max() as u64;
-    if arguments.item_size > item_bytes_max {
-        tracing::warn!(
-            "values are limited to {}: larger ones need larger segments, so a store made with more --memory and --capacity",
-            size::shown(item_bytes_max)
-        );
+    let figures = store.stats();
+    let items = figures.index_entries + figures.buffer_entries;
+    if was_there || items > 0 {
+        tracing::info!("restored {} {}", size::grouped(items), if items == 1 { "item" } else { "items" });
     }
+    server_options.limits.item_bytes_max = store.value_bytes_max();
+    say_item_limit(&store, arguments.item_size);
     let store = Arc::new(store);
     let server = Server::start_behind(doors, Arc::clone(&store), server_options)?;
     let keeper = match arguments.hot_keys() {
@@ -341,8 +381,8 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     for address in server.metrics_addresses() {
         tracing::info!("figures for Prometheus at http://{address}/metrics");
     }
-    let signal = os::wait_for_signal(signals.as_fd())?;
-    tracing::info!("stopping after signal {signal}: serving what has come, then closing the store");
+    let signal = os::signal_name(os::wait_for_signal(signals)?);
+    tracing::info!("stopping after {signal}: serving what has come, then closing the store");
     let stopped = server.stop();
     if let Some(keeper) = keeper {
         keeper.stop();
@@ -350,6 +390,31 @@ fn serve(arguments: &ServeArguments) -> Outcome {
     store.close()?;
     tracing::info!("closed");
     Ok(stopped?)
+}
+
+/// What the machine does not have cannot be given; found out in time, nothing is made.
+fn check_memory(memory_bytes: u64) -> Result<(), String> {
+    let has_bytes = os::memory_bytes();
+    if memory_bytes <= has_bytes {
+        return Ok(());
+    }
+    let (wanted, has) = (size::shown(memory_bytes), size::shown(has_bytes));
+    Err(format!("this machine has {has} of memory and swap, and {wanted} were asked for: give a smaller --memory"))
+}
+
+fn say_item_limit(store: &tapetum::Store, wanted_bytes: Option<u64>) {
+    let limit_bytes = store.value_bytes_max() as u64;
+    let limit = size::shown(limit_bytes);
+    match wanted_bytes {
+        Some(wanted_bytes) if wanted_bytes > limit_bytes => {
+            let advice = item_limit::advice(wanted_bytes, &store.value_limits());
+            tracing::warn!("values are limited to {limit}, less than --item-size: {advice}");
+        }
+        None if limit_bytes < record::VALUE_BYTES_MAX as u64 => {
+            tracing::info!("values are limited to {limit} by --memory and the store's size");
+        }
+        _ => {}
+    }
 }
 
 fn cores() -> usize {

@@ -165,20 +165,62 @@ pub fn shut_down_write(fd: RawFd) {
     let _ = unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
-/// Blocks SIGTERM and SIGINT in this thread and those it makes, and returns a descriptor that reads them instead.
+/// Blocks the signals that stop a server, in this thread and those it makes, and returns a descriptor that reads them instead. SIGHUP is
+/// one of them, as a terminal that closes sends it, unless whoever started the server said that it is to outlive that (`nohup`). SIGQUIT
+/// is left to end it at once, with a core dump where those are on: a way out if stopping takes too long.
 pub fn termination_signals() -> io::Result<OwnedFd> {
+    let mut stopping = vec![libc::SIGTERM, libc::SIGINT, libc::SIGPWR];
+    if !is_ignored(libc::SIGHUP)? {
+        stopping.push(libc::SIGHUP);
+    }
+    // Other servers rotate logs or reread a configuration at these, so people send them.
+    ignore(&[libc::SIGUSR1, libc::SIGUSR2]);
     // SAFETY: the set is initialised before use and lives through each call; the descriptor is new and ours alone.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGTERM);
-        libc::sigaddset(&mut set, libc::SIGINT);
+        for signal in stopping {
+            libc::sigaddset(&mut set, signal);
+        }
         match libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) {
             0 => {}
             errno => return Err(io::Error::from_raw_os_error(errno)),
         }
         Ok(OwnedFd::from_raw_fd(check(libc::signalfd(-1, &set, libc::SFD_CLOEXEC))?))
     }
+}
+
+/// A write beyond the limit on file sizes (`ulimit -f`) is an error from now on, not the end of the process.
+pub fn ignore_file_size_signal() {
+    ignore(&[libc::SIGXFSZ]);
+}
+
+fn ignore(signals: &[libc::c_int]) {
+    for &signal in signals {
+        // SAFETY: no handler runs; it fails for no signal that can be ignored.
+        let _ = unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
+    // SAFETY: an all-zero sigaction is valid and lives through the call, which changes nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        check(libc::sigaction(signal, std::ptr::null(), &mut action))?;
+        Ok(action.sa_sigaction == libc::SIG_IGN)
+    }
+}
+
+/// What people call a signal.
+pub fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGINT => "SIGINT",
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGPWR => "SIGPWR",
+        other => return format!("signal {other}"),
+    };
+    name.into()
 }
 
 /// Waits for one of the signals and says which.
@@ -225,6 +267,12 @@ pub fn return_freed_memory() {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 20);
         libc::mallopt(libc::M_ARENA_MAX, 4);
     }
+}
+
+/// Memory and swap of this machine.
+pub fn memory_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    (system.totalram + system.totalswap).saturating_mul(u64::from(system.mem_unit))
 }
 
 /// Bytes that the file system at `directory` still has for this process.

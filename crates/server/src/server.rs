@@ -16,6 +16,7 @@ use crate::full_log::FullLog;
 use crate::hot_keys::Progress;
 use crate::limits::{Budget, Limits};
 use crate::listen::{Address, Listener, LoopbackAddress};
+use crate::logging::LogLosses;
 use crate::metrics::MetricsServer;
 use crate::os;
 use crate::stats::{Counters, Figures};
@@ -36,6 +37,8 @@ pub struct Options {
     pub udp: Option<UdpOptions>,
     /// How far the warming of DRAM is, for the figures.
     pub hot_keys: Arc<Progress>,
+    /// What of the log was lost, for the figures.
+    pub log: LogLosses,
 }
 
 pub struct Server {
@@ -114,6 +117,7 @@ impl Server {
             started_unix_seconds: unix_seconds(),
             hot_keys: options.hot_keys,
             full_log: FullLog::default(),
+            log: options.log,
             store: Box::new(move || figures_store.stats()),
             slabs: Box::new(move || slabs_store.slabs()),
             udp_dropped_unseen: Box::new(move || figures_udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),

@@ -33,6 +33,33 @@ pub fn parse(text: &str) -> Result<u64, String> {
     u64::try_from(part).ok().and_then(|part| whole.checked_add(part)).ok_or_else(wrong)
 }
 
+/// A number of bytes from `least` to `most`.
+pub fn within(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let bytes = parse(text)?;
+    let fits = (least..=most).contains(&bytes);
+    fits.then_some(bytes).ok_or_else(|| format!("give {} to {}", typed(least), typed(most)))
+}
+
+/// Bytes as people type them: in the largest binary unit of which they are a whole number.
+pub fn typed(bytes: u64) -> String {
+    let units = ["", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = if bytes == 0 { 0 } else { bytes.trailing_zeros() as usize / 10 };
+    format!("{}{}", bytes >> (10 * power), units[power])
+}
+
+/// A number for people, its thousands apart.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
 /// Bytes for people: in the largest binary unit that leaves no more than three digits before the point.
 pub fn shown(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -71,6 +98,31 @@ mod tests {
             ["", "x", "MiB", "-1", "1.", "1.5", "1.0000001g", "1xb", "99999999999999999999", "99999999999TiB", "1e9"]
         {
             assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_with_the_range() {
+        assert_eq!(within("1KiB", 1 << 10, 16 << 20), Ok(1 << 10));
+        assert_eq!(within("16MiB", 1 << 10, 16 << 20), Ok(16 << 20));
+        for text in ["0", "1023", "16777217"] {
+            assert_eq!(within(text, 1 << 10, 16 << 20), Err("give 1KiB to 16MiB".into()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_people_type_reads_as_it_was() {
+        for (bytes, text) in [(0, "0"), (1000, "1000"), (1536, "1536"), (64 << 10, "64KiB"), (14 << 30, "14GiB")] {
+            assert_eq!(typed(bytes), text);
+            assert_eq!(parse(text), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn thousands_stand_apart() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (400_000, "400,000"), (1_234_567, "1,234,567")]
+        {
+            assert_eq!(grouped(number), text);
         }
     }
 

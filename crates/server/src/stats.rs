@@ -8,6 +8,7 @@ use tapetum::{Error, Outcome, SlabClass, Stats};
 
 use crate::full_log::{FullLog, is_full};
 use crate::hot_keys::Progress;
+use crate::logging::LogLosses;
 use crate::protocol::meta_reply::MetaAnswer;
 use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
 use crate::{exporter_names, metrics, slab_stats};
@@ -293,6 +294,7 @@ pub struct Figures {
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
     pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
     pub udp_dropped_unseen: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    pub log: LogLosses,
 }
 
 impl Default for Figures {
@@ -311,6 +313,7 @@ impl Default for Figures {
             store: Box::new(Stats::default),
             slabs: Box::new(Vec::new),
             udp_dropped_unseen: Box::new(|| Some(0)),
+            log: LogLosses::default(),
         }
     }
 }
@@ -346,6 +349,8 @@ impl Figures {
         let help = "Datagrams that the kernel dropped before anybody saw them: it had no room, or they were damaged";
         let unseen = (self.udp_dropped_unseen)();
         figures.extend(unseen.map(|count| Figure::new("udp_dropped_unseen", Counter, help, count)));
+        let help = "Lines of the log that were dropped, as whoever reads it was too slow, or could not be written";
+        figures.push(Figure::new("log_lines_dropped", Counter, help, self.log.lines()));
         figures.extend([
             Figure::new("threads", Gauge, "Worker threads", self.counters.len()),
             Figure::new("limit_maxbytes", Gauge, "Flash that the store may use", store.flash_limit_bytes),

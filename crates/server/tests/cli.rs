@@ -4,10 +4,10 @@
 #![allow(clippy::disallowed_methods)]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 struct Scratch(PathBuf);
 
@@ -64,13 +64,28 @@ fn small<'a>(words: &[&'a str]) -> Vec<&'a str> {
 
 /// Starts a server on a socket in the scratch directory, and waits until it serves.
 fn serve(scratch: &Scratch) -> Child {
+    serve_with(scratch, &[]).0
+}
+
+/// With more options; and its log, to that point and behind it.
+fn serve_with(scratch: &Scratch, options: &[&str]) -> (Child, String, BufReader<ChildStderr>) {
     let socket = format!("unix:{}", scratch.0.join("socket").display());
-    let mut command = scratch.command(&small(&["serve", "--threads", "1", "--memcached", &socket]));
+    let words = ["serve", "--threads", "1", "--memcached", &socket];
+    let mut command = scratch.command(&small(&[&words, options].concat()));
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let ready = lines.by_ref().map(Result::unwrap).find(|line| line.contains("to memcached clients at"));
-    assert!(ready.is_some(), "the server ended");
-    child
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut log = String::new();
+    while !log.contains("to memcached clients at") {
+        assert!(lines.read_line(&mut log).unwrap() > 0, "the server ended: {log}");
+    }
+    (child, log, lines)
+}
+
+/// All that it said.
+fn stop_and_read((server, log, rest): &mut (Child, String, BufReader<ChildStderr>)) -> String {
+    stop(server);
+    rest.read_to_string(log).unwrap();
+    std::mem::take(log)
 }
 
 fn stop(server: &mut Child) {
@@ -98,6 +113,39 @@ fn puts_gets_and_deletes_without_a_server() {
     let stats = scratch.succeeds(&small(&["stats", "--json"]));
     assert!(stats.contains("\"flash_limit_bytes\": 134"), "{stats}");
     assert!(scratch.succeeds(&small(&["check"])).contains("no damage"));
+}
+
+#[test]
+fn without_a_command_there_is_help_and_nothing_else() {
+    let scratch = Scratch::new("alone");
+    let alone = |words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_tapetum")).current_dir(&scratch.0).args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let help = alone(&[]);
+    assert!(help.contains("Usage: tapetum <COMMAND>") && help.contains("Serve clients"), "{help}");
+    let tip = alone(&["--memory", "64MiB"]);
+    assert!(tip.contains("unexpected argument '--memory'") && tip.contains("tapetum serve"), "{tip}");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+}
+
+#[test]
+fn a_server_says_what_it_restored_and_what_it_cannot_take() {
+    let scratch = Scratch::new("restored");
+    let items = scratch.0.join("items.tsv");
+    let lines: String = (0..4_321).map(|number| format!("key{number}\tvalue\n")).collect();
+    fs::write(&items, lines).unwrap();
+    scratch.succeeds(&small(&["load", items.to_str().unwrap()]));
+    let mut server = serve_with(&scratch, &["--item-size", "16MiB"]);
+    let log = stop_and_read(&mut server);
+    assert!(log.contains("restored 4,321 items"), "{log}");
+    // An eighth of the memory, a sixteenth of the capacity.
+    for advice in ["values are limited to", "--memory 143MiB or more", "--capacity 257MiB or more"] {
+        assert!(log.contains(advice), "{advice} is not in {log}");
+    }
+    let message = scratch.fails(&["serve", "--memory", "1000TiB"]);
+    assert!(message.contains("this machine has") && message.contains("give a smaller --memory"), "{message}");
 }
 
 #[test]

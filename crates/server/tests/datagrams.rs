@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use memory_engine::MemoryStore;
 use tapetum_server::limits::Limits;
+use tapetum_server::logging::LogLosses;
 use tapetum_server::server::{Options, Server};
 use tapetum_server::udp::UdpOptions;
 
@@ -40,6 +41,7 @@ impl Bench {
             memory_bytes: 0,
             metrics: None,
             hot_keys: Arc::default(),
+            log: LogLosses::default(),
             udp: Some(udp),
         };
         let server = Server::start(Arc::new(store), options).unwrap();

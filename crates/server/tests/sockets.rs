@@ -13,6 +13,7 @@ use std::time::Duration;
 use memory_engine::MemoryStore;
 use tapetum_server::limits::Limits;
 use tapetum_server::listen::Address;
+use tapetum_server::logging::LogLosses;
 use tapetum_server::server::{Options, Server};
 
 #[path = "../examples/memory_engine/mod.rs"]
@@ -39,6 +40,7 @@ impl Bench {
             metrics: None,
             udp: None,
             hot_keys: Arc::default(),
+            log: LogLosses::default(),
         };
         let server = Server::start(Arc::new(store), options).unwrap();
         let address = server.addresses()[0].to_string();
@@ -88,6 +90,7 @@ fn options(addresses: Vec<Address>) -> Options {
         metrics: None,
         udp: None,
         hot_keys: Arc::default(),
+        log: LogLosses::default(),
     }
 }
 
@@ -405,6 +408,7 @@ fn clients_that_ask_for_nothing_make_room_for_others() {
     }
     let figures = String::from_utf8(bench.exchange(b"stats\r\n")).unwrap();
     assert!(figures.contains("STAT idle_kicks 3\r\n"), "{figures}");
+    assert!(figures.contains("STAT log_lines_dropped 0\r\n"), "{figures}");
 }
 
 #[test]

@@ -92,6 +92,7 @@ pub use access::Access;
 pub use check::{CheckReport, check};
 pub use error::Error;
 pub use inspect::{Inspection, inspect, inspect_drive};
+pub use large::ValueLimits;
 pub use locate::{KeyPlace, Location, RecordFacts, SegmentPlace, locate};
 pub use log::Sync;
 pub use maintenance::Step;

@@ -7,6 +7,7 @@
 use crate::checkpoint;
 use crate::error::Error;
 use crate::io::{Io, lock, run};
+use crate::large::ValueLimits;
 use crate::maintenance::{Maintenance, Step};
 use crate::options::StoreOptions;
 use crate::phase::Phase;
@@ -177,6 +178,12 @@ impl Store {
     /// The largest value in bytes.
     pub fn value_bytes_max(&self) -> usize {
         crate::session::value_bytes_max(&self.inner.shared)
+    }
+
+    /// What limits it, beside the options and the format.
+    pub fn value_limits(&self) -> ValueLimits {
+        let shared = &self.inner.shared;
+        ValueLimits::of(&shared.geometry, shared.memory_bytes.load(Ordering::SeqCst))
     }
 
     fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T, Error>) -> Result<T, Error> {

@@ -44,11 +44,32 @@ pub fn is_inline(geometry: &Geometry, stored_bytes: usize, raw_bytes: usize) -> 
     stored_bytes <= inline_bytes_max(geometry) && raw_bytes <= inline_raw_bytes_max(geometry)
 }
 
-/// The largest value, in bytes, before compression: several copies of it pass through memory, two of them must fit on flash beside
-/// everything else, and their references into small records.
+/// What limits the largest value, in bytes before compression: several copies of it pass through memory, two of them must fit on flash
+/// beside everything else, and their references into small records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueLimits {
+    /// An eighth of the memory.
+    pub by_memory: u64,
+    /// A sixteenth of the capacity that the store was made with.
+    pub by_capacity: u64,
+    /// 64 write buffers of the size that the store was made with.
+    pub by_write_buffers: u64,
+}
+
+impl ValueLimits {
+    pub(crate) fn of(geometry: &Geometry, memory_bytes: u64) -> ValueLimits {
+        ValueLimits {
+            by_memory: memory_bytes / 8,
+            by_capacity: geometry.created_bytes / 16,
+            by_write_buffers: geometry.segment_bytes * 64,
+        }
+    }
+}
+
+/// The largest value, in bytes, before compression.
 pub fn value_bytes_max(geometry: &Geometry, memory_bytes: u64) -> usize {
-    let limits = [VALUE_BYTES_MAX as u64, memory_bytes / 8, geometry.created_bytes / 16, geometry.segment_bytes * 64];
-    limits.into_iter().min().unwrap_or(0) as usize
+    let ValueLimits { by_memory, by_capacity, by_write_buffers } = ValueLimits::of(geometry, memory_bytes);
+    by_memory.min(by_capacity).min(by_write_buffers).min(VALUE_BYTES_MAX as u64) as usize
 }
 
 /// What large values take, for `stats`, and what they wait for.
