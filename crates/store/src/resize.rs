@@ -92,7 +92,7 @@ pub fn grow_flash(shared: &Shared, capacity_bytes: u64) -> Result<u64, Error> {
     match shared.drive.flash().grow(capacity_bytes) {
         Ok(()) => Ok(capacity_bytes),
         // These say what to do about it.
-        Err(error @ (FlashError::NoSpace { .. } | FlashError::TooSmall { .. })) => {
+        Err(error @ (FlashError::NoSpace { .. } | FlashError::TooSmall { .. } | FlashError::FileSizeLimit { .. })) => {
             Err(Error::Options(error.to_string()))
         }
         Err(error) => Err(Error::Io(error.to_string())),

@@ -33,6 +33,12 @@ pub enum FlashError {
         path: PathBuf,
         needed_bytes: u64,
     },
+    /// The file is, or would be, larger than this process may write (RLIMIT_FSIZE).
+    FileSizeLimit {
+        path: PathBuf,
+        needed_bytes: u64,
+        limit_bytes: u64,
+    },
     /// It was opened to read.
     ReadOnly,
     /// The file lacks blocks, and the file system has none for it.
@@ -85,6 +91,14 @@ impl fmt::Display for FlashError {
                 "no room to reserve {} for {}: free space on that file system, or ask for less",
                 Size(*needed_bytes),
                 path.display()
+            ),
+            FlashError::FileSizeLimit { path, needed_bytes, limit_bytes } => write!(
+                f,
+                "{} takes {}, and this process may write files of at most {}: raise that limit (`ulimit -f`, or systemd's \
+                 LimitFSIZE); nothing was written",
+                path.display(),
+                Size(*needed_bytes),
+                Size(*limit_bytes)
             ),
             FlashError::ReadOnly => write!(f, "the drive was opened to read: open it for writing to change it"),
             FlashError::NotReserved { path, missing_bytes, free_bytes } => {

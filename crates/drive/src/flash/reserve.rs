@@ -18,6 +18,7 @@ const BLOCK_COUNT_BYTES: u64 = 512;
 
 /// Reserves blocks from `from_bytes` to `capacity_bytes`, and makes the file so long.
 pub(super) fn reserve(file: &File, path: &Path, from_bytes: u64, capacity_bytes: u64) -> Result<(), FlashError> {
+    check_size_limit(path, capacity_bytes)?;
     let needed_bytes = capacity_bytes - from_bytes;
     let (Ok(from), Ok(length)) = (libc::off_t::try_from(from_bytes), libc::off_t::try_from(needed_bytes)) else {
         return Err(FlashError::NoSpace { path: path.into(), needed_bytes });
@@ -42,6 +43,7 @@ pub(super) fn reserve_missing(file: &File, path: &Path) -> Result<(), FlashError
     if !metadata.is_file() {
         return Ok(());
     }
+    check_size_limit(path, metadata.len())?;
     let missing_bytes = missing_bytes(file).map_err(failed)?;
     let not_reserved = || FlashError::NotReserved { path: path.into(), missing_bytes, free_bytes: free_bytes(file) };
     // A reservation that ends in the middle would leave the file system full for everybody else.
@@ -67,6 +69,16 @@ pub(super) fn reserve_missing(file: &File, path: &Path) -> Result<(), FlashError
             Ok(())
         }
         Err(error) => Err(FlashError::Io { path: path.into(), doing: "reserve space for", source: error.into() }),
+    }
+}
+
+/// An error if this process may not write a file of `bytes` to its end: each write there would fail.
+fn check_size_limit(path: &Path, bytes: u64) -> Result<(), FlashError> {
+    match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
+        Some(limit_bytes) if limit_bytes < bytes => {
+            Err(FlashError::FileSizeLimit { path: path.into(), needed_bytes: bytes, limit_bytes })
+        }
+        _ => Ok(()),
     }
 }
 
