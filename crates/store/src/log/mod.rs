@@ -7,29 +7,32 @@
 //! Invariants: stamps ascend in arena order; acknowledged bytes never change; a group never spans buffers; a
 //! failed write or flush poisons the log for good.
 //!
-//! Locks: shard locks before the log's. `durable` is read without one.
+//! Locks: shard locks before the log's, which appenders take and which is never held across a system call. Whoever sends
+//! holds the queue, and takes the log's lock after it. `durable` is read without one.
 
 mod arenas;
 pub mod group;
 pub mod replay;
+mod sender;
+mod turns;
 
 use crate::error::Error;
 use crate::geometry::{BUFFERS, Geometry};
-use crate::io::{Io, lock};
+use crate::io::lock;
 use crate::notify::Notifier;
 use crate::planted::{Bug, Planted};
 use arenas::Arenas;
 use group::{GroupHeader, HEADER_BYTES};
+use sender::Sender;
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::task::Poll;
-use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair};
+use tapetum_drive::{LocalBuffer, QueuePair};
 use tapetum_kernels::checksum::Salt;
 use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
 use tapetum_kernels::record::{Header, Record};
+use turns::Turns;
 
 /// When a write is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -90,8 +93,7 @@ enum Flushing {
     Elsewhere,
 }
 
-struct State {
-    queue: QueuePair,
+struct LogState {
     active: u64,
     /// Where the next byte goes in the active arena.
     position: usize,
@@ -111,12 +113,13 @@ struct State {
     second_began_us: u64,
     /// The last stamp that is to be written, and at `EverySecond` flushed, in this second.
     due: u64,
-    batch: Vec<Completion>,
 }
 
 pub struct Log {
-    state: Mutex<State>,
-    // After the queue, which lets the drive end what it does with them.
+    // Before the arenas: when it is dropped, the drive has ended what it does with them.
+    sender: Turns<AtomicU64, Sender>,
+    event_fd: Option<RawFd>,
+    state: Mutex<LogState>,
     arenas: Arenas,
     geometry: Geometry,
     store_id: u64,
@@ -145,9 +148,6 @@ pub struct Start {
     pub generation: u64,
 }
 
-const TAG_WRITE: u64 = 1;
-const TAG_FLUSH: u64 = 2;
-
 impl Log {
     pub fn new(
         queue: QueuePair,
@@ -157,8 +157,7 @@ impl Log {
         planted: Planted,
         start: Start,
     ) -> Log {
-        let state = State {
-            queue,
+        let state = LogState {
             active: start.buffer,
             position: start.position,
             open: None,
@@ -173,9 +172,10 @@ impl Log {
             previous_crc: start.previous_crc,
             second_began_us: 0,
             due: 0,
-            batch: Vec::new(),
         };
         Log {
+            event_fd: queue.event_fd(),
+            sender: Turns::new(Sender::new(queue)),
             durable: AtomicU64::new(start.stamp_durable),
             filled_bytes: AtomicU64::new(start.position as u64),
             state: Mutex::new(state),
@@ -237,7 +237,7 @@ impl Log {
         Ok(())
     }
 
-    fn append_one(&self, state: &mut State, draft: &Draft<'_>) -> (u64, u32) {
+    fn append_one(&self, state: &mut LogState, draft: &Draft<'_>) -> (u64, u32) {
         let stamp = state.stamp_next;
         state.stamp_next += 1;
         state.stamp_last = stamp;
@@ -288,7 +288,7 @@ impl Log {
     }
 
     /// Closes the open group: what is appended next goes into another one.
-    fn seal(&self, state: &mut State) {
+    fn seal(&self, state: &mut LogState) {
         let Some(open) = state.open.take() else { return };
         let length = state.position - open.start;
         let header = GroupHeader {
@@ -322,122 +322,6 @@ impl Log {
             stamp_last,
         });
         state.position = end;
-    }
-
-    /// Moves the log on: takes completions, sends the next group. `hurry` sends a small one too. Never blocks on I/O.
-    pub fn advance(&self, hurry: bool, now_us: u64) {
-        let mut state = lock(&self.state);
-        loop {
-            let any = self.reap(&mut state);
-            let sent = self.poison.get().is_none() && self.send(&mut state, hurry, now_us);
-            if !any && !sent {
-                return;
-            }
-        }
-    }
-
-    /// Takes completions; whether there were any.
-    fn reap(&self, state: &mut State) -> bool {
-        let mut batch = std::mem::take(&mut state.batch);
-        state.queue.poll(&mut batch);
-        let any = !batch.is_empty();
-        for completion in batch.drain(..) {
-            self.completed(state, completion);
-        }
-        state.batch = batch;
-        any
-    }
-
-    /// Makes durable what `io` wrote, when no other flush is on its way. A failure poisons the log.
-    pub async fn flush_elsewhere(&self, io: &Io) -> Result<(), Error> {
-        poll_fn(|_| self.begin_flush_elsewhere()).await?;
-        let flushed = io.flush().await;
-        if let Err(error) = &flushed {
-            self.poison("a flush", error.clone());
-        }
-        lock(&self.state).flushing = None;
-        flushed
-    }
-
-    fn begin_flush_elsewhere(&self) -> Poll<Result<(), Error>> {
-        let mut state = lock(&self.state);
-        self.reap(&mut state);
-        if let Err(error) = self.poisoned() {
-            return Poll::Ready(Err(error));
-        }
-        if state.flushing.is_some() {
-            return Poll::Pending;
-        }
-        state.flushing = Some(Flushing::Elsewhere);
-        Poll::Ready(Ok(()))
-    }
-
-    fn send(&self, state: &mut State, hurry: bool, now_us: u64) -> bool {
-        if self.sync != Sync::Always && now_us >= state.second_began_us + SECOND_US {
-            state.second_began_us = now_us;
-            state.due = state.stamp_last;
-        }
-        if state.writing.is_some() {
-            return false;
-        }
-        // What is due goes first: otherwise writes that keep coming would put the flush off for ever.
-        let due_is_written = state.stamp_written >= state.due;
-        let flush_is_due = self.sync == Sync::EverySecond && state.due > self.durable_stamp();
-        if flush_is_due && due_is_written && state.flushing.is_none() {
-            state.flushing = Some(Flushing::Log(state.stamp_written));
-            state.queue.submit_flush(TAG_FLUSH);
-            return true;
-        }
-        let enough = state.open.as_ref().is_some_and(|open| state.position - open.start >= GROUP_BYTES);
-        if state.sealed.is_empty() && (hurry || enough || !due_is_written || self.sync == Sync::Always) {
-            self.seal(state);
-        }
-        match state.sealed.pop_front() {
-            Some(group) => {
-                self.send_group(state, group);
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn send_group(&self, state: &mut State, group: SealedGroup) {
-        let operation = Operation::Write {
-            flash: self.geometry.zone_offset(group.buffer) + group.start as u64,
-            local: self.arenas.offset(group.buffer) + group.start as u64,
-            length: group.length as u32,
-            fua: self.sync == Sync::Always,
-        };
-        if self.planted.has(Bug::AcknowledgeEarly) {
-            self.durable.fetch_max(group.stamp_last, Ordering::SeqCst);
-        }
-        self.log_write_bytes.fetch_add(group.length as u64, Ordering::Relaxed);
-        state.writing = Some(group);
-        // SAFETY: a sealed group is written by nobody before its buffer is released, which the flush has wait for its write
-        // (`buffer_written`); the queue is dropped before the arenas.
-        unsafe { state.queue.submit(Command { tag: TAG_WRITE, operation }) };
-    }
-
-    fn completed(&self, state: &mut State, completion: Completion) {
-        let believed = completion.is_no_space() && self.planted.has(Bug::AcknowledgeFull);
-        if !completion.is_success() && !believed {
-            let what = if completion.tag == TAG_WRITE { "write" } else { "flush" };
-            return self.poison("the commit log", Error::of_command(state.queue.drive(), what, &completion));
-        }
-        let durable = match completion.tag {
-            TAG_WRITE => state.writing.take().and_then(|group| {
-                state.stamp_written = group.stamp_last;
-                (self.sync == Sync::Always).then_some(group.stamp_last)
-            }),
-            _ => match state.flushing.take() {
-                Some(Flushing::Log(stamp)) => Some(stamp),
-                Some(Flushing::Elsewhere) | None => unreachable!("the log's flush was the only one"),
-            },
-        };
-        if let Some(stamp) = durable {
-            self.durable.fetch_max(stamp, Ordering::SeqCst);
-        }
-        self.wake();
     }
 
     /// Goes on in the next buffer.
@@ -514,7 +398,7 @@ impl Log {
     }
 
     pub fn event_fd(&self) -> Option<RawFd> {
-        lock(&self.state).queue.event_fd()
+        self.event_fd
     }
 
     pub fn register(&self, notifier: Arc<Notifier>) {

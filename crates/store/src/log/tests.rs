@@ -1,8 +1,11 @@
 //! When the log writes and flushes, on a drive in memory and by a clock of the test's own.
 
 use super::*;
-use crate::io::{Task, poll_once};
-use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, Opcode, programs};
+use crate::io::{Io, Task, poll_once};
+use std::time::Duration;
+use tapetum_drive::{
+    Command, Completion, Drive, Env, FaultyFlash, Flash, FlashError, FlashQueue, LocalMemory, Opcode, programs,
+};
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
@@ -16,8 +19,12 @@ struct Bench {
 impl Bench {
     fn new(sync: Sync) -> Bench {
         let flash = FaultyFlash::new(8 << 20, 1);
+        Bench::over(Arc::new(flash.clone()), flash, sync)
+    }
+
+    fn over(drive_flash: Arc<dyn Flash>, flash: FaultyFlash, sync: Sync) -> Bench {
         let local = LocalMemory::new(4 * SEGMENT_BYTES as usize).unwrap();
-        let drive = Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::simulated(1).0);
+        let drive = Drive::new(drive_flash, local, programs::built_in(), Env::simulated(1).0);
         let geometry = Geometry::new(8 << 20, SEGMENT_BYTES, 2, 512).unwrap();
         let arenas = [(); BUFFERS as usize].map(|()| drive.local().allocate(SEGMENT_BYTES as usize).unwrap());
         let start = Start {
@@ -258,6 +265,87 @@ fn a_record_is_read_while_others_are_appended_right_behind_it() {
     }
     appender.join().unwrap();
     assert_eq!(seen.len(), RECORDS);
+}
+
+/// A flash whose polls do something first.
+#[derive(Clone)]
+struct SlowFlash {
+    flash: FaultyFlash,
+    first: Arc<OnceLock<Box<dyn Fn() + Send + std::marker::Sync>>>,
+}
+
+struct SlowQueue(SlowFlash, Box<dyn FlashQueue>);
+
+impl Flash for SlowFlash {
+    fn capacity_bytes(&self) -> u64 {
+        self.flash.capacity_bytes()
+    }
+
+    fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
+        self.flash.grow(capacity_bytes)
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.flash.sector_bytes()
+    }
+
+    fn describe(&self) -> String {
+        self.flash.describe()
+    }
+
+    fn open_queue(&self, local: &LocalMemory, depth: u32) -> std::io::Result<Box<dyn FlashQueue>> {
+        Ok(Box::new(SlowQueue(self.clone(), self.flash.open_queue(local, depth)?)))
+    }
+}
+
+impl FlashQueue for SlowQueue {
+    unsafe fn submit(&mut self, command: &Command) {
+        // SAFETY: the caller's.
+        unsafe { self.1.submit(command) };
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        if let Some(first) = self.0.first.get() {
+            first();
+        }
+        self.1.poll(completions);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        self.1.wait(timeout);
+    }
+
+    fn event_fd(&self) -> Option<RawFd> {
+        self.1.event_fd()
+    }
+}
+
+#[test]
+fn who_appends_does_not_wait_for_a_system_call_that_sends_a_group() {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let flash = FaultyFlash::new(8 << 20, 1);
+    let slow = SlowFlash { flash: flash.clone(), first: Arc::default() };
+    let bench = Bench::over(Arc::new(slow.clone()), flash, Sync::Always);
+    let (went_on, log) = (Arc::new(OnceLock::new()), bench.log.clone());
+    let noted = went_on.clone();
+    // The first call lasts until another thread has appended and asked for its record to be sent.
+    let first = move || {
+        noted.get_or_init(|| {
+            let (log, (send, sent)) = (log.clone(), std::sync::mpsc::channel());
+            let other = move || {
+                let header = Header::value(0, b"key".len(), 0);
+                log.append(&[Draft { header, key: b"key", stored: b"" }], |_, _, _| {}).unwrap();
+                log.advance(true, 0);
+                let _ = send.send(());
+            };
+            let _thread = Env::system().spawn("other", other).unwrap();
+            sent.recv_timeout(PATIENCE).is_ok()
+        });
+    };
+    bench.append();
+    assert!(slow.first.set(Box::new(first)).is_ok());
+    bench.log.advance(true, 0);
+    assert_eq!(went_on.get(), Some(&true), "it waited");
 }
 
 #[test]

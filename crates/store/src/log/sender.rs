@@ -1,0 +1,155 @@
+//! The log's way to the drive: which group or flush goes next, and what came of it.
+//!
+//! Any thread that waits moves it on ([`Log::advance`]). One does so at a time, for all ([`super::turns`]), and no appender waits
+//! for it: the log's lock is held to look and to note, never across a system call.
+
+use super::{Flushing, GROUP_BYTES, Log, LogState, SECOND_US, SealedGroup, Sync};
+use crate::error::Error;
+use crate::io::{Io, lock};
+use crate::planted::Bug;
+use std::future::poll_fn;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use tapetum_drive::{Command, Completion, Operation, QueuePair};
+
+/// What a thread asks for: to take completions, to send what is worth it, to send whatever is there.
+const REAP: u64 = 1;
+const SEND: u64 = 2;
+const HURRY: u64 = 4;
+
+const TAG_WRITE: u64 = 1;
+const TAG_FLUSH: u64 = 2;
+
+/// What the thread that is at it works with.
+pub struct Sender {
+    queue: QueuePair,
+    batch: Vec<Completion>,
+}
+
+impl Sender {
+    pub fn new(queue: QueuePair) -> Sender {
+        Sender { queue, batch: Vec::new() }
+    }
+}
+
+impl Log {
+    /// Moves the log on: takes completions, sends the next group. `hurry` sends a small one too. Never blocks on I/O.
+    pub fn advance(&self, hurry: bool, now_us: u64) {
+        let asks = if hurry { SEND | HURRY } else { SEND };
+        self.sender.run(asks, |sender, asks| self.work(sender, asks, Some(now_us)));
+    }
+
+    fn work(&self, sender: &mut Sender, asks: u64, now_us: Option<u64>) {
+        let now_us = now_us.unwrap_or_else(|| sender.queue.drive().env().now_us());
+        loop {
+            let any = self.reap(sender);
+            let may_send = asks & (SEND | HURRY) != 0 && self.poison.get().is_none();
+            let sent = may_send && self.send(sender, asks & HURRY != 0, now_us);
+            if !any && !sent {
+                return;
+            }
+        }
+    }
+
+    /// Takes completions; whether there were any. Starts what was submitted.
+    fn reap(&self, Sender { queue, batch }: &mut Sender) -> bool {
+        if queue.poll(batch) == 0 {
+            return false;
+        }
+        {
+            let mut state = lock(&self.state);
+            batch.drain(..).for_each(|completion| self.completed(&mut state, queue, completion));
+        }
+        self.wake();
+        true
+    }
+
+    fn completed(&self, state: &mut LogState, queue: &QueuePair, completion: Completion) {
+        let believed = completion.is_no_space() && self.planted.has(Bug::AcknowledgeFull);
+        if !completion.is_success() && !believed {
+            let what = if completion.tag == TAG_WRITE { "write" } else { "flush" };
+            return self.poison("the commit log", Error::of_command(queue.drive(), what, &completion));
+        }
+        let durable = match completion.tag {
+            TAG_WRITE => state.writing.take().and_then(|group| {
+                state.stamp_written = group.stamp_last;
+                (self.sync == Sync::Always).then_some(group.stamp_last)
+            }),
+            _ => match state.flushing.take() {
+                Some(Flushing::Log(stamp)) => Some(stamp),
+                Some(Flushing::Elsewhere) | None => unreachable!("the log's flush was the only one"),
+            },
+        };
+        if let Some(stamp) = durable {
+            self.durable.fetch_max(stamp, Ordering::SeqCst);
+        }
+    }
+
+    /// Submits what goes next, if anything does.
+    fn send(&self, sender: &mut Sender, hurry: bool, now_us: u64) -> bool {
+        let mut state = lock(&self.state);
+        if self.sync != Sync::Always && now_us >= state.second_began_us + SECOND_US {
+            state.second_began_us = now_us;
+            state.due = state.stamp_last;
+        }
+        if state.writing.is_some() {
+            return false;
+        }
+        // What is due goes first: otherwise writes that keep coming would put the flush off for ever.
+        let due_is_written = state.stamp_written >= state.due;
+        let flush_is_due = self.sync == Sync::EverySecond && state.due > self.durable_stamp();
+        if flush_is_due && due_is_written && state.flushing.is_none() {
+            state.flushing = Some(Flushing::Log(state.stamp_written));
+            sender.queue.submit_flush(TAG_FLUSH);
+            return true;
+        }
+        let enough = state.open.as_ref().is_some_and(|open| state.position - open.start >= GROUP_BYTES);
+        if state.sealed.is_empty() && (hurry || enough || !due_is_written || self.sync == Sync::Always) {
+            self.seal(&mut state);
+        }
+        let Some(group) = state.sealed.pop_front() else { return false };
+        self.send_group(&mut state, sender, group);
+        true
+    }
+
+    fn send_group(&self, state: &mut LogState, sender: &mut Sender, group: SealedGroup) {
+        let operation = Operation::Write {
+            flash: self.geometry.zone_offset(group.buffer) + group.start as u64,
+            local: self.arenas.offset(group.buffer) + group.start as u64,
+            length: group.length as u32,
+            fua: self.sync == Sync::Always,
+        };
+        if self.planted.has(Bug::AcknowledgeEarly) {
+            self.durable.fetch_max(group.stamp_last, Ordering::SeqCst);
+        }
+        self.log_write_bytes.fetch_add(group.length as u64, Ordering::Relaxed);
+        state.writing = Some(group);
+        // SAFETY: a sealed group is written by nobody before its buffer is released, which the flush has wait for its write
+        // (`buffer_written`); the queue is dropped before the arenas.
+        unsafe { sender.queue.submit(Command { tag: TAG_WRITE, operation }) };
+    }
+
+    /// Makes durable what `io` wrote, when no other flush is on its way. A failure poisons the log.
+    pub async fn flush_elsewhere(&self, io: &Io) -> Result<(), Error> {
+        poll_fn(|_| self.begin_flush_elsewhere()).await?;
+        let flushed = io.flush().await;
+        if let Err(error) = &flushed {
+            self.poison("a flush", error.clone());
+        }
+        lock(&self.state).flushing = None;
+        flushed
+    }
+
+    fn begin_flush_elsewhere(&self) -> Poll<Result<(), Error>> {
+        self.sender.run(REAP, |sender, asks| self.work(sender, asks, None));
+        let mut state = lock(&self.state);
+        if let Err(error) = self.poisoned() {
+            return Poll::Ready(Err(error));
+        }
+        if state.flushing.is_some() {
+            return Poll::Pending;
+        }
+        state.flushing = Some(Flushing::Elsewhere);
+        Poll::Ready(Ok(()))
+    }
+}
