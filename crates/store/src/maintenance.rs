@@ -63,7 +63,8 @@ pub struct Maintenance {
     nothing_to_evict_at: Option<Moment>,
     /// The collection under way is an eviction.
     evicting: bool,
-    gives_way_from_us: u64,
+    /// It was wound down: it begins nothing any more.
+    over: bool,
 }
 
 impl Drop for Maintenance {
@@ -87,12 +88,15 @@ impl Maintenance {
             fruitless_at: None,
             nothing_to_evict_at: None,
             evicting: false,
-            gives_way_from_us: 0,
+            over: false,
         }
     }
 
     /// One step. A failure poisons the store: it is not tried again.
     pub fn step(&mut self) -> Step {
+        if self.over {
+            return Step::Idle;
+        }
         let shared = self.shared.clone();
         shared.log.advance(false, shared.drive.env().now_us());
         shared.access_clock.advance(shared.now(), || shared.log.stamp_last());
@@ -235,14 +239,14 @@ impl Maintenance {
                 resizing.end(done);
             }
         }
-        let over = self.flush.is_none() && self.collect.is_none() && self.resize.is_none();
-        if over {
+        self.over = self.flush.is_none() && self.collect.is_none() && self.resize.is_none();
+        if self.over {
             if let Some(resizing) = self.resize_asked() {
                 resizing.end(Err(Error::Io("the store was closed before it was resized: try again".into())));
             }
             shared.reap_retired();
         }
-        over
+        self.over
     }
 
     /// What the manifest is written with.
@@ -265,7 +269,26 @@ impl Maintenance {
         self.shared.log.poison(what, error);
     }
 
-    /// Waits until a step may get further.
+    /// What waits between its steps. Whoever steps lets go of this maintenance before: others ask it for its phases.
+    pub fn rest(&self) -> Rest {
+        Rest { shared: self.shared.clone(), io: self.io.clone(), gives_way_from_us: 0 }
+    }
+
+    /// What flush, collector and a resize are doing.
+    pub fn phases(&self) -> [Phase; 3] {
+        [self.flush_phase.get(), self.collect_phase.get(), self.resize_phase.get()]
+    }
+}
+
+/// Waits between the steps of a [`Maintenance`], without it.
+pub struct Rest {
+    shared: Arc<Shared>,
+    io: Io,
+    gives_way_from_us: u64,
+}
+
+impl Rest {
+    /// Waits until a step may get further than the one that came to this.
     pub fn wait(&mut self, step: Step) {
         match step {
             Step::Busy => self.give_way(),
@@ -286,9 +309,21 @@ impl Maintenance {
             self.gives_way_from_us = back_us + back_us.saturating_sub(gave_us).min(WORKS_US_MAX);
         }
     }
+}
 
-    /// What flush, collector and a resize are doing.
-    pub fn phases(&self) -> [Phase; 3] {
-        [self.flush_phase.get(), self.collect_phase.get(), self.resize_phase.get()]
+#[cfg(test)]
+mod tests {
+    use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+
+    #[test]
+    fn phases_are_told_while_maintenance_sleeps() {
+        const PATIENCE_US: u64 = 10_000_000;
+        let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
+        let until_us = drive.env().now_us() + PATIENCE_US;
+        // It sleeps for 50 ms at a time: whoever waited for that would need twice as long as this has.
+        for _ in 0..400 {
+            store.phases();
+            assert!(drive.env().now_us() < until_us, "each waits for the end of a sleep");
+        }
     }
 }

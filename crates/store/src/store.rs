@@ -123,10 +123,11 @@ impl Store {
         let (shared, maintenance, stopping) = (shared.clone(), maintenance.clone(), stopping.clone());
         let thread = drive.env().spawn("tapetum-maintenance", move || {
             let _watch = PoisonOnPanic(shared);
-            while let Some(maintenance) = maintenance.as_ref().filter(|_| !stopping.load(Ordering::SeqCst)) {
-                let maintenance = &mut *lock(maintenance);
-                let step = maintenance.step();
-                maintenance.wait(step);
+            let Some(maintenance) = maintenance.as_ref() else { return };
+            let mut rest = lock(maintenance).rest();
+            while !stopping.load(Ordering::SeqCst) {
+                let step = lock(maintenance).step();
+                rest.wait(step);
             }
         });
         *lock(&store.inner.thread) =
@@ -411,15 +412,15 @@ impl Store {
             shared.log.advance(true, shared.drive.env().now_us());
             std::thread::yield_now();
         }
-        let maintenance = &mut *lock(maintenance);
-        while !maintenance.wind_down() {
+        let mut rest = lock(maintenance).rest();
+        while !lock(maintenance).wind_down() {
             if crashed() {
                 return Err(stopped());
             }
             shared.log.advance(true, shared.drive.env().now_us());
-            maintenance.wait(Step::Waiting);
+            rest.wait(Step::Waiting);
         }
-        let io = maintenance.manifest_io();
+        let io = &lock(maintenance).manifest_io().clone();
         let fail = |error: &Error| shared.log.poison("closing", error.clone());
         let flush = async {
             match shared.planted.has(Bug::CloseOverFailure) {
