@@ -1,9 +1,10 @@
 """What signals do to a server."""
 
 import signal
+import subprocess
 import time
 
-from host import SMALL, HostTest
+from host import BINARY, SMALL, HostTest
 
 
 class Signals(HostTest):
@@ -36,6 +37,25 @@ class Signals(HostTest):
         time.sleep(0.3)
         self.assertTrue(server.ask("version\r\n").startswith("VERSION"))
         self.assertEqual(server.stop(), 0)
+
+    def test_a_server_stops_while_its_store_is_not_open_yet(self):
+        first = self.serve()
+        # The second waits some seconds for the first to let go of the data.
+        log, path = self.folder / "second.log", self.folder / "socket"
+        words = [BINARY, "serve", "--data", self.folder / "data", *SMALL, "--memcached", f"unix:{path}"]
+        with open(log, "wb") as file:
+            second = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=file)
+        self.addCleanup(second.wait)
+        self.addCleanup(second.kill)
+        while not path.exists():
+            self.assertIsNone(second.poll())
+            time.sleep(0.01)
+        time.sleep(0.2)
+        second.send_signal(signal.SIGTERM)
+        self.assertEqual(second.wait(timeout=60), 0, log.read_text())
+        self.assertIn("stopping after SIGTERM: the store was not open yet", log.read_text())
+        self.assertEqual(first.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n")
+        self.assertEqual(first.stop(), 0)
 
     def test_a_limit_on_file_sizes_is_an_error_and_not_a_death(self):
         done = self.tapetum("serve", "--data", self.folder / "new", *SMALL, prefix=("prlimit", "--fsize=1000000"))

@@ -18,6 +18,7 @@ pub mod listen;
 pub mod logging;
 mod meta_commands;
 pub mod metrics;
+pub mod opening;
 pub mod os;
 pub mod out;
 pub mod packets;

@@ -19,6 +19,7 @@ use tapetum_server::hot_keys::{self, Keeper, Progress};
 use tapetum_server::limits::Limits;
 use tapetum_server::listen::Address;
 use tapetum_server::logging::{self, Log, LogLosses};
+use tapetum_server::opening::Opening;
 use tapetum_server::protocol::VERSION;
 use tapetum_server::server::{Options, Server};
 use tapetum_server::store_open::{self, OpenError, OpenOptions, Place};
@@ -346,7 +347,9 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     // What is wrong with an address is wrong before there is a store: an empty one must not be left behind.
     let doors = Doors::bind(&server_options)?;
     let was_there = place.path().exists();
+    let opening = Opening::watch(signals)?;
     let store = store_open::open(&place, &options)?;
+    drop(opening);
     if let Some(list) = &arguments.hot_keys {
         // Once more: it may name the very file that was just made.
         hot_keys::check_place(list)?;
