@@ -18,9 +18,9 @@ use super::blocking::BlockingQueue;
 use super::claim::{self, FileClaim, Lock};
 use super::data_file::DataFile;
 use super::error::FlashError;
-use super::reserve::{reserve, reserve_missing};
+use super::reserve::{self, reserve, reserve_missing};
 use super::uring::{self, UringQueue};
-use super::{Flash, FlashQueue};
+use super::{Flash, FlashQueue, Reservation};
 use crate::env::Env;
 use crate::local_memory::LocalMemory;
 
@@ -113,7 +113,9 @@ impl FileFlash {
         let flags = if is_device(path)? { libc::O_EXCL } else { 0 };
         let mut options = OpenOptions::new();
         let file = claim::open_locked(options.read(true).write(true).custom_flags(flags), path, Lock::Alone)?;
-        reserve_missing(&file, path)?;
+        if reserve_missing(&file, path)? == Reservation::Unsupported {
+            reserve::warn_of_missing(&file, path);
+        }
         FileFlash::from_file(file, path, Contents::Kept, engine, env)
     }
 
@@ -237,6 +239,10 @@ impl Flash for FileFlash {
             self.capacity_bytes(),
             self.data.sector_bytes()
         )
+    }
+
+    fn reserve(&self) -> Result<Reservation, FlashError> {
+        reserve_missing(self.data.file(), &self.data.path())
     }
 
     fn place(&self) -> String {

@@ -38,6 +38,14 @@ fn is_put_off(errno: i32) -> bool {
     errno == libc::EAGAIN || errno == libc::EINTR
 }
 
+/// Whether room is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reservation {
+    Held,
+    /// The file system reserves nothing: only a write shows whether there is room.
+    Unsupported,
+}
+
 /// A place of bytes: a file, a block device, memory.
 pub trait Flash: Send + Sync {
     /// Bytes that can be addressed; a multiple of the sector. Never shrinks.
@@ -46,6 +54,12 @@ pub trait Flash: Send + Sync {
     /// Makes at least `capacity_bytes` addressable, durably, while queues move bytes; what is new reads as zero (on a block
     /// device, as whatever was there). May block for as long as the operating system takes to reserve the room.
     fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError>;
+
+    /// Reserves room for all of it again, so that a later write finds some: of a file, blocks may have been taken since. An error
+    /// where there is none.
+    fn reserve(&self) -> Result<Reservation, FlashError> {
+        Ok(Reservation::Held)
+    }
 
     /// The unit of addresses and lengths, a power of two of at least 512 bytes.
     fn sector_bytes(&self) -> u32;

@@ -10,8 +10,8 @@ use std::path::Path;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::RETRIES_MAX;
 use super::error::{FlashError, Size};
+use super::{RETRIES_MAX, Reservation};
 
 /// What the file system counts blocks in, whatever their size is.
 const BLOCK_COUNT_BYTES: u64 = 512;
@@ -37,11 +37,11 @@ pub(super) fn reserve(file: &File, path: &Path, from_bytes: u64, capacity_bytes:
 }
 
 /// Reserves the blocks that a file lacks; its bytes and its length stay.
-pub(super) fn reserve_missing(file: &File, path: &Path) -> Result<(), FlashError> {
+pub(super) fn reserve_missing(file: &File, path: &Path) -> Result<Reservation, FlashError> {
     let failed = |source| FlashError::Io { path: path.into(), doing: "look at", source };
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Ok(());
+        return Ok(Reservation::Unsupported);
     }
     check_size_limit(path, metadata.len())?;
     let missing_bytes = missing_bytes(file).map_err(failed)?;
@@ -53,21 +53,11 @@ pub(super) fn reserve_missing(file: &File, path: &Path) -> Result<(), FlashError
     match uninterrupted(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, metadata.len())) {
         Ok(()) if missing_bytes > 0 => {
             tracing::info!("{} was sparse: {} of blocks are reserved again", path.display(), Size(missing_bytes));
-            Ok(())
+            Ok(Reservation::Held)
         }
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(Reservation::Held),
         Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Err(not_reserved()),
-        Err(error @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM)) => {
-            if missing_bytes > 0 {
-                tracing::warn!(
-                    "{} may be sparse: {} of it have no blocks, and its file system does not reserve any ({error}); keep as much \
-                     free there, or writes will fail when it is full",
-                    path.display(),
-                    Size(missing_bytes)
-                );
-            }
-            Ok(())
-        }
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM) => Ok(Reservation::Unsupported),
         Err(error) => Err(FlashError::Io { path: path.into(), doing: "reserve space for", source: error.into() }),
     }
 }
@@ -82,15 +72,28 @@ fn check_size_limit(path: &Path, bytes: u64) -> Result<(), FlashError> {
     }
 }
 
+/// Warns of a file that lacks blocks, where none can be reserved.
+pub(super) fn warn_of_missing(file: &File, path: &Path) {
+    match missing_bytes(file) {
+        Ok(missing_bytes @ 1..) if file.metadata().is_ok_and(|metadata| metadata.is_file()) => tracing::warn!(
+            "{} may be sparse: {} of it have no blocks, and its file system does not reserve any; keep as much free there, or writes \
+             will fail when it is full",
+            path.display(),
+            Size(missing_bytes)
+        ),
+        _ => {}
+    }
+}
+
 fn missing_bytes(file: &File) -> io::Result<u64> {
     let metadata = file.metadata()?;
     Ok(metadata.len().saturating_sub(metadata.blocks() * BLOCK_COUNT_BYTES))
 }
 
-/// What the file system has free for anybody.
+/// What the file system has free for anybody, where it says so.
 fn free_bytes(file: &File) -> Option<u64> {
     let found = rustix::fs::fstatvfs(file).ok()?;
-    Some(found.f_bfree.saturating_mul(found.f_frsize))
+    (found.f_blocks > 0).then(|| found.f_bfree.saturating_mul(found.f_frsize))
 }
 
 fn uninterrupted(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
