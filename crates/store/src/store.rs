@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tapetum_drive::{Drive, Opcode, OverlayFlash, QueuePair};
+use tapetum_drive::{Drive, Flash, Opcode, OverlayFlash, QueuePair};
 
 /// Commands a session has on its way at most before they queue in the process.
 const SESSION_DEPTH: u32 = 256;
@@ -380,6 +380,10 @@ impl Store {
         resize::resize_memory(&self.inner.shared, memory_bytes)
     }
 
+    pub fn drive(&self) -> &Drive {
+        &self.inner.shared.drive
+    }
+
     /// Why the store takes no writes any more, if it has failed: it must be opened again.
     pub fn failure(&self) -> Option<Error> {
         self.inner.shared.log.poisoned().err()
@@ -433,6 +437,18 @@ impl Store {
             run(io, self.checkpoint(io), crashed).ok_or_else(stopped)?.inspect_err(fail)?;
         }
         Ok(())
+    }
+
+    /// Ends a store as a crash would, without a word to the drive, and gives back what it lies on, to be opened again. This is the
+    /// way on for a store that has failed. An error while sessions or other handles of it live.
+    pub fn abandon(self) -> Result<Arc<dyn Flash>, Error> {
+        let (flash, shared) = (self.inner.shared.drive.flash().clone(), Arc::downgrade(&self.inner.shared));
+        // The last handle waits for the step that maintenance is in.
+        drop(self);
+        match shared.strong_count() {
+            0 => Ok(flash),
+            _ => Err(Error::Options("the store is still in use: drop its sessions and other handles first".into())),
+        }
     }
 
     async fn checkpoint(&self, io: &Io) -> Result<(), Error> {

@@ -309,6 +309,13 @@ impl Session {
         self.local.ops.len() - self.local.ops_free.len() + self.local.held.len() + self.local.ready.len()
     }
 
+    /// The tokens of those operations.
+    pub fn tokens_in_flight(&self) -> Vec<u64> {
+        let Local { ops, held, ready, .. } = &self.local;
+        let ops = ops.iter().flatten().map(|op| op.token);
+        ops.chain(held.iter().map(|held| held.token)).chain(ready.iter().map(|reply| reply.token)).collect()
+    }
+
     /// Descriptors that are readable when a poll may make progress, after one that gave nothing.
     pub fn event_fds(&self) -> Vec<RawFd> {
         let fds = [self.local.queue.event_fd(), self.shared.log.event_fd(), self.local.notifier.event_fd()];
