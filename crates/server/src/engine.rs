@@ -18,6 +18,21 @@ pub trait Session: Send + 'static {
     /// Readable while `poll` may make progress, which drains them.
     fn event_fds(&self) -> Vec<RawFd>;
 
+    /// The tokens of what is in flight. Only where sessions are exchanged under their worker: see [`crate::store_slot`].
+    fn tokens_in_flight(&self) -> Vec<u64> {
+        unreachable!("its store is never exchanged")
+    }
+
+    /// Readable when the session is to be exchanged.
+    fn exchange_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Exchanges the session, if that is due: the replies to all that was in flight. `event_fds` are others from then on.
+    fn exchange(&mut self) -> Option<Vec<Reply>> {
+        None
+    }
+
     /// A request that asks before it brings a longer value than `value_bytes`: see [`tapetum::Session::take_asks`].
     fn submit_within(&mut self, token: u64, request: Request<'_>, _value_bytes: usize) {
         self.submit(token, request);

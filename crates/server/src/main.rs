@@ -15,14 +15,16 @@ use tapetum::Slabs;
 use tapetum_kernels::record;
 use tapetum_server::cli::{Cli, Command, ResizeArguments, ServeArguments, StoreArguments};
 use tapetum_server::doors::Doors;
-use tapetum_server::hot_keys::{self, Keeper, Progress};
+use tapetum_server::hot_keys::{self, Progress};
 use tapetum_server::limits::Limits;
 use tapetum_server::listen::Address;
 use tapetum_server::logging::{self, Log, LogLosses};
 use tapetum_server::opening::Opening;
 use tapetum_server::protocol::VERSION;
 use tapetum_server::server::{Options, Server};
+use tapetum_server::steward::Steward;
 use tapetum_server::store_open::{self, OpenError, OpenOptions, Place};
+use tapetum_server::store_slot::StoreSlot;
 use tapetum_server::tools::item_lines::Format;
 use tapetum_server::tools::load::{Existing, StoreSink, WireSink};
 use tapetum_server::tools::warm::{self, Warmed};
@@ -34,6 +36,9 @@ const OTHER_FILES: u64 = 256;
 const FILES_PER_WORKER: u64 = 16;
 /// Memory to open a store with that is to grow: the index of a large one.
 const GROW_MEMORY_BYTES: u64 = 1 << 30;
+
+/// How often somebody looks after the store.
+const STEWARD_LOOK: Duration = Duration::from_secs(1);
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -361,20 +366,14 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     }
     server_options.limits.item_bytes_max = store.value_bytes_max();
     say_item_limit(&store, arguments.item_size);
-    let store = Arc::new(store);
-    let server = Server::start_behind(doors, Arc::clone(&store), server_options)?;
-    let keeper = match arguments.hot_keys() {
-        Some(hot_keys) => Keeper::start(tapetum::Store::clone(&store), hot_keys, progress)
-            .inspect_err(|error| tracing::warn!("DRAM will not be warmed after a restart: {error}"))
-            .ok(),
-        None if arguments.is_without_list() => {
-            tracing::info!(
-                "DRAM will not be warmed after a restart: beside a block device is no place for a list of what is hot; give --hot-keys FILE"
-            );
-            None
-        }
-        None => None,
-    };
+    let slot = Arc::new(StoreSlot::new(store));
+    let server = Server::start_behind(doors, Arc::clone(&slot), server_options)?;
+    if arguments.is_without_list() {
+        tracing::info!(
+            "DRAM will not be warmed after a restart: beside a block device is no place for a list of what is hot; give --hot-keys FILE"
+        );
+    }
+    let mut steward = Steward::new(slot, place.clone(), options, arguments.hot_keys(), progress);
     for address in server.addresses() {
         tracing::info!("tapetum {VERSION} serves {} to memcached clients at {address}", place.path().display());
     }
@@ -384,13 +383,16 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     for address in server.metrics_addresses() {
         tracing::info!("figures for Prometheus at http://{address}/metrics");
     }
-    let signal = os::signal_name(os::wait_for_signal(signals)?);
+    let signal = loop {
+        match os::wait_for_signal_until(signals, STEWARD_LOOK)? {
+            Some(signal) => break signal,
+            None => steward.look(),
+        }
+    };
+    let signal = os::signal_name(signal);
     tracing::info!("stopping after {signal}: serving what has come, then closing the store");
     let stopped = server.stop();
-    if let Some(keeper) = keeper {
-        keeper.stop();
-    }
-    store.close()?;
+    steward.close()?;
     tracing::info!("closed");
     Ok(stopped?)
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -221,6 +222,18 @@ pub fn signal_name(signal: i32) -> String {
         other => return format!("signal {other}"),
     };
     name.into()
+}
+
+/// Waits for one of the signals for so long, and says which.
+pub fn wait_for_signal_until(signals: BorrowedFd<'_>, timeout: Duration) -> io::Result<Option<i32>> {
+    let mut watched = libc::pollfd { fd: signals.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let timeout_ms = timeout.as_millis().min(1 << 20) as libc::c_int;
+    // SAFETY: `watched` lives through the call, and is one.
+    match check(unsafe { libc::poll(&mut watched, 1, timeout_ms) }) {
+        Ok(0) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        other => other.and_then(|_| wait_for_signal(signals)).map(Some),
+    }
 }
 
 /// Waits for one of the signals and says which.

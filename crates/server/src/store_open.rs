@@ -58,6 +58,10 @@ impl engine::Session for tapetum::Session {
         self.event_fds()
     }
 
+    fn tokens_in_flight(&self) -> Vec<u64> {
+        self.tokens_in_flight()
+    }
+
     fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) {
         self.submit_within(token, request, value_bytes);
     }
@@ -348,6 +352,11 @@ fn open_flash_read_only(path: &Path, env: &Env) -> Result<Arc<dyn Flash>, OpenEr
         Err(OpenError::Flash(FlashError::NotFound { path })) => Err(OpenError::NoStore { path }),
         Err(error) => Err(error),
     }
+}
+
+/// Opens the store that lies on `flash`, and that this process has had open before.
+pub fn open_again(place: &Place, flash: Arc<dyn Flash>, options: &OpenOptions) -> Result<tapetum::Store, OpenError> {
+    open_on(flash, &place.path(), options, &Env::system(), tapetum::Store::open)
 }
 
 /// Whoever starts a server with a larger --capacity means the store to have it. One that reads takes the store as it is.

@@ -60,6 +60,7 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 const ID_MAILBOX: u64 = u64::MAX;
 const ID_SESSION: u64 = u64::MAX - 1;
 const ID_UDP: u64 = u64::MAX - 2;
+const ID_EXCHANGE: u64 = u64::MAX - 3;
 const ID_LISTENER: u64 = 1 << 32;
 
 /// How others reach a worker.
@@ -105,6 +106,13 @@ pub fn unix_seconds() -> u32 {
     Env::system().unix_seconds()
 }
 
+fn watch_session(epoll: &Epoll, session: &impl Session) -> io::Result<()> {
+    // The store is polled in every round, so what stays ready needs no second word: some of these descriptors are shared by all
+    // sessions, and stay ready until another worker has polled.
+    let interest = Interest { edge: true, ..Interest::READ };
+    session.event_fds().into_iter().try_for_each(|fd| epoll.add(fd, ID_SESSION, interest))
+}
+
 pub struct Worker<S> {
     index: usize,
     shared: Arc<Shared>,
@@ -142,10 +150,9 @@ impl<S: Session> Worker<S> {
     pub fn new(index: usize, shared: Arc<Shared>, session: S, door: Option<Door>) -> io::Result<Worker<S>> {
         let epoll = Epoll::new()?;
         epoll.add(shared.mailboxes[index].event.as_raw_fd(), ID_MAILBOX, Interest::READ)?;
-        for fd in session.event_fds() {
-            // The store is polled in every round, so what stays ready needs no second word: some of these descriptors are
-            // shared by all sessions, and stay ready until another worker has polled.
-            epoll.add(fd, ID_SESSION, Interest { edge: true, ..Interest::READ })?;
+        watch_session(&epoll, &session)?;
+        if let Some(fd) = session.exchange_fd() {
+            epoll.add(fd, ID_EXCHANGE, Interest::READ)?;
         }
         for fd in door.iter().flat_map(Door::fds) {
             epoll.add(fd, ID_UDP, Interest::READ)?;
@@ -297,6 +304,7 @@ impl<S: Session> Worker<S> {
     fn event(&mut self, ready: Ready) -> io::Result<()> {
         match ready.id {
             ID_SESSION => {}
+            ID_EXCHANGE => self.exchange_session()?,
             ID_MAILBOX => {
                 let shared = Arc::clone(&self.shared);
                 let mailbox = &shared.mailboxes[self.index];
@@ -313,6 +321,29 @@ impl<S: Session> Worker<S> {
             ID_UDP => self.with_door(|door, cx| door.receive(cx))?,
             ID_LISTENER.. => self.accept((ready.id - ID_LISTENER) as usize)?,
             id => self.connection_event(id as u32, ready)?,
+        }
+        Ok(())
+    }
+
+    /// Has another session from now on: what the last one had in flight is answered with the reason why it is gone.
+    fn exchange_session(&mut self) -> io::Result<()> {
+        let mut replies = Vec::new();
+        self.session.poll(&mut replies);
+        replies.into_iter().for_each(|reply| self.complete(reply));
+        self.session.event_fds().into_iter().try_for_each(|fd| self.epoll.remove(fd))?;
+        let refused = self.session.exchange();
+        watch_session(&self.epoll, &self.session)?;
+        let Some(refused) = refused else { return Ok(()) };
+        for stream in self.connections.iter_mut().flatten() {
+            stream.connection.stop_asking(&mut self.gets);
+        }
+        refused.into_iter().for_each(|reply| self.complete(reply));
+        mem::take(&mut self.capped).into_iter().for_each(|id| self.enqueue(id));
+        if self.door.is_some() {
+            self.with_door(|door, cx| {
+                door.retry(cx);
+                door.flush(cx.counters);
+            });
         }
         Ok(())
     }

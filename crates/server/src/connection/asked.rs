@@ -11,6 +11,7 @@ use tapetum::Request;
 
 use super::{Connection, Context, REQUEST_BYTES, WantedFor};
 use crate::engine::Session;
+use crate::gets::Gets;
 use crate::limits::FREE_BYTES;
 
 /// What a get that is tried brings without asking: within what every connection may hold.
@@ -78,6 +79,17 @@ impl Connection {
         // What is before it will go on, and is looked after then.
         self.blocked |= !is_room;
         is_room
+    }
+
+    /// The session that gets asked is gone: each is answered as if it had not asked.
+    pub fn stop_asking(&mut self, gets: &mut Gets) {
+        let asked = std::mem::take(&mut self.asked);
+        if !asked.is_empty() {
+            self.wait = None;
+        }
+        for Asked { number, .. } in asked {
+            gets.submitted(self.slots.charge_bytes(number));
+        }
     }
 
     /// Gives up what waits for room: it is answered as if it was not there. Whether there was any.
