@@ -3,6 +3,7 @@ reads, and memcached's own command for the memory is taken from a client that se
 
 import base64
 import json
+import socket
 import subprocess
 import time
 import unittest
@@ -12,9 +13,13 @@ import pymemcache
 from server import BINARY, IS_MEMCACHED, Server, free_port
 
 
-def tapetum(*words, data=None, stdin=""):
+def run(*words, data=None, stdin=""):
     where = ["--data", data, "--memory", "256MiB"] if data else []
-    done = subprocess.run([BINARY, *words, *where], input=stdin, capture_output=True, text=True, check=False)
+    return subprocess.run([BINARY, *words, *where], input=stdin, capture_output=True, text=True, check=False)
+
+
+def tapetum(*words, data=None, stdin=""):
+    done = run(*words, data=data, stdin=stdin)
     if done.returncode != 0:
         raise AssertionError(done.stderr)
     return done.stdout
@@ -66,9 +71,10 @@ class Tools(unittest.TestCase):
         self.assertEqual(client.stats()[b"flash_limit_bytes"], (3 << 30) // 4096 * 4095)
         self.assertEqual(client.get("kept"), b"value")
 
-    def test_a_running_memcached_is_copied_but_not_over_what_is_there(self):
+    def memcached(self):
+        """A running memcached: its port, and a client of it."""
         port = free_port()
-        memcached = subprocess.Popen(["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(port), "-U", "0"])
+        memcached = subprocess.Popen(["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-m", "256"])
         self.addCleanup(memcached.wait)
         self.addCleanup(memcached.terminate)
         source = pymemcache.Client(("127.0.0.1", port), default_noreply=False, connect_timeout=5)
@@ -79,6 +85,45 @@ class Tools(unittest.TestCase):
                 break
             except OSError:
                 time.sleep(0.05)
+        return port, source
+
+    def test_every_item_of_an_idle_memcached_is_copied(self):
+        # Enough for memcached's crawler to meet some of them while they are in use.
+        items = 200_000
+        port, source = self.memcached()
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            for first in range(0, items, 1000):
+                numbers = range(first, first + 1000)
+                connection.sendall(b"".join(b"set key%d 0 0 1 noreply\r\nv\r\n" % number for number in numbers))
+            connection.sendall(b"quit\r\n")
+            self.assertEqual(connection.recv(100), b"")
+        self.assertEqual(source.stats()[b"curr_items"], items)
+        done = run("warm", "--from", f"127.0.0.1:{port}", "--memcached", self.address)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"{items} of {items} items copied; 0 were there already, 0 had gone, 0 left out\n", done.stderr)
+        self.assertEqual(self.server.terminate(), 0)
+        self.assertEqual(len(tapetum("list", "--prefix", "key", data=self.server.data).split()), items)
+
+    def test_a_server_that_cannot_be_asked_is_told_by_the_option_that_named_it(self):
+        port, _ = self.memcached()
+        silent = f"127.0.0.1:{free_port()}"
+        for words, why, option in [
+            (["warm", "--from", silent, "--memcached", self.address], "no answer", "--from ADDR"),
+            (["warm", "--from", self.address, "--memcached", silent], "no answer", "--memcached ADDR"),
+            (["stats", "--memcached", silent], "no answer", "--memcached ADDR"),
+            (["load", "--memcached", silent], "no answer", "--memcached ADDR"),
+            (["inspect", "--memcached", f"127.0.0.1:{port}"], "does not know", "--memcached ADDR"),
+            (["inspect", "key", "--memcached", f"127.0.0.1:{port}"], "does not know", "--memcached ADDR"),
+            (["resize", "--capacity", "3GiB", "--memcached", f"127.0.0.1:{port}"], "does not know", "--memcached ADDR"),
+        ]:
+            with self.subTest(words=words):
+                done = run(*words)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(why, done.stderr)
+                self.assertIn(option, done.stderr)
+
+    def test_a_running_memcached_is_copied_but_not_over_what_is_there(self):
+        port, source = self.memcached()
         values = {f"key{number}%": bytes([number % 256]) * (number * 37 % 5000) for number in range(2000)}
         for number, (key, value) in enumerate(values.items()):
             source.set(key, value, flags=number, expire=2_000_000_000 if number % 2 else 0)

@@ -21,15 +21,16 @@ use tapetum_server::listen::Address;
 use tapetum_server::logging::{self, Log, LogLosses};
 use tapetum_server::opening::Opening;
 use tapetum_server::protocol::VERSION;
+use tapetum_server::remote::{self, Remote};
 use tapetum_server::server::{Options, Server};
 use tapetum_server::steward::Steward;
 use tapetum_server::store_open::{self, OpenError, OpenOptions, Place};
 use tapetum_server::store_slot::StoreSlot;
 use tapetum_server::tools::item_lines::Format;
 use tapetum_server::tools::load::{Existing, StoreSink, WireSink};
-use tapetum_server::tools::warm::{self, Warmed};
+use tapetum_server::tools::warm::{self, Source};
 use tapetum_server::tools::{inspect, inspect_lines, list, load};
-use tapetum_server::{item_limit, os, remote, size, stats};
+use tapetum_server::{item_limit, os, size, stats};
 
 /// Descriptors beside the clients': store, listeners, logs; and of each worker, its session's and its door's.
 const OTHER_FILES: u64 = 256;
@@ -108,7 +109,7 @@ fn run(command: Command) -> Outcome {
         Command::Get { key, store } => get(&key, &store),
         Command::Delete { key, store } => delete(&key, &store),
         Command::Stats { json, memcached: Some(address), .. } => {
-            remote::stats(&address, "").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
+            Remote::memcached(&address).stats("").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
         }
         Command::Stats { json, memcached: None, store } => offline_stats(json, &store),
         Command::Load { file, format, skip_bad, memcached, store } => {
@@ -194,7 +195,8 @@ fn load(
 ) -> Outcome {
     let loaded = match memcached {
         Some(address) => {
-            load::load(file, format, skip_bad, &mut WireSink::new(remote::connect(address)?, Existing::Replace))?
+            let stream = Remote::memcached(address).connect()?;
+            load::load(file, format, skip_bad, &mut WireSink::new(stream, Existing::Replace))?
         }
         None => {
             // Closing the store makes all of it durable, once.
@@ -212,27 +214,24 @@ fn load(
 }
 
 fn warm(from: &Address, memcached: Option<&Address>, arguments: &StoreArguments) -> Outcome {
-    let figures = remote::stats(from, "")?;
-    let expected = figures.iter().find(|(name, _)| name == "curr_items").and_then(|(_, items)| items.parse().ok());
-    let (list, values) = (remote::connect(from)?, remote::connect(from)?);
-    let Warmed { copied, kept, gone, left_out } = match memcached {
+    let from = Remote::from(from);
+    let count = || from.figure("curr_items");
+    let source = Source { list: from.connect()?, values: from.connect()?, count: &count };
+    let warmed = match memcached {
         Some(address) => {
-            warm::warm(list, values, expected, &mut WireSink::new(remote::connect(address)?, Existing::Keep))?
+            let stream = Remote::memcached(address).connect()?;
+            warm::warm(source, &mut WireSink::new(stream, Existing::Keep))?
         }
         None => {
             // Closing the store makes all of it durable, once.
             let options = OpenOptions { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
             with_store(arguments, options, |store| {
-                Ok(warm::warm(list, values, expected, &mut StoreSink::new(store.session()?, Existing::Keep))?)
+                Ok(warm::warm(source, &mut StoreSink::new(store.session()?, Existing::Keep))?)
             })?
         }
     };
-    let items = if copied == 1 { "item" } else { "items" };
     // Where nobody listens, the status alone must do.
-    let _ = writeln!(
-        std::io::stderr(),
-        "{copied} {items} copied; {kept} were there already, {gone} had gone, {left_out} left out"
-    );
+    let _ = writeln!(std::io::stderr(), "{warmed}");
     Ok(())
 }
 
@@ -242,7 +241,7 @@ fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, arguments: &S
         Some(_) if key.bytes().any(|byte| byte <= b' ') => {
             return Err("a server is asked for keys without spaces and control characters only".into());
         }
-        Some(address) => remote::stats(address, &format!("inspect {key}"))?,
+        Some(address) => Remote::memcached(address).stats(&format!("inspect {key}"))?,
         None => {
             read_store(arguments, |store| Ok(inspect_lines::location_lines(&tapetum::locate(store, key.as_bytes())?)))?
         }
@@ -259,7 +258,7 @@ fn inspect_all(
 ) -> Outcome {
     let ask = || -> Result<tapetum::Inspection, Box<dyn Error>> {
         match memcached {
-            Some(address) => Ok(inspect_lines::from_lines(&remote::stats(address, "inspect")?)?),
+            Some(address) => Ok(inspect_lines::from_lines(&Remote::memcached(address).stats("inspect")?)?),
             None => Ok(store_open::inspect(&arguments.place())?),
         }
     };
@@ -282,7 +281,7 @@ fn resize(arguments: &ResizeArguments) -> Outcome {
         let Some(bytes) = bytes else { continue };
         match &arguments.memcached {
             Some(address) => {
-                let answer = remote::command(address, &format!("resize {what} {bytes}"))?;
+                let answer = Remote::memcached(address).command(&format!("resize {what} {bytes}"))?;
                 if answer != "OK" {
                     let why = answer.strip_prefix("SERVER_ERROR ").unwrap_or(&answer);
                     return Err(format!("{what} stays as it is: {why}").into());

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
-use tapetum::{Error, Scanned, Store};
+use tapetum::{Error, Item, Scanned, Store};
 
 use super::item_lines::{self, Format, ItemLine};
 
@@ -15,6 +15,8 @@ const BATCH_KEYS: usize = 256;
 pub enum ListError {
     Store(Error),
     Output(io::Error),
+    /// The store lists this key, and has no item of it.
+    Lost(Vec<u8>),
 }
 
 impl From<Error> for ListError {
@@ -28,6 +30,11 @@ impl std::fmt::Display for ListError {
         match self {
             ListError::Store(error) => write!(f, "{error}"),
             ListError::Output(error) => write!(f, "cannot write: {error}"),
+            ListError::Lost(key) => write!(
+                f,
+                "{:?} is in the store's tables of keys, and its item cannot be found: run tapetum check",
+                String::from_utf8_lossy(key)
+            ),
         }
     }
 }
@@ -71,13 +78,31 @@ pub fn list(store: &Store, prefix: &[u8], long: bool, out: &mut dyn Write) -> Re
     }
 }
 
+/// A key whose item is to be dumped.
+struct DumpKey {
+    key: Vec<u8>,
+    expiry: u32,
+}
+
+impl DumpKey {
+    /// What was found of it; nothing of one that has expired since it was listed.
+    fn line(self, item: Option<Item>) -> Result<Option<ItemLine>, ListError> {
+        let DumpKey { key, expiry } = self;
+        match item {
+            Some(Item { value, flags, expiry, .. }) => Ok(Some(ItemLine { key, value, flags, expiry })),
+            None if expiry > 0 => Ok(None),
+            None => Err(ListError::Lost(key)),
+        }
+    }
+}
+
 /// Writes the items whose keys begin with `prefix`.
 pub fn dump(store: &Store, prefix: &[u8], format: Format, out: &mut dyn Write) -> Result<(), ListError> {
-    let mut keys: Vec<Vec<u8>> = Vec::new();
+    let mut keys: Vec<DumpKey> = Vec::new();
     let mut values_bytes = 0;
     let mut written = Ok(ControlFlow::Continue(()));
     tapetum::scan(store, prefix, |item: Scanned<'_>| {
-        keys.push(item.key.to_vec());
+        keys.push(DumpKey { key: item.key.to_vec(), expiry: item.expiry });
         values_bytes += item.value_bytes as usize;
         if keys.len() >= BATCH_KEYS || values_bytes >= BATCH_BYTES {
             written = dump_items(store, &mut keys, format, out);
@@ -98,18 +123,30 @@ pub fn dump(store: &Store, prefix: &[u8], format: Format, out: &mut dyn Write) -
 /// Reads the values of `keys`, all at once, and writes them.
 fn dump_items(
     store: &Store,
-    keys: &mut Vec<Vec<u8>>,
+    keys: &mut Vec<DumpKey>,
     format: Format,
     out: &mut dyn Write,
 ) -> Result<ControlFlow<()>, ListError> {
-    let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let names: Vec<&[u8]> = keys.iter().map(|listed| &listed.key[..]).collect();
     let items = store.multi_get(&names)?;
     let mut text = Vec::new();
-    for (key, item) in keys.drain(..).zip(items) {
-        // One that expired since is gone.
-        let Some(item) = item else { continue };
-        let line = ItemLine { key, value: item.value, flags: item.flags, expiry: item.expiry };
-        item_lines::write(format, &line, &mut text);
+    for (listed, item) in keys.drain(..).zip(items) {
+        if let Some(line) = listed.line(item)? {
+            item_lines::write(format, &line, &mut text);
+        }
     }
     write_out(out, &mut text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_that_is_listed_and_not_found_is_told_unless_it_may_have_expired() {
+        let key = |expiry| DumpKey { key: b"key".to_vec(), expiry };
+        assert!(matches!(key(7).line(None), Ok(None)));
+        let error = key(0).line(None).err().unwrap().to_string();
+        assert!(error.contains("\"key\"") && error.contains("tapetum check"), "{error}");
+    }
 }

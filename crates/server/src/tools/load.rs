@@ -264,19 +264,22 @@ struct Lines<R> {
     skip_bad: bool,
     bar: ProgressBar,
     loaded: Loaded,
+    /// Lines that were taken, and those of them that a verdict has come for.
+    taken: u64,
+    judged: u64,
     verdicts: Vec<(u64, Verdict)>,
 }
 
 impl<R: BufRead> Lines<R> {
     fn new(input: R, format: Format, skip_bad: bool, bar: ProgressBar) -> Lines<R> {
-        Lines { input, format, skip_bad, bar, loaded: Loaded::default(), verdicts: Vec::new() }
+        Lines { input, format, skip_bad, bar, loaded: Loaded::default(), taken: 0, judged: 0, verdicts: Vec::new() }
     }
 
     fn load(mut self, sink: &mut dyn Sink) -> Result<Loaded, String> {
         let outcome = self.load_lines(sink);
         // What is on its way is stored all the same, and counted.
         let finished = sink.finish(&mut self.verdicts).map_err(in_words);
-        let outcome = outcome.and(finished).and(self.judge());
+        let outcome = outcome.and(finished).and(self.judge()).and_then(|()| self.expect_all_judged());
         self.bar.finish_and_clear();
         let stored = |why| format!("{why}; items stored before it: {}", self.loaded.items);
         outcome.map_err(stored)?;
@@ -295,6 +298,7 @@ impl<R: BufRead> Lines<R> {
             position_bytes += read;
             let text = line.strip_suffix(b"\n").unwrap_or(&line);
             let text = text.strip_suffix(b"\r").unwrap_or(text);
+            self.taken += u64::from(!text.is_empty());
             if line.len() > LINE_BYTES_MAX {
                 self.verdicts.push((number, Verdict::Bad("it is longer than any item".into())));
             } else if !text.is_empty() {
@@ -312,9 +316,19 @@ impl<R: BufRead> Lines<R> {
         Ok(())
     }
 
+    /// Nothing may be lost without a word.
+    fn expect_all_judged(&self) -> Result<(), String> {
+        let Lines { taken, judged, .. } = self;
+        match taken == judged {
+            true => Ok(()),
+            false => Err(format!("of {taken} items {judged} were answered for: load them again")),
+        }
+    }
+
     /// Counts what the verdicts say; the first bad line, where that is an error.
     fn judge(&mut self) -> Result<(), String> {
         let mut outcome = Ok(());
+        self.judged += self.verdicts.len() as u64;
         for (line, verdict) in self.verdicts.drain(..) {
             match verdict {
                 Verdict::Stored => self.loaded.items += 1,

@@ -5,6 +5,7 @@ pub mod drive_map;
 pub mod inspect;
 pub mod inspect_lines;
 pub mod item_lines;
+mod key_list;
 pub mod list;
 pub mod load;
 pub mod warm;

@@ -1,24 +1,27 @@
 //! `warm`: copies the items of a running memcached server into a store, or to another server.
 //!
 //! ```text
-//!  source ── lru_crawler metadump all ──► keys and expiries ─► batches ── get ──► items ─► sink
+//!  source ── lru_crawler metadump all ──► list of keys and expiries, to its end ─► batches ── gets ──► items ─► sink
+//!     ▲                                                                                 │
+//!     └───────── again, until a list brings nothing new and nothing had changed ◄───────┘
 //! ```
 //! What the destination has already stays as it is: somebody may have written it since. An item that left the source meanwhile is
-//! left out. It may be run again. One thread.
+//! left out. What was listed is held against what the source counts. It may be run again. One thread.
 
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::fmt;
+use std::io::{self, BufReader, IsTerminal, Read, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::item_lines::ItemLine;
+use super::key_list::{KeyList, KeyLister, ListedItem, read_line, source_lost};
 use super::load::{Failure, Sink, Verdict};
-use crate::protocol::KEY_BYTES_MAX;
 use crate::remote::Stream;
 
 /// Keys that are asked for at once.
 const BATCH: usize = 64;
-/// The longest line of either answer.
-const LINE_BYTES_MAX: u64 = 4096;
+/// Lists that are taken at most: a source that is written to has new items in each.
+const LISTS_MAX: u32 = 5;
 /// The largest value that is believed.
 const VALUE_BYTES_MAX: usize = 1 << 30;
 /// Items left out that are told one by one.
@@ -34,44 +37,58 @@ pub struct Warmed {
     pub gone: u64,
     /// They cannot be copied.
     pub left_out: u64,
+    /// What the source counted when it was listed last, and how many of these no list had.
+    pub counted: u64,
+    pub not_listed: u64,
 }
 
-/// An item of the source's list.
-#[derive(Debug, PartialEq, Eq)]
-struct Listed {
-    key: Vec<u8>,
-    /// Unix seconds; 0 is never.
-    expiry: u32,
-    /// What it is known by until it changes; its expiry may change then too.
-    stamp: u64,
+impl fmt::Display for Warmed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Warmed { copied, kept, gone, left_out, counted, not_listed } = self;
+        write!(
+            f,
+            "{copied} of {counted} items copied; {kept} were there already, {gone} had gone, {left_out} left out"
+        )?;
+        if *not_listed > 0 {
+            write!(
+                f,
+                "\n{not_listed} that the source counts are not in its lists: expired ones, which it counts until it frees them, or \
+                 items in use each time; run it again to look for these"
+            )?;
+        }
+        Ok(())
+    }
 }
 
-/// Copies what the server behind `list` and `values`, two connections to it, has. It is said to have `expected` items.
-pub fn warm(
-    list: Box<dyn Stream>,
-    values: Box<dyn Stream>,
-    expected: Option<u64>,
-    sink: &mut dyn Sink,
-) -> Result<Warmed, String> {
-    let bar = progress(expected);
-    let (list, values) = (BufReader::new(list), BufReader::new(values));
-    let mut copy = Copy { list, values, sink, verdicts: Vec::new(), numbered: 0, warmed: Warmed::default(), bar };
-    let outcome = copy.all();
+/// A memcached server that is copied from.
+pub struct Source<'a> {
+    /// Two connections to it.
+    pub list: Box<dyn Stream>,
+    pub values: Box<dyn Stream>,
+    /// How many items it says it has.
+    pub count: &'a dyn Fn() -> Result<u64, String>,
+}
+
+/// Copies what the source has.
+pub fn warm(source: Source<'_>, sink: &mut dyn Sink) -> Result<Warmed, String> {
+    let bar = progress((source.count)()?);
+    let (list, values) = (KeyLister::new(source.list), BufReader::new(source.values));
+    let verdicts = Vec::new();
+    let mut copy =
+        Copy { list, values, sink, verdicts, numbered: 0, judged: 0, changed: 0, warmed: Warmed::default(), bar };
+    let outcome = copy.all(source.count);
     copy.bar.finish_and_clear();
     let Warmed { copied, .. } = copy.warmed;
     outcome.map_err(|why| format!("{why}; items copied before it: {copied}. Run it again to go on"))?;
     Ok(copy.warmed)
 }
 
-fn progress(expected: Option<u64>) -> ProgressBar {
+fn progress(items: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let (bar, template) = match expected {
-        Some(items) => (ProgressBar::new(items), "{wide_bar} {percent}% {human_pos} items, {per_sec}, {eta} left"),
-        None => (ProgressBar::new_spinner(), "{spinner} {human_pos} items, {per_sec}"),
-    };
-    match ProgressStyle::with_template(template) {
+    let bar = ProgressBar::new(items);
+    match ProgressStyle::with_template("{wide_bar} {percent}% {human_pos} items, {per_sec}, {eta} left") {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }
@@ -82,47 +99,67 @@ fn in_words(failure: Failure) -> String {
 }
 
 struct Copy<'a> {
-    list: BufReader<Box<dyn Stream>>,
+    list: KeyLister,
     values: BufReader<Box<dyn Stream>>,
     sink: &'a mut dyn Sink,
     verdicts: Vec<(u64, Verdict)>,
-    /// Items that were given to the sink.
+    /// Items that were given to the sink, and those of them that a verdict has come for.
     numbered: u64,
+    judged: u64,
+    /// Of the present list, those that had changed when they were asked for: the next list has them again.
+    changed: u64,
     warmed: Warmed,
     bar: ProgressBar,
 }
 
 impl Copy<'_> {
-    fn all(&mut self) -> Result<(), String> {
-        self.list.get_mut().write_all(b"lru_crawler metadump all\r\n").map_err(source_lost)?;
-        let mut batch = Vec::with_capacity(BATCH);
-        let outcome = loop {
-            let step = match read_line(&mut self.list).map_err(source_lost) {
-                Ok(line) if line == b"END" => break self.copy(&mut batch),
-                Ok(line) => self.take(&line, &mut batch),
-                Err(why) => Err(why),
-            };
-            if step.is_err() {
-                break step;
-            }
-        };
+    fn all(&mut self, count: &dyn Fn() -> Result<u64, String>) -> Result<(), String> {
+        let outcome = self.all_lists(count);
         // What is on its way is stored all the same, and counted.
         let finished = self.sink.finish(&mut self.verdicts).map_err(in_words);
         self.judge();
-        outcome.and(finished)
+        self.warmed.gone += self.changed;
+        outcome.and(finished)?;
+        // Nothing may be lost without a word.
+        match self.numbered == self.judged {
+            true => Ok(()),
+            false => Err(format!("of {} items {} were answered for by the destination", self.numbered, self.judged)),
+        }
     }
 
-    /// Takes a line of the list.
-    fn take(&mut self, line: &[u8], batch: &mut Vec<Listed>) -> Result<(), String> {
-        match listed(line)? {
-            Ok(item) => batch.push(item),
-            Err(why) => self.leave_out(&why),
+    fn all_lists(&mut self, count: &dyn Fn() -> Result<u64, String>) -> Result<(), String> {
+        for _ in 0..LISTS_MAX {
+            let list = self.list.list()?;
+            self.warmed.counted = count()?;
+            self.warmed.not_listed = self.warmed.counted.saturating_sub(self.list.listed());
+            let had_changed = std::mem::take(&mut self.changed) > 0;
+            if list.is_empty() && !had_changed {
+                break;
+            }
+            self.copy_list(list)?;
+            if (self.warmed.not_listed == 0 && self.changed == 0) || !self.list.remembers_all() {
+                break;
+            }
         }
-        if batch.len() == BATCH { self.copy(batch) } else { Ok(()) }
+        Ok(())
+    }
+
+    fn copy_list(&mut self, mut list: KeyList) -> Result<(), String> {
+        let mut batch = Vec::with_capacity(BATCH);
+        while let Some(item) = list.next()? {
+            match item {
+                Ok(item) => batch.push(item),
+                Err(why) => self.leave_out(&why),
+            }
+            if batch.len() == BATCH {
+                self.copy(&mut batch)?;
+            }
+        }
+        self.copy(&mut batch)
     }
 
     /// Asks for the items of a batch, and gives them to the sink.
-    fn copy(&mut self, batch: &mut Vec<Listed>) -> Result<(), String> {
+    fn copy(&mut self, batch: &mut Vec<ListedItem>) -> Result<(), String> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -150,7 +187,8 @@ impl Copy<'_> {
             };
             let value = read_value(&mut self.values, value_bytes).map_err(source_lost)?;
             if item.stamp != stamp {
-                self.warmed.gone += 1;
+                self.changed += 1;
+                self.list.forget(&item);
                 continue;
             }
             let expiry = item.expiry;
@@ -164,6 +202,7 @@ impl Copy<'_> {
     }
 
     fn judge(&mut self) {
+        self.judged += self.verdicts.len() as u64;
         for (_, verdict) in std::mem::take(&mut self.verdicts) {
             match verdict {
                 Verdict::Stored => self.warmed.copied += 1,
@@ -171,7 +210,7 @@ impl Copy<'_> {
                 Verdict::Bad(why) => self.leave_out(&why),
             }
         }
-        let Warmed { copied, kept, gone, left_out } = self.warmed;
+        let Warmed { copied, kept, gone, left_out, .. } = self.warmed;
         self.bar.set_position(copied + kept + gone + left_out);
     }
 
@@ -186,24 +225,8 @@ impl Copy<'_> {
     }
 }
 
-fn source_lost(error: io::Error) -> String {
-    format!("the server that is copied from does not answer any more: {error}")
-}
-
 fn not_memcached(line: &[u8]) -> String {
     format!("the server that is copied from answers like no memcached: {:?}", String::from_utf8_lossy(line))
-}
-
-fn read_line(input: &mut impl BufRead) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    input.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-    if line.pop() != Some(b'\n') {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    if line.last() == Some(&b'\r') {
-        line.pop();
-    }
-    Ok(line)
 }
 
 /// A value of so many bytes, and its line end.
@@ -215,51 +238,6 @@ fn read_value(input: &mut impl Read, bytes: usize) -> io::Result<Vec<u8>> {
     }
     value.truncate(bytes);
     Ok(value)
-}
-
-/// A line of the list: `key=<percent-encoded> exp=<unix seconds or -1> …`. Outer errors end it; inner ones say why this item
-/// is left out.
-fn listed(line: &[u8]) -> Result<Result<Listed, String>, String> {
-    let text = String::from_utf8_lossy(line);
-    if text.starts_with("BUSY") {
-        return Err("the server that is copied from is being listed by somebody else: try again in a while".into());
-    }
-    if !text.starts_with("key=") {
-        return Err(format!(
-            "the server that is copied from does not list its items ({text:?}): it must be a memcached with its LRU crawler \
-             on (1.6.18 has been tried)"
-        ));
-    }
-    let field = |name: &str| text.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-    let number = |name: &str| field(name).and_then(|text| text.parse::<i64>().ok());
-    let stamp = field("cas").and_then(|text| text.parse::<u64>().ok());
-    let (Some(key), Some(expiry), Some(stamp)) = (field("key").and_then(percent_decoded), number("exp"), stamp) else {
-        return Ok(Err(format!("its line in the list is {text:?}")));
-    };
-    if key.is_empty() || key.len() > KEY_BYTES_MAX || key.iter().any(|byte| *byte <= b' ' || *byte == 0x7f) {
-        return Ok(Err(format!(
-            "its key, {:?}, cannot be asked for by the text protocol",
-            String::from_utf8_lossy(&key)
-        )));
-    }
-    let expiry = if expiry <= 0 { 0 } else { u32::try_from(expiry).unwrap_or(u32::MAX) };
-    Ok(Ok(Listed { key, expiry, stamp }))
-}
-
-fn percent_decoded(text: &str) -> Option<Vec<u8>> {
-    let mut rest = text.as_bytes();
-    let mut decoded = Vec::with_capacity(rest.len());
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            decoded.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        decoded.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-        rest = after;
-    }
-    Some(decoded)
 }
 
 /// `VALUE <key> <flags> <bytes> <stamp>`
@@ -279,13 +257,20 @@ fn value_head(line: &[u8]) -> Result<(Vec<u8>, u32, usize, u64), String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::collections::BTreeMap;
     use std::io::Cursor;
 
     /// What a server answers, whatever it is sent.
-    struct Answers(Cursor<Vec<u8>>);
+    pub struct Answers(Cursor<Vec<u8>>);
+
+    impl Answers {
+        pub fn boxed(text: &str) -> Box<dyn Stream> {
+            Box::new(Answers(Cursor::new(text.into())))
+        }
+    }
 
     impl Read for Answers {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -328,22 +313,23 @@ mod tests {
         }
     }
 
-    fn copied(list: &str, values: &str) -> (Result<Warmed, String>, Memory) {
-        let answers = |text: &str| Box::new(Answers(Cursor::new(text.into())));
+    /// `counts` are what the source says it has, each time it is asked; the last one for ever.
+    fn copied(list: &str, values: &str, counts: &[u64]) -> (Result<Warmed, String>, Memory) {
+        let asked = Cell::new(0);
+        let count = || Ok(counts[asked.replace(asked.get() + 1).min(counts.len() - 1)]);
+        let source = Source { list: Answers::boxed(list), values: Answers::boxed(values), count: &count };
         let mut memory = Memory::default();
-        let outcome = warm(answers(list), answers(values), None, &mut memory);
+        let outcome = warm(source, &mut memory);
         (outcome, memory)
     }
 
     #[test]
     fn items_come_with_flags_and_expiry_and_what_is_gone_is_counted() {
         let list = "key=a exp=-1 la=1 cas=1 fetch=no cls=1 size=65\r\nkey=gone exp=5 cas=2\nkey=b%25c exp=4000000000 cas=3\n\
-                    key=a%20space exp=-1 cas=4\nkey=old exp=-1 cas=5\nkey=large exp=-1 cas=6\nkey=changed exp=-1 cas=7\n\
-                    key=last exp=-1 cas=8\nEND\r\n";
-        let values = "VALUE a 7 3 1\r\nx\r\n\r\nVALUE b%c 0 0 3\r\n\r\nVALUE old 0 1 5\r\n1\r\nVALUE large 0 1 6\r\n1\r\n\
-                      VALUE changed 0 1 70\r\n1\r\nEND\r\n";
-        let (outcome, Memory(items)) = copied(list, values);
-        assert_eq!(outcome, Ok(Warmed { copied: 2, kept: 1, gone: 3, left_out: 2 }));
+                    key=a%20space exp=-1 cas=4\nkey=old exp=-1 cas=5\nkey=large exp=-1 cas=6\nkey=last exp=-1 cas=8\nEND\r\n";
+        let values = "VALUE a 7 3 1\r\nx\r\n\r\nVALUE b%c 0 0 3\r\n\r\nVALUE old 0 1 5\r\n1\r\nVALUE large 0 1 6\r\n1\r\nEND\r\n";
+        let (outcome, Memory(items)) = copied(list, values, &[7]);
+        assert_eq!(outcome, Ok(Warmed { copied: 2, kept: 1, gone: 2, left_out: 2, counted: 7, not_listed: 0 }));
         let item =
             |key: &str, value: &str, flags, expiry| ItemLine { key: key.into(), value: value.into(), flags, expiry };
         let expected = [item("a", "x\r\n", 7, 0), item("b%c", "", 0, 4_000_000_000)];
@@ -351,12 +337,35 @@ mod tests {
     }
 
     #[test]
+    fn what_a_list_passed_over_is_in_the_next_one_and_what_none_has_is_counted() {
+        let list = "key=a exp=-1 cas=1\nEND\nkey=b exp=-1 cas=2\nEND\nkey=b exp=-1 cas=2\nkey=a exp=-1 cas=1\nEND\n";
+        let values = "VALUE a 0 1 1\r\n1\r\nEND\r\nVALUE b 0 1 2\r\n2\r\nEND\r\n";
+        let (outcome, Memory(items)) = copied(list, values, &[3]);
+        assert_eq!(outcome, Ok(Warmed { copied: 2, counted: 3, not_listed: 1, ..Warmed::default() }));
+        assert_eq!(items.len(), 2);
+    }
+
+    #[test]
+    fn what_changed_after_it_was_listed_is_listed_again() {
+        let changed = "key=a exp=-1 cas=1\nEND\nkey=a exp=9 cas=2\nEND\n";
+        let values = "VALUE a 0 1 2\r\n1\r\nEND\r\nVALUE a 0 1 2\r\n1\r\nEND\r\n";
+        let (outcome, Memory(items)) = copied(changed, values, &[1]);
+        assert_eq!(outcome, Ok(Warmed { copied: 1, counted: 1, ..Warmed::default() }));
+        assert_eq!(items.into_values().map(|item| item.expiry).collect::<Vec<_>>(), [9]);
+        let each_time = (1..=5).map(|cas| format!("key=a exp=-1 cas={cas}\nEND\n")).collect::<String>();
+        let (outcome, _) = copied(&each_time, &"VALUE a 0 1 9\r\n1\r\nEND\r\n".repeat(5), &[1]);
+        assert_eq!(outcome, Ok(Warmed { gone: 1, counted: 1, not_listed: 0, ..Warmed::default() }));
+        let gone_then = "key=a exp=-1 cas=1\nEND\nEND\n";
+        let (outcome, _) = copied(gone_then, "VALUE a 0 1 9\r\n1\r\nEND\r\n", &[1, 1, 0]);
+        assert_eq!(outcome, Ok(Warmed { counted: 0, ..Warmed::default() }));
+    }
+
+    #[test]
     fn a_source_that_fails_says_what_was_done_and_what_to_do() {
-        let error = |list, values| copied(list, values).0.unwrap_err();
+        let error = |list, values| copied(list, values, &[2]).0.unwrap_err();
         let lost = error("key=a exp=-1 cas=1\nEND\n", "VALUE a 0 5 1\r\nab");
         assert!(lost.contains("does not answer") && lost.contains("Run it again"), "{lost}");
         assert!(error("key=a exp=-1 cas=1\nkey=b exp=-1 cas=2\n", "").contains("does not answer"));
-        assert!(error("BUSY currently processing crawler request\r\n", "").contains("try again"));
         assert!(error("CLIENT_ERROR lru crawler disabled\r\n", "").contains("LRU crawler on"));
         assert!(error("key=a exp=-1 cas=1\nEND\n", "VALUE b 0 1 1\r\nx\r\nEND\r\n").contains("like no memcached"));
         assert!(error("key=a exp=-1 cas=1\nEND\n", "VALUE a 0 99999999999999 1\r\n").contains("like no memcached"));
