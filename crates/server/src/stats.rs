@@ -120,6 +120,7 @@ macro_rules! store_figures {
 }
 
 store_figures!(
+    items: Gauge, "As curr_items",
     index_entries: Gauge, "Keys that the index holds",
     buffer_entries: Gauge, "Keys that the write buffers hold, until they are flushed",
     index_bytes: Gauge, "Memory of the index",
@@ -358,8 +359,8 @@ impl Figures {
             Figure::new(
                 "curr_items",
                 Gauge,
-                "Keys in index and write buffers: one that is written over or deleted is in both until that is flushed",
-                store.index_entries + store.buffer_entries,
+                "Items: at most so many, and just so many when nothing was written for some seconds",
+                store.items,
             ),
         ]);
         figures.extend(class_figures(classes));

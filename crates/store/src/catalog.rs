@@ -60,6 +60,11 @@ impl Bitmap {
         self.words().map(u64::count_ones).sum()
     }
 
+    /// How many of the bits that are set in `words` are set here.
+    pub fn ones_among(&self, words: &[u64]) -> u32 {
+        self.words().zip(words).map(|(own, word)| (own & word).count_ones()).sum()
+    }
+
     /// Whether there are ones behind the last bit.
     fn has_more(&self) -> bool {
         let last = self.words().last().unwrap_or(0);

@@ -111,7 +111,7 @@ segment_fields!(
     data_extents: "Extents that hold those pages.",
     key_extents: "Extents that hold its key table.",
     stamp_max: "The highest stamp in it: how young it is.",
-    expiry_max: "When the last of its records expires, in unix seconds; 4294967295 is never.",
+    expiry_max: "When the last of its records expires, in unix seconds; 4294967295 where some never do, 0 where none does.",
 );
 
 /// What an open store has on its drive now. Flush and collector wait meanwhile.

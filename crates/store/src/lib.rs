@@ -49,6 +49,7 @@ mod index_recovery;
 pub mod inspect;
 mod install;
 mod io;
+mod item_count;
 mod key_check;
 mod key_mend;
 mod key_reader;

@@ -7,6 +7,7 @@ use crate::collect;
 use crate::error::Error;
 use crate::flush;
 use crate::io::{Io, Task, lock, poll_once};
+use crate::item_count::{self, CountPace};
 use crate::phase::{Phase, PhaseCell};
 use crate::resize::{self, Resizing};
 use crate::shared::Shared;
@@ -54,6 +55,8 @@ pub struct Maintenance {
     flush: Option<Task<Result<(), Error>>>,
     collect: Option<Task<Result<bool, Error>>>,
     resize: Option<Task<Result<(), Error>>>,
+    count: Option<Task<()>>,
+    count_pace: CountPace,
     flush_phase: Arc<PhaseCell>,
     collect_phase: Arc<PhaseCell>,
     resize_phase: Arc<PhaseCell>,
@@ -82,6 +85,8 @@ impl Maintenance {
             flush: None,
             collect: None,
             resize: None,
+            count: None,
+            count_pace: CountPace::default(),
             flush_phase: Arc::default(),
             collect_phase: Arc::default(),
             resize_phase: Arc::default(),
@@ -113,7 +118,9 @@ impl Maintenance {
             return Step::Idle;
         }
         shared.check_watermark();
-        for step in [Maintenance::step_flush, Maintenance::step_collect, Maintenance::step_resize] {
+        for step in
+            [Maintenance::step_flush, Maintenance::step_collect, Maintenance::step_resize, Maintenance::step_count]
+        {
             any |= step(self);
             if shared.log.poisoned().is_err() {
                 return Step::Idle;
@@ -121,7 +128,7 @@ impl Maintenance {
         }
         shared.set_pace(self.collect.is_some());
         any |= self.io.gave_way();
-        let idle = self.flush.is_none() && self.collect.is_none() && self.resize.is_none();
+        let idle = !self.is_changing() && (self.count.is_none() || shared.item_count.rests());
         match (any, idle) {
             (true, _) => Step::Busy,
             (false, true) => Step::Idle,
@@ -192,6 +199,23 @@ impl Maintenance {
         true
     }
 
+    /// Whether flush, collector or a resize is under way.
+    fn is_changing(&self) -> bool {
+        self.flush.is_some() || self.collect.is_some() || self.resize.is_some()
+    }
+
+    fn step_count(&mut self) -> bool {
+        let now_us = self.shared.drive.env().now_us();
+        if self.count.is_none() && !self.is_changing() && self.count_pace.is_due(&self.shared, now_us) {
+            self.count_pace.begin(now_us);
+            self.count = Some(Box::pin(item_count::count(self.shared.clone(), self.io.clone())));
+        }
+        let Some(()) = self.count.as_mut().and_then(poll_once) else { return false };
+        self.count = None;
+        self.count_pace.end(now_us);
+        true
+    }
+
     /// A resize that was asked for and is not over.
     fn resize_asked(&self) -> Option<Resizing> {
         lock(&self.shared.resizing).clone().filter(|resizing| resizing.result().is_none())
@@ -220,7 +244,7 @@ impl Maintenance {
             if self.io.in_flight() > 0 {
                 return false;
             }
-            (self.flush, self.collect, self.resize) = (None, None, None);
+            (self.flush, self.collect, self.resize, self.count) = (None, None, None, None);
         }
         if let Some(done) = self.flush.as_mut().and_then(poll_once) {
             self.flush = None;
@@ -239,7 +263,7 @@ impl Maintenance {
                 resizing.end(done);
             }
         }
-        self.over = self.flush.is_none() && self.collect.is_none() && self.resize.is_none();
+        self.over = !self.is_changing();
         if self.over {
             if let Some(resizing) = self.resize_asked() {
                 resizing.end(Err(Error::Io("the store was closed before it was resized: try again".into())));

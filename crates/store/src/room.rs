@@ -150,12 +150,13 @@ impl Shared {
 
     /// Bytes of records that a collection would keep, as far as the catalog knows.
     pub fn live_bytes(&self, state: &SegmentState) -> u64 {
-        let Descriptor { stamp_max, expiry_max, .. } = state.descriptor;
-        if self.is_live_stamp(stamp_max, if expiry_max == u32::MAX { 0 } else { expiry_max }, self.now()) {
-            state.valid_bytes
-        } else {
-            0
-        }
+        if self.may_hold_live(&state.descriptor) { state.valid_bytes } else { 0 }
+    }
+
+    /// Whether a record of a segment may be live: not all of them have expired or are deleted with everything else.
+    pub fn may_hold_live(&self, descriptor: &Descriptor) -> bool {
+        let Descriptor { stamp_max, expiry_max, .. } = *descriptor;
+        self.is_live_stamp(stamp_max, if expiry_max == u32::MAX { 0 } else { expiry_max }, self.now())
     }
 
     /// Extents of one full segment, its key table included at its largest usual share.

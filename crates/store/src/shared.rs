@@ -12,6 +12,7 @@ use crate::extents::Extents;
 use crate::geometry::Geometry;
 use crate::index::GlobalIndex;
 use crate::io::{Io, lock, run};
+use crate::item_count::ItemCount;
 use crate::key_tables::KeyTables;
 use crate::large::LargeSpace;
 use crate::log::Log;
@@ -126,6 +127,7 @@ pub struct Shared {
     pub key_tables: KeyTables,
     pub tier: Option<Tier>,
     pub access_clock: AccessClock,
+    pub item_count: ItemCount,
     pub large: LargeSpace,
     /// The largest value.
     pub value_bytes_max: usize,

@@ -3,6 +3,8 @@
 /// Counters run from when the store was opened; the rest are levels now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
+    /// Items: an upper bound, which is the number itself when nothing was written for some seconds.
+    pub items: u64,
     /// Keys that the index holds.
     pub index_entries: u64,
     /// Keys that the write buffers hold. The index has some of them too: they are being written over, or deleted.

@@ -295,9 +295,12 @@ impl Store {
             u64::from(extents.count() - extents.free_count())
         };
         let index_bytes = shared.index_bytes();
+        let index_entries = shared.index.entries() as u64;
+        let buffer_entries = shared.shards.iter().map(|shard| lock(shard).entries() as u64).sum();
         Stats {
-            index_entries: shared.index.entries() as u64,
-            buffer_entries: shared.shards.iter().map(|shard| lock(shard).entries() as u64).sum(),
+            items: shared.items_max(index_entries, buffer_entries),
+            index_entries,
+            buffer_entries,
             index_bytes,
             index_segment_bytes: load(&shared.levels.segment_index_bytes),
             index_pointer_bits: u64::from(shared.index.geometry().payload_bits),

@@ -17,6 +17,10 @@ const PATIENCE: u32 = 20_000;
 const ALONE: u32 = 2000;
 /// In one of so many lives one write takes very long, while others come and go.
 const STALL_ONE_IN: u64 = 6;
+/// In one of so many lives the store is left alone until it has counted its items.
+const COUNT_ONE_IN: u64 = 8;
+/// Counts that may be wrong because an item expired since.
+const COUNTS_MAX: u32 = 5;
 /// How long a store that has failed is watched.
 const POISONED_STEPS_MAX: u32 = 60;
 
@@ -54,6 +58,8 @@ pub struct Life {
     refused: bool,
     evicting: bool,
     resizing: Option<Resizing>,
+    /// Gets that found an item, since this was set to 0.
+    found: u64,
 }
 
 impl Life {
@@ -81,6 +87,7 @@ impl Life {
             refused,
             evicting,
             resizing: None,
+            found: 0,
         })
     }
 
@@ -105,6 +112,7 @@ impl Life {
     /// Reads every key once.
     pub fn read_all(&mut self, world: &mut World) -> Result<(), Stop> {
         self.reading_all = true;
+        self.found = 0;
         for key in 0..world.workload.keys() {
             let id = world.workload.operation_id();
             self.submit(world, 0, Draw::One { id, key, kind: Kind::Get })?;
@@ -114,7 +122,48 @@ impl Life {
         }
         self.drain(world)?;
         self.reading_all = false;
-        Ok(())
+        self.look_at_items(world).map(drop)
+    }
+
+    /// Holds the number of items against those that were found; whether it is no more.
+    fn look_at_items(&self, world: &World) -> Result<bool, Stop> {
+        let items = self.store.stats().items;
+        // What was found may have gone since, where room is made.
+        if items < self.found && world.options.full == Full::Error {
+            return wrong(format!("there are at most {items} items, and {} were found", self.found));
+        }
+        Ok(items == self.found)
+    }
+
+    /// Leaves the store alone until it has counted its items, and looks whether there are as many.
+    fn count_items(&mut self, world: &mut World) -> Result<(), Stop> {
+        if self.faulty || self.damaged || self.poisoned || world.options.full == Full::Evict {
+            return Ok(());
+        }
+        self.drain(world)?;
+        for _ in 0..COUNTS_MAX {
+            for _ in 0..60 {
+                world.clock.advance_us(500_000);
+                world.model.pass_time(world.env.unix_seconds());
+                for _ in 0..100 {
+                    self.maintain(world)?;
+                }
+            }
+            self.found = 0;
+            for key in 0..world.workload.keys() {
+                let id = world.workload.operation_id();
+                self.submit(world, 0, Draw::One { id, key, kind: Kind::Get })?;
+                if key % 8 == 7 {
+                    self.drain(world)?;
+                }
+            }
+            self.drain(world)?;
+            if self.look_at_items(world)? {
+                return Ok(());
+            }
+        }
+        let stats = self.store.stats();
+        wrong(format!("{} items were found, and {} counted: {stats:?}", self.found, stats.items))
     }
 
     /// Lets sessions and maintenance go on until the power fails.
@@ -133,8 +182,12 @@ impl Life {
             world.faulty.stall_nth_write(nth, polls);
             world.model.note_everywhere(&format!("write {nth} from now takes {polls} polls"));
         }
+        let count_at = world.random.one_in(COUNT_ONE_IN).then(|| world.random.below(steps_max));
         let mut poisoned_steps = 0;
-        for _ in 0..steps_max {
+        for step in 0..steps_max {
+            if count_at == Some(step) {
+                self.count_items(world)?;
+            }
             poisoned_steps += u32::from(self.poisoned);
             if poisoned_steps > POISONED_STEPS_MAX {
                 break;
@@ -505,9 +558,12 @@ impl Life {
     }
 
     /// Holds against the model what operation `id` was told.
-    fn note(&self, world: &mut World, id: u64, key: Option<usize>, told: &Told) -> Result<(), Stop> {
+    fn note(&mut self, world: &mut World, id: u64, key: Option<usize>, told: &Told) -> Result<(), Stop> {
         let stamp = match told.item() {
-            Some(item) => item.stamp,
+            Some(item) => {
+                self.found += 1;
+                item.stamp
+            }
             None => told.written_stamp(),
         };
         world.trace(stamp.unwrap_or(0));

@@ -284,6 +284,7 @@ impl FoundStore {
             key_tables: KeyTables::default(),
             tier: Tier::new(options.tier_bytes, options.slabs)
                 .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
+            item_count: Default::default(),
             access_clock: AccessClock::new(stamp_durable, drive.env().unix_seconds()),
             large,
             value_bytes_max: value_bytes_max(&geometry, options.memory_bytes).min(options.value_bytes_max),

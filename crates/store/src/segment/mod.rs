@@ -5,6 +5,7 @@
 //! ([`Segment`]): the page fences and where the extents are. A reader holds the `Arc`: the extents are reused only after
 //! the last holder let go.
 
+pub mod lapsed;
 pub mod layout;
 pub mod local_index;
 pub mod view;
@@ -43,7 +44,8 @@ pub struct Descriptor {
     pub record_bytes_max: u32,
     /// Bytes of all records.
     pub record_bytes: u64,
-    /// The latest expiry of any record, in Unix seconds; `u32::MAX` when some never expire.
+    /// The latest expiry of any record, in Unix seconds; `u32::MAX` when some never expire, 0 when none does. (Earlier versions wrote
+    /// `u32::MAX` for that too.)
     pub expiry_max: u32,
     pub stamp_max: u64,
     pub data_extents: Vec<u32>,
@@ -132,6 +134,11 @@ impl Descriptor {
         };
         let entries_max = descriptor.key_extents.len() as u64 * ENTRIES_PER_EXTENT_MAX;
         if u64::from(descriptor.entries) > entries_max { Err(Short) } else { Ok(descriptor) }
+    }
+
+    /// Whether a record has an expiry, as far as is known.
+    pub fn may_expire(&self) -> bool {
+        self.expiry_max != 0
     }
 
     pub fn extents(&self) -> impl Iterator<Item = u32> + '_ {

@@ -1,6 +1,7 @@
 //! A segment as readers see it: where a key's record may be, and which bytes to read for it. Immutable.
 
 use super::Descriptor;
+use super::lapsed::Lapsed;
 use super::layout::StreamLayout;
 use super::local_index::LocalIndex;
 use crate::catalog::Bitmap;
@@ -24,6 +25,7 @@ pub struct Segment {
     valid: OnceLock<Bitmap>,
     /// The extents of large values whose records are here and alive.
     large: Mutex<LargeEntries>,
+    pub lapsed: Lapsed,
 }
 
 /// One read command's worth of neighbouring bytes.
@@ -40,7 +42,8 @@ impl Segment {
         let salt = SegmentSalt { store: store_id, version: descriptor.version };
         let record_bytes_mean = (descriptor.record_bytes / u64::from(descriptor.entries).max(1)).max(1) as usize;
         let (valid, large) = (OnceLock::new(), Mutex::default());
-        Segment { descriptor, salt, geometry, local_index, record_bytes_mean, valid, large }
+        let lapsed = Lapsed::default();
+        Segment { descriptor, salt, geometry, local_index, record_bytes_mean, valid, large, lapsed }
     }
 
     pub fn geometry(&self) -> &Geometry {
@@ -88,6 +91,20 @@ impl Segment {
         self.valid.get().is_some_and(|valid| entry < self.descriptor.entries && valid.get(entry))
     }
 
+    /// The catalog's map, once it is installed.
+    pub fn validity(&self) -> Option<Bitmap> {
+        self.valid.get().cloned()
+    }
+
+    pub fn valid_entries(&self) -> u32 {
+        self.valid.get().map_or(0, Bitmap::ones)
+    }
+
+    /// How many of some entries are valid.
+    pub fn valid_among(&self, entries: &[u64]) -> u32 {
+        self.valid.get().map_or(0, |valid| valid.ones_among(entries))
+    }
+
     pub fn key_pages(&self) -> u32 {
         self.descriptor.key_pages
     }
@@ -98,9 +115,9 @@ impl Segment {
         key_pages..key_pages + fence_pages
     }
 
-    /// Host memory of the local index, in bytes.
+    /// Host memory of the local index, and of what is known to have expired, in bytes.
     pub fn index_bytes(&self) -> usize {
-        self.local_index.bytes()
+        self.local_index.bytes() + self.lapsed.bytes()
     }
 
     /// The data pages in which the record of `hash` may start: one, or more when a fence ties.

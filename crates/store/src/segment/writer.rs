@@ -2,6 +2,7 @@
 //!
 //! Nothing refers to the segment before the manifest does, so a crash on the way leaves only free extents.
 
+use super::lapsed::Lapsed;
 use super::local_index::{FenceBuilder, LocalIndex};
 use super::view::Segment;
 use super::{Descriptor, LargeEntry};
@@ -136,6 +137,10 @@ pub struct SegmentWriter {
     fences: FenceBuilder,
     last_hash: Option<HashKey>,
     descriptor: Descriptor,
+    /// When the first record expires; `u32::MAX` for never.
+    expiry_min: u32,
+    /// A record never expires.
+    some_stay: bool,
     large: LargeEntries,
 }
 
@@ -181,6 +186,8 @@ impl SegmentWriter {
                 key_extents: Vec::new(),
                 large: Vec::new(),
             },
+            expiry_min: u32::MAX,
+            some_stay: false,
             large: LargeEntries::new(),
         })
     }
@@ -233,7 +240,13 @@ impl SegmentWriter {
         descriptor.record_bytes_max = descriptor.record_bytes_max.max(record.len() as u32);
         descriptor.record_bytes += record.len() as u64;
         descriptor.stamp_max = descriptor.stamp_max.max(header.stamp);
-        descriptor.expiry_max = descriptor.expiry_max.max(if header.expiry == 0 { u32::MAX } else { header.expiry });
+        match header.expiry {
+            0 => self.some_stay = true,
+            expiry => {
+                descriptor.expiry_max = descriptor.expiry_max.max(expiry);
+                self.expiry_min = self.expiry_min.min(expiry);
+            }
+        }
         Ok(())
     }
 
@@ -322,7 +335,11 @@ impl SegmentWriter {
         self.keys.finish().await?;
         self.descriptor.data_extents = std::mem::take(&mut self.data.extents);
         self.descriptor.key_extents = std::mem::take(&mut self.keys.extents);
-        let segment = Segment::new(self.descriptor, self.store_id, self.geometry, local_index);
+        if self.some_stay && self.descriptor.expiry_max != 0 {
+            self.descriptor.expiry_max = u32::MAX;
+        }
+        let mut segment = Segment::new(self.descriptor, self.store_id, self.geometry, local_index);
+        segment.lapsed = Lapsed::of_new(self.expiry_min);
         segment.own_large(self.large);
         Ok((segment, (!self.key_table.is_empty()).then_some(self.key_table)))
     }
