@@ -16,20 +16,22 @@ const DEVICE_BYTES: u64 = 2 * CAPACITY_MAX_BYTES;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = Plan::parse(arguments)?;
-    let scratch = workspace::scratch("device")?;
+    workspace::keeping("device", |scratch| on_loop_device(scratch, &plan))
+}
+
+fn on_loop_device(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
     let (file, data) = (scratch.join("file"), scratch.join("data"));
     File::create(&file)?.set_len(DEVICE_BYTES)?;
     match LoopDevice::over(&file) {
         Ok(device) => {
             refuses_more_than_there_is(&plan.binary, &data, &device.path)?;
-            let mut run = Run::new(&plan, &data, Kill)?.on_device(&device.path);
+            let mut run = Run::new(plan, &data, Kill)?.on_device(&device.path);
             run.cycles(plan.cycles)?;
             stayed_within(&plan.binary, &device.path)?;
             println!("test-device: {}", run.summary());
         }
         Err(why) => println!("test-device: left out, for want of a loop device ({why})"),
     }
-    std::fs::remove_dir_all(scratch)?;
     Ok(())
 }
 

@@ -17,13 +17,12 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let binary = workspace::server(binary, Profile::Test)?;
     for sync in ["always", "everysec"] {
         println!("--sync {sync}:");
-        compare(&binary, sync, only.as_deref())?;
+        workspace::keeping("differential", |scratch| compare(&binary, scratch, sync, only.as_deref()))?;
     }
     Ok(())
 }
 
-fn compare(binary: &Path, sync: &str, only: Option<&str>) -> Result<(), Failure> {
-    let scratch = workspace::scratch("differential")?;
+fn compare(binary: &Path, scratch: &Path, sync: &str, only: Option<&str>) -> Result<(), Failure> {
     let words = ["--capacity", "2GiB", "--tier", "64MiB", "--sync", sync];
     let options = ServerOptions::new(binary, &scratch.join("data"), &words)?;
     let server = ServerOptions { udp: true, ..options }.start()?;
@@ -39,7 +38,5 @@ fn compare(binary: &Path, sync: &str, only: Option<&str>) -> Result<(), Failure>
             return Err("replies differ from memcached's; the differences are above".into());
         }
     }
-    server.terminate()?;
-    std::fs::remove_dir_all(scratch)?;
-    Ok(())
+    server.terminate()
 }

@@ -1,5 +1,6 @@
 //! memccapable, of Debian's libmemcached-tools: a conformance test of both protocols that nobody here wrote.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::Failure;
@@ -14,8 +15,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let binary = arguments.server();
     arguments.finish()?;
     let binary = workspace::server(binary, Profile::Test)?;
-    let scratch = workspace::scratch("memccapable")?;
-    let server = ServerOptions::new(&binary, &scratch.join("data"), &["--capacity", "2GiB"])?.start()?;
+    workspace::keeping("memccapable", |scratch| check(&binary, scratch))
+}
+
+fn check(binary: &Path, scratch: &Path) -> Result<(), Failure> {
+    let server = ServerOptions::new(binary, &scratch.join("data"), &["--capacity", "2GiB"])?.start()?;
     let address = server.address();
     let output = Command::new("memccapable")
         .args(["-h", &address.ip().to_string(), "-p", &address.port().to_string(), "-t", "10"])
@@ -27,7 +31,5 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if passed != TESTS || !output.status.success() {
         return Err(format!("memccapable is not content:\n{text}").into());
     }
-    server.terminate()?;
-    std::fs::remove_dir_all(scratch)?;
-    Ok(())
+    server.terminate()
 }

@@ -24,20 +24,22 @@ fn run(tests: &str, interpreter: &Path, arguments: &Arguments) -> Result<(), Fai
     let only = arguments.text("only").map(str::to_owned);
     arguments.finish()?;
     let binary = workspace::server(binary, Profile::Test)?;
-    let scratch = workspace::scratch(tests)?;
+    workspace::keeping(tests, |scratch| unittest(tests, interpreter, &binary, scratch, only.as_deref()))
+}
+
+fn unittest(tests: &str, interpreter: &Path, binary: &Path, scratch: &Path, only: Option<&str>) -> Result<(), Failure> {
     let mut python = Command::new(interpreter);
     python.current_dir(workspace::root().join("tests").join(tests)).args(["-m", "unittest"]);
     match only {
         Some(name) => python.arg(name),
         None => python.arg("discover"),
     };
-    python.env("TAPETUM_SERVER", binary).env("TAPETUM_SCRATCH", &scratch);
+    python.env("TAPETUM_SERVER", binary).env("TAPETUM_SCRATCH", scratch);
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
     if !python.status()?.success() {
         return Err(format!("a test of tests/{tests} failed; unittest's message is above").into());
     }
-    std::fs::remove_dir_all(scratch)?;
     Ok(())
 }
 

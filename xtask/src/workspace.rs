@@ -27,6 +27,22 @@ pub fn scratch(name: &str) -> Result<PathBuf, Failure> {
     Ok(folder)
 }
 
+/// Does `work` in such a folder. It goes if that ends well; if not it is kept, and the failure says where.
+pub fn keeping<T>(name: &str, work: impl FnOnce(&Path) -> Result<T, Failure>) -> Result<T, Failure> {
+    let folder = scratch(name)?;
+    match work(&folder) {
+        Ok(done) => {
+            std::fs::remove_dir_all(folder)?;
+            Ok(done)
+        }
+        Err(failure) => {
+            let folder = folder.display();
+            Err(format!("{failure}\nits data and logs are kept in {folder}: remove that once you have seen enough")
+                .into())
+        }
+    }
+}
+
 /// Such a folder that goes when its owner is done, or with the next one if its owner was killed.
 pub struct Scratch(PathBuf);
 
@@ -130,6 +146,25 @@ pub fn build_server(profile: Profile) -> Result<PathBuf, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_goes_if_all_is_well_and_stays_with_a_word_if_not() {
+        let done = keeping("keeping", |folder| {
+            std::fs::write(folder.join("data"), "")?;
+            Ok(folder.to_owned())
+        });
+        assert!(!done.unwrap().exists());
+        let mut kept = PathBuf::new();
+        let failed = keeping("keeping", |folder| {
+            kept = folder.to_owned();
+            std::fs::write(folder.join("data"), "")?;
+            Err::<(), _>("why".into())
+        });
+        let told = failed.unwrap_err().to_string();
+        assert!(told.starts_with("why\n") && told.contains(&*kept.to_string_lossy()), "{told}");
+        assert!(kept.join("data").exists());
+        std::fs::remove_dir_all(kept).unwrap();
+    }
 
     #[test]
     fn what_a_killed_run_left_behind_goes_and_what_is_used_stays() {

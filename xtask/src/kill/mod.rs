@@ -50,12 +50,12 @@ impl Plan {
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = Plan::parse(arguments)?;
-    let scratch = workspace::scratch("kill")?;
-    let mut run = Run::new(&plan, &scratch.join("data"), Kill)?;
-    run.cycles(plan.cycles)?;
-    println!("test-kill: {}", run.summary());
-    std::fs::remove_dir_all(scratch)?;
-    Ok(())
+    workspace::keeping("kill", |scratch| {
+        let mut run = Run::new(&plan, &scratch.join("data"), Kill)?;
+        run.cycles(plan.cycles)?;
+        println!("test-kill: {}", run.summary());
+        Ok(())
+    })
 }
 
 /// Lets the store have so much while it serves; if it has that already, it says so at once.
@@ -148,8 +148,8 @@ impl<F: Fault> Run<F> {
     /// So many lives: load, fault, restart, and every acknowledged write must be there.
     pub fn cycles(&mut self, cycles: u64) -> Result<(), Failure> {
         self.live(cycles).map_err(|failure| {
-            let Run { seed, strikes, options, .. } = self;
-            format!("{failure}\nseed {seed}, strike {strikes}; the data is kept in {}", options.data.display()).into()
+            let Run { seed, strikes, .. } = self;
+            format!("{failure}\nseed {seed}, strike {strikes}").into()
         })
     }
 

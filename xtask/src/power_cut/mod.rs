@@ -23,8 +23,11 @@ const CYCLES_FORGETFUL: u64 = 10;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let plan = Plan::parse(arguments)?;
-    let scratch = workspace::scratch("power-cut")?;
-    let run = power_cuts(&scratch.join("honest"), &plan, plan.cycles, false)?;
+    workspace::keeping("power-cut", |scratch| strike_both(scratch, &plan))
+}
+
+fn strike_both(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
+    let run = power_cuts(&scratch.join("honest"), plan, plan.cycles, false)?;
     let (cut, asked) = (run.fault().cut, run.fault().mount.asked());
     println!(
         "test-power-cut: {}; {} unsynced sectors lost, {} kept; {} syncs, {} synced writes",
@@ -38,11 +41,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err("too few unsynced sectors were lost for this to show anything".into());
     }
     drop(run);
-    match power_cuts(&scratch.join("forgetful"), &plan, CYCLES_FORGETFUL, true) {
+    match power_cuts(&scratch.join("forgetful"), plan, CYCLES_FORGETFUL, true) {
         Err(seen) => println!("test-power-cut: without syncs the same fails, as it must: {}", first_line(&seen)),
         Ok(_) => return Err("a drive that forgets syncs was not found out: the test sees nothing".into()),
     }
-    std::fs::remove_dir_all(scratch)?;
     Ok(())
 }
 
