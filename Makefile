@@ -122,11 +122,11 @@ setup-test:
 bench: setup-build setup-bench
 	$(CARGO) x bench quick
 
-# RocksDB is C++ and read by bindgen, which loads libclang; memcached is built from its source with libevent.
+# RocksDB is C++, read by bindgen, which loads libclang, and finds liburing by pkg-config; memcached is built from its source with libevent.
 setup-bench:
-	@xtask/install-missing memcached:memcached memcaslap:libmemcached-tools clang:clang /usr/include/liburing.h:liburing-dev \
-		/usr/include/event.h:libevent-dev xz:xz-utils
-	@ls /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1 || xtask/install-missing /absent:libclang-dev
+	@xtask/install-missing memcached:memcached memcaslap:libmemcached-tools c++:build-essential clang:clang \
+		pkg-config:pkg-config /usr/include/liburing.h:liburing-dev /usr/include/event.h:libevent-dev xz:xz-utils
+	@ls /usr/lib/llvm-*/lib/libclang.so* >/dev/null 2>&1 || xtask/install-missing /absent:libclang-dev
 
 clean:
 	$(CARGO) clean
