@@ -6,8 +6,8 @@ use crate::connection::{Connection, Context, ManyKeys, TRIED_BYTES, ThenClose};
 use crate::engine::Session;
 use crate::errands::{Errand, Order};
 use crate::protocol::binary::{self, Origin, Status};
+use crate::protocol::many_keys::{self, MoreKeys};
 use crate::protocol::reply::{self, BinaryAnswer, Form, TextAnswer};
-use crate::protocol::text::MoreKeys;
 use crate::protocol::{VERSION, delete_all_at, expiry_from_client, text};
 use crate::stats::{self, count};
 
@@ -107,10 +107,7 @@ impl Connection {
             Command::Verbosity { noreply: false } => self.say("OK\r\n", cx),
             Command::Verbosity { noreply: true } | Command::Refused { complaint: None } => {}
             Command::Refused { complaint: Some(complaint) } => self.say(complaint, cx),
-            Command::RefusedLine { complaint, close } => {
-                self.skipped_line = Some(ThenClose(close));
-                self.say(complaint, cx);
-            }
+            Command::RefusedLine { complaint, close } => self.refuse_line(complaint, close, cx),
             Command::Version => self.say(&format!("VERSION {VERSION}\r\n"), cx),
             Command::Stats { argument } => self.text_stats(argument, cx)?,
             Command::Resize { size, bytes, noreply } => {
@@ -129,6 +126,12 @@ impl Connection {
         self.answer(Form::Silent, cx.pool, |out| out.extend_from_slice(line.as_bytes()));
     }
 
+    /// Answers a line that has not ended, and throws the rest of it away.
+    fn refuse_line<S: Session>(&mut self, complaint: &str, close: bool, cx: &mut Context<'_, S>) {
+        self.skipped_line = Some(ThenClose(close));
+        self.say(complaint, cx);
+    }
+
     /// Begins a text get: everything before its keys is taken.
     fn many_start(&mut self, keys: &[u8], frame: &[u8], goes_on: bool, (touch, stamps): (Option<u32>, bool)) -> usize {
         let end_bytes = if goes_on { 0 } else { text::line_end_bytes(frame) };
@@ -138,7 +141,7 @@ impl Connection {
 
     /// Finds the next keys of a text get that goes on in `rest`; the bytes taken, `None` if more of them must come first.
     pub(crate) fn find_more_keys<S: Session>(&mut self, rest: &[u8], cx: &mut Context<'_, S>) -> Option<usize> {
-        match text::more_keys(rest, self.scanned_bytes()) {
+        match many_keys::more_keys(rest, self.scanned_bytes()) {
             MoreKeys::NeedMore { total_bytes, scanned_bytes } => self.need_more(total_bytes, scanned_bytes),
             MoreKeys::List { list_bytes, end_bytes } => {
                 self.frame_done(0);

@@ -3,6 +3,7 @@
 
 pub mod arrivals;
 pub mod cli;
+mod cli_ranges;
 pub mod commands;
 pub mod connection;
 pub mod doors;

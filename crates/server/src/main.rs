@@ -1,45 +1,30 @@
 //! The binary `tapetum`: takes the command line and does what it says. Errors go to standard error and say what to do;
-//! the exit status is 0, or 1 after one.
+//! the exit status is 0, 1 after one, or 2 if the command line makes no sense.
+
+mod serve;
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
 use tapetum::Slabs;
-use tapetum_kernels::record;
-use tapetum_server::cli::{Cli, Command, ResizeArguments, ServeArguments, StoreArguments};
-use tapetum_server::doors::Doors;
-use tapetum_server::hot_keys::{self, Progress};
-use tapetum_server::limits::Limits;
+use tapetum_server::cli::{Cli, Command, ResizeArguments, StoreArguments};
 use tapetum_server::listen::Address;
-use tapetum_server::logging::{self, Log, LogLosses};
-use tapetum_server::opening::Opening;
-use tapetum_server::protocol::VERSION;
+use tapetum_server::logging;
 use tapetum_server::remote::{self, Remote};
-use tapetum_server::server::{Options, Server};
-use tapetum_server::steward::Steward;
 use tapetum_server::store_open::{self, OpenError, OpenOptions, Place};
-use tapetum_server::store_slot::StoreSlot;
 use tapetum_server::tools::item_lines::Format;
 use tapetum_server::tools::load::{Existing, StoreSink, WireSink};
 use tapetum_server::tools::warm::{self, Source};
 use tapetum_server::tools::{inspect, inspect_lines, list, load};
-use tapetum_server::{item_limit, os, size, stats};
+use tapetum_server::{os, size, stats};
 
-/// Descriptors beside the clients': store, listeners, logs; and of each worker, its session's and its door's.
-const OTHER_FILES: u64 = 256;
-const FILES_PER_WORKER: u64 = 16;
 /// Memory to open a store with that is to grow: the index of a large one.
 const GROW_MEMORY_BYTES: u64 = 1 << 30;
-
-/// How often somebody looks after the store.
-const STEWARD_LOOK: Duration = Duration::from_secs(1);
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -47,7 +32,7 @@ fn main() -> ExitCode {
     os::return_freed_memory();
     os::ignore_file_size_signal();
     match parse_command_line().command {
-        Command::Serve(arguments) => run_server(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
         command => {
             logging::of_command();
             match run(command) {
@@ -80,25 +65,6 @@ fn parse_command_line() -> Cli {
         }
         error.exit()
     })
-}
-
-/// Serves until a signal comes. Whoever reads the log, or does not, keeps it from nothing.
-fn run_server(arguments: &ServeArguments) -> ExitCode {
-    // In this order: the log's thread must not take the signals.
-    let started = os::termination_signals().and_then(|signals| Ok((signals, Log::of_server()?)));
-    let (signals, mut log) = match started {
-        Ok(started) => started,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: the system refused a descriptor or a thread: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let outcome = serve(arguments, signals.as_fd(), log.losses());
-    if let Err(error) = &outcome {
-        log.say(&format!("error: {error}\n"));
-    }
-    log.end();
-    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Does what needs no server of its own.
@@ -306,96 +272,6 @@ fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
     Ok(store_open::grow(&place, &offline_options(&store, false), capacity_bytes)?)
 }
 
-fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) -> Outcome {
-    check_memory(arguments.store.memory)?;
-    let threads = arguments.threads.map_or_else(cores, usize::from);
-    let files_needed = u64::from(arguments.connections) + threads as u64 * FILES_PER_WORKER + OTHER_FILES;
-    let files = os::allow_open_files(files_needed)?;
-    if files < files_needed {
-        return Err(format!(
-            "{} clients need {files_needed} open files, and the system allows {files}: raise `ulimit -n`, or lower --connections",
-            arguments.connections,
-        )
-        .into());
-    }
-    let mut limits =
-        Limits { connections: arguments.connections as usize, backlog: arguments.backlog, ..Limits::default() };
-    limits.idle_seconds = arguments.idle_timeout;
-    limits.in_flight_bytes = store_open::front_bytes(arguments.store.memory) as usize;
-    let options = OpenOptions {
-        front_bytes: limits.in_flight_bytes as u64,
-        write_buffer_bytes: arguments.write_buffer,
-        tier_bytes: arguments.tier_bytes(),
-        slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },
-        value_bytes_max: arguments.item_size.map_or(usize::MAX, |bytes| bytes as usize),
-        sync: arguments.sync().into(),
-        full: arguments.full().into(),
-        ..offline_options(&arguments.store, true)
-    };
-    let place = arguments.store.place();
-    let progress = Arc::new(Progress::default());
-    let mut server_options = Options {
-        addresses: arguments.memcached.clone(),
-        threads,
-        limits,
-        settings: vec![("sync", arguments.sync().name().into()), ("drive", place.path().display().to_string())],
-        memory_bytes: arguments.store.memory,
-        metrics: arguments.metrics.clone(),
-        udp: arguments.udp(),
-        hot_keys: Arc::clone(&progress),
-        log,
-    };
-    if let Some(list) = &arguments.hot_keys {
-        hot_keys::check_place(list)?;
-    }
-    // What is wrong with an address is wrong before there is a store: an empty one must not be left behind.
-    let doors = Doors::bind(&server_options)?;
-    let was_there = place.path().exists();
-    let opening = Opening::watch(signals)?;
-    let store = store_open::open(&place, &options)?;
-    drop(opening);
-    if let Some(list) = &arguments.hot_keys {
-        // Once more: it may name the very file that was just made.
-        hot_keys::check_place(list)?;
-    }
-    let figures = store.stats();
-    let items = figures.index_entries + figures.buffer_entries;
-    if was_there || items > 0 {
-        tracing::info!("restored {} {}", size::grouped(items), if items == 1 { "item" } else { "items" });
-    }
-    server_options.limits.item_bytes_max = store.value_bytes_max();
-    say_item_limit(&store, arguments.item_size);
-    let slot = Arc::new(StoreSlot::new(store));
-    let server = Server::start_behind(doors, Arc::clone(&slot), server_options)?;
-    if arguments.is_without_list() {
-        tracing::info!(
-            "DRAM will not be warmed after a restart: beside a block device is no place for a list of what is hot; give --hot-keys FILE"
-        );
-    }
-    let mut steward = Steward::new(slot, place.clone(), options, arguments.hot_keys(), progress);
-    for address in server.addresses() {
-        tracing::info!("tapetum {VERSION} serves {} to memcached clients at {address}", place.path().display());
-    }
-    for address in server.udp_addresses() {
-        tracing::info!("and over UDP at {address}");
-    }
-    for address in server.metrics_addresses() {
-        tracing::info!("figures for Prometheus at http://{address}/metrics");
-    }
-    let signal = loop {
-        match os::wait_for_signal_until(signals, STEWARD_LOOK)? {
-            Some(signal) => break signal,
-            None => steward.look(),
-        }
-    };
-    let signal = os::signal_name(signal);
-    tracing::info!("stopping after {signal}: serving what has come, then closing the store");
-    let stopped = server.stop();
-    steward.close()?;
-    tracing::info!("closed");
-    Ok(stopped?)
-}
-
 /// What the machine does not have cannot be given; found out in time, nothing is made.
 fn check_memory(memory_bytes: u64) -> Result<(), String> {
     let has_bytes = os::memory_bytes();
@@ -404,25 +280,6 @@ fn check_memory(memory_bytes: u64) -> Result<(), String> {
     }
     let (wanted, has) = (size::shown(memory_bytes), size::shown(has_bytes));
     Err(format!("this machine has {has} of memory and swap, and {wanted} were asked for: give a smaller --memory"))
-}
-
-fn say_item_limit(store: &tapetum::Store, wanted_bytes: Option<u64>) {
-    let limit_bytes = store.value_bytes_max() as u64;
-    let limit = size::shown(limit_bytes);
-    match wanted_bytes {
-        Some(wanted_bytes) if wanted_bytes > limit_bytes => {
-            let advice = item_limit::advice(wanted_bytes, &store.value_limits());
-            tracing::warn!("values are limited to {limit}, less than --item-size: {advice}");
-        }
-        None if limit_bytes < record::VALUE_BYTES_MAX as u64 => {
-            tracing::info!("values are limited to {limit} by --memory and the store's size");
-        }
-        _ => {}
-    }
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn put(key: &str, value: &str, arguments: &StoreArguments) -> Outcome {

@@ -336,7 +336,12 @@ fn a_server_that_is_full_says_so_to_clients_and_the_way_out_to_the_log() {
     }
     let error = load_too_much(&mut scratch.command(&["load", "--memcached", &address]));
     assert!(error.contains("the server is full") && error.contains("stored before it: "), "{error}");
-    let told = fs::read_to_string(&log).unwrap();
+    let mut told = String::new();
+    // The log's thread may come a little later.
+    while !told.contains("flash is full") {
+        assert!(server.try_wait().unwrap().is_none(), "the server ended: {told}");
+        told = fs::read_to_string(&log).unwrap();
+    }
     assert!(told.matches("flash is full").count() == 1 && told.contains("--capacity"), "{told}");
     let mut client = UnixStream::connect(socket).unwrap();
     client.write_all(b"set new 0 0 5000\r\n").unwrap();

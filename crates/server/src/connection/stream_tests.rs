@@ -8,7 +8,7 @@ use tapetum::{Access, Ask, Condition, DramItem, KeyDigest, Marks, Outcome, Reply
 use crate::arrivals::Arrivals;
 use crate::connection::Alone;
 use crate::gets::Gets;
-use crate::protocol::text;
+use crate::protocol::many_keys::GET_PIECE_BYTES;
 
 /// Answers when told to: gets with what was put, or else with `value`, all else with a stamp. Gets and puts of what is in `dram` it can
 /// do at once.
@@ -599,7 +599,7 @@ fn a_get_of_any_length_is_answered_piece_by_piece() {
             }
         }
         assert!(received == expected.as_bytes(), "{} of {} bytes", received.len(), expected.len());
-        assert!((text::GET_PIECE_BYTES..line.len() / 2).contains(&held_bytes), "{held_bytes}");
+        assert!((GET_PIECE_BYTES..line.len() / 2).contains(&held_bytes), "{held_bytes}");
         assert_eq!((bench.alone.budget.used_bytes(), bench.alone.gets.is_idle()), (0, true));
     }
 }
@@ -607,7 +607,7 @@ fn a_get_of_any_length_is_answered_piece_by_piece() {
 #[test]
 fn a_client_that_leaves_in_the_middle_of_a_long_get_is_finished() {
     let mut bench = Bench::new(Limits::default());
-    for piece in [&b"get "[..], &b"k ".repeat(text::GET_PIECE_BYTES)].concat().chunks(5000) {
+    for piece in [&b"get "[..], &b"k ".repeat(GET_PIECE_BYTES)].concat().chunks(5000) {
         bench.send(piece);
         while bench.alone.session.in_flight() > 0 || bench.stream.connection.blocked {
             bench.poll();

@@ -11,15 +11,13 @@
 
 use crate::errands::Size;
 
+use super::many_keys::{GET_PIECE_BYTES, first_keys};
 use super::meta::{self, Judged};
 use super::{KEY_BYTES_MAX, Parsed, number};
 
 /// The longest line, as memcached has it, unless it asks for many keys: room for two keys and all flags of a meta command. A longer one
 /// is refused, and ends the connection with its end: who sends it may send a value behind it, which must not be taken for commands.
 pub const LINE_BYTES_MAX: usize = 2048;
-/// A longer line of many keys is taken in pieces of at most so many bytes, however long it is: each is answered before the next is kept.
-/// A line of ten thousand common keys still is one piece, and is refused whole for one bad key; so is any datagram.
-pub const GET_PIECE_BYTES: usize = 256 << 10;
 
 /// Spaces that may stand before the name of a line of many keys.
 const SPACES_MAX: usize = 100;
@@ -51,7 +49,7 @@ pub enum Verb {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// `keys` holds them as they came, with spaces between; each has been judged. If it `goes_on`, [`more_keys`] finds the next.
+    /// `keys` holds them as they came, with spaces between; each has been judged. If it `goes_on`, [`super::many_keys::more_keys`] finds the next.
     Get {
         keys: &'a [u8],
         stamps: bool,
@@ -131,17 +129,6 @@ pub enum Command<'a> {
     },
 }
 
-/// What stands behind the keys of a get that goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MoreKeys {
-    /// As in [`Parsed::NeedMore`].
-    NeedMore { total_bytes: usize, scanned_bytes: usize },
-    /// A list of keys, which have been judged, and what ends the line: nothing if it goes on once more.
-    List { list_bytes: usize, end_bytes: usize },
-    /// Refused, after so many bytes; the rest of the line is thrown away.
-    Refused { complaint: &'static str, consumed_bytes: usize },
-}
-
 /// Parses the command at the start of `input`, whose first `scanned_bytes` are known to hold no line end.
 pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parsed<Command<'_>> {
     let line_bytes_max = line_bytes_max(input);
@@ -211,56 +198,6 @@ fn parse_whole<'a>(input: &'a [u8], line: &'a [u8], after: usize, item_bytes_max
             with_value(length_bytes, (input, after), item_bytes_max, refused(BAD_CHUNK, noreply), command)
         }
     }
-}
-
-/// The first of the keys of a line that is longer than `piece`.
-fn first_keys(piece: &[u8]) -> Parsed<Command<'_>> {
-    let list = &piece[..whole_words_bytes(piece)];
-    let tokens = Tokens::of(list);
-    let command = match parse_line(&tokens, list) {
-        _ if list.contains(&0) => Command::RefusedLine { complaint: ERROR, close: false },
-        _ if piece.len() - list.len() > KEY_BYTES_MAX => Command::RefusedLine { complaint: BAD_FORMAT, close: false },
-        Command::Get { keys, stamps, .. } => Command::Get { keys, stamps, goes_on: true },
-        Command::GetAndTouch { keys, exptime, stamps, .. } => {
-            Command::GetAndTouch { keys, exptime, stamps, goes_on: true }
-        }
-        Command::Refused { complaint: Some(complaint) } => Command::RefusedLine { complaint, close: false },
-        _ => Command::RefusedLine { complaint: ERROR, close: false },
-    };
-    Parsed::Command { command, consumed_bytes: list.len(), skip_bytes: 0 }
-}
-
-/// The next keys of a line that goes on; the first `scanned_bytes` of `input` are known to hold no line end.
-pub fn more_keys(input: &[u8], scanned_bytes: usize) -> MoreKeys {
-    let piece = &input[..input.len().min(GET_PIECE_BYTES)];
-    let from = scanned_bytes.min(piece.len());
-    let end = piece[from..].iter().position(|&byte| byte == b'\n').map(|at| from + at);
-    let (list, end_bytes, rest) = match end {
-        Some(end) => {
-            let list = piece[..end].strip_suffix(b"\r").unwrap_or(&piece[..end]);
-            (list, end + 1 - list.len(), &b""[..])
-        }
-        None if input.len() < GET_PIECE_BYTES => {
-            return MoreKeys::NeedMore { total_bytes: input.len() + 1, scanned_bytes: input.len() };
-        }
-        None => {
-            let (list, rest) = piece.split_at(whole_words_bytes(piece));
-            (list, 0, rest)
-        }
-    };
-    let consumed_bytes = list.len();
-    if list.contains(&0) {
-        return MoreKeys::Refused { complaint: ERROR, consumed_bytes };
-    }
-    match split(list).all(key_fits) && key_fits(rest) {
-        true => MoreKeys::List { list_bytes: list.len(), end_bytes },
-        false => MoreKeys::Refused { complaint: BAD_FORMAT, consumed_bytes },
-    }
-}
-
-/// How much of `piece` is there before its last word, which may go on.
-fn whole_words_bytes(piece: &[u8]) -> usize {
-    piece.iter().rposition(|&byte| byte == b' ').map_or(0, |at| at + 1)
 }
 
 /// How long the line at the start of `input` may grow before it is judged. The name of one that may go on must stand near its
@@ -351,7 +288,7 @@ fn with_value<'a>(
 }
 
 /// Commands that are one line.
-fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> Command<'a> {
+pub(super) fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> Command<'a> {
     let noreply = tokens.noreply();
     let count = tokens.count;
     match (tokens.get(0), count) {
@@ -456,7 +393,7 @@ fn refused(complaint: &'static str, noreply: bool) -> Command<'static> {
     Command::Refused { complaint: (!noreply).then_some(complaint) }
 }
 
-fn key_fits(key: &[u8]) -> bool {
+pub(super) fn key_fits(key: &[u8]) -> bool {
     key.len() <= KEY_BYTES_MAX
 }
 
@@ -466,7 +403,7 @@ pub fn split(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
 }
 
 /// The first words of a line. A command that takes more than these takes them as a list.
-struct Tokens<'a> {
+pub(super) struct Tokens<'a> {
     words: [&'a [u8]; Tokens::KEPT],
     /// Where each of them ends in the line.
     ends: [usize; Tokens::KEPT],
@@ -477,7 +414,7 @@ struct Tokens<'a> {
 impl<'a> Tokens<'a> {
     const KEPT: usize = 8;
 
-    fn of(line: &'a [u8]) -> Tokens<'a> {
+    pub(super) fn of(line: &'a [u8]) -> Tokens<'a> {
         let mut tokens = Tokens { words: [b""; Tokens::KEPT], ends: [0; Tokens::KEPT], count: 0, last: b"" };
         let mut end = 0;
         while let Some(start) = line[end..].iter().position(|&byte| byte != b' ').map(|at| end + at) {

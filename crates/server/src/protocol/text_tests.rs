@@ -1,3 +1,4 @@
+use super::super::many_keys::{MoreKeys, more_keys};
 use super::*;
 use proptest::prelude::*;
 

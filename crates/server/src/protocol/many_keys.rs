@@ -1,0 +1,69 @@
+//! The keys of a get whose line is longer than a piece of the input: they are found piece by piece. Pure functions, as the parsers are.
+
+use super::text::{BAD_FORMAT, Command, ERROR, Tokens, key_fits, parse_line, split};
+use super::{KEY_BYTES_MAX, Parsed};
+
+/// A longer line of many keys is taken in pieces of at most so many bytes, however long it is: each is answered before the next is kept.
+/// A line of ten thousand common keys still is one piece, and is refused whole for one bad key; so is any datagram.
+pub const GET_PIECE_BYTES: usize = 256 << 10;
+
+/// What stands behind the keys of a get that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoreKeys {
+    /// As in [`Parsed::NeedMore`].
+    NeedMore { total_bytes: usize, scanned_bytes: usize },
+    /// A list of keys, which have been judged, and what ends the line: nothing if it goes on once more.
+    List { list_bytes: usize, end_bytes: usize },
+    /// Refused, after so many bytes; the rest of the line is thrown away.
+    Refused { complaint: &'static str, consumed_bytes: usize },
+}
+
+/// The first of the keys of a line that is longer than `piece`.
+pub(super) fn first_keys(piece: &[u8]) -> Parsed<Command<'_>> {
+    let list = &piece[..whole_words_bytes(piece)];
+    let tokens = Tokens::of(list);
+    let command = match parse_line(&tokens, list) {
+        _ if list.contains(&0) => Command::RefusedLine { complaint: ERROR, close: false },
+        _ if piece.len() - list.len() > KEY_BYTES_MAX => Command::RefusedLine { complaint: BAD_FORMAT, close: false },
+        Command::Get { keys, stamps, .. } => Command::Get { keys, stamps, goes_on: true },
+        Command::GetAndTouch { keys, exptime, stamps, .. } => {
+            Command::GetAndTouch { keys, exptime, stamps, goes_on: true }
+        }
+        Command::Refused { complaint: Some(complaint) } => Command::RefusedLine { complaint, close: false },
+        _ => Command::RefusedLine { complaint: ERROR, close: false },
+    };
+    Parsed::Command { command, consumed_bytes: list.len(), skip_bytes: 0 }
+}
+
+/// The next keys of a line that goes on; the first `scanned_bytes` of `input` are known to hold no line end.
+pub fn more_keys(input: &[u8], scanned_bytes: usize) -> MoreKeys {
+    let piece = &input[..input.len().min(GET_PIECE_BYTES)];
+    let from = scanned_bytes.min(piece.len());
+    let end = piece[from..].iter().position(|&byte| byte == b'\n').map(|at| from + at);
+    let (list, end_bytes, rest) = match end {
+        Some(end) => {
+            let list = piece[..end].strip_suffix(b"\r").unwrap_or(&piece[..end]);
+            (list, end + 1 - list.len(), &b""[..])
+        }
+        None if input.len() < GET_PIECE_BYTES => {
+            return MoreKeys::NeedMore { total_bytes: input.len() + 1, scanned_bytes: input.len() };
+        }
+        None => {
+            let (list, rest) = piece.split_at(whole_words_bytes(piece));
+            (list, 0, rest)
+        }
+    };
+    let consumed_bytes = list.len();
+    if list.contains(&0) {
+        return MoreKeys::Refused { complaint: ERROR, consumed_bytes };
+    }
+    match split(list).all(key_fits) && key_fits(rest) {
+        true => MoreKeys::List { list_bytes: list.len(), end_bytes },
+        false => MoreKeys::Refused { complaint: BAD_FORMAT, consumed_bytes },
+    }
+}
+
+/// How much of `piece` is there before its last word, which may go on.
+fn whole_words_bytes(piece: &[u8]) -> usize {
+    piece.iter().rposition(|&byte| byte == b' ').map_or(0, |at| at + 1)
+}
