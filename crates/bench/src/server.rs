@@ -16,6 +16,8 @@ use crate::Failure;
 pub struct ServerOptions {
     pub binary: PathBuf,
     pub data: PathBuf,
+    /// Where its output goes: beside the data directory.
+    pub log: PathBuf,
     pub address: SocketAddr,
     /// Passed on to `tapetum serve` as they are.
     pub options: Vec<String>,
@@ -30,15 +32,12 @@ impl ServerOptions {
         Ok(ServerOptions {
             binary: binary.to_owned(),
             data: data.to_owned(),
+            log: data.with_extension("log"),
             address: free_address()?,
             options: options.iter().map(|option| (*option).to_owned()).collect(),
             memcached_options: Vec::new(),
             udp: false,
         })
-    }
-
-    fn log(&self) -> PathBuf {
-        self.data.with_extension("log")
     }
 
     /// The reference keeps nothing.
@@ -68,7 +67,7 @@ impl ServerOptions {
 
     /// Starts the process and comes back at once: it may still be recovering.
     pub fn spawn(&self) -> Result<Server, Failure> {
-        let log = File::options().create(true).append(true).open(self.log())?;
+        let log = File::options().create(true).append(true).open(&self.log)?;
         let mut command = self.command();
         die_with_parent(&mut command);
         let child = command
@@ -153,11 +152,11 @@ impl Server {
     }
 
     pub fn log_tail(&self) -> String {
-        let text = std::fs::read(self.options.log()).unwrap_or_default();
+        let text = std::fs::read(&self.options.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(15)..].join("\n");
-        format!("the end of {}:\n{tail}", self.options.log().display())
+        format!("the end of {}:\n{tail}", &self.options.log.display())
     }
 
     fn wait(&mut self, limit: Duration) -> Result<ExitStatus, Failure> {

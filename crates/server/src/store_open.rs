@@ -511,9 +511,9 @@ fn create_file(
     let flash = FileFlash::create_in(claim, capacity_bytes, IoEngine::Auto, env).map_err(flash_error)?;
     let flash = Arc::new(flash);
     let made = create_on(&(Arc::clone(&flash) as Arc<dyn Flash>), path, options, env);
-    let named = made.and_then(|()| flash.rename(path).map_err(flash_error));
     let doing = "make durable the folders of";
-    let named = named.and_then(|()| unfinished::sync_folders_of(path).map_err(io_error(doing)));
+    let durable = made.and_then(|()| unfinished::sync_folders_of(path).map_err(io_error(doing)));
+    let named = durable.and_then(|()| flash.rename(path).map_err(flash_error));
     if let Err(error) = named {
         // What is left says nothing; should it stay, the next creation writes over it.
         let _ = fs::remove_file(&unfinished);

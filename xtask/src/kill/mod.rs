@@ -133,6 +133,12 @@ impl<F: Fault> Run<F> {
         self
     }
 
+    /// The server writes its log there, instead of beside its data.
+    pub fn logging_to(mut self, log: &Path) -> Run<F> {
+        self.options.log = log.to_owned();
+        self
+    }
+
     pub fn summary(&self) -> String {
         let Run { cycles, strikes, in_doubt, seed, .. } = self;
         let acknowledged = self.shared.acknowledged.load(Ordering::Relaxed);

@@ -1,54 +1,33 @@
-//! A file system of one directory whose files lose what was not synced when the power is cut, mounted through FUSE.
+//! A file system whose files and folders lose what was not synced when the power is cut, mounted through FUSE.
 //!
 //! Everything passes the page cache by, so what is asked of this is what its user asked of the kernel: a write comes with
-//! O_DSYNC when its file was opened so or it alone was made so (RWF_DSYNC), and a flush comes as a sync. Names and lengths
-//! are durable at once.
+//! O_DSYNC when its file was opened so or it alone was made so (RWF_DSYNC), and a flush comes as a sync. Names are durable when their
+//! folder was synced, lengths at once.
 //!
 //! The kernel asks from several threads, the test switches the power: all of it under one lock.
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
+    ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-use super::volatile::{Cut, SECTOR_BYTES, VolatileFile};
+use super::state::{Asked, Forgets, Power, State, errno};
+use super::volatile::Cut;
 use crate::Failure;
 use tapetum_bench::random::Random;
 
 /// The kernel is to ask each time.
 const CACHED: Duration = Duration::ZERO;
 const THREADS: usize = 4;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Power {
-    On,
-    /// Who asks waits: nobody hears anything from a drive without power.
-    Cut,
-    /// Who asked is gone: the kernel is told so.
-    Off,
-}
-
-struct State {
-    power: Power,
-    /// Whether syncs are lost too: a drive that lies.
-    forgets_syncs: bool,
-    names: BTreeMap<OsString, u64>,
-    files: BTreeMap<u64, VolatileFile>,
-    inode_next: u64,
-    /// Where the durable parts of files lie.
-    folder: PathBuf,
-    syncs: u64,
-    synced_writes: u64,
-}
+const UNMOUNT_WAIT: Duration = Duration::from_millis(50);
+const UNMOUNT_TRIES: usize = 100;
 
 struct Shared {
     state: Mutex<State>,
@@ -71,32 +50,16 @@ impl Shared {
 /// The mounted file system; dropping it takes it down.
 pub struct Mount {
     shared: Arc<Shared>,
+    path: CString,
     _session: BackgroundSession,
-}
-
-/// What was asked of a mount.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
-    pub syncs: u64,
-    /// Writes that had to be durable by themselves.
-    pub synced_writes: u64,
 }
 
 impl Mount {
     /// Mounts an empty file system at `path`, the durable part of which lies in `folder`.
-    pub fn new(path: &Path, folder: &Path, forgets_syncs: bool) -> Result<Mount, Failure> {
+    pub fn new(path: &Path, folder: &Path, forgets: Forgets) -> Result<Mount, Failure> {
         std::fs::create_dir_all(path)?;
         std::fs::create_dir_all(folder)?;
-        let state = State {
-            power: Power::On,
-            forgets_syncs,
-            names: BTreeMap::new(),
-            files: BTreeMap::new(),
-            inode_next: INodeNo::ROOT.0 + 1,
-            folder: folder.to_owned(),
-            syncs: 0,
-            synced_writes: 0,
-        };
+        let state = State::new(folder, forgets);
         let shared = Arc::new(Shared { state: Mutex::new(state), switched: Condvar::new() });
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("tapetum-power-cut".to_owned())];
@@ -108,20 +71,12 @@ impl Mount {
                 path.display()
             )
         })?;
-        Ok(Mount { shared, _session: session })
+        Ok(Mount { shared, path: CString::new(path.as_os_str().as_bytes())?, _session: session })
     }
 
     /// Cuts the power. From here on nothing is answered and nothing written.
     pub fn cut(&self, random: &mut Random) -> Result<Cut, Failure> {
-        let mut state = self.shared.lock();
-        state.power = Power::Cut;
-        let mut sum = Cut::default();
-        for file in state.files.values_mut() {
-            let cut = file.cut(random)?;
-            sum.sectors_lost += cut.sectors_lost;
-            sum.sectors_kept += cut.sectors_kept;
-        }
-        Ok(sum)
+        self.shared.lock().cut(random)
     }
 
     /// Lets go of those that wait for an answer and cannot hear it any more.
@@ -135,104 +90,22 @@ impl Mount {
     }
 
     pub fn asked(&self) -> Asked {
-        let state = self.shared.lock();
-        Asked { syncs: state.syncs, synced_writes: state.synced_writes }
+        self.shared.lock().asked
     }
 }
 
-impl State {
-    fn file(&mut self, inode: INodeNo) -> Result<&mut VolatileFile, Errno> {
-        self.files.get_mut(&inode.0).ok_or(Errno::ENOENT)
-    }
-
-    fn named(&self, parent: INodeNo, name: &OsStr) -> Result<INodeNo, Errno> {
-        if parent != INodeNo::ROOT {
-            return Err(Errno::ENOTDIR);
+impl Drop for Mount {
+    /// The rings of a server that was killed let go of its files a moment after it has ended.
+    fn drop(&mut self) {
+        for _ in 0..UNMOUNT_TRIES {
+            // SAFETY: the path ends with a zero and lives through the call.
+            let unmounted = unsafe { libc::umount2(self.path.as_ptr(), 0) } == 0;
+            if unmounted || std::io::Error::last_os_error().raw_os_error() != Some(libc::EBUSY) {
+                return; // What else is wrong the session says, which unmounts where only fusermount3 may.
+            }
+            std::thread::sleep(UNMOUNT_WAIT);
         }
-        self.names.get(name).map(|inode| INodeNo(*inode)).ok_or(Errno::ENOENT)
     }
-
-    fn create(&mut self, parent: INodeNo, name: &OsStr) -> Result<INodeNo, Errno> {
-        if self.named(parent, name).is_ok() {
-            return Err(Errno::EEXIST);
-        }
-        let inode = self.inode_next;
-        self.inode_next += 1;
-        let path = self.folder.join(inode.to_string());
-        let durable = File::options().read(true).write(true).create_new(true).open(path).map_err(errno)?;
-        self.files.insert(inode, VolatileFile::new(durable));
-        self.names.insert(name.to_owned(), inode);
-        Ok(INodeNo(inode))
-    }
-
-    fn remove(&mut self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
-        let inode = self.named(parent, name)?;
-        self.names.remove(name);
-        // Who has it open still gets errors, which nobody does who removes it.
-        self.files.remove(&inode.0);
-        std::fs::remove_file(self.folder.join(inode.0.to_string())).map_err(errno)
-    }
-
-    fn rename(&mut self, from: (INodeNo, &OsStr), to: (INodeNo, &OsStr)) -> Result<(), Errno> {
-        let inode = self.named(from.0, from.1)?;
-        if self.named(to.0, to.1).is_ok() {
-            self.remove(to.0, to.1)?;
-        }
-        self.names.remove(from.1);
-        self.names.insert(to.1.to_owned(), inode.0);
-        Ok(())
-    }
-
-    fn attributes(&self, inode: INodeNo) -> Result<FileAttr, Errno> {
-        let (kind, perm, size) = match self.files.get(&inode.0) {
-            _ if inode == INodeNo::ROOT => (FileType::Directory, 0o700, 0),
-            Some(file) => (FileType::RegularFile, 0o600, file.length_bytes()),
-            None => return Err(Errno::ENOENT),
-        };
-        let never: SystemTime = UNIX_EPOCH;
-        Ok(FileAttr {
-            ino: inode,
-            size,
-            blocks: size.div_ceil(SECTOR_BYTES as u64),
-            atime: never,
-            mtime: never,
-            ctime: never,
-            crtime: never,
-            kind,
-            perm,
-            nlink: 1,
-            // SAFETY: the call takes nothing and cannot fail.
-            uid: unsafe { libc::geteuid() },
-            // SAFETY: as above.
-            gid: unsafe { libc::getegid() },
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        })
-    }
-
-    fn write(&mut self, inode: INodeNo, offset: u64, data: &[u8], durably: bool) -> Result<(), Errno> {
-        let forgets = self.forgets_syncs;
-        self.synced_writes += u64::from(durably);
-        let file = self.file(inode)?;
-        file.write(offset, data).map_err(errno)?;
-        if durably && !forgets {
-            file.sync_range(offset, data.len()).map_err(errno)?;
-        }
-        Ok(())
-    }
-
-    fn sync(&mut self, inode: INodeNo) -> Result<(), Errno> {
-        self.syncs += 1;
-        if self.forgets_syncs {
-            return Ok(());
-        }
-        self.file(inode)?.sync().map_err(errno)
-    }
-}
-
-fn errno(error: io::Error) -> Errno {
-    Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// What the kernel speaks to.
@@ -315,6 +188,17 @@ impl Filesystem for VolatileFolder {
         }
     }
 
+    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
+        let make = |state: &mut State| {
+            let inode = state.make_folder(parent, name)?;
+            state.attributes(inode)
+        };
+        match self.with(make) {
+            Ok(attributes) => reply.entry(&CACHED, &attributes, Generation(0)),
+            Err(error) => reply.error(error),
+        }
+    }
+
     fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.with(|state| state.attributes(inode)) {
             Ok(_) => reply.opened(FileHandle(0), open_flags()),
@@ -366,8 +250,8 @@ impl Filesystem for VolatileFolder {
         reply_empty(reply, self.with(|state| state.sync(inode)));
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(reply, self.with(|_| Ok(())));
+    fn fsyncdir(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        reply_empty(reply, self.with(|state| state.sync_names(inode)));
     }
 
     fn fallocate(
@@ -402,19 +286,19 @@ impl Filesystem for VolatileFolder {
         name: &OsStr,
         parent_new: INodeNo,
         name_new: &OsStr,
-        _: RenameFlags,
+        flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, self.with(|state| state.rename((parent, name), (parent_new, name_new))));
+        reply_empty(reply, self.with(|state| state.rename((parent, name), (parent_new, name_new), flags)));
     }
 
-    fn readdir(&self, _: &Request, _: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let names = match self.with(|state| Ok(state.names.clone())) {
-            Ok(names) => names,
+    fn readdir(&self, _: &Request, folder: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let entries = match self.with(|state| state.entries(folder)) {
+            Ok(entries) => entries,
             Err(error) => return reply.error(error),
         };
-        for (place, (name, inode)) in names.iter().enumerate().skip(offset as usize) {
-            if reply.add(INodeNo(*inode), place as u64 + 1, FileType::RegularFile, name) {
+        for (place, (name, inode, kind)) in entries.iter().enumerate().skip(offset as usize) {
+            if reply.add(*inode, place as u64 + 1, *kind, name) {
                 break;
             }
         }

@@ -30,6 +30,8 @@ pub struct Cut {
     pub sectors_lost: u64,
     /// Unsynced sectors that kept it.
     pub sectors_kept: u64,
+    /// Changes of names that had not been synced.
+    pub names_lost: u64,
 }
 
 impl VolatileFile {
