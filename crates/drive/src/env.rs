@@ -10,9 +10,11 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::locks::whole;
 
 /// Time, chance and threads.
 #[derive(Clone)]
@@ -73,7 +75,7 @@ impl Env {
         match &self.source {
             Source::System { .. } => kernel_random(bytes),
             Source::Simulated { random, .. } => {
-                random.lock().unwrap_or_else(PoisonError::into_inner).fill(bytes);
+                whole(random.lock()).fill(bytes);
             }
         }
     }

@@ -12,6 +12,7 @@ pub mod env;
 mod event;
 pub mod flash;
 pub mod local_memory;
+pub mod locks;
 pub mod program;
 pub mod programs;
 pub mod queue_pair;

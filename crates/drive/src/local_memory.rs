@@ -12,9 +12,10 @@ mod buddy;
 use std::io;
 use std::ops::DerefMut;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::command::LocalRange;
+use crate::locks::whole;
 use buddy::Buddy;
 
 /// The unit of allocation, and the alignment of every buffer.
@@ -122,7 +123,7 @@ impl LocalMemory {
 
 impl Region {
     fn lock_blocks(&self) -> impl DerefMut<Target = Buddy> + '_ {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.blocks.lock())
     }
 }
 

@@ -7,7 +7,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::command::{Command, Completion, LocalRange, Opcode, Operation, Status};
@@ -15,6 +15,7 @@ use crate::counters::{CountersSnapshot, QueueCounters};
 use crate::env::Env;
 use crate::flash::{Flash, FlashQueue};
 use crate::local_memory::{LocalBuffer, LocalMemory};
+use crate::locks::whole;
 use crate::program::Program;
 
 /// The most commands that one queue pair has in flight.
@@ -75,7 +76,7 @@ impl Drive {
     fn pair(&self, queue: Box<dyn FlashQueue>) -> QueuePair {
         let parts = &self.parts;
         let counters = {
-            let mut all = parts.counters.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = whole(parts.counters.lock());
             match all.iter().find(|counters| Arc::strong_count(counters) == 1) {
                 Some(free) => free.clone(),
                 None => {
@@ -114,7 +115,7 @@ impl Drive {
 
     pub fn counters(&self) -> CountersSnapshot {
         let mut snapshot = CountersSnapshot::default();
-        for counters in self.parts.counters.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for counters in whole(self.parts.counters.lock()).iter() {
             counters.add_to(&mut snapshot);
         }
         snapshot

@@ -8,14 +8,15 @@ use crate::transfer::Transfer;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tapetum_drive::locks::whole;
 use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair};
 
-/// Locks a mutex whose holder cannot leave it half-changed: a panic elsewhere must not hide behind a second one here.
+/// Locks a mutex; a panic where another thread panicked while it held it.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    whole(mutex.lock())
 }
 
 struct Inner {
@@ -220,6 +221,9 @@ pub fn run<T>(io: &Io, future: impl Future<Output = T>, stopped: impl Fn() -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Store;
+    use crate::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory};
 
     #[test]
@@ -257,5 +261,24 @@ mod tests {
         run(&io, io.read(0, &mut buffer, 512, 1024), || false).unwrap().unwrap();
         assert_eq!(buffer.bytes().iter().filter(|byte| **byte == 7).count(), 1024);
         assert_eq!((buffer.bytes()[511], buffer.bytes()[512]), (0, 7));
+    }
+
+    #[test]
+    fn nobody_goes_on_with_what_a_panic_left() {
+        let options = small_options();
+        let (drive, store) = store_in_memory(SMALL_BYTES, &options);
+        store.put(b"key", b"acknowledged").unwrap();
+        let shared = store.shared().clone();
+        let panics = || {
+            let _shard = shared.shard(shared.hash(b"key"));
+            panic!("for the test");
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        for _ in 0..2 {
+            assert!(catch_unwind(AssertUnwindSafe(|| store.put(b"key", b"on top"))).is_err());
+        }
+        drop((store, shared));
+        let store = Store::open_with(&drive, &options, || false).unwrap();
+        assert_eq!(store.get(b"key").unwrap().unwrap().value, b"acknowledged");
     }
 }

@@ -29,9 +29,10 @@ use crate::unreadable::Unreadable;
 use arc_swap::ArcSwapOption;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::Poll;
 use std::time::Duration;
+use tapetum_drive::locks::whole;
 use tapetum_drive::{Drive, OverlayFlash};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Header;
@@ -59,7 +60,7 @@ impl Wakeup {
     pub fn sleep(&self, timeout: Duration) {
         let wanted = lock(&self.wanted);
         let waited = self.condition.wait_timeout_while(wanted, timeout, |wanted| !*wanted);
-        let (mut wanted, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (mut wanted, _) = whole(waited);
         *wanted = false;
     }
 }

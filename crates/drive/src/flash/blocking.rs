@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::env::Env;
 use crate::event::Event;
 use crate::local_memory::LocalMemory;
+use crate::locks::whole;
 
 pub(super) struct BlockingQueue {
     shared: Arc<Shared>,
@@ -46,7 +47,7 @@ struct State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        whole(self.state.lock())
     }
 }
 
@@ -129,7 +130,7 @@ fn serve(shared: &Shared, data: &DataFile, local: &LocalMemory) {
         let command = {
             let idle = |state: &mut State| state.todo.is_empty() && !state.closed;
             let waited = shared.work.wait_while(shared.lock(), idle);
-            let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+            let mut state = whole(waited);
             let Some(command) = state.todo.pop_front() else { return };
             command
         };

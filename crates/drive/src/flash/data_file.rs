@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, Once};
 
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, getrlimit};
 
 use crate::local_memory::LocalMemory;
+use crate::locks::whole;
 
 pub(super) struct DataFile {
     file: File,
@@ -36,12 +37,12 @@ impl DataFile {
     }
 
     pub(super) fn path(&self) -> PathBuf {
-        self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        whole(self.path.lock()).clone()
     }
 
     /// Has `rename` give the file, which is at the path it is handed, the name `to`.
     pub(super) fn rename(&self, to: &Path, rename: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut path = whole(self.path.lock());
         rename(&path)?;
         *path = to.into();
         Ok(())

@@ -307,6 +307,7 @@ impl FaultyFlash {
         state.damage(sector);
     }
 
+    /// Whole or not: a simulation is one thread, which tells of its panic what the flash knows.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

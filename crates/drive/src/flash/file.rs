@@ -11,7 +11,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::alignment::{self, Contents};
 use super::blocking::BlockingQueue;
@@ -23,6 +23,7 @@ use super::uring::{self, UringQueue};
 use super::{Flash, FlashQueue, Reservation};
 use crate::env::Env;
 use crate::local_memory::LocalMemory;
+use crate::locks::whole;
 
 /// How a file's bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -195,7 +196,7 @@ impl Flash for FileFlash {
 
     /// Reserves blocks for the new part as creation does for all; a device is as large as it is.
     fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
-        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _growing = whole(self.growing.lock());
         let (file, sector_bytes) = (self.data.file(), self.data.sector_bytes());
         let path: &Path = &self.data.path();
         let now_bytes = self.capacity_bytes();

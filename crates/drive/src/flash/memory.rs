@@ -6,12 +6,13 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use super::{Flash, FlashError, FlashQueue};
 use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::local_memory::LocalMemory;
+use crate::locks::whole;
 
 const CHUNK_BYTES: u64 = 256 * 1024;
 
@@ -42,7 +43,7 @@ impl Room {
 
 impl Chunks {
     fn room(&self) -> RwLockReadGuard<'_, Room> {
-        self.room.read().unwrap_or_else(PoisonError::into_inner)
+        whole(self.room.read())
     }
 }
 
@@ -70,7 +71,7 @@ impl Flash for MemoryFlash {
     }
 
     fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
-        let mut room = self.chunks.room.write().unwrap_or_else(PoisonError::into_inner);
+        let mut room = whole(self.chunks.room.write());
         let capacity_bytes = capacity_bytes.next_multiple_of(u64::from(self.chunks.sector_bytes));
         if capacity_bytes > room.capacity_bytes {
             room.grow(capacity_bytes);
@@ -135,7 +136,7 @@ impl MemoryQueue {
         let room = self.chunks.room();
         for (chunk, at, take) in pieces(flash, range.length) {
             let (piece, rest) = local.split_at_mut(take);
-            match &*room.chunks[chunk].read().unwrap_or_else(PoisonError::into_inner) {
+            match &*whole(room.chunks[chunk].read()) {
                 Some(bytes) => piece.copy_from_slice(&bytes[at..at + take]),
                 None => piece.fill(0),
             }
@@ -153,7 +154,7 @@ impl MemoryQueue {
         let room = self.chunks.room();
         for (chunk, at, take) in pieces(flash, range.length) {
             let (piece, rest) = local.split_at(take);
-            let mut bytes = room.chunks[chunk].write().unwrap_or_else(PoisonError::into_inner);
+            let mut bytes = whole(room.chunks[chunk].write());
             let bytes = bytes.get_or_insert_with(|| vec![0; CHUNK_BYTES as usize].into_boxed_slice());
             bytes[at..at + take].copy_from_slice(piece);
             local = rest;

@@ -14,12 +14,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use super::{Flash, FlashError, FlashQueue};
 use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::local_memory::LocalMemory;
+use crate::locks::whole;
 
 /// A flash whose writes stay in memory. Clones share it.
 #[derive(Clone)]
@@ -71,7 +72,7 @@ impl OverlayFlash {
 
 impl Written {
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Box<[u8]>>> {
-        self.sectors.read().unwrap_or_else(PoisonError::into_inner)
+        whole(self.sectors.read())
     }
 
     /// The numbers of the sectors that a range touches.
@@ -82,7 +83,7 @@ impl Written {
 
     /// Keeps the bytes of a write; whether there was room.
     fn keep(&self, flash: u64, bytes: &[u8]) -> bool {
-        let mut sectors = self.sectors.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sectors = whole(self.sectors.write());
         let numbers = self.numbers(flash..flash + bytes.len() as u64);
         let fresh = (numbers.end - numbers.start) as usize - sectors.range(numbers.clone()).count();
         if sectors.len() + fresh > self.sectors_max {

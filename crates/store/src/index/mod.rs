@@ -29,12 +29,13 @@ pub use geometry::IndexGeometry;
 pub use image::{IndexImage, IndexRestorer, PartitionShape};
 pub use merge::{Change, MergeDone};
 
+use crate::io::lock;
 use crate::region::{Account, page_bytes};
 use arc_swap::ArcSwap;
 use partition::Partition;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::{fmt, io};
 use tapetum_kernels::delta_bucket::Position;
 use tapetum_kernels::hash::HashKey;
@@ -230,7 +231,7 @@ impl GlobalIndex {
 
     fn lock_writer(&self) -> std::sync::MutexGuard<'_, Scratch> {
         // The scratch is filled anew by each merge, so one that panicked leaves nothing behind.
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.writer)
     }
 
     /// Changes whenever a partition is built anew: then candidates and cells may be others.

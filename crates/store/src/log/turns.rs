@@ -74,7 +74,7 @@ impl<W: Word + Default, T> Turns<W, T> {
     }
 }
 
-/// Who panics leaves the work to the next one who asks.
+/// Who panics leaves the work to the next one who asks, so that this one does not wait for it: it panics as well, at the tools.
 struct LeaveOnPanic<'a, W: Word>(&'a Desk<W>);
 
 impl<W: Word> Drop for LeaveOnPanic<'_, W> {
@@ -104,11 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn the_work_goes_on_after_a_panic() {
+    fn nobody_waits_for_who_panicked_or_works_on_with_its_tools() {
         let turns: Turns<AtomicU64, u64> = Turns::new(0);
         assert!(catch_unwind(AssertUnwindSafe(|| turns.run(1, |_, _| panic!("for the test")))).is_err());
-        turns.run(1, |done, _| *done += 1);
-        assert_eq!(*lock(&turns.tools), 1);
+        for _ in 0..2 {
+            let asks = || turns.run(1, |done, _| *done += 1);
+            assert!(catch_unwind(AssertUnwindSafe(asks)).is_err());
+        }
+        assert!(turns.tools.lock().is_err_and(|poisoned| **poisoned.get_ref() == 0));
     }
 }
 
