@@ -2,6 +2,9 @@
 //!
 //! Lines go through a bounded queue to a thread of their own. While nobody reads (a pager, a terminal that is stopped, a log driver that
 //! hangs) the queue fills, and what does not fit is dropped and counted. At the end the queue is given a bounded time to empty.
+//!
+//! A panic ends the process, whatever thread it is in, before a lock is let go of that it holds: what that guards may be half-changed, and
+//! a store that was told to end at any moment loses nothing that it acknowledged.
 
 // The server is above the simulator: this is a thread of the system.
 #![allow(clippy::disallowed_methods)]
@@ -10,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use tracing::Level;
@@ -24,7 +27,8 @@ const FLUSH_TIME: Duration = Duration::from_secs(2);
 /// A log that lines are written to until [`Log::end`].
 pub struct Log {
     writer: NonBlocking,
-    guard: WorkerGuard,
+    /// Dropped, it writes what waits. A panic may take it first.
+    guard: Arc<Mutex<Option<WorkerGuard>>>,
     losses: LogLosses,
 }
 
@@ -74,10 +78,17 @@ impl Log {
             .with_max_level(Level::INFO)
             .with_target(false)
             .init();
-        std::panic::set_hook(Box::new(|panic| {
+        let guard = Arc::clone(&log.guard);
+        std::panic::set_hook(Box::new(move |panic| {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("without a name");
             tracing::error!("thread {name}: {panic}\n{}", std::backtrace::Backtrace::capture());
+            tracing::error!(
+                "the server ends here, as it cannot be trusted any more: start it again; all that it acknowledged as durable is on the \
+                 drive; please report this"
+            );
+            flush(&guard);
+            std::process::abort();
         }));
         Ok(log)
     }
@@ -88,6 +99,7 @@ impl Log {
         let builder = NonBlockingBuilder::default().buffered_lines_limit(LINES_MAX).lossy(true).thread_name("log");
         let (writer, guard) = builder.finish(lines);
         let dropped = Some(writer.error_counter());
+        let guard = Arc::new(Mutex::new(Some(guard)));
         Log { writer, guard, losses: LogLosses { dropped, failed } }
     }
 
@@ -103,15 +115,22 @@ impl Log {
 
     /// Waits until what was said is written, for a bounded time.
     pub fn end(self) {
-        let (done, ended) = mpsc::channel::<()>();
-        let flush = move || {
-            // It waits for a second at most, and complains to standard output then, which may be as full.
-            drop(self.guard);
-            drop(done);
-        };
-        if std::thread::Builder::new().name("log-end".into()).spawn(flush).is_ok() {
-            let _ = ended.recv_timeout(FLUSH_TIME);
-        }
+        flush(&self.guard);
+    }
+}
+
+/// Writes what waits, for a bounded time. Whoever comes second waits as long.
+fn flush(guard: &Mutex<Option<WorkerGuard>>) {
+    let guard = guard.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let (done, ended) = mpsc::channel::<()>();
+    let Some(guard) = guard else { return std::thread::sleep(FLUSH_TIME) };
+    let flush = move || {
+        // It waits for a second at most, and complains to standard output then, which may be as full.
+        drop(guard);
+        drop(done);
+    };
+    if std::thread::Builder::new().name("log-end".into()).spawn(flush).is_ok() {
+        let _ = ended.recv_timeout(FLUSH_TIME);
     }
 }
 

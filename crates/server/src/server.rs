@@ -79,14 +79,14 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// A worker ends when the server stops. If one ends by itself, its clients would wait for ever: the process is asked to
-/// stop, and the reason comes out where the workers are waited for.
-struct StopWithWorker;
+/// A worker that panics takes the process with it: what it shared may be half-changed. In the binary its hook has done so before
+/// (see [`crate::logging`]).
+struct AbortWithWorker;
 
-impl Drop for StopWithWorker {
+impl Drop for AbortWithWorker {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            os::terminate_this_process();
+            std::process::abort();
         }
     }
 }
@@ -157,7 +157,8 @@ impl Server {
         for (index, worker) in workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             let life = move || {
-                let _guard = StopWithWorker;
+                let _guard = AbortWithWorker;
+                // Its clients would wait for ever: the process is asked to stop, and the reason comes out where workers are waited for.
                 worker.run().inspect_err(|error| {
                     tracing::error!("a worker stopped: {error}");
                     os::terminate_this_process();
