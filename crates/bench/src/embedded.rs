@@ -102,7 +102,7 @@ impl Pipe {
     fn submit(&mut self, now: Instant, request: Request<'_>) -> usize {
         let token = self.free.pop().expect("the caller looks for room first");
         self.begun[token] = now;
-        self.session.submit(token as u64, request);
+        self.session.submit(token as u64, request).expect("the session has room for what this one has");
         token
     }
 

@@ -25,7 +25,7 @@ impl Connection {
             return None;
         }
         let is_tried = !self.may_submit(form, bytes, cx);
-        if is_tried && !(request.shows_value() && self.try_get()) {
+        if is_tried && !(request.shows_value() && cx.session.has_room() && self.try_get()) {
             return None;
         }
         if !request.shows_value() {

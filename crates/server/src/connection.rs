@@ -375,7 +375,7 @@ impl Connection {
 
     /// Whether a request that holds `bytes` until it is answered may be submitted now; if not, consuming stops. What is so
     /// little that every connection may have it does not ask the budget.
-    pub(crate) fn may_submit<S>(&mut self, form: Form, bytes: usize, cx: &Context<'_, S>) -> bool {
+    pub(crate) fn may_submit<S: Session>(&mut self, form: Form, bytes: usize, cx: &Context<'_, S>) -> bool {
         let (limits, budget) = (cx.limits, cx.budget);
         let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes();
         let alone = self.slots.is_empty() && self.out.is_empty();
@@ -383,6 +383,10 @@ impl Connection {
             && held_bytes + bytes + REQUEST_BYTES <= limits.connection_in_flight_bytes;
         if !alone && !room {
             self.blocked = true;
+            return false;
+        }
+        if !cx.session.has_room() {
+            (self.blocked, self.capped) = (true, true);
             return false;
         }
         if form.is_get() && !self.may_submit_get(bytes, cx.gets) {

@@ -9,8 +9,12 @@ use tapetum::{
 /// Used by one thread at a time. Requests for one key take effect in the order of submission, but for one that asks, which takes effect
 /// after it is allowed; replies come in any order.
 pub trait Session: Send + 'static {
-    /// Never blocks; copies what it needs. A refusal comes as a reply.
+    /// Never blocks; copies what it needs. A refusal comes as a reply. Only for who has seen that there is room.
     fn submit(&mut self, token: u64, request: Request<'_>);
+    /// Whether one more request may be submitted; if not, replies make room.
+    fn has_room(&self) -> bool {
+        true
+    }
     /// Never blocks. A value stays readable until the next poll.
     fn poll(&mut self, replies: &mut Vec<Reply>);
     fn bytes(&self, value: ValueRange) -> &[u8];

@@ -39,7 +39,11 @@ const BLANK_BYTES: u64 = 1 << 20;
 
 impl engine::Session for tapetum::Session {
     fn submit(&mut self, token: u64, request: Request<'_>) {
-        self.submit(token, request);
+        self.submit(token, request).expect("the worker looks for room first");
+    }
+
+    fn has_room(&self) -> bool {
+        self.has_room()
     }
 
     fn poll(&mut self, replies: &mut Vec<Reply>) {
@@ -63,7 +67,7 @@ impl engine::Session for tapetum::Session {
     }
 
     fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) {
-        self.submit_within(token, request, value_bytes);
+        self.submit_within(token, request, value_bytes).expect("the worker looks for room first");
     }
 
     fn take_asks(&mut self, asks: &mut Vec<Ask>) {

@@ -155,7 +155,7 @@ impl Open {
     ) -> Result<(), String> {
         if let [(key, kind)] = &parts[..] {
             self.model.submit(id, 0, *key, kind.clone());
-            self.session.submit(id, request(KEYS[*key], kind));
+            self.session.submit(id, request(KEYS[*key], kind)).expect("a session has room for a few");
         } else {
             let writes: Vec<_> = parts.iter().map(|(key, kind)| write(KEYS[*key], kind)).collect();
             let mut patience = PATIENCE;

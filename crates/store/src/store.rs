@@ -28,6 +28,9 @@ use tapetum_drive::{Drive, Flash, Opcode, OverlayFlash, QueuePair};
 /// Commands a session has on its way at most before they queue in the process.
 const SESSION_DEPTH: u32 = 256;
 
+/// Sessions that are kept for blocking calls; each has a ring.
+const SESSIONS_KEPT: usize = 64;
+
 /// An item as a reader gets it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Item {
@@ -194,14 +197,19 @@ impl Store {
             None => self.session()?,
         };
         let done = work(&mut session);
-        lock(&self.inner.sessions).push(session);
+        let mut kept = lock(&self.inner.sessions);
+        if kept.len() < SESSIONS_KEPT {
+            kept.push(session);
+        }
         done
     }
 
     /// Runs one request to its end.
     pub fn run(&self, request: Request<'_>) -> Result<(Outcome, Vec<u8>), Error> {
         self.with_session(|session| {
-            session.submit(0, request);
+            while session.submit(0, request) == Err(Busy) {
+                session.poll(&mut Vec::new());
+            }
             let reply = wait_for_one(session);
             let value = reply.outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
             match reply.outcome {
@@ -218,12 +226,16 @@ impl Store {
     /// Reads several keys, all on their way at once; the answers are in the order of the keys.
     pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Item>>, Error> {
         self.with_session(|session| {
-            keys.iter().enumerate().for_each(|(token, key)| session.submit(token as u64, Request::Get { key }));
             let mut items = vec![None; keys.len()];
             let mut failed = None;
             let mut left = keys.len();
             let mut replies = Vec::new();
+            let mut more = keys.iter().enumerate().peekable();
             while left > 0 {
+                while let Some((token, key)) = more.next_if(|_| session.has_room()) {
+                    let submitted = session.submit(token as u64, Request::Get { key });
+                    assert_eq!(submitted, Ok(()), "there is room");
+                }
                 poll_or_wait(session, &mut replies);
                 for reply in replies.drain(..) {
                     left -= 1;

@@ -76,7 +76,7 @@ fn a_longer_value_comes_when_it_is_allowed() {
         }
         for (key, expected) in &values() {
             for request in requests(key) {
-                session.submit_within(7, request, 1000);
+                session.submit_within(7, request, 1000).unwrap();
                 if *key == b"short" {
                     let (replies, asks) = poll(&mut session, 1, 0);
                     assert_eq!((value(&session, &replies[0]), asks), (&expected[..], vec![]));
@@ -90,7 +90,7 @@ fn a_longer_value_comes_when_it_is_allowed() {
                 let (replies, asks) = poll(&mut session, 1, 0);
                 assert_eq!((value(&session, &replies[0]), asks), (&expected[..], vec![]), "{what}");
                 assert_eq!(session.in_flight(), 0);
-                session.submit_within(8, request, expected.len());
+                session.submit_within(8, request, expected.len()).unwrap();
                 let (replies, asks) = poll(&mut session, 1, 0);
                 assert_eq!((value(&session, &replies[0]), asks), (&expected[..], vec![]), "at once: {what}");
             }
@@ -106,18 +106,18 @@ fn what_asks_keeps_nobody_waiting_and_takes_its_place_anew() {
     store.put(key, &long).unwrap();
     let (mut session, mut other) = (store.session().unwrap(), store.session().unwrap());
     for (token, request) in (0..).zip(requests(key)) {
-        session.submit_within(token, request, 100);
+        session.submit_within(token, request, 100).unwrap();
     }
     let (_, asks) = poll(&mut session, 0, 4);
     let mut asked: Vec<u64> = asks.iter().map(|ask| ask.token).collect();
     asked.sort_unstable();
     assert_eq!(asked, [0, 1, 2, 3]);
-    other.submit(4, Request::Get { key });
+    other.submit(4, Request::Get { key }).unwrap();
     let (replies, asks_of_other) = poll(&mut other, 1, 0);
     assert_eq!((value(&other, &replies[0]), asks_of_other), (&long[..], vec![]), "nobody asks unless told");
 
-    session.submit(5, Request::Put { key, value: b"next", flags: 0, expiry: 0, condition: Condition::Always });
-    session.submit(6, Request::Get { key });
+    session.submit(5, Request::Put { key, value: b"next", flags: 0, expiry: 0, condition: Condition::Always }).unwrap();
+    session.submit(6, Request::Get { key }).unwrap();
     let (mut replies, _) = poll(&mut session, 2, 0);
     replies.sort_by_key(|reply| reply.token);
     assert!(matches!(replies[0], Reply { token: 5, outcome: Outcome::Stored { .. } }));
@@ -126,7 +126,8 @@ fn what_asks_keeps_nobody_waiting_and_takes_its_place_anew() {
         // A put before it that is not decided yet, too.
         let next = format!("next {token}");
         session
-            .submit(7, Request::Put { key, value: next.as_bytes(), flags: 0, expiry: 0, condition: Condition::Always });
+            .submit(7, Request::Put { key, value: next.as_bytes(), flags: 0, expiry: 0, condition: Condition::Always })
+            .unwrap();
         session.allow_value(token, long.len());
         let (replies, _) = poll(&mut session, 2, 0);
         assert_eq!((replies[1].token, value(&session, &replies[1])), (token, next.as_bytes()));
@@ -142,7 +143,7 @@ fn an_item_that_has_grown_meanwhile_is_asked_for_again() {
     let mut session = store.session().unwrap();
     for request in requests(key) {
         store.put(key, &long).unwrap();
-        session.submit_within(1, request, 100);
+        session.submit_within(1, request, 100).unwrap();
         poll(&mut session, 0, 1);
         store.put(key, &longer).unwrap();
         session.allow_value(1, long.len());
@@ -161,7 +162,7 @@ fn one_that_is_given_up_did_nothing_and_a_deletion_of_everything_waits_for_none(
     let mut session = store.session().unwrap();
     let item = store.get(key).unwrap().unwrap();
     for (token, request) in (0..).zip(requests(key)) {
-        session.submit_within(token, request, 100);
+        session.submit_within(token, request, 100).unwrap();
     }
     let (replies, _) = poll(&mut session, 0, 4);
     assert_eq!(replies.len(), 0);
@@ -170,7 +171,7 @@ fn one_that_is_given_up_did_nothing_and_a_deletion_of_everything_waits_for_none(
     assert_eq!((replies[0].token, &replies[0].outcome), (0, &Outcome::Missing));
     assert_eq!(store.get(key).unwrap(), Some(item));
 
-    session.submit(9, Request::DeleteAll { at: 0 });
+    session.submit(9, Request::DeleteAll { at: 0 }).unwrap();
     let (replies, _) = poll(&mut session, 1, 0);
     assert_eq!((replies[0].token, &replies[0].outcome), (9, &Outcome::Done));
     (1..4).for_each(|token| session.allow_value(token, large.len()));

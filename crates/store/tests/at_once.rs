@@ -127,7 +127,7 @@ fn a_put_at_once_outlives_flush_and_restart() {
         } else {
             // What is to wait goes the way of all.
             let condition = Condition::Always;
-            session.submit(0, Request::Put { key: &key, value: &value, flags, expiry: 0, condition });
+            session.submit(0, Request::Put { key: &key, value: &value, flags, expiry: 0, condition }).unwrap();
             poll_all(&mut session);
         }
     }
@@ -147,7 +147,7 @@ fn nothing_is_done_at_once_before_what_was_submitted_earlier() {
     let (_drive, store) = store(Sync::EverySecond);
     let mut session = store.session().unwrap();
     put(&mut session, b"key", b"1", (0, 0)).unwrap();
-    session.submit(1, Request::Get { key: b"key" });
+    session.submit(1, Request::Get { key: b"key" }).unwrap();
     assert_eq!(put(&mut session, b"key", b"2", (0, 0)), None, "the get would show it");
     assert_eq!(get(&mut session, b"key"), None);
     assert!(put(&mut session, b"other", b"3", (0, 0)).is_some() && get(&mut session, b"other").is_some());
@@ -180,11 +180,11 @@ fn what_must_wait_or_be_refused_is_left_to_a_request() {
     assert_eq!(put(&mut session, b"key", b"value", (0, 0)), None);
     assert_eq!(durable.get(b"key").unwrap(), None, "nothing was written");
     let condition = Condition::Always;
-    session.submit(1, Request::Put { key: b"key", value: b"value", flags: 0, expiry: 0, condition });
+    session.submit(1, Request::Put { key: b"key", value: b"value", flags: 0, expiry: 0, condition }).unwrap();
     assert_eq!(get(&mut session, b"key"), None, "it is not durable yet");
     poll_all(&mut session);
     assert!(get(&mut session, b"key").is_some(), "it is durable");
-    session.submit(1, Request::Put { key: b"large", value: &noise(60_000), flags: 0, expiry: 0, condition });
+    session.submit(1, Request::Put { key: b"large", value: &noise(60_000), flags: 0, expiry: 0, condition }).unwrap();
     poll_all(&mut session);
     assert_eq!(get(&mut session, b"large"), None, "its value is in extents of its own");
 }
@@ -216,7 +216,7 @@ fn a_put_at_once_comes_after_a_deletion_of_everything_that_is_due() {
     let (_drive, store, clock) = store_at_rest();
     let mut session = store.session().unwrap();
     let at = SimClock::UNIX_SECONDS_AT_START + 10;
-    session.submit(0, Request::DeleteAll { at });
+    session.submit(0, Request::DeleteAll { at }).unwrap();
     poll_all(&mut session);
     put(&mut session, b"before", b"value", (0, 0)).unwrap();
     assert!(get(&mut session, b"before").is_some());

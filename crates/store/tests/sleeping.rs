@@ -84,10 +84,10 @@ fn write_and_read(mut session: Session, epoll: &OwnedFd) {
         for number in round * WRITES..(round + 1) * WRITES {
             let key = number.to_be_bytes();
             let (value, condition) = (&value(number), Condition::Always);
-            session.submit(number, Request::Put { key: &key, value, flags: 0, expiry: 0, condition });
+            session.submit(number, Request::Put { key: &key, value, flags: 0, expiry: 0, condition }).unwrap();
         }
         for number in (0..round * WRITES).step_by(7) {
-            session.submit(number, Request::Get { key: &number.to_be_bytes() });
+            session.submit(number, Request::Get { key: &number.to_be_bytes() }).unwrap();
         }
         while session.in_flight() > 0 {
             session.poll(&mut replies);

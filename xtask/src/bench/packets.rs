@@ -259,7 +259,7 @@ fn load(store: &Store, indexes: Range<u64>) -> Result<(), Failure> {
     for index in indexes {
         let (key, value) = (key(index), value(index));
         let condition = Condition::Always;
-        session.submit(index, Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition });
+        session.submit(index, Request::Put { key: &key, value: &value, flags: 0, expiry: 0, condition }).unwrap();
         while session.in_flight() > 256 {
             session.poll(&mut replies);
         }

@@ -50,7 +50,7 @@ impl Running {
     /// Reads keys, and lets maintenance wait meanwhile; `hear` is given each one's answer.
     pub fn read(&mut self, keys: &[u32], mut hear: impl FnMut(u32, Answer)) {
         let request = |session: &mut Session, place: usize| {
-            session.submit(place as u64, Request::Get { key: &name(keys[place]) });
+            session.submit(place as u64, Request::Get { key: &name(keys[place]) }).unwrap();
         };
         let hear = |session: &Session, reply: Reply| {
             let key = keys[reply.token as usize];
@@ -79,15 +79,21 @@ impl Running {
             let (key, stored) = writes[place];
             let name = name(key);
             let value = value(key, first + place as u32);
-            session.submit(
-                place as u64,
-                match stored {
-                    true => {
-                        Request::Put { key: &name, value: &value, flags: 0, expiry: 0, condition: Condition::Always }
-                    }
-                    false => Request::Delete { key: &name, stamp: None },
-                },
-            );
+            session
+                .submit(
+                    place as u64,
+                    match stored {
+                        true => Request::Put {
+                            key: &name,
+                            value: &value,
+                            flags: 0,
+                            expiry: 0,
+                            condition: Condition::Always,
+                        },
+                        false => Request::Delete { key: &name, stamp: None },
+                    },
+                )
+                .unwrap();
         };
         let hear = |_: &Session, reply: Reply| match reply.outcome {
             Outcome::Failed(error) => failed[reply.token as usize] = Some(error),

@@ -22,6 +22,8 @@ struct Slow {
     dram: Vec<&'static [u8]>,
     /// Gets wait all the same, as in a store without a DRAM tier.
     gets_wait: bool,
+    /// With so many on their way it takes no more.
+    in_flight_max: Option<usize>,
     /// Values and flags of what was put over whatever a key had, and how many puts before.
     items: HashMap<Vec<u8>, (Vec<u8>, u32, u64)>,
     puts: u64,
@@ -117,6 +119,10 @@ impl Session for Slow {
 
     fn in_flight(&self) -> usize {
         self.submitted.len() + self.asking.len()
+    }
+
+    fn has_room(&self) -> bool {
+        self.in_flight_max.is_none_or(|max| self.in_flight() < max)
     }
 
     fn event_fds(&self) -> Vec<RawFd> {
@@ -392,6 +398,21 @@ fn requests_of_one_client_are_bounded_and_go_on_as_they_are_answered() {
     }
     assert_eq!(bench.alone.session.in_flight(), 0);
     assert!(bench.stream.wants_input());
+}
+
+#[test]
+fn requests_wait_for_a_session_that_has_no_room() {
+    let mut bench = Bench::new(Limits::default());
+    bench.alone.session.in_flight_max = Some(3);
+    bench.send(&[b"get a b\r\n".repeat(3), b"append k 0 0 1\r\nv\r\n".repeat(3)].concat());
+    let mut answered = 0;
+    while answered < 9 {
+        let submitted = bench.alone.session.in_flight();
+        assert_eq!((submitted, bench.stream.connection.capped()), (3.min(9 - answered), answered < 6));
+        answered += submitted;
+        bench.poll();
+    }
+    assert!(bench.stream.connection.slots.is_empty());
 }
 
 #[test]

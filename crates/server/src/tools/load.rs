@@ -118,7 +118,8 @@ impl Sink for StoreSink {
             Existing::Replace => Condition::Always,
             Existing::Keep => Condition::Absent,
         };
-        self.session.submit(number, Request::Put { key, value, flags: *flags, expiry: *expiry, condition });
+        let put = Request::Put { key, value, flags: *flags, expiry: *expiry, condition };
+        self.session.submit(number, put).expect("so few are on their way that there is room");
         self.in_flight_bytes += key.len() + value.len();
         if self.in_flight_bytes >= IN_FLIGHT_BYTES {
             self.wait_until(0, verdicts)

@@ -423,9 +423,9 @@ impl Life {
                 let request = request(world.workload.key(key), &kind);
                 if id % 8 == 3 && request.shows_value() {
                     self.may_ask.push((session, key, id));
-                    open.submit_within(id, request, 200);
+                    open.submit_within(id, request, 200).expect("a session has room for a few");
                 } else {
-                    open.submit(id, request);
+                    open.submit(id, request).expect("a session has room for a few");
                 }
                 self.on_their_way.insert(id, Some(key));
                 world.model.submit(id, session, key, kind);
@@ -438,7 +438,7 @@ impl Life {
                 }
             }
             Draw::Everything { id, at } => {
-                open.submit(id, Request::DeleteAll { at });
+                open.submit(id, Request::DeleteAll { at }).expect("a session has room for a few");
                 self.on_their_way.insert(id, None);
                 let kind = if at == 0 { Kind::Clear } else { Kind::ClearAt(at) };
                 let parts = (0..world.model.keys()).map(|key| (key, kind.clone())).collect();

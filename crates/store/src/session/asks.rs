@@ -11,7 +11,7 @@
 //! may begin in the same page.
 
 use super::order::NO_PLACE;
-use super::{Local, Op, Session};
+use super::{Busy, Local, Op, Session};
 use crate::request::{Outcome, Request};
 use std::collections::HashMap;
 
@@ -83,10 +83,14 @@ impl Local {
 impl Session {
     /// As [`Session::submit`]; a request that shows a longer value asks before it is brought: see [`Session::take_asks`]. No other that
     /// is on its way may have its token.
-    pub fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) {
+    ///
+    /// # Errors
+    /// As [`Session::submit`].
+    pub fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) -> Result<(), Busy> {
         self.local.asks.value_bytes_allowed = value_bytes;
-        self.submit(token, request);
+        let submitted = self.submit(token, request);
         self.local.asks.value_bytes_allowed = usize::MAX;
+        submitted
     }
 
     /// Appends the requests that have asked since. Each waits until it is told by [`Session::allow_value`] or

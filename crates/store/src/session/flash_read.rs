@@ -318,8 +318,9 @@ mod tests {
         }
         let used_before = drive.local().bytes_used();
         let mut session = store.session().unwrap();
-        (0..16u64)
-            .for_each(|number| session.submit(number, Request::Get { key: format!("key:{number:04x}").as_bytes() }));
+        (0..16u64).for_each(|number| {
+            session.submit(number, Request::Get { key: format!("key:{number:04x}").as_bytes() }).unwrap()
+        });
         // Starts the reads, and leaves their completions in the queue.
         session.wait(Some(Duration::ZERO));
         assert!(drive.local().bytes_used() > used_before, "they are on their way");

@@ -57,6 +57,10 @@ use staged::FoundLately;
 pub use staged::KeyDigest;
 
 const TAG_EXECUTE: u64 = 1;
+/// The most operations that one session has on their way.
+pub const OPERATIONS_MAX: usize = 1 << 16;
+/// With so many bytes of keys and values kept, a session takes no operation: eight of the largest values.
+pub const KEPT_BYTES_MAX: usize = 128 << 20;
 /// Larger buffers are given back when a poll ends.
 const KEEP_BYTES: usize = 1 << 20;
 /// Memory that is waited for is looked for so often.
@@ -73,6 +77,8 @@ struct Op {
     request: OwnedRequest,
     /// What it brings without asking.
     value_bytes_allowed: usize,
+    /// Of its key and its value.
+    kept_bytes: usize,
     /// `None` while it waits to be attempted.
     read: Option<FlashRead>,
     /// What it does with a large value, if it has come to that.
@@ -156,6 +162,8 @@ struct Local {
     paced: bool,
     share: Share,
     held: Vec<Held>,
+    /// Bytes that operations and held replies keep of keys and values.
+    kept_bytes: usize,
     ready: Vec<Reply>,
     /// Values of this poll's replies and of the last one's.
     values: [Vec<u8>; 2],
@@ -201,6 +209,7 @@ impl Session {
             paced: false,
             share: Share::default(),
             held: Vec::new(),
+            kept_bytes: 0,
             ready: Vec::new(),
             values: [Vec::new(), Vec::new()],
             values_now: 0,
@@ -220,8 +229,26 @@ impl Session {
         Ok(Session { shared, local })
     }
 
+    /// Whether [`Session::submit`] takes a request: fewer than [`OPERATIONS_MAX`] are on their way, and of keys and values they
+    /// and their replies keep less than [`KEPT_BYTES_MAX`].
+    pub fn has_room(&self) -> bool {
+        self.in_flight() < OPERATIONS_MAX && self.local.kept_bytes < KEPT_BYTES_MAX
+    }
+
     /// Starts an operation. Never blocks; every outcome, refusals too, comes as a reply with `token`.
-    pub fn submit(&mut self, token: u64, request: Request<'_>) {
+    ///
+    /// # Errors
+    /// [`Busy`] when there is no room ([`Session::has_room`]); then nothing was done and no reply comes. A poll that gives replies
+    /// makes room.
+    pub fn submit(&mut self, token: u64, request: Request<'_>) -> Result<(), Busy> {
+        if !self.has_room() {
+            return Err(Busy);
+        }
+        self.start(token, request);
+        Ok(())
+    }
+
+    fn start(&mut self, token: u64, request: Request<'_>) {
         let shared = &*self.shared;
         if let Err(error) = refuse(shared, &request) {
             return self.local.answer(token, Outcome::Failed(error));
@@ -264,6 +291,9 @@ impl Session {
             return Ok(());
         }
         self.shared.check_watermark();
+        if !self.has_room() {
+            return Err(Busy);
+        }
         // Before the attempt: what makes room after it must wake the session.
         self.local.notifier.set_waiting(true);
         let submitted = self.local.batch(&self.shared, token, writes);

@@ -58,6 +58,8 @@ impl Local {
         let mut op = self.spare_ops.pop().unwrap_or_default();
         (op.token, op.hash, op.value_bytes_allowed) = (token, hash, self.asks.value_bytes_allowed());
         op.request.assign(request);
+        op.kept_bytes = request.payload_bytes();
+        self.kept_bytes += op.kept_bytes;
         let number = self.ops_free.pop().unwrap_or_else(|| {
             self.ops.push(None);
             self.ops.len() - 1
@@ -133,6 +135,7 @@ impl Local {
     /// Ends an operation that has no place.
     pub(super) fn end(&mut self, number: usize, mut op: Box<Op>) {
         self.end_read(&mut op);
+        self.kept_bytes -= op.kept_bytes;
         op.large = None;
         op.request.take_value();
         if self.spare_ops.len() < SPARE_OPS && op.request.key.capacity() <= SPARE_KEY_BYTES {

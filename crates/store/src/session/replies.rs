@@ -18,6 +18,7 @@ impl Local {
             return self.answer(token, outcome);
         }
         let value = outcome.value().map(|value| self.range_bytes(value).to_vec()).unwrap_or_default();
+        self.kept_bytes += value.len();
         self.held.push(Held { token, stamp, outcome, value });
     }
 
@@ -58,9 +59,11 @@ impl Local {
             let stamp = self.held[place].stamp;
             if shared.log.may_acknowledge(stamp) {
                 let held = self.held.swap_remove(place);
+                self.kept_bytes -= held.value.len();
                 self.release(held);
             } else if let Some(error) = &poisoned {
                 let held = self.held.swap_remove(place);
+                self.kept_bytes -= held.value.len();
                 self.answer(held.token, Outcome::Failed(error.clone()));
             } else {
                 place += 1;

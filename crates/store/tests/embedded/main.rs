@@ -507,7 +507,9 @@ fn fill_with_small_puts(session: &mut Session) -> Vec<Reply> {
     for number in 0..3_000u64 {
         let key = format!("key{number}");
         let condition = Condition::Always;
-        session.submit(number, Request::Put { key: key.as_bytes(), value: b"v", flags: 0, expiry: 0, condition });
+        session
+            .submit(number, Request::Put { key: key.as_bytes(), value: b"v", flags: 0, expiry: 0, condition })
+            .unwrap();
         session.poll(&mut replies);
     }
     replies

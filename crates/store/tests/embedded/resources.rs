@@ -12,7 +12,7 @@ fn sessions_that_rest_keep_no_memory_from_others() {
     flush(&store);
     let mut sessions: Vec<Session> = (0..16).map(|_| store.session().unwrap()).collect();
     for session in &mut sessions {
-        keys.iter().enumerate().for_each(|(token, key)| session.submit(token as u64, Request::Get { key }));
+        keys.iter().enumerate().for_each(|(token, key)| session.submit(token as u64, Request::Get { key }).unwrap());
         let mut replies = Vec::new();
         while replies.len() < keys.len() {
             session.poll(&mut replies);
