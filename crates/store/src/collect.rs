@@ -7,7 +7,7 @@
 
 use crate::catalog::{Bitmap, Catalog, Install, SegmentState};
 use crate::error::Error;
-use crate::flush::deaths_of;
+use crate::flush::{DeathsBySegment, Dying, deaths_of};
 use crate::install::{Moved, apply};
 use crate::io::{Io, lock};
 use crate::key_reader::{KeyPages, KeyReader};
@@ -23,7 +23,6 @@ use crate::segment::writer::SegmentWriter;
 use crate::shared::{Installer, Shared};
 use crate::unreadable::Part;
 use crate::victim::VictimCursor;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
@@ -366,7 +365,7 @@ async fn install_output(
         phase.set(Phase::Install);
     }
     // What died since the choice is born dead in the output.
-    let mut born_dead = Vec::new();
+    let mut born_dead = Dying::default();
     let alive: Vec<bool> = sources
         .iter()
         .enumerate()
@@ -374,13 +373,13 @@ async fn install_output(
             let number = victims[source.victim as usize].segment.descriptor.number;
             let alive = installer.catalog.segments[&number].valid.get(source.entry);
             if !alive && !shared.planted.has(Bug::SkipRecheck) {
-                born_dead.push((place as u32, source.size_bytes));
+                born_dead.add(place as u32, source.size_bytes);
             }
             alive
         })
         .collect();
-    let mut deaths = BTreeMap::new();
-    if let (Some(segment), false) = (&segment, born_dead.is_empty()) {
+    let mut deaths = DeathsBySegment::new();
+    if let (Some(segment), false) = (&segment, born_dead.is_none()) {
         deaths.insert(segment.descriptor.number, born_dead);
     }
     let marks = installer.catalog.marks;

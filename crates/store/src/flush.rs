@@ -10,6 +10,7 @@
 
 use crate::buffer::Place;
 use crate::catalog::{Deaths, Install};
+use crate::checked_keys::{CheckedKey, CheckedKeys};
 use crate::error::Error;
 use crate::install::{Moved, apply, forget_large};
 use crate::io::{Io, lock};
@@ -109,12 +110,12 @@ async fn flush_as(
             let mut early = DeathsBySegment::new();
             for checked in &checked {
                 if let Checked::Older { segment, entry, size_bytes } = *checked {
-                    early.entry(segment).or_default().push((entry, size_bytes));
+                    early.entry(segment).or_default().add(entry, size_bytes);
                 }
             }
             forget_large(shared, &Install { deaths: deaths_of(early), ..Install::default() });
         }
-        let mut keys = Vec::with_capacity(batch.len());
+        let mut keys = CheckedKeys::default();
         let now = shared.now();
         for (at, (&(hash, place), &checked)) in batch.iter().zip(&checked).enumerate() {
             if let Some(&(_, place_ahead)) = batch.get(at + PREFETCH_AHEAD) {
@@ -130,8 +131,9 @@ async fn flush_as(
                     writer.own_large(&header, extents.expect("a buffer holds the extents that its records name"));
                 }
             }
-            keys.push(Key { live, checked });
+            keys.push(CheckedKey { live, checked });
         }
+        keys.shrink();
         shards.push(ShardKeys { generation, keys });
         shared.pace.flush.set(FLUSH_WRITE, shards.len() as u64, shared.shards.len() as u64);
         io.step().await;
@@ -161,7 +163,7 @@ async fn install(
     for (number, shard) in shards.iter_mut().enumerate() {
         check_again(shared, io, buffer, number, &relied, shard).await?;
     }
-    let (deaths, moved) = outcome(shared, shards);
+    let deaths = deaths_by(shared, &shards);
     let (stamp_sealed, log_crc) = shared.log.sealed();
     let watermark = *lock(&shared.watermark_sealed);
     let install = Install {
@@ -180,7 +182,7 @@ async fn install(
         shared.pace.flush.set(merge, partition as u64, shared.shards.len() as u64);
         let mut batch = Vec::new();
         lock(&shared.shards[partition]).sorted(buffer, &mut batch);
-        batch.iter().zip(&moved[partition]).map(|((hash, _), moved)| (*hash, *moved)).collect()
+        batch.iter().zip(shards[partition].keys.iter()).map(|((hash, _), key)| (*hash, moved(shared, key))).collect()
     })
     .await?;
     if !shared.planted.has(Bug::TrimLogEarly) {
@@ -234,18 +236,10 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
     }
 }
 
-/// A key of the buffer.
-#[derive(Clone, Copy)]
-struct Key {
-    /// It is in the new segment.
-    live: bool,
-    checked: Checked,
-}
-
 /// The keys of a shard in order, as they were checked while the index's partition had this generation.
 struct ShardKeys {
     generation: u64,
-    keys: Vec<Key>,
+    keys: CheckedKeys,
 }
 
 /// Checks those keys again whose checks an install has overtaken. Nothing moves meanwhile: the caller holds the installer.
@@ -258,7 +252,7 @@ async fn check_again(
     shard: &mut ShardKeys,
 ) -> Result<(), Error> {
     let rebuilt = shared.index.partition_generation(number) != shard.generation;
-    let overtaken = |key: &Key| rebuilt || !relied.holds(key.checked);
+    let overtaken = |key: CheckedKey| rebuilt || !relied.holds(key.checked);
     if !shard.keys.iter().any(overtaken) {
         return Ok(());
     }
@@ -266,33 +260,41 @@ async fn check_again(
     lock(&shared.shards[number]).sorted(buffer, &mut batch);
     let mut keep = shard.keys.iter().map(overtaken);
     batch.retain(|_| keep.next() == Some(true));
+    drop(keep);
     check_keys(shared, io, &mut Relied::default(), &batch, &mut checked).await?;
-    let again = shard.keys.iter_mut().filter(|key| rebuilt || !relied.holds(key.checked));
-    for ((key, checked), (hash, _)) in again.zip(checked).zip(batch) {
-        if checked == Checked::Unclear {
-            return Err(Error::Corrupt(format!(
-                "the index names a segment for {hash:?} whose key table has no such entry"
-            )));
-        }
-        key.checked = checked;
+    if let Some((_, (hash, _))) = checked.iter().zip(&batch).find(|(checked, _)| **checked == Checked::Unclear) {
+        return Err(Error::Corrupt(format!(
+            "the index names a segment for {hash:?} whose key table has no such entry"
+        )));
     }
+    let mut again = checked.into_iter();
+    let anew = |key: CheckedKey| match overtaken(key) {
+        true => CheckedKey { checked: again.next().expect("each that was overtaken was checked"), ..key },
+        false => key,
+    };
+    shard.keys = shard.keys.iter().map(anew).collect();
     Ok(())
 }
 
-/// What becomes of older records, by segment, and of each key's place in the index, by shard.
-fn outcome(shared: &Shared, shards: Vec<ShardKeys>) -> (DeathsBySegment, Vec<Vec<Moved>>) {
+/// A key that is to be forgotten by a planted bug, or not.
+fn is_forgotten(shared: &Shared, key: CheckedKey) -> bool {
+    !key.live && shared.planted.has(Bug::ForgetTombstone)
+}
+
+/// What becomes of older records, by segment.
+fn deaths_by(shared: &Shared, shards: &[ShardKeys]) -> DeathsBySegment {
     let mut deaths = DeathsBySegment::new();
-    let mut moved = |Key { live, checked }: Key| {
-        let forgotten = !live && shared.planted.has(Bug::ForgetTombstone);
-        if let Checked::Older { segment, entry, size_bytes } = checked
-            && !forgotten
-        {
-            deaths.entry(segment).or_default().push((entry, size_bytes));
+    for key in shards.iter().flat_map(|shard| shard.keys.iter()).filter(|key| !is_forgotten(shared, *key)) {
+        if let Checked::Older { segment, entry, size_bytes } = key.checked {
+            deaths.entry(segment).or_default().add(entry, size_bytes);
         }
-        Moved::from_check(live && !forgotten, checked)
-    };
-    let moved = shards.into_iter().map(|shard| shard.keys.into_iter().map(&mut moved).collect()).collect();
-    (deaths, moved)
+    }
+    deaths
+}
+
+/// What becomes of a key's place in the index.
+fn moved(shared: &Shared, key: CheckedKey) -> Moved {
+    Moved::from_check(key.live && !is_forgotten(shared, key), key.checked)
 }
 
 /// Readers find the records by the index from here on; the zone and the arena are free.
@@ -304,19 +306,32 @@ fn release(shared: &Shared, buffer: u64) {
     shared.log.wake();
 }
 
-/// Numbers of entries and bytes of their records.
-pub type DeathsBySegment = BTreeMap<u32, Vec<(u32, u32)>>;
+/// Entries of a segment that die, and the bytes of their records.
+#[derive(Default)]
+pub struct Dying {
+    record_bytes: u64,
+    entries: Vec<u32>,
+}
+
+impl Dying {
+    pub fn add(&mut self, entry: u32, size_bytes: u32) {
+        self.record_bytes += u64::from(size_bytes);
+        self.entries.push(entry);
+    }
+
+    pub fn is_none(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+pub type DeathsBySegment = BTreeMap<u32, Dying>;
 
 pub fn deaths_of(by_segment: DeathsBySegment) -> Vec<Deaths> {
     by_segment
         .into_iter()
-        .map(|(segment, mut entries)| {
+        .map(|(segment, Dying { record_bytes, mut entries })| {
             entries.sort_unstable();
-            Deaths {
-                segment,
-                record_bytes: entries.iter().map(|(_, size_bytes)| u64::from(*size_bytes)).sum(),
-                entries: entries.iter().map(|(entry, _)| *entry).collect(),
-            }
+            Deaths { segment, record_bytes, entries }
         })
         .collect()
 }
@@ -376,15 +391,15 @@ mod tests {
         let generation = shared.index.partition_generation(partition);
         let check = |generation| {
             // What was found when nothing of the key was on flash.
-            let keys = vec![Key { live: true, checked: Checked::New }; batch.len()];
+            let keys = batch.iter().map(|_| CheckedKey { live: true, checked: Checked::New }).collect();
             let mut keys = ShardKeys { generation, keys };
             let relied = Relied::default();
             let checking = check_again(shared, &io, buffer, partition, &relied, &mut keys);
             run(&io, checking, || false).unwrap().unwrap();
-            keys.keys[place].checked
+            keys.keys.iter().nth(place).map(|key| key.checked)
         };
-        assert_eq!(check(generation), Checked::New, "nothing has come between");
-        assert!(matches!(check(generation + 1), Checked::Older { .. }));
+        assert_eq!(check(generation), Some(Checked::New), "nothing has come between");
+        assert!(matches!(check(generation + 1), Some(Checked::Older { .. })));
         shared.return_installer(installer);
     }
 

@@ -33,6 +33,7 @@ mod access;
 mod buffer;
 mod catalog;
 mod check;
+mod checked_keys;
 mod checkpoint;
 mod collect;
 mod deletion;

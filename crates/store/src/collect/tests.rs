@@ -11,6 +11,7 @@ use crate::victim::tests::{
     RECORD_BYTES, SMALL_BYTES, drive_in_memory, small_options, store_in_memory, store_of_equal_records, wait_for_flush,
 };
 use crate::{Store, StoreOptions, Sync, Write};
+use std::collections::BTreeMap;
 use tapetum_drive::{Env, SplitMix64};
 
 #[test]
