@@ -152,9 +152,10 @@ impl Io {
         let until_us = drive.env().now_us() + PATIENCE_US;
         std::future::poll_fn(move |_| match drive.local().allocate(bytes) {
             Some(buffer) => Poll::Ready(Ok(buffer)),
-            None if drive.env().now_us() < until_us => Poll::Pending,
+            // No waiting helps where there is less.
+            None if drive.env().now_us() < until_us && bytes <= drive.local().bytes_total() => Poll::Pending,
             None => Poll::Ready(Err(Error::Options(format!(
-                "--memory is too small: {bytes} bytes were not to be had for ten seconds; raise it"
+                "the pools of memory are too small: {bytes} bytes were not to be had; give the store more memory"
             )))),
         })
     }

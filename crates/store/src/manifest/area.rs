@@ -3,7 +3,10 @@
 //! One task; the window over the area is its own.
 
 use super::replay::Replay;
-use super::{CHUNK_BYTES, Frame, HEADER_BYTES, Kind, Manifest, Recovered, frame_checksum, list_end_max, parse_header};
+use super::{
+    CHUNK_BYTES, Frame, HEADER_BYTES, Kind, Manifest, PIECE_BYTES, Recovered, frame_checksum, list_end_max,
+    parse_header,
+};
 use crate::error::Error;
 use crate::flight::Flying;
 use crate::geometry::Geometry;
@@ -67,13 +70,18 @@ impl AreaReader {
             return Ok(None);
         }
         let store_id = self.store_id;
-        let bytes = self.bytes(flash, length, area_end).await?;
-        let payload = &bytes[HEADER_BYTES..HEADER_BYTES + payload];
-        let crc = frame_checksum(store_id, flash, epoch, &bytes[..HEADER_BYTES], payload);
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            let piece = PIECE_BYTES.min(length - bytes.len());
+            bytes.extend_from_slice(self.bytes(flash + bytes.len() as u64, piece, area_end).await?);
+        }
+        bytes.truncate(HEADER_BYTES + payload);
+        let crc = frame_checksum(store_id, flash, epoch, &bytes[..HEADER_BYTES], &bytes[HEADER_BYTES..]);
         if bytes[4..8] != crc.to_le_bytes() {
             return Ok(None);
         }
-        Ok(Some(Frame { epoch, sequence, kind, payload: payload.to_vec(), length: length as u64 }))
+        bytes.drain(..HEADER_BYTES);
+        Ok(Some(Frame { epoch, sequence, kind, payload: bytes, length: length as u64 }))
     }
 
     /// `None` when the area's snapshot is not whole: its writing was cut short, and the other area holds.

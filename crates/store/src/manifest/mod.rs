@@ -38,6 +38,8 @@ pub const HEADER_BYTES: usize = 40;
 pub const SNAPSHOT_FRAME_BYTES: usize = 16 << 10;
 /// What is read or written at once, where it is more than one frame.
 const CHUNK_BYTES: usize = 64 << 10;
+/// What is moved at once: a frame may be longer than local memory has in one piece.
+const PIECE_BYTES: usize = 256 << 10;
 const LIST_SNAPSHOTS: u64 = 4;
 /// But not before it has so many bytes.
 const LIST_BYTES_MIN: u64 = 256 << 10;
@@ -250,9 +252,11 @@ impl Manifest {
     /// Makes frames durable.
     async fn write(&mut self, frames: &[u8]) -> Result<(), Error> {
         let flash = self.geometry.manifest_offset(self.area) + self.position;
-        let mut buffer = self.io.allocate(frames.len()).await?;
-        buffer.bytes_mut()[..frames.len()].copy_from_slice(frames);
-        self.io.write_durably(flash, &mut buffer, frames.len()).await?;
+        let mut buffer = self.io.allocate(frames.len().min(PIECE_BYTES)).await?;
+        for (number, piece) in frames.chunks(PIECE_BYTES).enumerate() {
+            buffer.bytes_mut()[..piece.len()].copy_from_slice(piece);
+            self.io.write_durably(flash + (number * PIECE_BYTES) as u64, &mut buffer, piece.len()).await?;
+        }
         self.position += frames.len() as u64;
         Ok(())
     }
@@ -363,12 +367,12 @@ mod tests {
 
     impl Large {
         fn new() -> Large {
-            Large::of(Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap())
+            Large::of(Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap(), 4 << 20)
         }
 
-        fn of(geometry: Geometry) -> Large {
+        fn of(geometry: Geometry, local_bytes: usize) -> Large {
             let flash = Arc::new(MemoryFlash::new(geometry.manifest_offset(2)));
-            let local = LocalMemory::new(4 << 20).unwrap();
+            let local = LocalMemory::new(local_bytes).unwrap();
             let drive = Drive::new(flash, local, Vec::new(), Env::simulated(1).0);
             let io = Io::new(drive.queue_pair(16).unwrap());
             run(&io, Manifest::create(&io, &geometry, 7), || false).unwrap().unwrap();
@@ -412,6 +416,22 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_longer_than_local_memory_is_written_and_read() {
+        let mut large = Large::of(Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap(), 512 << 10);
+        // Each fifth record of a segment dies.
+        let entries: Vec<u32> = (0..5 * large.drive.local().bytes_total() as u32).step_by(5).collect();
+        let (count, record_bytes) = (*entries.last().unwrap() + 1, entries.len() as u64);
+        let key_extents = (1..100).collect();
+        let segment = Descriptor { entries: count, record_bytes, key_extents, ..descriptor(0, 4000) };
+        large.install(Install { added: vec![segment], ..Install::default() });
+        let deaths = vec![Deaths { segment: 0, record_bytes, entries }];
+        let before = large.manifest.position;
+        large.install(Install { deaths, buffer_next: 7, ..Install::default() });
+        assert!(large.manifest.position - before > large.drive.local().bytes_total() as u64);
+        assert_eq!(recover(&large.io, &large.drive, &large.geometry).catalog, large.catalog);
+    }
+
+    #[test]
     fn lists_stay_short_in_large_areas() {
         let mut large = Large::new();
         large.grow();
@@ -438,7 +458,7 @@ mod tests {
     #[test]
     fn a_checkpoint_is_named_where_the_snapshot_fits_behind_it() {
         let geometry = Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap();
-        let mut large = Large::of(Geometry { manifest_bytes: 64 << 10, ..geometry });
+        let mut large = Large::of(Geometry { manifest_bytes: 64 << 10, ..geometry }, 4 << 20);
         let left = (large.geometry.manifest_bytes - snapshot_bytes_max(&large.geometry, &large.catalog)) / 512 * 512;
         // What the lists say is looked at when the index is read.
         let mut name = |bytes: u64| {
@@ -457,7 +477,7 @@ mod tests {
     #[test]
     fn there_is_room_for_as_many_flushes_as_is_said_and_not_for_many_more() {
         let geometry = Geometry::new(1 << 30, 256 << 10, 2, 512).unwrap();
-        let mut large = Large::of(Geometry { manifest_bytes: 1 << 20, ..geometry });
+        let mut large = Large::of(Geometry { manifest_bytes: 1 << 20, ..geometry }, 4 << 20);
         let (room, entries, extents) =
             (ManifestRoom::default(), geometry.buffer_entries_max() as u32, segment_extents(&geometry));
         // All is kept, or nothing.

@@ -23,8 +23,8 @@ const ZONE_COMMAND_BYTES: usize = 1 << 20;
 /// What the log gave back.
 pub struct Replayed {
     pub arenas: [LocalBuffer; BUFFERS as usize],
-    /// Hash keys and places, in order of writing, by buffer.
-    pub records: BTreeMap<u64, Vec<(HashKey, u32)>>,
+    /// Places of items and deletions, in order of writing, by buffer. Their keys are in the arenas: there may be millions.
+    pub records: BTreeMap<u64, Vec<u32>>,
     /// Records whose values lie in extents of their own, and their references; also those that were written over.
     pub large: Vec<(HashKey, Place, Vec<u8>)>,
     /// The buffer that takes the next write, and from where.
@@ -84,11 +84,11 @@ pub async fn replay_log(
                 }
             }
             _ => {
-                let hash = HashKey::of(&superblock.secret, record.key);
                 if record.header.codec == Codec::OutOfLine {
+                    let hash = HashKey::of(&superblock.secret, record.key);
                     large.push((hash, Place { buffer, place }, record.stored.to_vec()));
                 }
-                found.push((hash, place));
+                found.push(place);
             }
         })?;
         if end.groups > 0 {

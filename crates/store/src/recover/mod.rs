@@ -259,7 +259,7 @@ impl FoundStore {
         };
         let ids = (geometry, superblock.store_id);
         let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
-        let (shards, glance) = make_shards(&geometry, &mut replayed.records, replayed.active)?;
+        let (shards, glance) = make_shards(&superblock, &log, &mut replayed.records, replayed.active)?;
         let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
             .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
         watch.lap("write buffers");
@@ -338,8 +338,9 @@ async fn fill_index(
 }
 
 fn make_shards(
-    geometry: &Geometry,
-    records: &mut BTreeMap<u64, Vec<(HashKey, u32)>>,
+    Superblock { geometry, secret, .. }: &Superblock,
+    log: &Log,
+    records: &mut BTreeMap<u64, Vec<u32>>,
     active: u64,
 ) -> Result<(Vec<Mutex<Shard>>, Glance), Error> {
     let first = records.keys().next().copied().unwrap_or(active);
@@ -351,7 +352,9 @@ fn make_shards(
             shards.iter_mut().for_each(|shard| shard.rotate(buffer));
             glance.rotate(buffer);
         }
-        for (hash, place) in records {
+        for place in records {
+            // SAFETY: it was replayed from there, and nothing is released before the store is open.
+            let hash = HashKey::of(secret, unsafe { log.record(buffer, place) }.key);
             shards[hash.partition(geometry.partition_bits)].insert(hash, place);
         }
     }
