@@ -45,9 +45,9 @@ pub struct Steward {
     flash: Option<Arc<dyn Flash>>,
     /// The store's budget of memory, which a resize may have changed.
     memory_bytes: u64,
-    /// The last opening relied on a reservation of blocks alone.
-    relied_on_reservation: bool,
-    /// Reservations are not enough here: a store found no space behind one.
+    /// What the last opening relied on.
+    relied_on: Room,
+    /// Whether a reservation of blocks is enough: no store has found no space soon after one.
     trusts_reservation: bool,
     /// Looks until the next try, and how many there were before the last one.
     looks_left: u32,
@@ -75,7 +75,7 @@ impl Steward {
             condition: Condition::Serving,
             flash: None,
             memory_bytes: 0,
-            relied_on_reservation: false,
+            relied_on: Room::Reserved,
             trusts_reservation: true,
             looks_left: 0,
             looks_before: 0,
@@ -109,10 +109,11 @@ impl Steward {
         if matches!(failure, Error::NoSpace { .. }) {
             tracing::error!("{failure}; reads go on, and the store is opened again when there is room");
             self.condition = Condition::Full;
-            self.trusts_reservation &= !self.relied_on_reservation;
-            match self.looks_served {
-                LOOKS_MAX => (self.looks_left, self.looks_before) = (0, 0),
-                _ => self.wait_longer(),
+            let soon = self.looks_served < LOOKS_MAX;
+            self.trusts_reservation = !(soon && self.relied_on == Room::Reserved);
+            match soon && self.relied_on == Room::Unknown {
+                true => self.wait_longer(),
+                false => (self.looks_left, self.looks_before) = (0, 0),
             }
         } else {
             tracing::error!("{failure}; reads go on, and writes are refused until the server is started again");
@@ -132,9 +133,9 @@ impl Steward {
             Ok(Room::Unknown) => {
                 // Each try takes the reads away for as long as it lasts.
                 self.wait_longer();
-                self.open_again(false);
+                self.open_again(Room::Unknown);
             }
-            Ok(room) => self.open_again(room == Room::Reserved),
+            Ok(room) => self.open_again(room),
             Err(error) => {
                 tracing::warn!("{error}; looking for room again later");
                 self.wait_longer();
@@ -147,19 +148,24 @@ impl Steward {
         self.looks_left = self.looks_before;
     }
 
-    fn open_again(&mut self, relies_on_reservation: bool) {
+    fn open_again(&mut self, room: Room) {
         tracing::info!("there is room for {} again: opening the store again", self.place.path().display());
-        self.relied_on_reservation = relies_on_reservation;
+        self.relied_on = room;
         match self.exchange_store() {
             Ok(()) => {
                 tracing::info!("the store is open again: writes are taken");
+                if self.options.sync != Sync::Always {
+                    tracing::warn!(
+                        "of what was acknowledged in the last second before, some may be lost, as after a kill: see --sync"
+                    );
+                }
                 (self.condition, self.looks_served) = (Condition::Serving, 0);
                 self.keep_hot_keys();
             }
             Err(OpenError::Store { error: error @ Error::NoSpace { .. }, .. }) => {
                 tracing::error!("{error}; nothing is served until the store can be opened");
                 self.slot.refuse(&error);
-                self.trusts_reservation &= !relies_on_reservation;
+                self.trusts_reservation &= room != Room::Reserved;
                 self.wait_longer();
             }
             Err(error) => {
