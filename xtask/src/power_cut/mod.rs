@@ -2,8 +2,11 @@
 //! the power is cut, which drops or reorders that; the server is killed, started again on what survived, and every acknowledged write
 //! must be there. Clients, values and model are those of the kill test. The server makes the folders of its data itself.
 //!
+//! The file system is full for a while, too (see [`full`]).
+//!
 //! The test is tested: on a file system that forgets the syncs of files, or those of folders, the same must fail.
 
+mod full;
 mod mount;
 mod names;
 mod state;
@@ -49,6 +52,7 @@ fn strike_each(scratch: &Path, plan: &Plan) -> Result<(), Failure> {
     drop(run);
     new_stores(&scratch.join("new"), plan, Forgets::Nothing)?;
     println!("test-power-cut: {NEW_STORES} new stores kept what they acknowledged before their first cut");
+    full::run(&scratch.join("full"), plan)?;
     let forgetful = |forgets| scratch.join(format!("forgets-{forgets:?}"));
     let of_files = power_cuts(&forgetful(Forgets::Bytes), plan, CYCLES_FORGETFUL, Forgets::Bytes).map(drop);
     is_found_out("syncs of files", of_files)?;

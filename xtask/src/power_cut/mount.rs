@@ -18,7 +18,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-use super::state::{Asked, Forgets, Power, State, errno};
+use super::state::{Asked, Forgets, Power, Room, State, errno};
 use super::volatile::Cut;
 use crate::Failure;
 use tapetum_bench::random::Random;
@@ -87,6 +87,10 @@ impl Mount {
 
     pub fn restore(&self) {
         self.shared.lock().power = Power::On;
+    }
+
+    pub fn set_room(&self, room: Room) {
+        self.shared.lock().room = room;
     }
 
     pub fn asked(&self) -> Asked {
@@ -265,9 +269,11 @@ impl Filesystem for VolatileFolder {
         reply: ReplyEmpty,
     ) {
         let allocate = |state: &mut State| {
+            let room = state.room;
             let file = state.file(inode)?;
             match offset + length {
                 _ if mode != 0 => Err(Errno::EOPNOTSUPP),
+                _ if room == Room::None => Err(Errno::ENOSPC),
                 end if end > file.length_bytes() => file.set_length(end).map_err(errno),
                 _ => Ok(()),
             }

@@ -42,8 +42,19 @@ pub struct Asked {
     pub folder_syncs: u64,
 }
 
+/// Whether writes find room. Every write takes blocks anew, as where files are copied on write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Enough,
+    /// A reservation finds none, either.
+    None,
+    /// A reservation says that there is some.
+    NoneUnsaid,
+}
+
 pub struct State {
     pub power: Power,
+    pub room: Room,
     pub asked: Asked,
     forgets: Forgets,
     names: Names,
@@ -57,6 +68,7 @@ impl State {
     pub fn new(folder: &Path, forgets: Forgets) -> State {
         State {
             power: Power::On,
+            room: Room::Enough,
             asked: Asked::default(),
             forgets,
             names: Names::new(INodeNo::ROOT.0),
@@ -181,9 +193,15 @@ impl State {
     }
 
     pub fn write(&mut self, inode: INodeNo, offset: u64, data: &[u8], durably: bool) -> Result<(), Errno> {
-        let forgets = self.forgets == Forgets::Bytes;
+        let (forgets, room) = (self.forgets == Forgets::Bytes, self.room);
         self.asked.synced_writes += u64::from(durably);
         let file = self.file(inode)?;
+        if room != Room::Enough {
+            // It fails half way.
+            let half = data.len() / 2 / SECTOR_BYTES * SECTOR_BYTES;
+            file.write(offset, &data[..half]).map_err(errno)?;
+            return Err(Errno::ENOSPC);
+        }
         file.write(offset, data).map_err(errno)?;
         if durably && !forgets {
             file.sync_range(offset, data.len()).map_err(errno)?;
