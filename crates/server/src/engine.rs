@@ -8,6 +8,7 @@ use tapetum::{
 
 /// Used by one thread at a time. Requests for one key take effect in the order of submission, but for one that asks, which takes effect
 /// after it is allowed; replies come in any order.
+/// [`crate::store_slot::Seat`] forwards each of these, those with a default too.
 pub trait Session: Send + 'static {
     /// Never blocks; copies what it needs. A refusal comes as a reply. Only for who has seen that there is room.
     fn submit(&mut self, token: u64, request: Request<'_>);

@@ -33,6 +33,9 @@ use crate::engine::{Session, Store};
 /// How often a withdrawal looks whether the last errand has gone.
 const BORROWERS_LOOK: Duration = Duration::from_millis(5);
 
+/// Refusals that an empty seat keeps until they are taken, about as many requests as a session.
+const REFUSALS_MAX: usize = 4096;
+
 /// The store, or what is said while there is none.
 enum Occupant<T> {
     Store(Arc<T>),
@@ -217,6 +220,13 @@ impl<S: Session> Session for Seat<S> {
         match &mut self.sitter {
             Sitter::Session(session) => session.submit(token, request),
             Sitter::Nobody { why, refusals } => refusals.push(refusal(token, why)),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        match &self.sitter {
+            Sitter::Session(session) => session.has_room(),
+            Sitter::Nobody { refusals, .. } => refusals.len() < REFUSALS_MAX,
         }
     }
 
