@@ -26,7 +26,9 @@ fn compare(binary: &Path, scratch: &Path, sync: &str, only: Option<&str>) -> Res
     let words = ["--capacity", "2GiB", "--tier", "64MiB", "--sync", sync];
     let options = ServerOptions::new(binary, &scratch.join("data"), &words)?;
     let server = ServerOptions { udp: true, ..options }.start()?;
-    for (script, words) in [("differential.py", &["--pieces"][..]), ("datagrams.py", &[]), ("vectors.py", &[])] {
+    for (script, words) in
+        [("differential.py", &["--pieces"][..]), ("datagrams.py", &[]), ("vectors.py", &[]), ("stat_names.py", &[])]
+    {
         let mut python = Command::new("python3");
         python.env("PYTHONDONTWRITEBYTECODE", "1");
         python.arg(workspace::root().join("tests/differential").join(script)).args(words);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tapetum::Slabs;
 use tapetum_kernels::record;
-use tapetum_server::cli::ServeArguments;
+use tapetum_server::cli::{FullArgument, ServeArguments};
 use tapetum_server::doors::Doors;
 use tapetum_server::hot_keys::{self, Progress};
 use tapetum_server::limits::Limits;
@@ -124,7 +124,12 @@ fn server_options(
         addresses: arguments.memcached.clone(),
         threads,
         limits,
-        settings: vec![("sync", arguments.sync().name().into()), ("drive", drive)],
+        settings: vec![
+            ("evictions", if matches!(arguments.full(), FullArgument::Evict) { "on" } else { "off" }.into()),
+            ("growth_factor", format!("{:.2}", arguments.slab_factor)),
+            ("sync", arguments.sync().name().into()),
+            ("drive", drive),
+        ],
         memory_bytes: arguments.store.memory,
         metrics: arguments.metrics.clone(),
         udp: arguments.udp(),

@@ -72,6 +72,7 @@ counters!(
     rejected_connections: "Connections that were refused because there were too many",
     idle_kicks: "Connections that were closed because they asked for nothing for longer than they may",
     listen_disabled_num: "Times that a worker accepted nobody for a second, for want of what the system gives",
+    time_in_listen_disabled_us: "How long these took that are over, in microseconds",
     conn_yields: "Times that a connection with more to say gave way to others",
     cmd_get: "Keys that gets asked for",
     cmd_set: "Storage commands",
@@ -145,6 +146,9 @@ store_figures!(
     get_from_tier: Counter, "Gets answered from the DRAM tier",
     tier_evictions: Counter, "Items that left the DRAM tier for others",
     get_from_flash: Counter, "Gets answered from flash rather than from a write buffer",
+    get_expired: Counter, "Gets of items that had expired and were not yet reclaimed",
+    get_flushed: Counter, "Gets of items that flush_all had deleted and that were not yet reclaimed",
+    reclaimed: Counter, "Items that had expired, or were deleted by flush_all, whose room was taken back",
     get_flash_reads: Counter, "Read commands of those gets",
     get_flash_read_max_bytes: Gauge, "The longest of those reads",
     flash_to_local_bytes: Counter, "Bytes read from flash into the drive's local memory",
@@ -165,17 +169,23 @@ store_figures!(
 );
 
 /// memcached's figures of what never happens here, for clients and dashboards that ask for them.
-const NEVER: [(&str, &str); 4] = [
-    ("reclaimed", "Items that took the room of an expired one: here room comes back by segments"),
+const NEVER: [(&str, &str); 7] = [
+    ("auth_cmds", "Commands that asked to be let in: nobody need ask"),
+    ("auth_errors", "Of these, those that were refused"),
+    ("lru_crawler_running", "Whether such a crawler runs"),
+    ("moves_to_cold", "Items that moved into a cold queue: there is none"),
     ("lru_crawler_starts", "Runs of a crawler for expired items: here the collector drops them"),
     ("crawler_items_checked", "Items that such a crawler looked at"),
     ("crawler_reclaimed", "Items that such a crawler freed"),
 ];
 
-/// Figures of the store under the names that memcached has for its storage on flash, for dashboards made for that.
-fn extstore_figures(store: &Stats) -> [Figure; 8] {
+/// Figures of the store under the names that memcached has for its table of keys and its storage on flash.
+fn memcached_figures(store: &Stats) -> [Figure; 10] {
     use Kind::{Counter, Gauge};
+    let is_growing = u8::from(store.partitions_rebuilding > 0);
     [
+        Figure::new("hash_bytes", Gauge, "As index_bytes", store.index_bytes),
+        Figure::new("hash_is_expanding", Gauge, "Whether a part of the index is being built anew, 1 or 0", is_growing),
         Figure::new("extstore_limit_maxbytes", Gauge, "As limit_maxbytes", store.flash_limit_bytes),
         Figure::new("extstore_bytes_used", Gauge, "As bytes", store.flash_used_bytes),
         Figure::new("extstore_bytes_written", Counter, "As flash_write_bytes", store.flash_write_bytes),
@@ -343,6 +353,12 @@ impl Figures {
             Figure::new("rusage_system", Counter, "Seconds of processor time in the kernel", seconds(system_us)),
             Figure::new("max_connections", Gauge, "Connections that there may be", self.connections_max),
             Figure::new("curr_connections", Gauge, "Connections that there are", connections),
+            Figure::new(
+                "connection_structures",
+                Gauge,
+                "Connections that memory is held for: those there are",
+                connections,
+            ),
             Figure::new("accepting_conns", Gauge, "Whether connections are accepted, 1 or 0", u8::from(accepting)),
         ];
         figures.extend(NEVER.map(|(name, help)| Figure::new(name, Counter, help, 0)));
@@ -364,7 +380,7 @@ impl Figures {
             ),
         ]);
         figures.extend(class_figures(classes));
-        figures.extend(extstore_figures(&store));
+        figures.extend(memcached_figures(&store));
         figures.extend(store_figures(&store));
         figures.extend(self.hot_keys());
         figures

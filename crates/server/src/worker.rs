@@ -142,6 +142,7 @@ pub struct Worker<S> {
     listening: bool,
     /// When accepting failed last.
     paused_at: u32,
+    paused_since: Option<Instant>,
     /// The last rounds ended before everything was quiet.
     unfinished: bool,
 }
@@ -179,6 +180,7 @@ impl<S: Session> Worker<S> {
             kicked_at: 0,
             listening: false,
             paused_at: 0,
+            paused_since: None,
             unfinished: false,
         };
         worker.listen()?;
@@ -196,6 +198,10 @@ impl<S: Session> Worker<S> {
             })?;
         }
         self.listening = true;
+        if let Some(since) = self.paused_since.take() {
+            let counters = &shared.figures.counters[self.index];
+            count(&counters.time_in_listen_disabled_us, since.elapsed().as_micros() as u64);
+        }
         shared.figures.workers_listening.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -204,6 +210,7 @@ impl<S: Session> Worker<S> {
     fn pause_listening(&mut self, error: &io::Error) -> io::Result<()> {
         tracing::warn!("no connection can be accepted: {error}; trying again in a second");
         self.paused_at = self.now;
+        self.paused_since.get_or_insert_with(Instant::now);
         count(&self.shared.figures.counters[self.index].listen_disabled_num, 1);
         self.stop_listening()
     }

@@ -418,6 +418,10 @@ async fn install_output(
         moved
     })
     .await?;
+    if phase.get() != Phase::Evict {
+        let reclaimed = left_behind.iter().map(|keys| keys.len() as u64).sum();
+        shared.counters.reclaimed.fetch_add(reclaimed, Ordering::Relaxed);
+    }
     if too_early {
         lock(&shared.retired).retain(|retired| victims.iter().all(|victim| !Arc::ptr_eq(&victim.segment, retired)));
     }

@@ -131,6 +131,8 @@ async fn flush_as(
                     writer.own_large(&header, extents.expect("a buffer holds the extents that its records name"));
                 }
             }
+            let lapsed = header.kind == Kind::Value && !live;
+            shared.counters.reclaimed.fetch_add(lapsed.into(), Ordering::Relaxed);
             keys.push(CheckedKey { live, checked });
         }
         keys.shrink();

@@ -129,6 +129,30 @@ fn a_deletion_of_everything_leaves_nothing_to_count() {
 }
 
 #[test]
+fn what_has_gone_is_told_from_what_never_was_while_its_record_is_there() {
+    let bench = Bench::new();
+    let counted = || {
+        let stats = bench.store.stats();
+        (stats.get_expired, stats.get_flushed, stats.reclaimed)
+    };
+    let get = |key: &str| assert_eq!(bench.store.get(key.as_bytes()).unwrap(), None);
+    bench.put("flash", 0..4, 10);
+    bench.flush();
+    bench.put("buffer", 0..3, 10);
+    bench.put("stays", 0..2, 0);
+    bench.clock.advance_us(20_000_000);
+    ["flash0", "buffer0", "buffer1", "never"].into_iter().for_each(get);
+    assert_eq!(counted(), (3, 0, 0));
+    bench.store.delete(b"stays1").unwrap();
+    assert!(bench.store.shared().mark_deletion(0).unwrap().is_some());
+    ["stays0", "stays1", "flash0"].into_iter().for_each(get);
+    assert_eq!(counted(), (3, 2, 0), "those on flash are deleted too by then");
+    bench.flush();
+    ["buffer0", "stays0"].into_iter().for_each(get);
+    assert_eq!(counted(), (3, 2, 4), "the flush left three behind that had expired and one that was deleted");
+}
+
+#[test]
 fn a_segment_is_read_once_until_its_next_record_expires() {
     let mut bench = Bench::new();
     bench.put("late", 0..200, 5000);

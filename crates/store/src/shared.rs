@@ -74,6 +74,11 @@ pub struct Counters {
     pub get_flash_reads: AtomicU64,
     pub get_flash_read_max_bytes: AtomicU64,
     pub key_check_reads: AtomicU64,
+    /// Requests for items that had expired, or were deleted with everything else, and whose records were there still.
+    pub get_expired: AtomicU64,
+    pub get_flushed: AtomicU64,
+    /// Such items whose room flush or collector took back.
+    pub reclaimed: AtomicU64,
     pub flushes: AtomicU64,
     pub collections: AtomicU64,
     pub evictions: AtomicU64,
@@ -311,6 +316,13 @@ impl Shared {
     /// [`Shared::is_live_stamp`] at this moment; the clock is read only where an expiry asks for it.
     pub fn is_live_now(&self, stamp: u64, expiry: u32) -> bool {
         self.is_live_stamp(stamp, expiry, if expiry == 0 { 0 } else { self.now() })
+    }
+
+    /// Counts a request that found a value which is not live.
+    pub fn note_lapsed(&self, stamp: u64) {
+        let flushed = stamp <= self.watermark.load(Ordering::SeqCst);
+        let counter = if flushed { &self.counters.get_flushed } else { &self.counters.get_expired };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn now(&self) -> u32 {

@@ -49,6 +49,12 @@ pub struct Stats {
     pub tier_evictions: u64,
     /// Gets answered from flash rather than from a write buffer.
     pub get_from_flash: u64,
+    /// Gets of items that had expired and whose records were there still.
+    pub get_expired: u64,
+    /// Gets of items that were deleted with everything else and whose records were there still.
+    pub get_flushed: u64,
+    /// Items that had expired, or were deleted with everything else, whose room was taken back.
+    pub reclaimed: u64,
     /// Read commands that those gets issued.
     pub get_flash_reads: u64,
     /// The longest of them in bytes.

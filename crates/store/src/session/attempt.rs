@@ -1,7 +1,8 @@
 //! The attempt: decides an operation on what is known now, under the lock of its key's shard, and appends what it writes.
 
 use super::change::{
-    Current, Decision, NewValue, counts_as_read, decide, keeps_reads, needs_current, needs_value, unchanged,
+    Current, Decision, NewValue, counts_as_read, decide, is_counted_as_get, keeps_reads, needs_current, needs_value,
+    unchanged,
 };
 use super::flash_read::FlashRead;
 use super::large::{LargeOp, LargeRead, OutOfLine};
@@ -132,6 +133,9 @@ impl Local {
                     let record = unsafe { shared.log.record(place.buffer, place.place) };
                     let header = record.header;
                     let live = header.kind == Kind::Value && shared.is_live(&header, shared.now());
+                    if header.kind == Kind::Value && !live && is_counted_as_get(request) {
+                        shared.note_lapsed(header.stamp);
+                    }
                     let shown_by = header.stamp.max(shared.deletion_of(header.stamp));
                     if live && asks(header.raw_bytes as usize) {
                         return Attempt::Asks { value_bytes: header.raw_bytes as usize };

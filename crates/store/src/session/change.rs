@@ -84,6 +84,12 @@ impl Answer {
     }
 }
 
+/// Whether it asks for an item, whatever else it does.
+pub fn is_counted_as_get(request: &Request<'_>) -> bool {
+    use Request::{Get, GetAndLease, GetAndTouch, Touch};
+    matches!(request, Get { .. } | GetAndLease { .. } | GetAndTouch { .. } | Touch { .. })
+}
+
 /// Whether the item must be known to decide.
 pub fn needs_current(request: &Request<'_>) -> bool {
     !matches!(request, Request::Put { condition: Condition::Always, .. } | Request::DeleteAll { .. })

@@ -224,6 +224,9 @@ impl Local {
                 self.begin_write(shared, number, op);
                 return None;
             }
+            if header.kind == Kind::Value {
+                shared.note_lapsed(header.stamp);
+            }
             let stamp = header.stamp.max(shared.deletion_of(header.stamp));
             self.answer_after(shared, op.token, stamp, Outcome::Missing);
             self.forget(number, op);

@@ -1,6 +1,6 @@
 //! A request that has to wait: its bytes, kept.
 
-use super::change::{Answer, leaves_as_is, unchanged};
+use super::change::{Answer, is_counted_as_get, leaves_as_is, unchanged};
 use crate::access::Access;
 use crate::request::{Condition, Initial, Outcome, Request, Terms, ValueRange};
 use crate::tier::Item;
@@ -111,6 +111,11 @@ impl OwnedRequest {
     /// Whether it only reads, as far as is known yet.
     pub fn is_get(&self) -> bool {
         self.reads
+    }
+
+    /// Whether it asks for an item, whatever else it does.
+    pub fn is_counted_as_get(&self) -> bool {
+        is_counted_as_get(&self.borrow())
     }
 
     /// A get that found this: if that makes it write, it is no get from now on. Whether it is one still.

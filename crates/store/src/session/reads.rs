@@ -191,6 +191,9 @@ impl Local {
             self.end_read(&mut op);
             return self.attempt_op(shared, number, op, None);
         }
+        if let Some(found) = matched.as_ref().filter(|_| has_ended && op.request.is_counted_as_get()) {
+            shared.note_lapsed(found.stamp);
+        }
         let shown_by = matched.as_ref().map_or(0, |found| shared.deletion_of(found.stamp));
         // A dead record that the index did not mean: it took another key's entry for this one's.
         let matched = matched.filter(|_| !dead && !has_ended);
