@@ -26,7 +26,7 @@ pub use flash::faulty::{CrashReport, Cut, FAULTS, Fault, Faults, FaultyFlash, Re
 pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
 pub use flash::overlay::OverlayFlash;
-pub use flash::{Flash, FlashError, FlashQueue, Reservation};
+pub use flash::{Flash, FlashError, FlashQueue, Health, Reservation};
 pub use local_memory::{LocalBuffer, LocalMemory};
 pub use program::Program;
 pub use queue_pair::{Drive, QueuePair};

@@ -3,8 +3,8 @@
 //! ```text
 //!   serving ── a write found no space ─► full (reads go on) ── there is room ─► opening ─┬─► serving
 //!      │                                  ▲                                             ├─► full (without a store)
-//!      └── a write failed otherwise ─► failed (reads go on)          no space again ────┘
-//!                                                                    another error ─────► failed (without a store)
+//!      ├── a write failed otherwise ─► failed (reads go on)          no space again ────┘
+//!      └── the file has no name any more ─► failed (reads go on)     another error ─────► failed (without a store)
 //! ```
 //! Invariants:
 //! 1. A store that has failed is written to no more. What serves after it is another object, which recovery made of what is on the drive.
@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use tapetum::{Error, Sync};
-use tapetum_drive::Flash;
+use tapetum_drive::{Flash, Health};
 
 use crate::hot_keys::{HotKeys, Keeper, Progress};
 use crate::room_probe::{self, Room};
@@ -54,6 +54,8 @@ pub struct Steward {
     looks_before: u32,
     /// Looks since the store was opened, up to [`LOOKS_MAX`].
     looks_served: u32,
+    /// What the log was told of the file last.
+    health: Health,
 }
 
 impl Steward {
@@ -80,6 +82,7 @@ impl Steward {
             looks_left: 0,
             looks_before: 0,
             looks_served: 0,
+            health: Health::Sound,
         };
         steward.keep_hot_keys();
         steward
@@ -94,11 +97,41 @@ impl Steward {
 
     /// To be called every second. Blocks while the store is opened again.
     pub fn look(&mut self) {
+        self.look_at_file();
         match self.condition {
             Condition::Serving => self.look_at_store(),
             Condition::Full => self.look_for_room(),
             Condition::Failed => {}
         }
+    }
+
+    /// Writes to a file that has no name are acknowledged for nothing.
+    fn look_at_file(&mut self) {
+        let Ok(store) = self.slot.store() else { return };
+        let health = store.drive().flash().health();
+        if health == self.health {
+            return;
+        }
+        let path = self.place.path();
+        let shown = path.display();
+        match &health {
+            Health::Sound => tracing::info!("{shown} is the file of this store again"),
+            Health::Renamed => tracing::warn!(
+                "{shown} is not the file of this store any more, which has another name now: move it back, or the next start will not \
+                 find what is written"
+            ),
+            Health::Removed { rescue } => {
+                tracing::error!(
+                    "{shown} was deleted or replaced: all of the store is gone when this process ends. Writes are refused from now \
+                     on, reads go on. To rescue it, copy it now: cp {} SAFE-FILE; then stop this server, move SAFE-FILE to \
+                     {shown}, and start the server again",
+                    rescue.display()
+                );
+                store.fail(Error::Removed { place: shown.to_string() });
+                self.condition = Condition::Failed;
+            }
+        }
+        self.health = health;
     }
 
     fn look_at_store(&mut self) {

@@ -32,6 +32,10 @@ pub enum Error {
     NoSpace {
         place: String,
     },
+    /// The file that the store lies in was deleted or replaced.
+    Removed {
+        place: String,
+    },
     /// Bytes on flash are not what was written.
     Corrupt(String),
     /// The drive answered with an error.
@@ -80,6 +84,11 @@ impl fmt::Display for Error {
                 f,
                 "no space left on the file system of {place}: make room there; writes are refused until the store was opened again"
             ),
+            Error::Removed { place } => write!(
+                f,
+                "{place} was deleted or replaced while the store was open: writes are refused, and all of it is gone when the store is \
+                 closed; copy it first"
+            ),
             Error::Corrupt(place) => {
                 write!(f, "the bytes on flash are damaged: {place}; run `tapetum check`, and restore what it names")
             }
@@ -105,7 +114,7 @@ impl Error {
     /// What a store says from then on in which `what` came to this error.
     pub(crate) fn poisoning(self, what: &str) -> Error {
         match self {
-            Error::NoSpace { .. } | Error::Poisoned(_) => self,
+            Error::NoSpace { .. } | Error::Removed { .. } | Error::Poisoned(_) => self,
             error => Error::Poisoned(format!("{what}: {error}")),
         }
     }

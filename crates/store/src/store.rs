@@ -407,6 +407,23 @@ impl Store {
         self.inner.shared.log.poisoned().err()
     }
 
+    /// Takes no writes from now on, because of `error`, and changes nothing on the drive any more; reads go on. What was acknowledged
+    /// is written before, as far as that takes less than a second.
+    pub fn fail(&self, error: Error) {
+        const PATIENCE_US: u64 = 1_000_000;
+        let shared = &self.inner.shared;
+        let until_us = shared.drive.env().now_us() + PATIENCE_US;
+        while shared.log.has_pending() && shared.log.poisoned().is_ok() {
+            let now_us = shared.drive.env().now_us();
+            if now_us >= until_us {
+                break;
+            }
+            shared.log.advance(true, now_us);
+            std::thread::yield_now();
+        }
+        shared.log.poison("the store", error);
+    }
+
     /// Stops maintenance, makes durable what was acknowledged, and leaves a checkpoint of the index, so that the store opens
     /// at once. Operations still on their way are lost unless they were acknowledged.
     pub fn close(&self) -> Result<(), Error> {

@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once};
 
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, getrlimit};
 
+use super::{Health, claim};
 use crate::local_memory::LocalMemory;
 use crate::locks::whole;
 
@@ -46,6 +48,22 @@ impl DataFile {
         rename(&path)?;
         *path = to.into();
         Ok(())
+    }
+
+    /// A device's name is the kernel's.
+    pub(super) fn health(&self) -> Health {
+        let metadata = match self.file.metadata() {
+            Ok(metadata) if metadata.is_file() => metadata,
+            _ => return Health::Sound,
+        };
+        if metadata.nlink() == 0 {
+            let rescue = format!("/proc/{}/fd/{}", std::process::id(), self.fd());
+            return Health::Removed { rescue: rescue.into() };
+        }
+        match claim::names(&self.path(), &self.file) {
+            Ok(false) => Health::Renamed,
+            _ => Health::Sound,
+        }
     }
 
     pub(super) fn sector_bytes(&self) -> u32 {

@@ -20,7 +20,7 @@ use super::data_file::DataFile;
 use super::error::FlashError;
 use super::reserve::{self, reserve, reserve_missing};
 use super::uring::{self, UringQueue};
-use super::{Flash, FlashQueue, Reservation};
+use super::{Flash, FlashQueue, Health, Reservation};
 use crate::env::Env;
 use crate::local_memory::LocalMemory;
 use crate::locks::whole;
@@ -223,6 +223,10 @@ impl Flash for FileFlash {
         Ok(())
     }
 
+    fn health(&self) -> Health {
+        self.data.health()
+    }
+
     fn sector_bytes(&self) -> u32 {
         self.data.sector_bytes()
     }
@@ -396,6 +400,22 @@ mod tests {
             }
         }
         assert!(fs::read(&*path).unwrap().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_file_that_lost_its_name_is_known_and_can_be_copied() {
+        let (path, other) = (TestPath::new(), TestPath::new());
+        let flash = create(&path).unwrap();
+        assert_eq!(flash.health(), Health::Sound);
+        fs::rename(&*path, &*other).unwrap();
+        assert_eq!(flash.health(), Health::Renamed);
+        flash.rename(&path).unwrap_err();
+        fs::rename(&*other, &*path).unwrap();
+        assert_eq!(flash.health(), Health::Sound);
+        fs::write(&*other, b"in its place").unwrap();
+        fs::rename(&*other, &*path).unwrap();
+        let Health::Removed { rescue } = flash.health() else { panic!("{:?}", flash.health()) };
+        assert_eq!(fs::copy(rescue, &*other).unwrap(), CAPACITY_BYTES);
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub use error::FlashError;
 
 use std::io;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::command::{Command, Completion};
@@ -46,6 +47,19 @@ pub enum Reservation {
     Unsupported,
 }
 
+/// Whether what bytes lie on can still be found where it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    Sound,
+    /// Its path names something else, or nothing; it has another name.
+    Renamed,
+    /// It was deleted or replaced: it has no name any more, and is gone when it is closed.
+    Removed {
+        /// Where this process still has it, to be copied from.
+        rescue: PathBuf,
+    },
+}
+
 /// A place of bytes: a file, a block device, memory.
 pub trait Flash: Send + Sync {
     /// Bytes that can be addressed; a multiple of the sector. Never shrinks.
@@ -59,6 +73,11 @@ pub trait Flash: Send + Sync {
     /// where there is none.
     fn reserve(&self) -> Result<Reservation, FlashError> {
         Ok(Reservation::Held)
+    }
+
+    /// Looks whether it is still there for the next who opens it. To be asked now and then, such as every second.
+    fn health(&self) -> Health {
+        Health::Sound
     }
 
     /// The unit of addresses and lengths, a power of two of at least 512 bytes.

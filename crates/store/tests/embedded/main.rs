@@ -11,7 +11,7 @@ mod unreadable;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use tapetum::{Condition, Error, Full, Outcome, Reply, Request, Session, Store, StoreOptions, Write};
+use tapetum::{Condition, Error, Full, Outcome, Reply, Request, Session, Store, StoreOptions, Sync, Write};
 use tapetum_drive::{
     Command, Drive, Env, FaultyFlash, Flash, LocalMemory, MemoryFlash, Opcode, Operation, Status, programs,
 };
@@ -486,6 +486,24 @@ fn a_full_file_system_is_told_as_such_and_reopening_gives_what_was_acknowledged(
         assert_eq!(store.get(b"after").unwrap(), None);
         store.put(b"after", b"taken").unwrap();
     }
+}
+
+#[test]
+fn a_store_that_is_told_to_fail_keeps_what_it_acknowledged_and_takes_no_more() {
+    let faulty = FaultyFlash::new(CAPACITY, 1);
+    let drive = faulty_drive(&faulty);
+    Store::create(&drive, &options()).unwrap();
+    let store = Store::open_with(&drive, &StoreOptions { sync: Sync::No, ..options() }, || false).unwrap();
+    store.put(b"before", b"kept").unwrap();
+    let removed = Error::Removed { place: "drive".into() };
+    store.fail(removed.clone());
+    assert_eq!(store.failure(), Some(removed.clone()));
+    assert_eq!(store.put(b"after", b"refused"), Err(removed.clone()));
+    assert_eq!(store.delete(b"before"), Err(removed));
+    assert_eq!(store.get(b"before").unwrap().unwrap().value, b"kept", "reads go on");
+    drop((store, drive));
+    let store = Store::open_with(&faulty_drive(&faulty), &options(), || false).unwrap();
+    assert_eq!(store.get(b"before").unwrap().unwrap().value, b"kept", "it was written first");
 }
 
 fn a_flush_finds_no_space(store: &Store, faulty: &FaultyFlash) -> Error {
