@@ -25,6 +25,8 @@ pub enum Room {
     /// Nobody can tell but the store itself.
     Unknown,
     No,
+    /// Not as much as was written to see. That wears the drive, so the next look is to wait.
+    TooLittle,
 }
 
 /// Looks for room. `trusts_reservation`: no store has found the file system full again behind a reservation that succeeded.
@@ -60,7 +62,7 @@ fn write_beside(path: &Path, capacity_bytes: u64) -> Room {
             let removed = fs::remove_file(&probe);
             match written.and(removed) {
                 Ok(()) => Room::Written,
-                Err(error) if is_full(&error) => Room::No,
+                Err(error) if is_full(&error) => Room::TooLittle,
                 Err(_) => Room::Unknown,
             }
         }

@@ -81,7 +81,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
             "DRAM will not be warmed after a restart: beside a block device is no place for a list of what is hot; give --hot-keys FILE"
         );
     }
-    let mut steward = Steward::new(slot, place.clone(), options, arguments.hot_keys(), progress);
+    let mut steward = Steward::new(slot, place.clone(), options, arguments.hot_keys(), progress, signals)?;
     say_addresses(&server, &place);
     let signal = loop {
         match os::wait_for_signal_until(signals, STEWARD_LOOK)? {

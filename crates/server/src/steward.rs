@@ -11,20 +11,25 @@
 //! 2. The drive stays open, and locked, from the first opening to the end of the process.
 //! 3. Listeners and clients stay through all of it: see [`crate::store_slot`].
 //!
-//! Threads: one, which blocks while the store is opened.
+//! Threads: one, which blocks while the store is opened; a signal that comes meanwhile ends the process ([`crate::opening`]).
 
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use tapetum::{Error, Sync};
 use tapetum_drive::{Flash, Health};
 
 use crate::hot_keys::{HotKeys, Keeper, Progress};
+use crate::opening::Opening;
 use crate::room_probe::{self, Room};
 use crate::store_open::{self, OpenError, OpenOptions, Place};
 use crate::store_slot::StoreSlot;
 
 /// Looks between two tries where a store found no space again, at most. A look is a second.
 const LOOKS_MAX: u32 = 64;
+/// Looks that are left out after one that wrote as much as there was room for.
+const LOOKS_AFTER_WRITE: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
@@ -40,6 +45,8 @@ pub struct Steward {
     hot_keys: Option<HotKeys>,
     progress: Arc<Progress>,
     keeper: Option<Keeper>,
+    /// Where signals are read that stop the server.
+    signals: OwnedFd,
     condition: Condition,
     /// What the store lies on, while there is none.
     flash: Option<Arc<dyn Flash>>,
@@ -66,7 +73,9 @@ impl Steward {
         options: OpenOptions,
         hot_keys: Option<HotKeys>,
         progress: Arc<Progress>,
-    ) -> Steward {
+        signals: BorrowedFd<'_>,
+    ) -> io::Result<Steward> {
+        let signals = signals.try_clone_to_owned()?;
         let mut steward = Steward {
             slot,
             place,
@@ -74,6 +83,7 @@ impl Steward {
             hot_keys,
             progress,
             keeper: None,
+            signals,
             condition: Condition::Serving,
             flash: None,
             memory_bytes: 0,
@@ -85,7 +95,7 @@ impl Steward {
             health: Health::Sound,
         };
         steward.keep_hot_keys();
-        steward
+        Ok(steward)
     }
 
     fn keep_hot_keys(&mut self) {
@@ -163,6 +173,7 @@ impl Steward {
         let Some(flash) = flash else { return };
         match room_probe::look(&*flash, &self.place.path(), self.trusts_reservation) {
             Ok(Room::No) => {}
+            Ok(Room::TooLittle) => self.looks_left = LOOKS_AFTER_WRITE,
             Ok(Room::Unknown) => {
                 // Each try takes the reads away for as long as it lasts.
                 self.wait_longer();
@@ -228,7 +239,10 @@ impl Steward {
             None => self.slot.refuse(&why),
         }
         let Some(flash) = self.flash.clone() else { unreachable!("a store that is over has left what it lay on") };
+        let opening = Opening::watch(self.signals.as_fd())
+            .map_err(|error| OpenError::Io { path: path.clone(), doing: "watch for signals while opening", error })?;
         let store = store_open::open_again(&self.place, flash, &self.options)?;
+        drop(opening);
         if store.stats().memory_limit_bytes != self.memory_bytes {
             store.resize_memory(self.memory_bytes).map_err(failed)?;
         }
