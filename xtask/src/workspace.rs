@@ -73,7 +73,11 @@ fn remove_left_behind(passing: &Path) -> Result<(), Failure> {
         let name = folder.file_name();
         let process = name.to_str().and_then(|name| name.rsplit_once('-')?.1.parse::<u32>().ok());
         if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
-            std::fs::remove_dir_all(folder.path())?;
+            match std::fs::remove_dir_all(folder.path()) {
+                // Its process, or another one that found it, was faster.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
         }
     }
     Ok(())
@@ -175,7 +179,16 @@ mod tests {
         let folders = names.map(|name| scratch.folder().join(name));
         folders.iter().for_each(|folder| std::fs::create_dir_all(folder.join("data")).unwrap());
         remove_left_behind(scratch.folder()).unwrap();
-        assert_eq!(folders.map(|folder| folder.exists()), [false, true, true]);
+        assert_eq!(folders.each_ref().map(|folder| folder.exists()), [false, true, true]);
         remove_left_behind(&scratch.folder().join("absent")).unwrap();
+        for _ in 0..50 {
+            std::fs::create_dir_all(folders[0].join("data")).unwrap();
+            std::thread::scope(|scope| {
+                let remove = || remove_left_behind(scratch.folder()).map_err(|error| error.to_string());
+                let both = [scope.spawn(remove), scope.spawn(remove)];
+                both.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
+            });
+            assert!(!folders[0].exists());
+        }
     }
 }

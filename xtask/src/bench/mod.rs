@@ -56,7 +56,7 @@ pub const ROWS: [Row; 20] = [
     Row { name: "blocking-get", run: blocking_get::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
     Row { name: "memcached-get", run: memcached_get::run, smoke: "--items 2000 --rounds 1" },
     Row { name: "misses", run: misses::run, smoke: "--items 2000 --rounds 1" },
-    Row { name: "dram-get", run: dram_get::run, smoke: "--items 2000 --rounds 1" },
+    Row { name: "dram-get", run: dram_get::run, smoke: "--items 5000 --rounds 1" },
     Row { name: "packets", run: packets::run, smoke: "--items 2000 --rounds 1 --tier 64MiB --write-buffer 1MiB" },
     Row { name: "hit-rate", run: hit_rate::run, smoke: "--items 20000 --rounds 1" },
     Row { name: "latency", run: latency::run, smoke: "--data 1MiB --rounds 1" },

@@ -3,7 +3,7 @@
 
 mod watch;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tapetum_bench::caches::{self, Budget, Cache};
@@ -25,11 +25,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(10);
 const KEPT_ASKED: u64 = 20_000;
 
-pub const ROW: Row = Row {
-    name: "demo",
-    run: demo,
-    smoke: "--items 1000 --value 200 --flash 256MiB --rate 1000 --picture THIS/demo-smoke.svg",
-};
+pub const ROW: Row = Row { name: "demo", run: demo, smoke: "--items 1000 --value 200 --flash 256MiB --rate 1000" };
 
 /// When both are killed, and when it is over.
 #[derive(Clone, Copy)]
@@ -53,9 +49,10 @@ fn demo(arguments: &Arguments) -> Result<(), Failure> {
         Budget { memory_bytes: arguments.size("memory", 64 << 20)?, flash_bytes: arguments.size("flash", 2 << 30)? };
     let load_rate = arguments.size("load-rate", caches::LOAD_BYTES_PER_SECOND)?;
     let rate = arguments.number("rate", 10_000)?.max(1);
-    let picture = arguments.text("picture").map_or(workspace::root().join("docs/demo.svg"), Into::into);
+    let picture = arguments.text("picture").map(PathBuf::from);
     let binary = arguments.server();
     arguments.finish()?;
+    let picture = picture.map_or_else(|| usual_picture(arguments), Ok)?;
     let times = Times { kill: arguments.sized(KILL_AT, SECOND), end: arguments.sized(END_AT, SMOKE_END_AT) };
     let scratch = Scratch::new("demo")?;
     let extstore = Cache::extstore(scratch.folder(), budget)?;
@@ -70,6 +67,13 @@ fn demo(arguments: &Arguments) -> Result<(), Failure> {
     let loaded = load(&caches, &population, load_rate)?;
     let seen = ask_and_kill(&mut caches, &population, rate, times)?;
     end(&about, &loaded, &seen, (&picture, times))
+}
+
+/// Where it is drawn: in the documents, but for a smoke run.
+fn usual_picture(arguments: &Arguments) -> Result<PathBuf, Failure> {
+    let folder = arguments.sized(workspace::root().join("docs"), arguments.results());
+    std::fs::create_dir_all(&folder)?;
+    Ok(folder.join("demo.svg"))
 }
 
 /// What each of the caches has once it is loaded.
