@@ -70,6 +70,7 @@ mod phase;
 pub mod planted;
 mod recover;
 mod region;
+pub mod repair;
 pub mod request;
 mod resize;
 mod room;

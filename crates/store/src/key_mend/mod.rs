@@ -7,7 +7,7 @@
 //! elsewhere in the segment is not in the way. Nothing is written of neighbouring pages that are lost before all of them fit between
 //! those that hold; until then they are in memory, beside the budget.
 
-mod records;
+pub mod records;
 
 use crate::error::Error;
 use crate::io::Io;

@@ -8,6 +8,7 @@ use tapetum_drive::LocalBuffer;
 use tapetum_kernels::data_page::{PageRun, Trailer};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::Entry;
+use tapetum_kernels::record::Header;
 
 /// Pages that are read at once, beside those that the longest record takes.
 const WINDOW_PAGES: u32 = 16;
@@ -44,12 +45,37 @@ impl<'a> Records<'a> {
         Some(Entry { hash, size_bytes: record.header.record_bytes() as u32, route: 0 })
     }
 
+    /// Copies the record at `address` to `out`, and returns its header; `None` when there is none, or it is damaged.
+    pub async fn copy(&mut self, address: u64, out: &mut Vec<u8>) -> Option<Header> {
+        let segment = self.segment;
+        let run = self.run_from(segment.page_size().page_of(address)).await?;
+        let record = run.record(segment.salt, address).ok()?;
+        out.resize(record.header.record_bytes(), 0);
+        run.copy(address, out);
+        Some(record.header)
+    }
+
+    /// The key that the record at `address` seems to have. Nothing is checked but that its hash key is `hash`.
+    pub async fn key_of(&mut self, address: u64, hash: HashKey) -> Option<Vec<u8>> {
+        let secret = self.secret;
+        let run = self.run_from(self.segment.page_size().page_of(address)).await?;
+        let record = run.header(address).ok()?;
+        let mut key = vec![0; record.header.key_bytes as usize];
+        run.copy(record.key_address(), &mut key);
+        (HashKey::of(&secret, &key) == hash).then_some(key)
+    }
+
     /// The number of the first record that starts in `page` or behind it; `None` when that is damaged.
     pub async fn entry_first(&mut self, page: u32) -> Option<u32> {
+        self.trailer(page).await.map(|trailer| trailer.entry_first)
+    }
+
+    /// What a page says of the records that start in it; `None` when that is damaged.
+    pub async fn trailer(&mut self, page: u32) -> Option<Trailer> {
         let salt = self.segment.salt;
         let run = self.run_from(page).await?;
         let bytes = &run.bytes[(page - run.first_page) as usize * run.page_size.bytes()..][..run.page_size.bytes()];
-        Trailer::parse(salt, page, bytes).ok().map(|trailer| trailer.entry_first)
+        Trailer::parse(salt, page, bytes).ok()
     }
 
     /// Pages that hold all records which start in `page`; `None` when there is no such page.

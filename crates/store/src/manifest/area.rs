@@ -2,7 +2,7 @@
 //!
 //! One task; the window over the area is its own.
 
-use super::replay::Replay;
+use super::replay::{Replay, parse_opened};
 use super::{
     CHUNK_BYTES, Frame, HEADER_BYTES, Kind, Manifest, PIECE_BYTES, Recovered, frame_checksum, list_end_max,
     parse_header,
@@ -13,8 +13,20 @@ use crate::geometry::Geometry;
 use crate::io::Io;
 use crate::manifest_room::snapshot_bytes_max;
 use crate::planted::Planted;
+use crate::wire::Reader;
 use std::ops::Range;
 use tapetum_drive::{LocalBuffer, LocalMemory};
+
+/// What frames say that cannot be reached from the beginning of their list.
+#[derive(Default)]
+pub struct Surveyed {
+    /// The highest epoch of any.
+    pub epoch_last: u64,
+    /// Of the last time that the store was opened, as far as is known.
+    pub generation: u64,
+    pub stamp_base: u64,
+    pub stamp_opened: u64,
+}
 
 pub struct AreaReader {
     pub io: Io,
@@ -84,8 +96,19 @@ impl AreaReader {
         Ok(Some(Frame { epoch, sequence, kind, payload: bytes, length: length as u64 }))
     }
 
-    /// `None` when the area's snapshot is not whole: its writing was cut short, and the other area holds.
+    /// `None` when the area's snapshot is not whole: its writing was cut short, and the other area holds. An error if frames
+    /// follow that cannot be reached.
     pub async fn read_area(&mut self, area: usize, epoch: u64) -> Result<Option<Recovered>, Error> {
+        let found = self.read_beginning(area, epoch).await?;
+        if let Some(Recovered { manifest, .. }) = &found {
+            let behind = manifest.position..list_end_max(&self.geometry, manifest.snapshot_end);
+            self.refuse_gap(area, epoch, manifest.sequence, behind).await?;
+        }
+        Ok(found)
+    }
+
+    /// What an area says up to its first frame that does not hold.
+    pub async fn read_beginning(&mut self, area: usize, epoch: u64) -> Result<Option<Recovered>, Error> {
         let mut state = Replay { planted: self.planted, ..Replay::default() };
         let mut position = 0;
         let mut sequence = 0;
@@ -101,7 +124,6 @@ impl AreaReader {
         if !state.whole {
             return Ok(None);
         }
-        self.refuse_gap(area, epoch, sequence, position..list_end_max(&self.geometry, snapshot_end)).await?;
         let manifest = Manifest {
             io: self.io.clone(),
             geometry: self.geometry,
@@ -150,6 +172,25 @@ impl AreaReader {
             last = newer.epoch;
             list.start = position + newer.length;
         }
+    }
+
+    /// What frames of an area say that hold, wherever they are.
+    pub async fn survey(&mut self, area: usize, known: &mut Surveyed) -> Result<(), Error> {
+        let mut list = 0..self.geometry.manifest_bytes;
+        let newest = known.epoch_last;
+        let is_wanted = |epoch: u64, _, kind| epoch > newest || kind == Kind::Opened;
+        while let Some((position, frame)) = self.find(area, list.clone(), is_wanted).await? {
+            list.start = position + frame.length;
+            known.epoch_last = known.epoch_last.max(frame.epoch);
+            if frame.kind == Kind::Opened
+                && let Ok([generation, stamp_base, stamp_opened]) = parse_opened(&mut Reader::new(&frame.payload))
+            {
+                known.generation = known.generation.max(generation);
+                known.stamp_base = known.stamp_base.max(stamp_base);
+                known.stamp_opened = known.stamp_opened.max(stamp_opened);
+            }
+        }
+        Ok(())
     }
 
     /// The first valid frame that begins there in an area and is wanted, and where it lies.

@@ -18,6 +18,7 @@
 //! A list goes on until it is [`LIST_SNAPSHOTS`] times as long as its snapshot, however large the area: opening reads no more.
 
 mod area;
+mod readable;
 mod replay;
 
 use self::area::AreaReader;

@@ -18,6 +18,11 @@ pub struct Replay {
     pub planted: Planted,
 }
 
+/// The generation that an opening began, the first stamp that it gives, and the last one that was durable then.
+pub fn parse_opened(reader: &mut Reader<'_>) -> Result<[u64; 3], Short> {
+    Ok([reader.u64()?, reader.u64()?, reader.u64()?])
+}
+
 impl Replay {
     pub fn apply(&mut self, frame: &Frame) -> Result<(), Error> {
         self.parse(frame)?.map_err(|Short| {
@@ -61,9 +66,7 @@ impl Replay {
     }
 
     fn opened(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
-        self.generation = reader.u64()?;
-        self.catalog.stamp_base = reader.u64()?;
-        self.catalog.stamp_opened = reader.u64()?;
+        [self.generation, self.catalog.stamp_base, self.catalog.stamp_opened] = parse_opened(reader)?;
         Ok(())
     }
 

@@ -118,7 +118,7 @@ pub async fn write_unsure_groups(io: &Io, geometry: &Geometry, replayed: &mut Re
     Ok(())
 }
 
-async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &mut LocalBuffer) -> Result<(), Error> {
+pub async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &mut LocalBuffer) -> Result<(), Error> {
     let read = Transfer::start_read;
     move_zone(io, geometry, buffer, arena, 0..geometry.segment_bytes as usize, "read", read).await
 }

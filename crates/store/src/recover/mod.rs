@@ -41,10 +41,11 @@ use crate::superblock::{Found, Superblock};
 use crate::tier::Tier;
 use crate::unreadable::Unreadable;
 use arc_swap::ArcSwapOption;
-use claims::{claim_extents, claim_large, claim_log};
+pub use claims::{claim_extents, claim_large, claim_log};
 pub use create::create;
 use fences::{open_segments, segment_table};
-use log_zones::{Replayed, replay_log, write_unsure_groups};
+use log_zones::{Replayed, write_unsure_groups};
+pub use log_zones::{read_zone, replay_log};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -86,7 +87,7 @@ pub async fn segment_bytes(drive: &Drive, io: &Io) -> Result<u64, Error> {
 }
 
 /// What was durable when the store was last opened is durable still: a log that ends before it was damaged.
-fn refuse_lost_end(stamp_durable: u64, stamp_opened: u64) -> Result<(), Error> {
+pub fn refuse_lost_end(stamp_durable: u64, stamp_opened: u64) -> Result<(), Error> {
     if stamp_durable < stamp_opened {
         return Err(Error::Corrupt(format!(
             "the commit log ends at stamp {stamp_durable} although stamp {stamp_opened} was there when the store was opened"
