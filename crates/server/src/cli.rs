@@ -12,6 +12,7 @@ use crate::hot_keys::HotKeys;
 use crate::listen::{Address, LoopbackAddress};
 use crate::store_open::Place;
 use crate::tools::item_lines::Format;
+use crate::tools::repair::RepairArguments;
 use crate::udp::UdpOptions;
 use crate::udp::guard::Network;
 
@@ -105,6 +106,9 @@ pub enum Command {
         /// What lines to print; tsv has no place for flags and expiry
         #[arg(long, value_enum, default_value = "jsonl")]
         format: Format,
+        /// Print what can be read of a damaged store, also of one that does not open, and count what cannot
+        #[arg(long)]
+        skip_bad: bool,
         #[command(flatten)]
         store: StoreArguments,
     },
@@ -135,6 +139,8 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
+    /// Say what is damaged in a store that no server has open, and what a repair would cost; with --yes, repair it
+    Repair(RepairArguments),
 }
 
 const LOAD_HELP: &str = r#"Lines of a .tsv file are KEY<tab>VALUE, where \t \n \r \\ and \xHH stand for what cannot.

@@ -20,7 +20,7 @@ use tapetum_server::store_open::{self, OpenError, OpenOptions, Place};
 use tapetum_server::tools::item_lines::Format;
 use tapetum_server::tools::load::{Existing, StoreSink, WireSink};
 use tapetum_server::tools::warm::{self, Source};
-use tapetum_server::tools::{inspect, inspect_lines, list, load};
+use tapetum_server::tools::{inspect, inspect_lines, list, load, repair};
 use tapetum_server::{os, size, stats};
 
 /// Memory to open a store with that is to grow: the index of a large one.
@@ -86,7 +86,12 @@ fn run(command: Command) -> Outcome {
         Command::List { prefix, long, store } => {
             read_store(&store, |opened| Ok(list::list(opened, prefix.as_bytes(), long, &mut std::io::stdout())?))
         }
-        Command::Dump { prefix, format, store } => {
+        Command::Dump { prefix, format, skip_bad: true, store } => {
+            check_memory(store.memory)?;
+            let from = (&store.place(), &offline_options(&store, false));
+            repair::dump(from, (prefix.as_bytes(), format), &mut std::io::stdout(), &mut std::io::stderr())
+        }
+        Command::Dump { prefix, format, skip_bad: false, store } => {
             read_store(&store, |opened| Ok(list::dump(opened, prefix.as_bytes(), format, &mut std::io::stdout())?))
         }
         Command::Inspect { key: Some(key), json, memcached, store, .. } => {
@@ -98,6 +103,10 @@ fn run(command: Command) -> Outcome {
         }
         Command::Resize(arguments) => resize(&arguments),
         Command::Check { store } => check(&store),
+        Command::Repair(arguments) => {
+            check_memory(arguments.store.memory)?;
+            repair::run(&arguments, &offline_options(&arguments.store, false))
+        }
     }
 }
 
@@ -146,8 +155,14 @@ fn read_store<R>(
 
 /// The error with the store's path, if it is the store's.
 fn of_store(place: &Place, error: Box<dyn Error>) -> Box<dyn Error> {
-    match error.downcast::<tapetum::Error>() {
-        Ok(error) => OpenError::Store { path: place.path(), error: *error }.into(),
+    let path = place.path();
+    let other = match error.downcast::<tapetum::Error>() {
+        Ok(error) => return OpenError::Store { path, error: *error }.into(),
+        Err(other) => other,
+    };
+    match other.downcast::<list::ListError>().map(|error| *error) {
+        Ok(list::ListError::Store(error)) => OpenError::Store { path, error }.into(),
+        Ok(error) => error.into(),
         Err(other) => other,
     }
 }

@@ -23,6 +23,7 @@ use tapetum::{
 use tapetum_drive::{Drive, Env, FileClaim, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
 
 use crate::engine;
+use crate::tools::repair;
 use crate::{os, size, unfinished};
 
 /// The most that a new store takes without being told.
@@ -278,7 +279,8 @@ impl fmt::Display for OpenError {
                 path.display()
             ),
             OpenError::Damaged { path, problems } => {
-                write!(f, "{} is damaged: {}; restore it from a copy", path.display(), problems.join("; "))
+                let advice = repair::advice(self);
+                write!(f, "{} is damaged: {}{advice}, and a copy restores it", path.display(), problems.join("; "))
             }
             OpenError::Memory { path, memory_bytes, tier_bytes, least_bytes } => {
                 let (memory, least) = (size::shown(*memory_bytes), least_bytes >> 20);
@@ -294,7 +296,7 @@ impl fmt::Display for OpenError {
                 )
             }
             OpenError::Flash(error) => write!(f, "{error}"),
-            OpenError::Store { path, error } => write!(f, "{}: {error}", path.display()),
+            OpenError::Store { path, error } => write!(f, "{}: {error}{}", path.display(), repair::advice(self)),
             OpenError::Io { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),
         }
     }
@@ -344,10 +346,36 @@ fn is_there(path: &Path) -> Result<bool, OpenError> {
 
 /// Opens the store at `place` to read: nothing is written, beside others that read, and without the right to write.
 pub fn open_read_only(place: &Place, options: &OpenOptions) -> Result<tapetum::Store, OpenError> {
+    examine(place, options, tapetum::Store::open_read_only)
+}
+
+/// Lets `work` read the drive of a store, beside others that read.
+pub fn examine<T>(
+    place: &Place,
+    options: &OpenOptions,
+    work: impl FnOnce(&Drive, &StoreOptions) -> Result<T, Error>,
+) -> Result<T, OpenError> {
     let path = place.path();
     let env = Env::system();
-    let flash = open_flash_read_only(&path, &env)?;
-    open_on(flash, &path, options, &env, tapetum::Store::open_read_only)
+    open_on(open_flash_read_only(&path, &env)?, &path, options, &env, work)
+}
+
+/// Lets `work` have the drive of a store, alone.
+pub fn operate<T>(
+    place: &Place,
+    options: &OpenOptions,
+    work: impl FnOnce(&Drive, &StoreOptions) -> Result<T, Error>,
+) -> Result<T, OpenError> {
+    open_on(lock(place)?, &place.path(), options, &Env::system(), work)
+}
+
+/// The drive of a store, which nobody else has as long as this lives.
+pub fn lock(place: &Place) -> Result<Arc<dyn Flash>, OpenError> {
+    match open_flash(&place.path(), &Env::system()) {
+        Ok(flash) => Ok(Arc::new(flash)),
+        Err(OpenError::Flash(FlashError::NotFound { path })) => Err(OpenError::NoStore { path }),
+        Err(error) => Err(error),
+    }
 }
 
 fn open_flash_read_only(path: &Path, env: &Env) -> Result<Arc<dyn Flash>, OpenError> {
@@ -623,13 +651,13 @@ fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &OpenOptions, env: &E
     tapetum::Store::create(&drive, &made).map_err(|error| OpenError::Store { path: path.into(), error })
 }
 
-fn open_on(
+fn open_on<T>(
     flash: Arc<dyn Flash>,
     path: &Path,
     options: &OpenOptions,
     env: &Env,
-    open: impl FnOnce(&Drive, &StoreOptions) -> Result<tapetum::Store, Error>,
-) -> Result<tapetum::Store, OpenError> {
+    open: impl FnOnce(&Drive, &StoreOptions) -> Result<T, Error>,
+) -> Result<T, OpenError> {
     let failed = |error| OpenError::Store { path: path.into(), error };
     let segment_bytes = tapetum::Store::segment_bytes(&drive(&flash, PROBE_BYTES, path, env)?).map_err(failed)?;
     let opened = store_options(flash.capacity_bytes(), options);

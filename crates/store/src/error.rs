@@ -90,7 +90,10 @@ impl fmt::Display for Error {
                  closed; copy it first"
             ),
             Error::Corrupt(place) => {
-                write!(f, "the bytes on flash are damaged: {place}; run `tapetum check`, and restore what it names")
+                write!(
+                    f,
+                    "the bytes on flash are damaged: {place}: check the store, and repair it or restore it from a copy"
+                )
             }
             Error::Io(why) => write!(f, "the drive failed: {why}; check the drive and the kernel's log"),
             Error::Unusable(why) => write!(f, "{why}"),

@@ -1,7 +1,7 @@
 //! A segment that may be damaged: which of its valid records can be read, and what is lost with the others.
 //!
-//! Where the key table holds, or can be made anew, it says where every record is. Where it does not, data pages say where the
-//! first record that starts in each of them is, and each record how long it is.
+//! Data pages say where the first record that starts in each of them is, and its number; key table and records say how long
+//! each is. So a record is found as long as one before it is, with all lengths between.
 
 use super::report::{Loss, RepairReport};
 use super::roots::Roots;
@@ -16,7 +16,7 @@ use crate::segment::layout::StreamLayout;
 use crate::segment::local_index::LocalIndex;
 use crate::segment::view::Segment;
 use crate::superblock::Superblock;
-use tapetum_kernels::data_page::PAGE_BYTES;
+use tapetum_kernels::data_page::{PAGE_BYTES, Trailer};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::{Entry, KeyPage};
 use tapetum_kernels::record::{Codec, Header, Record};
@@ -110,31 +110,30 @@ impl Look<'_> {
     }
 
     async fn read_records(&mut self, segment: &Segment) -> Result<(), Error> {
-        let mut layout = StreamLayout::new(segment.geometry(), segment.page_size());
-        let all: Option<Vec<u64>> =
-            self.known.iter().map(|known| known.map(|entry| layout.place(entry.size_bytes.into()))).collect();
+        let layout = StreamLayout::new(segment.geometry(), segment.page_size());
         let mut records = Records::new(segment, self.io, self.roots.superblock.secret).await?;
-        let (mut next, mut bytes) = (0, Vec::new());
+        let mut bytes = Vec::new();
+        // The next record, and where the one before ends, as far as that is known.
+        let mut next = Some((0, 0));
         for page in 0..segment.descriptor.data_pages {
-            let trailer = records.trailer(page).await;
-            self.is_damaged |= trailer.is_none();
-            if let Some(places) = &all {
-                let end = segment.page_size().address(page + 1);
-                while let Some(address) = places.get(next).copied().filter(|address| *address < end) {
-                    self.look_at(&mut records, next as u32, address, &mut bytes).await;
-                    next += 1;
-                }
-                continue;
+            let (start, end) = (segment.page_size().address(page), segment.page_size().address(page + 1));
+            match records.trailer(page).await {
+                Some(Trailer { starts: 0, .. }) => continue,
+                Some(trailer) => next = Some((trailer.entry_first, start + u64::from(trailer.first))),
+                None => self.is_damaged = true,
             }
-            let Some(trailer) = trailer else { continue };
-            let mut address = segment.page_size().address(page) + u64::from(trailer.first);
-            for entry in trailer.entry_first..trailer.entry_first + u32::from(trailer.starts) {
-                if entry as usize >= self.known.len() {
+            while let Some((entry, address)) = next {
+                let Some(known) = self.known.get(entry as usize).copied() else { break };
+                let address = match known {
+                    Some(known) => layout.from(address).place(known.size_bytes.into()),
+                    None => place_of_unknown(&mut records, segment, entry, layout.from(address).places_next()).await,
+                };
+                if address >= end {
+                    next = Some((entry, address));
                     break;
                 }
                 let length = self.look_at(&mut records, entry, address, &mut bytes).await;
-                let Some(length) = length else { break };
-                address += length;
+                next = length.map(|length| (entry + 1, address + length));
             }
         }
         Ok(())
@@ -219,11 +218,29 @@ impl Look<'_> {
             }
             let low = self.known[..=first].iter().rev().flatten().map(hash).next().unwrap_or(0);
             let high = self.known[entry - 1..].iter().flatten().map(hash).next().unwrap_or(u128::MAX);
-            let place = format!("records {first} to {} of segment {number}", entry - 1);
+            let place = match entry - first {
+                1 => format!("record {first} of segment {number}"),
+                _ => format!("records {first} to {} of segment {number}", entry - 1),
+            };
             self.report.losses.push(Loss::Items { count, hashes: low..=high, place });
         }
         self.is_damaged |= self.found.contains(&false);
     }
+}
+
+/// Where a record is of which the key table says nothing: behind the one before, or where the next extent begins, if the page
+/// there says that it is the one.
+async fn place_of_unknown(
+    records: &mut Records<'_>,
+    segment: &Segment,
+    entry: u32,
+    [place, next_extent]: [u64; 2],
+) -> u64 {
+    if next_extent == place || records.entry(place).await.is_some() {
+        return place;
+    }
+    let first_there = records.entry_first(segment.page_size().page_of(next_extent)).await;
+    if first_there == Some(entry) { next_extent } else { place }
 }
 
 pub fn key_of<'a>(header: &Header, record: &'a [u8]) -> &'a [u8] {

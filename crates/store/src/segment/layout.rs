@@ -33,6 +33,11 @@ impl StreamLayout {
         StreamLayout { extent_payload_bytes, address: 0 }
     }
 
+    /// The layout of a stream that has come to `address`.
+    pub fn from(self, address: u64) -> StreamLayout {
+        StreamLayout { address, ..self }
+    }
+
     /// The longest record that never crosses an extent's end, in bytes.
     pub fn small_bytes_max(&self) -> u64 {
         self.extent_payload_bytes / 4

@@ -1,0 +1,152 @@
+//! `repair`: says what is damaged in a store and what a repair costs, does it, and undoes it; and `dump --skip-bad`.
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use tapetum::repair::{self, RepairReport, SalvagedItem};
+
+use super::item_lines::{self, Format, ItemLine};
+use super::keep_file::{self, KeepFile};
+use crate::cli::StoreArguments;
+use crate::store_open::{self, OpenError, OpenOptions, Place};
+
+/// What is gathered before it is written.
+const BATCH_BYTES: usize = 1 << 20;
+
+const REPAIR_HELP: &str = r#"An item that cannot be read is lost, and named by its key where that can be read. Where the commit log or the
+manifest is damaged, writes are lost, and named by their stamps: their keys have what they had before, or nothing.
+A repair writes what it replaces to a file first. The file undoes it, as long as the store was not written to since."#;
+
+#[derive(Debug, Args)]
+#[command(after_help = REPAIR_HELP)]
+pub struct RepairArguments {
+    /// Do it, rather than say what would be done
+    #[arg(long)]
+    pub yes: bool,
+    /// Where to keep what is replaced [default: beside the file of the drive, as drive.before-repair-1; none for a block device]
+    #[arg(long, value_name = "FILE", requires = "yes")]
+    pub keep: Option<PathBuf>,
+    /// Put back what a repair has replaced and kept in this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["yes", "keep"])]
+    pub undo: Option<PathBuf>,
+    #[command(flatten)]
+    pub store: StoreArguments,
+}
+
+/// What the command line asks for.
+pub fn run(arguments: &RepairArguments, options: &OpenOptions) -> Result<(), Box<dyn std::error::Error>> {
+    let RepairArguments { yes, keep, undo, store } = arguments;
+    let (place, mut out) = (store.place(), io::stdout());
+    match (undo, yes) {
+        (Some(kept), _) => put_back(&place, kept, &mut out),
+        (None, true) => repair(&place, options, keep.as_deref(), &mut out),
+        (None, false) => look(&place, options, &mut out),
+    }
+}
+
+/// Says what a repair would do. Nothing is written to the store.
+fn look(place: &Place, options: &OpenOptions, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
+    let report = store_open::examine(place, options, repair::look)?;
+    print(&report, "would be", out)?;
+    if report.is_clean() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "nothing was written: --yes repairs the store; `tapetum dump --skip-bad` prints what can be read of it as it is"
+    )
+    .map_err(Into::into)
+}
+
+/// Repairs the store, and keeps what it replaces.
+fn repair(
+    place: &Place,
+    options: &OpenOptions,
+    keep: Option<&Path>,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut keeper = KeepFile::beside(&place.path(), keep)?;
+    let report = store_open::operate(place, options, |drive, options| repair::repair(drive, options, &mut keeper))?;
+    print(&report, "is", out)?;
+    if let Some(kept) = keeper.path() {
+        let kept = kept.display();
+        writeln!(
+            out,
+            "what was replaced is in {kept}: `tapetum repair --undo {kept}` puts it back, as long as the store is not written to"
+        )?;
+    }
+    Ok(())
+}
+
+/// Puts back what a repair replaced.
+fn put_back(place: &Place, kept: &Path, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
+    let path = place.path();
+    let _lock = store_open::lock(place)?;
+    let bytes = keep_file::undo(kept, &path)?;
+    writeln!(out, "{bytes} bytes of {} are as they were before the repair", path.display()).map_err(Into::into)
+}
+
+fn print(report: &RepairReport, done: &str, out: &mut dyn Write) -> io::Result<()> {
+    for part in &report.made_anew {
+        writeln!(out, "{done} made anew, at no loss: {part}")?;
+    }
+    for loss in &report.losses {
+        writeln!(out, "{done} lost: {loss}")?;
+    }
+    for segment in &report.segments_rewritten {
+        writeln!(out, "{done} written anew with what can be read of it: segment {segment}")?;
+    }
+    if report.is_clean() {
+        return writeln!(out, "no damage found");
+    }
+    writeln!(out, "lost in all: {}", sum(report))
+}
+
+fn sum(report: &RepairReport) -> String {
+    let (items, ranges) = (report.items_lost(), report.ranges_lost());
+    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    format!("{items} item{}, and the writes of {ranges} range{} of stamps", plural(items), plural(ranges))
+}
+
+/// Writes the items whose keys begin with `prefix` and that can be read; what cannot is counted on `complaints`.
+pub fn dump(
+    (place, options): (&Place, &OpenOptions),
+    (prefix, format): (&[u8], Format),
+    out: &mut dyn Write,
+    complaints: &mut dyn Write,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (mut text, mut written) = (Vec::new(), Ok(()));
+    let report = store_open::examine(place, options, |drive, options| {
+        repair::salvage(drive, options, |item: SalvagedItem<'_>| {
+            if item.key.starts_with(prefix) {
+                let SalvagedItem { key, value, flags, expiry, .. } = item;
+                item_lines::write(format, &ItemLine { key: key.into(), value: value.into(), flags, expiry }, &mut text);
+            }
+            if text.len() >= BATCH_BYTES {
+                written = out.write_all(&text);
+                text.clear();
+            }
+            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+    })?;
+    written.and_then(|()| out.write_all(&text)).and_then(|()| out.flush())?;
+    if !report.losses.is_empty() {
+        for loss in &report.losses {
+            writeln!(complaints, "not dumped: {loss}")?;
+        }
+        writeln!(complaints, "warning: the rest was dumped; not dumped in all: {}", sum(&report))?;
+    }
+    Ok(())
+}
+
+/// The command line's words for damage in a store.
+pub fn advice(error: &OpenError) -> &'static str {
+    match error {
+        OpenError::Damaged { .. } | OpenError::Store { error: tapetum::Error::Corrupt(_), .. } => {
+            "; `tapetum repair` says what a repair would cost, `tapetum dump --skip-bad` prints what can be read"
+        }
+        _ => "",
+    }
+}
