@@ -14,10 +14,10 @@ HOUR = 3600
 
 @unittest.skipUnless(LIBRARY.exists(), "needs libfaketime (apt: faketime)")
 class ClockTest(HostTest):
-    def serve(self, *options, **rest):
+    def serve(self, *options, clock=0, **rest):
         """A server whose wall clock is what `set_clock` says; its other clocks are the machine's."""
         self.offset = self.folder / "offset"
-        self.set_clock(0)
+        self.set_clock(clock)
         fake = ("env", f"LD_PRELOAD={LIBRARY}", f"FAKETIME_TIMESTAMP_FILE={self.offset}", "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1")
         return super().serve(*options, prefix=fake, **rest)
 
@@ -87,7 +87,7 @@ class ClockTest(HostTest):
         data = self.folder / "data"
         self.folder = self.folder / "later"
         self.folder.mkdir()
-        late = super().serve(data=data, prefix=("faketime", "-f", f"+{HOUR}"))
+        late = self.serve(data=data, clock=HOUR)
         self.assertEqual(late.ask("get k kept\r\n"), "VALUE kept 0 1\r\nx\r\nEND\r\n")
 
 
