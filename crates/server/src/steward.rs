@@ -239,8 +239,11 @@ impl Steward {
             None => self.slot.refuse(&why),
         }
         let Some(flash) = self.flash.clone() else { unreachable!("a store that is over has left what it lay on") };
-        let opening = Opening::watch(self.signals.as_fd())
-            .map_err(|error| OpenError::Io { path: path.clone(), doing: "watch for signals while opening", error })?;
+        let opening = Opening::watch(self.signals.as_fd()).map_err(|error| OpenError::Io {
+            path: path.clone(),
+            doing: "watch for signals while opening",
+            error,
+        })?;
         let store = store_open::open_again(&self.place, flash, &self.options)?;
         drop(opening);
         if store.stats().memory_limit_bytes != self.memory_bytes {

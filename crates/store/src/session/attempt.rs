@@ -2,10 +2,10 @@
 
 use super::change::{
     Current, Decision, NewValue, counts_as_read, decide, is_counted_as_get, keeps_reads, needs_current, needs_value,
-    unchanged,
+    unchanged, uses_value,
 };
 use super::flash_read::FlashRead;
-use super::large::{LargeOp, LargeRead, OutOfLine};
+use super::large::{Basis, LargeOp, LargeRead, OutOfLine};
 use super::{Attempt, FromFlash, Local, check_value};
 use crate::buffer::{Seen, Shard};
 use crate::error::Error;
@@ -20,6 +20,9 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
+
+/// Longer values are compressed and inflated with no lock held, and what was decided is looked at again.
+const LOCKED_BYTES_MAX: usize = 4 << 10; // bytes; some 10 us of zstd
 
 /// What is known of an item, if it is there (its value is in `scratch`, if it is needed); where its value lies, if that is
 /// elsewhere; the stamp that an answer which shows this waits for.
@@ -109,7 +112,7 @@ impl Local {
         let asks = |value_bytes: usize| value_bytes > value_bytes_allowed && request.shows_value();
         loop {
             let sequence = shared.install_sequence.load(Ordering::SeqCst);
-            let shard = shared.shard(hash);
+            let mut shard = shared.shard(hash);
             let late = shared.planted.has(Bug::DecideLate);
             let flash = flash.as_ref().filter(|flash| shard.is_on_flash_as(hash, flash.seen) || late);
             if !needs_current(request) {
@@ -149,8 +152,20 @@ impl Local {
                         }
                         (Some(Item::of(&header)), Some(&in_buffer), shown_by)
                     } else {
-                        if live {
-                            self.inflate_into_scratch(&record);
+                        if live && uses_value(request) {
+                            if header.codec == Codec::Raw || header.raw_bytes as usize <= LOCKED_BYTES_MAX {
+                                self.inflate_into_scratch(&record);
+                            } else {
+                                let seen = shard.see(hash);
+                                self.inflated.clear();
+                                self.inflated.extend_from_slice(record.stored);
+                                drop(shard);
+                                self.inflate_copied(header.raw_bytes as usize);
+                                shard = shared.shard(hash);
+                                if !shard.is_as(hash, seen) || !shared.is_live(&header, shared.now()) {
+                                    continue;
+                                }
+                            }
                         }
                         (live.then(|| Item::of(&header)), None, shown_by)
                     }
@@ -214,6 +229,14 @@ impl Local {
         self.scratch.clear();
         let copied = shared.tier.as_ref()?.copy((hash, shared.access_clock.seconds()), &mut self.scratch)?;
         Some(copied.item)
+    }
+
+    /// Inflates what was copied out of a record.
+    fn inflate_copied(&mut self, raw_bytes: usize) {
+        self.scratch.clear();
+        self.scratch.resize(raw_bytes, 0);
+        let inflated = self.decompressor.decompress(&self.inflated, &mut self.scratch);
+        assert!(inflated.is_ok(), "the arena holds what was compressed");
     }
 
     pub(super) fn inflate_into_scratch(&mut self, record: &Record<'_>) {
@@ -300,14 +323,15 @@ impl Local {
             self.answer(token, Outcome::Failed(error));
             return Some(Attempt::Answered);
         }
-        if value.len() > inline_bytes_max(&shared.geometry)
+        if value.len() > inline_bytes_max(&shared.geometry).min(LOCKED_BYTES_MAX)
             && let (Some(answer), None) = (answer, stays)
         {
             // Compressed and written with no lock held; the record goes out if this is still right then.
-            let (seen, value) = (shard.see(hash), value.to_vec());
+            let seen = shard.see(hash);
             drop(shard);
-            let current = current.map(|item| (item.stamp, item.expiry));
-            return Some(self.write_large(header, value, answer, seen, current));
+            let (value, was_read) = (value.to_vec(), access.was_read || counts_as_read(request));
+            let basis = Basis { seen, current: current.map(|item| (item.stamp, item.expiry)), was_read };
+            return Some(self.write_large(header, value, answer, basis));
         }
         if answer.is_some() {
             match shared.admit(|| current.is_some()) {

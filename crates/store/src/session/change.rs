@@ -107,6 +107,11 @@ pub fn needs_value(request: &Request<'_>) -> bool {
     )
 }
 
+/// Whether the value is looked at or stored anew with the item, where it is at hand.
+pub fn uses_value(request: &Request<'_>) -> bool {
+    !matches!(request, Request::Put { .. } | Request::Delete { .. } | Request::DeleteAll { .. })
+}
+
 /// Whether the item counts as read when the request is done.
 pub fn counts_as_read(request: &Request<'_>) -> bool {
     match request {

@@ -86,10 +86,12 @@ impl LargeRead {
 }
 
 /// What a write was decided on.
-struct Basis {
-    seen: Seen,
+pub(super) struct Basis {
+    pub seen: Seen,
     /// Stamp and expiry of the item, if there was one.
-    current: Option<(u64, u32)>,
+    pub current: Option<(u64, u32)>,
+    /// The item counts as read when it is written.
+    pub was_read: bool,
 }
 
 pub(super) struct LargeWrite {
@@ -239,21 +241,14 @@ impl Local {
         Attempt::Large(Box::new(LargeOp::Write(LargeWrite::new(header, codec, stored, Answer::Stored))))
     }
 
-    /// A write that was decided on the item as it is; its value seems large. `current` is stamp and expiry.
-    pub(super) fn write_large(
-        &mut self,
-        header: Header,
-        value: Vec<u8>,
-        answer: Answer,
-        seen: Seen,
-        current: Option<(u64, u32)>,
-    ) -> Attempt {
+    /// A write that was decided on the item as it is; its value is large, or takes long to compress.
+    pub(super) fn write_large(&mut self, header: Header, value: Vec<u8>, answer: Answer, basis: Basis) -> Attempt {
         let (codec, _) = self.compressor.compress(&value);
         let header = Header { raw_bytes: value.len() as u32, ..header };
         let shown = if answer.shows_value() { value.clone() } else { Vec::new() };
         let stored = if codec == Codec::Raw { value } else { self.compressor.take_frame() };
         let mut write = LargeWrite::new(header, codec, stored, answer);
-        (write.basis, write.shown) = (Some(Basis { seen, current }), shown);
+        (write.basis, write.shown) = (Some(basis), shown);
         Attempt::Large(Box::new(LargeOp::Write(write)))
     }
 
@@ -468,6 +463,9 @@ impl Local {
                 && let (Some(extents), Some(place)) = (write.extents.take(), shard.get(op.hash))
             {
                 shared.name_large(&mut shard, place, Arc::new(extents));
+            }
+            if done.is_ok() && write.basis.as_ref().is_some_and(|basis| basis.was_read) {
+                shard.note_read(op.hash);
             }
             drop(shard);
             match done {
