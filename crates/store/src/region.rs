@@ -31,7 +31,7 @@ pub fn page_bytes() -> usize {
 impl Region {
     /// Maps `len` words, which must be a whole number of pages and not none.
     pub fn new(len: usize, account: &Account) -> io::Result<Region> {
-        let bytes = len * size_of::<AtomicU64>();
+        let bytes = len.checked_mul(size_of::<AtomicU64>()).ok_or(io::ErrorKind::OutOfMemory)?;
         assert!(bytes > 0 && bytes.is_multiple_of(page_bytes()), "a region of {bytes} bytes");
         // SAFETY: a new private mapping at an address that the system chooses touches no memory of ours.
         let address = unsafe {
@@ -91,6 +91,12 @@ impl Drop for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_words_than_there_are_addresses_are_refused() {
+        let page_words = page_bytes() / 8;
+        assert!(Region::new((1 << 61) + page_words, &Account::default()).is_err());
+    }
 
     #[test]
     fn is_zeroed_and_accounted() {
