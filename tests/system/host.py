@@ -18,6 +18,9 @@ BINARY = pathlib.Path(os.environ["TAPETUM_SERVER"])
 SCRATCH = pathlib.Path(os.environ.get("TAPETUM_SCRATCH", tempfile.gettempdir()))
 SMALL = ("--capacity", "64MiB", "--memory", "64MiB")
 
+# A runner under nohup would pass on to every server that it ignores this.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 needs_root = unittest.skipUnless(os.geteuid() == 0, "only root can run this")
 
 

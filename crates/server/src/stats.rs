@@ -110,18 +110,22 @@ counters!(
     udp_dropped_unsent: "Datagrams that the system did not send",
 );
 
+const CURR_ITEMS_HELP: &str = "Items: at most so many, and just so many when nothing was written for some seconds";
+
 /// Declares the store's figures once, a line a field of [`Stats`].
 macro_rules! store_figures {
     ($($name:ident: $kind:ident, $help:literal,)*) => {
         /// The store's figures.
         pub fn store_figures(store: &Stats) -> Vec<Figure> {
-            vec![$(Figure::new(stringify!($name), Kind::$kind, $help, store.$name),)*]
+            vec![
+                Figure::new("curr_items", Kind::Gauge, CURR_ITEMS_HELP, store.items),
+                $(Figure::new(stringify!($name), Kind::$kind, $help, store.$name),)*
+            ]
         }
     };
 }
 
 store_figures!(
-    items: Gauge, "As curr_items",
     index_entries: Gauge, "Keys that the index holds",
     buffer_entries: Gauge, "Keys that the write buffers hold, until they are flushed",
     index_bytes: Gauge, "Memory of the index",
@@ -372,12 +376,6 @@ impl Figures {
             Figure::new("threads", Gauge, "Worker threads", self.counters.len()),
             Figure::new("limit_maxbytes", Gauge, "Flash that the store may use", store.flash_limit_bytes),
             Figure::new("bytes", Gauge, "Flash that the store uses", store.flash_used_bytes),
-            Figure::new(
-                "curr_items",
-                Gauge,
-                "Items: at most so many, and just so many when nothing was written for some seconds",
-                store.items,
-            ),
         ]);
         figures.extend(class_figures(classes));
         figures.extend(memcached_figures(&store));
