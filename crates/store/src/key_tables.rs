@@ -107,7 +107,8 @@ pub async fn find_or_load(shared: &Shared, io: &Io, segment: &Arc<Segment>) -> R
     };
     reader.each(segment, take).await?;
     shared.counters.key_check_reads.fetch_add(reader.reads(), Ordering::Relaxed);
-    Ok(Some(shared.key_tables.keep(version, pages)))
+    // A flush and a count of items read the same one at the same time.
+    Ok(Some(shared.key_tables.get(version).unwrap_or_else(|| shared.key_tables.keep(version, pages))))
 }
 
 #[cfg(test)]
