@@ -2,7 +2,7 @@
 //!
 //! A panic may leave that half-changed. Durability needs no clean end, as the design is that of a store that may crash at any moment, so
 //! it is enough that nothing more is built on it: the next thread that comes panics as well. The server ends its process at the first
-//! panic, before a lock is let go of.
+//! panic, before it releases a lock.
 
 use std::sync::LockResult;
 

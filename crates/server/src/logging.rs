@@ -3,7 +3,7 @@
 //! Lines go through a bounded queue to a thread of their own. While nobody reads (a pager, a terminal that is stopped, a log driver that
 //! hangs) the queue fills, and what does not fit is dropped and counted. At the end the queue is given a bounded time to empty.
 //!
-//! A panic ends the process, whatever thread it is in, before a lock is let go of that it holds: what that guards may be half-changed, and
+//! A panic ends the process, whatever thread it is in, before it releases a lock: what that guards may be half-changed, and
 //! a store that was told to end at any moment loses nothing that it acknowledged.
 
 // The server is above the simulator: this is a thread of the system.
