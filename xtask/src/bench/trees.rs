@@ -48,15 +48,17 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
-/// In turns of some items; the last of each ends when nothing is left to be flushed or collected.
+/// In turns of some items, each tree as often the first as the other; the last of each ends when nothing is left to be flushed or
+/// collected.
 fn loads(mut arena: Arena, items: u64) -> Result<Vec<Series>, Failure> {
     arena.start_all(false)?;
     let names = arena.names();
     let mut series: Vec<Series> = names.iter().map(|name| Series::new(name)).collect();
-    for from in (0..items).step_by(ITEMS_A_TURN as usize) {
+    for (turn, from) in (0..items).step_by(ITEMS_A_TURN as usize).enumerate() {
         let command = Command::Load { from, to: (from + ITEMS_A_TURN).min(items) };
-        for (name, series) in names.iter().zip(&mut series) {
-            series.reports.push(arena.run(name, &command)?);
+        for place in 0..names.len() {
+            let tree = (turn + place) % names.len();
+            series[tree].reports.push(arena.run(&names[tree], &command)?);
         }
     }
     for (name, series) in names.iter().zip(&mut series) {
