@@ -125,6 +125,8 @@ pub struct Connection {
     charged_bytes: usize,
     /// Nothing is answered at once beyond so many bytes of unsent replies.
     answers_bytes_max: usize,
+    /// Nothing is sent before all is answered: what is to be sent makes no room by waiting.
+    is_sent_whole: bool,
     /// Requests that were answered at once and that nobody has asked about.
     answered_at_once: usize,
     /// Gets that ask for room for their values, in their order.
@@ -154,20 +156,30 @@ impl Connection {
             wait: None,
             charged_bytes: 0,
             answers_bytes_max: usize::MAX,
+            is_sent_whole: false,
             answered_at_once: 0,
             asked: Vec::new(),
             value_bytes_expected: None,
         }
     }
 
-    /// Makes it another client's, with its rooms and with what the last ones taught of values. Nothing is answered at once
-    /// beyond `answers_bytes_max` of replies.
+    /// Makes it another client's, with its rooms and with what the last ones taught of values, and one whose replies go together.
+    /// Nothing is answered at once beyond `answers_bytes_max` of replies.
     pub(crate) fn renew(&mut self, value_bytes_expected: Option<usize>, answers_bytes_max: usize) {
         let Connection { id, who, .. } = *self;
         let (slots, out) = (std::mem::take(&mut self.slots), std::mem::take(&mut self.out));
         // Without the request that was given up, if one was.
         let slots = if slots.is_empty() { slots } else { Slots::default() };
-        *self = Connection { id, who, slots, out, value_bytes_expected, answers_bytes_max, ..Connection::new(0, 0) };
+        *self = Connection {
+            id,
+            who,
+            slots,
+            out,
+            value_bytes_expected,
+            answers_bytes_max,
+            is_sent_whole: true,
+            ..Connection::new(0, 0)
+        };
     }
 
     /// What its gets brought lately.
@@ -378,7 +390,7 @@ impl Connection {
     pub(crate) fn may_submit<S: Session>(&mut self, form: Form, bytes: usize, cx: &Context<'_, S>) -> bool {
         let (limits, budget) = (cx.limits, cx.budget);
         let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes();
-        let alone = self.slots.is_empty() && self.out.is_empty();
+        let alone = self.slots.is_empty() && (self.out.is_empty() || self.is_sent_whole);
         let room = self.slots.pending() < limits.connection_requests
             && held_bytes + bytes + REQUEST_BYTES <= limits.connection_in_flight_bytes;
         if !alone && !room {

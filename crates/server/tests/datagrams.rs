@@ -307,6 +307,22 @@ fn more_than_a_client_may_have_on_its_way_is_refused_and_not_passed_over() {
 }
 
 #[test]
+fn what_others_brought_keeps_no_small_reply_back() {
+    let bench = Bench::new("127.0.0.0/8", Limits { connection_in_flight_bytes: 64 << 10, ..Limits::default() });
+    assert_eq!(bench.over_tcp(&set("large", &vec![b'v'; 1 << 20])), "STORED\r\n");
+    let mut clients: Vec<Client> = (0..8).map(|_| bench.client()).collect();
+    assert_eq!(clients[0].ask(&set("a", b"1")), b"STORED\r\n");
+    for client in &mut clients {
+        // Both workers learn from some of these.
+        (0..4).for_each(|_| assert!(bench.over_tcp(b"get large\r\n").len() > 1 << 20));
+        let value = hit("a", b"1");
+        let value = value.strip_suffix(b"END\r\n").unwrap();
+        assert_eq!(client.ask(b"get a a a absent\r\n"), [value, value, value, b"END\r\n"].concat());
+    }
+    assert_eq!(bench.figure("udp_refused_size"), 0);
+}
+
+#[test]
 fn a_stranger_is_sent_no_more_than_its_rate() {
     let bench = Bench::strict();
     let mut client = bench.client();
