@@ -35,8 +35,14 @@ impl Sender {
 impl Log {
     /// Moves the log on: takes completions, sends the next group. `hurry` sends a small one too. Never blocks on I/O.
     pub fn advance(&self, hurry: bool, now_us: u64) {
-        let asks = if hurry { SEND | HURRY } else { SEND };
-        self.sender.run(asks, |sender, asks| self.work(sender, asks, Some(now_us)));
+        self.ask(if hurry { SEND | HURRY } else { SEND }, Some(now_us));
+    }
+
+    fn ask(&self, asks: u64, now_us: Option<u64>) {
+        if self.sender.run(asks, |sender, asks| self.work(sender, asks, now_us)) {
+            // Each of them asks again.
+            self.wake();
+        }
     }
 
     fn work(&self, sender: &mut Sender, asks: u64, now_us: Option<u64>) {
@@ -141,7 +147,7 @@ impl Log {
     }
 
     fn begin_flush_elsewhere(&self) -> Poll<Result<(), Error>> {
-        self.sender.run(REAP, |sender, asks| self.work(sender, asks, None));
+        self.ask(REAP, None);
         let mut state = lock(&self.state);
         if let Err(error) = self.poisoned() {
             return Poll::Ready(Err(error));

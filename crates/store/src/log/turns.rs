@@ -7,7 +7,8 @@
 //!   ▲                  │ ▲                          │
 //!   └── none asked ────┘ └────── works once more ───┘
 //! ```
-//! Invariant: of what was done before an ask, the work that begins last sees everything.
+//! Invariant: of what was done before an ask, the work that begins last sees everything. Nobody works for others for ever: after
+//! [`ROUNDS_MAX`] rounds a thread leaves, and says so, so that somebody asks again.
 
 use crate::io::lock;
 use crate::memory_word::Word;
@@ -18,6 +19,8 @@ const IDLE: u64 = 0;
 const BUSY: u64 = 1;
 /// What was asked for meanwhile stands above this bit.
 const ASKED_SHIFT: u32 = 1;
+/// How often in a row one thread works.
+const ROUNDS_MAX: u32 = 16;
 
 /// Who is at it, and what was asked for meanwhile.
 #[derive(Default)]
@@ -45,6 +48,11 @@ impl<W: Word> Desk<W> {
         W::fence(Ordering::Acquire);
         (asked != 0).then_some(asked)
     }
+
+    /// The next one who asks works.
+    fn leave(&self) {
+        self.change(|_| IDLE);
+    }
 }
 
 /// What the work needs, and who is at it.
@@ -58,28 +66,36 @@ impl<W: Word + Default, T> Turns<W, T> {
         Turns { desk: Desk::default(), tools: Mutex::new(tools) }
     }
 
-    /// Has the work done, here or by the thread that is at it. `asks` is not zero; what several ask for comes together.
-    pub fn run(&self, asks: u64, mut work: impl FnMut(&mut T, u64)) {
+    /// Has the work done, here or by the thread that is at it. `asks` is not zero; what several ask for comes together. Whether this
+    /// thread left something to do: all who want it done are to ask again.
+    #[must_use]
+    pub fn run(&self, asks: u64, mut work: impl FnMut(&mut T, u64)) -> bool {
         assert_ne!(asks, 0);
         if !self.desk.begin(asks) {
-            return;
+            return false;
         }
-        let leaving = LeaveOnPanic(&self.desk);
-        let mut asked = Some(asks);
-        while let Some(asks) = asked {
-            work(&mut lock(&self.tools), asks);
-            asked = self.desk.end();
+        let leaving = Leaving(&self.desk);
+        let mut asked = asks;
+        for _ in 0..ROUNDS_MAX {
+            work(&mut lock(&self.tools), asked);
+            match self.desk.end() {
+                Some(more) => asked = more,
+                None => {
+                    std::mem::forget(leaving);
+                    return false;
+                }
+            }
         }
-        std::mem::forget(leaving);
+        true
     }
 }
 
-/// Who panics leaves the work to the next one who asks, so that this one does not wait for it: it panics as well, at the tools.
-struct LeaveOnPanic<'a, W: Word>(&'a Desk<W>);
+/// Who has worked enough, or panics, leaves the work to the next one who asks. After a panic that one panics as well, at the tools.
+struct Leaving<'a, W: Word>(&'a Desk<W>);
 
-impl<W: Word> Drop for LeaveOnPanic<'_, W> {
+impl<W: Word> Drop for Leaving<'_, W> {
     fn drop(&mut self) {
-        self.0.change(|_| IDLE);
+        self.0.leave();
     }
 }
 
@@ -92,15 +108,29 @@ mod tests {
     #[test]
     fn what_is_asked_for_during_the_work_is_done_by_the_same_worker() {
         let turns: Turns<AtomicU64, Vec<u64>> = Turns::new(Vec::new());
-        turns.run(1, |done, asks| {
+        let left = turns.run(1, |done, asks| {
             done.push(asks);
             if done.len() < 3 {
                 // Another thread would go its way, too.
-                turns.run(2, |_, _| panic!("two are at it"));
-                turns.run(4, |_, _| panic!("two are at it"));
+                assert!(!turns.run(2, |_, _| panic!("two are at it")));
+                assert!(!turns.run(4, |_, _| panic!("two are at it")));
             }
         });
+        assert!(!left);
         assert_eq!(*lock(&turns.tools), [1, 6, 6]);
+    }
+
+    #[test]
+    fn who_is_asked_again_and_again_leaves_and_the_next_one_works() {
+        let turns: Turns<AtomicU64, u32> = Turns::new(0);
+        let left = turns.run(1, |done, _| {
+            *done += 1;
+            assert!(!turns.run(1, |_, _| panic!("two are at it")));
+        });
+        assert!(left);
+        assert_eq!(*lock(&turns.tools), ROUNDS_MAX);
+        assert!(!turns.run(1, |done, _| *done = 0));
+        assert_eq!(*lock(&turns.tools), 0);
     }
 
     #[test]
