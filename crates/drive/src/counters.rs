@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::command::{Opcode, Status};
+use crate::protocol::{Opcode, Status};
 
 /// Four buckets an octave: a quantile is at most a quarter above the truth.
 const SUB_BUCKET_BITS: u32 = 2;

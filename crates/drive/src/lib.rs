@@ -4,21 +4,28 @@
 //! data, so the far end may be this thread, a ring of the kernel, another process or another machine. *Where bytes
 //! are* is a [`Flash`]; *how they move* is the [`FlashQueue`] it opens; what they move to is [`LocalMemory`].
 //!
+//! ```text
+//! host ──► device ──► flash, memory
+//!   └────────┴─────────► protocol
+//! ```
+//! The *host half* is what the store holds: queue pairs and their credits. The *device half* checks commands, moves bytes and
+//! runs programs. Dependencies go along the arrows.
+//!
 //! Nothing here starts a thread, reads a clock or draws a random number except through [`Env`].
 
-pub mod command;
 pub mod counters;
+mod device;
 pub mod env;
 mod event;
 pub mod flash;
-pub mod local_memory;
+mod host;
 pub mod locks;
-pub mod program;
-pub mod programs;
-pub mod queue_pair;
+pub mod memory;
+mod protocol;
 
-pub use command::{Command, Completion, DecodeError, LocalRange, Opcode, Operation, ProgramId, Status};
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot};
+pub use device::program::{self, Program};
+pub use device::programs;
 pub use env::{Env, SimClock, SplitMix64};
 pub use event::Event;
 pub use flash::claim::FileClaim;
@@ -27,6 +34,9 @@ pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
 pub use flash::overlay::OverlayFlash;
 pub use flash::{Flash, FlashError, FlashQueue, Health, Reservation};
-pub use local_memory::{LocalBuffer, LocalMemory};
-pub use program::Program;
-pub use queue_pair::{Drive, QueuePair};
+pub use host::{CREDITS, Drive, QueueFull, QueuePair};
+pub use memory::{LocalBuffer, LocalMemory};
+pub use protocol::{
+    Command, Completion, DecodeError, Execution, INPUTS_MAX, LocalRange, Opcode, Operation, ProgramId, STAGES_MAX,
+    Stage, Status,
+};

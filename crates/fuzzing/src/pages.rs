@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use tapetum::fuzzing::Input;
-use tapetum_drive::program::Program;
+use tapetum_drive::program::{Context, Program};
 use tapetum_drive::programs::match_record::{self, MatchRecord, Matched, OUTPUT_HEAD_BYTES, Pages, Place};
 use tapetum_drive::{Status, programs};
 use tapetum_kernels::codec::Compressor;
@@ -87,9 +87,11 @@ fn data_pages(items: &[Item], size: PageSize) -> Vec<u8> {
 
 fn search(run: PageRun<'_>, key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
     let mut parameters = vec![0; match_record::parameters_bytes(key)];
-    let pages = Pages { salt: SALT, size: run.page_size, first: run.first_page };
+    let pages = Pages { salt: SALT, size: run.page_size, first: run.first_page, record_bytes: 40 };
     match_record::encode_parameters(pages, key, &mut parameters);
-    MatchRecord.run(&parameters, run.bytes, output)
+    MatchRecord.prefetch(0, &parameters, &[run.bytes]);
+    MatchRecord.prefetch(1, &parameters, &[run.bytes]);
+    MatchRecord.run(Context { parameters: &parameters, inputs: &[run.bytes], output })
 }
 
 fn matched(output: &[u8]) -> Matched {

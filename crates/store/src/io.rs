@@ -5,7 +5,7 @@
 
 use crate::error::Error;
 use crate::transfer::Transfer;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,6 +23,8 @@ struct Inner {
     // First: when it is dropped, the drive has let go of what was abandoned.
     queue: QueuePair,
     completed: BTreeMap<u64, Completion>,
+    /// Commands that the queue had no place for, in order. Whoever starts them has limits of its own.
+    unsent: VecDeque<Command>,
     /// Buffers of commands that nobody waits for any more, until the drive has let go of them.
     abandoned: Vec<(Vec<Tag>, LocalBuffer)>,
     batch: Vec<Completion>,
@@ -35,6 +37,28 @@ impl Inner {
     fn tag(&mut self) -> u64 {
         self.tag_next += 1;
         self.tag_next
+    }
+
+    /// # Safety
+    /// As [`QueuePair::submit`].
+    unsafe fn start(&mut self, operation: Operation) -> Tag {
+        let command = Command { tag: self.tag(), operation };
+        // SAFETY: by our caller's word. What was not taken is submitted later, or never.
+        if !self.unsent.is_empty() || unsafe { self.queue.submit(command) }.is_err() {
+            self.unsent.push_back(command);
+        }
+        Tag(command.tag)
+    }
+
+    /// Submits what the queue has places for by now.
+    fn send(&mut self) {
+        while let Some(command) = self.unsent.front() {
+            // SAFETY: who started it has kept to the contract since.
+            if unsafe { self.queue.submit(*command) }.is_err() {
+                return;
+            }
+            self.unsent.pop_front();
+        }
     }
 }
 
@@ -55,6 +79,7 @@ impl Io {
             inner: Arc::new(Mutex::new(Inner {
                 queue,
                 completed: BTreeMap::new(),
+                unsent: VecDeque::new(),
                 abandoned: Vec::new(),
                 batch: Vec::new(),
                 tag_next: 0,
@@ -66,11 +91,8 @@ impl Io {
     /// # Safety
     /// As [`QueuePair::submit`]: see [`Transfer`], which keeps to it.
     pub unsafe fn start(&self, operation: Operation) -> Tag {
-        let mut inner = lock(&self.inner);
-        let tag = inner.tag();
         // SAFETY: by our caller's word.
-        unsafe { inner.queue.submit(Command { tag, operation }) };
-        Tag(tag)
+        unsafe { lock(&self.inner).start(operation) }
     }
 
     pub fn finish(&self, tag: Tag) -> impl Future<Output = Completion> + Send + use<> {
@@ -108,12 +130,8 @@ impl Io {
     }
 
     pub async fn flush(&self) -> Result<(), Error> {
-        let tag = {
-            let mut inner = lock(&self.inner);
-            let tag = inner.tag();
-            inner.queue.submit_flush(tag);
-            Tag(tag)
-        };
+        // SAFETY: a flush names no memory.
+        let tag = unsafe { lock(&self.inner).start(Operation::Flush) };
         let completion = self.finish(tag).await;
         self.succeeded(&completion, "flush")
     }
@@ -137,6 +155,7 @@ impl Io {
             tags.retain(|tag| completed.remove(&tag.0).is_none());
             !tags.is_empty()
         });
+        inner.send();
         any
     }
 
@@ -179,7 +198,8 @@ impl Io {
     }
 
     pub fn in_flight(&self) -> usize {
-        lock(&self.inner).queue.in_flight()
+        let inner = lock(&self.inner);
+        inner.queue.in_flight() + inner.unsent.len()
     }
 
     pub fn wait(&self, timeout: Duration) {
@@ -188,7 +208,9 @@ impl Io {
 
     /// Waits until the drive has let go of all buffers. Tasks that wait for what comes are not to be polled any more.
     pub fn drain(&self) {
-        lock(&self.inner).queue.drain();
+        let mut inner = lock(&self.inner);
+        inner.unsent.clear();
+        inner.queue.drain();
     }
 }
 

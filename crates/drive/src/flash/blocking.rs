@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use super::data_file::DataFile;
 use super::{FlashQueue, RETRIES_MAX, is_put_off};
-use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::env::Env;
 use crate::event::Event;
-use crate::local_memory::LocalMemory;
 use crate::locks::whole;
+use crate::memory::LocalMemory;
+use crate::protocol::{Command, Completion, LocalRange, Operation, Status};
 
 pub(super) struct BlockingQueue {
     shared: Arc<Shared>,

@@ -12,10 +12,10 @@ use super::file::{FileFlash, IoEngine};
 use super::memory::MemoryFlash;
 use super::overlay::OverlayFlash;
 use super::test_path::TestPath;
-use crate::command::{Command, Completion, Opcode, Operation, Status};
 use crate::env::Env;
-use crate::local_memory::{LocalBuffer, LocalMemory};
-use crate::queue_pair::{Drive, QueuePair};
+use crate::host::{Drive, QueuePair};
+use crate::memory::{LocalBuffer, LocalMemory};
+use crate::protocol::{Command, Completion, Opcode, Operation, Status};
 
 const CAPACITY_BYTES: u64 = 4 << 20;
 const BLOCK: u32 = 4096;
@@ -140,7 +140,7 @@ fn run(pair: &mut QueuePair, operation: Operation) -> Status {
 
 fn submit(pair: &mut QueuePair, tag: u64, operation: Operation) {
     // SAFETY: no test here touches a buffer while a command names it, or drops one before its queue pair.
-    unsafe { pair.submit(Command { tag, operation }) };
+    unsafe { pair.submit(Command { tag, operation }) }.unwrap();
 }
 
 fn read(flash: u64, buffer: &LocalBuffer) -> Operation {

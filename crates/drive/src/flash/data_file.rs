@@ -11,8 +11,8 @@ use rustix::fs::FlockOperation;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Health, claim};
-use crate::local_memory::LocalMemory;
 use crate::locks::whole;
+use crate::memory::LocalMemory;
 
 pub(super) struct DataFile {
     file: File,

@@ -27,9 +27,9 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Flash, FlashError, FlashQueue};
-use crate::command::{Command, Opcode, Operation};
 use crate::env::SplitMix64;
-use crate::local_memory::LocalMemory;
+use crate::memory::LocalMemory;
+use crate::protocol::{Command, Opcode, Operation};
 pub use cut::Cut;
 use fault::FULL_WRITES_MAX;
 pub use fault::{FAULTS, Fault, Faults, Report, Struck};

@@ -22,8 +22,8 @@ use super::reserve::{self, reserve, reserve_missing};
 use super::uring::{self, UringQueue};
 use super::{Flash, FlashQueue, Health, Reservation};
 use crate::env::Env;
-use crate::local_memory::LocalMemory;
 use crate::locks::whole;
+use crate::memory::LocalMemory;
 
 /// How a file's bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn writes_to_a_file_that_was_opened_to_read_fail() {
-        use crate::command::{Command, Operation, Status};
+        use crate::protocol::{Command, Operation, Status};
         let path = TestPath::new();
         drop(create(&path).unwrap());
         for engine in [IoEngine::Auto, IoEngine::Blocking] {

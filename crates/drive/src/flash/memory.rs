@@ -10,9 +10,9 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use super::{Flash, FlashError, FlashQueue};
-use crate::command::{Command, Completion, LocalRange, Operation, Status};
-use crate::local_memory::LocalMemory;
 use crate::locks::whole;
+use crate::memory::LocalMemory;
+use crate::protocol::{Command, Completion, LocalRange, Operation, Status};
 
 const CHUNK_BYTES: u64 = 256 * 1024;
 

@@ -27,8 +27,8 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::command::{Command, Completion};
-use crate::local_memory::LocalMemory;
+use crate::memory::LocalMemory;
+use crate::protocol::{Command, Completion};
 
 /// How often a transfer that the kernel puts off (EAGAIN, EINTR) is tried again before it fails with that error. Enough for a
 /// moment's shortage; so many rounds through the kernel end within a second.

@@ -18,9 +18,9 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use super::{Flash, FlashError, FlashQueue};
-use crate::command::{Command, Completion, LocalRange, Operation, Status};
-use crate::local_memory::LocalMemory;
 use crate::locks::whole;
+use crate::memory::LocalMemory;
+use crate::protocol::{Command, Completion, LocalRange, Operation, Status};
 
 /// A flash whose writes stay in memory. Clones share it.
 #[derive(Clone)]
@@ -266,11 +266,11 @@ impl FlashQueue for OverlayQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Opcode;
     use crate::env::Env;
     use crate::flash::faulty::FaultyFlash;
-    use crate::local_memory::LocalBuffer;
-    use crate::queue_pair::{Drive, QueuePair};
+    use crate::host::{Drive, QueuePair};
+    use crate::memory::LocalBuffer;
+    use crate::protocol::Opcode;
 
     const CAPACITY_BYTES: u64 = 1 << 20;
 
@@ -301,7 +301,7 @@ mod tests {
     /// The errno of a command.
     fn run(pair: &mut QueuePair, operation: &Operation) -> i32 {
         // SAFETY: no test here touches a buffer while a command names it.
-        unsafe { pair.submit(Command { tag: 9, operation: *operation }) };
+        unsafe { pair.submit(Command { tag: 9, operation: *operation }) }.unwrap();
         let mut completions = Vec::new();
         while pair.poll(&mut completions) == 0 {
             pair.wait(None);

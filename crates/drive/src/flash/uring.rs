@@ -23,8 +23,8 @@ use io_uring::{Builder, IoUring, opcode, squeue, types};
 use super::data_file::DataFile;
 use super::ring_event::RingEvent;
 use super::{FlashQueue, RETRIES_MAX, is_put_off};
-use crate::command::{Command, Completion, LocalRange, Operation, Status};
-use crate::local_memory::LocalMemory;
+use crate::memory::LocalMemory;
+use crate::protocol::{Command, Completion, LocalRange, Operation, Status};
 
 const DEPTH_MAX: u32 = 4096;
 /// The kernel registers no larger piece.

@@ -42,7 +42,7 @@ pub fn pieces(geometry: &Geometry, runs: &[Run], stored_bytes: u32, piece_bytes_
     pieces
 }
 
-struct Slot {
+struct TransferSlot {
     buffer: LocalBuffer,
     piece: Piece,
     busy: bool,
@@ -51,7 +51,7 @@ struct Slot {
 pub struct Transfer {
     /// Those that were not started.
     pieces: VecDeque<Piece>,
-    slots: Vec<Slot>,
+    slots: Vec<TransferSlot>,
     /// Pieces started, and pieces taken, so far.
     started: usize,
     taken: usize,
@@ -71,46 +71,55 @@ impl Transfer {
         let pieces = pieces(geometry, runs, stored_bytes, PIECE_BYTES_MAX);
         let length_max = pieces.iter().map(|piece| piece.length).max().unwrap_or(0);
         let piece = Piece { flash: 0, bytes: 0, length: 0 };
-        let slots: Option<Vec<Slot>> = (0..SLOTS_MAX.min(pieces.len()))
-            .map(|_| Some(Slot { buffer: allocate(length_max as usize)?, piece, busy: false }))
+        let slots: Option<Vec<TransferSlot>> = (0..SLOTS_MAX.min(pieces.len()))
+            .map(|_| Some(TransferSlot { buffer: allocate(length_max as usize)?, piece, busy: false }))
             .collect();
         Some(Transfer { pieces, slots: slots?, started: 0, taken: 0, in_flight: 0, failed: None })
     }
 
-    /// Starts reads while slots are free. `tag` makes a tag of a slot.
+    /// Starts reads while slots are free, and the queue has places. `tag` makes a tag of a slot.
     ///
     /// # Safety
     /// `completed` is given the completions of the commands that this submits, each once and with its slot, and no others.
     pub unsafe fn read(&mut self, queue: &mut QueuePair, tag: impl Fn(usize) -> u64) {
-        self.start(|slot, number| {
-            let (local, length) = (slot.buffer.offset(), slot.piece.length);
-            let operation = Operation::Read { flash: slot.piece.flash, local, length };
-            // SAFETY: of a slot that is busy until its completion; nobody looks at it before, and `drop` does not free it.
-            unsafe { queue.submit(Command { tag: tag(number), operation }) };
-        });
+        let operation = |slot: &mut TransferSlot| Operation::Read {
+            flash: slot.piece.flash,
+            local: slot.buffer.offset(),
+            length: slot.piece.length,
+        };
+        // SAFETY: by our caller's word; each is of its slot.
+        unsafe { self.start(queue, tag, operation) };
     }
 
-    /// Starts writes of `stored` while slots are free, each of them durable when it is done (unless `fua` is off).
+    /// Starts writes of `stored` while slots are free, and the queue has places; each is durable when it is done (unless `fua` is
+    /// off).
     ///
     /// # Safety
     /// As [`Transfer::read`].
     pub unsafe fn write(&mut self, queue: &mut QueuePair, stored: &[u8], fua: bool, tag: impl Fn(usize) -> u64) {
         let left: usize = self.pieces.iter().map(|piece| piece.bytes as usize).sum();
         let mut at = stored.len() - left;
-        self.start(|slot, number| {
+        let operation = |slot: &mut TransferSlot| {
             let (bytes, length) = (slot.piece.bytes as usize, slot.piece.length);
             let image = &mut slot.buffer.bytes_mut()[..length as usize];
             image[..bytes].copy_from_slice(&stored[at..at + bytes]);
             image[bytes..].fill(0);
             at += bytes;
-            let operation = Operation::Write { flash: slot.piece.flash, local: slot.buffer.offset(), length, fua };
-            // SAFETY: of a slot that is busy until its completion; nobody changes it before, and `drop` does not free it.
-            unsafe { queue.submit(Command { tag: tag(number), operation }) };
-        });
+            Operation::Write { flash: slot.piece.flash, local: slot.buffer.offset(), length, fua }
+        };
+        // SAFETY: by our caller's word; each is of its slot.
+        unsafe { self.start(queue, tag, operation) };
     }
 
-    fn start(&mut self, mut submit: impl FnMut(&mut Slot, usize)) {
-        while self.failed.is_none() && self.started - self.taken < self.slots.len() {
+    /// # Safety
+    /// As [`Transfer::read`]; and each operation moves bytes of its slot's buffer alone.
+    unsafe fn start(
+        &mut self,
+        queue: &mut QueuePair,
+        tag: impl Fn(usize) -> u64,
+        mut operation: impl FnMut(&mut TransferSlot) -> Operation,
+    ) {
+        while self.failed.is_none() && self.started - self.taken < self.slots.len() && queue.credits() > 0 {
             let Some(piece) = self.pieces.pop_front() else { return };
             let number = self.started % self.slots.len();
             let slot = &mut self.slots[number];
@@ -118,8 +127,17 @@ impl Transfer {
             (slot.piece, slot.busy) = (piece, true);
             self.started += 1;
             self.in_flight += 1;
-            submit(slot, number);
+            let command = Command { tag: tag(number), operation: operation(slot) };
+            // SAFETY: of a slot that is busy until its completion; nobody looks at it or changes it before, and `drop` does not
+            // free it.
+            let submitted = unsafe { queue.submit(command) };
+            assert_eq!(submitted, Ok(()), "the queue had a place");
         }
+    }
+
+    /// Pieces are left and none is on its way, as the queue had no place: to be begun anew.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.failed.is_none() && !self.pieces.is_empty()
     }
 
     pub fn completed(&mut self, slot: usize, completion: Completion) {

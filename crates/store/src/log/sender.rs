@@ -106,7 +106,7 @@ impl Log {
         let flush_is_due = self.sync == Sync::EverySecond && state.due > self.durable_stamp();
         if flush_is_due && due_is_written && state.flushing.is_none() {
             state.flushing = Some(Flushing::Log(state.stamp_written));
-            sender.queue.submit_flush(TAG_FLUSH);
+            sender.queue.submit_flush(TAG_FLUSH).expect("a write and a flush are in flight at most");
             return true;
         }
         let enough = state.open.as_ref().is_some_and(|open| state.position - open.start >= GROUP_BYTES);
@@ -132,7 +132,8 @@ impl Log {
         state.writing = Some(group);
         // SAFETY: a sealed group is written by nobody before its buffer is released, which the flush has wait for its write
         // (`buffer_written`); the queue is dropped before the arenas.
-        unsafe { sender.queue.submit(Command { tag: TAG_WRITE, operation }) };
+        let submitted = unsafe { sender.queue.submit(Command { tag: TAG_WRITE, operation }) };
+        submitted.expect("a write and a flush are in flight at most");
     }
 
     /// Makes durable what `io` wrote, when no other flush is on its way. A failure poisons the log.

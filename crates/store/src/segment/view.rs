@@ -178,6 +178,11 @@ impl Segment {
         self.runs(&self.descriptor.data_extents, u64::from(page) * self.page_size().bytes() as u64, length)
     }
 
+    /// The most that [`Segment::data_runs`] of `length` bytes may be.
+    pub fn data_runs_max(&self, length: u32) -> usize {
+        (u64::from(length) / self.geometry.extent_bytes) as usize + 2
+    }
+
     /// The read commands for whole pages of the key table, or of the fences behind it.
     pub fn key_runs(&self, pages: Range<u32>) -> impl Iterator<Item = Run> + '_ {
         self.runs(

@@ -1,12 +1,15 @@
-//! One key's read from flash: pages into local memory, the match program over them, the value out.
+//! One key's read from flash, by one command: pages into local memory, the match program over them, the value out.
 //!
 //! ```text
-//! Reading ── all pages read ──► Matching ── found ──► value copied out
-//!    ▲                              │
-//!    └── the next page that a tied fence names ── missing
+//! Idle ─ pipeline of reads and match ─► in flight ── found ──► value copied out
+//!  ▲                                       │ │
+//!  │   the next page of a tied fence ◄─ missing
+//!  └── the match alone, with more room ◄─────┘
+//!
+//! The buffer:  pages as read │ list of stages │ parameters │ … │ output
 //! ```
-//! Nobody can look at the buffers while read commands name them, and a read that is dropped too early (by a panic, say) leaves
-//! them to the drive for good. A program is over when it was submitted.
+//! Nobody can look at the buffers while the drive has them, and a read that is dropped too early (by a panic, say) leaves them to
+//! it for good.
 
 use crate::buffer::Seen;
 use crate::error::Error;
@@ -17,9 +20,10 @@ use tapetum_drive::programs::MATCH_RECORD;
 use tapetum_drive::programs::match_record::{
     CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Pages, Place, encode_parameters, parameters_bytes,
 };
-use tapetum_drive::{Command, Completion, LocalBuffer, LocalMemory, LocalRange, Operation, QueuePair, Status};
-use tapetum_kernels::data_page::{Trailer, stream_ranges};
-use tapetum_kernels::prefetch::prefetch;
+use tapetum_drive::{
+    Command, Completion, Execution, LocalBuffer, LocalMemory, LocalRange, Operation, QueuePair, Stage, Status,
+};
+use tapetum_kernels::data_page::stream_ranges;
 
 /// Buffers of this size are kept from read to read.
 pub const BUFFER_BYTES: usize = 16 << 10;
@@ -27,8 +31,6 @@ const OUTPUT_ROOM_BYTES: usize = 4 << 10;
 /// What flush and collector take at most, beside each other: 32 windows and 20 stages of 256 KiB and what comes with a window, each in
 /// a block of a power of two, and 32 reads of 64 KiB.
 const MAINTENANCE_BYTES_MAX: usize = 24 << 20;
-/// More headers than these have little in common with where they are guessed to be.
-const RECORDS_PREFETCHED: usize = 4;
 
 pub struct FlashRead {
     pub segment: Arc<Segment>,
@@ -41,20 +43,22 @@ pub struct FlashRead {
     page: u32,
     span_bytes: u32,
     buffer: Option<LocalBuffer>,
+    /// Where the match program's parameters are in the buffer, and their length.
+    parameters: Range<usize>,
     /// Room for a value that is larger than expected.
     output: Option<LocalBuffer>,
-    reads_left: u32,
-    /// The longest read command of the page.
-    read_max_bytes: u32,
-    failed: Option<Error>,
+    /// The drive has the buffers.
+    in_flight: bool,
+    /// The page's reads, and the length of the longest.
+    sent: (u32, u32),
 }
 
 /// What came of a step.
 pub enum Step {
     /// Completions are on their way.
     Waits,
-    /// There is no local memory now: try again.
-    NoMemory,
+    /// There is no local memory now, or no place in the queue: try again.
+    NoRoom,
     Found(Matched),
     Missing,
     Failed(Error),
@@ -126,95 +130,90 @@ impl FlashRead {
             page: 0,
             span_bytes: 0,
             buffer: None,
+            parameters: 0..0,
             output: None,
-            reads_left: 0,
-            read_max_bytes: 0,
-            failed: None,
+            in_flight: false,
+            sent: (0, 0),
         }
     }
 
-    /// Reads the next page in which the record may start.
+    /// Looks for the record in the next page in which it may start.
     ///
     /// # Safety
-    /// `read_done` is given the completions of the commands that this submits, each once, and no others.
+    /// `ended` is given the completion of the command that this submits, once, and no other.
     pub unsafe fn begin(&mut self, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64, key: &[u8]) -> Step {
         let Some(page) = self.pages.clone().next() else { return Step::Missing };
         let span_bytes = self.segment.span_bytes(page);
-        let needed = span_bytes as usize + parameters_bytes(key) + OUTPUT_ROOM_BYTES;
+        let stages_max = self.segment.data_runs_max(span_bytes) + 1;
+        let parameters_at = span_bytes as usize + stages_max * Stage::ENCODED_BYTES;
+        self.parameters = parameters_at..parameters_at + parameters_bytes(key);
+        let needed = self.parameters.end + OUTPUT_ROOM_BYTES;
         if self.buffer.as_ref().is_none_or(|buffer| buffer.len() < needed) {
-            let Some(buffer) = spare.take(needed) else { return Step::NoMemory };
+            let Some(buffer) = spare.take(needed) else { return Step::NoRoom };
             self.buffer = Some(buffer);
         }
+        (self.page, self.span_bytes, self.output) = (page, span_bytes, None);
+        let execution = self.execution();
         let Some(buffer) = &mut self.buffer else { unreachable!("it was filled above") };
-        self.pages.start += 1;
-        (self.page, self.span_bytes, self.read_max_bytes) = (page, span_bytes, 0);
-        let at = span_bytes as usize;
-        let pages = Pages { salt: self.segment.salt, size: self.segment.page_size(), first: page };
-        encode_parameters(pages, key, &mut buffer.bytes_mut()[at..]);
+        let pages = Pages {
+            salt: self.segment.salt,
+            size: self.segment.page_size(),
+            first: page,
+            record_bytes: self.segment.record_bytes_mean() as u32,
+        };
+        encode_parameters(pages, key, &mut buffer.bytes_mut()[self.parameters.clone()]);
+        let (mut list, mut sent) = (StageList::new(buffer, span_bytes as usize..parameters_at), (0, 0));
         for run in self.segment.data_runs(page, span_bytes) {
-            let local = buffer.offset() + u64::from(run.at);
-            let operation = Operation::Read { flash: run.flash, local, length: run.length };
             assert!(run.at + run.length <= span_bytes);
-            self.reads_left += 1;
-            // SAFETY: inside our buffer, in which no other command has that part. We leave it alone while reads are left, and
-            // `drop` does not free it then.
-            unsafe { queue.submit(Command { tag, operation }) };
-            self.read_max_bytes = self.read_max_bytes.max(run.length);
+            list.push(|buffer| Stage::Read { flash: run.flash, local: buffer + u64::from(run.at), length: run.length });
+            sent = (sent.0 + 1, run.length.max(sent.1));
         }
+        list.push(|_| execution);
+        let stages = list.range();
+        // SAFETY: all that the stages name is in our buffers, which we leave alone until `ended`, and which `drop` does not free
+        // before that; the list is apart from what they write.
+        let submitted = unsafe { queue.submit(Command { tag, operation: Operation::Pipeline { stages } }) };
+        if submitted.is_err() {
+            return Step::NoRoom;
+        }
+        self.pages.start += 1;
+        (self.sent, self.in_flight) = (sent, true);
         Step::Waits
     }
 
-    /// The read commands that `begin` sent, and the length of the longest.
+    /// The reads of the page, and the length of the longest.
     pub fn sent(&self) -> (u32, u32) {
-        (self.reads_left, self.read_max_bytes)
+        self.sent
     }
 
-    /// Brings what was read nearer to the processor: the trailer of its first page, by which the search begins.
-    pub fn prefetch(&self) {
-        if let Some(buffer) = &self.buffer {
-            prefetch(buffer.as_ptr().wrapping_add(self.segment.page_size().bytes() - 1));
-        }
-    }
-
-    /// Brings the headers of the page's records nearer, which lie about where its trailer and their mean length say. For a read
-    /// whose last completion is there.
-    pub fn prefetch_records(&self) {
-        if let (1, Some(buffer)) = (self.reads_left, &self.buffer) {
-            let page = &buffer.bytes()[..self.segment.page_size().bytes()];
-            let places = (Trailer::first_hint(page)..page.len()).step_by(self.segment.record_bytes_mean());
-            places.take(RECORDS_PREFETCHED).for_each(|at| prefetch(&page[at]));
-        }
-    }
-
-    /// Takes the completion of a read; when it was the last, runs the program.
-    pub fn read_done(&mut self, completion: Completion, queue: &mut QueuePair, tag: u64, key: &[u8]) -> Step {
-        self.reads_left -= 1;
-        if completion.status != Status::Success {
-            self.failed =
-                Some(Error::Io(format!("a read ended with {:?} (errno {})", completion.status, completion.errno)));
-        }
-        if self.reads_left > 0 {
-            return Step::Waits;
-        }
-        if let Some(error) = self.failed.take() {
-            return Step::Failed(error);
-        }
-        self.execute(queue, tag, key);
-        Step::Waits
-    }
-
-    fn execute(&mut self, queue: &mut QueuePair, tag: u64, key: &[u8]) {
+    /// The match of the page that was read.
+    fn execution(&self) -> Stage {
         let Some(buffer) = &self.buffer else { unreachable!("a read has a buffer") };
         let input = LocalRange { offset: buffer.offset(), length: self.span_bytes };
         let parameters =
-            LocalRange { offset: input.offset + u64::from(input.length), length: parameters_bytes(key) as u32 };
+            LocalRange { offset: buffer.offset() + self.parameters.start as u64, length: self.parameters.len() as u32 };
         let (output, at) = self.output();
         let output = LocalRange { offset: output.offset() + at as u64, length: (output.len() - at) as u32 };
-        let operation = Operation::Execute { program: MATCH_RECORD, parameters, input, output };
-        // SAFETY: inside our buffers, which no read command names any more. The program runs within this call.
-        unsafe { queue.submit(Command { tag, operation }) };
-        // The parameters end at an odd place; the output begins on the next word.
-        debug_assert!(parameters.offset + u64::from(parameters.length) <= output.offset || self.output.is_some());
+        Stage::Execute(Execution::new(MATCH_RECORD, parameters, &[input], output))
+    }
+
+    /// Runs the match once more, with room for a larger value. The pages are there.
+    ///
+    /// # Safety
+    /// As [`FlashRead::begin`].
+    unsafe fn match_again(&mut self, queue: &mut QueuePair, tag: u64) -> Step {
+        let execution = self.execution();
+        let Some(buffer) = &mut self.buffer else { unreachable!("a read has a buffer") };
+        let mut list = StageList::new(buffer, self.span_bytes as usize..self.parameters.start);
+        list.push(|_| execution);
+        let stages = list.range();
+        // SAFETY: as in `begin`.
+        let submitted = unsafe { queue.submit(Command { tag, operation: Operation::Pipeline { stages } }) };
+        if submitted.is_err() {
+            return Step::NoRoom;
+        }
+        self.in_flight = true;
+        Step::Waits
     }
 
     /// The buffer that the program writes to, and from where: to its end.
@@ -226,14 +225,21 @@ impl FlashRead {
         }
     }
 
-    /// Takes the program's completion.
-    pub fn match_done(
+    /// The command's completion is there: the buffers are ours again.
+    pub fn ended(&mut self) {
+        self.in_flight = false;
+    }
+
+    /// Looks at the completion of what has ended.
+    ///
+    /// # Safety
+    /// As [`FlashRead::begin`], where this gives [`Step::Waits`].
+    pub unsafe fn look(
         &mut self,
         completion: Completion,
         queue: &mut QueuePair,
         spare: &mut SpareBuffers,
         tag: u64,
-        key: &[u8],
     ) -> Step {
         match completion.status {
             Status::Success => {
@@ -245,16 +251,19 @@ impl FlashRead {
             OUTPUT_SHORT => match spare.take(completion.result[0] as usize) {
                 Some(output) => {
                     self.output = Some(output);
-                    self.execute(queue, tag, key);
-                    Step::Waits
+                    // SAFETY: by our caller's word.
+                    unsafe { self.match_again(queue, tag) }
                 }
-                None => Step::NoMemory,
+                None => Step::NoRoom,
             },
             CORRUPT => Step::Failed(Error::Corrupt(format!(
                 "data page {} of segment {}",
                 self.page, self.segment.descriptor.number
             ))),
-            status => Step::Failed(Error::Io(format!("the match program ended with {status:?}"))),
+            status => {
+                let Completion { errno, stage, .. } = completion;
+                Step::Failed(Error::Io(format!("stage {stage} of a read ended with {status:?} (errno {errno})")))
+            }
         }
     }
 
@@ -282,7 +291,7 @@ impl FlashRead {
     }
 
     pub fn finish(mut self, spare: &mut SpareBuffers) {
-        assert_eq!(self.reads_left, 0, "the drive writes into it");
+        assert!(!self.in_flight, "the drive writes into it");
         if let Some(buffer) = self.buffer.take() {
             spare.give(buffer);
         }
@@ -290,15 +299,42 @@ impl FlashRead {
 
     /// The queue pair is drained: what was on its way is over.
     pub fn drained(&mut self) {
-        self.reads_left = 0;
+        self.in_flight = false;
     }
 }
 
 impl Drop for FlashRead {
     fn drop(&mut self) {
-        if self.reads_left > 0 {
-            std::mem::forget(self.buffer.take());
+        if self.in_flight {
+            std::mem::forget((self.buffer.take(), self.output.take()));
         }
+    }
+}
+
+/// Stages written one behind the other into a part of a buffer.
+struct StageList<'a> {
+    buffer: &'a mut LocalBuffer,
+    room: Range<usize>,
+    end: usize,
+}
+
+impl<'a> StageList<'a> {
+    fn new(buffer: &'a mut LocalBuffer, room: Range<usize>) -> StageList<'a> {
+        StageList { buffer, end: room.start, room }
+    }
+
+    /// `stage` is told where the buffer lies.
+    fn push(&mut self, stage: impl FnOnce(u64) -> Stage) {
+        let from = self.end;
+        self.end += Stage::ENCODED_BYTES;
+        assert!(self.end <= self.room.end, "the list has room for all stages");
+        let stage = stage(self.buffer.offset());
+        self.buffer.bytes_mut()[from..self.end].copy_from_slice(&stage.encode());
+    }
+
+    fn range(&self) -> LocalRange {
+        let offset = self.buffer.offset() + self.room.start as u64;
+        LocalRange { offset, length: (self.end - self.room.start) as u32 }
     }
 }
 

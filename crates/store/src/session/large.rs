@@ -225,7 +225,7 @@ impl LargeWrite {
 }
 
 fn tag_of(number: usize) -> impl Fn(usize) -> u64 {
-    move |slot| TAG_LARGE | (slot as u64) << TAG_SLOT_SHIFT | (number as u64) << 1
+    move |slot| TAG_LARGE | (slot as u64) << TAG_SLOT_SHIFT | number as u64
 }
 
 impl Local {
@@ -283,11 +283,12 @@ impl Local {
             read.value.extents = Arc::new(shared.large.own(Vec::new()));
         }
         if let Some(transfer) = &mut read.transfer {
+            (read.stored, read.crc) = (Vec::new(), read.reference.crc_of_none(shared.store_id));
             read.stored.reserve_exact(read.reference.stored_bytes as usize);
             // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
             unsafe { transfer.read(&mut self.queue, tag_of(number)) };
         }
-        let waits = read.transfer.is_none();
+        let waits = read.transfer.as_ref().is_none_or(Transfer::is_idle);
         self.keep_large(number, op, LargeOp::Read(read), waits);
     }
 
@@ -324,13 +325,13 @@ impl Local {
             // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
             unsafe { transfer.write(&mut self.queue, &write.stored, fua, tag_of(number)) };
         }
-        let waits = write.transfer.is_none();
+        let waits = write.transfer.as_ref().is_none_or(Transfer::is_idle);
         self.keep_large(number, op, LargeOp::Write(write), waits);
     }
 
     /// Takes the completion of a command that moves a large value.
     pub(super) fn large_completed(&mut self, shared: &Shared, completion: Completion) {
-        let number = (completion.tag >> 1 & ((1 << (TAG_SLOT_SHIFT - 1)) - 1)) as usize;
+        let number = (completion.tag & ((1 << TAG_SLOT_SHIFT) - 1)) as usize;
         let slot = (completion.tag >> TAG_SLOT_SHIFT & 0xff) as usize;
         let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
         let Some(large) = op.large.take() else { unreachable!("a completion has a large value") };
@@ -358,7 +359,10 @@ impl Local {
         // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
         unsafe { transfer.read(&mut self.queue, tag_of(number)) };
         match transfer.outcome() {
-            None => self.keep_large(number, op, LargeOp::Read(read), false),
+            None => {
+                let waits = transfer.is_idle();
+                self.keep_large(number, op, LargeOp::Read(read), waits);
+            }
             Some(Err(failed)) => {
                 self.refuse(number, op, Error::of_command(&shared.drive, "read of a large value", &failed));
             }
@@ -424,7 +428,10 @@ impl Local {
         // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
         unsafe { transfer.write(&mut self.queue, &write.stored, fua, tag_of(number)) };
         match transfer.outcome() {
-            None => self.keep_large(number, op, LargeOp::Write(write), false),
+            None => {
+                let waits = transfer.is_idle();
+                self.keep_large(number, op, LargeOp::Write(write), waits);
+            }
             // It was to be durable at once, and may have failed for what another write left in a cache: as with a flush, the store
             // believes nothing from then on. Nothing names the extents.
             Some(Err(failed)) => {

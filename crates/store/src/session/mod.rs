@@ -56,7 +56,6 @@ pub use batch::{Busy, Write};
 use staged::FoundLately;
 pub use staged::KeyDigest;
 
-const TAG_EXECUTE: u64 = 1;
 /// The most operations that one session has on their way.
 pub const OPERATIONS_MAX: usize = 1 << 16;
 /// With so many bytes of keys and values kept, a session takes no operation: eight of the largest values.

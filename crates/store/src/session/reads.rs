@@ -3,7 +3,7 @@
 use super::change::needs_value;
 use super::flash_read::{FlashRead, Step, inflated_bytes};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
-use super::{Attempt, FromFlash, Local, Op, TAG_EXECUTE};
+use super::{Attempt, FromFlash, Local, Op};
 use crate::access::Access;
 use crate::buffer::Seen;
 use crate::error::Error;
@@ -43,10 +43,6 @@ fn item_of(found: &Matched) -> Item {
     Item { flags, expiry, stamp, value_bytes: raw_bytes as usize, marks }
 }
 
-fn tag_of(number: usize) -> u64 {
-    (number as u64) << 1
-}
-
 impl Local {
     pub(super) fn begin_read(&mut self, shared: &Shared, number: usize, mut op: Box<Op>, read: FlashRead) {
         op.read = Some(read);
@@ -57,7 +53,7 @@ impl Local {
     fn read_next(&mut self, shared: &Shared, number: usize, mut op: Box<Op>) {
         let Op { read: Some(read), request, .. } = &mut *op else { unreachable!("the operation reads") };
         // SAFETY: completions with this tag go to the operation's read (`completed`).
-        let step = unsafe { read.begin(&mut self.queue, &mut self.spare_buffers, tag_of(number), &request.key) };
+        let step = unsafe { read.begin(&mut self.queue, &mut self.spare_buffers, number as u64, &request.key) };
         match step {
             Step::Waits => {
                 if request.is_get() {
@@ -69,11 +65,11 @@ impl Local {
             }
             // No page may hold it: the candidate was another key's.
             Step::Missing => self.read_decided(shared, number, op, None),
-            _ => self.wait_for_memory(number, op),
+            _ => self.wait_for_room(number, op),
         }
     }
 
-    fn wait_for_memory(&mut self, number: usize, mut op: Box<Op>) {
+    fn wait_for_room(&mut self, number: usize, mut op: Box<Op>) {
         self.end_read(&mut op);
         self.ops[number] = Some(op);
         self.waiting.push_back(number);
@@ -90,7 +86,6 @@ impl Local {
                 break;
             }
             completions.iter().for_each(|completion| self.prefetch(completion));
-            completions.iter().for_each(|completion| self.prefetch_records(completion));
             for completion in completions.drain(..) {
                 self.completed(shared, completion);
             }
@@ -124,27 +119,12 @@ impl Local {
         }
     }
 
-    /// The read that a completion is of, unless it is of a large value.
-    fn read_of(&self, completion: &Completion) -> Option<&FlashRead> {
-        let is_small = completion.tag & TAG_LARGE == 0;
-        is_small.then(|| self.ops[(completion.tag >> 1) as usize].as_deref()?.read.as_ref()).flatten()
-    }
-
-    /// Brings what a completion will have looked at nearer, while others are looked after.
+    /// Brings what a completion will have looked at nearer, while others are looked after: the validity of the record found.
     fn prefetch(&self, completion: &Completion) {
-        match self.read_of(completion) {
-            Some(read) if completion.tag & TAG_EXECUTE == 0 => read.prefetch(),
-            Some(read) => read.segment.prefetch_validity(completion.result[1]),
-            None => {}
-        }
-    }
-
-    /// And what is found by what that brought.
-    fn prefetch_records(&self, completion: &Completion) {
-        if completion.tag & TAG_EXECUTE == 0
-            && let Some(read) = self.read_of(completion)
+        if completion.tag & TAG_LARGE == 0
+            && let Some(Op { read: Some(read), .. }) = self.ops[completion.tag as usize].as_deref()
         {
-            read.prefetch_records();
+            read.segment.prefetch_validity(completion.result[1]);
         }
     }
 
@@ -152,21 +132,19 @@ impl Local {
         if completion.tag & TAG_LARGE != 0 {
             return self.large_completed(shared, completion);
         }
-        let number = (completion.tag >> 1) as usize;
+        let number = completion.tag as usize;
         let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
+        let Some(read) = &mut op.read else { unreachable!("a completion has a read") };
+        read.ended();
         if let Some(bytes) = inflated_bytes(&completion).filter(|bytes| op.must_ask_for(*bytes)) {
             return self.ask(number, op, bytes);
         }
-        let Op { read: Some(read), request, .. } = &mut *op else { unreachable!("a completion has a read") };
-        let (key, tag) = (&request.key, tag_of(number) | TAG_EXECUTE);
-        let step = if completion.tag & TAG_EXECUTE == 0 {
-            read.read_done(completion, &mut self.queue, tag, key)
-        } else {
-            read.match_done(completion, &mut self.queue, &mut self.spare_buffers, tag, key)
-        };
+        let Some(read) = &mut op.read else { unreachable!("a completion has a read") };
+        // SAFETY: completions with this tag come here.
+        let step = unsafe { read.look(completion, &mut self.queue, &mut self.spare_buffers, number as u64) };
         match step {
             Step::Waits => self.ops[number] = Some(op),
-            Step::NoMemory => self.wait_for_memory(number, op),
+            Step::NoRoom => self.wait_for_room(number, op),
             Step::Missing if read.has_more_pages() => self.read_next(shared, number, op),
             Step::Missing => self.read_decided(shared, number, op, None),
             Step::Found(matched) => self.read_decided(shared, number, op, Some(matched)),

@@ -2,8 +2,8 @@
 
 use super::image::{Image, SECTOR_BYTES, Sector};
 use super::{Faults, FaultyFlash};
-use crate::command::Operation;
 use crate::env::SplitMix64;
+use crate::protocol::Operation;
 
 /// What is durable at one moment, and the sectors that may survive or not.
 #[derive(Clone)]

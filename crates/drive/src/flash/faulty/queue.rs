@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::fault::Fault;
 use super::image::SECTOR_BYTES;
 use super::{Fate, FaultyFlash, InFlight, State, mix, shuffle};
-use crate::command::{Command, Completion, LocalRange, Operation, Status};
 use crate::flash::FlashQueue;
-use crate::local_memory::LocalMemory;
+use crate::memory::LocalMemory;
+use crate::protocol::{Command, Completion, LocalRange, Operation, Status};
 
 /// What a read's range holds until the read completes.
 const RUBBISH: u8 = 0xa5;

@@ -1,9 +1,9 @@
 use super::image::SECTOR_BYTES;
 use super::*;
-use crate::command::{Completion, Status};
 use crate::env::Env;
-use crate::local_memory::LocalBuffer;
-use crate::queue_pair::{Drive, QueuePair};
+use crate::host::{Drive, QueuePair};
+use crate::memory::LocalBuffer;
+use crate::protocol::{Completion, Status};
 
 const CAPACITY_BYTES: u64 = 1 << 20;
 const BLOCK: u32 = 4096;
@@ -50,7 +50,7 @@ impl Bench {
 
 fn submit(pair: &mut QueuePair, tag: u64, operation: Operation) {
     // SAFETY: this flash touches local memory within `submit` and `poll` alone, so what a test does between them is no race.
-    unsafe { pair.submit(Command { tag, operation }) };
+    unsafe { pair.submit(Command { tag, operation }) }.unwrap();
 }
 
 /// How much of a block holds `fill`, by whole sectors: none, some, all. Anything but `fill` and `before` is an error.

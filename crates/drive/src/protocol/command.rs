@@ -1,10 +1,6 @@
-//! Commands and completions: what crosses a queue pair.
-//!
-//! Plain data: ids, offsets, lengths; never a pointer or a closure. Both have a fixed little-endian form, so a queue
-//! pair can run over shared memory or a byte stream. Decoding is strict: every byte that an operation does not use
-//! must be zero, so `encode(decode(bytes)) == bytes` and unused fields stay free for later versions.
+//! Commands: what the host asks of a drive.
 
-use std::fmt;
+use super::wire::{DecodeError, get, put, same_or_not_zero};
 
 /// What a drive is asked to do. `tag` is the caller's; its completion carries it back, and two commands in flight may
 /// share one.
@@ -45,7 +41,8 @@ pub enum Operation {
     Discard { flash: u64, length: u64 },
     /// Runs a program over local memory. `output` must not overlap the other two.
     Execute { program: ProgramId, parameters: LocalRange, input: LocalRange, output: LocalRange },
-    /// A list of stages for the drive's scheduler. Not built yet: answered [`Status::Unsupported`].
+    /// Runs a list of stages ([`Stage`](super::Stage)), which lie in local memory one behind the other, with one completion for all
+    /// of them. The list's offset is a multiple of eight.
     Pipeline { stages: LocalRange },
 }
 
@@ -104,90 +101,6 @@ impl Operation {
     }
 }
 
-/// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    Success,
-    /// The flash refused or lost it; [`Completion::errno`] says why. What a failed write left behind is undefined.
-    Failed,
-    /// The drive has no such operation or program.
-    Unsupported,
-    /// A range outside flash or local memory, a length of zero, or a misaligned offset. Nothing was done.
-    InvalidField,
-    /// What a program said other than success; never zero.
-    Program(u16),
-}
-
-/// The end of a command. `errno` is zero unless `status` is [`Status::Failed`]; `result` is the program's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    pub tag: u64,
-    pub status: Status,
-    pub errno: i32,
-    pub result: [u64; 2],
-}
-
-impl Completion {
-    /// A completion with neither an errno nor a result.
-    pub fn new(tag: u64, status: Status) -> Completion {
-        Completion { tag, status, errno: 0, result: [0; 2] }
-    }
-
-    pub fn success(tag: u64) -> Completion {
-        Completion::new(tag, Status::Success)
-    }
-
-    pub fn failed(tag: u64, errno: i32) -> Completion {
-        Completion { tag, status: Status::Failed, errno, result: [0; 2] }
-    }
-
-    pub fn is_success(&self) -> bool {
-        self.status == Status::Success
-    }
-
-    /// Whether a write failed because the file system is full, or the quota there: the drive is sound.
-    pub fn is_no_space(&self) -> bool {
-        self.status == Status::Failed && matches!(self.errno, libc::ENOSPC | libc::EDQUOT)
-    }
-}
-
-/// Why bytes are not a command or a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecodeError {
-    UnknownOpcode(u8),
-    UnknownStatus(u16),
-    /// The byte at this offset belongs to no field of the operation, and is not zero.
-    NotZero {
-        offset: usize,
-    },
-    /// A program's status of zero would be success, which has a code of its own.
-    ProgramStatusZero,
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DecodeError::UnknownOpcode(opcode) => write!(
-                f,
-                "opcode {opcode:#04x} is unknown: the two ends of the queue pair differ in version; run the same one on both"
-            ),
-            DecodeError::UnknownStatus(status) => write!(
-                f,
-                "status {status} is unknown: the two ends of the queue pair differ in version; run the same one on both"
-            ),
-            DecodeError::NotZero { offset } => write!(
-                f,
-                "byte {offset} is reserved and not zero: the sender is newer than this end, or the stream is damaged"
-            ),
-            DecodeError::ProgramStatusZero => {
-                write!(f, "a program status of zero: the sender must send success as success")
-            }
-        }
-    }
-}
-
-impl std::error::Error for DecodeError {}
-
 // A command, little endian:
 //
 //   0        8        9       10        12         16         20         24         32         40         48      64
@@ -212,25 +125,6 @@ const _: () = assert!(LENGTHS[2] + 4 == OFFSETS[0] && OFFSETS[2] + 8 == COMMAND_
 const _: () = assert!(COMMAND_END <= Command::ENCODED_BYTES);
 
 const FLAG_FUA: u8 = 1;
-
-// A completion, little endian:
-//
-//   0        8             10             12      16         24         32     48
-//   | tag u64 | status u16 | program u16 | errno | result 0 | result 1 | zero |
-//   |         |            | status      | i32   | u64      | u64      |      |
-const STATUS: usize = 8;
-const PROGRAM_STATUS: usize = 10;
-const ERRNO: usize = 12;
-const RESULTS: [usize; 2] = [16, 24];
-const COMPLETION_END: usize = 32;
-const _: () = assert!(ERRNO + 4 == RESULTS[0] && RESULTS[1] + 8 == COMPLETION_END);
-const _: () = assert!(COMPLETION_END <= Completion::ENCODED_BYTES);
-
-const STATUS_SUCCESS: u16 = 0;
-const STATUS_FAILED: u16 = 1;
-const STATUS_UNSUPPORTED: u16 = 2;
-const STATUS_INVALID_FIELD: u16 = 3;
-const STATUS_PROGRAM: u16 = 4;
 
 /// The fields of a command before an opcode gives them a meaning.
 #[derive(Default)]
@@ -313,68 +207,6 @@ impl Command {
     }
 }
 
-impl Completion {
-    /// Bytes of an encoded completion.
-    pub const ENCODED_BYTES: usize = 48;
-
-    pub fn encode(&self) -> [u8; Self::ENCODED_BYTES] {
-        let (status, program_status) = match self.status {
-            Status::Success => (STATUS_SUCCESS, 0),
-            Status::Failed => (STATUS_FAILED, 0),
-            Status::Unsupported => (STATUS_UNSUPPORTED, 0),
-            Status::InvalidField => (STATUS_INVALID_FIELD, 0),
-            Status::Program(status) => (STATUS_PROGRAM, status),
-        };
-        let mut bytes = [0; Self::ENCODED_BYTES];
-        put(&mut bytes, TAG, self.tag.to_le_bytes());
-        put(&mut bytes, STATUS, status.to_le_bytes());
-        put(&mut bytes, PROGRAM_STATUS, program_status.to_le_bytes());
-        put(&mut bytes, ERRNO, self.errno.to_le_bytes());
-        put(&mut bytes, RESULTS[0], self.result[0].to_le_bytes());
-        put(&mut bytes, RESULTS[1], self.result[1].to_le_bytes());
-        bytes
-    }
-
-    pub fn decode(bytes: &[u8; Self::ENCODED_BYTES]) -> Result<Completion, DecodeError> {
-        let program_status = u16::from_le_bytes(get(bytes, PROGRAM_STATUS));
-        let status = match u16::from_le_bytes(get(bytes, STATUS)) {
-            STATUS_SUCCESS => Status::Success,
-            STATUS_FAILED => Status::Failed,
-            STATUS_UNSUPPORTED => Status::Unsupported,
-            STATUS_INVALID_FIELD => Status::InvalidField,
-            STATUS_PROGRAM if program_status == 0 => return Err(DecodeError::ProgramStatusZero),
-            STATUS_PROGRAM => Status::Program(program_status),
-            unknown => return Err(DecodeError::UnknownStatus(unknown)),
-        };
-        let completion = Completion {
-            tag: u64::from_le_bytes(get(bytes, TAG)),
-            status,
-            errno: i32::from_le_bytes(get(bytes, ERRNO)),
-            result: [u64::from_le_bytes(get(bytes, RESULTS[0])), u64::from_le_bytes(get(bytes, RESULTS[1]))],
-        };
-        same_or_not_zero(bytes, &completion.encode())?;
-        Ok(completion)
-    }
-}
-
-fn put<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
-    bytes[at..at + N].copy_from_slice(&field);
-}
-
-fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut field = [0; N];
-    field.copy_from_slice(&bytes[at..at + N]);
-    field
-}
-
-/// What decoding dropped shows as a difference from the form encoded again, where a byte should have been zero.
-fn same_or_not_zero(bytes: &[u8], canonical: &[u8]) -> Result<(), DecodeError> {
-    match bytes.iter().zip(canonical).position(|(given, expected)| given != expected) {
-        None => Ok(()),
-        Some(offset) => Err(DecodeError::NotZero { offset }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -402,27 +234,11 @@ mod tests {
         ]
     }
 
-    fn status() -> impl Strategy<Value = Status> {
-        prop_oneof![
-            Just(Status::Success),
-            Just(Status::Failed),
-            Just(Status::Unsupported),
-            Just(Status::InvalidField),
-            (1..=u16::MAX).prop_map(Status::Program),
-        ]
-    }
-
     proptest! {
         #[test]
         fn a_command_survives_its_encoding(tag: u64, operation in operation()) {
             let command = Command { tag, operation };
             prop_assert_eq!(Command::decode(&command.encode()), Ok(command));
-        }
-
-        #[test]
-        fn a_completion_survives_its_encoding(tag: u64, status in status(), errno: i32, result: [u64; 2]) {
-            let completion = Completion { tag, status, errno, result };
-            prop_assert_eq!(Completion::decode(&completion.encode()), Ok(completion));
         }
 
         #[test]
@@ -467,15 +283,6 @@ mod tests {
         assert_eq!(damaged(FLAGS, 1), Err(DecodeError::NotZero { offset: FLAGS }));
         assert_eq!(damaged(24, 1), Err(DecodeError::NotZero { offset: 24 }));
         assert_eq!(damaged(63, 1), Err(DecodeError::NotZero { offset: 63 }));
-
-        let mut bytes = Completion::success(7).encode();
-        bytes[STATUS] = 4;
-        assert_eq!(Completion::decode(&bytes), Err(DecodeError::ProgramStatusZero));
-        bytes[STATUS] = 5;
-        assert_eq!(Completion::decode(&bytes), Err(DecodeError::UnknownStatus(5)));
-        bytes[STATUS] = 0;
-        bytes[47] = 1;
-        assert_eq!(Completion::decode(&bytes), Err(DecodeError::NotZero { offset: 47 }));
     }
 
     #[test]

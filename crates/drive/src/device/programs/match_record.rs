@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! parameters: store id u64 · segment version u64 · first page u32 · key length u32
-//!             page bytes u32 · key
+//!             page bytes u32 · record bytes u32 · key
 //! input:      data pages as read, from the page in which the record may start
 //! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry u32
 //!             place u8 · marks u8 · zero u16 · entry u32 · raw length u32 · value if inflated
@@ -10,13 +10,15 @@
 //! ```
 //! A raw value stays where it was read: `place` 0 and `value address` in the segment's stream. A compressed one is
 //! inflated behind the output's head: `place` 1. Of a value out of line its reference stays where it was read: `place` 2,
-//! and `value length` is the reference's. Stateless; contexts for inflating belong to the thread that runs it.
+//! and `value length` is the reference's. `record bytes` is the mean length of the pages' records, a hint where their headers lie.
+//! Stateless; contexts for inflating belong to the thread that runs it.
 
-use crate::command::Status;
-use crate::program::Program;
+use crate::device::program::{Context, Program};
+use crate::protocol::Status;
 use std::cell::RefCell;
 use tapetum_kernels::codec::Decompressor;
-use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt};
+use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt, Trailer};
+use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::record::{Codec, Marks};
 
 /// No record of the key starts in the page.
@@ -26,8 +28,10 @@ pub const CORRUPT: Status = Status::Program(2);
 /// The output is too small: the result's first word says how many bytes it takes, the second how many of them are the value.
 pub const OUTPUT_SHORT: Status = Status::Program(3);
 
-const PARAMETERS_HEAD_BYTES: usize = 28;
+const PARAMETERS_HEAD_BYTES: usize = 32;
 pub const OUTPUT_HEAD_BYTES: usize = 40;
+/// Headers further on lie too far from where they are guessed to be.
+const HEADERS_PREFETCHED: usize = 4;
 
 pub struct MatchRecord;
 
@@ -38,6 +42,8 @@ pub struct Pages {
     pub size: PageSize,
     /// The number of the first one.
     pub first: u32,
+    /// The mean length of their records.
+    pub record_bytes: u32,
 }
 
 /// Bytes that the parameters for `key` take.
@@ -51,7 +57,8 @@ pub fn encode_parameters(pages: Pages, key: &[u8], out: &mut [u8]) {
     out[16..20].copy_from_slice(&pages.first.to_le_bytes());
     out[20..24].copy_from_slice(&(key.len() as u32).to_le_bytes());
     out[24..28].copy_from_slice(&(pages.size.bytes() as u32).to_le_bytes());
-    out[28..28 + key.len()].copy_from_slice(key);
+    out[28..32].copy_from_slice(&pages.record_bytes.to_le_bytes());
+    out[32..32 + key.len()].copy_from_slice(key);
 }
 
 /// What the output's head says.
@@ -120,8 +127,10 @@ impl Program for MatchRecord {
         "match-record"
     }
 
-    fn run(&self, parameters: &[u8], input: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
-        let Some((pages, key)) = parse_parameters(parameters) else { return (Status::InvalidField, [0; 2]) };
+    fn run(&self, Context { parameters, inputs, output }: Context<'_>) -> (Status, [u64; 2]) {
+        let (Some((pages, key)), [input]) = (parse_parameters(parameters), inputs) else {
+            return (Status::InvalidField, [0; 2]);
+        };
         if output.len() < OUTPUT_HEAD_BYTES {
             return (OUTPUT_SHORT, [OUTPUT_HEAD_BYTES as u64, 0]);
         }
@@ -132,6 +141,21 @@ impl Program for MatchRecord {
             Err(_) => (CORRUPT, [0; 2]),
         }
     }
+
+    fn prefetch(&self, round: usize, parameters: &[u8], inputs: &[&[u8]]) {
+        let Some(input) = inputs.first() else { return };
+        if round == 0 {
+            prefetch(parameters.as_ptr());
+            // The trailer, by which the search begins, of a page of either size.
+            let trailers = [PageSize::Small, PageSize::Large].map(|size| input.get(size.bytes() - 1));
+            trailers.into_iter().flatten().for_each(|byte| prefetch(byte));
+        } else if let Some((pages, _)) = parse_parameters(parameters)
+            && let Some(page) = input.get(..pages.size.bytes())
+        {
+            let headers = (Trailer::first_hint(page)..page.len()).step_by(pages.record_bytes.max(1) as usize);
+            headers.take(HEADERS_PREFETCHED).for_each(|at| prefetch(&page[at]));
+        }
+    }
 }
 
 fn parse_parameters(bytes: &[u8]) -> Option<(Pages, &[u8])> {
@@ -140,7 +164,7 @@ fn parse_parameters(bytes: &[u8]) -> Option<(Pages, &[u8])> {
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
     let key = bytes.get(PARAMETERS_HEAD_BYTES..PARAMETERS_HEAD_BYTES + word(20) as usize)?;
     let salt = SegmentSalt { store: long(0), version: long(8) };
-    Some((Pages { salt, size: PageSize::of(word(24))?, first: word(16) }, key))
+    Some((Pages { salt, size: PageSize::of(word(24))?, first: word(16), record_bytes: word(28) }, key))
 }
 
 fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status, [u64; 2]) {
@@ -208,8 +232,9 @@ mod tests {
 
     fn run(page: &[u8], key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
         let mut parameters = vec![0; parameters_bytes(key)];
-        encode_parameters(Pages { salt: SALT, size: PageSize::Large, first: 7 }, key, &mut parameters);
-        MatchRecord.run(&parameters, page, output)
+        let pages = Pages { salt: SALT, size: PageSize::Large, first: 7, record_bytes: 40 };
+        encode_parameters(pages, key, &mut parameters);
+        MatchRecord.run(Context { parameters: &parameters, inputs: &[page], output })
     }
 
     #[test]

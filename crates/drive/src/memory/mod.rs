@@ -14,8 +14,8 @@ use std::ops::DerefMut;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex};
 
-use crate::command::LocalRange;
 use crate::locks::whole;
+use crate::protocol::LocalRange;
 use buddy::Buddy;
 
 /// The unit of allocation, and the alignment of every buffer.

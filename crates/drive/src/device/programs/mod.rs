@@ -2,8 +2,8 @@
 
 pub mod match_record;
 
-use crate::command::ProgramId;
-use crate::program::Program;
+use crate::device::program::Program;
+use crate::protocol::ProgramId;
 
 /// Finds a key's record in data pages and decompresses its value: what a hashed GET runs at the drive.
 pub const MATCH_RECORD: ProgramId = ProgramId(0);

@@ -1,0 +1,66 @@
+//! The device half of the drive: it checks what it is asked, moves bytes, and computes beside them.
+//!
+//! ```text
+//! commands ─► controller ─► flash queue ─► completions of flash
+//!                 ▲  │                            │
+//!                 │  └── stages' reads ──► all there ──► programs ──► one completion
+//!                 └───────────────────────────────┘
+//! ```
+//! 1. Nothing is believed that the host may still change: a command is passed by value, and a list of stages is copied, each byte
+//!    once, before it is looked at.
+//! 2. Every range is checked before anything is started. A command that is refused has done nothing.
+//! 3. Nothing here waits: the controller is advanced by whoever polls the queue pair.
+//!
+//! In process that is the thread that owns the queue pair; a controller belongs to one thread at a time.
+
+mod controller;
+pub mod program;
+pub mod programs;
+
+pub(crate) use controller::Controller;
+
+use crate::counters::{CountersSnapshot, QueueCounters};
+use crate::env::Env;
+use crate::flash::Flash;
+use crate::locks::whole;
+use crate::memory::LocalMemory;
+use program::Program;
+use std::sync::{Arc, Mutex};
+
+/// What all controllers of a drive share.
+pub(crate) struct Device {
+    pub flash: Arc<dyn Flash>,
+    pub local: LocalMemory,
+    /// A program's id is its place.
+    pub programs: Arc<[Box<dyn Program>]>,
+    pub env: Env,
+    /// One for each queue pair that was ever open at the same time as the others. The list holds one reference; a
+    /// queue pair's two halves hold more, so a count of one means free for the next.
+    counters: Mutex<Vec<Arc<QueueCounters>>>,
+}
+
+impl Device {
+    pub fn new(flash: Arc<dyn Flash>, local: LocalMemory, programs: Arc<[Box<dyn Program>]>, env: Env) -> Device {
+        assert!(programs.len() <= usize::from(u16::MAX) + 1, "{} programs do not fit their ids", programs.len());
+        Device { flash, local, programs, env, counters: Mutex::new(Vec::new()) }
+    }
+
+    /// Counters that no queue pair has.
+    pub fn free_counters(&self) -> Arc<QueueCounters> {
+        let mut all = whole(self.counters.lock());
+        if let Some(free) = all.iter().find(|counters| Arc::strong_count(counters) == 1) {
+            return free.clone();
+        }
+        let fresh = Arc::new(QueueCounters::new());
+        all.push(fresh.clone());
+        fresh
+    }
+
+    pub fn counters(&self) -> CountersSnapshot {
+        let mut snapshot = CountersSnapshot::default();
+        for counters in whole(self.counters.lock()).iter() {
+            counters.add_to(&mut snapshot);
+        }
+        snapshot
+    }
+}

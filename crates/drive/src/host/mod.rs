@@ -1,0 +1,12 @@
+//! The host half of the drive: what the store holds.
+//!
+//! A [`Drive`] is shared; a [`QueuePair`] belongs to one thread at a time. Commands are checked and done by the device half
+//! (`device`), which in process runs on the thread that polls the queue pair.
+
+mod drive;
+mod queue_pair;
+#[cfg(test)]
+mod tests;
+
+pub use drive::Drive;
+pub use queue_pair::{CREDITS, QueueFull, QueuePair};

@@ -1,0 +1,16 @@
+//! What crosses a queue pair: commands and lists of stages one way, completions the other.
+//!
+//! Plain data: ids, offsets, lengths; never a pointer or a closure. All have a fixed little-endian form, so a queue pair can run over
+//! shared memory or a byte stream. Decoding is strict: every byte that has no meaning must be zero, so
+//! `encode(decode(bytes)) == bytes` and unused fields stay free for later versions. Decoding checks the form alone: whether a
+//! range lies inside a drive is the drive's to say.
+
+mod command;
+mod completion;
+mod stage;
+mod wire;
+
+pub use command::{Command, LocalRange, Opcode, Operation, ProgramId};
+pub use completion::{Completion, Status};
+pub use stage::{Execution, INPUTS_MAX, STAGES_MAX, Stage};
+pub use wire::DecodeError;
