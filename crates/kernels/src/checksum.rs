@@ -24,6 +24,12 @@ pub fn checksum(salt: Salt, parts: &[&[u8]]) -> u32 {
     parts.iter().fold(crc32c::crc32c(&salted), |crc, part| crc32c::crc32c_append(crc, part))
 }
 
+/// CRC-32C of what `crc` is of, and `bytes` behind it. Of nothing it is 0.
+#[inline]
+pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc, bytes)
+}
+
 /// [`checksum`] of a unit that lies in one piece.
 #[inline]
 pub fn crc32c_salted(salt: Salt, bytes: &[u8]) -> u32 {
