@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use tapetum::fuzzing::Input;
+use tapetum_drive::program::{Context, TaskState};
+use tapetum_drive::programs::built_in;
 use tapetum_drive::{
-    Command, Completion, Drive, Env, LocalBuffer, LocalMemory, LocalRange, MemoryFlash, Operation, QueuePair, Stage,
-    Status, programs,
+    Command, Completion, Drive, Env, Identity, LocalBuffer, LocalMemory, LocalRange, MemoryFlash, Operation, QueuePair,
+    Stage, Status,
 };
 
 /// Decoding is strict: what decodes encodes to the same bytes.
@@ -33,7 +35,7 @@ impl Bench {
         let local = LocalMemory::new(LOCAL_BYTES).expect("local memory");
         let buffer = local.allocate(LOCAL_BYTES).expect("all of it");
         let flash = Arc::new(MemoryFlash::new(4096));
-        let pair = Drive::new(flash, local, programs::built_in(), Env::simulated(1).0).queue_pair(4);
+        let pair = Drive::new(flash, local, built_in(), Env::simulated(1).0).queue_pair(4);
         Bench { pair: pair.expect("a queue pair of a flash in memory"), buffer }
     }
 
@@ -74,4 +76,38 @@ pub fn stages(bytes: &[u8]) {
         assert!(!completion.is_success() && stage <= malformed, "{completion:?}");
     }
     assert!(stage < stages.len().max(1), "{completion:?}");
+}
+
+/// What decodes encodes to the same bytes.
+pub fn identity(bytes: &[u8]) {
+    if let Ok(identity) = Identity::decode(bytes) {
+        let encoded = identity.encode();
+        assert_eq!(encoded, bytes[..encoded.len()]);
+    }
+}
+
+/// Any built-in program over any bytes, in parts: it answers, and a task that goes on gets somewhere.
+pub fn programs(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let programs = built_in();
+    let program = &programs[input.below(programs.len())];
+    let (parameters, room) = (input.bytes(4), 1 + input.below(64));
+    let parameters = &parameters[..parameters.len() * usize::from(room & 1 == 0)];
+    let (mut task, mut output) = (TaskState::default(), vec![0; room]);
+    let rest = input.rest();
+    let (first, second) = rest.split_at(rest.len() / 2);
+    for (part, more_input) in [(first, true), (second, false)] {
+        task.more_input = more_input;
+        loop {
+            let context = Context { parameters, inputs: &[part], output: &mut output, task: &mut task };
+            match program.run(context) {
+                (Status::More, [filled, _]) => assert!((1..=room as u64).contains(&filled)),
+                (Status::Success, [filled, _]) => {
+                    assert!(!program.descriptor().is_stream || filled <= room as u64);
+                    break;
+                }
+                _ => return,
+            }
+        }
+    }
 }

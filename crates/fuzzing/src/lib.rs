@@ -37,6 +37,8 @@ pub const TARGETS: &[Target] = &[
     target("item_lines", item_lines::item_lines, 512),
     target("drive_command", drive::command, 64),
     target("drive_stages", drive::stages, 512),
+    target("drive_identity", drive::identity, 512),
+    target("drive_programs", drive::programs, 512),
     target("match_record", pages::match_record, 512),
     target("sealed_page", pages::sealed_page, 4096),
     target("key_table", pages::key_table, 4096),

@@ -124,6 +124,14 @@ impl Io {
         Io::give_back(transfer.end("write").await, buffer)
     }
 
+    /// Has the drive write to `buffer` what it is and has; nothing, where that is longer.
+    pub async fn identify(&self, buffer: &mut LocalBuffer) -> Result<(), Error> {
+        buffer.bytes_mut().fill(0);
+        let mut transfer = Transfer::new(self, buffer.take());
+        transfer.start_identify();
+        Io::give_back(transfer.end("command that asks what the drive has").await, buffer)
+    }
+
     fn give_back((buffer, result): (LocalBuffer, Result<(), Error>), into: &mut LocalBuffer) -> Result<(), Error> {
         *into = buffer;
         result

@@ -62,6 +62,7 @@ mod maintenance;
 mod manifest;
 mod manifest_room;
 mod memory_word;
+mod needs;
 mod notify;
 mod options;
 mod pace;

@@ -18,6 +18,7 @@ use crate::large::LargeSpace;
 use crate::log::Log;
 use crate::manifest::Manifest;
 use crate::manifest_room::ManifestRoom;
+use crate::needs::DrivePrograms;
 use crate::options::StoreOptions;
 use crate::pace::{Pace, Room};
 use crate::planted::{Bug, Planted};
@@ -110,6 +111,7 @@ pub struct Levels {
 
 pub struct Shared {
     pub drive: Drive,
+    pub programs: DrivePrograms,
     /// What is written to the drive of a store that was opened to read stays here. `None`: opened to write.
     pub overlay: Option<OverlayFlash>,
     pub geometry: Geometry,

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::io::{Io, Tag};
 use crate::segment::view::Run;
 use std::collections::VecDeque;
-use tapetum_drive::{LocalBuffer, Operation};
+use tapetum_drive::{LocalBuffer, LocalRange, Operation};
 
 /// See the [module](self).
 #[must_use]
@@ -47,6 +47,12 @@ impl Transfer {
     /// Starts to write from the buffer at `at`, behind what the commands before have of it. `fua`: durable when it is done.
     pub fn start_write(&mut self, flash: u64, at: usize, length: usize, fua: bool) {
         self.start(at, length, |local, length| Operation::Write { flash, local, length, fua });
+    }
+
+    /// Starts to have the drive write what it is to all of the buffer.
+    pub fn start_identify(&mut self) {
+        let length = self.buffer.as_ref().map_or(0, LocalBuffer::len);
+        self.start(0, length, |offset, length| Operation::Identify { into: LocalRange { offset, length } });
     }
 
     fn start(&mut self, at: usize, length: usize, operation: impl FnOnce(u64, u32) -> Operation) {

@@ -10,7 +10,7 @@
 //! may use any tag twice. Places of transfers and pipelines are used again: in a steady state nothing is allocated.
 
 use super::Device;
-use super::program::{Context, PREFETCH_ROUNDS};
+use super::program::{Context, PREFETCH_ROUNDS, TaskState};
 use crate::counters::QueueCounters;
 use crate::flash::FlashQueue;
 use crate::protocol::{
@@ -120,6 +120,8 @@ impl Controller {
             }
             // SAFETY: the list, and what it names, is the drive's by our caller's word.
             Operation::Pipeline { stages } => unsafe { self.submit_pipeline(tag, stages) },
+            // SAFETY: the range is the drive's by our caller's word.
+            Operation::Identify { into } => unsafe { self.identify(tag, into) },
             _ if !self.is_valid(&operation) => self.refuse(tag, operation.opcode(), (0, Status::InvalidField)),
             // SAFETY: inside flash and local memory, and the drive's by our caller's word.
             _ => unsafe { self.submit_to_flash(TransferOwner::Command { tag }, operation) },
@@ -156,6 +158,21 @@ impl Controller {
         self.queue.event_fd()
     }
 
+    /// # Safety
+    /// As [`QueuePair::submit`](crate::QueuePair::submit).
+    unsafe fn identify(&mut self, tag: u64, into: LocalRange) {
+        let Some(at) = self.device.local.pointer(into) else {
+            return self.refuse(tag, Opcode::Identify, (0, Status::InvalidField));
+        };
+        let bytes = self.device.identity().encode();
+        if bytes.len() <= into.length as usize {
+            // SAFETY: inside the range, and nobody else's by our caller's word.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
+        }
+        self.counters.completed(Opcode::Identify, Status::Success);
+        self.done.push(Completion { result: [bytes.len() as u64, 0], ..Completion::success(tag) });
+    }
+
     fn refuse(&mut self, tag: u64, opcode: Opcode, (stage, status): (u16, Status)) {
         self.counters.completed(opcode, status);
         self.done.push(Completion { stage, ..Completion::new(tag, status) });
@@ -168,7 +185,7 @@ impl Controller {
             }
             Operation::Discard { flash, length } => self.is_in_flash(flash, length),
             Operation::Flush => true,
-            Operation::Execute { .. } | Operation::Pipeline { .. } => false,
+            Operation::Execute { .. } | Operation::Pipeline { .. } | Operation::Identify { .. } => false,
         }
     }
 
@@ -416,15 +433,16 @@ impl Controller {
         let timed_from_us = self.runs.is_multiple_of(RUNS_TIMED_EVERY).then(|| self.device.env.now_us());
         self.runs += 1;
         let program = &self.device.programs[usize::from(execution.program.0)];
+        let mut task = TaskState::default();
         let mut inputs = [&[][..]; INPUTS_MAX];
         // SAFETY: by our caller's word; the output overlaps nothing that is read.
         let (status, result) = unsafe {
             let (parameters, inputs) = self.look(execution, &mut inputs);
             let output = self.pointer(execution.output).as_ptr();
             let output = std::slice::from_raw_parts_mut(output, execution.output.length as usize);
-            program.run(Context { parameters, inputs, output })
+            program.run(Context { parameters, inputs, output, task: &mut task })
         };
-        assert_ne!(status, Status::Program(0), "program {} gave zero, which is success", program.name());
+        assert_ne!(status, Status::Program(0), "program {} gave zero, which is success", program.descriptor().name);
         self.counters.completed(Opcode::Execute, status);
         if let Some(from_us) = timed_from_us {
             self.counters.latency(Opcode::Execute, self.device.env.now_us() - from_us);

@@ -24,7 +24,8 @@ use crate::env::Env;
 use crate::flash::Flash;
 use crate::locks::whole;
 use crate::memory::LocalMemory;
-use program::Program;
+use crate::protocol::{INPUTS_MAX, Identity, ProgramId, ProgramIdentity, STAGES_MAX};
+use program::{Program, ProgramDescriptor};
 use std::sync::{Arc, Mutex};
 
 /// What all controllers of a drive share.
@@ -54,6 +55,21 @@ impl Device {
         let fresh = Arc::new(QueueCounters::new());
         all.push(fresh.clone());
         fresh
+    }
+
+    pub fn identity(&self) -> Identity {
+        let program = |(id, descriptor): (u16, ProgramDescriptor)| {
+            let ProgramDescriptor { name, version, is_stream } = descriptor;
+            ProgramIdentity { id: ProgramId(id), version, is_stream, name: name.to_owned() }
+        };
+        Identity {
+            flash_bytes: self.flash.capacity_bytes(),
+            local_bytes: self.local.bytes_total() as u64,
+            sector_bytes: self.flash.sector_bytes(),
+            stages_max: STAGES_MAX as u16,
+            inputs_max: INPUTS_MAX as u16,
+            programs: (0..).zip(self.programs.iter().map(|program| program.descriptor())).map(program).collect(),
+        }
     }
 
     pub fn counters(&self) -> CountersSnapshot {

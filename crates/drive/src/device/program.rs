@@ -1,6 +1,21 @@
 //! Programs: what a drive can compute over its local memory.
 
 use crate::protocol::Status;
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a program is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramDescriptor {
+    pub name: &'static str,
+    /// Of what its parameters, inputs and output mean.
+    pub version: u16,
+    /// It takes input and gives output in parts, and its result's first word is how many bytes of the output it filled.
+    pub is_stream: bool,
+}
+
+/// How a run ended, and what goes into its completion.
+pub type ProgramResult = (Status, [u64; 2]);
 
 /// What one run of a program works on. It all comes from outside: a program checks it, and answers [`Status::Program`] rather than
 /// panic.
@@ -10,16 +25,40 @@ pub struct Context<'a> {
     pub inputs: &'a [&'a [u8]],
     /// Overlaps none of the others, and may be empty.
     pub output: &'a mut [u8],
+    pub task: &'a mut TaskState,
 }
 
-/// One function that a drive runs when a command or a stage names it. A program keeps nothing between runs, and is called from
+/// What lasts from run to run of one task: from the first part of the input to the last of the output. A task is run again with the
+/// same inputs after [`Status::More`], and with those of the next part after success, if there is one.
+#[derive(Default)]
+pub struct TaskState {
+    /// Bytes of the inputs, counted through, that runs before this one have used up.
+    pub consumed: usize,
+    /// Another part of the input follows.
+    pub more_input: bool,
+    /// The program's own.
+    pub kept: Option<Box<dyn Any + Send>>,
+    cancelled: AtomicBool,
+}
+
+impl TaskState {
+    /// Nobody wants the result any more. A program that takes long looks now and then.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One function that a drive runs when a command or a stage names it. Between tasks a program keeps nothing, and it is called from
 /// several threads at once.
 pub trait Program: Send + Sync {
-    /// For logs and statistics.
-    fn name(&self) -> &'static str;
+    fn descriptor(&self) -> ProgramDescriptor;
 
-    /// Computes; the result goes into the completion.
-    fn run(&self, context: Context<'_>) -> (Status, [u64; 2]);
+    /// Computes.
+    fn run(&self, context: Context<'_>) -> ProgramResult;
 
     /// Brings nearer to the processor what [`Program::run`] will look at. Called for all runs of a batch, once with each round below
     /// [`PREFETCH_ROUNDS`], before the first of them runs: a round may look at what the one before it brought.

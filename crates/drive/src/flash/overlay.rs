@@ -239,7 +239,9 @@ impl FlashQueue for OverlayQueue {
                 unsafe { self.write(command.tag, flash, LocalRange { offset: local, length }) }
             }
             Operation::Flush | Operation::Discard { .. } => Completion::success(command.tag),
-            Operation::Execute { .. } | Operation::Pipeline { .. } => Completion::new(command.tag, Status::Unsupported),
+            Operation::Execute { .. } | Operation::Pipeline { .. } | Operation::Identify { .. } => {
+                Completion::new(command.tag, Status::Unsupported)
+            }
         };
         self.done.push(done);
     }

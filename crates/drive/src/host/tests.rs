@@ -1,13 +1,13 @@
 //! A drive through its queue pair: commands, pipelines, credits, counters.
 
 use super::{CREDITS, Drive, QueueFull, QueuePair};
-use crate::device::program::{Context, Program};
+use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::env::Env;
 use crate::flash::faulty::FaultyFlash;
 use crate::flash::memory::MemoryFlash;
 use crate::memory::{LocalBuffer, LocalMemory};
 use crate::protocol::{
-    Command, Completion, Execution, LocalRange, Opcode, Operation, ProgramId, STAGES_MAX, Stage, Status,
+    Command, Completion, Execution, Identity, LocalRange, Opcode, Operation, ProgramId, STAGES_MAX, Stage, Status,
 };
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 struct AddByte;
 
 impl Program for AddByte {
-    fn run(&self, Context { parameters, inputs, output }: Context<'_>) -> (Status, [u64; 2]) {
+    fn run(&self, Context { parameters, inputs, output, .. }: Context<'_>) -> ProgramResult {
         let Some(&by) = parameters.first() else { return (Status::Program(1), [0; 2]) };
         let mut sum = 0;
         for (to, from) in output.iter_mut().zip(inputs.iter().copied().flatten()) {
@@ -25,8 +25,8 @@ impl Program for AddByte {
         (Status::Success, [output.len() as u64, sum])
     }
 
-    fn name(&self) -> &'static str {
-        "add-byte"
+    fn descriptor(&self) -> ProgramDescriptor {
+        ProgramDescriptor { name: "add-byte", version: 9, is_stream: false }
     }
 }
 
@@ -264,6 +264,24 @@ fn a_stage_that_fails_is_named_and_ends_its_pipeline() {
     assert_eq!((completion.status, completion.errno), (Status::Failed, libc::EIO));
     assert!(completion.stage < 3);
     assert_eq!(bench.drive.counters().opcode(Opcode::Execute).completed, 0);
+}
+
+#[test]
+fn a_drive_says_what_it_is_and_has() {
+    let drive = drive();
+    let mut pair = drive.queue_pair(4).unwrap();
+    let buffer = drive.local().allocate(4096).unwrap();
+    let bytes = Identity::encoded_bytes(1);
+    let identify = |length| Operation::Identify { into: LocalRange { offset: buffer.offset(), length } };
+    let completion = run(&mut pair, identify(bytes as u32 - 1));
+    assert_eq!((completion.status, completion.result[0]), (Status::Success, bytes as u64));
+    assert!(Identity::decode(buffer.bytes()).is_err(), "nothing was written");
+    assert!(run(&mut pair, identify(4096)).is_success());
+    let identity = Identity::decode(buffer.bytes()).unwrap();
+    assert_eq!((identity.flash_bytes, identity.local_bytes, identity.sector_bytes), (1 << 20, 1 << 20, 512));
+    assert_eq!((identity.program("add-byte", 9), identity.program("add-byte", 8)), (Some(ProgramId(0)), None));
+    let outside = Operation::Identify { into: LocalRange { offset: 1 << 20, length: 1 } };
+    assert_eq!(run(&mut pair, outside).status, Status::InvalidField);
 }
 
 #[test]

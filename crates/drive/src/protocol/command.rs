@@ -23,7 +23,7 @@ impl LocalRange {
 }
 
 /// The place of a program in the list that the drive was built with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProgramId(pub u16);
 
 /// `flash` and `local` are byte offsets, `length` is in bytes. Flash offsets, local offsets and lengths of `Read` and
@@ -44,15 +44,19 @@ pub enum Operation {
     /// Runs a list of stages ([`Stage`](super::Stage)), which lie in local memory one behind the other, with one completion for all
     /// of them. The list's offset is a multiple of eight.
     Pipeline { stages: LocalRange },
+    /// Writes what the drive is and has ([`Identity`](super::Identity)) to local memory; the result's first word says how many bytes
+    /// that takes. Of more than the range holds nothing is written.
+    Identify { into: LocalRange },
 }
 
-/// An operation without its operands. The first four have NVMe's numbers.
+/// An operation without its operands. All but the last two have NVMe's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
     Flush = 0x00,
     Write = 0x01,
     Read = 0x02,
+    Identify = 0x06,
     Discard = 0x09,
     Execute = 0x80,
     Pipeline = 0x81,
@@ -61,8 +65,15 @@ pub enum Opcode {
 impl Opcode {
     /// How many opcodes there are.
     pub const COUNT: usize = Self::ALL.len();
-    pub const ALL: [Opcode; 6] =
-        [Opcode::Read, Opcode::Write, Opcode::Flush, Opcode::Discard, Opcode::Execute, Opcode::Pipeline];
+    pub const ALL: [Opcode; 7] = [
+        Opcode::Read,
+        Opcode::Write,
+        Opcode::Flush,
+        Opcode::Discard,
+        Opcode::Execute,
+        Opcode::Pipeline,
+        Opcode::Identify,
+    ];
 
     /// Its place in [`Opcode::ALL`].
     pub fn index(self) -> usize {
@@ -73,6 +84,7 @@ impl Opcode {
             Opcode::Discard => 3,
             Opcode::Execute => 4,
             Opcode::Pipeline => 5,
+            Opcode::Identify => 6,
         }
     }
 
@@ -84,6 +96,7 @@ impl Opcode {
             Opcode::Discard => "discard",
             Opcode::Execute => "execute",
             Opcode::Pipeline => "pipeline",
+            Opcode::Identify => "identify",
         }
     }
 }
@@ -97,6 +110,7 @@ impl Operation {
             Operation::Discard { .. } => Opcode::Discard,
             Operation::Execute { .. } => Opcode::Execute,
             Operation::Pipeline { .. } => Opcode::Pipeline,
+            Operation::Identify { .. } => Opcode::Identify,
         }
     }
 }
@@ -114,6 +128,7 @@ impl Operation {
 //   Discard     -            -          -          flash        length     -
 //   Execute     parameters   input      output     parameters   input      output     program
 //   Pipeline    stages       -          -          stages       -          -
+//   Identify    into         -          -          into         -          -
 const TAG: usize = 0;
 const OPCODE: usize = 8;
 const FLAGS: usize = 9;
@@ -158,9 +173,9 @@ impl Command {
                 fields.lengths = [parameters.length, input.length, output.length];
                 fields.offsets = [parameters.offset, input.offset, output.offset];
             }
-            Operation::Pipeline { stages } => {
-                fields.lengths[0] = stages.length;
-                fields.offsets[0] = stages.offset;
+            Operation::Pipeline { stages: range } | Operation::Identify { into: range } => {
+                fields.lengths[0] = range.length;
+                fields.offsets[0] = range.offset;
             }
         }
         let mut bytes = [0; Self::ENCODED_BYTES];
@@ -199,6 +214,7 @@ impl Command {
                 output: range(2),
             },
             code if code == Opcode::Pipeline as u8 => Operation::Pipeline { stages: range(0) },
+            code if code == Opcode::Identify as u8 => Operation::Identify { into: range(0) },
             unknown => return Err(DecodeError::UnknownOpcode(unknown)),
         };
         let command = Command { tag: u64::from_le_bytes(get(bytes, TAG)), operation };
@@ -231,6 +247,7 @@ mod tests {
                 Operation::Execute { program: ProgramId(program), parameters, input, output }
             }),
             range().prop_map(|stages| Operation::Pipeline { stages }),
+            range().prop_map(|into| Operation::Identify { into }),
         ]
     }
 

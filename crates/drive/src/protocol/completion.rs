@@ -13,6 +13,8 @@ pub enum Status {
     /// A range outside flash or local memory, a length of zero, a misaligned offset, or a list of stages that is none. Nothing was
     /// done.
     InvalidField,
+    /// A program filled its output, and more of it is to come.
+    More,
     /// What a program said other than success; never zero.
     Program(u16),
 }
@@ -72,6 +74,7 @@ const STATUS_FAILED: u16 = 1;
 const STATUS_UNSUPPORTED: u16 = 2;
 const STATUS_INVALID_FIELD: u16 = 3;
 const STATUS_PROGRAM: u16 = 4;
+const STATUS_MORE: u16 = 5;
 
 impl Completion {
     /// Bytes of an encoded completion.
@@ -83,6 +86,7 @@ impl Completion {
             Status::Failed => (STATUS_FAILED, 0),
             Status::Unsupported => (STATUS_UNSUPPORTED, 0),
             Status::InvalidField => (STATUS_INVALID_FIELD, 0),
+            Status::More => (STATUS_MORE, 0),
             Status::Program(status) => (STATUS_PROGRAM, status),
         };
         let mut bytes = [0; Self::ENCODED_BYTES];
@@ -104,6 +108,7 @@ impl Completion {
             STATUS_UNSUPPORTED => Status::Unsupported,
             STATUS_INVALID_FIELD => Status::InvalidField,
             STATUS_PROGRAM if program_status == 0 => return Err(DecodeError::ProgramStatusZero),
+            STATUS_MORE => Status::More,
             STATUS_PROGRAM => Status::Program(program_status),
             unknown => return Err(DecodeError::UnknownStatus(unknown)),
         };
@@ -130,6 +135,7 @@ mod tests {
             Just(Status::Failed),
             Just(Status::Unsupported),
             Just(Status::InvalidField),
+            Just(Status::More),
             (1..=u16::MAX).prop_map(Status::Program),
         ]
     }
@@ -149,8 +155,8 @@ mod tests {
         let mut bytes = Completion::success(7).encode();
         bytes[STATUS] = 4;
         assert_eq!(Completion::decode(&bytes), Err(DecodeError::ProgramStatusZero));
-        bytes[STATUS] = 5;
-        assert_eq!(Completion::decode(&bytes), Err(DecodeError::UnknownStatus(5)));
+        bytes[STATUS] = 6;
+        assert_eq!(Completion::decode(&bytes), Err(DecodeError::UnknownStatus(6)));
         bytes[STATUS] = 0;
         bytes[47] = 1;
         assert_eq!(Completion::decode(&bytes), Err(DecodeError::NotZero { offset: 47 }));

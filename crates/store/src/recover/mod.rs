@@ -32,6 +32,7 @@ use crate::large::{Claims, LargeExtents, LargeSpace, value_bytes_max};
 use crate::log::{Log, Start};
 use crate::manifest::{Manifest, Recovered};
 use crate::manifest_room::ManifestRoom;
+use crate::needs::DrivePrograms;
 use crate::options::StoreOptions;
 use crate::pace::Pace;
 use crate::planted::Bug;
@@ -116,6 +117,7 @@ pub async fn open_read_only(
 
 /// What superblock, manifest, log and fences say, read and believed.
 struct FoundStore {
+    programs: DrivePrograms,
     superblock: Superblock,
     /// The copy of the superblock that is to be written again.
     behind: Option<u64>,
@@ -137,6 +139,7 @@ impl FoundStore {
     /// Reads. Nothing is written but pages of fences that are damaged, after all the rest held.
     async fn read(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<FoundStore, Error> {
         let mut watch = Stopwatch::new(drive.env());
+        let programs = DrivePrograms::find(io).await?;
         let Found { superblock, behind, .. } = read_superblock(drive, io).await?;
         let geometry = superblock.geometry;
         let mut recovered =
@@ -169,6 +172,7 @@ impl FoundStore {
         }
         watch.lap("fences");
         Ok(FoundStore {
+            programs,
             superblock,
             behind,
             generation_before: recovered.manifest.generation(),
@@ -267,6 +271,7 @@ impl FoundStore {
         let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
         let shared = Shared {
             drive: drive.clone(),
+            programs: self.programs,
             overlay,
             geometry,
             store_id: superblock.store_id,

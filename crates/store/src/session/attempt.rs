@@ -214,7 +214,9 @@ impl Local {
         drop(shard);
         if let Some(segment) = shared.candidate(hash) {
             let pages = segment.start_pages(hash);
-            return Some(Attempt::NeedsFlash { read: FlashRead::new(segment, (seen, sequence), pages) });
+            return Some(Attempt::NeedsFlash {
+                read: FlashRead::new(shared.programs.match_record, segment, (seen, sequence), pages),
+            });
         }
         // Nobody has it: decide on that, unless somebody wrote it just now.
         let shard = shared.shard(hash);

@@ -16,12 +16,12 @@ use crate::error::Error;
 use crate::segment::view::Segment;
 use std::ops::Range;
 use std::sync::Arc;
-use tapetum_drive::programs::MATCH_RECORD;
 use tapetum_drive::programs::match_record::{
     CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Pages, Place, encode_parameters, parameters_bytes,
 };
 use tapetum_drive::{
-    Command, Completion, Execution, LocalBuffer, LocalMemory, LocalRange, Operation, QueuePair, Stage, Status,
+    Command, Completion, Execution, LocalBuffer, LocalMemory, LocalRange, Operation, ProgramId, QueuePair, Stage,
+    Status,
 };
 use tapetum_kernels::data_page::stream_ranges;
 
@@ -33,6 +33,7 @@ const OUTPUT_ROOM_BYTES: usize = 4 << 10;
 const MAINTENANCE_BYTES_MAX: usize = 24 << 20;
 
 pub struct FlashRead {
+    match_record: ProgramId,
     pub segment: Arc<Segment>,
     /// The key in the write buffers when the read began.
     pub seen: Seen,
@@ -121,8 +122,14 @@ pub fn inflated_bytes(completion: &Completion) -> Option<usize> {
 }
 
 impl FlashRead {
-    pub fn new(segment: Arc<Segment>, (seen, sequence): (Seen, u64), pages: Range<u32>) -> FlashRead {
+    pub fn new(
+        match_record: ProgramId,
+        segment: Arc<Segment>,
+        (seen, sequence): (Seen, u64),
+        pages: Range<u32>,
+    ) -> FlashRead {
         FlashRead {
+            match_record,
             segment,
             seen,
             sequence,
@@ -194,7 +201,7 @@ impl FlashRead {
             LocalRange { offset: buffer.offset() + self.parameters.start as u64, length: self.parameters.len() as u32 };
         let (output, at) = self.output();
         let output = LocalRange { offset: output.offset() + at as u64, length: (output.len() - at) as u32 };
-        Stage::Execute(Execution::new(MATCH_RECORD, parameters, &[input], output))
+        Stage::Execute(Execution::new(self.match_record, parameters, &[input], output))
     }
 
     /// Runs the match once more, with room for a larger value. The pages are there.

@@ -161,7 +161,12 @@ impl Local {
     fn read_candidate(&mut self, shared: &Shared, miss: Miss, segment: Arc<Segment>, sequence: u64) {
         let Miss { number, op, seen } = miss;
         let pages = segment.start_pages(op.hash);
-        self.begin_read(shared, number, op, FlashRead::new(segment, (seen, sequence), pages));
+        self.begin_read(
+            shared,
+            number,
+            op,
+            FlashRead::new(shared.programs.match_record, segment, (seen, sequence), pages),
+        );
     }
 
     /// Nobody has it, unless somebody wrote it just now.

@@ -13,7 +13,7 @@
 //! and `value length` is the reference's. `record bytes` is the mean length of the pages' records, a hint where their headers lie.
 //! Stateless; contexts for inflating belong to the thread that runs it.
 
-use crate::device::program::{Context, Program};
+use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
 use std::cell::RefCell;
 use tapetum_kernels::codec::Decompressor;
@@ -21,12 +21,15 @@ use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt, Tr
 use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::record::{Codec, Marks};
 
+pub const NAME: &str = "match-record";
+pub const VERSION: u16 = 1;
+
 /// No record of the key starts in the page.
 pub const MISSING: Status = Status::Program(1);
 /// A checksum did not hold.
-pub const CORRUPT: Status = Status::Program(2);
-/// The output is too small: the result's first word says how many bytes it takes, the second how many of them are the value.
-pub const OUTPUT_SHORT: Status = Status::Program(3);
+pub use super::CORRUPT;
+/// The result's second word says how many of the bytes that the output takes are the value.
+pub use super::OUTPUT_SHORT;
 
 const PARAMETERS_HEAD_BYTES: usize = 32;
 pub const OUTPUT_HEAD_BYTES: usize = 40;
@@ -123,11 +126,11 @@ thread_local! {
 }
 
 impl Program for MatchRecord {
-    fn name(&self) -> &'static str {
-        "match-record"
+    fn descriptor(&self) -> ProgramDescriptor {
+        ProgramDescriptor { name: NAME, version: VERSION, is_stream: false }
     }
 
-    fn run(&self, Context { parameters, inputs, output }: Context<'_>) -> (Status, [u64; 2]) {
+    fn run(&self, Context { parameters, inputs, output, .. }: Context<'_>) -> ProgramResult {
         let (Some((pages, key)), [input]) = (parse_parameters(parameters), inputs) else {
             return (Status::InvalidField, [0; 2]);
         };
@@ -211,6 +214,7 @@ fn inflate(frame: &[u8], value: &mut [u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::program::TaskState;
     use tapetum_kernels::codec::Compressor;
     use tapetum_kernels::data_page::{PAGE_BYTES, Trailer, record_checksum};
     use tapetum_kernels::record::{Header, Record};
@@ -234,7 +238,8 @@ mod tests {
         let mut parameters = vec![0; parameters_bytes(key)];
         let pages = Pages { salt: SALT, size: PageSize::Large, first: 7, record_bytes: 40 };
         encode_parameters(pages, key, &mut parameters);
-        MatchRecord.run(Context { parameters: &parameters, inputs: &[page], output })
+        let task = &mut TaskState::default();
+        MatchRecord.run(Context { parameters: &parameters, inputs: &[page], output, task })
     }
 
     #[test]

@@ -1,14 +1,56 @@
-//! The built-in programs, by their numbers.
+//! The built-in programs.
 
+mod digests;
 pub mod match_record;
+mod transforms;
 
-use crate::device::program::Program;
-use crate::protocol::ProgramId;
+use crate::device::program::{Program, TaskState};
+use crate::protocol::Status;
 
-/// Finds a key's record in data pages and decompresses its value: what a hashed GET runs at the drive.
-pub const MATCH_RECORD: ProgramId = ProgramId(0);
+pub use digests::{Crc32cProgram, Sha256Program};
+pub use transforms::{Concat, SnappyCompress, SnappyDecompress, WHOLE_BYTES_MAX, ZstdCompress, ZstdDecompress};
 
-/// The built-in programs, in the order of their numbers.
+/// What was to be read does not hold together.
+pub const CORRUPT: Status = Status::Program(2);
+/// The output is too small: the result's first word says how many bytes it takes.
+pub const OUTPUT_SHORT: Status = Status::Program(3);
+/// The input is longer than the program takes.
+pub const TOO_LARGE: Status = Status::Program(4);
+
+/// The built-in programs.
 pub fn built_in() -> Vec<Box<dyn Program>> {
-    vec![Box::new(match_record::MatchRecord)]
+    vec![
+        Box::new(match_record::MatchRecord),
+        Box::new(Concat),
+        Box::new(Crc32cProgram),
+        Box::new(Sha256Program),
+        Box::new(SnappyCompress),
+        Box::new(SnappyDecompress),
+        Box::new(ZstdCompress),
+        Box::new(ZstdDecompress),
+    ]
+}
+
+/// What a program keeps between the runs of a task, made by the first of them. `None` where that fails.
+fn keep<T: Send + 'static>(task: &mut TaskState, begin: impl FnOnce() -> Option<T>) -> Option<&mut T> {
+    if task.kept.is_none() {
+        task.kept = Some(Box::new(begin()?));
+    }
+    task.kept.as_mut()?.downcast_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::PROGRAM_NAME_BYTES;
+
+    #[test]
+    fn names_are_apart_and_fit() {
+        let mut names: Vec<_> = built_in().iter().map(|program| program.descriptor().name).collect();
+        assert!(names.iter().all(|name| (1..=PROGRAM_NAME_BYTES).contains(&name.len())));
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
 }

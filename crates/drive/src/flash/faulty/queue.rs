@@ -207,7 +207,7 @@ impl State {
                     }
                 }
             }
-            Operation::Execute { .. } | Operation::Pipeline { .. } => {
+            Operation::Execute { .. } | Operation::Pipeline { .. } | Operation::Identify { .. } => {
                 return Completion::new(tag, Status::Unsupported);
             }
         }
