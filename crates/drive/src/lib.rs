@@ -24,6 +24,7 @@ pub mod memory;
 mod protocol;
 
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot};
+pub use device::arbiter;
 pub use device::program::{self, Program};
 pub use device::programs;
 pub use env::{Env, SimClock, SplitMix64};

@@ -13,6 +13,7 @@
 //!
 //! In process that is the thread that owns the queue pair; a controller belongs to one thread at a time.
 
+pub mod arbiter;
 mod controller;
 pub mod program;
 pub mod programs;

@@ -1,0 +1,175 @@
+//! A pipeline on its way through its stages, part by part.
+//!
+//! ```text
+//! outputs:   stage 0 ──► stage 1 ──► stage 2      Stage 0 said "more": it goes on when 1 and 2 have taken its part.
+//!            [more]      [done]      [runs]       The last stage with more, before the one that has just ended, runs next.
+//! ```
+
+use super::packet::{ARGUMENTS_BYTES, PIPELINE_STAGES_MAX, SubBuffer, TaskPacket};
+use super::{OUTPUT_OVERFLOW, PipelineOutcome, PipelineRefusal, TaskOutcome};
+use crate::protocol::ProgramId;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageRequest {
+    pub program: ProgramId,
+    pub arguments: [u8; ARGUMENTS_BYTES],
+}
+
+/// A pipeline as an application asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipelineRequest {
+    pub application: u16,
+    pub stages: Vec<StageRequest>,
+    /// Stages may fill their outputs in parts: it reserves one sub-buffer a stage, where else two are enough.
+    pub in_parts: bool,
+    pub deadline_us: Option<u64>,
+}
+
+pub(super) struct ScheduledPipeline {
+    pub application: u16,
+    pub deadline_us: Option<u64>,
+    /// The most sub-buffers that it holds at once.
+    pub peak: u16,
+    pub admitted: bool,
+    /// What its running task was charged.
+    pub charged: u64,
+    /// It ends so when its running task has.
+    pub given_up: Option<PipelineOutcome>,
+    programs: [ProgramId; PIPELINE_STAGES_MAX],
+    arguments: [[u8; ARGUMENTS_BYTES]; PIPELINE_STAGES_MAX],
+    stage_count: u8,
+    in_parts: bool,
+    /// The stage that runs, or is to.
+    stage: u8,
+    running: bool,
+    /// By stage: what it filled and nobody has used up, or fills now.
+    outputs: [Option<SubBuffer>; PIPELINE_STAGES_MAX],
+    /// By stage: it goes on with the same input later.
+    has_more: [bool; PIPELINE_STAGES_MAX],
+}
+
+/// What follows a task.
+pub(super) enum StepAfter {
+    Run,
+    End(PipelineOutcome),
+}
+
+impl ScheduledPipeline {
+    pub fn new(request: &PipelineRequest) -> Result<ScheduledPipeline, PipelineRefusal> {
+        let count = request.stages.len();
+        if count == 0 {
+            return Err(PipelineRefusal::NoStages);
+        }
+        if count > PIPELINE_STAGES_MAX {
+            return Err(PipelineRefusal::TooManyStages(count));
+        }
+        let mut programs = [ProgramId(0); PIPELINE_STAGES_MAX];
+        let mut arguments = [[0; ARGUMENTS_BYTES]; PIPELINE_STAGES_MAX];
+        for (place, stage) in request.stages.iter().enumerate() {
+            (programs[place], arguments[place]) = (stage.program, stage.arguments);
+        }
+        Ok(ScheduledPipeline {
+            application: request.application,
+            deadline_us: request.deadline_us,
+            // In parts, each stage may hold what it filled; else a stage's input and its output are all.
+            peak: if request.in_parts { count } else { count.min(2) } as u16,
+            admitted: false,
+            charged: 0,
+            given_up: None,
+            programs,
+            arguments,
+            stage_count: count as u8,
+            in_parts: request.in_parts,
+            stage: 0,
+            running: false,
+            outputs: [None; PIPELINE_STAGES_MAX],
+            has_more: [false; PIPELINE_STAGES_MAX],
+        })
+    }
+
+    pub fn programs(&self) -> &[ProgramId] {
+        &self.programs[..usize::from(self.stage_count)]
+    }
+
+    pub fn program(&self) -> ProgramId {
+        self.programs[usize::from(self.stage)]
+    }
+
+    pub fn stage(&self) -> u8 {
+        self.stage
+    }
+
+    pub fn runs(&self, stage: u8) -> bool {
+        self.running && self.stage == stage
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    pub fn start(&mut self, sequence: u32, output: SubBuffer, charged: u64) -> TaskPacket {
+        let stage = usize::from(self.stage);
+        assert!(!self.running && self.outputs[stage].is_none(), "a stage runs once at a time");
+        (self.running, self.charged, self.outputs[stage]) = (true, charged, Some(output));
+        TaskPacket {
+            sequence,
+            stage: self.stage,
+            stage_count: self.stage_count,
+            application: self.application,
+            input: stage.checked_sub(1).and_then(|before| self.outputs[before]),
+            output,
+            input_is_last: !self.has_more[..stage].contains(&true),
+            resumes: std::mem::take(&mut self.has_more[stage]),
+            stages: self.programs,
+            arguments: self.arguments[stage],
+        }
+    }
+
+    /// The running task has ended; sub-buffers that nobody needs any more go to `free`.
+    pub fn completed(&mut self, outcome: TaskOutcome, free: &mut Vec<SubBuffer>) -> StepAfter {
+        self.running = false;
+        let stage = usize::from(self.stage);
+        if let Some(outcome) = self.given_up {
+            return StepAfter::End(outcome);
+        }
+        let bytes = match outcome {
+            TaskOutcome::Failed { status } => return self.fails(status),
+            // What filled nothing would never end.
+            TaskOutcome::More { bytes } if !self.in_parts || bytes == 0 => return self.fails(OUTPUT_OVERFLOW),
+            TaskOutcome::More { bytes } => {
+                self.has_more[stage] = true;
+                bytes
+            }
+            TaskOutcome::Done { bytes } => {
+                // Its input is used up.
+                if let Some(before) = stage.checked_sub(1) {
+                    free.extend(self.outputs[before].take());
+                }
+                bytes
+            }
+        };
+        let is_last_stage = self.stage + 1 == self.stage_count;
+        let is_last_part = !self.has_more[..=stage].contains(&true);
+        if !is_last_stage && (bytes > 0 || is_last_part) {
+            self.stage += 1;
+            return StepAfter::Run;
+        }
+        // Taken, or empty.
+        free.extend(self.outputs[stage].take());
+        match self.has_more[..=stage].iter().rposition(|more| *more) {
+            Some(before) => {
+                self.stage = before as u8;
+                StepAfter::Run
+            }
+            None => StepAfter::End(PipelineOutcome::Finished),
+        }
+    }
+
+    fn fails(&self, status: u16) -> StepAfter {
+        StepAfter::End(PipelineOutcome::Failed { stage: self.stage, status })
+    }
+
+    pub fn free_all(&mut self, free: &mut Vec<SubBuffer>) {
+        free.extend(self.outputs.iter_mut().filter_map(Option::take));
+    }
+}

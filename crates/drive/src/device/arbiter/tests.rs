@@ -1,0 +1,371 @@
+//! The arbiter against a model of units and sub-buffers, which knows nothing of how it decides.
+
+use super::*;
+use crate::env::SplitMix64;
+use proptest::prelude::*;
+
+const FETCH: ProgramId = ProgramId(10);
+const INFLATE: ProgramId = ProgramId(11);
+const DIGEST: ProgramId = ProgramId(12);
+const PROGRAMS: [ProgramId; 3] = [FETCH, INFLATE, DIGEST];
+
+fn options(sub_buffers: u16, weights: &[u32]) -> ArbiterOptions {
+    let units = |program, units| UnitCount { program, units };
+    ArbiterOptions {
+        units: vec![units(FETCH, 3), units(INFLATE, 2), units(DIGEST, 1)],
+        weights: weights.to_vec(),
+        sub_buffers,
+        pipelines_max: 16,
+        flash_byte_cost: 0,
+    }
+}
+
+fn request(application: u16, programs: &[ProgramId]) -> PipelineRequest {
+    let stage = |program: &ProgramId| StageRequest { program: *program, arguments: [0; ARGUMENTS_BYTES] };
+    PipelineRequest { application, stages: programs.iter().map(stage).collect(), in_parts: false, deadline_us: None }
+}
+
+/// What the model knows of a pipeline: what it asked for, and which parts are left for its stages.
+struct ModelPipeline {
+    request: PipelineRequest,
+    cancelled: bool,
+    fails_at: Option<u8>,
+    /// By stage: parts that it still splits each input into, where it does.
+    parts_left: Vec<u8>,
+    held: BTreeMap<u8, SubBuffer>,
+}
+
+struct RunningTask {
+    packet: TaskPacket,
+    ends_us: u64,
+    took_us: u64,
+}
+
+/// Units that take their tasks, and a clock. Errors say what the arbiter did that it must not.
+struct Model {
+    arbiter: Arbiter,
+    options: ArbiterOptions,
+    random: SplitMix64,
+    now_us: u64,
+    running: Vec<RunningTask>,
+    pipelines: BTreeMap<u32, ModelPipeline>,
+    /// By application.
+    served_us: Vec<u64>,
+    finished: usize,
+    last_started_us: Vec<u64>,
+}
+
+impl Model {
+    fn new(options: ArbiterOptions, seed: u64, bug: Option<ArbiterBug>) -> Model {
+        let mut arbiter = Arbiter::new(&options);
+        bug.into_iter().for_each(|bug| arbiter.plant(bug));
+        let applications = options.weights.len();
+        Model {
+            arbiter,
+            options,
+            random: SplitMix64::new(seed),
+            now_us: 0,
+            running: Vec::new(),
+            pipelines: BTreeMap::new(),
+            served_us: vec![0; applications],
+            finished: 0,
+            last_started_us: vec![0; applications],
+        }
+    }
+
+    fn submit(&mut self, request: PipelineRequest, fails_at: Option<u8>) -> Result<u32, PipelineRefusal> {
+        let sequence = self.arbiter.submit(&request)?;
+        let parts = |random: &mut SplitMix64| if request.in_parts { random.below(4) as u8 } else { 0 };
+        let parts_left = request.stages.iter().map(|_| parts(&mut self.random)).collect();
+        let pipeline = ModelPipeline { request, cancelled: false, fails_at, parts_left, held: BTreeMap::new() };
+        self.pipelines.insert(sequence, pipeline);
+        Ok(sequence)
+    }
+
+    fn start_all(&mut self) -> Result<(), String> {
+        while let Some(packet) = self.arbiter.start_next() {
+            self.start(packet)?;
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, packet: TaskPacket) -> Result<(), String> {
+        let encoded = packet.encode();
+        assert_eq!(TaskPacket::decode(&encoded), Some(packet));
+        let busy = self.running.iter().filter(|task| task.packet.program() == packet.program()).count();
+        let units = self.options.units.iter().find(|count| count.program == packet.program());
+        if units.is_none_or(|count| busy >= usize::from(count.units)) {
+            return Err(format!("{packet:?} has no unit"));
+        }
+        let mut holders = self
+            .pipelines
+            .iter()
+            .flat_map(|(sequence, pipeline)| pipeline.held.values().map(move |held| (*sequence, *held)));
+        if let Some((holder, _)) = holders.find(|(_, held)| *held == packet.output) {
+            return Err(format!("{packet:?} has an output that pipeline {holder} holds"));
+        }
+        let Some(pipeline) = self.pipelines.get_mut(&packet.sequence) else {
+            return Err(format!("{packet:?} of a pipeline that has ended"));
+        };
+        let before = packet.stage.checked_sub(1);
+        if packet.input != before.and_then(|stage| pipeline.held.get(&stage).copied()) {
+            return Err(format!("{packet:?} has another input than its stage before left: {:?}", pipeline.held));
+        }
+        pipeline.held.insert(packet.stage, packet.output);
+        let took_us = 1 + self.random.below(100);
+        self.last_started_us[usize::from(packet.application)] = self.now_us;
+        self.running.push(RunningTask { packet, ends_us: self.now_us + took_us, took_us });
+        Ok(())
+    }
+
+    /// Ends the task that ends first.
+    fn advance(&mut self) -> Result<(), String> {
+        let Some(first) = (0..self.running.len()).min_by_key(|place| self.running[*place].ends_us) else {
+            return if self.arbiter.in_flight() > 0 {
+                Err(format!("{} pipelines are left, and nothing runs", self.arbiter.in_flight()))
+            } else {
+                Ok(())
+            };
+        };
+        let RunningTask { packet, ends_us, took_us } = self.running.swap_remove(first);
+        self.now_us = ends_us;
+        self.served_us[usize::from(packet.application)] += took_us;
+        let Some(pipeline) = self.pipelines.get_mut(&packet.sequence) else {
+            return Err(format!("{packet:?} outlived its pipeline"));
+        };
+        let stage = usize::from(packet.stage);
+        let outcome = if pipeline.fails_at == Some(packet.stage) {
+            TaskOutcome::Failed { status: 5 }
+        } else if pipeline.parts_left[stage] > 0 {
+            pipeline.parts_left[stage] -= 1;
+            TaskOutcome::More { bytes: 1 }
+        } else {
+            // The next part of the input is not split again.
+            TaskOutcome::Done { bytes: self.random.below(3) as u32 }
+        };
+        if let TaskOutcome::Done { .. } = outcome
+            && let Some(before) = packet.stage.checked_sub(1)
+        {
+            pipeline.held.remove(&before);
+        }
+        let is_taken =
+            packet.is_last_stage() || matches!(outcome, TaskOutcome::Done { bytes: 0 }) && !packet.input_is_last;
+        if is_taken {
+            pipeline.held.remove(&packet.stage);
+        }
+        let cost = TaskCost { unit_us: took_us, flash_bytes: 0 };
+        self.arbiter
+            .completed(packet.sequence, packet.stage, outcome, cost)
+            .map_err(|_| "a task is unknown".to_owned())?;
+        self.take_ends()
+    }
+
+    fn take_ends(&mut self) -> Result<(), String> {
+        while let Some(end) = self.arbiter.ended() {
+            let Some(pipeline) = self.pipelines.remove(&end.sequence) else {
+                return Err(format!("{end:?} came twice"));
+            };
+            let is_right = match end.outcome {
+                PipelineOutcome::Finished => pipeline.fails_at.is_none() && !pipeline.cancelled,
+                PipelineOutcome::Failed { stage, status } => pipeline.fails_at == Some(stage) && status == 5,
+                PipelineOutcome::Cancelled { stage } => {
+                    pipeline.cancelled && usize::from(stage) < pipeline.request.stages.len()
+                }
+                PipelineOutcome::DeadlineExceeded { .. } => pipeline.request.deadline_us.is_some(),
+            };
+            if !is_right || end.application != pipeline.request.application {
+                return Err(format!("{end:?} of {:?}", pipeline.request));
+            }
+            self.finished += 1;
+        }
+        Ok(())
+    }
+
+    /// Nothing is left that anybody holds.
+    fn check_rest(&self) -> Result<(), String> {
+        let Arbiter { sub_buffers_free, sub_buffers, reserved, units, .. } = &self.arbiter;
+        let mut free = sub_buffers_free.clone();
+        free.sort();
+        free.dedup();
+        let all_back = free.len() == usize::from(*sub_buffers) && sub_buffers_free.len() == free.len();
+        if !all_back || *reserved != 0 || units.values().any(|unit| unit.busy > 0) || !self.pipelines.is_empty() {
+            return Err(format!("{free:?} of {sub_buffers} are free, {reserved} reserved at the end"));
+        }
+        Ok(())
+    }
+}
+
+/// Pipelines of all shapes, some of which fail or are cancelled, until all have ended.
+fn mixed_run(seed: u64, sub_buffers: u16, bug: Option<ArbiterBug>) -> Result<(), String> {
+    let mut model = Model::new(options(sub_buffers, &[1, 3]), seed, bug);
+    let mut accepted = 0;
+    for _ in 0..120 {
+        for _ in 0..model.random.below(4) {
+            let stages = 1 + model.random.below(4) as usize;
+            let programs: Vec<_> = (0..stages).map(|_| PROGRAMS[model.random.below(3) as usize]).collect();
+            let application = model.random.below(2) as u16;
+            let fails_at = (model.random.one_in(8)).then(|| model.random.below(stages as u64) as u8);
+            let in_parts = model.random.one_in(2);
+            let deadline_us = model.random.one_in(16).then(|| model.now_us + model.random.below(200));
+            let request = PipelineRequest { in_parts, deadline_us, ..request(application, &programs) };
+            accepted += usize::from(model.submit(request, fails_at).is_ok());
+        }
+        model.start_all()?;
+        if model.random.one_in(6)
+            && let Some(sequence) = model.pipelines.keys().next().copied()
+        {
+            let Some(pipeline) = model.pipelines.get_mut(&sequence) else { unreachable!("it was just seen") };
+            pipeline.cancelled = true;
+            model.arbiter.cancel(sequence);
+            model.take_ends()?;
+        }
+        model.arbiter.expire(model.now_us);
+        model.take_ends()?;
+        model.advance()?;
+    }
+    while model.arbiter.in_flight() > 0 {
+        model.start_all()?;
+        model.advance()?;
+    }
+    if model.finished != accepted {
+        return Err(format!("{accepted} were taken and {} ended", model.finished));
+    }
+    model.check_rest()
+}
+
+/// Two applications that always have pipelines, of other stages in another order: their shares of the units' time.
+fn shares(seed: u64, weights: [u32; 2], bug: Option<ArbiterBug>) -> Result<[f64; 2], String> {
+    let mut options = options(8, &weights);
+    options.units.iter_mut().for_each(|count| count.units = 1);
+    let mut model = Model::new(options, seed, bug);
+    while model.now_us < 400_000 {
+        while model.submit(request(0, &[FETCH, INFLATE, DIGEST]), None).is_ok() {}
+        while model.submit(request(1, &[DIGEST, INFLATE, FETCH]), None).is_ok() {}
+        model.start_all()?;
+        model.advance()?;
+        if model.last_started_us.iter().any(|last_us| last_us + 20_000 < model.now_us) {
+            return Err("an application has not been served for 20 ms".into());
+        }
+    }
+    let total: u64 = model.served_us.iter().sum();
+    Ok([0, 1].map(|application: usize| model.served_us[application] as f64 / total as f64))
+}
+
+proptest! {
+    #[test]
+    fn every_pipeline_ends_once_and_nothing_is_held_by_two(seed: u64, sub_buffers in 4..12_u16) {
+        prop_assert_eq!(mixed_run(seed, sub_buffers, None), Ok(()));
+    }
+}
+
+#[test]
+fn applications_get_what_they_weigh() {
+    for (weights, expected) in [([1, 1], 0.5), ([1, 3], 0.25), ([4, 1], 0.8)] {
+        let [first, _] = shares(7, weights, None).unwrap();
+        assert!((first - expected).abs() <= 0.1 * expected, "weights {weights:?}: {first}");
+    }
+}
+
+#[test]
+fn planted_bugs_are_caught() {
+    let in_mixed_runs = |bug, sub_buffers| (0..50).any(|seed| mixed_run(seed, sub_buffers, Some(bug)).is_err());
+    assert!(in_mixed_runs(ArbiterBug::LostCompletion, 8));
+    assert!(in_mixed_runs(ArbiterBug::SubBufferTwice, 8));
+    assert!(in_mixed_runs(ArbiterBug::NoReservation, 4));
+    assert!(shares(7, [1, 1], Some(ArbiterBug::StarvedApplication)).is_err());
+}
+
+#[test]
+fn a_busy_unit_keeps_nobody_else_waiting() {
+    let mut arbiter = Arbiter::new(&options(8, &[1]));
+    let busy = arbiter.submit(&request(0, &[DIGEST])).unwrap();
+    let behind = arbiter.submit(&request(0, &[DIGEST])).unwrap();
+    let other = arbiter.submit(&request(0, &[INFLATE])).unwrap();
+    let started = [arbiter.start_next(), arbiter.start_next(), arbiter.start_next()]
+        .map(|packet| packet.map(|packet| packet.sequence));
+    assert_eq!(started, [Some(busy), Some(other), None]);
+    let cost = TaskCost::default();
+    assert_eq!(arbiter.completed(behind, 0, TaskOutcome::Done { bytes: 1 }, cost), Err(UnknownTask));
+    assert_eq!(arbiter.completed(busy, 0, TaskOutcome::Done { bytes: 1 }, cost), Ok(()));
+    assert_eq!(arbiter.completed(busy, 0, TaskOutcome::Done { bytes: 1 }, cost), Err(UnknownTask));
+    assert_eq!(arbiter.start_next().map(|packet| packet.sequence), Some(behind));
+}
+
+#[test]
+fn what_cannot_run_is_refused_with_its_reason() {
+    let mut arbiter = Arbiter::new(&options(3, &[1]));
+    let stage = ProgramId(99);
+    let parts = PipelineRequest { in_parts: true, ..request(0, &[FETCH; 4]) };
+    assert_eq!(arbiter.submit(&request(1, &[FETCH])), Err(PipelineRefusal::UnknownApplication(1)));
+    assert_eq!(arbiter.submit(&request(0, &[])), Err(PipelineRefusal::NoStages));
+    assert_eq!(arbiter.submit(&request(0, &[FETCH; 9])), Err(PipelineRefusal::TooManyStages(9)));
+    let refusal = PipelineRefusal::NoUnit { stage: 1, program: stage };
+    assert_eq!(arbiter.submit(&request(0, &[FETCH, stage])), Err(refusal));
+    assert_eq!(arbiter.submit(&parts), Err(PipelineRefusal::TooLarge { peak: 4, sub_buffers: 3 }));
+    (0..16).for_each(|_| assert!(arbiter.submit(&request(0, &[FETCH; 8])).is_ok()));
+    assert_eq!(arbiter.submit(&request(0, &[FETCH])), Err(PipelineRefusal::QueueFull));
+}
+
+#[test]
+fn parts_pass_through_the_stages_behind_before_more_is_made() {
+    let mut arbiter = Arbiter::new(&options(3, &[1]));
+    let request = PipelineRequest { in_parts: true, ..request(0, &[FETCH, INFLATE, DIGEST]) };
+    let sequence = arbiter.submit(&request).unwrap();
+    let mut order = Vec::new();
+    // The fetch brings one part, of which the inflater makes three; the digest says nothing before the last.
+    let mut inflated = 0;
+    while let Some(packet) = arbiter.start_next() {
+        order.push((packet.stage, packet.resumes, packet.input_is_last));
+        let outcome = match packet.stage {
+            1 if inflated < 2 => {
+                inflated += 1;
+                TaskOutcome::More { bytes: 9 }
+            }
+            2 => TaskOutcome::Done { bytes: if packet.input_is_last { 32 } else { 0 } },
+            _ => TaskOutcome::Done { bytes: 9 },
+        };
+        arbiter.completed(sequence, packet.stage, outcome, TaskCost::default()).unwrap();
+    }
+    let expected = [
+        (0, false, true),
+        (1, false, true),
+        (2, false, false),
+        (1, true, true),
+        (2, false, false),
+        (1, true, true),
+        (2, false, true),
+    ];
+    assert_eq!(order, expected);
+    let end = PipelineEnd { sequence, application: 0, outcome: PipelineOutcome::Finished };
+    assert_eq!((arbiter.ended(), arbiter.ended()), (Some(end), None));
+}
+
+#[test]
+fn an_output_that_never_fits_ends_its_pipeline_by_name() {
+    for (in_parts, bytes) in [(false, 9), (true, 0)] {
+        let mut arbiter = Arbiter::new(&options(3, &[1]));
+        let request = PipelineRequest { in_parts, ..request(0, &[FETCH, INFLATE]) };
+        let sequence = arbiter.submit(&request).unwrap();
+        arbiter.start_next().unwrap();
+        arbiter.completed(sequence, 0, TaskOutcome::Done { bytes: 1 }, TaskCost::default()).unwrap();
+        arbiter.start_next().unwrap();
+        arbiter.completed(sequence, 1, TaskOutcome::More { bytes }, TaskCost::default()).unwrap();
+        let outcome = PipelineOutcome::Failed { stage: 1, status: OUTPUT_OVERFLOW };
+        assert_eq!(arbiter.ended().map(|end| end.outcome), Some(outcome));
+    }
+}
+
+#[test]
+fn what_runs_is_cancelled_when_its_task_has_ended() {
+    let mut arbiter = Arbiter::new(&options(4, &[1]));
+    let (first, second) =
+        (arbiter.submit(&request(0, &[DIGEST])).unwrap(), arbiter.submit(&request(0, &[DIGEST])).unwrap());
+    arbiter.start_next().unwrap();
+    arbiter.cancel(first);
+    arbiter.cancel(second);
+    assert!(arbiter.is_given_up(first));
+    assert_eq!(arbiter.ended().map(|end| end.sequence), Some(second));
+    assert_eq!(arbiter.ended(), None, "its unit still writes into its sub-buffer");
+    arbiter.completed(first, 0, TaskOutcome::Done { bytes: 1 }, TaskCost::default()).unwrap();
+    assert_eq!(arbiter.ended().map(|end| end.outcome), Some(PipelineOutcome::Cancelled { stage: 0 }));
+}
