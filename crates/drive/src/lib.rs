@@ -25,6 +25,7 @@ mod protocol;
 
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot};
 pub use device::arbiter;
+pub use device::engine;
 pub use device::program::{self, Program};
 pub use device::programs;
 pub use env::{Env, SimClock, SplitMix64};

@@ -15,6 +15,7 @@
 
 pub mod arbiter;
 mod controller;
+pub mod engine;
 pub mod program;
 pub mod programs;
 

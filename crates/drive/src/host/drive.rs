@@ -2,11 +2,13 @@
 
 use super::QueuePair;
 use crate::counters::CountersSnapshot;
+use crate::device::engine::{EngineOptions, PipelineEngine};
 use crate::device::program::Program;
 use crate::device::{Controller, Device};
 use crate::env::Env;
 use crate::flash::{Flash, FlashQueue};
 use crate::memory::LocalMemory;
+use crate::protocol::Identity;
 use std::io;
 use std::sync::Arc;
 
@@ -49,6 +51,19 @@ impl Drive {
         let counters = self.device.free_counters();
         let controller = Controller::new(self.device.clone(), queue, counters.clone());
         QueuePair::new(controller, self.clone(), counters)
+    }
+
+    /// What the drive is and has. [`Operation::Identify`](crate::Operation::Identify) says the same through a queue pair.
+    pub fn identity(&self) -> Identity {
+        self.device.identity()
+    }
+
+    /// Runs pipelines of programs over its local memory, with threads for some of them if asked for.
+    ///
+    /// # Errors
+    /// When local memory has no room for the sub-buffers, or the operating system no more threads.
+    pub fn pipelines(&self, options: &EngineOptions) -> io::Result<PipelineEngine> {
+        PipelineEngine::new(self.device.clone(), options)
     }
 
     pub fn local(&self) -> &LocalMemory {
