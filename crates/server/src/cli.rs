@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::cli_pipeline::PipelineCommand;
 use crate::cli_ranges::{
     IDLE_SECONDS_MAX, capacity, item_size, memory, slab_factor, slab_size, tier, udp_rate, write_buffer,
 };
@@ -59,6 +60,11 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
+    /// List the programs that a drive computes with
+    Programs,
+    /// Compute with the programs of a drive
+    #[command(subcommand)]
+    Pipeline(PipelineCommand),
     /// Store the items of a file, or of standard input
     #[command(after_help = LOAD_HELP)]
     Load {

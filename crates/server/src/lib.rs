@@ -3,6 +3,7 @@
 
 pub mod arrivals;
 pub mod cli;
+pub mod cli_pipeline;
 mod cli_ranges;
 pub mod commands;
 pub mod connection;

@@ -4,6 +4,7 @@
 mod serve;
 
 use std::error::Error;
+use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use tapetum::Slabs;
 use tapetum_server::cli::{Cli, Command, ResizeArguments, StoreArguments};
+use tapetum_server::cli_pipeline::PipelineCommand;
 use tapetum_server::listen::Address;
 use tapetum_server::logging;
 use tapetum_server::remote::{self, Remote};
@@ -20,7 +22,7 @@ use tapetum_server::store_open::{self, OpenError, OpenOptions, Place};
 use tapetum_server::tools::item_lines::Format;
 use tapetum_server::tools::load::{Existing, StoreSink, WireSink};
 use tapetum_server::tools::warm::{self, Source};
-use tapetum_server::tools::{inspect, inspect_lines, list, load, repair};
+use tapetum_server::tools::{inspect, inspect_lines, list, load, pipelines, repair};
 use tapetum_server::{os, size, stats};
 
 /// Memory to open a store with that is to grow: the index of a large one.
@@ -78,6 +80,10 @@ fn run(command: Command) -> Outcome {
             Remote::memcached(&address).stats("").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
         }
         Command::Stats { json, memcached: None, store } => offline_stats(json, &store),
+        Command::Programs => print(pipelines::list()?.as_bytes()),
+        Command::Pipeline(PipelineCommand::Run { pipeline, key, file, compute_units, store }) => {
+            run_pipeline(&pipeline, (key.as_deref(), file.as_deref()), &compute_units, &store)
+        }
         Command::Load { file, format, skip_bad, memcached, store } => {
             let file = file.filter(|path| path.as_os_str() != "-");
             load(file.as_deref(), format, skip_bad, memcached.as_ref(), &store)
@@ -315,6 +321,35 @@ fn get(key: &str, arguments: &StoreArguments) -> Outcome {
     if out.is_terminal() {
         out.write_all(b"\n")?;
     }
+    Ok(out.flush()?)
+}
+
+/// An item by its key, or a file, through a pipeline.
+fn run_pipeline(
+    text: &str,
+    (key, file): (Option<&str>, Option<&Path>),
+    compute_units: &[String],
+    arguments: &StoreArguments,
+) -> Outcome {
+    let bytes = match (key, file) {
+        (_, Some(file)) if file == Path::new("-") => {
+            let mut bytes = Vec::new();
+            std::io::stdin().read_to_end(&mut bytes)?;
+            bytes
+        }
+        (_, Some(file)) => fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?,
+        (key, None) => {
+            let key = key.unwrap_or_default();
+            let item = read_store(arguments, |store| Ok(store.get(key.as_bytes())?))?;
+            item.ok_or_else(|| not_found(key))?.value
+        }
+    };
+    print(&pipelines::run(text, compute_units, &bytes)?)
+}
+
+fn print(bytes: &[u8]) -> Outcome {
+    let mut out = std::io::stdout();
+    out.write_all(bytes)?;
     Ok(out.flush()?)
 }
 

@@ -533,3 +533,20 @@ fn those_that_read_go_together_and_keep_a_server_out() {
     assert!(dump.wait().unwrap().success());
     scratch.succeeds(&small(&["put", "k", "v"]));
 }
+
+#[test]
+fn an_item_goes_through_a_pipeline_of_programs() {
+    let scratch = Scratch::new("pipeline");
+    scratch.succeeds(&[&["put", "word", "mirror"][..], &SMALL].concat());
+    let listed = Command::new(env!("CARGO_BIN_EXE_tapetum")).arg("programs").output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains("match-record") && listed.contains("zstd-decompress"), "{listed}");
+    let digest = "00154761637ca746c354a6d9cfbf1da1a92e79afa6bb127bb8a1c434e9c73170\n";
+    let run = |text: &'static str| ["pipeline", "run", text, "--key", "word", "--compute-units", "sha256=1"];
+    let there_and_back = scratch.succeeds(&run("fetch | zstd | zstd -d | sha256"));
+    assert_eq!(there_and_back, digest);
+    assert_eq!(scratch.succeeds(&run("fetch | sha256")), digest);
+    assert_eq!(scratch.succeeds(&run("snappy | snappy -d")), "mirror");
+    assert!(scratch.fails(&run("fetch | zstd -d")).contains("stage 0, zstd-decompress: its input is damaged"));
+    assert!(scratch.fails(&["pipeline", "run", "sha256", "--key", "other"]).contains("no key"));
+}

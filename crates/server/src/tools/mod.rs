@@ -9,5 +9,6 @@ pub mod keep_file;
 mod key_list;
 pub mod list;
 pub mod load;
+pub mod pipelines;
 pub mod repair;
 pub mod warm;
