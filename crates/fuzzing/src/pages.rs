@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 use tapetum::fuzzing::Input;
+use tapetum_drive::Status;
 use tapetum_drive::program::{Context, Program, TaskState};
 use tapetum_drive::programs::match_record::{self, MatchRecord, Matched, OUTPUT_HEAD_BYTES, Pages, Place};
-use tapetum_drive::Status;
 use tapetum_kernels::codec::Compressor;
 use tapetum_kernels::data_page::{PAGE_BYTES, PageRun, PageSize, SegmentSalt, Trailer, record_checksum, stream_ranges};
 use tapetum_kernels::hash::HashKey;

@@ -11,6 +11,7 @@
 
 use super::Device;
 use super::program::{Context, PREFETCH_ROUNDS, TaskState};
+use super::ranges::{copy_stage, end, overlap};
 use crate::counters::QueueCounters;
 use crate::flash::FlashQueue;
 use crate::protocol::{
@@ -19,7 +20,6 @@ use crate::protocol::{
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// One in this many runs of programs is timed: a clock costs as much as a small program.
@@ -477,28 +477,4 @@ impl Controller {
         };
         pointer
     }
-}
-
-/// Copies a stage out of memory that the host may write meanwhile: each byte is read once.
-///
-/// # Safety
-/// `from` is aligned to eight bytes, and a stage's bytes behind it are memory that nobody frees.
-unsafe fn copy_stage(from: NonNull<u8>) -> [u8; Stage::ENCODED_BYTES] {
-    let mut bytes = [0; Stage::ENCODED_BYTES];
-    for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        // SAFETY: aligned and inside by our caller's word; atomic, so that a write at the same time is no race.
-        let from = unsafe { AtomicU64::from_ptr(from.as_ptr().add(8 * place).cast()) };
-        *word = from.load(Ordering::Relaxed).to_ne_bytes();
-    }
-    bytes
-}
-
-/// Of a range inside local memory, so that it does not overflow.
-fn end(range: LocalRange) -> u64 {
-    range.offset + u64::from(range.length)
-}
-
-/// Both ranges are inside local memory.
-fn overlap(one: LocalRange, other: LocalRange) -> bool {
-    one.length > 0 && other.length > 0 && one.offset < end(other) && other.offset < end(one)
 }

@@ -18,6 +18,7 @@ mod controller;
 pub mod engine;
 pub mod program;
 pub mod programs;
+mod ranges;
 
 pub(crate) use controller::Controller;
 

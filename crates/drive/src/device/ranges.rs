@@ -1,0 +1,29 @@
+//! Ranges of local memory, and stages out of it.
+
+use crate::protocol::{LocalRange, Stage};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Copies a stage out of memory that the host may write meanwhile: each byte is read once.
+///
+/// # Safety
+/// `from` is aligned to eight bytes, and a stage's bytes behind it are memory that nobody frees.
+pub unsafe fn copy_stage(from: NonNull<u8>) -> [u8; Stage::ENCODED_BYTES] {
+    let mut bytes = [0; Stage::ENCODED_BYTES];
+    for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        // SAFETY: aligned and inside by our caller's word; atomic, so that a write at the same time is no race.
+        let from = unsafe { AtomicU64::from_ptr(from.as_ptr().add(8 * place).cast()) };
+        *word = from.load(Ordering::Relaxed).to_ne_bytes();
+    }
+    bytes
+}
+
+/// Of a range inside local memory, so that it does not overflow.
+pub fn end(range: LocalRange) -> u64 {
+    range.offset + u64::from(range.length)
+}
+
+/// Both ranges are inside local memory.
+pub fn overlap(one: LocalRange, other: LocalRange) -> bool {
+    one.length > 0 && other.length > 0 && one.offset < end(other) && other.offset < end(one)
+}
