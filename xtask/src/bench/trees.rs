@@ -58,7 +58,7 @@ fn loads(mut arena: Arena, items: u64) -> Result<Vec<Series>, Failure> {
         let command = Command::Load { from, to: (from + ITEMS_A_TURN).min(items) };
         for place in 0..names.len() {
             let tree = (turn + place) % names.len();
-            series[tree].reports.push(arena.run(&names[tree], &command)?);
+            series[tree].reports.push(arena.run(names[tree], &command)?);
         }
     }
     for (name, series) in names.iter().zip(&mut series) {
