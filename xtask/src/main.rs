@@ -58,6 +58,7 @@ Figures (release build; see docs/BENCHMARKS.md):
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
   bench ROW          quick | cold-get | ycsb | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
                      misses | dram-get | hit-rate | latency | extstore | packets | memcaslap | floods | pictures |
+                     dispatch | snappy-table | two-applications: the drive's computing, without the store |
                      beside: the server of another tree, named by --server; trees: all of another tree, by --other DIR
 
 Side by side:

@@ -15,6 +15,8 @@ pub mod contend;
 pub mod datagrams;
 #[cfg(feature = "store")]
 pub mod embedded;
+#[cfg(feature = "store")]
+pub mod kernels;
 pub mod latencies;
 pub mod pace;
 pub mod policies;

@@ -106,6 +106,15 @@ fn own_cpu_us() -> u64 {
     microseconds(usage.ru_utime) + microseconds(usage.ru_stime)
 }
 
+/// CPU that this thread used, in user space and in the kernel.
+pub fn thread_cpu_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live, writable timespec.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
+    assert_eq!(result, 0, "every Linux has a CPU clock of each thread");
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 fn proc_file(process: u32, name: &str) -> Result<String, Failure> {
     std::fs::read_to_string(format!("/proc/{process}/{name}"))
         .map_err(|error| format!("process {process} cannot be read, it may have ended: {error}").into())

@@ -7,6 +7,7 @@ mod blocking_get;
 mod cold_get;
 mod contender;
 mod delta_lookup;
+mod dispatch;
 mod dram;
 mod dram_get;
 mod extstore;
@@ -25,8 +26,10 @@ mod pictures;
 mod quick;
 mod read_latency;
 mod series;
+mod snappy_table;
 mod stalls;
 mod trees;
+mod two_applications;
 mod ycsb;
 mod ycsb_a;
 
@@ -38,7 +41,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 20] = [
+pub const ROWS: [Row; 23] = [
     Row {
         name: "quick",
         run: quick::run,
@@ -63,6 +66,9 @@ pub const ROWS: [Row; 20] = [
     Row { name: "extstore", run: extstore::run, smoke: "--items 5000 --value 200 --flash 256MiB --rounds 1" },
     Row { name: "memcaslap", run: memcaslap::run, smoke: "--rounds 1 --seconds 1" },
     Row { name: "delta-lookup", run: delta_lookup::run, smoke: "--entries 1100000 --rounds 1" },
+    Row { name: "dispatch", run: dispatch::run, smoke: "--commands 6400 --rounds 1" },
+    Row { name: "snappy-table", run: snappy_table::run, smoke: "--data 1MiB --rounds 1" },
+    Row { name: "two-applications", run: two_applications::run, smoke: "--rounds 1" },
     Row { name: "floods", run: floods::run, smoke: "--items 1000 --rounds 1" },
     Row { name: "pictures", run: pictures::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
     Row { name: "beside", run: beside::run, smoke: "--items 2000 --rounds 1 --server THIS/tapetum" },

@@ -1,0 +1,201 @@
+//! ProcPIPE's table 1: items on flash are compressed with Snappy. On the host's path their bytes cross to the host, which compresses
+//! them; on the drive's path one command reads and compresses, and the result alone crosses.
+//!
+//! One item after the other, by one thread. In process the drive has no processor of its own: its programs run on the thread that
+//! polls, and the CPU that they take is counted as the drive's, all else as the host's.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use tapetum_bench::kernels::{self, Metered, program_named};
+use tapetum_bench::process::thread_cpu_ns;
+use tapetum_bench::random::Random;
+use tapetum_bench::workload::Values;
+use tapetum_drive::{
+    Command, Completion, Drive, Env, Execution, FileFlash, IoEngine, LocalBuffer, LocalRange, Operation, Program,
+    ProgramId, QueuePair, Stage, programs,
+};
+use tapetum_kernels::snappy;
+
+use super::outcome::{Outcome, Reach};
+use super::series::Spread;
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace::Scratch;
+
+const ITEM_BYTES: [usize; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
+const ITEM_BYTES_MAX: usize = 1 << 20;
+const LIST_BYTES: usize = 2 * Stage::ENCODED_BYTES;
+const LOCAL_BYTES: usize = 8 << 20;
+const PATHS: [(&str, CompressPath); 2] = [("host", TableBench::on_host), ("drive", TableBench::on_drive)];
+
+/// Compresses the item at a place of the flash, and leaves what came of it with the host.
+type CompressPath = fn(&mut TableBench, u64, usize) -> Result<(), Failure>;
+
+/// What an item took on one path.
+#[derive(Clone, Copy)]
+struct ItemCost {
+    elapsed_us: f64,
+    host_cpu_us: f64,
+    drive_cpu_us: f64,
+    across_bytes: f64,
+}
+
+struct TableBench {
+    // First, so that it is dropped before the buffers that its commands name.
+    pair: QueuePair,
+    drive: Drive,
+    snappy: ProgramId,
+    drive_cpu_ns: Arc<AtomicU64>,
+    item: LocalBuffer,
+    result: LocalBuffer,
+    list: LocalBuffer,
+    /// The host's.
+    raw: Vec<u8>,
+    stored: Vec<u8>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let data_bytes = arguments.size("data", 64 << 20)?.max(ITEM_BYTES_MAX as u64);
+    let random_percent = arguments.number("random-percent", 50)?;
+    let rounds = arguments.number("rounds", 5)?;
+    arguments.finish()?;
+    let scratch = Scratch::new("bench-snappy")?;
+    let mut bench = TableBench::new(scratch.folder(), data_bytes)?;
+    let about = format!(
+        "Snappy over {} MiB of items on flash, of which {random_percent} % does not compress, one at a time",
+        data_bytes >> 20
+    );
+    println!("snappy-table: {about}");
+    let mut outcome = Outcome::new(arguments, "snappy-table", about);
+    outcome.columns(&["item, path", "µs", "CPU µs, host", "CPU µs, drive", "bytes across"]);
+    let mut across = None;
+    for item_bytes in ITEM_BYTES {
+        bench.load(item_bytes, data_bytes, random_percent)?;
+        let (mut costs, places) = ([Vec::new(), Vec::new()], data_bytes / item_bytes as u64);
+        for _ in 0..rounds {
+            for (costs, (_, path)) in costs.iter_mut().zip(PATHS) {
+                costs.push(bench.measure(path, item_bytes, places)?);
+            }
+        }
+        for (costs, (name, _)) in costs.iter().zip(PATHS) {
+            let spread = |figure: fn(&ItemCost) -> f64| Spread::of(costs.iter().map(figure));
+            let figures = vec![
+                spread(|cost| cost.elapsed_us),
+                spread(|cost| cost.host_cpu_us),
+                spread(|cost| cost.drive_cpu_us),
+                spread(|cost| cost.across_bytes),
+            ];
+            outcome.line(format!("{} KiB, {name}", item_bytes >> 10), figures);
+        }
+        let ratio = |figure: fn(&ItemCost) -> f64| {
+            Spread::of(costs[1].iter().zip(&costs[0]).map(|(drive, host)| figure(drive) / figure(host)))
+        };
+        let what = format!("{} KiB, the drive's path ÷ the host's", item_bytes >> 10);
+        outcome.hold(format!("{what}: time"), ratio(|cost| cost.elapsed_us), Reach::Reported);
+        outcome.hold(format!("{what}: the host's CPU"), ratio(|cost| cost.host_cpu_us), Reach::Reported);
+        across = Some(ratio(|cost| cost.across_bytes));
+    }
+    if let Some(across) = across {
+        outcome.hold("1024 KiB, the drive's path ÷ the host's: bytes across", across, Reach::Reported);
+    }
+    outcome.end()
+}
+
+impl TableBench {
+    fn new(folder: &Path, data_bytes: u64) -> Result<TableBench, Failure> {
+        let flash = FileFlash::create(&folder.join("flash"), data_bytes, IoEngine::Auto, &Env::system())?;
+        let drive_cpu_ns = Arc::new(AtomicU64::new(0));
+        let metered = |program| Box::new(Metered { program, cpu_ns: drive_cpu_ns.clone() }) as Box<dyn Program>;
+        let programs = programs::built_in().into_iter().map(metered).collect();
+        let drive = kernels::drive(Arc::new(flash), LOCAL_BYTES, programs)?;
+        let buffer = |bytes| drive.local().allocate(bytes).ok_or("the bench's drive has too little local memory");
+        let result_bytes = snappy::compressed_bytes_max(ITEM_BYTES_MAX);
+        Ok(TableBench {
+            pair: drive.queue_pair_of_one_thread(1)?,
+            snappy: program_named(&drive, "snappy-compress")?,
+            drive_cpu_ns,
+            item: buffer(ITEM_BYTES_MAX)?,
+            result: buffer(result_bytes)?,
+            list: buffer(LIST_BYTES)?,
+            raw: Vec::with_capacity(ITEM_BYTES_MAX),
+            stored: vec![0; result_bytes],
+            drive,
+        })
+    }
+
+    fn run(&mut self, operation: Operation) -> Result<Completion, Failure> {
+        // SAFETY: nothing here touches a buffer before this returns, and the pair is dropped before them.
+        unsafe { self.pair.submit(Command { tag: 0, operation }) }?;
+        let mut completions = Vec::with_capacity(1);
+        while self.pair.poll(&mut completions) == 0 {
+            self.pair.wait(None);
+        }
+        match completions[0].is_success() {
+            true => Ok(completions[0]),
+            false => Err(format!("{operation:?} ended with {:?}", completions[0]).into()),
+        }
+    }
+
+    /// Writes items to all of the flash.
+    fn load(&mut self, item_bytes: usize, data_bytes: u64, random_percent: u64) -> Result<(), Failure> {
+        let (values, mut random, mut value) = (Values::new(item_bytes, random_percent), Random::new(0), Vec::new());
+        for place in 0..data_bytes / item_bytes as u64 {
+            values.fill(place, &mut random, &mut value);
+            self.item.bytes_mut()[..item_bytes].copy_from_slice(&value);
+            let flash = place * item_bytes as u64;
+            let local = self.item.offset();
+            self.run(Operation::Write { flash, local, length: item_bytes as u32, fua: false })?;
+        }
+        self.run(Operation::Flush)?;
+        // Both paths come to the same.
+        self.on_host(0, item_bytes)?;
+        let from_host = self.stored.clone();
+        self.on_drive(0, item_bytes)?;
+        if self.raw != from_host[..self.raw.len()] {
+            return Err("the drive compresses to other bytes than the host".into());
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self, path: CompressPath, item_bytes: usize, items: u64) -> Result<ItemCost, Failure> {
+        let across_before = self.drive.counters().local_to_host_bytes;
+        let (begun, cpu_before_ns) = (Instant::now(), thread_cpu_ns());
+        let drive_before_ns = self.drive_cpu_ns.load(Ordering::Relaxed);
+        for place in 0..items {
+            path(self, place * item_bytes as u64, item_bytes)?;
+        }
+        let cpu_ns = thread_cpu_ns() - cpu_before_ns;
+        let drive_cpu_ns = self.drive_cpu_ns.load(Ordering::Relaxed) - drive_before_ns;
+        let across_bytes = self.drive.counters().local_to_host_bytes - across_before;
+        let each = |amount: f64| amount / items as f64;
+        Ok(ItemCost {
+            elapsed_us: each(begun.elapsed().as_nanos() as f64 / 1e3),
+            host_cpu_us: each((cpu_ns - drive_cpu_ns) as f64 / 1e3),
+            drive_cpu_us: each(drive_cpu_ns as f64 / 1e3),
+            across_bytes: each(across_bytes as f64),
+        })
+    }
+
+    fn on_host(&mut self, flash: u64, item_bytes: usize) -> Result<(), Failure> {
+        self.run(Operation::Read { flash, local: self.item.offset(), length: item_bytes as u32 })?;
+        self.raw.clear();
+        self.pair.copy_to_host(&self.item, 0..item_bytes, &mut self.raw);
+        let compressed = snappy::compress(&self.raw, &mut self.stored);
+        compressed.map(drop).map_err(|error| format!("the host cannot compress an item: {error:?}").into())
+    }
+
+    fn on_drive(&mut self, flash: u64, item_bytes: usize) -> Result<(), Failure> {
+        let input = LocalRange { offset: self.item.offset(), length: item_bytes as u32 };
+        let read = Stage::Read { flash, local: input.offset, length: input.length };
+        let compress = Execution::new(self.snappy, LocalRange::EMPTY, &[input], self.result.range());
+        let list = [read, Stage::Execute(compress)].map(|stage| stage.encode()).concat();
+        self.list.bytes_mut().copy_from_slice(&list);
+        let compressed = self.run(Operation::Pipeline { stages: self.list.range() })?;
+        self.raw.clear();
+        self.pair.copy_to_host(&self.result, 0..compressed.result[0] as usize, &mut self.raw);
+        Ok(())
+    }
+}

@@ -1,0 +1,197 @@
+//! Two applications on one drive, as in ProcPIPE's figure 2: K1-K2-K3 of one, K3-K2-K4 of the other, as many of each as the drive
+//! takes. What each gets of the units' time, and how many of its pipelines end, against its weight; drawn.
+//!
+//! K2 takes the most time, so both wait for it all the while. Where nobody waits there is nothing to divide, and weights say nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tapetum_bench::kernels::{self, ApplicationCpu, BenchKernel};
+use tapetum_drive::arbiter::UnitCount;
+use tapetum_drive::engine::{EngineOptions, PipelineEngine, PipelineError, PipelineWork};
+use tapetum_drive::{MemoryFlash, Program, ProgramId};
+
+use super::outcome::{Outcome, Reach};
+use super::picture::{self, Chart, Line, Scale};
+use super::series::Spread;
+use crate::Failure;
+use crate::arguments::Arguments;
+
+const KERNELS: [&str; 4] = ["k1", "k2", "k3", "k4"];
+/// About 150 µs of arithmetic and 450 µs for K2, so that what the host does beside a task counts little.
+const STEPS: [u32; 4] = [50_000, 150_000, 50_000, 50_000];
+/// By application: places in `KERNELS`.
+const STAGES: [[usize; 3]; 2] = [[0, 1, 2], [2, 1, 3]];
+/// Weights of the first application; the second's is 1.
+const WEIGHTS: [u32; 4] = [1, 2, 3, 4];
+/// Of each program; without any, programs run on who waits.
+const UNITS: [u16; 3] = [0, 1, 2];
+/// Pipelines of each application on their way.
+const AT_ONCE: usize = 6;
+const ITEM_BYTES: usize = 4096;
+const LOCAL_BYTES: usize = 8 << 20;
+const WARM_UP: Duration = Duration::from_millis(200);
+const TURN: Duration = Duration::from_secs(1);
+
+/// What one turn gave each application.
+struct Turn {
+    unit_seconds: [f64; 2],
+    pipelines: [f64; 2],
+}
+
+impl Turn {
+    /// How far the application that is furthest from its weight is from it, as a part of that.
+    fn distance(amounts: [f64; 2], weight: u32) -> f64 {
+        let (expected, weight) = (amounts[0] + amounts[1], f64::from(weight));
+        let shares = [weight / (weight + 1.0), 1.0 / (weight + 1.0)].map(|share| share * expected);
+        amounts.iter().zip(shares).map(|(amount, share)| (amount / share - 1.0).abs()).fold(0.0, f64::max)
+    }
+}
+
+/// By units, by weights, by round.
+type Turns = Vec<Vec<Vec<Turn>>>;
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let rounds = arguments.number("rounds", 3)?;
+    arguments.finish()?;
+    let about =
+        format!("K1-K2-K3 and K3-K2-K4 on one drive, {AT_ONCE} of each on their way, items of {ITEM_BYTES} bytes");
+    println!("two-applications: {about}");
+    let mut turns: Turns = UNITS.iter().map(|_| WEIGHTS.iter().map(|_| Vec::new()).collect()).collect();
+    for _ in 0..rounds {
+        for (turns, units) in turns.iter_mut().zip(UNITS) {
+            for (turns, weight) in turns.iter_mut().zip(WEIGHTS) {
+                turns.push(turn(arguments, units, weight)?);
+            }
+        }
+    }
+    let mut outcome = Outcome::new(arguments, "two-applications", about);
+    let columns =
+        ["units a program, weights", "unit time, first ÷ second", "pipelines, first ÷ second", "first's a second"];
+    outcome.columns(&columns);
+    for (turns, units) in turns.iter().zip(UNITS) {
+        for (turns, weight) in turns.iter().zip(WEIGHTS) {
+            let ratio = |amounts: fn(&Turn) -> [f64; 2]| {
+                Spread::of(turns.iter().map(|turn| amounts(turn)[0] / amounts(turn)[1]))
+            };
+            let rate = Spread::of(turns.iter().map(|turn| turn.pipelines[0]));
+            let figures = vec![ratio(|turn| turn.unit_seconds), ratio(|turn| turn.pipelines), rate];
+            outcome.line(format!("{}, {weight}:1", unit_name(units)), figures);
+        }
+        hold(&mut outcome, turns, units, rounds);
+    }
+    draw(arguments, &turns)?;
+    outcome.end()
+}
+
+fn unit_name(units: u16) -> String {
+    if units == 0 { "inline".into() } else { units.to_string() }
+}
+
+/// In each round the furthest of all weights.
+fn hold(outcome: &mut Outcome, turns: &[Vec<Turn>], units: u16, rounds: u64) {
+    let furthest = |amounts: fn(&Turn) -> [f64; 2]| {
+        Spread::of((0..rounds as usize).map(|round| {
+            let distances =
+                turns.iter().zip(WEIGHTS).map(|(turns, weight)| Turn::distance(amounts(&turns[round]), weight));
+            distances.fold(0.0, f64::max)
+        }))
+    };
+    let reach = if units == 0 { Reach::Reported } else { Reach::AtMost(0.1) };
+    let what = format!("units a program: {}; the furthest from its weight, as a part of it", unit_name(units));
+    outcome.hold(format!("{what}, unit time"), furthest(|turn| turn.unit_seconds), reach);
+    outcome.hold(format!("{what}, pipelines"), furthest(|turn| turn.pipelines), reach);
+}
+
+fn turn(arguments: &Arguments, units: u16, weight: u32) -> Result<Turn, Failure> {
+    let cpu = Arc::new(ApplicationCpu::default());
+    let kernel = |name| Box::new(BenchKernel { name, cpu: cpu.clone() }) as Box<dyn Program>;
+    let drive = kernels::drive(Arc::new(MemoryFlash::new(1 << 20)), LOCAL_BYTES, KERNELS.map(kernel).into())?;
+    let count = |program| UnitCount { program: ProgramId(program), units };
+    let engine = drive.pipelines(&EngineOptions {
+        units: (0..KERNELS.len() as u16).map(count).filter(|count| count.units > 0).collect(),
+        weights: vec![weight, 1],
+        sub_buffers: 64,
+        ..EngineOptions::default()
+    })?;
+    let (stop, ended) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
+    thread::scope(|scope| {
+        let ask = |application: usize| {
+            let (engine, stop, ended) = (&engine, &stop, &ended[application]);
+            move || ask_until(engine, application as u16, stop, ended)
+        };
+        let callers: Vec<_> = (0..2 * AT_ONCE).map(|number| scope.spawn(ask(number % 2))).collect();
+        let look = || (Instant::now(), cpu.ns(), ended.each_ref().map(|ended| ended.load(Ordering::Relaxed)));
+        thread::sleep(arguments.time(WARM_UP));
+        let (begun, cpu_before, ended_before) = look();
+        thread::sleep(arguments.time(TURN));
+        let (over, cpu_after, ended_after) = look();
+        stop.store(true, Ordering::Relaxed);
+        for caller in callers {
+            caller.join().expect("a caller does not panic")?;
+        }
+        let seconds = (over - begun).as_secs_f64();
+        Ok(Turn {
+            unit_seconds: [0, 1].map(|place: usize| (cpu_after[place] - cpu_before[place]) as f64 / 1e9),
+            pipelines: [0, 1].map(|place: usize| (ended_after[place] - ended_before[place]) as f64 / seconds),
+        })
+    })
+}
+
+fn ask_until(
+    engine: &PipelineEngine,
+    application: u16,
+    stop: &AtomicBool,
+    ended: &AtomicU64,
+) -> Result<(), PipelineError> {
+    let stages = STAGES[usize::from(application)];
+    let stage = |place: usize| (ProgramId(place as u16), BenchKernel::parameters(application, STEPS[place]));
+    let work =
+        PipelineWork { application, stages: stages.map(stage).into(), deadline_us: None, output_bytes_max: ITEM_BYTES };
+    let item = [7; ITEM_BYTES];
+    while !stop.load(Ordering::Relaxed) {
+        engine.run(&work, &item)?;
+        ended.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// A line for each number of units, and one on which all would lie.
+fn draw(arguments: &Arguments, turns: &Turns) -> Result<(), Failure> {
+    let aim = WEIGHTS.map(|weight| (f64::from(weight), f64::from(weight)));
+    let mut lines = vec![Line { label: "as its weight says".into(), points: aim.into() }];
+    for (turns, units) in turns.iter().zip(UNITS) {
+        let ratio = |turn: &Turn| turn.unit_seconds[0] / turn.unit_seconds[1];
+        let medians = turns.iter().map(|turns| Spread::of(turns.iter().map(ratio)).median);
+        let label = match units {
+            0 => "inline, unweighted".into(),
+            1 => "one unit a program".into(),
+            units => format!("{units} units a program"),
+        };
+        lines.push(Line { label, points: aim.iter().map(|(weight, _)| *weight).zip(medians).collect() });
+    }
+    let chart = Chart {
+        title: "Two applications, K1-K2-K3 and K3-K2-K4, on one drive",
+        x_label: "weight of the first, where the second's is 1",
+        y_label: "unit time of the first ÷ the second's",
+        scale: Scale::Linear,
+        lines,
+        mark: None,
+        notes: Vec::new(),
+    };
+    picture::save(arguments, "two-applications.svg", &chart.svg())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Turn;
+
+    #[test]
+    fn a_distance_is_that_of_the_application_furthest_from_its_weight() {
+        assert_eq!(Turn::distance([3.0, 1.0], 3), 0.0);
+        assert!((Turn::distance([2.0, 2.0], 3) - 1.0).abs() < 1e-9);
+        assert!((Turn::distance([0.45, 0.55], 1) - 0.1).abs() < 1e-9);
+    }
+}
