@@ -27,8 +27,8 @@ use crate::workspace::Scratch;
 
 const ITEM_BYTES: [usize; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 const ITEM_BYTES_MAX: usize = 1 << 20;
-const LIST_BYTES: usize = 2 * Stage::ENCODED_BYTES;
-const LOCAL_BYTES: usize = 8 << 20;
+const LIST_ALIGNMENT: usize = 8;
+const LOCAL_BYTES: usize = 4 << 20;
 const PATHS: [(&str, CompressPath); 2] = [("host", TableBench::on_host), ("drive", TableBench::on_drive)];
 
 /// Compresses the item at a place of the flash, and leaves what came of it with the host.
@@ -44,14 +44,14 @@ struct ItemCost {
 }
 
 struct TableBench {
-    // First, so that it is dropped before the buffers that its commands name.
+    // First, so that it is dropped before the buffer that its commands name.
     pair: QueuePair,
     drive: Drive,
     snappy: ProgramId,
     drive_cpu_ns: Arc<AtomicU64>,
-    item: LocalBuffer,
-    result: LocalBuffer,
-    list: LocalBuffer,
+    /// An item, what comes of it, and the list of stages, one behind the other.
+    memory: LocalBuffer,
+    result_bytes: usize,
     /// The host's.
     raw: Vec<u8>,
     stored: Vec<u8>,
@@ -111,15 +111,13 @@ impl TableBench {
         let metered = |program| Box::new(Metered { program, cpu_ns: drive_cpu_ns.clone() }) as Box<dyn Program>;
         let programs = programs::built_in().into_iter().map(metered).collect();
         let drive = kernels::drive(Arc::new(flash), LOCAL_BYTES, programs)?;
-        let buffer = |bytes| drive.local().allocate(bytes).ok_or("the bench's drive has too little local memory");
-        let result_bytes = snappy::compressed_bytes_max(ITEM_BYTES_MAX);
+        let result_bytes = snappy::compressed_bytes_max(ITEM_BYTES_MAX).next_multiple_of(LIST_ALIGNMENT);
         Ok(TableBench {
             pair: drive.queue_pair_of_one_thread(1)?,
             snappy: program_named(&drive, "snappy-compress")?,
             drive_cpu_ns,
-            item: buffer(ITEM_BYTES_MAX)?,
-            result: buffer(result_bytes)?,
-            list: buffer(LIST_BYTES)?,
+            memory: drive.local().allocate(LOCAL_BYTES).ok_or("the bench's drive has too little local memory")?,
+            result_bytes,
             raw: Vec::with_capacity(ITEM_BYTES_MAX),
             stored: vec![0; result_bytes],
             drive,
@@ -127,7 +125,7 @@ impl TableBench {
     }
 
     fn run(&mut self, operation: Operation) -> Result<Completion, Failure> {
-        // SAFETY: nothing here touches a buffer before this returns, and the pair is dropped before them.
+        // SAFETY: nothing here touches the buffer before this returns, and the pair is dropped before it.
         unsafe { self.pair.submit(Command { tag: 0, operation }) }?;
         let mut completions = Vec::with_capacity(1);
         while self.pair.poll(&mut completions) == 0 {
@@ -144,9 +142,9 @@ impl TableBench {
         let (values, mut random, mut value) = (Values::new(item_bytes, random_percent), Random::new(0), Vec::new());
         for place in 0..data_bytes / item_bytes as u64 {
             values.fill(place, &mut random, &mut value);
-            self.item.bytes_mut()[..item_bytes].copy_from_slice(&value);
+            self.memory.bytes_mut()[..item_bytes].copy_from_slice(&value);
             let flash = place * item_bytes as u64;
-            let local = self.item.offset();
+            let local = self.memory.offset();
             self.run(Operation::Write { flash, local, length: item_bytes as u32, fua: false })?;
         }
         self.run(Operation::Flush)?;
@@ -180,22 +178,26 @@ impl TableBench {
     }
 
     fn on_host(&mut self, flash: u64, item_bytes: usize) -> Result<(), Failure> {
-        self.run(Operation::Read { flash, local: self.item.offset(), length: item_bytes as u32 })?;
+        self.run(Operation::Read { flash, local: self.memory.offset(), length: item_bytes as u32 })?;
         self.raw.clear();
-        self.pair.copy_to_host(&self.item, 0..item_bytes, &mut self.raw);
+        self.pair.copy_to_host(&self.memory, 0..item_bytes, &mut self.raw);
         let compressed = snappy::compress(&self.raw, &mut self.stored);
         compressed.map(drop).map_err(|error| format!("the host cannot compress an item: {error:?}").into())
     }
 
     fn on_drive(&mut self, flash: u64, item_bytes: usize) -> Result<(), Failure> {
-        let input = LocalRange { offset: self.item.offset(), length: item_bytes as u32 };
+        let input = LocalRange { offset: self.memory.offset(), length: item_bytes as u32 };
         let read = Stage::Read { flash, local: input.offset, length: input.length };
-        let compress = Execution::new(self.snappy, LocalRange::EMPTY, &[input], self.result.range());
+        let result = LocalRange { offset: input.offset + ITEM_BYTES_MAX as u64, length: self.result_bytes as u32 };
+        let compress = Execution::new(self.snappy, LocalRange::EMPTY, &[input], result);
         let list = [read, Stage::Execute(compress)].map(|stage| stage.encode()).concat();
-        self.list.bytes_mut().copy_from_slice(&list);
-        let compressed = self.run(Operation::Pipeline { stages: self.list.range() })?;
+        let list_at = ITEM_BYTES_MAX + self.result_bytes;
+        self.memory.bytes_mut()[list_at..][..list.len()].copy_from_slice(&list);
+        let stages = LocalRange { offset: self.memory.offset() + list_at as u64, length: list.len() as u32 };
+        let compressed = self.run(Operation::Pipeline { stages })?;
         self.raw.clear();
-        self.pair.copy_to_host(&self.result, 0..compressed.result[0] as usize, &mut self.raw);
+        let result = ITEM_BYTES_MAX..ITEM_BYTES_MAX + compressed.result[0] as usize;
+        self.pair.copy_to_host(&self.memory, result, &mut self.raw);
         Ok(())
     }
 }
