@@ -55,7 +55,7 @@ impl QueueCounters {
     pub(crate) fn completed(&self, opcode: Opcode, status: Status) {
         let counters = &self.opcodes[opcode.index()];
         add(&counters.completed, 1);
-        if matches!(status, Status::Failed | Status::InvalidField | Status::Unsupported) {
+        if !matches!(status, Status::Success | Status::More | Status::Program(_)) {
             add(&counters.failed, 1);
         }
     }
@@ -131,7 +131,8 @@ impl CountersSnapshot {
 pub struct OpcodeSnapshot {
     /// Commands completed, however they ended.
     pub completed: u64,
-    /// Of those, the ones that the drive could not do. A program's own status is not a failure.
+    /// Of those, the ones that the drive could not do, or did not start because one before them failed. A program's own status is
+    /// not a failure.
     pub failed: u64,
     /// From submission to `poll`. Of `Execute` one in sixteen is timed: a clock costs as much as a small program.
     pub latency: LatencySnapshot,

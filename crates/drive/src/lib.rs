@@ -39,6 +39,6 @@ pub use flash::{Flash, FlashError, FlashQueue, Health, Reservation};
 pub use host::{CREDITS, Drive, QueueFull, QueuePair};
 pub use memory::{LocalBuffer, LocalMemory};
 pub use protocol::{
-    Command, Completion, DecodeError, Execution, INPUTS_MAX, Identity, IdentityError, LocalRange, Opcode, Operation,
-    PROGRAM_NAME_BYTES, ProgramId, ProgramIdentity, STAGES_MAX, Stage, Status,
+    Command, Completion, DecodeError, EventId, EventUse, Execution, INPUTS_MAX, Identity, IdentityError, LocalRange,
+    Opcode, Operation, PROGRAM_NAME_BYTES, ProgramId, ProgramIdentity, STAGES_MAX, Stage, Status,
 };

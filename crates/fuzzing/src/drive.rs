@@ -43,7 +43,7 @@ impl Bench {
         self.buffer.bytes_mut()[..list.len()].copy_from_slice(list);
         let stages = LocalRange { offset: self.buffer.offset(), length: list.len() as u32 };
         // SAFETY: the buffer is left alone until the completion; it is dropped after the pair.
-        let submitted = unsafe { self.pair.submit(Command { tag: 7, operation: Operation::Pipeline { stages } }) };
+        let submitted = unsafe { self.pair.submit(Command::new(7, Operation::Pipeline { stages })) };
         assert_eq!(submitted, Ok(()));
         let mut completions = Vec::new();
         while self.pair.poll(&mut completions) == 0 {}

@@ -42,7 +42,7 @@ impl Inner {
     /// # Safety
     /// As [`QueuePair::submit`].
     unsafe fn start(&mut self, operation: Operation) -> Tag {
-        let command = Command { tag: self.tag(), operation };
+        let command = Command::new(self.tag(), operation);
         // SAFETY: by our caller's word. What was not taken is submitted later, or never.
         if !self.unsent.is_empty() || unsafe { self.queue.submit(command) }.is_err() {
             self.unsent.push_back(command);

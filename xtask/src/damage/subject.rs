@@ -157,7 +157,7 @@ impl Life {
         for flash in (0..CAPACITY_BYTES).step_by(LOOK_BYTES) {
             let operation = Operation::Read { flash, local: buffer.offset(), length };
             // SAFETY: the buffer is left alone until this is done.
-            unsafe { queue.submit(Command { tag: 0, operation }) }.expect("a queue of one command");
+            unsafe { queue.submit(Command::new(0, operation)) }.expect("a queue of one command");
             while queue.poll(&mut done) == 0 {}
             image.extend_from_slice(buffer.bytes());
         }

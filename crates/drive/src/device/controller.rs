@@ -1,22 +1,25 @@
 //! The controller: the device half of one queue pair.
 //!
 //! ```text
-//! submit ─► checked ─┬─ refused ───────────────────────────────────────────► done
-//!                    ├─ moves bytes ─► flash queue ─────────────────────────► done
-//!                    └─ stages ─► copied, checked ─► reads ─► all there ─► ready ─► programs, first to last ─► done
-//!                                                      └─ one failed: when the last has ended ────────────────► done
+//! submit ─► copied, checked ─┬─ refused ────────────────────────────────────────────────────────► done
+//!                            ├─ waits for an event ─► held (`events`) ─► released                  │
+//!                            └─► start ◄──────────────────────────────────┘ ▲                      │
+//!                                  ├─ moves bytes ─► flash queue ───────────┼──────────────────────► done
+//!                                  └─ stages ─► reads ─► all there ─► ready ─► programs, in order ──► done
+//!                                                 └─ one failed: when the last has ended ───────────► done
 //! ```
 //! Commands to the flash queue carry tags of the controller's own (a place in `transfers`), so that it can time them and callers
 //! may use any tag twice. Places of transfers and pipelines are used again: in a steady state nothing is allocated.
 
+mod chains;
+mod checks;
+
 use super::Device;
+use super::events::{CommandEnd, CommandStart, EventTable, HeldCommand, HeldWork};
 use super::program::{Context, PREFETCH_ROUNDS, TaskState};
-use super::ranges::{copy_stage, end, overlap};
 use crate::counters::QueueCounters;
 use crate::flash::FlashQueue;
-use crate::protocol::{
-    Command, Completion, Execution, INPUTS_MAX, LocalRange, Opcode, Operation, STAGES_MAX, Stage, Status,
-};
+use crate::protocol::{Command, Completion, EventUse, Execution, INPUTS_MAX, LocalRange, Opcode, Operation, Status};
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -28,7 +31,7 @@ const RUNS_TIMED_EVERY: u64 = 16;
 /// Whose a transfer is.
 #[derive(Clone, Copy)]
 enum TransferOwner {
-    Command { tag: u64 },
+    Command(CommandEnd),
     Stage { pipeline: u32, stage: u16 },
 }
 
@@ -51,7 +54,7 @@ struct StageFailure {
 
 /// A pipeline on its way, or a place for one.
 struct Pipeline {
-    tag: u64,
+    end: CommandEnd,
     /// `Pipeline`, or `Execute` of a command that names one program.
     opcode: Opcode,
     submitted_us: u64,
@@ -84,6 +87,9 @@ pub(crate) struct Controller {
     /// When the commands were submitted that the next `poll` or `wait` starts: one clock for all of them.
     started_us: Option<u64>,
     runs: u64,
+    events: EventTable,
+    /// Quiet commands that succeeded since the last `poll`.
+    ended_quietly: usize,
 }
 
 impl Controller {
@@ -105,6 +111,8 @@ impl Controller {
             in_flash: 0,
             started_us: None,
             runs: 0,
+            events: EventTable::default(),
+            ended_quietly: 0,
         }
     }
 
@@ -113,24 +121,44 @@ impl Controller {
     /// # Safety
     /// As [`QueuePair::submit`](crate::QueuePair::submit).
     pub unsafe fn submit(&mut self, command: Command) {
-        let Command { tag, operation } = command;
-        match operation {
+        let end = CommandEnd::of(&command);
+        let start = match command.events {
+            EventUse::NONE => CommandStart::Now,
+            events => match self.begin_events(end, events, command.operation.opcode()) {
+                Some(start) => start,
+                None => return,
+            },
+        };
+        let work = match command.operation {
             Operation::Execute { program, parameters, input, output } => {
-                self.submit_execute(tag, Execution::new(program, parameters, &[input], output));
+                let execution = Execution::new(program, parameters, &[input], output);
+                return self.submit_execute(end, execution, start);
             }
             // SAFETY: the list, and what it names, is the drive's by our caller's word.
-            Operation::Pipeline { stages } => unsafe { self.submit_pipeline(tag, stages) },
-            // SAFETY: the range is the drive's by our caller's word.
-            Operation::Identify { into } => unsafe { self.identify(tag, into) },
-            _ if !self.is_valid(&operation) => self.refuse(tag, operation.opcode(), (0, Status::InvalidField)),
-            // SAFETY: inside flash and local memory, and the drive's by our caller's word.
-            _ => unsafe { self.submit_to_flash(TransferOwner::Command { tag }, operation) },
+            Operation::Pipeline { stages } => return unsafe { self.submit_pipeline(end, stages, start) },
+            Operation::Identify { into } => HeldWork::Identify { into },
+            operation => HeldWork::Flash(operation),
+        };
+        if !self.is_valid(&command.operation) {
+            return self.refuse(end, work.opcode(), (0, Status::InvalidField));
         }
+        // SAFETY: it was checked, and what it names is the drive's by our caller's word.
+        unsafe { self.start_or_hold(HeldCommand { end, work }, start) };
     }
 
-    /// Starts what was submitted, runs what is ready, and appends what is done.
-    pub fn poll(&mut self, completions: &mut Vec<Completion>) {
+    /// Starts what was submitted, runs what is ready, and appends what is done. Says how many commands ended without a completion.
+    pub fn poll(&mut self, completions: &mut Vec<Completion>) -> usize {
         completions.append(&mut self.done);
+        self.turn(completions);
+        // Ends: each round starts commands that were held, and nothing is held anew.
+        while self.events.has_released() {
+            self.start_released(completions);
+            self.turn(completions);
+        }
+        std::mem::take(&mut self.ended_quietly)
+    }
+
+    fn turn(&mut self, completions: &mut Vec<Completion>) {
         self.started_us = None;
         let mut now_us = None;
         if self.in_flash > 0 {
@@ -149,6 +177,9 @@ impl Controller {
     /// Blocks until `poll` has something, the timeout ends, or nothing is in flight. May return early for no reason.
     pub fn wait(&mut self, timeout: Option<Duration>) {
         self.started_us = None;
+        if self.events.held() > 0 {
+            return self.wait_for_chain(timeout);
+        }
         if self.done.is_empty() && self.ready.is_empty() && self.in_flash > 0 {
             self.queue.wait(timeout);
         }
@@ -159,49 +190,21 @@ impl Controller {
     }
 
     /// # Safety
-    /// As [`QueuePair::submit`](crate::QueuePair::submit).
-    unsafe fn identify(&mut self, tag: u64, into: LocalRange) {
-        let Some(at) = self.device.local.pointer(into) else {
-            return self.refuse(tag, Opcode::Identify, (0, Status::InvalidField));
-        };
+    /// The range was checked, and is the drive's.
+    unsafe fn identify(&mut self, end: CommandEnd, into: LocalRange) -> Option<Completion> {
         let bytes = self.device.identity().encode();
         if bytes.len() <= into.length as usize {
             // SAFETY: inside the range, and nobody else's by our caller's word.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(into).as_ptr(), bytes.len()) };
         }
         self.counters.completed(Opcode::Identify, Status::Success);
-        self.done.push(Completion { result: [bytes.len() as u64, 0], ..Completion::success(tag) });
+        self.ended(end, Completion { result: [bytes.len() as u64, 0], ..Completion::success(end.tag) })
     }
 
-    fn refuse(&mut self, tag: u64, opcode: Opcode, (stage, status): (u16, Status)) {
+    fn refuse(&mut self, end: CommandEnd, opcode: Opcode, (stage, status): (u16, Status)) {
         self.counters.completed(opcode, status);
-        self.done.push(Completion { stage, ..Completion::new(tag, status) });
-    }
-
-    fn is_valid(&mut self, operation: &Operation) -> bool {
-        match *operation {
-            Operation::Read { flash, local, length } | Operation::Write { flash, local, length, .. } => {
-                self.may_transfer(flash, LocalRange { offset: local, length })
-            }
-            Operation::Discard { flash, length } => self.is_in_flash(flash, length),
-            Operation::Flush => true,
-            Operation::Execute { .. } | Operation::Pipeline { .. } | Operation::Identify { .. } => false,
-        }
-    }
-
-    fn may_transfer(&mut self, flash: u64, local: LocalRange) -> bool {
-        self.is_in_flash(flash, u64::from(local.length))
-            && local.offset & self.sector_mask == 0
-            && self.device.local.pointer(local).is_some()
-    }
-
-    fn is_in_flash(&mut self, flash: u64, length: u64) -> bool {
-        let Some(end) = flash.checked_add(length) else { return false };
-        if end > self.capacity_bytes {
-            // It may have grown since its size was last asked.
-            self.capacity_bytes = self.device.flash.capacity_bytes();
-        }
-        length > 0 && (flash | length) & self.sector_mask == 0 && end <= self.capacity_bytes
+        let completion = self.ended(end, Completion { stage, ..Completion::new(end.tag, status) });
+        self.done.extend(completion);
     }
 
     /// # Safety
@@ -225,7 +228,7 @@ impl Controller {
         };
         self.in_flash += 1;
         // SAFETY: by our caller's word.
-        unsafe { self.queue.submit(&Command { tag: u64::from(place), operation }) };
+        unsafe { self.queue.submit(&Command::new(u64::from(place), operation)) };
     }
 
     fn started_us(&mut self) -> u64 {
@@ -247,7 +250,9 @@ impl Controller {
                 _ => {}
             }
             match transfer.owner {
-                TransferOwner::Command { tag } => completions.push(Completion { tag, ..completion }),
+                TransferOwner::Command(end) => {
+                    completions.extend(self.ended(end, Completion { tag: end.tag, ..completion }));
+                }
                 TransferOwner::Stage { pipeline, stage } => {
                     let Completion { status, errno, .. } = completion;
                     let failure = (status != Status::Success).then_some(StageFailure { stage, status, errno });
@@ -267,108 +272,67 @@ impl Controller {
         }
     }
 
-    fn submit_execute(&mut self, tag: u64, execution: Execution) {
+    fn submit_execute(&mut self, end: CommandEnd, execution: Execution, start: CommandStart) {
         if let Err(status) = self.check_execution(&execution) {
-            return self.refuse(tag, Opcode::Execute, (0, status));
+            return self.refuse(end, Opcode::Execute, (0, status));
         }
-        let place = self.place_pipeline(tag, Opcode::Execute);
+        let place = self.place_pipeline(end, Opcode::Execute);
         self.pipelines[place as usize].executions.push(execution);
-        self.ready.push(place);
+        match start {
+            CommandStart::Now => self.ready.push(place),
+            start => self.hold_pipeline(place, &[], start),
+        }
     }
 
     /// # Safety
     /// As [`QueuePair::submit`](crate::QueuePair::submit).
-    unsafe fn submit_pipeline(&mut self, tag: u64, stages: LocalRange) {
-        let place = self.place_pipeline(tag, Opcode::Pipeline);
+    unsafe fn submit_pipeline(&mut self, end: CommandEnd, stages: LocalRange, start: CommandStart) {
+        let place = self.place_pipeline(end, Opcode::Pipeline);
         let mut executions = std::mem::take(&mut self.pipelines[place as usize].executions);
         let mut reads = std::mem::take(&mut self.reads);
         // SAFETY: nobody frees the list by our caller's word.
         let checked = unsafe { self.check_list(stages, &mut reads, &mut executions) };
-        let pipeline = &mut self.pipelines[place as usize];
-        pipeline.executions = executions;
-        match checked {
-            Err(refusal) => {
+        self.pipelines[place as usize].executions = executions;
+        match (checked, start) {
+            (Err(refusal), _) => {
                 self.free_pipeline(place);
-                self.refuse(tag, Opcode::Pipeline, refusal);
+                self.refuse(end, Opcode::Pipeline, refusal);
             }
-            Ok(()) if reads.is_empty() => self.ready.push(place),
-            Ok(()) => {
-                (pipeline.reads, pipeline.reads_left) = (reads.len() as u16, reads.len() as u16);
-                for (stage, (flash, local)) in (0..).zip(&reads) {
-                    let owner = TransferOwner::Stage { pipeline: place, stage };
-                    let read = Operation::Read { flash: *flash, local: local.offset, length: local.length };
-                    // SAFETY: inside flash and local memory; apart from each other, and the drive's by our caller's word.
-                    unsafe { self.submit_to_flash(owner, read) };
-                }
-            }
+            // SAFETY: it was checked, and what it names is the drive's by our caller's word.
+            (Ok(()), CommandStart::Now) => unsafe { self.start_pipeline(place, &reads) },
+            (Ok(()), start) => self.hold_pipeline(place, &reads, start),
         }
         reads.clear();
         self.reads = reads;
     }
 
-    /// Copies a list and checks it. An error is the stage at which the list is wrong, and how.
-    ///
     /// # Safety
-    /// Nobody frees the list.
-    unsafe fn check_list(
-        &mut self,
-        list: LocalRange,
-        reads: &mut Vec<(u64, LocalRange)>,
-        executions: &mut Vec<Execution>,
-    ) -> Result<(), (u16, Status)> {
-        let count = list.length as usize / Stage::ENCODED_BYTES;
-        let is_whole = list.length.is_multiple_of(Stage::ENCODED_BYTES as u32) && list.offset.is_multiple_of(8);
-        let Some(first) = self.device.local.pointer(list).filter(|_| is_whole && (1..=STAGES_MAX).contains(&count))
-        else {
-            return Err((0, Status::InvalidField));
-        };
-        for number in 0..count as u16 {
-            // SAFETY: inside the list, which is aligned to eight bytes and inside local memory.
-            let bytes = unsafe { copy_stage(first.add(usize::from(number) * Stage::ENCODED_BYTES)) };
-            match Stage::decode(&bytes) {
-                Ok(Stage::Read { flash, local, length }) => {
-                    let local = LocalRange { offset: local, length };
-                    let ascends = reads.last().is_none_or(|(_, before)| end(*before) <= local.offset);
-                    if !executions.is_empty() || !ascends || !self.may_transfer(flash, local) {
-                        return Err((number, Status::InvalidField));
-                    }
-                    reads.push((flash, local));
-                }
-                Ok(Stage::Execute(execution)) => {
-                    self.check_execution(&execution).map_err(|status| (number, status))?;
-                    executions.push(execution);
-                }
-                Err(_) => return Err((number, Status::InvalidField)),
-            }
+    /// As `start`.
+    unsafe fn start_pipeline(&mut self, place: u32, reads: &[(u64, LocalRange)]) {
+        if reads.is_empty() {
+            return self.ready.push(place);
         }
-        Ok(())
+        let pipeline = &mut self.pipelines[place as usize];
+        (pipeline.reads, pipeline.reads_left) = (reads.len() as u16, reads.len() as u16);
+        for (stage, (flash, local)) in (0..).zip(reads) {
+            let owner = TransferOwner::Stage { pipeline: place, stage };
+            let read = Operation::Read { flash: *flash, local: local.offset, length: local.length };
+            // SAFETY: inside flash and local memory; apart from each other, and the drive's by our caller's word.
+            unsafe { self.submit_to_flash(owner, read) };
+        }
     }
 
-    fn check_execution(&self, execution: &Execution) -> Result<(), Status> {
-        if usize::from(execution.program.0) >= self.device.programs.len() {
-            return Err(Status::Unsupported);
-        }
-        let Execution { parameters, output, .. } = *execution;
-        let is_inside = |range: LocalRange| self.device.local.pointer(range).is_some();
-        let is_read = execution.inputs().iter().copied().chain([parameters]);
-        let is_valid = is_inside(output) && is_read.clone().all(is_inside);
-        if is_valid && !is_read.into_iter().any(|range| overlap(range, output)) {
-            return Ok(());
-        }
-        Err(Status::InvalidField)
-    }
-
-    fn place_pipeline(&mut self, tag: u64, opcode: Opcode) -> u32 {
+    fn place_pipeline(&mut self, end: CommandEnd, opcode: Opcode) -> u32 {
         let submitted_us = self.started_us();
         if let Some(place) = self.pipelines_free.pop() {
             let Pipeline { executions, .. } = &mut self.pipelines[place as usize];
             let executions = std::mem::take(executions);
             self.pipelines[place as usize] =
-                Pipeline { tag, opcode, submitted_us, reads: 0, reads_left: 0, failure: None, executions };
+                Pipeline { end, opcode, submitted_us, reads: 0, reads_left: 0, failure: None, executions };
             return place;
         }
         let executions = Vec::new();
-        self.pipelines.push(Pipeline { tag, opcode, submitted_us, reads: 0, reads_left: 0, failure: None, executions });
+        self.pipelines.push(Pipeline { end, opcode, submitted_us, reads: 0, reads_left: 0, failure: None, executions });
         self.pipelines.len() as u32 - 1
     }
 
@@ -386,12 +350,12 @@ impl Controller {
         }
         for place in ready.drain(..) {
             let completion = self.run_pipeline(place);
-            let Pipeline { opcode, submitted_us, .. } = self.pipelines[place as usize];
+            let Pipeline { end, opcode, submitted_us, .. } = self.pipelines[place as usize];
             if opcode == Opcode::Pipeline {
                 self.counters.completed(opcode, completion.status);
                 self.counters.latency(opcode, now_us.saturating_sub(submitted_us));
             }
-            completions.push(completion);
+            completions.extend(self.ended(end, completion));
             self.free_pipeline(place);
         }
         self.ready = ready;
@@ -410,7 +374,7 @@ impl Controller {
 
     fn run_pipeline(&mut self, place: u32) -> Completion {
         let pipeline = &self.pipelines[place as usize];
-        let (tag, reads, count) = (pipeline.tag, pipeline.reads, pipeline.executions.len());
+        let (tag, reads, count) = (pipeline.end.tag, pipeline.reads, pipeline.executions.len());
         if let Some(StageFailure { stage, status, errno }) = pipeline.failure {
             return Completion { tag, status, errno, result: [0; 2], stage };
         }

@@ -16,6 +16,7 @@
 pub mod arbiter;
 mod controller;
 pub mod engine;
+mod events;
 pub mod program;
 pub mod programs;
 mod ranges;

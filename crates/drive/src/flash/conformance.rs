@@ -13,9 +13,9 @@ use super::memory::MemoryFlash;
 use super::overlay::OverlayFlash;
 use super::test_path::TestPath;
 use crate::env::Env;
-use crate::host::{Drive, QueuePair};
+use crate::host::{CREDITS, Drive, QueuePair};
 use crate::memory::{LocalBuffer, LocalMemory};
-use crate::protocol::{Command, Completion, Opcode, Operation, Status};
+use crate::protocol::{Command, Completion, EventId, Opcode, Operation, Status};
 
 const CAPACITY_BYTES: u64 = 4 << 20;
 const BLOCK: u32 = 4096;
@@ -42,6 +42,8 @@ fn check((flash, _path): Backend) {
         many_in_flight_complete_once_each(&drive, &mut pair);
         ranges_are_checked(&drive, &mut pair);
         other_queue_pairs_see_the_bytes(&drive, &mut pair);
+        a_chain_has_one_completion(&drive, &mut pair);
+        a_broken_chain_names_its_first_failure(&drive, &mut pair);
         waiting_ends(&drive, &mut pair);
         sleeping_ends(&drive, &mut pair, |fd| readable(fd, PATIENCE_MS));
         let edges = pair.event_fd().map(Edges::of);
@@ -140,7 +142,7 @@ fn run(pair: &mut QueuePair, operation: Operation) -> Status {
 
 fn submit(pair: &mut QueuePair, tag: u64, operation: Operation) {
     // SAFETY: no test here touches a buffer while a command names it, or drops one before its queue pair.
-    unsafe { pair.submit(Command { tag, operation }) }.unwrap();
+    unsafe { pair.submit(Command::new(tag, operation)) }.unwrap();
 }
 
 fn read(flash: u64, buffer: &LocalBuffer) -> Operation {
@@ -235,6 +237,82 @@ fn other_queue_pairs_see_the_bytes(drive: &Drive, pair: &mut QueuePair) {
     assert!(buffer.bytes().iter().all(|&byte| byte == 0x3c));
 }
 
+/// Bytes on their way through flash and back, twice: each command waits for the one before it.
+fn chain(buffers: &[LocalBuffer; 3]) -> [Operation; 4] {
+    let [from, between, to] = buffers;
+    [write(0, from, false), read(0, between), write(64 << 10, between, false), read(64 << 10, to)]
+}
+
+fn event(number: u16) -> EventId {
+    EventId::new(number).unwrap()
+}
+
+/// Submits each to start after the one before it; all but the last are quiet.
+fn submit_chain(pair: &mut QueuePair, operations: &[Operation]) {
+    for (number, operation) in (1..).zip(operations) {
+        let mut command = Command::new(u64::from(number), *operation).signals(event(number));
+        if let Some(before) = EventId::new(number - 1) {
+            command = command.after(before);
+        }
+        if usize::from(number) < operations.len() {
+            command = command.quiet();
+        }
+        // SAFETY: no test here touches a buffer while a command names it, or drops one before its queue pair.
+        unsafe { pair.submit(command) }.unwrap();
+    }
+}
+
+/// How many times the host has to act until nothing is in flight: each time it takes completions.
+fn turns(pair: &mut QueuePair, completions: &mut Vec<Completion>) -> usize {
+    let mut turns = 0;
+    while pair.in_flight() > 0 {
+        match pair.poll(completions) {
+            0 => pair.wait(None),
+            _ => turns += 1,
+        }
+    }
+    turns
+}
+
+fn a_chain_has_one_completion(drive: &Drive, pair: &mut QueuePair) {
+    let mut buffers = [0; 3].map(|_| drive.local().allocate(BLOCK as usize * 4).unwrap());
+    for round in 0..20 {
+        buffers[0].bytes_mut().fill(round);
+        buffers[2].bytes_mut().fill(!round);
+        let mut completions = Vec::new();
+        submit_chain(pair, &chain(&buffers));
+        assert_eq!((turns(pair, &mut completions), completions.len()), (1, 1));
+        assert_eq!(completions[0], Completion::success(4));
+        assert!(buffers[2].bytes().iter().all(|&byte| byte == round), "round {round}");
+    }
+    // Without events the host waits for each.
+    let mut alone = 0;
+    for operation in chain(&buffers) {
+        submit(pair, 1, operation);
+        alone += turns(pair, &mut Vec::new());
+    }
+    assert_eq!(alone, 4);
+    // Quiet commands give their credits back.
+    for _ in 0..3 {
+        submit_chain(pair, &[Operation::Flush; 40]);
+        submit(pair, 0, Operation::Flush);
+        turns(pair, &mut Vec::new());
+        assert_eq!(pair.credits(), CREDITS);
+    }
+}
+
+fn a_broken_chain_names_its_first_failure(drive: &Drive, pair: &mut QueuePair) {
+    let buffers = [0; 3].map(|_| drive.local().allocate(BLOCK as usize).unwrap());
+    let mut operations = chain(&buffers);
+    operations[1] = Operation::Read { flash: CAPACITY_BYTES, local: buffers[1].offset(), length: BLOCK };
+    submit_chain(pair, &operations);
+    let mut completions = Vec::new();
+    turns(pair, &mut completions);
+    completions.sort_by_key(|completion| completion.tag);
+    let ends: Vec<_> = completions.iter().map(|end| (end.tag, end.status, end.result[0])).collect();
+    assert_eq!(ends, [(2, Status::InvalidField, 0), (3, Status::Aborted, 2), (4, Status::Aborted, 2)]);
+}
+
 fn waiting_ends(drive: &Drive, pair: &mut QueuePair) {
     pair.wait(None); // Nothing is in flight.
     let buffer = drive.local().allocate(BLOCK as usize).unwrap();
@@ -325,7 +403,7 @@ fn serve(drive: &Drive, mut commands: PipeReader, mut completions: PipeWriter) {
     let mut bytes = [0; Command::ENCODED_BYTES];
     let mut done = Vec::new();
     while commands.read_exact(&mut bytes).is_ok() {
-        let Command { tag, operation } = Command::decode(&bytes).unwrap();
+        let Command { tag, operation, .. } = Command::decode(&bytes).unwrap();
         submit(&mut pair, tag, operation);
         pair.poll(&mut done);
         send(&mut completions, &mut done);
@@ -349,7 +427,7 @@ fn exchange(drive: &Drive, operations: impl Iterator<Item = Operation>) -> Vec<C
     let far = drive.clone();
     let far_end = drive.env().spawn("far-end", move || serve(&far, commands_out, completions_in)).unwrap();
     for (tag, operation) in (0..).zip(operations) {
-        commands_in.write_all(&Command { tag, operation }.encode()).unwrap();
+        commands_in.write_all(&Command::new(tag, operation).encode()).unwrap();
     }
     drop(commands_in);
     let mut bytes = Vec::new();

@@ -391,7 +391,7 @@ mod tests {
             for (operation, ended) in ends {
                 let mut completions = Vec::new();
                 // SAFETY: the buffer is left alone until this is done.
-                unsafe { queue.submit(&Command { tag: 1, operation }) };
+                unsafe { queue.submit(&Command::new(1, operation)) };
                 while completions.is_empty() {
                     queue.poll(&mut completions);
                     queue.wait(None);

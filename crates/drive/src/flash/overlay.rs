@@ -162,7 +162,7 @@ impl OverlayQueue {
                 let part =
                     Operation::Read { flash: at, local: local + at - flash, length: ((to - from) * sector) as u32 };
                 // SAFETY: a part of the command's range, which is the drive's by our caller's word, and that no other part has.
-                unsafe { self.base.submit(&Command { tag: command.tag, operation: part }) };
+                unsafe { self.base.submit(&Command::new(command.tag, part)) };
                 parts += 1;
             }
         };
@@ -303,7 +303,7 @@ mod tests {
     /// The errno of a command.
     fn run(pair: &mut QueuePair, operation: &Operation) -> i32 {
         // SAFETY: no test here touches a buffer while a command names it.
-        unsafe { pair.submit(Command { tag: 9, operation: *operation }) }.unwrap();
+        unsafe { pair.submit(Command::new(9, *operation)) }.unwrap();
         let mut completions = Vec::new();
         while pair.poll(&mut completions) == 0 {
             pair.wait(None);

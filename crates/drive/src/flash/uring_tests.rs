@@ -36,7 +36,7 @@ fn finish(queue: &mut UringQueue, count: usize) -> Vec<Completion> {
 
 fn submit(queue: &mut UringQueue, tag: u64, operation: Operation) {
     // SAFETY: inside flash and local memory; no test here touches a buffer while a command names it.
-    unsafe { queue.submit(&Command { tag, operation }) };
+    unsafe { queue.submit(&Command::new(tag, operation)) };
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! A [`Drive`] is shared; a [`QueuePair`] belongs to one thread at a time. Commands are checked and done by the device half
 //! (`device`), which in process runs on the thread that polls the queue pair.
 
+#[cfg(test)]
+mod chain_tests;
 mod drive;
 mod queue_pair;
 #[cfg(test)]

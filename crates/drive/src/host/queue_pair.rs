@@ -1,7 +1,8 @@
 //! A queue pair: commands one way, completions the other, and how many there may be between them.
 //!
 //! Every command in flight holds one of the pair's [`CREDITS`]; its completion gives it back when it is polled. Without one,
-//! [`QueuePair::submit`] says [`QueueFull`] and has done nothing.
+//! [`QueuePair::submit`] says [`QueueFull`] and has done nothing. A quiet command that succeeds has no completion: its credit comes
+//! back with the poll that would have given one.
 
 use super::Drive;
 use crate::counters::QueueCounters;
@@ -55,6 +56,10 @@ impl QueuePair {
     /// Of a `Pipeline` this goes for each of its stages, except that its programs read what stages before them wrote. The list
     /// itself nobody writes or frees until this returns.
     ///
+    /// Commands that are chained by events may use each other's ranges, those before with those behind, directly or through others.
+    /// The ranges of a quiet command are the drive's until the completion of a command that waits for it, directly or through others,
+    /// or until nothing is in flight.
+    ///
     /// # Errors
     /// [`QueueFull`], when [`CREDITS`] commands are in flight.
     pub unsafe fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
@@ -74,19 +79,21 @@ impl QueuePair {
     /// As [`QueuePair::submit`].
     pub fn submit_flush(&mut self, tag: u64) -> Result<(), QueueFull> {
         // SAFETY: a flush names no memory.
-        unsafe { self.submit(Command { tag, operation: Operation::Flush }) }
+        unsafe { self.submit(Command::new(tag, Operation::Flush)) }
     }
 
     /// Starts what was submitted, runs programs whose reads are there, appends what is done, and says how many that was. Never
     /// blocks. The order is the drive's.
     pub fn poll(&mut self, completions: &mut Vec<Completion>) -> usize {
-        let first = completions.len();
-        if self.in_flight > 0 {
-            self.controller.poll(completions);
+        if self.in_flight == 0 {
+            return 0;
         }
+        let first = completions.len();
+        let ended_quietly = self.controller.poll(completions);
         let count = completions.len() - first;
-        if count > 0 {
-            self.in_flight -= count;
+        let credits = count + ended_quietly;
+        if credits > 0 {
+            self.in_flight -= credits;
             self.counters.depth(self.in_flight as u64);
         }
         count
@@ -103,7 +110,9 @@ impl QueuePair {
         while self.in_flight() > 0 {
             self.wait(Some(Duration::from_millis(10)));
             completions.clear();
-            if self.poll(&mut completions) == 0 && self.event_fd().is_none() {
+            let before = self.in_flight();
+            self.poll(&mut completions);
+            if self.in_flight() == before && self.event_fd().is_none() {
                 // A simulated drive that stopped never answers, and never writes either.
                 return;
             }
@@ -117,7 +126,7 @@ impl QueuePair {
         self.controller.event_fd()
     }
 
-    /// Commands submitted whose completions `poll` has not given yet.
+    /// Commands submitted that have not ended, or whose completions `poll` has not given yet.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }

@@ -12,7 +12,7 @@ use crate::protocol::{
 use std::sync::Arc;
 
 /// Output = input with every byte plus the first parameter; result = bytes, sum.
-struct AddByte;
+pub(super) struct AddByte;
 
 impl Program for AddByte {
     fn run(&self, Context { parameters, inputs, output, .. }: Context<'_>) -> ProgramResult {
@@ -35,9 +35,9 @@ fn drive() -> Drive {
     Drive::new(Arc::new(MemoryFlash::new(1 << 20)), local, vec![Box::new(AddByte)], Env::simulated(1).0)
 }
 
-fn run(pair: &mut QueuePair, operation: Operation) -> Completion {
+pub(super) fn run(pair: &mut QueuePair, operation: Operation) -> Completion {
     // SAFETY: no test here touches a buffer before this returns.
-    unsafe { pair.submit(Command { tag: 77, operation }) }.unwrap();
+    unsafe { pair.submit(Command::new(77, operation)) }.unwrap();
     let mut completions = Vec::new();
     while pair.poll(&mut completions) == 0 {
         pair.wait(None);
@@ -205,7 +205,7 @@ fn a_list_is_copied_when_it_is_submitted() {
     let add = bench.add_one(bench.at(0, 512), bench.at(4096, 512));
     let stages = bench.list(&[read, add]);
     // SAFETY: the list is the host's again when this returns; nothing else of the buffer is touched.
-    unsafe { bench.pair.submit(Command { tag: 1, operation: Operation::Pipeline { stages } }) }.unwrap();
+    unsafe { bench.pair.submit(Command::new(1, Operation::Pipeline { stages })) }.unwrap();
     bench.buffer.bytes_mut()[..2 * Stage::ENCODED_BYTES].fill(0xff);
     let mut completions = Vec::new();
     while bench.pair.poll(&mut completions) == 0 {}

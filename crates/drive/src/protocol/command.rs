@@ -1,6 +1,7 @@
 //! Commands: what the host asks of a drive.
 
 use super::wire::{DecodeError, get, put, same_or_not_zero};
+use std::num::NonZeroU16;
 
 /// What a drive is asked to do. `tag` is the caller's; its completion carries it back, and two commands in flight may
 /// share one.
@@ -8,6 +9,50 @@ use super::wire::{DecodeError, get, put, same_or_not_zero};
 pub struct Command {
     pub tag: u64,
     pub operation: Operation,
+    pub events: EventUse,
+}
+
+/// An event of one queue pair: 1 to [`EventId::MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventId(NonZeroU16);
+
+impl EventId {
+    /// The last event of a queue pair, and how many it has.
+    pub const MAX: u16 = 1024;
+
+    /// `None` for 0 alone. A drive refuses a number above [`EventId::MAX`].
+    pub const fn new(number: u16) -> Option<EventId> {
+        match NonZeroU16::new(number) {
+            Some(number) => Some(EventId(number)),
+            None => None,
+        }
+    }
+
+    pub const fn number(self) -> u16 {
+        self.0.get()
+    }
+
+    fn encode(event: Option<EventId>) -> [u8; 2] {
+        event.map_or(0, EventId::number).to_le_bytes()
+    }
+}
+
+/// How a command is chained to others of its queue pair.
+///
+/// An event is *pending* from the submission of the command that signals it until that command has ended, then *done* or *failed*
+/// until another command signals it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventUse {
+    /// Start when this event is done. If it fails, the command ends with [`Status::Aborted`](super::Status::Aborted).
+    pub after: Option<EventId>,
+    /// The event that tells how this command ended.
+    pub signals: Option<EventId>,
+    /// A success gives no completion. It gives its credit back all the same.
+    pub is_quiet: bool,
+}
+
+impl EventUse {
+    pub const NONE: EventUse = EventUse { after: None, signals: None, is_quiet: false };
 }
 
 /// A range of local memory, in bytes from its start.
@@ -117,9 +162,11 @@ impl Operation {
 
 // A command, little endian:
 //
-//   0        8        9       10        12         16         20         24         32         40         48      64
-//   | tag u64 | opcode | flags | program | length 0 | length 1 | length 2 | offset 0 | offset 1 | offset 2 | zero |
-//   |         | u8     | u8    | u16     | u32      | u32      | u32      | u64      | u64      | u64      |      |
+//   0        8        9       10        12         16         20         24         32         40         48      50        52      64
+//   | tag u64 | opcode | flags | program | length 0 | length 1 | length 2 | offset 0 | offset 1 | offset 2 | after | signals | zero |
+//   |         | u8     | u8    | u16     | u32      | u32      | u32      | u64      | u64      | u64      | u16   | u16     |      |
+//
+//   Of any operation: flags bit 1: quiet; after and signals: events, 0 for none.
 //
 //   operation   length 0     length 1   length 2   offset 0     offset 1   offset 2
 //   Read        length       -          -          flash        local      -
@@ -135,11 +182,15 @@ const FLAGS: usize = 9;
 const PROGRAM: usize = 10;
 const LENGTHS: [usize; 3] = [12, 16, 20];
 const OFFSETS: [usize; 3] = [24, 32, 40];
-const COMMAND_END: usize = 48;
-const _: () = assert!(LENGTHS[2] + 4 == OFFSETS[0] && OFFSETS[2] + 8 == COMMAND_END);
+const AFTER: usize = 48;
+const SIGNALS: usize = 50;
+const COMMAND_END: usize = 52;
+const _: () = assert!(LENGTHS[2] + 4 == OFFSETS[0] && OFFSETS[2] + 8 == AFTER);
+const _: () = assert!(AFTER + 2 == SIGNALS && SIGNALS + 2 == COMMAND_END);
 const _: () = assert!(COMMAND_END <= Command::ENCODED_BYTES);
 
 const FLAG_FUA: u8 = 1;
+const FLAG_QUIET: u8 = 2;
 
 /// The fields of a command before an opcode gives them a meaning.
 #[derive(Default)]
@@ -153,6 +204,32 @@ struct Fields {
 impl Command {
     /// Bytes of an encoded command: a cache line.
     pub const ENCODED_BYTES: usize = 64;
+
+    /// A command that waits for nothing and whose end its completion alone tells of.
+    pub const fn new(tag: u64, operation: Operation) -> Command {
+        Command { tag, operation, events: EventUse::NONE }
+    }
+
+    /// To start when this event is done.
+    #[must_use]
+    pub const fn after(mut self, event: EventId) -> Command {
+        self.events.after = Some(event);
+        self
+    }
+
+    /// To tell of its end by this event.
+    #[must_use]
+    pub const fn signals(mut self, event: EventId) -> Command {
+        self.events.signals = Some(event);
+        self
+    }
+
+    /// To give no completion if it succeeds.
+    #[must_use]
+    pub const fn quiet(mut self) -> Command {
+        self.events.is_quiet = true;
+        self
+    }
 
     pub fn encode(&self) -> [u8; Self::ENCODED_BYTES] {
         let mut fields = Fields::default();
@@ -181,12 +258,14 @@ impl Command {
         let mut bytes = [0; Self::ENCODED_BYTES];
         put(&mut bytes, TAG, self.tag.to_le_bytes());
         bytes[OPCODE] = self.operation.opcode() as u8;
-        bytes[FLAGS] = fields.flags;
+        bytes[FLAGS] = fields.flags | if self.events.is_quiet { FLAG_QUIET } else { 0 };
         put(&mut bytes, PROGRAM, fields.program.to_le_bytes());
         for place in 0..3 {
             put(&mut bytes, LENGTHS[place], fields.lengths[place].to_le_bytes());
             put(&mut bytes, OFFSETS[place], fields.offsets[place].to_le_bytes());
         }
+        put(&mut bytes, AFTER, EventId::encode(self.events.after));
+        put(&mut bytes, SIGNALS, EventId::encode(self.events.signals));
         bytes
     }
 
@@ -217,7 +296,10 @@ impl Command {
             code if code == Opcode::Identify as u8 => Operation::Identify { into: range(0) },
             unknown => return Err(DecodeError::UnknownOpcode(unknown)),
         };
-        let command = Command { tag: u64::from_le_bytes(get(bytes, TAG)), operation };
+        let event = |at: usize| EventId::new(u16::from_le_bytes(get(bytes, at)));
+        let is_quiet = bytes[FLAGS] & FLAG_QUIET != 0;
+        let events = EventUse { after: event(AFTER), signals: event(SIGNALS), is_quiet };
+        let command = Command { tag: u64::from_le_bytes(get(bytes, TAG)), operation, events };
         same_or_not_zero(bytes, &command.encode())?;
         Ok(command)
     }
@@ -251,19 +333,27 @@ mod tests {
         ]
     }
 
+    fn events() -> impl Strategy<Value = EventUse> {
+        (any::<u16>(), any::<u16>(), any::<bool>()).prop_map(|(after, signals, is_quiet)| EventUse {
+            after: EventId::new(after),
+            signals: EventId::new(signals),
+            is_quiet,
+        })
+    }
+
     proptest! {
         #[test]
-        fn a_command_survives_its_encoding(tag: u64, operation in operation()) {
-            let command = Command { tag, operation };
+        fn a_command_survives_its_encoding(tag: u64, operation in operation(), events in events()) {
+            let command = Command { tag, operation, events };
             prop_assert_eq!(Command::decode(&command.encode()), Ok(command));
         }
 
         #[test]
         fn what_decodes_encodes_to_the_same_bytes(
-            bytes in any::<[u8; 48]>(), opcode in 0..=255_u8, keep_reserved: bool,
+            bytes in any::<[u8; COMMAND_END]>(), opcode in 0..=255_u8, keep_reserved: bool,
         ) {
             let mut whole = [0; 64];
-            whole[..48].copy_from_slice(&bytes);
+            whole[..COMMAND_END].copy_from_slice(&bytes);
             whole[OPCODE] = opcode;
             if keep_reserved { whole[63] = bytes[0]; }
             if let Ok(command) = Command::decode(&whole) {
@@ -274,23 +364,23 @@ mod tests {
 
     #[test]
     fn the_layout_does_not_drift() {
-        let command = Command {
-            tag: 0x0807_0605_0403_0201,
-            operation: Operation::Write { flash: 0x1122, local: 0x3344, length: 0x5566, fua: true },
-        };
+        let operation = Operation::Write { flash: 0x1122, local: 0x3344, length: 0x5566, fua: true };
+        let [after, signals] = [0x0201, 0x0403].map(|number| EventId::new(number).unwrap());
+        let command = Command::new(0x0807_0605_0403_0201, operation).after(after).signals(signals).quiet();
         let mut expected = [0; 64];
         expected[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
         expected[8] = 1;
-        expected[9] = 1;
+        expected[9] = 3;
         expected[12..14].copy_from_slice(&[0x66, 0x55]);
         expected[24..26].copy_from_slice(&[0x22, 0x11]);
         expected[32..34].copy_from_slice(&[0x44, 0x33]);
+        expected[48..52].copy_from_slice(&[1, 2, 3, 4]);
         assert_eq!(command.encode(), expected);
     }
 
     #[test]
     fn damaged_bytes_are_refused() {
-        let flush = Command { tag: 7, operation: Operation::Flush }.encode();
+        let flush = Command::new(7, Operation::Flush).encode();
         let damaged = |at: usize, byte: u8| {
             let mut bytes = flush;
             bytes[at] = byte;
@@ -298,7 +388,9 @@ mod tests {
         };
         assert_eq!(damaged(OPCODE, 0x7f), Err(DecodeError::UnknownOpcode(0x7f)));
         assert_eq!(damaged(FLAGS, 1), Err(DecodeError::NotZero { offset: FLAGS }));
+        assert_eq!(damaged(FLAGS, 4), Err(DecodeError::NotZero { offset: FLAGS }));
         assert_eq!(damaged(24, 1), Err(DecodeError::NotZero { offset: 24 }));
+        assert_eq!(damaged(COMMAND_END, 1), Err(DecodeError::NotZero { offset: COMMAND_END }));
         assert_eq!(damaged(63, 1), Err(DecodeError::NotZero { offset: 63 }));
     }
 

@@ -15,6 +15,12 @@ pub enum Status {
     InvalidField,
     /// A program filled its output, and more of it is to come.
     More,
+    /// It was not started, because a command that it waited for, directly or through others, did not succeed. The result's first
+    /// word is the tag of the command that ended so first.
+    Aborted,
+    /// It waits for an event that no command signals, or signals one that is pending, or its queue pair has no such event. Nothing
+    /// was done.
+    InvalidEvent,
     /// What a program said other than success; never zero.
     Program(u16),
 }
@@ -75,6 +81,8 @@ const STATUS_UNSUPPORTED: u16 = 2;
 const STATUS_INVALID_FIELD: u16 = 3;
 const STATUS_PROGRAM: u16 = 4;
 const STATUS_MORE: u16 = 5;
+const STATUS_ABORTED: u16 = 6;
+const STATUS_INVALID_EVENT: u16 = 7;
 
 impl Completion {
     /// Bytes of an encoded completion.
@@ -87,6 +95,8 @@ impl Completion {
             Status::Unsupported => (STATUS_UNSUPPORTED, 0),
             Status::InvalidField => (STATUS_INVALID_FIELD, 0),
             Status::More => (STATUS_MORE, 0),
+            Status::Aborted => (STATUS_ABORTED, 0),
+            Status::InvalidEvent => (STATUS_INVALID_EVENT, 0),
             Status::Program(status) => (STATUS_PROGRAM, status),
         };
         let mut bytes = [0; Self::ENCODED_BYTES];
@@ -109,6 +119,8 @@ impl Completion {
             STATUS_INVALID_FIELD => Status::InvalidField,
             STATUS_PROGRAM if program_status == 0 => return Err(DecodeError::ProgramStatusZero),
             STATUS_MORE => Status::More,
+            STATUS_ABORTED => Status::Aborted,
+            STATUS_INVALID_EVENT => Status::InvalidEvent,
             STATUS_PROGRAM => Status::Program(program_status),
             unknown => return Err(DecodeError::UnknownStatus(unknown)),
         };
@@ -136,6 +148,8 @@ mod tests {
             Just(Status::Unsupported),
             Just(Status::InvalidField),
             Just(Status::More),
+            Just(Status::Aborted),
+            Just(Status::InvalidEvent),
             (1..=u16::MAX).prop_map(Status::Program),
         ]
     }
@@ -155,8 +169,8 @@ mod tests {
         let mut bytes = Completion::success(7).encode();
         bytes[STATUS] = 4;
         assert_eq!(Completion::decode(&bytes), Err(DecodeError::ProgramStatusZero));
-        bytes[STATUS] = 6;
-        assert_eq!(Completion::decode(&bytes), Err(DecodeError::UnknownStatus(6)));
+        bytes[STATUS] = 8;
+        assert_eq!(Completion::decode(&bytes), Err(DecodeError::UnknownStatus(8)));
         bytes[STATUS] = 0;
         bytes[47] = 1;
         assert_eq!(Completion::decode(&bytes), Err(DecodeError::NotZero { offset: 47 }));

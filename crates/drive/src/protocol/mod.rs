@@ -11,7 +11,7 @@ mod identity;
 mod stage;
 mod wire;
 
-pub use command::{Command, LocalRange, Opcode, Operation, ProgramId};
+pub use command::{Command, EventId, EventUse, LocalRange, Opcode, Operation, ProgramId};
 pub use completion::{Completion, Status};
 pub use identity::{Identity, IdentityError, PROGRAM_NAME_BYTES, ProgramIdentity};
 pub use stage::{Execution, INPUTS_MAX, STAGES_MAX, Stage};

@@ -127,7 +127,7 @@ impl Transfer {
             (slot.piece, slot.busy) = (piece, true);
             self.started += 1;
             self.in_flight += 1;
-            let command = Command { tag: tag(number), operation: operation(slot) };
+            let command = Command::new(tag(number), operation(slot));
             // SAFETY: of a slot that is busy until its completion; nobody looks at it or changes it before, and `drop` does not
             // free it.
             let submitted = unsafe { queue.submit(command) };

@@ -132,7 +132,7 @@ impl Log {
         state.writing = Some(group);
         // SAFETY: a sealed group is written by nobody before its buffer is released, which the flush has wait for its write
         // (`buffer_written`); the queue is dropped before the arenas.
-        let submitted = unsafe { sender.queue.submit(Command { tag: TAG_WRITE, operation }) };
+        let submitted = unsafe { sender.queue.submit(Command::new(TAG_WRITE, operation)) };
         submitted.expect("a write and a flush are in flight at most");
     }
 

@@ -179,7 +179,7 @@ impl FlashRead {
         let stages = list.range();
         // SAFETY: all that the stages name is in our buffers, which we leave alone until `ended`, and which `drop` does not free
         // before that; the list is apart from what they write.
-        let submitted = unsafe { queue.submit(Command { tag, operation: Operation::Pipeline { stages } }) };
+        let submitted = unsafe { queue.submit(Command::new(tag, Operation::Pipeline { stages })) };
         if submitted.is_err() {
             return Step::NoRoom;
         }
@@ -215,7 +215,7 @@ impl FlashRead {
         list.push(|_| execution);
         let stages = list.range();
         // SAFETY: as in `begin`.
-        let submitted = unsafe { queue.submit(Command { tag, operation: Operation::Pipeline { stages } }) };
+        let submitted = unsafe { queue.submit(Command::new(tag, Operation::Pipeline { stages })) };
         if submitted.is_err() {
             return Step::NoRoom;
         }

@@ -212,7 +212,7 @@ fn a_damaged_checkpoint_is_passed_over() {
         let buffer = drive.local().allocate(4096).unwrap();
         let operation = Operation::Write { flash: CAPACITY - 4096, local: buffer.offset(), length: 4096, fua: true };
         // SAFETY: the buffer is left alone until this is done.
-        unsafe { queue.submit(Command { tag: 1, operation }) }.unwrap();
+        unsafe { queue.submit(Command::new(1, operation)) }.unwrap();
         let mut done = Vec::new();
         while done.is_empty() {
             queue.poll(&mut done);

@@ -29,7 +29,7 @@ fn damage(drive: &Drive, wanted: &[u8]) {
 
 fn perform(queue: &mut QueuePair, operation: Operation) {
     // SAFETY: the buffer is left alone until this returns.
-    unsafe { queue.submit(Command { tag: 1, operation }) }.unwrap();
+    unsafe { queue.submit(Command::new(1, operation)) }.unwrap();
     let mut done = Vec::new();
     while done.is_empty() {
         queue.poll(&mut done);

@@ -50,7 +50,7 @@ impl Bench {
 
 fn submit(pair: &mut QueuePair, tag: u64, operation: Operation) {
     // SAFETY: this flash touches local memory within `submit` and `poll` alone, so what a test does between them is no race.
-    unsafe { pair.submit(Command { tag, operation }) }.unwrap();
+    unsafe { pair.submit(Command::new(tag, operation)) }.unwrap();
 }
 
 /// How much of a block holds `fill`, by whole sectors: none, some, all. Anything but `fill` and `before` is an error.

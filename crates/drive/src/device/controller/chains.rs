@@ -1,0 +1,116 @@
+//! Chains: how the controller holds, releases and ends commands that use events (`device/events.rs`).
+
+use super::{Controller, Pipeline, TransferOwner};
+use crate::device::events::{CommandEnd, CommandStart, EventOutcome, HeldCommand, HeldWork};
+use crate::protocol::{Completion, EventUse, LocalRange, Opcode, Status};
+use std::time::Duration;
+
+impl Controller {
+    /// When a command may start; none, if it was refused.
+    pub(super) fn begin_events(&mut self, end: CommandEnd, events: EventUse, opcode: Opcode) -> Option<CommandStart> {
+        // Before `signals` is pending: nothing waits for itself.
+        let start = self.events.start(events.after);
+        if let Some(event) = events.signals
+            && let Err(status) = self.events.begin(event)
+        {
+            // The event is another command's to end.
+            self.refuse(CommandEnd { signals: None, ..end }, opcode, (0, status));
+            return None;
+        }
+        start.map_err(|status| self.refuse(end, opcode, (0, status))).ok()
+    }
+
+    /// # Safety
+    /// As [`Controller::start`].
+    pub(super) unsafe fn start_or_hold(&mut self, command: HeldCommand, start: CommandStart) {
+        let completion = match start {
+            // SAFETY: by our caller's word.
+            CommandStart::Now => unsafe { self.start(command) },
+            CommandStart::After(event) => return self.events.hold(event, command),
+            CommandStart::Aborted { first } => self.abort(command, first),
+        };
+        self.done.extend(completion);
+    }
+
+    /// Starts a command, and gives its completion if it has ended by that.
+    ///
+    /// # Safety
+    /// The command was checked. Until it has ended, what it writes nobody else touches, and what it reads nobody writes or frees.
+    unsafe fn start(&mut self, HeldCommand { end, work }: HeldCommand) -> Option<Completion> {
+        match work {
+            HeldWork::Flash(operation) => {
+                // SAFETY: by our caller's word.
+                unsafe { self.submit_to_flash(TransferOwner::Command(end), operation) };
+                None
+            }
+            // SAFETY: by our caller's word.
+            HeldWork::Identify { into } => unsafe { self.identify(end, into) },
+            HeldWork::Pipeline { place, reads, .. } => {
+                self.pipelines[place as usize].submitted_us = self.started_us();
+                // SAFETY: by our caller's word.
+                unsafe { self.start_pipeline(place, &reads) };
+                None
+            }
+        }
+    }
+
+    /// Ends a command that is not to start.
+    fn abort(&mut self, HeldCommand { end, work }: HeldCommand, first: u64) -> Option<Completion> {
+        self.counters.completed(work.opcode(), Status::Aborted);
+        if let HeldWork::Pipeline { place, .. } = work {
+            self.free_pipeline(place);
+        }
+        self.ended(end, Completion { result: [first, 0], ..Completion::new(end.tag, Status::Aborted) })
+    }
+
+    /// Tells whatever waits for a command that it has ended. Gives its completion, if it is to have one.
+    pub(super) fn ended(&mut self, end: CommandEnd, completion: Completion) -> Option<Completion> {
+        if end.is_plain() {
+            return Some(completion);
+        }
+        if let Some(event) = end.signals {
+            self.events.end(event, EventOutcome::of(&completion));
+        }
+        let is_silent = end.is_quiet && completion.is_success();
+        self.ended_quietly += usize::from(is_silent);
+        (!is_silent).then_some(completion)
+    }
+
+    pub(super) fn start_released(&mut self, completions: &mut Vec<Completion>) {
+        while let Some((command, outcome)) = self.events.next_released() {
+            completions.extend(match outcome {
+                // SAFETY: it was checked, and what it names is the drive's by the word of who submitted it.
+                EventOutcome::Done => unsafe { self.start(command) },
+                EventOutcome::Failed { first } => self.abort(command, first),
+            });
+        }
+    }
+
+    /// Brings chains forward until there is a completion: whoever waits is not woken for a command that ends quietly.
+    pub(super) fn wait_for_chain(&mut self, timeout: Option<Duration>) {
+        let now_us = |controller: &Controller| controller.device.env.now_us();
+        let until_us = timeout.map(|timeout| now_us(self).saturating_add(timeout.as_micros() as u64));
+        let mut left_before = None;
+        loop {
+            let mut done = std::mem::take(&mut self.done);
+            let ended_quietly = self.poll(&mut done);
+            (self.done, self.ended_quietly) = (done, ended_quietly);
+            // A simulated drive that stopped brings nothing forward, and does not block either.
+            let left = (self.in_flash, self.events.held());
+            let is_stuck = left_before.replace(left) == Some(left);
+            let left_us = until_us.map(|until_us| until_us.saturating_sub(now_us(self)));
+            if !self.done.is_empty() || self.in_flash == 0 || is_stuck || left_us == Some(0) {
+                return;
+            }
+            self.queue.wait(left_us.map(Duration::from_micros));
+        }
+    }
+
+    /// For a pipeline that does not start at once.
+    pub(super) fn hold_pipeline(&mut self, place: u32, reads: &[(u64, LocalRange)], start: CommandStart) {
+        let Pipeline { end, opcode, .. } = self.pipelines[place as usize];
+        let command = HeldCommand { end, work: HeldWork::Pipeline { place, opcode, reads: reads.to_vec() } };
+        // SAFETY: it was checked, and what it names is the drive's by the word of who submitted it.
+        unsafe { self.start_or_hold(command, start) };
+    }
+}

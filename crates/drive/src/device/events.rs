@@ -1,0 +1,230 @@
+//! Events: commands of one queue pair that wait for others of it.
+//!
+//! ```text
+//! free ──► pending ──► done ─────┐
+//!             ▲   └──► failed ───┤
+//!             └── signalled anew ┘
+//! ```
+//! 1. An event is pending from the submission of the one command that signals it until that command has ended.
+//! 2. A command may wait only for an event that was signalled before it was submitted. So whatever is held waits, directly or through
+//!    others, for a command that is not held: no cycle can arise, and nothing is held when nothing else is in flight.
+//! 3. What is held is never more than the queue pair's credits, as a held command keeps its own.
+//!
+//! The table belongs to one controller, and to one thread at a time.
+
+use crate::protocol::{Command, Completion, EventId, LocalRange, Opcode, Operation, Status};
+use std::collections::VecDeque;
+
+/// What is left of a command when it ends: whom to tell.
+#[derive(Clone, Copy)]
+pub(super) struct CommandEnd {
+    pub tag: u64,
+    pub signals: Option<EventId>,
+    pub is_quiet: bool,
+}
+
+impl CommandEnd {
+    pub fn of(command: &Command) -> CommandEnd {
+        CommandEnd { tag: command.tag, signals: command.events.signals, is_quiet: command.events.is_quiet }
+    }
+
+    /// Whether its completion is all that its end brings.
+    pub fn is_plain(&self) -> bool {
+        self.signals.is_none() && !self.is_quiet
+    }
+}
+
+/// When a command may start.
+pub(super) enum CommandStart {
+    Now,
+    After(EventId),
+    /// Never: what it waits for has failed, first the command with this tag.
+    Aborted {
+        first: u64,
+    },
+}
+
+/// A command that was checked, and waits.
+pub(super) struct HeldCommand {
+    pub end: CommandEnd,
+    pub work: HeldWork,
+}
+
+pub(super) enum HeldWork {
+    Flash(Operation),
+    Identify {
+        into: LocalRange,
+    },
+    /// Its place among the controller's, and the reads that it begins with.
+    Pipeline {
+        place: u32,
+        opcode: Opcode,
+        reads: Vec<(u64, LocalRange)>,
+    },
+}
+
+impl HeldWork {
+    pub fn opcode(&self) -> Opcode {
+        match self {
+            HeldWork::Flash(operation) => operation.opcode(),
+            HeldWork::Identify { .. } => Opcode::Identify,
+            HeldWork::Pipeline { opcode, .. } => *opcode,
+        }
+    }
+}
+
+/// How what a command waited for ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventOutcome {
+    Done,
+    /// The tag of the command that failed first.
+    Failed {
+        first: u64,
+    },
+}
+
+impl EventOutcome {
+    pub fn of(completion: &Completion) -> EventOutcome {
+        match completion.status {
+            Status::Success => EventOutcome::Done,
+            Status::Aborted => EventOutcome::Failed { first: completion.result[0] },
+            _ => EventOutcome::Failed { first: completion.tag },
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EventState {
+    Free,
+    Pending,
+    Ended(EventOutcome),
+}
+
+struct EventSlot {
+    state: EventState,
+    /// Empty unless it is pending.
+    waiting: Vec<HeldCommand>,
+}
+
+#[derive(Default)]
+pub(super) struct EventTable {
+    /// By number, from 1; as many as the highest one signalled.
+    slots: Vec<EventSlot>,
+    held: usize,
+    /// Commands whose events have ended, in the order in which they were submitted for each event.
+    released: VecDeque<(HeldCommand, EventOutcome)>,
+}
+
+impl EventTable {
+    /// When a command may start that waits for `after`.
+    ///
+    /// # Errors
+    /// [`Status::InvalidEvent`], if no command signals it.
+    pub fn start(&self, after: Option<EventId>) -> Result<CommandStart, Status> {
+        let Some(event) = after else { return Ok(CommandStart::Now) };
+        match self.slots.get(place(event)).map(|slot| slot.state) {
+            None | Some(EventState::Free) => Err(Status::InvalidEvent),
+            Some(EventState::Pending) => Ok(CommandStart::After(event)),
+            Some(EventState::Ended(EventOutcome::Done)) => Ok(CommandStart::Now),
+            Some(EventState::Ended(EventOutcome::Failed { first })) => Ok(CommandStart::Aborted { first }),
+        }
+    }
+
+    /// Makes an event pending.
+    ///
+    /// # Errors
+    /// [`Status::InvalidEvent`], if it is so already, or there is no such event.
+    pub fn begin(&mut self, event: EventId) -> Result<(), Status> {
+        if event.number() > EventId::MAX {
+            return Err(Status::InvalidEvent);
+        }
+        if self.slots.len() <= place(event) {
+            self.slots.resize_with(place(event) + 1, || EventSlot { state: EventState::Free, waiting: Vec::new() });
+        }
+        let state = &mut self.slots[place(event)].state;
+        if *state == EventState::Pending {
+            return Err(Status::InvalidEvent);
+        }
+        *state = EventState::Pending;
+        Ok(())
+    }
+
+    /// Keeps a command until its event, which is pending, has ended.
+    pub fn hold(&mut self, event: EventId, command: HeldCommand) {
+        let slot = &mut self.slots[place(event)];
+        assert!(slot.state == EventState::Pending, "event {} is not pending", event.number());
+        slot.waiting.push(command);
+        self.held += 1;
+    }
+
+    /// Ends an event, which is pending, and releases what waits for it.
+    pub fn end(&mut self, event: EventId, outcome: EventOutcome) {
+        let EventSlot { state, waiting } = &mut self.slots[place(event)];
+        assert!(*state == EventState::Pending, "event {} is not pending", event.number());
+        *state = EventState::Ended(outcome);
+        self.held -= waiting.len();
+        self.released.extend(waiting.drain(..).map(|command| (command, outcome)));
+    }
+
+    /// The next command whose event has ended.
+    pub fn next_released(&mut self) -> Option<(HeldCommand, EventOutcome)> {
+        self.released.pop_front()
+    }
+
+    pub fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
+    /// How many commands wait for events.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+}
+
+fn place(event: EventId) -> usize {
+    usize::from(event.number()) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(number: u16) -> EventId {
+        EventId::new(number).unwrap()
+    }
+
+    fn flush(tag: u64) -> HeldCommand {
+        let end = CommandEnd::of(&Command::new(tag, Operation::Flush));
+        HeldCommand { end, work: HeldWork::Flash(Operation::Flush) }
+    }
+
+    #[test]
+    fn an_event_releases_what_waits_in_its_order_and_is_used_again() {
+        let mut table = EventTable::default();
+        assert!(matches!(table.start(Some(event(3))), Err(Status::InvalidEvent)));
+        for outcome in [EventOutcome::Done, EventOutcome::Failed { first: 9 }] {
+            table.begin(event(3)).unwrap();
+            assert_eq!(table.begin(event(3)), Err(Status::InvalidEvent), "pending already");
+            assert!(matches!(table.start(Some(event(2))), Err(Status::InvalidEvent)), "never signalled");
+            assert!(matches!(table.start(Some(event(3))), Ok(CommandStart::After(at)) if at == event(3)));
+            (0..3).for_each(|tag| table.hold(event(3), flush(tag)));
+            assert!(table.held() == 3 && !table.has_released());
+            table.end(event(3), outcome);
+            assert!(table.held() == 0 && table.has_released());
+            for tag in 0..3 {
+                let (command, found) = table.next_released().unwrap();
+                assert_eq!((command.end.tag, found), (tag, outcome));
+            }
+            assert!(!table.has_released());
+        }
+        assert!(matches!(table.start(Some(event(3))), Ok(CommandStart::Aborted { first: 9 })));
+    }
+
+    #[test]
+    fn numbers_have_a_limit() {
+        let mut table = EventTable::default();
+        assert_eq!(table.begin(event(EventId::MAX)), Ok(()));
+        assert_eq!(table.begin(event(EventId::MAX + 1)), Err(Status::InvalidEvent));
+        assert!(matches!(table.start(Some(event(u16::MAX))), Err(Status::InvalidEvent)));
+    }
+}
