@@ -31,7 +31,7 @@ pub fn create_as(folder: &Path, capacity_bytes: u64, options: &StoreOptions) -> 
     let env = Env::system();
     let flash = Arc::new(FileFlash::create(&folder.join("drive"), capacity_bytes, IoEngine::Auto, &env)?);
     // By a drive of its own: what creation writes is not the store's to count.
-    Store::create(&drive(&flash, SMALL_LOCAL_BYTES, &env)?, options)?;
+    Store::create_on(&drive(&flash, SMALL_LOCAL_BYTES, &env)?, options)?;
     open_flash(&flash, options, &env)
 }
 
@@ -46,7 +46,7 @@ pub fn open(folder: &Path, memory_bytes: u64, sync: Sync) -> Result<Store, Failu
 fn open_flash(flash: &Arc<FileFlash>, options: &StoreOptions, env: &Env) -> Result<Store, Failure> {
     let segment_bytes = Store::segment_bytes(&drive(flash, SMALL_LOCAL_BYTES, env)?)?;
     let local_bytes = options.local_memory_bytes(segment_bytes) as usize;
-    Ok(Store::open(&drive(flash, local_bytes, env)?, options)?)
+    Ok(Store::open_on(&drive(flash, local_bytes, env)?, options)?)
 }
 
 fn drive(flash: &Arc<FileFlash>, local_bytes: usize, env: &Env) -> Result<Drive, Failure> {

@@ -22,6 +22,7 @@ mod host;
 pub mod locks;
 pub mod memory;
 mod protocol;
+pub mod unfinished;
 
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot};
 pub use device::arbiter;

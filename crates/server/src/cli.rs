@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tapetum::Place;
 
 use crate::cli_pipeline::PipelineCommand;
 use crate::cli_ranges::{
@@ -11,7 +12,6 @@ use crate::cli_ranges::{
 };
 use crate::hot_keys::HotKeys;
 use crate::listen::{Address, LoopbackAddress};
-use crate::store_open::Place;
 use crate::tools::item_lines::Format;
 use crate::tools::repair::RepairArguments;
 use crate::udp::UdpOptions;
@@ -171,7 +171,10 @@ pub struct StoreArguments {
 
 impl StoreArguments {
     pub fn place(&self) -> Place {
-        Place { data: self.data.clone(), drive: self.drive.clone() }
+        match &self.drive {
+            Some(drive) => Place::Drive(drive.clone()),
+            None => Place::Directory(self.data.clone()),
+        }
     }
 }
 

@@ -34,6 +34,7 @@ pub mod slab_stats;
 pub mod slots;
 pub mod stats;
 pub mod steward;
+mod store_engine;
 pub mod store_open;
 pub mod store_slot;
 pub mod tools;

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use tapetum::Slabs;
+use tapetum::{Options, Place};
 use tapetum_server::cli::{Cli, Command, ResizeArguments, StoreArguments};
 use tapetum_server::cli_pipeline::PipelineCommand;
 use tapetum_server::listen::Address;
 use tapetum_server::logging;
 use tapetum_server::remote::{self, Remote};
-use tapetum_server::store_open::{self, OpenError, OpenOptions, Place};
+use tapetum_server::store_open::{self, OpenError};
 use tapetum_server::tools::item_lines::Format;
 use tapetum_server::tools::load::{Existing, StoreSink, WireSink};
 use tapetum_server::tools::warm::{self, Source};
@@ -116,25 +116,14 @@ fn run(command: Command) -> Outcome {
     }
 }
 
-fn offline_options(arguments: &StoreArguments, create: bool) -> OpenOptions {
-    OpenOptions {
-        capacity_bytes: arguments.capacity,
-        memory_bytes: arguments.memory,
-        front_bytes: 0,
-        write_buffer_bytes: None,
-        tier_bytes: 0,
-        slabs: Slabs::default(),
-        value_bytes_max: usize::MAX,
-        sync: tapetum::Sync::Always,
-        full: tapetum::Full::Error,
-        create,
-    }
+fn offline_options(arguments: &StoreArguments, create: bool) -> Options {
+    Options { capacity_bytes: arguments.capacity, memory_bytes: arguments.memory, create, ..Options::new() }
 }
 
 /// Runs `work` on the store without a server, and closes it.
 fn with_store<R>(
     arguments: &StoreArguments,
-    options: OpenOptions,
+    options: Options,
     work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
     check_memory(arguments.memory)?;
@@ -155,7 +144,7 @@ fn read_store<R>(
 ) -> Result<R, Box<dyn Error>> {
     check_memory(arguments.memory)?;
     let place = arguments.place();
-    let store = store_open::open_read_only(&place, &offline_options(arguments, false))?;
+    let store = offline_options(arguments, false).open_read_only(place.clone()).map_err(OpenError::from)?;
     work(&store).map_err(|error| of_store(&place, error))
 }
 
@@ -163,11 +152,11 @@ fn read_store<R>(
 fn of_store(place: &Place, error: Box<dyn Error>) -> Box<dyn Error> {
     let path = place.path();
     let other = match error.downcast::<tapetum::Error>() {
-        Ok(error) => return OpenError::Store { path, error: *error }.into(),
+        Ok(error) => return OpenError::of_store(path)(*error).into(),
         Err(other) => other,
     };
     match other.downcast::<list::ListError>().map(|error| *error) {
-        Ok(list::ListError::Store(error)) => OpenError::Store { path, error }.into(),
+        Ok(list::ListError::Store(error)) => OpenError::of_store(path)(error).into(),
         Ok(error) => error.into(),
         Err(other) => other,
     }
@@ -187,7 +176,7 @@ fn load(
         }
         None => {
             // Closing the store makes all of it durable, once.
-            let options = OpenOptions { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
+            let options = Options { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
             with_store(arguments, options, |store| {
                 Ok(load::load(file, format, skip_bad, &mut StoreSink::new(store.session()?, Existing::Replace))?)
             })?
@@ -211,7 +200,7 @@ fn warm(from: &Address, memcached: Option<&Address>, arguments: &StoreArguments)
         }
         None => {
             // Closing the store makes all of it durable, once.
-            let options = OpenOptions { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
+            let options = Options { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
             with_store(arguments, options, |store| {
                 Ok(warm::warm(source, &mut StoreSink::new(store.session()?, Existing::Keep))?)
             })?
@@ -246,7 +235,7 @@ fn inspect_all(
     let ask = || -> Result<tapetum::Inspection, Box<dyn Error>> {
         match memcached {
             Some(address) => Ok(inspect_lines::from_lines(&Remote::memcached(address).stats("inspect")?)?),
-            None => Ok(store_open::inspect(&arguments.place())?),
+            None => Ok(tapetum::inspect_at(&arguments.place()).map_err(OpenError::from)?),
         }
     };
     if map {
@@ -283,14 +272,14 @@ fn resize(arguments: &ResizeArguments) -> Outcome {
 }
 
 fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
-    let place = Place { data: arguments.data.clone(), drive: arguments.drive.clone() };
     let store = StoreArguments {
         data: arguments.data.clone(),
         drive: arguments.drive.clone(),
         capacity: None,
         memory: GROW_MEMORY_BYTES,
     };
-    Ok(store_open::grow(&place, &offline_options(&store, false), capacity_bytes)?)
+    let grown = offline_options(&store, false).grow(&store.place(), capacity_bytes);
+    Ok(grown.map_err(OpenError::from)?)
 }
 
 /// What the machine does not have cannot be given; found out in time, nothing is made.

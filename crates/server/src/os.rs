@@ -288,18 +288,6 @@ pub fn memory_bytes() -> u64 {
     (system.totalram + system.totalswap).saturating_mul(u64::from(system.mem_unit))
 }
 
-/// Bytes that the file system at `directory` still has for this process.
-pub fn free_bytes(directory: &std::path::Path) -> io::Result<u64> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
-    // SAFETY: an all-zero statvfs is valid; path and result live through the call.
-    unsafe {
-        let mut stat: libc::statvfs = std::mem::zeroed();
-        check(libc::statvfs(path.as_ptr(), &mut stat))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-    }
-}
-
 /// Columns and rows of the terminal at standard output, if that is one.
 pub fn terminal_size() -> Option<(usize, usize)> {
     // SAFETY: an all-zero winsize is valid and lives through the call.
@@ -369,8 +357,6 @@ mod tests {
 
     #[test]
     fn knows_free_space_and_cpu_time() {
-        assert!(free_bytes(std::path::Path::new("/")).unwrap() > 0);
-        assert!(free_bytes(std::path::Path::new("/does/not/exist")).is_err());
         assert!(allow_open_files(64).unwrap() >= 64);
         let _ = cpu_time_us();
     }

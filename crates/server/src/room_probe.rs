@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tapetum_drive::{Flash, FlashError, Reservation};
 
-use crate::{os, unfinished};
+use crate::unfinished;
 
 /// What is written to see whether there is room, as a part of the store: about two write buffers.
 const PROBED_PART: u64 = 64;
@@ -46,7 +46,7 @@ fn write_beside(path: &Path, capacity_bytes: u64) -> Room {
     }
     let bytes = (capacity_bytes / PROBED_PART).clamp(PROBED_BYTES_MIN, PROBED_BYTES_MAX);
     // Where there is too little by its own account, the last of it is left to others. Some file systems say nothing.
-    if os::free_bytes(unfinished::folder_of(path)).is_ok_and(|free| (1..bytes).contains(&free)) {
+    if unfinished::free_bytes(unfinished::folder_of(path)).is_ok_and(|free| (1..bytes).contains(&free)) {
         return Room::No;
     }
     let probe = unfinished::path_of(path);

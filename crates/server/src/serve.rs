@@ -18,7 +18,7 @@ use tapetum_server::opening::Opening;
 use tapetum_server::protocol::VERSION;
 use tapetum_server::server::{Options, Server};
 use tapetum_server::steward::Steward;
-use tapetum_server::store_open::{self, OpenOptions, Place};
+use tapetum_server::store_open;
 use tapetum_server::store_slot::StoreSlot;
 use tapetum_server::{item_limit, os, size};
 
@@ -53,7 +53,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     check_memory(arguments.store.memory)?;
     let progress = Arc::new(Progress::default());
     let mut server_options = server_options(arguments, Arc::clone(&progress), log)?;
-    let options = open_options(arguments, server_options.limits.in_flight_bytes as u64);
+    let options = open_options(arguments);
     let place = arguments.store.place();
     if let Some(list) = &arguments.hot_keys {
         hot_keys::check_place(list)?;
@@ -138,9 +138,9 @@ fn server_options(
     })
 }
 
-fn open_options(arguments: &ServeArguments, front_bytes: u64) -> OpenOptions {
-    OpenOptions {
-        front_bytes,
+fn open_options(arguments: &ServeArguments) -> tapetum::Options {
+    tapetum::Options {
+        memory_beside: store_open::front_bytes,
         write_buffer_bytes: arguments.write_buffer,
         tier_bytes: arguments.tier_bytes(),
         slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },
@@ -166,7 +166,7 @@ fn say_item_limit(store: &tapetum::Store, wanted_bytes: Option<u64>) {
     }
 }
 
-fn say_addresses(server: &Server, place: &Place) {
+fn say_addresses(server: &Server, place: &tapetum::Place) {
     for address in server.addresses() {
         tracing::info!("tapetum {VERSION} serves {} to memcached clients at {address}", place.path().display());
     }

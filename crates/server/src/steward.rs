@@ -17,13 +17,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use tapetum::{Error, Sync};
+use tapetum::{Error, Options, Place, Sync};
 use tapetum_drive::{Flash, Health};
 
 use crate::hot_keys::{HotKeys, Keeper, Progress};
 use crate::opening::Opening;
 use crate::room_probe::{self, Room};
-use crate::store_open::{self, OpenError, OpenOptions, Place};
+use crate::store_open::{self, OpenError};
 use crate::store_slot::StoreSlot;
 
 /// Looks between two tries where a store found no space again, at most. A look is a second.
@@ -41,7 +41,7 @@ enum Condition {
 pub struct Steward {
     slot: Arc<StoreSlot<tapetum::Store>>,
     place: Place,
-    options: OpenOptions,
+    options: Options,
     hot_keys: Option<HotKeys>,
     progress: Arc<Progress>,
     keeper: Option<Keeper>,
@@ -70,7 +70,7 @@ impl Steward {
     pub fn new(
         slot: Arc<StoreSlot<tapetum::Store>>,
         place: Place,
-        options: OpenOptions,
+        options: Options,
         hot_keys: Option<HotKeys>,
         progress: Arc<Progress>,
         signals: BorrowedFd<'_>,
@@ -206,26 +206,28 @@ impl Steward {
                 (self.condition, self.looks_served) = (Condition::Serving, 0);
                 self.keep_hot_keys();
             }
-            Err(OpenError::Store { error: error @ Error::NoSpace { .. }, .. }) => {
-                tracing::error!("{error}; nothing is served until the store can be opened");
-                self.slot.refuse(&error);
-                self.trusts_reservation &= room != Room::Reserved;
-                self.wait_longer();
-            }
-            Err(error) => {
-                tracing::error!(
-                    "the store cannot be opened again: {error}; nothing is served from it: repair this, and start the server again"
-                );
-                self.slot.refuse(&Error::Unusable(format!("the store cannot be opened again: {error}")));
-                self.condition = Condition::Failed;
-            }
+            Err(error) => match error.of_open_store() {
+                Some(error @ Error::NoSpace { .. }) => {
+                    tracing::error!("{error}; nothing is served until the store can be opened");
+                    self.slot.refuse(error);
+                    self.trusts_reservation &= room != Room::Reserved;
+                    self.wait_longer();
+                }
+                _ => {
+                    tracing::error!(
+                        "the store cannot be opened again: {error}; nothing is served from it: repair this, and start the server again"
+                    );
+                    self.slot.refuse(&Error::Unusable(format!("the store cannot be opened again: {error}")));
+                    self.condition = Condition::Failed;
+                }
+            },
         }
     }
 
     /// Ends the store that has failed, if it is not over yet, and opens another one in its place.
     fn exchange_store(&mut self) -> Result<(), OpenError> {
         let path = self.place.path();
-        let failed = |error| OpenError::Store { path: path.clone(), error };
+        let failed = OpenError::of_store(path.clone());
         // It has a handle of the store, and leaves the list that the next one warms DRAM from.
         if let Some(keeper) = self.keeper.take() {
             keeper.stop();
@@ -234,12 +236,12 @@ impl Steward {
         match self.slot.withdraw(&why) {
             Some(store) => {
                 self.memory_bytes = store.stats().memory_limit_bytes;
-                self.flash = Some(store.abandon().map_err(failed)?);
+                self.flash = Some(store.abandon().map_err(&failed)?);
             }
             None => self.slot.refuse(&why),
         }
         let Some(flash) = self.flash.clone() else { unreachable!("a store that is over has left what it lay on") };
-        let opening = Opening::watch(self.signals.as_fd()).map_err(|error| OpenError::Io {
+        let opening = Opening::watch(self.signals.as_fd()).map_err(|error| tapetum::OpenError::Io {
             path: path.clone(),
             doing: "watch for signals while opening",
             error,
@@ -247,7 +249,7 @@ impl Steward {
         let store = store_open::open_again(&self.place, flash, &self.options)?;
         drop(opening);
         if store.stats().memory_limit_bytes != self.memory_bytes {
-            store.resize_memory(self.memory_bytes).map_err(failed)?;
+            store.resize_memory(self.memory_bytes).map_err(&failed)?;
         }
         self.slot.put(store).map_err(failed)?;
         self.flash = None;

@@ -6,24 +6,17 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+pub use tapetum_drive::unfinished::{folder_of, free_bytes, path_of};
 use tapetum_drive::{FileClaim, FlashError};
 
 /// How long somebody else may decide about a name in the same folder: 60 times this.
 const WAIT: Duration = Duration::from_millis(50);
 const WAITS_MAX: usize = 60;
-
-/// What a file is called until it is whole.
-pub fn path_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".unfinished");
-    name.into()
-}
 
 /// Begins the file that is to be at `path`, under its other name; nobody else does meanwhile. What `is_ours` knows is written over.
 pub fn begin(path: &Path, is_ours: impl FnOnce(&Path) -> io::Result<bool>) -> io::Result<File> {
@@ -49,31 +42,6 @@ pub fn finish(path: &Path) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
 
-/// The folder that a file is in.
-pub fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Makes the names of the folders that `path` is in durable, up to the root of its file system. All of them, as who made one may have
-/// been stopped before it was durable.
-pub fn sync_folders_of(path: &Path) -> io::Result<()> {
-    let folder = fs::canonicalize(folder_of(path))?;
-    let device = fs::metadata(&folder)?.dev();
-    for folder in folder.ancestors() {
-        if fs::metadata(folder)?.dev() != device {
-            break;
-        }
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        match synced {
-            // Folders of others, and file systems that have nothing to sync there.
-            Err(error)
-                if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EINVAL | libc::EROFS)) => {}
-            other => other?,
-        }
-    }
-    Ok(())
-}
-
 /// Held while somebody decides about a name in the folder of `path` and carries it out.
 pub struct FolderLock {
     _folder: Option<File>,
@@ -96,6 +64,7 @@ pub fn lock_folder_of(path: &Path) -> io::Result<FolderLock> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     struct Folder(PathBuf);
 
@@ -138,6 +107,5 @@ mod tests {
         assert_eq!(lock_folder_of(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
         drop(lock);
         assert!(lock_folder_of(&path).is_ok());
-        sync_folders_of(&path).unwrap();
     }
 }

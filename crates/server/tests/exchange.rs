@@ -44,8 +44,8 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         let drive = drive_on(Arc::new(MemoryFlash::new(CAPACITY)));
-        Store::create(&drive, &options()).unwrap();
-        let slot = Arc::new(StoreSlot::new(Store::open(&drive, &options()).unwrap()));
+        Store::create_on(&drive, &options()).unwrap();
+        let slot = Arc::new(StoreSlot::new(Store::open_on(&drive, &options()).unwrap()));
         let options = Options {
             addresses: vec!["127.0.0.1:0".parse().unwrap()],
             threads: 2,
@@ -75,7 +75,7 @@ impl Bench {
     }
 
     fn put_store(&self, flash: Arc<dyn Flash>) {
-        self.slot.put(Store::open(&drive_on(flash), &options()).unwrap()).unwrap();
+        self.slot.put(Store::open_on(&drive_on(flash), &options()).unwrap()).unwrap();
     }
 }
 

@@ -12,12 +12,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapetum::{Error, Full, Inspection, Location, Reply, Request, SlabClass, Slabs, Stats, Sync, ValueRange};
+use tapetum::{Error, Inspection, Location, Reply, Request, SlabClass, Stats, ValueRange};
 use tapetum_server::engine::{Session, Store};
 use tapetum_server::limits::Limits;
 use tapetum_server::logging::Log;
 use tapetum_server::server::{Options, Server};
-use tapetum_server::store_open::{self, OpenOptions, Place};
 
 const FOLDER: &str = "TAPETUM_TEST_PANICS_IN";
 const KEY: &[u8] = b"panic";
@@ -82,19 +81,8 @@ impl Store for PanickingStore {
 }
 
 fn open(folder: &Path) -> tapetum::Store {
-    let options = OpenOptions {
-        capacity_bytes: Some(64 << 20),
-        memory_bytes: 64 << 20,
-        front_bytes: 0,
-        write_buffer_bytes: None,
-        tier_bytes: 0,
-        slabs: Slabs::default(),
-        value_bytes_max: usize::MAX,
-        sync: Sync::Always,
-        full: Full::Error,
-        create: true,
-    };
-    store_open::open(&Place { data: folder.join("data"), drive: None }, &options).unwrap()
+    let options = tapetum::Options::new().capacity_bytes(64 << 20).memory_bytes(64 << 20);
+    options.open(folder.join("data")).unwrap()
 }
 
 /// The server, if this process was started to be one.

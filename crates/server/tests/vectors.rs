@@ -47,8 +47,8 @@ fn every_vector_is_answered_as_it_stands() {
     let options = StoreOptions::new(CAPACITY_BYTES, MEMORY_BYTES).with_tier(1 << 20);
     let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
     let drive = Drive::new(std::sync::Arc::new(flash), local, programs::built_in(), Env::system());
-    Store::create(&drive, &options).unwrap();
-    let store = Store::open(&drive, &options).unwrap();
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     let mut packets = Packets::new(store.session().unwrap());
     let (mut stamps, mut vectors) = (Stamps::new(), 0);
     for vector in VECTORS.split("\n\n").skip(1) {

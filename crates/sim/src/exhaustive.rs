@@ -321,7 +321,7 @@ impl Bench {
             let store = store.map_err(|error| format!("it does not open: {error}"))?;
             Ok::<_, String>(KEYS.map(|key| store.get(key).map(|item| item.map(|item| (item.value, item.stamp)))))
         };
-        let read = answers(Store::open_read_only(&self.drive(flash, 1), &self.options))?;
+        let read = answers(Store::open_read_only_on(&self.drive(flash, 1), &self.options))?;
         let opcodes = [Opcode::Write, Opcode::Flush, Opcode::Discard];
         if let Some(opcode) = opcodes.into_iter().find(|opcode| flash.submitted(*opcode) > 0) {
             return Err(format!("the drive is told to {}", opcode.name()));

@@ -450,7 +450,7 @@ mod tests {
         wait_for_flush(shared);
         store.close().unwrap();
         drop(store);
-        let store = Store::open(&drive, &small_options()).unwrap();
+        let store = Store::open_on(&drive, &small_options()).unwrap();
         let segment = store.shared().candidate(hash).unwrap();
         assert_eq!((segment.page_size(), segment.descriptor.data_pages), (PageSize::Large, 2));
         assert_eq!(store.get(b"key").unwrap().unwrap().value.len(), bytes + more);
@@ -460,7 +460,7 @@ mod tests {
     fn a_flush_has_room_only_where_flash_numbers_and_the_manifest_all_have() {
         let options = small_options();
         let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
-        Store::create(&drive, &options).unwrap();
+        Store::create_on(&drive, &options).unwrap();
         let store = Store::open_with(&drive, &options, || false).unwrap();
         let shared = store.shared();
         assert!(has_room(shared));

@@ -20,7 +20,7 @@ impl Bench {
     fn new() -> Bench {
         let (env, clock) = Env::simulated(1);
         let drive = drive_in_memory(SMALL_BYTES, &options(), env);
-        Store::create(&drive, &options()).unwrap();
+        Store::create_on(&drive, &options()).unwrap();
         let store = Store::open_with(&drive, &options(), || false).unwrap();
         Bench { drive, store, clock }
     }

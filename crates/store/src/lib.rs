@@ -5,29 +5,21 @@
 //! one GET and one PUT through both.
 //!
 //! ```
-//! use std::sync::Arc;
-//! use tapetum::{Store, StoreOptions};
-//! use tapetum_drive::{Drive, Env, FileFlash, IoEngine, LocalMemory, programs};
-//!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = std::env::temp_dir().join(format!("tapetum-example-{}", std::process::id()));
-//! let (capacity_bytes, memory_bytes) = (64 << 20, 32 << 20);
-//! let options = StoreOptions::new(capacity_bytes, memory_bytes);
-//! let env = Env::system();
-//! // Once; afterwards `FileFlash::open`, and `Store::segment_bytes` for the segments that it was made with.
-//! let flash = FileFlash::create(&path, capacity_bytes, IoEngine::Auto, &env)?;
-//! let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize)?;
-//! let drive = Drive::new(Arc::new(flash), local, programs::built_in(), env);
-//! Store::create(&drive, &options)?;
-//!
-//! let store = Store::open(&drive, &options)?;
+//! # let small = tapetum::Options::new().capacity_bytes(64 << 20).memory_bytes(32 << 20);
+//! # small.open(&path)?.close()?;
+//! let store = tapetum::Store::open(&path)?;
 //! store.put(b"greeting", b"hello")?;
 //! assert_eq!(store.get(b"greeting")?.map(|item| item.value), Some(b"hello".to_vec()));
 //! store.close()?;
-//! # std::fs::remove_file(&path)?;
+//! # drop(store);
+//! # std::fs::remove_dir_all(&path)?;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! [`Options`] says how much flash and memory it may take and when a write is acknowledged.
 
 mod access;
 mod buffer;
@@ -64,6 +56,7 @@ mod manifest_room;
 mod memory_word;
 mod needs;
 mod notify;
+mod opening;
 mod options;
 mod pace;
 mod partition_load;
@@ -100,6 +93,7 @@ pub use large::ValueLimits;
 pub use locate::{KeyPlace, Location, RecordFacts, SegmentPlace, locate};
 pub use log::Sync;
 pub use maintenance::Step;
+pub use opening::{OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
 pub use options::{Full, Slabs, StoreOptions};
 pub use phase::Phase;
 pub use request::*;

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::io::{Io, lock, run};
 use crate::large::ValueLimits;
 use crate::maintenance::{Maintenance, Step};
+use crate::opening::{OpenError, Options, Place};
 use crate::options::StoreOptions;
 use crate::phase::Phase;
 use crate::planted::Bug;
@@ -70,6 +71,23 @@ fn stopped() -> Error {
 }
 
 impl Store {
+    /// Opens the store at a directory, file or block device, as [`Options::new`] would; makes it where there is none.
+    ///
+    /// # Errors
+    /// Each says what to do; where one is returned, nothing foreign was changed.
+    pub fn open(place: impl Into<Place>) -> Result<Store, OpenError> {
+        Options::new().open(place)
+    }
+
+    /// Opens the store at a directory, file or block device to read, beside others that read: nothing is written, and without the
+    /// right to write.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_read_only(place: impl Into<Place>) -> Result<Store, OpenError> {
+        Options::new().open_read_only(place)
+    }
+
     /// Makes an empty store on `drive`; what was there is lost. `crashed` says that the drive answers no more.
     pub fn create_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<(), Error> {
         options.slabs.check(options.tier_bytes)?;
@@ -77,7 +95,8 @@ impl Store {
         run(&io, recover::create(drive, &io, options), crashed).ok_or_else(stopped)?
     }
 
-    pub fn create(drive: &Drive, options: &StoreOptions) -> Result<(), Error> {
+    /// Makes a store on `drive`.
+    pub fn create_on(drive: &Drive, options: &StoreOptions) -> Result<(), Error> {
         Store::create_with(drive, options, || false)
     }
 
@@ -93,7 +112,7 @@ impl Store {
     /// Opens the store on `drive` to read: nothing is written to the drive, which may be one that cannot be written to, and
     /// others may read it meanwhile. What a crash left in the log is read into memory. Whatever would change the store is
     /// answered with [`Error::ReadOnly`].
-    pub fn open_read_only(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
+    pub fn open_read_only_on(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
         options.slabs.check(options.tier_bytes)?;
         let overlay = OverlayFlash::new(drive.flash().clone(), options.memory_bytes / 4);
         let drive = drive.with_flash(Arc::new(overlay.clone()));
@@ -116,7 +135,7 @@ impl Store {
     }
 
     /// Opens the store on `drive`, with a thread for maintenance.
-    pub fn open(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
+    pub fn open_on(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
         // Pools take their memory now, so that the process does not grow later.
         drive.local().touch();
         let store = Store::open_with(drive, options, || false)?;

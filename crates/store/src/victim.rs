@@ -342,8 +342,8 @@ pub mod tests {
     /// A new store on a flash in memory.
     pub fn store_in_memory(capacity_bytes: u64, options: &StoreOptions) -> (Drive, Store) {
         let drive = drive_in_memory(capacity_bytes, options, Env::system());
-        Store::create(&drive, options).unwrap();
-        let store = Store::open(&drive, options).unwrap();
+        Store::create_on(&drive, options).unwrap();
+        let store = Store::open_on(&drive, options).unwrap();
         (drive, store)
     }
 

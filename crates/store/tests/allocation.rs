@@ -86,7 +86,7 @@ fn open(folder: &Path) -> Result<Store, Error> {
         flash = open();
     }
     let flash = flash.map_err(|error| Error::Io(error.to_string()))?;
-    Store::open(&drive(flash)?, &options())
+    Store::open_on(&drive(flash)?, &options())
 }
 
 fn key(sequence: u32) -> [u8; 4] {
@@ -196,7 +196,7 @@ fn an_allocation_that_fails_loses_nothing_that_was_acknowledged() {
     let folder = std::env::temp_dir().join(format!("tapetum-allocation-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let flash = FileFlash::create(&folder.join("drive"), CAPACITY_BYTES, IoEngine::Auto, &Env::system()).unwrap();
-    Store::create(&drive(flash).unwrap(), &options()).unwrap();
+    Store::create_on(&drive(flash).unwrap(), &options()).unwrap();
     let mut model = Model { last: vec![None; KEYS as usize], next: 0 };
     // One that does not fail, to know how many allocations there are.
     assert!(run_child(&folder, u64::MAX - 1, model.next).success());

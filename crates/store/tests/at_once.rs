@@ -16,7 +16,7 @@ fn options(sync: Sync) -> StoreOptions {
 /// A store, and its drive in memory.
 fn store(sync: Sync) -> (Drive, Store) {
     let drive = drive(sync, Env::system());
-    let store = Store::open(&drive, &options(sync)).unwrap();
+    let store = Store::open_on(&drive, &options(sync)).unwrap();
     (drive, store)
 }
 
@@ -33,7 +33,7 @@ fn drive(sync: Sync, env: Env) -> Drive {
     let options = options(sync);
     let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
     let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), env);
-    Store::create(&drive, &options).unwrap();
+    Store::create_on(&drive, &options).unwrap();
     drive
 }
 
@@ -135,7 +135,7 @@ fn a_put_at_once_outlives_flush_and_restart() {
     drop(session);
     store.close().unwrap();
     drop(store);
-    let store = Store::open(&drive, &options(Sync::No)).unwrap();
+    let store = Store::open_on(&drive, &options(Sync::No)).unwrap();
     for number in 0..400 {
         let item = store.get(&key(number)).unwrap().unwrap();
         assert_eq!((item.flags, item.value), (9, value(9, number)));

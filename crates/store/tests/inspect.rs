@@ -20,8 +20,8 @@ fn drive_on(flash: Arc<MemoryFlash>) -> Drive {
 
 /// A store whose keys are in several segments and in the write buffers, some overwritten, some deleted.
 fn filled(drive: &Drive) -> (Store, BTreeMap<Vec<u8>, u64>) {
-    Store::create(drive, &options()).unwrap();
-    let store = Store::open(drive, &options()).unwrap();
+    Store::create_on(drive, &options()).unwrap();
+    let store = Store::open_on(drive, &options()).unwrap();
     let mut truth = BTreeMap::new();
     for round in 0..3u64 {
         for number in (0..2000u64).step_by(1 + round as usize) {
@@ -77,7 +77,7 @@ fn a_scan_shows_every_live_key_once() {
     assert_eq!(left, 0, "a scan stops when it is told to");
     store.close().unwrap();
     drop((store, drive));
-    let store = Store::open(&drive_on(flash), &options()).unwrap();
+    let store = Store::open_on(&drive_on(flash), &options()).unwrap();
     assert_eq!(scanned(&store, b""), truth);
     store.run(Request::DeleteAll { at: 0 }).unwrap();
     assert_eq!(scanned(&store, b""), BTreeMap::new());

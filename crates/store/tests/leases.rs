@@ -97,8 +97,8 @@ fn life(store: &mut Store, value: &[u8], elsewhere: impl Fn(&mut Store)) {
 #[test]
 fn a_lease_is_given_once_wherever_the_item_lies() {
     let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    Store::create(&drive_on(&flash), &options()).unwrap();
-    let mut store = Store::open(&drive_on(&flash), &options()).unwrap();
+    Store::create_on(&drive_on(&flash), &options()).unwrap();
+    let mut store = Store::open_on(&drive_on(&flash), &options()).unwrap();
     for value in [noise(1, 300), vec![b'a'; 3000], noise(2, 50_000)] {
         life(&mut store, &value, |_| {});
         life(&mut store, &value, |store| flush(store));
@@ -109,7 +109,7 @@ fn a_lease_is_given_once_wherever_the_item_lies() {
         });
         life(&mut store, &value, |store| {
             store.close().unwrap();
-            *store = Store::open(&drive_on(&flash), &options()).unwrap();
+            *store = Store::open_on(&drive_on(&flash), &options()).unwrap();
         });
     }
 }
@@ -117,8 +117,8 @@ fn a_lease_is_given_once_wherever_the_item_lies() {
 #[test]
 fn an_item_counts_as_read_while_memory_knows_it() {
     let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    Store::create(&drive_on(&flash), &options()).unwrap();
-    let store = Store::open(&drive_on(&flash), &options()).unwrap();
+    Store::create_on(&drive_on(&flash), &options()).unwrap();
+    let store = Store::open_on(&drive_on(&flash), &options()).unwrap();
     let was_read = |terms| match store.run(Request::GetAndLease { key: b"key", terms }).unwrap().0 {
         Outcome::Leased { access, .. } => access.was_read,
         other => panic!("{other:?}"),
@@ -150,8 +150,8 @@ fn an_item_counts_as_read_while_memory_knows_it() {
 #[test]
 fn how_long_ago_an_item_was_asked_for_is_known_wherever_it_lies() {
     let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    Store::create(&drive_on(&flash), &options()).unwrap();
-    let store = Store::open(&drive_on(&flash), &options()).unwrap();
+    Store::create_on(&drive_on(&flash), &options()).unwrap();
+    let store = Store::open_on(&drive_on(&flash), &options()).unwrap();
     let unnoticed = Terms { unnoticed: true, ..Terms::default() };
     let idle_seconds = || match store.run(Request::GetAndLease { key: b"key", terms: unnoticed }).unwrap().0 {
         Outcome::Leased { access, .. } => access.idle_seconds,
@@ -181,8 +181,8 @@ fn how_long_ago_an_item_was_asked_for_is_known_wherever_it_lies() {
 #[test]
 fn of_many_who_ask_at_once_one_gets_the_lease() {
     let flash = Arc::new(MemoryFlash::new(CAPACITY));
-    Store::create(&drive_on(&flash), &options()).unwrap();
-    let store = Store::open(&drive_on(&flash), &options()).unwrap();
+    Store::create_on(&drive_on(&flash), &options()).unwrap();
+    let store = Store::open_on(&drive_on(&flash), &options()).unwrap();
     for round in 0..50u32 {
         let key = format!("key{}", round % 5).into_bytes();
         if round % 10 == 9 {

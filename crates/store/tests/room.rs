@@ -11,8 +11,8 @@ fn store() -> (Drive, Store) {
     let options = StoreOptions { segment_bytes: SEGMENT, partition_bits: 2, ..StoreOptions::new(CAPACITY, 24 << 20) };
     let local = LocalMemory::new(options.local_memory_bytes(SEGMENT) as usize).unwrap();
     let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
-    Store::create(&drive, &options).unwrap();
-    let store = Store::open(&drive, &options).unwrap();
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     (drive, store)
 }
 

@@ -21,9 +21,9 @@ fn open(flash: &Arc<MemoryFlash>, tier_bytes: u64) -> Store {
     let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
     let drive = Drive::new(flash.clone(), local, programs::built_in(), Env::system());
     if !flash_has_store(&drive) {
-        Store::create(&drive, &options).unwrap();
+        Store::create_on(&drive, &options).unwrap();
     }
-    Store::open(&drive, &options).unwrap()
+    Store::open_on(&drive, &options).unwrap()
 }
 
 fn flash_has_store(drive: &Drive) -> bool {

@@ -207,7 +207,7 @@ impl Life {
 pub fn make(seed: u64) -> Result<Subjects, Failure> {
     let flash = Arc::new(MemoryFlash::new(CAPACITY_BYTES));
     let mut life = Life { flash, seed, random: Random::new(seed), history: History::default(), older: Vec::new() };
-    Store::create(&life.drive()?, &options())?;
+    Store::create_on(&life.drive()?, &options())?;
     let unsynced = StoreOptions { sync: Sync::No, ..options() };
     let mut store = Running::open(&life.drive()?, &unsynced)?;
     let all: Vec<_> = (0..KEYS).map(|key| (key, true)).collect();

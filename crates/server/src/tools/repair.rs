@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tapetum::repair::{self, RepairReport, SalvagedItem};
+use tapetum::{Options, Place};
 
 use super::item_lines::{self, Format, ItemLine};
 use super::keep_file::{self, KeepFile};
 use crate::cli::StoreArguments;
-use crate::store_open::{self, OpenError, OpenOptions, Place};
+use crate::store_open::OpenError;
 
 /// What is gathered before it is written.
 const BATCH_BYTES: usize = 1 << 20;
@@ -36,7 +37,7 @@ pub struct RepairArguments {
 }
 
 /// What the command line asks for.
-pub fn run(arguments: &RepairArguments, options: &OpenOptions) -> Result<(), Box<dyn std::error::Error>> {
+pub fn run(arguments: &RepairArguments, options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let RepairArguments { yes, keep, undo, store } = arguments;
     let (place, mut out) = (store.place(), io::stdout());
     match (undo, yes) {
@@ -47,8 +48,8 @@ pub fn run(arguments: &RepairArguments, options: &OpenOptions) -> Result<(), Box
 }
 
 /// Says what a repair would do. Nothing is written to the store.
-fn look(place: &Place, options: &OpenOptions, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
-    let report = store_open::examine(place, options, repair::look)?;
+fn look(place: &Place, options: &Options, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
+    let report = options.examine(place, repair::look).map_err(OpenError::from)?;
     print(&report, "would be", out)?;
     if report.is_clean() {
         return Ok(());
@@ -63,12 +64,13 @@ fn look(place: &Place, options: &OpenOptions, out: &mut dyn Write) -> Result<(),
 /// Repairs the store, and keeps what it replaces.
 fn repair(
     place: &Place,
-    options: &OpenOptions,
+    options: &Options,
     keep: Option<&Path>,
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut keeper = KeepFile::beside(&place.path(), keep)?;
-    let report = store_open::operate(place, options, |drive, options| repair::repair(drive, options, &mut keeper))?;
+    let repaired = options.operate(place, |drive, options| repair::repair(drive, options, &mut keeper));
+    let report = repaired.map_err(OpenError::from)?;
     print(&report, "is", out)?;
     if let Some(kept) = keeper.path() {
         let kept = kept.display();
@@ -83,7 +85,7 @@ fn repair(
 /// Puts back what a repair replaced.
 fn put_back(place: &Place, kept: &Path, out: &mut dyn Write) -> Result<(), Box<dyn std::error::Error>> {
     let path = place.path();
-    let _lock = store_open::lock(place)?;
+    let _lock = tapetum::lock(place).map_err(OpenError::from)?;
     let bytes = keep_file::undo(kept, &path)?;
     writeln!(out, "{bytes} bytes of {} are as they were before the repair", path.display()).map_err(Into::into)
 }
@@ -112,13 +114,13 @@ fn sum(report: &RepairReport) -> String {
 
 /// Writes the items whose keys begin with `prefix` and that can be read; what cannot is counted on `complaints`.
 pub fn dump(
-    (place, options): (&Place, &OpenOptions),
+    (place, options): (&Place, &Options),
     (prefix, format): (&[u8], Format),
     out: &mut dyn Write,
     complaints: &mut dyn Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let (mut text, mut written) = (Vec::new(), Ok(()));
-    let report = store_open::examine(place, options, |drive, options| {
+    let examined = options.examine(place, |drive, options| {
         repair::salvage(drive, options, |item: SalvagedItem<'_>| {
             if item.key.starts_with(prefix) {
                 let SalvagedItem { key, value, flags, expiry, .. } = item;
@@ -130,7 +132,8 @@ pub fn dump(
             }
             if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })
-    })?;
+    });
+    let report = examined.map_err(OpenError::from)?;
     written.and_then(|()| out.write_all(&text)).and_then(|()| out.flush())?;
     if !report.losses.is_empty() {
         for loss in &report.losses {
@@ -144,7 +147,8 @@ pub fn dump(
 /// The command line's words for damage in a store.
 pub fn advice(error: &OpenError) -> &'static str {
     match error {
-        OpenError::Damaged { .. } | OpenError::Store { error: tapetum::Error::Corrupt(_), .. } => {
+        OpenError::Damaged { .. }
+        | OpenError::Store(tapetum::OpenError::Store { error: tapetum::Error::Corrupt(_), .. }) => {
             "; `tapetum repair` says what a repair would cost, `tapetum dump --skip-bad` prints what can be read"
         }
         _ => "",

@@ -190,7 +190,7 @@ fn what_has_expired_since_is_not_copied() {
     let (env, clock) = Env::simulated(1);
     let options = StoreOptions { sync: Sync::No, ..small_options() };
     let drive = drive_in_memory(SMALL_BYTES, &options, env);
-    Store::create(&drive, &options).unwrap();
+    Store::create_on(&drive, &options).unwrap();
     let store = Store::open_with(&drive, &options, || false).unwrap();
     let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
     let expiry = shared.now() + 10;

@@ -254,13 +254,13 @@ mod tests {
     #[test]
     fn damaged_key_tables_and_fences_stop_neither_flushes_nor_opening() {
         let drive = drive_in_memory(SMALL_BYTES, &small_options(), Env::system());
-        Store::create(&drive, &small_options()).unwrap();
+        Store::create_on(&drive, &small_options()).unwrap();
         // Without memory for key tables, so that flushes read them.
         let options = StoreOptions { key_tables_bytes_max: 0, ..small_options() };
         let first_key_page = |_: &Segment| 0;
         let last_fence_page = |segment: &Segment| segment.fence_pages().end - 1;
         for round in 0..3u64 {
-            let store = Store::open(&drive, &options).unwrap();
+            let store = Store::open_on(&drive, &options).unwrap();
             write(&store, round);
             store.close().unwrap();
             // Without a thread for maintenance: no flush takes away, or mends, what is damaged before it is looked at.
@@ -273,7 +273,7 @@ mod tests {
             let problems = crate::check(&still).unwrap().problems;
             assert_eq!(!problems.is_empty(), round == 0, "{problems:?}; fences are read when a store is opened");
             drop(still);
-            let store = Store::open(&drive, &options).unwrap();
+            let store = Store::open_on(&drive, &options).unwrap();
             write(&store, round + 1);
             for number in 0..3000u64 {
                 let item = store.get(format!("key:{number}").as_bytes()).unwrap().unwrap();
@@ -370,8 +370,8 @@ mod tests {
         let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
         let flash = FaultyFlash::new(SMALL_BYTES, 7);
         let drive = Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::system());
-        Store::create(&drive, &options).unwrap();
-        let store = Store::open(&drive, &options).unwrap();
+        Store::create_on(&drive, &options).unwrap();
+        let store = Store::open_on(&drive, &options).unwrap();
         for number in 0..20_000u64 {
             // Here and there a long one, which crosses the ends of extents.
             let length = if number % 500 == 7 { 20_000 } else { 10 + number as usize % 90 };

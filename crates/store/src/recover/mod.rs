@@ -442,7 +442,7 @@ pub mod tests {
             recovered.manifest.install(&recovered.catalog, &install).await
         };
         run(&io, delete, || false).unwrap().unwrap();
-        let store = Store::open(&drive, &options).unwrap();
+        let store = Store::open_on(&drive, &options).unwrap();
         let shared = store.shared();
         assert_eq!(
             (shared.watermark.load(Ordering::SeqCst), shared.watermark_at.load(Ordering::SeqCst)),

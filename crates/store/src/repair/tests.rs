@@ -88,7 +88,7 @@ impl History {
 /// A store with a past, whose last writes only the log knows: crashed, or closed.
 fn patient(closed: bool) -> (FaultyFlash, History) {
     let flash = FaultyFlash::new(CAPACITY_BYTES, 3);
-    Store::create(&drive(&flash), &options(Sync::No)).unwrap();
+    Store::create_on(&drive(&flash), &options(Sync::No)).unwrap();
     let mut history = History::default();
     let mut random = SplitMix64::new(7);
     let noise = |random: &mut SplitMix64, length: u64| {
@@ -97,7 +97,7 @@ fn patient(closed: bool) -> (FaultyFlash, History) {
         value
     };
     for round in 0..2 {
-        let store = Store::open(&drive(&flash), &options(Sync::No)).unwrap();
+        let store = Store::open_on(&drive(&flash), &options(Sync::No)).unwrap();
         for number in 0..3500 {
             let key = format!("key{}", random.below(1500));
             match random.below(40) {
@@ -115,7 +115,7 @@ fn patient(closed: bool) -> (FaultyFlash, History) {
         store.close().unwrap();
         drop((store, round));
     }
-    let store = Store::open(&drive(&flash), &options(Sync::Always)).unwrap();
+    let store = Store::open_on(&drive(&flash), &options(Sync::Always)).unwrap();
     for _ in 0..120 {
         let key = format!("key{}", random.below(1500));
         match random.below(6) {
@@ -128,7 +128,7 @@ fn patient(closed: bool) -> (FaultyFlash, History) {
     }
     drop(store);
     // Opening says how far the log went: without that, nobody could see that its last group is missing.
-    let store = Store::open(&drive(&flash), &options(Sync::Always)).unwrap();
+    let store = Store::open_on(&drive(&flash), &options(Sync::Always)).unwrap();
     if closed {
         store.close().unwrap();
     }
@@ -180,7 +180,7 @@ fn treat(flash: &FaultyFlash, history: &History, what: &str) -> RepairReport {
     assert_eq!(told.losses, report.losses, "{what}");
     let again = look(&drive(flash), &options(Sync::No)).unwrap();
     assert!(again.is_clean(), "{what}: the second time there is {again:?}");
-    let store = Store::open(&drive(flash), &options(Sync::No)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let store = Store::open_on(&drive(flash), &options(Sync::No)).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(crate::check(&store).unwrap().problems, Vec::<String>::new(), "{what}");
     let session = store.session().unwrap();
     for key in history.writes.keys() {
@@ -304,7 +304,7 @@ fn a_store_without_a_manifest_is_refused() {
 #[test]
 fn everything_stays_deleted_that_was_deleted_with_everything() {
     let (flash, history) = patient(false);
-    let store = Store::open(&drive(&flash), &options(Sync::Always)).unwrap();
+    let store = Store::open_on(&drive(&flash), &options(Sync::Always)).unwrap();
     store.run(Request::DeleteAll { at: 0 }).unwrap();
     store.put(b"new", b"1").unwrap();
     drop(store);
@@ -317,7 +317,7 @@ fn everything_stays_deleted_that_was_deleted_with_everything() {
     .unwrap();
     assert_eq!(shown, [b"new"]);
     repair(&drive(&flash), &options(Sync::No), &mut Kept::default()).unwrap();
-    let store = Store::open(&drive(&flash), &options(Sync::No)).unwrap();
+    let store = Store::open_on(&drive(&flash), &options(Sync::No)).unwrap();
     assert!(history.writes.keys().all(|key| found(&store, key).is_none()));
     assert_eq!(found(&store, "new").as_deref(), Some(&b"1"[..]));
 }

@@ -6,7 +6,7 @@ use super::*;
 fn large_values_come_back_from_buffers_from_segments_and_after_reopening() {
     let flash = flash();
     let drive = drive_on(flash.clone());
-    Store::create(&drive, &options()).unwrap();
+    Store::create_on(&drive, &options()).unwrap();
     let key = |size: usize| format!("large{size}").into_bytes();
     let value = |size: usize, seed: u64| match seed % 2 {
         0 => noise(seed + size as u64, size),
@@ -14,7 +14,7 @@ fn large_values_come_back_from_buffers_from_segments_and_after_reopening() {
         _ => noise(seed + size as u64, size / 2).into_iter().flat_map(|byte| [byte, byte]).collect(),
     };
     for seed in 0..6 {
-        let store = Store::open(&drive_on(flash.clone()), &options()).unwrap();
+        let store = Store::open_on(&drive_on(flash.clone()), &options()).unwrap();
         if seed > 0 {
             for size in LARGE_SIZES {
                 assert_eq!(store.get(&key(size)).unwrap().unwrap().value, value(size, seed - 1), "{size}, reopened");
@@ -166,8 +166,8 @@ fn a_full_store_refuses_large_values_and_an_evicting_one_takes_them_for_ever() {
     }
 
     let drive = drive_on(flash());
-    Store::create(&drive, &options()).unwrap();
-    let store = Store::open(&drive, &StoreOptions { full: Full::Evict, ..options() }).unwrap();
+    Store::create_on(&drive, &options()).unwrap();
+    let store = Store::open_on(&drive, &StoreOptions { full: Full::Evict, ..options() }).unwrap();
     for number in 0..300 {
         store.put(&key(number), &noise(number, 100_000)).unwrap();
     }
@@ -204,8 +204,8 @@ fn a_batch_with_a_value_that_compresses_to_half_is_read_from_a_segment() {
     let options = StoreOptions { segment_bytes, partition_bits: 2, ..StoreOptions::new(128 << 20, 24 << 20) };
     let local = LocalMemory::new(options.local_memory_bytes(segment_bytes) as usize).unwrap();
     let drive = Drive::new(Arc::new(MemoryFlash::new(128 << 20)), local, programs::built_in(), Env::system());
-    Store::create(&drive, &options).unwrap();
-    let store = Store::open(&drive, &options).unwrap();
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     let value = [noise(1, 1 << 20), vec![7; (1 << 20) - 100]].concat();
     store.batch(&[Write::Put { key: b"key", value: &value, flags: 0, expiry: 0 }]).unwrap();
     let flushes = store.stats().flushes;

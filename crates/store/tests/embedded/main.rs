@@ -39,8 +39,8 @@ fn faulty_drive(faulty: &FaultyFlash) -> Drive {
 
 fn new_store() -> Store {
     let drive = drive_on(flash());
-    Store::create(&drive, &options()).unwrap();
-    Store::open(&drive, &options()).unwrap()
+    Store::create_on(&drive, &options()).unwrap();
+    Store::open_on(&drive, &options()).unwrap()
 }
 
 fn noise(seed: u64, length: usize) -> Vec<u8> {
@@ -55,8 +55,8 @@ fn store_of(capacity: u64, full: Full) -> Store {
     let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
     let drive = Drive::new(Arc::new(MemoryFlash::new(capacity)), local, programs::built_in(), Env::system());
     let options = StoreOptions { full, ..options() };
-    Store::create(&drive, &options).unwrap();
-    Store::open(&drive, &options).unwrap()
+    Store::create_on(&drive, &options).unwrap();
+    Store::open_on(&drive, &options).unwrap()
 }
 
 /// Writes others until what was written before is in a segment.
@@ -87,8 +87,8 @@ fn puts_gets_and_deletes() {
 fn what_is_asked_for_stays_in_dram_when_it_is_written_over_and_flushed() {
     let options = options().with_tier(4 << 20);
     let drive = drive_on(flash());
-    Store::create(&drive, &options).unwrap();
-    let store = Store::open(&drive, &options).unwrap();
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     let (asked, noted, unasked) = (b"asked".as_slice(), b"noted".as_slice(), b"unasked".as_slice());
     let flush = || {
         let before = store.stats().flushes;
@@ -139,11 +139,11 @@ fn what_is_asked_for_stays_in_dram_when_it_is_written_over_and_flushed() {
 fn overwritten_keys_stay_right_through_flush_collection_and_reopening() {
     let flash = Arc::new(MemoryFlash::new(3 << 20));
     let drive = drive_on(flash.clone());
-    Store::create(&drive, &options()).unwrap();
+    Store::create_on(&drive, &options()).unwrap();
     let mut truth: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
     let mut random = tapetum_drive::SplitMix64::new(1);
     for round in 0..4 {
-        let store = Store::open(&drive_on(flash.clone()), &options()).unwrap();
+        let store = Store::open_on(&drive_on(flash.clone()), &options()).unwrap();
         for _ in 0..20_000 {
             let key = format!("key{}", random.below(6_000)).into_bytes();
             if random.one_in(10) {
@@ -168,8 +168,8 @@ fn overwritten_keys_stay_right_through_flush_collection_and_reopening() {
 /// A store with keys on flash, and opened again: whether the index was built from key tables.
 fn index_is_built_when_opened(end: impl FnOnce(&Drive, &Store)) -> bool {
     let drive = drive_on(flash());
-    Store::create(&drive, &options()).unwrap();
-    let store = Store::open(&drive, &options()).unwrap();
+    Store::create_on(&drive, &options()).unwrap();
+    let store = Store::open_on(&drive, &options()).unwrap();
     let key = |number: u64| format!("key{number}").into_bytes();
     for number in 0..4000 {
         store.put(&key(number % 3000), &noise(number, 100)).unwrap();
@@ -177,7 +177,7 @@ fn index_is_built_when_opened(end: impl FnOnce(&Drive, &Store)) -> bool {
     assert!(store.stats().flushes > 3);
     end(&drive, &store);
     drop(store);
-    let store = Store::open(&drive, &options()).unwrap();
+    let store = Store::open_on(&drive, &options()).unwrap();
     for number in 1000..4000 {
         assert_eq!(store.get(&key(number % 3000)).unwrap().unwrap().value, noise(number, 100));
     }
@@ -193,12 +193,12 @@ fn a_store_that_was_closed_opens_from_its_checkpoint_and_any_other_builds_its_in
     assert!(!index_is_built_when_opened(|_, store| store.close().unwrap()));
     let reopened = |drive: &Drive, store: &Store| {
         store.close().unwrap();
-        drop(Store::open(drive, &options()).unwrap());
+        drop(Store::open_on(drive, &options()).unwrap());
     };
     assert!(index_is_built_when_opened(reopened), "opening ended the checkpoint");
     let twice = |drive: &Drive, store: &Store| {
         store.close().unwrap();
-        Store::open(drive, &options()).unwrap().close().unwrap();
+        Store::open_on(drive, &options()).unwrap().close().unwrap();
     };
     assert!(!index_is_built_when_opened(twice));
 }
@@ -346,8 +346,8 @@ fn thousands_of_keys_in_one_read_come_back_each_with_its_own_value() {
         Env::system(),
     );
     let options = StoreOptions { segment_bytes: 1 << 20, ..StoreOptions::new(64 << 20, 32 << 20) };
-    Store::create(&drive, &options).unwrap();
-    let store = Store::open(&drive, &options).unwrap();
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     let value = |number: usize| format!("value {number} ").repeat(number % 97 + 1).into_bytes();
     let keys: Vec<Vec<u8>> = (0..6_000).map(|number| format!("key{number}").into_bytes()).collect();
     for (number, key) in keys.iter().enumerate() {
@@ -376,15 +376,15 @@ fn large_segments_whose_extents_are_written_piece_by_piece_come_back_whole() {
     };
     let (key, value) = (|number: u64| number.to_le_bytes(), |number: u64| noise(number, 6000));
     let mut written = 0;
-    Store::create(&drive(), &options).unwrap();
-    let store = Store::open(&drive(), &options).unwrap();
+    Store::create_on(&drive(), &options).unwrap();
+    let store = Store::open_on(&drive(), &options).unwrap();
     while store.stats().flushes == 0 {
         store.put(&key(written), &value(written)).unwrap();
         written += 1;
     }
     store.close().unwrap();
     drop(store);
-    let store = Store::open(&drive(), &options).unwrap();
+    let store = Store::open_on(&drive(), &options).unwrap();
     for number in 0..written {
         assert_eq!(store.get(&key(number)).unwrap().unwrap().value, value(number), "item {number}");
     }
@@ -396,8 +396,8 @@ fn large_segments_whose_extents_are_written_piece_by_piece_come_back_whole() {
 #[test]
 fn an_evicting_store_takes_new_keys_for_ever_and_keeps_the_latest() {
     let drive = drive_on(flash());
-    Store::create(&drive, &options()).unwrap();
-    let store = Store::open(&drive, &StoreOptions { full: Full::Evict, ..options() }).unwrap();
+    Store::create_on(&drive, &options()).unwrap();
+    let store = Store::open_on(&drive, &StoreOptions { full: Full::Evict, ..options() }).unwrap();
     let count = 20_000u64;
     for number in 0..count {
         store.put(format!("key{number}").as_bytes(), &noise(number, 1000)).unwrap();
@@ -418,8 +418,8 @@ fn an_evicting_store_takes_new_keys_for_ever_and_keeps_the_latest() {
 fn what_is_evicted_from_flash_is_not_answered_from_dram() {
     let options = StoreOptions { full: Full::Evict, ..options().with_tier(4 << 20) };
     let drive = drive_on(flash());
-    Store::create(&drive, &options).unwrap();
-    let store = Store::open(&drive, &options).unwrap();
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     store.put(b"asked", b"value").unwrap();
     flush(&store);
     for from_tier in [0, 1] {
@@ -444,7 +444,7 @@ fn a_failed_write_poisons_the_store_and_reopening_gives_what_was_acknowledged() 
 fn a_put_fails(value: &[u8]) -> Error {
     let faulty = FaultyFlash::new(CAPACITY, 1);
     let first = faulty_drive(&faulty);
-    Store::create(&first, &options()).unwrap();
+    Store::create_on(&first, &options()).unwrap();
     let store = Store::open_with(&first, &options(), || false).unwrap();
     store.put(b"before", b"kept").unwrap();
     faulty.fail_nth(Opcode::Write, 1);
@@ -465,7 +465,7 @@ fn a_full_file_system_is_told_as_such_and_reopening_gives_what_was_acknowledged(
     for value in [Some(vec![1; 100]), Some(noise(2, 40_000)), None] {
         let faulty = FaultyFlash::new(CAPACITY, 1);
         let drive = faulty_drive(&faulty);
-        Store::create(&drive, &options()).unwrap();
+        Store::create_on(&drive, &options()).unwrap();
         let store = Store::open_with(&drive, &options(), || false).unwrap();
         store.put(b"before", b"kept").unwrap();
         let told = match value {
@@ -492,7 +492,7 @@ fn a_full_file_system_is_told_as_such_and_reopening_gives_what_was_acknowledged(
 fn a_store_that_is_told_to_fail_keeps_what_it_acknowledged_and_takes_no_more() {
     let faulty = FaultyFlash::new(CAPACITY, 1);
     let drive = faulty_drive(&faulty);
-    Store::create(&drive, &options()).unwrap();
+    Store::create_on(&drive, &options()).unwrap();
     let store = Store::open_with(&drive, &StoreOptions { sync: Sync::No, ..options() }, || false).unwrap();
     store.put(b"before", b"kept").unwrap();
     let removed = Error::Removed { place: "drive".into() };
@@ -537,7 +537,7 @@ fn fill_with_small_puts(session: &mut Session) -> Vec<Reply> {
 fn writes_that_wait_for_room_end_when_the_store_fails() {
     let faulty = FaultyFlash::new(CAPACITY, 1);
     let drive = faulty_drive(&faulty);
-    Store::create(&drive, &options()).unwrap();
+    Store::create_on(&drive, &options()).unwrap();
     let store = Store::open_with(&drive, &options(), || false).unwrap();
     let mut session = store.session().unwrap();
     let mut replies = fill_with_small_puts(&mut session);
@@ -573,12 +573,12 @@ fn a_session_that_outlives_its_store_is_told_so_when_it_needs_room() {
 #[test]
 fn no_value_is_larger_than_the_store_was_told_however_it_comes() {
     let drive = drive_on(flash());
-    Store::create(&drive, &options()).unwrap();
-    let store = Store::open(&drive, &options()).unwrap();
+    Store::create_on(&drive, &options()).unwrap();
+    let store = Store::open_on(&drive, &options()).unwrap();
     store.put(b"before", &noise(1, 2_000)).unwrap();
     store.close().unwrap();
     drop(store);
-    let store = Store::open(&drive, &StoreOptions { value_bytes_max: 1_000, ..options() }).unwrap();
+    let store = Store::open_on(&drive, &StoreOptions { value_bytes_max: 1_000, ..options() }).unwrap();
     assert_eq!(store.value_bytes_max(), 1_000);
     assert_eq!(store.put(b"a", &[1; 1_001]), Err(Error::ValueTooLarge { limit_bytes: 1_000 }));
     store.put(b"a", &[1; 600]).unwrap();
@@ -617,7 +617,7 @@ fn every_second_is_kept_although_writes_keep_coming() {
     let (env, clock) = Env::simulated(7);
     let every_second = StoreOptions { sync: tapetum::Sync::EverySecond, ..options() };
     let drive = Drive::new(Arc::new(faulty.clone()), local(), programs::built_in(), env);
-    Store::create(&drive, &every_second).unwrap();
+    Store::create_on(&drive, &every_second).unwrap();
     let store = Store::open_with(&drive, &every_second, || false).unwrap();
     for number in 0..60u32 {
         store.put(format!("key{number}").as_bytes(), b"value").unwrap();
@@ -639,8 +639,8 @@ fn a_store_grows_while_it_serves_and_is_as_large_when_it_is_opened_again() {
     let flash = Arc::new(MemoryFlash::new(3 << 20));
     let drive = drive_on(flash.clone());
     let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(3 << 20, 16 << 20) };
-    Store::create(&drive, &options).unwrap();
-    let store = Store::open(&drive, &options).unwrap();
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     let key = |number: u32| format!("key-{number}").into_bytes();
     let value = |number: u32| noise(u64::from(number), 700);
     let fill = |mut number: u32| loop {
@@ -674,7 +674,7 @@ fn a_store_grows_while_it_serves_and_is_as_large_when_it_is_opened_again() {
     all_there(&store);
     store.close().unwrap();
     drop(store);
-    let store = Store::open(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     assert_eq!(store.stats().flash_limit_bytes, 12 << 20);
     all_there(&store);
 }

@@ -16,8 +16,8 @@ fn drive_of(faulty: &FaultyFlash) -> Drive {
 fn crashed() -> FaultyFlash {
     let faulty = FaultyFlash::new(CAPACITY, 5);
     let drive = drive_of(&faulty);
-    Store::create(&drive, &options()).unwrap();
-    let store = Store::open(&drive, &options()).unwrap();
+    Store::create_on(&drive, &options()).unwrap();
+    let store = Store::open_on(&drive, &options()).unwrap();
     for first in (0..KEYS).step_by(50) {
         let items: Vec<_> = (first..first + 50).map(|number| (format!("key{number}"), noise(number, 300))).collect();
         let puts = items.iter().map(|(key, value)| Write::Put { key: key.as_bytes(), value, flags: 0, expiry: 0 });
@@ -36,7 +36,7 @@ fn crashed() -> FaultyFlash {
 /// The store closed as it should be.
 fn closed() -> FaultyFlash {
     let faulty = crashed();
-    Store::open(&drive_of(&faulty), &options()).unwrap().close().unwrap();
+    Store::open_on(&drive_of(&faulty), &options()).unwrap().close().unwrap();
     faulty
 }
 
@@ -69,7 +69,7 @@ fn contents(store: &Store) -> Contents {
 fn a_reader_sees_what_a_writer_would_and_writes_nothing() {
     for faulty in [crashed(), closed()] {
         let (before, image) = (changes(&faulty), faulty.peek(0, CAPACITY));
-        let reader = Store::open_read_only(&drive_of(&faulty), &options()).unwrap();
+        let reader = Store::open_read_only_on(&drive_of(&faulty), &options()).unwrap();
         let seen = contents(&reader);
         assert_eq!(tapetum::check(&reader).unwrap().problems, Vec::<String>::new());
         tapetum::inspect(&reader).unwrap();
@@ -81,7 +81,7 @@ fn a_reader_sees_what_a_writer_would_and_writes_nothing() {
         drop(reader);
         assert_eq!(changes(&faulty), before);
         assert!(faulty.peek(0, CAPACITY) == image);
-        let writer = Store::open(&drive_of(&faulty), &options()).unwrap();
+        let writer = Store::open_on(&drive_of(&faulty), &options()).unwrap();
         assert!(changes(&faulty) > before, "what is counted happens");
         let expected = contents(&writer);
         assert!(seen == expected && seen.shown.len() as u64 == KEYS - KEYS / 3 + 2);
@@ -91,7 +91,7 @@ fn a_reader_sees_what_a_writer_would_and_writes_nothing() {
 #[test]
 fn what_would_change_the_store_is_refused() {
     let faulty = crashed();
-    let store = Store::open_read_only(&drive_of(&faulty), &options()).unwrap();
+    let store = Store::open_read_only_on(&drive_of(&faulty), &options()).unwrap();
     let before = changes(&faulty);
     let key: &[u8] = b"last";
     let (value, flags, expiry, stamp): (&[u8], u32, u32, Option<u64>) = (b"1", 0, 0, None);
@@ -126,7 +126,7 @@ fn what_would_change_the_store_is_refused() {
 #[test]
 fn pages_of_key_tables_that_are_damaged_are_made_anew_in_memory_alone() {
     let faulty = crashed();
-    let expected = contents(&Store::open(&drive_of(&faulty), &options()).unwrap());
+    let expected = contents(&Store::open_on(&drive_of(&faulty), &options()).unwrap());
     // Two pages of every key table, of which the last holds the fences.
     let areas = tapetum::inspect_drive(&drive_of(&faulty)).unwrap().areas;
     let tables: Vec<_> = areas.into_iter().filter(|area| area.kind == tapetum::inspect::AreaKind::Keys).collect();
@@ -138,15 +138,15 @@ fn pages_of_key_tables_that_are_damaged_are_made_anew_in_memory_alone() {
         }
     }
     let image = faulty.peek(0, CAPACITY);
-    let reader = Store::open_read_only(&drive_of(&faulty), &options()).unwrap();
+    let reader = Store::open_read_only_on(&drive_of(&faulty), &options()).unwrap();
     assert!(contents(&reader) == expected);
     let problems = tapetum::check(&reader).unwrap().problems;
     assert!(problems.len() >= tables.len(), "{problems:?}");
     assert!(problems.iter().all(|problem| problem.contains("made anew when the store is next opened")), "{problems:?}");
     drop(reader);
     assert!(faulty.peek(0, CAPACITY) == image);
-    drop(Store::open(&drive_of(&faulty), &options()).unwrap());
-    let reader = Store::open_read_only(&drive_of(&faulty), &options()).unwrap();
+    drop(Store::open_on(&drive_of(&faulty), &options()).unwrap());
+    let reader = Store::open_read_only_on(&drive_of(&faulty), &options()).unwrap();
     assert_eq!(tapetum::check(&reader).unwrap().problems, Vec::<String>::new());
 }
 
@@ -154,7 +154,7 @@ fn pages_of_key_tables_that_are_damaged_are_made_anew_in_memory_alone() {
 fn the_check_names_a_damaged_copy_of_the_superblock() {
     let faulty = crashed();
     faulty.flip(4096 + 20, 1);
-    let reader = Store::open_read_only(&drive_of(&faulty), &options()).unwrap();
+    let reader = Store::open_read_only_on(&drive_of(&faulty), &options()).unwrap();
     let problems = tapetum::check(&reader).unwrap().problems;
     assert!(problems.len() == 1 && problems[0].contains("copy 1 of the superblock"), "{problems:?}");
 }
@@ -167,13 +167,13 @@ fn everything_is_gone_for_a_reader_too_when_its_time_comes() {
         let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
         Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), env.clone())
     };
-    Store::create(&drive(), &options()).unwrap();
+    Store::create_on(&drive(), &options()).unwrap();
     let store = Store::open_with(&drive(), &options(), || false).unwrap();
     store.put(b"a", b"1").unwrap();
     store.run(Request::DeleteAll { at: env.unix_seconds() + 10 }).unwrap();
     drop(store);
     let before = changes(&faulty);
-    let reader = Store::open_read_only(&drive(), &options()).unwrap();
+    let reader = Store::open_read_only_on(&drive(), &options()).unwrap();
     assert_eq!(reader.get(b"a").unwrap().unwrap().value, b"1");
     clock.advance_us(11_000_000);
     assert_eq!(reader.get(b"a").unwrap(), None);

@@ -28,7 +28,7 @@ fn store_of_sectors(sector_bytes: u32, capacity: u64, options: &StoreOptions) ->
     let flash = Arc::new(MemoryFlash::with_sector_bytes(capacity, sector_bytes));
     let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
     let drive = Drive::new(flash.clone(), local, programs::built_in(), Env::system());
-    Store::create(&drive, options).unwrap();
+    Store::create_on(&drive, options).unwrap();
     (flash, drive)
 }
 
@@ -36,7 +36,7 @@ fn store_of_sectors(sector_bytes: u32, capacity: u64, options: &StoreOptions) ->
 fn a_record_of_the_largest_key_fits_whatever_the_sector() {
     for sector_bytes in [512, 4096] {
         let (_flash, drive) = store_of_sectors(sector_bytes, CAPACITY, &options());
-        let store = Store::open(&drive, &options()).unwrap();
+        let store = Store::open_on(&drive, &options()).unwrap();
         let value = noise(1, 8192);
         let Err(Error::KeyTooLong { limit_bytes }) = store.put(&[b'k'; 60_000], &value) else {
             panic!("it cannot fit")
@@ -54,14 +54,14 @@ fn many_tiny_segments_on_large_sectors_can_be_named() {
     let capacity = 64 << 20;
     let options = StoreOptions { segment_bytes: 512 << 10, ..StoreOptions::new(capacity, 32 << 20) };
     let (_flash, drive) = store_of_sectors(4096, capacity, &options);
-    let store = Store::open(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     for number in 0..40_000u64 {
         store.put(&[b'a' + (number % 10) as u8], &number.to_le_bytes()).unwrap();
     }
     assert!(store.stats().flushes > 250, "{:?}", store.stats());
     store.close().unwrap();
     drop(store);
-    let store = Store::open(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     assert_eq!(store.get(b"j").unwrap().unwrap().value, 39_999u64.to_le_bytes());
 }
 
@@ -69,9 +69,9 @@ fn many_tiny_segments_on_large_sectors_can_be_named() {
 #[test]
 fn a_store_that_was_dropped_is_gone() {
     let flash = flash();
-    Store::create(&drive_on(flash.clone()), &options()).unwrap();
+    Store::create_on(&drive_on(flash.clone()), &options()).unwrap();
     for round in 0..20u64 {
-        let store = Store::open(&drive_on(flash.clone()), &options()).unwrap();
+        let store = Store::open_on(&drive_on(flash.clone()), &options()).unwrap();
         // Enough that a flush is under way.
         for number in 0..150 + round * 3 {
             store.put(&number.to_le_bytes(), &noise(number, 900)).unwrap();
@@ -88,8 +88,8 @@ fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
     let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(capacity, 64 << 20) };
     let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
     let drive = Drive::new(Arc::new(MemoryFlash::new(capacity)), local, programs::built_in(), Env::system());
-    Store::create(&drive, &options).unwrap();
-    let store = Store::open(&drive, &options).unwrap();
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     store.resize_capacity(4 * capacity).unwrap();
     const BATCH: u32 = 50;
     let keys = |from: u32| (from..from + BATCH).map(u32::to_le_bytes).collect::<Vec<_>>();
@@ -111,7 +111,7 @@ fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
         }
     }
     drop(store);
-    let store = Store::open(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     for batch in 0..batches {
         let value: &[u8] = if batch % 20 == 0 { b"2" } else { b"1" };
         let key = (batch * BATCH + batch % BATCH).to_le_bytes();
@@ -124,7 +124,7 @@ fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
     put(&store, batches * BATCH, b"new").unwrap();
     store.close().unwrap();
     drop(store);
-    let store = Store::open(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
     // What is deleted with everything else makes room, too.
     assert_eq!(fill(&store).1, Error::FullManifest);
     store.run(Request::DeleteAll { at: 0 }).unwrap();

@@ -50,8 +50,8 @@ fn one_page_that_cannot_be_read_stops_neither_writes_nor_the_collector() {
     for full in [Full::Error, Full::Evict] {
         let drive = drive_on(flash());
         let options = StoreOptions { full, ..options() };
-        Store::create(&drive, &options).unwrap();
-        let store = Store::open(&drive, &options).unwrap();
+        Store::create_on(&drive, &options).unwrap();
+        let store = Store::open_on(&drive, &options).unwrap();
         let value = noise(77, 600);
         store.put(b"damaged", &value).unwrap();
         NEIGHBOURS.iter().for_each(|key| store.put(key, b"fine").map(drop).unwrap());
@@ -60,7 +60,7 @@ fn one_page_that_cannot_be_read_stops_neither_writes_nor_the_collector() {
         drop(store);
         damage(&drive, &value[100..132]);
         for _ in 0..2 {
-            let store = Store::open(&drive, &options).unwrap();
+            let store = Store::open_on(&drive, &options).unwrap();
             write_over(&store, 30_000);
             let stats = store.stats();
             assert!(stats.collections > 10, "{stats:?}");
@@ -70,7 +70,7 @@ fn one_page_that_cannot_be_read_stops_neither_writes_nor_the_collector() {
             assert!(NEIGHBOURS.iter().filter(is_fine).count() >= NEIGHBOURS.len() / 2);
             assert_ne!(tapetum::check(&store).unwrap().problems, Vec::<String>::new());
         }
-        let store = Store::open(&drive, &options).unwrap();
+        let store = Store::open_on(&drive, &options).unwrap();
         store.put(b"damaged", &value).unwrap();
         write_over(&store, 30_000);
         NEIGHBOURS.iter().for_each(|key| store.put(key, b"still fine").map(drop).unwrap());
@@ -84,8 +84,8 @@ fn one_page_that_cannot_be_read_stops_neither_writes_nor_the_collector() {
 #[test]
 fn the_check_names_a_large_value_that_is_damaged_and_no_other() {
     let drive = drive_on(flash());
-    Store::create(&drive, &options()).unwrap();
-    let store = Store::open(&drive, &options()).unwrap();
+    Store::create_on(&drive, &options()).unwrap();
+    let store = Store::open_on(&drive, &options()).unwrap();
     let values = [noise(1, 300_000), noise(2, 310_000)];
     for (number, value) in values.iter().enumerate() {
         store.put(format!("large{number}").as_bytes(), value).unwrap();
@@ -93,7 +93,7 @@ fn the_check_names_a_large_value_that_is_damaged_and_no_other() {
     write_over(&store, 4000);
     store.close().unwrap();
     drop(store);
-    let check = || tapetum::check(&Store::open(&drive, &options()).unwrap()).unwrap();
+    let check = || tapetum::check(&Store::open_on(&drive, &options()).unwrap()).unwrap();
     let before = check();
     assert_eq!((before.large_values, before.problems), (2, Vec::new()));
     damage(&drive, &values[1][200_000..200_032]);

@@ -1,0 +1,112 @@
+//! Making a store: in a file that has another name until it is whole, or on a blank block device.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::place::{self, Place};
+use super::{
+    CAPACITY_DEFAULT_BYTES, OpenError, OpenNote, Options, PROBE_BYTES, drive, holds_store, store_bytes, when_free,
+};
+use crate::store::Store;
+use tapetum_drive::{Env, FileClaim, FileFlash, Flash, FlashError, IoEngine, unfinished};
+
+/// Makes the store under another name, and gives it its own when it is whole. `None` if somebody else has made it meanwhile.
+///
+/// Who holds the lock of the file under the other name is the only one who makes a store here, so all that decides is looked at
+/// under it.
+pub(super) fn create_file(
+    place: &Place,
+    options: &Options,
+    env: &Env,
+    note: &mut impl FnMut(OpenNote),
+) -> Result<Option<Arc<dyn Flash>>, OpenError> {
+    let path = &place.path();
+    let is_alone = match place {
+        Place::Directory(directory) => {
+            place::make_directory(directory)?;
+            true
+        }
+        Place::Drive(_) => false,
+    };
+    let capacity_bytes = store_bytes(capacity(path, options)?);
+    let unfinished = unfinished::path_of(path);
+    let head = if is_alone { Vec::new() } else { head_of_ours(&unfinished, env)? };
+    let claim = when_free(|| FileClaim::take(&unfinished, 0o600)).map_err(|error| match error {
+        FlashError::Locked { .. } => OpenError::InUse { path: path.into() },
+        other => OpenError::flash(other),
+    })?;
+    if place::is_there(path)? {
+        claim.remove().map_err(OpenError::io(path, "remove the beginnings of"))?;
+        return Ok(None);
+    }
+    if !is_alone && !place::is_empty_or(&head, &place::head_of(claim.file(), &unfinished)?) {
+        return Err(OpenError::ForeignUnfinished { path: unfinished });
+    }
+    let flash = FileFlash::create_in(claim, capacity_bytes, IoEngine::Auto, env).map_err(OpenError::flash)?;
+    let flash = Arc::new(flash);
+    let made = create_on(&(Arc::clone(&flash) as Arc<dyn Flash>), path, options, env);
+    let durable = made
+        .and_then(|()| unfinished::sync_folders_of(path).map_err(OpenError::io(path, "make durable the folders of")));
+    let named = durable.and_then(|()| flash.rename(path).map_err(OpenError::flash));
+    if let Err(error) = named {
+        // What is left says nothing; should it stay, the next creation writes over it.
+        let _ = fs::remove_file(&unfinished);
+        return Err(match error {
+            OpenError::Flash(FlashError::AlreadyExists { path }) => OpenError::NameTaken { path },
+            other => other,
+        });
+    }
+    note(OpenNote::Made { capacity_bytes: flash.capacity_bytes(), on_device: false });
+    Ok(Some(flash))
+}
+
+/// Makes the store on all of a blank device, or on as much of it as is asked for.
+pub(super) fn create_on_device(
+    device: FileFlash,
+    path: &Path,
+    options: &Options,
+    env: &Env,
+    note: &mut impl FnMut(OpenNote),
+) -> Result<Arc<dyn Flash>, OpenError> {
+    let capacity_bytes = options.capacity_bytes.map_or(device.capacity_bytes(), store_bytes);
+    let flash: Arc<dyn Flash> = Arc::new(device.with_capacity(capacity_bytes).map_err(OpenError::flash)?);
+    create_on(&flash, path, options, env)?;
+    note(OpenNote::Made { capacity_bytes: flash.capacity_bytes(), on_device: true });
+    Ok(flash)
+}
+
+/// Bytes of a new store: as told, or a part of what is free.
+fn capacity(path: &Path, options: &Options) -> Result<u64, OpenError> {
+    if let Some(bytes) = options.capacity_bytes {
+        return Ok(bytes);
+    }
+    let free = unfinished::free_bytes(unfinished::folder_of(path));
+    Ok(CAPACITY_DEFAULT_BYTES.min(free.map_err(OpenError::io(path, "look at the free space of"))? / 2))
+}
+
+/// Beside a file that is given by name anything may lie. What an interrupted creation left begins with zeros, or is a store that only
+/// lacks its name: how it begins, and an error if it is something else.
+fn head_of_ours(path: &Path, env: &Env) -> Result<Vec<u8>, OpenError> {
+    let head = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => place::head_of(&other.map_err(OpenError::io(path, "open"))?, path)?,
+    };
+    let holds_ours = || match FileFlash::open(path, IoEngine::Blocking, env) {
+        Ok(flash) => holds_store(&(Arc::new(flash) as Arc<dyn Flash>), path, env),
+        Err(error @ FlashError::Locked { .. }) => Err(OpenError::flash(error)),
+        Err(_) => Ok(false),
+    };
+    match place::is_empty_or(&[], &head) || holds_ours()? {
+        true => Ok(head),
+        false => Err(OpenError::ForeignUnfinished { path: path.into() }),
+    }
+}
+
+fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &Options, env: &Env) -> Result<(), OpenError> {
+    let made = options.of_store(flash.capacity_bytes());
+    options.check_memory(path, &made, made.segment_bytes)?;
+    let drive = drive(flash, 4 * PROBE_BYTES, path, env)?;
+    Store::create_on(&drive, &made).map_err(OpenError::store(path))
+}

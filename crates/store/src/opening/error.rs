@@ -1,0 +1,141 @@
+//! Why a store at a path was not opened or made.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use tapetum_drive::FlashError;
+
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no store, and none was to be made.
+    NoStore {
+        path: PathBuf,
+    },
+    /// The directory holds something else.
+    Foreign {
+        directory: PathBuf,
+        found: PathBuf,
+    },
+    /// Where a new store is made before it has its name is a file of somebody else's.
+    ForeignUnfinished {
+        path: PathBuf,
+    },
+    /// Something has the name that the store was to have.
+    NameTaken {
+        path: PathBuf,
+    },
+    /// A block device that holds something else.
+    NotBlank {
+        path: PathBuf,
+    },
+    /// Another process, or another store of this one, has it open.
+    InUse {
+        path: PathBuf,
+    },
+    /// The store's buffers do not fit into the budget.
+    Memory {
+        path: PathBuf,
+        memory_bytes: u64,
+        tier_bytes: u64,
+        least_bytes: u64,
+    },
+    Flash(FlashError),
+    Store {
+        path: PathBuf,
+        error: Error,
+    },
+    Io {
+        path: PathBuf,
+        doing: &'static str,
+        error: io::Error,
+    },
+}
+
+impl OpenError {
+    /// An error of the system that came of `doing` something with `path`.
+    pub(super) fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
+        move |error| OpenError::Io { path: path.into(), doing, error }
+    }
+
+    pub(super) fn store(path: &Path) -> impl FnOnce(Error) -> OpenError {
+        move |error| OpenError::Store { path: path.into(), error }
+    }
+
+    pub(super) fn flash(error: FlashError) -> OpenError {
+        match error {
+            FlashError::Locked { path } => OpenError::InUse { path },
+            other => OpenError::Flash(other),
+        }
+    }
+
+    /// Of something that must be there.
+    pub(super) fn existing(error: FlashError) -> OpenError {
+        match error {
+            FlashError::NotFound { path } => OpenError::NoStore { path },
+            other => OpenError::flash(other),
+        }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::NoStore { path } => {
+                write!(
+                    f,
+                    "there is no store at {}: give its path, or open it with `Store::open` to make one",
+                    path.display()
+                )
+            }
+            OpenError::Foreign { directory, found } => write!(
+                f,
+                "{} holds no store, but other things ({}): give an empty or new directory; nothing was written",
+                directory.display(),
+                found.display()
+            ),
+            OpenError::ForeignUnfinished { path } => write!(
+                f,
+                "{} is in the way, and no store that was being made: move it, or give another path; nothing was written",
+                path.display()
+            ),
+            OpenError::NameTaken { path } => write!(
+                f,
+                "{} was not there, or is a link to nothing, and has the name that a new store was to have: look at it, then \
+                 open the store again, or give another path; nothing in it was changed",
+                path.display()
+            ),
+            OpenError::NotBlank { path } => write!(
+                f,
+                "{} holds no store, but is not blank: give another device, or zero its first and last MiB if its contents \
+                 are not needed; nothing was written",
+                path.display()
+            ),
+            OpenError::InUse { path } => {
+                write!(f, "{} is in use: use the store that is open already, or close it first", path.display())
+            }
+            OpenError::Memory { path, memory_bytes, tier_bytes, least_bytes } => write!(
+                f,
+                "{} has write buffers that {memory_bytes} bytes of memory, {tier_bytes} of them the tier's, are too few for: give at \
+                 least {least_bytes}",
+                path.display()
+            ),
+            OpenError::Flash(error) => write!(f, "{error}"),
+            OpenError::Store { path, error } => write!(f, "{}: {error}", path.display()),
+            OpenError::Io { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OpenError::Flash(error) => Some(error),
+            OpenError::Store { error, .. } => Some(error),
+            OpenError::Io { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

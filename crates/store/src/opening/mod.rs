@@ -1,0 +1,369 @@
+//! Stores at a path: found, made, opened ([`Options`]). Below this, a store knows a drive and no path.
+//!
+//! A directory holds the file `drive`; or the path is of a file or block device. A new store is made under another name and renamed
+//! when it is whole, so that an interrupted creation leaves nothing that looks like a store. A block device is taken only if it
+//! holds a store, or zeros in its first and last MiB. Nothing foreign is ever written to.
+
+// Files of the system are above the simulator: here a lock may be waited for.
+#![allow(clippy::disallowed_methods)]
+
+mod creation;
+mod error;
+mod place;
+#[cfg(test)]
+mod tests;
+
+pub use error::OpenError;
+pub use place::Place;
+
+use crate::error::Error;
+use crate::inspect::{Inspection, inspect_drive};
+use crate::log::Sync;
+use crate::options::{Full, Slabs, StoreOptions};
+use crate::store::Store;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
+
+/// The most that a new store takes without being told.
+const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
+const MEMORY_DEFAULT_BYTES: u64 = 256 << 20;
+/// Local memory to look at a superblock with.
+const PROBE_BYTES: usize = 1 << 20;
+/// Local memory to read a manifest with, of which only what is used is taken.
+const INSPECT_BYTES: usize = 64 << 20;
+
+/// How a store at a path is opened, or made. [`Options::new`] is for most; what it may take is told by methods.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("tapetum-options-{}", std::process::id()));
+/// use tapetum::{Options, Sync};
+///
+/// let store = Options::new().capacity_bytes(64 << 20).memory_bytes(32 << 20).sync(Sync::EverySecond).open(&path)?;
+/// store.put(b"greeting", b"hello")?;
+/// store.close()?;
+/// # drop(store);
+/// # std::fs::remove_dir_all(&path)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub capacity_bytes: Option<u64>,
+    pub memory_bytes: u64,
+    pub write_buffer_bytes: Option<u64>,
+    pub tier_bytes: u64,
+    pub slabs: Slabs,
+    pub value_bytes_max: usize,
+    pub sync: Sync,
+    pub full: Full,
+    pub create: bool,
+    /// What of a budget of so many bytes the caller needs beside the store: nothing, unless a server says so.
+    pub memory_beside: fn(u64) -> u64,
+}
+
+/// What the opening of a store came upon, for a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenNote {
+    Made {
+        capacity_bytes: u64,
+        on_device: bool,
+    },
+    Grown {
+        from_bytes: u64,
+        to_bytes: u64,
+    },
+    /// A store does not shrink to a smaller capacity.
+    KeptCapacity {
+        has_bytes: u64,
+        wanted_bytes: u64,
+    },
+    /// The size of write buffers is decided when a store is made.
+    KeptWriteBuffers {
+        has_bytes: u64,
+    },
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            capacity_bytes: None,
+            memory_bytes: MEMORY_DEFAULT_BYTES,
+            write_buffer_bytes: None,
+            tier_bytes: 0,
+            slabs: Slabs::default(),
+            value_bytes_max: usize::MAX,
+            sync: Sync::default(),
+            full: Full::default(),
+            create: true,
+            memory_beside: |_| 0,
+        }
+    }
+}
+
+impl Options {
+    /// Makes a store where there is none, of 10 GiB or half of what is free there, and takes 256 MiB of memory. A write is
+    /// acknowledged when it is durable.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// Flash that the store may take; it is reserved at once. A store that has less grows, one that has more keeps it.
+    pub fn capacity_bytes(self, bytes: u64) -> Options {
+        Options { capacity_bytes: Some(bytes), ..self }
+    }
+
+    /// The budget for everything that the store keeps in memory.
+    pub fn memory_bytes(self, bytes: u64) -> Options {
+        Options { memory_bytes: bytes, ..self }
+    }
+
+    /// Of a new store: a power of two from 64 KiB to 1 GiB. What is written over while it is in a buffer costs flash its log record alone.
+    pub fn write_buffer_bytes(self, bytes: u64) -> Options {
+        Options { write_buffer_bytes: Some(bytes), ..self }
+    }
+
+    /// The part of the memory for copies in DRAM of items that are asked for often.
+    pub fn tier_bytes(self, bytes: u64) -> Options {
+        Options { tier_bytes: bytes, ..self }
+    }
+
+    /// When a write is acknowledged.
+    pub fn sync(self, sync: Sync) -> Options {
+        Options { sync, ..self }
+    }
+
+    /// What becomes of writes when there is no room.
+    pub fn full(self, full: Full) -> Options {
+        Options { full, ..self }
+    }
+
+    /// Whether a store is made where there is none.
+    pub fn create(self, create: bool) -> Options {
+        Options { create, ..self }
+    }
+
+    /// Opens the store at a directory, file or block device, with its maintenance thread.
+    ///
+    /// # Errors
+    /// Each says what to do; where one is returned, nothing foreign was changed.
+    pub fn open(&self, place: impl Into<Place>) -> Result<Store, OpenError> {
+        self.open_noting(&place.into(), |_| {})
+    }
+
+    /// As [`Options::open`]; `note` hears of what a log should tell.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    pub fn open_noting(&self, place: &Place, mut note: impl FnMut(OpenNote)) -> Result<Store, OpenError> {
+        let path = place.path();
+        let env = Env::system();
+        if self.create
+            && !place::is_there(&path)?
+            && let Some(flash) = creation::create_file(place, self, &env, &mut note)?
+        {
+            return self.open_on(flash, &path, &env, &mut note, Store::open_on);
+        }
+        let Some(kind) = place::kind(&path)? else { return Err(OpenError::NoStore { path }) };
+        let flash = open_flash(&path, &env)?;
+        if kind.is_block_device() && self.create && place::is_blank(&path)? {
+            let flash = creation::create_on_device(flash, &path, self, &env, &mut note)?;
+            return self.open_on(flash, &path, &env, &mut note, Store::open_on);
+        }
+        let flash: Arc<dyn Flash> = Arc::new(flash);
+        if kind.is_block_device() && self.create && !holds_store(&flash, &path, &env)? {
+            return Err(OpenError::NotBlank { path });
+        }
+        let store = self.open_on(flash, &path, &env, &mut note, Store::open_on)?;
+        self.grow_as_told(&store, &path, &mut note)?;
+        Ok(store)
+    }
+
+    /// Opens a store to read: nothing is written, beside others that read, and without the right to write.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    pub fn open_read_only(&self, place: impl Into<Place>) -> Result<Store, OpenError> {
+        self.examine(&place.into(), Store::open_read_only_on)
+    }
+
+    /// Lets `work` read the drive of a store, beside others that read.
+    ///
+    /// # Errors
+    /// As [`Options::open`], and what `work` says.
+    pub fn examine<T>(
+        &self,
+        place: &Place,
+        work: impl FnOnce(&Drive, &StoreOptions) -> Result<T, Error>,
+    ) -> Result<T, OpenError> {
+        let (path, env) = (place.path(), Env::system());
+        self.open_on(open_flash_read_only(&path, &env)?, &path, &env, &mut |_| {}, work)
+    }
+
+    /// Lets `work` have the drive of a store, alone.
+    ///
+    /// # Errors
+    /// As [`Options::examine`].
+    pub fn operate<T>(
+        &self,
+        place: &Place,
+        work: impl FnOnce(&Drive, &StoreOptions) -> Result<T, Error>,
+    ) -> Result<T, OpenError> {
+        self.open_on(lock(place)?, &place.path(), &Env::system(), &mut |_| {}, work)
+    }
+
+    /// Opens the store that lies on `flash`, and that this process has had open before.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    pub fn open_again(
+        &self,
+        place: &Place,
+        flash: Arc<dyn Flash>,
+        note: impl FnMut(OpenNote),
+    ) -> Result<Store, OpenError> {
+        let mut note = note;
+        self.open_on(flash, &place.path(), &Env::system(), &mut note, Store::open_on)
+    }
+
+    /// Grows the store, which nobody has open, to `capacity_bytes`. One that has them is left as it is.
+    ///
+    /// # Errors
+    /// As [`Options::open`], and when there is no room.
+    pub fn grow(&self, place: &Place, capacity_bytes: u64) -> Result<(), OpenError> {
+        let has = ("capacity_bytes".to_string(), store_bytes(capacity_bytes) / 4096 * 4096);
+        if inspect_at(place)?.superblock.contains(&has) {
+            return Ok(());
+        }
+        let store = self.open_noting(place, |_| {})?;
+        let grown = store.resize_capacity(store_bytes(capacity_bytes));
+        let closed = store.close();
+        grown.and(closed).map_err(OpenError::store(&place.path()))
+    }
+
+    /// Whoever opens a store for writing with a larger capacity means it to have it. One that reads takes the store as it is.
+    fn grow_as_told(&self, store: &Store, path: &Path, note: &mut impl FnMut(OpenNote)) -> Result<(), OpenError> {
+        let Some(wanted_bytes) = self.capacity_bytes.filter(|_| self.create) else { return Ok(()) };
+        let has_bytes = store.stats().flash_limit_bytes;
+        // Both may have been rounded down.
+        if wanted_bytes < has_bytes {
+            note(OpenNote::KeptCapacity { has_bytes, wanted_bytes });
+        } else if store_bytes(wanted_bytes) > has_bytes + 4096 {
+            let to_bytes = store_bytes(wanted_bytes);
+            store.resize_capacity(to_bytes).map_err(OpenError::store(path))?;
+            note(OpenNote::Grown { from_bytes: has_bytes, to_bytes });
+        }
+        Ok(())
+    }
+
+    fn open_on<T>(
+        &self,
+        flash: Arc<dyn Flash>,
+        path: &Path,
+        env: &Env,
+        note: &mut impl FnMut(OpenNote),
+        open: impl FnOnce(&Drive, &StoreOptions) -> Result<T, Error>,
+    ) -> Result<T, OpenError> {
+        let probe = drive(&flash, PROBE_BYTES, path, env)?;
+        let segment_bytes = Store::segment_bytes(&probe).map_err(OpenError::store(path))?;
+        let opened = self.of_store(flash.capacity_bytes());
+        self.check_memory(path, &opened, segment_bytes)?;
+        if self.write_buffer_bytes.is_some_and(|bytes| bytes != segment_bytes) {
+            note(OpenNote::KeptWriteBuffers { has_bytes: segment_bytes });
+        }
+        let drive = drive(&flash, opened.local_memory_bytes(segment_bytes) as usize, path, env)?;
+        open(&drive, &opened).map_err(OpenError::store(path))
+    }
+
+    /// What these options are for a store of `capacity_bytes`.
+    fn of_store(&self, capacity_bytes: u64) -> StoreOptions {
+        // Segments by what is not the tier's, so that the largest value does not depend on what is beside the store.
+        let whole = StoreOptions::new(capacity_bytes, self.memory_bytes.saturating_sub(self.tier_bytes));
+        let whole = self.write_buffer_bytes.map_or(whole, |bytes| whole.with_write_buffers_of(bytes));
+        StoreOptions {
+            memory_bytes: self.memory_bytes.saturating_sub((self.memory_beside)(self.memory_bytes)),
+            tier_bytes: self.tier_bytes,
+            slabs: self.slabs,
+            value_bytes_max: self.value_bytes_max,
+            sync: self.sync,
+            full: self.full,
+            ..whole
+        }
+    }
+
+    /// An error if a store with segments of `segment_bytes` does not fit into the budget.
+    fn check_memory(&self, path: &Path, store: &StoreOptions, segment_bytes: u64) -> Result<(), OpenError> {
+        if store.check(segment_bytes).is_ok() {
+            return Ok(());
+        }
+        let suffices = |total: &u64| {
+            let memory_bytes = total.saturating_sub((self.memory_beside)(*total));
+            StoreOptions { memory_bytes, ..*store }.check(segment_bytes).is_ok()
+        };
+        // What is enough for the largest segments ends the search.
+        let least_bytes = (1..1 << 20).map(|mebibytes| mebibytes << 20).find(suffices).unwrap_or(u64::MAX);
+        let Options { memory_bytes, tier_bytes, .. } = *self;
+        Err(OpenError::Memory { path: path.into(), memory_bytes, tier_bytes, least_bytes })
+    }
+}
+
+/// What superblock and manifest say of a store that nobody has open. Nothing is written.
+///
+/// # Errors
+/// As [`Options::open`].
+pub fn inspect_at(place: &Place) -> Result<Inspection, OpenError> {
+    let (path, env) = (place.path(), Env::system());
+    let drive = drive(&open_flash_read_only(&path, &env)?, INSPECT_BYTES, &path, &env)?;
+    inspect_drive(&drive).map_err(OpenError::store(&path))
+}
+
+/// The drive of a store, which nobody else has as long as this lives.
+///
+/// # Errors
+/// As [`Options::open`].
+pub fn lock(place: &Place) -> Result<Arc<dyn Flash>, OpenError> {
+    Ok(Arc::new(open_flash(&place.path(), &Env::system())?))
+}
+
+fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {
+    when_free(|| FileFlash::open(path, IoEngine::Auto, env)).map_err(OpenError::existing)
+}
+
+fn open_flash_read_only(path: &Path, env: &Env) -> Result<Arc<dyn Flash>, OpenError> {
+    let opened = when_free(|| FileFlash::open_read_only(path, IoEngine::Auto, env));
+    Ok(Arc::new(opened.map_err(OpenError::existing)?))
+}
+
+/// A process that was killed holds its file or device until its last writes have ended: it is waited for, a live one is not
+/// for long.
+fn when_free<T>(attempt: impl Fn() -> Result<T, FlashError>) -> Result<T, FlashError> {
+    const WAIT: Duration = Duration::from_millis(50);
+    for _ in 0..60 {
+        match attempt() {
+            Err(FlashError::Locked { .. } | FlashError::DeviceBusy { .. }) => std::thread::sleep(WAIT),
+            other => return other,
+        }
+    }
+    attempt()
+}
+
+/// Bytes of a store of that capacity: the file system keeps its own notes on a file, and with them it stays within the capacity too.
+pub fn store_bytes(capacity_bytes: u64) -> u64 {
+    capacity_bytes - capacity_bytes / 4096
+}
+
+fn drive(flash: &Arc<dyn Flash>, local_bytes: usize, path: &Path, env: &Env) -> Result<Drive, OpenError> {
+    let local = LocalMemory::new(local_bytes).map_err(OpenError::io(path, "have memory for"))?;
+    Ok(Drive::new(Arc::clone(flash), local, programs::built_in(), env.clone()))
+}
+
+fn holds_store(flash: &Arc<dyn Flash>, path: &Path, env: &Env) -> Result<bool, OpenError> {
+    match Store::segment_bytes(&drive(flash, PROBE_BYTES, path, env)?) {
+        Ok(_) => Ok(true),
+        Err(Error::Unusable(_)) => Ok(false),
+        Err(error) => Err(OpenError::store(path)(error)),
+    }
+}

@@ -1,0 +1,119 @@
+//! Where a store lies: a directory that is its own, or a file or block device.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use super::OpenError;
+use tapetum_drive::unfinished;
+
+/// The file of a store in a directory of its own.
+const DRIVE: &str = "drive";
+/// The list of hot keys in such a directory.
+const HOT_KEYS: &str = "hot-keys";
+/// What must be zero for a block device to count as empty: so much at its beginning and at its end, where partition tables,
+/// file systems, RAID and LVM leave their marks.
+const BLANK_BYTES: u64 = 1 << 20;
+
+/// Where a store lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In this directory, which holds nothing else.
+    Directory(PathBuf),
+    /// In this file, or on this block device.
+    Drive(PathBuf),
+}
+
+impl Place {
+    /// A file or block device, if there is one at `path`; else a directory, which may be yet to be made.
+    pub fn at(path: impl Into<PathBuf>) -> Place {
+        let path = path.into();
+        let is_drive = fs::metadata(&path).is_ok_and(|found| found.is_file() || found.file_type().is_block_device());
+        if is_drive { Place::Drive(path) } else { Place::Directory(path) }
+    }
+
+    /// Of the file or device.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Place::Directory(directory) => directory.join(DRIVE),
+            Place::Drive(path) => path.clone(),
+        }
+    }
+
+    /// Where the list of hot keys is, unless somebody says otherwise: beside a file. Beside a block device is no place for it.
+    pub fn hot_keys(&self) -> Option<PathBuf> {
+        match self {
+            Place::Directory(directory) => Some(directory.join(HOT_KEYS)),
+            Place::Drive(drive) => {
+                let is_device = fs::metadata(drive).is_ok_and(|metadata| metadata.file_type().is_block_device());
+                let mut name = drive.as_os_str().to_owned();
+                name.push(format!(".{HOT_KEYS}"));
+                (!is_device).then(|| name.into())
+            }
+        }
+    }
+}
+
+impl<P: AsRef<Path>> From<P> for Place {
+    /// As [`Place::at`].
+    fn from(path: P) -> Place {
+        Place::at(path.as_ref())
+    }
+}
+
+/// Makes the directory of a new store. An error if it holds something else.
+pub(super) fn make_directory(directory: &Path) -> Result<(), OpenError> {
+    fs::create_dir_all(directory).map_err(OpenError::io(directory, "make the directory"))?;
+    let unreadable = || OpenError::io(directory, "list");
+    for entry in fs::read_dir(directory).map_err(unreadable())? {
+        let name = entry.map_err(unreadable())?.file_name();
+        // A list of hot keys says nothing to another store, and is written over.
+        // A store may have been made there meanwhile: that is seen under the lock.
+        let ours = [DRIVE, HOT_KEYS].map(|name| [Path::new(name).to_path_buf(), unfinished::path_of(Path::new(name))]);
+        if !ours.as_flattened().iter().any(|own| *own == name) && name != "lost+found" {
+            return Err(OpenError::Foreign { directory: directory.into(), found: name.into() });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a block device counts as empty.
+pub(super) fn is_blank(path: &Path) -> Result<bool, OpenError> {
+    let read = || {
+        let mut device = File::open(path)?;
+        let mut bytes = Vec::new();
+        device.by_ref().take(BLANK_BYTES).read_to_end(&mut bytes)?;
+        let length = device.seek(SeekFrom::End(0))?;
+        device.seek(SeekFrom::Start(length.saturating_sub(BLANK_BYTES)))?;
+        device.read_to_end(&mut bytes)?;
+        Ok(bytes.iter().all(|&byte| byte == 0))
+    };
+    read().map_err(OpenError::io(path, "read"))
+}
+
+/// How a file begins.
+pub(super) fn head_of(file: &File, path: &Path) -> Result<Vec<u8>, OpenError> {
+    let mut head = Vec::new();
+    let read = file.take(4096).read_to_end(&mut head);
+    read.map_err(OpenError::io(path, "read"))?;
+    Ok(head)
+}
+
+/// Whether a file begins with zeros, or as it did before.
+pub(super) fn is_empty_or(before: &[u8], head: &[u8]) -> bool {
+    head == before || head.iter().all(|&byte| byte == 0)
+}
+
+pub(super) fn is_there(path: &Path) -> Result<bool, OpenError> {
+    path.try_exists().map_err(OpenError::io(path, "look at"))
+}
+
+/// What is at `path`; `None` where nothing is.
+pub(super) fn kind(path: &Path) -> Result<Option<fs::FileType>, OpenError> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(Some(metadata.file_type())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(OpenError::io(path, "look at")(error)),
+    }
+}

@@ -1,0 +1,78 @@
+use super::*;
+use std::fs;
+use std::path::PathBuf;
+
+/// A folder of the test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("tapetum-opening-{name}-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        Folder(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn small() -> Options {
+    Options::new().capacity_bytes(64 << 20).memory_bytes(32 << 20)
+}
+
+#[test]
+fn a_store_is_made_at_a_directory_found_again_and_grows() {
+    let folder = Folder::new("made");
+    let data = folder.0.join("a/b");
+    let mut notes = Vec::new();
+    let store = small().open_noting(&Place::at(&data), |note| notes.push(note)).unwrap();
+    assert!(matches!(notes[..], [OpenNote::Made { on_device: false, .. }]), "{notes:?}");
+    store.put(b"key", b"value").unwrap();
+    assert!(matches!(small().open(&data), Err(OpenError::InUse { .. })));
+    store.close().unwrap();
+    drop(store);
+    // The file alone is a place too.
+    let store = Store::open_read_only(data.join("drive")).unwrap();
+    assert_eq!(store.get(b"key").unwrap().unwrap().value, b"value");
+    drop(store);
+    notes.clear();
+    let more = small().capacity_bytes(80 << 20).write_buffer_bytes(1 << 20);
+    let store = more.open_noting(&Place::at(&data), |note| notes.push(note)).unwrap();
+    let expected = |note: &OpenNote| matches!(note, OpenNote::Grown { .. } | OpenNote::KeptWriteBuffers { .. });
+    assert!(notes.len() == 2 && notes.iter().all(expected), "{notes:?}");
+    store.close().unwrap();
+    drop(store);
+    notes.clear();
+    let store = small().open_noting(&Place::at(&data), |note| notes.push(note)).unwrap();
+    assert!(matches!(notes[..], [OpenNote::KeptCapacity { .. }]), "{notes:?}");
+    assert_eq!(store.get(b"key").unwrap().unwrap().value, b"value");
+}
+
+#[test]
+fn what_is_not_a_store_is_left_alone_and_said() {
+    let folder = Folder::new("foreign");
+    let nothing = small().create(false).open(folder.0.join("none"));
+    assert!(nothing.err().unwrap().to_string().contains("there is no store at"));
+    assert!(!folder.0.join("none").exists());
+    let foreign = folder.0.join("foreign");
+    fs::create_dir(&foreign).unwrap();
+    fs::write(foreign.join("notes"), b"mine").unwrap();
+    assert!(small().open(&foreign).err().unwrap().to_string().contains("nothing was written"));
+    assert_eq!(fs::read_dir(&foreign).unwrap().count(), 1);
+    let file = folder.0.join("file");
+    fs::write(&file, vec![7; 1 << 20]).unwrap();
+    assert!(matches!(small().open(&file), Err(OpenError::Store { error: Error::Unusable(_), .. })));
+    assert_eq!(fs::read(&file).unwrap(), vec![7; 1 << 20]);
+}
+
+#[test]
+fn too_little_memory_is_refused_with_what_suffices() {
+    let folder = Folder::new("memory");
+    let greedy = Options { memory_beside: |bytes| bytes / 2, ..small().memory_bytes(20 << 20) };
+    let Err(OpenError::Memory { least_bytes, .. }) = greedy.open(folder.0.join("data")) else { panic!("it fits") };
+    let enough = greedy.memory_bytes(least_bytes).open(folder.0.join("data"));
+    enough.unwrap().close().unwrap();
+}
