@@ -22,6 +22,7 @@
 //! [`Options`] says how much flash and memory it may take and when a write is acknowledged.
 
 mod access;
+mod blocking;
 mod buffer;
 mod catalog;
 mod check;
@@ -86,6 +87,7 @@ mod warm;
 mod wire;
 
 pub use access::Access;
+pub use blocking::Item;
 pub use check::{CheckReport, check};
 pub use error::Error;
 pub use inspect::{Inspection, inspect, inspect_drive};
@@ -101,7 +103,7 @@ pub use resize::Resizing;
 pub use scan::{Scanned, scan};
 pub use session::{Ask, Busy, KEPT_BYTES_MAX, KeyDigest, OPERATIONS_MAX, Session, Write};
 pub use stats::Stats;
-pub use store::{Item, Store};
+pub use store::Store;
 pub use tapetum_kernels::record::Marks;
 pub use tier::{Item as DramItem, SlabClass, SlabQueue};
 pub use warm::{Warmed, Warming};

@@ -1,7 +1,7 @@
 //! The store: what an application holds. Cheap to clone; every method may be called from any thread.
 //!
-//! Blocking calls are a thin loop over a [`Session`], of which a few are kept. Applications that want many operations on
-//! their way at once take a session of their own. Maintenance runs on a thread of its own, or, in a simulation, when
+//! Blocking calls (`blocking.rs`) are a thin loop over a [`Session`], of which a few are kept. Applications that want many operations
+//! on their way at once take a session of their own. Maintenance runs on a thread of its own, or, in a simulation, when
 //! [`Store::maintain`] is called.
 
 use crate::checkpoint;
@@ -14,9 +14,8 @@ use crate::options::StoreOptions;
 use crate::phase::Phase;
 use crate::planted::Bug;
 use crate::recover;
-use crate::request::{Condition, Outcome, Reply, Request};
 use crate::resize::{self, Resizing};
-use crate::session::{Busy, Session, Write};
+use crate::session::Session;
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::tier::{SlabClass, Tier};
@@ -31,18 +30,6 @@ const SESSION_DEPTH: u32 = 256;
 
 /// Sessions that are kept for blocking calls; each has a ring.
 const SESSIONS_KEPT: usize = 64;
-
-/// An item as a reader gets it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Item {
-    pub value: Vec<u8>,
-    /// The client's flags.
-    pub flags: u32,
-    /// Unix seconds; 0 is never.
-    pub expiry: u32,
-    /// Changes with every write of the key.
-    pub stamp: u64,
-}
 
 struct Inner {
     shared: Arc<Shared>,
@@ -209,7 +196,7 @@ impl Store {
         ValueLimits::of(&shared.geometry, shared.memory_bytes.load(Ordering::SeqCst))
     }
 
-    fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T, Error>) -> Result<T, Error> {
         let pooled = lock(&self.inner.sessions).pop();
         let mut session = match pooled {
             Some(session) => session,
@@ -221,98 +208,6 @@ impl Store {
             kept.push(session);
         }
         done
-    }
-
-    /// Runs one request to its end.
-    pub fn run(&self, request: Request<'_>) -> Result<(Outcome, Vec<u8>), Error> {
-        self.with_session(|session| {
-            while session.submit(0, request) == Err(Busy) {
-                session.poll(&mut Vec::new());
-            }
-            let reply = wait_for_one(session);
-            let value = reply.outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
-            match reply.outcome {
-                Outcome::Failed(error) => Err(error),
-                outcome => Ok((outcome, value)),
-            }
-        })
-    }
-
-    pub fn get(&self, key: &[u8]) -> Result<Option<Item>, Error> {
-        Ok(item(self.run(Request::Get { key })?))
-    }
-
-    /// Reads several keys, all on their way at once; the answers are in the order of the keys.
-    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Item>>, Error> {
-        self.with_session(|session| {
-            let mut items = vec![None; keys.len()];
-            let mut failed = None;
-            let mut left = keys.len();
-            let mut replies = Vec::new();
-            let mut more = keys.iter().enumerate().peekable();
-            while left > 0 {
-                while let Some((token, key)) = more.next_if(|_| session.has_room()) {
-                    let submitted = session.submit(token as u64, Request::Get { key });
-                    assert_eq!(submitted, Ok(()), "there is room");
-                }
-                poll_or_wait(session, &mut replies);
-                for reply in replies.drain(..) {
-                    left -= 1;
-                    let value = reply.outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
-                    match reply.outcome {
-                        Outcome::Failed(error) => failed = Some(error),
-                        outcome => items[reply.token as usize] = item((outcome, value)),
-                    }
-                }
-            }
-            failed.map_or(Ok(items), Err)
-        })
-    }
-
-    /// Stores a value; returns its stamp.
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
-        let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always };
-        match self.run(request)?.0 {
-            Outcome::Stored { stamp } => Ok(stamp),
-            other => unreachable!("a put was answered with {other:?}"),
-        }
-    }
-
-    /// Deletes a key; whether it was there.
-    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
-        Ok(self.run(Request::Delete { key, stamp: None })?.0 == Outcome::Deleted)
-    }
-
-    /// Stores a value if the key's stamp is still `stamp`; the new stamp, or `None` when somebody was faster.
-    pub fn compare_and_swap(&self, key: &[u8], value: &[u8], stamp: u64) -> Result<Option<u64>, Error> {
-        let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Stamp(stamp) };
-        match self.run(request)?.0 {
-            Outcome::Stored { stamp } => Ok(Some(stamp)),
-            _ => Ok(None),
-        }
-    }
-
-    /// Adds to a decimal number; the sum, or `None` when the key is absent or no number.
-    pub fn increment(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
-        let request = Request::Increment { key, delta, decrement: false, initial: None, stamp: None, touch: None };
-        match self.run(request)?.0 {
-            Outcome::Number { number, .. } => Ok(Some(number)),
-            _ => Ok(None),
-        }
-    }
-
-    /// Writes several keys at once: all or none, also across a crash.
-    pub fn batch(&self, writes: &[Write<'_>]) -> Result<(), Error> {
-        self.with_session(|session| {
-            while session.submit_batch(0, writes) == Err(Busy) {
-                session.wait(Some(Duration::from_millis(1)));
-                session.poll(&mut Vec::new());
-            }
-            match wait_for_one(session).outcome {
-                Outcome::Failed(error) => Err(error),
-                _ => Ok(()),
-            }
-        })
     }
 
     pub fn stats(&self) -> Stats {
@@ -551,31 +446,6 @@ impl Drop for Inner {
         if let Some(thread) = lock(&self.thread).take() {
             // A panic there has been reported; this is not the place for another.
             let _ = thread.join();
-        }
-    }
-}
-
-fn item((outcome, value): (Outcome, Vec<u8>)) -> Option<Item> {
-    match outcome {
-        Outcome::Value { flags, stamp, expiry, .. } => Some(Item { value, flags, expiry, stamp }),
-        _ => None,
-    }
-}
-
-fn poll_or_wait(session: &mut Session, replies: &mut Vec<Reply>) {
-    session.wait_for_flash();
-    session.poll(replies);
-    if replies.is_empty() {
-        session.wait(Some(Duration::from_millis(10)));
-    }
-}
-
-fn wait_for_one(session: &mut Session) -> Reply {
-    let mut replies = Vec::new();
-    loop {
-        poll_or_wait(session, &mut replies);
-        if let Some(reply) = replies.pop() {
-            return reply;
         }
     }
 }

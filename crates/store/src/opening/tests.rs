@@ -31,6 +31,10 @@ fn a_store_is_made_at_a_directory_found_again_and_grows() {
     let store = small().open_noting(&Place::at(&data), |note| notes.push(note)).unwrap();
     assert!(matches!(notes[..], [OpenNote::Made { on_device: false, .. }]), "{notes:?}");
     store.put(b"key", b"value").unwrap();
+    store.put_until(b"brief", b"value", u32::MAX - 1).unwrap();
+    assert_eq!(store.get(b"brief").unwrap().map(|item| item.expiry), Some(u32::MAX - 1));
+    store.put_until(b"brief", b"value", 1).unwrap();
+    assert_eq!(store.get(b"brief").unwrap(), None);
     assert!(matches!(small().open(&data), Err(OpenError::InUse { .. })));
     store.close().unwrap();
     drop(store);

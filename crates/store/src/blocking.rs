@@ -1,0 +1,143 @@
+//! Calls that wait: each runs requests to their end on a session that is kept for such calls.
+
+use crate::error::Error;
+use crate::request::{Condition, Outcome, Reply, Request};
+use crate::session::{Busy, Session, Write};
+use crate::store::Store;
+use std::time::Duration;
+
+/// An item as a reader gets it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Item {
+    pub value: Vec<u8>,
+    /// The client's flags.
+    pub flags: u32,
+    /// Unix seconds; 0 is never.
+    pub expiry: u32,
+    /// Changes with every write of the key.
+    pub stamp: u64,
+}
+
+impl Store {
+    /// Runs one request to its end.
+    pub fn run(&self, request: Request<'_>) -> Result<(Outcome, Vec<u8>), Error> {
+        self.with_session(|session| {
+            while session.submit(0, request) == Err(Busy) {
+                session.poll(&mut Vec::new());
+            }
+            let reply = wait_for_one(session);
+            let value = reply.outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
+            match reply.outcome {
+                Outcome::Failed(error) => Err(error),
+                outcome => Ok((outcome, value)),
+            }
+        })
+    }
+
+    pub fn get(&self, key: &[u8]) -> Result<Option<Item>, Error> {
+        Ok(item(self.run(Request::Get { key })?))
+    }
+
+    /// Reads several keys, all on their way at once; the answers are in the order of the keys.
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Item>>, Error> {
+        self.with_session(|session| {
+            let mut items = vec![None; keys.len()];
+            let mut failed = None;
+            let mut left = keys.len();
+            let mut replies = Vec::new();
+            let mut more = keys.iter().enumerate().peekable();
+            while left > 0 {
+                while let Some((token, key)) = more.next_if(|_| session.has_room()) {
+                    let submitted = session.submit(token as u64, Request::Get { key });
+                    assert_eq!(submitted, Ok(()), "there is room");
+                }
+                poll_or_wait(session, &mut replies);
+                for reply in replies.drain(..) {
+                    left -= 1;
+                    let value = reply.outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
+                    match reply.outcome {
+                        Outcome::Failed(error) => failed = Some(error),
+                        outcome => items[reply.token as usize] = item((outcome, value)),
+                    }
+                }
+            }
+            failed.map_or(Ok(items), Err)
+        })
+    }
+
+    /// Stores a value; returns its stamp.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+        self.put_until(key, value, 0)
+    }
+
+    /// Stores a value that is gone at `expiry`, in unix seconds; 0 is never. Returns its stamp.
+    pub fn put_until(&self, key: &[u8], value: &[u8], expiry: u32) -> Result<u64, Error> {
+        let request = Request::Put { key, value, flags: 0, expiry, condition: Condition::Always };
+        match self.run(request)?.0 {
+            Outcome::Stored { stamp } => Ok(stamp),
+            other => unreachable!("a put was answered with {other:?}"),
+        }
+    }
+
+    /// Deletes a key; whether it was there.
+    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.run(Request::Delete { key, stamp: None })?.0 == Outcome::Deleted)
+    }
+
+    /// Stores a value if the key's stamp is still `stamp`; the new stamp, or `None` when somebody was faster.
+    pub fn compare_and_swap(&self, key: &[u8], value: &[u8], stamp: u64) -> Result<Option<u64>, Error> {
+        let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Stamp(stamp) };
+        match self.run(request)?.0 {
+            Outcome::Stored { stamp } => Ok(Some(stamp)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Adds to a decimal number; the sum, or `None` when the key is absent or no number.
+    pub fn increment(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
+        let request = Request::Increment { key, delta, decrement: false, initial: None, stamp: None, touch: None };
+        match self.run(request)?.0 {
+            Outcome::Number { number, .. } => Ok(Some(number)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Writes several keys at once: all or none, also across a crash.
+    pub fn batch(&self, writes: &[Write<'_>]) -> Result<(), Error> {
+        self.with_session(|session| {
+            while session.submit_batch(0, writes) == Err(Busy) {
+                session.wait(Some(Duration::from_millis(1)));
+                session.poll(&mut Vec::new());
+            }
+            match wait_for_one(session).outcome {
+                Outcome::Failed(error) => Err(error),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+fn item((outcome, value): (Outcome, Vec<u8>)) -> Option<Item> {
+    match outcome {
+        Outcome::Value { flags, stamp, expiry, .. } => Some(Item { value, flags, expiry, stamp }),
+        _ => None,
+    }
+}
+
+fn poll_or_wait(session: &mut Session, replies: &mut Vec<Reply>) {
+    session.wait_for_flash();
+    session.poll(replies);
+    if replies.is_empty() {
+        session.wait(Some(Duration::from_millis(10)));
+    }
+}
+
+fn wait_for_one(session: &mut Session) -> Reply {
+    let mut replies = Vec::new();
+    loop {
+        poll_or_wait(session, &mut replies);
+        if let Some(reply) = replies.pop() {
+            return reply;
+        }
+    }
+}
