@@ -66,12 +66,12 @@ impl fmt::Display for Error {
                      larger segments"
                 )
             }
-            Error::FullFlash => write!(f, "flash is full: delete keys, or give the store a larger --capacity"),
-            Error::FullIndex => write!(f, "the index is full: give the store a larger --memory"),
+            Error::FullFlash => write!(f, "flash is full: delete keys, or give the store a larger capacity"),
+            Error::FullIndex => write!(f, "the index is full: give the store more memory"),
             Error::FullManifest => write!(
                 f,
                 "the list of items is full, which a store of small items reaches that was made small and has grown: delete keys, or \
-                 make a store with a larger --capacity and fill it by `tapetum dump` and `tapetum load`"
+                 make a store of a larger capacity and fill it by `tapetum dump` and `tapetum load`"
             ),
             Error::ReadOnly => write!(f, "the store was opened to read: open it for writing to change it"),
             Error::Poisoned(why) => {

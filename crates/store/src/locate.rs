@@ -137,7 +137,8 @@ async fn in_segment(
     for page in segment.start_pages(hash) {
         let read_bytes = segment.span_bytes(page);
         let room = shared.drive.local().allocate(read_bytes as usize);
-        let buffer = room.ok_or_else(|| Error::Options("--memory is too small to read a record: raise it".into()))?;
+        let buffer =
+            room.ok_or_else(|| Error::Options("the budget of memory is too small to read a record: raise it".into()))?;
         let (buffer, result) =
             Transfer::read(io, buffer, 0, segment.data_runs(page, read_bytes)).end("read of a record").await;
         result?;

@@ -46,21 +46,19 @@ impl Slabs {
         if !(Slabs::FACTOR_LEAST..=Slabs::FACTOR_MOST).contains(&self.factor) {
             let (least, most) = (Slabs::FACTOR_LEAST, Slabs::FACTOR_MOST);
             return Err(Error::Options(format!(
-                "slots of the tier cannot grow by {}: give --slab-factor {least} to {most}",
+                "slots of the tier cannot grow by {}: give a factor of {least} to {most}",
                 self.factor
             )));
         }
         let Some(slab) = self.slab_bytes else { return Ok(()) };
         let (least, most) = (Slabs::SLAB_BYTES_LEAST, Slabs::SLAB_BYTES_MOST);
         if !(least..=most).contains(&slab) || !slab.is_multiple_of(least) {
-            return Err(Error::Options(format!(
-                "a slab cannot have {slab} bytes: give --slab-size in whole 4 KiB, at most 1 GiB"
-            )));
+            return Err(Error::Options(format!("a slab cannot have {slab} bytes: give whole 4 KiB, at most 1 GiB")));
         }
         if tier_bytes > 0 && tier_bytes / Slabs::SLABS_LEAST < slab {
             let enough = slab * Slabs::SLABS_LEAST;
             return Err(Error::Options(format!(
-                "a tier of {tier_bytes} bytes is too small for slabs of {slab}: give --tier {enough} or more, or a smaller --slab-size"
+                "a tier of {tier_bytes} bytes is too small for slabs of {slab}: give it {enough} or more, or smaller slabs"
             )));
         }
         Ok(())
@@ -163,7 +161,7 @@ impl StoreOptions {
         let least = (pools + pools / 2).max(16 << 20) + self.tier_bytes;
         if self.memory_bytes < least {
             return Err(Error::Options(format!(
-                "{} bytes of memory are too few for write buffers of {}: give --memory {} or more",
+                "{} bytes of memory are too few for write buffers of {}: give {} or more",
                 self.memory_bytes, segment_bytes, least
             )));
         }
@@ -189,9 +187,9 @@ mod tests {
         };
         assert_eq!(check(1.25, None, 0), "");
         assert_eq!(check(16.0, Some(1 << 20), 8 << 20), "");
-        assert!(check(1.0, None, 1 << 30).contains("--slab-factor 1.1 to 16"));
-        assert!(check(f64::NAN, None, 1 << 30).contains("--slab-factor 1.1 to 16"));
+        assert!(check(1.0, None, 1 << 30).contains("a factor of 1.1 to 16"));
+        assert!(check(f64::NAN, None, 1 << 30).contains("a factor of 1.1 to 16"));
         assert!(check(2.0, Some(5000), 1 << 30).contains("whole 4 KiB"));
-        assert!(check(2.0, Some(1 << 20), 7 << 20).contains("give --tier 8388608"));
+        assert!(check(2.0, Some(1 << 20), 7 << 20).contains("give it 8388608"));
     }
 }

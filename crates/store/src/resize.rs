@@ -171,7 +171,7 @@ pub fn resize_memory(shared: &Shared, memory_bytes: u64) -> Result<(), Error> {
     if memory_bytes < least_bytes {
         return Err(Error::Options(format!(
             "pools of {} bytes stay until the store is opened again, and leave the index less than its share of \
-             {memory_bytes}: give {} or more, or stop the store and open it with that --memory",
+             {memory_bytes}: give {} or more, or stop the store and open it with that much",
             shared.pools_bytes,
             shared.pools_bytes * 4 / 3 + 1
         )));

@@ -139,8 +139,8 @@ impl Superblock {
             (_, Some(second)) => (second, Some(0)),
             (None, None) => {
                 return Err(Error::Unusable(
-                    "there is no tapetum store here (no valid superblock): give another --data or --drive, or an empty \
-                     one; nothing was written"
+                    "there is no tapetum store here (no valid superblock): give another path, or an empty one; nothing was \
+                     written"
                         .into(),
                 ));
             }

@@ -215,8 +215,9 @@ impl AreaReader {
             }
             let Some(position) = to_scan.next() else { return Ok(None) };
             let buffer = flying.next("read of the manifest").await?;
-            let buffer =
-                buffer.ok_or_else(|| Error::Options("--memory is too small to open the store: raise it".into()))?;
+            let buffer = buffer.ok_or_else(|| {
+                Error::Options("the budget of memory is too small to open the store: raise it".into())
+            })?;
             for at in (0..chunk_bytes).step_by(sector as usize) {
                 let at_area = position.min(last) + at;
                 let Some((epoch, number, kind, _)) = parse_header(&buffer.bytes()[at as usize..]) else { continue };

@@ -227,7 +227,7 @@ impl Manifest {
         let length = self.frame_bytes(payload.len());
         if position + length > self.geometry.manifest_bytes {
             return Err(Error::Options(
-                "the manifest area is too small for the store: create it with a larger --capacity".into(),
+                "the manifest area is too small for the store: create it with a larger capacity".into(),
             ));
         }
         let mut header = Writer::default();

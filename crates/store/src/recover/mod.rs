@@ -61,7 +61,7 @@ fn stamps_skipped(geometry: &Geometry) -> u64 {
 }
 
 fn no_memory(what: &str) -> Error {
-    Error::Options(format!("--memory is too small for {what}: raise it"))
+    Error::Options(format!("the budget of memory is too small for {what}: raise it"))
 }
 
 pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Found, Error> {
