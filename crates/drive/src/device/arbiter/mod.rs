@@ -17,22 +17,29 @@
 //!    back begins at the time of those that stayed, so nobody saves up and nobody starves. Admission goes in the same order, and
 //!    a pipeline that waits for its reservation is not overtaken: large ones do not starve either.
 //! 5. Every queue is bounded; what does not fit is refused with its reason.
-//! 6. Each pipeline that was accepted ends once, and an end that is none names its stage.
+//! 6. Each pipeline that was accepted ends once: at its deadline at the latest, whatever its units do. An end that is none names
+//!    its stage.
+//! 7. A sub-buffer that a unit may still write is given to nobody, though its pipeline has ended (see [`quarantine`]).
 //!
 //! A stage may fill its output in parts: the stages behind it take each part before it goes on with the same input.
 
+mod outcome;
 mod packet;
 mod pipeline;
+mod quarantine;
 #[cfg(test)]
 mod tests;
 
+pub use outcome::{
+    OUTPUT_OVERFLOW, PipelineEnd, PipelineOutcome, PipelineRefusal, TaskCost, TaskOutcome, TaskReport, UnknownTask,
+};
 pub use packet::{ARGUMENTS_BYTES, PIPELINE_STAGES_MAX, SubBuffer, TaskPacket};
 pub use pipeline::{PipelineRequest, StageRequest};
 
 use crate::protocol::ProgramId;
 use pipeline::{ScheduledPipeline, StepAfter};
-use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
+use quarantine::QuarantinedTask;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What an application's virtual time gains by a second of a unit at weight 1.
 const VIRTUAL_PER_US: u64 = 1 << 10;
@@ -54,105 +61,12 @@ pub struct ArbiterOptions {
     pub sub_buffers: u16,
     /// The most pipelines of one application that have not ended.
     pub pipelines_max: usize,
+    /// Programs of the device's own that move bytes. Their tasks are sure to end, and touch memory beyond sub-buffers: a pipeline
+    /// that is too late waits for one that runs.
+    pub movers: Vec<ProgramId>,
     /// What a byte from flash costs beside a microsecond of a unit, in 1/1024 microseconds.
     pub flash_byte_cost: u64,
 }
-
-/// Why a pipeline is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PipelineRefusal {
-    UnknownApplication(u16),
-    NoStages,
-    TooManyStages(usize),
-    /// No unit runs the program of this stage.
-    NoUnit {
-        stage: u8,
-        program: ProgramId,
-    },
-    /// It may hold more sub-buffers than there are.
-    TooLarge {
-        peak: u16,
-        sub_buffers: u16,
-    },
-    /// The application has as many pipelines as it may: take ends first.
-    QueueFull,
-}
-
-impl fmt::Display for PipelineRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PipelineRefusal::UnknownApplication(number) => {
-                write!(f, "application {number} is not registered: give it a weight when the drive is opened")
-            }
-            PipelineRefusal::NoStages => write!(f, "a pipeline of no stages: name at least one program"),
-            PipelineRefusal::TooManyStages(count) => {
-                write!(f, "{count} stages: a pipeline has at most {PIPELINE_STAGES_MAX}; split it in two")
-            }
-            PipelineRefusal::NoUnit { stage, program } => {
-                write!(f, "stage {stage} names program {}, which no unit of this drive runs: choose another", program.0)
-            }
-            PipelineRefusal::TooLarge { peak, sub_buffers } => write!(
-                f,
-                "the pipeline may hold {peak} sub-buffers at once and the drive has {sub_buffers}: give it more local memory"
-            ),
-            PipelineRefusal::QueueFull => {
-                write!(f, "the application's queue is full: wait for one of its pipelines to end")
-            }
-        }
-    }
-}
-
-impl std::error::Error for PipelineRefusal {}
-
-/// How a task ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskOutcome {
-    /// The input is used up; so many bytes of the output are filled.
-    Done { bytes: u32 },
-    /// The output is filled, and more of it is to come from the same input.
-    More { bytes: u32 },
-    /// What the program said; never zero.
-    Failed { status: u16 },
-}
-
-/// What a task took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TaskCost {
-    pub unit_us: u64,
-    pub flash_bytes: u64,
-}
-
-/// How a pipeline ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PipelineOutcome {
-    Finished,
-    /// A program's status, or [`OUTPUT_OVERFLOW`].
-    Failed {
-        stage: u8,
-        status: u16,
-    },
-    /// While this stage ran, or was to.
-    Cancelled {
-        stage: u8,
-    },
-    DeadlineExceeded {
-        stage: u8,
-    },
-}
-
-/// The status of a stage that had more than its output holds, in a pipeline that was not submitted as one of parts.
-pub const OUTPUT_OVERFLOW: u16 = u16::MAX;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PipelineEnd {
-    pub sequence: u32,
-    pub application: u16,
-    pub outcome: PipelineOutcome,
-}
-
-/// A completion of a task that is not running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownTask;
 
 /// Faults that tests plant, to see that they would be noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +75,10 @@ pub enum ArbiterBug {
     SubBufferTwice,
     NoReservation,
     StarvedApplication,
+    /// Sub-buffers of a task that runs beyond its deadline are given to others.
+    NoQuarantine,
+    /// Units that died go on being counted.
+    DeadUnitsCount,
 }
 
 struct UnitState {
@@ -168,6 +86,8 @@ struct UnitState {
     busy: u16,
     /// What a task of this program took lately, to charge one before it has ended.
     cost_guess: u64,
+    /// Tasks that did not start in the round in which they could have.
+    waits: u64,
 }
 
 struct ApplicationState {
@@ -191,6 +111,12 @@ pub struct Arbiter {
     ended: VecDeque<PipelineEnd>,
     pipelines_max: usize,
     flash_byte_cost: u64,
+    movers: Vec<ProgramId>,
+    /// Of pipelines that have one: when, and whose.
+    deadlines: BTreeSet<(u64, u32)>,
+    quarantined: BTreeMap<(u32, u8), QuarantinedTask>,
+    /// How often everything was started that could be.
+    round: u64,
     sequence_next: u32,
     /// The least virtual time of those that have work: it never goes back.
     virtual_now: u64,
@@ -201,7 +127,7 @@ impl Arbiter {
     /// # Panics
     /// When a weight is zero or beyond [`WEIGHT_MAX`].
     pub fn new(options: &ArbiterOptions) -> Arbiter {
-        let unit = |count: &UnitCount| (count.program, UnitState { total: count.units, busy: 0, cost_guess: 0 });
+        let unit = |count: &UnitCount| (count.program, UnitState { total: count.units, busy: 0, cost_guess: 0, waits: 0 });
         let application = |weight: &u32| {
             assert!((1..=WEIGHT_MAX).contains(weight), "a weight of {weight}: they go from 1 to {WEIGHT_MAX}");
             let (waiting, wait_queue) = (VecDeque::new(), VecDeque::new());
@@ -217,6 +143,10 @@ impl Arbiter {
             ended: VecDeque::new(),
             pipelines_max: options.pipelines_max,
             flash_byte_cost: options.flash_byte_cost,
+            movers: options.movers.clone(),
+            deadlines: BTreeSet::new(),
+            quarantined: BTreeMap::new(),
+            round: 0,
             sequence_next: 0,
             virtual_now: 0,
             bug: None,
@@ -242,7 +172,7 @@ impl Arbiter {
         };
         let pipeline = ScheduledPipeline::new(request)?;
         for (stage, program) in (0..).zip(pipeline.programs()) {
-            if !self.units.contains_key(program) {
+            if self.units.get(program).is_none_or(|unit| unit.total == 0) {
                 return Err(PipelineRefusal::NoUnit { stage, program: *program });
             }
         }
@@ -257,9 +187,17 @@ impl Arbiter {
             application.virtual_time = application.virtual_time.max(self.virtual_now);
         }
         application.pipelines += 1;
+        let is_used = |sequence: u32| {
+            let late = self.quarantined.range((sequence, 0)..=(sequence, u8::MAX)).next();
+            self.pipelines.contains_key(&sequence) || late.is_some()
+        };
+        while is_used(self.sequence_next) {
+            self.sequence_next = self.sequence_next.wrapping_add(1);
+        }
         let sequence = self.sequence_next;
         self.sequence_next = self.sequence_next.wrapping_add(1);
         application.waiting.push_back(sequence);
+        self.deadlines.extend(pipeline.deadline_us.map(|deadline_us| (deadline_us, sequence)));
         self.pipelines.insert(sequence, pipeline);
         Ok(sequence)
     }
@@ -267,7 +205,10 @@ impl Arbiter {
     /// The next task to start, if there is one whose unit is free.
     pub fn start_next(&mut self) -> Option<TaskPacket> {
         self.admit();
-        let (number, place) = self.choose()?;
+        let Some((number, place)) = self.choose() else {
+            self.round += 1;
+            return None;
+        };
         let application = &mut self.applications[number];
         let sequence = application.wait_queue.remove(place)?;
         let pipeline = self.pipelines.get_mut(&sequence)?;
@@ -278,6 +219,7 @@ impl Arbiter {
         }
         let unit = self.units.get_mut(&program)?;
         unit.busy += 1;
+        unit.waits += u64::from(pipeline.queued_round < self.round);
         let charged = unit.cost_guess;
         application.virtual_time += charged / application.weight;
         Some(pipeline.start(sequence, output, charged))
@@ -296,7 +238,7 @@ impl Arbiter {
                 return;
             }
             self.reserved += peak;
-            pipeline.admitted = true;
+            (pipeline.admitted, pipeline.queued_round) = (true, self.round);
             application.waiting.pop_front();
             application.wait_queue.push_back(sequence);
         }
@@ -341,27 +283,24 @@ impl Arbiter {
         stage: u8,
         outcome: TaskOutcome,
         cost: TaskCost,
-    ) -> Result<(), UnknownTask> {
-        let Some(pipeline) = self.pipelines.get_mut(&sequence).filter(|pipeline| pipeline.runs(stage)) else {
-            return Err(UnknownTask);
+    ) -> Result<TaskReport, UnknownTask> {
+        let Some(pipeline) = self.pipelines.get(&sequence).filter(|pipeline| pipeline.runs(stage)) else {
+            return self.completed_late((sequence, stage), Some(cost));
         };
-        let program = pipeline.program();
-        let (charged, number) = (pipeline.charged, usize::from(pipeline.application));
-        let Some(unit) = self.units.get_mut(&program) else { unreachable!("a task that runs has a unit") };
-        unit.busy -= 1;
-        let spent = cost.unit_us * VIRTUAL_PER_US + cost.flash_bytes * self.flash_byte_cost;
-        unit.cost_guess = (3 * unit.cost_guess + spent) / 4;
-        let application = &mut self.applications[number];
-        application.virtual_time =
-            (application.virtual_time + spent / application.weight).saturating_sub(charged / application.weight);
+        let ScheduledPipeline { application, charged, .. } = *pipeline;
+        self.unit_is_back(pipeline.program(), application, charged, Some(cost));
         if self.bug == Some(ArbiterBug::LostCompletion) && sequence % 11 == 5 {
-            return Ok(());
+            return Ok(TaskReport::Counted);
         }
+        let Some(pipeline) = self.pipelines.get_mut(&sequence) else { unreachable!("it was there above") };
         match pipeline.completed(outcome, &mut self.sub_buffers_free) {
-            StepAfter::Run => application.wait_queue.push_back(sequence),
+            StepAfter::Run => {
+                pipeline.queued_round = self.round;
+                self.applications[usize::from(application)].wait_queue.push_back(sequence);
+            }
             StepAfter::End(outcome) => self.end(sequence, outcome),
         }
-        Ok(())
+        Ok(TaskReport::Counted)
     }
 
     /// Gives a pipeline up: at once, or when its running task has ended.
@@ -370,18 +309,34 @@ impl Arbiter {
         self.give_up(sequence, PipelineOutcome::Cancelled { stage: pipeline.stage() });
     }
 
-    /// Gives up what should have ended by `now_us`.
+    /// Ends what should have ended by `now_us`: at once, unless the device's own move of its bytes runs, which is waited for. What
+    /// another task still uses is quarantined.
     pub fn expire(&mut self, now_us: u64) {
-        let is_late = |pipeline: &ScheduledPipeline| pipeline.deadline_us.is_some_and(|deadline| deadline <= now_us);
-        let late: Vec<(u32, u8)> = self
-            .pipelines
-            .iter()
-            .filter(|(_, pipeline)| is_late(pipeline))
-            .map(|(sequence, pipeline)| (*sequence, pipeline.stage()))
-            .collect();
-        for (sequence, stage) in late {
-            self.give_up(sequence, PipelineOutcome::DeadlineExceeded { stage });
+        while let Some((deadline_us, sequence)) = self.deadlines.first().copied().filter(|(at_us, _)| *at_us <= now_us) {
+            self.deadlines.remove(&(deadline_us, sequence));
+            let Some(pipeline) = self.pipelines.get(&sequence) else { continue };
+            let outcome = pipeline.given_up.unwrap_or(PipelineOutcome::DeadlineExceeded { stage: pipeline.stage() });
+            if pipeline.is_running() && !self.movers.contains(&pipeline.program()) {
+                self.end_without_task(sequence, outcome);
+            } else {
+                self.give_up(sequence, outcome);
+            }
         }
+    }
+
+    /// When [`Arbiter::expire`] has something to do.
+    pub fn deadline_next_us(&self) -> Option<u64> {
+        self.deadlines.first().map(|(deadline_us, _)| *deadline_us)
+    }
+
+    /// Tasks of a program that waited for a unit or a sub-buffer.
+    pub fn waits(&self, program: ProgramId) -> u64 {
+        self.units.get(&program).map_or(0, |unit| unit.waits)
+    }
+
+    /// Units of a program that are alive.
+    pub fn units(&self, program: ProgramId) -> u16 {
+        self.units.get(&program).map_or(0, |unit| unit.total)
     }
 
     /// Whether the task of a pipeline that runs is not wanted any more: its unit may stop.
@@ -404,6 +359,9 @@ impl Arbiter {
     fn end(&mut self, sequence: u32, outcome: PipelineOutcome) {
         let Some(mut pipeline) = self.pipelines.remove(&sequence) else { unreachable!("it has not ended yet") };
         pipeline.free_all(&mut self.sub_buffers_free);
+        if let Some(deadline_us) = pipeline.deadline_us {
+            self.deadlines.remove(&(deadline_us, sequence));
+        }
         if pipeline.admitted && !self.has(ArbiterBug::NoReservation) {
             self.reserved -= pipeline.peak;
         }

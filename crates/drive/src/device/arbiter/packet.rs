@@ -2,10 +2,10 @@
 
 use crate::protocol::ProgramId;
 
-/// The most stages of a pipeline that the arbiter schedules.
-pub const PIPELINE_STAGES_MAX: usize = 8;
+/// The most stages of a pipeline that the arbiter schedules: eight programs, a source and a sink.
+pub const PIPELINE_STAGES_MAX: usize = 10;
 /// What a stage may be told beside its input.
-pub const ARGUMENTS_BYTES: usize = 32;
+pub const ARGUMENTS_BYTES: usize = 28;
 
 /// A part of local memory that the arbiter hands out, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,9 +34,9 @@ pub struct TaskPacket {
 
 // A packet, little endian: a cache line.
 //
-//   0              4          5             6                8            10           12         13     16           32          64
+//   0              4          5             6                8            10           12         13     16           36          64
 //   | sequence u32 | stage u8 | stages' u8  | application    | input u16  | output u16 | flags u8 | zero | programs   | arguments |
-//   |              |          | number      | u16            |            |            |          |      | 8 × u16    |           |
+//   |              |          | number      | u16            |            |            |          |      | 10 × u16   |           |
 //
 //   flags: bit 0 there is an input, bit 1 it is the last part, bit 2 resumes
 const STAGE: usize = 4;
@@ -46,7 +46,7 @@ const INPUT: usize = 8;
 const OUTPUT: usize = 10;
 const FLAGS: usize = 12;
 const PROGRAMS: usize = 16;
-const ARGUMENTS: usize = 32;
+const ARGUMENTS: usize = 36;
 const _: () = assert!(PROGRAMS + 2 * PIPELINE_STAGES_MAX == ARGUMENTS);
 const _: () = assert!(ARGUMENTS + ARGUMENTS_BYTES == TaskPacket::ENCODED_BYTES);
 
@@ -125,13 +125,13 @@ mod tests {
             output: SubBuffer(0x0a09),
             input_is_last: true,
             resumes: false,
-            stages: [1, 2, 0, 0, 0, 0, 0, 0].map(ProgramId),
+            stages: [1, 2, 0, 0, 0, 0, 0, 0, 0, 0].map(ProgramId),
             arguments: [7; ARGUMENTS_BYTES],
         };
         let mut expected = [0; 64];
         expected[..13].copy_from_slice(&[1, 2, 3, 4, 1, 2, 5, 6, 7, 8, 9, 10, 3]);
         (expected[16], expected[18]) = (1, 2);
-        expected[32..].fill(7);
+        expected[36..].fill(7);
         assert_eq!(packet.encode(), expected);
         assert_eq!(TaskPacket::decode(&expected), Some(packet));
     }
@@ -139,7 +139,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_decodes_encodes_to_the_same_bytes(
-            head in any::<[u8; 32]>(), stage in 0..10_u8, stage_count in 0..10_u8, flags in 0..10_u8, zero: bool,
+            head in any::<[u8; 32]>(), stage in 0..12_u8, stage_count in 0..12_u8, flags in 0..10_u8, zero: bool,
         ) {
             let mut bytes = [0; 64];
             bytes[..32].copy_from_slice(&head);

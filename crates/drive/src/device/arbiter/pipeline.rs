@@ -35,6 +35,8 @@ pub(super) struct ScheduledPipeline {
     pub charged: u64,
     /// It ends so when its running task has.
     pub given_up: Option<PipelineOutcome>,
+    /// The arbiter's round in which its next task was put into the wait queue.
+    pub queued_round: u64,
     programs: [ProgramId; PIPELINE_STAGES_MAX],
     arguments: [[u8; ARGUMENTS_BYTES]; PIPELINE_STAGES_MAX],
     stage_count: u8,
@@ -76,6 +78,7 @@ impl ScheduledPipeline {
             admitted: false,
             charged: 0,
             given_up: None,
+            queued_round: 0,
             programs,
             arguments,
             stage_count: count as u8,
@@ -163,6 +166,25 @@ impl ScheduledPipeline {
             }
             None => StepAfter::End(PipelineOutcome::Finished),
         }
+    }
+
+    /// The first stage that has this program and may still run: one behind a stage with more runs again.
+    pub fn needs(&self, program: ProgramId) -> Option<u8> {
+        let first_with_more = self.has_more.iter().position(|more| *more);
+        let from = first_with_more.map_or(self.stage, |stage| self.stage.min(stage as u8));
+        (from..self.stage_count).find(|stage| self.programs[usize::from(*stage)] == program)
+    }
+
+    /// Its running task will not come back.
+    pub fn stops(&mut self) {
+        self.running = false;
+    }
+
+    /// Takes away the sub-buffers of the running task: its input and its output.
+    pub fn take_running(&mut self) -> [Option<SubBuffer>; 2] {
+        let stage = usize::from(self.stage);
+        let input = stage.checked_sub(1).and_then(|before| self.outputs[before].take());
+        [input, self.outputs[stage].take()]
     }
 
     fn fails(&self, status: u16) -> StepAfter {

@@ -16,6 +16,7 @@ fn options(sub_buffers: u16, weights: &[u32]) -> ArbiterOptions {
         weights: weights.to_vec(),
         sub_buffers,
         pipelines_max: 16,
+        movers: vec![FETCH],
         flash_byte_cost: 0,
     }
 }
@@ -29,6 +30,8 @@ fn request(application: u16, programs: &[ProgramId]) -> PipelineRequest {
 struct ModelPipeline {
     request: PipelineRequest,
     cancelled: bool,
+    /// The stage whose unit died.
+    lost_at: Option<u8>,
     fails_at: Option<u8>,
     /// By stage: parts that it still splits each input into, where it does.
     parts_left: Vec<u8>,
@@ -77,7 +80,8 @@ impl Model {
         let sequence = self.arbiter.submit(&request)?;
         let parts = |random: &mut SplitMix64| if request.in_parts { random.below(4) as u8 } else { 0 };
         let parts_left = request.stages.iter().map(|_| parts(&mut self.random)).collect();
-        let pipeline = ModelPipeline { request, cancelled: false, fails_at, parts_left, held: BTreeMap::new() };
+        let held = BTreeMap::new();
+        let pipeline = ModelPipeline { request, cancelled: false, lost_at: None, fails_at, parts_left, held };
         self.pipelines.insert(sequence, pipeline);
         Ok(sequence)
     }
@@ -104,6 +108,10 @@ impl Model {
         if let Some((holder, _)) = holders.find(|(_, held)| *held == packet.output) {
             return Err(format!("{packet:?} has an output that pipeline {holder} holds"));
         }
+        let late = self.running.iter().filter(|task| !self.pipelines.contains_key(&task.packet.sequence));
+        if let Some(task) = late.map(|task| task.packet).find(|task| uses(task, packet.output)) {
+            return Err(format!("{packet:?} has an output that {task:?} may still write"));
+        }
         let Some(pipeline) = self.pipelines.get_mut(&packet.sequence) else {
             return Err(format!("{packet:?} of a pipeline that has ended"));
         };
@@ -112,7 +120,8 @@ impl Model {
             return Err(format!("{packet:?} has another input than its stage before left: {:?}", pipeline.held));
         }
         pipeline.held.insert(packet.stage, packet.output);
-        let took_us = 1 + self.random.below(100);
+        let hangs = pipeline.request.deadline_us.is_some() && self.random.one_in(4);
+        let took_us = 1 + self.random.below(if hangs { 2000 } else { 100 });
         self.last_started_us[usize::from(packet.application)] = self.now_us;
         self.running.push(RunningTask { packet, ends_us: self.now_us + took_us, took_us });
         Ok(())
@@ -130,10 +139,13 @@ impl Model {
         let RunningTask { packet, ends_us, took_us } = self.running.swap_remove(first);
         self.now_us = ends_us;
         self.served_us[usize::from(packet.application)] += took_us;
-        let Some(pipeline) = self.pipelines.get_mut(&packet.sequence) else {
-            return Err(format!("{packet:?} outlived its pipeline"));
-        };
+        let cost = TaskCost { unit_us: took_us, flash_bytes: 0 };
         let stage = usize::from(packet.stage);
+        let Some(pipeline) = self.pipelines.get_mut(&packet.sequence) else {
+            let report = self.arbiter.completed(packet.sequence, packet.stage, TaskOutcome::Done { bytes: 1 }, cost);
+            let is_right = report == Ok(TaskReport::Late) && packet.program() != FETCH;
+            return if is_right { Ok(()) } else { Err(format!("{packet:?} outlived its pipeline: {report:?}")) };
+        };
         let outcome = if pipeline.fails_at == Some(packet.stage) {
             TaskOutcome::Failed { status: 5 }
         } else if pipeline.parts_left[stage] > 0 {
@@ -153,11 +165,31 @@ impl Model {
         if is_taken {
             pipeline.held.remove(&packet.stage);
         }
-        let cost = TaskCost { unit_us: took_us, flash_bytes: 0 };
         self.arbiter
             .completed(packet.sequence, packet.stage, outcome, cost)
             .map_err(|_| "a task is unknown".to_owned())?;
         self.take_ends()
+    }
+
+    /// One of the units that have a task dies.
+    fn lose_unit(&mut self) -> Result<(), String> {
+        if self.running.is_empty() {
+            return Ok(());
+        }
+        let place = self.random.below(self.running.len() as u64) as usize;
+        let RunningTask { packet, .. } = self.running.swap_remove(place);
+        if let Some(units) = self.options.units.iter_mut().find(|count| count.program == packet.program()) {
+            units.units -= 1;
+        }
+        if let Some(pipeline) = self.pipelines.get_mut(&packet.sequence) {
+            pipeline.lost_at = Some(packet.stage);
+        }
+        self.arbiter.task_lost(packet.sequence, packet.stage).map_err(|_| format!("{packet:?} was not running"))?;
+        self.take_ends()
+    }
+
+    fn is_gone(&self, program: ProgramId) -> bool {
+        self.options.units.iter().any(|count| count.program == program && count.units == 0)
     }
 
     fn take_ends(&mut self) -> Result<(), String> {
@@ -171,7 +203,13 @@ impl Model {
                 PipelineOutcome::Cancelled { stage } => {
                     pipeline.cancelled && usize::from(stage) < pipeline.request.stages.len()
                 }
-                PipelineOutcome::DeadlineExceeded { .. } => pipeline.request.deadline_us.is_some(),
+                PipelineOutcome::DeadlineExceeded { .. } => {
+                    pipeline.request.deadline_us.is_some_and(|deadline_us| deadline_us <= self.now_us)
+                }
+                PipelineOutcome::UnitLost { stage } => pipeline.lost_at == Some(stage),
+                PipelineOutcome::NoUnitLeft { stage } => {
+                    self.is_gone(pipeline.request.stages[usize::from(stage)].program)
+                }
             };
             if !is_right || end.application != pipeline.request.application {
                 return Err(format!("{end:?} of {:?}", pipeline.request));
@@ -182,7 +220,10 @@ impl Model {
     }
 
     /// Nothing is left that anybody holds.
-    fn check_rest(&self) -> Result<(), String> {
+    fn check_rest(&mut self) -> Result<(), String> {
+        while !self.running.is_empty() {
+            self.advance()?;
+        }
         let Arbiter { sub_buffers_free, sub_buffers, reserved, units, .. } = &self.arbiter;
         let mut free = sub_buffers_free.clone();
         free.sort();
@@ -195,7 +236,11 @@ impl Model {
     }
 }
 
-/// Pipelines of all shapes, some of which fail or are cancelled, until all have ended.
+fn uses(packet: &TaskPacket, sub_buffer: SubBuffer) -> bool {
+    packet.output == sub_buffer || packet.input == Some(sub_buffer)
+}
+
+/// Pipelines of all shapes, some of which fail, are cancelled or too late, or lose their units, until all have ended.
 fn mixed_run(seed: u64, sub_buffers: u16, bug: Option<ArbiterBug>) -> Result<(), String> {
     let mut model = Model::new(options(sub_buffers, &[1, 3]), seed, bug);
     let mut accepted = 0;
@@ -221,11 +266,17 @@ fn mixed_run(seed: u64, sub_buffers: u16, bug: Option<ArbiterBug>) -> Result<(),
         }
         model.arbiter.expire(model.now_us);
         model.take_ends()?;
+        if model.random.one_in(80) {
+            model.lose_unit()?;
+        }
+        model.start_all()?;
         model.advance()?;
     }
     while model.arbiter.in_flight() > 0 {
         model.start_all()?;
         model.advance()?;
+        model.arbiter.expire(model.now_us);
+        model.take_ends()?;
     }
     if model.finished != accepted {
         return Err(format!("{accepted} were taken and {} ended", model.finished));
@@ -272,6 +323,8 @@ fn planted_bugs_are_caught() {
     assert!(in_mixed_runs(ArbiterBug::LostCompletion, 8));
     assert!(in_mixed_runs(ArbiterBug::SubBufferTwice, 8));
     assert!(in_mixed_runs(ArbiterBug::NoReservation, 4));
+    assert!(in_mixed_runs(ArbiterBug::NoQuarantine, 8));
+    assert!(in_mixed_runs(ArbiterBug::DeadUnitsCount, 8));
     assert!(shares(7, [1, 1], Some(ArbiterBug::StarvedApplication)).is_err());
 }
 
@@ -286,7 +339,7 @@ fn a_busy_unit_keeps_nobody_else_waiting() {
     assert_eq!(started, [Some(busy), Some(other), None]);
     let cost = TaskCost::default();
     assert_eq!(arbiter.completed(behind, 0, TaskOutcome::Done { bytes: 1 }, cost), Err(UnknownTask));
-    assert_eq!(arbiter.completed(busy, 0, TaskOutcome::Done { bytes: 1 }, cost), Ok(()));
+    assert_eq!(arbiter.completed(busy, 0, TaskOutcome::Done { bytes: 1 }, cost), Ok(TaskReport::Counted));
     assert_eq!(arbiter.completed(busy, 0, TaskOutcome::Done { bytes: 1 }, cost), Err(UnknownTask));
     assert_eq!(arbiter.start_next().map(|packet| packet.sequence), Some(behind));
 }
@@ -298,7 +351,7 @@ fn what_cannot_run_is_refused_with_its_reason() {
     let parts = PipelineRequest { in_parts: true, ..request(0, &[FETCH; 4]) };
     assert_eq!(arbiter.submit(&request(1, &[FETCH])), Err(PipelineRefusal::UnknownApplication(1)));
     assert_eq!(arbiter.submit(&request(0, &[])), Err(PipelineRefusal::NoStages));
-    assert_eq!(arbiter.submit(&request(0, &[FETCH; 9])), Err(PipelineRefusal::TooManyStages(9)));
+    assert_eq!(arbiter.submit(&request(0, &[FETCH; 11])), Err(PipelineRefusal::TooManyStages(11)));
     let refusal = PipelineRefusal::NoUnit { stage: 1, program: stage };
     assert_eq!(arbiter.submit(&request(0, &[FETCH, stage])), Err(refusal));
     assert_eq!(arbiter.submit(&parts), Err(PipelineRefusal::TooLarge { peak: 4, sub_buffers: 3 }));
@@ -368,4 +421,66 @@ fn what_runs_is_cancelled_when_its_task_has_ended() {
     assert_eq!(arbiter.ended(), None, "its unit still writes into its sub-buffer");
     arbiter.completed(first, 0, TaskOutcome::Done { bytes: 1 }, TaskCost::default()).unwrap();
     assert_eq!(arbiter.ended().map(|end| end.outcome), Some(PipelineOutcome::Cancelled { stage: 0 }));
+}
+
+#[test]
+fn what_runs_beyond_its_deadline_ends_without_its_sub_buffers() {
+    let mut arbiter = Arbiter::new(&options(4, &[1]));
+    let late = PipelineRequest { deadline_us: Some(10), ..request(0, &[FETCH, DIGEST, INFLATE]) };
+    let sequence = arbiter.submit(&late).unwrap();
+    arbiter.start_next().unwrap();
+    arbiter.completed(sequence, 0, TaskOutcome::Done { bytes: 1 }, TaskCost::default()).unwrap();
+    let task = arbiter.start_next().unwrap();
+    assert_eq!((task.program(), arbiter.deadline_next_us()), (DIGEST, Some(10)));
+    arbiter.expire(10);
+    assert_eq!(arbiter.ended().map(|end| end.outcome), Some(PipelineOutcome::DeadlineExceeded { stage: 1 }));
+    assert_eq!((arbiter.quarantined(), arbiter.in_flight(), arbiter.deadline_next_us()), (2, 0, None));
+    // The others go on with what is left of the sub-buffers, but for the unit.
+    let other = arbiter.submit(&request(0, &[FETCH, INFLATE])).unwrap();
+    let behind = arbiter.submit(&request(0, &[DIGEST])).unwrap();
+    for stage in [0, 1] {
+        let packet = arbiter.start_next().unwrap();
+        assert!(packet.sequence == other && !uses(&task, packet.output));
+        arbiter.completed(other, stage, TaskOutcome::Done { bytes: 1 }, TaskCost::default()).unwrap();
+    }
+    assert_eq!(arbiter.start_next(), None);
+    let done = TaskOutcome::Done { bytes: 1 };
+    assert_eq!(arbiter.completed(sequence, 1, done, TaskCost::default()), Ok(TaskReport::Late));
+    assert_eq!((arbiter.quarantined(), arbiter.start_next().map(|packet| packet.sequence)), (0, Some(behind)));
+    assert_eq!(arbiter.waits(DIGEST), 1);
+}
+
+#[test]
+fn a_move_of_bytes_is_waited_for() {
+    let mut arbiter = Arbiter::new(&options(4, &[1]));
+    let late = PipelineRequest { deadline_us: Some(10), ..request(0, &[FETCH, DIGEST]) };
+    let sequence = arbiter.submit(&late).unwrap();
+    arbiter.start_next().unwrap();
+    arbiter.expire(10);
+    assert_eq!((arbiter.ended(), arbiter.quarantined()), (None, 0));
+    arbiter.completed(sequence, 0, TaskOutcome::Done { bytes: 1 }, TaskCost::default()).unwrap();
+    assert_eq!(arbiter.ended().map(|end| end.outcome), Some(PipelineOutcome::DeadlineExceeded { stage: 0 }));
+}
+
+#[test]
+fn a_unit_that_dies_takes_its_task_with_it_and_the_last_one_its_program() {
+    let mut arbiter = Arbiter::new(&options(8, &[1]));
+    let first = arbiter.submit(&request(0, &[INFLATE])).unwrap();
+    let second = arbiter.submit(&request(0, &[INFLATE, DIGEST])).unwrap();
+    let needy = arbiter.submit(&request(0, &[FETCH, INFLATE])).unwrap();
+    (0..3).for_each(|_| assert!(arbiter.start_next().is_some()));
+    assert_eq!(arbiter.task_lost(first, 0), Ok(TaskReport::Counted));
+    assert_eq!(arbiter.task_lost(first, 0), Err(UnknownTask));
+    assert_eq!(arbiter.ended().map(|end| end.outcome), Some(PipelineOutcome::UnitLost { stage: 0 }));
+    assert_eq!((arbiter.units(INFLATE), arbiter.ended()), (1, None));
+    arbiter.completed(second, 0, TaskOutcome::Done { bytes: 1 }, TaskCost::default()).unwrap();
+    arbiter.unit_lost(INFLATE);
+    assert_eq!(arbiter.ended(), None, "its fetch runs");
+    arbiter.completed(needy, 0, TaskOutcome::Done { bytes: 1 }, TaskCost::default()).unwrap();
+    let end = arbiter.ended().unwrap();
+    assert_eq!((end.sequence, end.outcome), (needy, PipelineOutcome::NoUnitLeft { stage: 1 }));
+    let refusal = PipelineRefusal::NoUnit { stage: 0, program: INFLATE };
+    assert_eq!(arbiter.submit(&request(0, &[INFLATE])), Err(refusal));
+    // The one whose inflating was done goes on.
+    assert_eq!(arbiter.start_next().map(|packet| packet.sequence), Some(second));
 }
