@@ -41,5 +41,7 @@ pub use host::{CREDITS, Drive, QueueFull, QueuePair};
 pub use memory::{LocalBuffer, LocalMemory};
 pub use protocol::{
     Command, Completion, DecodeError, EventId, EventUse, Execution, INPUTS_MAX, Identity, IdentityError, LocalRange,
-    Opcode, Operation, PROGRAM_NAME_BYTES, ProgramId, ProgramIdentity, STAGES_MAX, Stage, Status,
+    Opcode, Operation, PARAMETERS_MAX, PIPELINES_MAX, PROGRAM_NAME_BYTES, PROGRAMS_MAX, PipelineDescriptor,
+    PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage,
+    ProgramId, ProgramIdentity, SOURCE_RANGES_MAX, STAGES_MAX, SourceRange, Stage, Status,
 };

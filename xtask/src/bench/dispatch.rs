@@ -7,7 +7,7 @@ use tapetum_bench::kernels::{self, NoWork};
 use tapetum_drive::arbiter::{
     ARGUMENTS_BYTES, Arbiter, ArbiterOptions, PipelineRequest, StageRequest, TaskCost, TaskOutcome, UnitCount,
 };
-use tapetum_drive::{Command, Completion, LocalRange, MemoryFlash, Operation, ProgramId, QueuePair};
+use tapetum_drive::{Command, Completion, EventUse, LocalRange, MemoryFlash, Operation, ProgramId, QueuePair};
 
 use super::dram::each;
 use super::outcome::{Outcome, Reach};
@@ -62,7 +62,8 @@ fn execute_ns(pair: &mut QueuePair, commands: usize, batch: usize) -> f64 {
         for _ in 0..batches {
             for tag in 0..batch as u64 {
                 // SAFETY: the command names no memory.
-                unsafe { pair.submit(Command { tag, operation }) }.expect("a batch has credits");
+                unsafe { pair.submit(Command { tag, operation, events: EventUse::NONE }) }
+                    .expect("a batch has credits");
             }
             completions.clear();
             while pair.in_flight() > 0 {
@@ -76,6 +77,7 @@ fn execute_ns(pair: &mut QueuePair, commands: usize, batch: usize) -> f64 {
 /// Pipelines of all programs, of two applications in turn, each program with one unit: every task ends before the next are started.
 fn stage_ns(stages: usize, at_once: usize) -> Result<f64, Failure> {
     let mut arbiter = Arbiter::new(&ArbiterOptions {
+        movers: Vec::new(),
         units: PROGRAMS.map(|program| UnitCount { program, units: 1 }).into(),
         weights: vec![1, 3],
         sub_buffers: 64,

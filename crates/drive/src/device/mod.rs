@@ -29,8 +29,12 @@ use crate::flash::Flash;
 use crate::locks::whole;
 use crate::memory::LocalMemory;
 use crate::protocol::{INPUTS_MAX, Identity, ProgramId, ProgramIdentity, STAGES_MAX};
+use engine::EngineCounters;
 use program::{Program, ProgramDescriptor};
 use std::sync::{Arc, Mutex};
+
+/// Two ids are not programs': those of a pipeline's source and sink.
+const PROGRAMS_OF_A_DRIVE_MAX: usize = u16::MAX as usize - 1;
 
 /// What all controllers of a drive share.
 pub(crate) struct Device {
@@ -39,6 +43,8 @@ pub(crate) struct Device {
     /// A program's id is its place.
     pub programs: Arc<[Box<dyn Program>]>,
     pub env: Env,
+    /// Of programs as stages of pipelines.
+    pub stages: Arc<EngineCounters>,
     /// One for each queue pair that was ever open at the same time as the others. The list holds one reference; a
     /// queue pair's two halves hold more, so a count of one means free for the next.
     counters: Mutex<Vec<Arc<QueueCounters>>>,
@@ -46,8 +52,9 @@ pub(crate) struct Device {
 
 impl Device {
     pub fn new(flash: Arc<dyn Flash>, local: LocalMemory, programs: Arc<[Box<dyn Program>]>, env: Env) -> Device {
-        assert!(programs.len() <= usize::from(u16::MAX) + 1, "{} programs do not fit their ids", programs.len());
-        Device { flash, local, programs, env, counters: Mutex::new(Vec::new()) }
+        assert!(programs.len() <= PROGRAMS_OF_A_DRIVE_MAX, "{} programs do not fit their ids", programs.len());
+        let stages = Arc::new(EngineCounters::new(&programs));
+        Device { flash, local, programs, env, stages, counters: Mutex::new(Vec::new()) }
     }
 
     /// Counters that no queue pair has.

@@ -2,6 +2,7 @@
 
 use crate::protocol::Status;
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a program is known by.
@@ -38,17 +39,33 @@ pub struct TaskState {
     pub more_input: bool,
     /// The program's own.
     pub kept: Option<Box<dyn Any + Send>>,
-    cancelled: AtomicBool,
+    /// A task that nobody can cancel has none: it is short.
+    cancel: Option<CancelFlag>,
+}
+
+/// Says to a task that runs that nobody wants its result any more. Clones share it.
+#[derive(Clone, Default)]
+pub struct CancelFlag(Arc<AtomicBool>);
+
+impl CancelFlag {
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl TaskState {
-    /// Nobody wants the result any more. A program that takes long looks now and then.
-    pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+    /// A task that this flag cancels.
+    pub fn with_flag(flag: CancelFlag) -> TaskState {
+        TaskState { cancel: Some(flag), ..TaskState::default() }
     }
 
-    pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+    /// Nobody wants the result any more. A program that takes long looks now and then, and ends with any status.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(CancelFlag::is_raised)
     }
 }
 

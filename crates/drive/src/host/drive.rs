@@ -2,7 +2,7 @@
 
 use super::QueuePair;
 use crate::counters::CountersSnapshot;
-use crate::device::engine::{EngineOptions, PipelineEngine};
+use crate::device::engine::{EngineOptions, PipelineEngine, StageSnapshot};
 use crate::device::program::Program;
 use crate::device::{Controller, Device};
 use crate::env::Env;
@@ -64,6 +64,11 @@ impl Drive {
     /// When local memory has no room for the sub-buffers, or the operating system no more threads.
     pub fn pipelines(&self, options: &EngineOptions) -> io::Result<PipelineEngine> {
         PipelineEngine::new(self.device.clone(), options)
+    }
+
+    /// What its programs did as stages of pipelines.
+    pub fn stage_counters(&self) -> Vec<StageSnapshot> {
+        self.device.stages.snapshot()
     }
 
     pub fn local(&self) -> &LocalMemory {

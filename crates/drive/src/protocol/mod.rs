@@ -7,12 +7,19 @@
 
 mod command;
 mod completion;
+mod descriptor;
 mod identity;
+mod result;
 mod stage;
 mod wire;
 
 pub use command::{Command, EventId, EventUse, LocalRange, Opcode, Operation, ProgramId};
 pub use completion::{Completion, Status};
+pub use descriptor::{
+    PARAMETERS_MAX, PIPELINES_MAX, PROGRAMS_MAX, PipelineDescriptor, PipelineSink, PipelineSource, PipelineStage,
+    SOURCE_RANGES_MAX, SourceRange,
+};
 pub use identity::{Identity, IdentityError, PROGRAM_NAME_BYTES, ProgramIdentity};
+pub use result::{PipelineFailure, PipelinePlace, PipelineReason, PipelineResult};
 pub use stage::{Execution, INPUTS_MAX, STAGES_MAX, Stage};
 pub use wire::DecodeError;

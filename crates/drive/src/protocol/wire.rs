@@ -1,5 +1,6 @@
 //! Fixed little-endian fields, and why bytes are refused.
 
+use super::descriptor::{PARAMETERS_MAX, PROGRAMS_MAX};
 use super::stage::INPUTS_MAX;
 use std::fmt;
 
@@ -11,6 +12,12 @@ pub enum DecodeError {
     UnknownStage(u8),
     /// A stage has room for fewer inputs.
     TooManyInputs(u8),
+    /// A pipeline has room for fewer stages.
+    TooManyStages(u8),
+    /// A stage of a pipeline has room for fewer bytes of parameters.
+    LongParameters(u8),
+    UnknownSource(u8),
+    UnknownSink(u8),
     /// The byte at this offset belongs to no field of the operation, and is not zero.
     NotZero {
         offset: usize,
@@ -37,6 +44,16 @@ impl fmt::Display for DecodeError {
             DecodeError::TooManyInputs(inputs) => {
                 write!(f, "a stage with {inputs} inputs: it has room for {INPUTS_MAX}; join some by a stage before it")
             }
+            DecodeError::TooManyStages(stages) => {
+                write!(f, "a pipeline of {stages} stages: it has room for {PROGRAMS_MAX}; split it in two")
+            }
+            DecodeError::LongParameters(bytes) => {
+                write!(f, "a stage with {bytes} bytes of parameters: it has room for {PARAMETERS_MAX}")
+            }
+            DecodeError::UnknownSource(kind) | DecodeError::UnknownSink(kind) => write!(
+                f,
+                "the kind {kind:#04x} of a source or sink is unknown: the two ends of the queue pair differ in version; run the same one on both"
+            ),
             DecodeError::NotZero { offset } => write!(
                 f,
                 "byte {offset} is reserved and not zero: the sender is newer than this end, or the stream is damaged"

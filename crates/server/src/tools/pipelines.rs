@@ -7,8 +7,9 @@ use std::sync::Arc;
 use tapetum_drive::engine::{EngineOptions, PipelineEngine, PipelineError, PipelineWork};
 use tapetum_drive::{Drive, Env, Identity, LocalMemory, MemoryFlash, ProgramId, arbiter::UnitCount, programs};
 
-/// Local memory of the drive that computes: its sub-buffers, and room beside them.
-const LOCAL_BYTES: usize = 8 << 20;
+/// Local memory of the drive that computes, beside what it is given: its sub-buffers and the longest output. Pages that nobody
+/// touches cost nothing.
+const LOCAL_BYTES: usize = OUTPUT_BYTES_MAX + (8 << 20);
 /// The longest output.
 const OUTPUT_BYTES_MAX: usize = 1 << 30;
 
@@ -61,14 +62,14 @@ impl fmt::Display for PipelineTextError {
 
 impl std::error::Error for PipelineTextError {}
 
-fn drive() -> Result<Drive, PipelineTextError> {
-    let local = LocalMemory::new(LOCAL_BYTES).map_err(PipelineTextError::NoDrive)?;
+fn drive(source_bytes: usize) -> Result<Drive, PipelineTextError> {
+    let local = LocalMemory::new(LOCAL_BYTES + source_bytes).map_err(PipelineTextError::NoDrive)?;
     Ok(Drive::new(Arc::new(MemoryFlash::new(4096)), local, programs::built_in(), Env::system()))
 }
 
 /// The programs, a line each.
 pub fn list() -> Result<String, PipelineTextError> {
-    let identity = drive()?.identity();
+    let identity = drive(0)?.identity();
     let width = identity.programs.iter().map(|program| program.name.len()).max().unwrap_or(0);
     let mut out = format!("{:width$}  version  in parts\n", "program");
     for program in &identity.programs {
@@ -132,7 +133,7 @@ fn units(identity: &Identity, texts: &[String]) -> Result<Vec<UnitCount>, Pipeli
 
 /// What comes of `bytes`; of a digest its text.
 pub fn run(text: &str, compute_units: &[String], bytes: &[u8]) -> Result<Vec<u8>, PipelineTextError> {
-    let drive = drive()?;
+    let drive = drive(bytes.len())?;
     let identity = drive.identity();
     let stages = parse(&identity, text)?;
     let options = EngineOptions { units: units(&identity, compute_units)?, ..EngineOptions::default() };

@@ -127,7 +127,8 @@ impl Arbiter {
     /// # Panics
     /// When a weight is zero or beyond [`WEIGHT_MAX`].
     pub fn new(options: &ArbiterOptions) -> Arbiter {
-        let unit = |count: &UnitCount| (count.program, UnitState { total: count.units, busy: 0, cost_guess: 0, waits: 0 });
+        let unit =
+            |count: &UnitCount| (count.program, UnitState { total: count.units, busy: 0, cost_guess: 0, waits: 0 });
         let application = |weight: &u32| {
             assert!((1..=WEIGHT_MAX).contains(weight), "a weight of {weight}: they go from 1 to {WEIGHT_MAX}");
             let (waiting, wait_queue) = (VecDeque::new(), VecDeque::new());
@@ -312,7 +313,8 @@ impl Arbiter {
     /// Ends what should have ended by `now_us`: at once, unless the device's own move of its bytes runs, which is waited for. What
     /// another task still uses is quarantined.
     pub fn expire(&mut self, now_us: u64) {
-        while let Some((deadline_us, sequence)) = self.deadlines.first().copied().filter(|(at_us, _)| *at_us <= now_us) {
+        while let Some((deadline_us, sequence)) = self.deadlines.first().copied().filter(|(at_us, _)| *at_us <= now_us)
+        {
             self.deadlines.remove(&(deadline_us, sequence));
             let Some(pipeline) = self.pipelines.get(&sequence) else { continue };
             let outcome = pipeline.given_up.unwrap_or(PipelineOutcome::DeadlineExceeded { stage: pipeline.stage() });
@@ -329,9 +331,9 @@ impl Arbiter {
         self.deadlines.first().map(|(deadline_us, _)| *deadline_us)
     }
 
-    /// Tasks of a program that waited for a unit or a sub-buffer.
-    pub fn waits(&self, program: ProgramId) -> u64 {
-        self.units.get(&program).map_or(0, |unit| unit.waits)
+    /// Tasks of a program that waited for a unit or a sub-buffer, since this was asked last.
+    pub fn take_waits(&mut self, program: ProgramId) -> u64 {
+        self.units.get_mut(&program).map_or(0, |unit| std::mem::take(&mut unit.waits))
     }
 
     /// Units of a program that are alive.

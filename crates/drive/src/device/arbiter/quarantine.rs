@@ -56,13 +56,7 @@ impl Arbiter {
 
     /// A unit is free again, and its task's application pays what it took rather than what was guessed. Of a unit that died
     /// nobody knows what it took.
-    pub(super) fn unit_is_back(
-        &mut self,
-        program: ProgramId,
-        application: u16,
-        charged: u64,
-        cost: Option<TaskCost>,
-    ) {
+    pub(super) fn unit_is_back(&mut self, program: ProgramId, application: u16, charged: u64, cost: Option<TaskCost>) {
         let Some(unit) = self.units.get_mut(&program) else { unreachable!("a task that runs has a unit") };
         unit.busy -= 1;
         let Some(cost) = cost else { return };

@@ -447,7 +447,7 @@ fn what_runs_beyond_its_deadline_ends_without_its_sub_buffers() {
     let done = TaskOutcome::Done { bytes: 1 };
     assert_eq!(arbiter.completed(sequence, 1, done, TaskCost::default()), Ok(TaskReport::Late));
     assert_eq!((arbiter.quarantined(), arbiter.start_next().map(|packet| packet.sequence)), (0, Some(behind)));
-    assert_eq!(arbiter.waits(DIGEST), 1);
+    assert_eq!(arbiter.take_waits(DIGEST), 1);
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! Pipelines from the host's bytes to the host's bytes.
 
 use super::*;
-use crate::device::programs;
+use crate::device::arbiter::UnitCount;
+use crate::device::{Device, programs};
 use crate::env::Env;
 use crate::flash::memory::MemoryFlash;
 use crate::memory::LocalMemory;
+use crate::protocol::{PipelineFailure, PipelinePlace, PipelineReason, ProgramId};
+use std::sync::Arc;
 
 fn device(env: Env) -> Arc<Device> {
-    let local = LocalMemory::new(8 << 20).unwrap();
+    let local = LocalMemory::new(32 << 20).unwrap();
     Arc::new(Device::new(Arc::new(MemoryFlash::new(1 << 20)), local, programs::built_in().into(), env))
 }
 
@@ -68,24 +71,29 @@ fn a_stage_that_fails_is_named() {
     let device = device(Env::simulated(1).0);
     let engine = PipelineEngine::new(device.clone(), &EngineOptions::default()).unwrap();
     let run = |work: &PipelineWork| engine.run(work, &text()).unwrap_err();
-    let damaged = PipelineError::Failed { stage: 1, program: "zstd-decompress".into(), status: 2 };
+    let failure = |place, reason| PipelineFailure::new(place, reason);
+    let failed = |failure: PipelineFailure, name: &str| PipelineError::Failed(failure, Some(name.into()));
+    let damaged = failure(PipelinePlace::Stage(1), PipelineReason::Program).with(2);
+    let damaged = failed(damaged, "zstd-decompress");
     assert_eq!(run(&work(&device, &["concat", "zstd-decompress", "sha256"])), damaged);
     assert!(damaged.to_string().starts_with("stage 1, zstd-decompress: its input is damaged"));
     let unknown = PipelineWork { stages: vec![(ProgramId(99), Vec::new())], ..work(&device, &[]) };
-    let refusal = PipelineRefusal::NoUnit { stage: 0, program: ProgramId(99) };
-    assert_eq!(run(&unknown), PipelineError::Refused(refusal));
-    let record = PipelineError::NotAStream { stage: 0, program: "match-record".into() };
+    let refusal = failure(PipelinePlace::Stage(0), PipelineReason::UnknownProgram).with(99);
+    assert_eq!(run(&unknown), PipelineError::Failed(refusal, None));
+    let record = failed(failure(PipelinePlace::Stage(0), PipelineReason::NotAStream), "match-record");
     assert_eq!(run(&work(&device, &["match-record"])), record);
-    let many = run(&work(&device, &["concat"; 8]));
-    assert_eq!(many, PipelineError::Refused(PipelineRefusal::TooManyStages(8)));
-    assert_eq!(run(&work(&device, &[])), PipelineError::Refused(PipelineRefusal::NoStages));
+    assert_eq!(run(&work(&device, &["concat"; 9])), PipelineError::TooManyStages(9));
+    let nothing = failure(PipelinePlace::Source, PipelineReason::NoStages);
+    assert_eq!(run(&work(&device, &[])), PipelineError::Failed(nothing, None));
     let short = PipelineWork { output_bytes_max: 1000, ..work(&device, &["concat"]) };
-    assert_eq!(run(&short), PipelineError::OutputTooLong { limit_bytes: 1000 });
+    let too_long = failure(PipelinePlace::Sink, PipelineReason::OutputTooLong).with(1000);
+    assert_eq!(run(&short), PipelineError::Failed(too_long, None));
     let late = PipelineWork { deadline_us: Some(0), ..work(&device, &["concat"]) };
-    assert_eq!(run(&late), PipelineError::DeadlineExceeded { stage: 0 });
+    let too_late = failure(PipelinePlace::Source, PipelineReason::DeadlineExceeded);
+    assert_eq!(run(&late), PipelineError::Failed(too_late, None));
     let mut level = work(&device, &["zstd-compress"]);
     level.stages[0].1 = vec![1, 2, 3];
-    let wrong = PipelineError::Failed { stage: 0, program: "zstd-compress".into(), status: 1 };
+    let wrong = failed(failure(PipelinePlace::Stage(0), PipelineReason::Program).with(1), "zstd-compress");
     assert_eq!(run(&level), wrong);
     level.stages[0].1 = vec![0; 40];
     assert_eq!(run(&level), PipelineError::LongParameters { stage: 0, bytes: 40 });

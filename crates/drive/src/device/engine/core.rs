@@ -1,0 +1,452 @@
+//! The engine without threads: which tasks there are, what each is to do, what comes of it.
+//!
+//! ```text
+//! submit ─► arbiter ─► queue of a program ─ take ─► a unit ─ complete ─► arbiter ─► … ─► ended
+//!                                                     └───── unit_lost ──────┘
+//! ```
+//! It reads no clock, waits for nothing and touches no byte of a pipeline: whoever drives it runs the tasks, in any order, late or
+//! never, and says what time it is. The same calls give the same answers.
+//!
+//! 1. A task that was taken is completed once, or lost with its unit, or never comes back. Its pipeline ends at its deadline even so.
+//! 2. A sub-buffer is written by the task whose output it is, and read by the task whose input it is: the arbiter gives it to no
+//!    other meanwhile, nor after a deadline that passed while the task ran.
+//! 3. Memory that the host lent, and flash, is touched by tasks of [`SOURCE`] and [`SINK`] alone, and a pipeline never ends before
+//!    such a task of its own.
+
+use super::EngineOptions;
+use super::counters::{EngineCounters, TaskCount, TaskRate};
+use super::job::{EngineJob, FlashSink, JobSink, JobSource, SINK, SOURCE, SourceKind, TaskWork};
+use super::kept::KeptResults;
+use crate::device::arbiter::{
+    ARGUMENTS_BYTES, Arbiter, ArbiterOptions, OUTPUT_OVERFLOW, PipelineEnd, PipelineOutcome, PipelineRefusal,
+    PipelineRequest, StageRequest, SubBuffer, TaskCost, TaskOutcome, TaskPacket, UnitCount,
+};
+use crate::device::program::{Program, TaskState};
+use crate::memory::{BLOCK_BYTES, LocalBuffer, LocalMemory};
+use crate::protocol::{
+    LocalRange, PARAMETERS_MAX, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineStage,
+    ProgramId, SourceRange, Status,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+const _: () = assert!(PARAMETERS_MAX + 1 == ARGUMENTS_BYTES);
+/// Tasks of one program without units of its own that are started at once.
+const INLINE_UNITS: u16 = 64;
+
+/// Where a job's bytes come from. Ranges were checked: they are inside, flash begins at sectors.
+pub enum SourceRequest {
+    Local(Vec<SourceRange>),
+    Flash(Vec<SourceRange>),
+    Kept { id: u64, stays: bool },
+}
+
+/// Where they go. Ranges were checked.
+pub enum SinkRequest {
+    Host(LocalRange),
+    Flash { flash: u64, bytes_max: u64, durable: bool },
+    Kept { id: u64, bytes_max: u32 },
+}
+
+/// A pipeline as it is given to the core.
+pub struct JobRequest {
+    /// Whose kept results it reads and writes.
+    pub owner: u64,
+    /// Comes back with its end.
+    pub token: u64,
+    pub application: u16,
+    /// By the clock of [`EngineCore::expire`].
+    pub deadline_us: Option<u64>,
+    pub stages: Vec<PipelineStage>,
+    pub source: SourceRequest,
+    pub sink: SinkRequest,
+}
+
+/// The end of a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobEnd {
+    pub owner: u64,
+    pub token: u64,
+    pub result: PipelineResult,
+}
+
+/// A task for a unit.
+pub struct EngineTask {
+    pub packet: TaskPacket,
+    pub work: TaskWork,
+    pub state: TaskState,
+    /// Its unit time is wanted.
+    pub is_timed: bool,
+}
+
+/// How a unit's work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskResult {
+    /// The program said so, and filled so many bytes.
+    Ran {
+        status: Status,
+        filled: u32,
+    },
+    Moved,
+    /// The flash did not do its part of the move.
+    FlashFailed {
+        errno: i32,
+    },
+}
+
+pub struct EngineCore {
+    arbiter: Arbiter,
+    /// Started by the arbiter, and taken by no unit yet.
+    queues: BTreeMap<ProgramId, VecDeque<TaskPacket>>,
+    jobs: BTreeMap<u32, EngineJob>,
+    ended: VecDeque<JobEnd>,
+    kept: KeptResults,
+    rates: BTreeMap<ProgramId, TaskRate>,
+    counters: Arc<EngineCounters>,
+    is_stream: Vec<bool>,
+    local: LocalMemory,
+    /// All sub-buffers, one behind the other.
+    memory: LocalBuffer,
+    sub_buffer_bytes: u32,
+    sector_bytes: u32,
+}
+
+impl EngineCore {
+    /// `None` when local memory has no room for the sub-buffers.
+    pub(crate) fn new(
+        (local, sector_bytes): (&LocalMemory, u32),
+        programs: &[Box<dyn Program>],
+        counters: Arc<EngineCounters>,
+        options: &EngineOptions,
+    ) -> Option<EngineCore> {
+        let sub_buffer_bytes = options.sub_buffer_bytes.next_multiple_of(sector_bytes.max(BLOCK_BYTES as u32));
+        let memory = local.allocate(usize::from(options.sub_buffers) * sub_buffer_bytes as usize)?;
+        let has_units = |program: &ProgramId| options.units.iter().any(|count| count.program == *program);
+        let inline = (0..programs.len() as u16).map(ProgramId).filter(|program| !has_units(program));
+        let inline = inline.chain([SOURCE, SINK]).map(|program| UnitCount { program, units: INLINE_UNITS });
+        let arbiter = Arbiter::new(&ArbiterOptions {
+            units: inline.chain(options.units.iter().copied()).collect(),
+            weights: options.weights.clone(),
+            sub_buffers: options.sub_buffers,
+            pipelines_max: options.pipelines_max,
+            movers: vec![SOURCE, SINK],
+            flash_byte_cost: options.flash_byte_cost,
+        });
+        Some(EngineCore {
+            arbiter,
+            queues: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            ended: VecDeque::new(),
+            kept: KeptResults::default(),
+            rates: BTreeMap::new(),
+            counters,
+            is_stream: programs.iter().map(|program| program.descriptor().is_stream).collect(),
+            local: local.clone(),
+            memory,
+            sub_buffer_bytes,
+            sector_bytes,
+        })
+    }
+
+    /// Takes a pipeline; its number is for [`EngineCore::cancel`].
+    ///
+    /// # Errors
+    /// What is wrong with it. Nothing is changed.
+    pub fn submit(&mut self, request: JobRequest) -> Result<u32, PipelineFailure> {
+        let JobRequest { owner, token, application, deadline_us, stages, source, sink } = request;
+        if stages.is_empty() {
+            return Err(PipelineFailure::new(PipelinePlace::Source, PipelineReason::NoStages));
+        }
+        for (place, stage) in (0..).zip(&stages) {
+            if self.is_stream.get(usize::from(stage.program.0)) == Some(&false) {
+                return Err(PipelineFailure::new(PipelinePlace::Stage(place), PipelineReason::NotAStream));
+            }
+        }
+        let taken = if let SourceRequest::Kept { id, stays: false } = source { Some(id) } else { None };
+        let source = self.source(owner, source)?;
+        let sink = self.sink(owner, sink)?;
+        let stage = |stage: &PipelineStage| {
+            let mut arguments = [0; ARGUMENTS_BYTES];
+            let parameters = stage.parameters();
+            arguments[0] = parameters.len() as u8;
+            arguments[1..=parameters.len()].copy_from_slice(parameters);
+            StageRequest { program: stage.program, arguments }
+        };
+        let mover = |program| StageRequest { program, arguments: [0; ARGUMENTS_BYTES] };
+        let stages: Vec<StageRequest> =
+            [mover(SOURCE)].into_iter().chain(stages.iter().map(stage)).chain([mover(SINK)]).collect();
+        let stage_count = stages.len() as u8;
+        let request = PipelineRequest { application, stages, in_parts: true, deadline_us };
+        let sequence = self.arbiter.submit(&request).map_err(refused)?;
+        taken.into_iter().for_each(|id| self.kept.remove(owner, id));
+        self.jobs.insert(sequence, EngineJob::new((owner, token), stage_count, source, sink));
+        self.start();
+        Ok(sequence)
+    }
+
+    fn source(&self, owner: u64, source: SourceRequest) -> Result<JobSource, PipelineFailure> {
+        let unknown = PipelineFailure::new(PipelinePlace::Source, PipelineReason::UnknownKept);
+        Ok(match source {
+            SourceRequest::Local(ranges) => JobSource::new(SourceKind::Local, ranges),
+            SourceRequest::Flash(ranges) => JobSource::new(SourceKind::Flash, ranges),
+            SourceRequest::Kept { id, .. } => {
+                let kept = self.kept.get(owner, id).ok_or(unknown)?.clone();
+                let range = kept.range();
+                JobSource::new(SourceKind::Kept(kept), vec![range])
+            }
+        })
+    }
+
+    fn sink(&self, owner: u64, sink: SinkRequest) -> Result<JobSink, PipelineFailure> {
+        let failure = |reason| PipelineFailure::new(PipelinePlace::Sink, reason);
+        let allocate = |bytes: u32| {
+            let buffer = self.local.allocate(bytes as usize);
+            buffer.ok_or(failure(PipelineReason::NoLocalMemory).with(bytes))
+        };
+        Ok(match sink {
+            SinkRequest::Host(into) => JobSink::Host(into),
+            SinkRequest::Flash { flash, bytes_max, durable } => {
+                let staging = allocate(self.sub_buffer_bytes)?;
+                JobSink::Flash(FlashSink { flash, bytes_max, durable, staging, gathered: 0, taken: 0 })
+            }
+            SinkRequest::Kept { id, .. } if !self.kept.has_room(owner, id) => {
+                return Err(failure(PipelineReason::TooManyKept));
+            }
+            SinkRequest::Kept { id, bytes_max } => JobSink::Kept { id, buffer: allocate(bytes_max)? },
+        })
+    }
+
+    /// A task of a program for a unit that is free.
+    pub fn take(&mut self, program: ProgramId) -> Option<EngineTask> {
+        loop {
+            let packet = self.queues.get_mut(&program)?.pop_front()?;
+            if let Some(task) = self.prepare(packet) {
+                return Some(task);
+            }
+            // It is over before it began.
+            let outcome = TaskOutcome::Failed { status: 1 };
+            let known = self.arbiter.completed(packet.sequence, packet.stage, outcome, TaskCost::default());
+            assert!(known.is_ok(), "the arbiter started this task");
+            self.start();
+        }
+    }
+
+    /// A task of any of the programs that `may` allows.
+    pub fn take_any(&mut self, may: impl Fn(ProgramId) -> bool) -> Option<EngineTask> {
+        let programs: Vec<ProgramId> = self.waiting().filter(|program| may(*program)).collect();
+        programs.into_iter().find_map(|program| self.take(program))
+    }
+
+    /// Programs that have a task for a unit.
+    pub fn waiting(&self) -> impl Iterator<Item = ProgramId> + '_ {
+        self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(program, _)| *program)
+    }
+
+    fn prepare(&mut self, packet: TaskPacket) -> Option<EngineTask> {
+        let job = self.jobs.get_mut(&packet.sequence)?;
+        let stage = usize::from(packet.stage);
+        let place = |SubBuffer(number): SubBuffer, length| LocalRange {
+            offset: self.memory.offset() + u64::from(number) * u64::from(self.sub_buffer_bytes),
+            length,
+        };
+        let output = place(packet.output, self.sub_buffer_bytes);
+        let input_bytes = stage.checked_sub(1).map_or(0, |before| job.filled[before]);
+        let input = packet.input.map_or(LocalRange::EMPTY, |input| place(input, input_bytes));
+        let work = match packet.program() {
+            SOURCE => TaskWork::Move(job.source.next_part(output, self.sector_bytes)),
+            SINK => TaskWork::Move(job.next_sink_part(input, packet.input_is_last, self.sector_bytes)?),
+            _ => TaskWork::Run { input, output },
+        };
+        let Some(mut state) = job.tasks[stage].take() else { unreachable!("a stage runs once at a time") };
+        state.more_input = !packet.input_is_last;
+        let is_timed = self.rates.entry(packet.program()).or_default().begin();
+        Some(EngineTask { packet, work, state, is_timed })
+    }
+
+    /// A unit has ended a task, and is free. `unit_us` is what it took, where that was timed.
+    pub fn complete(&mut self, task: EngineTask, result: TaskResult, unit_us: Option<u64>) {
+        let EngineTask { packet, work, state, .. } = task;
+        let (outcome, failure) = outcome_of(&packet, &work, result);
+        let (filled, failed) = match outcome {
+            TaskOutcome::Done { bytes } | TaskOutcome::More { bytes } => (bytes, false),
+            TaskOutcome::Failed { .. } => (0, true),
+        };
+        let stage = usize::from(packet.stage);
+        let input_bytes = match work {
+            TaskWork::Run { input, .. } if packet.resumes => {
+                u64::from(input.length).saturating_sub(state.consumed as u64)
+            }
+            TaskWork::Run { input, .. } => u64::from(input.length),
+            TaskWork::Move(_) => u64::from(filled),
+        };
+        let rate = self.rates.entry(packet.program()).or_default();
+        let unit_us = rate.took_us(input_bytes + u64::from(filled), unit_us);
+        let count = TaskCount { bytes_in: input_bytes, bytes_out: u64::from(filled), unit_us, failed };
+        self.counters.ended(packet.program(), count);
+        if let Some(job) = self.jobs.get_mut(&packet.sequence) {
+            (job.filled[stage], job.tasks[stage]) = (filled, Some(state));
+            job.failure = job.failure.or(failure);
+        }
+        let is_flash = matches!(work, TaskWork::Move(moves) if moves.flash.is_some());
+        let cost = TaskCost { unit_us, flash_bytes: if is_flash { u64::from(filled) } else { 0 } };
+        let known = self.arbiter.completed(packet.sequence, packet.stage, outcome, cost);
+        assert!(known.is_ok(), "the arbiter started this task");
+        self.start();
+    }
+
+    /// A unit of a program is dead, and with it the task that it had.
+    pub fn unit_lost(&mut self, program: ProgramId, task: Option<(u32, u8)>) {
+        match task {
+            Some((sequence, stage)) => {
+                let known = self.arbiter.task_lost(sequence, stage);
+                assert!(known.is_ok(), "the arbiter started this task");
+                self.counters.ended(program, TaskCount { failed: true, ..TaskCount::default() });
+            }
+            None => self.arbiter.unit_lost(program),
+        }
+        if self.arbiter.units(program) == 0 {
+            // Started, and nobody is left to take them.
+            for packet in self.queues.remove(&program).unwrap_or_default() {
+                let _ = self.arbiter.task_lost(packet.sequence, packet.stage);
+            }
+        }
+        self.start();
+    }
+
+    /// Units of a program that are alive.
+    pub fn units(&self, program: ProgramId) -> u16 {
+        self.arbiter.units(program)
+    }
+
+    /// Tells what time it is: ends pipelines whose deadline has passed.
+    pub fn expire(&mut self, now_us: u64) {
+        if self.arbiter.deadline_next_us().is_some_and(|deadline_us| deadline_us <= now_us) {
+            self.arbiter.expire(now_us);
+            self.start();
+        }
+    }
+
+    /// When [`EngineCore::expire`] has something to do.
+    pub fn deadline_next_us(&self) -> Option<u64> {
+        self.arbiter.deadline_next_us()
+    }
+
+    /// Gives a pipeline up: it ends now, or when its running task does, which is told.
+    pub fn cancel(&mut self, sequence: u32) {
+        if let Some(job) = self.jobs.get(&sequence) {
+            job.cancel.raise();
+            self.arbiter.cancel(sequence);
+            self.start();
+        }
+    }
+
+    /// The host of these pipelines is going: they are cancelled, and what they kept is freed.
+    pub fn cancel_all(&mut self, owner: u64) {
+        let of_owner = self.jobs.iter().filter(|(_, job)| job.owner == owner).map(|(sequence, _)| *sequence);
+        of_owner.collect::<Vec<u32>>().into_iter().for_each(|sequence| self.cancel(sequence));
+        self.kept.forget(owner);
+    }
+
+    pub fn ended(&mut self) -> Option<JobEnd> {
+        self.ended.pop_front()
+    }
+
+    /// Pipelines that have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Pipelines of an owner that have not ended.
+    pub fn in_flight_of(&self, owner: u64) -> usize {
+        self.jobs.values().filter(|job| job.owner == owner).count()
+    }
+
+    /// Sub-buffers that units may still write whose pipelines have ended.
+    pub fn quarantined(&self) -> usize {
+        self.arbiter.quarantined()
+    }
+
+    /// Starts what the arbiter starts, and takes its ends.
+    fn start(&mut self) {
+        while let Some(packet) = self.arbiter.start_next() {
+            let program = packet.program();
+            self.counters.waited(program, self.arbiter.take_waits(program));
+            self.queues.entry(program).or_default().push_back(packet);
+        }
+        while let Some(PipelineEnd { sequence, outcome, .. }) = self.arbiter.ended() {
+            let Some(job) = self.jobs.remove(&sequence) else { unreachable!("a pipeline has a job") };
+            job.cancel.raise();
+            self.end(job, outcome);
+        }
+    }
+
+    fn end(&mut self, job: EngineJob, outcome: PipelineOutcome) {
+        let EngineJob { owner, token, stage_count, sink, written, failure, .. } = job;
+        let result = match (outcome, failure) {
+            (PipelineOutcome::Finished, _) => PipelineResult::Finished { bytes: written },
+            (PipelineOutcome::Failed { .. }, Some(failure)) => PipelineResult::Failed(failure),
+            (outcome, _) => PipelineResult::Failed(failed(outcome, stage_count)),
+        };
+        if let (JobSink::Kept { id, buffer }, PipelineResult::Finished { bytes }) = (sink, result) {
+            self.kept.keep((owner, id), buffer, bytes);
+        }
+        self.ended.push_back(JobEnd { owner, token, result });
+    }
+}
+
+/// What the arbiter hears of a task's end, and what the host does.
+fn outcome_of(packet: &TaskPacket, work: &TaskWork, result: TaskResult) -> (TaskOutcome, Option<PipelineFailure>) {
+    let place = place_of(packet.stage, packet.stage_count);
+    match (work, result) {
+        (TaskWork::Move(moves), TaskResult::Moved) => (moves.outcome, None),
+        (_, TaskResult::Ran { status: Status::Success, filled }) => (TaskOutcome::Done { bytes: filled }, None),
+        (_, TaskResult::Ran { status: Status::More, filled }) => (TaskOutcome::More { bytes: filled }, None),
+        (_, TaskResult::FlashFailed { errno }) => {
+            let failure = PipelineFailure::new(place, PipelineReason::FlashFailed).with(errno as u32);
+            (TaskOutcome::Failed { status: 1 }, Some(failure))
+        }
+        (_, TaskResult::Ran { status, .. }) => {
+            let status = if let Status::Program(status) = status { status } else { 1 };
+            let failure = PipelineFailure::new(place, PipelineReason::Program).with(u32::from(status));
+            (TaskOutcome::Failed { status }, Some(failure))
+        }
+        (TaskWork::Run { .. }, TaskResult::Moved) => unreachable!("a program was to run"),
+    }
+}
+
+fn place_of(stage: u8, stage_count: u8) -> PipelinePlace {
+    match stage {
+        0 => PipelinePlace::Source,
+        stage if stage + 1 == stage_count => PipelinePlace::Sink,
+        stage => PipelinePlace::Stage(stage - 1),
+    }
+}
+
+fn refused(refusal: PipelineRefusal) -> PipelineFailure {
+    let whole = |reason| PipelineFailure::new(PipelinePlace::Source, reason);
+    match refusal {
+        PipelineRefusal::UnknownApplication(number) => {
+            whole(PipelineReason::UnknownApplication).with(u32::from(number))
+        }
+        PipelineRefusal::NoStages | PipelineRefusal::TooManyStages(_) => whole(PipelineReason::NoStages),
+        PipelineRefusal::NoUnit { stage, program } => {
+            let place = PipelinePlace::Stage(stage.saturating_sub(1));
+            PipelineFailure::new(place, PipelineReason::UnknownProgram).with(u32::from(program.0))
+        }
+        PipelineRefusal::TooLarge { peak, .. } => whole(PipelineReason::TooLarge).with(u32::from(peak)),
+        PipelineRefusal::QueueFull => whole(PipelineReason::QueueFull),
+    }
+}
+
+fn failed(outcome: PipelineOutcome, stage_count: u8) -> PipelineFailure {
+    let (stage, reason) = match outcome {
+        PipelineOutcome::Finished => unreachable!("it has not failed"),
+        PipelineOutcome::Failed { stage, status: OUTPUT_OVERFLOW } => (stage, PipelineReason::OutputOverflow),
+        PipelineOutcome::Failed { stage, .. } => (stage, PipelineReason::Program),
+        PipelineOutcome::Cancelled { stage } => (stage, PipelineReason::Cancelled),
+        PipelineOutcome::DeadlineExceeded { stage } => (stage, PipelineReason::DeadlineExceeded),
+        PipelineOutcome::UnitLost { stage } => (stage, PipelineReason::UnitLost),
+        PipelineOutcome::NoUnitLeft { stage } => (stage, PipelineReason::NoUnitLeft),
+    };
+    PipelineFailure::new(place_of(stage, stage_count), reason)
+}

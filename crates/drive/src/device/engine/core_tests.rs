@@ -1,0 +1,369 @@
+//! The core, driven by a unit that runs tasks in any order, late or never, and dies.
+
+use super::core::{EngineCore, EngineTask, JobEnd, JobRequest, SinkRequest, SourceRequest, TaskResult};
+use super::run::{TaskStep, run_task};
+use super::{EngineCounters, EngineOptions, SINK, SOURCE};
+use crate::device::arbiter::UnitCount;
+use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
+use crate::device::programs::{self, Concat};
+use crate::env::SplitMix64;
+use crate::memory::{LocalBuffer, LocalMemory};
+use crate::protocol::{
+    LocalRange, Operation, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineStage, ProgramId,
+    SourceRange, Status,
+};
+use proptest::prelude::*;
+use std::sync::Arc;
+use tapetum_kernels::sha256::Sha256;
+
+/// Says "more" of nothing.
+struct Endless;
+
+impl Program for Endless {
+    fn descriptor(&self) -> ProgramDescriptor {
+        ProgramDescriptor { name: "endless", version: 1, is_stream: true }
+    }
+
+    fn run(&self, _: Context<'_>) -> ProgramResult {
+        (Status::More, [0; 2])
+    }
+}
+
+const CONCAT: ProgramId = ProgramId(0);
+const SHA256: ProgramId = ProgramId(1);
+const ENDLESS: ProgramId = ProgramId(2);
+const MATCH: ProgramId = ProgramId(3);
+const FLASH_BYTES: usize = 64 << 10;
+
+struct CoreBench {
+    core: EngineCore,
+    local: LocalMemory,
+    programs: Vec<Box<dyn Program>>,
+    counters: Arc<EngineCounters>,
+    flash: Vec<u8>,
+    flash_fails: bool,
+    /// Lent to sources and sinks.
+    host: LocalBuffer,
+}
+
+impl CoreBench {
+    fn new(options: &EngineOptions) -> CoreBench {
+        let local = LocalMemory::new(4 << 20).unwrap();
+        let programs: Vec<Box<dyn Program>> = vec![
+            Box::new(Concat),
+            Box::new(programs::Sha256Program),
+            Box::new(Endless),
+            Box::new(programs::match_record::MatchRecord),
+        ];
+        let counters = Arc::new(EngineCounters::new(&programs));
+        let core = EngineCore::new((&local, 512), &programs, counters.clone(), options).unwrap();
+        let mut host = local.allocate(128 << 10).unwrap();
+        (0..).zip(host.bytes_mut()).for_each(|(at, byte): (usize, _)| *byte = (at * 7 / 3) as u8);
+        let flash = (0..FLASH_BYTES).map(|at| (at * 5 / 3) as u8).collect();
+        CoreBench { core, local, programs, counters, flash, flash_fails: false, host }
+    }
+
+    fn small() -> CoreBench {
+        CoreBench::new(&EngineOptions { sub_buffer_bytes: 4096, ..EngineOptions::default() })
+    }
+
+    /// From the first bytes of the buffer to its second half.
+    fn request(&self, programs: &[ProgramId], bytes: u64) -> JobRequest {
+        let half = self.host.len() / 2;
+        JobRequest {
+            owner: 1,
+            token: 7,
+            application: 0,
+            deadline_us: None,
+            stages: programs.iter().map(|program| PipelineStage::new(*program, &[]).unwrap()).collect(),
+            source: SourceRequest::Local(vec![SourceRange { offset: self.host.offset(), bytes }]),
+            sink: SinkRequest::Host(LocalRange { offset: self.host.offset() + half as u64, length: half as u32 }),
+        }
+    }
+
+    fn run(&mut self, mut task: EngineTask) {
+        // SAFETY: nobody is at work in the host's buffer.
+        let result = match unsafe { run_task(&mut task, &self.programs, &self.local) } {
+            TaskStep::Ended(result) => result,
+            TaskStep::Flash(_) if self.flash_fails => TaskResult::FlashFailed { errno: libc::EIO },
+            TaskStep::Flash(operation) => self.run_flash(operation),
+        };
+        self.core.complete(task, result, Some(3));
+    }
+
+    fn run_flash(&mut self, operation: Operation) -> TaskResult {
+        let at = |local, length| self.local.pointer(LocalRange { offset: local, length }).unwrap().as_ptr();
+        match operation {
+            Operation::Read { flash, local, length } => {
+                let from = &self.flash[flash as usize..][..length as usize];
+                // SAFETY: a sub-buffer of this task's.
+                unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), at(local, length), from.len()) };
+            }
+            Operation::Write { flash, local, length, .. } => {
+                assert!(length.is_multiple_of(512));
+                // SAFETY: as above.
+                let from = unsafe { std::slice::from_raw_parts(at(local, length), length as usize) };
+                self.flash[flash as usize..][..length as usize].copy_from_slice(from);
+            }
+            other => panic!("{other:?} moves nothing"),
+        }
+        TaskResult::Moved
+    }
+
+    /// Runs what there is.
+    fn run_all(&mut self) {
+        while let Some(task) = self.core.take_any(|_| true) {
+            self.run(task);
+        }
+    }
+
+    fn finish(&mut self, request: JobRequest) -> PipelineResult {
+        match self.core.submit(request) {
+            Err(failure) => PipelineResult::Failed(failure),
+            Ok(_) => {
+                self.run_all();
+                assert_eq!((self.core.in_flight(), self.core.quarantined()), (0, 0));
+                self.core.ended().unwrap().result
+            }
+        }
+    }
+
+    fn output(&self, bytes: usize) -> &[u8] {
+        &self.host.bytes()[self.host.len() / 2..][..bytes]
+    }
+
+    fn tasks(&self, name: &str) -> u64 {
+        self.counters.snapshot().into_iter().find(|stage| stage.name == name).unwrap().tasks
+    }
+}
+
+fn failed(place: PipelinePlace, reason: PipelineReason) -> PipelineFailure {
+    PipelineFailure::new(place, reason)
+}
+
+#[test]
+fn bytes_go_from_any_source_to_any_sink() {
+    let mut bench = CoreBench::small();
+    let ranges = vec![(512, 10_000), (0, 0), (20_480, 700)];
+    let ranges: Vec<_> = ranges.into_iter().map(|(offset, bytes)| SourceRange { offset, bytes }).collect();
+    let expected: Vec<u8> = [&bench.flash[512..10_512], &bench.flash[20_480..21_180]].concat();
+    let kept = JobRequest {
+        source: SourceRequest::Flash(ranges),
+        sink: SinkRequest::Kept { id: 5, bytes_max: 20_000 },
+        ..bench.request(&[CONCAT], 0)
+    };
+    assert_eq!(bench.finish(kept), PipelineResult::Finished { bytes: 10_700 });
+    let written = JobRequest {
+        source: SourceRequest::Kept { id: 5, stays: true },
+        sink: SinkRequest::Flash { flash: 32_768, bytes_max: 12_288, durable: true },
+        ..bench.request(&[CONCAT, CONCAT], 0)
+    };
+    assert_eq!(bench.finish(written), PipelineResult::Finished { bytes: 10_700 });
+    assert_eq!(bench.flash[32_768..][..10_700], expected);
+    assert!(bench.flash[32_768 + 10_700..32_768 + 10_752].iter().all(|byte| *byte == 0), "to the end of the sector");
+    assert_eq!(bench.flash[32_768 + 10_752], ((32_768 + 10_752) * 5 / 3) as u8);
+    let digest = JobRequest { source: SourceRequest::Kept { id: 5, stays: false }, ..bench.request(&[SHA256], 0) };
+    assert_eq!(bench.finish(digest), PipelineResult::Finished { bytes: 32 });
+    let mut sha = Sha256::default();
+    sha.update(&expected);
+    assert_eq!(bench.output(32), sha.finish());
+    let again = JobRequest { source: SourceRequest::Kept { id: 5, stays: false }, ..bench.request(&[SHA256], 0) };
+    let unknown = failed(PipelinePlace::Source, PipelineReason::UnknownKept);
+    assert_eq!(bench.finish(again), PipelineResult::Failed(unknown));
+    let source = bench.counters.snapshot().into_iter().find(|stage| stage.name == "source").unwrap();
+    assert_eq!((source.bytes_out, source.failures), (3 * 10_700, 0));
+    assert_eq!(bench.local.bytes_used(), (128 << 10) + 20 * 4096, "what was kept is freed");
+}
+
+#[test]
+fn what_a_host_kept_is_its_own() {
+    let mut bench = CoreBench::small();
+    let keep = |bench: &CoreBench, id| JobRequest {
+        sink: SinkRequest::Kept { id, bytes_max: 100 },
+        ..bench.request(&[CONCAT], 100)
+    };
+    for id in 0..64 {
+        let request = keep(&bench, id);
+        assert_eq!(bench.finish(request), PipelineResult::Finished { bytes: 100 });
+    }
+    let (again, more) = (keep(&bench, 3), keep(&bench, 64));
+    assert_eq!(bench.finish(again), PipelineResult::Finished { bytes: 100 });
+    assert_eq!(bench.finish(more), PipelineResult::Failed(failed(PipelinePlace::Sink, PipelineReason::TooManyKept)));
+    let huge = JobRequest { sink: SinkRequest::Kept { id: 1, bytes_max: 64 << 20 }, ..bench.request(&[CONCAT], 1) };
+    let no_room = failed(PipelinePlace::Sink, PipelineReason::NoLocalMemory).with(64 << 20);
+    assert_eq!(bench.finish(huge), PipelineResult::Failed(no_room));
+    let source = SourceRequest::Kept { id: 1, stays: true };
+    let other = JobRequest { owner: 2, source, ..bench.request(&[CONCAT], 0) };
+    assert_eq!(bench.finish(other), PipelineResult::Failed(failed(PipelinePlace::Source, PipelineReason::UnknownKept)));
+    bench.core.cancel_all(1);
+    assert_eq!(bench.local.bytes_used(), (128 << 10) + 20 * 4096);
+}
+
+#[test]
+fn what_goes_wrong_is_named_and_disturbs_nobody() {
+    let mut bench = CoreBench::small();
+    let sinks = [
+        SinkRequest::Host(LocalRange { offset: bench.host.offset(), length: 9000 }),
+        SinkRequest::Flash { flash: 0, bytes_max: 9216, durable: false },
+        SinkRequest::Kept { id: 0, bytes_max: 9000 },
+    ];
+    for (sink, holds) in sinks.into_iter().zip([9000, 9216, 9000]) {
+        let request = JobRequest { sink, ..bench.request(&[CONCAT], 10_000) };
+        let too_long = failed(PipelinePlace::Sink, PipelineReason::OutputTooLong).with(holds);
+        assert_eq!(bench.finish(request), PipelineResult::Failed(too_long));
+    }
+    let wrong = [
+        (vec![], failed(PipelinePlace::Source, PipelineReason::NoStages)),
+        (vec![CONCAT, MATCH], failed(PipelinePlace::Stage(1), PipelineReason::NotAStream)),
+        (vec![ProgramId(9)], failed(PipelinePlace::Stage(0), PipelineReason::UnknownProgram).with(9)),
+        (vec![CONCAT, ENDLESS], failed(PipelinePlace::Stage(1), PipelineReason::OutputOverflow)),
+    ];
+    for (programs, failure) in wrong {
+        let request = bench.request(&programs, 100);
+        assert_eq!(bench.finish(request), PipelineResult::Failed(failure));
+    }
+    let unknown = JobRequest { application: 3, ..bench.request(&[CONCAT], 1) };
+    let failure = failed(PipelinePlace::Source, PipelineReason::UnknownApplication).with(3);
+    assert_eq!(bench.finish(unknown), PipelineResult::Failed(failure));
+    bench.flash_fails = true;
+    let read = SourceRequest::Flash(vec![SourceRange { offset: 0, bytes: 512 }]);
+    let read = JobRequest { source: read, ..bench.request(&[CONCAT], 0) };
+    let failure = failed(PipelinePlace::Source, PipelineReason::FlashFailed).with(libc::EIO as u32);
+    assert_eq!(bench.finish(read), PipelineResult::Failed(failure));
+    let write = SinkRequest::Flash { flash: 0, bytes_max: 512, durable: true };
+    let write = JobRequest { sink: write, ..bench.request(&[CONCAT], 100) };
+    let failure = failed(PipelinePlace::Sink, PipelineReason::FlashFailed).with(libc::EIO as u32);
+    assert_eq!(bench.finish(write), PipelineResult::Failed(failure));
+    let small = EngineOptions { sub_buffers: 2, sub_buffer_bytes: 4096, ..EngineOptions::default() };
+    let mut bench = CoreBench::new(&small);
+    let request = bench.request(&[CONCAT], 1);
+    let too_large = failed(PipelinePlace::Source, PipelineReason::TooLarge).with(3);
+    assert_eq!(bench.finish(request), PipelineResult::Failed(too_large));
+}
+
+#[test]
+fn a_stage_that_never_ends_holds_up_nobody_else() {
+    let unit = |program, units| UnitCount { program, units };
+    let units = vec![unit(SHA256, 2)];
+    let options = EngineOptions { units, sub_buffers: 8, sub_buffer_bytes: 4096, ..EngineOptions::default() };
+    let mut bench = CoreBench::new(&options);
+    let late = JobRequest { deadline_us: Some(50), token: 1, ..bench.request(&[SHA256], 100) };
+    bench.core.submit(late).unwrap();
+    let source = bench.core.take(SOURCE).unwrap();
+    bench.run(source);
+    let hangs = bench.core.take(SHA256).unwrap();
+    bench.core.expire(49);
+    assert_eq!((bench.core.ended(), bench.core.deadline_next_us()), (None, Some(50)));
+    assert!(!hangs.state.is_cancelled());
+    bench.core.expire(50);
+    let result = PipelineResult::Failed(failed(PipelinePlace::Stage(0), PipelineReason::DeadlineExceeded));
+    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 1, result }));
+    assert!(hangs.state.is_cancelled(), "its unit is told");
+    assert_eq!(bench.core.quarantined(), 2);
+    let other = bench.request(&[SHA256], 5000);
+    bench.core.submit(other).unwrap();
+    bench.run_all();
+    assert!(matches!(bench.core.ended(), Some(JobEnd { result: PipelineResult::Finished { bytes: 32 }, .. })));
+    bench.run(hangs);
+    assert_eq!((bench.core.quarantined(), bench.core.ended()), (0, None));
+    assert_eq!(bench.tasks("sha256"), 3);
+}
+
+#[test]
+fn units_that_die_are_told_by_their_stage() {
+    let units = vec![UnitCount { program: SHA256, units: 2 }];
+    let options = EngineOptions { units, sub_buffer_bytes: 4096, ..EngineOptions::default() };
+    let mut bench = CoreBench::new(&options);
+    for token in 0..4 {
+        let request = JobRequest { token, ..bench.request(&[CONCAT, SHA256], 100) };
+        bench.core.submit(request).unwrap();
+    }
+    while let Some(task) = bench.core.take_any(|program| program != SHA256) {
+        bench.run(task);
+    }
+    let task = bench.core.take(SHA256).unwrap();
+    let place = (task.packet.sequence, task.packet.stage);
+    drop(task);
+    bench.core.unit_lost(SHA256, Some(place));
+    let result = PipelineResult::Failed(failed(PipelinePlace::Stage(1), PipelineReason::UnitLost));
+    assert_eq!(bench.core.ended().map(|end| end.result), Some(result));
+    assert_eq!((bench.core.units(SHA256), bench.core.ended()), (1, None));
+    bench.core.unit_lost(SHA256, None);
+    let reasons: Vec<_> = std::iter::from_fn(|| bench.core.ended()).map(|end| end.result).collect();
+    assert_eq!(reasons.len(), 3);
+    assert!(reasons.iter().all(|result| matches!(result, PipelineResult::Failed(failure)
+        if failure.place == PipelinePlace::Stage(1)
+            && matches!(failure.reason, PipelineReason::NoUnitLeft | PipelineReason::UnitLost))));
+    assert_eq!((bench.core.in_flight(), bench.core.quarantined()), (0, 0));
+    let request = bench.request(&[CONCAT], 100);
+    assert_eq!(bench.finish(request), PipelineResult::Finished { bytes: 100 });
+}
+
+#[test]
+fn what_is_cancelled_hears_of_it() {
+    let mut bench = CoreBench::small();
+    let sequence = bench.core.submit(bench.request(&[CONCAT], 100)).unwrap();
+    let source = bench.core.take(SOURCE).unwrap();
+    bench.run(source);
+    let task = bench.core.take(CONCAT).unwrap();
+    bench.core.cancel(sequence);
+    assert!(task.state.is_cancelled() && bench.core.ended().is_none());
+    bench.run(task);
+    let result = PipelineResult::Failed(failed(PipelinePlace::Stage(0), PipelineReason::Cancelled));
+    assert_eq!(bench.core.ended().map(|end| end.result), Some(result));
+}
+
+/// Many pipelines over a few units, whose tasks are run in any order; some units die, some tasks come back late or never.
+fn any_order(seed: u64) {
+    let mut random = SplitMix64::new(seed);
+    let units = vec![UnitCount { program: CONCAT, units: 3 }, UnitCount { program: SHA256, units: 2 }];
+    let options = EngineOptions { units, sub_buffers: 12, sub_buffer_bytes: 4096, ..EngineOptions::default() };
+    let mut bench = CoreBench::new(&options);
+    let (mut away, mut submitted, mut ended, mut now_us) = (Vec::new(), 0, 0, 0);
+    for _ in 0..200 {
+        now_us += random.below(10);
+        bench.core.expire(now_us);
+        if random.one_in(3) {
+            let stages: &[ProgramId] = [&[CONCAT][..], &[SHA256], &[CONCAT, SHA256]][random.below(3) as usize];
+            let bytes = random.below(20_000);
+            let deadline_us = random.one_in(2).then(|| now_us + random.below(300));
+            let kept = SinkRequest::Kept { id: random.below(3), bytes_max: random.below(30_000) as u32 };
+            let request = JobRequest { deadline_us, sink: kept, ..bench.request(stages, bytes) };
+            submitted += u64::from(bench.core.submit(request).is_ok());
+        }
+        if let Some(task) = bench.core.take_any(|_| true) {
+            away.push(task);
+        }
+        if !away.is_empty() && !random.one_in(3) {
+            let task = away.swap_remove(random.below(away.len() as u64) as usize);
+            let program = task.packet.program();
+            if random.one_in(40) && ![SOURCE, SINK].contains(&program) {
+                bench.core.unit_lost(program, Some((task.packet.sequence, task.packet.stage)));
+            } else {
+                bench.run(task);
+            }
+        }
+        while let Some(JobEnd { result, .. }) = bench.core.ended() {
+            ended += 1;
+            if let PipelineResult::Failed(PipelineFailure { reason, .. }) = result {
+                use PipelineReason::{DeadlineExceeded, NoUnitLeft, OutputTooLong, UnitLost};
+                assert!([DeadlineExceeded, NoUnitLeft, OutputTooLong, UnitLost].contains(&reason), "{result:?}");
+            }
+        }
+    }
+    while bench.core.in_flight() > 0 || !away.is_empty() {
+        away.drain(..).for_each(|task| bench.run(task));
+        away.extend(bench.core.take_any(|_| true));
+        ended += std::iter::from_fn(|| bench.core.ended()).count() as u64;
+    }
+    assert_eq!((submitted, bench.core.quarantined()), (ended, 0));
+    bench.core.cancel_all(1);
+    assert_eq!(bench.local.bytes_used(), (128 << 10) + 12 * 4096, "nothing is left");
+}
+
+proptest! {
+    #[test]
+    fn tasks_end_in_any_order_late_or_with_their_units(seed: u64) {
+        any_order(seed);
+    }
+}

@@ -1,0 +1,150 @@
+//! What each program did as a stage of pipelines, over all of a drive's engines.
+
+use super::job::{SINK, SOURCE};
+use crate::device::program::Program;
+use crate::protocol::ProgramId;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One in this many tasks of a program is timed; the others are reckoned by their bytes.
+pub(super) const TASKS_TIMED_EVERY: u64 = 16;
+/// Timed microseconds beyond which older ones count half.
+const TIMED_US_MAX: u64 = 1 << 20;
+
+#[derive(Default)]
+struct StageCounters {
+    tasks: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    unit_us: AtomicU64,
+    failures: AtomicU64,
+    waits: AtomicU64,
+}
+
+/// Counters by program: behind the drive's, those of sources and of sinks.
+pub(crate) struct EngineCounters {
+    all: Vec<(String, StageCounters)>,
+}
+
+/// What a task adds.
+#[derive(Clone, Copy, Default)]
+pub(super) struct TaskCount {
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub unit_us: u64,
+    pub failed: bool,
+}
+
+/// What a program did as a stage of pipelines since the drive was built.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StageSnapshot {
+    /// The program's name; `source` and `sink` are the device's own moves of bytes.
+    pub name: String,
+    pub tasks: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// Reckoned from the tasks that were timed. Of sources and sinks: with the time in which the flash was at work.
+    pub unit_us: u64,
+    pub failures: u64,
+    /// Tasks that could not start at once, for want of a unit or a sub-buffer.
+    pub waits: u64,
+}
+
+impl EngineCounters {
+    pub fn new(programs: &[Box<dyn Program>]) -> EngineCounters {
+        let names = programs.iter().map(|program| program.descriptor().name).chain(["source", "sink"]);
+        EngineCounters { all: names.map(|name| (name.to_owned(), StageCounters::default())).collect() }
+    }
+
+    fn of(&self, program: ProgramId) -> &StageCounters {
+        let programs = self.all.len() - 2;
+        let place = match program {
+            SOURCE => programs,
+            SINK => programs + 1,
+            ProgramId(place) => usize::from(place),
+        };
+        &self.all[place].1
+    }
+
+    pub(super) fn ended(&self, program: ProgramId, count: TaskCount) {
+        let counters = self.of(program);
+        counters.tasks.fetch_add(1, Ordering::Relaxed);
+        counters.bytes_in.fetch_add(count.bytes_in, Ordering::Relaxed);
+        counters.bytes_out.fetch_add(count.bytes_out, Ordering::Relaxed);
+        counters.unit_us.fetch_add(count.unit_us, Ordering::Relaxed);
+        if count.failed {
+            counters.failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn waited(&self, program: ProgramId, tasks: u64) {
+        if tasks > 0 {
+            self.of(program).waits.fetch_add(tasks, Ordering::Relaxed);
+        }
+    }
+
+    pub fn snapshot(&self) -> Vec<StageSnapshot> {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let snapshot = |(name, counters): &(String, StageCounters)| StageSnapshot {
+            name: name.clone(),
+            tasks: get(&counters.tasks),
+            bytes_in: get(&counters.bytes_in),
+            bytes_out: get(&counters.bytes_out),
+            unit_us: get(&counters.unit_us),
+            failures: get(&counters.failures),
+            waits: get(&counters.waits),
+        };
+        self.all.iter().map(snapshot).collect()
+    }
+}
+
+/// What a program takes by the byte, from the tasks that were timed.
+#[derive(Default)]
+pub(super) struct TaskRate {
+    begun: u64,
+    timed_us: u64,
+    timed_bytes: u64,
+    /// What rounding left, in byte-microseconds.
+    rest: u64,
+}
+
+impl TaskRate {
+    /// Whether the task that begins is to be timed.
+    pub fn begin(&mut self) -> bool {
+        self.begun += 1;
+        self.begun % TASKS_TIMED_EVERY == 1
+    }
+
+    /// What a task of so many bytes took: as timed, or as those that were.
+    pub fn took_us(&mut self, bytes: u64, timed_us: Option<u64>) -> u64 {
+        // Even a task of no bytes takes something.
+        let bytes = bytes + 64;
+        if let Some(timed_us) = timed_us {
+            self.timed_us += timed_us;
+            self.timed_bytes += bytes;
+            if self.timed_us > TIMED_US_MAX {
+                (self.timed_us, self.timed_bytes) = (self.timed_us / 2, self.timed_bytes / 2);
+            }
+            return timed_us;
+        }
+        let scaled = self.rest + bytes * self.timed_us;
+        let took_us = scaled / self.timed_bytes.max(1);
+        self.rest = scaled - took_us * self.timed_bytes.max(1);
+        took_us
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_that_are_not_timed_take_what_the_timed_ones_took_by_the_byte() {
+        let mut rate = TaskRate::default();
+        assert!(rate.begin() && !rate.begin());
+        assert_eq!(rate.took_us(936, Some(10)), 10);
+        assert_eq!(rate.took_us(1936, None), 20);
+        // Nothing is lost by rounding.
+        assert_eq!((0..10).map(|_| rate.took_us(86, None)).sum::<u64>(), 15);
+        assert_eq!((3..=17).filter(|_| rate.begin()).count(), 1);
+    }
+}

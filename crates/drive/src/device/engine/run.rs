@@ -1,0 +1,75 @@
+//! What a unit does with a task: it runs the program, or moves the bytes.
+
+use super::core::{EngineTask, TaskResult};
+use super::job::{ByteMove, TaskWork};
+use crate::device::program::{Context, Program};
+use crate::memory::LocalMemory;
+use crate::protocol::{LocalRange, Operation, Status};
+
+/// What is left of a task.
+pub(crate) enum TaskStep {
+    Ended(TaskResult),
+    /// A command for a flash queue; with it the task has ended.
+    Flash(Operation),
+}
+
+/// Runs a task as far as that goes without the flash.
+///
+/// # Safety
+/// The task is of an [`EngineCore`](super::EngineCore) over this local memory and was not given back to it. Of what the pipeline's host
+/// lent for source and sink, nobody else writes the one or touches the other.
+pub(crate) unsafe fn run_task(task: &mut EngineTask, programs: &[Box<dyn Program>], local: &LocalMemory) -> TaskStep {
+    match task.work {
+        // SAFETY: by our caller's word.
+        TaskWork::Run { input, output } => unsafe { run_program(task, (input, output), programs, local) },
+        // SAFETY: by our caller's word.
+        TaskWork::Move(moves) => unsafe { move_bytes(moves, local) },
+    }
+}
+
+/// # Safety
+/// As [`run_task`].
+unsafe fn run_program(
+    task: &mut EngineTask,
+    (input, output): (LocalRange, LocalRange),
+    programs: &[Box<dyn Program>],
+    local: &LocalMemory,
+) -> TaskStep {
+    let program = &programs[usize::from(task.packet.program().0)];
+    // SAFETY: sub-buffers are inside local memory. The stage before filled the input, and nobody writes it before this task has
+    // ended; the output is this task's alone.
+    let (input, output) = unsafe {
+        let from = pointer(local, input).cast_const();
+        let input = std::slice::from_raw_parts(from, input.length as usize);
+        (input, std::slice::from_raw_parts_mut(pointer(local, output), output.length as usize))
+    };
+    let room = output.len();
+    let arguments = task.packet.arguments;
+    let parameters = &arguments[1..=usize::from(arguments[0])];
+    let inputs: &[&[u8]] = &[input];
+    let (status, [filled, _]) = program.run(Context { parameters, inputs, output, task: &mut task.state });
+    let is_filled = matches!(status, Status::Success | Status::More);
+    assert!(!is_filled || filled <= room as u64, "{} filled more than there was", program.descriptor().name);
+    TaskStep::Ended(TaskResult::Ran { status, filled: if is_filled { filled as u32 } else { 0 } })
+}
+
+/// # Safety
+/// As [`run_task`].
+unsafe fn move_bytes(moves: ByteMove, local: &LocalMemory) -> TaskStep {
+    if let Some((from, to)) = moves.copy {
+        assert_eq!(from.length, to.length, "a copy is of one length");
+        // SAFETY: both are inside local memory. One of them is a sub-buffer, a kept result or what is to become one, so they are
+        // apart; by our caller's word nobody else is at work there.
+        unsafe { std::ptr::copy_nonoverlapping(pointer(local, from), pointer(local, to), to.length as usize) };
+    }
+    // SAFETY: as above; an empty range is none.
+    unsafe { pointer(local, moves.zeros).write_bytes(0, moves.zeros.length as usize) };
+    moves.flash.map_or(TaskStep::Ended(TaskResult::Moved), TaskStep::Flash)
+}
+
+fn pointer(local: &LocalMemory, range: LocalRange) -> *mut u8 {
+    let Some(pointer) = local.pointer(range) else {
+        unreachable!("{range:?} was checked, and local memory never shrinks");
+    };
+    pointer.as_ptr()
+}
