@@ -25,6 +25,7 @@ CRASH_POINTS := 100000
 FAULT_RUNS := 300
 FAULT_OPERATIONS := 2000
 EACH_FAULT := 1000
+DEVICE_RUNS := 1000
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -96,6 +97,7 @@ test-rows: test-build
 test-simulation: test-build
 	$(SIMULATION) --points $(CRASH_POINTS) --troubles 0
 	$(SIMULATION) 1 --runs $(FAULT_RUNS) --operations $(FAULT_OPERATIONS) --crashes 1000000 --troubles 5 --each-fault $(EACH_FAULT)
+	$(SIMULATION) 1 --device --runs $(DEVICE_RUNS) --each-fault 100
 	$(SIMULATION) --exhaustive
 	$(SIMULATION) --planted
 

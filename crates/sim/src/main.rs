@@ -3,7 +3,9 @@
 use clap::Parser;
 use std::process::ExitCode;
 use tapetum::planted::{ALL, Bug};
+use tapetum_drive::arbiter::ArbiterBug;
 use tapetum_sim::Setup;
+use tapetum_sim::device::{self, DeviceSetup};
 use tapetum_sim::hunt::{CRASHES, Found, exhaust, explain, hunt_all, load_for, run_until, shrink};
 
 /// Points out of which every state must be struck once, at least.
@@ -42,6 +44,9 @@ struct Arguments {
     /// Tries every sequence of at most three operations, every moment to fail at, and what may survive of it.
     #[arg(long)]
     exhaustive: bool,
+    /// Runs the device half alone: pipelines over units that come back late or never, or die; `--runs` seeds of it.
+    #[arg(long)]
+    device: bool,
     /// Runs seeds until so many crashes have lost or torn a command in flight; fails if a state was struck by less than
     /// a fiftieth of them.
     #[arg(long)]
@@ -79,7 +84,9 @@ fn main() -> ExitCode {
     tapetum_sim::run::keep_panics_quiet();
     let holds = match arguments {
         Arguments { exhaustive: true, .. } => exhaustive(&arguments),
-        Arguments { planted: true, .. } => planted(&arguments),
+        Arguments { planted: true, device: true, .. } => planted_in_device(&arguments),
+        Arguments { planted: true, .. } => planted(&arguments) & planted_in_device(&arguments),
+        Arguments { device: true, .. } => device(&arguments),
         _ => clean(&arguments),
     };
     if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -116,6 +123,37 @@ fn clean(arguments: &Arguments) -> bool {
     }
     println!("nothing lost, invented or half done");
     true
+}
+
+fn device(arguments: &Arguments) -> bool {
+    let (outcome, seed) = device::run_all(&DeviceSetup::new(arguments.seed), arguments.runs);
+    println!("{}\ntrace hash {:016x}", outcome.tally, outcome.trace_hash);
+    if let Some(what) = &outcome.failure {
+        println!("\nFAILED: seed {seed}: {what}\n\ncargo run -p tapetum-sim -- {seed} --device");
+        return false;
+    }
+    if let Some((name, struck)) = outcome.tally.faults().into_iter().find(|(_, struck)| *struck < arguments.each_fault)
+    {
+        println!("\nFAILED: only {struck} {name}; {} were wanted", arguments.each_fault);
+        return false;
+    }
+    println!("every pipeline ended once, as it should");
+    true
+}
+
+/// As [`planted`], of the device half.
+fn planted_in_device(arguments: &Arguments) -> bool {
+    let wanted =
+        |bug: &ArbiterBug| arguments.only.as_ref().is_none_or(|only| format!("{bug:?}").contains(only.as_str()));
+    let bugs: Vec<ArbiterBug> = device::BUGS.into_iter().filter(wanted).collect();
+    let mut missed = 0;
+    for bug in &bugs {
+        let (runs, failure) = device::hunt(&DeviceSetup::new(arguments.seed), *bug);
+        missed += usize::from(failure.is_none());
+        tell(&format!("{bug:?}"), &format!("{runs} runs"), failure.as_deref());
+    }
+    println!("{missed} of {} planted bugs of the device half were not caught", bugs.len());
+    missed == 0
 }
 
 /// What shows a failure again.
@@ -165,11 +203,14 @@ fn planted(arguments: &Arguments) -> bool {
 }
 
 fn tell_hunt(bug: Bug, found: &Found) {
-    let name = format!("{bug:?}");
     let effort = format!("{} runs, {} points", found.runs, found.tally.points());
-    match &found.failure {
-        Some(failure) => {
-            let first = failure.what.lines().next().unwrap_or_default();
+    tell(&format!("{bug:?}"), &effort, found.failure.as_ref().map(|failure| failure.what.as_str()));
+}
+
+fn tell(name: &str, effort: &str, failure: Option<&str>) {
+    match failure {
+        Some(what) => {
+            let first = what.lines().next().unwrap_or_default();
             let short: String = first.chars().take(100).collect();
             println!("{name:<22} caught after {effort}: {short}");
         }

@@ -16,6 +16,7 @@ use crate::tally::{State, Tally};
 use crate::workload::{Load, Workload};
 use aim::Aim;
 use life::Life;
+use std::any::Any;
 use std::backtrace::BacktraceStatus;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -171,14 +172,19 @@ fn local_memory(options: &StoreOptions) -> LocalMemory {
 pub fn run(setup: &Setup) -> Outcome {
     let mut world = World::new(setup);
     let mut crashes = 0;
-    let ended = catch_unwind(AssertUnwindSafe(|| world.live_and_die(setup, &mut crashes)));
-    let what = match ended {
+    let what = match caught(|| world.live_and_die(setup, &mut crashes)) {
         Ok(Ok(())) => None,
         Ok(Err(what)) => Some(what),
-        Err(panic) => Some(format!("the store panicked{}: {}", panic_place(), panic_message(&*panic))),
+        Err(panic) => Some(format!("the store {panic}")),
     };
     let failure = what.map(|what| Failure { seed: setup.seed, crashes, what });
     Outcome { tally: world.tally, trace_hash: world.trace_hash(), failure }
+}
+
+/// What `work` comes to, or where it panicked and with what.
+pub(crate) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let told = |panic: Box<dyn Any + Send>| format!("panicked{}: {}", panic_place(), panic_message(&*panic));
+    catch_unwind(AssertUnwindSafe(work)).map_err(told)
 }
 
 thread_local! {
@@ -199,7 +205,7 @@ fn panic_place() -> String {
     PANIC_PLACE.with_borrow_mut(std::mem::take)
 }
 
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".into())
 }

@@ -107,6 +107,16 @@ impl Arbiter {
         }
     }
 
+    /// Sub-buffers that are set aside, for pipelines that were admitted and in quarantine.
+    pub fn reserved(&self) -> u16 {
+        self.reserved
+    }
+
+    /// Sub-buffers that nobody has.
+    pub fn sub_buffers_free(&self) -> usize {
+        self.sub_buffers_free.len()
+    }
+
     /// Sub-buffers that nobody gets before the units that may still write them are back.
     pub fn quarantined(&self) -> usize {
         self.quarantined.values().map(|task| usize::from(task.held())).sum()

@@ -18,8 +18,8 @@ use super::counters::{EngineCounters, TaskCount, TaskRate};
 use super::job::{EngineJob, FlashSink, JobSink, JobSource, SINK, SOURCE, SourceKind, TaskWork};
 use super::kept::KeptResults;
 use crate::device::arbiter::{
-    ARGUMENTS_BYTES, Arbiter, ArbiterOptions, OUTPUT_OVERFLOW, PipelineEnd, PipelineOutcome, PipelineRefusal,
-    PipelineRequest, StageRequest, SubBuffer, TaskCost, TaskOutcome, TaskPacket, UnitCount,
+    ARGUMENTS_BYTES, Arbiter, ArbiterBug, ArbiterOptions, OUTPUT_OVERFLOW, PipelineEnd, PipelineOutcome,
+    PipelineRefusal, PipelineRequest, StageRequest, SubBuffer, TaskCost, TaskOutcome, TaskPacket, UnitCount,
 };
 use crate::device::program::{Program, TaskState};
 use crate::memory::{BLOCK_BYTES, LocalBuffer, LocalMemory};
@@ -146,6 +146,21 @@ impl EngineCore {
             sub_buffer_bytes,
             sector_bytes,
         })
+    }
+
+    /// An engine of its own, for a caller that is all of its units: a simulator. `None` as [`EngineCore::new`].
+    pub fn alone(
+        local: &LocalMemory,
+        sector_bytes: u32,
+        programs: &[Box<dyn Program>],
+        options: &EngineOptions,
+    ) -> Option<EngineCore> {
+        EngineCore::new((local, sector_bytes), programs, Arc::new(EngineCounters::new(programs)), options)
+    }
+
+    /// Makes one mistake from here on.
+    pub fn plant(&mut self, bug: ArbiterBug) {
+        self.arbiter.plant(bug);
     }
 
     /// Takes a pipeline; its number is for [`EngineCore::cancel`].
@@ -359,6 +374,16 @@ impl EngineCore {
     /// Pipelines of an owner that have not ended.
     pub fn in_flight_of(&self, owner: u64) -> usize {
         self.jobs.values().filter(|job| job.owner == owner).count()
+    }
+
+    /// Sub-buffers that are set aside, for pipelines and in quarantine.
+    pub fn reserved(&self) -> u16 {
+        self.arbiter.reserved()
+    }
+
+    /// Sub-buffers that nobody has.
+    pub fn sub_buffers_free(&self) -> usize {
+        self.arbiter.sub_buffers_free()
     }
 
     /// Sub-buffers that units may still write whose pipelines have ended.

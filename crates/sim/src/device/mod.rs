@@ -1,0 +1,225 @@
+//! The device half under the simulator's order and time: the engine's core ([`EngineCore`](tapetum_drive::engine::EngineCore)) and
+//! the arbiter in it, with units that take tasks in any order, come back late or never, or die.
+//!
+//! ```text
+//! pipelines drawn ─► core ─► tasks ─► simulated units ─► core ─► ends ─► judged
+//!                             └ late, hung, dead; flash that fails; cancels; deadlines
+//! ```
+//! What is checked after each step:
+//! 1. A pipeline that was taken ends once, as what happened to it allows; its bytes are what its stages make of them on the host.
+//! 2. A sub-buffer has one holder, be it a unit whose pipeline has ended.
+//! 3. Something runs, or can start, while a pipeline is on its way.
+//! 4. Reservations stay within what there is; at the end nothing is held, reserved or in quarantine.
+//! 5. Applications that always have work get units' time by their weights, and each is served again and again.
+//!
+//! One seed decides one run. Nothing here knows how the arbiter decides.
+
+mod asking;
+mod pipelines;
+mod shares;
+mod units;
+mod world;
+
+use crate::run::caught;
+use pipelines::{DrawnPipeline, all_programs, program_named};
+use std::collections::BTreeMap;
+use std::fmt;
+use tapetum_drive::arbiter::{ArbiterBug, UnitCount};
+use tapetum_drive::engine::EngineOptions;
+use tapetum_drive::{PipelineResult, SplitMix64};
+use world::{DeviceWorld, FaultRates, SUB_BUFFER_BYTES};
+
+/// Runs in which a planted bug must show.
+pub const RUNS_PER_BUG_MAX: u64 = 200;
+/// One run in so many measures shares, without faults.
+const SHARES_EVERY: u64 = 8;
+const APPLICATIONS: u64 = 3;
+
+pub const BUGS: [ArbiterBug; 6] = [
+    ArbiterBug::LostCompletion,
+    ArbiterBug::SubBufferTwice,
+    ArbiterBug::NoReservation,
+    ArbiterBug::StarvedApplication,
+    ArbiterBug::NoQuarantine,
+    ArbiterBug::DeadUnitsCount,
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceSetup {
+    pub seed: u64,
+    /// In which pipelines are submitted; what is on its way then still ends.
+    pub steps: u64,
+    pub bug: Option<ArbiterBug>,
+}
+
+impl DeviceSetup {
+    pub fn new(seed: u64) -> DeviceSetup {
+        DeviceSetup { seed, steps: 300, bug: None }
+    }
+}
+
+/// What happened, and how pipelines ended.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct DeviceTally {
+    pub runs: u64,
+    pub accepted: u64,
+    pub refused: u64,
+    pub cancelled: u64,
+    pub late: u64,
+    pub hung: u64,
+    pub died: u64,
+    pub flash_failed: u64,
+    /// By what their failures say, or that they had none.
+    pub ends: BTreeMap<String, u64>,
+}
+
+impl DeviceTally {
+    fn ended(&mut self, result: &PipelineResult) {
+        let name = match result {
+            PipelineResult::Finished { .. } => "Finished".to_owned(),
+            PipelineResult::Failed(failure) => format!("{:?}", failure.reason),
+        };
+        *self.ends.entry(name).or_default() += 1;
+    }
+
+    fn merge(&mut self, other: &DeviceTally) {
+        let pairs = self.faults_mut().into_iter().zip(other.faults());
+        pairs.for_each(|(sum, (_, count))| *sum += count);
+        (self.runs, self.accepted) = (self.runs + other.runs, self.accepted + other.accepted);
+        for (name, count) in &other.ends {
+            *self.ends.entry(name.clone()).or_default() += count;
+        }
+    }
+
+    fn faults_mut(&mut self) -> [&mut u64; 6] {
+        let DeviceTally { refused, cancelled, late, hung, died, flash_failed, .. } = self;
+        [refused, cancelled, late, hung, died, flash_failed]
+    }
+
+    /// Each with its name.
+    pub fn faults(&self) -> [(&'static str, u64); 6] {
+        [
+            ("pipelines refused", self.refused),
+            ("pipelines cancelled", self.cancelled),
+            ("tasks late", self.late),
+            ("tasks beyond their deadline", self.hung),
+            ("units dead", self.died),
+            ("flash errors", self.flash_failed),
+        ]
+    }
+}
+
+impl fmt::Display for DeviceTally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults = self.faults().map(|(name, count)| format!("{count} {name}")).join(", ");
+        let ends: Vec<String> = self.ends.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        write!(f, "{} pipelines of {} runs; {faults}\nends: {}", self.accepted, self.runs, ends.join(", "))
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceOutcome {
+    pub tally: DeviceTally,
+    pub trace_hash: u64,
+    pub failure: Option<String>,
+}
+
+pub fn run(setup: &DeviceSetup) -> DeviceOutcome {
+    let shares = setup.seed.is_multiple_of(SHARES_EVERY);
+    let mut outcome = DeviceOutcome { tally: DeviceTally::default(), trace_hash: 0, failure: None };
+    let work = |world: &mut DeviceWorld| if shares { shares::run(world, setup) } else { mixed(world, setup) };
+    let done = caught(|| {
+        let mut world = if shares { shares::world(setup) } else { mixed_world(setup) };
+        let done = work(&mut world);
+        (world.tally.clone(), world.trace_hash, done)
+    });
+    match done {
+        Ok((tally, trace_hash, done)) => {
+            (outcome.tally, outcome.trace_hash) = (tally, trace_hash);
+            outcome.failure = done.err();
+        }
+        Err(panic) => outcome.failure = Some(panic),
+    }
+    outcome.tally.runs = 1;
+    outcome
+}
+
+/// Runs seeds from the first one on until one fails; what they came to, and that seed.
+pub fn run_all(first: &DeviceSetup, runs: u64) -> (DeviceOutcome, u64) {
+    let mut all = DeviceOutcome { tally: DeviceTally::default(), trace_hash: 0, failure: None };
+    for number in 0..runs {
+        let seed = first.seed.wrapping_add(number);
+        let outcome = run(&DeviceSetup { seed, ..*first });
+        all.tally.merge(&outcome.tally);
+        all.trace_hash = all.trace_hash.rotate_left(1) ^ outcome.trace_hash;
+        if outcome.failure.is_some() {
+            return (DeviceOutcome { failure: outcome.failure, ..all }, seed);
+        }
+    }
+    (all, first.seed)
+}
+
+/// Looks for a planted bug, one seed after the other; how many runs it took, and how it showed.
+pub fn hunt(first: &DeviceSetup, bug: ArbiterBug) -> (u64, Option<String>) {
+    let setup = DeviceSetup { bug: Some(bug), ..*first };
+    let (outcome, _) = run_all(&setup, RUNS_PER_BUG_MAX);
+    (outcome.tally.runs, outcome.failure)
+}
+
+/// Some programs have units of their own, the others run on who waits.
+fn mixed_world(setup: &DeviceSetup) -> DeviceWorld {
+    let mut random = SplitMix64::new(setup.seed);
+    let programs = all_programs();
+    let mut units = Vec::new();
+    for program in programs.iter().filter(|program| program.descriptor().is_stream) {
+        if random.one_in(2) {
+            let program = program_named(&programs, program.descriptor().name);
+            units.push(UnitCount { program, units: 1 + random.below(3) as u16 });
+        }
+    }
+    let options = EngineOptions {
+        units,
+        weights: (0..APPLICATIONS).map(|_| 1 + random.below(4) as u32).collect(),
+        sub_buffers: 6 + random.below(18) as u16,
+        sub_buffer_bytes: SUB_BUFFER_BYTES,
+        pipelines_max: 4 + random.below(12) as usize,
+        ..EngineOptions::default()
+    };
+    let mut world = DeviceWorld::new(setup, options, 1 + random.below(4));
+    let often = |random: &mut SplitMix64, of: u64| if random.one_in(4) { 0 } else { of };
+    world.rates = FaultRates {
+        late: often(&mut random, 12),
+        hangs: often(&mut random, 8),
+        dies: often(&mut random, 300),
+        dies_idle: often(&mut random, 200),
+        flash_fails: often(&mut random, 60),
+        short_sink: 20,
+    };
+    world
+}
+
+/// Pipelines of all shapes, and all that may happen to them.
+fn mixed(world: &mut DeviceWorld, setup: &DeviceSetup) -> Result<(), String> {
+    for _ in 0..setup.steps {
+        for _ in 0..world.random.below(3) {
+            // One application more than there is.
+            let application = if world.random.one_in(100) { APPLICATIONS } else { world.random.below(APPLICATIONS) };
+            let drawn = if world.random.one_in(6) {
+                let id = world.random.below(asking::KEPT);
+                DrawnPipeline::of_kept(&mut world.random, &world.bytes.programs, (id, world.kept.get(&id)))
+            } else {
+                DrawnPipeline::draw(&mut world.random, &world.bytes.programs)
+            };
+            let has_deadline = world.random.one_in(3);
+            let deadline_us = has_deadline.then(|| world.now_us + world.random.below(8000));
+            world.submit(drawn, application as u16, deadline_us)?;
+        }
+        world.step()?;
+        if world.random.one_in(20) {
+            world.cancel_one()?;
+        }
+        world.lose_idle_unit()?;
+    }
+    world.settle()
+}

@@ -1,0 +1,29 @@
+//! The device half on a small scale: it is deterministic, and holds. `make test-simulation` runs more of it.
+
+use tapetum_sim::device::{BUGS, DeviceSetup, hunt, run, run_all};
+use tapetum_sim::run::keep_panics_quiet;
+
+#[test]
+fn a_seed_decides_a_run() {
+    for seed in [8, 9] {
+        assert_eq!(run(&DeviceSetup::new(seed)), run(&DeviceSetup::new(seed)));
+    }
+    assert_ne!(run(&DeviceSetup::new(9)).trace_hash, run(&DeviceSetup::new(10)).trace_hash);
+}
+
+#[test]
+fn every_pipeline_ends_once_whatever_its_units_do() {
+    let (outcome, seed) = run_all(&DeviceSetup::new(1), 64);
+    assert_eq!(outcome.failure, None, "seed {seed}");
+    for (name, struck) in outcome.tally.faults() {
+        assert!(struck > 0, "no {name}");
+    }
+}
+
+#[test]
+fn planted_bugs_are_caught() {
+    keep_panics_quiet();
+    for bug in BUGS {
+        assert!(hunt(&DeviceSetup::new(1), bug).1.is_some(), "{bug:?}");
+    }
+}
