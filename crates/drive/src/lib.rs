@@ -37,8 +37,8 @@ pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
 pub use flash::overlay::OverlayFlash;
 pub use flash::{Flash, FlashError, FlashQueue, Health, Reservation};
-pub use host::{CREDITS, Drive, QueueFull, QueuePair};
-pub use memory::{LocalBuffer, LocalMemory};
+pub use host::{CREDITS, Drive, Lease, QueueFull, QueuePair, Returned};
+pub use memory::{BufferPart, LocalBuffer, LocalMemory, PartedBuffer};
 pub use protocol::{
     Command, Completion, DecodeError, EventId, EventUse, Execution, INPUTS_MAX, Identity, IdentityError, LocalRange,
     Opcode, Operation, PARAMETERS_MAX, PIPELINES_MAX, PROGRAM_NAME_BYTES, PROGRAMS_MAX, PipelineDescriptor,

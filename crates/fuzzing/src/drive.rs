@@ -7,7 +7,7 @@ use tapetum_drive::program::{Context, TaskState};
 use tapetum_drive::programs::built_in;
 use tapetum_drive::{
     Command, Completion, Drive, Env, Identity, LocalBuffer, LocalMemory, LocalRange, MemoryFlash, Operation, QueuePair,
-    Stage, Status,
+    Returned, Stage, Status,
 };
 
 /// Decoding is strict: what decodes encodes to the same bytes.
@@ -42,13 +42,14 @@ impl Bench {
     fn run(&mut self, list: &[u8]) -> Completion {
         self.buffer.bytes_mut()[..list.len()].copy_from_slice(list);
         let stages = LocalRange { offset: self.buffer.offset(), length: list.len() as u32 };
-        // SAFETY: the buffer is left alone until the completion; it is dropped after the pair.
-        let submitted = unsafe { self.pair.submit(Command::new(7, Operation::Pipeline { stages })) };
-        assert_eq!(submitted, Ok(()));
-        let mut completions = Vec::new();
-        while self.pair.poll(&mut completions) == 0 {}
-        assert_eq!((completions.len(), completions[0].tag), (1, 7));
-        completions[0]
+        let command = Command::new(7, Operation::Pipeline { stages });
+        self.pair.submit(command, self.buffer.take().into()).expect("the queue is empty");
+        let mut returned = Vec::new();
+        while self.pair.poll(&mut returned) == 0 {}
+        let Some(Returned { completion, lease }) = returned.pop() else { unreachable!("it has ended") };
+        assert_eq!((returned.len(), completion.tag), (0, 7));
+        self.buffer = lease.into_buffer();
+        completion
     }
 }
 

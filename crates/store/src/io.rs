@@ -5,14 +5,14 @@
 
 use crate::error::Error;
 use crate::transfer::Transfer;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tapetum_drive::locks::whole;
-use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair};
+use tapetum_drive::{Command, Completion, Lease, LocalBuffer, Operation, QueueFull, QueuePair, Returned};
 
 /// Locks a mutex; a panic where another thread panicked while it held it.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -20,14 +20,13 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 struct Inner {
-    // First: when it is dropped, the drive has let go of what was abandoned.
     queue: QueuePair,
     completed: BTreeMap<u64, Completion>,
     /// Commands that the queue had no place for, in order. Whoever starts them has limits of its own.
-    unsent: VecDeque<Command>,
-    /// Buffers of commands that nobody waits for any more, until the drive has let go of them.
-    abandoned: Vec<(Vec<Tag>, LocalBuffer)>,
-    batch: Vec<Completion>,
+    unsent: VecDeque<(Command, Lease)>,
+    /// Commands on their way that nobody waits for any more.
+    forgotten: BTreeSet<u64>,
+    batch: Vec<Returned>,
     tag_next: u64,
     /// A task gave way although it could have gone on.
     gave_way: bool,
@@ -39,25 +38,19 @@ impl Inner {
         self.tag_next
     }
 
-    /// # Safety
-    /// As [`QueuePair::submit`].
-    unsafe fn start(&mut self, operation: Operation) -> Tag {
+    fn start(&mut self, operation: Operation, lease: Lease) -> Tag {
         let command = Command::new(self.tag(), operation);
-        // SAFETY: by our caller's word. What was not taken is submitted later, or never.
-        if !self.unsent.is_empty() || unsafe { self.queue.submit(command) }.is_err() {
-            self.unsent.push_back(command);
-        }
+        self.unsent.push_back((command, lease));
+        self.send();
         Tag(command.tag)
     }
 
     /// Submits what the queue has places for by now.
     fn send(&mut self) {
-        while let Some(command) = self.unsent.front() {
-            // SAFETY: who started it has kept to the contract since.
-            if unsafe { self.queue.submit(*command) }.is_err() {
-                return;
+        while let Some((command, lease)) = self.unsent.pop_front() {
+            if let Err(QueueFull { lease }) = self.queue.submit(command, lease) {
+                return self.unsent.push_front((command, lease));
             }
-            self.unsent.pop_front();
         }
     }
 }
@@ -80,7 +73,7 @@ impl Io {
                 queue,
                 completed: BTreeMap::new(),
                 unsent: VecDeque::new(),
-                abandoned: Vec::new(),
+                forgotten: BTreeSet::new(),
                 batch: Vec::new(),
                 tag_next: 0,
                 gave_way: false,
@@ -88,11 +81,9 @@ impl Io {
         }
     }
 
-    /// # Safety
-    /// As [`QueuePair::submit`]: see [`Transfer`], which keeps to it.
-    pub unsafe fn start(&self, operation: Operation) -> Tag {
-        // SAFETY: by our caller's word.
-        unsafe { lock(&self.inner).start(operation) }
+    /// Starts a command. What it was lent is dropped when it has ended, before its completion is there.
+    pub fn start(&self, operation: Operation, lease: Lease) -> Tag {
+        lock(&self.inner).start(operation, lease)
     }
 
     pub fn finish(&self, tag: Tag) -> impl Future<Output = Completion> + Send + use<> {
@@ -138,8 +129,7 @@ impl Io {
     }
 
     pub async fn flush(&self) -> Result<(), Error> {
-        // SAFETY: a flush names no memory.
-        let tag = unsafe { lock(&self.inner).start(Operation::Flush) };
+        let tag = self.start(Operation::Flush, Lease::Nothing);
         let completion = self.finish(tag).await;
         self.succeeded(&completion, "flush")
     }
@@ -155,21 +145,20 @@ impl Io {
     /// Reaps completions; whether there were any.
     pub fn pump(&self) -> bool {
         let mut inner = lock(&self.inner);
-        let Inner { queue, completed, abandoned, batch, .. } = &mut *inner;
+        let Inner { queue, completed, forgotten, batch, .. } = &mut *inner;
         queue.poll(batch);
         let any = !batch.is_empty();
-        completed.extend(batch.drain(..).map(|completion| (completion.tag, completion)));
-        abandoned.retain_mut(|(tags, _)| {
-            tags.retain(|tag| completed.remove(&tag.0).is_none());
-            !tags.is_empty()
-        });
+        let ended = batch.drain(..).map(|Returned { completion, .. }| (completion.tag, completion));
+        completed.extend(ended.filter(|(tag, _)| !forgotten.remove(tag)));
         inner.send();
         any
     }
 
-    /// Keeps a buffer until the commands that use it are done, for whoever gives up on them.
-    pub fn abandon(&self, tags: Vec<Tag>, buffer: LocalBuffer) {
-        lock(&self.inner).abandoned.push((tags, buffer));
+    /// Nobody waits for these commands any more.
+    pub fn forget<'a>(&self, tags: impl IntoIterator<Item = &'a Tag>) {
+        let mut inner = lock(&self.inner);
+        let Inner { completed, forgotten, .. } = &mut *inner;
+        forgotten.extend(tags.into_iter().map(|tag| tag.0).filter(|tag| completed.remove(tag).is_none()));
     }
 
     /// Local memory for a task. Readers give theirs back as they end, so it is waited for, within reason.

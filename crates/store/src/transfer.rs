@@ -1,12 +1,12 @@
-//! A buffer on its way to or from flash, by one command or several. It belongs to the drive until the last is done: whoever
-//! gives a transfer up (a task that is dropped, a reader that has seen enough) leaves the buffer with [`Io`] until then.
-//! Nobody can look at it meanwhile.
+//! A buffer on its way to or from flash, by one command or several, each of which is lent its part of the buffer. Nobody can look
+//! at the buffer before all parts are back. Whoever gives a transfer up (a task that is dropped, a reader that has seen enough)
+//! leaves them to their commands.
 
 use crate::error::Error;
 use crate::io::{Io, Tag};
 use crate::segment::view::Run;
 use std::collections::VecDeque;
-use tapetum_drive::{LocalBuffer, LocalRange, Operation};
+use tapetum_drive::{Lease, LocalBuffer, LocalRange, Operation, PartedBuffer};
 
 /// See the [module](self).
 #[must_use]
@@ -14,15 +14,13 @@ pub struct Transfer {
     io: Io,
     /// Those that were not seen to end, the oldest first.
     tags: VecDeque<Tag>,
-    buffer: Option<LocalBuffer>,
-    /// Where the last command's bytes end in the buffer.
-    reached: usize,
+    buffer: Option<PartedBuffer>,
 }
 
 impl Transfer {
     /// A transfer without commands yet.
     pub fn new(io: &Io, buffer: LocalBuffer) -> Transfer {
-        Transfer { io: io.clone(), tags: VecDeque::new(), buffer: Some(buffer), reached: 0 }
+        Transfer { io: io.clone(), tags: VecDeque::new(), buffer: Some(PartedBuffer::new(buffer)) }
     }
 
     /// Starts to read `runs` into the buffer, from byte `at` of it on.
@@ -41,28 +39,23 @@ impl Transfer {
 
     /// Starts to read into the buffer at `at`, behind what the commands before have of it.
     pub fn start_read(&mut self, flash: u64, at: usize, length: usize) {
-        self.start(at, length, |local, length| Operation::Read { flash, local, length });
+        self.start(at, length, |LocalRange { offset: local, length }| Operation::Read { flash, local, length });
     }
 
     /// Starts to write from the buffer at `at`, behind what the commands before have of it. `fua`: durable when it is done.
     pub fn start_write(&mut self, flash: u64, at: usize, length: usize, fua: bool) {
-        self.start(at, length, |local, length| Operation::Write { flash, local, length, fua });
+        self.start(at, length, |LocalRange { offset: local, length }| Operation::Write { flash, local, length, fua });
     }
 
     /// Starts to have the drive write what it is to all of the buffer.
     pub fn start_identify(&mut self) {
-        let length = self.buffer.as_ref().map_or(0, LocalBuffer::len);
-        self.start(0, length, |offset, length| Operation::Identify { into: LocalRange { offset, length } });
+        let length = self.buffer.as_ref().map_or(0, PartedBuffer::len);
+        self.start(0, length, |into| Operation::Identify { into });
     }
 
-    fn start(&mut self, at: usize, length: usize, operation: impl FnOnce(u64, u32) -> Operation) {
-        let buffer = self.buffer.as_ref().expect("it is given back once");
-        assert!(self.reached <= at && at + length <= buffer.len(), "commands take parts of the buffer in order");
-        self.reached = at + length;
-        let operation = operation(buffer.offset() + at as u64, length as u32);
-        // SAFETY: the range is of a buffer that nobody can reach before `end` gives it back or `Io` has seen all commands end,
-        // also when this is dropped or forgotten; no other command has a part of it.
-        self.tags.push_back(unsafe { self.io.start(operation) });
+    fn start(&mut self, at: usize, length: usize, operation: impl FnOnce(LocalRange) -> Operation) {
+        let part = self.buffer.as_mut().expect("it is given back once").cut(at, length);
+        self.tags.push_back(self.io.start(operation(part.range()), Lease::Part(part)));
     }
 
     /// Commands that were not seen to end.
@@ -84,14 +77,15 @@ impl Transfer {
         while !self.tags.is_empty() {
             result = result.and(self.end_one(what).await);
         }
-        (self.buffer.take().expect("it is given back once"), result)
+        let joined = self.buffer.take().and_then(|buffer| buffer.join().ok());
+        (joined.expect("each command that has ended gave its part back"), result)
     }
 }
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            self.io.abandon(std::mem::take(&mut self.tags).into(), buffer);
+        if !self.tags.is_empty() {
+            self.io.forget(&self.tags);
         }
     }
 }

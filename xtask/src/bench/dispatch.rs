@@ -7,7 +7,7 @@ use tapetum_bench::kernels::{self, NoWork};
 use tapetum_drive::arbiter::{
     ARGUMENTS_BYTES, Arbiter, ArbiterOptions, PipelineRequest, StageRequest, TaskCost, TaskOutcome, UnitCount,
 };
-use tapetum_drive::{Command, Completion, EventUse, LocalRange, MemoryFlash, Operation, ProgramId, QueuePair};
+use tapetum_drive::{Command, Lease, LocalRange, MemoryFlash, Operation, ProgramId, QueuePair, Returned};
 
 use super::dram::each;
 use super::outcome::{Outcome, Reach};
@@ -57,19 +57,17 @@ fn execute_ns(pair: &mut QueuePair, commands: usize, batch: usize) -> f64 {
         input: LocalRange::EMPTY,
         output: LocalRange::EMPTY,
     };
-    let mut completions: Vec<Completion> = Vec::with_capacity(batch);
+    let mut returned: Vec<Returned> = Vec::with_capacity(batch);
     each(batches * batch, || {
         for _ in 0..batches {
             for tag in 0..batch as u64 {
-                // SAFETY: the command names no memory.
-                unsafe { pair.submit(Command { tag, operation, events: EventUse::NONE }) }
-                    .expect("a batch has credits");
+                pair.submit(Command::new(tag, operation), Lease::Nothing).expect("a batch has credits");
             }
-            completions.clear();
+            returned.clear();
             while pair.in_flight() > 0 {
-                pair.poll(&mut completions);
+                pair.poll(&mut returned);
             }
-            assert!(completions.iter().all(Completion::is_success), "a program of no work succeeds");
+            assert!(returned.iter().all(|end| end.completion.is_success()), "a program of no work succeeds");
         }
     })
 }

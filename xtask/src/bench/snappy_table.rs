@@ -14,8 +14,8 @@ use tapetum_bench::process::thread_cpu_ns;
 use tapetum_bench::random::Random;
 use tapetum_bench::workload::Values;
 use tapetum_drive::{
-    Command, Completion, Drive, Env, EventUse, Execution, FileFlash, IoEngine, LocalBuffer, LocalRange, Operation,
-    Program, ProgramId, QueuePair, Stage, programs,
+    Command, Completion, Drive, Env, Execution, FileFlash, IoEngine, LocalBuffer, LocalRange, Operation, Program,
+    ProgramId, QueuePair, Returned, Stage, programs,
 };
 use tapetum_kernels::snappy;
 
@@ -125,15 +125,16 @@ impl TableBench {
     }
 
     fn run(&mut self, operation: Operation) -> Result<Completion, Failure> {
-        // SAFETY: nothing here touches the buffer before this returns, and the pair is dropped before it.
-        unsafe { self.pair.submit(Command { tag: 0, operation, events: EventUse::NONE }) }?;
-        let mut completions = Vec::with_capacity(1);
-        while self.pair.poll(&mut completions) == 0 {
+        self.pair.submit(Command::new(0, operation), self.memory.take().into())?;
+        let mut returned = Vec::with_capacity(1);
+        while self.pair.poll(&mut returned) == 0 {
             self.pair.wait(None);
         }
-        match completions[0].is_success() {
-            true => Ok(completions[0]),
-            false => Err(format!("{operation:?} ended with {:?}", completions[0]).into()),
+        let Some(Returned { completion, lease }) = returned.pop() else { unreachable!("it has ended") };
+        self.memory = lease.into_buffer();
+        match completion.is_success() {
+            true => Ok(completion),
+            false => Err(format!("{operation:?} ended with {completion:?}").into()),
         }
     }
 

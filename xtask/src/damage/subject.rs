@@ -151,14 +151,15 @@ impl Life {
     fn image(&mut self) -> Result<Vec<u8>, Failure> {
         let drive = self.drive()?;
         let length = LOOK_BYTES as u32;
-        let buffer = drive.local().allocate(LOOK_BYTES).ok_or("no local memory to look at the drive with")?;
+        let mut buffer = drive.local().allocate(LOOK_BYTES).ok_or("no local memory to look at the drive with")?;
         let mut queue = drive.queue_pair(1)?;
         let (mut image, mut done) = (Vec::new(), Vec::new());
         for flash in (0..CAPACITY_BYTES).step_by(LOOK_BYTES) {
             let operation = Operation::Read { flash, local: buffer.offset(), length };
-            // SAFETY: the buffer is left alone until this is done.
-            unsafe { queue.submit(Command::new(0, operation)) }.expect("a queue of one command");
+            queue.submit(Command::new(0, operation), buffer.into()).expect("a queue of one command");
             while queue.poll(&mut done) == 0 {}
+            let Some(returned) = done.pop() else { unreachable!("it is done") };
+            buffer = returned.lease.into_buffer();
             image.extend_from_slice(buffer.bytes());
         }
         Ok(image)

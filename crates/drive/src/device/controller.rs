@@ -19,7 +19,9 @@ use super::events::{CommandEnd, CommandStart, EventTable, HeldCommand, HeldWork}
 use super::program::{Context, PREFETCH_ROUNDS, TaskState};
 use crate::counters::QueueCounters;
 use crate::flash::FlashQueue;
-use crate::protocol::{Command, Completion, EventUse, Execution, INPUTS_MAX, LocalRange, Opcode, Operation, Status};
+use crate::protocol::{
+    Command, Completion, EventUse, Execution, INPUTS_MAX, LeasedRanges, LocalRange, Opcode, Operation, Status,
+};
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -42,6 +44,15 @@ struct FlashTransfer {
     opcode: Opcode,
     length: u32,
     submitted_us: u64,
+}
+
+/// The end of a command.
+pub(crate) struct EndedCommand {
+    /// The host's place for it.
+    pub slot: u32,
+    /// It was quiet and succeeded: the host does not want to hear of it.
+    pub is_silent: bool,
+    pub completion: Completion,
 }
 
 /// What ended a pipeline early.
@@ -81,15 +92,13 @@ pub(crate) struct Controller {
     /// The reads of the list that is being checked.
     reads: Vec<(u64, LocalRange)>,
     /// What was refused, and pipelines whose reads failed.
-    done: Vec<Completion>,
+    done: Vec<EndedCommand>,
     flash_done: Vec<Completion>,
     in_flash: usize,
     /// When the commands were submitted that the next `poll` or `wait` starts: one clock for all of them.
     started_us: Option<u64>,
     runs: u64,
     events: EventTable,
-    /// Quiet commands that succeeded since the last `poll`.
-    ended_quietly: usize,
 }
 
 impl Controller {
@@ -112,16 +121,18 @@ impl Controller {
             started_us: None,
             runs: 0,
             events: EventTable::default(),
-            ended_quietly: 0,
         }
     }
 
-    /// Takes a command. What is wrong with it comes out as its completion.
+    /// Takes a command, for which the host has a `slot`. What is wrong with it comes out as its completion.
     ///
     /// # Safety
-    /// As [`QueuePair::submit`](crate::QueuePair::submit).
-    pub unsafe fn submit(&mut self, command: Command) {
-        let end = CommandEnd::of(&command);
+    /// What is leased is inside local memory, and this command's from when it starts until its end came out of [`Controller::poll`],
+    /// or this is dropped: nobody else reads, writes or frees what the command writes there, and nobody writes or frees what it
+    /// reads. Nobody writes or frees its list of stages until this returns. (A command that waits for an event starts when the
+    /// command has ended that signals it.)
+    pub unsafe fn submit(&mut self, command: Command, slot: u32, leased: &LeasedRanges) {
+        let end = CommandEnd::of(&command, slot);
         let start = match command.events {
             EventUse::NONE => CommandStart::Now,
             events => match self.begin_events(end, events, command.operation.opcode()) {
@@ -132,45 +143,44 @@ impl Controller {
         let work = match command.operation {
             Operation::Execute { program, parameters, input, output } => {
                 let execution = Execution::new(program, parameters, &[input], output);
-                return self.submit_execute(end, execution, start);
+                return self.submit_execute(end, (execution, leased), start);
             }
-            // SAFETY: the list, and what it names, is the drive's by our caller's word.
-            Operation::Pipeline { stages } => return unsafe { self.submit_pipeline(end, stages, start) },
+            // SAFETY: by our caller's word.
+            Operation::Pipeline { stages } => return unsafe { self.submit_pipeline(end, (stages, leased), start) },
             Operation::Identify { into } => HeldWork::Identify { into },
             operation => HeldWork::Flash(operation),
         };
-        if !self.is_valid(&command.operation) {
-            return self.refuse(end, work.opcode(), (0, Status::InvalidField));
+        if let Err(status) = self.check_plain(&command.operation, leased) {
+            return self.refuse(end, work.opcode(), (0, status));
         }
-        // SAFETY: it was checked, and what it names is the drive's by our caller's word.
+        // SAFETY: it was checked, and what it names is leased.
         unsafe { self.start_or_hold(HeldCommand { end, work }, start) };
     }
 
-    /// Starts what was submitted, runs what is ready, and appends what is done. Says how many commands ended without a completion.
-    pub fn poll(&mut self, completions: &mut Vec<Completion>) -> usize {
-        completions.append(&mut self.done);
-        self.turn(completions);
+    /// Starts what was submitted, runs what is ready, and appends what has ended.
+    pub fn poll(&mut self, ended: &mut Vec<EndedCommand>) {
+        ended.append(&mut self.done);
+        self.turn(ended);
         // Ends: each round starts commands that were held, and nothing is held anew.
         while self.events.has_released() {
-            self.start_released(completions);
-            self.turn(completions);
+            self.start_released(ended);
+            self.turn(ended);
         }
-        std::mem::take(&mut self.ended_quietly)
     }
 
-    fn turn(&mut self, completions: &mut Vec<Completion>) {
+    fn turn(&mut self, ended: &mut Vec<EndedCommand>) {
         self.started_us = None;
         let mut now_us = None;
         if self.in_flash > 0 {
             self.queue.poll(&mut self.flash_done);
             if !self.flash_done.is_empty() {
                 let now_us = *now_us.insert(self.device.env.now_us());
-                self.take_flash_done(now_us, completions);
+                self.take_flash_done(now_us, ended);
             }
         }
         if !self.ready.is_empty() {
             let now_us = now_us.unwrap_or_else(|| self.device.env.now_us());
-            self.run_ready(now_us, completions);
+            self.run_ready(now_us, ended);
         }
     }
 
@@ -191,7 +201,7 @@ impl Controller {
 
     /// # Safety
     /// The range was checked, and is the drive's.
-    unsafe fn identify(&mut self, end: CommandEnd, into: LocalRange) -> Option<Completion> {
+    unsafe fn identify(&mut self, end: CommandEnd, into: LocalRange) -> EndedCommand {
         let bytes = self.device.identity().encode();
         if bytes.len() <= into.length as usize {
             // SAFETY: inside the range, and nobody else's by our caller's word.
@@ -203,8 +213,8 @@ impl Controller {
 
     fn refuse(&mut self, end: CommandEnd, opcode: Opcode, (stage, status): (u16, Status)) {
         self.counters.completed(opcode, status);
-        let completion = self.ended(end, Completion { stage, ..Completion::new(end.tag, status) });
-        self.done.extend(completion);
+        let ended = self.ended(end, Completion { stage, ..Completion::new(end.tag, status) });
+        self.done.push(ended);
     }
 
     /// # Safety
@@ -236,7 +246,7 @@ impl Controller {
     }
 
     /// Ends transfers: their commands, and what pipelines waited for.
-    fn take_flash_done(&mut self, now_us: u64, completions: &mut Vec<Completion>) {
+    fn take_flash_done(&mut self, now_us: u64, ended: &mut Vec<EndedCommand>) {
         let mut flash_done = std::mem::take(&mut self.flash_done);
         for completion in flash_done.drain(..) {
             let transfer = self.transfers[completion.tag as usize];
@@ -251,7 +261,7 @@ impl Controller {
             }
             match transfer.owner {
                 TransferOwner::Command(end) => {
-                    completions.extend(self.ended(end, Completion { tag: end.tag, ..completion }));
+                    ended.push(self.ended(end, Completion { tag: end.tag, ..completion }));
                 }
                 TransferOwner::Stage { pipeline, stage } => {
                     let Completion { status, errno, .. } = completion;
@@ -272,8 +282,13 @@ impl Controller {
         }
     }
 
-    fn submit_execute(&mut self, end: CommandEnd, execution: Execution, start: CommandStart) {
-        if let Err(status) = self.check_execution(&execution) {
+    fn submit_execute(
+        &mut self,
+        end: CommandEnd,
+        (execution, leased): (Execution, &LeasedRanges),
+        start: CommandStart,
+    ) {
+        if let Err(status) = self.check_execution(&execution, leased) {
             return self.refuse(end, Opcode::Execute, (0, status));
         }
         let place = self.place_pipeline(end, Opcode::Execute);
@@ -285,20 +300,25 @@ impl Controller {
     }
 
     /// # Safety
-    /// As [`QueuePair::submit`](crate::QueuePair::submit).
-    unsafe fn submit_pipeline(&mut self, end: CommandEnd, stages: LocalRange, start: CommandStart) {
+    /// As [`Controller::submit`].
+    unsafe fn submit_pipeline(
+        &mut self,
+        end: CommandEnd,
+        (stages, leased): (LocalRange, &LeasedRanges),
+        start: CommandStart,
+    ) {
         let place = self.place_pipeline(end, Opcode::Pipeline);
         let mut executions = std::mem::take(&mut self.pipelines[place as usize].executions);
         let mut reads = std::mem::take(&mut self.reads);
-        // SAFETY: nobody frees the list by our caller's word.
-        let checked = unsafe { self.check_list(stages, &mut reads, &mut executions) };
+        // SAFETY: by our caller's word.
+        let checked = unsafe { self.check_list(stages, leased, (&mut reads, &mut executions)) };
         self.pipelines[place as usize].executions = executions;
         match (checked, start) {
             (Err(refusal), _) => {
                 self.free_pipeline(place);
                 self.refuse(end, Opcode::Pipeline, refusal);
             }
-            // SAFETY: it was checked, and what it names is the drive's by our caller's word.
+            // SAFETY: it was checked, and what it names is leased.
             (Ok(()), CommandStart::Now) => unsafe { self.start_pipeline(place, &reads) },
             (Ok(()), start) => self.hold_pipeline(place, &reads, start),
         }
@@ -317,7 +337,7 @@ impl Controller {
         for (stage, (flash, local)) in (0..).zip(reads) {
             let owner = TransferOwner::Stage { pipeline: place, stage };
             let read = Operation::Read { flash: *flash, local: local.offset, length: local.length };
-            // SAFETY: inside flash and local memory; apart from each other, and the drive's by our caller's word.
+            // SAFETY: inside flash and what is leased; apart from each other.
             unsafe { self.submit_to_flash(owner, read) };
         }
     }
@@ -343,7 +363,7 @@ impl Controller {
 
     /// Runs the programs of all pipelines that are ready. What they will look at is fetched for all of them first: so they wait for
     /// memory together.
-    fn run_ready(&mut self, now_us: u64, completions: &mut Vec<Completion>) {
+    fn run_ready(&mut self, now_us: u64, ended: &mut Vec<EndedCommand>) {
         let mut ready = std::mem::take(&mut self.ready);
         for round in 0..PREFETCH_ROUNDS {
             ready.iter().for_each(|place| self.prefetch(*place, round));
@@ -355,7 +375,7 @@ impl Controller {
                 self.counters.completed(opcode, completion.status);
                 self.counters.latency(opcode, now_us.saturating_sub(submitted_us));
             }
-            completions.extend(self.ended(end, completion));
+            ended.push(self.ended(end, completion));
             self.free_pipeline(place);
         }
         self.ready = ready;

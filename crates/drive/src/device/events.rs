@@ -19,18 +19,15 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy)]
 pub(super) struct CommandEnd {
     pub tag: u64,
+    /// The host's place for it.
+    pub slot: u32,
     pub signals: Option<EventId>,
     pub is_quiet: bool,
 }
 
 impl CommandEnd {
-    pub fn of(command: &Command) -> CommandEnd {
-        CommandEnd { tag: command.tag, signals: command.events.signals, is_quiet: command.events.is_quiet }
-    }
-
-    /// Whether its completion is all that its end brings.
-    pub fn is_plain(&self) -> bool {
-        self.signals.is_none() && !self.is_quiet
+    pub fn of(command: &Command, slot: u32) -> CommandEnd {
+        CommandEnd { tag: command.tag, slot, signals: command.events.signals, is_quiet: command.events.is_quiet }
     }
 }
 
@@ -194,7 +191,7 @@ mod tests {
     }
 
     fn flush(tag: u64) -> HeldCommand {
-        let end = CommandEnd::of(&Command::new(tag, Operation::Flush));
+        let end = CommandEnd::of(&Command::new(tag, Operation::Flush), 0);
         HeldCommand { end, work: HeldWork::Flash(Operation::Flush) }
     }
 

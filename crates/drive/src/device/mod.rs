@@ -21,7 +21,7 @@ pub mod program;
 pub mod programs;
 mod ranges;
 
-pub(crate) use controller::Controller;
+pub(crate) use controller::{Controller, EndedCommand};
 
 use crate::counters::{CountersSnapshot, QueueCounters};
 use crate::env::Env;

@@ -1,9 +1,10 @@
 //! One test body over every backend: what a queue pair promises, whoever moves the bytes.
 
+use std::collections::BTreeMap;
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::Flash;
@@ -13,7 +14,8 @@ use super::memory::MemoryFlash;
 use super::overlay::OverlayFlash;
 use super::test_path::TestPath;
 use crate::env::Env;
-use crate::host::{CREDITS, Drive, QueuePair};
+use crate::host::testing::{finish, run, submit};
+use crate::host::{CREDITS, Drive, Lease, QueuePair, Returned};
 use crate::memory::{LocalBuffer, LocalMemory};
 use crate::protocol::{Command, Completion, EventId, Opcode, Operation, Status};
 
@@ -63,19 +65,19 @@ fn an_open_queue_pair_reaches_what_grew(flash: Arc<dyn Flash>) {
     let mut buffer = drive.local().allocate(BLOCK as usize).unwrap();
     let (local, length) = (buffer.offset(), BLOCK);
     let write = Operation::Write { flash: CAPACITY_BYTES, local, length, fua: true };
-    assert_eq!(run(&mut pair, write), Status::InvalidField);
+    assert_eq!(run(&mut pair, write, &mut buffer).status, Status::InvalidField);
     drive.flash().grow(2 * CAPACITY_BYTES).unwrap();
     drive.flash().grow(CAPACITY_BYTES).unwrap();
     assert_eq!(drive.flash().capacity_bytes(), 2 * CAPACITY_BYTES, "it never shrinks");
     buffer.bytes_mut().fill(7);
-    assert_eq!(run(&mut pair, write), Status::Success);
+    assert_eq!(run(&mut pair, write, &mut buffer).status, Status::Success);
     let last = 2 * CAPACITY_BYTES - u64::from(BLOCK);
     for (flash, byte) in [(CAPACITY_BYTES, 7), (last, 0)] {
-        assert_eq!(run(&mut pair, Operation::Read { flash, local, length }), Status::Success);
+        assert!(run(&mut pair, Operation::Read { flash, local, length }, &mut buffer).is_success());
         assert!(buffer.bytes().iter().all(|found| *found == byte));
     }
     let beyond = Operation::Read { flash: 2 * CAPACITY_BYTES, local, length };
-    assert_eq!(run(&mut pair, beyond), Status::InvalidField);
+    assert_eq!(run(&mut pair, beyond, &mut buffer).status, Status::InvalidField);
 }
 
 #[test]
@@ -121,30 +123,6 @@ fn file_in_memory_backed_file_system() {
     }
 }
 
-fn finish(pair: &mut QueuePair, count: usize) -> Vec<Completion> {
-    let mut completions = Vec::new();
-    while completions.len() < count {
-        if pair.poll(&mut completions) == 0 {
-            pair.wait(None);
-        }
-    }
-    assert_eq!(completions.len(), count);
-    completions
-}
-
-fn run(pair: &mut QueuePair, operation: Operation) -> Status {
-    assert_eq!(pair.in_flight(), 0);
-    submit(pair, u64::MAX, operation);
-    let completion = finish(pair, 1)[0];
-    assert_eq!((completion.tag, pair.in_flight()), (u64::MAX, 0));
-    completion.status
-}
-
-fn submit(pair: &mut QueuePair, tag: u64, operation: Operation) {
-    // SAFETY: no test here touches a buffer while a command names it, or drops one before its queue pair.
-    unsafe { pair.submit(Command::new(tag, operation)) }.unwrap();
-}
-
 fn read(flash: u64, buffer: &LocalBuffer) -> Operation {
     Operation::Read { flash, local: buffer.offset(), length: buffer.len() as u32 }
 }
@@ -156,17 +134,20 @@ fn write(flash: u64, buffer: &LocalBuffer, fua: bool) -> Operation {
 fn reads_give_back_what_was_written(drive: &Drive, pair: &mut QueuePair) {
     let before = drive.counters();
     let mut out = drive.local().allocate(BLOCK as usize * 3).unwrap();
-    let back = drive.local().allocate(BLOCK as usize * 3).unwrap();
+    let mut back = drive.local().allocate(BLOCK as usize * 3).unwrap();
+    let mut nothing = back.take();
+    std::mem::swap(&mut nothing, &mut back);
     for (round, fua) in [(1, false), (2, true)] {
         for (place, byte) in out.bytes_mut().iter_mut().enumerate() {
             *byte = (place / 100) as u8 ^ round;
         }
-        assert_eq!(run(pair, write(256 * 1024 - 4096, &out, fua)), Status::Success);
-        assert_eq!(run(pair, Operation::Flush), Status::Success);
-        assert_eq!(run(pair, read(256 * 1024 - 4096, &back)), Status::Success);
+        assert!(run(pair, write(256 * 1024 - 4096, &out, fua), &mut out).is_success());
+        assert!(run(pair, Operation::Flush, &mut nothing).is_success());
+        assert!(run(pair, read(256 * 1024 - 4096, &back), &mut back).is_success());
         assert!(out.bytes() == back.bytes());
     }
-    assert_eq!(run(pair, Operation::Discard { flash: CAPACITY_BYTES - 4096, length: 4096 }), Status::Success);
+    let discard = Operation::Discard { flash: CAPACITY_BYTES - 4096, length: 4096 };
+    assert!(run(pair, discard, &mut nothing).is_success());
     let moved_bytes = 2 * out.len() as u64;
     let after = drive.counters();
     assert_eq!(after.flash_to_local_bytes - before.flash_to_local_bytes, moved_bytes);
@@ -177,32 +158,35 @@ fn many_in_flight_complete_once_each(drive: &Drive, pair: &mut QueuePair) {
     const COUNT: u64 = 100;
     let mut buffers: Vec<_> = (0..COUNT).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect();
     for round in [3, 5] {
-        for (tag, buffer) in (0..).zip(&mut buffers) {
+        for (tag, mut buffer) in (0..).zip(buffers.drain(..)) {
             buffer.bytes_mut().fill(tag as u8 ^ round);
             let fua = tag % 7 == 0;
-            submit(pair, tag, write(tag * 8192, buffer, fua));
+            submit(pair, tag, write(tag * 8192, &buffer, fua), buffer);
             if tag % 10 == 9 {
-                submit(pair, COUNT, Operation::Flush);
+                submit(pair, COUNT, Operation::Flush, Lease::Nothing);
             }
         }
         assert_eq!(pair.in_flight() as u64, COUNT + COUNT / 10);
-        let mut completions = finish(pair, 110);
-        assert!(completions.iter().all(Completion::is_success));
-        completions.sort_by_key(|completion| completion.tag);
-        assert!((0..COUNT).eq(completions[..100].iter().map(|completion| completion.tag)));
-        for (tag, buffer) in (0..).zip(&mut buffers) {
+        let mut returned = finish(pair, 110);
+        assert!(returned.iter().all(|returned| returned.completion.is_success()));
+        returned.sort_by_key(|returned| returned.completion.tag);
+        assert!((0..COUNT).eq(returned[..100].iter().map(|returned| returned.completion.tag)));
+        for (tag, returned) in (0..).zip(returned.drain(..100)) {
+            let mut buffer = returned.lease.into_buffer();
             buffer.bytes_mut().fill(0);
-            submit(pair, tag, read(tag * 8192, buffer));
+            submit(pair, tag, read(tag * 8192, &buffer), buffer);
         }
-        assert!(finish(pair, 100).iter().all(Completion::is_success));
-        for (tag, buffer) in (0_u64..).zip(&buffers) {
-            assert!(buffer.bytes().iter().all(|&byte| byte == tag as u8 ^ round), "block {tag}");
+        for Returned { completion, lease } in finish(pair, 100) {
+            let buffer = lease.into_buffer();
+            assert!(completion.is_success());
+            assert!(buffer.bytes().iter().all(|&byte| byte == completion.tag as u8 ^ round), "{completion:?}");
+            buffers.push(buffer);
         }
     }
 }
 
 fn ranges_are_checked(drive: &Drive, pair: &mut QueuePair) {
-    let buffer = drive.local().allocate(BLOCK as usize).unwrap();
+    let mut buffer = drive.local().allocate(BLOCK as usize).unwrap();
     let (local, local_end) = (buffer.offset(), drive.local().bytes_total() as u64);
     let sector = drive.flash().sector_bytes();
     let reads = [
@@ -221,34 +205,40 @@ fn ranges_are_checked(drive: &Drive, pair: &mut QueuePair) {
         for operation in
             [Operation::Read { flash, local, length }, Operation::Write { flash, local, length, fua: false }]
         {
-            assert_eq!(run(pair, operation), Status::InvalidField, "{operation:?}");
+            assert_eq!(run(pair, operation, &mut buffer).status, Status::InvalidField, "{operation:?}");
         }
     }
-    assert_eq!(run(pair, Operation::Read { flash: CAPACITY_BYTES - 4096, local, length: 4096 }), Status::Success);
+    assert!(run(pair, Operation::Read { flash: CAPACITY_BYTES - 4096, local, length: 4096 }, &mut buffer).is_success());
 }
 
 fn other_queue_pairs_see_the_bytes(drive: &Drive, pair: &mut QueuePair) {
     let mut buffer = drive.local().allocate(BLOCK as usize).unwrap();
     let mut other = drive.queue_pair(1).unwrap();
     buffer.bytes_mut().fill(0x3c);
-    assert_eq!(run(pair, write(0, &buffer, false)), Status::Success);
+    assert!(run(pair, write(0, &buffer, false), &mut buffer).is_success());
     buffer.bytes_mut().fill(0);
-    assert_eq!(run(&mut other, read(0, &buffer)), Status::Success);
+    assert!(run(&mut other, read(0, &buffer), &mut buffer).is_success());
     assert!(buffer.bytes().iter().all(|&byte| byte == 0x3c));
 }
 
 /// Bytes on their way through flash and back, twice: each command waits for the one before it.
-fn chain(buffers: &[LocalBuffer; 3]) -> [Operation; 4] {
-    let [from, between, to] = buffers;
-    [write(0, from, false), read(0, between), write(64 << 10, between, false), read(64 << 10, to)]
+fn chain(buffer: &LocalBuffer) -> [Operation; 4] {
+    let length = buffer.len() as u32 / 3;
+    let [from, between, to] = [0, 1, 2].map(|number| buffer.offset() + u64::from(number * length));
+    [
+        Operation::Write { flash: 0, local: from, length, fua: false },
+        Operation::Read { flash: 0, local: between, length },
+        Operation::Write { flash: 64 << 10, local: between, length, fua: false },
+        Operation::Read { flash: 64 << 10, local: to, length },
+    ]
 }
 
 fn event(number: u16) -> EventId {
     EventId::new(number).unwrap()
 }
 
-/// Submits each to start after the one before it; all but the last are quiet.
-fn submit_chain(pair: &mut QueuePair, operations: &[Operation]) {
+/// Submits each to start after the one before it, and with its memory; all but the last are quiet.
+fn submit_chain(pair: &mut QueuePair, operations: &[Operation], mut lease: Lease) {
     for (number, operation) in (1..).zip(operations) {
         let mut command = Command::new(u64::from(number), *operation).signals(event(number));
         if let Some(before) = EventId::new(number - 1) {
@@ -257,16 +247,15 @@ fn submit_chain(pair: &mut QueuePair, operations: &[Operation]) {
         if usize::from(number) < operations.len() {
             command = command.quiet();
         }
-        // SAFETY: no test here touches a buffer while a command names it, or drops one before its queue pair.
-        unsafe { pair.submit(command) }.unwrap();
+        pair.submit(command, std::mem::replace(&mut lease, Lease::Inherited)).unwrap();
     }
 }
 
 /// How many times the host has to act until nothing is in flight: each time it takes completions.
-fn turns(pair: &mut QueuePair, completions: &mut Vec<Completion>) -> usize {
+fn turns(pair: &mut QueuePair, returned: &mut Vec<Returned>) -> usize {
     let mut turns = 0;
     while pair.in_flight() > 0 {
-        match pair.poll(completions) {
+        match pair.poll(returned) {
             0 => pair.wait(None),
             _ => turns += 1,
         }
@@ -275,55 +264,64 @@ fn turns(pair: &mut QueuePair, completions: &mut Vec<Completion>) -> usize {
 }
 
 fn a_chain_has_one_completion(drive: &Drive, pair: &mut QueuePair) {
-    let mut buffers = [0; 3].map(|_| drive.local().allocate(BLOCK as usize * 4).unwrap());
+    let part = BLOCK as usize * 4;
+    let mut buffer = drive.local().allocate(3 * part).unwrap();
     for round in 0..20 {
-        buffers[0].bytes_mut().fill(round);
-        buffers[2].bytes_mut().fill(!round);
-        let mut completions = Vec::new();
-        submit_chain(pair, &chain(&buffers));
-        assert_eq!((turns(pair, &mut completions), completions.len()), (1, 1));
-        assert_eq!(completions[0], Completion::success(4));
-        assert!(buffers[2].bytes().iter().all(|&byte| byte == round), "round {round}");
+        buffer.bytes_mut()[..part].fill(round);
+        buffer.bytes_mut()[part..].fill(!round);
+        let mut returned = Vec::new();
+        submit_chain(pair, &chain(&buffer), buffer.into());
+        assert_eq!((turns(pair, &mut returned), returned.len()), (1, 1));
+        let Some(Returned { completion, lease }) = returned.pop() else { unreachable!("there is one") };
+        assert_eq!(completion, Completion::success(4));
+        buffer = lease.into_buffer();
+        assert!(buffer.bytes().iter().all(|&byte| byte == round), "round {round}");
     }
     // Without events the host waits for each.
     let mut alone = 0;
-    for operation in chain(&buffers) {
-        submit(pair, 1, operation);
-        alone += turns(pair, &mut Vec::new());
+    for operation in chain(&buffer) {
+        let mut returned = Vec::new();
+        submit(pair, 1, operation, buffer);
+        alone += turns(pair, &mut returned);
+        buffer = returned.pop().unwrap().lease.into_buffer();
     }
     assert_eq!(alone, 4);
     // Quiet commands give their credits back.
     for _ in 0..3 {
-        submit_chain(pair, &[Operation::Flush; 40]);
-        submit(pair, 0, Operation::Flush);
+        submit_chain(pair, &[Operation::Flush; 40], Lease::Nothing);
+        submit(pair, 0, Operation::Flush, Lease::Nothing);
         turns(pair, &mut Vec::new());
         assert_eq!(pair.credits(), CREDITS);
     }
 }
 
 fn a_broken_chain_names_its_first_failure(drive: &Drive, pair: &mut QueuePair) {
-    let buffers = [0; 3].map(|_| drive.local().allocate(BLOCK as usize).unwrap());
-    let mut operations = chain(&buffers);
-    operations[1] = Operation::Read { flash: CAPACITY_BYTES, local: buffers[1].offset(), length: BLOCK };
-    submit_chain(pair, &operations);
-    let mut completions = Vec::new();
-    turns(pair, &mut completions);
-    completions.sort_by_key(|completion| completion.tag);
-    let ends: Vec<_> = completions.iter().map(|end| (end.tag, end.status, end.result[0])).collect();
-    assert_eq!(ends, [(2, Status::InvalidField, 0), (3, Status::Aborted, 2), (4, Status::Aborted, 2)]);
+    let buffer = drive.local().allocate(BLOCK as usize * 3).unwrap();
+    let mut operations = chain(&buffer);
+    operations[1] = Operation::Read { flash: CAPACITY_BYTES, local: buffer.offset(), length: BLOCK };
+    submit_chain(pair, &operations, buffer.into());
+    let mut returned = Vec::new();
+    turns(pair, &mut returned);
+    returned.sort_by_key(|returned| returned.completion.tag);
+    let end = |Returned { completion: end, lease }: &Returned| {
+        (end.tag, end.status, end.result[0], matches!(lease, Lease::Buffer(_)))
+    };
+    let ends: Vec<_> = returned.iter().map(end).collect();
+    let expected = [(2, Status::InvalidField, 0, false), (3, Status::Aborted, 2, false), (4, Status::Aborted, 2, true)];
+    assert_eq!(ends, expected);
 }
 
 fn waiting_ends(drive: &Drive, pair: &mut QueuePair) {
     pair.wait(None); // Nothing is in flight.
     let buffer = drive.local().allocate(BLOCK as usize).unwrap();
-    submit(pair, 1, read(0, &buffer));
+    submit(pair, 1, read(0, &buffer), buffer);
     pair.wait(Some(Duration::from_secs(600)));
-    let mut completions = Vec::new();
-    while pair.poll(&mut completions) == 0 {
+    let mut returned = Vec::new();
+    while pair.poll(&mut returned) == 0 {
         let Some(event_fd) = pair.event_fd() else { continue };
         assert!(readable(event_fd, PATIENCE_MS));
     }
-    assert_eq!(completions.len(), 1);
+    assert_eq!(returned.len(), 1);
     if let Some(event_fd) = pair.event_fd() {
         assert!(!readable(event_fd, 0), "a queue with nothing to give must let its owner sleep");
     }
@@ -332,14 +330,17 @@ fn waiting_ends(drive: &Drive, pair: &mut QueuePair) {
 /// Nobody polls while the owner sleeps, and yet it is woken: each time, for few commands and for many.
 fn sleeping_ends(drive: &Drive, pair: &mut QueuePair, woken: impl Fn(RawFd) -> bool) {
     let Some(event_fd) = pair.event_fd() else { return };
-    let buffers: Vec<_> = (0..40).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect();
+    let mut buffers: Vec<_> = (0..40).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect();
     for round in 0..60 {
-        for (tag, buffer) in (0..).zip(&buffers[..1 + round % buffers.len()]) {
-            submit(pair, tag, read(tag * 8192, buffer));
+        let count = 1 + round % buffers.len();
+        for (tag, buffer) in (0..).zip(buffers.drain(..count)) {
+            submit(pair, tag, read(tag * 8192, &buffer), buffer);
         }
+        let mut returned = Vec::new();
         while pair.in_flight() > 0 {
-            assert!(pair.poll(&mut Vec::new()) > 0 || woken(event_fd), "nothing woke it in round {round}");
+            assert!(pair.poll(&mut returned) > 0 || woken(event_fd), "nothing woke it in round {round}");
         }
+        buffers.extend(returned.into_iter().map(|returned| returned.lease.into_buffer()));
     }
 }
 
@@ -382,50 +383,63 @@ fn ready(mut wait: impl FnMut() -> libc::c_int) -> bool {
 }
 
 fn dropping_waits_for_what_is_in_flight(drive: &Drive, mut pair: QueuePair) {
-    let mut buffers: Vec<_> = (0..32).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect();
-    for (tag, buffer) in (0..).zip(&buffers) {
-        submit(&mut pair, tag, read(tag * 8192, buffer));
+    let used_before = drive.local().bytes_used();
+    let allocate = || -> Vec<_> { (0..32).map(|_| drive.local().allocate(BLOCK as usize).unwrap()).collect() };
+    for (tag, buffer) in (0..).zip(allocate()) {
+        submit(&mut pair, tag, read(tag * 8192, &buffer), buffer);
     }
     pair.poll(&mut Vec::new());
     drop(pair);
+    assert_eq!(drive.local().bytes_used(), used_before, "what was lent is free");
+    let mut buffers = allocate();
     for buffer in &mut buffers {
         buffer.bytes_mut().fill(0xee);
     }
     // A read still under way would show.
     let mut pair = drive.queue_pair(1).unwrap();
-    assert_eq!(run(&mut pair, Operation::Flush), Status::Success);
+    pair.submit_flush(1).unwrap();
+    assert!(finish(&mut pair, 1)[0].completion.is_success());
     assert!(buffers.iter().all(|buffer| buffer.bytes().iter().all(|&byte| byte == 0xee)));
 }
 
-/// The drive's side of a byte stream: commands come in, completions go out, local memory is shared.
-fn serve(drive: &Drive, mut commands: PipeReader, mut completions: PipeWriter) {
+/// The drive's side of a byte stream: commands come in, completions go out. Local memory is shared: the host has lent the buffers
+/// of its commands, in their order, and has them back, by tag.
+fn serve(
+    drive: &Drive,
+    mut commands: PipeReader,
+    mut completions: PipeWriter,
+    leases: Vec<LocalBuffer>,
+) -> BTreeMap<u64, Lease> {
     let mut pair = drive.queue_pair(8).unwrap();
     let mut bytes = [0; Command::ENCODED_BYTES];
-    let mut done = Vec::new();
+    let (mut leases, mut returned) = (leases.into_iter(), Vec::new());
     while commands.read_exact(&mut bytes).is_ok() {
         let Command { tag, operation, .. } = Command::decode(&bytes).unwrap();
-        submit(&mut pair, tag, operation);
-        pair.poll(&mut done);
-        send(&mut completions, &mut done);
+        submit(&mut pair, tag, operation, leases.next().map_or(Lease::Nothing, Lease::Buffer));
+        pair.poll(&mut returned);
     }
     while pair.in_flight() > 0 {
         pair.wait(None);
-        pair.poll(&mut done);
-        send(&mut completions, &mut done);
+        pair.poll(&mut returned);
     }
+    let send = |Returned { completion, lease }| {
+        completions.write_all(&completion.encode()).unwrap();
+        (completion.tag, lease)
+    };
+    returned.into_iter().map(send).collect()
 }
 
-fn send(stream: &mut PipeWriter, done: &mut Vec<Completion>) {
-    for completion in done.drain(..) {
-        stream.write_all(&completion.encode()).unwrap();
-    }
-}
-
-/// Sends commands to a far end and gathers its completions, sorted by tag.
-fn exchange(drive: &Drive, operations: impl Iterator<Item = Operation>) -> Vec<Completion> {
+/// Sends commands to a far end and gathers its completions, sorted by tag. Each of the first is lent one of the buffers.
+fn exchange(
+    drive: &Drive,
+    buffers: &mut Vec<LocalBuffer>,
+    operations: impl Iterator<Item = Operation>,
+) -> Vec<Completion> {
     let ((commands_out, mut commands_in), (mut completions_out, completions_in)) = (pipe().unwrap(), pipe().unwrap());
-    let far = drive.clone();
-    let far_end = drive.env().spawn("far-end", move || serve(&far, commands_out, completions_in)).unwrap();
+    let (far, leases, given_back) = (drive.clone(), std::mem::take(buffers), Arc::new(OnceLock::new()));
+    let give_back = given_back.clone();
+    let far_end = move || give_back.set(serve(&far, commands_out, completions_in, leases)).unwrap();
+    let far_end = drive.env().spawn("far-end", far_end).unwrap();
     for (tag, operation) in (0..).zip(operations) {
         commands_in.write_all(&Command::new(tag, operation).encode()).unwrap();
     }
@@ -433,6 +447,8 @@ fn exchange(drive: &Drive, operations: impl Iterator<Item = Operation>) -> Vec<C
     let mut bytes = Vec::new();
     completions_out.read_to_end(&mut bytes).unwrap();
     far_end.join().unwrap();
+    let given_back = Arc::into_inner(given_back).and_then(OnceLock::into_inner).unwrap();
+    buffers.extend(given_back.into_values().filter(|lease| !matches!(lease, Lease::Nothing)).map(Lease::into_buffer));
     let (encoded, rest) = bytes.as_chunks::<{ Completion::ENCODED_BYTES }>();
     assert!(rest.is_empty());
     let mut completions: Vec<_> = encoded.iter().map(|bytes| Completion::decode(bytes).unwrap()).collect();
@@ -449,14 +465,16 @@ fn a_drive_at_the_far_end_of_a_pipe() {
         buffer.bytes_mut().fill(place);
     }
     let places = || (0..).map(|place| place * 8192);
-    let writes = places().zip(&buffers).map(|(flash, buffer)| write(flash, buffer, true));
-    let done = exchange(&drive, writes.chain([Operation::Flush, read(CAPACITY_BYTES, &buffers[0])]));
+    let writes: Vec<_> = places().zip(&buffers).map(|(flash, buffer)| write(flash, buffer, true)).collect();
+    let beyond = read(CAPACITY_BYTES, &buffers[0]);
+    let done = exchange(&drive, &mut buffers, writes.into_iter().chain([Operation::Flush, beyond]));
     let statuses: Vec<_> = done.iter().map(|completion| completion.status).collect();
     assert_eq!(statuses[..51], [Status::Success; 51]);
     assert_eq!(statuses[51..], [Status::InvalidField]);
 
     buffers.iter_mut().for_each(|buffer| buffer.bytes_mut().fill(0));
-    let done = exchange(&drive, places().zip(&buffers).map(|(flash, buffer)| read(flash, buffer)));
+    let reads: Vec<_> = places().zip(&buffers).map(|(flash, buffer)| read(flash, buffer)).collect();
+    let done = exchange(&drive, &mut buffers, reads.into_iter());
     assert!((0..50).eq(done.iter().map(|completion| completion.tag)) && done.iter().all(Completion::is_success));
     for (place, buffer) in (1..).zip(&buffers) {
         assert!(buffer.bytes().iter().all(|&byte| byte == place));

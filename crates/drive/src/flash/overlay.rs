@@ -270,7 +270,7 @@ mod tests {
     use super::*;
     use crate::env::Env;
     use crate::flash::faulty::FaultyFlash;
-    use crate::host::{Drive, QueuePair};
+    use crate::host::{Drive, QueuePair, testing};
     use crate::memory::LocalBuffer;
     use crate::protocol::Opcode;
 
@@ -285,7 +285,7 @@ mod tests {
         for (number, sector) in buffer.bytes_mut().chunks_exact_mut(512).enumerate() {
             sector.fill(number as u8);
         }
-        assert_eq!(run(&mut below.queue_pair(1).unwrap(), &write(0, &buffer, 0..64)), 0);
+        assert_eq!(run(&mut below.queue_pair(1).unwrap(), write(0, &buffer, 0..64), &mut buffer), 0);
         let overlay = OverlayFlash::new(Arc::new(base.clone()), limit_bytes);
         let above = drive(Arc::new(overlay.clone()));
         (base, overlay, above)
@@ -301,15 +301,8 @@ mod tests {
     }
 
     /// The errno of a command.
-    fn run(pair: &mut QueuePair, operation: &Operation) -> i32 {
-        // SAFETY: no test here touches a buffer while a command names it.
-        unsafe { pair.submit(Command::new(9, *operation)) }.unwrap();
-        let mut completions = Vec::new();
-        while pair.poll(&mut completions) == 0 {
-            pair.wait(None);
-        }
-        assert_eq!((completions.len(), completions[0].tag, pair.in_flight()), (1, 9, 0));
-        completions[0].errno
+    fn run(pair: &mut QueuePair, operation: Operation, buffer: &mut LocalBuffer) -> i32 {
+        testing::run(pair, operation, buffer).errno
     }
 
     fn ranges(overlay: &OverlayFlash) -> Vec<(u64, u64)> {
@@ -328,13 +321,13 @@ mod tests {
         let mut buffer = drive.local().allocate(8 << 10).unwrap();
         buffer.bytes_mut().fill(200);
         for (sector, count) in [(3, 2), (7, 1), (8, 1), (4, 1)] {
-            assert_eq!(run(&mut pair, &write(sector, &buffer, 0..count)), 0);
+            assert_eq!(run(&mut pair, write(sector, &buffer, 0..count), &mut buffer), 0);
         }
-        assert_eq!(run(&mut pair, &Operation::Flush), 0);
-        assert_eq!(run(&mut pair, &Operation::Discard { flash: 0, length: 512 }), 0);
-        assert_eq!(run(&mut pair, &read(0, &buffer, 10)), 0);
+        assert_eq!(run(&mut pair, Operation::Flush, &mut buffer), 0);
+        assert_eq!(run(&mut pair, Operation::Discard { flash: 0, length: 512 }, &mut buffer), 0);
+        assert_eq!(run(&mut pair, read(0, &buffer, 10), &mut buffer), 0);
         assert_eq!(firsts(&buffer, 10), [0, 1, 2, 200, 200, 5, 6, 200, 200, 9]);
-        assert_eq!(run(&mut pair, &read(3, &buffer, 2)), 0);
+        assert_eq!(run(&mut pair, read(3, &buffer, 2), &mut buffer), 0);
         assert_eq!(firsts(&buffer, 2), [200, 200]);
         assert_eq!(ranges(&overlay), [(1536, 2560), (3584, 4608)]);
         assert!(overlay.touches(2048..6000) && !overlay.touches(2560..3584));
@@ -348,26 +341,26 @@ mod tests {
     fn a_part_that_cannot_be_read_fails_the_read_and_what_covers_it_does_not() {
         let (base, _, drive) = numbered(CAPACITY_BYTES);
         let mut pair = drive.queue_pair(4).unwrap();
-        let buffer = drive.local().allocate(8 << 10).unwrap();
-        assert_eq!(run(&mut pair, &write(2, &buffer, 0..1)), 0);
+        let mut buffer = drive.local().allocate(8 << 10).unwrap();
+        assert_eq!(run(&mut pair, write(2, &buffer, 0..1), &mut buffer), 0);
         for nth in [1, 2] {
             base.fail_nth(Opcode::Read, nth);
-            assert_eq!(run(&mut pair, &read(0, &buffer, 6)), libc::EIO);
-            assert_eq!(run(&mut pair, &read(0, &buffer, 6)), 0);
+            assert_eq!(run(&mut pair, read(0, &buffer, 6), &mut buffer), libc::EIO);
+            assert_eq!(run(&mut pair, read(0, &buffer, 6), &mut buffer), 0);
         }
         base.fail_nth(Opcode::Read, 1);
-        assert_eq!(run(&mut pair, &read(2, &buffer, 1)), 0);
+        assert_eq!(run(&mut pair, read(2, &buffer, 1), &mut buffer), 0);
     }
 
     #[test]
     fn writes_beyond_the_limit_fail_and_change_nothing() {
         let (_, overlay, drive) = numbered(4 * 512);
         let mut pair = drive.queue_pair(4).unwrap();
-        let buffer = drive.local().allocate(8 << 10).unwrap();
-        assert_eq!(run(&mut pair, &write(0, &buffer, 0..3)), 0);
-        assert_eq!(run(&mut pair, &write(2, &buffer, 0..3)), libc::ENOSPC);
+        let mut buffer = drive.local().allocate(8 << 10).unwrap();
+        assert_eq!(run(&mut pair, write(0, &buffer, 0..3), &mut buffer), 0);
+        assert_eq!(run(&mut pair, write(2, &buffer, 0..3), &mut buffer), libc::ENOSPC);
         assert_eq!(ranges(&overlay), [(0, 1536)]);
-        assert_eq!(run(&mut pair, &write(1, &buffer, 0..3)), 0);
+        assert_eq!(run(&mut pair, write(1, &buffer, 0..3), &mut buffer), 0);
         assert_eq!(ranges(&overlay), [(0, 2048)]);
     }
 }

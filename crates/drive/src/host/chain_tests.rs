@@ -1,10 +1,11 @@
 //! Commands that wait for commands.
 
-use super::tests::{AddByte, run};
-use super::{CREDITS, Drive, QueueFull, QueuePair};
+use super::testing::run;
+use super::tests::AddByte;
+use super::{CREDITS, Drive, Lease, QueuePair, Returned};
 use crate::env::Env;
 use crate::flash::faulty::FaultyFlash;
-use crate::memory::{LocalBuffer, LocalMemory};
+use crate::memory::{LocalBuffer, LocalMemory, PartedBuffer};
 use crate::protocol::{
     Command, Completion, EventId, Execution, LocalRange, Opcode, Operation, ProgramId, Stage, Status,
 };
@@ -61,22 +62,42 @@ impl ChainBench {
         Operation::Execute { program: ProgramId(0), parameters, input, output }
     }
 
+    /// A command that has the memory of the one that it waits for. If that is none, it is lent the buffer, or nothing where it
+    /// names none.
     fn submit(&mut self, command: Command) {
-        // SAFETY: no test here touches the buffer while commands are in flight, or drops it before the pair.
-        unsafe { self.pair.submit(command) }.unwrap();
+        let names_memory = !matches!(command.operation, Operation::Flush | Operation::Discard { .. });
+        let lease = match command.events.after {
+            _ if !names_memory => Lease::Nothing,
+            Some(_) => Lease::Inherited,
+            None => Lease::Buffer(self.buffer.take()),
+        };
+        self.pair.submit(command, lease).unwrap();
     }
 
-    /// All completions until nothing is in flight, by tag.
+    /// As [`ChainBench::submit`], with the buffer whatever it waits for.
+    fn submit_with_buffer(&mut self, command: Command) {
+        let lease = Lease::Buffer(self.buffer.take());
+        self.pair.submit(command, lease).unwrap();
+    }
+
+    /// All completions until nothing is in flight, by tag. The buffer is back.
     fn finish(&mut self) -> Vec<Completion> {
-        let mut completions = Vec::new();
+        let mut returned = Vec::new();
         while self.pair.in_flight() > 0 {
-            if self.pair.poll(&mut completions) == 0 {
+            if self.pair.poll(&mut returned) == 0 {
                 self.pair.wait(None);
             }
         }
         assert_eq!((self.pair.credits(), self.drive.counters().queue_depth_now), (CREDITS, 0));
-        completions.sort_by_key(|completion| completion.tag);
-        completions
+        returned.sort_by_key(|returned| returned.completion.tag);
+        let mut take = |Returned { completion, lease }| {
+            if let Lease::Buffer(buffer) = lease {
+                assert!(self.buffer.is_empty() && !buffer.is_empty());
+                self.buffer = buffer;
+            }
+            completion
+        };
+        returned.into_iter().map(&mut take).collect()
     }
 
     /// Tag, status and the tag that failed first.
@@ -92,7 +113,7 @@ fn reads_programs_and_writes_make_one_chain() {
         bench.bytes(0).fill(7);
         bench.bytes(3).fill(2);
         let write = bench.write(0, 0);
-        assert!(run(&mut bench.pair, write).is_success());
+        assert!(run(&mut bench.pair, write, &mut bench.buffer).is_success());
         bench.bytes(0).fill(0);
         bench.submit(Command::new(1, bench.read(0, 0)).signals(event(1)).quiet());
         bench.submit(Command::new(2, bench.add(0, 1)).after(event(1)).signals(event(2)).quiet());
@@ -124,9 +145,9 @@ fn pipelines_and_identify_wait_too() {
     bench.submit(Command::new(1, bench.write(0, 0)).signals(event(1)).quiet());
     bench.submit(Command::new(2, Operation::Pipeline { stages: list }).after(event(1)).signals(event(2)));
     let into = bench.block(0);
-    bench.submit(Command::new(3, Operation::Identify { into }).after(event(2)).quiet());
+    bench.submit(Command::new(3, Operation::Identify { into }).after(event(2)));
     let completions = bench.finish();
-    assert_eq!(completions.len(), 1);
+    assert_eq!(completions.len(), 2);
     assert_eq!((completions[0].status, completions[0].result), (Status::Success, [4096, 5 * 4096]));
     assert!(crate::Identity::decode(bench.bytes(0)).is_ok());
 }
@@ -136,14 +157,25 @@ fn many_wait_for_one_event() {
     for seed in 0..20 {
         let mut bench = ChainBench::new(seed);
         bench.bytes(0).fill(9);
-        bench.submit(Command::new(0, bench.write(4096, 0)).signals(event(7)).quiet());
-        for tag in 1..=2 {
-            bench.submit(Command::new(tag, bench.read(4096, tag as usize)).after(event(7)));
+        let mut parted = PartedBuffer::new(bench.buffer.take());
+        let mut parts = (0..3).map(|number| parted.cut(number * BLOCK as usize, BLOCK as usize));
+        let (from, others) = (parts.next().unwrap(), [parts.next().unwrap(), parts.next().unwrap()]);
+        let write = Operation::Write { flash: 4096, local: from.range().offset, length: BLOCK, fua: true };
+        bench.pair.submit(Command::new(0, write).signals(event(7)).quiet(), Lease::Part(from)).unwrap();
+        for (tag, part) in (1..).zip(others) {
+            let read = Operation::Read { flash: 4096, local: part.range().offset, length: BLOCK };
+            bench.pair.submit(Command::new(tag, read).after(event(7)), Lease::Part(part)).unwrap();
         }
         assert_eq!(bench.finish().len(), 2);
+        // The event keeps what the quiet command had.
+        parted = parted.join().unwrap_err();
+        bench.submit(Command::new(3, bench.read(4096, 1)).after(event(7)).signals(event(7)));
+        assert_eq!(bench.finish()[0].status, Status::OutsideLease, "the part is of another block");
+        bench.buffer = parted.join().unwrap();
         assert!(bench.bytes(1)[..] == [9; 4096] && bench.bytes(2)[..] == [9; 4096]);
         // Once it is done, it holds nobody; and it can be signalled again.
-        bench.submit(Command::new(3, bench.read(4096, 1)).after(event(7)).signals(event(7)));
+        bench.submit(Command::new(2, Operation::Flush).signals(event(7)).quiet());
+        bench.submit_with_buffer(Command::new(3, bench.read(4096, 1)).after(event(7)).signals(event(7)));
         bench.submit(Command::new(4, Operation::Flush).after(event(7)));
         assert_eq!(bench.finish().len(), 2);
     }
@@ -154,7 +186,7 @@ fn a_failure_aborts_what_waits_for_it_and_nothing_else() {
     let mut bench = ChainBench::new(5);
     bench.flash.fail_nth(Opcode::Read, 1);
     bench.submit(Command::new(10, Operation::Flush).signals(event(1)).quiet());
-    bench.submit(Command::new(11, bench.read(0, 0)).after(event(1)).signals(event(2)).quiet());
+    bench.submit_with_buffer(Command::new(11, bench.read(0, 0)).after(event(1)).signals(event(2)).quiet());
     bench.submit(Command::new(12, bench.add(0, 1)).after(event(2)).signals(event(3)).quiet());
     bench.submit(Command::new(13, bench.write(0, 1)).after(event(3)));
     bench.submit(Command::new(14, Operation::Flush).after(event(1)).signals(event(4)));
@@ -220,7 +252,7 @@ fn quiet_commands_hold_credits_until_they_end() {
     for tag in 1..CREDITS as u64 {
         bench.submit(Command::new(tag, Operation::Flush).after(event(1)).quiet());
     }
-    assert_eq!((bench.pair.submit_flush(9), bench.pair.credits()), (Err(QueueFull), 0));
+    assert!(bench.pair.submit_flush(9).is_err() && bench.pair.credits() == 0);
     assert_eq!(bench.finish(), []);
     assert_eq!(bench.drive.counters().opcode(Opcode::Flush).completed, CREDITS as u64);
 }
@@ -231,9 +263,9 @@ fn a_queue_pair_is_dropped_with_commands_that_wait() {
     bench.bytes(0).fill(1);
     bench.submit(Command::new(0, bench.write(0, 0)).signals(event(1)));
     bench.submit(Command::new(1, bench.read(0, 1)).after(event(1)));
-    let ChainBench { pair, mut buffer, .. } = bench;
+    let ChainBench { drive, pair, .. } = bench;
     drop(pair);
-    buffer.bytes_mut().fill(2);
+    assert_eq!(drive.local().bytes_used(), 0);
 }
 
 /// What a command's end is to be, when all are submitted before the first poll: its status, and the tag that failed first.

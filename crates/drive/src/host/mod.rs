@@ -6,9 +6,16 @@
 #[cfg(test)]
 mod chain_tests;
 mod drive;
+mod lease;
+mod lease_table;
+#[cfg(test)]
+mod lease_tests;
 mod queue_pair;
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
 pub use drive::Drive;
+pub use lease::{Lease, Returned};
 pub use queue_pair::{CREDITS, QueueFull, QueuePair};

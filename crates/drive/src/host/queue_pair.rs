@@ -1,14 +1,17 @@
 //! A queue pair: commands one way, completions the other, and how many there may be between them.
 //!
-//! Every command in flight holds one of the pair's [`CREDITS`]; its completion gives it back when it is polled. Without one,
-//! [`QueuePair::submit`] says [`QueueFull`] and has done nothing. A quiet command that succeeds has no completion: its credit comes
-//! back with the poll that would have given one.
+//! 1. Every command in flight holds one of the pair's [`CREDITS`]; its completion gives it back when it is polled. Without one,
+//!    [`QueuePair::submit`] says [`QueueFull`] and has done nothing. A quiet command that succeeds has no completion: its credit
+//!    comes back with the poll that would have given one.
+//! 2. The pair has the [`Lease`] of every command in flight, and nobody else has: it leaves with the completion, or is dropped when
+//!    the controller is gone, which waits for the drive.
 
-use super::Drive;
+use super::lease_table::LeaseTable;
+use super::{Drive, Lease, Returned};
 use crate::counters::QueueCounters;
-use crate::device::Controller;
+use crate::device::{Controller, EndedCommand};
 use crate::memory::LocalBuffer;
-use crate::protocol::{Command, Completion, Operation};
+use crate::protocol::{Command, LeasedRanges, LocalRange, Operation};
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -20,8 +23,11 @@ use std::time::Duration;
 pub const CREDITS: usize = 4096;
 
 /// All of a queue pair's credits are in use: `poll`, and submit again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueFull;
+#[derive(Debug)]
+pub struct QueueFull {
+    /// What the command was to be lent.
+    pub lease: Lease,
+}
 
 impl fmt::Display for QueueFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,41 +41,55 @@ impl std::error::Error for QueueFull {}
 pub struct QueuePair {
     // First, so that it is dropped, and its commands are over, before anything they use goes.
     controller: Controller,
+    leases: LeaseTable,
+    ended: Vec<EndedCommand>,
     drive: Drive,
     counters: Arc<QueueCounters>,
-    in_flight: usize,
 }
 
 impl QueuePair {
     pub(super) fn new(controller: Controller, drive: Drive, counters: Arc<QueueCounters>) -> QueuePair {
-        QueuePair { controller, drive, counters, in_flight: 0 }
+        QueuePair { controller, leases: LeaseTable::default(), ended: Vec::new(), drive, counters }
     }
 
-    /// Takes a command; never blocks. What is wrong with it comes out as its completion. Flash commands start at the next `poll` or
-    /// `wait`, and programs run in `poll`.
-    ///
-    /// # Safety
-    /// From here until `poll` has given the completion, or this queue pair is dropped, and however the caller ends:
-    /// - what the command writes (of a `Read` the range, of an `Execute` the output) nobody else reads, writes or frees;
-    /// - what it reads (of a `Write` the range, of an `Execute` parameters and input) nobody writes or frees.
-    ///
-    /// Of a `Pipeline` this goes for each of its stages, except that its programs read what stages before them wrote. The list
-    /// itself nobody writes or frees until this returns.
-    ///
-    /// Commands that are chained by events may use each other's ranges, those before with those behind, directly or through others.
-    /// The ranges of a quiet command are the drive's until the completion of a command that waits for it, directly or through others,
-    /// or until nothing is in flight.
+    /// Takes a command and what it may touch; never blocks. What is wrong with it comes out as its completion: so does a range that
+    /// does not lie wholly inside one buffer, or part, of the lease ([`Status::OutsideLease`](crate::Status::OutsideLease)). Flash
+    /// commands start at the next `poll` or `wait`, and programs run in `poll`.
     ///
     /// # Errors
     /// [`QueueFull`], when [`CREDITS`] commands are in flight.
-    pub unsafe fn submit(&mut self, command: Command) -> Result<(), QueueFull> {
-        if self.in_flight == CREDITS {
-            return Err(QueueFull);
+    pub fn submit(&mut self, command: Command, lease: Lease) -> Result<(), QueueFull> {
+        if self.credits() == 0 {
+            return Err(QueueFull { lease });
         }
-        self.in_flight += 1;
-        self.counters.depth(self.in_flight as u64);
-        // SAFETY: by our caller's word.
-        unsafe { self.controller.submit(command) };
+        let slot = self.leases.begin(lease, command.events);
+        let leased = self.leases.lease(slot).ranges_in(self.drive.local());
+        self.counters.depth(self.in_flight() as u64);
+        // SAFETY: these ranges are of buffers of this local memory that we have, and keep until the command's end or the
+        // controller's; whoever had them can reach them no more. Other commands in flight that had them end before it starts.
+        unsafe { self.controller.submit(command, slot, &leased) };
+        Ok(())
+    }
+
+    /// Takes a `Write` from memory that stays with its owner: the log's, which the host goes on writing to elsewhere.
+    ///
+    /// # Safety
+    /// From here until `poll` has given the completion, or this queue pair is dropped, and however the caller ends, nobody writes
+    /// or frees the range that the command names.
+    ///
+    /// # Errors
+    /// As [`QueuePair::submit`].
+    pub unsafe fn submit_unleased(&mut self, command: Command) -> Result<(), QueueFull> {
+        let Operation::Write { local, length, .. } = command.operation else { panic!("{command:?} is no write") };
+        if self.credits() == 0 {
+            return Err(QueueFull { lease: Lease::Nothing });
+        }
+        let range = LocalRange { offset: local, length };
+        let range = self.drive.local().pointer(range).map_or(LocalRange::EMPTY, |_| range);
+        let slot = self.leases.begin(Lease::Nothing, command.events);
+        self.counters.depth(self.in_flight() as u64);
+        // SAFETY: a write only reads, and by our caller's word nobody writes.
+        unsafe { self.controller.submit(command, slot, &LeasedRanges([range, LocalRange::EMPTY])) };
         Ok(())
     }
 
@@ -78,25 +98,25 @@ impl QueuePair {
     /// # Errors
     /// As [`QueuePair::submit`].
     pub fn submit_flush(&mut self, tag: u64) -> Result<(), QueueFull> {
-        // SAFETY: a flush names no memory.
-        unsafe { self.submit(Command::new(tag, Operation::Flush)) }
+        self.submit(Command::new(tag, Operation::Flush), Lease::Nothing)
     }
 
-    /// Starts what was submitted, runs programs whose reads are there, appends what is done, and says how many that was. Never
-    /// blocks. The order is the drive's.
-    pub fn poll(&mut self, completions: &mut Vec<Completion>) -> usize {
-        if self.in_flight == 0 {
+    /// Starts what was submitted, runs programs whose reads are there, appends what is done and what that was lent, and says how
+    /// many that was. Never blocks. The order is the drive's.
+    pub fn poll(&mut self, returned: &mut Vec<Returned>) -> usize {
+        if self.in_flight() == 0 {
             return 0;
         }
-        let first = completions.len();
-        let ended_quietly = self.controller.poll(completions);
-        let count = completions.len() - first;
-        let credits = count + ended_quietly;
-        if credits > 0 {
-            self.in_flight -= credits;
-            self.counters.depth(self.in_flight as u64);
+        self.controller.poll(&mut self.ended);
+        if self.ended.is_empty() {
+            return 0;
         }
-        count
+        let first = returned.len();
+        for ended in self.ended.drain(..) {
+            self.leases.end(ended, returned);
+        }
+        self.counters.depth(self.in_flight() as u64);
+        returned.len() - first
     }
 
     /// Blocks until `poll` has something, the timeout ends, or nothing is in flight. May return early for no reason.
@@ -104,14 +124,14 @@ impl QueuePair {
         self.controller.wait(timeout);
     }
 
-    /// Waits until the drive has let go of everything that was submitted, and drops what comes.
+    /// Waits until everything that was submitted has ended, and drops what comes.
     pub fn drain(&mut self) {
-        let mut completions = Vec::new();
+        let mut returned = Vec::new();
         while self.in_flight() > 0 {
             self.wait(Some(Duration::from_millis(10)));
-            completions.clear();
+            returned.clear();
             let before = self.in_flight();
-            self.poll(&mut completions);
+            self.poll(&mut returned);
             if self.in_flight() == before && self.event_fd().is_none() {
                 // A simulated drive that stopped never answers, and never writes either.
                 return;
@@ -128,12 +148,12 @@ impl QueuePair {
 
     /// Commands submitted that have not ended, or whose completions `poll` has not given yet.
     pub fn in_flight(&self) -> usize {
-        self.in_flight
+        self.leases.in_flight()
     }
 
     /// How many more commands may be submitted now.
     pub fn credits(&self) -> usize {
-        CREDITS - self.in_flight
+        CREDITS - self.in_flight()
     }
 
     /// The explicit step by which a result leaves the drive: appends bytes of a buffer, counting them.

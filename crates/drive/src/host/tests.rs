@@ -1,13 +1,14 @@
 //! A drive through its queue pair: commands, pipelines, credits, counters.
 
-use super::{CREDITS, Drive, QueueFull, QueuePair};
+use super::testing::{run, run_with};
+use super::{Drive, Lease, QueuePair};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::env::Env;
 use crate::flash::faulty::FaultyFlash;
 use crate::flash::memory::MemoryFlash;
 use crate::memory::{LocalBuffer, LocalMemory};
 use crate::protocol::{
-    Command, Completion, Execution, Identity, LocalRange, Opcode, Operation, ProgramId, STAGES_MAX, Stage, Status,
+    Completion, Execution, Identity, LocalRange, Opcode, Operation, ProgramId, STAGES_MAX, Stage, Status,
 };
 use std::sync::Arc;
 
@@ -35,46 +36,36 @@ fn drive() -> Drive {
     Drive::new(Arc::new(MemoryFlash::new(1 << 20)), local, vec![Box::new(AddByte)], Env::simulated(1).0)
 }
 
-pub(super) fn run(pair: &mut QueuePair, operation: Operation) -> Completion {
-    // SAFETY: no test here touches a buffer before this returns.
-    unsafe { pair.submit(Command::new(77, operation)) }.unwrap();
-    let mut completions = Vec::new();
-    while pair.poll(&mut completions) == 0 {
-        pair.wait(None);
-    }
-    assert_eq!((completions.len(), completions[0].tag, pair.in_flight()), (1, 77, 0));
-    completions[0]
-}
-
 #[test]
 fn a_program_reads_what_was_written() {
     let drive = drive();
     let mut pair = drive.queue_pair(4).unwrap();
-    let mut input = drive.local().allocate(4096).unwrap();
+    let mut input = drive.local().allocate(4097).unwrap();
     input.bytes_mut().fill(5);
-    let mut parameters = drive.local().allocate(1).unwrap();
-    parameters.bytes_mut()[0] = 2;
+    input.bytes_mut()[4096] = 2;
     let output = drive.local().allocate(4096).unwrap();
-    let execute = |parameters| Operation::Execute {
-        program: ProgramId(0),
-        parameters,
-        input: input.range(),
-        output: output.range(),
-    };
-    let completion = run(&mut pair, execute(parameters.range()));
-    assert_eq!((completion.status, completion.result), (Status::Success, [4096, 7 * 4096]));
+    let range = |at, length| LocalRange { offset: input.offset() + at, length };
+    let (of_input, of_output, of_parameter) = (range(0, 4096), output.range(), range(4096, 1));
+    let execute =
+        |parameters| Operation::Execute { program: ProgramId(0), parameters, input: of_input, output: of_output };
+    let returned = run_with(&mut pair, execute(of_parameter), Lease::Buffers([input, output]));
+    assert_eq!((returned.completion.status, returned.completion.result), (Status::Success, [4096, 7 * 4096]));
+    let Lease::Buffers([input, output]) = returned.lease else { panic!("{:?}", returned.lease) };
     let mut host = vec![1];
     pair.copy_to_host(&output, 0..2, &mut host);
     assert_eq!(host, [1, 7, 7]);
     assert_eq!(drive.counters().local_to_host_bytes, 2);
-    assert_eq!(run(&mut pair, execute(LocalRange::EMPTY)).status, Status::Program(1));
+    let returned = run_with(&mut pair, execute(LocalRange::EMPTY), Lease::Buffers([input, output]));
+    assert_eq!(returned.completion.status, Status::Program(1));
 }
 
 #[test]
 fn what_cannot_be_run_is_refused() {
     let drive = drive();
     let mut pair = drive.queue_pair(4).unwrap();
-    let range = |offset, length| LocalRange { offset, length };
+    let mut buffer = drive.local().allocate(4096).unwrap();
+    let first = buffer.offset();
+    let range = |at, length| LocalRange { offset: first + at, length };
     let execute = |program, parameters, input, output| Operation::Execute {
         program: ProgramId(program),
         parameters,
@@ -93,10 +84,10 @@ fn what_cannot_be_run_is_refused() {
         Operation::Discard { flash: 100, length: 512 },
     ];
     for operation in unsupported {
-        assert_eq!(run(&mut pair, operation).status, Status::Unsupported, "{operation:?}");
+        assert_eq!(run(&mut pair, operation, &mut buffer).status, Status::Unsupported, "{operation:?}");
     }
     for operation in invalid {
-        assert_eq!(run(&mut pair, operation).status, Status::InvalidField, "{operation:?}");
+        assert_eq!(run(&mut pair, operation, &mut buffer).status, Status::InvalidField, "{operation:?}");
     }
     assert_eq!(drive.counters().opcode(Opcode::Discard).failed, 3);
 }
@@ -104,12 +95,12 @@ fn what_cannot_be_run_is_refused() {
 #[test]
 fn counters_outlive_their_queue_pair() {
     let drive = drive();
-    let buffer = drive.local().allocate(4096).unwrap();
+    let mut buffer = drive.local().allocate(4096).unwrap();
     let write = Operation::Write { flash: 0, local: buffer.offset(), length: 4096, fua: false };
     let read = Operation::Read { flash: 0, local: buffer.offset(), length: 512 };
     for _ in 0..3 {
         let mut pair = drive.queue_pair(4).unwrap();
-        assert!(run(&mut pair, write).is_success() && run(&mut pair, read).is_success());
+        assert!(run(&mut pair, write, &mut buffer).is_success() && run(&mut pair, read, &mut buffer).is_success());
     }
     let snapshot = drive.counters();
     assert_eq!((snapshot.local_to_flash_bytes, snapshot.flash_to_local_bytes), (3 * 4096, 3 * 512));
@@ -148,7 +139,7 @@ impl PipelineBench {
         let mut buffer = drive.local().allocate(2 * LIST_BYTES).unwrap();
         (0..).zip(buffer.bytes_mut()).for_each(|(at, byte): (usize, _)| *byte = (at / 512) as u8);
         let write = Operation::Write { flash: 0, local: buffer.offset(), length: 2 * LIST_BYTES as u32, fua: true };
-        assert!(run(&mut pair, write).is_success());
+        assert!(run(&mut pair, write, &mut buffer).is_success());
         PipelineBench { drive, pair, buffer }
     }
 
@@ -176,7 +167,7 @@ impl PipelineBench {
 
     fn run(&mut self, stages: &[Stage]) -> Completion {
         let stages = self.list(stages);
-        run(&mut self.pair, Operation::Pipeline { stages })
+        run(&mut self.pair, Operation::Pipeline { stages }, &mut self.buffer)
     }
 }
 
@@ -202,14 +193,11 @@ fn a_pipeline_reads_and_computes_with_one_completion() {
 fn a_list_is_copied_when_it_is_submitted() {
     let mut bench = PipelineBench::new(drive());
     let read = bench.read(512, 0, 512);
+    let over_list = Stage::Read { flash: 0, local: bench.buffer.offset(), length: 512 };
     let add = bench.add_one(bench.at(0, 512), bench.at(4096, 512));
-    let stages = bench.list(&[read, add]);
-    // SAFETY: the list is the host's again when this returns; nothing else of the buffer is touched.
-    unsafe { bench.pair.submit(Command::new(1, Operation::Pipeline { stages })) }.unwrap();
-    bench.buffer.bytes_mut()[..2 * Stage::ENCODED_BYTES].fill(0xff);
-    let mut completions = Vec::new();
-    while bench.pair.poll(&mut completions) == 0 {}
-    assert_eq!((completions[0].status, completions[0].result), (Status::Success, [512, 1024]));
+    let completion = bench.run(&[over_list, read, add]);
+    assert_eq!((completion.status, completion.result), (Status::Success, [512, 1024]));
+    assert_eq!(bench.buffer.bytes()[..512], [0; 512]);
 }
 
 #[test]
@@ -238,7 +226,8 @@ fn a_list_that_is_none_is_refused_at_its_stage() {
     let LocalRange { offset, .. } = bench.list(&[add]);
     bench.buffer.bytes_mut()[0] = 0x55;
     for (offset, length) in [(offset, 64), (offset, 63), (offset + 4, 64), (1 << 20, 64)] {
-        let completion = run(&mut bench.pair, Operation::Pipeline { stages: LocalRange { offset, length } });
+        let stages = LocalRange { offset, length };
+        let completion = run(&mut bench.pair, Operation::Pipeline { stages }, &mut bench.buffer);
         assert_eq!((completion.status, completion.stage), (Status::InvalidField, 0), "{offset}+{length}");
     }
     assert_eq!(bench.drive.counters().opcode(Opcode::Read).completed, 0, "what is refused starts nothing");
@@ -270,28 +259,17 @@ fn a_stage_that_fails_is_named_and_ends_its_pipeline() {
 fn a_drive_says_what_it_is_and_has() {
     let drive = drive();
     let mut pair = drive.queue_pair(4).unwrap();
-    let buffer = drive.local().allocate(4096).unwrap();
+    let mut buffer = drive.local().allocate(4096).unwrap();
     let bytes = Identity::encoded_bytes(1);
-    let identify = |length| Operation::Identify { into: LocalRange { offset: buffer.offset(), length } };
-    let completion = run(&mut pair, identify(bytes as u32 - 1));
+    let offset = buffer.offset();
+    let identify = |length| Operation::Identify { into: LocalRange { offset, length } };
+    let completion = run(&mut pair, identify(bytes as u32 - 1), &mut buffer);
     assert_eq!((completion.status, completion.result[0]), (Status::Success, bytes as u64));
     assert!(Identity::decode(buffer.bytes()).is_err(), "nothing was written");
-    assert!(run(&mut pair, identify(4096)).is_success());
+    assert!(run(&mut pair, identify(4096), &mut buffer).is_success());
     let identity = Identity::decode(buffer.bytes()).unwrap();
     assert_eq!((identity.flash_bytes, identity.local_bytes, identity.sector_bytes), (1 << 20, 1 << 20, 512));
     assert_eq!((identity.program("add-byte", 9), identity.program("add-byte", 8)), (Some(ProgramId(0)), None));
     let outside = Operation::Identify { into: LocalRange { offset: 1 << 20, length: 1 } };
-    assert_eq!(run(&mut pair, outside).status, Status::InvalidField);
-}
-
-#[test]
-fn a_full_queue_says_so() {
-    let mut pair = drive().queue_pair(4).unwrap();
-    (0..CREDITS as u64).for_each(|tag| pair.submit_flush(tag).unwrap());
-    assert_eq!((pair.submit_flush(9), pair.credits()), (Err(QueueFull), 0));
-    let mut completions = Vec::new();
-    while pair.in_flight() > 0 {
-        pair.poll(&mut completions);
-    }
-    assert_eq!((completions.len(), pair.credits(), pair.submit_flush(9)), (CREDITS, CREDITS, Ok(())));
+    assert_eq!(run(&mut pair, outside, &mut buffer).status, Status::InvalidField);
 }

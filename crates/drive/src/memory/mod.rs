@@ -3,12 +3,13 @@
 //! Invariants: the region is mapped once and stays mapped until the last handle, buffer and queue is gone; buffers
 //! never overlap; every buffer starts on a 4096-byte boundary. Handles and the allocator may be used from any thread.
 //!
-//! A command is plain data: the compiler does not see which buffers the commands in flight name. So submitting one is `unsafe`
-//! ([`QueuePair::submit`](crate::QueuePair::submit)): the submitter keeps everybody from the ranges until the completion. The
-//! usual way is to move the buffer away, and back with the completion. Looking at a buffer one has is therefore safe.
+//! A command is plain data: the compiler does not see which buffers the commands in flight name. So whoever submits one gives
+//! away what it names ([`Lease`](crate::Lease)), and has it back with the completion. Looking at a buffer one has is therefore safe.
 
 mod buddy;
+mod parts;
 
+use std::fmt;
 use std::io;
 use std::ops::DerefMut;
 use std::ptr::{self, NonNull};
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use crate::locks::whole;
 use crate::protocol::LocalRange;
 use buddy::Buddy;
+pub use parts::{BufferPart, PartedBuffer};
 
 /// The unit of allocation, and the alignment of every buffer.
 pub const BLOCK_BYTES: usize = 4096;
@@ -151,6 +153,10 @@ impl LocalBuffer {
         std::mem::replace(self, none)
     }
 
+    pub(crate) fn is_of(&self, memory: &LocalMemory) -> bool {
+        Arc::ptr_eq(&self.memory.region, &memory.region)
+    }
+
     /// Bytes from the start of local memory; what commands name.
     pub fn offset(&self) -> u64 {
         self.offset
@@ -176,13 +182,19 @@ impl LocalBuffer {
 
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: inside the mapping, which is initialised (zero or written), lives as long as `self`, and belongs to
-        // this buffer alone. No command in flight writes here: whoever submitted one would have kept its range from us.
+        // this buffer alone. No command in flight writes here: it would have the buffer.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `bytes`; `self` is borrowed exclusively, and no command in flight reads here either.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast_mut(), self.len()) }
+    }
+}
+
+impl fmt::Debug for LocalBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.range().fmt(f)
     }
 }
 

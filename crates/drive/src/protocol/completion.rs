@@ -13,6 +13,8 @@ pub enum Status {
     /// A range outside flash or local memory, a length of zero, a misaligned offset, or a list of stages that is none. Nothing was
     /// done.
     InvalidField,
+    /// A range of local memory that was not lent with the command. Nothing was done.
+    OutsideLease,
     /// A program filled its output, and more of it is to come.
     More,
     /// It was not started, because a command that it waited for, directly or through others, did not succeed. The result's first
@@ -83,6 +85,7 @@ const STATUS_PROGRAM: u16 = 4;
 const STATUS_MORE: u16 = 5;
 const STATUS_ABORTED: u16 = 6;
 const STATUS_INVALID_EVENT: u16 = 7;
+const STATUS_OUTSIDE_LEASE: u16 = 8;
 
 impl Completion {
     /// Bytes of an encoded completion.
@@ -94,6 +97,7 @@ impl Completion {
             Status::Failed => (STATUS_FAILED, 0),
             Status::Unsupported => (STATUS_UNSUPPORTED, 0),
             Status::InvalidField => (STATUS_INVALID_FIELD, 0),
+            Status::OutsideLease => (STATUS_OUTSIDE_LEASE, 0),
             Status::More => (STATUS_MORE, 0),
             Status::Aborted => (STATUS_ABORTED, 0),
             Status::InvalidEvent => (STATUS_INVALID_EVENT, 0),
@@ -117,6 +121,7 @@ impl Completion {
             STATUS_FAILED => Status::Failed,
             STATUS_UNSUPPORTED => Status::Unsupported,
             STATUS_INVALID_FIELD => Status::InvalidField,
+            STATUS_OUTSIDE_LEASE => Status::OutsideLease,
             STATUS_PROGRAM if program_status == 0 => return Err(DecodeError::ProgramStatusZero),
             STATUS_MORE => Status::More,
             STATUS_ABORTED => Status::Aborted,
@@ -147,6 +152,7 @@ mod tests {
             Just(Status::Failed),
             Just(Status::Unsupported),
             Just(Status::InvalidField),
+            Just(Status::OutsideLease),
             Just(Status::More),
             Just(Status::Aborted),
             Just(Status::InvalidEvent),
@@ -169,8 +175,8 @@ mod tests {
         let mut bytes = Completion::success(7).encode();
         bytes[STATUS] = 4;
         assert_eq!(Completion::decode(&bytes), Err(DecodeError::ProgramStatusZero));
-        bytes[STATUS] = 8;
-        assert_eq!(Completion::decode(&bytes), Err(DecodeError::UnknownStatus(8)));
+        bytes[STATUS] = 9;
+        assert_eq!(Completion::decode(&bytes), Err(DecodeError::UnknownStatus(9)));
         bytes[STATUS] = 0;
         bytes[47] = 1;
         assert_eq!(Completion::decode(&bytes), Err(DecodeError::NotZero { offset: 47 }));

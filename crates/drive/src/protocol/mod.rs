@@ -9,6 +9,7 @@ mod command;
 mod completion;
 mod descriptor;
 mod identity;
+mod leased;
 mod result;
 mod stage;
 mod wire;
@@ -20,6 +21,7 @@ pub use descriptor::{
     SOURCE_RANGES_MAX, SourceRange,
 };
 pub use identity::{Identity, IdentityError, PROGRAM_NAME_BYTES, ProgramIdentity};
+pub use leased::LeasedRanges;
 pub use result::{PipelineFailure, PipelinePlace, PipelineReason, PipelineResult};
 pub use stage::{Execution, INPUTS_MAX, STAGES_MAX, Stage};
 pub use wire::DecodeError;

@@ -2,11 +2,11 @@
 //!
 //! The value is cut into *pieces*, each within one run and a slot of local memory; piece `n` passes through slot `n` modulo
 //! the number of slots. Pieces may complete in any order and are taken in theirs. One thread at a time; nothing here
-//! waits. A transfer that is dropped too early (by a panic, say) leaves its local memory to the drive for good.
+//! waits. The drive has a slot's buffer while a command moves its piece.
 
 use crate::geometry::Geometry;
 use std::collections::VecDeque;
-use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair, Status};
+use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair, Returned, Status};
 use tapetum_kernels::reference::Run;
 
 /// The most that one command moves.
@@ -43,9 +43,9 @@ pub fn pieces(geometry: &Geometry, runs: &[Run], stored_bytes: u32, piece_bytes_
 }
 
 struct TransferSlot {
-    buffer: LocalBuffer,
+    /// `None` while the drive has it.
+    buffer: Option<LocalBuffer>,
     piece: Piece,
-    busy: bool,
 }
 
 pub struct Transfer {
@@ -72,66 +72,52 @@ impl Transfer {
         let length_max = pieces.iter().map(|piece| piece.length).max().unwrap_or(0);
         let piece = Piece { flash: 0, bytes: 0, length: 0 };
         let slots: Option<Vec<TransferSlot>> = (0..SLOTS_MAX.min(pieces.len()))
-            .map(|_| Some(TransferSlot { buffer: allocate(length_max as usize)?, piece, busy: false }))
+            .map(|_| Some(TransferSlot { buffer: Some(allocate(length_max as usize)?), piece }))
             .collect();
         Some(Transfer { pieces, slots: slots?, started: 0, taken: 0, in_flight: 0, failed: None })
     }
 
-    /// Starts reads while slots are free, and the queue has places. `tag` makes a tag of a slot.
-    ///
-    /// # Safety
-    /// `completed` is given the completions of the commands that this submits, each once and with its slot, and no others.
-    pub unsafe fn read(&mut self, queue: &mut QueuePair, tag: impl Fn(usize) -> u64) {
-        let operation = |slot: &mut TransferSlot| Operation::Read {
-            flash: slot.piece.flash,
-            local: slot.buffer.offset(),
-            length: slot.piece.length,
-        };
-        // SAFETY: by our caller's word; each is of its slot.
-        unsafe { self.start(queue, tag, operation) };
+    /// Starts reads while slots are free, and the queue has places. `tag` makes a tag of a slot; `completed` is to be given what
+    /// comes back with it.
+    pub fn read(&mut self, queue: &mut QueuePair, tag: impl Fn(usize) -> u64) {
+        self.start(queue, tag, |piece, buffer| Operation::Read {
+            flash: piece.flash,
+            local: buffer.offset(),
+            length: piece.length,
+        });
     }
 
     /// Starts writes of `stored` while slots are free, and the queue has places; each is durable when it is done (unless `fua` is
-    /// off).
-    ///
-    /// # Safety
-    /// As [`Transfer::read`].
-    pub unsafe fn write(&mut self, queue: &mut QueuePair, stored: &[u8], fua: bool, tag: impl Fn(usize) -> u64) {
+    /// off). `tag` as in [`Transfer::read`].
+    pub fn write(&mut self, queue: &mut QueuePair, stored: &[u8], fua: bool, tag: impl Fn(usize) -> u64) {
         let left: usize = self.pieces.iter().map(|piece| piece.bytes as usize).sum();
         let mut at = stored.len() - left;
-        let operation = |slot: &mut TransferSlot| {
-            let (bytes, length) = (slot.piece.bytes as usize, slot.piece.length);
-            let image = &mut slot.buffer.bytes_mut()[..length as usize];
+        self.start(queue, tag, |piece, buffer| {
+            let (bytes, length) = (piece.bytes as usize, piece.length);
+            let image = &mut buffer.bytes_mut()[..length as usize];
             image[..bytes].copy_from_slice(&stored[at..at + bytes]);
             image[bytes..].fill(0);
             at += bytes;
-            Operation::Write { flash: slot.piece.flash, local: slot.buffer.offset(), length, fua }
-        };
-        // SAFETY: by our caller's word; each is of its slot.
-        unsafe { self.start(queue, tag, operation) };
+            Operation::Write { flash: piece.flash, local: buffer.offset(), length, fua }
+        });
     }
 
-    /// # Safety
-    /// As [`Transfer::read`]; and each operation moves bytes of its slot's buffer alone.
-    unsafe fn start(
+    fn start(
         &mut self,
         queue: &mut QueuePair,
         tag: impl Fn(usize) -> u64,
-        mut operation: impl FnMut(&mut TransferSlot) -> Operation,
+        mut operation: impl FnMut(Piece, &mut LocalBuffer) -> Operation,
     ) {
         while self.failed.is_none() && self.started - self.taken < self.slots.len() && queue.credits() > 0 {
             let Some(piece) = self.pieces.pop_front() else { return };
             let number = self.started % self.slots.len();
             let slot = &mut self.slots[number];
-            assert!(!slot.busy, "slots are started and taken in order");
-            (slot.piece, slot.busy) = (piece, true);
+            let Some(mut buffer) = slot.buffer.take() else { unreachable!("slots are started and taken in order") };
+            slot.piece = piece;
             self.started += 1;
             self.in_flight += 1;
-            let command = Command::new(tag(number), operation(slot));
-            // SAFETY: of a slot that is busy until its completion; nobody looks at it or changes it before, and `drop` does not
-            // free it.
-            let submitted = unsafe { queue.submit(command) };
-            assert_eq!(submitted, Ok(()), "the queue had a place");
+            let command = Command::new(tag(number), operation(piece, &mut buffer));
+            queue.submit(command, buffer.into()).expect("the queue had a place");
         }
     }
 
@@ -140,8 +126,8 @@ impl Transfer {
         self.in_flight == 0 && self.failed.is_none() && !self.pieces.is_empty()
     }
 
-    pub fn completed(&mut self, slot: usize, completion: Completion) {
-        self.slots[slot].busy = false;
+    pub fn completed(&mut self, slot: usize, Returned { completion, lease }: Returned) {
+        self.slots[slot].buffer = Some(lease.into_buffer());
         self.in_flight -= 1;
         if completion.status != Status::Success {
             self.failed.get_or_insert(completion);
@@ -156,23 +142,15 @@ impl Transfer {
         }
         let count = self.slots.len();
         let slot = &self.slots[self.taken % count];
-        if slot.busy {
-            return None;
-        }
+        let buffer = slot.buffer.as_ref()?;
         self.taken += 1;
-        Some((&slot.buffer, slot.piece.bytes as usize))
+        Some((buffer, slot.piece.bytes as usize))
     }
 
     /// Its local memory, when nothing is on its way.
-    pub fn into_buffers(mut self) -> impl Iterator<Item = LocalBuffer> {
+    pub fn into_buffers(self) -> impl Iterator<Item = LocalBuffer> {
         assert_eq!(self.in_flight, 0);
-        std::mem::take(&mut self.slots).into_iter().map(|slot| slot.buffer)
-    }
-
-    /// The queue pair is drained: what was on its way is over.
-    pub fn drained(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.busy = false);
-        self.in_flight = 0;
+        self.slots.into_iter().filter_map(|slot| slot.buffer)
     }
 
     /// What came of it, when nothing is on its way and nothing is left to start: the completion of what failed, if so.
@@ -182,12 +160,6 @@ impl Transfer {
             (0, None) if self.pieces.is_empty() && self.taken == self.started => Some(Ok(())),
             _ => None,
         }
-    }
-}
-
-impl Drop for Transfer {
-    fn drop(&mut self) {
-        self.slots.drain(..).filter(|slot| slot.busy).for_each(std::mem::forget);
     }
 }
 
@@ -210,14 +182,14 @@ mod tests {
         let mut transfer = Transfer::new(&geometry, &runs, stored_bytes, allocate).unwrap();
         for pieces in [SLOTS_MAX, 1] {
             assert_eq!(transfer.outcome(), None, "not all are started");
-            // SAFETY: all completions are given to the transfer below.
-            unsafe { transfer.read(&mut queue, |slot| slot as u64) };
+            transfer.read(&mut queue, |slot| slot as u64);
             let mut done = Vec::new();
             while done.len() < pieces {
                 queue.poll(&mut done);
             }
             assert_eq!(transfer.outcome(), None, "not all are done");
-            done.into_iter().for_each(|completion| transfer.completed(completion.tag as usize, completion));
+            done.into_iter()
+                .for_each(|returned: Returned| transfer.completed(returned.completion.tag as usize, returned));
             assert_eq!(transfer.outcome(), None, "not all are taken");
             assert_eq!((0..).take_while(|_| transfer.take().is_some()).count(), pieces);
         }

@@ -10,7 +10,7 @@ use crate::planted::Bug;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use tapetum_drive::{Command, Completion, Operation, QueuePair};
+use tapetum_drive::{Command, Completion, Operation, QueuePair, Returned};
 
 /// What a thread asks for: to take completions, to send what is worth it, to send whatever is there.
 const REAP: u64 = 1;
@@ -23,7 +23,7 @@ const TAG_FLUSH: u64 = 2;
 /// What the thread that is at it works with.
 pub struct Sender {
     queue: QueuePair,
-    batch: Vec<Completion>,
+    batch: Vec<Returned>,
 }
 
 impl Sender {
@@ -64,7 +64,7 @@ impl Log {
         }
         {
             let mut state = lock(&self.state);
-            batch.drain(..).for_each(|completion| self.completed(&mut state, queue, completion));
+            batch.drain(..).for_each(|returned| self.completed(&mut state, queue, returned.completion));
         }
         self.wake();
         true
@@ -132,7 +132,7 @@ impl Log {
         state.writing = Some(group);
         // SAFETY: a sealed group is written by nobody before its buffer is released, which the flush has wait for its write
         // (`buffer_written`); the queue is dropped before the arenas.
-        let submitted = unsafe { sender.queue.submit(Command::new(TAG_WRITE, operation)) };
+        let submitted = unsafe { sender.queue.submit_unleased(Command::new(TAG_WRITE, operation)) };
         submitted.expect("a write and a flush are in flight at most");
     }
 

@@ -8,8 +8,7 @@
 //!
 //! The buffer:  pages as read │ list of stages │ parameters │ … │ output
 //! ```
-//! Nobody can look at the buffers while the drive has them, and a read that is dropped too early (by a panic, say) leaves them to
-//! it for good.
+//! The buffers are lent to the drive with each command, and come back with its completion.
 
 use crate::buffer::Seen;
 use crate::error::Error;
@@ -20,8 +19,8 @@ use tapetum_drive::programs::match_record::{
     CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Pages, Place, encode_parameters, parameters_bytes,
 };
 use tapetum_drive::{
-    Command, Completion, Execution, LocalBuffer, LocalMemory, LocalRange, Operation, ProgramId, QueuePair, Stage,
-    Status,
+    Command, Completion, Execution, Lease, LocalBuffer, LocalMemory, LocalRange, Operation, ProgramId, QueueFull,
+    QueuePair, Returned, Stage, Status,
 };
 use tapetum_kernels::data_page::stream_ranges;
 
@@ -43,13 +42,12 @@ pub struct FlashRead {
     pages: Range<u32>,
     page: u32,
     span_bytes: u32,
+    /// `None` before the first command, and while one is in flight.
     buffer: Option<LocalBuffer>,
     /// Where the match program's parameters are in the buffer, and their length.
     parameters: Range<usize>,
     /// Room for a value that is larger than expected.
     output: Option<LocalBuffer>,
-    /// The drive has the buffers.
-    in_flight: bool,
     /// The page's reads, and the length of the longest.
     sent: (u32, u32),
 }
@@ -139,16 +137,12 @@ impl FlashRead {
             buffer: None,
             parameters: 0..0,
             output: None,
-            in_flight: false,
             sent: (0, 0),
         }
     }
 
     /// Looks for the record in the next page in which it may start.
-    ///
-    /// # Safety
-    /// `ended` is given the completion of the command that this submits, once, and no other.
-    pub unsafe fn begin(&mut self, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64, key: &[u8]) -> Step {
+    pub fn begin(&mut self, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64, key: &[u8]) -> Step {
         let Some(page) = self.pages.clone().next() else { return Step::Missing };
         let span_bytes = self.segment.span_bytes(page);
         let stages_max = self.segment.data_runs_max(span_bytes) + 1;
@@ -177,15 +171,36 @@ impl FlashRead {
         }
         list.push(|_| execution);
         let stages = list.range();
-        // SAFETY: all that the stages name is in our buffers, which we leave alone until `ended`, and which `drop` does not free
-        // before that; the list is apart from what they write.
-        let submitted = unsafe { queue.submit(Command::new(tag, Operation::Pipeline { stages })) };
-        if submitted.is_err() {
+        if !self.submit(queue, tag, stages) {
             return Step::NoRoom;
         }
         self.pages.start += 1;
-        (self.sent, self.in_flight) = (sent, true);
+        self.sent = sent;
         Step::Waits
+    }
+
+    /// Lends the drive the buffers; whether the queue had a place.
+    fn submit(&mut self, queue: &mut QueuePair, tag: u64, stages: LocalRange) -> bool {
+        let Some(buffer) = self.buffer.take() else { unreachable!("the list is in it") };
+        let lease = match self.output.take() {
+            Some(output) => Lease::Buffers([buffer, output]),
+            None => Lease::Buffer(buffer),
+        };
+        match queue.submit(Command::new(tag, Operation::Pipeline { stages }), lease) {
+            Ok(()) => true,
+            Err(QueueFull { lease }) => {
+                self.take_back(lease);
+                false
+            }
+        }
+    }
+
+    fn take_back(&mut self, lease: Lease) {
+        (self.buffer, self.output) = match lease {
+            Lease::Buffer(buffer) => (Some(buffer), None),
+            Lease::Buffers([buffer, output]) => (Some(buffer), Some(output)),
+            other => unreachable!("{other:?} was not lent here"),
+        };
     }
 
     /// The reads of the page, and the length of the longest.
@@ -205,22 +220,13 @@ impl FlashRead {
     }
 
     /// Runs the match once more, with room for a larger value. The pages are there.
-    ///
-    /// # Safety
-    /// As [`FlashRead::begin`].
-    unsafe fn match_again(&mut self, queue: &mut QueuePair, tag: u64) -> Step {
+    fn match_again(&mut self, queue: &mut QueuePair, tag: u64) -> Step {
         let execution = self.execution();
         let Some(buffer) = &mut self.buffer else { unreachable!("a read has a buffer") };
         let mut list = StageList::new(buffer, self.span_bytes as usize..self.parameters.start);
         list.push(|_| execution);
         let stages = list.range();
-        // SAFETY: as in `begin`.
-        let submitted = unsafe { queue.submit(Command::new(tag, Operation::Pipeline { stages })) };
-        if submitted.is_err() {
-            return Step::NoRoom;
-        }
-        self.in_flight = true;
-        Step::Waits
+        if self.submit(queue, tag, stages) { Step::Waits } else { Step::NoRoom }
     }
 
     /// The buffer that the program writes to, and from where: to its end.
@@ -232,22 +238,14 @@ impl FlashRead {
         }
     }
 
-    /// The command's completion is there: the buffers are ours again.
-    pub fn ended(&mut self) {
-        self.in_flight = false;
+    /// The command has ended: takes the buffers back.
+    pub fn ended(&mut self, Returned { completion, lease }: Returned) -> Completion {
+        self.take_back(lease);
+        completion
     }
 
     /// Looks at the completion of what has ended.
-    ///
-    /// # Safety
-    /// As [`FlashRead::begin`], where this gives [`Step::Waits`].
-    pub unsafe fn look(
-        &mut self,
-        completion: Completion,
-        queue: &mut QueuePair,
-        spare: &mut SpareBuffers,
-        tag: u64,
-    ) -> Step {
+    pub fn look(&mut self, completion: Completion, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64) -> Step {
         match completion.status {
             Status::Success => {
                 let (output, at) = self.output();
@@ -258,8 +256,7 @@ impl FlashRead {
             OUTPUT_SHORT => match spare.take(completion.result[0] as usize) {
                 Some(output) => {
                     self.output = Some(output);
-                    // SAFETY: by our caller's word.
-                    unsafe { self.match_again(queue, tag) }
+                    self.match_again(queue, tag)
                 }
                 None => Step::NoRoom,
             },
@@ -298,22 +295,8 @@ impl FlashRead {
     }
 
     pub fn finish(mut self, spare: &mut SpareBuffers) {
-        assert!(!self.in_flight, "the drive writes into it");
         if let Some(buffer) = self.buffer.take() {
             spare.give(buffer);
-        }
-    }
-
-    /// The queue pair is drained: what was on its way is over.
-    pub fn drained(&mut self) {
-        self.in_flight = false;
-    }
-}
-
-impl Drop for FlashRead {
-    fn drop(&mut self) {
-        if self.in_flight {
-            std::mem::forget((self.buffer.take(), self.output.take()));
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::shared::Shared;
 use crate::tier::Item;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tapetum_drive::Completion;
+use tapetum_drive::Returned;
 use tapetum_kernels::record::{Codec, Header, Record};
 use tapetum_kernels::reference::{Reference, crc_append};
 
@@ -38,15 +38,6 @@ const TAG_SLOT_SHIFT: u32 = 48;
 pub(super) enum LargeOp {
     Read(LargeRead),
     Write(LargeWrite),
-}
-
-impl LargeOp {
-    pub(super) fn drained(&mut self) {
-        let (LargeOp::Read(LargeRead { transfer, .. }) | LargeOp::Write(LargeWrite { transfer, .. })) = self;
-        if let Some(transfer) = transfer {
-            transfer.drained();
-        }
-    }
 }
 
 /// A large value where it lies, and what its record says of it.
@@ -285,8 +276,7 @@ impl Local {
         if let Some(transfer) = &mut read.transfer {
             (read.stored, read.crc) = (Vec::new(), read.reference.crc_of_none(shared.store_id));
             read.stored.reserve_exact(read.reference.stored_bytes as usize);
-            // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
-            unsafe { transfer.read(&mut self.queue, tag_of(number)) };
+            transfer.read(&mut self.queue, tag_of(number));
         }
         let waits = read.transfer.as_ref().is_none_or(Transfer::is_idle);
         self.keep_large(number, op, LargeOp::Read(read), waits);
@@ -322,22 +312,22 @@ impl Local {
         write.transfer = self.transfer(shared, reference);
         if let Some(transfer) = &mut write.transfer {
             let fua = !shared.planted.has(Bug::AppendBeforeLarge);
-            // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
-            unsafe { transfer.write(&mut self.queue, &write.stored, fua, tag_of(number)) };
+            transfer.write(&mut self.queue, &write.stored, fua, tag_of(number));
         }
         let waits = write.transfer.as_ref().is_none_or(Transfer::is_idle);
         self.keep_large(number, op, LargeOp::Write(write), waits);
     }
 
     /// Takes the completion of a command that moves a large value.
-    pub(super) fn large_completed(&mut self, shared: &Shared, completion: Completion) {
-        let number = (completion.tag & ((1 << TAG_SLOT_SHIFT) - 1)) as usize;
-        let slot = (completion.tag >> TAG_SLOT_SHIFT & 0xff) as usize;
+    pub(super) fn large_completed(&mut self, shared: &Shared, returned: Returned) {
+        let tag = returned.completion.tag;
+        let number = (tag & ((1 << TAG_SLOT_SHIFT) - 1)) as usize;
+        let slot = (tag >> TAG_SLOT_SHIFT & 0xff) as usize;
         let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
         let Some(large) = op.large.take() else { unreachable!("a completion has a large value") };
         match *large {
-            LargeOp::Read(read) => self.large_read(shared, number, op, read, (slot, completion)),
-            LargeOp::Write(write) => self.large_written(shared, number, op, write, (slot, completion)),
+            LargeOp::Read(read) => self.large_read(shared, number, op, read, (slot, returned)),
+            LargeOp::Write(write) => self.large_written(shared, number, op, write, (slot, returned)),
         }
     }
 
@@ -347,17 +337,16 @@ impl Local {
         number: usize,
         op: Box<Op>,
         mut read: LargeRead,
-        (slot, completion): (usize, Completion),
+        (slot, returned): (usize, Returned),
     ) {
         let Some(transfer) = &mut read.transfer else { unreachable!("a completion has a transfer") };
-        transfer.completed(slot, completion);
+        transfer.completed(slot, returned);
         while let Some((buffer, bytes)) = transfer.take() {
             let from = read.stored.len();
             self.queue.copy_to_host(buffer, 0..bytes, &mut read.stored);
             read.crc = crc_append(read.crc, &read.stored[from..]);
         }
-        // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
-        unsafe { transfer.read(&mut self.queue, tag_of(number)) };
+        transfer.read(&mut self.queue, tag_of(number));
         match transfer.outcome() {
             None => {
                 let waits = transfer.is_idle();
@@ -419,14 +408,13 @@ impl Local {
         number: usize,
         op: Box<Op>,
         mut write: LargeWrite,
-        (slot, completion): (usize, Completion),
+        (slot, returned): (usize, Returned),
     ) {
         let Some(transfer) = &mut write.transfer else { unreachable!("a completion has a transfer") };
-        transfer.completed(slot, completion);
+        transfer.completed(slot, returned);
         while transfer.take().is_some() {}
         let fua = !shared.planted.has(Bug::AppendBeforeLarge);
-        // SAFETY: completions with these tags go to the operation's transfer (`large_completed`).
-        unsafe { transfer.write(&mut self.queue, &write.stored, fua, tag_of(number)) };
+        transfer.write(&mut self.queue, &write.stored, fua, tag_of(number));
         match transfer.outcome() {
             None => {
                 let waits = transfer.is_idle();

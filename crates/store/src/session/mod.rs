@@ -45,7 +45,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tapetum_drive::{Completion, QueuePair};
+use tapetum_drive::{QueuePair, Returned};
 use tapetum_kernels::codec::{Compressor, Decompressor};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{HEADER_BYTES_MAX, KEY_BYTES_MAX};
@@ -82,18 +82,6 @@ struct Op {
     read: Option<FlashRead>,
     /// What it does with a large value, if it has come to that.
     large: Option<Box<LargeOp>>,
-}
-
-impl Op {
-    /// The queue pair is drained: what was on its way is over.
-    fn drained(&mut self) {
-        if let Some(read) = &mut self.read {
-            read.drained();
-        }
-        if let Some(large) = &mut self.large {
-            large.drained();
-        }
-    }
 }
 
 /// An answer that waits for its record to be durable.
@@ -138,6 +126,7 @@ pub struct Session {
 
 /// A session without what it shares.
 struct Local {
+    // First: when it is dropped, the drive has ended what it does for operations, and extents that they hold may be free.
     queue: QueuePair,
     ops: Vec<Option<Box<Op>>>,
     ops_free: Vec<usize>,
@@ -175,7 +164,7 @@ struct Local {
     /// Boxes of operations that are over, with their room for a key.
     #[expect(clippy::vec_box, reason = "boxes go from list to list; operations stay where they are")]
     spare_ops: Vec<Box<Op>>,
-    completions: Vec<Completion>,
+    completions: Vec<Returned>,
     /// Gets that are not in the store's counters yet.
     gets: GetCount,
     /// Those that the DRAM tier answered, where there is one.
@@ -401,9 +390,6 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.shared.log.unregister(&self.local.notifier);
         self.local.share.set_waiting(&self.shared.pace, false);
-        // The drive writes into the buffers of reads on their way: they stay until it has. A simulated drive that stopped does not.
-        self.local.queue.drain();
-        self.local.ops.iter_mut().flatten().for_each(|op| op.drained());
     }
 }
 

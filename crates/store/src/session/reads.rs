@@ -12,8 +12,8 @@ use crate::request::Outcome;
 use crate::shared::Shared;
 use crate::tier::Item;
 use std::sync::atomic::Ordering;
-use tapetum_drive::Completion;
 use tapetum_drive::programs::match_record::{Matched, Place};
+use tapetum_drive::{Completion, Returned};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Marks;
 
@@ -52,8 +52,7 @@ impl Local {
     /// Reads the next page in which the record may start.
     fn read_next(&mut self, shared: &Shared, number: usize, mut op: Box<Op>) {
         let Op { read: Some(read), request, .. } = &mut *op else { unreachable!("the operation reads") };
-        // SAFETY: completions with this tag go to the operation's read (`completed`).
-        let step = unsafe { read.begin(&mut self.queue, &mut self.spare_buffers, number as u64, &request.key) };
+        let step = read.begin(&mut self.queue, &mut self.spare_buffers, number as u64, &request.key);
         match step {
             Step::Waits => {
                 if request.is_get() {
@@ -85,9 +84,9 @@ impl Local {
             if completions.is_empty() {
                 break;
             }
-            completions.iter().for_each(|completion| self.prefetch(completion));
-            for completion in completions.drain(..) {
-                self.completed(shared, completion);
+            completions.iter().for_each(|returned| self.prefetch(&returned.completion));
+            for returned in completions.drain(..) {
+                self.completed(shared, returned);
             }
             if !self.ready.is_empty() {
                 break;
@@ -128,20 +127,20 @@ impl Local {
         }
     }
 
-    fn completed(&mut self, shared: &Shared, completion: Completion) {
-        if completion.tag & TAG_LARGE != 0 {
-            return self.large_completed(shared, completion);
+    fn completed(&mut self, shared: &Shared, returned: Returned) {
+        let tag = returned.completion.tag;
+        if tag & TAG_LARGE != 0 {
+            return self.large_completed(shared, returned);
         }
-        let number = completion.tag as usize;
+        let number = tag as usize;
         let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
         let Some(read) = &mut op.read else { unreachable!("a completion has a read") };
-        read.ended();
+        let completion = read.ended(returned);
         if let Some(bytes) = inflated_bytes(&completion).filter(|bytes| op.must_ask_for(*bytes)) {
             return self.ask(number, op, bytes);
         }
         let Some(read) = &mut op.read else { unreachable!("a completion has a read") };
-        // SAFETY: completions with this tag come here.
-        let step = unsafe { read.look(completion, &mut self.queue, &mut self.spare_buffers, number as u64) };
+        let step = read.look(completion, &mut self.queue, &mut self.spare_buffers, number as u64);
         match step {
             Step::Waits => self.ops[number] = Some(op),
             Step::NoRoom => self.wait_for_room(number, op),

@@ -211,13 +211,12 @@ fn a_damaged_checkpoint_is_passed_over() {
         let mut queue = drive.queue_pair(1).unwrap();
         let buffer = drive.local().allocate(4096).unwrap();
         let operation = Operation::Write { flash: CAPACITY - 4096, local: buffer.offset(), length: 4096, fua: true };
-        // SAFETY: the buffer is left alone until this is done.
-        unsafe { queue.submit(Command::new(1, operation)) }.unwrap();
+        queue.submit(Command::new(1, operation), buffer.into()).unwrap();
         let mut done = Vec::new();
         while done.is_empty() {
             queue.poll(&mut done);
         }
-        assert_eq!(done[0].status, Status::Success);
+        assert_eq!(done[0].completion.status, Status::Success);
     };
     assert!(index_is_built_when_opened(spoil));
 }

@@ -1,7 +1,7 @@
 //! What becomes of a store with a page that cannot be read any more.
 
 use super::*;
-use tapetum_drive::QueuePair;
+use tapetum_drive::{LocalBuffer, QueuePair, Returned};
 
 const CHUNK_BYTES: usize = 256 << 10;
 /// Keys in one segment with a damaged page, on which a few of them may lie as well.
@@ -15,26 +15,27 @@ fn damage(drive: &Drive, wanted: &[u8]) {
     let mut found = 0;
     for flash in (0..CAPACITY).step_by(CHUNK_BYTES) {
         let (local, length) = (buffer.offset(), CHUNK_BYTES as u32);
-        perform(&mut queue, Operation::Read { flash, local, length });
+        perform(&mut queue, Operation::Read { flash, local, length }, &mut buffer);
         let places = buffer.bytes().windows(wanted.len()).enumerate().filter(|(_, bytes)| *bytes == wanted);
         let places: Vec<usize> = places.map(|(at, _)| at).collect();
         if !places.is_empty() {
             places.iter().for_each(|at| buffer.bytes_mut()[*at] ^= 1);
-            perform(&mut queue, Operation::Write { flash, local, length, fua: true });
+            perform(&mut queue, Operation::Write { flash, local, length, fua: true }, &mut buffer);
             found += places.len();
         }
     }
     assert!(found > 0, "they are not there");
 }
 
-fn perform(queue: &mut QueuePair, operation: Operation) {
-    // SAFETY: the buffer is left alone until this returns.
-    unsafe { queue.submit(Command::new(1, operation)) }.unwrap();
+fn perform(queue: &mut QueuePair, operation: Operation, buffer: &mut LocalBuffer) {
+    queue.submit(Command::new(1, operation), buffer.take().into()).unwrap();
     let mut done = Vec::new();
     while done.is_empty() {
         queue.poll(&mut done);
     }
-    assert_eq!(done[0].status, Status::Success);
+    let Some(Returned { completion, lease }) = done.pop() else { unreachable!("it is done") };
+    assert_eq!(completion.status, Status::Success);
+    *buffer = lease.into_buffer();
 }
 
 /// Writes keys over at random, so that the collector comes to every segment when there are many `writes`.

@@ -1,6 +1,6 @@
 //! Chains: how the controller holds, releases and ends commands that use events (`device/events.rs`).
 
-use super::{Controller, Pipeline, TransferOwner};
+use super::{Controller, EndedCommand, Pipeline, TransferOwner};
 use crate::device::events::{CommandEnd, CommandStart, EventOutcome, HeldCommand, HeldWork};
 use crate::protocol::{Completion, EventUse, LocalRange, Opcode, Status};
 use std::time::Duration;
@@ -23,20 +23,20 @@ impl Controller {
     /// # Safety
     /// As [`Controller::start`].
     pub(super) unsafe fn start_or_hold(&mut self, command: HeldCommand, start: CommandStart) {
-        let completion = match start {
+        let ended = match start {
             // SAFETY: by our caller's word.
             CommandStart::Now => unsafe { self.start(command) },
             CommandStart::After(event) => return self.events.hold(event, command),
-            CommandStart::Aborted { first } => self.abort(command, first),
+            CommandStart::Aborted { first } => Some(self.abort(command, first)),
         };
-        self.done.extend(completion);
+        self.done.extend(ended);
     }
 
-    /// Starts a command, and gives its completion if it has ended by that.
+    /// Starts a command, and gives its end if that is so soon.
     ///
     /// # Safety
     /// The command was checked. Until it has ended, what it writes nobody else touches, and what it reads nobody writes or frees.
-    unsafe fn start(&mut self, HeldCommand { end, work }: HeldCommand) -> Option<Completion> {
+    unsafe fn start(&mut self, HeldCommand { end, work }: HeldCommand) -> Option<EndedCommand> {
         match work {
             HeldWork::Flash(operation) => {
                 // SAFETY: by our caller's word.
@@ -44,7 +44,7 @@ impl Controller {
                 None
             }
             // SAFETY: by our caller's word.
-            HeldWork::Identify { into } => unsafe { self.identify(end, into) },
+            HeldWork::Identify { into } => Some(unsafe { self.identify(end, into) }),
             HeldWork::Pipeline { place, reads, .. } => {
                 self.pipelines[place as usize].submitted_us = self.started_us();
                 // SAFETY: by our caller's word.
@@ -55,7 +55,7 @@ impl Controller {
     }
 
     /// Ends a command that is not to start.
-    fn abort(&mut self, HeldCommand { end, work }: HeldCommand, first: u64) -> Option<Completion> {
+    fn abort(&mut self, HeldCommand { end, work }: HeldCommand, first: u64) -> EndedCommand {
         self.counters.completed(work.opcode(), Status::Aborted);
         if let HeldWork::Pipeline { place, .. } = work {
             self.free_pipeline(place);
@@ -63,25 +63,20 @@ impl Controller {
         self.ended(end, Completion { result: [first, 0], ..Completion::new(end.tag, Status::Aborted) })
     }
 
-    /// Tells whatever waits for a command that it has ended. Gives its completion, if it is to have one.
-    pub(super) fn ended(&mut self, end: CommandEnd, completion: Completion) -> Option<Completion> {
-        if end.is_plain() {
-            return Some(completion);
-        }
+    /// Tells whatever waits for a command that it has ended.
+    pub(super) fn ended(&mut self, end: CommandEnd, completion: Completion) -> EndedCommand {
         if let Some(event) = end.signals {
             self.events.end(event, EventOutcome::of(&completion));
         }
-        let is_silent = end.is_quiet && completion.is_success();
-        self.ended_quietly += usize::from(is_silent);
-        (!is_silent).then_some(completion)
+        EndedCommand { slot: end.slot, is_silent: end.is_quiet && completion.is_success(), completion }
     }
 
-    pub(super) fn start_released(&mut self, completions: &mut Vec<Completion>) {
+    pub(super) fn start_released(&mut self, ended: &mut Vec<EndedCommand>) {
         while let Some((command, outcome)) = self.events.next_released() {
-            completions.extend(match outcome {
+            ended.extend(match outcome {
                 // SAFETY: it was checked, and what it names is the drive's by the word of who submitted it.
                 EventOutcome::Done => unsafe { self.start(command) },
-                EventOutcome::Failed { first } => self.abort(command, first),
+                EventOutcome::Failed { first } => Some(self.abort(command, first)),
             });
         }
     }
@@ -93,13 +88,14 @@ impl Controller {
         let mut left_before = None;
         loop {
             let mut done = std::mem::take(&mut self.done);
-            let ended_quietly = self.poll(&mut done);
-            (self.done, self.ended_quietly) = (done, ended_quietly);
+            self.poll(&mut done);
+            self.done = done;
             // A simulated drive that stopped brings nothing forward, and does not block either.
             let left = (self.in_flash, self.events.held());
             let is_stuck = left_before.replace(left) == Some(left);
             let left_us = until_us.map(|until_us| until_us.saturating_sub(now_us(self)));
-            if !self.done.is_empty() || self.in_flash == 0 || is_stuck || left_us == Some(0) {
+            let has_completion = self.done.iter().any(|ended| !ended.is_silent);
+            if has_completion || self.in_flash == 0 || is_stuck || left_us == Some(0) {
                 return;
             }
             self.queue.wait(left_us.map(Duration::from_micros));

@@ -2,26 +2,41 @@
 
 use super::Controller;
 use crate::device::ranges::{copy_stage, end, overlap};
-use crate::protocol::{Execution, LocalRange, Operation, STAGES_MAX, Stage, Status};
+use crate::protocol::{Execution, LeasedRanges, LocalRange, Operation, STAGES_MAX, Stage, Status};
 
 impl Controller {
-    /// Whether all that a command other than `Execute` and `Pipeline` names is there.
-    pub(super) fn is_valid(&mut self, operation: &Operation) -> bool {
+    /// Whether all that a command other than `Execute` and `Pipeline` names is there, and leased.
+    pub(super) fn check_plain(&mut self, operation: &Operation, leased: &LeasedRanges) -> Result<(), Status> {
         match *operation {
             Operation::Read { flash, local, length } | Operation::Write { flash, local, length, .. } => {
-                self.may_transfer(flash, LocalRange { offset: local, length })
+                self.check_moved(flash, LocalRange { offset: local, length }, leased)
             }
-            Operation::Discard { flash, length } => self.is_in_flash(flash, length),
-            Operation::Flush => true,
-            Operation::Identify { into } => self.device.local.pointer(into).is_some(),
-            Operation::Execute { .. } | Operation::Pipeline { .. } => false,
+            Operation::Discard { flash, length } if self.is_in_flash(flash, length) => Ok(()),
+            Operation::Flush => Ok(()),
+            Operation::Identify { into } => self.check_leased(into, leased),
+            Operation::Discard { .. } | Operation::Execute { .. } | Operation::Pipeline { .. } => {
+                Err(Status::InvalidField)
+            }
         }
     }
 
-    fn may_transfer(&mut self, flash: u64, local: LocalRange) -> bool {
-        self.is_in_flash(flash, u64::from(local.length))
-            && local.offset & self.sector_mask == 0
-            && self.device.local.pointer(local).is_some()
+    fn check_moved(&mut self, flash: u64, local: LocalRange, leased: &LeasedRanges) -> Result<(), Status> {
+        if !self.is_in_flash(flash, u64::from(local.length)) || local.offset & self.sector_mask != 0 {
+            return Err(Status::InvalidField);
+        }
+        self.check_leased(local, leased)
+    }
+
+    /// What is leased is inside local memory. An empty range needs no lease.
+    fn check_leased(&self, range: LocalRange, leased: &LeasedRanges) -> Result<(), Status> {
+        if leased.hold(range) {
+            return Ok(());
+        }
+        match self.device.local.pointer(range) {
+            None => Err(Status::InvalidField),
+            Some(_) if range.length == 0 => Ok(()),
+            Some(_) => Err(Status::OutsideLease),
+        }
     }
 
     fn is_in_flash(&mut self, flash: u64, length: u64) -> bool {
@@ -36,33 +51,35 @@ impl Controller {
     /// Copies a list and checks it. An error is the stage at which the list is wrong, and how.
     ///
     /// # Safety
-    /// Nobody frees the list.
+    /// As [`Controller::submit`].
     pub(super) unsafe fn check_list(
         &mut self,
         list: LocalRange,
-        reads: &mut Vec<(u64, LocalRange)>,
-        executions: &mut Vec<Execution>,
+        leased: &LeasedRanges,
+        (reads, executions): (&mut Vec<(u64, LocalRange)>, &mut Vec<Execution>),
     ) -> Result<(), (u16, Status)> {
         let count = list.length as usize / Stage::ENCODED_BYTES;
         let is_whole = list.length.is_multiple_of(Stage::ENCODED_BYTES as u32) && list.offset.is_multiple_of(8);
-        let Some(first) = self.device.local.pointer(list).filter(|_| is_whole && (1..=STAGES_MAX).contains(&count))
-        else {
+        if !is_whole || !(1..=STAGES_MAX).contains(&count) {
             return Err((0, Status::InvalidField));
-        };
+        }
+        self.check_leased(list, leased).map_err(|status| (0, status))?;
+        let first = self.pointer(list);
         for number in 0..count as u16 {
-            // SAFETY: inside the list, which is aligned to eight bytes and inside local memory.
+            // SAFETY: inside the list, which is aligned to eight bytes, and leased, so that nobody frees it.
             let bytes = unsafe { copy_stage(first.add(usize::from(number) * Stage::ENCODED_BYTES)) };
             match Stage::decode(&bytes) {
                 Ok(Stage::Read { flash, local, length }) => {
                     let local = LocalRange { offset: local, length };
                     let ascends = reads.last().is_none_or(|(_, before)| end(*before) <= local.offset);
-                    if !executions.is_empty() || !ascends || !self.may_transfer(flash, local) {
+                    if !executions.is_empty() || !ascends {
                         return Err((number, Status::InvalidField));
                     }
+                    self.check_moved(flash, local, leased).map_err(|status| (number, status))?;
                     reads.push((flash, local));
                 }
                 Ok(Stage::Execute(execution)) => {
-                    self.check_execution(&execution).map_err(|status| (number, status))?;
+                    self.check_execution(&execution, leased).map_err(|status| (number, status))?;
                     executions.push(execution);
                 }
                 Err(_) => return Err((number, Status::InvalidField)),
@@ -71,17 +88,18 @@ impl Controller {
         Ok(())
     }
 
-    pub(super) fn check_execution(&self, execution: &Execution) -> Result<(), Status> {
+    pub(super) fn check_execution(&self, execution: &Execution, leased: &LeasedRanges) -> Result<(), Status> {
         if usize::from(execution.program.0) >= self.device.programs.len() {
             return Err(Status::Unsupported);
         }
         let Execution { parameters, output, .. } = *execution;
-        let is_inside = |range: LocalRange| self.device.local.pointer(range).is_some();
-        let is_read = execution.inputs().iter().copied().chain([parameters]);
-        let is_valid = is_inside(output) && is_read.clone().all(is_inside);
-        if is_valid && !is_read.into_iter().any(|range| overlap(range, output)) {
-            return Ok(());
+        self.check_leased(output, leased)?;
+        for range in execution.inputs().iter().copied().chain([parameters]) {
+            self.check_leased(range, leased)?;
+            if overlap(range, output) {
+                return Err(Status::InvalidField);
+            }
         }
-        Err(Status::InvalidField)
+        Ok(())
     }
 }

@@ -1,7 +1,8 @@
 use super::image::SECTOR_BYTES;
 use super::*;
 use crate::env::Env;
-use crate::host::{Drive, QueuePair};
+use crate::host::testing::{run, submit};
+use crate::host::{Drive, Lease, QueuePair, Returned};
 use crate::memory::LocalBuffer;
 use crate::protocol::{Completion, Status};
 
@@ -24,12 +25,7 @@ impl Bench {
     }
 
     fn run(&mut self, operation: Operation) -> Completion {
-        submit(&mut self.pair, 1, operation);
-        let mut completions = Vec::new();
-        while self.pair.poll(&mut completions) == 0 {
-            self.pair.wait(None);
-        }
-        completions[0]
+        run(&mut self.pair, operation, &mut self.buffer)
     }
 
     fn write(&mut self, flash: u64, fill: u8, fua: bool) -> Completion {
@@ -38,19 +34,15 @@ impl Bench {
     }
 
     fn submit_write(&mut self, flash: u64, fill: u8) {
-        self.buffer.bytes_mut().fill(fill);
-        let operation = Operation::Write { flash, local: self.buffer.offset(), length: BLOCK, fua: false };
-        submit(&mut self.pair, 2, operation);
+        let mut buffer = self.pair.drive().local().allocate(BLOCK as usize).unwrap();
+        buffer.bytes_mut().fill(fill);
+        let operation = Operation::Write { flash, local: buffer.offset(), length: BLOCK, fua: false };
+        submit(&mut self.pair, 2, operation, buffer);
     }
 
     fn survivors(&self, flash: u64) -> Vec<u8> {
         self.flash.reopen().peek(flash, u64::from(BLOCK))
     }
-}
-
-fn submit(pair: &mut QueuePair, tag: u64, operation: Operation) {
-    // SAFETY: this flash touches local memory within `submit` and `poll` alone, so what a test does between them is no race.
-    unsafe { pair.submit(Command::new(tag, operation)) }.unwrap();
 }
 
 /// How much of a block holds `fill`, by whole sectors: none, some, all. Anything but `fill` and `before` is an error.
@@ -128,12 +120,12 @@ fn a_flush_does_not_cover_a_write_still_in_flight_when_it_was_submitted() {
     let seen = outcomes(|seed| {
         let mut bench = Bench::new(FaultyFlash::new(CAPACITY_BYTES, seed));
         bench.submit_write(0, 5);
-        submit(&mut bench.pair, 3, Operation::Flush);
+        submit(&mut bench.pair, 3, Operation::Flush, Lease::Nothing);
         let mut completions = Vec::new();
         while completions.len() < 2 {
             bench.pair.poll(&mut completions);
         }
-        assert!(completions.iter().all(Completion::is_success));
+        assert!(completions.iter().all(|Returned { completion, .. }| completion.is_success()));
         bench.flash.crash();
         (bench.survivors(0), 5)
     });
@@ -176,9 +168,9 @@ fn nothing_completes_after_the_crash() {
         bench.flash.crash_after(nth);
         let local = bench.pair.drive().local().clone();
         let buffers: Vec<LocalBuffer> = (0..4).map(|_| local.allocate(BLOCK as usize).unwrap()).collect();
-        for (place, buffer) in (0..).zip(&buffers) {
+        for (place, buffer) in (0..).zip(buffers) {
             let operation = Operation::Write { flash: place * 4096, local: buffer.offset(), length: BLOCK, fua: true };
-            submit(&mut bench.pair, place, operation);
+            submit(&mut bench.pair, place, operation, buffer);
         }
         let mut completions = Vec::new();
         while !bench.flash.crashed() {
@@ -207,22 +199,23 @@ fn trace(seed: u64) -> (u64, u64) {
     for _ in 0..2 {
         flash.crash_after(150);
         let mut bench = Bench::new(flash.clone());
-        let buffers: Vec<_> = (0..8).map(|_| bench.pair.drive().local().allocate(4096).unwrap()).collect();
-        let mut free: Vec<u64> = (0..8).collect();
-        let mut completions = Vec::new();
+        let allocate = |tag| (tag, bench.pair.drive().local().allocate(4096).unwrap());
+        let mut free: Vec<(u64, LocalBuffer)> = (0..8).map(allocate).collect();
+        let mut returned = Vec::new();
         while !flash.crashed() {
-            if let Some(tag) = free.pop() {
-                let (flash, local) = (random.below(256) * 4096, buffers[tag as usize].offset());
+            if let Some((tag, buffer)) = free.pop() {
+                let (flash, local) = (random.below(256) * 4096, buffer.offset());
                 let operation = match random.below(5) {
                     0 => Operation::Flush,
                     1 => Operation::Discard { flash, length: 8 * 512 },
                     2 => Operation::Read { flash, local, length: BLOCK },
                     fua => Operation::Write { flash, local, length: BLOCK, fua: fua == 3 },
                 };
-                submit(&mut bench.pair, tag, operation);
+                submit(&mut bench.pair, tag, operation, buffer);
             }
-            bench.pair.poll(&mut completions);
-            free.extend(completions.drain(..).map(|completion| completion.tag));
+            bench.pair.poll(&mut returned);
+            let buffer_of = |Returned { completion, lease }| (completion.tag, lease.into_buffer());
+            free.extend(returned.drain(..).map(buffer_of));
         }
         flash = flash.reopen();
     }
@@ -247,13 +240,13 @@ fn a_seed_decides_the_whole_run() {
 fn completions_are_reordered() {
     let mut bench = Bench::new(FaultyFlash::new(CAPACITY_BYTES, 3));
     for tag in 0..16 {
-        submit(&mut bench.pair, tag, Operation::Flush);
+        submit(&mut bench.pair, tag, Operation::Flush, Lease::Nothing);
     }
     let mut completions = Vec::new();
     while completions.len() < 16 {
         bench.pair.poll(&mut completions);
     }
-    let mut tags: Vec<_> = completions.iter().map(|completion| completion.tag).collect();
+    let mut tags: Vec<_> = completions.iter().map(|returned| returned.completion.tag).collect();
     assert!(!tags.is_sorted());
     tags.sort_unstable();
     assert_eq!(tags, Vec::from_iter(0..16));
@@ -263,7 +256,9 @@ fn completions_are_reordered() {
 #[should_panic(expected = "touched while a write")]
 fn changing_a_buffer_in_flight_is_noticed() {
     let mut bench = Bench::new(FaultyFlash::new(CAPACITY_BYTES, 3));
-    bench.submit_write(0, 1);
+    let operation = Operation::Write { flash: 0, local: bench.buffer.offset(), length: BLOCK, fua: false };
+    // SAFETY: this flash touches local memory within `submit` and `poll` alone, so what is done between them is no race.
+    unsafe { bench.pair.submit_unleased(Command::new(2, operation)) }.unwrap();
     bench.buffer.bytes_mut()[5] = 2;
     loop {
         bench.pair.poll(&mut Vec::new());
@@ -296,14 +291,14 @@ fn a_write_told_to_take_long_is_overtaken_by_others_and_comes_in_the_end() {
     bench.submit_write(8192, 2);
     let other = bench.pair.drive().local().allocate(BLOCK as usize).unwrap();
     let operation = Operation::Read { flash: 0, local: other.offset(), length: BLOCK };
-    submit(&mut bench.pair, 3, operation);
+    submit(&mut bench.pair, 3, operation, other);
     let mut completions = Vec::new();
     for _ in 0..50 {
         assert!(bench.flash.has_stalled());
         bench.pair.poll(&mut completions);
     }
     assert!(!bench.flash.has_stalled());
-    assert_eq!(completions.drain(..).map(|completion| completion.tag).collect::<Vec<_>>(), [3]);
+    assert_eq!(completions.drain(..).map(|returned| returned.completion.tag).collect::<Vec<_>>(), [3]);
     while bench.pair.poll(&mut completions) == 0 {
         bench.pair.wait(None);
     }

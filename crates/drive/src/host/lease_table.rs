@@ -1,0 +1,133 @@
+//! The leases of the commands in flight, by slot.
+//!
+//! ```text
+//! lent ──► in a slot ──► its command's heir's slot ──► … ──► returned
+//!              └─ quiet command ended ─► kept by its event ─► the heir's slot
+//! ```
+//! 1. A lease is in one slot, or kept by one event, and nowhere else.
+//! 2. It leaves only when no command is in flight any more that had it: an heir that ends first (as it was refused) is parked until
+//!    then.
+//! 3. An heir waits for the event that the one before it signals, so that the drive starts it when that one has ended.
+
+use super::{Lease, Returned};
+use crate::device::EndedCommand;
+use crate::protocol::{EventId, EventUse};
+
+const NONE: u32 = u32::MAX;
+
+/// A command in flight, or a place for one.
+struct LeaseSlot {
+    lease: Lease,
+    /// The slot of the command that took the lease over.
+    heir: u32,
+    /// The slot of the command in flight from which it was taken over.
+    from: u32,
+    signals: Option<EventId>,
+    /// It has ended, and what it has is still another's.
+    parked: Option<EndedCommand>,
+}
+
+enum EventLease {
+    /// Of the command in this slot, the last one in flight that signals the event.
+    InSlot(u32),
+    /// Of a quiet command that has ended; otherwise nothing.
+    Kept(Lease),
+}
+
+#[derive(Default)]
+pub(super) struct LeaseTable {
+    slots: Vec<LeaseSlot>,
+    free: Vec<u32>,
+    /// By the event's number, from 1; as many as the highest one signalled.
+    events: Vec<EventLease>,
+}
+
+impl LeaseTable {
+    /// Takes the lease of a command that is submitted next; its slot.
+    pub fn begin(&mut self, lease: Lease, events: EventUse) -> u32 {
+        let place = self.free.pop().unwrap_or(self.slots.len() as u32);
+        let (lease, from) = match lease {
+            Lease::Inherited => events.after.map_or((Lease::Nothing, NONE), |event| self.inherit(event, place)),
+            lease => (lease, NONE),
+        };
+        let slot = LeaseSlot { lease, heir: NONE, from, signals: events.signals, parked: None };
+        match self.slots.get_mut(place as usize) {
+            Some(free) => *free = slot,
+            None => self.slots.push(slot),
+        }
+        if let Some(event) = events.signals.filter(|event| event.number() <= EventId::MAX) {
+            let number = usize::from(event.number());
+            if self.events.len() < number {
+                self.events.resize_with(number, || EventLease::Kept(Lease::Nothing));
+            }
+            self.events[number - 1] = EventLease::InSlot(place);
+        }
+        place
+    }
+
+    /// What the command that signals an event has, if nobody has taken it over; and its slot, if it is in flight.
+    fn inherit(&mut self, event: EventId, heir: u32) -> (Lease, u32) {
+        let Some(entry) = self.events.get_mut(usize::from(event.number()) - 1) else { return (Lease::Nothing, NONE) };
+        match entry {
+            EventLease::Kept(lease) => (std::mem::take(lease), NONE),
+            EventLease::InSlot(from) => {
+                let slot = &mut self.slots[*from as usize];
+                if slot.heir != NONE {
+                    return (Lease::Nothing, NONE);
+                }
+                slot.heir = heir;
+                (std::mem::take(&mut slot.lease), *from)
+            }
+        }
+    }
+
+    pub fn lease(&self, place: u32) -> &Lease {
+        &self.slots[place as usize].lease
+    }
+
+    /// A command has ended: appends its completion, unless it is silent, and those that were parked for it.
+    pub fn end(&mut self, ended: EndedCommand, returned: &mut Vec<Returned>) {
+        let mut next = Some(ended);
+        while let Some(ended) = next {
+            let slot = &mut self.slots[ended.slot as usize];
+            if slot.from != NONE && !matches!(slot.lease, Lease::Nothing) {
+                slot.parked = Some(ended);
+                return;
+            }
+            let (lease, heir, from) = (std::mem::take(&mut slot.lease), slot.heir, slot.from);
+            let lease = match slot.signals.take() {
+                Some(event) => self.end_event(event, &ended, lease),
+                None => lease,
+            };
+            self.free.push(ended.slot);
+            if from != NONE {
+                self.slots[from as usize].heir = heir;
+            }
+            next = match self.slots.get_mut(heir as usize) {
+                Some(heir) => {
+                    heir.from = from;
+                    heir.parked.take()
+                }
+                None => None,
+            };
+            if !ended.is_silent {
+                returned.push(Returned { completion: ended.completion, lease });
+            }
+        }
+    }
+
+    /// What is left of the lease of a command that signals an event.
+    fn end_event(&mut self, event: EventId, ended: &EndedCommand, lease: Lease) -> Lease {
+        let Some(entry) = self.events.get_mut(usize::from(event.number()) - 1) else { return lease };
+        if !matches!(entry, EventLease::InSlot(slot) if *slot == ended.slot) {
+            return lease;
+        }
+        let (kept, left) = if ended.is_silent { (lease, Lease::Nothing) } else { (Lease::Nothing, lease) };
+        *entry = EventLease::Kept(kept);
+        left
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}

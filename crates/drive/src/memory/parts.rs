@@ -1,0 +1,106 @@
+//! A buffer in parts, of which each may be with the drive while the others are somewhere else.
+
+use super::LocalBuffer;
+use crate::protocol::LocalRange;
+use std::sync::Arc;
+
+/// A buffer that is cut into parts, in order. Nobody can look at it before all of them are gone.
+#[derive(Debug)]
+pub struct PartedBuffer {
+    whole: Arc<LocalBuffer>,
+    /// Where the last part ends.
+    reached: usize,
+}
+
+impl PartedBuffer {
+    pub fn new(buffer: LocalBuffer) -> PartedBuffer {
+        PartedBuffer { whole: Arc::new(buffer), reached: 0 }
+    }
+
+    /// The next part: `length` bytes from byte `at` of the buffer on, behind all parts that were cut before.
+    ///
+    /// # Panics
+    /// When it begins before the last part ends, or goes beyond the buffer.
+    pub fn cut(&mut self, at: usize, length: usize) -> BufferPart {
+        let whole = self.whole.range();
+        let is_inside = at <= whole.length as usize && length <= whole.length as usize - at;
+        assert!(
+            self.reached <= at && is_inside,
+            "a part at {at}+{length} of {whole:?}, of which {} are cut",
+            self.reached
+        );
+        self.reached = at + length;
+        let range = LocalRange { offset: whole.offset + at as u64, length: length as u32 };
+        BufferPart { whole: self.whole.clone(), range }
+    }
+
+    /// The buffer, or all of this again while parts of it are left.
+    pub fn join(self) -> Result<LocalBuffer, PartedBuffer> {
+        let reached = self.reached;
+        Arc::try_unwrap(self.whole).map_err(|whole| PartedBuffer { whole, reached })
+    }
+
+    /// Bytes of the whole buffer.
+    pub fn len(&self) -> usize {
+        self.whole.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.whole.is_empty()
+    }
+}
+
+/// A part of a buffer, which overlaps no other one. The buffer is freed when its last part is, unless it is joined first.
+#[derive(Debug)]
+pub struct BufferPart {
+    whole: Arc<LocalBuffer>,
+    range: LocalRange,
+}
+
+impl BufferPart {
+    /// The part, as commands name it.
+    pub fn range(&self) -> LocalRange {
+        self.range
+    }
+
+    pub(crate) fn whole(&self) -> &LocalBuffer {
+        &self.whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::memory::{BLOCK_BYTES, LocalMemory, PartedBuffer};
+
+    #[test]
+    fn a_buffer_is_whole_again_when_its_parts_are_gone() {
+        let local = LocalMemory::new(2 * BLOCK_BYTES).unwrap();
+        let mut parted = PartedBuffer::new(local.allocate(2 * BLOCK_BYTES).unwrap());
+        let (first, second) = (parted.cut(0, 512), parted.cut(1024, 512));
+        assert_eq!((first.range().offset, second.range().offset, second.range().length), (0, 1024, 512));
+        drop(first);
+        let parted = parted.join().unwrap_err();
+        drop(second);
+        assert_eq!(parted.join().unwrap().len(), 2 * BLOCK_BYTES);
+        let mut parted = PartedBuffer::new(local.allocate(1).unwrap());
+        let part = parted.cut(0, 1);
+        drop(parted);
+        assert_eq!(local.bytes_used(), BLOCK_BYTES, "a part keeps it");
+        drop(part);
+        assert_eq!(local.bytes_used(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "a part at 1+1")]
+    fn parts_do_not_overlap() {
+        let mut parted = PartedBuffer::new(LocalMemory::new(BLOCK_BYTES).unwrap().allocate(8).unwrap());
+        let _part = parted.cut(0, 2);
+        parted.cut(1, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a part at 8+1")]
+    fn parts_are_inside() {
+        PartedBuffer::new(LocalMemory::new(BLOCK_BYTES).unwrap().allocate(8).unwrap()).cut(8, 1);
+    }
+}
