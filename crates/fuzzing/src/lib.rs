@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     target("item_lines", item_lines::item_lines, 512),
     target("drive_command", drive::command, 64),
     target("drive_stages", drive::stages, 512),
+    target("drive_submit", drive::commands, 1024),
     target("drive_identity", drive::identity, 512),
     target("drive_programs", drive::programs, 512),
     target("match_record", pages::match_record, 512),
