@@ -3,9 +3,8 @@
 use clap::Parser;
 use std::process::ExitCode;
 use tapetum::planted::{ALL, Bug};
-use tapetum_drive::arbiter::ArbiterBug;
 use tapetum_sim::Setup;
-use tapetum_sim::device::{self, DeviceSetup};
+use tapetum_sim::device::{self, DeviceBug, DeviceSetup};
 use tapetum_sim::hunt::{CRASHES, Found, exhaust, explain, hunt_all, load_for, run_until, shrink};
 
 /// Points out of which every state must be struck once, at least.
@@ -144,8 +143,8 @@ fn device(arguments: &Arguments) -> bool {
 /// As [`planted`], of the device half.
 fn planted_in_device(arguments: &Arguments) -> bool {
     let wanted =
-        |bug: &ArbiterBug| arguments.only.as_ref().is_none_or(|only| format!("{bug:?}").contains(only.as_str()));
-    let bugs: Vec<ArbiterBug> = device::BUGS.into_iter().filter(wanted).collect();
+        |bug: &DeviceBug| arguments.only.as_ref().is_none_or(|only| format!("{bug:?}").contains(only.as_str()));
+    let bugs: Vec<DeviceBug> = device::BUGS.into_iter().filter(wanted).collect();
     let mut missed = 0;
     for bug in &bugs {
         let (runs, failure) = device::hunt(&DeviceSetup::new(arguments.seed), *bug);

@@ -10,11 +10,13 @@
 //! 2. A sub-buffer has one holder, be it a unit whose pipeline has ended.
 //! 3. Something runs, or can start, while a pipeline is on its way.
 //! 4. Reservations stay within what there is; at the end nothing is held, reserved or in quarantine.
-//! 5. Applications that always have work get units' time by their weights, and each is served again and again.
+//! 5. A buffer that was lent comes back once, when no command has it, with the bytes that its commands make ([`chains`]).
+//! 6. Applications that always have work get units' time by their weights, and each is served again and again.
 //!
 //! One seed decides one run. Nothing here knows how the arbiter decides.
 
 mod asking;
+mod chains;
 mod pipelines;
 mod shares;
 mod units;
@@ -31,17 +33,29 @@ use world::{DeviceWorld, FaultRates, SUB_BUFFER_BYTES};
 
 /// Runs in which a planted bug must show.
 pub const RUNS_PER_BUG_MAX: u64 = 200;
-/// One run in so many measures shares, without faults.
+/// Of the seeds, one in so many measures shares, without faults; and of the others one in so many runs chains of commands.
 const SHARES_EVERY: u64 = 8;
+const CHAINS_EVERY: u64 = 4;
+/// Steps of chains, which are short, for one of pipelines.
+const CHAIN_STEPS: u64 = 8;
 const APPLICATIONS: u64 = 3;
 
-pub const BUGS: [ArbiterBug; 6] = [
-    ArbiterBug::LostCompletion,
-    ArbiterBug::SubBufferTwice,
-    ArbiterBug::NoReservation,
-    ArbiterBug::StarvedApplication,
-    ArbiterBug::NoQuarantine,
-    ArbiterBug::DeadUnitsCount,
+/// Faults that are planted, to see that they are noticed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceBug {
+    Arbiter(ArbiterBug),
+    /// A buffer is given back while a command is in flight that had it.
+    LeaseInFlight,
+}
+
+pub const BUGS: [DeviceBug; 7] = [
+    DeviceBug::Arbiter(ArbiterBug::LostCompletion),
+    DeviceBug::Arbiter(ArbiterBug::SubBufferTwice),
+    DeviceBug::Arbiter(ArbiterBug::NoReservation),
+    DeviceBug::Arbiter(ArbiterBug::StarvedApplication),
+    DeviceBug::Arbiter(ArbiterBug::NoQuarantine),
+    DeviceBug::Arbiter(ArbiterBug::DeadUnitsCount),
+    DeviceBug::LeaseInFlight,
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +63,7 @@ pub struct DeviceSetup {
     pub seed: u64,
     /// In which pipelines are submitted; what is on its way then still ends.
     pub steps: u64,
-    pub bug: Option<ArbiterBug>,
+    pub bug: Option<DeviceBug>,
 }
 
 impl DeviceSetup {
@@ -63,6 +77,9 @@ impl DeviceSetup {
 pub struct DeviceTally {
     pub runs: u64,
     pub accepted: u64,
+    /// Of chains.
+    pub commands: u64,
+    /// Pipelines and commands.
     pub refused: u64,
     pub cancelled: u64,
     pub late: u64,
@@ -86,6 +103,7 @@ impl DeviceTally {
         let pairs = self.faults_mut().into_iter().zip(other.faults());
         pairs.for_each(|(sum, (_, count))| *sum += count);
         (self.runs, self.accepted) = (self.runs + other.runs, self.accepted + other.accepted);
+        self.commands += other.commands;
         for (name, count) in &other.ends {
             *self.ends.entry(name.clone()).or_default() += count;
         }
@@ -99,7 +117,7 @@ impl DeviceTally {
     /// Each with its name.
     pub fn faults(&self) -> [(&'static str, u64); 6] {
         [
-            ("pipelines refused", self.refused),
+            ("refused", self.refused),
             ("pipelines cancelled", self.cancelled),
             ("tasks late", self.late),
             ("tasks beyond their deadline", self.hung),
@@ -113,7 +131,12 @@ impl fmt::Display for DeviceTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let faults = self.faults().map(|(name, count)| format!("{count} {name}")).join(", ");
         let ends: Vec<String> = self.ends.iter().map(|(name, count)| format!("{name} {count}")).collect();
-        write!(f, "{} pipelines of {} runs; {faults}\nends: {}", self.accepted, self.runs, ends.join(", "))
+        let DeviceTally { runs, accepted, commands, .. } = self;
+        write!(
+            f,
+            "{accepted} pipelines and {commands} commands of {runs} runs; {faults}\nends of pipelines: {}",
+            ends.join(", ")
+        )
     }
 }
 
@@ -125,24 +148,29 @@ pub struct DeviceOutcome {
     pub failure: Option<String>,
 }
 
+/// What a run that did not panic came to.
+type Ended = (DeviceTally, u64, Result<(), String>);
+
 pub fn run(setup: &DeviceSetup) -> DeviceOutcome {
-    let shares = setup.seed.is_multiple_of(SHARES_EVERY);
-    let mut outcome = DeviceOutcome { tally: DeviceTally::default(), trace_hash: 0, failure: None };
-    let work = |world: &mut DeviceWorld| if shares { shares::run(world, setup) } else { mixed(world, setup) };
-    let done = caught(|| {
-        let mut world = if shares { shares::world(setup) } else { mixed_world(setup) };
-        let done = work(&mut world);
-        (world.tally.clone(), world.trace_hash, done)
-    });
-    match done {
-        Ok((tally, trace_hash, done)) => {
-            (outcome.tally, outcome.trace_hash) = (tally, trace_hash);
-            outcome.failure = done.err();
+    let ended = caught(|| match setup.seed {
+        seed if seed.is_multiple_of(SHARES_EVERY) => in_world(shares::world(setup), shares::run),
+        seed if seed.is_multiple_of(CHAINS_EVERY) => {
+            let mut world = chains::ChainWorld::new(setup);
+            let done = world.run(setup.steps * CHAIN_STEPS);
+            (world.tally.clone(), world.trace_hash(), done)
         }
-        Err(panic) => outcome.failure = Some(panic),
-    }
-    outcome.tally.runs = 1;
-    outcome
+        _ => in_world(mixed_world(setup), |world| mixed(world, setup)),
+    });
+    let (tally, trace_hash, failure) = match ended {
+        Ok((tally, trace_hash, done)) => (tally, trace_hash, done.err()),
+        Err(panic) => (DeviceTally::default(), 0, Some(panic)),
+    };
+    DeviceOutcome { tally: DeviceTally { runs: 1, ..tally }, trace_hash, failure }
+}
+
+fn in_world(mut world: DeviceWorld, run: impl FnOnce(&mut DeviceWorld) -> Result<(), String>) -> Ended {
+    let done = run(&mut world);
+    (world.tally.clone(), world.trace_hash, done)
 }
 
 /// Runs seeds from the first one on until one fails; what they came to, and that seed.
@@ -161,7 +189,7 @@ pub fn run_all(first: &DeviceSetup, runs: u64) -> (DeviceOutcome, u64) {
 }
 
 /// Looks for a planted bug, one seed after the other; how many runs it took, and how it showed.
-pub fn hunt(first: &DeviceSetup, bug: ArbiterBug) -> (u64, Option<String>) {
+pub fn hunt(first: &DeviceSetup, bug: DeviceBug) -> (u64, Option<String>) {
     let setup = DeviceSetup { bug: Some(bug), ..*first };
     let (outcome, _) = run_all(&setup, RUNS_PER_BUG_MAX);
     (outcome.tally.runs, outcome.failure)

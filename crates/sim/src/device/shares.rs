@@ -42,7 +42,7 @@ fn takes_us(program: ProgramId) -> (u64, u64) {
     }
 }
 
-pub fn run(world: &mut DeviceWorld, _: &DeviceSetup) -> Result<(), String> {
+pub fn run(world: &mut DeviceWorld) -> Result<(), String> {
     while world.now_us < TIME_US {
         for (application, kernels) in (0..).zip(STAGES) {
             while world.in_flight_of(application) < AT_ONCE {

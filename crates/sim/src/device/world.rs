@@ -2,7 +2,7 @@
 
 use super::pipelines::{SimPipeline, SimSink, all_programs};
 use super::units::{DeviceBytes, SimUnit, UnitTask};
-use super::{DeviceSetup, DeviceTally};
+use super::{DeviceBug, DeviceSetup, DeviceTally};
 use std::collections::{BTreeMap, BTreeSet};
 use tapetum_drive::arbiter::{SubBuffer, TaskOutcome, TaskPacket, UnitCount};
 use tapetum_drive::engine::{EngineCore, EngineOptions, JobEnd, TaskResult, TaskWork};
@@ -63,7 +63,9 @@ impl DeviceWorld {
         let Some(mut core) = EngineCore::alone(&local, SECTOR_BYTES, &programs, &options) else {
             panic!("the simulation's local memory is too small");
         };
-        setup.bug.into_iter().for_each(|bug| core.plant(bug));
+        if let Some(DeviceBug::Arbiter(bug)) = setup.bug {
+            core.plant(bug);
+        }
         let of_program = |UnitCount { program, units }: &UnitCount| vec![Some(*program); usize::from(*units)];
         let inline = std::iter::repeat_n(None, inline_units as usize);
         let units = options.units.iter().flat_map(of_program).chain(inline).map(SimUnit::new).collect();
