@@ -10,6 +10,7 @@
 mod datagrams;
 mod delta_bucket;
 mod drive;
+mod drive_pipelines;
 mod formats;
 mod hot_keys;
 mod item_lines;
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     target("drive_command", drive::command, 64),
     target("drive_stages", drive::stages, 512),
     target("drive_submit", drive::commands, 1024),
+    target("drive_pipelines", drive_pipelines::pipelines, 1152),
     target("drive_identity", drive::identity, 512),
     target("drive_programs", drive::programs, 512),
     target("match_record", pages::match_record, 512),

@@ -13,8 +13,10 @@
 
 mod chains;
 mod checks;
+mod computing;
 
 use super::Device;
+use super::compute::ControllerCompute;
 use super::events::{CommandEnd, CommandStart, EventTable, HeldCommand, HeldWork};
 use super::program::{Context, PREFETCH_ROUNDS, TaskState};
 use crate::counters::QueueCounters;
@@ -34,7 +36,14 @@ const RUNS_TIMED_EVERY: u64 = 16;
 #[derive(Clone, Copy)]
 enum TransferOwner {
     Command(CommandEnd),
-    Stage { pipeline: u32, stage: u16 },
+    Stage {
+        pipeline: u32,
+        stage: u16,
+    },
+    /// A task that moves bytes of a pipeline that the engine runs.
+    Task {
+        place: u32,
+    },
 }
 
 /// A command that the flash queue holds. `length` is zero for what moves no bytes.
@@ -99,6 +108,8 @@ pub(crate) struct Controller {
     started_us: Option<u64>,
     runs: u64,
     events: EventTable,
+    /// Made by the first `Compute`.
+    compute: Option<Box<ControllerCompute>>,
 }
 
 impl Controller {
@@ -121,6 +132,7 @@ impl Controller {
             started_us: None,
             runs: 0,
             events: EventTable::default(),
+            compute: None,
         }
     }
 
@@ -147,6 +159,8 @@ impl Controller {
             }
             // SAFETY: by our caller's word.
             Operation::Pipeline { stages } => return unsafe { self.submit_pipeline(end, (stages, leased), start) },
+            // SAFETY: by our caller's word.
+            Operation::Compute { pipelines } => return unsafe { self.submit_compute(end, (pipelines, leased), start) },
             Operation::Identify { into } => HeldWork::Identify { into },
             operation => HeldWork::Flash(operation),
         };
@@ -182,6 +196,9 @@ impl Controller {
             let now_us = now_us.unwrap_or_else(|| self.device.env.now_us());
             self.run_ready(now_us, ended);
         }
+        if self.compute.is_some() {
+            self.advance_compute(ended);
+        }
     }
 
     /// Blocks until `poll` has something, the timeout ends, or nothing is in flight. May return early for no reason.
@@ -190,9 +207,14 @@ impl Controller {
         if self.events.held() > 0 {
             return self.wait_for_chain(timeout);
         }
-        if self.done.is_empty() && self.ready.is_empty() && self.in_flash > 0 {
+        if self.done.is_empty() && !self.is_ready() && self.in_flash > 0 {
             self.queue.wait(timeout);
         }
+    }
+
+    /// Another `poll` would get further at once.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty() || self.compute.as_ref().is_some_and(|compute| compute.has_task())
     }
 
     pub fn event_fd(&self) -> Option<RawFd> {
@@ -268,6 +290,7 @@ impl Controller {
                     let failure = (status != Status::Success).then_some(StageFailure { stage, status, errno });
                     self.read_ended(pipeline, failure);
                 }
+                TransferOwner::Task { place } => self.task_moved(place, &completion),
             }
         }
         self.flash_done = flash_done;

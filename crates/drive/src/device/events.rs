@@ -12,6 +12,7 @@
 //!
 //! The table belongs to one controller, and to one thread at a time.
 
+use super::compute::ComputeRequest;
 use crate::protocol::{Command, Completion, EventId, LocalRange, Opcode, Operation, Status};
 use std::collections::VecDeque;
 
@@ -58,6 +59,7 @@ pub(super) enum HeldWork {
         opcode: Opcode,
         reads: Vec<(u64, LocalRange)>,
     },
+    Compute(Box<ComputeRequest>),
 }
 
 impl HeldWork {
@@ -66,6 +68,7 @@ impl HeldWork {
             HeldWork::Flash(operation) => operation.opcode(),
             HeldWork::Identify { .. } => Opcode::Identify,
             HeldWork::Pipeline { opcode, .. } => *opcode,
+            HeldWork::Compute(_) => Opcode::Compute,
         }
     }
 }

@@ -14,6 +14,7 @@
 //! In process that is the thread that owns the queue pair; a controller belongs to one thread at a time.
 
 pub mod arbiter;
+mod compute;
 mod controller;
 pub mod engine;
 mod events;
@@ -29,7 +30,7 @@ use crate::flash::Flash;
 use crate::locks::whole;
 use crate::memory::LocalMemory;
 use crate::protocol::{INPUTS_MAX, Identity, ProgramId, ProgramIdentity, STAGES_MAX};
-use engine::EngineCounters;
+use engine::{EngineCounters, EngineOptions};
 use program::{Program, ProgramDescriptor};
 use std::sync::{Arc, Mutex};
 
@@ -45,6 +46,8 @@ pub(crate) struct Device {
     pub env: Env,
     /// Of programs as stages of pipelines.
     pub stages: Arc<EngineCounters>,
+    /// Of each queue pair's own engine.
+    pub engine: EngineOptions,
     /// One for each queue pair that was ever open at the same time as the others. The list holds one reference; a
     /// queue pair's two halves hold more, so a count of one means free for the next.
     counters: Mutex<Vec<Arc<QueueCounters>>>,
@@ -54,7 +57,15 @@ impl Device {
     pub fn new(flash: Arc<dyn Flash>, local: LocalMemory, programs: Arc<[Box<dyn Program>]>, env: Env) -> Device {
         assert!(programs.len() <= PROGRAMS_OF_A_DRIVE_MAX, "{} programs do not fit their ids", programs.len());
         let stages = Arc::new(EngineCounters::new(&programs));
-        Device { flash, local, programs, env, stages, counters: Mutex::new(Vec::new()) }
+        Device {
+            flash,
+            local,
+            programs,
+            env,
+            stages,
+            engine: EngineOptions::of_a_queue_pair(),
+            counters: Mutex::new(Vec::new()),
+        }
     }
 
     /// Counters that no queue pair has.

@@ -1,15 +1,16 @@
-//! Ranges of local memory, and stages out of it.
+//! Ranges of local memory, and lists out of it.
 
-use crate::protocol::{LocalRange, Stage};
+use crate::protocol::LocalRange;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Copies a stage out of memory that the host may write meanwhile: each byte is read once.
+/// Copies bytes, a multiple of eight, out of memory that the host may write meanwhile: each is read once.
 ///
 /// # Safety
-/// `from` is aligned to eight bytes, and a stage's bytes behind it are memory that nobody frees.
-pub unsafe fn copy_stage(from: NonNull<u8>) -> [u8; Stage::ENCODED_BYTES] {
-    let mut bytes = [0; Stage::ENCODED_BYTES];
+/// `from` is aligned to eight bytes, and so many bytes behind it are memory that nobody frees.
+pub unsafe fn copy_once<const BYTES: usize>(from: NonNull<u8>) -> [u8; BYTES] {
+    const { assert!(BYTES.is_multiple_of(8)) }
+    let mut bytes = [0; BYTES];
     for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         // SAFETY: aligned and inside by our caller's word; atomic, so that a write at the same time is no race.
         let from = unsafe { AtomicU64::from_ptr(from.as_ptr().add(8 * place).cast()) };

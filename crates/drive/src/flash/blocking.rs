@@ -169,7 +169,10 @@ unsafe fn run(command: &Command, data: &DataFile, local: &LocalMemory) -> Comple
         }
         Operation::Flush => move_all(0, 1, |_| data.file().sync_data().map(|()| 0)),
         Operation::Discard { .. } => Ok(()), // The reservation must hold, so the blocks stay.
-        Operation::Execute { .. } | Operation::Pipeline { .. } | Operation::Identify { .. } => {
+        Operation::Execute { .. }
+        | Operation::Pipeline { .. }
+        | Operation::Compute { .. }
+        | Operation::Identify { .. } => {
             return Completion::new(command.tag, Status::Unsupported);
         }
     };

@@ -110,7 +110,10 @@ impl FlashQueue for MemoryQueue {
                 self.write(flash, LocalRange { offset: local, length })
             },
             Operation::Flush | Operation::Discard { .. } => Status::Success,
-            Operation::Execute { .. } | Operation::Pipeline { .. } | Operation::Identify { .. } => Status::Unsupported,
+            Operation::Execute { .. }
+            | Operation::Pipeline { .. }
+            | Operation::Compute { .. }
+            | Operation::Identify { .. } => Status::Unsupported,
         };
         self.done.push(Completion::new(command.tag, status));
     }

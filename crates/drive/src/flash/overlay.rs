@@ -239,9 +239,10 @@ impl FlashQueue for OverlayQueue {
                 unsafe { self.write(command.tag, flash, LocalRange { offset: local, length }) }
             }
             Operation::Flush | Operation::Discard { .. } => Completion::success(command.tag),
-            Operation::Execute { .. } | Operation::Pipeline { .. } | Operation::Identify { .. } => {
-                Completion::new(command.tag, Status::Unsupported)
-            }
+            Operation::Execute { .. }
+            | Operation::Pipeline { .. }
+            | Operation::Compute { .. }
+            | Operation::Identify { .. } => Completion::new(command.tag, Status::Unsupported),
         };
         self.done.push(done);
     }

@@ -329,7 +329,10 @@ impl FlashQueue for UringQueue {
                 self.done.push(Completion::success(command.tag));
                 return;
             }
-            Operation::Execute { .. } | Operation::Pipeline { .. } | Operation::Identify { .. } => {
+            Operation::Execute { .. }
+            | Operation::Pipeline { .. }
+            | Operation::Compute { .. }
+            | Operation::Identify { .. } => {
                 self.done.push(Completion::new(command.tag, Status::Unsupported));
                 return;
             }

@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 mod chain_tests;
+#[cfg(test)]
+mod compute_tests;
 mod drive;
 mod lease;
 mod lease_table;

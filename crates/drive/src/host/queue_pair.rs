@@ -148,6 +148,12 @@ impl QueuePair {
         }
     }
 
+    /// Whether another `poll` would get further at once: the steps of a poll are bounded, and pipelines may take many. Whoever sleeps
+    /// on the descriptor asks first.
+    pub fn is_ready(&self) -> bool {
+        self.controller.is_ready()
+    }
+
     /// A descriptor that polls readable while flash completions are there, for `epoll`. Before sleeping on it, `poll`
     /// until that gives nothing: it neither speaks of commands refused nor of commands not started. `None` where there is
     /// nothing to sleep for: keep polling.

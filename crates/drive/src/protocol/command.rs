@@ -89,12 +89,16 @@ pub enum Operation {
     /// Runs a list of stages ([`Stage`](super::Stage)), which lie in local memory one behind the other, with one completion for all
     /// of them. The list's offset is a multiple of eight.
     Pipeline { stages: LocalRange },
+    /// Runs pipelines of programs over sub-buffers. `pipelines` is up to 128 descriptors
+    /// ([`PipelineDescriptor`](super::PipelineDescriptor)), one behind the other; its offset is a multiple of eight. The command
+    /// ends when all of them have, each with its result in its descriptor; the result's first word says how many failed.
+    Compute { pipelines: LocalRange },
     /// Writes what the drive is and has ([`Identity`](super::Identity)) to local memory; the result's first word says how many bytes
     /// that takes. Of more than the range holds nothing is written.
     Identify { into: LocalRange },
 }
 
-/// An operation without its operands. All but the last two have NVMe's numbers.
+/// An operation without its operands. All below 0x80 have NVMe's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Opcode {
@@ -105,12 +109,13 @@ pub enum Opcode {
     Discard = 0x09,
     Execute = 0x80,
     Pipeline = 0x81,
+    Compute = 0x82,
 }
 
 impl Opcode {
     /// How many opcodes there are.
     pub const COUNT: usize = Self::ALL.len();
-    pub const ALL: [Opcode; 7] = [
+    pub const ALL: [Opcode; 8] = [
         Opcode::Read,
         Opcode::Write,
         Opcode::Flush,
@@ -118,6 +123,7 @@ impl Opcode {
         Opcode::Execute,
         Opcode::Pipeline,
         Opcode::Identify,
+        Opcode::Compute,
     ];
 
     /// Its place in [`Opcode::ALL`].
@@ -130,6 +136,7 @@ impl Opcode {
             Opcode::Execute => 4,
             Opcode::Pipeline => 5,
             Opcode::Identify => 6,
+            Opcode::Compute => 7,
         }
     }
 
@@ -142,6 +149,7 @@ impl Opcode {
             Opcode::Execute => "execute",
             Opcode::Pipeline => "pipeline",
             Opcode::Identify => "identify",
+            Opcode::Compute => "compute",
         }
     }
 }
@@ -156,6 +164,7 @@ impl Operation {
             Operation::Execute { .. } => Opcode::Execute,
             Operation::Pipeline { .. } => Opcode::Pipeline,
             Operation::Identify { .. } => Opcode::Identify,
+            Operation::Compute { .. } => Opcode::Compute,
         }
     }
 }
@@ -176,6 +185,7 @@ impl Operation {
 //   Execute     parameters   input      output     parameters   input      output     program
 //   Pipeline    stages       -          -          stages       -          -
 //   Identify    into         -          -          into         -          -
+//   Compute     pipelines    -          -          pipelines    -          -
 const TAG: usize = 0;
 const OPCODE: usize = 8;
 const FLAGS: usize = 9;
@@ -250,7 +260,9 @@ impl Command {
                 fields.lengths = [parameters.length, input.length, output.length];
                 fields.offsets = [parameters.offset, input.offset, output.offset];
             }
-            Operation::Pipeline { stages: range } | Operation::Identify { into: range } => {
+            Operation::Pipeline { stages: range }
+            | Operation::Identify { into: range }
+            | Operation::Compute { pipelines: range } => {
                 fields.lengths[0] = range.length;
                 fields.offsets[0] = range.offset;
             }
@@ -294,6 +306,7 @@ impl Command {
             },
             code if code == Opcode::Pipeline as u8 => Operation::Pipeline { stages: range(0) },
             code if code == Opcode::Identify as u8 => Operation::Identify { into: range(0) },
+            code if code == Opcode::Compute as u8 => Operation::Compute { pipelines: range(0) },
             unknown => return Err(DecodeError::UnknownOpcode(unknown)),
         };
         let event = |at: usize| EventId::new(u16::from_le_bytes(get(bytes, at)));
@@ -330,6 +343,7 @@ mod tests {
             }),
             range().prop_map(|stages| Operation::Pipeline { stages }),
             range().prop_map(|into| Operation::Identify { into }),
+            range().prop_map(|pipelines| Operation::Compute { pipelines }),
         ]
     }
 

@@ -51,6 +51,7 @@ impl Controller {
                 unsafe { self.start_pipeline(place, &reads) };
                 None
             }
+            HeldWork::Compute(request) => self.start_compute(end, *request),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a controller checks before it starts anything.
 
 use super::Controller;
-use crate::device::ranges::{copy_stage, end, overlap};
+use crate::device::ranges::{copy_once, end, overlap};
 use crate::protocol::{Execution, LeasedRanges, LocalRange, Operation, STAGES_MAX, Stage, Status};
 
 impl Controller {
@@ -14,9 +14,7 @@ impl Controller {
             Operation::Discard { flash, length } if self.is_in_flash(flash, length) => Ok(()),
             Operation::Flush => Ok(()),
             Operation::Identify { into } => self.check_leased(into, leased),
-            Operation::Discard { .. } | Operation::Execute { .. } | Operation::Pipeline { .. } => {
-                Err(Status::InvalidField)
-            }
+            _ => Err(Status::InvalidField),
         }
     }
 
@@ -28,7 +26,7 @@ impl Controller {
     }
 
     /// What is leased is inside local memory. An empty range needs no lease.
-    fn check_leased(&self, range: LocalRange, leased: &LeasedRanges) -> Result<(), Status> {
+    pub(super) fn check_leased(&self, range: LocalRange, leased: &LeasedRanges) -> Result<(), Status> {
         if leased.hold(range) {
             return Ok(());
         }
@@ -39,7 +37,7 @@ impl Controller {
         }
     }
 
-    fn is_in_flash(&mut self, flash: u64, length: u64) -> bool {
+    pub(super) fn is_in_flash(&mut self, flash: u64, length: u64) -> bool {
         let Some(end) = flash.checked_add(length) else { return false };
         if end > self.capacity_bytes {
             // It may have grown since its size was last asked.
@@ -67,7 +65,7 @@ impl Controller {
         let first = self.pointer(list);
         for number in 0..count as u16 {
             // SAFETY: inside the list, which is aligned to eight bytes, and leased, so that nobody frees it.
-            let bytes = unsafe { copy_stage(first.add(usize::from(number) * Stage::ENCODED_BYTES)) };
+            let bytes = unsafe { copy_once(first.add(usize::from(number) * Stage::ENCODED_BYTES)) };
             match Stage::decode(&bytes) {
                 Ok(Stage::Read { flash, local, length }) => {
                     let local = LocalRange { offset: local, length };

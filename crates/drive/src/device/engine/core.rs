@@ -366,6 +366,10 @@ impl EngineCore {
         self.ended.pop_front()
     }
 
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
     /// Pipelines that have not ended.
     pub fn in_flight(&self) -> usize {
         self.jobs.len()

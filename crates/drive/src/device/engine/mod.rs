@@ -14,7 +14,7 @@ mod core_tests;
 mod counters;
 mod job;
 mod kept;
-mod run;
+pub(crate) mod run;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -27,6 +27,7 @@ pub use kept::KEPT_RESULTS_MAX;
 pub use threads::{PipelineEngine, PipelineError, PipelineWork};
 
 use super::arbiter::{PIPELINE_STAGES_MAX, UnitCount};
+use crate::protocol::PIPELINES_MAX;
 
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -40,6 +41,18 @@ pub struct EngineOptions {
     pub pipelines_max: usize,
     /// What a byte from flash costs an application, in 1/1024 microseconds of a unit.
     pub flash_byte_cost: u64,
+}
+
+impl EngineOptions {
+    /// For the pipelines of one queue pair: one of the greatest length has room, and a few short ones at once.
+    pub fn of_a_queue_pair() -> EngineOptions {
+        EngineOptions {
+            sub_buffers: PIPELINE_STAGES_MAX as u16 + 2,
+            sub_buffer_bytes: 32 << 10,
+            pipelines_max: 2 * PIPELINES_MAX,
+            ..EngineOptions::default()
+        }
+    }
 }
 
 impl Default for EngineOptions {

@@ -207,7 +207,10 @@ impl State {
                     }
                 }
             }
-            Operation::Execute { .. } | Operation::Pipeline { .. } | Operation::Identify { .. } => {
+            Operation::Execute { .. }
+            | Operation::Pipeline { .. }
+            | Operation::Compute { .. }
+            | Operation::Identify { .. } => {
                 return Completion::new(tag, Status::Unsupported);
             }
         }

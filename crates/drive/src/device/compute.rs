@@ -1,0 +1,175 @@
+//! The pipelines of one queue pair: batches of them, on the queue pair's own engine.
+//!
+//! ```text
+//! Compute ─► descriptors copied, checked ─► engine ─► tasks, a few a poll ─► ended ─► result into its descriptor
+//!                                             ▲  │                                      └─ the last of the batch ─► completion
+//!                                             └──┴─ moves of bytes by the flash queue
+//! ```
+//! 1. The engine has sub-buffers of the queue pair's own, so pipelines of one queue pair wait for nobody else's.
+//! 2. The steps of a poll are bounded.
+//! 3. A result is written when its pipeline has ended, and the command ends after its last pipeline.
+
+use super::Device;
+use super::engine::run::{TaskStep, run_task};
+use super::engine::{EngineCore, EngineTask, JobEnd, JobRequest};
+use super::events::CommandEnd;
+use crate::protocol::{LocalRange, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult};
+
+/// Tasks of one poll, each of which takes microseconds to a tenth of a millisecond.
+const TASKS_OF_A_POLL: usize = 16;
+
+/// A `Compute` that was checked: its pipelines, or what is wrong with them.
+pub(super) struct ComputeRequest {
+    pub list: LocalRange,
+    pub pipelines: Vec<Result<JobRequest, PipelineFailure>>,
+}
+
+/// A `Compute` on its way.
+pub(super) struct ComputeBatch {
+    pub end: CommandEnd,
+    pub submitted_us: u64,
+    list: LocalRange,
+    left: usize,
+    pub failed: u64,
+}
+
+/// Of one controller.
+pub(super) struct ControllerCompute {
+    /// `None` where local memory had no room for its sub-buffers when it was last tried.
+    core: Option<EngineCore>,
+    batches: Vec<Option<ComputeBatch>>,
+    /// Tasks whose flash command is on its way.
+    in_flash: Vec<Option<EngineTask>>,
+}
+
+/// What came of a step.
+pub(super) enum ComputeStep {
+    /// There is no task that could run.
+    Rests,
+    Goes,
+    /// A command for the flash queue, of the task at this place.
+    Flash(u32, crate::protocol::Operation),
+}
+
+impl ControllerCompute {
+    pub fn new() -> ControllerCompute {
+        ControllerCompute { core: None, batches: Vec::new(), in_flash: Vec::new() }
+    }
+
+    pub fn has_task(&self) -> bool {
+        self.core.as_ref().is_some_and(|core| core.waiting().next().is_some() || core.has_ended())
+    }
+
+    /// Gives a batch to the engine. Gives the batch back if all of it has ended.
+    pub fn start(
+        &mut self,
+        device: &Device,
+        (end, request): (CommandEnd, ComputeRequest),
+        now_us: u64,
+    ) -> Option<ComputeBatch> {
+        if self.core.is_none() {
+            let memory = (&device.local, device.flash.sector_bytes());
+            self.core = EngineCore::new(memory, &device.programs, device.stages.clone(), &device.engine);
+        }
+        let ComputeRequest { list, pipelines } = request;
+        let mut batch = ComputeBatch { end, submitted_us: now_us, list, left: pipelines.len(), failed: 0 };
+        let place = match self.batches.iter().position(Option::is_none) {
+            Some(place) => place,
+            None => {
+                self.batches.push(None);
+                self.batches.len() - 1
+            }
+        };
+        for (number, pipeline) in pipelines.into_iter().enumerate() {
+            let submitted = pipeline.and_then(|mut job| {
+                let no_memory = PipelineFailure::new(PipelinePlace::Source, PipelineReason::NoLocalMemory);
+                let core = self.core.as_mut().ok_or(no_memory)?;
+                job.token = (place as u64) << 8 | number as u64;
+                job.deadline_us = job.deadline_us.map(|deadline_us| now_us.saturating_add(deadline_us));
+                core.submit(job)
+            });
+            if let Err(failure) = submitted {
+                batch.ended(device, number, PipelineResult::Failed(failure));
+            }
+        }
+        if batch.left == 0 {
+            return Some(batch);
+        }
+        self.batches[place] = Some(batch);
+        None
+    }
+
+    /// Tells what time it is, if anybody wants to know.
+    pub fn expire(&mut self, device: &Device) {
+        if let Some(core) = self.core.as_mut().filter(|core| core.deadline_next_us().is_some()) {
+            core.expire(device.env.now_us());
+        }
+    }
+
+    /// Runs up to a poll's tasks; of those for the flash each is given to `flash`.
+    pub fn advance(&mut self, device: &Device, mut flash: impl FnMut(u32, crate::protocol::Operation)) {
+        for _ in 0..TASKS_OF_A_POLL {
+            match self.step(device) {
+                ComputeStep::Rests => return,
+                ComputeStep::Goes => {}
+                ComputeStep::Flash(place, operation) => flash(place, operation),
+            }
+        }
+    }
+
+    fn step(&mut self, device: &Device) -> ComputeStep {
+        let Some(core) = &mut self.core else { return ComputeStep::Rests };
+        let Some(mut task) = core.take_any(|_| true) else { return ComputeStep::Rests };
+        let from_us = task.is_timed.then(|| device.env.now_us());
+        // SAFETY: just taken from the core. What sources and sinks name was leased with the command, which has not ended, and of
+        // the queue pair's tasks one runs at a time.
+        match unsafe { run_task(&mut task, &device.programs, &device.local) } {
+            TaskStep::Ended(result) => {
+                core.complete(task, result, from_us.map(|from_us| device.env.now_us() - from_us));
+                ComputeStep::Goes
+            }
+            TaskStep::Flash(operation) => {
+                let free = self.in_flash.iter().position(Option::is_none);
+                let place = free.unwrap_or(self.in_flash.len());
+                if place == self.in_flash.len() {
+                    self.in_flash.push(None);
+                }
+                self.in_flash[place] = Some(task);
+                ComputeStep::Flash(place as u32, operation)
+            }
+        }
+    }
+
+    /// The flash has done its part of a task, or not.
+    pub fn moved(&mut self, place: u32, result: super::engine::TaskResult) {
+        let task = self.in_flash[place as usize].take();
+        let (Some(task), Some(core)) = (task, &mut self.core) else { unreachable!("a task of the flash is kept") };
+        core.complete(task, result, None);
+    }
+
+    /// The next batch that has ended.
+    pub fn ended(&mut self, device: &Device) -> Option<ComputeBatch> {
+        while let Some(JobEnd { token, result, .. }) = self.core.as_mut()?.ended() {
+            let place = &mut self.batches[(token >> 8) as usize];
+            let Some(batch) = place else { unreachable!("a batch waits for its pipelines") };
+            batch.ended(device, (token & 0xff) as usize, result);
+            if batch.left == 0 {
+                return place.take();
+            }
+        }
+        None
+    }
+}
+
+impl ComputeBatch {
+    fn ended(&mut self, device: &Device, number: usize, result: PipelineResult) {
+        self.left -= 1;
+        self.failed += u64::from(matches!(result, PipelineResult::Failed(_)));
+        let at = number * PipelineDescriptor::ENCODED_BYTES + PipelineDescriptor::RESULT_AT;
+        let bytes = result.encode();
+        let into = LocalRange { offset: self.list.offset + at as u64, length: bytes.len() as u32 };
+        let Some(into) = device.local.pointer(into) else { unreachable!("the list was checked") };
+        // SAFETY: in the list, which was leased with the command, which has not ended.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), into.as_ptr(), bytes.len()) };
+    }
+}
