@@ -109,6 +109,7 @@ pub struct EngineCore {
     memory: LocalBuffer,
     sub_buffer_bytes: u32,
     sector_bytes: u32,
+    made_way: bool,
 }
 
 impl EngineCore {
@@ -145,6 +146,7 @@ impl EngineCore {
             memory,
             sub_buffer_bytes,
             sector_bytes,
+            made_way: false,
         })
     }
 
@@ -239,6 +241,7 @@ impl EngineCore {
                 return Some(task);
             }
             // It is over before it began.
+            self.made_way = true;
             let outcome = TaskOutcome::Failed { status: 1 };
             let known = self.arbiter.completed(packet.sequence, packet.stage, outcome, TaskCost::default());
             assert!(known.is_ok(), "the arbiter started this task");
@@ -248,8 +251,22 @@ impl EngineCore {
 
     /// A task of any of the programs that `may` allows.
     pub fn take_any(&mut self, may: impl Fn(ProgramId) -> bool) -> Option<EngineTask> {
-        let programs: Vec<ProgramId> = self.waiting().filter(|program| may(*program)).collect();
-        programs.into_iter().find_map(|program| self.take(program))
+        loop {
+            let programs: Vec<ProgramId> = self.waiting().filter(|program| may(*program)).collect();
+            if programs.is_empty() {
+                return None;
+            }
+            if let Some(task) = programs.into_iter().find_map(|program| self.take(program)) {
+                return Some(task);
+            }
+            // Tasks were over before they began, and others may have started in their place.
+        }
+    }
+
+    /// Whether tasks that were over before they began have made way for others since this was asked last. Units of other programs
+    /// may have something to do.
+    pub fn take_made_way(&mut self) -> bool {
+        std::mem::take(&mut self.made_way)
     }
 
     /// Programs that have a task for a unit.

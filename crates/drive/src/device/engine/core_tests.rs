@@ -270,6 +270,25 @@ fn a_stage_that_never_ends_holds_up_nobody_else() {
 }
 
 #[test]
+fn a_task_that_is_over_before_it_began_makes_way() {
+    // One pipeline has room at once.
+    let options = EngineOptions { sub_buffers: 3, sub_buffer_bytes: 4096, ..EngineOptions::default() };
+    let mut bench = CoreBench::new(&options);
+    let late = JobRequest { deadline_us: Some(10), ..bench.request(&[CONCAT], 100) };
+    bench.core.submit(late).unwrap();
+    let behind = bench.request(&[SHA256], 100);
+    bench.core.submit(behind).unwrap();
+    let source = bench.core.take(SOURCE).unwrap();
+    bench.run(source);
+    // Its program's task is started, and nobody takes it in time.
+    bench.core.expire(10);
+    assert!(matches!(bench.core.ended().map(|end| end.result), Some(PipelineResult::Failed(_))));
+    assert_eq!((bench.core.quarantined(), bench.core.take_made_way()), (2, false));
+    let next = bench.core.take_any(|_| true).map(|task| task.packet.program());
+    assert_eq!((next, bench.core.take_made_way(), bench.core.quarantined()), (Some(SOURCE), true, 0));
+}
+
+#[test]
 fn units_that_die_are_told_by_their_stage() {
     let units = vec![UnitCount { program: SHA256, units: 2 }];
     let options = EngineOptions { units, sub_buffer_bytes: 4096, ..EngineOptions::default() };

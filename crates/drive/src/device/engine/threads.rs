@@ -217,6 +217,10 @@ impl EngineShared {
     fn wait<'a>(&self, mut state: MutexGuard<'a, EngineState>) -> MutexGuard<'a, EngineState> {
         let had_ended = state.ended.len();
         self.settle(&mut state);
+        if state.core.take_made_way() {
+            self.changed.notify_all();
+            return state;
+        }
         if state.ended.len() > had_ended {
             return state;
         }
