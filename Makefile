@@ -25,7 +25,7 @@ CRASH_POINTS := 100000
 FAULT_RUNS := 300
 FAULT_OPERATIONS := 2000
 EACH_FAULT := 1000
-DEVICE_RUNS := 1000
+DEVICE_RUNS := 600
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile

@@ -1,8 +1,7 @@
 //! How pipelines are asked for: from memory, flash or what was kept, to any of them, some to too little room.
 
-use super::pipelines::{DrawnPipeline, DrawnSource, SimPipeline, SimSink};
+use super::pipelines::{DrawnPipeline, DrawnSource, PipelineFate, SimPipeline, SimSink};
 use super::world::{DeviceWorld, OWNER, SECTOR_BYTES, SLOT_BYTES};
-use std::collections::BTreeSet;
 use tapetum_drive::engine::{JobRequest, SinkRequest, SourceRequest};
 use tapetum_drive::{LocalBuffer, PipelineFailure, PipelinePlace, PipelineReason, PipelineStage, SourceRange};
 
@@ -37,19 +36,8 @@ impl DeviceWorld {
         if let Some((id, false)) = kept {
             self.kept.remove(&id);
         }
-        let pipeline = SimPipeline {
-            sequence,
-            application,
-            slot,
-            stages,
-            deadline_us,
-            expected,
-            _source: kept_source,
-            sink: kept_sink,
-            cancelled: false,
-            flash_failed: false,
-            lost: BTreeSet::new(),
-        };
+        let fate = PipelineFate::new(stages, deadline_us, expected);
+        let pipeline = SimPipeline { sequence, application, slot, fate, _source: kept_source, sink: kept_sink };
         self.slots_free.remove(&slot);
         self.pipelines.insert(token, pipeline);
         self.tally.accepted += 1;
@@ -78,6 +66,7 @@ impl DeviceWorld {
     fn place_source(&mut self, source: DrawnSource, from: u64) -> Option<(SourceRequest, Option<LocalBuffer>)> {
         let raw = match source {
             DrawnSource::Kept { id, stays } => return Some((SourceRequest::Kept { id, stays }, None)),
+            DrawnSource::Flash(ranges) => return Some((SourceRequest::Flash(ranges), None)),
             DrawnSource::Bytes(raw) => raw,
         };
         if self.random.one_in(2) {

@@ -17,13 +17,14 @@
 
 mod asking;
 mod chains;
+mod computes;
 mod pipelines;
 mod shares;
 mod units;
 mod world;
 
 use crate::run::caught;
-use pipelines::{DrawnPipeline, all_programs, program_named};
+use pipelines::{DrawnPipeline, DrawnSource, all_programs, program_named};
 use std::collections::BTreeMap;
 use std::fmt;
 use tapetum_drive::arbiter::{ArbiterBug, UnitCount};
@@ -33,11 +34,13 @@ use world::{DeviceWorld, FaultRates, SUB_BUFFER_BYTES};
 
 /// Runs in which a planted bug must show.
 pub const RUNS_PER_BUG_MAX: u64 = 200;
-/// Of the seeds, one in so many measures shares, without faults; and of the others one in so many runs chains of commands.
+/// Of the seeds, one in so many measures shares, without faults, runs chains of commands, or batches of pipelines.
 const SHARES_EVERY: u64 = 8;
 const CHAINS_EVERY: u64 = 4;
+const COMPUTES_EVERY: u64 = 4;
 /// Steps of chains, which are short, for one of pipelines.
 const CHAIN_STEPS: u64 = 8;
+const COMPUTE_STEPS: u64 = 2;
 const APPLICATIONS: u64 = 3;
 
 /// Faults that are planted, to see that they are noticed.
@@ -159,6 +162,11 @@ pub fn run(setup: &DeviceSetup) -> DeviceOutcome {
             let done = world.run(setup.steps * CHAIN_STEPS);
             (world.tally.clone(), world.trace_hash(), done)
         }
+        seed if seed % COMPUTES_EVERY == 1 => {
+            let mut world = computes::ComputeWorld::new(setup);
+            let done = world.run(setup.steps * COMPUTE_STEPS);
+            (world.tally.clone(), world.trace_hash(), done)
+        }
         _ => in_world(mixed_world(setup), |world| mixed(world, setup)),
     });
     let (tally, trace_hash, failure) = match ended {
@@ -234,8 +242,10 @@ fn mixed(world: &mut DeviceWorld, setup: &DeviceSetup) -> Result<(), String> {
             // One application more than there is.
             let application = if world.random.one_in(100) { APPLICATIONS } else { world.random.below(APPLICATIONS) };
             let drawn = if world.random.one_in(6) {
-                let id = world.random.below(asking::KEPT);
-                DrawnPipeline::of_kept(&mut world.random, &world.bytes.programs, (id, world.kept.get(&id)))
+                let (id, stays) = (world.random.below(asking::KEPT), world.random.one_in(2));
+                let kept = world.kept.get(&id).cloned().unwrap_or_default();
+                let source = DrawnSource::Kept { id, stays };
+                DrawnPipeline::over(&mut world.random, &world.bytes.programs, (source, kept))
             } else {
                 DrawnPipeline::draw(&mut world.random, &world.bytes.programs)
             };

@@ -1,11 +1,10 @@
 //! Pipelines of the device's simulation: what each asks for, and which end of it is right.
 
 use std::collections::BTreeSet;
-use tapetum_drive::engine::JobEnd;
 use tapetum_drive::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use tapetum_drive::{
     LocalBuffer, PROGRAMS_MAX, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineStage,
-    ProgramId, SplitMix64, Status, programs,
+    ProgramId, SourceRange, SplitMix64, Status, programs,
 };
 use tapetum_kernels::checksum::crc32c_append;
 use tapetum_kernels::sha256::Sha256;
@@ -69,6 +68,8 @@ pub fn program_named(programs: &[Box<dyn Program>], name: &str) -> ProgramId {
 pub enum DrawnSource {
     /// Memory or flash.
     Bytes(Vec<u8>),
+    /// What flash holds already.
+    Flash(Vec<SourceRange>),
     Kept {
         id: u64,
         stays: bool,
@@ -190,17 +191,15 @@ impl DrawnPipeline {
         DrawnPipeline { source: DrawnSource::Bytes(source), stages, expected: failure.map_or(Ok(bytes), Err) }
     }
 
-    /// Over what an earlier pipeline kept.
-    pub fn of_kept(
+    /// Over bytes that are there.
+    pub fn over(
         random: &mut SplitMix64,
         programs: &[Box<dyn Program>],
-        (id, kept): (u64, Option<&Vec<u8>>),
+        (source, bytes): (DrawnSource, Vec<u8>),
     ) -> DrawnPipeline {
-        let bytes = kept.cloned().unwrap_or_default();
         let mut drawing = Drawing { programs, bytes, stages: Vec::new(), failure: None };
         drawing.steps(random);
         let Drawing { bytes, stages, failure, .. } = drawing;
-        let source = DrawnSource::Kept { id, stays: random.one_in(2) };
         DrawnPipeline { source, stages, expected: failure.map_or(Ok(bytes), Err) }
     }
 
@@ -231,23 +230,35 @@ pub struct SimPipeline {
     pub application: u16,
     /// Of the flash.
     pub slot: u64,
-    pub stages: Vec<PipelineStage>,
-    pub deadline_us: Option<u64>,
-    pub expected: Result<Vec<u8>, PipelineFailure>,
+    pub fate: PipelineFate,
     /// Kept until the end: tasks read it.
     pub _source: Option<LocalBuffer>,
     pub sink: SimSink,
-    // What happened to it.
+}
+
+/// What a pipeline was to come to, and what happened to it.
+pub struct PipelineFate {
+    pub stages: Vec<PipelineStage>,
+    pub deadline_us: Option<u64>,
+    pub expected: Result<Vec<u8>, PipelineFailure>,
     pub cancelled: bool,
     pub flash_failed: bool,
     /// Places of stages whose unit died.
     pub lost: BTreeSet<u8>,
 }
 
-impl SimPipeline {
+impl PipelineFate {
+    pub fn new(
+        stages: Vec<PipelineStage>,
+        deadline_us: Option<u64>,
+        expected: Result<Vec<u8>, PipelineFailure>,
+    ) -> PipelineFate {
+        PipelineFate { stages, deadline_us, expected, cancelled: false, flash_failed: false, lost: BTreeSet::new() }
+    }
+
     /// Whether it may end so by now. Programs of which no unit lives are `gone`.
-    pub fn may_end(&self, end: &JobEnd, now_us: u64, gone: impl Fn(ProgramId) -> bool) -> bool {
-        let failure = match end.result {
+    pub fn may_end(&self, result: &PipelineResult, now_us: u64, gone: impl Fn(ProgramId) -> bool) -> bool {
+        let failure = match *result {
             PipelineResult::Finished { bytes } => {
                 let is_whole = self.expected.as_ref().is_ok_and(|expected| expected.len() as u64 == bytes);
                 return is_whole && !self.cancelled && self.deadline_us.is_none_or(|deadline_us| deadline_us > now_us);

@@ -1,6 +1,6 @@
 //! The engine's core with simulated units around it, and all that must hold after each of their steps.
 
-use super::pipelines::{SimPipeline, SimSink, all_programs};
+use super::pipelines::{PipelineFate, SimPipeline, SimSink, all_programs};
 use super::units::{DeviceBytes, SimUnit, UnitTask};
 use super::{DeviceBug, DeviceSetup, DeviceTally};
 use std::collections::{BTreeMap, BTreeSet};
@@ -143,8 +143,16 @@ impl DeviceWorld {
     }
 
     fn stuck(&self) -> String {
-        let left: Vec<_> = self.pipelines.values().map(|pipeline| (pipeline.sequence, &pipeline.stages)).collect();
-        format!("nothing runs and nothing can start, and {} pipelines wait: {left:?}", left.len())
+        let programs =
+            |pipeline: &SimPipeline| -> Vec<u16> { pipeline.fate.stages.iter().map(|stage| stage.program.0).collect() };
+        let left: Vec<_> = self.pipelines.values().map(|left| (left.sequence, programs(left))).collect();
+        let (reserved, free, quarantined) =
+            (self.core.reserved(), self.core.sub_buffers_free(), self.core.quarantined());
+        format!(
+            "nothing runs and nothing can start, and {} pipelines wait: {left:?}; of {} sub-buffers {reserved} are reserved, {free} free, {quarantined} in quarantine",
+            left.len(),
+            self.options.sub_buffers
+        )
     }
 
     fn shuffled(&mut self) -> Vec<usize> {
@@ -175,7 +183,7 @@ impl DeviceWorld {
             return Err(format!("a task of pipeline {sequence}, which has ended"));
         };
         self.last_taken_us[usize::from(application)] = self.now_us;
-        let deadline_us = pipeline.deadline_us;
+        let deadline_us = pipeline.fate.deadline_us;
         let (least_us, more_us) = (self.takes_us)(task.packet.program());
         let mut ends_us = self.now_us + least_us + self.random.below(more_us);
         let (mut dies, can_die) = (false, self.units[number].program.is_some());
@@ -209,7 +217,7 @@ impl DeviceWorld {
             self.units[number].is_dead = true;
             self.tally.died += 1;
             match own {
-                Some(pipeline) => drop(pipeline.lost.insert(stage - 1)),
+                Some(pipeline) => drop(pipeline.fate.lost.insert(stage - 1)),
                 None => self.free_late([input, Some(output)]),
             }
             self.core.unit_lost(task.packet.program(), Some((sequence, stage)));
@@ -223,7 +231,7 @@ impl DeviceWorld {
             Some(pipeline) => {
                 let is_flash = matches!(task.work, TaskWork::Move(moves) if moves.flash.is_some());
                 let flash_fails = is_flash && self.random.one_in(self.rates.flash_fails);
-                pipeline.flash_failed |= flash_fails;
+                pipeline.fate.flash_failed |= flash_fails;
                 self.tally.flash_failed += u64::from(flash_fails);
                 self.bytes.run(&mut task, flash_fails)
             }
@@ -274,7 +282,7 @@ impl DeviceWorld {
         }
         let place = self.random.below(self.pipelines.len() as u64) as usize;
         let Some(pipeline) = self.pipelines.values_mut().nth(place) else { return Ok(()) };
-        pipeline.cancelled = true;
+        pipeline.fate.cancelled = true;
         self.tally.cancelled += 1;
         let sequence = pipeline.sequence;
         self.core.cancel(sequence);
@@ -321,8 +329,8 @@ impl DeviceWorld {
 
     fn check_end(&mut self, end: &JobEnd, pipeline: SimPipeline) -> Result<(), String> {
         self.tally.ended(&end.result);
-        let SimPipeline { expected, stages, .. } = &pipeline;
-        if !pipeline.may_end(end, self.now_us, |program| self.is_gone(program)) {
+        let PipelineFate { expected, stages, .. } = &pipeline.fate;
+        if !pipeline.fate.may_end(&end.result, self.now_us, |program| self.is_gone(program)) {
             let told = expected.as_ref().map(Vec::len);
             return Err(format!("{end:?} at {} µs of {stages:?}, which was to come to {told:?}", self.now_us));
         }
