@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::protocol::{Opcode, Status};
+use crate::protocol::{Opcode, Purpose, Status};
 
 /// Four buckets an octave: a quantile is at most a quarter above the truth.
 const SUB_BUCKET_BITS: u32 = 2;
@@ -16,11 +16,18 @@ const BUCKETS: usize = 156;
 /// What one queue pair counts. Only its owner adds.
 pub(crate) struct QueueCounters {
     opcodes: [OpcodeCounters; Opcode::COUNT],
-    flash_to_local_bytes: AtomicU64,
-    local_to_flash_bytes: AtomicU64,
-    local_to_host_bytes: AtomicU64,
+    bytes: [PurposeCounters; Purpose::COUNT],
     depth_now: AtomicU64,
     depth_max: AtomicU64,
+}
+
+/// The counters of [`PurposeBytes`].
+#[derive(Default)]
+struct PurposeCounters {
+    flash_to_local: AtomicU64,
+    local_to_flash: AtomicU64,
+    local_to_host: AtomicU64,
+    host_to_local: AtomicU64,
 }
 
 struct OpcodeCounters {
@@ -44,9 +51,7 @@ impl QueueCounters {
                 latency_sum_us: AtomicU64::new(0),
                 latency_counts: std::array::from_fn(|_| AtomicU64::new(0)),
             }),
-            flash_to_local_bytes: AtomicU64::new(0),
-            local_to_flash_bytes: AtomicU64::new(0),
-            local_to_host_bytes: AtomicU64::new(0),
+            bytes: Default::default(),
             depth_now: AtomicU64::new(0),
             depth_max: AtomicU64::new(0),
         }
@@ -66,16 +71,20 @@ impl QueueCounters {
         add(&counters.latency_counts[bucket_of(latency_us)], 1);
     }
 
-    pub(crate) fn moved_flash_to_local(&self, bytes: u64) {
-        add(&self.flash_to_local_bytes, bytes);
+    pub(crate) fn moved_flash_to_local(&self, purpose: Purpose, bytes: u64) {
+        add(&self.bytes[purpose.index()].flash_to_local, bytes);
     }
 
-    pub(crate) fn moved_local_to_flash(&self, bytes: u64) {
-        add(&self.local_to_flash_bytes, bytes);
+    pub(crate) fn moved_local_to_flash(&self, purpose: Purpose, bytes: u64) {
+        add(&self.bytes[purpose.index()].local_to_flash, bytes);
     }
 
-    pub(crate) fn moved_local_to_host(&self, bytes: u64) {
-        add(&self.local_to_host_bytes, bytes);
+    pub(crate) fn moved_local_to_host(&self, purpose: Purpose, bytes: u64) {
+        add(&self.bytes[purpose.index()].local_to_host, bytes);
+    }
+
+    pub(crate) fn moved_host_to_local(&self, purpose: Purpose, bytes: u64) {
+        add(&self.bytes[purpose.index()].host_to_local, bytes);
     }
 
     pub(crate) fn depth(&self, now: u64) {
@@ -95,9 +104,20 @@ impl QueueCounters {
                 *count += get(bucket);
             }
         }
-        snapshot.flash_to_local_bytes += get(&self.flash_to_local_bytes);
-        snapshot.local_to_flash_bytes += get(&self.local_to_flash_bytes);
-        snapshot.local_to_host_bytes += get(&self.local_to_host_bytes);
+        for (total, counters) in snapshot.purposes.iter_mut().zip(&self.bytes) {
+            let PurposeCounters { flash_to_local, local_to_flash, local_to_host, host_to_local } = counters;
+            let moved = PurposeBytes {
+                flash_to_local: get(flash_to_local),
+                local_to_flash: get(local_to_flash),
+                local_to_host: get(local_to_host),
+                host_to_local: get(host_to_local),
+            };
+            *total += moved;
+            snapshot.flash_to_local_bytes += moved.flash_to_local;
+            snapshot.local_to_flash_bytes += moved.local_to_flash;
+            snapshot.local_to_host_bytes += moved.local_to_host;
+            snapshot.host_to_local_bytes += moved.host_to_local;
+        }
         snapshot.queue_depth_now += get(&self.depth_now);
         snapshot.queue_depth_max = snapshot.queue_depth_max.max(get(&self.depth_max));
     }
@@ -112,8 +132,13 @@ pub struct CountersSnapshot {
     pub flash_to_local_bytes: u64,
     /// Moved by successful writes.
     pub local_to_flash_bytes: u64,
-    /// Copied out of local memory. What near-data processing saves is the difference to `flash_to_local_bytes`.
+    /// What the host looked at in local memory, or copied out of it. What near-data processing saves is the difference to
+    /// `flash_to_local_bytes`.
     pub local_to_host_bytes: u64,
+    /// What the host wrote to local memory.
+    pub host_to_local_bytes: u64,
+    /// The same four by purpose, in the order of [`Purpose::ALL`]; see [`CountersSnapshot::purpose`].
+    pub purposes: [PurposeBytes; Purpose::COUNT],
     /// Commands submitted and not yet polled, over all queue pairs.
     pub queue_depth_now: u64,
     /// The most that any one queue pair held.
@@ -123,6 +148,28 @@ pub struct CountersSnapshot {
 impl CountersSnapshot {
     pub fn opcode(&self, opcode: Opcode) -> &OpcodeSnapshot {
         &self.opcodes[opcode.index()]
+    }
+
+    pub fn purpose(&self, purpose: Purpose) -> PurposeBytes {
+        self.purposes[purpose.index()]
+    }
+}
+
+/// Bytes that were moved for one purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PurposeBytes {
+    pub flash_to_local: u64,
+    pub local_to_flash: u64,
+    pub local_to_host: u64,
+    pub host_to_local: u64,
+}
+
+impl std::ops::AddAssign for PurposeBytes {
+    fn add_assign(&mut self, other: PurposeBytes) {
+        self.flash_to_local += other.flash_to_local;
+        self.local_to_flash += other.local_to_flash;
+        self.local_to_host += other.local_to_host;
+        self.host_to_local += other.host_to_local;
     }
 }
 
@@ -223,7 +270,8 @@ mod tests {
         }
         second.completed(Opcode::Read, Status::Failed);
         second.completed(Opcode::Execute, Status::Program(3));
-        second.moved_local_to_host(7);
+        second.moved_local_to_host(Purpose::Get, 7);
+        first.moved_local_to_host(Purpose::Scan, 2);
         first.depth(4);
         first.depth(1);
         second.depth(2);
@@ -237,6 +285,8 @@ mod tests {
         assert!((50..=63).contains(&reads.latency.quantile_us(0.5)));
         assert!((100..=111).contains(&reads.latency.quantile_us(1.0)));
         assert_eq!(snapshot.opcode(Opcode::Write).latency.quantile_us(0.99), 0);
-        assert_eq!((snapshot.queue_depth_now, snapshot.queue_depth_max, snapshot.local_to_host_bytes), (3, 4, 7));
+        assert_eq!((snapshot.queue_depth_now, snapshot.queue_depth_max, snapshot.local_to_host_bytes), (3, 4, 9));
+        let to_host = |purpose| snapshot.purpose(purpose).local_to_host;
+        assert_eq!([Purpose::Get, Purpose::Scan, Purpose::Other].map(to_host), [7, 2, 0]);
     }
 }

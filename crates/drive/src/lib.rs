@@ -24,7 +24,7 @@ pub mod memory;
 mod protocol;
 pub mod unfinished;
 
-pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot};
+pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot, PurposeBytes};
 pub use device::arbiter;
 pub use device::engine;
 pub use device::program::{self, Program};
@@ -37,11 +37,11 @@ pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
 pub use flash::overlay::OverlayFlash;
 pub use flash::{Flash, FlashError, FlashQueue, Health, Reservation};
-pub use host::{CREDITS, Drive, Lease, QueueFull, QueuePair, Returned};
+pub use host::{CREDITS, Drive, HostView, Lease, QueueFull, QueuePair, Returned};
 pub use memory::{BufferPart, LocalBuffer, LocalMemory, PartedBuffer};
 pub use protocol::{
     Command, Completion, DecodeError, EventId, EventUse, Execution, INPUTS_MAX, Identity, IdentityError, LocalRange,
     Opcode, Operation, PARAMETERS_MAX, PIPELINES_MAX, PROGRAM_NAME_BYTES, PROGRAMS_MAX, PipelineDescriptor,
     PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage,
-    ProgramId, ProgramIdentity, SOURCE_RANGES_MAX, STAGES_MAX, SourceRange, Stage, Status,
+    ProgramId, ProgramIdentity, Purpose, SOURCE_RANGES_MAX, STAGES_MAX, SourceRange, Stage, Status,
 };

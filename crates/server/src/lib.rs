@@ -8,6 +8,7 @@ mod cli_ranges;
 pub mod commands;
 pub mod connection;
 pub mod doors;
+mod drive_stats;
 pub mod engine;
 pub mod errands;
 pub mod exporter_names;

@@ -11,7 +11,7 @@ use crate::hot_keys::Progress;
 use crate::logging::LogLosses;
 use crate::protocol::meta_reply::MetaAnswer;
 use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
-use crate::{exporter_names, metrics, slab_stats};
+use crate::{drive_stats, exporter_names, metrics, slab_stats};
 
 /// One figure: what `stats`, `stats --json` and Prometheus show, each in its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum Kind {
 }
 
 impl Figure {
-    fn new(name: &'static str, kind: Kind, help: &'static str, value: impl ToString) -> Figure {
+    pub(crate) fn new(name: &'static str, kind: Kind, help: &'static str, value: impl ToString) -> Figure {
         Figure { name, kind, help, value: value.to_string() }
     }
 }
@@ -380,6 +380,7 @@ impl Figures {
         figures.extend(class_figures(classes));
         figures.extend(memcached_figures(&store));
         figures.extend(store_figures(&store));
+        figures.extend(drive_stats::figures(&store.drive_bytes));
         figures.extend(self.hot_keys());
         figures
     }
@@ -456,6 +457,9 @@ mod tests {
     #[test]
     fn every_field_of_the_stores_stats_is_a_figure() {
         let debugged = format!("{:?}", Stats::default());
+        // Those of `drive_stats`.
+        let (before, rest) = debugged.split_once("drive_bytes: [").unwrap();
+        let debugged = format!("{before}{}", rest.split_once("], ").unwrap().1);
         let fields = debugged.trim_start_matches("Stats { ").trim_end_matches(" }").split(", ");
         let mut fields: Vec<&str> = fields.filter_map(|field| field.split(':').next()).collect();
         // Memcached's name for this one, so that no two families of metrics are `items`.

@@ -13,6 +13,7 @@ use crate::store::Store;
 use crate::superblock::Superblock;
 use crate::victim::VictimCursor;
 use std::sync::Arc;
+use tapetum_drive::Purpose;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::Entry;
 use tapetum_kernels::record::{Codec, Record};
@@ -38,7 +39,7 @@ pub struct CheckReport {
 pub fn check(store: &Store) -> Result<CheckReport, Error> {
     let shared = store.shared();
     let queue = shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
-    let io = Io::new(queue);
+    let io = Io::new(queue).of(Purpose::Check);
     shared.run_beside_maintenance(&io, check_all(shared, &io))?
 }
 
@@ -65,7 +66,7 @@ async fn check_superblocks(io: &Io, report: &mut CheckReport) -> Result<(), Erro
     let both = 2 * SUPERBLOCK_BYTES as usize;
     let mut buffer = io.allocate(both).await?;
     io.read(0, &mut buffer, 0, both).await?;
-    for (number, copy) in buffer.bytes()[..both].chunks_exact(SUPERBLOCK_BYTES as usize).enumerate() {
+    for (number, copy) in io.look(&buffer, 0..both).chunks_exact(SUPERBLOCK_BYTES as usize).enumerate() {
         if !Superblock::holds(copy) {
             report.problems.push(format!("copy {number} of the superblock, {MADE_ANEW}"));
         }

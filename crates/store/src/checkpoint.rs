@@ -125,14 +125,15 @@ pub async fn write(shared: &Shared, io: &Io, installer: &mut Installer) -> Resul
     for number in 0..chunks {
         let sent_first = if flying.spare.is_empty() { flying.next("write of a checkpoint").await? } else { None };
         let Some(mut buffer) = flying.spare.pop().or(sent_first) else { return Ok(false) };
-        let bytes = buffer.bytes_mut();
+        let length = buffer.len();
+        let bytes = io.fill(&mut buffer, 0..length);
         for out in bytes.chunks_exact_mut(8) {
             out.copy_from_slice(&words.next().unwrap_or(0).to_le_bytes());
         }
         let Some(flash) = checkpoint.place(&shared.geometry, number) else {
             unreachable!("every chunk has its extent")
         };
-        checkpoint.crcs.push(chunk_crc(shared.store_id, flash, installer.manifest.generation(), buffer.bytes()));
+        checkpoint.crcs.push(chunk_crc(shared.store_id, flash, installer.manifest.generation(), bytes));
         flying.write(flash, buffer);
     }
     while flying.next("write of a checkpoint").await?.is_some() {}
@@ -197,11 +198,12 @@ pub async fn load(
         let read = flying.next("read of a checkpoint").await.map_err(|error| error.to_string())?;
         let buffer = read.ok_or("there is no memory to read it")?;
         let flash = checkpoint.place(source.geometry, number).unwrap_or(0);
-        let holds = chunk_crc(source.store_id, flash, source.generation, buffer.bytes()) == *crc;
+        let bytes = io.look(&buffer, 0..buffer.len());
+        let holds = chunk_crc(source.store_id, flash, source.generation, bytes) == *crc;
         if !holds && !source.trusting {
             return Err(format!("chunk {number} at byte {flash} of the drive is damaged"));
         }
-        restorer.push(buffer.bytes());
+        restorer.push(bytes);
         flying.spare.push(buffer);
     }
     restorer.install().map_err(|error| format!("it is too short: {error}"))

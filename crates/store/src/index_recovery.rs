@@ -13,6 +13,7 @@ use crate::planted::Bug;
 use crate::shared::Shared;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use tapetum_drive::Purpose;
 
 /// What a thread takes beside the partition that it builds: a cut with its list, and key-table pages on their way.
 const THREAD_BYTES: u64 = 4 << 20;
@@ -47,7 +48,7 @@ pub async fn build(shared: &Arc<Shared>, io: &Io, catalog: Catalog) -> Result<Ca
         let work = work.clone();
         // Without a thread, or without a queue pair, there is one less: the others do its part.
         let Ok(queue) = shared.drive.queue_pair(64) else { break };
-        let io = Io::new(queue);
+        let io = Io::new(queue).of(Purpose::Recover);
         let help = move || run(&io, work.build_next(&io), || false).unwrap_or(Ok(()));
         let Ok(thread) = env.spawn(&format!("tapetum-recovery-{number}"), help) else { break };
         helpers.push(thread);

@@ -14,7 +14,7 @@ use crate::store::Store;
 use crate::superblock::Superblock;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tapetum_drive::Drive;
+use tapetum_drive::{Drive, Purpose};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
@@ -117,7 +117,7 @@ segment_fields!(
 /// What an open store has on its drive now. Flush and collector wait meanwhile.
 pub fn inspect(store: &Store) -> Result<Inspection, Error> {
     let shared = store.shared();
-    let io = Io::new(shared.drive.queue_pair(4).map_err(|error| Error::Io(error.to_string()))?);
+    let io = Io::new(shared.drive.queue_pair(4).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let ask = async {
         let installer = shared.take_installer().await;
         let inspection = of_installed(shared, &installer.catalog, installer.manifest.summary());
@@ -136,7 +136,7 @@ fn of_installed(shared: &Arc<Shared>, catalog: &Catalog, summary: Summary) -> In
 
 /// What superblock and manifest on a drive say that no store has open. Nothing is written, and the log is not read.
 pub fn inspect_drive(drive: &Drive) -> Result<Inspection, Error> {
-    let io = Io::new(drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?);
+    let io = Io::new(drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let read = async {
         let superblock = &read_superblock(drive, &io).await?.superblock;
         let recovered =

@@ -7,12 +7,15 @@ use crate::error::Error;
 use crate::transfer::Transfer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tapetum_drive::locks::whole;
-use tapetum_drive::{Command, Completion, Lease, LocalBuffer, Operation, QueueFull, QueuePair, Returned};
+use tapetum_drive::{
+    Command, Completion, HostView, Lease, LocalBuffer, Operation, Purpose, QueueFull, QueuePair, Returned,
+};
 
 /// Locks a mutex; a panic where another thread panicked while it held it.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,8 +41,8 @@ impl Inner {
         self.tag_next
     }
 
-    fn start(&mut self, operation: Operation, lease: Lease) -> Tag {
-        let command = Command::new(self.tag(), operation);
+    fn start(&mut self, operation: Operation, purpose: Purpose, lease: Lease) -> Tag {
+        let command = Command::new(self.tag(), operation).of(purpose);
         self.unsent.push_back((command, lease));
         self.send();
         Tag(command.tag)
@@ -55,10 +58,11 @@ impl Inner {
     }
 }
 
-/// A cheap handle on a queue pair that tasks await.
+/// A cheap handle on a queue pair that tasks await. What it moves is counted by the handle's purpose.
 #[derive(Clone)]
 pub struct Io {
     inner: Arc<Mutex<Inner>>,
+    purpose: Purpose,
 }
 
 /// A command on its way.
@@ -69,6 +73,7 @@ pub struct Tag(u64);
 impl Io {
     pub fn new(queue: QueuePair) -> Io {
         Io {
+            purpose: Purpose::Other,
             inner: Arc::new(Mutex::new(Inner {
                 queue,
                 completed: BTreeMap::new(),
@@ -81,9 +86,34 @@ impl Io {
         }
     }
 
+    /// A handle on the same queue pair, for this purpose.
+    pub fn of(&self, purpose: Purpose) -> Io {
+        Io { inner: self.inner.clone(), purpose }
+    }
+
+    /// Bytes of a buffer in place. They cross to the host.
+    pub fn look<'a>(&self, buffer: &'a LocalBuffer, bytes: Range<usize>) -> &'a [u8] {
+        lock(&self.inner).queue.look(self.purpose, buffer, bytes)
+    }
+
+    /// As [`Io::look`], for whoever looks at the same bytes again and again.
+    pub fn view(&self, buffer: LocalBuffer, bytes: Range<usize>) -> HostView {
+        lock(&self.inner).queue.view(self.purpose, buffer, bytes)
+    }
+
+    /// Bytes of a buffer, for the host to write all of them.
+    pub fn fill<'a>(&self, buffer: &'a mut LocalBuffer, bytes: Range<usize>) -> &'a mut [u8] {
+        lock(&self.inner).queue.fill(self.purpose, buffer, bytes)
+    }
+
+    /// Puts bytes that the host has in front of those of a view.
+    pub fn prepend(&self, view: &mut HostView, bytes: &[u8]) {
+        lock(&self.inner).queue.prepend(self.purpose, view, bytes);
+    }
+
     /// Starts a command. What it was lent is dropped when it has ended, before its completion is there.
     pub fn start(&self, operation: Operation, lease: Lease) -> Tag {
-        lock(&self.inner).start(operation, lease)
+        lock(&self.inner).start(operation, self.purpose, lease)
     }
 
     pub fn finish(&self, tag: Tag) -> impl Future<Output = Completion> + Send + use<> {
@@ -117,7 +147,8 @@ impl Io {
 
     /// Has the drive write to `buffer` what it is and has; nothing, where that is longer.
     pub async fn identify(&self, buffer: &mut LocalBuffer) -> Result<(), Error> {
-        buffer.bytes_mut().fill(0);
+        let length = buffer.len();
+        self.fill(buffer, 0..length).fill(0);
         let mut transfer = Transfer::new(self, buffer.take());
         transfer.start_identify();
         Io::give_back(transfer.end("command that asks what the drive has").await, buffer)

@@ -9,7 +9,7 @@ use crate::transfer::Transfer;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use tapetum_drive::{LocalBuffer, LocalMemory};
+use tapetum_drive::{HostView, LocalBuffer, LocalMemory};
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::fence_page;
 use tapetum_kernels::key_table::KeyPage;
@@ -44,7 +44,7 @@ pub struct KeyPages<T> {
     pub segment: Arc<Segment>,
     pub context: T,
     pages: Range<u32>,
-    buffer: LocalBuffer,
+    view: HostView,
 }
 
 /// What a page of a key table, or of the fences behind it, is called.
@@ -80,12 +80,12 @@ impl<T> KeyPages<T> {
     }
 
     fn raw(&self) -> impl Iterator<Item = (u32, &[u8])> {
-        self.pages.clone().zip(self.buffer.bytes().chunks_exact(PAGE_BYTES))
+        self.pages.clone().zip(self.view.bytes().chunks_exact(PAGE_BYTES))
     }
 
     /// The pages as they lie on flash.
     pub fn bytes(&self) -> &[u8] {
-        &self.buffer.bytes()[..self.pages.len() * PAGE_BYTES]
+        self.view.bytes()
     }
 
     /// The number of the first page.
@@ -150,7 +150,8 @@ impl<'a, T> KeyReader<'a, T> {
     pub async fn next(&mut self) -> Result<Option<KeyPages<T>>, Error> {
         let Some(Pending { segment, pages, transfer, context }) = self.pending.pop_front() else { return Ok(None) };
         let (buffer, finished) = transfer.end("read of a key table").await;
-        let mut read = KeyPages { segment, context, pages, buffer };
+        let view = self.io.view(buffer, 0..pages.len() * PAGE_BYTES);
+        let mut read = KeyPages { segment, context, pages, view };
         match (finished.and_then(|()| read.check()), self.mends_with) {
             (Ok(()), _) => {}
             (Err(error), None) => return Err(error),
@@ -172,16 +173,21 @@ impl<'a, T> KeyReader<'a, T> {
     }
 
     async fn read_again(&self, read: &mut KeyPages<T>) -> Result<(), Error> {
+        let mut buffer = read.view.take();
+        let mut result = Ok(());
         for run in read.segment.key_runs(read.pages.clone()) {
-            self.io.read(run.flash, &mut read.buffer, run.at as usize, run.length as usize).await?;
+            if result.is_ok() {
+                result = self.io.read(run.flash, &mut buffer, run.at as usize, run.length as usize).await;
+            }
         }
-        read.check()
+        read.view = self.io.view(buffer, 0..read.pages.len() * PAGE_BYTES);
+        result.and_then(|()| read.check())
     }
 
     /// Takes a buffer back for the next read.
-    pub fn recycle(&mut self, pages: KeyPages<T>) {
+    pub fn recycle(&mut self, mut pages: KeyPages<T>) {
         if self.spare.len() < self.depth {
-            self.spare.push(pages.buffer);
+            self.spare.push(pages.view.take());
         }
     }
 }

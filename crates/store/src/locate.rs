@@ -7,6 +7,7 @@ use crate::shared::Shared;
 use crate::store::Store;
 use crate::transfer::Transfer;
 use std::sync::Arc;
+use tapetum_drive::Purpose;
 use tapetum_kernels::data_page::{FoundRecord, PageRun};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Kind};
@@ -91,7 +92,7 @@ fn facts(shared: &Shared, header: &Header) -> RecordFacts {
 /// Finds where `key` lives in an open store.
 pub fn locate(store: &Store, key: &[u8]) -> Result<Location, Error> {
     let shared = store.shared();
-    let io = Io::new(shared.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?);
+    let io = Io::new(shared.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let hash = shared.hash(key);
     let place = run(&io, find(shared, &io, hash, key), || false)
         .ok_or_else(|| Error::Io("the drive stopped answering".into()))??;
@@ -142,7 +143,7 @@ async fn in_segment(
         let (buffer, result) =
             Transfer::read(io, buffer, 0, segment.data_runs(page, read_bytes)).end("read of a record").await;
         result?;
-        let bytes = &buffer.bytes()[..read_bytes as usize];
+        let bytes = io.look(&buffer, 0..read_bytes as usize);
         let run = PageRun { bytes, first_page: page, page_size: segment.page_size() };
         let found =
             run.find(segment.salt, key).map_err(|_| Error::Corrupt(format!("data page {page} of segment {number}")))?;

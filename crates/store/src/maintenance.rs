@@ -14,6 +14,7 @@ use crate::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tapetum_drive::Purpose;
 
 /// What a step came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,7 +143,8 @@ impl Maintenance {
         {
             if flush::has_room(&self.shared) {
                 let phase = self.flush_phase.clone();
-                self.flush = Some(Box::pin(flush::flush(self.shared.clone(), self.io.clone(), phase, buffer)));
+                self.flush =
+                    Some(Box::pin(flush::flush(self.shared.clone(), self.io.of(Purpose::Flush), phase, buffer)));
             } else if self.no_room_comes() {
                 let why = format!("all room left is in {} segments", self.shared.unreadable.count());
                 self.poison("a flush", Error::Io(format!("{why} that cannot be read")));
@@ -172,13 +174,13 @@ impl Maintenance {
         let flushing = self.flush_phase.get() != Phase::Idle;
         if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::is_needed(&self.shared, flushing) {
             let phase = self.collect_phase.clone();
-            self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.io.clone(), phase)));
+            self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.io.of(Purpose::Collect), phase)));
         }
         // Where a collection gains nothing, an eviction does.
         if self.collect.is_none() && self.nothing_to_evict_at != Some(moment) && collect::must_evict(&self.shared) {
             self.evicting = true;
             let phase = self.collect_phase.clone();
-            self.collect = Some(Box::pin(collect::evict(self.shared.clone(), self.io.clone(), phase)));
+            self.collect = Some(Box::pin(collect::evict(self.shared.clone(), self.io.of(Purpose::Collect), phase)));
         }
         let Some(done) = self.collect.as_mut().and_then(poll_once) else { return false };
         self.collect = None;
@@ -208,7 +210,7 @@ impl Maintenance {
         let now_us = self.shared.drive.env().now_us();
         if self.count.is_none() && !self.is_changing() && self.count_pace.is_due(&self.shared, now_us) {
             self.count_pace.begin(now_us);
-            self.count = Some(Box::pin(item_count::count(self.shared.clone(), self.io.clone())));
+            self.count = Some(Box::pin(item_count::count(self.shared.clone(), self.io.of(Purpose::Scan))));
         }
         let Some(()) = self.count.as_mut().and_then(poll_once) else { return false };
         self.count = None;

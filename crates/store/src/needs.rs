@@ -30,7 +30,7 @@ pub async fn identify(io: &Io) -> Result<Identity, Error> {
     loop {
         let mut buffer = io.allocate(bytes).await?;
         io.identify(&mut buffer).await?;
-        match Identity::decode(buffer.bytes()) {
+        match Identity::decode(io.look(&buffer, 0..buffer.len())) {
             Ok(identity) => return Ok(identity),
             Err(IdentityError::TooShort | IdentityError::Version(0)) if bytes < IDENTITY_BYTES_MAX => bytes *= 2,
             Err(error) => return Err(Error::Unusable(error.to_string())),

@@ -12,6 +12,7 @@ use crate::store::Store;
 use crate::victim::VictimCursor;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use tapetum_drive::Purpose;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Header, Kind};
 
@@ -37,7 +38,7 @@ impl<'a> Scanned<'a> {
 /// Shows `visit` every live key that begins with `prefix`, until it breaks off.
 pub fn scan(store: &Store, prefix: &[u8], mut visit: impl FnMut(Scanned<'_>) -> ControlFlow<()>) -> Result<(), Error> {
     let shared = store.shared();
-    let io = Io::new(shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?);
+    let io = Io::new(shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Scan);
     let walk = async {
         let installer = shared.take_installer().await;
         let stamp_begun = shared.log.stamp_last();

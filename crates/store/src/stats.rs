@@ -1,5 +1,7 @@
 //! The figures of a store at one moment. Plain data.
 
+use tapetum_drive::{Purpose, PurposeBytes};
+
 /// Counters run from when the store was opened; the rest are levels now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -61,6 +63,8 @@ pub struct Stats {
     pub get_flash_read_max_bytes: u64,
     pub flash_to_local_bytes: u64,
     pub local_to_host_bytes: u64,
+    /// Bytes that crossed between flash, the drive's local memory and the host, in the order of [`Purpose::ALL`].
+    pub drive_bytes: [PurposeBytes; Purpose::COUNT],
     /// Read commands that looked into key tables before a flush.
     pub key_check_reads: u64,
     /// Values in extents of their own, those included that wait for a flush to be free.

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tapetum_drive::{Drive, Flash, Opcode, OverlayFlash, QueuePair};
+use tapetum_drive::{Drive, Flash, Opcode, OverlayFlash, Purpose, QueuePair};
 
 /// Commands a session has on its way at most before they queue in the process.
 const SESSION_DEPTH: u32 = 256;
@@ -49,7 +49,7 @@ pub struct Store {
 }
 
 fn queue(drive: &Drive) -> Result<Io, Error> {
-    Ok(Io::new(drive.queue_pair(SESSION_DEPTH).map_err(|error| Error::Io(error.to_string()))?))
+    Ok(Io::new(drive.queue_pair(SESSION_DEPTH).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Recover))
 }
 
 /// The error of a drive that answers no more.
@@ -92,7 +92,7 @@ impl Store {
         options.slabs.check(options.tier_bytes)?;
         let io = queue(drive)?;
         let shared = run(&io, recover::open(drive, &io, options), crashed).ok_or_else(stopped)??;
-        let maintenance = Maintenance::new(shared.clone(), io);
+        let maintenance = Maintenance::new(shared.clone(), io.of(Purpose::Other));
         Ok(Store::of(shared, Some(Arc::new(Mutex::new(maintenance)))))
     }
 
@@ -269,6 +269,7 @@ impl Store {
             writes_paced: load(&shared.counters.writes_paced),
             flash_read_commands: counters.opcode(Opcode::Read).completed,
             buffers_sealed: u64::from(shared.sealed_buffer().is_some()),
+            drive_bytes: counters.purposes,
         }
     }
 

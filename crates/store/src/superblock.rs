@@ -176,7 +176,7 @@ impl Superblock {
     /// Writes copies, each durable before the next.
     pub async fn write(&self, io: &Io, copies: &[u64]) -> Result<(), Error> {
         let mut buffer = io.allocate(SUPERBLOCK_BYTES as usize).await?;
-        buffer.bytes_mut()[..SUPERBLOCK_BYTES as usize].copy_from_slice(&self.encode());
+        io.fill(&mut buffer, 0..SUPERBLOCK_BYTES as usize).copy_from_slice(&self.encode());
         for copy in copies {
             io.write_durably(copy * SUPERBLOCK_BYTES, &mut buffer, SUPERBLOCK_BYTES as usize).await?;
         }

@@ -9,7 +9,7 @@ use crate::segment::view::Segment;
 use crate::transfer::Transfer;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tapetum_drive::{LocalBuffer, LocalMemory};
+use tapetum_drive::{HostView, LocalMemory};
 use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, Trailer};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Header;
@@ -40,9 +40,7 @@ pub struct VictimCursor {
 
 /// Neighbouring pages of the segment in local memory.
 struct Window {
-    buffer: LocalBuffer,
-    /// Where in the buffer they begin.
-    at: usize,
+    view: HostView,
     first_page: u32,
     pages: u32,
     page_size: PageSize,
@@ -50,8 +48,7 @@ struct Window {
 
 impl Window {
     fn run(&self) -> PageRun<'_> {
-        let bytes = &self.buffer.bytes()[self.at..][..self.pages as usize * self.page_size.bytes()];
-        PageRun { bytes, first_page: self.first_page, page_size: self.page_size }
+        PageRun { bytes: self.view.bytes(), first_page: self.first_page, page_size: self.page_size }
     }
 
     fn end(&self) -> u32 {
@@ -59,12 +56,10 @@ impl Window {
     }
 
     /// Puts the last pages of the window before this one in front, from page `from` on.
-    fn prepend(&mut self, before: &Window, from: u32) {
+    fn prepend(&mut self, io: &Io, before: &Window, from: u32) {
         let pages = before.end() - from;
-        let bytes = pages as usize * self.page_size.bytes();
-        self.at -= bytes;
         let tail = &before.run().bytes[(from - before.first_page) as usize * self.page_size.bytes()..];
-        self.buffer.bytes_mut()[self.at..][..bytes].copy_from_slice(tail);
+        io.prepend(&mut self.view, tail);
         self.first_page = from;
         self.pages += pages;
     }
@@ -98,7 +93,7 @@ impl VictimCursor {
             secret,
             io: io.clone(),
             local: local.clone(),
-            window: Window { buffer, at: 0, first_page: 0, pages: 0, page_size },
+            window: Window { view: io.view(buffer, 0..0), first_page: 0, pages: 0, page_size },
             ahead: VecDeque::new(),
             page: None,
             starts_left: 0,
@@ -242,9 +237,11 @@ impl VictimCursor {
         let Ahead { transfer, at, first_page, pages } = ahead;
         let (buffer, result) = transfer.end("read of a segment").await;
         result?;
-        let mut window = Window { buffer, at, first_page, pages, page_size: self.segment.page_size() };
+        let page_size = self.segment.page_size();
+        let view = self.io.view(buffer, at..at + pages as usize * page_size.bytes());
+        let mut window = Window { view, first_page, pages, page_size };
         if follows && from < tail.end {
-            window.prepend(&self.window, from);
+            window.prepend(&self.io, &self.window, from);
         }
         self.window = window;
         while self.ahead.len() < DEPTH {

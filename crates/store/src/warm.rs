@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tapetum_drive::LocalBuffer;
+use tapetum_drive::{LocalBuffer, Purpose};
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::{Corrupt, FoundRecord, PageRun};
 use tapetum_kernels::hash::HashKey;
@@ -120,7 +120,8 @@ impl Store {
     /// Begins to put the items with these hash keys into DRAM, as far as flash has them and there is room.
     pub fn warm(&self, keys: Vec<KeyDigest>) -> Result<Warming, Error> {
         let shared = self.shared().clone();
-        let io = Io::new(shared.drive.queue_pair(READS_MAX as u32).map_err(|error| Error::Io(error.to_string()))?);
+        let queue = shared.drive.queue_pair(READS_MAX as u32).map_err(|error| Error::Io(error.to_string()))?;
+        let io = Io::new(queue).of(Purpose::Warm);
         let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
         let warmed = Arc::new(Mutex::new(Warmed::default()));
         let warmer = Warmer {
@@ -309,7 +310,7 @@ impl Warmer {
 
     /// Puts the wanted records of a page into the tier.
     fn take(&mut self, read: &PageRead, buffer: &LocalBuffer) -> Result<(), Corrupt> {
-        let bytes = &buffer.bytes()[..read.span_bytes as usize];
+        let bytes = self.io.look(buffer, 0..read.span_bytes as usize);
         let run = PageRun { bytes, first_page: read.page, page_size: read.segment.page_size() };
         for record in run.starting(read.segment.salt)?.collect::<Result<Vec<FoundRecord>, Corrupt>>()? {
             self.key.resize(record.header.key_bytes as usize, 0);

@@ -15,7 +15,7 @@ use tapetum_bench::random::Random;
 use tapetum_bench::workload::Values;
 use tapetum_drive::{
     Command, Completion, Drive, Env, Execution, FileFlash, IoEngine, LocalBuffer, LocalRange, Operation, Program,
-    ProgramId, QueuePair, Returned, Stage, programs,
+    ProgramId, Purpose, QueuePair, Returned, Stage, programs,
 };
 use tapetum_kernels::snappy;
 
@@ -143,7 +143,7 @@ impl TableBench {
         let (values, mut random, mut value) = (Values::new(item_bytes, random_percent), Random::new(0), Vec::new());
         for place in 0..data_bytes / item_bytes as u64 {
             values.fill(place, &mut random, &mut value);
-            self.memory.bytes_mut()[..item_bytes].copy_from_slice(&value);
+            self.pair.fill(Purpose::Other, &mut self.memory, 0..item_bytes).copy_from_slice(&value);
             let flash = place * item_bytes as u64;
             let local = self.memory.offset();
             self.run(Operation::Write { flash, local, length: item_bytes as u32, fua: false })?;
@@ -181,7 +181,7 @@ impl TableBench {
     fn on_host(&mut self, flash: u64, item_bytes: usize) -> Result<(), Failure> {
         self.run(Operation::Read { flash, local: self.memory.offset(), length: item_bytes as u32 })?;
         self.raw.clear();
-        self.pair.copy_to_host(&self.memory, 0..item_bytes, &mut self.raw);
+        self.pair.copy_to_host(Purpose::Other, &self.memory, 0..item_bytes, &mut self.raw);
         let compressed = snappy::compress(&self.raw, &mut self.stored);
         compressed.map(drop).map_err(|error| format!("the host cannot compress an item: {error:?}").into())
     }
@@ -193,12 +193,13 @@ impl TableBench {
         let compress = Execution::new(self.snappy, LocalRange::EMPTY, &[input], result);
         let list = [read, Stage::Execute(compress)].map(|stage| stage.encode()).concat();
         let list_at = ITEM_BYTES_MAX + self.result_bytes;
-        self.memory.bytes_mut()[list_at..][..list.len()].copy_from_slice(&list);
+        let at = list_at..list_at + list.len();
+        self.pair.fill(Purpose::Other, &mut self.memory, at).copy_from_slice(&list);
         let stages = LocalRange { offset: self.memory.offset() + list_at as u64, length: list.len() as u32 };
         let compressed = self.run(Operation::Pipeline { stages })?;
         self.raw.clear();
         let result = ITEM_BYTES_MAX..ITEM_BYTES_MAX + compressed.result[0] as usize;
-        self.pair.copy_to_host(&self.memory, result, &mut self.raw);
+        self.pair.copy_to_host(Purpose::Other, &self.memory, result, &mut self.raw);
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use super::program::{Context, PREFETCH_ROUNDS, TaskState};
 use crate::counters::QueueCounters;
 use crate::flash::FlashQueue;
 use crate::protocol::{
-    Command, Completion, EventUse, Execution, INPUTS_MAX, LeasedRanges, LocalRange, Opcode, Operation, Status,
+    Command, Completion, EventUse, Execution, INPUTS_MAX, LeasedRanges, LocalRange, Opcode, Operation, Purpose, Status,
 };
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -51,6 +51,7 @@ enum TransferOwner {
 struct FlashTransfer {
     owner: TransferOwner,
     opcode: Opcode,
+    purpose: Purpose,
     length: u32,
     submitted_us: u64,
 }
@@ -247,7 +248,12 @@ impl Controller {
             _ => 0,
         };
         let submitted_us = self.started_us();
-        let transfer = FlashTransfer { owner, opcode: operation.opcode(), length, submitted_us };
+        let purpose = match owner {
+            TransferOwner::Command(end) => end.purpose,
+            TransferOwner::Stage { pipeline, .. } => self.pipelines[pipeline as usize].end.purpose,
+            TransferOwner::Task { .. } => Purpose::Pipeline,
+        };
+        let transfer = FlashTransfer { owner, opcode: operation.opcode(), purpose, length, submitted_us };
         let place = match self.transfers_free.pop() {
             Some(place) => {
                 self.transfers[place as usize] = transfer;
@@ -276,9 +282,10 @@ impl Controller {
             self.in_flash -= 1;
             self.counters.completed(transfer.opcode, completion.status);
             self.counters.latency(transfer.opcode, now_us.saturating_sub(transfer.submitted_us));
+            let (purpose, bytes) = (transfer.purpose, u64::from(transfer.length));
             match (transfer.opcode, completion.status) {
-                (Opcode::Read, Status::Success) => self.counters.moved_flash_to_local(u64::from(transfer.length)),
-                (Opcode::Write, Status::Success) => self.counters.moved_local_to_flash(u64::from(transfer.length)),
+                (Opcode::Read, Status::Success) => self.counters.moved_flash_to_local(purpose, bytes),
+                (Opcode::Write, Status::Success) => self.counters.moved_local_to_flash(purpose, bytes),
                 _ => {}
             }
             match transfer.owner {

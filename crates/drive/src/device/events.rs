@@ -13,7 +13,7 @@
 //! The table belongs to one controller, and to one thread at a time.
 
 use super::compute::ComputeRequest;
-use crate::protocol::{Command, Completion, EventId, LocalRange, Opcode, Operation, Status};
+use crate::protocol::{Command, Completion, EventId, LocalRange, Opcode, Operation, Purpose, Status};
 use std::collections::VecDeque;
 
 /// What is left of a command when it ends: whom to tell.
@@ -24,11 +24,13 @@ pub(super) struct CommandEnd {
     pub slot: u32,
     pub signals: Option<EventId>,
     pub is_quiet: bool,
+    pub purpose: Purpose,
 }
 
 impl CommandEnd {
     pub fn of(command: &Command, slot: u32) -> CommandEnd {
-        CommandEnd { tag: command.tag, slot, signals: command.events.signals, is_quiet: command.events.is_quiet }
+        let Command { tag, events, purpose, .. } = *command;
+        CommandEnd { tag, slot, signals: events.signals, is_quiet: events.is_quiet, purpose }
     }
 }
 

@@ -7,6 +7,7 @@
 mod chain_tests;
 #[cfg(test)]
 mod compute_tests;
+mod crossing;
 mod drive;
 mod lease;
 mod lease_table;
@@ -18,6 +19,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use crossing::HostView;
 pub use drive::Drive;
 pub use lease::{Lease, Returned};
 pub use queue_pair::{CREDITS, QueueFull, QueuePair};

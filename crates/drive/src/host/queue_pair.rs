@@ -10,10 +10,8 @@ use super::lease_table::LeaseTable;
 use super::{Drive, Lease, Returned};
 use crate::counters::QueueCounters;
 use crate::device::{Controller, EndedCommand};
-use crate::memory::LocalBuffer;
 use crate::protocol::{Command, LeasedRanges, LocalRange, Operation};
 use std::fmt;
-use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +42,7 @@ pub struct QueuePair {
     leases: LeaseTable,
     ended: Vec<EndedCommand>,
     drive: Drive,
-    counters: Arc<QueueCounters>,
+    pub(super) counters: Arc<QueueCounters>,
 }
 
 impl QueuePair {
@@ -169,20 +167,6 @@ impl QueuePair {
     /// How many more commands may be submitted now.
     pub fn credits(&self) -> usize {
         CREDITS - self.in_flight()
-    }
-
-    /// The explicit step by which a result leaves the drive: appends bytes of a buffer, counting them.
-    pub fn copy_to_host(&self, buffer: &LocalBuffer, bytes: Range<usize>, into: &mut Vec<u8>) {
-        self.counters.moved_local_to_host(bytes.len() as u64);
-        into.extend_from_slice(&buffer.bytes()[bytes]);
-    }
-
-    /// [`QueuePair::copy_to_host`] of a few bytes whose number is known.
-    pub fn copy_array_to_host<const N: usize>(&self, buffer: &LocalBuffer, at: usize) -> [u8; N] {
-        self.counters.moved_local_to_host(N as u64);
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(&buffer.bytes()[at..at + N]);
-        bytes
     }
 
     pub fn drive(&self) -> &Drive {

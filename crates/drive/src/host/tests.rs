@@ -8,7 +8,7 @@ use crate::flash::faulty::FaultyFlash;
 use crate::flash::memory::MemoryFlash;
 use crate::memory::{LocalBuffer, LocalMemory};
 use crate::protocol::{
-    Completion, Execution, Identity, LocalRange, Opcode, Operation, ProgramId, STAGES_MAX, Stage, Status,
+    Completion, Execution, Identity, LocalRange, Opcode, Operation, ProgramId, Purpose, STAGES_MAX, Stage, Status,
 };
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn a_program_reads_what_was_written() {
     assert_eq!((returned.completion.status, returned.completion.result), (Status::Success, [4096, 7 * 4096]));
     let Lease::Buffers([input, output]) = returned.lease else { panic!("{:?}", returned.lease) };
     let mut host = vec![1];
-    pair.copy_to_host(&output, 0..2, &mut host);
+    pair.copy_to_host(Purpose::Other, &output, 0..2, &mut host);
     assert_eq!(host, [1, 7, 7]);
     assert_eq!(drive.counters().local_to_host_bytes, 2);
     let returned = run_with(&mut pair, execute(LocalRange::EMPTY), Lease::Buffers([input, output]));

@@ -180,12 +180,14 @@ impl LocalBuffer {
         unsafe { self.memory.region.base.add(self.offset as usize) }.as_ptr()
     }
 
+    /// Nobody counts these looks: they are for whoever is the drive, and for tests. A host has [`QueuePair::look`](crate::QueuePair::look).
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: inside the mapping, which is initialised (zero or written), lives as long as `self`, and belongs to
         // this buffer alone. No command in flight writes here: it would have the buffer.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
+    /// As [`LocalBuffer::bytes`]; a host has [`QueuePair::fill`](crate::QueuePair::fill).
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as `bytes`; `self` is borrowed exclusively, and no command in flight reads here either.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast_mut(), self.len()) }

@@ -1,5 +1,6 @@
 //! Commands: what the host asks of a drive.
 
+use super::Purpose;
 use super::wire::{DecodeError, get, put, same_or_not_zero};
 use std::num::NonZeroU16;
 
@@ -10,6 +11,8 @@ pub struct Command {
     pub tag: u64,
     pub operation: Operation,
     pub events: EventUse,
+    /// The bytes that it moves are counted by it.
+    pub purpose: Purpose,
 }
 
 /// An event of one queue pair: 1 to [`EventId::MAX`].
@@ -171,11 +174,11 @@ impl Operation {
 
 // A command, little endian:
 //
-//   0        8        9       10        12         16         20         24         32         40         48      50        52      64
-//   | tag u64 | opcode | flags | program | length 0 | length 1 | length 2 | offset 0 | offset 1 | offset 2 | after | signals | zero |
-//   |         | u8     | u8    | u16     | u32      | u32      | u32      | u64      | u64      | u64      | u16   | u16     |      |
+//   0        8        9       10        12         16         20         24         32         40         48      50        52        53     64
+//   | tag u64 | opcode | flags | program | length 0 | length 1 | length 2 | offset 0 | offset 1 | offset 2 | after | signals | purpose | zero |
+//   |         | u8     | u8    | u16     | u32      | u32      | u32      | u64      | u64      | u64      | u16   | u16     | u8      |      |
 //
-//   Of any operation: flags bit 1: quiet; after and signals: events, 0 for none.
+//   Of any operation: flags bit 1: quiet; after and signals: events, 0 for none; purpose: a number.
 //
 //   operation   length 0     length 1   length 2   offset 0     offset 1   offset 2
 //   Read        length       -          -          flash        local      -
@@ -194,9 +197,10 @@ const LENGTHS: [usize; 3] = [12, 16, 20];
 const OFFSETS: [usize; 3] = [24, 32, 40];
 const AFTER: usize = 48;
 const SIGNALS: usize = 50;
-const COMMAND_END: usize = 52;
+const PURPOSE: usize = 52;
+const COMMAND_END: usize = 53;
 const _: () = assert!(LENGTHS[2] + 4 == OFFSETS[0] && OFFSETS[2] + 8 == AFTER);
-const _: () = assert!(AFTER + 2 == SIGNALS && SIGNALS + 2 == COMMAND_END);
+const _: () = assert!(AFTER + 2 == SIGNALS && SIGNALS + 2 == PURPOSE && PURPOSE + 1 == COMMAND_END);
 const _: () = assert!(COMMAND_END <= Command::ENCODED_BYTES);
 
 const FLAG_FUA: u8 = 1;
@@ -217,7 +221,14 @@ impl Command {
 
     /// A command that waits for nothing and whose end its completion alone tells of.
     pub const fn new(tag: u64, operation: Operation) -> Command {
-        Command { tag, operation, events: EventUse::NONE }
+        Command { tag, operation, events: EventUse::NONE, purpose: Purpose::Other }
+    }
+
+    /// For this purpose.
+    #[must_use]
+    pub const fn of(mut self, purpose: Purpose) -> Command {
+        self.purpose = purpose;
+        self
     }
 
     /// To start when this event is done.
@@ -278,6 +289,7 @@ impl Command {
         }
         put(&mut bytes, AFTER, EventId::encode(self.events.after));
         put(&mut bytes, SIGNALS, EventId::encode(self.events.signals));
+        bytes[PURPOSE] = self.purpose as u8;
         bytes
     }
 
@@ -312,7 +324,8 @@ impl Command {
         let event = |at: usize| EventId::new(u16::from_le_bytes(get(bytes, at)));
         let is_quiet = bytes[FLAGS] & FLAG_QUIET != 0;
         let events = EventUse { after: event(AFTER), signals: event(SIGNALS), is_quiet };
-        let command = Command { tag: u64::from_le_bytes(get(bytes, TAG)), operation, events };
+        let purpose = Purpose::of_number(bytes[PURPOSE]).ok_or(DecodeError::UnknownPurpose(bytes[PURPOSE]))?;
+        let command = Command { tag: u64::from_le_bytes(get(bytes, TAG)), operation, events, purpose };
         same_or_not_zero(bytes, &command.encode())?;
         Ok(command)
     }
@@ -357,8 +370,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_command_survives_its_encoding(tag: u64, operation in operation(), events in events()) {
-            let command = Command { tag, operation, events };
+        fn a_command_survives_its_encoding(
+            tag: u64, operation in operation(), events in events(), purpose in 0..Purpose::COUNT,
+        ) {
+            let command = Command { tag, operation, events, purpose: Purpose::ALL[purpose] };
             prop_assert_eq!(Command::decode(&command.encode()), Ok(command));
         }
 
@@ -380,7 +395,8 @@ mod tests {
     fn the_layout_does_not_drift() {
         let operation = Operation::Write { flash: 0x1122, local: 0x3344, length: 0x5566, fua: true };
         let [after, signals] = [0x0201, 0x0403].map(|number| EventId::new(number).unwrap());
-        let command = Command::new(0x0807_0605_0403_0201, operation).after(after).signals(signals).quiet();
+        let command =
+            Command::new(0x0807_0605_0403_0201, operation).after(after).signals(signals).quiet().of(Purpose::Log);
         let mut expected = [0; 64];
         expected[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
         expected[8] = 1;
@@ -388,7 +404,7 @@ mod tests {
         expected[12..14].copy_from_slice(&[0x66, 0x55]);
         expected[24..26].copy_from_slice(&[0x22, 0x11]);
         expected[32..34].copy_from_slice(&[0x44, 0x33]);
-        expected[48..52].copy_from_slice(&[1, 2, 3, 4]);
+        expected[48..53].copy_from_slice(&[1, 2, 3, 4, 3]);
         assert_eq!(command.encode(), expected);
     }
 
@@ -404,6 +420,7 @@ mod tests {
         assert_eq!(damaged(FLAGS, 1), Err(DecodeError::NotZero { offset: FLAGS }));
         assert_eq!(damaged(FLAGS, 4), Err(DecodeError::NotZero { offset: FLAGS }));
         assert_eq!(damaged(24, 1), Err(DecodeError::NotZero { offset: 24 }));
+        assert_eq!(damaged(PURPOSE, 200), Err(DecodeError::UnknownPurpose(200)));
         assert_eq!(damaged(COMMAND_END, 1), Err(DecodeError::NotZero { offset: COMMAND_END }));
         assert_eq!(damaged(63, 1), Err(DecodeError::NotZero { offset: 63 }));
     }

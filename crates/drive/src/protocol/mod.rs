@@ -10,6 +10,7 @@ mod completion;
 mod descriptor;
 mod identity;
 mod leased;
+mod purpose;
 mod result;
 mod stage;
 mod wire;
@@ -22,6 +23,7 @@ pub use descriptor::{
 };
 pub use identity::{Identity, IdentityError, PROGRAM_NAME_BYTES, ProgramIdentity};
 pub use leased::LeasedRanges;
+pub use purpose::Purpose;
 pub use result::{PipelineFailure, PipelinePlace, PipelineReason, PipelineResult};
 pub use stage::{Execution, INPUTS_MAX, STAGES_MAX, Stage};
 pub use wire::DecodeError;

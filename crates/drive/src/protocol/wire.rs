@@ -10,6 +10,7 @@ pub enum DecodeError {
     UnknownOpcode(u8),
     UnknownStatus(u16),
     UnknownStage(u8),
+    UnknownPurpose(u8),
     /// A stage has room for fewer inputs.
     TooManyInputs(u8),
     /// A pipeline has room for fewer stages.
@@ -40,6 +41,10 @@ impl fmt::Display for DecodeError {
             DecodeError::UnknownStage(kind) => write!(
                 f,
                 "stage kind {kind:#04x} is unknown: the two ends of the queue pair differ in version; run the same one on both"
+            ),
+            DecodeError::UnknownPurpose(purpose) => write!(
+                f,
+                "purpose {purpose} is unknown: the two ends of the queue pair differ in version; run the same one on both"
             ),
             DecodeError::TooManyInputs(inputs) => {
                 write!(f, "a stage with {inputs} inputs: it has room for {INPUTS_MAX}; join some by a stage before it")

@@ -14,7 +14,7 @@ use crate::io::Io;
 use crate::segment::local_index::FenceBuilder;
 use crate::segment::view::Segment;
 use records::Records;
-use tapetum_drive::LocalBuffer;
+use tapetum_drive::HostView;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
 use tapetum_kernels::hash::HashKey;
@@ -30,7 +30,7 @@ pub fn holds(segment: &Segment, page: u32, bytes: &[u8]) -> bool {
 
 /// Writes those pages anew that do not hold.
 pub async fn mend(segment: &Segment, io: &Io, secret: [u8; 16]) -> Result<(), Error> {
-    let mut table = Table { segment, io, page: io.allocate(PAGE_BYTES).await?, mended: 0 };
+    let mut table = Table { segment, io, page: io.view(io.allocate(PAGE_BYTES).await?, 0..0), mended: 0 };
     let fences = FenceBuilder::new(segment.geometry(), segment.page_size());
     let mut entries = Entries { segment, fences, hash_last: None };
     table.mend_key_pages(&mut entries, secret).await?;
@@ -135,7 +135,7 @@ struct Table<'a> {
     segment: &'a Segment,
     io: &'a Io,
     /// The page that was read last.
-    page: LocalBuffer,
+    page: HostView,
     mended: u32,
 }
 
@@ -197,19 +197,24 @@ impl Table<'_> {
     /// Reads a page; whether it is what was written there.
     async fn read(&mut self, page: u32) -> bool {
         let run = self.segment.key_runs(page..page + 1).next().expect("a page lies somewhere");
-        let was_read = self.io.read(run.flash, &mut self.page, 0, PAGE_BYTES).await.is_ok();
-        was_read && holds(self.segment, page, &self.page.bytes()[..PAGE_BYTES])
+        let mut buffer = self.page.take();
+        let was_read = self.io.read(run.flash, &mut buffer, 0, PAGE_BYTES).await.is_ok();
+        self.page = self.io.view(buffer, 0..PAGE_BYTES);
+        was_read && holds(self.segment, page, self.page.bytes())
     }
 
     /// The page that was read and holds.
     fn key_page(&self) -> KeyPage<'_> {
-        KeyPage::trusted(&self.page.bytes()[..PAGE_BYTES])
+        KeyPage::trusted(self.page.bytes())
     }
 
     async fn write(&mut self, page: u32, fill: impl FnOnce(&mut [u8])) -> Result<(), Error> {
         let run = self.segment.key_runs(page..page + 1).next().expect("a page lies somewhere");
-        fill(&mut self.page.bytes_mut()[..PAGE_BYTES]);
-        self.io.write_durably(run.flash, &mut self.page, PAGE_BYTES).await?;
+        let mut buffer = self.page.take();
+        fill(self.io.fill(&mut buffer, 0..PAGE_BYTES));
+        let written = self.io.write_durably(run.flash, &mut buffer, PAGE_BYTES).await;
+        self.page = self.io.view(buffer, 0..0);
+        written?;
         self.mended += 1;
         Ok(())
     }

@@ -4,7 +4,7 @@
 use crate::error::Error;
 use crate::io::Io;
 use crate::segment::view::{Run, Segment};
-use tapetum_drive::LocalBuffer;
+use tapetum_drive::{HostView, LocalBuffer};
 use tapetum_kernels::data_page::{PageRun, Trailer};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::Entry;
@@ -19,9 +19,9 @@ pub struct Records<'a> {
     secret: [u8; 16],
     /// Pages that hold any record which starts in the first of them.
     pages_per_record: u32,
-    buffer: LocalBuffer,
+    view: HostView,
     first_page: u32,
-    /// How many pages the buffer holds.
+    /// How many pages the view holds.
     pages: u32,
 }
 
@@ -31,7 +31,8 @@ impl<'a> Records<'a> {
         let pages_per_record = 1 + segment.descriptor.record_bytes_max.div_ceil(page_size.payload_bytes() as u32);
         let pages = (pages_per_record + WINDOW_PAGES).min(segment.descriptor.data_pages);
         let buffer = io.allocate(pages as usize * page_size.bytes()).await?;
-        Ok(Records { segment, io, secret, pages_per_record, buffer, first_page: 0, pages: 0 })
+        let view = io.view(buffer, 0..0);
+        Ok(Records { segment, io, secret, pages_per_record, view, first_page: 0, pages: 0 })
     }
 
     /// What the key table says of the record at `address`; `None` when there is none, or it is damaged.
@@ -89,28 +90,30 @@ impl<'a> Records<'a> {
             self.read(page).await;
         }
         let page_size = self.segment.page_size();
-        let bytes = &self.buffer.bytes()[..self.pages as usize * page_size.bytes()];
-        Some(PageRun { bytes, first_page: self.first_page, page_size })
+        Some(PageRun { bytes: self.view.bytes(), first_page: self.first_page, page_size })
     }
 
     /// Reads the pages from `page` on; those that cannot be read are zeros.
     async fn read(&mut self, page: u32) {
         let page_bytes = self.segment.page_size().bytes();
-        let pages = (self.buffer.len() / page_bytes) as u32;
+        let mut buffer = self.view.take();
+        let pages = (buffer.len() / page_bytes) as u32;
         (self.first_page, self.pages) = (page, pages.min(self.segment.descriptor.data_pages - page));
         for run in self.segment.data_runs(page, self.pages * page_bytes as u32) {
-            if self.read_run(run).await.is_err() {
+            if self.read_run(run, &mut buffer).await.is_err() {
                 for at in (0..run.length).step_by(page_bytes) {
                     let one = Run { flash: run.flash + u64::from(at), at: run.at + at, length: page_bytes as u32 };
-                    if self.read_run(one).await.is_err() {
-                        self.buffer.bytes_mut()[one.at as usize..][..page_bytes].fill(0);
+                    if self.read_run(one, &mut buffer).await.is_err() {
+                        let at = one.at as usize;
+                        self.io.fill(&mut buffer, at..at + page_bytes).fill(0);
                     }
                 }
             }
         }
+        self.view = self.io.view(buffer, 0..self.pages as usize * page_bytes);
     }
 
-    async fn read_run(&mut self, run: Run) -> Result<(), Error> {
-        self.io.read(run.flash, &mut self.buffer, run.at as usize, run.length as usize).await
+    async fn read_run(&self, run: Run, buffer: &mut LocalBuffer) -> Result<(), Error> {
+        self.io.read(run.flash, buffer, run.at as usize, run.length as usize).await
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::geometry::Geometry;
 use std::collections::VecDeque;
-use tapetum_drive::{Command, Completion, LocalBuffer, Operation, QueuePair, Returned, Status};
+use tapetum_drive::{Command, Completion, LocalBuffer, Operation, Purpose, QueuePair, Returned, Status};
 use tapetum_kernels::reference::Run;
 
 /// The most that one command moves.
@@ -80,7 +80,7 @@ impl Transfer {
     /// Starts reads while slots are free, and the queue has places. `tag` makes a tag of a slot; `completed` is to be given what
     /// comes back with it.
     pub fn read(&mut self, queue: &mut QueuePair, tag: impl Fn(usize) -> u64) {
-        self.start(queue, tag, |piece, buffer| Operation::Read {
+        self.start(queue, (tag, Purpose::Get), |_, piece, buffer| Operation::Read {
             flash: piece.flash,
             local: buffer.offset(),
             length: piece.length,
@@ -92,9 +92,9 @@ impl Transfer {
     pub fn write(&mut self, queue: &mut QueuePair, stored: &[u8], fua: bool, tag: impl Fn(usize) -> u64) {
         let left: usize = self.pieces.iter().map(|piece| piece.bytes as usize).sum();
         let mut at = stored.len() - left;
-        self.start(queue, tag, |piece, buffer| {
+        self.start(queue, (tag, Purpose::Put), |queue, piece, buffer| {
             let (bytes, length) = (piece.bytes as usize, piece.length);
-            let image = &mut buffer.bytes_mut()[..length as usize];
+            let image = queue.fill(Purpose::Put, buffer, 0..length as usize);
             image[..bytes].copy_from_slice(&stored[at..at + bytes]);
             image[bytes..].fill(0);
             at += bytes;
@@ -105,8 +105,8 @@ impl Transfer {
     fn start(
         &mut self,
         queue: &mut QueuePair,
-        tag: impl Fn(usize) -> u64,
-        mut operation: impl FnMut(Piece, &mut LocalBuffer) -> Operation,
+        (tag, purpose): (impl Fn(usize) -> u64, Purpose),
+        mut operation: impl FnMut(&QueuePair, Piece, &mut LocalBuffer) -> Operation,
     ) {
         while self.failed.is_none() && self.started - self.taken < self.slots.len() && queue.credits() > 0 {
             let Some(piece) = self.pieces.pop_front() else { return };
@@ -116,7 +116,7 @@ impl Transfer {
             slot.piece = piece;
             self.started += 1;
             self.in_flight += 1;
-            let command = Command::new(tag(number), operation(piece, &mut buffer));
+            let command = Command::new(tag(number), operation(queue, piece, &mut buffer)).of(purpose);
             queue.submit(command, buffer.into()).expect("the queue had a place");
         }
     }

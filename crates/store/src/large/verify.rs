@@ -29,7 +29,7 @@ pub async fn read_value(
     let mut stored = Vec::with_capacity(reference.stored_bytes as usize);
     for piece in pieces(geometry, &reference.runs, reference.stored_bytes, PIECE_BYTES) {
         io.read(piece.flash, &mut buffer, 0, piece.length as usize).await?;
-        let bytes = &buffer.bytes()[..piece.bytes as usize];
+        let bytes = io.look(&buffer, 0..piece.bytes as usize);
         crc = crc_append(crc, bytes);
         stored.extend_from_slice(bytes);
     }

@@ -10,7 +10,7 @@ use crate::planted::Bug;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use tapetum_drive::{Command, Completion, Operation, QueuePair, Returned};
+use tapetum_drive::{Command, Completion, Operation, Purpose, QueuePair, Returned};
 
 /// What a thread asks for: to take completions, to send what is worth it, to send whatever is there.
 const REAP: u64 = 1;
@@ -132,7 +132,7 @@ impl Log {
         state.writing = Some(group);
         // SAFETY: a sealed group is written by nobody before its buffer is released, which the flush has wait for its write
         // (`buffer_written`); the queue is dropped before the arenas.
-        let submitted = unsafe { sender.queue.submit_unleased(Command::new(TAG_WRITE, operation)) };
+        let submitted = unsafe { sender.queue.submit_unleased(Command::new(TAG_WRITE, operation).of(Purpose::Log)) };
         submitted.expect("a write and a flush are in flight at most");
     }
 

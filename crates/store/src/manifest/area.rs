@@ -15,7 +15,7 @@ use crate::manifest_room::snapshot_bytes_max;
 use crate::planted::Planted;
 use crate::wire::Reader;
 use std::ops::Range;
-use tapetum_drive::{LocalBuffer, LocalMemory};
+use tapetum_drive::{LocalBuffer, LocalMemory, Purpose};
 
 /// What frames say that cannot be reached from the beginning of their list.
 #[derive(Default)]
@@ -57,7 +57,8 @@ impl AreaReader {
             self.window = Some((flash, buffer));
         }
         let Some((start, buffer)) = &self.window else { unreachable!("it was just read") };
-        Ok(&buffer.bytes()[(flash - start) as usize..][..length])
+        let at = (flash - start) as usize;
+        Ok(self.io.look(buffer, at..at + length))
     }
 
     /// The frame at `position` of an area, if there is a valid one that is wanted by its epoch, sequence and kind.
@@ -125,7 +126,8 @@ impl AreaReader {
             return Ok(None);
         }
         let manifest = Manifest {
-            io: self.io.clone(),
+            // From here on it is written, as what the store does brings it.
+            io: self.io.of(Purpose::Other),
             geometry: self.geometry,
             store_id: self.store_id,
             area,
@@ -218,9 +220,10 @@ impl AreaReader {
             let buffer = buffer.ok_or_else(|| {
                 Error::Options("the budget of memory is too small to open the store: raise it".into())
             })?;
+            let bytes = io.look(&buffer, 0..chunk_bytes as usize);
             for at in (0..chunk_bytes).step_by(sector as usize) {
                 let at_area = position.min(last) + at;
-                let Some((epoch, number, kind, _)) = parse_header(&buffer.bytes()[at as usize..]) else { continue };
+                let Some((epoch, number, kind, _)) = parse_header(&bytes[at as usize..]) else { continue };
                 if list.contains(&at_area)
                     && wanted(epoch, number, kind)
                     && let Some(frame) = self.frame(area, at_area, &wanted).await?

@@ -255,7 +255,7 @@ impl Manifest {
         let flash = self.geometry.manifest_offset(self.area) + self.position;
         let mut buffer = self.io.allocate(frames.len().min(PIECE_BYTES)).await?;
         for (number, piece) in frames.chunks(PIECE_BYTES).enumerate() {
-            buffer.bytes_mut()[..piece.len()].copy_from_slice(piece);
+            self.io.fill(&mut buffer, 0..piece.len()).copy_from_slice(piece);
             self.io.write_durably(flash + (number * PIECE_BYTES) as u64, &mut buffer, piece.len()).await?;
         }
         self.position += frames.len() as u64;

@@ -34,7 +34,7 @@ pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<()
 async fn zero(drive: &Drive, io: &Io, from: u64, length: u64) -> Result<(), Error> {
     let chunk = length.min(1 << 20);
     let mut buffer = drive.local().allocate(chunk as usize).ok_or_else(|| no_memory("a write"))?;
-    buffer.bytes_mut().fill(0);
+    io.fill(&mut buffer, 0..chunk as usize).fill(0);
     let mut at = 0;
     while at < length {
         let bytes = chunk.min(length - at) as usize;

@@ -68,11 +68,20 @@ pub async fn replay_log(
     for buffer in first..first + BUFFERS {
         let zone = (buffer % BUFFERS) as usize;
         read_zone(io, geometry, buffer, &mut replayed.arenas[zone]).await?;
-        let Replayed { arenas, records, large, watermark, watermark_at, chain, .. } = &mut replayed;
+        let Replayed {
+            ref arenas,
+            ref mut records,
+            ref mut large,
+            ref mut watermark,
+            ref mut watermark_at,
+            ref mut chain,
+            ..
+        } = replayed;
         let mut found = Vec::new();
         let crc_before = chain.previous_crc;
         let watermark_before = (*watermark, *watermark_at);
-        let end = reader.replay(arenas[zone].bytes(), buffer, chain, |place, record| match record.header.kind {
+        let image = io.look(&arenas[zone], 0..arenas[zone].len());
+        let end = reader.replay(image, buffer, chain, |place, record| match record.header.kind {
             // An install may have made a later watermark durable than the log has: that ended older plans.
             Kind::Control if record.header.stamp <= *watermark => {}
             Kind::Control => {
@@ -97,7 +106,7 @@ pub async fn replay_log(
             replayed.crc_sealed = crc_before;
             replayed.watermark_sealed = watermark_before;
         }
-        reader.refuse_gap(replayed.arenas[zone].bytes(), buffer, end.position, &replayed.chain)?;
+        reader.refuse_gap(image, buffer, end.position, chain)?;
     }
     Ok(replayed)
 }

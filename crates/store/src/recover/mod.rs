@@ -71,7 +71,7 @@ pub async fn read_superblock(drive: &Drive, io: &Io) -> Result<Found, Error> {
     }
     let mut buffer = drive.local().allocate(both).ok_or_else(|| no_memory("a superblock"))?;
     io.read(0, &mut buffer, 0, both).await?;
-    let found = Superblock::read(&buffer.bytes()[..both], drive.flash().capacity_bytes())?;
+    let found = Superblock::read(io.look(&buffer, 0..both), drive.flash().capacity_bytes())?;
     let (made, has) = (found.superblock.geometry.sector_bytes, drive.flash().sector_bytes());
     if made < has {
         return Err(Error::Options(format!(

@@ -12,7 +12,7 @@ use crate::io::Io;
 use crate::log::group::{self, GroupHeader, HEADER_BYTES};
 use crate::log::group_salt;
 use crate::recover::read_zone;
-use tapetum_drive::LocalBuffer;
+use tapetum_drive::HostView;
 use tapetum_kernels::range_checksums::RangeChecksums;
 use tapetum_kernels::record::{Header, Record, STAMP_MAX};
 
@@ -40,7 +40,7 @@ fn stamp_last(header: &GroupHeader) -> u64 {
 }
 
 pub struct FoundLog {
-    zones: [LocalBuffer; BUFFERS as usize],
+    zones: [HostView; BUFFERS as usize],
     /// Those that count, in the order of their stamps.
     pub kept: Vec<FoundGroup>,
     /// Where groups begin that hold but do not count: buffer and position.
@@ -67,6 +67,10 @@ pub async fn read_log(
     for (zone, arena) in zones.iter_mut().enumerate() {
         read_zone(io, geometry, zone as u64, arena).await?;
     }
+    let zones = zones.map(|arena| {
+        let length = arena.len();
+        io.view(arena, 0..length)
+    });
     let mut seen: Vec<GroupHeader> = Vec::new();
     for (zone, arena) in zones.iter().enumerate() {
         seen.extend(groups_of(geometry, store_id, zone as u64, arena.bytes()));
@@ -274,7 +278,7 @@ impl FoundLog {
 async fn write(io: &Io, flash: u64, bytes: &[u8]) -> Result<(), Error> {
     let mut buffer = io.allocate(STAGE_BYTES.min(bytes.len())).await?;
     for (number, piece) in bytes.chunks(STAGE_BYTES).enumerate() {
-        buffer.bytes_mut()[..piece.len()].copy_from_slice(piece);
+        io.fill(&mut buffer, 0..piece.len()).copy_from_slice(piece);
         io.write(flash + (number * STAGE_BYTES) as u64, &mut buffer, piece.len()).await?;
     }
     Ok(())

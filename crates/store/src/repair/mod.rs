@@ -37,7 +37,7 @@ use roots::{Roots, read_roots};
 use segments::{FoundSegment, key_of, look as look_at_segment};
 use std::ops::Range;
 use std::sync::Arc;
-use tapetum_drive::{Drive, OverlayFlash};
+use tapetum_drive::{Drive, OverlayFlash, Purpose};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Codec;
 
@@ -74,7 +74,7 @@ pub fn look(drive: &Drive, options: &StoreOptions) -> Result<RepairReport, Error
 /// Repairs the store on a drive, which may be written to; `keeper` gets what is replaced.
 pub fn repair(drive: &Drive, options: &StoreOptions, keeper: &mut dyn Keeper) -> Result<RepairReport, Error> {
     let patient = Patient::new(drive)?;
-    let below = Io::new(drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?);
+    let below = Io::new(drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Recover);
     let repairing = async {
         let mut report = RepairReport::default();
         let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
@@ -112,7 +112,7 @@ impl Patient {
         // The roots and the pages that are made anew: both are small beside a drive.
         let overlay = OverlayFlash::new(drive.flash().clone(), drive.flash().capacity_bytes());
         let above = drive.with_flash(Arc::new(overlay.clone()));
-        let io = Io::new(above.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?);
+        let io = Io::new(above.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Recover);
         Ok(Patient { overlay, above, io })
     }
 }
@@ -286,7 +286,7 @@ impl Surgery<'_> {
         let length = (range.end - range.start) as usize;
         let mut buffer = self.below.allocate(length).await?;
         let read = self.below.read(range.start, &mut buffer, 0, length).await;
-        Ok(read.is_ok().then(|| buffer.bytes()[..length].to_vec()))
+        Ok(read.is_ok().then(|| self.below.look(&buffer, 0..length).to_vec()))
     }
 
     async fn keep(&mut self, range: &Range<u64>) -> Result<(), Error> {
@@ -299,7 +299,7 @@ impl Surgery<'_> {
     async fn put(&self, range: &Range<u64>) -> Result<(), Error> {
         let bytes = self.patient.overlay.bytes(range.clone());
         let mut buffer = self.below.allocate(bytes.len()).await?;
-        buffer.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
+        self.below.fill(&mut buffer, 0..bytes.len()).copy_from_slice(&bytes);
         self.below.write(range.start, &mut buffer, bytes.len()).await
     }
 }

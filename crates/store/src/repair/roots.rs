@@ -119,7 +119,7 @@ async fn zero_unreadable(io: &Io, range: Range<u64>, report: &mut RepairReport) 
         for page in (flash..flash + length as u64).step_by(PAGE_BYTES) {
             let length = PAGE_BYTES.min((range.end - page) as usize);
             if io.read(page, &mut buffer, 0, length).await.is_err() {
-                buffer.bytes_mut()[..length].fill(0);
+                io.fill(&mut buffer, 0..length).fill(0);
                 io.write(page, &mut buffer, length).await?;
                 report.made_anew.push(format!("{length} bytes from byte {page} of the drive on, which cannot be read"));
             }

@@ -98,10 +98,11 @@ impl Look<'_> {
         for page in 0..segment.fence_pages().end {
             let run = segment.key_runs(page..page + 1).next().expect("a page lies somewhere");
             let was_read = self.io.read(run.flash, &mut buffer, 0, PAGE_BYTES).await.is_ok();
-            if !was_read || !holds(segment, page, &buffer.bytes()[..PAGE_BYTES]) {
+            let bytes = self.io.look(&buffer, 0..PAGE_BYTES);
+            if !was_read || !holds(segment, page, bytes) {
                 lost.push(page);
             } else if page < segment.key_pages() {
-                let page = KeyPage::trusted(&buffer.bytes()[..PAGE_BYTES]);
+                let page = KeyPage::trusted(bytes);
                 let places = self.known.iter_mut().skip(page.first_entry as usize);
                 places.zip(page.entries()).for_each(|(known, entry)| *known = Some(entry));
             }

@@ -53,7 +53,7 @@ impl PageStream {
         })
     }
 
-    /// The bytes of the page that the next [`push`](Self::push) appends.
+    /// The bytes of the page that the next [`push`](Self::push) appends, which counts them.
     fn page(&mut self) -> &mut [u8] {
         let at = self.filled as usize * self.page_bytes;
         &mut self.filling.bytes_mut()[at..at + self.page_bytes]
@@ -68,6 +68,8 @@ impl PageStream {
         if self.pages.is_multiple_of(self.pages_per_extent()) {
             self.extents.push(lock(allocator).allocate().ok_or(Error::FullFlash)?);
         }
+        let at = self.filled as usize * self.page_bytes;
+        self.io.fill(&mut self.filling, at..at + self.page_bytes);
         self.filled += 1;
         self.pages += 1;
         let is_full = self.filled as usize * self.page_bytes == self.filling.len();

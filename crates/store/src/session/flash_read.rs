@@ -19,8 +19,8 @@ use tapetum_drive::programs::match_record::{
     CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Pages, Place, encode_parameters, parameters_bytes,
 };
 use tapetum_drive::{
-    Command, Completion, Execution, Lease, LocalBuffer, LocalMemory, LocalRange, Operation, ProgramId, QueueFull,
-    QueuePair, Returned, Stage, Status,
+    Command, Completion, Execution, Lease, LocalBuffer, LocalMemory, LocalRange, Operation, ProgramId, Purpose,
+    QueueFull, QueuePair, Returned, Stage, Status,
 };
 use tapetum_kernels::data_page::stream_ranges;
 
@@ -162,8 +162,8 @@ impl FlashRead {
             first: page,
             record_bytes: self.segment.record_bytes_mean() as u32,
         };
-        encode_parameters(pages, key, &mut buffer.bytes_mut()[self.parameters.clone()]);
-        let (mut list, mut sent) = (StageList::new(buffer, span_bytes as usize..parameters_at), (0, 0));
+        encode_parameters(pages, key, queue.fill(Purpose::Get, buffer, self.parameters.clone()));
+        let (mut list, mut sent) = (StageList::new(queue, buffer, span_bytes as usize..parameters_at), (0, 0));
         for run in self.segment.data_runs(page, span_bytes) {
             assert!(run.at + run.length <= span_bytes);
             list.push(|buffer| Stage::Read { flash: run.flash, local: buffer + u64::from(run.at), length: run.length });
@@ -186,7 +186,7 @@ impl FlashRead {
             Some(output) => Lease::Buffers([buffer, output]),
             None => Lease::Buffer(buffer),
         };
-        match queue.submit(Command::new(tag, Operation::Pipeline { stages }), lease) {
+        match queue.submit(Command::new(tag, Operation::Pipeline { stages }).of(Purpose::Get), lease) {
             Ok(()) => true,
             Err(QueueFull { lease }) => {
                 self.take_back(lease);
@@ -223,7 +223,7 @@ impl FlashRead {
     fn match_again(&mut self, queue: &mut QueuePair, tag: u64) -> Step {
         let execution = self.execution();
         let Some(buffer) = &mut self.buffer else { unreachable!("a read has a buffer") };
-        let mut list = StageList::new(buffer, self.span_bytes as usize..self.parameters.start);
+        let mut list = StageList::new(queue, buffer, self.span_bytes as usize..self.parameters.start);
         list.push(|_| execution);
         let stages = list.range();
         if self.submit(queue, tag, stages) { Step::Waits } else { Step::NoRoom }
@@ -249,7 +249,7 @@ impl FlashRead {
         match completion.status {
             Status::Success => {
                 let (output, at) = self.output();
-                let head: [u8; OUTPUT_HEAD_BYTES] = queue.copy_array_to_host(output, at);
+                let head: [u8; OUTPUT_HEAD_BYTES] = queue.copy_array_to_host(Purpose::Get, output, at);
                 Step::Found(Matched::parse(&head))
             }
             MISSING => Step::Missing,
@@ -283,11 +283,11 @@ impl FlashRead {
             (Place::Output, _) => {
                 let (output, at) = self.output();
                 let at = at + OUTPUT_HEAD_BYTES;
-                queue.copy_to_host(output, at..at + length, into);
+                queue.copy_to_host(Purpose::Get, output, at..at + length, into);
             }
             (Place::Stream(address) | Place::OutOfLine(address), Some(buffer)) => {
                 for (at, length) in stream_ranges(self.segment.page_size(), self.page, address, length) {
-                    queue.copy_to_host(buffer, at..at + length, into);
+                    queue.copy_to_host(Purpose::Get, buffer, at..at + length, into);
                 }
             }
             (Place::Stream(_) | Place::OutOfLine(_), None) => unreachable!("a read has a buffer"),
@@ -303,14 +303,15 @@ impl FlashRead {
 
 /// Stages written one behind the other into a part of a buffer.
 struct StageList<'a> {
+    queue: &'a QueuePair,
     buffer: &'a mut LocalBuffer,
     room: Range<usize>,
     end: usize,
 }
 
 impl<'a> StageList<'a> {
-    fn new(buffer: &'a mut LocalBuffer, room: Range<usize>) -> StageList<'a> {
-        StageList { buffer, end: room.start, room }
+    fn new(queue: &'a QueuePair, buffer: &'a mut LocalBuffer, room: Range<usize>) -> StageList<'a> {
+        StageList { queue, buffer, end: room.start, room }
     }
 
     /// `stage` is told where the buffer lies.
@@ -319,7 +320,7 @@ impl<'a> StageList<'a> {
         self.end += Stage::ENCODED_BYTES;
         assert!(self.end <= self.room.end, "the list has room for all stages");
         let stage = stage(self.buffer.offset());
-        self.buffer.bytes_mut()[from..self.end].copy_from_slice(&stage.encode());
+        self.queue.fill(Purpose::Get, self.buffer, from..self.end).copy_from_slice(&stage.encode());
     }
 
     fn range(&self) -> LocalRange {
@@ -334,6 +335,27 @@ mod tests {
     use crate::request::Request;
     use crate::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
     use std::time::Duration;
+    use tapetum_drive::programs::match_record::OUTPUT_HEAD_BYTES;
+    use tapetum_drive::{Purpose, PurposeBytes};
+
+    #[test]
+    fn of_a_get_from_flash_its_value_crosses_to_the_host_and_its_pages_do_not() {
+        let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
+        wait_for_flush(store.shared());
+        let moved = || drive.counters().purpose(Purpose::Get);
+        assert_eq!(moved(), PurposeBytes::default(), "a flush is no get");
+        let value = store.get(b"key:0001").unwrap().unwrap().value;
+        let PurposeBytes { flash_to_local, local_to_flash, local_to_host, host_to_local } = moved();
+        assert!(flash_to_local >= 2048 && local_to_flash == 0);
+        assert_eq!(local_to_host, (OUTPUT_HEAD_BYTES + value.len()) as u64);
+        assert!(host_to_local > 0 && host_to_local < 512, "a list of stages, and the key");
+        let flushed = drive.counters().purpose(Purpose::Flush);
+        assert!(flushed.local_to_flash >= 64 << 10 && flushed.host_to_local >= 64 << 10);
+        let recovered = drive.counters().purpose(Purpose::Recover);
+        assert!(recovered.flash_to_local >= 128 << 10 && recovered.local_to_host >= 128 << 10, "both zones of the log");
+        let log = drive.counters().purpose(Purpose::Log);
+        assert!(log.local_to_flash >= 64 << 10);
+    }
 
     #[test]
     fn a_session_that_goes_while_it_reads_keeps_no_local_memory() {

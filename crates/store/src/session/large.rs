@@ -26,7 +26,7 @@ use crate::shared::Shared;
 use crate::tier::Item;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tapetum_drive::Returned;
+use tapetum_drive::{Purpose, Returned};
 use tapetum_kernels::record::{Codec, Header, Record};
 use tapetum_kernels::reference::{Reference, crc_append};
 
@@ -343,7 +343,7 @@ impl Local {
         transfer.completed(slot, returned);
         while let Some((buffer, bytes)) = transfer.take() {
             let from = read.stored.len();
-            self.queue.copy_to_host(buffer, 0..bytes, &mut read.stored);
+            self.queue.copy_to_host(Purpose::Get, buffer, 0..bytes, &mut read.stored);
             read.crc = crc_append(read.crc, &read.stored[from..]);
         }
         transfer.read(&mut self.queue, tag_of(number));

@@ -13,7 +13,7 @@ use crate::device::arbiter::UnitCount;
 use crate::locks::whole;
 use crate::protocol::{
     LocalRange, PARAMETERS_MAX, PROGRAMS_MAX, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult,
-    PipelineStage, ProgramId, SourceRange,
+    PipelineStage, ProgramId, Purpose, SourceRange,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -129,6 +129,7 @@ impl PipelineEngine {
         from.bytes_mut().copy_from_slice(source);
         let into = room(work.output_bytes_max, PipelinePlace::Sink)?;
         let mut state = shared.lock();
+        shared.counters.moved_host_to_local(Purpose::Pipeline, source.len() as u64);
         let token = state.token_next;
         state.token_next += 1;
         let range = SourceRange { offset: from.offset(), bytes: source.len() as u64 };
@@ -146,12 +147,12 @@ impl PipelineEngine {
         loop {
             shared.settle(&mut state);
             if let Some(result) = state.ended.remove(&token) {
+                if let PipelineResult::Finished { bytes } = result {
+                    shared.counters.moved_local_to_host(Purpose::Pipeline, bytes);
+                }
                 drop(state);
                 return match result {
-                    PipelineResult::Finished { bytes } => {
-                        shared.counters.moved_local_to_host(bytes);
-                        Ok(into.bytes()[..bytes as usize].to_vec())
-                    }
+                    PipelineResult::Finished { bytes } => Ok(into.bytes()[..bytes as usize].to_vec()),
                     PipelineResult::Failed(failure) => Err(shared.error(work, failure)),
                 };
             }

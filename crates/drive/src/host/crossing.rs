@@ -1,0 +1,64 @@
+//! Bytes that cross between the host and local memory: each step of the host's, counted by its purpose.
+
+use super::QueuePair;
+use crate::memory::LocalBuffer;
+use crate::protocol::Purpose;
+use std::ops::Range;
+
+impl QueuePair {
+    /// Appends bytes of a buffer: the explicit step by which a result leaves the drive.
+    pub fn copy_to_host(&self, purpose: Purpose, buffer: &LocalBuffer, bytes: Range<usize>, into: &mut Vec<u8>) {
+        into.extend_from_slice(self.look(purpose, buffer, bytes));
+    }
+
+    /// [`QueuePair::copy_to_host`] of a few bytes whose number is known.
+    pub fn copy_array_to_host<const N: usize>(&self, purpose: Purpose, buffer: &LocalBuffer, at: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(self.look(purpose, buffer, at..at + N));
+        bytes
+    }
+
+    /// Bytes of a buffer in place.
+    pub fn look<'a>(&self, purpose: Purpose, buffer: &'a LocalBuffer, bytes: Range<usize>) -> &'a [u8] {
+        self.counters.moved_local_to_host(purpose, bytes.len() as u64);
+        &buffer.bytes()[bytes]
+    }
+
+    /// Bytes of a buffer, for the host to write all of them.
+    pub fn fill<'a>(&self, purpose: Purpose, buffer: &'a mut LocalBuffer, bytes: Range<usize>) -> &'a mut [u8] {
+        self.counters.moved_host_to_local(purpose, bytes.len() as u64);
+        &mut buffer.bytes_mut()[bytes]
+    }
+
+    /// As [`QueuePair::look`], for whoever looks at the same bytes again and again: they cross once.
+    pub fn view(&self, purpose: Purpose, buffer: LocalBuffer, bytes: Range<usize>) -> HostView {
+        self.look(purpose, &buffer, bytes.clone());
+        HostView { buffer, bytes }
+    }
+
+    /// Puts bytes that the host has in front of those of a view, which must not begin nearer to the buffer's start.
+    pub fn prepend(&self, purpose: Purpose, view: &mut HostView, bytes: &[u8]) {
+        let from = view.bytes.start - bytes.len();
+        self.fill(purpose, &mut view.buffer, from..view.bytes.start).copy_from_slice(bytes);
+        view.bytes.start = from;
+    }
+}
+
+/// Bytes of a buffer that the host has looked at.
+#[derive(Debug)]
+pub struct HostView {
+    buffer: LocalBuffer,
+    bytes: Range<usize>,
+}
+
+impl HostView {
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer.bytes()[self.bytes.clone()]
+    }
+
+    /// Takes the buffer, to be read into again; no bytes are left.
+    pub fn take(&mut self) -> LocalBuffer {
+        self.bytes = 0..0;
+        self.buffer.take()
+    }
+}

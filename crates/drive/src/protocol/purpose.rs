@@ -1,0 +1,84 @@
+//! What bytes are moved for.
+
+/// What a command, or a look at local memory, serves: bytes are counted by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Purpose {
+    #[default]
+    Other = 0,
+    /// Reads of items for clients.
+    Get = 1,
+    /// Values that clients write beside the log.
+    Put = 2,
+    /// Groups of the commit log.
+    Log = 3,
+    Flush = 4,
+    Collect = 5,
+    Recover = 6,
+    /// Items that are read into DRAM before anybody asks for them.
+    Warm = 7,
+    /// Scans of all items, for a count or a list.
+    Scan = 8,
+    /// Checks, and looks at where something lies.
+    Check = 9,
+    /// Pipelines over compute units.
+    Pipeline = 10,
+}
+
+impl Purpose {
+    /// How many purposes there are.
+    pub const COUNT: usize = Self::ALL.len();
+    /// Each at the place of its number.
+    pub const ALL: [Purpose; 11] = [
+        Purpose::Other,
+        Purpose::Get,
+        Purpose::Put,
+        Purpose::Log,
+        Purpose::Flush,
+        Purpose::Collect,
+        Purpose::Recover,
+        Purpose::Warm,
+        Purpose::Scan,
+        Purpose::Check,
+        Purpose::Pipeline,
+    ];
+
+    /// `None` for a number that is none.
+    pub fn of_number(number: u8) -> Option<Purpose> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Its place in [`Purpose::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Purpose::Other => "other",
+            Purpose::Get => "get",
+            Purpose::Put => "put",
+            Purpose::Log => "log",
+            Purpose::Flush => "flush",
+            Purpose::Collect => "collect",
+            Purpose::Recover => "recover",
+            Purpose::Warm => "warm",
+            Purpose::Scan => "scan",
+            Purpose::Check => "check",
+            Purpose::Pipeline => "pipeline",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_places_in_their_list() {
+        for (place, purpose) in (0..).zip(Purpose::ALL) {
+            assert_eq!((purpose as u8, Purpose::of_number(place)), (place, Some(purpose)));
+        }
+        assert_eq!(Purpose::of_number(Purpose::COUNT as u8), None);
+    }
+}
