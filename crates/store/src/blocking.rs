@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::request::{Condition, Outcome, Reply, Request};
-use crate::session::{Busy, Session, Write};
+use crate::session::{Busy, ItemPipeline, Session, Write};
 use crate::store::Store;
 use std::time::Duration;
 
@@ -36,6 +36,36 @@ impl Store {
 
     pub fn get(&self, key: &[u8]) -> Result<Option<Item>, Error> {
         Ok(item(self.run(Request::Get { key })?))
+    }
+
+    /// Runs an item's value through programs of the drive, and gives what comes out; `None` when there is no such key. Of an item on
+    /// flash only that comes to the host: the drive reads it, and the programs run where it lies. An item in a write buffer or in
+    /// the DRAM tier is the host's own, and a large value, one in extents of its own, is read by the host: they are copied to the
+    /// drive first. It does not go into the DRAM tier.
+    ///
+    /// # Errors
+    /// [`Error::Pipeline`], by the stage that went wrong; otherwise as [`Store::get`].
+    pub fn get_through(&self, key: &[u8], pipeline: &ItemPipeline) -> Result<Option<Vec<u8>>, Error> {
+        self.with_session(|session| {
+            session.begin_near();
+            while session.submit(0, Request::Get { key }) == Err(Busy) {
+                session.poll(&mut Vec::new());
+            }
+            match wait_for_one(session).outcome {
+                Outcome::Value { value, .. } => {
+                    let value = session.bytes(value).to_vec();
+                    session.finish_near(pipeline, &value).map(Some)
+                }
+                Outcome::Failed(error) => {
+                    session.forget_near();
+                    Err(error)
+                }
+                _ => {
+                    session.forget_near();
+                    Ok(None)
+                }
+            }
+        })
     }
 
     /// Reads several keys, all on their way at once; the answers are in the order of the keys.

@@ -1,7 +1,7 @@
 //! What can go wrong, each with what to do about it.
 
 use std::fmt;
-use tapetum_drive::{Completion, Drive};
+use tapetum_drive::{Completion, Drive, PipelineFailure};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -40,6 +40,8 @@ pub enum Error {
     Corrupt(String),
     /// The drive answered with an error.
     Io(String),
+    /// A pipeline over an item gave nothing.
+    Pipeline(PipelineFailure),
     /// This is not a store, or one that this version cannot read.
     Unusable(String),
     /// The options do not fit together.
@@ -66,6 +68,7 @@ impl fmt::Display for Error {
                      larger segments"
                 )
             }
+            Error::Pipeline(failure) => failure.fmt(f),
             Error::FullFlash => write!(f, "flash is full: delete keys, or give the store a larger capacity"),
             Error::FullIndex => write!(f, "the index is full: give the store more memory"),
             Error::FullManifest => write!(

@@ -101,7 +101,7 @@ pub use phase::Phase;
 pub use request::*;
 pub use resize::Resizing;
 pub use scan::{Scanned, scan};
-pub use session::{Ask, Busy, KEPT_BYTES_MAX, KeyDigest, OPERATIONS_MAX, Session, Write};
+pub use session::{Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, OPERATIONS_MAX, Session, Write};
 pub use stats::Stats;
 pub use store::Store;
 pub use tapetum_kernels::record::Marks;

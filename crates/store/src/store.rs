@@ -23,7 +23,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tapetum_drive::{Drive, Flash, Opcode, OverlayFlash, Purpose, QueuePair};
+use tapetum_drive::engine::StageSnapshot;
+use tapetum_drive::{Drive, Flash, Identity, Opcode, OverlayFlash, Purpose, QueuePair};
 
 /// Commands a session has on its way at most before they queue in the process.
 const SESSION_DEPTH: u32 = 256;
@@ -208,6 +209,16 @@ impl Store {
             kept.push(session);
         }
         done
+    }
+
+    /// What the drive is, and the programs that it has.
+    pub fn drive_identity(&self) -> Identity {
+        self.inner.shared.drive.identity()
+    }
+
+    /// What the drive's programs did as stages of pipelines.
+    pub fn stage_counters(&self) -> Vec<StageSnapshot> {
+        self.inner.shared.drive.stage_counters()
     }
 
     pub fn stats(&self) -> Stats {

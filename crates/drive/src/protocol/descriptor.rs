@@ -14,8 +14,8 @@ pub const PIPELINES_MAX: usize = 128;
 pub const PROGRAMS_MAX: usize = 8;
 /// The most bytes that a program is told beside its input.
 pub const PARAMETERS_MAX: usize = 27; // so that a task packet is a cache line
-/// The most ranges of a source: as many as the pages of the longest record.
-pub const SOURCE_RANGES_MAX: usize = 256;
+/// The most ranges of a source: as many as a record of 16 MiB has pages.
+pub const SOURCE_RANGES_MAX: usize = 4096;
 
 /// Where a pipeline's bytes come from. `list` is up to [`SOURCE_RANGES_MAX`] encoded [`SourceRange`]s in local memory, read one
 /// behind the other.

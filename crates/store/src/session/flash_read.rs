@@ -20,7 +20,7 @@ use tapetum_drive::programs::match_record::{
 };
 use tapetum_drive::{
     Command, Completion, Execution, Lease, LocalBuffer, LocalMemory, LocalRange, Operation, ProgramId, Purpose,
-    QueueFull, QueuePair, Returned, Stage, Status,
+    QueueFull, QueuePair, Returned, SOURCE_RANGES_MAX, SourceRange, Stage, Status,
 };
 use tapetum_kernels::data_page::stream_ranges;
 
@@ -292,6 +292,28 @@ impl FlashRead {
             }
             (Place::Stream(_) | Place::OutOfLine(_), None) => unreachable!("a read has a buffer"),
         }
+    }
+
+    /// Takes the buffer that the value is in, and says where. `None` where that is in more parts than a pipeline's source has.
+    pub fn take_value(&mut self, matched: &Matched) -> Option<(LocalBuffer, Vec<SourceRange>)> {
+        let length = matched.value_bytes as usize;
+        let parts: Vec<(usize, usize)> = match matched.place {
+            Place::Output => vec![(self.output().1 + OUTPUT_HEAD_BYTES, length)],
+            Place::Stream(address) | Place::OutOfLine(address) => {
+                stream_ranges(self.segment.page_size(), self.page, address, length).collect()
+            }
+        };
+        if parts.len() > SOURCE_RANGES_MAX {
+            return None;
+        }
+        let output = if matched.place == Place::Output { self.output.take() } else { None };
+        let Some(buffer) = output.or_else(|| self.buffer.take()) else { unreachable!("a read has a buffer") };
+        let range = |(at, bytes): (usize, usize)| {
+            assert!(at + bytes <= buffer.len(), "a value lies inside its buffer");
+            SourceRange { offset: buffer.offset() + at as u64, bytes: bytes as u64 }
+        };
+        let ranges = parts.into_iter().map(range).collect();
+        Some((buffer, ranges))
     }
 
     pub fn finish(mut self, spare: &mut SpareBuffers) {

@@ -20,6 +20,7 @@ mod change;
 mod flash_read;
 mod large;
 mod lookup;
+mod near;
 mod order;
 mod owned;
 mod reads;
@@ -37,6 +38,7 @@ use crate::tier::{HitCounts, Item};
 use flash_read::{FlashRead, SpareBuffers};
 use large::{LargeOp, OutOfLine};
 use lookup::Miss;
+use near::NearFetch;
 use order::{Undecided, closed};
 use owned::OwnedRequest;
 use reads::GetCount;
@@ -53,6 +55,7 @@ use tapetum_kernels::record::{HEADER_BYTES_MAX, KEY_BYTES_MAX};
 pub use asks::Ask;
 use asks::Asks;
 pub use batch::{Busy, Write};
+pub use near::ItemPipeline;
 use staged::FoundLately;
 pub use staged::KeyDigest;
 
@@ -165,6 +168,8 @@ struct Local {
     #[expect(clippy::vec_box, reason = "boxes go from list to list; operations stay where they are")]
     spare_ops: Vec<Box<Op>>,
     completions: Vec<Returned>,
+    /// The next get leaves its value at the drive.
+    near: Option<Box<NearFetch>>,
     /// Gets that are not in the store's counters yet.
     gets: GetCount,
     /// Those that the DRAM tier answered, where there is one.
@@ -208,6 +213,7 @@ impl Session {
             spare_buffers: SpareBuffers::new(shared.drive.local().clone(), shared.options.pool_bytes() as usize),
             spare_ops: Vec::new(),
             completions: Vec::new(),
+            near: None,
             gets: GetCount::default(),
             hits: shared.tier.as_ref().map(|tier| tier.hits().counts()),
             found_lately: FoundLately::default(),

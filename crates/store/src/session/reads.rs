@@ -189,8 +189,17 @@ impl Local {
                 (Some(found), Some(item)) => {
                     let values = &mut self.values[self.values_now];
                     let start = values.len();
-                    read.copy_value(found, &self.queue, values);
                     self.gets.from_flash += 1;
+                    if let (Some(near), Some(read)) = (&mut self.near, &mut op.read)
+                        && near.keep(read, found)
+                    {
+                        let none = self.range_from(start);
+                        let outcome = op.request.found(item, || shared.access_by_stamp(false, item.stamp), none);
+                        self.answer_after(shared, op.token, shown_by, outcome);
+                        return self.forget(number, op);
+                    }
+                    let Some(read) = &op.read else { unreachable!("the operation reads") };
+                    read.copy_value(found, &self.queue, values);
                     if !op.request.is_unnoticed() {
                         put_into_tier(shared, op.hash, read.seen, item, &values[start..]);
                     }
