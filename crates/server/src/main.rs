@@ -21,6 +21,7 @@ use tapetum_server::remote::{self, Remote};
 use tapetum_server::store_open::{self, OpenError};
 use tapetum_server::tools::item_lines::Format;
 use tapetum_server::tools::load::{Existing, StoreSink, WireSink};
+use tapetum_server::tools::pipelines::PipelineRun;
 use tapetum_server::tools::warm::{self, Source};
 use tapetum_server::tools::{inspect, inspect_lines, list, load, pipelines, repair};
 use tapetum_server::{os, size, stats};
@@ -81,8 +82,13 @@ fn run(command: Command) -> Outcome {
         }
         Command::Stats { json, memcached: None, store } => offline_stats(json, &store),
         Command::Programs => print(pipelines::list()?.as_bytes()),
-        Command::Pipeline(PipelineCommand::Run { pipeline, key, file, compute_units, store }) => {
-            run_pipeline(&pipeline, (key.as_deref(), file.as_deref()), &compute_units, &store)
+        Command::Pipeline(PipelineCommand::Run { pipeline, key, file, compute_units, pin, stats, store }) => {
+            let source = (key.as_deref(), file.as_deref());
+            let ran = run_pipeline(&pipeline, source, (&compute_units, pin), &store)?;
+            if stats {
+                eprint!("{}", pipelines::stage_lines(&ran.stages));
+            }
+            print(&ran.bytes)
         }
         Command::Load { file, format, skip_bad, memcached, store } => {
             let file = file.filter(|path| path.as_os_str() != "-");
@@ -317,9 +323,9 @@ fn get(key: &str, arguments: &StoreArguments) -> Outcome {
 fn run_pipeline(
     text: &str,
     (key, file): (Option<&str>, Option<&Path>),
-    compute_units: &[String],
+    (compute_units, pin): (&[String], bool),
     arguments: &StoreArguments,
-) -> Outcome {
+) -> Result<PipelineRun, Box<dyn Error>> {
     let bytes = match (key, file) {
         (_, Some(file)) if file == Path::new("-") => {
             let mut bytes = Vec::new();
@@ -327,13 +333,18 @@ fn run_pipeline(
             bytes
         }
         (_, Some(file)) => fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?,
+        (key, None) if compute_units.is_empty() => {
+            let key = key.unwrap_or_default();
+            let ran = read_store(arguments, |store| pipelines::run_item(store, key, text))?;
+            return ran.ok_or_else(|| not_found(key).into());
+        }
         (key, None) => {
             let key = key.unwrap_or_default();
             let item = read_store(arguments, |store| Ok(store.get(key.as_bytes())?))?;
             item.ok_or_else(|| not_found(key))?.value
         }
     };
-    print(&pipelines::run(text, compute_units, &bytes)?)
+    Ok(pipelines::run(text, (compute_units, pin), &bytes)?)
 }
 
 fn print(bytes: &[u8]) -> Outcome {

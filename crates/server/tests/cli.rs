@@ -549,4 +549,9 @@ fn an_item_goes_through_a_pipeline_of_programs() {
     assert_eq!(scratch.succeeds(&run("snappy | snappy -d")), "mirror");
     assert!(scratch.fails(&run("fetch | zstd -d")).contains("stage 0, zstd-decompress: its input is damaged"));
     assert!(scratch.fails(&["pipeline", "run", "sha256", "--key", "other"]).contains("no key"));
+    let near = |text: &'static str| ["pipeline", "run", text, "--key", "word"];
+    assert_eq!(scratch.succeeds(&near("fetch | zstd | zstd -d | sha256")), digest);
+    assert!(scratch.fails(&near("concat | snappy -d")).contains("stage 1, snappy-decompress: its input is damaged"));
+    let units = ["--compute-units", "zstd=1,snappy=1", "--pin", "--stats"];
+    assert_eq!(scratch.succeeds(&[&near("zstd | zstd -d")[..], &units].concat()), "mirror");
 }

@@ -1,17 +1,25 @@
 //! `programs` and `pipeline run`: what a drive can compute, and computing it.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use tapetum_drive::engine::{EngineOptions, PipelineEngine, PipelineError, PipelineWork};
-use tapetum_drive::{Drive, Env, Identity, LocalMemory, MemoryFlash, ProgramId, arbiter::UnitCount, programs};
+use tapetum::{ItemPipeline, Store};
+use tapetum_drive::engine::{EngineOptions, PipelineEngine, PipelineError, PipelineWork, StageSnapshot};
+use tapetum_drive::{
+    Drive, Env, Identity, LocalMemory, MemoryFlash, PipelineFailure, PipelinePlace, PipelineReason, ProgramId,
+    arbiter::UnitCount, programs,
+};
 
 /// Local memory of the drive that computes, beside what it is given: its sub-buffers and the longest output. Pages that nobody
 /// touches cost nothing.
 const LOCAL_BYTES: usize = OUTPUT_BYTES_MAX + (8 << 20);
 /// The longest output.
 const OUTPUT_BYTES_MAX: usize = 1 << 30;
+
+/// The longest output of a pipeline that runs in the store's own local memory.
+const NEAR_OUTPUT_BYTES_MAX: u32 = 1 << 20;
 
 /// What is written instead of a program's name.
 const SHORT_NAMES: [(&str, bool, &str); 4] = [
@@ -52,7 +60,7 @@ impl fmt::Display for PipelineTextError {
                 write!(f, "stage {stage}: fetch brings the bytes, so it can only be the first word")
             }
             PipelineTextError::UnitsWithoutNumber { text } => {
-                write!(f, "{text:?} are no compute units: write PROGRAM=NUMBER, such as zstd-decompress=1")
+                write!(f, "{text:?} are no compute units: write PROGRAM=NUMBER, such as zstd=1")
             }
             PipelineTextError::Run(error) => error.fmt(f),
             PipelineTextError::NoDrive(error) => write!(f, "there is no drive to compute on: {error}"),
@@ -121,50 +129,144 @@ fn parse(identity: &Identity, text: &str) -> Result<Vec<(ProgramId, Vec<u8>)>, P
     Ok(stages)
 }
 
+/// A short name means all of its programs.
 fn units(identity: &Identity, texts: &[String]) -> Result<Vec<UnitCount>, PipelineTextError> {
-    let unit = |text: &String| {
+    let mut all: Vec<UnitCount> = Vec::new();
+    for text in texts {
         let without = || PipelineTextError::UnitsWithoutNumber { text: text.clone() };
         let (name, number) = text.split_once('=').ok_or_else(without)?;
         let units = number.parse().ok().filter(|units| (1..=64).contains(units)).ok_or_else(without)?;
-        Ok(UnitCount { program: find(identity, 0, name, false)?, units })
-    };
-    texts.iter().map(unit).collect()
+        let short: Vec<&str> =
+            SHORT_NAMES.iter().filter(|(short, _, _)| *short == name).map(|(_, _, whole)| *whole).collect();
+        for name in if short.is_empty() { vec![name] } else { short } {
+            let program = find(identity, 0, name, false)?;
+            // The last number counts.
+            all.retain(|count| count.program != program);
+            all.push(UnitCount { program, units });
+        }
+    }
+    Ok(all)
+}
+
+/// What came out of a pipeline, and what its stages did.
+pub struct PipelineRun {
+    pub bytes: Vec<u8>,
+    pub stages: Vec<StageSnapshot>,
 }
 
 /// What comes of `bytes`; of a digest its text.
-pub fn run(text: &str, compute_units: &[String], bytes: &[u8]) -> Result<Vec<u8>, PipelineTextError> {
+pub fn run(
+    text: &str,
+    (compute_units, pin): (&[String], bool),
+    bytes: &[u8],
+) -> Result<PipelineRun, PipelineTextError> {
     let drive = drive(bytes.len())?;
     let identity = drive.identity();
     let stages = parse(&identity, text)?;
-    let options = EngineOptions { units: units(&identity, compute_units)?, ..EngineOptions::default() };
+    let options = EngineOptions { units: units(&identity, compute_units)?, pin, ..EngineOptions::default() };
     let engine: PipelineEngine = drive.pipelines(&options).map_err(PipelineTextError::NoDrive)?;
-    let last = stages.last().and_then(|(last, _)| identity.programs.iter().find(|program| program.id == *last));
-    let is_digest = last.is_some_and(|program| matches!(&program.name[..], "sha256" | "crc32c"));
+    let is_digest = is_digest(&identity, &stages);
     let work = PipelineWork { stages, output_bytes_max: OUTPUT_BYTES_MAX, ..PipelineWork::default() };
     let out = engine.run(&work, bytes).map_err(PipelineTextError::Run)?;
-    if !is_digest {
-        return Ok(out);
+    Ok(PipelineRun { bytes: if is_digest { hex(&out) } else { out }, stages: drive.stage_counters() })
+}
+
+/// What comes of an item, computed by the drive that it is on, in the store's local memory. `None` when there is no such key. An output
+/// that is too long for that memory is computed as [`run`] does it.
+pub fn run_item(store: &Store, key: &str, text: &str) -> Result<Option<PipelineRun>, Box<dyn Error>> {
+    let identity = store.drive_identity();
+    let stages = parse(&identity, text)?;
+    let is_digest = is_digest(&identity, &stages);
+    let pipeline = ItemPipeline { stages, output_bytes_max: NEAR_OUTPUT_BYTES_MAX, ..ItemPipeline::default() };
+    match store.get_through(key.as_bytes(), &pipeline) {
+        Ok(None) => Ok(None),
+        Ok(Some(out)) => {
+            let bytes = if is_digest { hex(&out) } else { out };
+            Ok(Some(PipelineRun { bytes, stages: store.stage_counters() }))
+        }
+        Err(tapetum::Error::Pipeline(PipelineFailure {
+            reason: PipelineReason::OutputTooLong | PipelineReason::NoLocalMemory,
+            ..
+        })) => match store.get(key.as_bytes())? {
+            Some(item) => Ok(Some(run(text, (&[], false), &item.value)?)),
+            None => Ok(None),
+        },
+        Err(tapetum::Error::Pipeline(failure)) => {
+            let program = match failure.place {
+                PipelinePlace::Stage(stage) => pipeline.stages.get(usize::from(stage)),
+                _ => None,
+            };
+            let program = program.and_then(|(id, _)| identity.programs.iter().find(|program| program.id == *id));
+            let error = PipelineError::Failed(failure, program.map(|program| program.name.clone()));
+            Err(PipelineTextError::Run(error).into())
+        }
+        Err(error) => Err(error.into()),
     }
-    let is_number = out.len() == 4;
+}
+
+/// What the stages did that did something, a line each.
+pub fn stage_lines(stages: &[StageSnapshot]) -> String {
+    let width = stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0);
+    let mut out = format!(
+        "{:width$}  {:>8} {:>12} {:>12} {:>9} {:>8} {:>6}\n",
+        "stage", "tasks", "bytes in", "bytes out", "unit us", "failures", "waits"
+    );
+    for stage in stages.iter().filter(|stage| stage.tasks > 0) {
+        let StageSnapshot { name, tasks, bytes_in, bytes_out, unit_us, failures, waits } = stage;
+        out.push_str(&format!(
+            "{name:width$}  {tasks:8} {bytes_in:12} {bytes_out:12} {unit_us:9} {failures:8} {waits:6}\n"
+        ));
+    }
+    out
+}
+
+fn is_digest(identity: &Identity, stages: &[(ProgramId, Vec<u8>)]) -> bool {
+    let last = stages.last().and_then(|(last, _)| identity.programs.iter().find(|program| program.id == *last));
+    last.is_some_and(|program| matches!(&program.name[..], "sha256" | "crc32c"))
+}
+
+/// A digest as a line of text.
+fn hex(digest: &[u8]) -> Vec<u8> {
     let digits = |bytes: &mut dyn Iterator<Item = &u8>| bytes.map(|byte| format!("{byte:02x}")).collect::<String>();
     // A crc is a number, which is written with its largest digits first.
-    let mut hex = if is_number { digits(&mut out.iter().rev()) } else { digits(&mut out.iter()) };
+    let is_number = digest.len() == 4;
+    let mut hex = if is_number { digits(&mut digest.iter().rev()) } else { digits(&mut digest.iter()) };
     hex.push('\n');
-    Ok(hex.into_bytes())
+    hex.into_bytes()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn run(text: &str, units: &[String], bytes: &[u8]) -> Result<Vec<u8>, PipelineTextError> {
+        super::run(text, (units, false), bytes).map(|run| run.bytes)
+    }
+
     #[test]
     fn a_pipeline_is_written_as_in_a_shell() {
         let stored = run("fetch | zstd -19 | snappy", &[], b"mirror mirror mirror").unwrap();
-        let units = ["zstd-decompress=1".to_owned()];
+        let units = ["zstd=1".to_owned(), "sha256=2".to_owned()];
         assert_eq!(run("snappy -d | zstd -d", &units, &stored).unwrap(), b"mirror mirror mirror");
         let digest = run("snappy-decompress|zstd-decompress|sha256", &units, &stored).unwrap();
         assert_eq!(digest, run("sha256", &[], b"mirror mirror mirror").unwrap());
         assert_eq!(run("crc32c", &[], b"123456789").unwrap(), b"e3069283\n");
+    }
+
+    #[test]
+    fn a_short_name_means_both_directions() {
+        let identity = drive(0).unwrap().identity();
+        let units = units(&identity, &["zstd=2".into(), "sha256=1".into(), "zstd-compress=3".into()]).unwrap();
+        let names = units.iter().map(|count| (&*identity.programs[usize::from(count.program.0)].name, count.units));
+        assert_eq!(names.collect::<Vec<_>>(), [("zstd-decompress", 2), ("sha256", 1), ("zstd-compress", 3)]);
+    }
+
+    #[test]
+    fn stages_that_did_something_have_a_line() {
+        let ran = super::run("zstd | sha256", (&["sha256=1".into()], true), &[7; 100_000]).unwrap();
+        let lines = stage_lines(&ran.stages);
+        let first_words: Vec<_> = lines.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(first_words, ["stage", "sha256", "zstd-compress", "source", "sink"]);
     }
 
     #[test]

@@ -33,6 +33,8 @@ use crate::protocol::PIPELINES_MAX;
 pub struct EngineOptions {
     /// Programs that get threads of their own.
     pub units: Vec<UnitCount>,
+    /// Each of these threads stays on a core of its own, as long as there are enough.
+    pub pin: bool,
     /// By application.
     pub weights: Vec<u32>,
     pub sub_buffers: u16,
@@ -61,6 +63,7 @@ impl Default for EngineOptions {
         let sub_buffers = 2 * PIPELINE_STAGES_MAX as u16;
         EngineOptions {
             units: Vec::new(),
+            pin: false,
             weights: vec![1],
             sub_buffers,
             sub_buffer_bytes: 64 << 10,

@@ -103,10 +103,15 @@ impl PipelineEngine {
             changed: Condvar::new(),
         });
         let mut engine = PipelineEngine { shared, threads: Vec::new() };
+        let mut cores = options.pin.then(Cores::allowed).unwrap_or_default();
         for UnitCount { program, units } in &options.units {
             for _ in 0..*units {
                 let (shared, program) = (engine.shared.clone(), *program);
-                let work = move || shared.serve(program);
+                let core = cores.next();
+                let work = move || {
+                    core.into_iter().for_each(Cores::stay_on);
+                    shared.serve(program);
+                };
                 engine.threads.push(engine.shared.device.env.spawn("tapetum-unit", work)?);
             }
         }
@@ -164,6 +169,34 @@ impl PipelineEngine {
                 None => shared.wait(state),
             };
         }
+    }
+}
+
+/// Cores that this process may run on, one after the other and round again.
+#[derive(Default)]
+struct Cores {
+    all: Vec<usize>,
+    given: usize,
+}
+
+impl Cores {
+    fn allowed() -> Cores {
+        let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Cores::default() };
+        let all = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect();
+        Cores { all, given: 0 }
+    }
+
+    fn next(&mut self) -> Option<usize> {
+        let core = self.all.get(self.given.checked_rem(self.all.len())?).copied();
+        self.given += 1;
+        core
+    }
+
+    /// Pins this thread. Where the system refuses, it runs where it is put.
+    fn stay_on(core: usize) {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(core);
+        let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
 
