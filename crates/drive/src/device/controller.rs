@@ -57,6 +57,7 @@ struct FlashTransfer {
 }
 
 /// The end of a command.
+#[derive(Clone, Copy)]
 pub(crate) struct EndedCommand {
     /// The host's place for it.
     pub slot: u32,

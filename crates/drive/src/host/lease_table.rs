@@ -24,7 +24,7 @@ struct LeaseSlot {
     from: u32,
     signals: Option<EventId>,
     /// It has ended, and what it has is still another's.
-    parked: Option<EndedCommand>,
+    is_parked: bool,
 }
 
 enum EventLease {
@@ -40,6 +40,8 @@ pub(super) struct LeaseTable {
     free: Vec<u32>,
     /// By the event's number, from 1; as many as the highest one signalled.
     events: Vec<EventLease>,
+    /// Ends of the slots that say so.
+    parked: Vec<EndedCommand>,
     /// A planted mistake: an heir that ends first gives back what another has.
     pub returns_early: bool,
 }
@@ -47,15 +49,24 @@ pub(super) struct LeaseTable {
 impl LeaseTable {
     /// Takes the lease of a command that is submitted next; its slot.
     pub fn begin(&mut self, lease: Lease, events: EventUse) -> u32 {
-        let place = self.free.pop().unwrap_or(self.slots.len() as u32);
-        let (lease, from) = match lease {
-            Lease::Inherited => events.after.map_or((Lease::Nothing, NONE), |event| self.inherit(event, place)),
-            lease => (lease, NONE),
-        };
-        let slot = LeaseSlot { lease, heir: NONE, from, signals: events.signals, parked: None };
-        match self.slots.get_mut(place as usize) {
-            Some(free) => *free = slot,
-            None => self.slots.push(slot),
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(LeaseSlot {
+                lease: Lease::Nothing,
+                heir: NONE,
+                from: NONE,
+                signals: None,
+                is_parked: false,
+            });
+            self.slots.len() as u32 - 1
+        });
+        // A free slot has nothing, and is nobody's heir.
+        self.slots[place as usize].signals = events.signals;
+        if !matches!(lease, Lease::Inherited) {
+            self.slots[place as usize].lease = lease;
+        } else if let Some(event) = events.after {
+            let (lease, from) = self.inherit(event, place);
+            let slot = &mut self.slots[place as usize];
+            (slot.lease, slot.from) = (lease, from);
         }
         if let Some(event) = events.signals.filter(|event| event.number() <= EventId::MAX) {
             let number = usize::from(event.number());
@@ -88,15 +99,29 @@ impl LeaseTable {
     }
 
     /// A command has ended: appends its completion, unless it is silent, and those that were parked for it.
-    pub fn end(&mut self, ended: EndedCommand, returned: &mut Vec<Returned>) {
+    pub fn end(&mut self, ended: &EndedCommand, returned: &mut Vec<Returned>) {
+        let slot = &mut self.slots[ended.slot as usize];
+        if slot.from != NONE || slot.heir != NONE || slot.signals.is_some() {
+            return self.end_in_chain(*ended, returned);
+        }
+        self.free.push(ended.slot);
+        let lease = std::mem::take(&mut slot.lease);
+        if !ended.is_silent {
+            returned.push(Returned { completion: ended.completion, lease });
+        }
+    }
+
+    fn end_in_chain(&mut self, ended: EndedCommand, returned: &mut Vec<Returned>) {
         let mut next = Some(ended);
         while let Some(ended) = next {
             let slot = &mut self.slots[ended.slot as usize];
             if slot.from != NONE && !matches!(slot.lease, Lease::Nothing) && !self.returns_early {
-                slot.parked = Some(ended);
+                slot.is_parked = true;
+                self.parked.push(ended);
                 return;
             }
-            let (lease, heir, from) = (std::mem::take(&mut slot.lease), slot.heir, slot.from);
+            let lease = std::mem::take(&mut slot.lease);
+            let [heir, from] = [&mut slot.heir, &mut slot.from].map(|slot| std::mem::replace(slot, NONE));
             let lease = match slot.signals.take() {
                 Some(event) => self.end_event(event, &ended, lease),
                 None => lease,
@@ -106,9 +131,9 @@ impl LeaseTable {
                 self.slots[from as usize].heir = heir;
             }
             next = match self.slots.get_mut(heir as usize) {
-                Some(heir) => {
-                    heir.from = from;
-                    heir.parked.take()
+                Some(slot) => {
+                    slot.from = from;
+                    std::mem::take(&mut slot.is_parked).then(|| self.unpark(heir))
                 }
                 None => None,
             };
@@ -116,6 +141,13 @@ impl LeaseTable {
                 returned.push(Returned { completion: ended.completion, lease });
             }
         }
+    }
+
+    fn unpark(&mut self, slot: u32) -> EndedCommand {
+        let Some(place) = self.parked.iter().position(|ended| ended.slot == slot) else {
+            unreachable!("its slot says that it is parked")
+        };
+        self.parked.swap_remove(place)
     }
 
     /// What is left of the lease of a command that signals an event.

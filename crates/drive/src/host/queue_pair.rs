@@ -119,9 +119,8 @@ impl QueuePair {
             return 0;
         }
         let first = returned.len();
-        for ended in self.ended.drain(..) {
-            self.leases.end(ended, returned);
-        }
+        self.ended.iter().for_each(|ended| self.leases.end(ended, returned));
+        self.ended.clear();
         self.counters.depth(self.in_flight() as u64);
         returned.len() - first
     }

@@ -38,10 +38,11 @@ pub struct Execution {
 impl Execution {
     /// # Panics
     /// When there are more than [`INPUTS_MAX`] inputs.
+    #[inline]
     pub fn new(program: ProgramId, parameters: LocalRange, inputs: &[LocalRange], output: LocalRange) -> Execution {
         assert!(inputs.len() <= INPUTS_MAX, "{} inputs: a stage has room for {INPUTS_MAX}", inputs.len());
-        let mut all = [LocalRange::EMPTY; INPUTS_MAX];
-        all[..inputs.len()].copy_from_slice(inputs);
+        // One by one: copied as a whole, they would be loaded before they are stored.
+        let all = std::array::from_fn(|place| inputs.get(place).copied().unwrap_or(LocalRange::EMPTY));
         Execution { program, parameters, output, inputs: all, input_count: inputs.len() as u8 }
     }
 
