@@ -40,6 +40,8 @@ pub(super) struct ControllerCompute {
     batches: Vec<Option<ComputeBatch>>,
     /// Tasks whose flash command is on its way.
     in_flash: Vec<Option<EngineTask>>,
+    /// How many were begun.
+    tasks: u64,
 }
 
 /// What came of a step.
@@ -53,7 +55,11 @@ pub(super) enum ComputeStep {
 
 impl ControllerCompute {
     pub fn new() -> ControllerCompute {
-        ControllerCompute { core: None, batches: Vec::new(), in_flash: Vec::new() }
+        ControllerCompute { core: None, batches: Vec::new(), in_flash: Vec::new(), tasks: 0 }
+    }
+
+    pub fn tasks(&self) -> u64 {
+        self.tasks
     }
 
     pub fn has_task(&self) -> bool {
@@ -120,6 +126,7 @@ impl ControllerCompute {
     fn step(&mut self, device: &Device) -> ComputeStep {
         let Some(core) = &mut self.core else { return ComputeStep::Rests };
         let Some(mut task) = core.take_any(|_| true) else { return ComputeStep::Rests };
+        self.tasks += 1;
         let from_us = task.is_timed.then(|| device.env.now_us());
         // SAFETY: just taken from the core. What sources and sinks name was leased with the command, which has not ended, and of
         // the queue pair's tasks one runs at a time.

@@ -106,6 +106,7 @@ pub(crate) struct Controller {
     done: Vec<EndedCommand>,
     flash_done: Vec<Completion>,
     in_flash: usize,
+    flash_ended: u64,
     /// When the commands were submitted that the next `poll` or `wait` starts: one clock for all of them.
     started_us: Option<u64>,
     runs: u64,
@@ -131,6 +132,7 @@ impl Controller {
             done: Vec::new(),
             flash_done: Vec::new(),
             in_flash: 0,
+            flash_ended: 0,
             started_us: None,
             runs: 0,
             events: EventTable::default(),
@@ -214,6 +216,11 @@ impl Controller {
         }
     }
 
+    /// Flash commands and tasks that have ended: whether anything goes on.
+    pub fn steps(&self) -> u64 {
+        self.flash_ended + self.compute.as_ref().map_or(0, |compute| compute.tasks())
+    }
+
     /// Another `poll` would get further at once.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty() || self.compute.as_ref().is_some_and(|compute| compute.has_task())
@@ -277,6 +284,7 @@ impl Controller {
     /// Ends transfers: their commands, and what pipelines waited for.
     fn take_flash_done(&mut self, now_us: u64, ended: &mut Vec<EndedCommand>) {
         let mut flash_done = std::mem::take(&mut self.flash_done);
+        self.flash_ended += flash_done.len() as u64;
         for completion in flash_done.drain(..) {
             let transfer = self.transfers[completion.tag as usize];
             self.transfers_free.push(completion.tag as u32);

@@ -332,3 +332,15 @@ fn a_queue_pair_is_dropped_in_the_middle_of_its_pipelines() {
     drop(pair);
     assert_eq!(drive.local().bytes_used(), used - BYTES);
 }
+
+#[test]
+fn a_drain_waits_for_pipelines_of_many_parts() {
+    let mut bench = ComputeBench::new(Arc::new(FaultyFlash::new(FLASH_BYTES, 1)));
+    let concat = bench.stage("concat");
+    let source = bench.flash(&[(0, BYTES as u64), (0, BYTES as u64)]);
+    let sink = PipelineSink::Flash { flash: 512 << 10, bytes: 512 << 10, durable: true };
+    let list = bench.put(&[pipeline(&[concat; 4], source, sink)]);
+    submit(&mut bench.pair, 1, Operation::Compute { pipelines: list }, bench.buffer.take());
+    bench.pair.drain();
+    assert_eq!(bench.pair.in_flight(), 0);
+}

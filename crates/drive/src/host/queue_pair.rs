@@ -136,9 +136,9 @@ impl QueuePair {
         while self.in_flight() > 0 {
             self.wait(Some(Duration::from_millis(10)));
             returned.clear();
-            let before = self.in_flight();
+            let before = (self.in_flight(), self.controller.steps());
             self.poll(&mut returned);
-            if self.in_flight() == before && self.event_fd().is_none() {
+            if (self.in_flight(), self.controller.steps()) == before && self.event_fd().is_none() {
                 // A simulated drive that stopped never answers, and never writes either.
                 return;
             }

@@ -99,7 +99,7 @@ impl PipelineStage {
 pub struct PipelineDescriptor {
     /// Whose it is: who pays for what it takes.
     pub application: u16,
-    /// From its submission; zero: none.
+    /// From the start of its command; zero: none.
     pub deadline_us: u64,
     pub source: PipelineSource,
     pub sink: PipelineSink,

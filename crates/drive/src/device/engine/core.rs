@@ -252,14 +252,11 @@ impl EngineCore {
     /// A task of any of the programs that `may` allows.
     pub fn take_any(&mut self, may: impl Fn(ProgramId) -> bool) -> Option<EngineTask> {
         loop {
-            let programs: Vec<ProgramId> = self.waiting().filter(|program| may(*program)).collect();
-            if programs.is_empty() {
-                return None;
-            }
-            if let Some(task) = programs.into_iter().find_map(|program| self.take(program)) {
+            let program = self.waiting().find(|program| may(*program))?;
+            if let Some(task) = self.take(program) {
                 return Some(task);
             }
-            // Tasks were over before they began, and others may have started in their place.
+            // Its tasks were over before they began, and others may have started in their place.
         }
     }
 
