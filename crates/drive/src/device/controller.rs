@@ -216,11 +216,6 @@ impl Controller {
         }
     }
 
-    /// Flash commands and tasks that have ended: whether anything goes on.
-    pub fn steps(&self) -> u64 {
-        self.flash_ended + self.compute.as_ref().map_or(0, |compute| compute.tasks())
-    }
-
     /// Another `poll` would get further at once.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty() || self.compute.as_ref().is_some_and(|compute| compute.has_task())

@@ -162,6 +162,11 @@ impl Controller {
         self.ended(batch.end, completion)
     }
 
+    /// Flash commands and tasks that have ended: whether anything goes on.
+    pub fn steps(&self) -> u64 {
+        self.flash_ended + self.compute.as_ref().map_or(0, |compute| compute.tasks())
+    }
+
     pub(super) fn task_moved(&mut self, place: u32, completion: &Completion) {
         let Some(compute) = &mut self.compute else { unreachable!("a task is of the engine's") };
         compute.moved(
