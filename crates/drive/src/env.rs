@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::cpu::DriveClock;
 use crate::locks::whole;
 
 /// Time, chance and threads.
@@ -105,6 +106,20 @@ impl Env {
             Source::System { .. } => thread::Builder::new().name(name.to_owned()).spawn(work),
             Source::Simulated { .. } => panic!("thread {name:?} asked for in a simulation, which has only one"),
         }
+    }
+
+    /// As [`Env::spawn`], for a thread that does the drive's work: its processor time counts as the drive's ([`drive_cpu_us`]).
+    ///
+    /// [`drive_cpu_us`]: crate::drive_cpu_us
+    pub fn spawn_drive_thread<T, F>(&self, name: &str, work: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn(name, move || {
+            let _clock = DriveClock::of_this_thread();
+            work()
+        })
     }
 }
 

@@ -22,9 +22,11 @@ impl Event {
         let _ = (&self.0).write(&1u64.to_ne_bytes());
     }
 
-    pub fn clear(&self) {
-        // Not raised: nothing to clear.
-        let _ = (&self.0).read(&mut [0; 8]);
+    /// How often it was raised since it was last cleared.
+    pub fn clear(&self) -> u64 {
+        let mut count = [0; 8];
+        // Not raised, nothing to clear.
+        if (&self.0).read(&mut count).is_ok() { u64::from_ne_bytes(count) } else { 0 }
     }
 }
 

@@ -14,6 +14,7 @@
 //! Nothing here starts a thread, reads a clock or draws a random number except through [`Env`].
 
 pub mod counters;
+mod cpu;
 mod device;
 pub mod env;
 mod event;
@@ -23,12 +24,15 @@ pub mod locks;
 pub mod memory;
 mod protocol;
 pub mod unfinished;
+mod wakeup;
 
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot, PurposeBytes};
+pub use cpu::drive_cpu_us;
 pub use device::arbiter;
 pub use device::engine;
 pub use device::program::{self, Program};
 pub use device::programs;
+pub use device::threads::DRIVE_THREADS_MAX;
 pub use env::{Env, SimClock, SplitMix64};
 pub use event::Event;
 pub use flash::claim::FileClaim;

@@ -9,9 +9,9 @@
 //! 1. Nothing is believed that the host may still change: a command is passed by value, and a list of stages is copied, each byte
 //!    once, before it is looked at.
 //! 2. Every range is checked before anything is started. A command that is refused has done nothing.
-//! 3. Nothing here waits: the controller is advanced by whoever polls the queue pair.
+//! 3. Nothing here waits: a controller is advanced by whoever polls it.
 //!
-//! In process that is the thread that owns the queue pair; a controller belongs to one thread at a time.
+//! That is the thread that owns the queue pair, or one of the drive's own (`threads`); a controller belongs to one thread at a time.
 
 pub mod arbiter;
 mod compute;
@@ -21,6 +21,7 @@ mod events;
 pub mod program;
 pub mod programs;
 mod ranges;
+pub mod threads;
 
 pub(crate) use controller::{Controller, EndedCommand};
 
@@ -33,6 +34,7 @@ use crate::protocol::{INPUTS_MAX, Identity, ProgramId, ProgramIdentity, STAGES_M
 use engine::{EngineCounters, EngineOptions};
 use program::{Program, ProgramDescriptor};
 use std::sync::{Arc, Mutex};
+use threads::DriveThreads;
 
 /// Two ids are not programs': those of a pipeline's source and sink.
 const PROGRAMS_OF_A_DRIVE_MAX: usize = u16::MAX as usize - 1;
@@ -48,6 +50,8 @@ pub(crate) struct Device {
     pub stages: Arc<EngineCounters>,
     /// Of each queue pair's own engine.
     pub engine: EngineOptions,
+    /// Those that poll the controllers, if the hosts do not.
+    pub threads: Option<Arc<DriveThreads>>,
     /// One for each queue pair that was ever open at the same time as the others. The list holds one reference; a
     /// queue pair's two halves hold more, so a count of one means free for the next.
     counters: Mutex<Vec<Arc<QueueCounters>>>,
@@ -64,6 +68,7 @@ impl Device {
             env,
             stages,
             engine: EngineOptions::of_a_queue_pair(),
+            threads: None,
             counters: Mutex::new(Vec::new()),
         }
     }

@@ -61,7 +61,7 @@ impl BlockingQueue {
             event: Event::new()?,
         });
         let (theirs, local) = (shared.clone(), local.clone());
-        let thread = env.spawn("drive-io", move || serve(&theirs, &data, &local))?;
+        let thread = env.spawn_drive_thread("drive-io", move || serve(&theirs, &data, &local))?;
         Ok(BlockingQueue { shared, unsent: Vec::new(), in_flight: 0, thread: Some(thread) })
     }
 

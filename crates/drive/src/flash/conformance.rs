@@ -33,12 +33,16 @@ fn file(path: TestPath, engine: IoEngine) -> Backend {
 }
 
 /// Runs the body on a drive over the backend: with a queue deeper and one far shallower than its load, for any thread and for
-/// one.
+/// one; polled by the host, and by a thread of the drive's.
 fn check((flash, _path): Backend) {
     type Open = fn(&Drive, u32) -> io::Result<QueuePair>;
     let ways: [Open; 2] = [Drive::queue_pair, Drive::queue_pair_of_one_thread];
-    for (depth, open) in [64, 2].into_iter().flat_map(|depth| ways.map(|open| (depth, open))) {
-        let drive = Drive::new(flash.clone(), LocalMemory::new(1 << 20).unwrap(), Vec::new(), Env::system());
+    let ways = [64, 2].into_iter().flat_map(|depth| ways.map(|open| (depth, open)));
+    for (threads, (depth, open)) in ways.flat_map(|way| [0, 1].map(|threads| (threads, way))) {
+        let mut drive = Drive::new(flash.clone(), LocalMemory::new(1 << 20).unwrap(), Vec::new(), Env::system());
+        if threads > 0 {
+            drive = drive.with_threads(threads).unwrap();
+        }
         let mut pair = open(&drive, depth).unwrap();
         reads_give_back_what_was_written(&drive, &mut pair);
         many_in_flight_complete_once_each(&drive, &mut pair);

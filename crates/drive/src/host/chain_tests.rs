@@ -1,11 +1,10 @@
 //! Commands that wait for commands.
 
-use super::testing::run;
+use super::testing::{drive_of, run};
 use super::tests::AddByte;
 use super::{CREDITS, Drive, Lease, QueuePair, Returned};
-use crate::env::Env;
 use crate::flash::faulty::FaultyFlash;
-use crate::memory::{LocalBuffer, LocalMemory, PartedBuffer};
+use crate::memory::{LocalBuffer, PartedBuffer};
 use crate::protocol::{
     Command, Completion, EventId, Execution, LocalRange, Opcode, Operation, ProgramId, Stage, Status,
 };
@@ -30,9 +29,7 @@ fn event(number: u16) -> EventId {
 impl ChainBench {
     fn new(seed: u64) -> ChainBench {
         let flash = FaultyFlash::new(1 << 20, seed);
-        let local = LocalMemory::new(1 << 20).unwrap();
-        let programs: Vec<Box<dyn crate::Program>> = vec![Box::new(AddByte)];
-        let drive = Drive::new(Arc::new(flash.clone()), local, programs, Env::simulated(seed).0);
+        let drive = drive_of(Arc::new(flash.clone()), vec![Box::new(AddByte)], seed);
         let pair = drive.queue_pair(4).unwrap();
         let buffer = drive.local().allocate(4 * BLOCK as usize).unwrap();
         ChainBench { flash, drive, pair, buffer }
@@ -107,7 +104,7 @@ impl ChainBench {
 }
 
 #[test]
-fn reads_programs_and_writes_make_one_chain() {
+pub(super) fn reads_programs_and_writes_make_one_chain() {
     for seed in 0..50 {
         let mut bench = ChainBench::new(seed);
         bench.bytes(0).fill(7);
@@ -128,7 +125,7 @@ fn reads_programs_and_writes_make_one_chain() {
 }
 
 #[test]
-fn pipelines_and_identify_wait_too() {
+pub(super) fn pipelines_and_identify_wait_too() {
     let mut bench = ChainBench::new(3);
     bench.bytes(0).fill(1);
     bench.bytes(3)[0] = 4;
@@ -153,7 +150,7 @@ fn pipelines_and_identify_wait_too() {
 }
 
 #[test]
-fn many_wait_for_one_event() {
+pub(super) fn many_wait_for_one_event() {
     for seed in 0..20 {
         let mut bench = ChainBench::new(seed);
         bench.bytes(0).fill(9);
@@ -182,7 +179,7 @@ fn many_wait_for_one_event() {
 }
 
 #[test]
-fn a_failure_aborts_what_waits_for_it_and_nothing_else() {
+pub(super) fn a_failure_aborts_what_waits_for_it_and_nothing_else() {
     let mut bench = ChainBench::new(5);
     bench.flash.fail_nth(Opcode::Read, 1);
     bench.submit(Command::new(10, Operation::Flush).signals(event(1)).quiet());
@@ -205,7 +202,7 @@ fn a_failure_aborts_what_waits_for_it_and_nothing_else() {
 }
 
 #[test]
-fn a_program_that_says_no_breaks_its_chain() {
+pub(super) fn a_program_that_says_no_breaks_its_chain() {
     let mut bench = ChainBench::new(6);
     let Operation::Execute { program, input, output, .. } = bench.add(0, 1) else { unreachable!() };
     let refuses = Operation::Execute { program, parameters: LocalRange::EMPTY, input, output };
@@ -246,7 +243,7 @@ fn events_that_are_none_are_refused() {
 }
 
 #[test]
-fn quiet_commands_hold_credits_until_they_end() {
+pub(super) fn quiet_commands_hold_credits_until_they_end() {
     let mut bench = ChainBench::new(8);
     bench.submit(Command::new(0, Operation::Flush).signals(event(1)).quiet());
     for tag in 1..CREDITS as u64 {
@@ -258,7 +255,7 @@ fn quiet_commands_hold_credits_until_they_end() {
 }
 
 #[test]
-fn a_queue_pair_is_dropped_with_commands_that_wait() {
+pub(super) fn a_queue_pair_is_dropped_with_commands_that_wait() {
     let mut bench = ChainBench::new(9);
     bench.bytes(0).fill(1);
     bench.submit(Command::new(0, bench.write(0, 0)).signals(event(1)));

@@ -1,13 +1,13 @@
 //! `Compute` through a queue pair: batches of pipelines, and what is wrong with them.
 
-use super::testing::{finish, run, submit};
+use super::testing::{drive_with, finish, run, submit};
 use super::{Drive, Lease, QueuePair};
 use crate::device::programs::built_in;
 use crate::env::Env;
 use crate::flash::Flash;
 use crate::flash::faulty::FaultyFlash;
 use crate::flash::memory::MemoryFlash;
-use crate::memory::{LocalBuffer, LocalMemory};
+use crate::memory::LocalBuffer;
 use crate::protocol::{
     Completion, LocalRange, Opcode, Operation, PIPELINES_MAX, PipelineDescriptor, PipelineFailure, PipelinePlace,
     PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage, ProgramId, SourceRange, Status,
@@ -35,7 +35,7 @@ fn pattern(at: usize) -> u8 {
 
 impl ComputeBench {
     fn new(flash: Arc<dyn Flash>) -> ComputeBench {
-        let drive = Drive::new(flash, LocalMemory::new(2 << 20).unwrap(), built_in(), Env::simulated(1).0);
+        let drive = drive_with(flash, 2 << 20, built_in(), 1);
         let mut pair = drive.queue_pair(4).unwrap();
         let mut buffer = drive.local().allocate(BYTES).unwrap();
         (0..).zip(buffer.bytes_mut()).for_each(|(at, byte): (usize, _)| *byte = pattern(at));
@@ -137,7 +137,7 @@ fn written(from: usize, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn one_command_runs_many_pipelines_and_only_results_cross() {
+pub(super) fn one_command_runs_many_pipelines_and_only_results_cross() {
     let mut bench = bench();
     let before = bench.drive.counters();
     let sha = bench.stage("sha256");
@@ -164,7 +164,7 @@ fn one_command_runs_many_pipelines_and_only_results_cross() {
 }
 
 #[test]
-fn results_are_kept_and_written_to_flash() {
+pub(super) fn results_are_kept_and_written_to_flash() {
     let mut bench = bench();
     let (compress, inflate) = (bench.stage("zstd-compress"), bench.stage("zstd-decompress"));
     let source = bench.local(&[(SOURCE, 50_000), (SOURCE + 60_000, 10)]);
@@ -186,7 +186,7 @@ fn results_are_kept_and_written_to_flash() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pipeline_is_its_own() {
+pub(super) fn what_is_wrong_with_a_pipeline_is_its_own() {
     let mut bench = bench();
     let (sha, concat) = (bench.stage("sha256"), bench.stage("concat"));
     let right = |bench: &mut ComputeBench| {
@@ -251,7 +251,7 @@ fn what_is_wrong_with_a_pipeline_is_its_own() {
 }
 
 #[test]
-fn a_command_that_is_no_list_of_pipelines_starts_nothing() {
+pub(super) fn a_command_that_is_no_list_of_pipelines_starts_nothing() {
     let mut bench = bench();
     let sha = bench.stage("sha256");
     let source = bench.local(&[(SOURCE, 100)]);
@@ -275,7 +275,7 @@ fn a_command_that_is_no_list_of_pipelines_starts_nothing() {
 }
 
 #[test]
-fn flash_that_fails_is_named() {
+pub(super) fn flash_that_fails_is_named() {
     let flash = FaultyFlash::new(FLASH_BYTES, 1);
     let mut bench = ComputeBench::new(Arc::new(flash.clone()));
     let concat = bench.stage("concat");

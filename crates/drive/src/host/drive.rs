@@ -1,9 +1,12 @@
 //! A drive as the host sees it.
 
 use super::QueuePair;
+use super::queue_pair::PairController;
+use super::remote::RemoteController;
 use crate::counters::CountersSnapshot;
 use crate::device::engine::{EngineOptions, PipelineEngine, StageSnapshot};
 use crate::device::program::Program;
+use crate::device::threads::DriveThreads;
 use crate::device::{Controller, Device};
 use crate::env::Env;
 use crate::flash::{Flash, FlashQueue};
@@ -27,7 +30,21 @@ impl Drive {
     /// Another drive over `flash` with the local memory, programs and clock of this one. Its counters begin at zero.
     pub fn with_flash(&self, flash: Arc<dyn Flash>) -> Drive {
         let Device { local, programs, env, .. } = &*self.device;
-        Drive { device: Arc::new(Device::new(flash, local.clone(), programs.clone(), env.clone())) }
+        let mut device = Device::new(flash, local.clone(), programs.clone(), env.clone());
+        device.threads = self.device.threads.clone();
+        Drive { device: Arc::new(device) }
+    }
+
+    /// The same flash, local memory, programs and clock with `threads` of the drive's own, 1 to [`DRIVE_THREADS_MAX`](crate::DRIVE_THREADS_MAX), that do the
+    /// device half of its queue pairs. Its counters begin at zero.
+    ///
+    /// # Errors
+    /// The operating system's, when it has no more threads or descriptors to give.
+    pub fn with_threads(&self, threads: usize) -> io::Result<Drive> {
+        let Device { flash, local, programs, env, .. } = &*self.device;
+        let mut device = Device::new(flash.clone(), local.clone(), programs.clone(), env.clone());
+        device.threads = Some(Arc::new(DriveThreads::start(threads, env)?));
+        Ok(Drive { device: Arc::new(device) })
     }
 
     /// Opens a queue pair that runs about `depth` flash commands at once. More may be submitted; they wait inside.
@@ -35,22 +52,29 @@ impl Drive {
     /// # Errors
     /// The operating system's, when it has no more rings, threads or descriptors to give.
     pub fn queue_pair(&self, depth: u32) -> io::Result<QueuePair> {
-        Ok(self.pair(self.device.flash.open_queue(&self.device.local, depth.max(1))?))
+        if self.device.threads.is_some() {
+            return self.queue_pair_of_one_thread(depth);
+        }
+        self.pair(self.device.flash.open_queue(&self.device.local, depth.max(1))?)
     }
 
     /// As [`Drive::queue_pair`], for one thread alone: the first that polls it or waits on it must be the one that does so
-    /// from then on, and drops it. Completions cost less that way.
+    /// from then on, and drops it. Completions cost less that way. A drive with threads of its own holds nobody to that.
     ///
     /// # Errors
     /// As [`Drive::queue_pair`].
     pub fn queue_pair_of_one_thread(&self, depth: u32) -> io::Result<QueuePair> {
-        Ok(self.pair(self.device.flash.open_queue_of_one_thread(&self.device.local, depth.max(1))?))
+        self.pair(self.device.flash.open_queue_of_one_thread(&self.device.local, depth.max(1))?)
     }
 
-    fn pair(&self, queue: Box<dyn FlashQueue>) -> QueuePair {
+    fn pair(&self, queue: Box<dyn FlashQueue>) -> io::Result<QueuePair> {
         let counters = self.device.free_counters();
         let controller = Controller::new(self.device.clone(), queue, counters.clone());
-        QueuePair::new(controller, self.clone(), counters)
+        let controller = match &self.device.threads {
+            None => PairController::Here(controller),
+            Some(threads) => PairController::OnDriveThread(RemoteController::new(controller, threads.clone())?),
+        };
+        Ok(QueuePair::new(controller, self.clone(), counters))
     }
 
     /// What the drive is and has. [`Operation::Identify`](crate::Operation::Identify) says the same through a queue pair.

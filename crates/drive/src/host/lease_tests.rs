@@ -1,17 +1,16 @@
 //! What a command is lent: it names nothing else, and it comes back.
 
-use super::testing::{finish, run, run_with, submit};
+use super::testing::{drive_of, finish, run, run_with, submit};
 use super::{CREDITS, Drive, Lease, QueuePair, Returned};
-use crate::env::Env;
 use crate::flash::faulty::FaultyFlash;
 use crate::flash::memory::MemoryFlash;
-use crate::memory::{BLOCK_BYTES, LocalBuffer, LocalMemory, PartedBuffer};
+use crate::memory::{BLOCK_BYTES, LocalBuffer, PartedBuffer};
 use crate::programs::built_in;
 use crate::protocol::{Command, EventId, Execution, LocalRange, Opcode, Operation, ProgramId, Stage, Status};
 use std::sync::Arc;
 
 fn drive_over(flash: Arc<dyn crate::Flash>) -> Drive {
-    Drive::new(flash, LocalMemory::new(1 << 20).unwrap(), built_in(), Env::simulated(1).0)
+    drive_of(flash, built_in(), 1)
 }
 
 /// A drive whose flash holds threes, and a queue pair of it.
@@ -35,7 +34,7 @@ fn part(buffer: &LocalBuffer, at: u64, length: u32) -> LocalRange {
 }
 
 #[test]
-fn a_command_outside_its_lease_is_refused_and_touches_nothing() {
+pub(super) fn a_command_outside_its_lease_is_refused_and_touches_nothing() {
     let (drive, mut pair) = bench();
     let (mut own, others) = (filled(&drive, 1), filled(&drive, 2));
     let (ours, theirs) = (own.offset(), others.offset());
@@ -62,7 +61,7 @@ fn a_command_outside_its_lease_is_refused_and_touches_nothing() {
 }
 
 #[test]
-fn a_stage_outside_the_lease_is_named() {
+pub(super) fn a_stage_outside_the_lease_is_named() {
     let (drive, mut pair) = bench();
     let (mut own, others) = (filled(&drive, 1), filled(&drive, 2));
     let read = |local| Stage::Read { flash: 0, local, length: 512 };
@@ -88,7 +87,7 @@ fn a_stage_outside_the_lease_is_named() {
 }
 
 #[test]
-fn memory_of_another_drive_lends_nothing() {
+pub(super) fn memory_of_another_drive_lends_nothing() {
     let (drive, mut pair) = bench();
     let other = drive_over(Arc::new(MemoryFlash::new(4096)));
     let (buffer, mut foreign) = (filled(&drive, 1), filled(&other, 1));
@@ -99,7 +98,7 @@ fn memory_of_another_drive_lends_nothing() {
 }
 
 #[test]
-fn parts_of_a_buffer_are_with_several_commands() {
+pub(super) fn parts_of_a_buffer_are_with_several_commands() {
     let (drive, mut pair) = bench();
     let mut parted = PartedBuffer::new(filled(&drive, 1));
     for (tag, at) in [(1, 0), (2, 1024)] {
@@ -138,7 +137,7 @@ fn a_full_queue_says_so_and_gives_the_lease_back() {
 }
 
 #[test]
-fn each_command_has_its_own_lease_back_whatever_its_tag() {
+pub(super) fn each_command_has_its_own_lease_back_whatever_its_tag() {
     let (drive, mut pair) = bench();
     for round in 0..3 {
         for _ in 0..5 {

@@ -1,7 +1,7 @@
 //! The host half of the drive: what the store holds.
 //!
 //! A [`Drive`] is shared; a [`QueuePair`] belongs to one thread at a time. Commands are checked and done by the device half
-//! (`device`), which in process runs on the thread that polls the queue pair.
+//! (`device`), which runs on the thread that polls the queue pair, or on a thread of the drive's (`remote`).
 
 #[cfg(test)]
 mod chain_tests;
@@ -14,6 +14,9 @@ mod lease_table;
 #[cfg(test)]
 mod lease_tests;
 mod queue_pair;
+mod remote;
+#[cfg(test)]
+mod remote_tests;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

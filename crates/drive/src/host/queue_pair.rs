@@ -7,6 +7,7 @@
 //!    the controller is gone, which waits for the drive.
 
 use super::lease_table::LeaseTable;
+use super::remote::RemoteController;
 use super::{Drive, Lease, Returned};
 use crate::counters::QueueCounters;
 use crate::device::{Controller, EndedCommand};
@@ -35,10 +36,74 @@ impl fmt::Display for QueueFull {
 
 impl std::error::Error for QueueFull {}
 
+/// Where the device half of a queue pair is.
+pub(super) enum PairController {
+    /// With whoever polls the queue pair.
+    Here(Controller),
+    OnDriveThread(RemoteController),
+}
+
+impl PairController {
+    /// # Safety
+    /// As [`Controller::submit`] and [`RemoteController::submit`].
+    unsafe fn submit(&mut self, command: Command, slot: u32, leased: &LeasedRanges) {
+        match self {
+            // SAFETY: by our caller's word.
+            PairController::Here(controller) => unsafe { controller.submit(command, slot, leased) },
+            // SAFETY: by our caller's word.
+            PairController::OnDriveThread(remote) => unsafe { remote.submit(command, slot, leased) },
+        }
+    }
+
+    fn poll(&mut self, ended: &mut Vec<EndedCommand>) {
+        match self {
+            PairController::Here(controller) => controller.poll(ended),
+            PairController::OnDriveThread(remote) => remote.poll(ended),
+        }
+    }
+
+    /// Nothing is in flight, so there is nothing to be woken for.
+    fn rest(&mut self) {
+        if let PairController::OnDriveThread(remote) = self {
+            remote.rest();
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        match self {
+            PairController::Here(controller) => controller.wait(timeout),
+            PairController::OnDriveThread(remote) => remote.wait(timeout),
+        }
+    }
+
+    fn steps(&self) -> u64 {
+        match self {
+            PairController::Here(controller) => controller.steps(),
+            // Whoever asks looks at the descriptor as well.
+            PairController::OnDriveThread(_) => 0,
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        match self {
+            PairController::Here(controller) => controller.is_ready(),
+            // Its thread goes on.
+            PairController::OnDriveThread(_) => false,
+        }
+    }
+
+    fn event_fd(&self) -> Option<RawFd> {
+        match self {
+            PairController::Here(controller) => controller.event_fd(),
+            PairController::OnDriveThread(remote) => Some(remote.event_fd()),
+        }
+    }
+}
+
 /// Submission and completion of commands to one drive. Dropping it waits for what is in flight.
 pub struct QueuePair {
     // First, so that it is dropped, and its commands are over, before anything they use goes.
-    controller: Controller,
+    controller: PairController,
     leases: LeaseTable,
     ended: Vec<EndedCommand>,
     drive: Drive,
@@ -46,7 +111,7 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    pub(super) fn new(controller: Controller, drive: Drive, counters: Arc<QueueCounters>) -> QueuePair {
+    pub(super) fn new(controller: PairController, drive: Drive, counters: Arc<QueueCounters>) -> QueuePair {
         QueuePair { controller, leases: LeaseTable::default(), ended: Vec::new(), drive, counters }
     }
 
@@ -112,6 +177,7 @@ impl QueuePair {
     /// many that was. Never blocks. The order is the drive's.
     pub fn poll(&mut self, returned: &mut Vec<Returned>) -> usize {
         if self.in_flight() == 0 {
+            self.controller.rest();
             return 0;
         }
         self.controller.poll(&mut self.ended);

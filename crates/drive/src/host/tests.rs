@@ -1,6 +1,6 @@
 //! A drive through its queue pair: commands, pipelines, credits, counters.
 
-use super::testing::{run, run_with};
+use super::testing::{drive_of, run, run_with};
 use super::{Drive, Lease, QueuePair};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::env::Env;
@@ -32,12 +32,11 @@ impl Program for AddByte {
 }
 
 fn drive() -> Drive {
-    let local = LocalMemory::new(1 << 20).unwrap();
-    Drive::new(Arc::new(MemoryFlash::new(1 << 20)), local, vec![Box::new(AddByte)], Env::simulated(1).0)
+    drive_of(Arc::new(MemoryFlash::new(1 << 20)), vec![Box::new(AddByte)], 1)
 }
 
 #[test]
-fn a_program_reads_what_was_written() {
+pub(super) fn a_program_reads_what_was_written() {
     let drive = drive();
     let mut pair = drive.queue_pair(4).unwrap();
     let mut input = drive.local().allocate(4097).unwrap();
@@ -60,7 +59,7 @@ fn a_program_reads_what_was_written() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused() {
+pub(super) fn what_cannot_be_run_is_refused() {
     let drive = drive();
     let mut pair = drive.queue_pair(4).unwrap();
     let mut buffer = drive.local().allocate(4096).unwrap();
@@ -93,7 +92,7 @@ fn what_cannot_be_run_is_refused() {
 }
 
 #[test]
-fn counters_outlive_their_queue_pair() {
+pub(super) fn counters_outlive_their_queue_pair() {
     let drive = drive();
     let mut buffer = drive.local().allocate(4096).unwrap();
     let write = Operation::Write { flash: 0, local: buffer.offset(), length: 4096, fua: false };
@@ -172,7 +171,7 @@ impl PipelineBench {
 }
 
 #[test]
-fn a_pipeline_reads_and_computes_with_one_completion() {
+pub(super) fn a_pipeline_reads_and_computes_with_one_completion() {
     let mut bench = PipelineBench::new(drive());
     let before = bench.drive.counters();
     let (first, second) = (bench.read(512, 0, 512), bench.read(2048, 512, 1024));
@@ -190,7 +189,7 @@ fn a_pipeline_reads_and_computes_with_one_completion() {
 }
 
 #[test]
-fn a_list_is_copied_when_it_is_submitted() {
+pub(super) fn a_list_is_copied_when_it_is_submitted() {
     let mut bench = PipelineBench::new(drive());
     let read = bench.read(512, 0, 512);
     let over_list = Stage::Read { flash: 0, local: bench.buffer.offset(), length: 512 };
@@ -201,7 +200,7 @@ fn a_list_is_copied_when_it_is_submitted() {
 }
 
 #[test]
-fn a_list_that_is_none_is_refused_at_its_stage() {
+pub(super) fn a_list_that_is_none_is_refused_at_its_stage() {
     let mut bench = PipelineBench::new(drive());
     let read = bench.read(0, 0, 512);
     let add = bench.add_one(bench.at(0, 512), bench.at(4096, 512));
@@ -234,7 +233,7 @@ fn a_list_that_is_none_is_refused_at_its_stage() {
 }
 
 #[test]
-fn a_stage_that_fails_is_named_and_ends_its_pipeline() {
+pub(super) fn a_stage_that_fails_is_named_and_ends_its_pipeline() {
     let mut bench = PipelineBench::new(drive());
     let (read, add) = (bench.read(0, 0, 512), bench.add_one(bench.at(0, 512), bench.at(4096, 512)));
     let no_parameter = Stage::Execute(Execution::new(ProgramId(0), LocalRange::EMPTY, &[], LocalRange::EMPTY));
@@ -242,10 +241,8 @@ fn a_stage_that_fails_is_named_and_ends_its_pipeline() {
     assert_eq!((completion.status, completion.stage), (Status::Program(1), 2));
     assert_eq!(bench.drive.counters().opcode(Opcode::Execute).completed, 2, "nothing runs behind it");
 
-    let local = LocalMemory::new(1 << 20).unwrap();
     let flash = FaultyFlash::new(1 << 20, 1);
-    let env = Env::simulated(1).0;
-    let mut bench = PipelineBench::new(Drive::new(Arc::new(flash.clone()), local, vec![Box::new(AddByte)], env));
+    let mut bench = PipelineBench::new(drive_of(Arc::new(flash.clone()), vec![Box::new(AddByte)], 1));
     flash.fail_nth(Opcode::Read, 2);
     let reads = [0, 1, 2].map(|place| bench.read(512 * place, 512 * place, 512));
     let add = bench.add_one(bench.at(0, 512), bench.at(4096, 512));
@@ -256,7 +253,7 @@ fn a_stage_that_fails_is_named_and_ends_its_pipeline() {
 }
 
 #[test]
-fn a_drive_says_what_it_is_and_has() {
+pub(super) fn a_drive_says_what_it_is_and_has() {
     let drive = drive();
     let mut pair = drive.queue_pair(4).unwrap();
     let mut buffer = drive.local().allocate(4096).unwrap();

@@ -96,7 +96,7 @@ impl Controller {
             let is_stuck = left_before.replace(left) == Some(left);
             let left_us = until_us.map(|until_us| until_us.saturating_sub(now_us(self)));
             let has_completion = self.done.iter().any(|ended| !ended.is_silent);
-            if has_completion || self.in_flash == 0 || is_stuck || left_us == Some(0) {
+            if has_completion || self.in_flash == 0 || self.is_ready() || is_stuck || left_us == Some(0) {
                 return;
             }
             self.queue.wait(left_us.map(Duration::from_micros));

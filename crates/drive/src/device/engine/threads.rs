@@ -112,7 +112,7 @@ impl PipelineEngine {
                     core.into_iter().for_each(Cores::stay_on);
                     shared.serve(program);
                 };
-                engine.threads.push(engine.shared.device.env.spawn("tapetum-unit", work)?);
+                engine.threads.push(engine.shared.device.env.spawn_drive_thread("tapetum-unit", work)?);
             }
         }
         Ok(engine)

@@ -1,0 +1,259 @@
+//! Threads of the device half: each polls the controllers that it was given, and sleeps while none has anything to do.
+//!
+//! ```text
+//! host thread ── commands ─► ring ─► drive thread: controller ─► flash, programs
+//!      ▲                                  │
+//!      └──── poll ◄── ring ◄── completions┘
+//! ```
+//! 1. Each ring has one thread at either end, and as many places as a queue pair has credits: it is never full.
+//! 2. A thread that is about to sleep says so, and looks once more ([`wakeup`](crate::wakeup)): busy ends make no system calls.
+//! 3. A controller lives and dies on its thread. Whoever gives one back waits until it is gone, and with it all that was in flight.
+
+use super::{Controller, EndedCommand};
+use crate::env::Env;
+use crate::protocol::{Command, LeasedRanges};
+use crate::wakeup::{Sleeper, Waker};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+
+/// The most threads that a drive has.
+pub const DRIVE_THREADS_MAX: usize = 64;
+
+/// A command on its way to a drive thread.
+pub(crate) struct SubmittedCommand {
+    pub command: Command,
+    /// The host's place for it.
+    pub slot: u32,
+    pub leased: LeasedRanges,
+}
+
+/// A controller, and its ends of the rings.
+pub(crate) struct AttachedController {
+    // First, so that it is dropped, and its commands are over, before its host hears of it.
+    controller: Controller,
+    number: usize,
+    commands: rtrb::Consumer<SubmittedCommand>,
+    ended: rtrb::Producer<EndedCommand>,
+    in_flight: usize,
+    /// What the controller has just given.
+    batch: Vec<EndedCommand>,
+    host: HostWaker,
+}
+
+/// Wakes the host when its controller is gone, too.
+struct HostWaker(Waker);
+
+impl Drop for HostWaker {
+    fn drop(&mut self) {
+        self.0.wake_in_any_case();
+    }
+}
+
+impl AttachedController {
+    pub fn new(
+        controller: Controller,
+        number: usize,
+        commands: rtrb::Consumer<SubmittedCommand>,
+        ended: rtrb::Producer<EndedCommand>,
+        host: Waker,
+    ) -> AttachedController {
+        let host = HostWaker(host);
+        AttachedController { controller, number, commands, ended, in_flight: 0, batch: Vec::new(), host }
+    }
+
+    /// Takes what was submitted and gives what has ended; whether there was any.
+    fn advance(&mut self) -> bool {
+        let mut is_busy = false;
+        while let Ok(SubmittedCommand { command, slot, leased }) = self.commands.pop() {
+            // SAFETY: by the word of whoever called the host's `submit`.
+            unsafe { self.controller.submit(command, slot, &leased) };
+            self.in_flight += 1;
+            is_busy = true;
+        }
+        if self.in_flight == 0 {
+            return is_busy;
+        }
+        self.controller.poll(&mut self.batch);
+        if self.batch.is_empty() {
+            return is_busy;
+        }
+        self.in_flight -= self.batch.len();
+        // Silent ends wake nobody, but for the last: nothing else would come.
+        let mut is_heard = self.in_flight == 0;
+        for ended in self.batch.drain(..) {
+            is_heard |= !ended.is_silent;
+            let given = self.ended.push(ended);
+            assert!(given.is_ok(), "more commands ended than the queue pair has credits");
+        }
+        if is_heard {
+            self.host.0.wake();
+        }
+        true
+    }
+
+    /// Whether it is not to sleep: there is something to do, or nothing will wake it for the commands in flight.
+    fn must_go_on(&self) -> bool {
+        !self.commands.is_empty()
+            || self.controller.is_ready()
+            || self.in_flight > 0 && self.controller.event_fd().is_none()
+    }
+}
+
+enum Mail {
+    Attach(Box<AttachedController>),
+    /// `gone` is told when it is.
+    Detach {
+        number: usize,
+        gone: Sender<()>,
+    },
+}
+
+/// A drive thread, as hosts see it.
+#[derive(Clone)]
+pub(crate) struct DriveThread {
+    mail: Sender<Mail>,
+    has_mail: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl DriveThread {
+    pub fn attach(&self, controller: AttachedController) {
+        self.send(Mail::Attach(Box::new(controller)));
+    }
+
+    /// Waits until the controller is gone.
+    pub fn detach(&self, number: usize) {
+        let (gone, is_gone) = channel();
+        self.send(Mail::Detach { number, gone });
+        // An error is as good: a thread that has panicked has dropped its controllers.
+        let _ = is_gone.recv();
+    }
+
+    /// To be called when commands were put into a ring.
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
+    fn send(&self, mail: Mail) {
+        // A thread that has panicked takes none; the rings say so.
+        let _ = self.mail.send(mail);
+        self.has_mail.store(true, Ordering::Release);
+        self.waker.wake_in_any_case();
+    }
+}
+
+/// The threads of a drive. They end when nobody has them, and no controller of theirs, any more.
+pub(crate) struct DriveThreads {
+    threads: Vec<DriveThread>,
+    handles: Vec<JoinHandle<()>>,
+    attached: AtomicUsize,
+}
+
+impl DriveThreads {
+    /// # Errors
+    /// The operating system's, when it has no more threads or descriptors.
+    pub fn start(count: usize, env: &Env) -> io::Result<DriveThreads> {
+        assert!((1..=DRIVE_THREADS_MAX).contains(&count), "{count} drive threads");
+        let mut threads = DriveThreads { threads: Vec::new(), handles: Vec::new(), attached: AtomicUsize::new(0) };
+        for number in 0..count {
+            let (sleeper, has_mail) = (Sleeper::new()?, Arc::new(AtomicBool::new(false)));
+            let (mail, inbox) = channel();
+            threads.threads.push(DriveThread { mail, has_mail: has_mail.clone(), waker: sleeper.waker() });
+            let work = DriveThreadWork { inbox, has_mail, sleeper, controllers: Vec::new(), fds: Vec::new() };
+            threads.handles.push(env.spawn_drive_thread(&format!("drive-{number}"), move || work.run())?);
+        }
+        Ok(threads)
+    }
+
+    /// A number for a controller, and the thread that is to have it: each in turn.
+    pub fn next(&self) -> (usize, DriveThread) {
+        let number = self.attached.fetch_add(1, Ordering::Relaxed);
+        (number, self.threads[number % self.threads.len()].clone())
+    }
+}
+
+impl Drop for DriveThreads {
+    fn drop(&mut self) {
+        for DriveThread { mail, has_mail, waker } in self.threads.drain(..) {
+            drop(mail); // Before it looks.
+            has_mail.store(true, Ordering::Release);
+            waker.wake_in_any_case();
+        }
+        for handle in self.handles.drain(..) {
+            // A panic there has been reported there.
+            let _ = handle.join();
+        }
+    }
+}
+
+struct DriveThreadWork {
+    inbox: Receiver<Mail>,
+    has_mail: Arc<AtomicBool>,
+    sleeper: Sleeper,
+    controllers: Vec<AttachedController>,
+    /// What wakes it: its own event, and those of its controllers' flash.
+    fds: Vec<libc::pollfd>,
+}
+
+impl DriveThreadWork {
+    fn run(mut self) {
+        self.list_fds();
+        loop {
+            if self.has_mail.swap(false, Ordering::Acquire) && !self.read_mail() {
+                return;
+            }
+            let mut is_busy = false;
+            for controller in &mut self.controllers {
+                is_busy |= controller.advance();
+            }
+            if !is_busy {
+                self.sleep();
+            }
+        }
+    }
+
+    /// Whether anybody may write again.
+    fn read_mail(&mut self) -> bool {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(Mail::Attach(controller)) => self.controllers.push(*controller),
+                Ok(Mail::Detach { number, gone }) => {
+                    self.controllers.retain(|controller| controller.number != number);
+                    // Whoever asked is there, and waits.
+                    let _ = gone.send(());
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+        self.list_fds();
+        true
+    }
+
+    fn list_fds(&mut self) {
+        let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        self.fds.clear();
+        self.fds.push(entry(self.sleeper.fd()));
+        self.fds.extend(self.controllers.iter().filter_map(|attached| attached.controller.event_fd()).map(entry));
+    }
+
+    /// Every controller was polled and had nothing: their flash raises its events from then on.
+    fn sleep(&mut self) {
+        self.sleeper.arm();
+        if self.has_mail.load(Ordering::Acquire) || self.controllers.iter().any(AttachedController::must_go_on) {
+            self.sleeper.disarm();
+            std::thread::yield_now();
+            return;
+        }
+        // SAFETY: live entries. An error is an interruption: the caller looks again.
+        unsafe { libc::poll(self.fds.as_mut_ptr(), self.fds.len() as libc::nfds_t, -1) };
+        self.sleeper.disarm();
+        if self.fds[0].revents != 0 {
+            self.sleeper.clear();
+        }
+    }
+}

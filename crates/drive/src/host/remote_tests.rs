@@ -1,0 +1,124 @@
+//! Drives with threads of their own: the tests of queue pairs once more, and what is theirs alone.
+
+use super::testing::{finish, on_a_drive_thread, run, submit};
+use super::{Drive, Lease};
+use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
+use crate::env::Env;
+use crate::flash::memory::MemoryFlash;
+use crate::memory::LocalMemory;
+use crate::protocol::{LocalRange, Operation, ProgramId};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+macro_rules! once_more {
+    ($($module:ident: $($test:ident)*;)*) => {
+        $($(
+            #[test]
+            fn $test() {
+                on_a_drive_thread(super::$module::$test);
+            }
+        )*)*
+    };
+}
+
+once_more! {
+    tests:
+        a_program_reads_what_was_written
+        what_cannot_be_run_is_refused
+        counters_outlive_their_queue_pair
+        a_pipeline_reads_and_computes_with_one_completion
+        a_list_is_copied_when_it_is_submitted
+        a_list_that_is_none_is_refused_at_its_stage
+        a_stage_that_fails_is_named_and_ends_its_pipeline
+        a_drive_says_what_it_is_and_has;
+    chain_tests:
+        reads_programs_and_writes_make_one_chain
+        pipelines_and_identify_wait_too
+        many_wait_for_one_event
+        a_failure_aborts_what_waits_for_it_and_nothing_else
+        a_program_that_says_no_breaks_its_chain
+        quiet_commands_hold_credits_until_they_end
+        a_queue_pair_is_dropped_with_commands_that_wait;
+    compute_tests:
+        one_command_runs_many_pipelines_and_only_results_cross
+        results_are_kept_and_written_to_flash
+        what_is_wrong_with_a_pipeline_is_its_own
+        a_command_that_is_no_list_of_pipelines_starts_nothing
+        flash_that_fails_is_named;
+    lease_tests:
+        a_command_outside_its_lease_is_refused_and_touches_nothing
+        a_stage_outside_the_lease_is_named
+        memory_of_another_drive_lends_nothing
+        parts_of_a_buffer_are_with_several_commands
+        each_command_has_its_own_lease_back_whatever_its_tag;
+}
+
+/// Writes and reads through a queue pair that lives no longer.
+fn one_round(drive: &Drive, host: u64, round: u64) {
+    let mut pair = drive.queue_pair(4).unwrap();
+    let flash = (host << 16) + (round % 16) * 4096;
+    for place in 0..8 {
+        let mut buffer = drive.local().allocate(512).unwrap();
+        buffer.bytes_mut().fill((round ^ place) as u8);
+        let local = buffer.offset();
+        submit(
+            &mut pair,
+            place,
+            Operation::Write { flash: flash + place * 512, local, length: 512, fua: false },
+            buffer,
+        );
+    }
+    for returned in finish(&mut pair, 8) {
+        let (place, mut buffer) = (returned.completion.tag, returned.lease.into_buffer());
+        buffer.bytes_mut().fill(0);
+        let read = Operation::Read { flash: flash + place * 512, local: buffer.offset(), length: 512 };
+        assert!(run(&mut pair, read, &mut buffer).is_success());
+        assert!(buffer.bytes().iter().all(|byte| *byte == (round ^ place) as u8));
+    }
+    if round.is_multiple_of(3) {
+        // Dropped with a command in flight.
+        submit(&mut pair, 0, Operation::Flush, Lease::Nothing);
+    }
+}
+
+#[test]
+fn hosts_on_many_threads_share_few_drive_threads() {
+    const HOSTS: u64 = 5;
+    const ROUNDS: u64 = 300;
+    let (flash, local) = (Arc::new(MemoryFlash::new(HOSTS << 16)), LocalMemory::new(4 << 20).unwrap());
+    let drive = Drive::new(flash, local, Vec::new(), Env::system()).with_threads(2).unwrap();
+    let host = |number: u64| {
+        let theirs = drive.clone();
+        drive.env().spawn("host", move || (0..ROUNDS).for_each(|round| one_round(&theirs, number, round))).unwrap()
+    };
+    let hosts: Vec<_> = (0..HOSTS).map(host).collect();
+    hosts.into_iter().for_each(|host| host.join().unwrap());
+    assert_eq!(drive.local().bytes_used(), 0);
+}
+
+/// A program that panics.
+struct Panics;
+
+impl Program for Panics {
+    fn run(&self, _context: Context<'_>) -> ProgramResult {
+        panic!("for the test");
+    }
+
+    fn descriptor(&self) -> ProgramDescriptor {
+        ProgramDescriptor { name: "panics", version: 1, is_stream: false }
+    }
+}
+
+#[test]
+fn whoever_waits_hears_that_the_drives_thread_has_panicked() {
+    let programs: Vec<Box<dyn Program>> = vec![Box::new(Panics)];
+    let local = LocalMemory::new(1 << 20).unwrap();
+    let drive = Drive::new(Arc::new(MemoryFlash::new(4096)), local, programs, Env::system()).with_threads(1).unwrap();
+    let mut pair = drive.queue_pair(4).unwrap();
+    let (parameters, input, output) = (LocalRange::EMPTY, LocalRange::EMPTY, LocalRange::EMPTY);
+    submit(&mut pair, 1, Operation::Execute { program: ProgramId(0), parameters, input, output }, Lease::Nothing);
+    let waiting = catch_unwind(AssertUnwindSafe(|| finish(&mut pair, 1)));
+    let said = *waiting.unwrap_err().downcast::<&str>().unwrap();
+    assert!(said.contains("drive's thread has panicked"), "{said}");
+    drop((pair, drive));
+}

@@ -1,0 +1,207 @@
+//! How one thread wakes another that may be about to sleep: an eventfd that is raised only while somebody listens.
+//!
+//! ```text
+//! sleeper                          bringer
+//! arm                              bring
+//! fence                            fence
+//! look once more ─ nothing:        armed? ─ yes: take it, raise
+//!   sleep until it is raised
+//! disarm
+//! ```
+//! Of the two, at least one sees what the other did before its fence: what is brought is found by the last look, or the sleeper is
+//! woken. A busy pair of threads makes no system call.
+
+use crate::event::Event;
+use std::cell::Cell;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+/// A flag with a fence, as the standard library has them, or a model of them.
+pub(crate) trait ListenFlag {
+    fn set(&self);
+    fn is_set(&self) -> bool;
+    /// Unsets it; whether it was set.
+    fn take(&self) -> bool;
+    fn full_fence();
+}
+
+impl ListenFlag for AtomicBool {
+    fn set(&self) {
+        self.store(true, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.load(Ordering::Relaxed)
+    }
+
+    fn take(&self) -> bool {
+        self.swap(false, Ordering::Relaxed)
+    }
+
+    fn full_fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The sleeper's side, before its last look.
+fn listen<F: ListenFlag>(flag: &F) {
+    flag.set();
+    F::full_fence();
+}
+
+/// The bringer's side, when it has brought; whether it is to raise the event.
+fn is_listening<F: ListenFlag>(flag: &F) -> bool {
+    F::full_fence();
+    flag.is_set() && flag.take()
+}
+
+struct WakeupState {
+    listens: AtomicBool,
+    event: Event,
+}
+
+/// The end of those that bring something. Any number of threads may have it.
+#[derive(Clone)]
+pub(crate) struct Waker(Arc<WakeupState>);
+
+impl Waker {
+    /// To be called when something was brought.
+    pub fn wake(&self) {
+        if is_listening(&self.0.listens) {
+            self.0.event.raise();
+        }
+    }
+
+    /// Wakes whoever sleeps or goes to sleep next, listening or not.
+    pub fn wake_in_any_case(&self) {
+        self.0.event.raise();
+    }
+}
+
+/// The end of the one thread that sleeps.
+pub(crate) struct Sleeper {
+    state: Arc<WakeupState>,
+    is_armed: Cell<bool>,
+    /// How often the event was raised, or is about to be, since it was last cleared.
+    raises_owed: Cell<u64>,
+}
+
+impl Sleeper {
+    pub fn new() -> std::io::Result<Sleeper> {
+        let state = Arc::new(WakeupState { listens: AtomicBool::new(false), event: Event::new()? });
+        Ok(Sleeper { state, is_armed: Cell::new(false), raises_owed: Cell::new(0) })
+    }
+
+    pub fn waker(&self) -> Waker {
+        Waker(self.state.clone())
+    }
+
+    /// What is brought from here on makes the descriptor readable; what came before is to be looked for once more.
+    pub fn arm(&self) {
+        if !self.is_armed.replace(true) {
+            listen(&self.state.listens);
+        }
+    }
+
+    /// Ends that. A bringer that is just about to raise the event wakes for nothing, once.
+    pub fn disarm(&self) {
+        if self.is_armed.replace(false) && !self.state.listens.take() {
+            self.raises_owed.set(self.raises_owed.get() + 1);
+        }
+        if self.raises_owed.get() > 0 {
+            self.clear();
+        }
+    }
+
+    /// Makes the descriptor readable until it is disarmed.
+    pub fn raise(&self) {
+        self.raises_owed.set(self.raises_owed.get() + 1);
+        self.state.event.raise();
+    }
+
+    /// Clears the descriptor, whoever raised it.
+    pub fn clear(&self) {
+        let raises = self.state.event.clear();
+        self.raises_owed.set(self.raises_owed.get().saturating_sub(raises));
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.state.event.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
+    use loom::thread;
+
+    /// loom's flag; without the fences, to show that the model sees that.
+    struct ModelFlag<const FENCED: bool>(AtomicBool);
+
+    impl<const FENCED: bool> ListenFlag for ModelFlag<FENCED> {
+        fn set(&self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+
+        fn is_set(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn take(&self) -> bool {
+            self.0.swap(false, Ordering::Relaxed)
+        }
+
+        fn full_fence() {
+            if FENCED {
+                fence(Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Nothing that was brought is slept over.
+    fn model<const FENCED: bool>() {
+        loom::model(|| {
+            let (flag, brought) = (Arc::new(ModelFlag::<FENCED>(AtomicBool::new(false))), Arc::new(AtomicU64::new(0)));
+            let (flag_there, brought_there) = (flag.clone(), brought.clone());
+            let bringer = thread::spawn(move || {
+                brought_there.store(1, Ordering::Release);
+                is_listening(&*flag_there)
+            });
+            listen(&*flag);
+            let is_found = brought.load(Ordering::Acquire) == 1;
+            let is_raised = bringer.join().unwrap();
+            assert!(is_found || is_raised, "it sleeps over what was brought");
+        });
+    }
+
+    #[test]
+    fn nothing_is_slept_over() {
+        model::<true>();
+    }
+
+    #[test]
+    #[should_panic(expected = "sleeps over")]
+    fn without_fences_it_is() {
+        model::<false>();
+    }
+
+    #[test]
+    fn a_busy_sleeper_is_not_woken() {
+        let sleeper = Sleeper::new().unwrap();
+        let waker = sleeper.waker();
+        waker.wake();
+        assert_eq!(sleeper.state.event.clear(), 0, "nobody listened");
+        sleeper.arm();
+        waker.wake();
+        waker.wake();
+        sleeper.disarm();
+        assert_eq!(sleeper.state.event.clear(), 0, "disarming cleared it");
+        sleeper.arm();
+        sleeper.disarm();
+        waker.wake();
+        assert_eq!(sleeper.state.event.clear(), 0, "nobody listens any more");
+    }
+}
