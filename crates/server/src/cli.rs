@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tapetum::Place;
+use tapetum_drive::DRIVE_THREADS_MAX;
 
 use crate::cli_pipeline::PipelineCommand;
 use crate::cli_ranges::{
@@ -195,6 +196,10 @@ pub struct ServeArguments {
     /// Worker threads [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Threads that do the drive's work, moving bytes and running programs, up to 64; with 0 each worker does its own
+    #[arg(long, value_name = "N", default_value = "0",
+          value_parser = clap::value_parser!(u8).range(0..=DRIVE_THREADS_MAX as i64))]
+    pub drive_threads: u8,
     /// What a cache wants, where nothing else is said: --sync everysec, --full evict, and half of --memory as --tier
     #[arg(long)]
     pub cache: bool,
@@ -425,6 +430,7 @@ mod tests {
             ("--backlog 0", "1..="),
             ("--connections 0", "1..="),
             ("--threads 0", "1..="),
+            ("--drive-threads 65", "0..=64"),
         ] {
             let refusal = parse(&format!("serve {said}")).unwrap_err().to_string();
             assert!(refusal.contains(advice), "{said}: {refusal}");

@@ -147,6 +147,7 @@ fn open_options(arguments: &ServeArguments) -> tapetum::Options {
         value_bytes_max: arguments.item_size.map_or(usize::MAX, |bytes| bytes as usize),
         sync: arguments.sync().into(),
         full: arguments.full().into(),
+        drive_threads: usize::from(arguments.drive_threads),
         ..offline_options(&arguments.store, true)
     }
 }

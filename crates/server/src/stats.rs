@@ -343,6 +343,8 @@ impl Figures {
         use Kind::{Counter, Gauge, Text};
         let store = (self.store)();
         let (user_us, system_us) = crate::os::cpu_time_us();
+        let drive_us = tapetum_drive::drive_cpu_us();
+        let host_us = (user_us + system_us).saturating_sub(drive_us);
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
         let uptime = now.saturating_sub(self.started_unix_seconds);
         let connections = self.connections.load(Ordering::Relaxed);
@@ -355,6 +357,8 @@ impl Figures {
             Figure::new("pointer_size", Gauge, "Bits of a pointer", usize::BITS),
             Figure::new("rusage_user", Counter, "Seconds of processor time in the server itself", seconds(user_us)),
             Figure::new("rusage_system", Counter, "Seconds of processor time in the kernel", seconds(system_us)),
+            Figure::new("cpu_host", Counter, "Of both, seconds of threads other than the drive's", seconds(host_us)),
+            Figure::new("cpu_drive", Counter, "Of both, seconds of the drive's own threads", seconds(drive_us)),
             Figure::new("max_connections", Gauge, "Connections that there may be", self.connections_max),
             Figure::new("curr_connections", Gauge, "Connections that there are", connections),
             Figure::new(

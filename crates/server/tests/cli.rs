@@ -174,6 +174,50 @@ fn a_running_server_keeps_others_out_and_stops_cleanly() {
 }
 
 #[test]
+fn the_drive_may_have_threads_of_its_own() {
+    const ITEMS: usize = 600;
+    let scratch = Scratch::new("drive-threads");
+    let path = scratch.0.join("socket");
+    // Digits that do not compress to nothing: so much leaves the write buffers for flash.
+    let digits = |number: usize| {
+        let step = |word: &u64| Some(word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        std::iter::successors(Some(number as u64 + 7), step).map(|word| format!("{:05}", (word >> 33) % 100_000))
+    };
+    let value = |number: usize| digits(number).skip(3).take(200).collect::<String>();
+    // Of each kind of end: killed with what it holds, and stopped.
+    for (round, end) in ["-KILL", "-TERM"].into_iter().enumerate() {
+        let _ = fs::remove_file(&path);
+        let mut server = serve_with(&scratch, &["--drive-threads", "2", "--write-buffer", "64KiB", "--sync", "no"]).0;
+        let socket = UnixStream::connect(&path).unwrap();
+        let mut lines = BufReader::new(socket.try_clone().unwrap());
+        let mut line = || {
+            let mut line = String::new();
+            lines.read_line(&mut line).unwrap();
+            line
+        };
+        for number in 0..ITEMS {
+            let value = value(number + round);
+            (&socket).write_all(format!("set {number} 0 0 {}\r\n{value}\r\n", value.len()).as_bytes()).unwrap();
+            assert_eq!(line(), "STORED\r\n");
+        }
+        for number in 0..ITEMS {
+            (&socket).write_all(format!("get {number}\r\n").as_bytes()).unwrap();
+            assert_eq!(line(), format!("VALUE {number} 0 1000\r\n"));
+            assert_eq!((line(), line()), (value(number + round) + "\r\n", "END\r\n".into()));
+        }
+        let stats = scratch.succeeds(&["stats", "--json", "--memcached", &format!("unix:{}", path.display())]);
+        let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+        assert!(stats["get_from_flash"].as_u64().unwrap() > 0, "{stats}");
+        assert!(stats["cpu_drive"].as_f64().unwrap() > 0.0 && stats["cpu_host"].as_f64().unwrap() > 0.0, "{stats}");
+        let killed = Command::new("kill").arg(end).arg(server.id().to_string()).status().unwrap();
+        assert!(killed.success());
+        assert_eq!(server.wait().unwrap().success(), end == "-TERM");
+    }
+    assert!(scratch.succeeds(&small(&["check"])).contains("no damage"));
+    assert_eq!(scratch.succeeds(&["get", "7", "--memory", "32MiB"]), value(8));
+}
+
+#[test]
 fn a_foreign_directory_is_left_alone() {
     let scratch = Scratch::new("foreign");
     fs::create_dir_all(scratch.data()).unwrap();

@@ -25,7 +25,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tapetum_drive::{Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
+use tapetum_drive::{DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
 
 /// The most that a new store takes without being told.
 const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
@@ -61,6 +61,7 @@ pub struct Options {
     pub sync: Sync,
     pub full: Full,
     pub create: bool,
+    pub drive_threads: usize,
     /// What of a budget of so many bytes the caller needs beside the store: nothing, unless a server says so.
     pub memory_beside: fn(u64) -> u64,
 }
@@ -99,6 +100,7 @@ impl Default for Options {
             sync: Sync::default(),
             full: Full::default(),
             create: true,
+            drive_threads: 0,
             memory_beside: |_| 0,
         }
     }
@@ -144,6 +146,12 @@ impl Options {
     /// Whether a store is made where there is none.
     pub fn create(self, create: bool) -> Options {
         Options { create, ..self }
+    }
+
+    /// Threads that do the drive's work, at most [`DRIVE_THREADS_MAX`](tapetum_drive::DRIVE_THREADS_MAX): moving bytes and running
+    /// programs. With none, each thread that asks the store for something does its own.
+    pub fn drive_threads(self, threads: usize) -> Options {
+        Options { drive_threads: threads, ..self }
     }
 
     /// Opens the store at a directory, file or block device, with its maintenance thread.
@@ -274,7 +282,11 @@ impl Options {
         if self.write_buffer_bytes.is_some_and(|bytes| bytes != segment_bytes) {
             note(OpenNote::KeptWriteBuffers { has_bytes: segment_bytes });
         }
-        let drive = drive(&flash, opened.local_memory_bytes(segment_bytes) as usize, path, env)?;
+        let mut drive = drive(&flash, opened.local_memory_bytes(segment_bytes) as usize, path, env)?;
+        if self.drive_threads > 0 {
+            let threads = self.drive_threads.min(DRIVE_THREADS_MAX);
+            drive = drive.with_threads(threads).map_err(OpenError::io(path, "have threads for"))?;
+        }
         open(&drive, &opened).map_err(OpenError::store(path))
     }
 
