@@ -35,18 +35,29 @@ pub fn create_as(folder: &Path, capacity_bytes: u64, options: &StoreOptions) -> 
     open_flash(&flash, options, &env)
 }
 
-/// Opens the store that [`create`] made in `folder`.
-pub fn open(folder: &Path, memory_bytes: u64, sync: Sync) -> Result<Store, Failure> {
+/// Opens the store that [`create`] made in `folder`, by a drive with so many threads of its own.
+pub fn open(folder: &Path, memory_bytes: u64, sync: Sync, drive_threads: usize) -> Result<Store, Failure> {
     let env = Env::system();
     let flash = Arc::new(FileFlash::open(&folder.join("drive"), IoEngine::Auto, &env)?);
     let options = StoreOptions { sync, ..StoreOptions::new(flash.capacity_bytes(), memory_bytes) };
-    open_flash(&flash, &options, &env)
+    open_flash_with(&flash, &options, &env, drive_threads)
 }
 
 fn open_flash(flash: &Arc<FileFlash>, options: &StoreOptions, env: &Env) -> Result<Store, Failure> {
+    open_flash_with(flash, options, env, 0)
+}
+
+fn open_flash_with(
+    flash: &Arc<FileFlash>,
+    options: &StoreOptions,
+    env: &Env,
+    drive_threads: usize,
+) -> Result<Store, Failure> {
     let segment_bytes = Store::segment_bytes(&drive(flash, SMALL_LOCAL_BYTES, env)?)?;
     let local_bytes = options.local_memory_bytes(segment_bytes) as usize;
-    Ok(Store::open_on(&drive(flash, local_bytes, env)?, options)?)
+    let drive = drive(flash, local_bytes, env)?;
+    let drive = if drive_threads > 0 { drive.with_threads(drive_threads)? } else { drive };
+    Ok(Store::open_on(&drive, options)?)
 }
 
 fn drive(flash: &Arc<FileFlash>, local_bytes: usize, env: &Env) -> Result<Drive, Failure> {

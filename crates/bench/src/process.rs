@@ -32,6 +32,8 @@ pub fn return_freed_memory() {
 pub struct Usage {
     /// In user space and in the kernel.
     pub cpu_us: u64,
+    /// Of it, what threads of the drive's own used. Known of this process alone.
+    pub drive_cpu_us: u64,
     /// From storage, not from the kernel's cache.
     pub read_bytes: u64,
     pub written_bytes: u64,
@@ -45,6 +47,7 @@ impl Usage {
         for &process in processes {
             let io = proc_file(process, "io")?;
             usage.cpu_us += cpu_us(process)?;
+            usage.drive_cpu_us += if process == std::process::id() { tapetum_drive::drive_cpu_us() } else { 0 };
             usage.read_bytes += number_behind(&io, "read_bytes:")?;
             usage.written_bytes += number_behind(&io, "write_bytes:")?;
             usage.resident_max_bytes += read(process)?.resident_max_bytes;
@@ -55,6 +58,7 @@ impl Usage {
     pub fn since(self, earlier: &Usage) -> Usage {
         Usage {
             cpu_us: self.cpu_us.saturating_sub(earlier.cpu_us),
+            drive_cpu_us: self.drive_cpu_us.saturating_sub(earlier.drive_cpu_us),
             read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
             written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
             resident_max_bytes: self.resident_max_bytes,
@@ -63,7 +67,7 @@ impl Usage {
 
     pub fn to_json(self) -> Value {
         json!({
-            "cpu_us": self.cpu_us, "read_bytes": self.read_bytes, "written_bytes": self.written_bytes,
+            "cpu_us": self.cpu_us, "drive_cpu_us": self.drive_cpu_us, "read_bytes": self.read_bytes, "written_bytes": self.written_bytes,
             "resident_max_bytes": self.resident_max_bytes,
         })
     }
@@ -72,6 +76,8 @@ impl Usage {
         let number = |name: &str| value[name].as_u64().ok_or_else(|| format!("a report's usage has no {name}"));
         Ok(Usage {
             cpu_us: number("cpu_us")?,
+            // Contenders of older trees do not say.
+            drive_cpu_us: number("drive_cpu_us").unwrap_or(0),
             read_bytes: number("read_bytes")?,
             written_bytes: number("written_bytes")?,
             resident_max_bytes: number("resident_max_bytes")?,
@@ -113,6 +119,17 @@ pub fn thread_cpu_ns() -> u64 {
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
     assert_eq!(result, 0, "every Linux has a CPU clock of each thread");
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// How often this thread has gone to sleep.
+pub fn thread_switches() -> u64 {
+    // SAFETY: all zero is a valid rusage, and getrusage writes only into it; for this thread it cannot fail.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    };
+    usage.ru_nvcsw as u64
 }
 
 fn proc_file(process: u32, name: &str) -> Result<String, Failure> {

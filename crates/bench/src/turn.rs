@@ -33,6 +33,8 @@ pub struct Setup {
     pub compress: bool,
     /// Worker threads, of `tapetum serve`.
     pub threads: u64,
+    /// Threads of the drive's own, of the embedded store.
+    pub drive_threads: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -134,6 +136,15 @@ impl Report {
     pub fn cpu_us_per_operation(&self) -> f64 {
         self.usage.cpu_us as f64 / self.latencies.operations() as f64
     }
+
+    /// Of it, that of threads of the drive's own.
+    pub fn drive_cpu_us_per_operation(&self) -> f64 {
+        self.usage.drive_cpu_us as f64 / self.latencies.operations() as f64
+    }
+
+    pub fn host_cpu_us_per_operation(&self) -> f64 {
+        self.cpu_us_per_operation() - self.drive_cpu_us_per_operation()
+    }
 }
 
 fn number(value: &Value, name: &str) -> Result<u64, Failure> {
@@ -155,6 +166,7 @@ impl Setup {
             "data": self.data, "memory_bytes": self.memory_bytes, "tier_bytes": self.tier_bytes,
             "capacity_bytes": self.capacity_bytes, "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
             "sync": self.sync, "compress": self.compress, "threads": self.threads,
+            "drive_threads": self.drive_threads,
         })
     }
 
@@ -170,6 +182,7 @@ impl Setup {
             sync: truth(value, "sync")?,
             compress: truth(value, "compress")?,
             threads: number(value, "threads")?,
+            drive_threads: number(value, "drive_threads")?,
         })
     }
 }
@@ -274,6 +287,7 @@ mod tests {
             sync: true,
             compress: false,
             threads: 7,
+            drive_threads: 8,
         };
         assert_eq!(Setup::from_json(&setup.to_json()).unwrap(), setup);
         assert!(Setup::from_json(&json!({})).is_err());

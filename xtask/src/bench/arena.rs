@@ -42,7 +42,7 @@ impl Shape {
         Ok(Shape { items, value_bytes, random_percent, memory_bytes, tier_bytes: 0, capacity_bytes })
     }
 
-    fn setup(&self, data: PathBuf, items: u64, sync: bool, threads: u64) -> Setup {
+    fn setup(&self, name: &str, (data, items): (PathBuf, u64), sync: bool, threads: u64) -> Setup {
         Setup {
             data,
             memory_bytes: self.memory_bytes,
@@ -54,6 +54,7 @@ impl Shape {
             sync,
             compress: self.random_percent < 100,
             threads,
+            drive_threads: u64::from(name == peers::ON_DRIVE_THREAD),
         }
     }
 }
@@ -207,7 +208,7 @@ impl Arena {
         let (_, binary) = self.binaries.iter().find(|(binary, _)| *binary == name).ok_or("it takes no part")?;
         let data = self.data(name);
         std::fs::create_dir_all(&data)?;
-        Contender::start(name, binary, &self.shape.setup(data, items, sync, self.server_threads))
+        Contender::start(name, binary, &self.shape.setup(name, (data, items), sync, self.server_threads))
     }
 
     /// Has each contender store all items and settle, one after the other; then `overwrites` times as many writes.

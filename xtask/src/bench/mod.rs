@@ -10,6 +10,8 @@ mod delta_lookup;
 mod dispatch;
 mod dram;
 mod dram_get;
+mod drive_thread;
+mod events;
 mod extstore;
 mod floods;
 mod hit_rate;
@@ -41,7 +43,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 23] = [
+pub const ROWS: [Row; 25] = [
     Row {
         name: "quick",
         run: quick::run,
@@ -69,6 +71,12 @@ pub const ROWS: [Row; 23] = [
     Row { name: "dispatch", run: dispatch::run, smoke: "--commands 6400 --rounds 1" },
     Row { name: "snappy-table", run: snappy_table::run, smoke: "--data 1MiB --rounds 1" },
     Row { name: "two-applications", run: two_applications::run, smoke: "--rounds 1" },
+    Row { name: "events", run: events::run, smoke: "--chains 20 --rounds 1" },
+    Row {
+        name: "drive-thread",
+        run: drive_thread::run,
+        smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-drive-thread",
+    },
     Row { name: "floods", run: floods::run, smoke: "--items 1000 --rounds 1" },
     Row { name: "pictures", run: pictures::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
     Row { name: "beside", run: beside::run, smoke: "--items 2000 --rounds 1 --server THIS/tapetum" },

@@ -30,7 +30,7 @@ impl Tapetum {
     fn open(setup: &Setup) -> Result<Tapetum, Failure> {
         let sync = if setup.sync { Sync::Always } else { Sync::No };
         let store = match setup.data.join("drive").exists() {
-            true => open(&setup.data, setup.memory_bytes, sync)?,
+            true => open(&setup.data, setup.memory_bytes, sync, setup.drive_threads as usize)?,
             false => create(&setup.data, setup.capacity_bytes, setup.memory_bytes, sync)?,
         };
         let values = Values::new(setup.value_bytes as usize, setup.random_percent);
