@@ -95,9 +95,18 @@ impl fmt::Display for OpenError {
             Of::Memory { path, memory_bytes, tier_bytes, least_bytes } => {
                 write_memory(f, path, (*memory_bytes, *tier_bytes), *least_bytes)
             }
-            Of::Store { .. } => write!(f, "{error}{}", repair::advice(self)),
+            Of::Store { error: why, .. } => write!(f, "{error}{}{}", option_to_raise(why), repair::advice(self)),
             _ => write!(f, "{error}"),
         }
+    }
+}
+
+/// Of a store that has no room, the option that gives it more, to stand behind the error.
+pub fn option_to_raise(error: &tapetum::Error) -> &'static str {
+    match error {
+        tapetum::Error::FullFlash | tapetum::Error::FullManifest => " (--capacity)",
+        tapetum::Error::FullIndex => " (--memory)",
+        _ => "",
     }
 }
 

@@ -16,6 +16,7 @@ use tapetum::{Condition, Error, Outcome, Reply, Request, Session};
 use super::item_lines::{self, Format, ItemLine};
 use crate::protocol::KEY_BYTES_MAX;
 use crate::remote::Stream;
+use crate::store_open;
 
 /// The longest line: the largest value with every byte escaped, which takes six in JSON.
 const LINE_BYTES_MAX: usize = 6 * (16 << 20) + (1 << 20);
@@ -90,7 +91,10 @@ impl StoreSink {
                 Outcome::Failed(error @ (Error::KeyTooLong { .. } | Error::KeyEmpty | Error::ValueTooLarge { .. })) => {
                     Verdict::Bad(error.to_string())
                 }
-                Outcome::Failed(error) => return Err(Failure::at(reply.token, error.to_string())),
+                Outcome::Failed(error) => {
+                    let option = store_open::option_to_raise(&error);
+                    return Err(Failure::at(reply.token, format!("{error}{option}")));
+                }
                 other => return Err(Failure::at(reply.token, format!("a put was answered with {other:?}"))),
             };
             verdicts.push((reply.token, verdict));

@@ -686,7 +686,7 @@ fn the_budget_of_memory_changes_while_the_store_serves() {
     assert_eq!((store.stats().index_limit_bytes, store.stats().memory_limit_bytes), (4 * limit_bytes, 64 << 20));
     store.resize_memory(16 << 20).unwrap();
     assert_eq!(store.stats().index_limit_bytes, limit_bytes);
-    assert!(store.resize_memory(1 << 20).unwrap_err().to_string().contains("--memory"));
+    assert!(store.resize_memory(1 << 20).unwrap_err().to_string().contains("are too few for"));
 }
 
 /// Larger than an eighth of a segment, and as large as a store of 8 MiB takes.
