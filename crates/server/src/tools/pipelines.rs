@@ -34,6 +34,7 @@ const SHORT_NAMES: [(&str, bool, &str); 4] = [
 pub enum PipelineTextError {
     Empty { stage: usize },
     UnknownProgram { stage: usize, name: String, known: Vec<String> },
+    UnknownUnits { name: String, known: Vec<String> },
     UnknownWord { stage: usize, word: String },
     LateFetch { stage: usize },
     UnitsWithoutNumber { text: String },
@@ -49,6 +50,9 @@ impl fmt::Display for PipelineTextError {
             }
             PipelineTextError::UnknownProgram { stage, name, known } => {
                 write!(f, "stage {stage}: there is no program {name:?}; the drive has {}", known.join(", "))
+            }
+            PipelineTextError::UnknownUnits { name, known } => {
+                write!(f, "there is no program {name:?} to give threads; the drive has {}", known.join(", "))
             }
             PipelineTextError::UnknownWord { stage, word } => {
                 write!(
@@ -88,26 +92,39 @@ pub fn list() -> Result<String, PipelineTextError> {
 }
 
 /// The program that is called so, with or without -d.
-fn find(identity: &Identity, stage: usize, name: &str, decompress: bool) -> Result<ProgramId, PipelineTextError> {
+fn stage_program(
+    identity: &Identity,
+    stage: usize,
+    name: &str,
+    decompress: bool,
+) -> Result<ProgramId, PipelineTextError> {
     let short = SHORT_NAMES.iter().find(|(short, back, _)| *short == name && *back == decompress);
     let whole = short.map_or(name, |(_, _, whole)| whole);
     if decompress && short.is_none() {
         return Err(PipelineTextError::UnknownWord { stage, word: "-d".into() });
     }
-    identity.programs.iter().find(|program| program.name == whole).map(|program| program.id).ok_or_else(|| {
-        let known = identity.programs.iter().filter(|program| program.is_stream).map(|program| program.name.clone());
-        PipelineTextError::UnknownProgram { stage, name: name.into(), known: known.collect() }
-    })
+    let unknown = || PipelineTextError::UnknownProgram { stage, name: name.into(), known: stream_names(identity) };
+    program(identity, whole).ok_or_else(unknown)
+}
+
+fn program(identity: &Identity, name: &str) -> Option<ProgramId> {
+    identity.programs.iter().find(|program| program.name == name).map(|program| program.id)
+}
+
+fn stream_names(identity: &Identity) -> Vec<String> {
+    identity.programs.iter().filter(|program| program.is_stream).map(|program| program.name.clone()).collect()
 }
 
 /// `fetch | zstd -d | sha256`, as the drive has it.
 fn parse(identity: &Identity, text: &str) -> Result<Vec<(ProgramId, Vec<u8>)>, PipelineTextError> {
     let mut stages = Vec::new();
-    for (stage, text) in text.split('|').enumerate() {
+    for (place, text) in text.split('|').enumerate() {
+        // As the drive counts them: fetch is none.
+        let stage = stages.len();
         let mut words = text.split_whitespace();
         let Some(name) = words.next() else { return Err(PipelineTextError::Empty { stage }) };
         if name == "fetch" {
-            match (stage, words.next()) {
+            match (place, words.next()) {
                 (0, None) => continue,
                 (0, Some(word)) => return Err(PipelineTextError::UnknownWord { stage, word: word.into() }),
                 _ => return Err(PipelineTextError::LateFetch { stage }),
@@ -124,7 +141,7 @@ fn parse(identity: &Identity, text: &str) -> Result<Vec<(ProgramId, Vec<u8>)>, P
                 _ => return Err(PipelineTextError::UnknownWord { stage, word: word.into() }),
             }
         }
-        stages.push((find(identity, stage, name, decompress)?, parameters));
+        stages.push((stage_program(identity, stage, name, decompress)?, parameters));
     }
     Ok(stages)
 }
@@ -139,7 +156,8 @@ fn units(identity: &Identity, texts: &[String]) -> Result<Vec<UnitCount>, Pipeli
         let short: Vec<&str> =
             SHORT_NAMES.iter().filter(|(short, _, _)| *short == name).map(|(_, _, whole)| *whole).collect();
         for name in if short.is_empty() { vec![name] } else { short } {
-            let program = find(identity, 0, name, false)?;
+            let unknown = || PipelineTextError::UnknownUnits { name: name.into(), known: stream_names(identity) };
+            let program = program(identity, name).ok_or_else(unknown)?;
             // The last number counts.
             all.retain(|count| count.program != program);
             all.push(UnitCount { program, units });
@@ -281,7 +299,9 @@ mod tests {
         assert!(told("sha256 -d", &[]).starts_with("stage 0: \"-d\""));
         assert!(told("zstd | fetch", &[]).starts_with("stage 1: fetch"));
         assert!(told("zstd -d", &[]).starts_with("stage 0, zstd-decompress: its input is damaged"));
+        assert!(told("fetch | gzip", &[]).starts_with("stage 0: there is no program"));
         assert!(told("fetch", &[]).contains("no stages"));
+        assert!(told("sha256", &["gzip=1"]).starts_with("there is no program \"gzip\" to give threads"));
         assert!(told("sha256", &["sha256"]).contains("PROGRAM=NUMBER"));
     }
 }
