@@ -27,6 +27,14 @@ pub fn return_freed_memory() {
     }
 }
 
+/// Of this process; the rivals have no drive.
+fn drive_cpu_us() -> u64 {
+    #[cfg(feature = "store")]
+    return tapetum_drive::drive_cpu_us();
+    #[cfg(not(feature = "store"))]
+    0
+}
+
 /// What some processes together used until now, or between two looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
@@ -47,7 +55,7 @@ impl Usage {
         for &process in processes {
             let io = proc_file(process, "io")?;
             usage.cpu_us += cpu_us(process)?;
-            usage.drive_cpu_us += if process == std::process::id() { tapetum_drive::drive_cpu_us() } else { 0 };
+            usage.drive_cpu_us += if process == std::process::id() { drive_cpu_us() } else { 0 };
             usage.read_bytes += number_behind(&io, "read_bytes:")?;
             usage.written_bytes += number_behind(&io, "write_bytes:")?;
             usage.resident_max_bytes += read(process)?.resident_max_bytes;
