@@ -22,27 +22,28 @@ pub fn command(bytes: &[u8]) {
     }
 }
 
-/// A drive, a queue pair, and all of its local memory.
-struct Bench {
+/// A queue pair of a drive, and a buffer of its local memory.
+pub(crate) struct Bench {
     pair: QueuePair,
-    buffer: LocalBuffer,
+    pub buffer: LocalBuffer,
 }
 
 const LOCAL_BYTES: usize = 8 << 10;
 
 impl Bench {
-    fn new() -> Bench {
-        let local = LocalMemory::new(LOCAL_BYTES).expect("local memory");
-        let buffer = local.allocate(LOCAL_BYTES).expect("all of it");
-        let flash = Arc::new(MemoryFlash::new(4096));
+    pub fn new(local_bytes: usize, buffer_bytes: usize, flash_bytes: u64) -> Bench {
+        let local = LocalMemory::new(local_bytes).expect("local memory");
+        let buffer = local.allocate(buffer_bytes).expect("it is all free");
+        let flash = Arc::new(MemoryFlash::new(flash_bytes));
         let pair = Drive::new(flash, local, built_in(), Env::simulated(1).0).queue_pair(4);
         Bench { pair: pair.expect("a queue pair of a flash in memory"), buffer }
     }
 
-    fn run(&mut self, list: &[u8]) -> Completion {
+    /// Runs a command that names a list at the start of the buffer, which it is lent.
+    pub fn run(&mut self, list: &[u8], operation: impl Fn(LocalRange) -> Operation) -> Completion {
         self.buffer.bytes_mut()[..list.len()].copy_from_slice(list);
-        let stages = LocalRange { offset: self.buffer.offset(), length: list.len() as u32 };
-        let command = Command::new(7, Operation::Pipeline { stages });
+        let range = LocalRange { offset: self.buffer.offset(), length: list.len() as u32 };
+        let command = Command::new(7, operation(range));
         self.pair.submit(command, self.buffer.take().into()).expect("the queue is empty");
         let mut returned = Vec::new();
         while self.pair.poll(&mut returned) == 0 {}
@@ -61,7 +62,7 @@ thread_local! {
         let local = LocalMemory::new(LOCAL_BYTES).expect("local memory");
         Drive::new(Arc::new(MemoryFlash::new(4096)), local, built_in(), Env::simulated(1).0)
     };
-    static BENCH: RefCell<Bench> = RefCell::new(Bench::new());
+    static BENCH: RefCell<Bench> = RefCell::new(Bench::new(LOCAL_BYTES, LOCAL_BYTES, 4096));
 }
 
 /// Any bytes as a list of stages: one completion, which names a stage of the list; where a stage is none, that one or one before
@@ -76,7 +77,7 @@ pub fn stages(bytes: &[u8]) {
             Err(_) => malformed = malformed.or(Some(number)),
         }
     }
-    let completion = BENCH.with_borrow_mut(|bench| bench.run(list));
+    let completion = BENCH.with_borrow_mut(|bench| bench.run(list, |stages| Operation::Pipeline { stages }));
     let stage = usize::from(completion.stage);
     if stages.is_empty() || !rest.is_empty() {
         assert_eq!((completion.status, stage), (Status::InvalidField, 0));

@@ -1,12 +1,9 @@
 //! Descriptors of pipelines, and results.
 
 use std::cell::RefCell;
-use std::sync::Arc;
-use tapetum_drive::programs::built_in;
-use tapetum_drive::{
-    Command, Completion, Drive, Env, LocalBuffer, LocalMemory, LocalRange, MemoryFlash, Operation, PIPELINES_MAX,
-    PipelineDescriptor, PipelineResult, QueuePair, Returned, SourceRange, Status,
-};
+use tapetum_drive::{LocalBuffer, Operation, PIPELINES_MAX, PipelineDescriptor, PipelineResult, SourceRange, Status};
+
+use crate::drive::Bench;
 
 const BUFFER_BYTES: usize = 16 << 10;
 const FLASH_BYTES: u64 = 16 << 10;
@@ -14,50 +11,23 @@ const FLASH_BYTES: u64 = 16 << 10;
 const LOCAL_LIST_AT: usize = 8 << 10;
 const FLASH_LIST_AT: usize = 9 << 10;
 
-struct PipelineBench {
-    pair: QueuePair,
-    buffer: LocalBuffer,
-}
-
-impl PipelineBench {
-    fn new() -> PipelineBench {
-        let local = LocalMemory::new(1 << 20).expect("local memory");
-        let buffer = local.allocate(BUFFER_BYTES).expect("it is all free");
-        let flash = Arc::new(MemoryFlash::new(FLASH_BYTES));
-        let pair = Drive::new(flash, local, built_in(), Env::simulated(1).0).queue_pair(4);
-        PipelineBench { pair: pair.expect("a queue pair of a flash in memory"), buffer }
-    }
-
-    fn fill(&mut self) {
-        self.buffer.bytes_mut().fill(7);
-        let base = self.buffer.offset();
-        let mut put = |at: usize, ranges: [(u64, u64); 2]| {
-            for (place, (offset, bytes)) in ranges.into_iter().enumerate() {
-                let range = SourceRange { offset, bytes }.encode();
-                let at = at + place * SourceRange::ENCODED_BYTES;
-                self.buffer.bytes_mut()[at..at + range.len()].copy_from_slice(&range);
-            }
-        };
-        put(LOCAL_LIST_AT, [(base + 10_000, 100), (base + 12_000, 3000)]);
-        put(FLASH_LIST_AT, [(512, 5000), (8192, 10)]);
-    }
-
-    fn run(&mut self, list: &[u8]) -> Completion {
-        self.buffer.bytes_mut()[..list.len()].copy_from_slice(list);
-        let pipelines = LocalRange { offset: self.buffer.offset(), length: list.len() as u32 };
-        let command = Command::new(7, Operation::Compute { pipelines });
-        self.pair.submit(command, self.buffer.take().into()).expect("the queue is empty");
-        let mut returned = Vec::new();
-        while self.pair.poll(&mut returned) == 0 {}
-        let Some(Returned { completion, lease }) = returned.pop() else { unreachable!("it has ended") };
-        assert_eq!((returned.len(), completion.tag), (0, 7));
-        self.buffer = lease.into_buffer();
-        completion
-    }
+/// Fills the buffer, and writes the lists of ranges.
+fn fill(buffer: &mut LocalBuffer) {
+    buffer.bytes_mut().fill(7);
+    let base = buffer.offset();
+    let mut put = |at: usize, ranges: [(u64, u64); 2]| {
+        for (place, (offset, bytes)) in ranges.into_iter().enumerate() {
+            let range = SourceRange { offset, bytes }.encode();
+            let at = at + place * SourceRange::ENCODED_BYTES;
+            buffer.bytes_mut()[at..at + range.len()].copy_from_slice(&range);
+        }
+    };
+    put(LOCAL_LIST_AT, [(base + 10_000, 100), (base + 12_000, 3000)]);
+    put(FLASH_LIST_AT, [(512, 5000), (8192, 10)]);
 }
 
 thread_local! {
-    static PIPELINE_BENCH: RefCell<PipelineBench> = RefCell::new(PipelineBench::new());
+    static PIPELINE_BENCH: RefCell<Bench> = RefCell::new(Bench::new(1 << 20, BUFFER_BYTES, FLASH_BYTES));
 }
 
 /// Any bytes as descriptors: one completion, which names the first that is none; or else each has a result. What decodes encodes to
@@ -75,8 +45,8 @@ pub fn pipelines(bytes: &[u8]) {
     }
     PIPELINE_BENCH.with_borrow_mut(|bench| {
         // Results and sinks of the run before may lie anywhere.
-        bench.fill();
-        let completion = bench.run(list);
+        fill(&mut bench.buffer);
+        let completion = bench.run(list, |pipelines| Operation::Compute { pipelines });
         match (is_list, malformed) {
             (false, _) => assert_eq!((completion.status, completion.stage), (Status::InvalidField, 0)),
             (true, Some(number)) => {
