@@ -1,7 +1,7 @@
 //! Calls that wait: each runs requests to their end on a session that is kept for such calls.
 
 use crate::error::Error;
-use crate::request::{Condition, Outcome, Reply, Request};
+use crate::keyspace::request::{Condition, Outcome, Reply, Request};
 use crate::session::{Busy, ItemPipeline, Session, Write};
 use crate::store::Store;
 use std::time::Duration;

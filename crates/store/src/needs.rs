@@ -1,7 +1,7 @@
 //! The programs that the store needs of its drive, and where that drive has them.
 
 use crate::error::Error;
-use crate::io::Io;
+use crate::media::io::Io;
 use tapetum_drive::programs::match_record;
 use tapetum_drive::{Identity, IdentityError, ProgramId};
 
@@ -54,7 +54,7 @@ fn lacks(identity: &Identity, name: &str, version: u16) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::run;
+    use crate::media::io::run;
     use std::sync::Arc;
     use tapetum_drive::program::{Context, Program, ProgramDescriptor, ProgramResult};
     use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, Status, programs};

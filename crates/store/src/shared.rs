@@ -4,29 +4,29 @@
 //! The [`Installer`] is taken, not locked: whoever holds it is alone in
 //! changing the catalog, the manifest and the index. Sessions never need it.
 
-use crate::access::{Access, AccessClock};
-use crate::buffer::{Glance, Place, Shard};
-use crate::catalog::Catalog;
 use crate::error::Error;
-use crate::extents::Extents;
-use crate::geometry::Geometry;
-use crate::index::GlobalIndex;
-use crate::io::{Io, lock, run};
-use crate::item_count::ItemCount;
-use crate::key_tables::KeyTables;
-use crate::large::LargeSpace;
+use crate::hashed::buffer::{Glance, Place, Shard};
+use crate::hashed::catalog::Catalog;
+use crate::hashed::index::GlobalIndex;
+use crate::hashed::item_count::ItemCount;
+use crate::hashed::key_tables::KeyTables;
+use crate::hashed::large::LargeSpace;
+use crate::hashed::segment::unreadable::Unreadable;
+use crate::hashed::segment::view::Segment;
+use crate::hashed::tier::Tier;
+use crate::hashed::tier::access::{Access, AccessClock};
 use crate::log::Log;
+use crate::maintenance::pace::{Pace, Room};
+use crate::maintenance::resize::Resizing;
 use crate::manifest::Manifest;
-use crate::manifest_room::ManifestRoom;
+use crate::manifest::manifest_room::ManifestRoom;
+use crate::media::extents::Extents;
+use crate::media::geometry::Geometry;
+use crate::media::io::{Io, lock, run};
+use crate::media::superblock::Superblock;
 use crate::needs::DrivePrograms;
-use crate::options::StoreOptions;
-use crate::pace::{Pace, Room};
+use crate::opening::options::StoreOptions;
 use crate::planted::{Bug, Planted};
-use crate::resize::Resizing;
-use crate::segment::view::Segment;
-use crate::superblock::Superblock;
-use crate::tier::Tier;
-use crate::unreadable::Unreadable;
 use arc_swap::ArcSwapOption;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -4,21 +4,21 @@
 //! on their way at once take a session of their own. Maintenance runs on a thread of its own, or, in a simulation, when
 //! [`Store::maintain`] is called.
 
-use crate::checkpoint;
 use crate::error::Error;
-use crate::io::{Io, lock, run};
-use crate::large::ValueLimits;
+use crate::hashed::index::checkpoint;
+use crate::hashed::large::ValueLimits;
+use crate::hashed::tier::{SlabClass, Tier};
+use crate::maintenance::resize::{self, Resizing};
 use crate::maintenance::{Maintenance, Step};
+use crate::media::io::{Io, lock, run};
+use crate::opening::options::StoreOptions;
 use crate::opening::{OpenError, Options, Place};
-use crate::options::StoreOptions;
 use crate::phase::Phase;
 use crate::planted::Bug;
 use crate::recover;
-use crate::resize::{self, Resizing};
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::stats::Stats;
-use crate::tier::{SlabClass, Tier};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;

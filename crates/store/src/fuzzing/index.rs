@@ -1,8 +1,8 @@
 //! The index against a map, with growth; and images of anything.
 
 use super::Input;
-use crate::index::model::{Model, uniform};
-use crate::index::{GlobalIndex, IndexGeometry, IndexImage, IndexRestorer, PartitionShape};
+use crate::hashed::index::model::{Model, uniform};
+use crate::hashed::index::{GlobalIndex, IndexGeometry, IndexImage, IndexRestorer, PartitionShape};
 use std::collections::BTreeMap;
 use tapetum_kernels::hash::HashKey;
 

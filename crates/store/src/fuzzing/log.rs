@@ -1,10 +1,10 @@
 //! The log: zones that were written, cut by a crash or damaged; and groups of anything.
 
 use super::Input;
-use crate::geometry::Geometry;
 use crate::log::group::{self, GroupHeader, HEADER_BYTES};
 use crate::log::group_salt;
 use crate::log::replay::{Chain, ZoneReader};
+use crate::media::geometry::Geometry;
 use crate::planted::Planted;
 use tapetum_kernels::checksum::Salt;
 use tapetum_kernels::record::{Header, Record};

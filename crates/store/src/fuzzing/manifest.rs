@@ -1,15 +1,15 @@
 //! The manifest: what its frames say, and areas that were written, cut by a crash or damaged.
 
 use super::Input;
-use crate::catalog::{Catalog, Deaths, Install, Marks, SegmentState, encode_marks, parse_marks};
-use crate::checkpoint::Checkpoint;
 use crate::error::Error;
-use crate::geometry::Geometry;
-use crate::io::{Io, run};
+use crate::hashed::catalog::{Catalog, Deaths, Install, Marks, SegmentState, encode_marks, parse_marks};
+use crate::hashed::index::checkpoint::Checkpoint;
+use crate::hashed::segment::{Descriptor, LargeEntry};
 use crate::manifest::{Manifest, Recovered};
+use crate::media::geometry::Geometry;
+use crate::media::io::{Io, run};
+use crate::media::wire::{Reader, Writer};
 use crate::planted::Planted;
-use crate::segment::{Descriptor, LargeEntry};
-use crate::wire::{Reader, Writer};
 use std::sync::Arc;
 use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash};
 use tapetum_kernels::data_page::PageSize;

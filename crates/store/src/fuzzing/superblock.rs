@@ -1,8 +1,8 @@
 //! The superblock: two copies, one of which may be damaged.
 
 use super::Input;
-use crate::geometry::{Geometry, SUPERBLOCK_BYTES};
-use crate::superblock::{Found, Superblock};
+use crate::media::geometry::{Geometry, SUPERBLOCK_BYTES};
+use crate::media::superblock::{Found, Superblock};
 
 /// Any superblock is refused or read back as it was; with a damaged copy the other one holds.
 pub fn superblock(bytes: &[u8]) {

@@ -13,7 +13,7 @@
 //! 2. Bytes behind the last record are written under the log's lock and looked at by nobody.
 //! 3. No slice spans bytes of both kinds: a reader sees exactly one record.
 
-use crate::geometry::BUFFERS;
+use crate::media::geometry::BUFFERS;
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
 use tapetum_kernels::record::{Header, Record};

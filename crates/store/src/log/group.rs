@@ -10,7 +10,7 @@
 //! flash and the buffer's number. `previous crc` chains the groups, across buffers too, so that no stale group is taken
 //! for the next one; `durable stamp` is what was durable when the group was sent: a hole below it is damage, not a crash.
 
-use crate::wire::{Reader, Short, Writer};
+use crate::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::checksum::{Salt, checksum};
 use tapetum_kernels::range_checksums::RangeChecksums;
 

@@ -17,9 +17,9 @@ mod sender;
 mod turns;
 
 use crate::error::Error;
-use crate::geometry::{BUFFERS, Geometry};
-use crate::io::lock;
-use crate::notify::Notifier;
+use crate::keyspace::notify::Notifier;
+use crate::media::geometry::{BUFFERS, Geometry};
+use crate::media::io::lock;
 use crate::planted::{Bug, Planted};
 use arenas::Arenas;
 use group::{GroupHeader, HEADER_BYTES};

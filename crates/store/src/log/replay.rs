@@ -9,7 +9,7 @@
 use super::group::{self, GroupHeader, HEADER_BYTES};
 use super::group_salt;
 use crate::error::Error;
-use crate::geometry::{BUFFERS, Geometry};
+use crate::media::geometry::{BUFFERS, Geometry};
 use crate::planted::{Bug, Planted};
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -5,7 +5,7 @@
 
 use super::{Flushing, GROUP_BYTES, Log, LogState, SECOND_US, SealedGroup, Sync};
 use crate::error::Error;
-use crate::io::{Io, lock};
+use crate::media::io::{Io, lock};
 use crate::planted::Bug;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;

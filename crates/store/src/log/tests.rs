@@ -1,7 +1,7 @@
 //! When the log writes and flushes, on a drive in memory and by a clock of the test's own.
 
 use super::*;
-use crate::io::{Io, Task, poll_once};
+use crate::media::io::{Io, Task, poll_once};
 use std::time::Duration;
 use tapetum_drive::{
     Command, Completion, Drive, Env, FaultyFlash, Flash, FlashError, FlashQueue, LocalMemory, Opcode, programs,

@@ -10,8 +10,8 @@
 //! Invariant: of what was done before an ask, the work that begins last sees everything. Nobody works for others for ever: after
 //! [`ROUNDS_MAX`] rounds a thread leaves, and says so, so that somebody asks again.
 
-use crate::io::lock;
-use crate::memory_word::Word;
+use crate::media::io::lock;
+use crate::memory::memory_word::Word;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -148,7 +148,7 @@ mod tests {
 #[cfg(test)]
 mod models {
     use super::*;
-    use crate::memory_word::model::*;
+    use crate::memory::memory_word::model::*;
     use loom::sync::Arc;
 
     /// Two threads leave something and ask for it to be taken. `forgetful`: who is done does not look whether more was asked for.

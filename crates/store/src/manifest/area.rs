@@ -8,12 +8,12 @@ use super::{
     parse_header,
 };
 use crate::error::Error;
-use crate::flight::Flying;
-use crate::geometry::Geometry;
-use crate::io::Io;
-use crate::manifest_room::snapshot_bytes_max;
+use crate::manifest::manifest_room::snapshot_bytes_max;
+use crate::media::flight::Flying;
+use crate::media::geometry::Geometry;
+use crate::media::io::Io;
+use crate::media::wire::Reader;
 use crate::planted::Planted;
-use crate::wire::Reader;
 use std::ops::Range;
 use tapetum_drive::{LocalBuffer, LocalMemory, Purpose};
 

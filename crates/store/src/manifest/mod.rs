@@ -18,18 +18,19 @@
 //! A list goes on until it is [`LIST_SNAPSHOTS`] times as long as its snapshot, however large the area: opening reads no more.
 
 mod area;
+pub mod manifest_room;
 mod readable;
 mod replay;
 
 use self::area::AreaReader;
-use crate::catalog::{Catalog, Install, encode_marks};
-use crate::checkpoint::Checkpoint;
 use crate::error::Error;
-use crate::geometry::Geometry;
-use crate::io::Io;
-use crate::manifest_room::snapshot_bytes_max;
+use crate::hashed::catalog::{Catalog, Install, encode_marks};
+use crate::hashed::index::checkpoint::Checkpoint;
+use crate::manifest::manifest_room::snapshot_bytes_max;
+use crate::media::geometry::Geometry;
+use crate::media::io::Io;
+use crate::media::wire::{Reader, Short, Writer};
 use crate::planted::Planted;
-use crate::wire::{Reader, Short, Writer};
 use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
 
@@ -318,12 +319,12 @@ fn parse_header(bytes: &[u8]) -> Option<(u64, u64, Kind, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::Deaths;
-    use crate::catalog::tests::descriptor;
-    use crate::io::run;
-    use crate::manifest_room::{Kept, ManifestRoom};
-    use crate::room::segment_extents;
-    use crate::segment::Descriptor;
+    use crate::hashed::catalog::Deaths;
+    use crate::hashed::catalog::tests::descriptor;
+    use crate::hashed::segment::Descriptor;
+    use crate::maintenance::room::segment_extents;
+    use crate::manifest::manifest_room::{Kept, ManifestRoom};
+    use crate::media::io::run;
     use std::sync::Arc;
     use tapetum_drive::{Drive, Env, FaultyFlash, MemoryFlash, Opcode};
 

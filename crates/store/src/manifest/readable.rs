@@ -2,10 +2,10 @@
 
 use super::area::{AreaReader, Surveyed};
 use super::{Manifest, Recovered};
-use crate::catalog::Catalog;
 use crate::error::Error;
-use crate::geometry::Geometry;
-use crate::io::Io;
+use crate::hashed::catalog::Catalog;
+use crate::media::geometry::Geometry;
+use crate::media::io::Io;
 use crate::planted::Planted;
 use tapetum_drive::LocalMemory;
 

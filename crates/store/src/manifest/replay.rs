@@ -1,11 +1,11 @@
 //! Builds the catalog from frames, one after the other.
 
 use super::{Frame, Kind};
-use crate::catalog::{Catalog, Install, Marks, SegmentState, parse_marks};
-use crate::checkpoint::Checkpoint;
 use crate::error::Error;
+use crate::hashed::catalog::{Catalog, Install, Marks, SegmentState, parse_marks};
+use crate::hashed::index::checkpoint::Checkpoint;
+use crate::media::wire::{Reader, Short};
 use crate::planted::{Bug, Planted};
-use crate::wire::{Reader, Short};
 
 #[derive(Default)]
 pub struct Replay {

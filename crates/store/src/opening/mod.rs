@@ -9,6 +9,7 @@
 
 mod creation;
 mod error;
+pub mod options;
 mod place;
 #[cfg(test)]
 mod tests;
@@ -17,10 +18,10 @@ pub use error::OpenError;
 pub use place::Place;
 
 use crate::error::Error;
-use crate::inspect::{Inspection, inspect_drive};
 use crate::log::Sync;
-use crate::options::{Full, Slabs, StoreOptions};
+use crate::opening::options::{Full, Slabs, StoreOptions};
 use crate::store::Store;
+use crate::tools::inspect::{Inspection, inspect_drive};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
 //! The extents that are taken: by segments, by large values in segments, and by large values that log records name.
 
 use super::log_zones::Replayed;
-use crate::buffer::Place;
-use crate::catalog::Catalog;
 use crate::error::Error;
-use crate::extents::Extents;
-use crate::large::{Claims, LargeEntries, LargeExtents};
+use crate::hashed::buffer::Place;
+use crate::hashed::catalog::Catalog;
+use crate::hashed::large::{Claims, LargeEntries, LargeExtents};
+use crate::hashed::segment::{Descriptor, LargeEntry};
+use crate::media::extents::Extents;
+use crate::media::superblock::Superblock;
 use crate::planted::{Bug, Planted};
-use crate::segment::{Descriptor, LargeEntry};
-use crate::superblock::Superblock;
 use std::sync::Arc;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
@@ -71,9 +71,9 @@ pub fn claim_log(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::SegmentState;
-    use crate::catalog::tests::descriptor;
-    use crate::geometry::Geometry;
+    use crate::hashed::catalog::SegmentState;
+    use crate::hashed::catalog::tests::descriptor;
+    use crate::media::geometry::Geometry;
     use std::collections::BTreeMap;
     use tapetum_kernels::data_page::PageSize;
 

@@ -2,11 +2,11 @@
 
 use super::no_memory;
 use crate::error::Error;
-use crate::geometry::{BUFFERS, Geometry};
-use crate::io::Io;
 use crate::manifest::Manifest;
-use crate::options::StoreOptions;
-use crate::superblock::Superblock;
+use crate::media::geometry::{BUFFERS, Geometry};
+use crate::media::io::Io;
+use crate::media::superblock::Superblock;
+use crate::opening::options::StoreOptions;
 use tapetum_drive::Drive;
 
 /// An area of a large drive is not needed whole for a long time, if ever.
@@ -47,9 +47,9 @@ async fn zero(drive: &Drive, io: &Io, from: u64, length: u64) -> Result<(), Erro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::run;
+    use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
+    use crate::media::io::run;
     use crate::recover::tests::drive;
-    use crate::victim::tests::{SMALL_BYTES, small_options};
     use std::ops::Range;
     use tapetum_drive::MemoryFlash;
 

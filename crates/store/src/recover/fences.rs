@@ -1,14 +1,14 @@
 //! The segments that a catalog names, with their fences, which lie behind their key tables.
 
-use crate::catalog::Catalog;
 use crate::error::Error;
-use crate::geometry::Geometry;
-use crate::io::Io;
-use crate::key_reader::{KeyReader, PAGES_PER_READ};
-use crate::segment::Descriptor;
-use crate::segment::local_index::LocalIndex;
-use crate::segment::view::Segment;
-use crate::superblock::Superblock;
+use crate::hashed::catalog::Catalog;
+use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::hashed::segment::Descriptor;
+use crate::hashed::segment::local_index::LocalIndex;
+use crate::hashed::segment::view::Segment;
+use crate::media::geometry::Geometry;
+use crate::media::io::Io;
+use crate::media::superblock::Superblock;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 use tapetum_drive::Drive;

@@ -1,15 +1,15 @@
 //! Both zones of the log, read straight into the arenas of the write buffers, and their end written once more.
 
 use super::no_memory;
-use crate::buffer::Place;
 use crate::error::Error;
-use crate::geometry::{BUFFERS, Geometry};
-use crate::io::Io;
+use crate::hashed::buffer::Place;
 use crate::log::replay::{Chain, ZoneReader};
 use crate::manifest::Recovered;
-use crate::options::StoreOptions;
-use crate::superblock::Superblock;
-use crate::transfer::Transfer;
+use crate::media::geometry::{BUFFERS, Geometry};
+use crate::media::io::Io;
+use crate::media::superblock::Superblock;
+use crate::media::transfer::Transfer;
+use crate::opening::options::StoreOptions;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use tapetum_drive::{Drive, LocalBuffer};

@@ -12,7 +12,7 @@
 
 use super::order::NO_PLACE;
 use super::{Busy, Local, Op, Session};
-use crate::request::{Outcome, Request};
+use crate::keyspace::request::{Outcome, Request};
 use std::collections::HashMap;
 
 /// A get that goes on when its caller has this much memory for its value.

@@ -3,11 +3,11 @@
 use super::attempt::poison;
 use super::{Local, refuse};
 use crate::error::Error;
-use crate::io::lock;
-use crate::large::inline_raw_bytes_max;
+use crate::hashed::large::inline_raw_bytes_max;
+use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::log::{AppendError, Draft};
-use crate::request::{Condition, Outcome, Request};
-use crate::room::Admission;
+use crate::maintenance::room::Admission;
+use crate::media::io::lock;
 use crate::shared::Shared;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header};

@@ -1,8 +1,8 @@
 //! What a request does to an item, as a pure function of the item: no I/O, no locks, no clock of its own.
 
-use crate::access::Access;
-use crate::request::{Condition, Outcome, Request, Terms, ValueRange};
-use crate::tier::Item;
+use crate::hashed::tier::Item;
+use crate::hashed::tier::access::Access;
+use crate::keyspace::request::{Condition, Outcome, Request, Terms, ValueRange};
 use tapetum_kernels::record::Marks;
 
 /// The item as it is now.
@@ -269,7 +269,7 @@ fn parse_number(value: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Initial;
+    use crate::keyspace::request::Initial;
 
     const KEY: &[u8] = b"k";
 

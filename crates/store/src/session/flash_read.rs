@@ -10,9 +10,9 @@
 //! ```
 //! The buffers are lent to the drive with each command, and come back with its completion.
 
-use crate::buffer::Seen;
 use crate::error::Error;
-use crate::segment::view::Segment;
+use crate::hashed::buffer::Seen;
+use crate::hashed::segment::view::Segment;
 use std::ops::Range;
 use std::sync::Arc;
 use tapetum_drive::programs::match_record::{
@@ -353,9 +353,9 @@ impl<'a> StageList<'a> {
 
 #[cfg(test)]
 mod tests {
-    use crate::io::lock;
-    use crate::request::Request;
-    use crate::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
+    use crate::hashed::collect::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
+    use crate::keyspace::request::Request;
+    use crate::media::io::lock;
     use std::time::Duration;
     use tapetum_drive::programs::match_record::OUTPUT_HEAD_BYTES;
     use tapetum_drive::{Purpose, PurposeBytes};

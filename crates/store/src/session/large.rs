@@ -7,23 +7,23 @@
 //!          └─ wait for a flush or a collection, or refuse
 //! ```
 //! An operation holds the extents that it reads or writes, and nothing else, while commands are on their way. See
-//! [`crate::large`].
+//! [`crate::hashed::large`].
 
 use super::attempt::{WriteError, append, poison};
 use super::change::Answer;
 use super::{Attempt, FromFlash, Local, Op};
-use crate::buffer::Seen;
 use crate::error::Error;
-use crate::io::lock;
-use crate::large::transfer::Transfer;
-use crate::large::verify::corrupt;
-use crate::large::{LargeExtents, LargeWant, is_inline};
+use crate::hashed::buffer::Seen;
+use crate::hashed::large::transfer::Transfer;
+use crate::hashed::large::verify::corrupt;
+use crate::hashed::large::{LargeExtents, LargeWant, is_inline};
+use crate::hashed::tier::Item;
 use crate::log::Draft;
-use crate::options::Full;
+use crate::maintenance::room::{Admission, LargeRoom};
+use crate::media::io::lock;
+use crate::opening::options::Full;
 use crate::planted::Bug;
-use crate::room::{Admission, LargeRoom};
 use crate::shared::Shared;
-use crate::tier::Item;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_drive::{Purpose, Returned};
@@ -208,7 +208,7 @@ impl LargeWrite {
     }
 
     /// Whether what was decided on is still so. The caller holds the shard.
-    fn still_holds(&self, shared: &Shared, op: &Op, shard: &crate::buffer::Shard) -> bool {
+    fn still_holds(&self, shared: &Shared, op: &Op, shard: &crate::hashed::buffer::Shard) -> bool {
         let Some(basis) = &self.basis else { return true };
         let alive = |(stamp, expiry)| shared.is_live_stamp(stamp, expiry, shared.now());
         basis.current.is_none_or(alive) && shard.is_on_flash_as(op.hash, basis.seen)

@@ -12,13 +12,13 @@
 
 use super::large::{LargeOp, LargeRead};
 use super::{FlashRead, Local, Op};
-use crate::access::Access;
-use crate::buffer::{Seen, Shard};
+use crate::hashed::buffer::{Seen, Shard};
+use crate::hashed::segment::view::Segment;
+use crate::hashed::tier::access::Access;
+use crate::hashed::tier::{Copied, Item};
+use crate::keyspace::request::{Outcome, Request};
 use crate::planted::Bug;
-use crate::request::{Outcome, Request};
-use crate::segment::view::Segment;
 use crate::shared::Shared;
-use crate::tier::{Copied, Item};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use tapetum_kernels::hash::HashKey;

@@ -147,8 +147,8 @@ fn descriptor(pipeline: &ItemPipeline, list: LocalRange, into: LocalRange) -> Re
 mod tests {
     use super::*;
     use crate::Store;
-    use crate::io::lock;
-    use crate::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
+    use crate::hashed::collect::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
+    use crate::media::io::lock;
     use tapetum_drive::{Drive, PipelineFailure, PipelinePlace, PipelineReason};
     use tapetum_kernels::sha256::Sha256;
 

@@ -6,7 +6,7 @@
 
 use super::{Local, Op};
 use crate::error::Error;
-use crate::request::{Outcome, Request};
+use crate::keyspace::request::{Outcome, Request};
 use crate::shared::Shared;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

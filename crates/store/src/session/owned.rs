@@ -1,9 +1,9 @@
 //! A request that has to wait: its bytes, kept.
 
 use super::change::{Answer, is_counted_as_get, leaves_as_is, unchanged};
-use crate::access::Access;
-use crate::request::{Condition, Initial, Outcome, Request, Terms, ValueRange};
-use crate::tier::Item;
+use crate::hashed::tier::Item;
+use crate::hashed::tier::access::Access;
+use crate::keyspace::request::{Condition, Initial, Outcome, Request, Terms, ValueRange};
 
 #[derive(Debug, Default)]
 pub enum Verb {

@@ -1,8 +1,8 @@
 //! Answers: when they may go out, and where their values lie until they are read.
 
 use super::{Held, KEEP_BYTES, Local};
+use crate::keyspace::request::{Outcome, Reply, ValueRange};
 use crate::planted::Bug;
-use crate::request::{Outcome, Reply, ValueRange};
 use crate::shared::Shared;
 
 impl Local {

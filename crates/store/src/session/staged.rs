@@ -6,12 +6,12 @@
 
 use super::attempt::{Put, put_record};
 use super::{Session, refuse};
-use crate::access::Access;
-use crate::large::inline_bytes_max;
+use crate::hashed::large::inline_bytes_max;
+use crate::hashed::tier::access::Access;
+use crate::hashed::tier::{Item, Tier};
+use crate::keyspace::request::{Condition, Request};
 use crate::log::{Draft, Sync};
 use crate::planted::Bug;
-use crate::request::{Condition, Request};
-use crate::tier::{Item, Tier};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::hash_each::hash_each;
 

@@ -1,0 +1,220 @@
+//! When the collector is needed, what it takes, and what becomes of those who wait for it.
+
+use super::*;
+use crate::hashed::catalog::Deaths;
+use crate::hashed::catalog::tests::descriptor;
+use crate::hashed::collect::victim::tests::{
+    RECORD_BYTES, SMALL_BYTES, drive_in_memory, small_options, store_in_memory, store_of_equal_records, wait_for_flush,
+};
+use crate::hashed::segment::writer::tests::fill;
+use crate::manifest::manifest_room::Kept;
+use crate::media::geometry::Geometry;
+use crate::media::io::run;
+use crate::{Store, StoreOptions, Sync, Write};
+use std::collections::BTreeMap;
+use tapetum_drive::{Env, SplitMix64};
+
+#[test]
+fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
+    let options = small_options();
+    let (drive, store) = store_in_memory(SMALL_BYTES, &options);
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    // Nobody else looks at the levels anew.
+    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    let needed = || [false, true].map(|flushing| is_needed(shared, flushing));
+    assert_eq!(needed(), [false, false]);
+
+    let mut taken = Vec::new();
+    let mut leave = |free| {
+        while lock(&shared.extents).free_count() > free {
+            taken.push(lock(&shared.extents).allocate().unwrap());
+        }
+    };
+    let segment = shared.segment_extents();
+    for (free, expected) in [
+        (3 * segment, [false, false]),
+        (3 * segment - 1, [true, true]),
+        (2 * segment, [true, true]),
+        (2 * segment - 1, [true, false]),
+        (segment, [true, false]),
+        (segment - 1, [false, false]),
+    ] {
+        leave(free);
+        assert_eq!(needed(), expected, "{free} extents are free");
+    }
+    taken.drain(..).for_each(|extent| lock(&shared.extents).release(extent));
+
+    let limit = shared.segments_limit.load(Ordering::SeqCst);
+    for (left, expected) in [(NUMBERS_SCARCE, false), (NUMBERS_SCARCE - 1, true)] {
+        shared.segments_limit.store(limit - (shared.numbers_left() - left) as u32, Ordering::SeqCst);
+        assert_eq!((shared.numbers_left(), needed()), (left, [expected; 2]));
+        shared.segments_limit.store(limit, Ordering::SeqCst);
+    }
+
+    for (flushes, expected) in [(MANIFEST_SCARCE, false), (MANIFEST_SCARCE - 1, true)] {
+        leave_room_in_the_manifest(shared, flushes);
+        assert_eq!(needed(), [expected; 2]);
+    }
+    shared.return_installer(installer);
+}
+
+/// For so many flushes, by dead entries, which a collection would free.
+fn leave_room_in_the_manifest(shared: &Shared, flushes: u64) {
+    let mut entries = 0;
+    while entries == 0 || shared.manifest_room.flushes_now() > flushes {
+        entries += 16 << 10;
+        let states = BTreeMap::from([(0, SegmentState::new(descriptor(0, entries)))]);
+        let catalog = Catalog { segments: states, ..Catalog::default() };
+        shared.manifest_room.refresh(&shared.geometry, &catalog, Kept::default());
+    }
+    assert_eq!(shared.manifest_room.flushes_now(), flushes);
+}
+
+#[test]
+fn dead_entries_are_collected_for_the_sake_of_the_manifest_where_it_is_short_of_room() {
+    // Full segments, of records of 256 bytes.
+    let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    wait_for_flush(shared);
+    let mut installer = run(&io, shared.take_installer(), || false).unwrap();
+    let segment = *installer.catalog.segments.keys().next().expect("some were flushed");
+    let few = installer.catalog.segments[&segment].descriptor.entries / 64;
+    for dead in [0, 1, few, few + 1] {
+        let before = installer.catalog.segments[&segment].descriptor.entries
+            - installer.catalog.segments[&segment].valid_entries;
+        let entries: Vec<u32> = (before..dead).collect();
+        let deaths = Deaths { segment, record_bytes: entries.len() as u64 * RECORD_BYTES, entries };
+        let install =
+            Install { buffer_next: installer.catalog.buffer_next, deaths: vec![deaths], ..Install::default() };
+        installer.catalog.install(&install).unwrap();
+        for flushes in [0, 1, MANIFEST_SCARCE - 1, MANIFEST_SCARCE] {
+            leave_room_in_the_manifest(shared, flushes);
+            let gains = flushes < MANIFEST_SCARCE && (dead > few || flushes == 0 && dead > 0);
+            let victims = choose(shared, &installer.catalog);
+            let taken = victims.iter().any(|victim| victim.segment.descriptor.number == segment);
+            assert_eq!(taken, gains, "{dead} dead, room for {flushes} flushes");
+        }
+    }
+    shared.return_installer(installer);
+}
+
+#[test]
+fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
+    for full in [Full::Error, Full::Evict] {
+        let options = StoreOptions { full, ..small_options() };
+        let (drive, store) = store_in_memory(SMALL_BYTES, &options);
+        let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+        let installer = run(&io, shared.take_installer(), || false).unwrap();
+        assert!(!must_evict(shared));
+        let evicts = full == Full::Evict;
+        for level in [&shared.levels.room_extents, &shared.levels.index_room_entries] {
+            let before = level.swap(0, Ordering::Relaxed);
+            assert_eq!(must_evict(shared), evicts);
+            level.store(before, Ordering::Relaxed);
+        }
+        let geometry = Geometry { manifest_bytes: 0, ..shared.geometry };
+        shared.manifest_room.refresh(&geometry, &Catalog::default(), Kept::default());
+        assert_eq!(must_evict(shared), evicts);
+        shared.return_installer(installer);
+    }
+}
+
+#[test]
+fn who_waits_for_an_eviction_hears_where_no_segment_can_be_read() {
+    let options = StoreOptions { full: Full::Evict, ..small_options() };
+    let (drive, store) = store_in_memory(SMALL_BYTES, &options);
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    let try_to = || run(&io, evict(shared.clone(), io.clone(), Arc::default()), || false).unwrap();
+    assert_eq!(try_to(), Ok(false), "there is none");
+    for number in 0.. {
+        store.put(format!("key {number}").as_bytes(), &[7; 1000]).unwrap();
+        if store.stats().flushes >= 2 {
+            break;
+        }
+    }
+    wait_for_flush(shared);
+    assert_eq!(try_to(), Ok(true));
+    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    for state in installer.catalog.segments.values() {
+        shared.unreadable.note(state.descriptor.version, Part::KeyTable, shared.now());
+    }
+    assert!(!installer.catalog.segments.is_empty());
+    shared.return_installer(installer);
+    assert!(try_to().unwrap_err().to_string().contains("no segment can be read"));
+}
+
+#[test]
+fn segments_that_name_many_large_values_are_merged_as_far_as_an_install_may_be_long() {
+    const CAPACITY: u64 = 4 << 20;
+    let options = StoreOptions {
+        segment_bytes: 64 << 10,
+        partition_bits: 0,
+        sync: Sync::No,
+        ..StoreOptions::new(CAPACITY, 32 << 20)
+    };
+    let (drive, store) = store_in_memory(CAPACITY, &options);
+    let mut random = SplitMix64::new(1);
+    for number in 0..150 {
+        let mut value = [0; 9000];
+        random.fill(&mut value);
+        store.put(format!("large:{number}").as_bytes(), &value).unwrap();
+    }
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    let named = |states: &mut dyn Iterator<Item = &SegmentState>| -> u64 { states.map(|s| s.large_bytes_max()).sum() };
+    let max = large_bytes_max(&shared.geometry);
+    assert!(named(&mut installer.catalog.segments.values()) > max, "there is more than fits an install");
+    let gathered = gather(shared, &installer.catalog, |state| shared.live_bytes(state));
+    assert!(gathered.states.len() > 1 && named(&mut gathered.states.iter().copied()) <= max);
+    drop(gathered);
+    shared.return_installer(installer);
+    store.close().unwrap();
+}
+
+#[test]
+fn an_output_that_is_in_no_manifest_is_given_back() {
+    let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    let taken = || (lock(&shared.extents).free_count(), shared.key_tables.bytes());
+    let before = taken();
+    let writing = async { finish_segment(shared, fill(shared, &io, 1 << 20, 200).await).await.unwrap() };
+    let segment = run(&io, writing, || false).unwrap();
+    assert!(taken().0 < before.0 && taken().1 > before.1);
+    discard(shared, Some(segment));
+    shared.reap_retired();
+    assert_eq!(taken(), before);
+}
+
+#[test]
+fn what_has_expired_since_is_not_copied() {
+    let (env, clock) = Env::simulated(1);
+    let options = StoreOptions { sync: Sync::No, ..small_options() };
+    let drive = drive_in_memory(SMALL_BYTES, &options, env);
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_with(&drive, &options, || false).unwrap();
+    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    let expiry = shared.now() + 10;
+    for number in 0..100 {
+        let key = format!("key {number}");
+        let expiry = if number % 4 == 0 { expiry } else { 0 };
+        store.batch(&[Write::Put { key: key.as_bytes(), value: &[7; 100], flags: 0, expiry }]).unwrap();
+    }
+    assert!(shared.rotate());
+    while shared.sealed_buffer().is_some() {
+        store.maintain();
+    }
+    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    let states = installer.catalog.segments.values();
+    let victims: Vec<Victim> = states.filter_map(|state| Victim::new(shared, state)).collect();
+    for (seconds, copied) in [(0, 100), (20, 75)] {
+        clock.advance_us(seconds * 1_000_000);
+        let merging = async {
+            let mut writer = fill(shared, &io, 0, 0).await;
+            let merged = merge(shared, &io, &victims, &mut writer).await.map(|sources| sources.len());
+            writer.give_up().await.unwrap();
+            merged
+        };
+        assert!(matches!(run(&io, merging, || false).unwrap(), Ok(count) if count == copied), "{copied}");
+    }
+    shared.return_installer(installer);
+}

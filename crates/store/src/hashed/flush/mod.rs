@@ -1,0 +1,495 @@
+//! The flush: a sealed write buffer becomes a segment.
+//!
+//! ```text
+//! check keys · write records  →  flush  →  manifest record (segment, deaths)  →  index merge  →  DRAM tier  →  buffer released,
+//!                                                                                                             log trimmed
+//! ```
+//! The buffer answers reads until the index does. A crash before the manifest record leaves free extents and the log; a
+//! crash after it leaves a segment and a log zone nobody replays. Collections may install between a key check and the
+//! flush's own install: keys whose check they overtook are checked again, with the installer held.
+
+pub mod checked_keys;
+pub mod hash_sort;
+pub mod key_check;
+
+use crate::error::Error;
+use crate::hashed::buffer::Place;
+use crate::hashed::catalog::{Deaths, Install};
+use crate::hashed::flush::checked_keys::{CheckedKey, CheckedKeys};
+use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
+use crate::hashed::install::{Moved, apply, forget_large};
+use crate::hashed::key_tables::finish_segment;
+use crate::hashed::segment::layout::page_size;
+use crate::hashed::segment::view::Segment;
+use crate::hashed::segment::writer::SegmentWriter;
+use crate::hashed::tier::Item;
+use crate::maintenance::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
+use crate::media::io::{Io, lock};
+use crate::phase::{Phase, PhaseCell};
+use crate::planted::Bug;
+use crate::shared::{Installer, Shared};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use tapetum_kernels::codec::Decompressor;
+use tapetum_kernels::data_page::PageSize;
+use tapetum_kernels::record::{Codec, Kind, Record};
+
+/// Records that are asked for ahead of their turn: they lie in the order in which they came.
+const PREFETCH_AHEAD: usize = 8;
+/// So many of a buffer's records say how long its records are.
+const PAGE_SIZE_SAMPLE_RECORDS: u64 = 256;
+
+/// Flushes `buffer`, which is sealed, and for which there is room.
+pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u64) -> Result<(), Error> {
+    phase.set(Phase::Flush);
+    std::future::poll_fn(|_| match shared.log.poisoned() {
+        Ok(()) if !shared.log.buffer_written(buffer) && !shared.planted.has(Bug::FlushBeforeLog) => {
+            shared.log.advance(true, shared.drive.env().now_us());
+            Poll::Pending
+        }
+        done => Poll::Ready(done),
+    })
+    .await?;
+    let installer = shared.take_installer().await;
+    let name = shared.name_segment(&installer.catalog);
+    shared.return_installer(installer);
+    shared.pace.flush_began(shared.log.filled_bytes());
+    let done = flush_as(&shared, &io, &phase, buffer, name).await;
+    shared.release_number(name.0);
+    shared.pace.flush_ended();
+    phase.set(Phase::Idle);
+    done?;
+    shared.counters.flushes.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Whether a flush can end and leave the collector's reserve alone: extents, segment numbers, which buffers of few
+/// live records use up first, and what the manifest can name.
+pub fn has_room(shared: &Shared) -> bool {
+    lock(&shared.extents).free_count() >= 2 * shared.segment_extents()
+        && shared.numbers_left() >= 4
+        && shared.manifest_room.flushes_now() >= 1
+}
+
+/// The size of data pages for a buffer's records, by those of its first shards: hash keys spread them evenly.
+fn page_size_for(shared: &Shared, buffer: u64) -> PageSize {
+    let (mut batch, mut records, mut record_bytes) = (Vec::new(), 0, 0);
+    for shard in &shared.shards {
+        lock(shard).sorted(buffer, &mut batch);
+        // SAFETY: the table gave the place. Only the flush that we are part of releases the buffer, at its end.
+        let headers = batch.iter().map(|&(_, place)| unsafe { shared.log.record(buffer, place) }.header);
+        for header in headers.filter(|header| header.kind == Kind::Value) {
+            records += 1;
+            record_bytes += header.record_bytes() as u64;
+        }
+        if records >= PAGE_SIZE_SAMPLE_RECORDS {
+            break;
+        }
+    }
+    page_size(&shared.geometry, records, record_bytes)
+}
+
+async fn flush_as(
+    shared: &Arc<Shared>,
+    io: &Io,
+    phase: &PhaseCell,
+    buffer: u64,
+    name: (u32, u64),
+) -> Result<(), Error> {
+    let key_table_bytes_max = shared.key_tables_bytes_max();
+    let (geometry, extents) = (&shared.geometry, &shared.extents);
+    let page_size = page_size_for(shared, buffer);
+    let mut writer =
+        SegmentWriter::new(io, geometry, shared.store_id, extents, name, page_size, key_table_bytes_max).await?;
+    let mut relied = Relied::default();
+    let mut shards = Vec::with_capacity(shared.shards.len());
+    let (mut batch, mut checked) = (Vec::new(), Vec::new());
+    for (number, shard) in shared.shards.iter().enumerate() {
+        lock(shard).sorted(buffer, &mut batch);
+        let generation = shared.index.partition_generation(number);
+        check_keys(shared, io, &mut relied, &batch, &mut checked).await?;
+        if shared.planted.has(Bug::FreeLargeEarly) {
+            let mut early = DeathsBySegment::new();
+            for checked in &checked {
+                if let Checked::Older { segment, entry, size_bytes } = *checked {
+                    early.entry(segment).or_default().add(entry, size_bytes);
+                }
+            }
+            forget_large(shared, &Install { deaths: deaths_of(early), ..Install::default() });
+        }
+        let mut keys = CheckedKeys::default();
+        let now = shared.now();
+        for (at, (&(hash, place), &checked)) in batch.iter().zip(&checked).enumerate() {
+            if let Some(&(_, place_ahead)) = batch.get(at + PREFETCH_AHEAD) {
+                shared.log.prefetch_record(buffer, place_ahead);
+            }
+            // SAFETY: the table gave the place. The buffer is released at the end of this flush.
+            let (Record { header, .. }, bytes) = unsafe { shared.log.record_and_bytes(buffer, place) };
+            let live = header.kind == Kind::Value && shared.is_live(&header, now);
+            if live {
+                writer.add(hash, &header, bytes).await?;
+                if header.codec == Codec::OutOfLine {
+                    let extents = lock(shard).large(Place { buffer, place });
+                    writer.own_large(&header, extents.expect("a buffer holds the extents that its records name"));
+                }
+            }
+            let lapsed = header.kind == Kind::Value && !live;
+            shared.counters.reclaimed.fetch_add(lapsed.into(), Ordering::Relaxed);
+            keys.push(CheckedKey { live, checked });
+        }
+        keys.shrink();
+        shards.push(ShardKeys { generation, keys });
+        shared.pace.flush.set(FLUSH_WRITE, shards.len() as u64, shared.shards.len() as u64);
+        io.step().await;
+    }
+    let segment = if writer.record_bytes() > 0 { Some(finish_segment(shared, writer).await?) } else { None };
+    let mut installer = shared.take_installer().await;
+    let done = install(shared, io, phase, buffer, &mut installer, segment, relied, shards).await;
+    shared.return_installer(installer);
+    // Who waits for this buffer to be in a segment could not see it before.
+    shared.log.wake();
+    done
+}
+
+/// Makes the segment and the deaths it brings one change.
+#[allow(clippy::too_many_arguments)]
+async fn install(
+    shared: &Arc<Shared>,
+    io: &Io,
+    phase: &PhaseCell,
+    buffer: u64,
+    installer: &mut Installer,
+    segment: Option<Arc<Segment>>,
+    mut relied: Relied,
+    mut shards: Vec<ShardKeys>,
+) -> Result<(), Error> {
+    relied.compare(&installer.catalog);
+    for (number, shard) in shards.iter_mut().enumerate() {
+        check_again(shared, io, buffer, number, &relied, shard).await?;
+    }
+    let deaths = deaths_by(shared, &shards);
+    let (stamp_sealed, log_crc) = shared.log.sealed();
+    let watermark = *lock(&shared.watermark_sealed);
+    let install = Install {
+        buffer_next: buffer + 1,
+        marks: shared.marks(watermark, installer.catalog.marks.stamp_max.max(stamp_sealed), log_crc),
+        added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
+        deaths: deaths_of(deaths),
+        dropped: Vec::new(),
+    };
+    phase.set(Phase::Install);
+    if shared.planted.has(Bug::TrimLogEarly) {
+        release(shared, buffer);
+    }
+    let merge = if shared.tier.is_some() { FLUSH_MERGE_TIERED } else { FLUSH_MERGE };
+    apply(shared, io, phase, installer, &install, segment, |partition| {
+        shared.pace.flush.set(merge, partition as u64, shared.shards.len() as u64);
+        let mut batch = Vec::new();
+        lock(&shared.shards[partition]).sorted(buffer, &mut batch);
+        batch.iter().zip(shards[partition].keys.iter()).map(|((hash, _), key)| (*hash, moved(shared, key))).collect()
+    })
+    .await?;
+    if !shared.planted.has(Bug::TrimLogEarly) {
+        keep_wanted(shared, io, buffer).await;
+        release(shared, buffer);
+    }
+    Ok(())
+}
+
+/// Puts what is asked for into the DRAM tier, now that flash has it: it will not have to be read from there. The buffer is not
+/// released yet, so a record that is still its key's latest is what flash has.
+async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
+    // Copies in DRAM are a help: without memory for them the flush goes on.
+    let (Some(tier), Ok(mut decompressor)) = (&shared.tier, Decompressor::new()) else { return };
+    let (mut wanted, mut value) = (Vec::new(), Vec::new());
+    shared.glance.begin_giving();
+    for (number, shard) in shared.shards.iter().enumerate() {
+        {
+            let mut shard = lock(shard);
+            if !shared.planted.has(Bug::TierKeepsGiven) {
+                shard.begin_giving();
+            }
+            shard.wanted(buffer, &mut wanted);
+        }
+        for (at, &(hash, place)) in wanted.iter().enumerate() {
+            if let Some(&(hash_ahead, place_ahead)) = wanted.get(at + PREFETCH_AHEAD) {
+                shared.log.prefetch_record(buffer, place_ahead);
+                tier.prefetch_bucket(hash_ahead);
+            }
+            // SAFETY: the table gave the place. The buffer is released after this.
+            let record = unsafe { shared.log.record(buffer, place) };
+            let header = &record.header;
+            if !header.holds_value() || !shared.is_live(header, shared.now()) {
+                continue;
+            }
+            let inflated = decompressor.inflate(&record, &mut value);
+            assert!(inflated.is_ok(), "the arena holds what was compressed");
+            let shard = lock(shard);
+            match shard.look(hash) {
+                Some((latest, was_read))
+                    if latest == (Place { buffer, place }) || shared.planted.has(Bug::TierKeepsFlushed) =>
+                {
+                    let (now, access) = (shared.access_clock.seconds(), shared.access_by_stamp(was_read, header.stamp));
+                    tier.put((hash, now), (Item::of(header), &value), access);
+                }
+                _ => {}
+            }
+        }
+        shared.pace.flush.set(FLUSH_KEEP, number as u64 + 1, shared.shards.len() as u64);
+        io.step().await;
+    }
+}
+
+/// The keys of a shard in order, as they were checked while the index's partition had this generation.
+struct ShardKeys {
+    generation: u64,
+    keys: CheckedKeys,
+}
+
+/// Checks those keys again whose checks an install has overtaken. Nothing moves meanwhile: the caller holds the installer.
+async fn check_again(
+    shared: &Arc<Shared>,
+    io: &Io,
+    buffer: u64,
+    number: usize,
+    relied: &Relied,
+    shard: &mut ShardKeys,
+) -> Result<(), Error> {
+    let rebuilt = shared.index.partition_generation(number) != shard.generation;
+    let overtaken = |key: CheckedKey| rebuilt || !relied.holds(key.checked);
+    if !shard.keys.iter().any(overtaken) {
+        return Ok(());
+    }
+    let (mut batch, mut checked) = (Vec::new(), Vec::new());
+    lock(&shared.shards[number]).sorted(buffer, &mut batch);
+    let mut keep = shard.keys.iter().map(overtaken);
+    batch.retain(|_| keep.next() == Some(true));
+    drop(keep);
+    check_keys(shared, io, &mut Relied::default(), &batch, &mut checked).await?;
+    if let Some((_, (hash, _))) = checked.iter().zip(&batch).find(|(checked, _)| **checked == Checked::Unclear) {
+        return Err(Error::Corrupt(format!(
+            "the index names a segment for {hash:?} whose key table has no such entry"
+        )));
+    }
+    let mut again = checked.into_iter();
+    let anew = |key: CheckedKey| match overtaken(key) {
+        true => CheckedKey { checked: again.next().expect("each that was overtaken was checked"), ..key },
+        false => key,
+    };
+    shard.keys = shard.keys.iter().map(anew).collect();
+    Ok(())
+}
+
+/// A key that is to be forgotten by a planted bug, or not.
+fn is_forgotten(shared: &Shared, key: CheckedKey) -> bool {
+    !key.live && shared.planted.has(Bug::ForgetTombstone)
+}
+
+/// What becomes of older records, by segment.
+fn deaths_by(shared: &Shared, shards: &[ShardKeys]) -> DeathsBySegment {
+    let mut deaths = DeathsBySegment::new();
+    for key in shards.iter().flat_map(|shard| shard.keys.iter()).filter(|key| !is_forgotten(shared, *key)) {
+        if let Checked::Older { segment, entry, size_bytes } = key.checked {
+            deaths.entry(segment).or_default().add(entry, size_bytes);
+        }
+    }
+    deaths
+}
+
+/// What becomes of a key's place in the index.
+fn moved(shared: &Shared, key: CheckedKey) -> Moved {
+    Moved::from_check(key.live && !is_forgotten(shared, key), key.checked)
+}
+
+/// Readers find the records by the index from here on; the zone and the arena are free.
+fn release(shared: &Shared, buffer: u64) {
+    for shard in &shared.shards {
+        lock(shard).release(buffer);
+    }
+    shared.glance.release(buffer);
+    shared.log.wake();
+}
+
+/// Entries of a segment that die, and the bytes of their records.
+#[derive(Default)]
+pub struct Dying {
+    record_bytes: u64,
+    entries: Vec<u32>,
+}
+
+impl Dying {
+    pub fn add(&mut self, entry: u32, size_bytes: u32) {
+        self.record_bytes += u64::from(size_bytes);
+        self.entries.push(entry);
+    }
+
+    pub fn is_none(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+pub type DeathsBySegment = BTreeMap<u32, Dying>;
+
+pub fn deaths_of(by_segment: DeathsBySegment) -> Vec<Deaths> {
+    by_segment
+        .into_iter()
+        .map(|(segment, Dying { record_bytes, mut entries })| {
+            entries.sort_unstable();
+            Deaths { segment, record_bytes, entries }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hashed::catalog::Catalog;
+    use crate::hashed::collect::victim::tests::{
+        SMALL_BYTES, drive_in_memory, small_options, store_in_memory, wait_for_flush,
+    };
+    use crate::manifest::manifest_room::Kept;
+    use crate::media::geometry::Geometry;
+    use crate::media::io::run;
+    use crate::{Store, StoreOptions, Sync};
+    use tapetum_drive::{Env, SplitMix64};
+
+    #[test]
+    fn pages_are_as_large_as_the_values_of_a_buffer_ask_for() {
+        let options = StoreOptions { sync: Sync::No, ..small_options() };
+        let page_size_of = |value_bytes: usize| {
+            let (_drive, store) = store_in_memory(SMALL_BYTES, &options);
+            let shared = store.shared();
+            let mut random = SplitMix64::new(1);
+            // Half of them are deleted again: what says so is in no page.
+            for number in 0..(48 << 10) / (value_bytes + 40) / 2 * 2 {
+                let (key, mut value) = (format!("key {number:05}"), vec![0; value_bytes]);
+                random.fill(&mut value);
+                store.put(key.as_bytes(), &value).unwrap();
+                if number % 2 == 1 {
+                    store.delete(key.as_bytes()).unwrap();
+                }
+            }
+            let buffer = lock(&shared.shards[0]).active();
+            page_size_for(shared, buffer)
+        };
+        assert_eq!([20, 600, 6 << 10].map(page_size_of), [PageSize::Large, PageSize::Small, PageSize::Large]);
+    }
+
+    #[test]
+    fn keys_are_checked_again_where_their_partition_was_built_anew_since() {
+        let options = small_options();
+        let (drive, store) = store_in_memory(SMALL_BYTES, &options);
+        let shared = store.shared();
+        let key = |number: u32| format!("key {number}").into_bytes();
+        let mut number = 0;
+        while store.stats().flushes == 0 {
+            store.put(&key(number), &[7; 100]).unwrap();
+            number += 1;
+        }
+        let hash = shared.hash(&key(0));
+        store.put(&key(0), b"again").unwrap();
+        let (partition, mut batch) = (hash.partition(shared.geometry.partition_bits), Vec::new());
+        let buffer = lock(&shared.shards[partition]).active();
+        lock(&shared.shards[partition]).sorted(buffer, &mut batch);
+        let place = batch.iter().position(|entry| entry.0 == hash).unwrap();
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        let installer = run(&io, shared.take_installer(), || false).unwrap();
+        let generation = shared.index.partition_generation(partition);
+        let check = |generation| {
+            // What was found when nothing of the key was on flash.
+            let keys = batch.iter().map(|_| CheckedKey { live: true, checked: Checked::New }).collect();
+            let mut keys = ShardKeys { generation, keys };
+            let relied = Relied::default();
+            let checking = check_again(shared, &io, buffer, partition, &relied, &mut keys);
+            run(&io, checking, || false).unwrap().unwrap();
+            keys.keys.iter().nth(place).map(|key| key.checked)
+        };
+        assert_eq!(check(generation), Some(Checked::New), "nothing has come between");
+        assert!(matches!(check(generation + 1), Some(Checked::Older { .. })));
+        shared.return_installer(installer);
+    }
+
+    #[test]
+    fn a_buffer_of_nothing_but_deletions_makes_no_segment() {
+        let options = StoreOptions { sync: Sync::No, ..small_options() };
+        let (_drive, store) = store_in_memory(SMALL_BYTES, &options);
+        let key = |number: u32| format!("a key of some length {number}").into_bytes();
+        for number in 0..20_000 {
+            store.put(&key(number), b"value").unwrap();
+        }
+        let mut deleted = 0;
+        let mut delete_until = |flushes| {
+            while store.stats().flushes < flushes {
+                assert_eq!(store.delete(&key(deleted)), Ok(true));
+                deleted += 1;
+            }
+            store.shared().levels.segments.load(Ordering::Relaxed)
+        };
+        // The first buffers have puts before them.
+        let flushes = store.stats().flushes;
+        let before = delete_until(flushes + 3);
+        assert!(delete_until(flushes + 6) <= before);
+    }
+
+    #[test]
+    fn records_that_end_with_their_page_leave_no_empty_one() {
+        let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
+        let shared = store.shared();
+        let (mut random, hash) = (SplitMix64::new(1), shared.hash(b"key"));
+        let target = 2 * PageSize::Large.payload_bytes();
+        let mut put = |bytes| {
+            let mut value = vec![0; bytes];
+            random.fill(&mut value);
+            store.put(b"key", &value).unwrap();
+            let Some(Place { buffer, place }) = shared.shard(hash).get(hash) else {
+                unreachable!("it was just written")
+            };
+            // SAFETY: the table gave the place, and nothing is flushed meanwhile.
+            unsafe { shared.log.record(buffer, place) }.header.record_bytes()
+        };
+        let bytes = target - 60;
+        let more = target - put(bytes);
+        assert_eq!(put(bytes + more), target);
+        assert!(shared.rotate());
+        wait_for_flush(shared);
+        store.close().unwrap();
+        drop(store);
+        let store = Store::open_on(&drive, &small_options()).unwrap();
+        let segment = store.shared().candidate(hash).unwrap();
+        assert_eq!((segment.page_size(), segment.descriptor.data_pages), (PageSize::Large, 2));
+        assert_eq!(store.get(b"key").unwrap().unwrap().value.len(), bytes + more);
+    }
+
+    #[test]
+    fn a_flush_has_room_only_where_flash_numbers_and_the_manifest_all_have() {
+        let options = small_options();
+        let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
+        Store::create_on(&drive, &options).unwrap();
+        let store = Store::open_with(&drive, &options, || false).unwrap();
+        let shared = store.shared();
+        assert!(has_room(shared));
+
+        let reserve = 2 * shared.segment_extents();
+        let mut taken = Vec::new();
+        while lock(&shared.extents).free_count() > reserve {
+            taken.push(lock(&shared.extents).allocate().unwrap());
+        }
+        assert!(has_room(shared));
+        taken.push(lock(&shared.extents).allocate().unwrap());
+        assert!(!has_room(shared), "an extent less than the collector's reserve");
+        taken.drain(..).for_each(|extent| lock(&shared.extents).release(extent));
+
+        let numbers = shared.segments_limit.load(Ordering::SeqCst);
+        shared.segments_limit.store(numbers - shared.numbers_left() as u32 + 4, Ordering::SeqCst);
+        assert!(has_room(shared));
+        shared.segments_limit.fetch_sub(1, Ordering::SeqCst);
+        assert!(!has_room(shared), "a number less");
+        shared.segments_limit.store(numbers, Ordering::SeqCst);
+
+        let geometry = Geometry { manifest_bytes: 0, ..shared.geometry };
+        shared.manifest_room.refresh(&geometry, &Catalog::default(), Kept::default());
+        assert!(!has_room(shared), "the manifest cannot name another segment");
+    }
+}

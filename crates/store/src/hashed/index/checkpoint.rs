@@ -1,0 +1,283 @@
+//! The index checkpoint: the whole index on flash when a store is closed, so that opening it reads the index instead of
+//! building it from key tables.
+//!
+//! ```text
+//!  chunks, in extents that are free:   the image of the index (index/image.rs), cut into chunks of equal size
+//!  manifest frame "Checkpoint":
+//!   fingerprint bits u32 · chunk bytes u32 · partitions u32 · shape × partitions
+//!   · extents, a list · crc of each chunk, a list
+//!  shape: buckets u32 · payload bits u32 · entries u64 · extensions free, fresh, used u32
+//! ```
+//! A chunk's crc is salted with its place on flash and the store's generation. The chunks are durable before the frame is
+//! written. The checkpoint holds only while its frame is the manifest's last: any install, any snapshot and the record
+//! "opened" end it, and then its extents are free, since no segment names them. So nothing ever has to take one back.
+//!
+//! It is a copy of what key tables say. Where anything is amiss, it is passed over and the index is built from them.
+
+use crate::error::Error;
+use crate::hashed::index::{GlobalIndex, IndexImage, IndexRestorer, PartitionShape};
+use crate::media::extents::Extents;
+use crate::media::flight::Flying;
+use crate::media::geometry::Geometry;
+use crate::media::io::{Io, lock};
+use crate::media::wire::{Reader, Short, Writer};
+use crate::planted::Bug;
+use crate::shared::{Installer, Shared};
+use std::sync::Mutex;
+use tapetum_drive::LocalMemory;
+use tapetum_kernels::checksum::{Salt, checksum};
+
+const CHUNK_BYTES_MAX: u64 = 256 << 10;
+/// Bytes of a shape in the frame.
+const SHAPE_BYTES: usize = 28;
+
+/// What the manifest says of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Checkpoint {
+    fingerprint_bits: u32,
+    chunk_bytes: u32,
+    shapes: Vec<PartitionShape>,
+    extents: Vec<u32>,
+    /// Of each chunk.
+    crcs: Vec<u32>,
+}
+
+impl Checkpoint {
+    pub fn extents(&self) -> &[u32] {
+        &self.extents
+    }
+
+    pub fn encode(&self, writer: &mut Writer) {
+        writer.u32(self.fingerprint_bits);
+        writer.u32(self.chunk_bytes);
+        writer.u32(self.shapes.len() as u32);
+        for shape in &self.shapes {
+            writer.u32(shape.buckets);
+            writer.u32(shape.payload_bits);
+            writer.u64(shape.entries);
+            writer.u32(shape.extensions_free);
+            writer.u32(shape.extensions_fresh);
+            writer.u32(shape.extensions_used);
+        }
+        writer.list(&self.extents);
+        writer.list(&self.crcs);
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Checkpoint, Short> {
+        let mut reader = Reader::new(bytes);
+        let (fingerprint_bits, chunk_bytes) = (reader.u32()?, reader.u32()?);
+        let shapes = (0..reader.count(SHAPE_BYTES)?).map(|_| {
+            Ok(PartitionShape {
+                buckets: reader.u32()?,
+                payload_bits: reader.u32()?,
+                entries: reader.u64()?,
+                extensions_free: reader.u32()?,
+                extensions_fresh: reader.u32()?,
+                extensions_used: reader.u32()?,
+            })
+        });
+        let shapes = shapes.collect::<Result<_, _>>()?;
+        Ok(Checkpoint { fingerprint_bits, chunk_bytes, shapes, extents: reader.list()?, crcs: reader.list()? })
+    }
+
+    /// Where chunk `number` lies; `None` if it lies nowhere.
+    fn place(&self, geometry: &Geometry, number: usize) -> Option<u64> {
+        let per_extent = chunks_per_extent(geometry, self.chunk_bytes)?;
+        let extent = *self.extents.get(number / per_extent)?;
+        Some(geometry.extent_offset(extent) + (number % per_extent) as u64 * u64::from(self.chunk_bytes))
+    }
+
+    /// Whether no segment has the checkpoint's extents.
+    pub fn is_apart(&self, extents: &mut Extents) -> bool {
+        let taken = self.extents.iter().take_while(|extent| extents.claim(**extent)).count();
+        self.extents[..taken].iter().for_each(|extent| extents.release(*extent));
+        taken == self.extents.len()
+    }
+}
+
+fn chunks_per_extent(geometry: &Geometry, chunk_bytes: u32) -> Option<usize> {
+    let whole = chunk_bytes.is_multiple_of(4096) && chunk_bytes > 0;
+    let count = geometry.extent_bytes.checked_div(u64::from(chunk_bytes))?;
+    (whole && count > 0).then_some(count as usize)
+}
+
+fn chunk_crc(store_id: u64, flash: u64, generation: u64, bytes: &[u8]) -> u32 {
+    checksum(Salt { store: store_id, address: flash, version: generation }, &[bytes])
+}
+
+/// Writes the index to free extents and names them in the manifest. Nothing is merged or installed meanwhile, nor after, or
+/// the checkpoint does not hold. `false` when there is no room for it.
+pub async fn write(shared: &Shared, io: &Io, installer: &mut Installer) -> Result<bool, Error> {
+    let image = IndexImage::of(&shared.index);
+    let chunk_bytes = shared.geometry.extent_bytes.min(CHUNK_BYTES_MAX);
+    let chunks = image.bytes().div_ceil(chunk_bytes) as usize;
+    let per_extent = (shared.geometry.extent_bytes / chunk_bytes) as usize;
+    let Some(extents) = take_extents(&shared.extents, chunks.div_ceil(per_extent)) else { return Ok(false) };
+    let mut checkpoint = Checkpoint {
+        fingerprint_bits: shared.index.geometry().fingerprint_bits,
+        chunk_bytes: chunk_bytes as u32,
+        shapes: image.shapes(),
+        extents,
+        crcs: Vec::with_capacity(chunks),
+    };
+    let mut flying = Flying::new(io, shared.drive.local(), chunk_bytes as usize);
+    let mut words = image.words();
+    for number in 0..chunks {
+        let sent_first = if flying.spare.is_empty() { flying.next("write of a checkpoint").await? } else { None };
+        let Some(mut buffer) = flying.spare.pop().or(sent_first) else { return Ok(false) };
+        let length = buffer.len();
+        let bytes = io.fill(&mut buffer, 0..length);
+        for out in bytes.chunks_exact_mut(8) {
+            out.copy_from_slice(&words.next().unwrap_or(0).to_le_bytes());
+        }
+        let Some(flash) = checkpoint.place(&shared.geometry, number) else {
+            unreachable!("every chunk has its extent")
+        };
+        checkpoint.crcs.push(chunk_crc(shared.store_id, flash, installer.manifest.generation(), bytes));
+        flying.write(flash, buffer);
+    }
+    while flying.next("write of a checkpoint").await?.is_some() {}
+    if !shared.planted.has(Bug::TrustCheckpoint) {
+        shared.log.flush_elsewhere(io).await?;
+    }
+    let Installer { manifest, catalog } = installer;
+    manifest.checkpoint(catalog, &checkpoint).await
+}
+
+/// So many free extents, from the end of the drive, where they last until segments need them. None is given back: the store
+/// is being closed.
+fn take_extents(extents: &Mutex<Extents>, count: usize) -> Option<Vec<u32>> {
+    let mut extents = lock(extents);
+    if (extents.free_count() as usize) < count {
+        return None;
+    }
+    (0..count).map(|_| extents.allocate_last()).collect()
+}
+
+/// Where a checkpoint is to be found, and what it must fit.
+pub struct Source<'a> {
+    pub geometry: &'a Geometry,
+    pub store_id: u64,
+    /// The generation of the store that wrote it.
+    pub generation: u64,
+    /// Keys that are valid on flash.
+    pub entries: u64,
+    pub trusting: bool,
+}
+
+/// Makes a checkpoint the index; what is amiss if that cannot be.
+pub async fn load(
+    source: &Source<'_>,
+    io: &Io,
+    local: &LocalMemory,
+    index: &GlobalIndex,
+    checkpoint: &Checkpoint,
+) -> Result<(), String> {
+    if checkpoint.fingerprint_bits != index.geometry().fingerprint_bits {
+        return Err("it has fingerprints of another width".into());
+    }
+    if chunks_per_extent(source.geometry, checkpoint.chunk_bytes).is_none() {
+        return Err("its chunks do not fit the extents".into());
+    }
+    let image_bytes = checkpoint.crcs.len() as u64 * u64::from(checkpoint.chunk_bytes);
+    let restorer = IndexRestorer::new(index, &checkpoint.shapes, image_bytes);
+    let mut restorer = restorer.ok_or("its partitions are not such as this index has, or there is no memory")?;
+    if restorer.entries() != source.entries {
+        return Err(format!("it has {} keys instead of {}", restorer.entries(), source.entries));
+    }
+    let mut flying = Flying::new(io, local, checkpoint.chunk_bytes as usize);
+    let mut sent = 0;
+    for (number, crc) in checkpoint.crcs.iter().enumerate() {
+        while sent < checkpoint.crcs.len()
+            && let Some(buffer) = flying.spare.pop()
+        {
+            let flash = checkpoint.place(source.geometry, sent).ok_or("it has more chunks than extents")?;
+            flying.read(flash, buffer);
+            sent += 1;
+        }
+        let read = flying.next("read of a checkpoint").await.map_err(|error| error.to_string())?;
+        let buffer = read.ok_or("there is no memory to read it")?;
+        let flash = checkpoint.place(source.geometry, number).unwrap_or(0);
+        let bytes = io.look(&buffer, 0..buffer.len());
+        let holds = chunk_crc(source.store_id, flash, source.generation, bytes) == *crc;
+        if !holds && !source.trusting {
+            return Err(format!("chunk {number} at byte {flash} of the drive is damaged"));
+        }
+        restorer.push(bytes);
+        flying.spare.push(buffer);
+    }
+    restorer.install().map_err(|error| format!("it is too short: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_parsed_and_a_short_frame_is_refused() {
+        let shape = PartitionShape {
+            buckets: 3,
+            payload_bits: 4,
+            entries: 5,
+            extensions_free: 6,
+            extensions_fresh: 7,
+            extensions_used: 8,
+        };
+        let checkpoint = Checkpoint {
+            fingerprint_bits: 6,
+            chunk_bytes: 4096,
+            shapes: vec![shape; 2],
+            extents: vec![9, 8],
+            crcs: vec![1, 2, 3],
+        };
+        let mut writer = Writer::default();
+        checkpoint.encode(&mut writer);
+        assert_eq!(Checkpoint::parse(&writer.bytes), Ok(checkpoint));
+        for length in 0..writer.bytes.len() {
+            assert_eq!(Checkpoint::parse(&writer.bytes[..length]), Err(Short));
+        }
+    }
+
+    fn with(extents: Vec<u32>) -> Checkpoint {
+        Checkpoint { fingerprint_bits: 6, chunk_bytes: 4096, shapes: Vec::new(), extents, crcs: Vec::new() }
+    }
+
+    #[test]
+    fn chunks_tile_the_extents_in_their_order() {
+        let geometry = Geometry::new(1 << 30, 2 << 20, 2, 512).unwrap();
+        let chunks_each = geometry.extent_bytes / 4096;
+        assert!(chunks_each > 1);
+        let checkpoint = with(vec![9, 3]);
+        let places: Vec<u64> = (0..).map_while(|number| checkpoint.place(&geometry, number)).collect();
+        let starts = [9, 3].map(|extent| geometry.extent_offset(extent));
+        let tiles = starts.iter().flat_map(|start| (0..chunks_each).map(move |number| start + number * 4096));
+        assert_eq!(places, tiles.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn chunks_that_do_not_fit_extents_are_refused() {
+        let geometry = Geometry::new(1 << 30, 2 << 20, 2, 512).unwrap();
+        let extent_bytes = geometry.extent_bytes as u32;
+        let count = |chunk_bytes| chunks_per_extent(&geometry, chunk_bytes);
+        assert_eq!([4096, extent_bytes].map(count), [Some(extent_bytes as usize / 4096), Some(1)]);
+        assert_eq!([0, 4095, 6000, 2 * extent_bytes].map(count), [None; 4]);
+    }
+
+    #[test]
+    fn as_many_extents_are_taken_as_are_free_or_none() {
+        let extents = Mutex::new(Extents::new(10));
+        assert_eq!(take_extents(&extents, 11), None);
+        assert_eq!(lock(&extents).free_count(), 10);
+        assert_eq!(take_extents(&extents, 10).map(|taken| taken.len()), Some(10));
+    }
+
+    #[test]
+    fn extents_that_a_segment_has_are_noticed() {
+        let mut extents = Extents::new(10);
+        assert!(extents.claim(4));
+        assert!(with(vec![9, 8]).is_apart(&mut extents));
+        assert!(!with(vec![9, 4]).is_apart(&mut extents) && !with(vec![9, 9]).is_apart(&mut extents));
+        assert!(!with(vec![10]).is_apart(&mut extents));
+        assert_eq!(extents.free_count(), 9);
+    }
+}

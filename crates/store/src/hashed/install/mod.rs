@@ -1,0 +1,188 @@
+//! The install: one change of the catalog, durable first, then seen.
+//!
+//! ```text
+//! segment's bytes  →  flush  →  manifest record  →  catalog and segment table  →  index, partition by partition
+//! ```
+//! One at a time: the caller holds the installer. A partition that the change would overfill, or leave far too empty, is
+//! built anew from the key tables, which by then say exactly what must be in it.
+
+use crate::error::Error;
+use crate::hashed::catalog::{Catalog, Install};
+use crate::hashed::flush::key_check::Checked;
+use crate::hashed::index::Change;
+use crate::hashed::index::partition_load::rebuild;
+use crate::hashed::key_tables::key_reader::DEPTH_BESIDE_READERS;
+use crate::hashed::segment::view::Segment;
+use crate::media::io::{Io, lock};
+use crate::phase::{Phase, PhaseCell};
+use crate::planted::Bug;
+use crate::shared::{Installer, Shared};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tapetum_kernels::hash::HashKey;
+
+/// What an install does to one key's place in the index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moved {
+    /// It is in the new segment, and was in none.
+    In {
+        near: Option<HashKey>,
+    },
+    /// It is in the new segment, and was in another.
+    Over,
+    /// It is in no segment any more.
+    Out,
+    Nothing,
+}
+
+impl Moved {
+    pub fn from_check(live: bool, checked: Checked) -> Moved {
+        match (live, checked) {
+            (_, Checked::Unclear) => unreachable!("every key was checked"),
+            (true, Checked::New) => Moved::In { near: None },
+            (true, Checked::Near { hash, .. }) => Moved::In { near: Some(hash) },
+            (true, Checked::Older { .. }) => Moved::Over,
+            (false, Checked::Older { .. }) => Moved::Out,
+            (false, _) => Moved::Nothing,
+        }
+    }
+
+    fn change(self, hash: HashKey, payload: u32) -> Option<Change> {
+        match self {
+            Moved::In { near } => Some(Change::Insert { hash, payload, neighbor: near }),
+            Moved::Over => Some(Change::Replace { hash, payload }),
+            Moved::Out => Some(Change::Remove { hash }),
+            Moved::Nothing => None,
+        }
+    }
+}
+
+/// Makes `install` durable and then seen. `segment` is what it adds; `moved` gives a partition's keys, sorted.
+pub async fn apply(
+    shared: &Arc<Shared>,
+    io: &Io,
+    phase: &PhaseCell,
+    installer: &mut Installer,
+    install: &Install,
+    segment: Option<Arc<Segment>>,
+    moved: impl Fn(usize) -> Vec<(HashKey, Moved)>,
+) -> Result<(), Error> {
+    let evicts = phase.get() == Phase::Evict;
+    if !(shared.planted.has(Bug::EvictUndurably) && phase.get() == Phase::Evict) {
+        make_durable(shared, io, installer, install).await?;
+    }
+    phase.set(Phase::Merge);
+    shared.install_sequence.fetch_add(1, Ordering::SeqCst);
+    installer.catalog.install(install)?;
+    let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
+    if let Some(segment) = segment {
+        segment.attach(&installer.catalog.segments[&number].valid);
+        shared.segments[number as usize].store(Some(segment));
+    }
+    forget_large(shared, install);
+    for partition in 0..shared.geometry.partitions() {
+        let moved = moved(partition);
+        if evicts {
+            begin_eviction(shared, partition, &moved);
+        }
+        let merged = merge_partition(shared, io, phase, installer, partition, number, moved).await;
+        if evicts {
+            lock(&shared.shards[partition]).turn_eviction();
+        }
+        merged?;
+        io.step().await;
+    }
+    retire(shared, &install.dropped);
+    Ok(())
+}
+
+/// From now on nothing that is read of a partition's keys is believed to be on flash; nor is it in the DRAM tier.
+fn begin_eviction(shared: &Shared, partition: usize, moved: &[(HashKey, Moved)]) {
+    let mut shard = lock(&shared.shards[partition]);
+    shard.turn_eviction();
+    if !shared.planted.has(Bug::TierOutlivesEviction) {
+        let out = moved.iter().filter(|(_, moved)| *moved == Moved::Out);
+        out.for_each(|(hash, _)| {
+            shared.forget_in_tier(*hash);
+        });
+    }
+}
+
+/// Lets go of the extents of large values whose records died, also of those that were born dead.
+pub fn forget_large(shared: &Shared, install: &Install) {
+    for deaths in &install.deaths {
+        if let Some(segment) = shared.segments[deaths.segment as usize].load_full() {
+            segment.forget_large(&deaths.entries);
+        }
+    }
+}
+
+async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, install: &Install) -> Result<(), Error> {
+    let Installer { manifest, catalog } = installer;
+    if shared.planted.has(Bug::InstallEarly) || shared.planted.has(Bug::SkipSegmentFlush) {
+        return manifest.install(catalog, install).await;
+    }
+    if shared.planted.has(Bug::RetryFlush) && !install.added.is_empty() && io.flush().await.is_err() {
+        io.flush().await?;
+        return manifest.install(catalog, install).await;
+    }
+    if !install.added.is_empty() {
+        shared.log.flush_elsewhere(io).await?;
+    }
+    if shared.planted.has(Bug::ForgetDeath) && !install.deaths.is_empty() {
+        let mut forgetful = install.clone();
+        forgetful.deaths.remove(0);
+        return manifest.install(catalog, &forgetful).await;
+    }
+    if shared.planted.has(Bug::ForgetLargeDeath) {
+        return manifest.install(catalog, &without_large_deaths(catalog, install)).await;
+    }
+    manifest.install(catalog, install).await
+}
+
+/// For a planted bug: the install without the deaths of large entries.
+fn without_large_deaths(catalog: &Catalog, install: &Install) -> Install {
+    let mut forgetful = install.clone();
+    for deaths in &mut forgetful.deaths {
+        let large = catalog.segments.get(&deaths.segment).map_or(&[][..], |state| &state.descriptor.large);
+        deaths.entries.retain(|entry| large.iter().all(|large| large.entry != *entry));
+    }
+    forgetful
+}
+
+async fn merge_partition(
+    shared: &Arc<Shared>,
+    io: &Io,
+    phase: &PhaseCell,
+    installer: &Installer,
+    partition: usize,
+    payload: u32,
+    moved: Vec<(HashKey, Moved)>,
+) -> Result<(), Error> {
+    let inserts = moved.iter().filter(|(_, moved)| matches!(moved, Moved::In { .. })).count();
+    if shared.index.fits(partition, shared.index.partition_entries(partition) + inserts) {
+        let changes = moved.into_iter().filter_map(|(hash, moved)| moved.change(hash, payload));
+        if shared.index.merge(partition, changes).is_ok() {
+            return Ok(());
+        }
+    }
+    phase.set(Phase::Grow);
+    let done = rebuild(shared, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await;
+    phase.set(Phase::Merge);
+    done
+}
+
+/// Takes segments out of sight. Their extents are free when the last reader has left.
+fn retire(shared: &Shared, numbers: &[u32]) {
+    let gone: Vec<Arc<Segment>> =
+        numbers.iter().filter_map(|number| shared.segments[*number as usize].swap(None)).collect();
+    shared.install_sequence.fetch_add(1, Ordering::SeqCst);
+    for segment in &gone {
+        shared.key_tables.forget(segment.descriptor.version);
+        shared.unreadable.forget(segment.descriptor.version);
+    }
+    lock(&shared.retired).extend(gone);
+}
+
+#[cfg(test)]
+mod models;

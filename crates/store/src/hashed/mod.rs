@@ -1,0 +1,21 @@
+//! The hashed engine: an index over a log of segments (XDP).
+//!
+//! ```text
+//! write: buffer ─► flush ─► segment, key table ─► install ─► catalog, index
+//! read:  buffer ─► tier ─► index ─► segment
+//!        collect merges the segments with the fewest valid bytes
+//! ```
+
+pub mod buffer;
+pub mod catalog;
+pub mod collect;
+pub mod deletion;
+pub mod flush;
+pub mod index;
+pub mod install;
+pub mod item_count;
+pub mod key_tables;
+pub mod large;
+pub mod segment;
+/// Open to what measures its hit rate.
+pub mod tier;

@@ -1,0 +1,49 @@
+//! Which records of a segment are known to have expired. They stay so: nothing makes a record live again.
+
+use crate::media::io::lock;
+use std::sync::{Arc, Mutex};
+
+/// One bit an entry.
+pub type Entries = Arc<[u64]>;
+
+#[derive(Debug, Default)]
+pub struct Lapsed {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// When more may have expired, unix seconds; 0 where nobody has looked yet, `u32::MAX` for never.
+    look_at: u32,
+    /// None where none has.
+    entries: Option<Entries>,
+}
+
+impl Lapsed {
+    /// Of a segment that was just written: the first of its records expires at `expiry_min`, `u32::MAX` for never.
+    pub fn of_new(expiry_min: u32) -> Lapsed {
+        Lapsed { known: Mutex::new(Known { look_at: expiry_min, entries: None }) }
+    }
+
+    pub fn look_at(&self) -> u32 {
+        lock(&self.known).look_at
+    }
+
+    pub fn entries(&self) -> Option<Entries> {
+        lock(&self.known).entries.clone()
+    }
+
+    /// Takes note of those that have expired, if any, and of when the next one will.
+    pub fn note(&self, look_at: u32, entries: Option<Entries>) {
+        *lock(&self.known) = Known { look_at, entries };
+    }
+
+    /// Host memory.
+    pub fn bytes(&self) -> usize {
+        lock(&self.known).entries.as_ref().map_or(0, |entries| entries.len() * 8)
+    }
+}
+
+pub fn is_set(entries: &Entries, entry: u32) -> bool {
+    entries[entry as usize / 64] >> (entry % 64) & 1 == 1
+}

@@ -1,0 +1,184 @@
+//! The segment: an immutable run of records sorted by hash key, with the table of their keys.
+//!
+//! Records lie in a *stream* cut into data pages (`kernels::data_page`); the key table has pages of its own
+//! (`kernels::key_table`), with the fences behind it. Both sit in extents that the manifest lists in order. Everything a GET needs is in host memory
+//! ([`Segment`]): the page fences and where the extents are. A reader holds the `Arc`: the extents are reused only after
+//! the last holder let go.
+
+pub mod lapsed;
+pub mod layout;
+pub mod local_index;
+pub mod unreadable;
+pub mod view;
+pub mod writer;
+
+use crate::media::geometry::EXTENT_BYTES_MAX;
+use crate::media::wire::{Reader, Short, Writer};
+use tapetum_kernels::data_page::PageSize;
+use tapetum_kernels::key_table::ENTRY_BYTES_MIN;
+use tapetum_kernels::reference::Run;
+
+/// No more entries than this have their place in an extent of key-table pages, so that nobody allocates for them.
+const ENTRIES_PER_EXTENT_MAX: u64 = EXTENT_BYTES_MAX / ENTRY_BYTES_MIN as u64;
+
+/// What the manifest takes of a descriptor without its lists.
+pub const DESCRIPTOR_BYTES: u64 = 68;
+/// What it takes of each extent in these.
+pub const EXTENT_NUMBER_BYTES: u64 = 4;
+/// What it takes of a large value without its runs.
+pub const LARGE_HEAD_BYTES: u64 = 20;
+/// And of one of these, at most.
+pub const LARGE_RUN_BYTES_MAX: u64 = 10;
+
+/// What the manifest says of a segment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Descriptor {
+    pub number: u32,
+    /// Unique in the store's life; salts the checksums.
+    pub version: u64,
+    pub entries: u32,
+    pub data_pages: u32,
+    pub data_page_size: PageSize,
+    pub key_pages: u32,
+    /// Pages of the local index, behind the key table.
+    pub fence_pages: u32,
+    pub record_bytes_max: u32,
+    /// Bytes of all records.
+    pub record_bytes: u64,
+    /// The latest expiry of any record, in Unix seconds; `u32::MAX` when some never expire, 0 when none does. (Earlier versions wrote
+    /// `u32::MAX` for that too.)
+    pub expiry_max: u32,
+    pub stamp_max: u64,
+    pub data_extents: Vec<u32>,
+    pub key_extents: Vec<u32>,
+    /// Records whose values lie in extents of their own, by entry, ascending. The catalog drops those that die.
+    pub large: Vec<LargeEntry>,
+}
+
+/// A record of a segment whose value lies out of line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LargeEntry {
+    pub entry: u32,
+    /// Unix seconds, 0 for never.
+    pub expiry: u32,
+    pub stamp: u64,
+    pub runs: Vec<Run>,
+}
+
+impl LargeEntry {
+    fn encode(&self, writer: &mut Writer) {
+        writer.u32(self.entry);
+        writer.u32(self.expiry);
+        writer.u64(self.stamp);
+        writer.u32(self.runs.len() as u32);
+        self.runs.iter().for_each(|run| {
+            writer.varint(run.first);
+            writer.varint(run.count);
+        });
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<LargeEntry, Short> {
+        let (entry, expiry, stamp) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        let count = reader.count(2)?;
+        let mut run = || Ok(Run { first: reader.varint()?, count: reader.varint()? });
+        let runs = (0..count).map(|_| run()).collect::<Result<Vec<Run>, Short>>()?;
+        if runs.is_empty() { Err(Short) } else { Ok(LargeEntry { entry, expiry, stamp, runs }) }
+    }
+
+    pub fn encoded_bytes_max(&self) -> u64 {
+        LARGE_HEAD_BYTES + self.runs.len() as u64 * LARGE_RUN_BYTES_MAX
+    }
+
+    pub fn extent_count(&self) -> u64 {
+        self.runs.iter().map(|run| u64::from(run.count)).sum()
+    }
+}
+
+impl Descriptor {
+    pub fn encode(&self, writer: &mut Writer) {
+        writer.u32(self.number);
+        writer.u64(self.version);
+        writer.u32(self.entries);
+        writer.u32(self.data_pages);
+        writer.u32(self.data_page_size.bytes() as u32);
+        writer.u32(self.key_pages);
+        writer.u32(self.fence_pages);
+        writer.u32(self.record_bytes_max);
+        writer.u64(self.record_bytes);
+        writer.u32(self.expiry_max);
+        writer.u64(self.stamp_max);
+        writer.list(&self.data_extents);
+        writer.list(&self.key_extents);
+        writer.u32(self.large.len() as u32);
+        self.large.iter().for_each(|large| large.encode(writer));
+    }
+
+    pub fn parse(reader: &mut Reader<'_>) -> Result<Descriptor, Short> {
+        let descriptor = Descriptor {
+            number: reader.u32()?,
+            version: reader.u64()?,
+            entries: reader.u32()?,
+            data_pages: reader.u32()?,
+            data_page_size: PageSize::of(reader.u32()?).ok_or(Short)?,
+            key_pages: reader.u32()?,
+            fence_pages: reader.u32()?,
+            record_bytes_max: reader.u32()?,
+            record_bytes: reader.u64()?,
+            expiry_max: reader.u32()?,
+            stamp_max: reader.u64()?,
+            data_extents: reader.list()?,
+            key_extents: reader.list()?,
+            large: {
+                let count = reader.count(22)?;
+                (0..count).map(|_| LargeEntry::parse(reader)).collect::<Result<_, _>>()?
+            },
+        };
+        let entries_max = descriptor.key_extents.len() as u64 * ENTRIES_PER_EXTENT_MAX;
+        if u64::from(descriptor.entries) > entries_max { Err(Short) } else { Ok(descriptor) }
+    }
+
+    /// Whether a record has an expiry, as far as is known.
+    pub fn may_expire(&self) -> bool {
+        self.expiry_max != 0
+    }
+
+    pub fn extents(&self) -> impl Iterator<Item = u32> + '_ {
+        self.data_extents.iter().chain(&self.key_extents).copied()
+    }
+
+    pub fn extent_count(&self) -> u32 {
+        (self.data_extents.len() + self.key_extents.len()) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hashed::catalog::tests::descriptor;
+
+    #[test]
+    fn a_large_entry_takes_what_is_counted_for_it_at_most() {
+        for numbers in [1, u32::MAX] {
+            let run = Run { first: numbers, count: numbers };
+            let large = LargeEntry { entry: 1, expiry: 2, stamp: 3, runs: vec![run; 3] };
+            assert_eq!(large.extent_count(), 3 * u64::from(numbers));
+            let mut writer = Writer::default();
+            large.encode(&mut writer);
+            let bytes = writer.bytes.len() as u64;
+            assert!(bytes <= large.encoded_bytes_max());
+            assert!(numbers == 1 || bytes == large.encoded_bytes_max(), "{bytes} of {}", large.encoded_bytes_max());
+        }
+    }
+
+    #[test]
+    fn more_entries_than_the_key_table_holds_are_refused() {
+        let parse = |entries: u64| {
+            let key_extents = vec![7, 9];
+            let mut writer = Writer::default();
+            Descriptor { entries: entries as u32, key_extents, ..descriptor(1, 1) }.encode(&mut writer);
+            Descriptor::parse(&mut Reader::new(&writer.bytes)).is_ok()
+        };
+        assert!(parse(2 * ENTRIES_PER_EXTENT_MAX) && !parse(2 * ENTRIES_PER_EXTENT_MAX + 1));
+        assert!(parse(1) && !parse(u32::MAX.into()));
+    }
+}

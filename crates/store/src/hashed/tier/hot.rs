@@ -1,0 +1,88 @@
+//! What is hot in a part of the tier, for a list that outlives it; and how what such a list names comes in again.
+//!
+//! Hot is what was used since it came or since its last turn, and what is in the main queue, into which only what was used
+//! comes. Such an item goes back into the main queue, where a scan does not reach it, and takes nobody's place: what was asked
+//! for since the store was opened is the better choice.
+//!
+//! Threads: as in [`super::part`]. The lock is held for a few items at a time.
+
+use super::part::Part;
+use super::{Item, slot};
+use crate::hashed::tier::access::Access;
+use crate::media::io::lock;
+use std::ops::ControlFlow;
+use tapetum_kernels::hash::HashKey;
+
+/// Slots that are looked at under one lock.
+const SLOTS_PER_LOCK: usize = 256;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Heat {
+    /// Asked for since it came, or since its last turn.
+    Used,
+    /// In the main queue, and not asked for since its last turn.
+    Kept,
+}
+
+/// What became of an item that was to go back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fit {
+    Put,
+    /// It was there already.
+    There,
+    /// Something would have had to go for it.
+    NoRoom,
+}
+
+impl Part {
+    /// Shows `visit` the items of this heat, the latest first.
+    pub fn hot(&self, heat: Heat, visit: &mut impl FnMut(&[HashKey]) -> ControlFlow<()>) -> ControlFlow<()> {
+        let mut hashes = Vec::with_capacity(SLOTS_PER_LOCK);
+        let classes = lock(&self.classes).count();
+        for class in 0..classes {
+            let mut passed = 0;
+            while self.hot_of(class, passed, heat, &mut hashes) {
+                passed += SLOTS_PER_LOCK;
+                if !hashes.is_empty() {
+                    visit(&hashes)?;
+                }
+                hashes.clear();
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Gathers the items of this heat among the next slots of a class; whether there were any slots.
+    fn hot_of(&self, class: usize, passed: usize, heat: Heat, hashes: &mut Vec<HashKey>) -> bool {
+        let classes = lock(&self.classes);
+        let mut slots = classes.queues(class).latest(passed).take(SLOTS_PER_LOCK).peekable();
+        let any = slots.peek().is_some();
+        // A slot keeps its place in the queue when its item is taken out.
+        hashes.extend(slots.filter_map(|(place, in_main)| {
+            let (hash, entry) = self.item_at(place)?;
+            let found = if entry.uses() > 0 { Some(Heat::Used) } else { in_main.then_some(Heat::Kept) };
+            (found == Some(heat)).then_some(hash)
+        }));
+        any
+    }
+
+    /// Puts an item in if it is not in and nothing has to go for it.
+    pub fn put_back(&self, (hash, now): (HashKey, u32), (item, value): (Item, &[u8]), access: Access) -> Fit {
+        let mut classes = lock(&self.classes);
+        let bytes = slot::HEADER_BYTES + value.len();
+        let Some(class) = classes.class_of(bytes) else { return Fit::NoRoom };
+        if self.has(hash) {
+            return Fit::There;
+        }
+        if self.table.is_full() {
+            return Fit::NoRoom;
+        }
+        let Some(slot) = classes.take_free(class) else { return Fit::NoRoom };
+        if self.fill(slot.place, (hash, now), (item, value), access) {
+            classes.filled_anew(class, &slot, bytes);
+            return Fit::Put;
+        }
+        classes.give_back(class, slot);
+        Fit::NoRoom
+    }
+}

@@ -1,0 +1,224 @@
+//! The DRAM tier: copies of items that flash has, for those that are asked for often (flash KVS).
+//!
+//! Invariant: the tier holds an item only as flash has it, valid and with its newest stamp, or not at all. So a hit is the
+//! answer. It is kept by three rules, under the lock of the key's shard: an item is put in only if its key was not
+//! written since it was read ([`crate::hashed::buffer::Shard::is_on_flash_as`]) or flushed (`hashed/flush/mod.rs`); a write of the key takes it out before the write is seen
+//! ([`Tier::remove`]), unless a write buffer has the key and no flush gives it to the tier yet ([`crate::hashed::buffer::Shard::insert_wanted`]): then it is not here; so does an eviction from flash before the index forgets the key. What the collector moves stays the same
+//! item. Expiry and deletions of everything are looked at on the way out.
+//!
+//! Nothing of it is on flash: after a restart it is empty, until it is asked or warmed (see [`hot`]).
+//!
+//! Threads: readers wait for no lock. See [`part`] for the rest.
+
+pub mod access;
+mod classes;
+mod ghosts;
+mod hit_counts;
+mod hot;
+#[cfg(test)]
+mod models;
+mod part;
+mod queues;
+mod slab_class;
+mod slot;
+mod table;
+pub mod warm;
+
+use crate::hashed::tier::access::Access;
+use crate::memory::region::Account;
+use crate::opening::options::Slabs;
+use classes::{GRANULE_BYTES, slot_sizes};
+pub use hit_counts::{HitCounts, Hits};
+pub use hot::Fit;
+use hot::Heat;
+use part::{PART_BYTES_MAX, Part};
+pub use slab_class::{SlabClass, SlabQueue};
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+use table::Found;
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::{Header, Marks};
+
+/// Memory for each part, about: parts are written independently.
+const PART_BYTES: usize = 64 << 20;
+const PARTS_MAX: usize = 16;
+/// A part has at least so many slabs, unless it was told how large they are.
+const SLABS_MIN: usize = 64;
+/// The paper's slab, and the largest.
+const SLAB_BYTES_MAX: usize = 10 << 20;
+const SLAB_BYTES_MIN: usize = 4 << 10;
+
+/// What the tier knows of an item beside its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Item {
+    pub flags: u32,
+    /// Unix seconds; 0 is never.
+    pub expiry: u32,
+    pub stamp: u64,
+    pub value_bytes: usize,
+    pub marks: Marks,
+}
+
+impl Item {
+    pub fn of(header: &Header) -> Item {
+        let Header { flags, expiry, stamp, marks, raw_bytes, .. } = *header;
+        Item { flags, expiry, stamp, value_bytes: raw_bytes as usize, marks }
+    }
+}
+
+/// An item as it was copied out of the tier.
+pub struct Copied {
+    pub item: Item,
+    /// Before it was copied.
+    pub access: Access,
+    found: Found,
+}
+
+/// How memory is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// The largest item with its header; a whole number of granules.
+    pub slab_bytes: usize,
+    /// Slots of a class ÷ those of the class before.
+    pub factor: f64,
+}
+
+impl Shape {
+    /// Granules of a slot of each class, the smallest first.
+    fn slot_granules(&self) -> Vec<u32> {
+        slot_sizes((self.slab_bytes / GRANULE_BYTES) as u32, self.factor)
+    }
+}
+
+pub struct Tier {
+    parts: Box<[Part]>,
+    hits: Hits,
+    account: Account,
+}
+
+impl Tier {
+    /// A tier that takes at most `bytes`; `None` where that is too little for any.
+    pub fn new(bytes: u64, slabs: Slabs) -> io::Result<Option<Tier>> {
+        let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
+        let slab_asked = slabs.slab_bytes.map(usize::try_from).transpose().map_err(io::Error::other)?;
+        let parts = (bytes / PART_BYTES.max(slab_asked.unwrap_or(0) * SLABS_MIN)).clamp(1, PARTS_MAX);
+        let parts = parts.max(bytes.div_ceil(PART_BYTES_MAX));
+        let part_bytes = bytes / parts;
+        let slab_fitting = (part_bytes / SLABS_MIN).clamp(SLAB_BYTES_MIN, SLAB_BYTES_MAX);
+        let slab_bytes = slab_asked.unwrap_or(slab_fitting / SLAB_BYTES_MIN * SLAB_BYTES_MIN);
+        let slots_bytes = Part::slots_bytes(part_bytes, slab_bytes);
+        if slots_bytes == 0 {
+            return Ok(None);
+        }
+        let (shape, account) = (Shape { slab_bytes, factor: slabs.factor }, Account::default());
+        let parts = (0..parts).map(|_| Part::new(slots_bytes, shape, &account)).collect::<io::Result<_>>()?;
+        let hits = Hits::new(shape.slot_granules());
+        Ok(Some(Tier { parts, hits, account }))
+    }
+
+    #[inline]
+    fn part(&self, hash: HashKey) -> &Part {
+        let chosen = (hash.0 >> 48) as u16;
+        &self.parts[(usize::from(chosen) * self.parts.len()) >> 16]
+    }
+
+    /// First step of a look: brings the index's bucket nearer.
+    #[inline]
+    pub fn prefetch_bucket(&self, hash: HashKey) {
+        self.part(hash).prefetch_bucket(hash);
+    }
+
+    /// Second step: brings the item nearer; whether it is probably here.
+    #[inline]
+    pub fn prefetch_slot(&self, hash: HashKey) -> bool {
+        self.part(hash).prefetch_slot(hash)
+    }
+
+    /// Appends to `out` what `head` does, which is shown the item and its use before, and then the value, if the item is here and
+    /// `head` does not refuse it. `now` is the Unix second, as everywhere here.
+    #[inline]
+    pub fn get(
+        &self,
+        (hash, now): (HashKey, u32),
+        out: &mut Vec<u8>,
+        head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
+    ) -> Option<Item> {
+        self.part(hash).get((hash, now), out, head)
+    }
+
+    /// Counts a use of what was copied.
+    pub fn note_use(&self, (hash, now): (HashKey, u32), copied: &Copied) {
+        self.part(hash).note_use((hash, now), copied);
+    }
+
+    /// Whether the item is here.
+    pub fn has(&self, hash: HashKey) -> bool {
+        self.part(hash).has(hash)
+    }
+
+    /// The item, its value appended to `out`. No use is counted.
+    pub fn copy(&self, (hash, now): (HashKey, u32), out: &mut Vec<u8>) -> Option<Copied> {
+        self.part(hash).copy((hash, now), out)
+    }
+
+    /// What is known of the use of an item, if it is here.
+    pub fn access(&self, hash: HashKey, now: u32) -> Option<Access> {
+        self.part(hash).access(hash, now)
+    }
+
+    /// Puts an item in, if it is not in yet; others may go. The caller holds the lock of the key's shard, and knows that this is
+    /// what flash has.
+    pub fn put(&self, (hash, now): (HashKey, u32), item: (Item, &[u8]), access: Access) -> bool {
+        self.part(hash).put((hash, now), item, access)
+    }
+
+    /// As [`Tier::put`], for an item that was asked for before the store was opened: nothing goes for it.
+    pub fn put_back(&self, (hash, now): (HashKey, u32), item: (Item, &[u8]), access: Access) -> Fit {
+        self.part(hash).put_back((hash, now), item, access)
+    }
+
+    /// Shows `visit` the items that are worth their place, some at a time, those that are asked for more first, until it
+    /// breaks off. Of what comes, goes or moves meanwhile, some may be missing or come twice.
+    pub fn hot(&self, mut visit: impl FnMut(&[HashKey]) -> ControlFlow<()>) {
+        let turns =
+            [Heat::Used, Heat::Kept].into_iter().flat_map(|heat| self.parts.iter().map(move |part| (heat, part)));
+        // Whoever breaks off has said why to itself.
+        let _ = turns.into_iter().try_for_each(|(heat, part)| part.hot(heat, &mut visit));
+    }
+
+    /// Takes an item out, if it is in; whether it was. The caller holds the lock of the key's shard.
+    pub fn remove(&self, hash: HashKey) -> bool {
+        self.part(hash).remove(hash)
+    }
+
+    /// Gets that found their item here, as sessions have told.
+    pub fn hits(&self) -> &Hits {
+        &self.hits
+    }
+
+    /// Items that went out for others.
+    pub fn evictions(&self) -> u64 {
+        self.parts.iter().map(Part::evictions).sum()
+    }
+
+    /// Memory that the tier takes.
+    pub fn bytes(&self) -> u64 {
+        let lists: usize = self.parts.iter().map(Part::lists_bytes).sum();
+        (self.account.load(Ordering::Relaxed) + lists) as u64
+    }
+
+    /// Its classes, the smallest first, all parts together.
+    pub fn slabs(&self, now: u32) -> Vec<SlabClass> {
+        let mut parts = self.parts.iter().map(|part| part.slabs(now));
+        let mut classes = parts.next().unwrap_or_default();
+        for part in parts {
+            classes.iter_mut().zip(part).for_each(|(class, other)| class.join(&other));
+        }
+        classes.iter_mut().zip(self.hits.each()).for_each(|(class, hits)| class.hits = hits);
+        classes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,9 @@
+//! Where the store's bytes are on flash and how cold work moves them: superblock, geometry, extents, straight-line I/O.
+
+pub mod extents;
+pub mod flight;
+pub mod geometry;
+pub mod io;
+pub mod superblock;
+pub mod transfer;
+pub mod wire;

@@ -1,0 +1,263 @@
+//! The superblock: what a drive is. Written at creation and whenever the store grows, twice.
+//!
+//! ```text
+//!   0  magic "TAPETUM\0"              48  capacity u64         84  partition bits u32
+//!   8  version u32                    56  segment bytes u64    88  set id u128
+//!  12  crc u32 (zero while summed)    64  extent bytes u64    104  place in the set u16, members u16
+//!  16  store id u64, generation u64   72  manifest bytes u64  108  zero u32
+//!  32  hash secret 16 bytes           80  sector bytes u32    112  capacity at creation u64
+//!                                                             120  zero to 4096
+//! ```
+//! The place in a set is for stripes over several drives; a drive on its own is member 0 of 1.
+//!
+//! Of two whole copies the one with the higher generation holds. They are written one after the other, each durable before
+//! the next, so at any moment one of them is whole. What a new superblock allows is done only when both are durable. Opening
+//! a store whose copies differ (the power failed between them) makes them equal before anything is built on the newer one:
+//! the next change may tear that one.
+
+use crate::error::Error;
+use crate::media::geometry::{Geometry, SUPERBLOCK_BYTES};
+use crate::media::io::Io;
+use crate::media::wire::{Reader, Short, Writer};
+use tapetum_kernels::checksum::{Salt, checksum};
+
+const MAGIC: [u8; 8] = *b"TAPETUM\0";
+const VERSION: u32 = 5;
+const CRC_AT: usize = 12;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// Salts every checksum of the store.
+    pub store_id: u64,
+    /// Counts the changes of the superblock.
+    pub generation: u64,
+    /// The key of the hash that hash keys are made with.
+    pub secret: [u8; 16],
+    /// What the store may use of the drive now.
+    pub capacity_bytes: u64,
+    pub geometry: Geometry,
+}
+
+/// What a drive says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    pub superblock: Superblock,
+    /// The copy that is torn, or older: to be written again before anything is built on the other.
+    pub behind: Option<u64>,
+}
+
+impl Superblock {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.bytes.extend_from_slice(&MAGIC);
+        writer.u32(VERSION);
+        writer.u32(0);
+        writer.u64(self.store_id);
+        writer.u64(self.generation);
+        writer.bytes.extend_from_slice(&self.secret);
+        writer.u64(self.capacity_bytes);
+        writer.u64(self.geometry.segment_bytes);
+        writer.u64(self.geometry.extent_bytes);
+        writer.u64(self.geometry.manifest_bytes);
+        writer.u32(self.geometry.sector_bytes);
+        writer.u32(self.geometry.partition_bits);
+        writer.u64(self.store_id);
+        writer.u64(0);
+        writer.u16(0);
+        writer.u16(1);
+        writer.u32(0);
+        writer.u64(self.geometry.created_bytes);
+        writer.bytes.resize(SUPERBLOCK_BYTES as usize, 0);
+        let crc = Self::crc(&writer.bytes);
+        writer.bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        writer.bytes
+    }
+
+    fn crc(bytes: &[u8]) -> u32 {
+        let salt = Salt { store: 0, address: 0, version: u64::from(VERSION) };
+        checksum(salt, &[&bytes[..CRC_AT], &[0; 4], &bytes[CRC_AT + 4..]])
+    }
+
+    /// Whether a copy is whole and of this version.
+    pub fn holds(copy: &[u8]) -> bool {
+        matches!(Self::parse(copy), Ok(Some(_)))
+    }
+
+    /// Reads one copy. `Ok(None)`: this copy is torn or damaged; the other may do.
+    fn parse(bytes: &[u8]) -> Result<Option<Superblock>, Error> {
+        if bytes[..8] != MAGIC {
+            return Ok(None);
+        }
+        let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+        if version != VERSION {
+            let (what, which) = if version > VERSION { ("newer", "newer") } else { ("older", "older") };
+            return Err(Error::Unusable(format!(
+                "the store has format version {version}, {what} than {VERSION}: use the {which} tapetum that made it; \
+                 nothing was written"
+            )));
+        }
+        if bytes[CRC_AT..CRC_AT + 4] != Self::crc(bytes).to_le_bytes() {
+            return Ok(None);
+        }
+        Self::fields(&bytes[16..]).map_or(Ok(None), |superblock| Ok(Some(superblock)))
+    }
+
+    fn fields(bytes: &[u8]) -> Result<Superblock, Short> {
+        let mut reader = Reader::new(bytes);
+        let (store_id, generation) = (reader.u64()?, reader.u64()?);
+        let secret = reader.array()?;
+        let capacity_bytes = reader.u64()?;
+        let (segment_bytes, extent_bytes, manifest_bytes) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (sector_bytes, partition_bits) = (reader.u32()?, reader.u32()?);
+        reader.take(24)?;
+        let created_bytes = reader.u64()?;
+        let geometry =
+            Geometry { created_bytes, segment_bytes, extent_bytes, manifest_bytes, sector_bytes, partition_bits };
+        Ok(Superblock { store_id, generation, secret, capacity_bytes, geometry })
+    }
+
+    /// Reads the first 8 KiB of a drive of `drive_bytes`.
+    pub fn read(both: &[u8], drive_bytes: u64) -> Result<Found, Error> {
+        let (first, second) = both.split_at(SUPERBLOCK_BYTES as usize);
+        // A copy of another version may be a damaged one of ours, as long as the other copy holds.
+        let (first, second) = match (Self::parse(first), Self::parse(second)) {
+            (Err(_), Ok(Some(second))) => (None, Some(second)),
+            (Ok(Some(first)), Err(_)) => (Some(first), None),
+            (first, second) => (first?, second?),
+        };
+        let (superblock, behind) = match (first, second) {
+            (Some(first), Some(second)) if first == second => (first, None),
+            (Some(first), Some(second)) if first.store_id != second.store_id => {
+                return Err(Error::Unusable(
+                    "the two superblocks are of different stores: something wrote over one of them; restore the drive \
+                     from a copy; nothing was written"
+                        .into(),
+                ));
+            }
+            (Some(first), Some(second)) if first.generation > second.generation => (first, Some(1)),
+            (Some(first), None) => (first, Some(1)),
+            (_, Some(second)) => (second, Some(0)),
+            (None, None) => {
+                return Err(Error::Unusable(
+                    "there is no tapetum store here (no valid superblock): give another path, or an empty one; nothing was \
+                     written"
+                        .into(),
+                ));
+            }
+        };
+        superblock.check(drive_bytes)?;
+        Ok(Found { superblock, behind })
+    }
+
+    fn check(&self, drive_bytes: u64) -> Result<(), Error> {
+        if self.capacity_bytes > drive_bytes {
+            return Err(Error::Unusable(format!(
+                "the store has {} bytes and the drive {drive_bytes}: it was cut short; restore it whole; nothing was \
+                 written",
+                self.capacity_bytes
+            )));
+        }
+        let geometry = self.geometry;
+        let again = Geometry::new(
+            geometry.created_bytes,
+            geometry.segment_bytes,
+            geometry.partition_bits,
+            geometry.sector_bytes,
+        )?;
+        let sizes = geometry.created_bytes..=geometry.capacity_max_bytes();
+        if again != geometry || !sizes.contains(&self.capacity_bytes) {
+            return Err(Error::Unusable(
+                "the superblock's layout is not one this version makes: use the version that made it".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Writes copies, each durable before the next.
+    pub async fn write(&self, io: &Io, copies: &[u64]) -> Result<(), Error> {
+        let mut buffer = io.allocate(SUPERBLOCK_BYTES as usize).await?;
+        io.fill(&mut buffer, 0..SUPERBLOCK_BYTES as usize).copy_from_slice(&self.encode());
+        for copy in copies {
+            io.write_durably(copy * SUPERBLOCK_BYTES, &mut buffer, SUPERBLOCK_BYTES as usize).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media::io::run;
+    use crate::recover::tests::drive;
+    use tapetum_drive::MemoryFlash;
+
+    fn superblock() -> Superblock {
+        let geometry = Geometry::new(10 << 30, 32 << 20, 6, 512).unwrap();
+        Superblock { store_id: 77, generation: 1, secret: [3; 16], capacity_bytes: geometry.created_bytes, geometry }
+    }
+
+    fn read(first: &[u8], second: &[u8], drive_bytes: u64) -> Result<Found, Error> {
+        Superblock::read(&[first, second].concat(), drive_bytes)
+    }
+
+    #[test]
+    fn either_copy_will_do_and_a_foreign_drive_is_refused() {
+        let one = superblock().encode();
+        let torn = vec![0xff; one.len()];
+        let found = |behind| Ok(Found { superblock: superblock(), behind });
+        assert_eq!(read(&one, &one, 10 << 30), found(None));
+        assert_eq!(read(&one, &torn, 10 << 30), found(Some(1)));
+        assert_eq!(read(&torn, &one, 10 << 30), found(Some(0)));
+        assert!(read(&torn, &torn, 10 << 30).is_err());
+        assert!(read(&one, &one, 5 << 30).unwrap_err().to_string().contains("cut short"));
+        let other = Superblock { store_id: 78, ..superblock() }.encode();
+        assert!(read(&one, &other, 10 << 30).unwrap_err().to_string().contains("different stores"));
+    }
+
+    #[test]
+    fn no_byte_of_a_copy_changes_unseen() {
+        let whole = superblock().encode();
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            assert!(!matches!(Superblock::parse(&damaged), Ok(Some(_))), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn each_copy_is_written_to_its_place() {
+        let (drive, io) = drive(MemoryFlash::new(2 * SUPERBLOCK_BYTES));
+        let copy = |number: u64| {
+            let mut buffer = drive.local().allocate(SUPERBLOCK_BYTES as usize).unwrap();
+            let reading = io.read(number * SUPERBLOCK_BYTES, &mut buffer, 0, SUPERBLOCK_BYTES as usize);
+            run(&io, reading, || false).unwrap().unwrap();
+            Superblock::parse(buffer.bytes()).unwrap()
+        };
+        run(&io, superblock().write(&io, &[1]), || false).unwrap().unwrap();
+        assert_eq!((copy(0), copy(1)), (None, Some(superblock())));
+        run(&io, superblock().write(&io, &[0]), || false).unwrap().unwrap();
+        assert_eq!((copy(0), copy(1)), (Some(superblock()), Some(superblock())));
+    }
+
+    #[test]
+    fn the_newer_copy_holds() {
+        let grown = Superblock { generation: 2, capacity_bytes: 20 << 30, ..superblock() };
+        let (old, new) = (superblock().encode(), grown.encode());
+        assert_eq!(read(&new, &old, 20 << 30), Ok(Found { superblock: grown, behind: Some(1) }));
+        assert_eq!(read(&old, &new, 20 << 30), Ok(Found { superblock: grown, behind: Some(0) }));
+        let absurd = Superblock { capacity_bytes: 41 << 30, ..grown }.encode();
+        assert!(read(&absurd, &absurd, 50 << 30).is_err(), "larger than it can grow");
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        for (version, what) in [(9, "newer"), (2, "older")] {
+            let mut other = superblock().encode();
+            other[8] = version;
+            assert!(read(&other, &other, 10 << 30).unwrap_err().to_string().contains(what));
+            // One flipped bit of the version leaves the other copy.
+            assert!(read(&other, &superblock().encode(), 10 << 30).is_ok());
+            assert!(read(&superblock().encode(), &other, 10 << 30).is_ok());
+        }
+    }
+}

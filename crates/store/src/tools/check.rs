@@ -1,0 +1,168 @@
+//! The offline check: every checksum of every record and key-table page, and the invariants that tie them together.
+
+use crate::error::Error;
+use crate::hashed::catalog::{Bitmap, SegmentState};
+use crate::hashed::collect::victim::VictimCursor;
+use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader, page_name};
+use crate::hashed::large::verify::verify;
+use crate::hashed::segment::local_index::FenceBuilder;
+use crate::hashed::segment::view::Segment;
+use crate::media::geometry::SUPERBLOCK_BYTES;
+use crate::media::io::Io;
+use crate::media::superblock::Superblock;
+use crate::shared::Shared;
+use crate::store::Store;
+use std::sync::Arc;
+use tapetum_drive::Purpose;
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::key_table::Entry;
+use tapetum_kernels::record::{Codec, Record};
+use tapetum_kernels::reference::Reference;
+
+/// Of damage that costs nothing.
+const MADE_ANEW: &str = "which is made anew when the store is next opened for writing";
+
+/// What a check went through.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    pub segments: u64,
+    pub records: u64,
+    pub valid_records: u64,
+    /// Values in extents of their own, each read whole.
+    pub large_values: u64,
+    /// What does not hold, each naming its place.
+    pub problems: Vec<String>,
+}
+
+/// Checks an open store. Manifest and log were checked by opening it. Of a store that was opened to read, what opening made
+/// anew is named too: it is damaged on the drive.
+pub fn check(store: &Store) -> Result<CheckReport, Error> {
+    let shared = store.shared();
+    let queue = shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+    let io = Io::new(queue).of(Purpose::Check);
+    shared.run_beside_maintenance(&io, check_all(shared, &io))?
+}
+
+async fn check_all(shared: &Arc<Shared>, io: &Io) -> Result<CheckReport, Error> {
+    let installer = shared.take_installer().await;
+    let mut report = CheckReport::default();
+    check_superblocks(io, &mut report).await?;
+    for state in installer.catalog.segments.values() {
+        report.segments += 1;
+        report.problems.extend(pages_made_anew(shared, state.descriptor.number));
+        if let Err(error) = check_segment(shared, io, state, &mut report).await {
+            report.problems.push(error.to_string());
+        }
+    }
+    let entries = shared.index.entries() as u64;
+    if report.problems.is_empty() && entries != report.valid_records {
+        report.problems.push(format!("the index has {entries} entries for {} valid records", report.valid_records));
+    }
+    shared.return_installer(installer);
+    Ok(report)
+}
+
+async fn check_superblocks(io: &Io, report: &mut CheckReport) -> Result<(), Error> {
+    let both = 2 * SUPERBLOCK_BYTES as usize;
+    let mut buffer = io.allocate(both).await?;
+    io.read(0, &mut buffer, 0, both).await?;
+    for (number, copy) in io.look(&buffer, 0..both).chunks_exact(SUPERBLOCK_BYTES as usize).enumerate() {
+        if !Superblock::holds(copy) {
+            report.problems.push(format!("copy {number} of the superblock, {MADE_ANEW}"));
+        }
+    }
+    Ok(())
+}
+
+/// Pages of a segment's key table, and of its fences, that were made anew in memory alone.
+fn pages_made_anew(shared: &Shared, number: u32) -> Vec<String> {
+    let segment = shared.segments[number as usize].load_full();
+    let (Some(overlay), Some(segment)) = (&shared.overlay, segment) else { return Vec::new() };
+    let is_anew = |page: &u32| {
+        let mut runs = segment.key_runs(*page..*page + 1);
+        runs.any(|run| overlay.touches(run.flash..run.flash + u64::from(run.length)))
+    };
+    let pages = (0..segment.fence_pages().end).filter(is_anew);
+    pages.map(|page| format!("{}, {MADE_ANEW}", page_name(&segment, page))).collect()
+}
+
+async fn check_segment(
+    shared: &Arc<Shared>,
+    io: &Io,
+    state: &SegmentState,
+    report: &mut CheckReport,
+) -> Result<(), Error> {
+    let number = state.descriptor.number;
+    let wrong = |what: String| Error::Corrupt(format!("segment {number}: {what}"));
+    let segment = shared.segments[number as usize].load_full().ok_or_else(|| wrong("it is not open".into()))?;
+    let entries = key_table(shared, io, &segment).await?;
+    let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret).await?;
+    let all = Bitmap::full(state.descriptor.entries);
+    let (mut valid_bytes, mut last) = (0, None::<HashKey>);
+    let mut large = state.descriptor.large.iter();
+    cursor.advance(&all).await?;
+    while let Some(hash) = cursor.head() {
+        let place = cursor.entry();
+        let entry = entries.get(place as usize).copied();
+        if entry.map(|entry| (entry.hash, entry.size_bytes)) != Some((hash, cursor.record().len() as u32)) {
+            return Err(wrong(format!("record {place} is not the one that the key table names")));
+        }
+        if last.is_some_and(|last| last >= hash) {
+            return Err(wrong(format!("record {place} is out of order")));
+        }
+        last = Some(hash);
+        report.records += 1;
+        if state.valid.get(place) {
+            report.valid_records += 1;
+            valid_bytes += cursor.record().len() as u64;
+            if shared.index.lookup(hash) != Some(number) {
+                return Err(wrong(format!("the index does not lead to record {place}, which is valid")));
+            }
+            if cursor.header().codec == Codec::OutOfLine {
+                report.large_values += 1;
+                let reference = Record::parse(cursor.record()).ok().and_then(|r| Reference::parse(r.stored).ok());
+                let reference = reference.ok_or_else(|| wrong(format!("record {place} names nothing that can be")))?;
+                if large.next().is_none_or(|named| (named.entry, &named.runs) != (place, &reference.runs)) {
+                    return Err(wrong(format!("record {place} is not the large value that the manifest names")));
+                }
+                if let Err(error) = verify(shared, io, &reference, cursor.header().raw_bytes).await {
+                    report.problems.push(error.to_string());
+                }
+            }
+        }
+        cursor.advance(&all).await?;
+    }
+    if let Some(named) = large.next() {
+        return Err(wrong(format!("the manifest names a large value in record {}, which is not alive", named.entry)));
+    }
+    if valid_bytes != state.valid_bytes {
+        return Err(wrong(format!("{valid_bytes} valid bytes instead of {}", state.valid_bytes)));
+    }
+    Ok(())
+}
+
+/// The entries of a key table, whose fences must be those that were read from flash.
+async fn key_table(shared: &Arc<Shared>, io: &Io, segment: &Arc<Segment>) -> Result<Vec<Entry>, Error> {
+    let number = segment.descriptor.number;
+    let mut fences = FenceBuilder::new(&shared.geometry, segment.descriptor.data_page_size);
+    let mut entries = Vec::with_capacity(segment.descriptor.entries as usize);
+    let mut reader = KeyReader::telling(io, shared.drive.local());
+    let look = |read: &KeyPages<()>| {
+        for page in read.pages() {
+            if page.first_entry != fences.entries() || page.count() == 0 {
+                return Err(Error::Corrupt(format!("segment {number}: its key table does not go on as it began")));
+            }
+            fences.begin_key_page(page.hash(0));
+            page.entries().for_each(|entry| {
+                fences.add(entry.hash, entry.size_bytes);
+            });
+            entries.extend(page.entries());
+        }
+        Ok(())
+    };
+    reader.each(segment, look).await?;
+    if fences.data_pages() != segment.descriptor.data_pages || fences.build() != segment.local_index {
+        return Err(Error::Corrupt(format!("segment {number}: its fences are not those of its key table")));
+    }
+    Ok(entries)
+}

@@ -1,0 +1,272 @@
+//! Seeing inside: what superblock and manifest say, and what lies where on the drive. Plain data, for tools.
+//!
+//! [`inspect`] asks an open store, [`inspect_drive`] reads a drive that no store has open, and writes nothing.
+
+use crate::error::Error;
+use crate::hashed::catalog::{Catalog, SegmentState};
+use crate::manifest::{Manifest, Summary};
+use crate::media::geometry::{BUFFERS, SUPERBLOCK_BYTES};
+use crate::media::io::{Io, lock, run};
+use crate::media::superblock::Superblock;
+use crate::planted::Planted;
+use crate::recover::read_superblock;
+use crate::shared::Shared;
+use crate::store::Store;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tapetum_drive::{Drive, Purpose};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inspection {
+    /// Names and figures.
+    pub superblock: Vec<(String, u64)>,
+    pub manifest: Vec<(String, u64)>,
+    pub segments: Vec<SegmentInspection>,
+    /// The drive from its first byte to its last.
+    pub areas: Vec<Area>,
+}
+
+/// A run of neighbouring bytes of the drive that serve one purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    pub offset_bytes: u64,
+    pub length_bytes: u64,
+    pub kind: AreaKind,
+    /// The segment it belongs to, of [`AreaKind::Data`], [`AreaKind::Keys`] and [`AreaKind::Large`].
+    pub segment: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum AreaKind {
+    Superblock,
+    /// The manifest area that counts, and the other one.
+    Manifest,
+    ManifestSpare,
+    /// The log zones.
+    Log,
+    /// Data pages of a segment.
+    Data,
+    /// The key table of a segment.
+    Keys,
+    /// Large values whose records are in a segment.
+    Large,
+    /// Taken, by what is being written, or read for the last time.
+    Held,
+    /// The index, as a clean close left it. Its extents are free as soon as the store is open.
+    Checkpoint,
+    Free,
+    /// What rounding leaves.
+    Unused,
+}
+
+/// Names, for those who print kinds and read them again.
+pub const AREA_KINDS: [(AreaKind, &str); 11] = [
+    (AreaKind::Superblock, "superblock"),
+    (AreaKind::Manifest, "manifest"),
+    (AreaKind::ManifestSpare, "manifest-spare"),
+    (AreaKind::Log, "log"),
+    (AreaKind::Data, "data"),
+    (AreaKind::Keys, "keys"),
+    (AreaKind::Large, "large"),
+    (AreaKind::Held, "held"),
+    (AreaKind::Checkpoint, "checkpoint"),
+    (AreaKind::Free, "free"),
+    (AreaKind::Unused, "unused"),
+];
+
+macro_rules! segment_fields {
+    ($($name:ident: $help:literal,)*) => {
+        /// What the manifest says of a segment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct SegmentInspection { $(#[doc = $help] pub $name: u64,)* }
+
+        impl SegmentInspection {
+            /// Every field by its name.
+            pub fn fields(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+
+            /// Takes a field by its name; whether there is one.
+            pub fn set(&mut self, name: &str, value: u64) -> bool {
+                match name {
+                    $(stringify!($name) => self.$name = value,)*
+                    _ => return false,
+                }
+                true
+            }
+        }
+    };
+}
+
+segment_fields!(
+    number: "Its place in the segment table.",
+    version: "Unique in the store's life.",
+    entries: "Records that it was written with.",
+    valid_entries: "Those that are still valid.",
+    record_bytes: "Bytes of all records.",
+    valid_bytes: "Bytes of the valid ones.",
+    data_pages: "Pages that hold records.",
+    data_page_bytes: "The size of such a page.",
+    data_extents: "Extents that hold those pages.",
+    key_extents: "Extents that hold its key table.",
+    stamp_max: "The highest stamp in it: how young it is.",
+    expiry_max: "When the last of its records expires, in unix seconds; 4294967295 where some never do, 0 where none does.",
+);
+
+/// What an open store has on its drive now. Flush and collector wait meanwhile.
+pub fn inspect(store: &Store) -> Result<Inspection, Error> {
+    let shared = store.shared();
+    let io = Io::new(shared.drive.queue_pair(4).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
+    let ask = async {
+        let installer = shared.take_installer().await;
+        let inspection = of_installed(shared, &installer.catalog, installer.manifest.summary());
+        shared.return_installer(installer);
+        inspection
+    };
+    shared.run_beside_maintenance(&io, ask)
+}
+
+fn of_installed(shared: &Arc<Shared>, catalog: &Catalog, summary: Summary) -> Inspection {
+    let superblock = *lock(&shared.superblock);
+    let extents = lock(&shared.extents);
+    let is_free = |extent| extents.is_free(extent);
+    describe(&superblock, catalog, summary, is_free, AreaKind::Held)
+}
+
+/// What superblock and manifest on a drive say that no store has open. Nothing is written, and the log is not read.
+pub fn inspect_drive(drive: &Drive) -> Result<Inspection, Error> {
+    let io = Io::new(drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
+    let read = async {
+        let superblock = &read_superblock(drive, &io).await?.superblock;
+        let recovered =
+            Manifest::recover(&io, drive.local(), &superblock.geometry, superblock.store_id, Planted::default())
+                .await?;
+        let summary = recovered.manifest.summary();
+        let checkpoint: BTreeSet<u32> =
+            recovered.checkpoint.iter().flat_map(|checkpoint| checkpoint.extents()).copied().collect();
+        let is_free = |extent| !checkpoint.contains(&extent);
+        Ok(describe(superblock, &recovered.catalog, summary, is_free, AreaKind::Checkpoint))
+    };
+    run(&io, read, || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))?
+}
+
+fn describe(
+    superblock: &Superblock,
+    catalog: &Catalog,
+    summary: Summary,
+    is_free: impl Fn(u32) -> bool,
+    taken: AreaKind,
+) -> Inspection {
+    let named = |fields: &[(&str, u64)]| fields.iter().map(|&(name, value)| (name.to_string(), value)).collect();
+    let Superblock { geometry, capacity_bytes, .. } = superblock;
+    let superblock_fields = named(&[
+        ("store_id", superblock.store_id),
+        ("generation", superblock.generation),
+        ("capacity_bytes", *capacity_bytes),
+        ("created_bytes", geometry.created_bytes),
+        ("capacity_max_bytes", geometry.capacity_max_bytes()),
+        ("segment_bytes", geometry.segment_bytes),
+        ("extent_bytes", geometry.extent_bytes),
+        ("extents", u64::from(geometry.extents(*capacity_bytes))),
+        ("manifest_bytes", geometry.manifest_bytes),
+        ("sector_bytes", u64::from(geometry.sector_bytes)),
+        ("partitions", geometry.partitions() as u64),
+    ]);
+    let manifest = named(&[
+        ("area", summary.area as u64),
+        ("epoch", summary.epoch),
+        ("frames", summary.sequence),
+        ("used_bytes", summary.position),
+        ("generation", summary.generation),
+        ("buffer_next", catalog.buffer_next),
+        ("watermark", catalog.marks.watermark),
+        ("stamp_max", catalog.marks.stamp_max),
+        ("segments", catalog.segments.len() as u64),
+    ]);
+    let segments = catalog.segments.values().map(segment).collect();
+    let areas = areas(superblock, catalog, &summary, is_free, taken);
+    Inspection { superblock: superblock_fields, manifest, segments, areas }
+}
+
+fn segment(state: &SegmentState) -> SegmentInspection {
+    let descriptor = &state.descriptor;
+    SegmentInspection {
+        number: u64::from(descriptor.number),
+        version: descriptor.version,
+        entries: u64::from(descriptor.entries),
+        valid_entries: u64::from(state.valid_entries),
+        record_bytes: descriptor.record_bytes,
+        valid_bytes: state.valid_bytes,
+        data_pages: u64::from(descriptor.data_pages),
+        data_page_bytes: descriptor.data_page_size.bytes() as u64,
+        data_extents: descriptor.data_extents.len() as u64,
+        key_extents: descriptor.key_extents.len() as u64,
+        stamp_max: descriptor.stamp_max,
+        expiry_max: u64::from(descriptor.expiry_max),
+    }
+}
+
+fn areas(
+    superblock: &Superblock,
+    catalog: &Catalog,
+    summary: &Summary,
+    is_free: impl Fn(u32) -> bool,
+    taken: AreaKind,
+) -> Vec<Area> {
+    let Superblock { geometry, capacity_bytes, .. } = superblock;
+    let mut areas = Areas::default();
+    areas.until(geometry.manifest_offset(0).min(2 * SUPERBLOCK_BYTES), AreaKind::Superblock, None);
+    for area in 0..2 {
+        let kind = if area == summary.area { AreaKind::Manifest } else { AreaKind::ManifestSpare };
+        areas.until(geometry.manifest_offset(area + 1), kind, None);
+    }
+    areas.until(geometry.zone_offset(0) + BUFFERS * geometry.segment_bytes, AreaKind::Log, None);
+    areas.until(geometry.extents_offset(), AreaKind::Unused, None);
+    let mut owners = vec![None; geometry.extents(*capacity_bytes) as usize];
+    for descriptor in catalog.segments.values().map(|state| &state.descriptor) {
+        let large = descriptor.large.iter().flat_map(|large| &large.runs);
+        let large: Vec<u32> = large.flat_map(|run| run.first..run.first.saturating_add(run.count)).collect();
+        let parts = [
+            (AreaKind::Data, &descriptor.data_extents),
+            (AreaKind::Keys, &descriptor.key_extents),
+            (AreaKind::Large, &large),
+        ];
+        for (kind, extents) in parts {
+            for &extent in extents {
+                // A manifest that names an extent there is not is found when the store is opened.
+                if let Some(owner) = owners.get_mut(extent as usize) {
+                    *owner = Some((kind, descriptor.number));
+                }
+            }
+        }
+    }
+    for (extent, owner) in (0..).zip(owners) {
+        let end = geometry.extent_offset(extent + 1);
+        match owner {
+            Some((kind, segment)) => areas.until(end, kind, Some(segment)),
+            None if is_free(extent) => areas.until(end, AreaKind::Free, None),
+            None => areas.until(end, taken, None),
+        }
+    }
+    areas.until(*capacity_bytes, AreaKind::Unused, None);
+    areas.list
+}
+
+/// Gathers areas in order; neighbours alike become one.
+#[derive(Default)]
+struct Areas {
+    list: Vec<Area>,
+    end: u64,
+}
+
+impl Areas {
+    fn until(&mut self, end: u64, kind: AreaKind, segment: Option<u32>) {
+        let Some(length_bytes) = end.checked_sub(self.end).filter(|length| *length > 0) else { return };
+        match self.list.last_mut() {
+            Some(last) if (last.kind, last.segment) == (kind, segment) => last.length_bytes += length_bytes,
+            _ => self.list.push(Area { offset_bytes: self.end, length_bytes, kind, segment }),
+        }
+        self.end = end;
+    }
+}

@@ -1,0 +1,140 @@
+//! Every item that can be read of a store that may be damaged, also of one that does not open.
+
+use super::report::RepairReport;
+use super::roots::{Roots, read_roots};
+use super::segments::{key_of, look as look_at_segment};
+use super::{Patient, stopped};
+use crate::error::Error;
+use crate::hashed::key_tables::key_mend::records::Records;
+use crate::hashed::large::verify::read_value;
+use crate::media::io::{Io, run};
+use crate::opening::options::StoreOptions;
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use tapetum_drive::Drive;
+use tapetum_kernels::codec::Decompressor;
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::{Codec, Header, Kind, Record};
+use tapetum_kernels::reference::Reference;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SalvagedItem<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    /// The client's flags.
+    pub flags: u32,
+    /// Unix seconds; 0 is never.
+    pub expiry: u32,
+    pub stamp: u64,
+}
+
+/// Shows `visit` every live item that can be read, until it breaks off, and tells what cannot. Nothing is written.
+pub fn salvage(
+    drive: &Drive,
+    options: &StoreOptions,
+    visit: impl FnMut(SalvagedItem<'_>) -> ControlFlow<()>,
+) -> Result<RepairReport, Error> {
+    let patient = Patient::new(drive)?;
+    let walk = async {
+        let mut report = RepairReport::default();
+        let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
+        let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
+        let deleted = Deleted::of(&roots, patient.above.env().unix_seconds());
+        let mut shown = Shown { io: &patient.io, roots: &roots, deleted, decompressor, value: Vec::new(), visit };
+        if shown.log().await.is_continue() {
+            shown.segments(&mut report).await?;
+        }
+        Ok(report)
+    };
+    run(&patient.io, walk, || false).ok_or_else(stopped)?
+}
+
+/// What is not there any more, though its record is.
+struct Deleted {
+    watermark: u64,
+    now: u32,
+}
+
+impl Deleted {
+    fn of(roots: &Roots, now: u32) -> Deleted {
+        let marks = roots.catalog.marks;
+        let (mut watermark, mut at) = (marks.watermark, marks.watermark_at);
+        roots.log.each(|_, record| {
+            if record.header.kind == Kind::Control && record.header.stamp > watermark {
+                let mut body = [0; 4];
+                body.iter_mut().zip(record.stored).for_each(|(into, byte)| *into = *byte);
+                at = u32::from_le_bytes(body);
+                if at == 0 {
+                    watermark = record.header.stamp;
+                }
+            }
+        });
+        // The time that was planned has come while no store was open.
+        let watermark = if at != 0 && at <= now { u64::MAX } else { watermark };
+        Deleted { watermark, now }
+    }
+
+    fn spares(&self, header: &Header) -> bool {
+        header.kind == Kind::Value && header.stamp > self.watermark && (header.expiry == 0 || header.expiry > self.now)
+    }
+}
+
+struct Shown<'a, V> {
+    io: &'a Io,
+    roots: &'a Roots,
+    deleted: Deleted,
+    decompressor: Decompressor,
+    value: Vec<u8>,
+    visit: V,
+}
+
+impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> Shown<'_, V> {
+    async fn log(&mut self) -> ControlFlow<()> {
+        let mut newest: HashMap<HashKey, Vec<u8>> = HashMap::new();
+        let roots = self.roots;
+        roots.log.each(|_, record| {
+            let hash = HashKey::of(&roots.superblock.secret, record.key);
+            if roots.newest.get(&hash) == Some(&record.header.stamp) && self.deleted.spares(&record.header) {
+                let mut bytes = vec![0; record.header.record_bytes()];
+                record.encode(&mut bytes);
+                newest.insert(hash, bytes);
+            }
+        });
+        for bytes in newest.into_values() {
+            self.show(&bytes).await?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    async fn segments(&mut self, report: &mut RepairReport) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        for state in self.roots.catalog.segments.values() {
+            let found = look_at_segment(self.io, self.roots, state, report).await?;
+            let mut records = Records::new(&found.segment, self.io, self.roots.superblock.secret).await?;
+            for &(_, address) in &found.readable {
+                let Some(header) = records.copy(address, &mut bytes).await else { continue };
+                let hash = HashKey::of(&self.roots.superblock.secret, key_of(&header, &bytes));
+                let is_old = self.roots.newest.contains_key(&hash);
+                if !is_old && self.deleted.spares(&header) && self.show(&bytes).await.is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn show(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        let Ok(record) = Record::parse(bytes) else { return ControlFlow::Continue(()) };
+        let Header { flags, expiry, stamp, codec, raw_bytes, .. } = record.header;
+        if codec == Codec::OutOfLine {
+            let (geometry, store_id) = (&self.roots.superblock.geometry, self.roots.superblock.store_id);
+            let Ok(reference) = Reference::parse(record.stored) else { return ControlFlow::Continue(()) };
+            let read = read_value(self.io, geometry, store_id, &reference, raw_bytes).await;
+            let Ok(value) = read else { return ControlFlow::Continue(()) };
+            self.value = value;
+        } else if self.decompressor.inflate(&record, &mut self.value).is_err() {
+            return ControlFlow::Continue(());
+        }
+        (self.visit)(SalvagedItem { key: record.key, value: &self.value, flags, expiry, stamp })
+    }
+}

@@ -1,0 +1,285 @@
+//! The log of a store that may be damaged: which groups are the store's, and the zones written anew without the others.
+//!
+//! A group after a hole may be a stale one, which a crash cut off before the store went on without it. So it counts only if it
+//! was written since the store was last opened, as its generation says, if it was the last one then, or if groups that count go
+//! back to it, each naming the checksum of the one before. A hole below which nothing is said to be durable is where a crash cut the log: it ends there.
+
+use super::report::Loss;
+use crate::error::Error;
+use crate::hashed::catalog::Catalog;
+use crate::log::group::{self, GroupHeader, HEADER_BYTES};
+use crate::log::group_salt;
+use crate::media::geometry::{BUFFERS, Geometry};
+use crate::media::io::Io;
+use crate::recover::read_zone;
+use tapetum_drive::HostView;
+use tapetum_kernels::range_checksums::RangeChecksums;
+use tapetum_kernels::record::{Header, Record, STAMP_MAX};
+
+/// What is written at once.
+const STAGE_BYTES: usize = 256 << 10;
+
+pub struct FoundGroup {
+    pub header: GroupHeader,
+    /// Its records, where they are not those of the zone any more.
+    edited: Option<Vec<u8>>,
+}
+
+impl FoundGroup {
+    fn stamp_last(&self) -> u64 {
+        stamp_last(&self.header)
+    }
+
+    fn start(&self) -> usize {
+        self.header.position as usize
+    }
+}
+
+fn stamp_last(header: &GroupHeader) -> u64 {
+    header.stamp_first.saturating_add(u64::from(header.records).saturating_sub(1))
+}
+
+pub struct FoundLog {
+    zones: [HostView; BUFFERS as usize],
+    /// Those that count, in the order of their stamps.
+    pub kept: Vec<FoundGroup>,
+    /// Where groups begin that hold but do not count: buffer and position.
+    stale: Vec<(u64, usize)>,
+    pub losses: Vec<Loss>,
+    /// It is to be written anew.
+    pub is_damaged: bool,
+    /// The highest stamp that any group speaks of.
+    pub stamp_seen: u64,
+    pub generation_seen: u64,
+    buffer_seen: u64,
+}
+
+/// Reads both zones. `is_damaged`: the log does not hold as it is.
+pub async fn read_log(
+    io: &Io,
+    geometry: &Geometry,
+    store_id: u64,
+    (catalog, generation): (&Catalog, u64),
+    is_damaged: bool,
+) -> Result<FoundLog, Error> {
+    let mut zones =
+        [io.allocate(geometry.segment_bytes as usize).await?, io.allocate(geometry.segment_bytes as usize).await?];
+    for (zone, arena) in zones.iter_mut().enumerate() {
+        read_zone(io, geometry, zone as u64, arena).await?;
+    }
+    let zones = zones.map(|arena| {
+        let length = arena.len();
+        io.view(arena, 0..length)
+    });
+    let mut seen: Vec<GroupHeader> = Vec::new();
+    for (zone, arena) in zones.iter().enumerate() {
+        seen.extend(groups_of(geometry, store_id, zone as u64, arena.bytes()));
+    }
+    seen.retain(|header| header.buffer >= catalog.buffer_next);
+    seen.sort_by_key(|header| (header.buffer, header.position));
+    let buffer_seen = seen.last().map_or(catalog.buffer_next, |last| last.buffer);
+    let said = |header: &GroupHeader| stamp_last(header).max(header.durable_stamp);
+    let stamp_seen = seen.iter().map(said).max().unwrap_or(0).max(catalog.stamp_opened);
+    let generation_seen = seen.iter().map(|header| header.generation.into()).max().unwrap_or(0).max(generation);
+    let mut log = FoundLog {
+        zones,
+        kept: Vec::new(),
+        stale: Vec::new(),
+        losses: Vec::new(),
+        is_damaged,
+        stamp_seen,
+        generation_seen,
+        buffer_seen,
+    };
+    log.choose(geometry, catalog, seen);
+    Ok(log)
+}
+
+/// The groups of a zone that hold.
+fn groups_of(geometry: &Geometry, store_id: u64, zone: u64, bytes: &[u8]) -> Vec<GroupHeader> {
+    let (sums, sector) = (RangeChecksums::of(bytes), geometry.sector_bytes as usize);
+    let (mut groups, mut position) = (Vec::new(), 0);
+    while position < bytes.len() {
+        let is_here = |header: &GroupHeader| {
+            header.buffer % BUFFERS == zone
+                && header.position as usize == position
+                && header.length as usize <= bytes.len() - position
+        };
+        let salt = |header: &GroupHeader| group_salt(geometry, store_id, header.buffer, position);
+        let found = group::parse(&bytes[position..]).filter(is_here);
+        match found.filter(|header| group::holds(header, salt(header), &sums, position)) {
+            Some(header) => {
+                position += (header.length as usize).next_multiple_of(sector);
+                groups.push(header);
+            }
+            None => position += sector,
+        }
+    }
+    groups
+}
+
+impl FoundLog {
+    /// Chooses those that count of the groups that hold, which come in order.
+    fn choose(&mut self, geometry: &Geometry, catalog: &Catalog, seen: Vec<GroupHeader>) {
+        let sector = geometry.sector_bytes as usize;
+        let end = |header: &GroupHeader| (header.position as usize + header.length as usize).next_multiple_of(sector);
+        let follows = |one: &GroupHeader, next: &GroupHeader| {
+            let is_next = next.buffer == one.buffer && next.position as usize == end(one)
+                || next.buffer == one.buffer + 1 && next.position == 0;
+            is_next && next.previous_crc == one.crc
+        };
+        let is_first = |header: &GroupHeader| {
+            (header.buffer, header.position, header.previous_crc) == (catalog.buffer_next, 0, catalog.marks.log_crc)
+        };
+        let mut counts = vec![false; seen.len()];
+        // From the front, as a recovery goes.
+        if let Some(first) = seen.iter().position(is_first) {
+            counts[first] = true;
+            let mut last = first;
+            for next in first + 1..seen.len() {
+                if follows(&seen[last], &seen[next]) {
+                    (counts[next], last) = (true, next);
+                }
+            }
+        }
+        if self.is_damaged {
+            let mut next = None::<usize>;
+            for number in (0..seen.len()).rev() {
+                // The zones hold two buffers; what else holds is older.
+                let is_current = seen[number].buffer + 1 >= self.buffer_seen;
+                let is_named = next.is_some_and(|next| follows(&seen[number], &seen[next]));
+                let is_of_now = u64::from(seen[number].generation) == self.generation_seen;
+                let was_last = stamp_last(&seen[number]) == catalog.stamp_opened;
+                counts[number] = is_current && (counts[number] || is_of_now || was_last || is_named);
+                if counts[number] {
+                    next = Some(number);
+                }
+            }
+        }
+        let stamp_before = catalog.marks.stamp_max.max(catalog.marks.watermark);
+        let durable_max = seen.iter().map(|header| header.durable_stamp).max().unwrap_or(0).max(catalog.stamp_opened);
+        let (mut last, mut has_ended) = (None::<GroupHeader>, false);
+        for (header, counts) in seen.into_iter().zip(counts) {
+            let stamp_last = self.kept.last().map_or(stamp_before, FoundGroup::stamp_last);
+            let is_linked = last.as_ref().map_or(is_first(&header), |last| follows(last, &header));
+            has_ended |= counts && !is_linked && durable_max <= stamp_last;
+            if !counts || has_ended || header.stamp_first <= stamp_last {
+                self.stale.push((header.buffer, header.position as usize));
+                continue;
+            }
+            if !is_linked {
+                self.lose(stamp_last + 1, header.stamp_first - 1);
+            }
+            last = Some(header);
+            self.kept.push(FoundGroup { header, edited: None });
+        }
+        match self.kept.last().map(FoundGroup::stamp_last) {
+            Some(last) if self.is_damaged => self.lose(last + 1, self.stamp_seen),
+            // Nobody knows how far it went.
+            None if self.is_damaged => self.lose(stamp_before + 1, STAMP_MAX),
+            _ => {}
+        }
+    }
+
+    fn lose(&mut self, first: u64, last: u64) {
+        if first <= last {
+            self.losses.push(Loss::Writes { stamps: first..=last, place: "damaged groups of the commit log".into() });
+        }
+    }
+
+    fn bytes_of<'a>(&'a self, group: &'a FoundGroup) -> &'a [u8] {
+        let zone = self.zones[(group.header.buffer % BUFFERS) as usize].bytes();
+        let whole = &zone[group.start() + HEADER_BYTES..group.start() + group.header.length as usize];
+        group.edited.as_deref().unwrap_or(whole)
+    }
+
+    /// Shows every record that counts, in the order of writing, and the number of its group.
+    pub fn each(&self, mut visit: impl FnMut(usize, Record<'_>)) {
+        for (number, group) in self.kept.iter().enumerate() {
+            let mut bytes = self.bytes_of(group);
+            while let Ok(record) = Record::parse(bytes) {
+                visit(number, record);
+                bytes = &bytes[record.header.record_bytes()..];
+            }
+        }
+    }
+
+    /// Makes the record with this stamp the deletion of its key.
+    pub fn delete(&mut self, number: usize, stamp: u64) {
+        let mut edited = Vec::new();
+        let mut bytes = self.bytes_of(&self.kept[number]);
+        while let Ok(mut record) = Record::parse(bytes) {
+            bytes = &bytes[record.header.record_bytes()..];
+            if record.header.stamp == stamp {
+                let keyspace = record.header.keyspace;
+                record.header = Header { keyspace, ..Header::tombstone(stamp, record.key.len()) };
+                record.stored = &[];
+            }
+            let at = edited.len();
+            edited.resize(at + record.header.record_bytes(), 0);
+            record.encode(&mut edited[at..]);
+        }
+        self.kept[number].edited = Some(edited);
+        self.is_damaged = true;
+    }
+
+    /// The buffer with which the log begins when it is written anew.
+    pub fn buffer_first(&self) -> u64 {
+        self.kept.first().map_or(self.buffer_seen + 1, |first| first.header.buffer)
+    }
+
+    /// The last stamp that counts, if any does.
+    pub fn stamp_last(&self) -> u64 {
+        self.kept.last().map_or(0, FoundGroup::stamp_last)
+    }
+
+    /// Writes the groups that count one behind the other, as a log that follows `crc`.
+    pub async fn write(&self, io: &Io, geometry: &Geometry, store_id: u64, crc: u32) -> Result<(), Error> {
+        let sector = geometry.sector_bytes as usize;
+        let mut ends = [0; BUFFERS as usize];
+        let (mut previous_crc, mut durable_stamp) = (crc, 0);
+        for group in &self.kept {
+            let end = &mut ends[(group.header.buffer % BUFFERS) as usize];
+            let records = self.bytes_of(group);
+            let is_as_it_was =
+                group.edited.is_none() && (group.start(), group.header.previous_crc) == (*end, previous_crc);
+            if is_as_it_was {
+                previous_crc = group.header.crc;
+                *end += (group.header.length as usize).next_multiple_of(sector);
+            } else {
+                let length = HEADER_BYTES + records.len();
+                let header = GroupHeader {
+                    position: *end as u32,
+                    length: length as u32,
+                    previous_crc,
+                    durable_stamp,
+                    ..group.header
+                };
+                let (head, crc) = group::seal(&header, group_salt(geometry, store_id, header.buffer, *end), records);
+                let mut bytes = [&head[..], records].concat();
+                bytes.resize(length.next_multiple_of(sector), 0);
+                write(io, geometry.zone_offset(header.buffer) + *end as u64, &bytes).await?;
+                previous_crc = crc;
+                *end += bytes.len();
+            }
+            durable_stamp = group.stamp_last();
+        }
+        // Where others begin that hold, nothing is to be found any more.
+        let starts = self.kept.iter().map(|group| (group.header.buffer, group.start()));
+        for (buffer, start) in starts.chain(self.stale.iter().copied()) {
+            if start >= ends[(buffer % BUFFERS) as usize] {
+                write(io, geometry.zone_offset(buffer) + start as u64, &vec![0; sector]).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn write(io: &Io, flash: u64, bytes: &[u8]) -> Result<(), Error> {
+    let mut buffer = io.allocate(STAGE_BYTES.min(bytes.len())).await?;
+    for (number, piece) in bytes.chunks(STAGE_BYTES).enumerate() {
+        io.fill(&mut buffer, 0..piece.len()).copy_from_slice(piece);
+        io.write(flash + (number * STAGE_BYTES) as u64, &mut buffer, piece.len()).await?;
+    }
+    Ok(())
+}

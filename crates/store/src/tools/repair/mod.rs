@@ -1,0 +1,305 @@
+//! Repair: brings a damaged store to where it opens and holds again, and says what that costs.
+//!
+//! ```text
+//! roots (superblock, manifest, log) ─► segments, one after the other ─► report
+//!                                       └ to repair: damaged ones written anew ─► log, manifest begun anew ─► the drive
+//! ```
+//! Invariants:
+//! 1. A look writes nothing. It runs on an overlay, and so does all of a repair but the segments that it writes anew, into
+//!    extents that are free.
+//! 2. What is overwritten was kept first ([`Keeper`]). The new manifest comes last: until it is durable, the old one counts.
+//! 3. What is kept of the store has its right value: a record counts by its own checksum, and a group of the log by
+//!    what goes back to it.
+//! 4. Every item that is taken, and every write that is taken back, is in a [`Loss`].
+//!
+//! Threads: one, the caller's. No store may be open on the drive.
+
+mod items;
+mod log;
+mod report;
+mod roots;
+mod segments;
+#[cfg(test)]
+mod tests;
+
+pub use items::{SalvagedItem, salvage};
+pub use report::{Loss, RepairReport};
+
+use crate::error::Error;
+use crate::hashed::catalog::Install;
+use crate::hashed::key_tables::key_mend::records::Records;
+use crate::hashed::large::LargeEntries;
+use crate::hashed::segment::Descriptor;
+use crate::hashed::segment::writer::SegmentWriter;
+use crate::media::io::{Io, lock, run};
+use crate::opening::options::StoreOptions;
+use roots::{Roots, read_roots};
+use segments::{FoundSegment, key_of, look as look_at_segment};
+use std::ops::Range;
+use std::sync::Arc;
+use tapetum_drive::{Drive, OverlayFlash, Purpose};
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::Codec;
+
+/// What is copied at once.
+const COPY_BYTES: u64 = 256 << 10;
+
+/// Keeps what a repair replaces.
+pub trait Keeper {
+    /// The drive has these bytes at `offset`, and will have others.
+    fn keep(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error>;
+
+    /// All that was kept is durable when this returns.
+    fn sync(&mut self) -> Result<(), Error>;
+}
+
+/// What a repair would find. Nothing is written.
+pub fn look(drive: &Drive, options: &StoreOptions) -> Result<RepairReport, Error> {
+    let patient = Patient::new(drive)?;
+    let mut report = RepairReport::default();
+    let looking = async {
+        let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
+        for state in roots.catalog.segments.values() {
+            let found = look_at_segment(&patient.io, &roots, state, &mut report).await?;
+            if found.is_damaged {
+                report.segments_rewritten.push(state.descriptor.number);
+            }
+        }
+        Ok(())
+    };
+    run(&patient.io, looking, || false).ok_or_else(stopped)??;
+    Ok(report)
+}
+
+/// Repairs the store on a drive, which may be written to; `keeper` gets what is replaced.
+pub fn repair(drive: &Drive, options: &StoreOptions, keeper: &mut dyn Keeper) -> Result<RepairReport, Error> {
+    let patient = Patient::new(drive)?;
+    let below = Io::new(drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Recover);
+    let repairing = async {
+        let mut report = RepairReport::default();
+        let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
+        Surgery { patient: &patient, below: &below, roots, report, keeper, versions: 0, replaced: Vec::new() }
+            .run()
+            .await
+    };
+    // Both queues: whoever is polled reaps his own.
+    run(&patient.io, async { drive_both(&below, repairing).await }, || false).ok_or_else(stopped)?
+}
+
+/// Polls a future that waits for another queue too.
+async fn drive_both<T>(other: &Io, future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| {
+        other.pump();
+        future.as_mut().poll(context)
+    })
+    .await
+}
+
+fn stopped() -> Error {
+    Error::Io("the drive stopped answering".into())
+}
+
+/// A drive, and the overlay through which it is looked at.
+struct Patient {
+    overlay: OverlayFlash,
+    above: Drive,
+    io: Io,
+}
+
+impl Patient {
+    fn new(drive: &Drive) -> Result<Patient, Error> {
+        // The roots and the pages that are made anew: both are small beside a drive.
+        let overlay = OverlayFlash::new(drive.flash().clone(), drive.flash().capacity_bytes());
+        let above = drive.with_flash(Arc::new(overlay.clone()));
+        let io = Io::new(above.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Recover);
+        Ok(Patient { overlay, above, io })
+    }
+}
+
+/// A repair that writes.
+struct Surgery<'a> {
+    patient: &'a Patient,
+    /// The drive itself.
+    below: &'a Io,
+    roots: Roots,
+    report: RepairReport,
+    keeper: &'a mut dyn Keeper,
+    /// Segments written so far.
+    versions: u64,
+    /// Those that they replace, which the manifest on the drive may name.
+    replaced: Vec<Descriptor>,
+}
+
+impl Surgery<'_> {
+    async fn run(mut self) -> Result<RepairReport, Error> {
+        let numbers: Vec<u32> = self.roots.catalog.segments.keys().copied().collect();
+        for number in numbers {
+            let state = self.roots.catalog.segments[&number].clone();
+            let found = look_at_segment(&self.patient.io, &self.roots, &state, &mut self.report).await?;
+            if found.is_damaged {
+                self.report.segments_rewritten.push(number);
+                self.write_anew(number, &found).await?;
+            } else if !found.dead.entries.is_empty() {
+                self.install(Install { deaths: vec![found.dead], ..Install::default() })?;
+            }
+        }
+        self.finish().await?;
+        Ok(self.report)
+    }
+
+    fn install(&mut self, install: Install) -> Result<(), Error> {
+        let catalog = &mut self.roots.catalog;
+        let (buffer_next, marks) = (catalog.buffer_next, catalog.marks);
+        self.roots.is_changed = true;
+        catalog.install(&Install { buffer_next, marks, ..install })
+    }
+
+    fn generation(&self) -> u64 {
+        self.roots.log.generation_seen + 1
+    }
+
+    /// Writes a segment anew with what can be read of it. Where there is no room, what was repaired so far is made to
+    /// count, and the room of the old segments is taken.
+    async fn write_anew(&mut self, number: u32, found: &FoundSegment) -> Result<(), Error> {
+        let mut added = self.copy(number, found).await;
+        if added == Err(Error::FullFlash) {
+            self.finish().await?;
+            self.free_replaced().await?;
+            added = self.copy(number, found).await;
+        }
+        let added = added.map_err(|error| match error {
+            Error::FullFlash => Error::Options(format!(
+                "there is no room to write segment {number} anew: give the store a larger drive and try again"
+            )),
+            other => other,
+        })?;
+        self.replaced.push(found.segment.descriptor.clone());
+        self.install(Install { added, dropped: vec![number], ..Install::default() })
+    }
+
+    /// Gives the extents of replaced segments to others, which the manifest on the drive does not name any more.
+    async fn free_replaced(&mut self) -> Result<(), Error> {
+        let geometry = self.roots.superblock.geometry;
+        for extent in std::mem::take(&mut self.replaced).iter().flat_map(Descriptor::extents) {
+            let from = geometry.extent_offset(extent);
+            for at in (from..from + geometry.extent_bytes).step_by(COPY_BYTES as usize) {
+                self.keep(&(at..(at + COPY_BYTES).min(from + geometry.extent_bytes))).await?;
+            }
+            lock(&self.roots.space.allocator).release(extent);
+        }
+        self.keeper.sync()
+    }
+
+    async fn copy(&mut self, number: u32, found: &FoundSegment) -> Result<Vec<Descriptor>, Error> {
+        if found.readable.is_empty() {
+            return Ok(Vec::new());
+        }
+        let superblock = &self.roots.superblock;
+        let geometry = &superblock.geometry;
+        let number_new = self.roots.catalog.number_free(&[]);
+        if number_new >= geometry.segments(superblock.capacity_bytes) {
+            return Err(Error::FullFlash);
+        }
+        self.versions += 1;
+        let named = (number_new, self.generation() << 32 | self.versions);
+        let (allocator, size) = (&self.roots.space.allocator, found.segment.page_size());
+        let mut writer =
+            SegmentWriter::new(self.below, geometry, superblock.store_id, allocator, named, size, 0).await?;
+        let none = LargeEntries::new();
+        let large = self.roots.large.get(&number).unwrap_or(&none);
+        let mut records = Records::new(&found.segment, &self.patient.io, superblock.secret).await?;
+        let (mut bytes, mut last) = (Vec::new(), None::<HashKey>);
+        for &(entry, address) in &found.readable {
+            let header = records.copy(address, &mut bytes).await;
+            let header = header.ok_or_else(|| Error::Io(format!("segment {number} cannot be read twice")))?;
+            let hash = HashKey::of(&superblock.secret, key_of(&header, &bytes));
+            if last.is_some_and(|last| last >= hash) {
+                return Err(Error::Corrupt(format!("record {entry} of segment {number} is out of order")));
+            }
+            last = Some(hash);
+            if let Err(error) = writer.add(hash, &header, &bytes).await {
+                writer.give_up().await?;
+                return Err(error);
+            }
+            if header.codec == Codec::OutOfLine
+                && let Some(extents) = large.get(&entry)
+            {
+                writer.own_large(&header, extents.clone());
+            }
+        }
+        let (segment, _) = writer.finish().await?;
+        self.roots.large.insert(number_new, LargeEntries::new());
+        Ok(vec![segment.descriptor.clone()])
+    }
+
+    /// Makes count what was repaired so far.
+    async fn finish(&mut self) -> Result<(), Error> {
+        let (io, generation) = (&self.patient.io, self.generation());
+        let Roots { superblock, catalog, manifest, log, behind, is_changed, .. } = &mut self.roots;
+        if let Some(copy) = behind.take() {
+            superblock.write(io, &[copy]).await?;
+        }
+        if std::mem::take(&mut log.is_damaged) {
+            log.write(io, &superblock.geometry, superblock.store_id, catalog.marks.log_crc).await?;
+        }
+        if std::mem::take(is_changed) {
+            // What is written anew is durable before anything names it.
+            self.below.flush().await?;
+            manifest.begin_anew(catalog, generation).await?;
+        }
+        let geometry = superblock.geometry;
+        let areas = [0, 1].map(|area| geometry.manifest_offset(area)..geometry.manifest_offset(area + 1));
+        let is_manifest = |range: &Range<u64>| areas.iter().any(|area| area.contains(&range.start));
+        let (last, first): (Vec<_>, Vec<_>) = self.changed().await?.into_iter().partition(is_manifest);
+        for range in first.iter().chain(&last) {
+            self.keep(range).await?;
+        }
+        self.keeper.sync()?;
+        for ranges in [first, last] {
+            for range in ranges {
+                self.put(&range).await?;
+            }
+            self.below.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Pieces of what was written to the overlay that differ from what the drive has.
+    async fn changed(&self) -> Result<Vec<Range<u64>>, Error> {
+        let mut changed = Vec::new();
+        for range in self.patient.overlay.written() {
+            let mut from = range.start;
+            while from < range.end {
+                let piece = from..range.end.min(from + COPY_BYTES);
+                from = piece.end;
+                if self.on_drive(&piece).await? != Some(self.patient.overlay.bytes(piece.clone())) {
+                    changed.push(piece);
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    /// What the drive has there; `None` where it cannot be read.
+    async fn on_drive(&self, range: &Range<u64>) -> Result<Option<Vec<u8>>, Error> {
+        let length = (range.end - range.start) as usize;
+        let mut buffer = self.below.allocate(length).await?;
+        let read = self.below.read(range.start, &mut buffer, 0, length).await;
+        Ok(read.is_ok().then(|| self.below.look(&buffer, 0..length).to_vec()))
+    }
+
+    async fn keep(&mut self, range: &Range<u64>) -> Result<(), Error> {
+        match self.on_drive(range).await? {
+            Some(bytes) => self.keeper.keep(range.start, &bytes),
+            None => Ok(()),
+        }
+    }
+
+    async fn put(&self, range: &Range<u64>) -> Result<(), Error> {
+        let bytes = self.patient.overlay.bytes(range.clone());
+        let mut buffer = self.below.allocate(bytes.len()).await?;
+        self.below.fill(&mut buffer, 0..bytes.len()).copy_from_slice(&bytes);
+        self.below.write(range.start, &mut buffer, bytes.len()).await
+    }
+}

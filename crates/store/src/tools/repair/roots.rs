@@ -1,0 +1,173 @@
+//! What a store that may be damaged is rooted in: superblock, manifest and log, as far as they can be read.
+
+use super::log::{FoundLog, read_log};
+use super::report::{Loss, RepairReport};
+use crate::error::Error;
+use crate::hashed::catalog::Catalog;
+use crate::hashed::large::verify::read_value;
+use crate::hashed::large::{Claims, LargeEntries, LargeSpace};
+use crate::manifest::Manifest;
+use crate::media::geometry::SUPERBLOCK_BYTES;
+use crate::media::io::Io;
+use crate::media::superblock::{Found, Superblock};
+use crate::opening::options::StoreOptions;
+use crate::recover::{claim_extents, claim_large, read_superblock, refuse_lost_end, replay_log};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use tapetum_drive::Drive;
+use tapetum_kernels::data_page::PAGE_BYTES;
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::{Codec, Record};
+use tapetum_kernels::reference::Reference;
+
+/// What is read at once to find what cannot be read.
+const PROBE_BYTES: usize = 256 << 10;
+
+pub struct Roots {
+    pub superblock: Superblock,
+    /// The copy of the superblock that is to be written again.
+    pub behind: Option<u64>,
+    pub manifest: Manifest,
+    pub catalog: Catalog,
+    /// The manifest is to be begun anew.
+    pub is_changed: bool,
+    pub log: FoundLog,
+    /// The last word of the log on each key: a stamp.
+    pub newest: HashMap<HashKey, u64>,
+    pub space: LargeSpace,
+    /// By the segment's number.
+    pub large: BTreeMap<u32, LargeEntries>,
+    /// Holds what the log's records name.
+    _claims: Claims,
+}
+
+/// Reads them on a drive whose writes change nothing: what cannot be read is zeros there.
+pub async fn read_roots(
+    drive: &Drive,
+    io: &Io,
+    options: &StoreOptions,
+    report: &mut RepairReport,
+) -> Result<Roots, Error> {
+    zero_unreadable(io, 0..(2 * SUPERBLOCK_BYTES).min(drive.flash().capacity_bytes()), report).await?;
+    let Found { superblock, behind } = read_superblock(drive, io).await?;
+    let geometry = superblock.geometry;
+    zero_unreadable(io, 2 * SUPERBLOCK_BYTES..geometry.extents_offset(), report).await?;
+    if let Some(copy) = behind {
+        report.made_anew.push(format!("copy {copy} of the superblock"));
+    }
+    let (mut recovered, damage) = Manifest::recover_readable(io, drive.local(), &geometry, superblock.store_id).await?;
+    let generation = recovered.manifest.generation();
+    let is_log_damaged = match &damage {
+        Some(_) => true,
+        None => match replay_log(drive, io, &superblock, &recovered, options).await {
+            Ok(replayed) => {
+                let stamp = replayed.chain.stamp_last.max(replayed.watermark);
+                refuse_lost_end(stamp, recovered.catalog.stamp_opened).is_err()
+            }
+            Err(Error::Corrupt(_)) => true,
+            Err(error) => return Err(error),
+        },
+    };
+    let catalog = (&recovered.catalog, generation);
+    let mut log = read_log(io, &geometry, superblock.store_id, catalog, is_log_damaged).await?;
+    if damage.is_some() {
+        tell_of_manifest(&mut log, &recovered.catalog);
+    }
+    report.losses.append(&mut log.losses);
+    let extents = Arc::new(Mutex::new(claim_extents(&superblock, &recovered.catalog)?));
+    let space = LargeSpace::new(extents);
+    let mut claims = Claims::new(space.clone());
+    let mut large = BTreeMap::new();
+    for descriptor in recovered.catalog.segments.values().map(|state| &state.descriptor) {
+        large.insert(descriptor.number, claim_large(&mut claims, descriptor)?);
+    }
+    let newest = newest(&superblock, &log);
+    delete_lost_values(io, &superblock, &mut log, (&mut claims, &newest), report).await;
+    let mut is_changed = damage.is_some();
+    if log.is_damaged {
+        is_changed = true;
+        let Catalog { marks, buffer_next, stamp_base, stamp_opened, .. } = &mut recovered.catalog;
+        *buffer_next = log.buffer_first().max(*buffer_next);
+        *stamp_opened = marks.stamp_max.max(marks.watermark).max(log.stamp_last());
+        *stamp_base = (*stamp_base).max(log.stamp_seen + 1);
+    }
+    let (manifest, catalog) = (recovered.manifest, recovered.catalog);
+    Ok(Roots { superblock, behind, manifest, catalog, is_changed, log, newest, space, large, _claims: claims })
+}
+
+/// What is missing before the log's first group is what the manifest does not name any more.
+fn tell_of_manifest(log: &mut FoundLog, catalog: &Catalog) {
+    let first = catalog.marks.stamp_max.max(catalog.marks.watermark) + 1;
+    for loss in &mut log.losses {
+        if let Loss::Writes { stamps, place } = loss
+            && *stamps.start() == first
+        {
+            *place = "frames of the manifest that cannot be read".into();
+        }
+    }
+}
+
+/// Writes zeros where a range cannot be read.
+async fn zero_unreadable(io: &Io, range: Range<u64>, report: &mut RepairReport) -> Result<(), Error> {
+    let mut buffer = io.allocate(PROBE_BYTES).await?;
+    for flash in range.clone().step_by(PROBE_BYTES) {
+        let length = PROBE_BYTES.min((range.end - flash) as usize);
+        if io.read(flash, &mut buffer, 0, length).await.is_ok() {
+            continue;
+        }
+        for page in (flash..flash + length as u64).step_by(PAGE_BYTES) {
+            let length = PAGE_BYTES.min((range.end - page) as usize);
+            if io.read(page, &mut buffer, 0, length).await.is_err() {
+                io.fill(&mut buffer, 0..length).fill(0);
+                io.write(page, &mut buffer, length).await?;
+                report.made_anew.push(format!("{length} bytes from byte {page} of the drive on, which cannot be read"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn newest(superblock: &Superblock, log: &FoundLog) -> HashMap<HashKey, u64> {
+    let mut newest = HashMap::new();
+    log.each(|_, record| {
+        if !record.key.is_empty() {
+            newest.insert(HashKey::of(&superblock.secret, record.key), record.header.stamp);
+        }
+    });
+    newest
+}
+
+/// Makes records of the log deletions whose values cannot be had.
+async fn delete_lost_values(
+    io: &Io,
+    superblock: &Superblock,
+    log: &mut FoundLog,
+    (claims, newest): (&mut Claims, &HashMap<HashKey, u64>),
+    report: &mut RepairReport,
+) {
+    let mut references = Vec::new();
+    log.each(|group, Record { header, key, stored }| {
+        if header.codec == Codec::OutOfLine {
+            references.push((group, header, key.to_vec(), Reference::parse(stored).ok()));
+        }
+    });
+    for (group, header, key, reference) in references {
+        let is_newest = newest.get(&HashKey::of(&superblock.secret, &key)) == Some(&header.stamp);
+        let is_whole = match &reference {
+            None => false,
+            Some(reference) => {
+                let (geometry, store_id) = (&superblock.geometry, superblock.store_id);
+                let is_free = claims.claim(&reference.runs, String::new).is_ok();
+                let read = async { read_value(io, geometry, store_id, reference, header.raw_bytes).await.is_ok() };
+                is_free && (!is_newest || read.await)
+            }
+        };
+        if !is_whole {
+            log.delete(group, header.stamp);
+            if is_newest {
+                report.losses.push(Loss::Item { key, place: "its large value is damaged".into() });
+            }
+        }
+    }
+}
