@@ -223,7 +223,11 @@ impl Open {
         while idle < IDLE_STEPS {
             self.store.maintain();
             before(&self.model)?;
-            idle = if self.store.phases() == [Phase::Idle; 3] && !self.store.log_is_busy() { idle + 1 } else { 0 };
+            idle = if self.store.phases().iter().all(|phase| *phase == Phase::Idle) && !self.store.log_is_busy() {
+                idle + 1
+            } else {
+                0
+            };
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ pub const STATES: [(State, &str); 12] = [
 
 impl State {
     /// The state of a store that is open: of what its tasks do, the one that is struck most rarely.
-    pub fn of(phases: [Phase; 3]) -> State {
+    pub fn of(phases: &[Phase]) -> State {
         let doing = |phase| phases.contains(&phase);
         if doing(Phase::Grow) {
             State::Grow

@@ -172,8 +172,8 @@ impl Store {
     }
 
     /// What flush, collector and a resize are doing.
-    pub fn phases(&self) -> [Phase; 3] {
-        self.inner.maintenance.as_ref().map_or([Phase::Idle; 3], |maintenance| lock(maintenance).phases())
+    pub fn phases(&self) -> Vec<Phase> {
+        self.inner.maintenance.as_ref().map_or_else(Vec::new, |maintenance| lock(maintenance).phases())
     }
 
     /// No item with a higher stamp was evicted since the store was opened.

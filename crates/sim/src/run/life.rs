@@ -103,7 +103,7 @@ impl Life {
 
     /// What the store does.
     pub fn state(&self, world: &World) -> State {
-        match State::of(self.store.phases()) {
+        match State::of(&self.store.phases()) {
             State::LogAppend if world.faulty.writes_in_flight_from(world.log.end) > 0 => State::LargeWrite,
             state => state,
         }

@@ -14,6 +14,7 @@ pub mod flush;
 pub mod index;
 pub mod install;
 pub mod item_count;
+pub mod jobs;
 pub mod key_tables;
 pub mod large;
 pub mod segment;

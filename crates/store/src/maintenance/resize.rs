@@ -13,8 +13,9 @@
 use crate::error::Error;
 use crate::hashed::index::partition_load::rebuild;
 use crate::hashed::key_tables::key_reader::DEPTH_BESIDE_READERS;
+use crate::maintenance::job::{Job, Others};
 use crate::media::geometry::whole_pages;
-use crate::media::io::{Io, lock};
+use crate::media::io::{Io, Task, lock, poll_once};
 use crate::media::superblock::Superblock;
 use crate::opening::options::{Full, StoreOptions};
 use crate::phase::{Phase, PhaseCell};
@@ -96,6 +97,70 @@ pub fn grow_flash(shared: &Shared, capacity_bytes: u64) -> Result<u64, Error> {
             Err(Error::Options(error.to_string()))
         }
         Err(error) => Err(Error::Io(error.to_string())),
+    }
+}
+
+/// The job of maintenance that does what was asked for.
+pub struct ResizeJob {
+    shared: Arc<Shared>,
+    io: Io,
+    task: Option<Task<Result<(), Error>>>,
+    phase: Arc<PhaseCell>,
+}
+
+impl ResizeJob {
+    pub fn new(shared: &Arc<Shared>, io: &Io) -> ResizeJob {
+        ResizeJob { shared: shared.clone(), io: io.clone(), task: None, phase: Arc::default() }
+    }
+
+    /// A resize that was asked for and is not over.
+    fn asked(&self) -> Option<Resizing> {
+        lock(&self.shared.resizing).clone().filter(|resizing| resizing.result().is_none())
+    }
+
+    fn end(&self, result: Result<(), Error>) {
+        self.asked().into_iter().for_each(|resizing| resizing.end(result.clone()));
+    }
+}
+
+impl Job for ResizeJob {
+    fn step(&mut self, _others: Others) -> bool {
+        let Some(resizing) = self.asked() else { return false };
+        let task = self.task.get_or_insert_with(|| {
+            let (shared, io, phase) = (self.shared.clone(), self.io.clone(), self.phase.clone());
+            Box::pin(grow(shared, io, phase, resizing.capacity_bytes()))
+        });
+        let Some(done) = poll_once(task) else { return false };
+        self.task = None;
+        resizing.end(done);
+        true
+    }
+
+    fn is_changing(&self) -> bool {
+        self.task.is_some()
+    }
+
+    fn give_up(&mut self) {
+        self.task = None;
+    }
+
+    fn wind_down(&mut self) {
+        if let Some(done) = self.task.as_mut().and_then(poll_once) {
+            self.task = None;
+            self.end(done);
+        }
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.end(Err(error.clone()));
+    }
+
+    fn close(&mut self) {
+        self.end(Err(Error::Io("the store was closed before it was resized: try again".into())));
+    }
+
+    fn phases(&self) -> Vec<Phase> {
+        vec![self.phase.get()]
     }
 }
 

@@ -1,0 +1,226 @@
+//! The hashed engine's jobs of maintenance: flush and collector, which wait for each other's room, and the count of items.
+
+use crate::error::Error;
+use crate::hashed::item_count::{self, CountPace};
+use crate::hashed::{collect, flush};
+use crate::maintenance::job::{Job, Others};
+use crate::media::io::{Io, Task, lock, poll_once};
+use crate::phase::{Phase, PhaseCell};
+use crate::shared::Shared;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tapetum_drive::Purpose;
+
+/// Flush and collector; the count, which comes when nothing else is under way.
+pub fn hashed_jobs(shared: &Arc<Shared>, io: &Io) -> [Box<dyn Job>; 2] {
+    [Box::new(SegmentJob::new(shared, io)), Box::new(CountJob::new(shared, io))]
+}
+
+/// What makes a collection worth another try: a flush, a deletion of everything, or time for records to expire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Moment {
+    flushes: u64,
+    watermark: u64,
+    seconds: u32,
+}
+
+impl Moment {
+    fn now(shared: &Shared) -> Moment {
+        const SECONDS: u32 = 4;
+        Moment {
+            flushes: shared.counters.flushes.load(Ordering::Relaxed),
+            watermark: shared.watermark.load(Ordering::SeqCst),
+            seconds: shared.now() / SECONDS,
+        }
+    }
+}
+
+/// Writes segments: flushes, collections, evictions.
+struct SegmentJob {
+    shared: Arc<Shared>,
+    io: Io,
+    flush: Option<Task<Result<(), Error>>>,
+    collect: Option<Task<Result<bool, Error>>>,
+    flush_phase: Arc<PhaseCell>,
+    collect_phase: Arc<PhaseCell>,
+    /// When a collection found nothing to gain: another one is tried when something has changed.
+    fruitless_at: Option<Moment>,
+    /// When an eviction found no segment.
+    nothing_to_evict_at: Option<Moment>,
+    /// The collection under way is an eviction.
+    evicting: bool,
+}
+
+impl SegmentJob {
+    fn new(shared: &Arc<Shared>, io: &Io) -> SegmentJob {
+        SegmentJob {
+            shared: shared.clone(),
+            io: io.clone(),
+            flush: None,
+            collect: None,
+            flush_phase: Arc::default(),
+            collect_phase: Arc::default(),
+            fruitless_at: None,
+            nothing_to_evict_at: None,
+            evicting: false,
+        }
+    }
+
+    fn step_flush(&mut self, others: Others) -> bool {
+        if self.flush.is_none()
+            && let Some(buffer) = self.shared.sealed_buffer()
+        {
+            if flush::has_room(&self.shared) {
+                let (io, phase) = (self.io.of(Purpose::Flush), self.flush_phase.clone());
+                self.flush = Some(Box::pin(flush::flush(self.shared.clone(), io, phase, buffer)));
+            } else if self.no_room_comes(others) {
+                let why = format!("all room left is in {} segments", self.shared.unreadable.count());
+                self.poison("a flush", Error::Io(format!("{why} that cannot be read")));
+            }
+        }
+        let Some(done) = self.flush.as_mut().and_then(poll_once) else { return false };
+        self.flush = None;
+        self.give_back_memory();
+        if let Err(error) = done {
+            self.poison("a flush", error);
+        }
+        true
+    }
+
+    /// Whether what would make room for a flush cannot be read, so that whoever waits for the flush would wait in vain.
+    fn no_room_comes(&self, others: Others) -> bool {
+        let (shared, moment) = (&self.shared, Moment::now(&self.shared));
+        let flushing = self.flush_phase.get() != Phase::Idle;
+        let collects = self.fruitless_at != Some(moment) && collect::is_needed(shared, flushing);
+        let evicts = self.nothing_to_evict_at != Some(moment) && collect::must_evict(shared);
+        let none_under_way = self.collect.is_none() && !others.are_changing && lock(&shared.retired).is_empty();
+        shared.unreadable.count() > 0 && none_under_way && !collects && !evicts
+    }
+
+    fn step_collect(&mut self) -> bool {
+        let moment = Moment::now(&self.shared);
+        let flushing = self.flush_phase.get() != Phase::Idle;
+        if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::is_needed(&self.shared, flushing) {
+            let phase = self.collect_phase.clone();
+            self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.io.of(Purpose::Collect), phase)));
+        }
+        // Where a collection gains nothing, an eviction does.
+        if self.collect.is_none() && self.nothing_to_evict_at != Some(moment) && collect::must_evict(&self.shared) {
+            self.evicting = true;
+            let phase = self.collect_phase.clone();
+            self.collect = Some(Box::pin(collect::evict(self.shared.clone(), self.io.of(Purpose::Collect), phase)));
+        }
+        let Some(done) = self.collect.as_mut().and_then(poll_once) else { return false };
+        self.collect = None;
+        self.give_back_memory();
+        match done {
+            Ok(gained) => {
+                let evicted = std::mem::take(&mut self.evicting);
+                match (gained, evicted) {
+                    (true, _) => (self.fruitless_at, self.nothing_to_evict_at) = (None, None),
+                    (false, false) => self.fruitless_at = Some(moment),
+                    (false, true) => self.nothing_to_evict_at = Some(moment),
+                }
+                // Room was made, or will not be: who waits for it looks again.
+                self.shared.log.wake();
+            }
+            Err(error) => self.poison("a collection", error),
+        }
+        true
+    }
+
+    /// A flush and a collection work on a few megabytes of lists, which the allocator would keep. A simulation has many stores
+    /// in one process.
+    fn give_back_memory(&self) {
+        #[cfg(target_env = "gnu")]
+        if !self.shared.drive.env().is_simulated() {
+            // SAFETY: no pointers; safe at any time from any thread.
+            unsafe { libc::malloc_trim(0) };
+        }
+    }
+
+    fn poison(&self, what: &str, error: Error) {
+        tracing::error!("{what} failed: {error}");
+        self.shared.log.poison(what, error);
+    }
+}
+
+impl Job for SegmentJob {
+    fn step(&mut self, others: Others) -> bool {
+        let mut any = self.step_flush(others);
+        if self.shared.log.poisoned().is_err() {
+            return any;
+        }
+        any |= self.step_collect();
+        self.shared.set_pace(self.collect.is_some());
+        any
+    }
+
+    fn is_changing(&self) -> bool {
+        self.flush.is_some() || self.collect.is_some()
+    }
+
+    fn give_up(&mut self) {
+        (self.flush, self.collect) = (None, None);
+    }
+
+    fn wind_down(&mut self) {
+        if let Some(done) = self.flush.as_mut().and_then(poll_once) {
+            self.flush = None;
+            done.unwrap_or_else(|error| self.poison("a flush", error));
+        }
+        // Nothing is built on what failed.
+        if self.shared.log.poisoned().is_ok()
+            && let Some(done) = self.collect.as_mut().and_then(poll_once)
+        {
+            self.collect = None;
+            done.map(|_| ()).unwrap_or_else(|error| self.poison("a collection", error));
+        }
+    }
+
+    fn phases(&self) -> Vec<Phase> {
+        vec![self.flush_phase.get(), self.collect_phase.get()]
+    }
+}
+
+/// Counts items, while nothing is written.
+struct CountJob {
+    shared: Arc<Shared>,
+    io: Io,
+    count: Option<Task<()>>,
+    pace: CountPace,
+}
+
+impl CountJob {
+    fn new(shared: &Arc<Shared>, io: &Io) -> CountJob {
+        CountJob { shared: shared.clone(), io: io.clone(), count: None, pace: CountPace::default() }
+    }
+}
+
+impl Job for CountJob {
+    fn step(&mut self, others: Others) -> bool {
+        let now_us = self.shared.drive.env().now_us();
+        if self.count.is_none() && !others.are_changing && self.pace.is_due(&self.shared, now_us) {
+            self.pace.begin(now_us);
+            self.count = Some(Box::pin(item_count::count(self.shared.clone(), self.io.of(Purpose::Scan))));
+        }
+        let Some(()) = self.count.as_mut().and_then(poll_once) else { return false };
+        self.count = None;
+        self.pace.end(now_us);
+        true
+    }
+
+    fn is_changing(&self) -> bool {
+        false
+    }
+
+    fn rests(&self) -> bool {
+        self.count.is_none() || self.shared.item_count.rests()
+    }
+
+    fn give_up(&mut self) {
+        self.count = None;
+    }
+
+    fn wind_down(&mut self) {}
+}
