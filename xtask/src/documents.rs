@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use tapetum_server::cli::Cli;
+use tapetum_server::cli::arguments::Cli;
 
 use crate::arguments::{Checked, Mode};
 use crate::{Failure, dispatch, workspace};

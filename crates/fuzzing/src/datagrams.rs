@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::sync::LazyLock;
 
 use tapetum::fuzzing::Input;
-use tapetum_server::udp::Name;
-use tapetum_server::udp::admission::{Silence, admit};
-use tapetum_server::udp::frame;
-use tapetum_server::udp::guard::{AMPLIFICATION_MAX, Guard, Terms};
+use tapetum_server::doors::memcached::udp::Name;
+use tapetum_server::doors::memcached::udp::admission::{Silence, admit};
+use tapetum_server::doors::memcached::udp::frame;
+use tapetum_server::doors::memcached::udp::guard::{AMPLIFICATION_MAX, Guard, Terms};
 
 const ITEM_BYTES_MAX: usize = 1000;
 const DATAGRAM_BYTES_MAX: usize = 1400;

@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use tapetum::KeyDigest;
 use tapetum::fuzzing::Input;
-use tapetum_server::hot_keys::list::{ListReader, ListWriter};
+use tapetum_server::store::hot_keys::list::{ListReader, ListWriter};
 
 const STORE: u64 = 7;
 

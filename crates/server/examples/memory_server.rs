@@ -4,8 +4,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use tapetum_server::limits::Limits;
 use tapetum_server::logging::LogLosses;
+use tapetum_server::net::limits::Limits;
 use tapetum_server::os;
 use tapetum_server::server::{Options, Server};
 

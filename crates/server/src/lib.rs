@@ -1,44 +1,22 @@
 //! The front doors of Tapetum and its command line. The binary is a few lines over this library, so that tests can run
 //! the same server over another store.
+//!
+//! | folder | holds |
+//! |---|---|
+//! | [`net`] | sockets, workers, connections, and the budget of what clients may hold |
+//! | [`doors`] | a folder a protocol: [`doors::memcached`] over streams and datagrams, [`doors::metrics`] for Prometheus |
+//! | [`store`] | the store that is served: what the doors ask of it, how it is opened, looked after and warmed |
+//! | [`stats`] | the figures, under our names and memcached's |
+//! | [`cli`] | the command line, and what each command does |
+//! | [`tools`] | loading, listing, looking inside: plain functions that the command line calls |
 
-pub mod arrivals;
 pub mod cli;
-pub mod cli_pipeline;
-mod cli_ranges;
-pub mod commands;
-pub mod connection;
 pub mod doors;
-mod drive_stats;
-pub mod engine;
-pub mod errands;
-pub mod exporter_names;
-pub mod full_log;
-pub mod gets;
-pub mod hot_keys;
-pub mod item_limit;
-pub mod limits;
-pub mod listen;
 pub mod logging;
-mod meta_commands;
-pub mod metrics;
-pub mod opening;
+pub mod net;
 pub mod os;
-pub mod out;
-pub mod packets;
-pub mod pipeline;
-pub mod protocol;
-pub mod remote;
-mod room_probe;
 pub mod server;
 pub mod size;
-pub mod slab_stats;
-pub mod slots;
 pub mod stats;
-pub mod steward;
-mod store_engine;
-pub mod store_open;
-pub mod store_slot;
+pub mod store;
 pub mod tools;
-pub mod udp;
-mod unfinished;
-pub mod worker;

@@ -9,19 +9,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
+use crate::doors::memcached::udp::{Door, Terminal, UdpOptions};
+use crate::doors::metrics::MetricsServer;
 use crate::doors::{DoorError, Doors};
-use crate::engine::Store;
-use crate::errands::{self, Errands};
-use crate::full_log::FullLog;
-use crate::hot_keys::Progress;
-use crate::limits::{Budget, Limits};
-use crate::listen::{Address, Listener, LoopbackAddress};
 use crate::logging::LogLosses;
-use crate::metrics::MetricsServer;
+use crate::net::limits::{Budget, Limits};
+use crate::net::listen::{Address, Listener, LoopbackAddress};
+use crate::net::worker::{Mailbox, Shared, Worker, unix_seconds};
 use crate::os;
 use crate::stats::{Counters, Figures};
-use crate::udp::{Door, Terminal, UdpOptions};
-use crate::worker::{Mailbox, Shared, Worker, unix_seconds};
+use crate::store::engine::Store;
+use crate::store::errands::{self, Errands};
+use crate::store::full_log::FullLog;
+use crate::store::hot_keys::Progress;
 
 pub struct Options {
     pub addresses: Vec<Address>,

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memory_engine::MemoryStore;
-use tapetum_server::limits::Limits;
+use tapetum_server::doors::memcached::udp::UdpOptions;
 use tapetum_server::logging::LogLosses;
+use tapetum_server::net::limits::Limits;
 use tapetum_server::server::{Options, Server};
-use tapetum_server::udp::UdpOptions;
 
 #[path = "../examples/memory_engine/mod.rs"]
 mod memory_engine;

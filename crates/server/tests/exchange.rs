@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use tapetum::{Error, Store, StoreOptions};
 use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash, programs};
-use tapetum_server::limits::Limits;
+use tapetum_server::net::limits::Limits;
 use tapetum_server::server::{Options, Server};
-use tapetum_server::store_slot::StoreSlot;
+use tapetum_server::store::store_slot::StoreSlot;
 
 const CAPACITY: u64 = 64 << 20;
 /// So long that a get of one asks for room, when several are on their way.

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use tapetum_server::hot_keys::check_place;
+use tapetum_server::store::hot_keys::check_place;
 
 /// By then a server has done what it is waited for.
 const UPTIME_MAX_S: u64 = 120;

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tapetum::{Error, Inspection, Location, Reply, Request, SlabClass, Stats, ValueRange};
-use tapetum_server::engine::{Session, Store};
-use tapetum_server::limits::Limits;
 use tapetum_server::logging::Log;
+use tapetum_server::net::limits::Limits;
 use tapetum_server::server::{Options, Server};
+use tapetum_server::store::engine::{Session, Store};
 
 const FOLDER: &str = "TAPETUM_TEST_PANICS_IN";
 const KEY: &[u8] = b"panic";

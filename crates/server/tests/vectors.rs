@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use tapetum::{Store, StoreOptions};
 use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
-use tapetum_server::packets::Packets;
+use tapetum_server::doors::memcached::packets::Packets;
 
 const VECTORS: &str = include_str!("../../../tests/vectors/binary.txt");
 const STAMP_BYTES: usize = 8;

@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use tapetum::{Condition, Request, Store, StoreOptions, Sync};
 use tapetum_bench::embedded;
 use tapetum_bench::random::{Random, mix};
-use tapetum_server::packets::Packets;
+use tapetum_server::doors::memcached::packets::Packets;
 
 use super::dram;
 use super::outcome::{Outcome, Reach};

@@ -13,9 +13,9 @@ use tapetum::{
     Stats, Terms, ValueRange,
 };
 use tapetum_drive::Event;
-use tapetum_server::engine::{Session, Store};
-use tapetum_server::protocol::number;
-use tapetum_server::worker::unix_seconds;
+use tapetum_server::doors::memcached::protocol::number;
+use tapetum_server::net::worker::unix_seconds;
+use tapetum_server::store::engine::{Session, Store};
 
 #[derive(Clone)]
 struct Record {

@@ -15,8 +15,8 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::protocol::KEY_BYTES_MAX;
-use crate::remote::Stream;
+use crate::doors::memcached::protocol::KEY_BYTES_MAX;
+use crate::tools::remote::Stream;
 
 /// The longest line of the source's answers.
 const LINE_BYTES_MAX: u64 = 4096;

@@ -14,9 +14,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tapetum::{Condition, Error, Outcome, Reply, Request, Session};
 
 use super::item_lines::{self, Format, ItemLine};
-use crate::protocol::KEY_BYTES_MAX;
-use crate::remote::Stream;
-use crate::store_open;
+use crate::doors::memcached::protocol::KEY_BYTES_MAX;
+use crate::store::store_open;
+use crate::tools::remote::Stream;
 
 /// The longest line: the largest value with every byte escaped, which takes six in JSON.
 const LINE_BYTES_MAX: usize = 6 * (16 << 20) + (1 << 20);

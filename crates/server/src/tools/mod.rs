@@ -10,5 +10,6 @@ mod key_list;
 pub mod list;
 pub mod load;
 pub mod pipelines;
+pub mod remote;
 pub mod repair;
 pub mod warm;

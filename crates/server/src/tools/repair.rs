@@ -10,8 +10,8 @@ use tapetum::{Options, Place};
 
 use super::item_lines::{self, Format, ItemLine};
 use super::keep_file::{self, KeepFile};
-use crate::cli::StoreArguments;
-use crate::store_open::OpenError;
+use crate::cli::arguments::StoreArguments;
+use crate::store::store_open::OpenError;
 
 /// What is gathered before it is written.
 const BATCH_BYTES: usize = 1 << 20;

@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::item_lines::ItemLine;
 use super::key_list::{KeyList, KeyLister, ListedItem, read_line, source_lost};
 use super::load::{Failure, Sink, Verdict};
-use crate::remote::Stream;
+use crate::tools::remote::Stream;
 
 /// Keys that are asked for at once.
 const BATCH: usize = 64;

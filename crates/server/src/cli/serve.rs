@@ -1,0 +1,186 @@
+//! `tapetum serve`: from the sockets to the store, and back when a signal comes.
+
+use std::error::Error;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tapetum::Slabs;
+use tapetum_kernels::record;
+
+use crate::cli::arguments::{FullArgument, ServeArguments};
+use crate::doors::Doors;
+use crate::doors::memcached::protocol::VERSION;
+use crate::logging::{Log, LogLosses};
+use crate::net::limits::Limits;
+use crate::server::{Options, Server};
+use crate::store::hot_keys::{self, Progress};
+use crate::store::item_limit;
+use crate::store::opening::Opening;
+use crate::store::steward::Steward;
+use crate::store::store_open;
+use crate::store::store_slot::StoreSlot;
+use crate::{os, size};
+
+use super::commands::{Outcome, check_memory, offline_options};
+
+/// Descriptors beside the clients': store, listeners, logs; and of each worker, its session's and its door's.
+const OTHER_FILES: u64 = 256;
+const FILES_PER_WORKER: u64 = 16;
+/// How often somebody looks after the store.
+const STEWARD_LOOK: Duration = Duration::from_secs(1);
+
+/// Serves until a signal comes. Whoever reads the log, or does not, keeps it from nothing.
+pub fn run(arguments: &ServeArguments) -> ExitCode {
+    // In this order: the log's thread must not take the signals.
+    let started = os::termination_signals().and_then(|signals| Ok((signals, Log::of_server()?)));
+    let (signals, mut log) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "error: the system refused a descriptor or a thread: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = serve(arguments, signals.as_fd(), log.losses());
+    if let Err(error) = &outcome {
+        log.say(&format!("error: {error}\n"));
+    }
+    log.end();
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) -> Outcome {
+    check_memory(arguments.store.memory)?;
+    let progress = Arc::new(Progress::default());
+    let mut server_options = server_options(arguments, Arc::clone(&progress), log)?;
+    let options = open_options(arguments);
+    let place = arguments.store.place();
+    if let Some(list) = &arguments.hot_keys {
+        hot_keys::check_place(list)?;
+    }
+    // What is wrong with an address is wrong before there is a store: an empty one must not be left behind.
+    let doors = Doors::bind(&server_options)?;
+    let was_there = place.path().exists();
+    let opening = Opening::watch(signals)?;
+    let store = store_open::open(&place, &options)?;
+    drop(opening);
+    if let Some(list) = &arguments.hot_keys {
+        // Once more: it may name the very file that was just made.
+        hot_keys::check_place(list)?;
+    }
+    let items = store.stats().items;
+    if was_there || items > 0 {
+        tracing::info!("restored {} {}", size::grouped(items), if items == 1 { "item" } else { "items" });
+    }
+    server_options.limits.item_bytes_max = store.value_bytes_max();
+    say_item_limit(&store, arguments.item_size);
+    let slot = Arc::new(StoreSlot::new(store));
+    let server = Server::start_behind(doors, Arc::clone(&slot), server_options)?;
+    if arguments.is_without_list() {
+        tracing::info!(
+            "DRAM will not be warmed after a restart: beside a block device is no place for a list of what is hot; give --hot-keys FILE"
+        );
+    }
+    let mut steward = Steward::new(slot, place.clone(), options, arguments.hot_keys(), progress, signals)?;
+    say_addresses(&server, &place);
+    let signal = loop {
+        match os::wait_for_signal_until(signals, STEWARD_LOOK)? {
+            Some(signal) => break os::signal_name(signal),
+            None => steward.look(),
+        }
+    };
+    tracing::info!("stopping after {signal}: serving what has come, then closing the store");
+    let stopped = server.stop();
+    steward.close()?;
+    tracing::info!("closed");
+    Ok(stopped?)
+}
+
+/// An error if the system does not allow as many open files as the clients need.
+fn server_options(
+    arguments: &ServeArguments,
+    progress: Arc<Progress>,
+    log: LogLosses,
+) -> Result<Options, Box<dyn Error>> {
+    let threads = arguments.threads.map_or_else(cores, usize::from);
+    let files_needed = u64::from(arguments.connections) + threads as u64 * FILES_PER_WORKER + OTHER_FILES;
+    let files = os::allow_open_files(files_needed)?;
+    if files < files_needed {
+        return Err(format!(
+            "{} clients need {files_needed} open files, and the system allows {files}: raise `ulimit -n`, or lower --connections",
+            arguments.connections,
+        )
+        .into());
+    }
+    let limits = Limits {
+        connections: arguments.connections as usize,
+        in_flight_bytes: store_open::front_bytes(arguments.store.memory) as usize,
+        idle_seconds: arguments.idle_timeout,
+        backlog: arguments.backlog,
+        ..Limits::default()
+    };
+    let drive = arguments.store.place().path().display().to_string();
+    Ok(Options {
+        addresses: arguments.memcached.clone(),
+        threads,
+        limits,
+        settings: vec![
+            ("evictions", if matches!(arguments.full(), FullArgument::Evict) { "on" } else { "off" }.into()),
+            ("growth_factor", format!("{:.2}", arguments.slab_factor)),
+            ("sync", arguments.sync().name().into()),
+            ("drive", drive),
+        ],
+        memory_bytes: arguments.store.memory,
+        metrics: arguments.metrics.clone(),
+        udp: arguments.udp(),
+        hot_keys: progress,
+        log,
+    })
+}
+
+fn open_options(arguments: &ServeArguments) -> tapetum::Options {
+    tapetum::Options {
+        memory_beside: store_open::front_bytes,
+        write_buffer_bytes: arguments.write_buffer,
+        tier_bytes: arguments.tier_bytes(),
+        slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },
+        value_bytes_max: arguments.item_size.map_or(usize::MAX, |bytes| bytes as usize),
+        sync: arguments.sync().into(),
+        full: arguments.full().into(),
+        drive_threads: usize::from(arguments.drive_threads),
+        ..offline_options(&arguments.store, true)
+    }
+}
+
+fn say_item_limit(store: &tapetum::Store, wanted_bytes: Option<u64>) {
+    let limit_bytes = store.value_bytes_max() as u64;
+    let limit = size::shown(limit_bytes);
+    match wanted_bytes {
+        Some(wanted_bytes) if wanted_bytes > limit_bytes => {
+            let advice = item_limit::advice(wanted_bytes, &store.value_limits());
+            tracing::warn!("values are limited to {limit}, less than --item-size: {advice}");
+        }
+        None if limit_bytes < record::VALUE_BYTES_MAX as u64 => {
+            tracing::info!("values are limited to {limit} by --memory and the store's size");
+        }
+        _ => {}
+    }
+}
+
+fn say_addresses(server: &Server, place: &tapetum::Place) {
+    for address in server.addresses() {
+        tracing::info!("tapetum {VERSION} serves {} to memcached clients at {address}", place.path().display());
+    }
+    for address in server.udp_addresses() {
+        tracing::info!("and over UDP at {address}");
+    }
+    for address in server.metrics_addresses() {
+        tracing::info!("figures for Prometheus at http://{address}/metrics");
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

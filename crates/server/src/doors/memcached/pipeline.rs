@@ -1,0 +1,417 @@
+//! Gets that change nothing, and sets, as a pipeline over batches (flash KVS): each stage is done for all of a batch before the next, so
+//! that they wait for memory at the same time.
+//!
+//! ```text
+//!   packets ─ parse ─ hash ──┬── tags ──┬── item ──► head, value, tail of the reply
+//!                   its bucket is   its item is
+//!                     fetched         fetched
+//! ```
+//! It takes them from the front of the input as long as DRAM has what they ask for, and takes what they bring. The first for which
+//! that is not so, and what comes after it, goes the way of all requests (`commands`). Owned by one worker.
+
+use std::ops::Range;
+
+use crate::doors::memcached::protocol::reply::{self, BinaryAnswer, TextAnswer, ValueHead};
+use crate::doors::memcached::protocol::{KEY_BYTES_MAX, Parsed, binary, expiry_from_client, meta, meta_reply, text};
+use crate::net::connection::{ManyKeys, Protocol};
+use crate::os;
+use crate::store::engine::Session;
+use tapetum::{KeyDigest, Outcome};
+
+/// Requests of a batch: enough to hide the memory's latency, few enough for the cache.
+const BATCH: usize = 32;
+const _: () = assert!(os::EVENTS_MAX <= BATCH, "what one report brings is fetched at once, and has bits in a word");
+
+/// A get or set of one key. Places count from the start of the input.
+struct Asked {
+    key: Range<usize>,
+    /// What it takes of the input.
+    input: Range<usize>,
+    kind: Kind,
+}
+
+enum Kind {
+    /// One of the keys of a line. What is left of the list of keys is behind `input`, if this is not the last.
+    TextGet {
+        stamps: bool,
+        list_end: usize,
+        /// As `list_end` if the line goes on.
+        line_end: usize,
+        goes_on: bool,
+        /// The get ends with it.
+        last: bool,
+    },
+    /// The words of the line from the key on, of which the reply repeats some.
+    MetaGet {
+        tail: Range<usize>,
+    },
+    BinaryGet {
+        origin: binary::Origin,
+        with_key: bool,
+    },
+    Set {
+        value: Range<usize>,
+        flags: u32,
+        expiry: u32,
+        form: reply::Form,
+    },
+}
+
+/// What the requests of a batch came with.
+#[derive(Clone, Copy)]
+pub struct Came {
+    pub protocol: Protocol,
+    /// When, in unix seconds.
+    pub now: u32,
+    /// The longest value that is taken.
+    pub item_bytes_max: usize,
+}
+
+/// What a session does at once.
+#[derive(Clone, Copy)]
+struct Takes {
+    gets: bool,
+    sets: bool,
+}
+
+/// What a batch came to.
+#[derive(Default)]
+pub struct Taken {
+    /// What was taken of the input. The next byte is a key of `many`, or begins a request.
+    pub input_bytes: usize,
+    pub gets: usize,
+    pub sets: usize,
+    /// The text get that is still to be gone on with.
+    pub many: Option<ManyKeys>,
+    /// The last value of a get.
+    pub value_bytes: Option<usize>,
+    /// The request at which it stopped must be submitted.
+    pub stopped: bool,
+}
+
+impl Taken {
+    pub fn requests(&self) -> usize {
+        self.gets + self.sets
+    }
+}
+
+pub struct Pipeline {
+    batch: Vec<Asked>,
+    /// Of their keys.
+    digests: [KeyDigest; BATCH],
+    /// So many requests are taken into a batch: what is parsed in vain is little where many are not answered here.
+    ahead: usize,
+}
+
+impl Default for Pipeline {
+    fn default() -> Pipeline {
+        Pipeline { batch: Vec::with_capacity(BATCH), digests: [KeyDigest::default(); BATCH], ahead: 1 }
+    }
+}
+
+impl Pipeline {
+    /// Takes gets and sets from the front of `input`, which begins in the list of keys of `many`, or with a request, and appends
+    /// their replies to `out`. `may_hold` says whether so many bytes more may be held for them.
+    pub fn run<S: Session>(
+        &mut self,
+        came: Came,
+        input: &[u8],
+        many: Option<ManyKeys>,
+        session: &mut S,
+        out: &mut Vec<u8>,
+        may_hold: impl Fn(usize) -> bool,
+    ) -> Taken {
+        self.batch.clear();
+        let begun = many.is_some();
+        let takes = Takes { gets: session.answers_from_dram(), sets: session.puts_at_once() };
+        match came.protocol {
+            Protocol::Text => self.parse_text((came, takes), input, many.as_ref()),
+            Protocol::Binary => self.parse_binary((came, takes), input),
+            Protocol::Open => {}
+        }
+        self.hash(input, session);
+        let is_put = |asked: &Asked| u32::from(matches!(asked.kind, Kind::Set { .. }));
+        let puts = self.batch.iter().enumerate().map(|(number, asked)| is_put(asked) << number).sum();
+        session.fetch_each(&self.digests[..self.batch.len()], puts);
+        let mut taken = self.answer(input, came.now, session, out, may_hold);
+        if taken.requests() == 0 && begun {
+            taken.many = many;
+        }
+        self.ahead = if taken.stopped { taken.requests().max(1) } else { (self.ahead * 2).min(BATCH) };
+        taken
+    }
+
+    /// Brings nearer what the first requests of several inputs, at most a batch, ask for. It may guess: nothing depends on it.
+    pub fn fetch_ahead<'a, S: Session>(&mut self, inputs: impl Iterator<Item = &'a [u8]>, session: &S) {
+        if !session.answers_at_once() {
+            return;
+        }
+        let (mut keys, mut count, mut puts) = ([&[][..]; BATCH], 0, 0);
+        for (key, is_put) in inputs.filter_map(first_key) {
+            keys[count] = key;
+            puts |= u32::from(is_put) << count;
+            count += 1;
+        }
+        // One alone will be fetched as soon.
+        if count < 2 {
+            return;
+        }
+        session.digest_each(&keys[..count], &mut self.digests);
+        session.fetch_each(&self.digests[..count], puts);
+    }
+
+    fn parse_text(&mut self, (came, takes): (Came, Takes), input: &[u8], many: Option<&ManyKeys>) {
+        let mut at = 0;
+        if let Some(&ManyKeys { list_bytes, end_bytes, stamps, goes_on, .. }) = many {
+            at = list_bytes + end_bytes;
+            // Behind a list that goes on is no other command.
+            if !takes.gets || !self.take_keys(input, 0, (list_bytes, at), (stamps, goes_on)) || goes_on {
+                return;
+            }
+        }
+        while self.batch.len() < self.ahead
+            && (takes.gets && text::begins_get(&input[at..]) || takes.sets && text::begins_set(&input[at..]))
+        {
+            let Parsed::Command { command, consumed_bytes, skip_bytes: 0 } =
+                text::parse(&input[at..], 0, came.item_bytes_max)
+            else {
+                return;
+            };
+            let end = at + consumed_bytes;
+            match command {
+                text::Command::Get { keys, stamps, goes_on } => {
+                    let list = place_in(input, keys);
+                    self.take_keys(input, list.start, (list.end, end), (stamps, goes_on));
+                    if goes_on {
+                        return;
+                    }
+                }
+                text::Command::Meta { line: meta::Line { verb: meta::Verb::Get, key, tail, flags }, .. }
+                    if flags.only_show_value() && !flags.base64 =>
+                {
+                    let (key, tail) = (place_in(input, key), place_in(input, tail));
+                    self.batch.push(Asked { key, input: at..end, kind: Kind::MetaGet { tail } });
+                }
+                text::Command::Store { verb: text::Verb::Set, key, flags, exptime, value, noreply, .. } => {
+                    let form = reply::Form::Text { answer: TextAnswer::Store { stamped: false }, noreply };
+                    self.batch.push(Asked {
+                        key: place_in(input, key),
+                        input: at..end,
+                        kind: Kind::Set {
+                            value: place_in(input, value),
+                            flags,
+                            expiry: expiry_from_client(exptime, came.now),
+                            form,
+                        },
+                    });
+                }
+                _ => return,
+            }
+            at = end;
+        }
+    }
+
+    /// Takes keys of a list; whether there was one.
+    fn take_keys(
+        &mut self,
+        input: &[u8],
+        list_start: usize,
+        (list_end, line_end): (usize, usize),
+        (stamps, goes_on): (bool, bool),
+    ) -> bool {
+        let is_space = |byte: &u8| *byte == b' ';
+        let mut start = list_start;
+        while self.batch.len() < self.ahead {
+            let Some(spaces) = input[start..list_end].iter().position(|byte| !is_space(byte)) else { break };
+            let key_start = start + spaces;
+            let key_end = input[key_start..list_end].iter().position(is_space).map_or(list_end, |at| key_start + at);
+            let last = !goes_on && input[key_end..list_end].iter().all(is_space);
+            let end = if last { line_end } else { key_end };
+            self.batch.push(Asked {
+                key: key_start..key_end,
+                input: start..end,
+                kind: Kind::TextGet { stamps, list_end, line_end, goes_on, last },
+            });
+            start = key_end;
+        }
+        start > list_start
+    }
+
+    fn parse_binary(&mut self, (came, takes): (Came, Takes), input: &[u8]) {
+        let mut at = 0;
+        while self.batch.len() < self.ahead {
+            if takes.gets
+                && let Some(get) = binary::parse_get(&input[at..])
+            {
+                let binary::Get { key, with_key, origin } = get;
+                let key = place_in(input, key);
+                let (input, kind) = (at..key.end, Kind::BinaryGet { origin, with_key });
+                at = key.end;
+                self.batch.push(Asked { key, input, kind });
+            } else if takes.sets
+                && let Some(set) = binary::parse_set(&input[at..], came.item_bytes_max)
+            {
+                let binary::Set { key, value, flags, exptime, quiet, origin } = set;
+                let (key, value) = (place_in(input, key), place_in(input, value));
+                let answer = BinaryAnswer::Store { verb: binary::Verb::Set, stamped: false };
+                let (input, expiry) = (at..value.end, expiry_from_client(i64::from(exptime), came.now));
+                at = value.end;
+                let form = reply::Form::Binary { answer, origin, quiet };
+                self.batch.push(Asked { key, input, kind: Kind::Set { value, flags, expiry, form } });
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn hash<S: Session>(&mut self, input: &[u8], session: &S) {
+        let mut keys = [&[][..]; BATCH];
+        keys.iter_mut().zip(&self.batch).for_each(|(key, asked)| *key = &input[asked.key.clone()]);
+        session.digest_each(&keys[..self.batch.len()], &mut self.digests);
+    }
+
+    fn answer<S: Session>(
+        &self,
+        input: &[u8],
+        now: u32,
+        session: &mut S,
+        out: &mut Vec<u8>,
+        may_hold: impl Fn(usize) -> bool,
+    ) -> Taken {
+        let start = out.len();
+        let mut taken = Taken::default();
+        for (asked, digest) in self.batch.iter().zip(&self.digests) {
+            let key = &input[asked.key.clone()];
+            let held = |out: &[u8], bytes: usize| may_hold(out.len() - start + key.len() + bytes);
+            let answered = match asked.kind {
+                Kind::Set { ref value, flags, expiry, form } => {
+                    held(out, 0) && set(session, *digest, (key, &input[value.clone()]), (flags, expiry), form, out)
+                }
+                ref kind => match get(session, *digest, key, (kind, input, now), out, held) {
+                    Some(value_bytes) => {
+                        taken.value_bytes = Some(value_bytes);
+                        true
+                    }
+                    None => false,
+                },
+            };
+            if !answered {
+                taken.stopped = true;
+                (taken.input_bytes, taken.many) = (asked.input.start, asked.rest_from(asked.input.start));
+                return taken;
+            }
+            match asked.kind {
+                Kind::Set { .. } => taken.sets += 1,
+                _ => taken.gets += 1,
+            }
+            (taken.input_bytes, taken.many) = (asked.input.end, asked.rest_from(asked.input.end));
+        }
+        taken
+    }
+}
+
+/// The key of a get or set that the input begins with, and whether it is a set; of an input that is neither perhaps one, too.
+fn first_key(input: &[u8]) -> Option<(&[u8], bool)> {
+    if let Some(found) = binary::key_of(input) {
+        return Some(found);
+    }
+    if !text::begins_get(input) && !text::begins_set(input) {
+        return None;
+    }
+    let mut words = input.split(|byte| matches!(byte, b' ' | b'\r' | b'\n')).filter(|word| !word.is_empty());
+    let (verb, key) = (words.next()?, words.next()?);
+    (key.len() <= KEY_BYTES_MAX).then_some((key, verb == b"set"))
+}
+
+/// Answers a get; the bytes of its value, or `None` if it must be submitted.
+fn get<S: Session>(
+    session: &mut S,
+    digest: KeyDigest,
+    key: &[u8],
+    (kind, input, now): (&Kind, &[u8], u32),
+    out: &mut Vec<u8>,
+    may_hold: impl Fn(&[u8], usize) -> bool,
+) -> Option<usize> {
+    let item = session.get_from_dram(digest, out, |out, item, access| {
+        let value_bytes = item.value_bytes;
+        if !may_hold(out, value_bytes) {
+            return false;
+        }
+        let head = ValueHead { flags: item.flags, stamp: item.stamp, value_bytes };
+        match *kind {
+            Kind::TextGet { stamps, .. } => reply::text_value_head(out, key, stamps, head),
+            Kind::MetaGet { ref tail } => {
+                return meta_reply::value_line(out, &input[tail.clone()], now, item, access());
+            }
+            Kind::BinaryGet { origin, with_key } => {
+                reply::binary_value_head(out, origin, if with_key { key } else { b"" }, head);
+            }
+            Kind::Set { .. } => unreachable!("a set is no get"),
+        }
+        true
+    })?;
+    if !matches!(kind, Kind::BinaryGet { .. }) {
+        out.extend_from_slice(reply::LINE_END);
+    }
+    if matches!(kind, Kind::TextGet { last: true, .. }) {
+        out.extend_from_slice(reply::TEXT_GET_END);
+    }
+    Some(item.value_bytes)
+}
+
+/// Does a set, if it need not be submitted; whether it is done.
+fn set<S: Session>(
+    session: &mut S,
+    digest: KeyDigest,
+    (key, value): (&[u8], &[u8]),
+    (flags, expiry): (u32, u32),
+    form: reply::Form,
+    out: &mut Vec<u8>,
+) -> bool {
+    let Some(stamp) = session.put_at_once(digest, (key, value), (flags, expiry)) else { return false };
+    reply::encode(out, form, key, &Outcome::Stored { stamp }, b"");
+    true
+}
+
+/// Where a part of the input lies in it.
+fn place_in(input: &[u8], part: &[u8]) -> Range<usize> {
+    let start = part.as_ptr() as usize - input.as_ptr() as usize;
+    start..start + part.len()
+}
+
+impl Asked {
+    /// The text get of which this is a key, as it is to be gone on with at `at`.
+    fn rest_from(&self, at: usize) -> Option<ManyKeys> {
+        let Kind::TextGet { stamps, list_end, line_end, goes_on, .. } = self.kind else { return None };
+        (at < list_end || goes_on).then(|| ManyKeys {
+            list_bytes: list_end - at,
+            end_bytes: line_end - list_end,
+            goes_on,
+            touch: None,
+            stamps,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_key_of_an_input_is_found() {
+        let long = [b"get ", &[b'k'; KEY_BYTES_MAX + 1][..], b"\r\n"].concat();
+        let binary = [&[0x80, 0, 0, 2][..], &[0; 7], &[2], &[0; 12], b"ab"].concat();
+        let gets: [(&[u8], &str); 4] =
+            [(b"get a b\r\n", "a"), (b"gets  ab\nget c\n", "ab"), (b"mg ab v\r\n", "ab"), (&binary, "ab")];
+        for (input, key) in gets {
+            assert_eq!(first_key(input), Some((key.as_bytes(), false)), "{}", input.escape_ascii());
+        }
+        let binary = [&[0x80, 1, 0, 2, 8][..], &[0; 6], &[11], &[0; 12], &[0; 8], b"abx"].concat();
+        for set in [&b"set ab 0 0 1\r\nx"[..], &binary] {
+            assert_eq!(first_key(set), Some((&b"ab"[..], true)), "{}", set.escape_ascii());
+        }
+        for input in [&b"delete ab\r\n"[..], b"get ", b"", &long] {
+            assert_eq!(first_key(input), None, "{}", input.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! The text protocol. A command is a line; a storage command is a line, a value and a line end:
+//!
+//! ```text
+//! set <key> <flags> <exptime> <bytes> [noreply]\r\n
+//! <bytes of value>\r\n
+//! ```
+//! The meta commands are lines too: see [`super::meta`].
+//!
+//! Pure functions of their input, see the module above. Which complaint wins where several are due is memcached's choice,
+//! and the differential test holds us to it.
+
+use crate::store::errands::Size;
+
+use super::many_keys::{GET_PIECE_BYTES, first_keys};
+use super::meta::{self, Judged};
+use super::{KEY_BYTES_MAX, Parsed, number};
+
+/// The longest line, as memcached has it, unless it asks for many keys: room for two keys and all flags of a meta command. A longer one
+/// is refused, and ends the connection with its end: who sends it may send a value behind it, which must not be taken for commands.
+pub const LINE_BYTES_MAX: usize = 2048;
+
+/// Spaces that may stand before the name of a line of many keys.
+const SPACES_MAX: usize = 100;
+
+pub const ERROR: &str = "ERROR\r\n";
+pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
+pub const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk\r\n";
+pub const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument\r\n";
+pub const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument\r\n";
+pub const BAD_DELETE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+pub const BAD_RESIZE: &str =
+    "CLIENT_ERROR bad command line format.  Usage: resize capacity|memory <bytes> [noreply]\r\n";
+pub const MEMLIMIT_TOO_SMALL: &str = "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
+pub const MEMLIMIT_IN_BYTES: &str = "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes\r\n";
+pub const BUSY: &str = "SERVER_ERROR too many of these at once: try again\r\n";
+pub const FULL: &str = "SERVER_ERROR out of memory storing object\r\n";
+pub const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long\r\n";
+pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// `keys` holds them as they came, with spaces between; each has been judged. If it `goes_on`, [`super::many_keys::more_keys`] finds the next.
+    Get {
+        keys: &'a [u8],
+        stamps: bool,
+        goes_on: bool,
+    },
+    GetAndTouch {
+        keys: &'a [u8],
+        exptime: i64,
+        stamps: bool,
+        goes_on: bool,
+    },
+    Store {
+        verb: Verb,
+        key: &'a [u8],
+        flags: u32,
+        exptime: i64,
+        stamp: u64,
+        value: &'a [u8],
+        noreply: bool,
+    },
+    Meta {
+        line: meta::Line<'a>,
+        /// Empty but for a set; `None` if it is over the limit.
+        value: Option<&'a [u8]>,
+    },
+    /// The value is over the limit. A `set` takes the old value with it, so that no reader sees it as current.
+    TooLarge {
+        key: &'a [u8],
+        delete: bool,
+        noreply: bool,
+    },
+    Increment {
+        key: &'a [u8],
+        delta: u64,
+        decrement: bool,
+        noreply: bool,
+    },
+    Touch {
+        key: &'a [u8],
+        exptime: i64,
+        noreply: bool,
+    },
+    Delete {
+        key: &'a [u8],
+        noreply: bool,
+    },
+    FlushAll {
+        delay: i64,
+        noreply: bool,
+    },
+    Verbosity {
+        noreply: bool,
+    },
+    Stats {
+        argument: &'a [u8],
+    },
+    /// Ours: `resize capacity|memory <bytes> [noreply]`.
+    Resize {
+        size: Size,
+        bytes: u64,
+        noreply: bool,
+    },
+    CacheMemlimit {
+        bytes: u64,
+        noreply: bool,
+    },
+    Version,
+    Quit,
+    /// Refused: the complaint, or `None` where the client asked for no reply.
+    Refused {
+        complaint: Option<&'static str>,
+    },
+    /// Refused before its line has ended: the rest of that is thrown away, and the connection closed there if nothing sensible can follow.
+    RefusedLine {
+        complaint: &'static str,
+        close: bool,
+    },
+}
+
+/// Parses the command at the start of `input`, whose first `scanned_bytes` are known to hold no line end.
+pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parsed<Command<'_>> {
+    let line_bytes_max = line_bytes_max(input);
+    let from = scanned_bytes.min(input.len());
+    let end = input[from..].iter().position(|&byte| byte == b'\n').map(|at| from + at);
+    let end = match end {
+        Some(end) if end <= line_bytes_max => end,
+        None if input.len() <= line_bytes_max => {
+            return Parsed::NeedMore { total_bytes: input.len() + 1, scanned_bytes: input.len() };
+        }
+        _ if line_bytes_max == GET_PIECE_BYTES => return first_keys(&input[..GET_PIECE_BYTES]),
+        _ => {
+            let command = Command::RefusedLine { complaint: LINE_TOO_LONG, close: true };
+            return Parsed::Command { command, consumed_bytes: LINE_BYTES_MAX, skip_bytes: 0 };
+        }
+    };
+    let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
+    match parse_whole(input, line, end + 1, item_bytes_max) {
+        // Hang up rather than go on with the lines behind it, which somebody else may have written.
+        Parsed::Command { command: Command::Refused { .. }, .. } if is_http(line) => Parsed::Close,
+        parsed => parsed,
+    }
+}
+
+/// Parses the command whose line has come and ends before `after`.
+fn parse_whole<'a>(input: &'a [u8], line: &'a [u8], after: usize, item_bytes_max: usize) -> Parsed<Command<'a>> {
+    let whole = |command| Parsed::Command { command, consumed_bytes: after, skip_bytes: 0 };
+    // A key cannot hold a NUL, and a line that does is not text.
+    if line.contains(&0) {
+        return whole(Command::Refused { complaint: Some(ERROR) });
+    }
+    if let Some(verb) = meta::verb(line) {
+        return match meta::judge(verb, line) {
+            Judged::Command(line) => whole(Command::Meta { line, value: Some(b"") }),
+            Judged::Refused(complaint) => whole(refused(complaint, false)),
+            Judged::RefusedSet { complaint, length_bytes } => Parsed::Command {
+                command: refused(complaint, false),
+                consumed_bytes: after,
+                skip_bytes: length_bytes + 2,
+            },
+            Judged::Set { line, length_bytes } => {
+                let bad = refused(BAD_CHUNK, false);
+                let command = |value| Command::Meta { line, value };
+                with_value(length_bytes, (input, after), item_bytes_max, bad, command)
+            }
+        };
+    }
+    let tokens = Tokens::of(line);
+    let verb = match tokens.get(0) {
+        b"set" => Verb::Set,
+        b"add" => Verb::Add,
+        b"replace" => Verb::Replace,
+        b"append" => Verb::Append,
+        b"prepend" => Verb::Prepend,
+        b"cas" => Verb::Cas,
+        b"" => return whole(Command::Refused { complaint: Some(ERROR) }),
+        _ => return whole(parse_line(&tokens, line)),
+    };
+    match storage_line(verb, &tokens) {
+        Err(complaint) => whole(Command::Refused { complaint }),
+        Ok(line) => {
+            let StorageLine { verb, key, flags, exptime, length_bytes, stamp, noreply } = line;
+            let command = |value| match value {
+                Some(value) => Command::Store { verb, key, flags, exptime, stamp, value, noreply },
+                None => Command::TooLarge { key, delete: verb == Verb::Set, noreply },
+            };
+            with_value(length_bytes, (input, after), item_bytes_max, refused(BAD_CHUNK, noreply), command)
+        }
+    }
+}
+
+/// How long the line at the start of `input` may grow before it is judged. The name of one that may go on must stand near its
+/// beginning: wherever the input is cut, it is judged with its name in sight.
+fn line_bytes_max(input: &[u8]) -> usize {
+    let start = input.iter().take(SPACES_MAX + 1).position(|&byte| byte != b' ').unwrap_or(0);
+    let rest = &input[start..];
+    let many = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|name| rest.starts_with(name));
+    if many { GET_PIECE_BYTES } else { LINE_BYTES_MAX }
+}
+
+/// Whether `input` begins with what may be a get that changes nothing.
+pub fn begins_get(input: &[u8]) -> bool {
+    input.starts_with(b"get ") || input.starts_with(b"gets ") || input.starts_with(b"mg ")
+}
+
+/// Whether the input begins with what is a set, if it is whole and right.
+pub fn begins_set(input: &[u8]) -> bool {
+    input.starts_with(b"set ")
+}
+
+/// How a line that has come whole ends: in one byte or two.
+pub fn line_end_bytes(line: &[u8]) -> usize {
+    if line.ends_with(b"\r\n") { 2 } else { 1 }
+}
+
+/// `GET / HTTP/1.1` and the like, or a header that every such request has: a browser that somebody made send it, or a scanner.
+fn is_http(line: &[u8]) -> bool {
+    let begins =
+        |word: &[u8], with: &[u8]| word.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let first = words.next().unwrap_or_default();
+    let last = words.next_back().unwrap_or(first);
+    begins(last, b"HTTP/") || begins(first, b"Host:")
+}
+
+struct StorageLine<'a> {
+    verb: Verb,
+    key: &'a [u8],
+    flags: u32,
+    exptime: i64,
+    length_bytes: usize,
+    stamp: u64,
+    noreply: bool,
+}
+
+/// The line, or the complaint.
+fn storage_line<'a>(verb: Verb, tokens: &Tokens<'a>) -> Result<StorageLine<'a>, Option<&'static str>> {
+    let words = if verb == Verb::Cas { 6 } else { 5 };
+    if tokens.count != words && tokens.count != words + 1 {
+        return Err(Some(ERROR));
+    }
+    let noreply = tokens.noreply();
+    let bad = Err((!noreply).then_some(BAD_FORMAT));
+    let key = tokens.get(1);
+    if key.len() > KEY_BYTES_MAX {
+        return bad;
+    }
+    let fields = (number::flags(tokens.get(2)), number::seconds(tokens.get(3)), number::length_bytes(tokens.get(4)));
+    let (Some(flags), Some(exptime), Some(length_bytes)) = fields else { return bad };
+    let stamp = if verb == Verb::Cas { number::unsigned(tokens.get(5)) } else { Some(0) };
+    let Some(stamp) = stamp else { return bad };
+    Ok(StorageLine { verb, key, flags, exptime, length_bytes, stamp, noreply })
+}
+
+/// The `command` whose line ends at `after` and whose value follows it; it gets none if the value is over the limit. `bad` if
+/// the value does not end where it should.
+fn with_value<'a>(
+    length_bytes: usize,
+    (input, after): (&'a [u8], usize),
+    item_bytes_max: usize,
+    bad: Command<'a>,
+    command: impl Fn(Option<&'a [u8]>) -> Command<'a>,
+) -> Parsed<Command<'a>> {
+    if length_bytes > item_bytes_max {
+        return Parsed::Command { command: command(None), consumed_bytes: after, skip_bytes: length_bytes + 2 };
+    }
+    let total_bytes = after + length_bytes + 2;
+    if input.len() < total_bytes {
+        return Parsed::NeedMore { total_bytes, scanned_bytes: 0 };
+    }
+    let value = &input[after..after + length_bytes];
+    let command = match &input[after + length_bytes..total_bytes] {
+        b"\r\n" => command(Some(value)),
+        _ => bad,
+    };
+    Parsed::Command { command, consumed_bytes: total_bytes, skip_bytes: 0 }
+}
+
+/// Commands that are one line.
+pub(super) fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> Command<'a> {
+    let noreply = tokens.noreply();
+    let count = tokens.count;
+    match (tokens.get(0), count) {
+        (b"get" | b"bget", 2..) => get(tokens.rest(line, 1), false),
+        (b"gets", 2..) => get(tokens.rest(line, 1), true),
+        (b"gat", 2..) => get_and_touch(tokens, line, false),
+        (b"gats", 2..) => get_and_touch(tokens, line, true),
+        (b"incr", 3 | 4) => increment(tokens, false),
+        (b"decr", 3 | 4) => increment(tokens, true),
+        (b"touch", 3 | 4) => match (key_fits(tokens.get(1)), number::seconds(tokens.get(2))) {
+            (false, _) => refused(BAD_FORMAT, noreply),
+            (_, None) => refused(BAD_EXPTIME, noreply),
+            (_, Some(exptime)) => Command::Touch { key: tokens.get(1), exptime, noreply },
+        },
+        (b"delete", 2..=4) => delete(tokens),
+        (b"flush_all", 1..=3) => match (count == 1 + usize::from(noreply), number::seconds(tokens.get(1))) {
+            (true, _) => Command::FlushAll { delay: 0, noreply },
+            (_, Some(delay)) => Command::FlushAll { delay, noreply },
+            (_, None) => refused(BAD_EXPTIME, noreply),
+        },
+        (b"verbosity", 2 | 3) => match number::flags(tokens.get(1)) {
+            Some(_) => Command::Verbosity { noreply },
+            None => refused(BAD_FORMAT, noreply),
+        },
+        (b"stats", _) => Command::Stats { argument: tokens.rest(line, 1) },
+        (b"resize", 3 | 4) => resize(tokens),
+        (b"cache_memlimit", 2 | 3) => cache_memlimit(tokens),
+        (b"version", _) => Command::Version,
+        (b"quit", _) => Command::Quit,
+        _ => Command::Refused { complaint: Some(ERROR) },
+    }
+}
+
+fn get(keys: &[u8], stamps: bool) -> Command<'_> {
+    match split(keys).all(key_fits) {
+        true => Command::Get { keys, stamps, goes_on: false },
+        false => Command::Refused { complaint: Some(BAD_FORMAT) },
+    }
+}
+
+fn get_and_touch<'a>(tokens: &Tokens<'a>, line: &'a [u8], stamps: bool) -> Command<'a> {
+    let Some(exptime) = number::seconds(tokens.get(1)) else {
+        return Command::Refused { complaint: Some(BAD_EXPTIME) };
+    };
+    let keys = tokens.rest(line, 2);
+    match split(keys).all(key_fits) {
+        true => Command::GetAndTouch { keys, exptime, stamps, goes_on: false },
+        false => Command::Refused { complaint: Some(BAD_FORMAT) },
+    }
+}
+
+fn increment<'a>(tokens: &Tokens<'a>, decrement: bool) -> Command<'a> {
+    let (key, noreply) = (tokens.get(1), tokens.noreply());
+    match (key_fits(key), number::unsigned(tokens.get(2))) {
+        (false, _) => refused(BAD_FORMAT, noreply),
+        (_, None) => refused(BAD_DELTA, noreply),
+        (_, Some(delta)) => Command::Increment { key, delta, decrement, noreply },
+    }
+}
+
+fn resize<'a>(tokens: &Tokens<'a>) -> Command<'a> {
+    let noreply = tokens.noreply();
+    let size = match tokens.get(1) {
+        b"capacity" => Some(Size::Capacity),
+        b"memory" => Some(Size::Memory),
+        _ => None,
+    };
+    match (size, number::unsigned(tokens.get(2)), tokens.count == 3 + usize::from(noreply)) {
+        (Some(size), Some(bytes), true) => Command::Resize { size, bytes, noreply },
+        _ => refused(BAD_RESIZE, noreply),
+    }
+}
+
+fn cache_memlimit<'a>(tokens: &Tokens<'a>) -> Command<'a> {
+    let noreply = tokens.noreply();
+    match number::unsigned(tokens.get(1)) {
+        None => refused(ERROR, noreply),
+        Some(0..8) => refused(MEMLIMIT_TOO_SMALL, noreply),
+        Some(mebibytes @ 8..=1_000_000_000) => Command::CacheMemlimit { bytes: mebibytes << 20, noreply },
+        Some(_) => refused(MEMLIMIT_IN_BYTES, noreply),
+    }
+}
+
+/// Old clients send a hold time of 0, which means nothing and is taken; any other is refused.
+fn delete<'a>(tokens: &Tokens<'a>) -> Command<'a> {
+    // A key may be called so.
+    let (key, noreply) = (tokens.get(1), tokens.count > 2 && tokens.noreply());
+    let zero = tokens.get(2) == b"0";
+    let valid = match tokens.count {
+        2 => true,
+        3 => zero || noreply,
+        _ => zero && noreply,
+    };
+    match (valid, key_fits(key)) {
+        (false, _) => refused(BAD_DELETE, noreply),
+        (_, false) => refused(BAD_FORMAT, noreply),
+        _ => Command::Delete { key, noreply },
+    }
+}
+
+fn refused(complaint: &'static str, noreply: bool) -> Command<'static> {
+    Command::Refused { complaint: (!noreply).then_some(complaint) }
+}
+
+pub(super) fn key_fits(key: &[u8]) -> bool {
+    key.len() <= KEY_BYTES_MAX
+}
+
+/// The words of `list`, which are parted by spaces.
+pub fn split(list: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    list.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
+}
+
+/// The first words of a line. A command that takes more than these takes them as a list.
+pub(super) struct Tokens<'a> {
+    words: [&'a [u8]; Tokens::KEPT],
+    /// Where each of them ends in the line.
+    ends: [usize; Tokens::KEPT],
+    count: usize,
+    last: &'a [u8],
+}
+
+impl<'a> Tokens<'a> {
+    const KEPT: usize = 8;
+
+    pub(super) fn of(line: &'a [u8]) -> Tokens<'a> {
+        let mut tokens = Tokens { words: [b""; Tokens::KEPT], ends: [0; Tokens::KEPT], count: 0, last: b"" };
+        let mut end = 0;
+        while let Some(start) = line[end..].iter().position(|&byte| byte != b' ').map(|at| end + at) {
+            end = line[start..].iter().position(|&byte| byte == b' ').map_or(line.len(), |at| start + at);
+            tokens.last = &line[start..end];
+            if tokens.count < Tokens::KEPT {
+                tokens.words[tokens.count] = tokens.last;
+                tokens.ends[tokens.count] = end;
+            }
+            tokens.count += 1;
+        }
+        tokens
+    }
+
+    /// Word number `at`, empty where the line has fewer.
+    fn get(&self, at: usize) -> &'a [u8] {
+        self.words[at]
+    }
+
+    fn noreply(&self) -> bool {
+        self.last == b"noreply"
+    }
+
+    /// What follows the first `words` of `line`, which has as many.
+    fn rest(&self, line: &'a [u8], words: usize) -> &'a [u8] {
+        &line[self.ends[words - 1]..]
+    }
+}
+
+#[cfg(test)]
+#[path = "text_tests.rs"]
+mod tests;

@@ -1,0 +1,230 @@
+//! The requests of one connection that are not answered in full yet, in the order in which they came.
+//!
+//! Outcomes come in any order and replies leave in this one: an outcome for the first slot is written out at once,
+//! any other is encoded into its slot and waits.
+//!
+//! ```text
+//!   pending --outcome--> ready --all earlier slots gone--> out
+//! ```
+//! Owned by one worker.
+
+use std::collections::VecDeque;
+
+use tapetum::Outcome;
+use tapetum_kernels::checksum::{Salt, checksum};
+
+use crate::doors::memcached::protocol::reply::{self, Form};
+use crate::net::out::{OutQueue, Pool};
+
+struct Slot {
+    form: Form,
+    state: State,
+    /// Where its key starts, counted from the first key that this connection ever kept.
+    key_at: u64,
+    key_bytes: u32,
+    /// Of its key, if the store may ask before it brings the value; else 0.
+    asker_print: u32,
+    /// What it may take in memory until it is answered.
+    charge_bytes: usize,
+}
+
+enum State {
+    Pending,
+    Ready { bytes: Vec<u8>, breaks_off_get: bool },
+}
+
+/// So that requests of the same key are known; not 0.
+fn print(key: &[u8]) -> u32 {
+    checksum(Salt { store: 0, address: 0, version: 0 }, &[key]) | 1
+}
+
+#[derive(Default)]
+pub struct Slots {
+    queue: VecDeque<Slot>,
+    /// The number of the first slot; numbers wrap.
+    first: u32,
+    pending: usize,
+    charged_bytes: usize,
+    ready_bytes: usize,
+    /// Of those that are pending, how many the store may ask about.
+    askers: usize,
+    /// The keys that replies repeat, one after the other, those answered first cut off now and then.
+    keys: Vec<u8>,
+    keys_start: u64,
+    /// The get being written has failed: the rest of it is left out.
+    get_broken_off: bool,
+}
+
+impl Slots {
+    const KEYS_KEPT_BYTES: usize = 4096;
+    const SLOTS_KEPT: usize = 32;
+    /// A slot itself, while its reply waits.
+    const READY_BYTES: usize = size_of::<Slot>();
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// None waits, and no text get is being left out: what is written to the queue now is what comes next.
+    pub fn are_at_rest(&self) -> bool {
+        self.queue.is_empty() && !self.get_broken_off
+    }
+
+    /// Submitted and without an outcome.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Memory that these requests hold or may come to hold.
+    pub fn held_bytes(&self) -> usize {
+        self.charged_bytes + self.ready_bytes
+    }
+
+    /// How many requests before `number` have not left yet.
+    pub fn place_of(&self, number: u32) -> usize {
+        number.wrapping_sub(self.first) as usize
+    }
+
+    /// What request `number`, which is pending, asked for.
+    pub fn form(&self, number: u32) -> Form {
+        self.queue[self.place_of(number)].form
+    }
+
+    /// What request `number`, which is pending, was charged with.
+    pub fn charge_bytes(&self, number: u32) -> usize {
+        self.queue[self.place_of(number)].charge_bytes
+    }
+
+    /// Charges request `number`, which is pending, with so much in place of what it was charged with.
+    pub fn charge(&mut self, number: u32, bytes: usize) {
+        let at = self.place_of(number);
+        let slot = &mut self.queue[at];
+        self.charged_bytes = self.charged_bytes - slot.charge_bytes + bytes;
+        slot.charge_bytes = bytes;
+    }
+
+    /// Adds a request that is being submitted and returns its number.
+    pub fn push(&mut self, form: Form, key: &[u8], charge_bytes: usize) -> u32 {
+        let key = if form.needs_key() { key } else { b"" };
+        let key_at = self.keys_start + self.keys.len() as u64;
+        self.keys.extend_from_slice(key);
+        let (state, key_bytes, asker_print) = (State::Pending, key.len() as u32, 0);
+        self.queue.push_back(Slot { form, state, key_at, key_bytes, asker_print, charge_bytes });
+        self.pending += 1;
+        self.charged_bytes += charge_bytes;
+        self.first.wrapping_add(self.queue.len() as u32 - 1)
+    }
+
+    /// The request that was added last, of `key`, may ask for room for its value, and takes effect after that.
+    pub fn last_may_ask(&mut self, key: &[u8]) {
+        let Some(last) = self.queue.back_mut() else { unreachable!("it was just added") };
+        last.asker_print = print(key);
+        self.askers += 1;
+    }
+
+    /// Whether a request of `key` that is pending may take effect after one that is submitted now. Now and then of another key: then
+    /// that one waits for nothing.
+    pub fn may_overtake(&self, key: &[u8]) -> bool {
+        if self.askers == 0 {
+            return false;
+        }
+        let print = print(key);
+        self.queue.iter().any(|slot| slot.asker_print == print)
+    }
+
+    /// Adds a reply that needs no outcome.
+    pub fn answer(&mut self, out: &mut OutQueue, pool: &mut Pool, form: Form, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = pool.take();
+        write(&mut bytes);
+        self.ready_bytes += bytes.len() + Slots::READY_BYTES;
+        let state = State::Ready { bytes, breaks_off_get: false };
+        let key_at = self.keys_start + self.keys.len() as u64;
+        self.queue.push_back(Slot { form, state, key_at, key_bytes: 0, asker_print: 0, charge_bytes: 0 });
+        self.release(out, pool);
+    }
+
+    /// Takes the outcome of slot `number`, whose value, if any, is `value`.
+    pub fn complete(&mut self, number: u32, outcome: &Outcome, value: &[u8], out: &mut OutQueue, pool: &mut Pool) {
+        let at = self.place_of(number);
+        let slot = &mut self.queue[at];
+        assert!(matches!(slot.state, State::Pending), "one outcome a request");
+        let key_from = (slot.key_at - self.keys_start) as usize;
+        let key = &self.keys[key_from..key_from + slot.key_bytes as usize];
+        let breaks_off_get = reply::breaks_off_get(slot.form, outcome);
+        self.pending -= 1;
+        self.askers -= usize::from(std::mem::take(&mut slot.asker_print) != 0);
+        self.charged_bytes -= std::mem::take(&mut slot.charge_bytes);
+        if at == 0 {
+            let skipped = self.get_broken_off && matches!(slot.form, Form::TextGet { .. });
+            if !skipped {
+                out.append(pool, |out| reply::encode(out, slot.form, key, outcome, value));
+                self.get_broken_off |= breaks_off_get;
+            }
+            self.pop();
+            self.release(out, pool);
+        } else {
+            let mut bytes = pool.take();
+            reply::encode(&mut bytes, slot.form, key, outcome, value);
+            self.ready_bytes += bytes.len() + Slots::READY_BYTES;
+            slot.state = State::Ready { bytes, breaks_off_get };
+        }
+    }
+
+    /// Takes the reply to slot `number`, written already.
+    pub fn complete_with(&mut self, number: u32, bytes: Vec<u8>, out: &mut OutQueue, pool: &mut Pool) {
+        let at = self.place_of(number);
+        let slot = &mut self.queue[at];
+        assert!(matches!(slot.state, State::Pending), "one outcome a request");
+        self.pending -= 1;
+        self.charged_bytes -= std::mem::take(&mut slot.charge_bytes);
+        self.ready_bytes += bytes.len() + Slots::READY_BYTES;
+        slot.state = State::Ready { bytes, breaks_off_get: false };
+        self.release(out, pool);
+    }
+
+    /// Writes out what is ready at the front.
+    fn release(&mut self, out: &mut OutQueue, pool: &mut Pool) {
+        while let Some(Slot { form, state: State::Ready { bytes, breaks_off_get }, .. }) = self.queue.front_mut() {
+            let bytes = std::mem::take(bytes);
+            self.ready_bytes -= bytes.len() + Slots::READY_BYTES;
+            let skipped = match form {
+                Form::TextGet { .. } => self.get_broken_off,
+                Form::TextGetEnd => std::mem::take(&mut self.get_broken_off),
+                _ => false,
+            };
+            self.get_broken_off |= *breaks_off_get;
+            if skipped || bytes.is_empty() {
+                pool.give(bytes);
+            } else {
+                out.append_buffer(pool, bytes);
+            }
+            self.pop();
+        }
+    }
+
+    fn pop(&mut self) {
+        let Some(slot) = self.queue.pop_front() else { return };
+        self.first = self.first.wrapping_add(1);
+        if self.queue.is_empty() {
+            self.forget();
+            return;
+        }
+        let done = (slot.key_at - self.keys_start) as usize + slot.key_bytes as usize;
+        if done > Slots::KEYS_KEPT_BYTES && done > self.keys.len() / 2 {
+            self.keys.drain(..done);
+            self.keys_start += done as u64;
+        }
+    }
+
+    /// Nothing is left: a connection at rest keeps little.
+    fn forget(&mut self) {
+        self.keys_start += self.keys.len() as u64;
+        self.keys.clear();
+        self.keys.shrink_to(Slots::KEYS_KEPT_BYTES);
+        self.queue.shrink_to(Slots::SLOTS_KEPT);
+    }
+}
+
+#[cfg(test)]
+#[path = "slots_tests.rs"]
+mod tests;

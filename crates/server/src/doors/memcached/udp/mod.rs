@@ -1,0 +1,417 @@
+//! The door over UDP: a request is one datagram, text or binary behind memcached's frame, and so is most of what is answered.
+//!
+//! ```text
+//!   receive (one system call) -> admit -> a connection each -> the store, one batch -> send (one system call)
+//! ```
+//! Every datagram is a client of its own: what is in it is done in its order, and answered by one message. There is a fixed
+//! number of places for requests that are not answered yet; while all are taken nothing is received, and the kernel drops what
+//! its queue does not hold. What cannot go on for want of memory is dropped. A worker owns its door; doors share the guard.
+
+pub mod admission;
+pub mod frame;
+pub mod guard;
+pub mod screen;
+mod socket;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::{io, iter, mem};
+
+use tapetum::Outcome;
+
+use crate::doors::memcached::protocol::binary::Status;
+use crate::doors::memcached::protocol::reply;
+use crate::net::connection::{Connection, Context};
+use crate::net::listen::{self, LoopbackAddress};
+use crate::os::Interest;
+use crate::stats::{Counters, count};
+use crate::store::engine::Session;
+
+use admission::{Request, Silence, admit};
+use frame::HEADER_BYTES;
+use guard::{Guard, Network, Terms};
+use screen::Dialect;
+use socket::{Inbox, Outbox, Queue};
+
+pub use socket::{Name, UdpSocket};
+
+/// Where `--udp` listens when it is not told: beside TCP.
+pub const ADDRESS_DEFAULT: &str = "127.0.0.1:11211";
+/// Requests of one worker that are not answered yet.
+const PLACES: usize = 512;
+/// The number of the first place's connection: above those of all clients that are connected.
+pub const FIRST_ID: u32 = 1 << 31;
+/// What a place keeps of the room for a request that had to wait.
+const REST_KEPT_BYTES: usize = 2048;
+/// In place of a reply that is more than the terms allow, and never more itself.
+const TOO_LARGE: &[u8] = b"SERVER_ERROR too large for UDP\r\n";
+
+const _: () = assert!(HEADER_BYTES + TOO_LARGE.len() <= guard::AMPLIFICATION_MAX * (HEADER_BYTES + b"get a\r\n".len()));
+
+/// Where to listen, and what strangers get.
+#[derive(Clone, Debug)]
+pub struct UdpOptions {
+    pub address: LoopbackAddress,
+    /// Peers that are answered whatever they ask for.
+    pub allow: Vec<Network>,
+    /// What each of the others is sent a second.
+    pub rate_bytes: u32,
+    /// The longest datagram that is sent, with its header.
+    pub datagram_bytes_max: usize,
+}
+
+/// What the doors of all workers share.
+pub struct Terminal {
+    guard: Guard,
+    datagram_bytes_max: usize,
+    /// The doors' own.
+    queues: Vec<Queue>,
+    /// Where it is, the same port at each.
+    pub addresses: Vec<SocketAddr>,
+}
+
+impl Terminal {
+    /// And the sockets of each worker, one for every address.
+    pub fn bind(options: UdpOptions, workers: usize) -> io::Result<(Arc<Terminal>, Vec<Vec<UdpSocket>>)> {
+        let UdpOptions { address, allow, rate_bytes, datagram_bytes_max } = options;
+        let bound = listen::bind_each(&address.0, |address| UdpSocket::bind_many(address, workers))?;
+        let (mut addresses, mut queues) = (Vec::new(), Vec::new());
+        let mut sockets: Vec<Vec<UdpSocket>> = (0..workers).map(|_| Vec::new()).collect();
+        for (at, each) in bound {
+            addresses.push(at);
+            for (worker, socket) in sockets.iter_mut().zip(each) {
+                queues.push(socket.queue()?);
+                worker.push(socket);
+            }
+        }
+        let guard = Guard::new(allow, rate_bytes, datagram_bytes_max, addresses[0].port());
+        Ok((Arc::new(Terminal { guard, datagram_bytes_max, queues, addresses }), sockets))
+    }
+
+    /// Datagrams that the kernel dropped before anybody saw them; `None` from a kernel that does not tell.
+    pub fn dropped_unseen(&self) -> Option<u64> {
+        self.queues.iter().map(|queue| queue.dropped().ok().map(u64::from)).sum()
+    }
+}
+
+/// Where a request waits for its answer.
+struct Place {
+    connection: Connection,
+    /// The number of the socket it came through.
+    outlet: usize,
+    peer: Name,
+    request_id: u16,
+    dialect: Dialect,
+    terms: Terms,
+    /// What of the request waits until something before it is answered.
+    rest: Vec<u8>,
+    /// There was no memory for a value that it asks for: no reply is true.
+    withheld: bool,
+}
+
+enum Progress {
+    Answered,
+    Pending,
+    /// It waits for gets of others to be answered.
+    Held,
+    /// There is no memory for it.
+    Stuck,
+}
+
+impl Place {
+    fn progress(&self) -> Progress {
+        let connection = &self.connection;
+        match () {
+            () if connection.pending() > 0 => Progress::Pending,
+            () if connection.slots.is_empty() && (self.rest.is_empty() || connection.closing) => Progress::Answered,
+            () if connection.capped() => Progress::Held,
+            () => Progress::Stuck,
+        }
+    }
+
+    /// How many datagrams the reply takes; `None` if it must not be sent.
+    fn datagrams(&self, datagram_bytes_max: usize) -> Option<u16> {
+        let reply_bytes = self.connection.out.unsent_bytes();
+        match self.terms {
+            Terms::Trusted => frame::count(reply_bytes, datagram_bytes_max - HEADER_BYTES),
+            Terms::Stranger { .. } => (!self.is_too_much()).then_some(1),
+        }
+    }
+
+    /// Whether the reply is more already than a stranger gets, so that the rest need not be looked for.
+    fn is_too_much(&self) -> bool {
+        let reply_bytes = HEADER_BYTES + self.connection.out.unsent_bytes();
+        matches!(self.terms, Terms::Stranger { reply_bytes_max } if reply_bytes > reply_bytes_max)
+    }
+
+    fn refusal(&self) -> Vec<u8> {
+        match self.dialect {
+            Dialect::Text => TOO_LARGE.to_vec(),
+            Dialect::Binary(origin) => {
+                let mut refusal = Vec::new();
+                reply::binary_refusal(&mut refusal, origin, Status::TooLarge, Status::TooLarge.text());
+                refusal
+            }
+        }
+    }
+}
+
+/// A socket, and what is to go through it.
+struct Outlet {
+    socket: UdpSocket,
+    outbox: Outbox,
+}
+
+pub struct Door {
+    terminal: Arc<Terminal>,
+    worker: usize,
+    /// One for every address.
+    outlets: Vec<Outlet>,
+    inbox: Inbox,
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// Requests that wait for gets of others.
+    held: Vec<u32>,
+    /// What gets brought lately.
+    value_bytes_expected: Option<usize>,
+    interest: Interest,
+}
+
+impl Door {
+    pub fn new(terminal: Arc<Terminal>, sockets: Vec<UdpSocket>, worker: usize) -> Door {
+        sockets.iter().for_each(UdpSocket::discard);
+        let outlets = sockets.into_iter().map(|socket| Outlet { socket, outbox: Outbox::default() });
+        Door {
+            terminal,
+            worker,
+            outlets: outlets.collect(),
+            inbox: Inbox::new(),
+            places: Vec::new(),
+            free: Vec::new(),
+            held: Vec::new(),
+            value_bytes_expected: None,
+            interest: Interest::READ,
+        }
+    }
+
+    pub fn fds(&self) -> impl Iterator<Item = RawFd> {
+        self.outlets.iter().map(|outlet| outlet.socket.as_raw_fd())
+    }
+
+    fn room(&self) -> usize {
+        PLACES - (self.places.len() - self.free.len())
+    }
+
+    /// What to be woken for, if that has changed.
+    pub fn interest_change(&mut self) -> Option<Interest> {
+        let interest = Interest { read: self.room() > 0, ..Interest::NONE };
+        (mem::replace(&mut self.interest, interest) != interest).then_some(interest)
+    }
+
+    /// Takes in what has come, as far as there are places, and submits what it asks for.
+    pub fn receive<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<()> {
+        let mut inbox = mem::take(&mut self.inbox);
+        let received = (0..self.outlets.len()).try_for_each(|outlet| self.receive_at(outlet, &mut inbox, cx));
+        self.inbox = inbox;
+        self.flush(cx.counters);
+        received
+    }
+
+    fn receive_at<S: Session>(&mut self, outlet: usize, inbox: &mut Inbox, cx: &mut Context<'_, S>) -> io::Result<()> {
+        let received = match self.outlets[outlet].socket.receive(inbox, self.room()) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            other => other?,
+        };
+        count(&cx.counters.udp_received, received as u64);
+        for at in 0..received {
+            let (peer, datagram) = inbox.datagram(at);
+            count(&cx.counters.bytes_read, datagram.len() as u64);
+            match admit(&self.terminal.guard, &peer, datagram, cx.limits.item_bytes_max, cx.now) {
+                Ok(request) => self.begin(outlet, peer, request, cx),
+                Err(silence) => count_silence(silence, cx.counters),
+            }
+        }
+        Ok(())
+    }
+
+    fn begin<S: Session>(&mut self, outlet: usize, peer: Name, request: Request<'_>, cx: &mut Context<'_, S>) {
+        let Request { id: request_id, payload, dialect, terms } = request;
+        let answers_bytes_max = match terms {
+            Terms::Trusted => usize::MAX,
+            Terms::Stranger { reply_bytes_max } => reply_bytes_max,
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                let place = &mut self.places[at as usize];
+                place.connection.renew(self.value_bytes_expected, answers_bytes_max);
+                (place.outlet, place.peer, place.request_id) = (outlet, peer, request_id);
+                (place.dialect, place.terms, place.withheld) = (dialect, terms, false);
+                at
+            }
+            None => {
+                let at = self.places.len() as u32;
+                let mut connection = Connection::new(self.worker, FIRST_ID + at);
+                connection.renew(self.value_bytes_expected, answers_bytes_max);
+                let (rest, withheld) = (Vec::new(), false);
+                self.places.push(Place { connection, outlet, peer, request_id, dialect, terms, rest, withheld });
+                at
+            }
+        };
+        let place = &mut self.places[at as usize];
+        let taken = place.connection.consume(payload, cx);
+        if !place.is_too_much() {
+            place.rest.extend_from_slice(&payload[taken..]);
+        }
+        self.settle(at, cx);
+    }
+
+    /// Takes the outcome of request `number` of connection `id`.
+    pub fn complete<S: Session>(&mut self, id: u32, number: u32, outcome: &Outcome, cx: &mut Context<'_, S>) {
+        let at = id - FIRST_ID;
+        self.places[at as usize].connection.complete(number, outcome, cx);
+        self.go_on(at, cx);
+    }
+
+    /// Request `number` of connection `id` wants room for a long value. Nothing waits for that.
+    pub fn ask<S: Session>(&mut self, id: u32, number: u32, value_bytes: usize, cx: &mut Context<'_, S>) {
+        let place = &mut self.places[(id - FIRST_ID) as usize];
+        place.connection.ask(number, value_bytes, cx);
+        place.withheld |= place.connection.give_up_asked(cx);
+    }
+
+    /// The errand that request `number` of connection `id` was is done.
+    pub fn complete_errand<S: Session>(&mut self, id: u32, number: u32, answer: Vec<u8>, cx: &mut Context<'_, S>) {
+        let at = id - FIRST_ID;
+        self.places[at as usize].connection.complete_errand(number, answer, cx.pool);
+        self.go_on(at, cx);
+    }
+
+    /// Goes on with what waited for gets of others, of which some are answered.
+    pub fn retry<S: Session>(&mut self, cx: &mut Context<'_, S>) {
+        for at in mem::take(&mut self.held) {
+            self.go_on(at, cx);
+        }
+    }
+
+    fn go_on<S: Session>(&mut self, at: u32, cx: &mut Context<'_, S>) {
+        let place = &mut self.places[at as usize];
+        place.connection.settle(place.rest.len(), cx.budget);
+        if place.is_too_much() {
+            place.rest.clear();
+        }
+        if !place.rest.is_empty() {
+            let taken = place.connection.consume(&place.rest, cx);
+            place.rest.drain(..taken);
+        }
+        self.settle(at, cx);
+    }
+
+    /// Answers a request that is through, or drops it if there is no way on.
+    fn settle<S: Session>(&mut self, at: u32, cx: &mut Context<'_, S>) {
+        let place = &mut self.places[at as usize];
+        place.connection.settle(place.rest.len(), cx.budget);
+        match place.progress() {
+            Progress::Pending => return,
+            Progress::Held => return self.held.push(at),
+            Progress::Stuck if place.connection.waits() => count(&cx.counters.udp_dropped_busy, 1),
+            // More than one request may hold: nothing of it goes before all of it is there.
+            Progress::Stuck => self.refuse(at, cx.counters),
+            Progress::Answered if place.withheld => count(&cx.counters.udp_dropped_busy, 1),
+            Progress::Answered => self.answer(at, cx.counters),
+        }
+        let place = &mut self.places[at as usize];
+        self.value_bytes_expected = place.connection.value_bytes_learned();
+        place.connection.release(cx.budget, cx.pool);
+        place.rest.clear();
+        place.rest.shrink_to(REST_KEPT_BYTES);
+        self.free.push(at);
+    }
+
+    /// Puts a reply into the outbox, or what there is in its place where it would be too much.
+    fn answer(&mut self, at: u32, counters: &Counters) {
+        let place = &self.places[at as usize];
+        // A write, or a miss, that was to be quiet.
+        if place.connection.out.is_empty() {
+            return;
+        }
+        let datagram_bytes_max = self.terminal.datagram_bytes_max;
+        let Some(datagrams) = place.datagrams(datagram_bytes_max) else { return self.refuse(at, counters) };
+        count(&counters.udp_answered, 1);
+        let payload_bytes = datagram_bytes_max - HEADER_BYTES;
+        let mut mail = Mail { outlet: &mut self.outlets[place.outlet], counters };
+        mail.message(place.peer, place.request_id, datagrams, payload_bytes, place.connection.out.pieces());
+    }
+
+    /// Says that the reply would be too much.
+    fn refuse(&mut self, at: u32, counters: &Counters) {
+        count(&counters.udp_answered, 1);
+        count(&counters.udp_refused_size, 1);
+        let place = &self.places[at as usize];
+        let payload_bytes = self.terminal.datagram_bytes_max - HEADER_BYTES;
+        let mut mail = Mail { outlet: &mut self.outlets[place.outlet], counters };
+        mail.message(place.peer, place.request_id, 1, payload_bytes, iter::once(&place.refusal()[..]));
+    }
+
+    /// Sends what there is to send.
+    pub fn flush(&mut self, counters: &Counters) {
+        self.outlets.iter_mut().for_each(|outlet| Mail { outlet, counters }.flush());
+    }
+}
+
+/// What sending takes.
+struct Mail<'a> {
+    outlet: &'a mut Outlet,
+    counters: &'a Counters,
+}
+
+impl Mail<'_> {
+    /// `pieces` are the message, which takes so many datagrams.
+    fn message<'p>(
+        &mut self,
+        to: Name,
+        request_id: u16,
+        datagrams: u16,
+        payload_bytes: usize,
+        pieces: impl Iterator<Item = &'p [u8]>,
+    ) {
+        let mut pieces = pieces.filter(|piece| !piece.is_empty());
+        let mut piece = pieces.next().unwrap_or_default();
+        for number in 0..datagrams {
+            if self.outlet.outbox.is_full() {
+                self.flush();
+            }
+            self.outlet.outbox.begin(to, &frame::reply(request_id, number, datagrams));
+            let mut room_bytes = payload_bytes;
+            while room_bytes > 0 && !piece.is_empty() {
+                let (now, later) = piece.split_at(piece.len().min(room_bytes));
+                self.outlet.outbox.push(now);
+                room_bytes -= now.len();
+                piece = if later.is_empty() { pieces.next().unwrap_or_default() } else { later };
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let Outlet { socket, outbox } = &mut *self.outlet;
+        if outbox.is_empty() {
+            return;
+        }
+        let datagrams = outbox.len();
+        let sent = socket.send(outbox);
+        count(&self.counters.udp_sent, sent.datagrams as u64);
+        count(&self.counters.udp_dropped_unsent, (datagrams - sent.datagrams) as u64);
+        count(&self.counters.bytes_written, sent.bytes as u64);
+    }
+}
+
+fn count_silence(silence: Silence, counters: &Counters) {
+    let counter = match silence {
+        Silence::Port => &counters.udp_dropped_port,
+        Silence::NoRequest => &counters.udp_dropped_no_request,
+        Silence::Fragment => &counters.udp_dropped_fragment,
+        Silence::NotAllowed => &counters.udp_dropped_not_allowed,
+        Silence::Rate => &counters.udp_dropped_rate,
+    };
+    count(counter, 1);
+}

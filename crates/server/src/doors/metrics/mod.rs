@@ -1,0 +1,229 @@
+//! The figures for Prometheus: a small HTTP server of its own, off unless asked for.
+//!
+//! One thread serves up to 64 peers at once and waits for none of them: one that does not send or does not read costs the
+//! others nothing, and is closed in time. It shares only the figures, and needs nothing of the workers.
+
+// The server is above the simulator: this is a thread of the system, and looks at the clock.
+#![allow(clippy::disallowed_methods)]
+
+mod http;
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tapetum_drive::Event;
+
+use crate::net::listen::{Address, Listener};
+use crate::os::{self, Epoll, Interest, Ready};
+use crate::stats::{Figure, Kind};
+use http::{Peer, Progress};
+
+/// Where `--metrics` listens when it is not told.
+pub const ADDRESS_DEFAULT: &str = "127.0.0.1:9150";
+/// Peers at once; one more takes the place of the oldest that has not asked yet. A few scrape, and port scanners come too.
+const PEERS_MAX: usize = 64;
+/// What a peer may take to send its request, and again to take the answer: as long as Prometheus waits by default.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Peers let in before those who are in have their turn.
+const ACCEPTS_MAX: usize = 16;
+/// How long nobody is let in for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+const ID_STOP: u64 = u64::MAX;
+const ID_LISTENER: u64 = 1 << 32;
+
+/// Gives the page as it is now.
+pub type Source = Box<dyn Fn() -> String + Send>;
+
+pub struct MetricsServer {
+    addresses: Vec<Address>,
+    stop: Arc<Event>,
+    thread: JoinHandle<()>,
+}
+
+impl MetricsServer {
+    /// Serves at `listeners`, which listen already.
+    pub fn start(listeners: Vec<Listener>, source: Source) -> io::Result<MetricsServer> {
+        let (stop, epoll) = (Arc::new(Event::new()?), Epoll::new()?);
+        epoll.add(stop.as_raw_fd(), ID_STOP, Interest::READ)?;
+        for (at, listener) in listeners.iter().enumerate() {
+            epoll.add(listener.as_raw_fd(), ID_LISTENER + at as u64, Interest::READ)?;
+        }
+        let addresses = listeners.iter().map(Listener::address).collect();
+        let mut reception = Reception {
+            epoll,
+            listeners,
+            source,
+            peers: (0..PEERS_MAX).map(|_| None).collect(),
+            _stop: Arc::clone(&stop),
+        };
+        let life = move || {
+            if let Err(error) = reception.run() {
+                tracing::error!(
+                    "there are no figures for Prometheus any more: {error}; restart the server to have them again"
+                );
+            }
+        };
+        let thread = std::thread::Builder::new().name("metrics".into()).spawn(life)?;
+        Ok(MetricsServer { addresses, stop, thread })
+    }
+
+    /// Where it listens in fact.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    pub fn stop(self) {
+        self.stop.raise();
+        // A panic there has been reported, and figures are no reason to fail.
+        let _ = self.thread.join();
+    }
+}
+
+/// All peers, by their places.
+struct Reception {
+    epoll: Epoll,
+    listeners: Vec<Listener>,
+    source: Source,
+    peers: Vec<Option<Peer>>,
+    /// The epoll watches it.
+    _stop: Arc<Event>,
+}
+
+impl Reception {
+    fn run(&mut self) -> io::Result<()> {
+        let mut ready = Vec::new();
+        loop {
+            self.epoll.wait(self.timeout_ms(), &mut ready)?;
+            for &Ready { id, .. } in &ready {
+                match id {
+                    ID_STOP => return Ok(()),
+                    ID_LISTENER.. => self.accept((id - ID_LISTENER) as usize)?,
+                    place => self.look_after(place as usize)?,
+                }
+            }
+            let now = Instant::now();
+            for place in 0..self.peers.len() {
+                if self.peers[place].as_ref().is_some_and(|peer| peer.deadline <= now) {
+                    self.close(place, true);
+                }
+            }
+        }
+    }
+
+    /// Until the first peer has had its time.
+    fn timeout_ms(&self) -> i32 {
+        let Some(first) = self.peers.iter().flatten().map(|peer| peer.deadline).min() else { return -1 };
+        // Up, so that it has come when the wait is over.
+        first.saturating_duration_since(Instant::now()).as_millis() as i32 + 1
+    }
+
+    fn accept(&mut self, listener: usize) -> io::Result<()> {
+        for _ in 0..ACCEPTS_MAX {
+            match os::accept(self.listeners[listener].as_raw_fd()) {
+                Ok(socket) => self.welcome(socket)?,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EINTR | libc::ECONNABORTED) => return Ok(()),
+                    // Out of descriptors, most likely: they come back.
+                    _ => {
+                        std::thread::sleep(PAUSE);
+                        return Ok(());
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, socket: OwnedFd) -> io::Result<()> {
+        let place = self.peers.iter().position(Option::is_none).unwrap_or_else(|| {
+            let oldest =
+                |(_, peer): &(usize, &Option<Peer>)| peer.as_ref().map(|peer| (peer.is_answered(), peer.deadline));
+            let place = self.peers.iter().enumerate().min_by_key(oldest).map_or(0, |(place, _)| place);
+            self.close(place, true);
+            place
+        });
+        self.epoll.add(socket.as_raw_fd(), place as u64, Interest::READ)?;
+        self.peers[place] = Some(Peer::new(socket, Instant::now() + PATIENCE));
+        Ok(())
+    }
+
+    fn look_after(&mut self, place: usize) -> io::Result<()> {
+        // It may have been closed earlier in this round.
+        let Some(peer) = &mut self.peers[place] else { return Ok(()) };
+        let was_answered = peer.is_answered();
+        match peer.go_on(&self.source) {
+            Progress::Waits if peer.is_answered() != was_answered => {
+                peer.deadline = Instant::now() + PATIENCE;
+                self.epoll.change(peer.fd(), place as u64, Interest { write: true, ..Interest::NONE })
+            }
+            Progress::Waits => Ok(()),
+            Progress::Done => {
+                self.close(place, false);
+                Ok(())
+            }
+        }
+    }
+
+    fn close(&mut self, place: usize, is_late: bool) {
+        if let Some(peer) = self.peers[place].take() {
+            peer.close(is_late);
+        }
+    }
+}
+
+/// The figures in Prometheus' text format. A counter's name ends in `_total`, as is the custom there; a figure that is
+/// no number becomes a label of a gauge that is 1.
+pub fn exposition(figures: &[Figure]) -> String {
+    let mut out = String::new();
+    for Figure { name, kind, help, value } in figures {
+        let (name, word, sample) = match kind {
+            Kind::Counter => {
+                (format!("{}_total", name.strip_prefix("total_").unwrap_or(name)), "counter", value.clone())
+            }
+            Kind::Gauge => (name.to_string(), "gauge", value.clone()),
+            Kind::Text => (format!("{name}_info"), "gauge", String::new()),
+        };
+        family(&mut out, &format!("tapetum_{name}"), word, help);
+        // Writing to a string cannot fail.
+        let _ = match kind {
+            Kind::Text => writeln!(out, "tapetum_{name}{{{}={}}} 1", name.trim_end_matches("_info"), label(value)),
+            _ => writeln!(out, "tapetum_{name} {sample}"),
+        };
+    }
+    out
+}
+
+/// Begins a family of samples.
+pub fn family(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = write!(out, "# HELP {name} {help}.\n# TYPE {name} {kind}\n");
+}
+
+pub fn label(value: &str) -> String {
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_form() {
+        let figure = |name, kind, value: &str| Figure { name, kind, help: "What it is", value: value.into() };
+        let figures = [
+            figure("total_items", Kind::Counter, "7"),
+            figure("threads", Kind::Gauge, "2"),
+            figure("version", Kind::Text, "a\"b\\"),
+        ];
+        let expected = "# HELP tapetum_items_total What it is.\n# TYPE tapetum_items_total counter\n\
+                        tapetum_items_total 7\n\
+                        # HELP tapetum_threads What it is.\n# TYPE tapetum_threads gauge\ntapetum_threads 2\n\
+                        # HELP tapetum_version_info What it is.\n# TYPE tapetum_version_info gauge\n\
+                        tapetum_version_info{version=\"a\\\"b\\\\\"} 1\n";
+        assert_eq!(exposition(&figures), expected);
+    }
+}

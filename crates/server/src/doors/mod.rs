@@ -1,0 +1,135 @@
+//! The sockets of all doors, bound before there is a store to serve: see [`crate::net::listen`].
+
+pub mod memcached;
+pub mod metrics;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::doors::memcached::udp::{Terminal, UdpSocket};
+use crate::net::listen::{Address, Listener};
+use crate::server::Options;
+
+/// Lets nobody in yet.
+pub struct Doors {
+    pub memcached: Vec<Listener>,
+    pub metrics: Vec<Listener>,
+    pub udp: Option<UdpDoors>,
+}
+
+pub struct UdpDoors {
+    pub terminal: Arc<Terminal>,
+    /// Each worker's.
+    pub sockets: Vec<Vec<UdpSocket>>,
+}
+
+/// A socket cannot be had.
+#[derive(Debug)]
+pub struct DoorError {
+    /// The option that names its address.
+    option: &'static str,
+    address: String,
+    error: io::Error,
+}
+
+impl DoorError {
+    fn new(option: &'static str, address: impl ToString, error: io::Error) -> DoorError {
+        DoorError { option, address: address.to_string(), error }
+    }
+}
+
+impl fmt::Display for DoorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DoorError { option, address, error } = self;
+        let over = if *option == "--udp" { " for UDP" } else { "" };
+        write!(f, "cannot listen at {address}{over}: {error}; ")?;
+        match (error.kind(), error.raw_os_error()) {
+            (io::ErrorKind::AddrInUse, _) => write!(f, "stop what is there, or give another {option} ADDR"),
+            (io::ErrorKind::AddrNotAvailable, _) => {
+                write!(f, "this machine has no such address: give {option} one that `ip address` shows")
+            }
+            (io::ErrorKind::PermissionDenied, _) if address.starts_with("unix:") => {
+                write!(f, "give {option} a path in a folder that this user may write to")
+            }
+            (io::ErrorKind::PermissionDenied, _) => {
+                write!(
+                    f,
+                    "give {option} a port from 1024 on, or the server the right to low ones (CAP_NET_BIND_SERVICE)"
+                )
+            }
+            (io::ErrorKind::AlreadyExists, _) => write!(f, "move it, or give another {option} ADDR"),
+            // Only names are looked up, and their lookup has errors of its own.
+            (_, None) => write!(f, "give {option} a name that this machine can look up, or an IP address"),
+            _ => write!(f, "give another {option} ADDR"),
+        }
+    }
+}
+
+impl std::error::Error for DoorError {}
+
+impl Doors {
+    pub fn bind(options: &Options) -> Result<Doors, DoorError> {
+        let mut memcached = Vec::new();
+        for address in &options.addresses {
+            memcached.extend(bind("--memcached", address)?);
+        }
+        let metrics = options.metrics.as_ref().map(|address| bind("--metrics", &Address::Tcp(address.0.clone())));
+        let udp = options.udp.as_ref().map(|udp| {
+            let bound = Terminal::bind(udp.clone(), options.threads);
+            let (terminal, sockets) = bound.map_err(|error| DoorError::new("--udp", &udp.address, error))?;
+            Ok(UdpDoors { terminal, sockets })
+        });
+        Ok(Doors { memcached, metrics: metrics.transpose()?.unwrap_or_default(), udp: udp.transpose()? })
+    }
+
+    /// Lets clients in over TCP and Unix sockets, `backlog` of whom may wait at each.
+    pub fn listen(&self, backlog: u32) -> Result<(), DoorError> {
+        for (option, listeners) in [("--memcached", &self.memcached), ("--metrics", &self.metrics)] {
+            for listener in listeners {
+                let listening = listener.listen(backlog);
+                listening.map_err(|error| DoorError::new(option, listener.address(), error))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bind(option: &'static str, address: &Address) -> Result<Vec<Listener>, DoorError> {
+    Listener::bind(address).map_err(|error| DoorError::new(option, address, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_depends_on_what_is_wrong_and_names_the_option() {
+        for (option, address, error, advice) in [
+            (
+                "--memcached",
+                "127.0.0.1:1",
+                io::ErrorKind::AddrInUse.into(),
+                "stop what is there, or give another --memcached",
+            ),
+            ("--udp", "192.0.2.1:1", io::Error::from_raw_os_error(libc::EADDRNOTAVAIL), "give --udp one that"),
+            (
+                "--metrics",
+                "127.0.0.1:1",
+                io::Error::from_raw_os_error(libc::EACCES),
+                "give --metrics a port from 1024 on",
+            ),
+            ("--memcached", "unix:/x/y", io::Error::from_raw_os_error(libc::EACCES), "give --memcached a path"),
+            (
+                "--metrics",
+                "nowhere:1",
+                io::Error::other("failed to lookup address"),
+                "a name that this machine can look up",
+            ),
+            ("--memcached", "unix:/x/y", io::Error::from_raw_os_error(libc::ENOENT), "give another --memcached ADDR"),
+        ] {
+            let told = DoorError::new(option, address, error).to_string();
+            assert!(told.contains(advice) && told.contains(address), "{told}");
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! The figures that `stats` and Prometheus are answered with: counters that each worker keeps by itself, what the server was started with,
+//! and the store's own figures.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use tapetum::{Error, Outcome, SlabClass, Stats};
+
+use crate::doors::memcached::protocol::meta_reply::MetaAnswer;
+use crate::doors::memcached::protocol::reply::{BinaryAnswer, Form, TextAnswer};
+use crate::doors::metrics;
+use crate::logging::LogLosses;
+use crate::store::full_log::{FullLog, is_full};
+use crate::store::hot_keys::Progress;
+
+mod drive_stats;
+pub mod exporter_names;
+pub mod slab_stats;
+
+/// One figure: what `stats`, `stats --json` and Prometheus show, each in its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Figure {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// One sentence, without its full stop.
+    pub help: &'static str,
+    pub value: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows, from when the store was opened or `stats reset` came.
+    Counter,
+    /// A level now.
+    Gauge,
+    /// No number.
+    Text,
+}
+
+impl Figure {
+    pub(crate) fn new(name: &'static str, kind: Kind, help: &'static str, value: impl ToString) -> Figure {
+        Figure { name, kind, help, value: value.to_string() }
+    }
+}
+
+/// Names and values, as `stats` gives them.
+pub fn lines(figures: Vec<Figure>) -> Vec<(String, String)> {
+    figures.into_iter().map(|figure| (figure.name.to_string(), figure.value)).collect()
+}
+
+/// Declares the counters once: fields, sums, names, help and reset.
+macro_rules! counters {
+    ($($name:ident: $help:literal,)*) => {
+        /// One set a worker, which alone adds to it; anyone reads.
+        #[derive(Debug, Default)]
+        pub struct Counters { $(pub $name: AtomicU64,)* }
+
+        impl Counters {
+            /// The sum over `all` of every counter, in memcached's order.
+            pub fn sums<'a>(all: impl Iterator<Item = &'a Counters> + Clone) -> Vec<Figure> {
+                let sum = |counter: fn(&Counters) -> &AtomicU64| -> u64 {
+                    all.clone().map(|one| counter(one).load(Ordering::Relaxed)).sum()
+                };
+                vec![$(Figure::new(stringify!($name), Kind::Counter, $help, sum(|one| &one.$name)),)*]
+            }
+
+            pub fn reset(&self) {
+                $(self.$name.store(0, Ordering::Relaxed);)*
+            }
+        }
+    };
+}
+
+counters!(
+    total_connections: "Connections that were accepted",
+    rejected_connections: "Connections that were refused because there were too many",
+    idle_kicks: "Connections that were closed because they asked for nothing for longer than they may",
+    listen_disabled_num: "Times that a worker accepted nobody for a second, for want of what the system gives",
+    time_in_listen_disabled_us: "How long these took that are over, in microseconds",
+    conn_yields: "Times that a connection with more to say gave way to others",
+    cmd_get: "Keys that gets asked for",
+    cmd_set: "Storage commands",
+    cmd_flush: "flush_all commands",
+    cmd_touch: "touch and gat commands",
+    cmd_meta: "me commands",
+    get_hits: "Keys that gets found",
+    get_misses: "Keys that gets did not find",
+    delete_misses: "Deletes of keys that were not there",
+    delete_hits: "Deletes of keys that were there",
+    incr_misses: "incr of keys that were not there",
+    incr_hits: "incr of keys that were there",
+    decr_misses: "decr of keys that were not there",
+    decr_hits: "decr of keys that were there",
+    cas_misses: "cas of keys that were not there",
+    cas_hits: "cas that stored",
+    cas_badval: "cas that came too late",
+    touch_hits: "touch and gat of keys that were there",
+    touch_misses: "touch and gat of keys that were not there",
+    store_too_large: "Values refused for their size",
+    store_no_memory: "Writes refused because flash or the index was full",
+    bytes_read: "Bytes that clients sent",
+    bytes_written: "Bytes that were sent to clients",
+    total_items: "Items that were stored",
+    udp_received: "Datagrams that came",
+    udp_answered: "Requests in datagrams that were answered",
+    udp_sent: "Datagrams that were sent",
+    udp_refused_size: "Of those answered, requests whose reply was too large to be sent, and said so",
+    udp_dropped_no_request: "Datagrams met with silence that were no request, or not wholly",
+    udp_dropped_fragment: "Datagrams met with silence that were parts of a request",
+    udp_dropped_not_allowed: "Datagrams met with silence that asked for what only trusted peers may",
+    udp_dropped_rate: "Datagrams met with silence whose peers had been sent enough",
+    udp_dropped_port: "Datagrams met with silence that came from the port of a service",
+    udp_dropped_busy: "Requests in datagrams that were given up for want of memory",
+    udp_dropped_unsent: "Datagrams that the system did not send",
+);
+
+const CURR_ITEMS_HELP: &str = "Items: at most so many, and just so many when nothing was written for some seconds";
+
+/// Declares the store's figures once, a line a field of [`Stats`].
+macro_rules! store_figures {
+    ($($name:ident: $kind:ident, $help:literal,)*) => {
+        /// The store's figures.
+        pub fn store_figures(store: &Stats) -> Vec<Figure> {
+            vec![
+                Figure::new("curr_items", Kind::Gauge, CURR_ITEMS_HELP, store.items),
+                $(Figure::new(stringify!($name), Kind::$kind, $help, store.$name),)*
+            ]
+        }
+    };
+}
+
+store_figures!(
+    index_entries: Gauge, "Keys that the index holds",
+    buffer_entries: Gauge, "Keys that the write buffers hold, until they are flushed",
+    index_bytes: Gauge, "Memory of the index",
+    index_segment_bytes: Gauge, "The part of index_bytes that comes with segments: fences and validity maps",
+    index_pointer_bits: Gauge, "Bits with which an entry of the index names its segment",
+    index_limit_bytes: Gauge, "Memory that the index may grow to",
+    index_room_entries: Gauge, "New keys that the index can still take",
+    index_extensions: Gauge, "Overflow buckets of the index",
+    partitions_rebuilt: Counter, "Index partitions that were built anew, larger or smaller",
+    partitions_rebuilding: Gauge, "Index partitions that are being built",
+    memory_limit_bytes: Gauge, "Memory that the store may use",
+    memory_used_bytes: Gauge, "Memory that the store uses",
+    key_tables_bytes: Gauge, "The part of memory_used_bytes that is key tables, kept where there is room",
+    flash_limit_bytes: Gauge, "Flash that the store may use",
+    flash_used_bytes: Gauge, "Flash that the store uses",
+    flash_reserve_bytes: Gauge, "Flash that never holds items: superblocks, manifest, log, what flush and collector work in",
+    flash_room_bytes: Gauge, "Flash that new keys may still take",
+    user_write_bytes: Counter, "Bytes of keys and values that clients wrote",
+    flash_write_bytes: Counter, "Bytes written to flash: log, segments, manifest",
+    log_write_bytes: Counter, "Bytes written to the log, a part of flash_write_bytes",
+    tier_bytes: Gauge, "The part of memory_used_bytes that is the DRAM tier",
+    get_from_tier: Counter, "Gets answered from the DRAM tier",
+    tier_evictions: Counter, "Items that left the DRAM tier for others",
+    get_from_flash: Counter, "Gets answered from flash rather than from a write buffer",
+    get_expired: Counter, "Gets of items that had expired and were not yet reclaimed",
+    get_flushed: Counter, "Gets of items that flush_all had deleted and that were not yet reclaimed",
+    reclaimed: Counter, "Items that had expired, or were deleted by flush_all, whose room was taken back",
+    get_flash_reads: Counter, "Read commands of those gets",
+    get_flash_read_max_bytes: Gauge, "The longest of those reads",
+    flash_to_local_bytes: Counter, "Bytes read from flash into the drive's local memory",
+    local_to_host_bytes: Counter, "Bytes copied from the drive's local memory to the host",
+    key_check_reads: Counter, "Read commands that looked into key tables before a flush",
+    flash_read_commands: Counter, "Read commands of every kind",
+    large_values: Gauge, "Values that lie in extents of their own, those included that a flush will free",
+    large_bytes: Gauge, "Bytes of those extents",
+    large_reads: Counter, "Values read from such extents",
+    large_write_bytes: Counter, "Bytes of values written to such extents, a part of flash_write_bytes",
+    flushes: Counter, "Write buffers that became segments",
+    buffers_sealed: Gauge, "Write buffers that wait for their flush",
+    collections: Counter, "Runs of the collector",
+    evictions: Counter, "Items dropped to make room for new ones",
+    segments_evicted: Counter, "Segments that those items were in",
+    segments_unreadable: Gauge, "Segments that the collector could not read and that are there still",
+    writes_paced: Counter, "Writes that waited for flush or collector before they began",
+);
+
+/// memcached's figures of what never happens here, for clients and dashboards that ask for them.
+const NEVER: [(&str, &str); 7] = [
+    ("auth_cmds", "Commands that asked to be let in: nobody need ask"),
+    ("auth_errors", "Of these, those that were refused"),
+    ("lru_crawler_running", "Whether such a crawler runs"),
+    ("moves_to_cold", "Items that moved into a cold queue: there is none"),
+    ("lru_crawler_starts", "Runs of a crawler for expired items: here the collector drops them"),
+    ("crawler_items_checked", "Items that such a crawler looked at"),
+    ("crawler_reclaimed", "Items that such a crawler freed"),
+];
+
+/// Figures of the store under the names that memcached has for its table of keys and its storage on flash.
+fn memcached_figures(store: &Stats) -> [Figure; 10] {
+    use Kind::{Counter, Gauge};
+    let is_growing = u8::from(store.partitions_rebuilding > 0);
+    [
+        Figure::new("hash_bytes", Gauge, "As index_bytes", store.index_bytes),
+        Figure::new("hash_is_expanding", Gauge, "Whether a part of the index is being built anew, 1 or 0", is_growing),
+        Figure::new("extstore_limit_maxbytes", Gauge, "As limit_maxbytes", store.flash_limit_bytes),
+        Figure::new("extstore_bytes_used", Gauge, "As bytes", store.flash_used_bytes),
+        Figure::new("extstore_bytes_written", Counter, "As flash_write_bytes", store.flash_write_bytes),
+        Figure::new("extstore_bytes_read", Counter, "As flash_to_local_bytes", store.flash_to_local_bytes),
+        Figure::new("extstore_objects_used", Gauge, "As index_entries", store.index_entries),
+        Figure::new("extstore_objects_read", Counter, "As get_from_flash", store.get_from_flash),
+        Figure::new("extstore_objects_evicted", Counter, "As evictions", store.evictions),
+        Figure::new("extstore_page_evictions", Counter, "As segments_evicted", store.segments_evicted),
+    ]
+}
+
+/// Sums over the classes of the DRAM tier.
+fn class_figures(classes: &[SlabClass]) -> [Figure; 3] {
+    use Kind::{Counter, Gauge};
+    let sum = |value: fn(&SlabClass) -> u64| -> u64 { classes.iter().map(value).sum() };
+    [
+        Figure::new("total_malloced", Gauge, "Bytes of DRAM in slots", slab_stats::total_malloced(classes)),
+        Figure::new(
+            "moves_to_warm",
+            Counter,
+            "Items in DRAM that were asked for again, and so moved on into the main queue",
+            sum(|class| class.moves_to_main),
+        ),
+        Figure::new(
+            "moves_within_lru",
+            Counter,
+            "Turns of the main queue that let an item stay",
+            sum(|class| class.moves_within_main),
+        ),
+    ]
+}
+
+/// Adds `by` to a counter of this worker's own.
+pub fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+impl Counters {
+    /// Counts what became of a request.
+    pub fn outcome(&self, form: Form, outcome: &Outcome) {
+        let found = !matches!(outcome, Outcome::Missing);
+        let pick = |hit, miss| if found { hit } else { miss };
+        match outcome {
+            Outcome::Failed(Error::ValueTooLarge { .. }) => return count(&self.store_too_large, 1),
+            Outcome::Failed(error) if is_full(error) => return count(&self.store_no_memory, 1),
+            Outcome::Failed(_) | Outcome::NotNumber => return,
+            Outcome::Stored { .. } => count(&self.total_items, 1),
+            _ => {}
+        }
+        match form {
+            Form::TextGet { touch, .. } | Form::Binary { answer: BinaryAnswer::Get { touch, .. }, .. } => match touch {
+                false => count(pick(&self.get_hits, &self.get_misses), 1),
+                true => count(pick(&self.touch_hits, &self.touch_misses), 1),
+            },
+            Form::Text { answer: TextAnswer::Touch, .. } | Form::Binary { answer: BinaryAnswer::Touch, .. } => {
+                count(pick(&self.touch_hits, &self.touch_misses), 1);
+            }
+            Form::Text { answer: TextAnswer::Delete, .. } | Form::Binary { answer: BinaryAnswer::Delete, .. } => {
+                count(pick(&self.delete_hits, &self.delete_misses), 1);
+            }
+            Form::Text { answer: TextAnswer::Increment { decrement }, .. }
+            | Form::Binary { answer: BinaryAnswer::Increment { decrement }, .. } => match decrement {
+                false => count(pick(&self.incr_hits, &self.incr_misses), 1),
+                true => count(pick(&self.decr_hits, &self.decr_misses), 1),
+            },
+            Form::Text { answer: TextAnswer::Store { stamped: true }, .. }
+            | Form::Binary { answer: BinaryAnswer::Store { stamped: true, .. }, .. } => match outcome {
+                Outcome::Exists => count(&self.cas_badval, 1),
+                _ => count(pick(&self.cas_hits, &self.cas_misses), 1),
+            },
+            Form::Meta { answer, .. } => self.meta_outcome(answer, outcome),
+            _ => {}
+        }
+    }
+
+    /// As memcached counts meta commands: a get only when it is answered.
+    fn meta_outcome(&self, answer: MetaAnswer, outcome: &Outcome) {
+        match (answer, outcome) {
+            (MetaAnswer::Get { touch: true }, Outcome::Leased { .. }) => {
+                count(&self.cmd_touch, 1);
+                count(&self.touch_hits, 1);
+            }
+            (MetaAnswer::Get { .. }, _) => {
+                count(&self.cmd_get, 1);
+                count(if *outcome == Outcome::Missing { &self.get_misses } else { &self.get_hits }, 1);
+            }
+            (MetaAnswer::Set { stamped: true }, Outcome::Exists) => count(&self.cas_badval, 1),
+            (MetaAnswer::Set { stamped: true }, Outcome::Missing) => count(&self.cas_misses, 1),
+            (MetaAnswer::Set { stamped: true }, _) => count(&self.cas_hits, 1),
+            (MetaAnswer::Delete { .. }, Outcome::Missing | Outcome::Exists) => count(&self.delete_misses, 1),
+            (MetaAnswer::Delete { invalidate: false }, _) => count(&self.delete_hits, 1),
+            (MetaAnswer::Arithmetic { decrement: false }, Outcome::Missing) => count(&self.incr_misses, 1),
+            (MetaAnswer::Arithmetic { decrement: true }, Outcome::Missing) => count(&self.decr_misses, 1),
+            (MetaAnswer::Arithmetic { decrement }, Outcome::Number { expiry_before: Some(_), .. }) => {
+                count(if decrement { &self.decr_hits } else { &self.incr_hits }, 1);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What every worker knows, for `stats` to gather.
+pub struct Figures {
+    /// One a worker.
+    pub counters: Vec<Counters>,
+    pub connections: AtomicUsize,
+    /// Workers that accept connections now.
+    pub workers_listening: AtomicUsize,
+    /// Name and value, as `stats settings` gives them.
+    pub settings: Vec<(&'static str, String)>,
+    /// The whole budget, which can change; 0 where nobody said.
+    pub memory_bytes: AtomicU64,
+    pub connections_max: usize,
+    pub started_unix_seconds: u32,
+    pub hot_keys: Arc<Progress>,
+    pub full_log: FullLog,
+    pub store: Box<dyn Fn() -> Stats + Send + Sync>,
+    pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
+    pub udp_dropped_unseen: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    pub log: LogLosses,
+}
+
+impl Default for Figures {
+    /// One worker, no connection, and a store that says nothing.
+    fn default() -> Figures {
+        Figures {
+            counters: vec![Counters::default()],
+            connections: AtomicUsize::new(0),
+            workers_listening: AtomicUsize::new(0),
+            settings: Vec::new(),
+            memory_bytes: AtomicU64::new(0),
+            connections_max: 1,
+            started_unix_seconds: 0,
+            hot_keys: Arc::default(),
+            full_log: FullLog::default(),
+            store: Box::new(Stats::default),
+            slabs: Box::new(Vec::new),
+            udp_dropped_unseen: Box::new(|| Some(0)),
+            log: LogLosses::default(),
+        }
+    }
+}
+
+impl Figures {
+    /// memcached's general figures, as far as they mean something here, then the store's.
+    pub fn general(&self, now: u32) -> Vec<Figure> {
+        self.general_with(now, &(self.slabs)())
+    }
+
+    fn general_with(&self, now: u32, classes: &[SlabClass]) -> Vec<Figure> {
+        use Kind::{Counter, Gauge, Text};
+        let store = (self.store)();
+        let (user_us, system_us) = crate::os::cpu_time_us();
+        let drive_us = tapetum_drive::drive_cpu_us();
+        let host_us = (user_us + system_us).saturating_sub(drive_us);
+        let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+        let uptime = now.saturating_sub(self.started_unix_seconds);
+        let connections = self.connections.load(Ordering::Relaxed);
+        let accepting = self.workers_listening.load(Ordering::Relaxed) > 0;
+        let mut figures = vec![
+            Figure::new("pid", Gauge, "The server's process", std::process::id()),
+            Figure::new("uptime", Gauge, "Seconds since the server began to serve", uptime),
+            Figure::new("time", Gauge, "Unix seconds by the server's clock", now),
+            Figure::new("version", Text, "The version", crate::doors::memcached::protocol::VERSION),
+            Figure::new("pointer_size", Gauge, "Bits of a pointer", usize::BITS),
+            Figure::new("rusage_user", Counter, "Seconds of processor time in the server itself", seconds(user_us)),
+            Figure::new("rusage_system", Counter, "Seconds of processor time in the kernel", seconds(system_us)),
+            Figure::new("cpu_host", Counter, "Of both, seconds of threads other than the drive's", seconds(host_us)),
+            Figure::new("cpu_drive", Counter, "Of both, seconds of the drive's own threads", seconds(drive_us)),
+            Figure::new("max_connections", Gauge, "Connections that there may be", self.connections_max),
+            Figure::new("curr_connections", Gauge, "Connections that there are", connections),
+            Figure::new(
+                "connection_structures",
+                Gauge,
+                "Connections that memory is held for: those there are",
+                connections,
+            ),
+            Figure::new("accepting_conns", Gauge, "Whether connections are accepted, 1 or 0", u8::from(accepting)),
+        ];
+        figures.extend(NEVER.map(|(name, help)| Figure::new(name, Counter, help, 0)));
+        figures.extend(Counters::sums(self.counters.iter()));
+        let help = "Datagrams that the kernel dropped before anybody saw them: it had no room, or they were damaged";
+        let unseen = (self.udp_dropped_unseen)();
+        figures.extend(unseen.map(|count| Figure::new("udp_dropped_unseen", Counter, help, count)));
+        let help = "Lines of the log that were dropped, as whoever reads it was too slow, or could not be written";
+        figures.push(Figure::new("log_lines_dropped", Counter, help, self.log.lines()));
+        figures.extend([
+            Figure::new("threads", Gauge, "Worker threads", self.counters.len()),
+            Figure::new("limit_maxbytes", Gauge, "Flash that the store may use", store.flash_limit_bytes),
+            Figure::new("bytes", Gauge, "Flash that the store uses", store.flash_used_bytes),
+        ]);
+        figures.extend(class_figures(classes));
+        figures.extend(memcached_figures(&store));
+        figures.extend(store_figures(&store));
+        figures.extend(drive_stats::figures(&store.drive_bytes));
+        figures.extend(self.hot_keys());
+        figures
+    }
+
+    fn hot_keys(&self) -> [Figure; 6] {
+        use Kind::{Counter, Gauge};
+        let Progress { warming, listed, warmed, gone, saved, saves } = &*self.hot_keys;
+        let figure = |name, kind, help, value: &AtomicU64| Figure::new(name, kind, help, value.load(Ordering::Relaxed));
+        [
+            figure("warming", Gauge, "Whether DRAM is being warmed from the list of hot keys, 1 or 0", warming),
+            figure("hot_keys_listed", Gauge, "Keys in the list that was there at the start", listed),
+            figure("hot_keys_warmed", Gauge, "Of these, keys whose items DRAM has since", warmed),
+            figure(
+                "hot_keys_gone",
+                Gauge,
+                "Of these, keys that flash did not have any more, or not as the newest",
+                gone,
+            ),
+            figure("hot_keys_saved", Gauge, "Keys in the list that was saved last", saved),
+            figure("hot_keys_saves", Counter, "How often the list was saved", saves),
+        ]
+    }
+
+    /// All of it for Prometheus: under our names, and under those of memcached's exporter.
+    pub fn page(&self, now: u32) -> String {
+        let classes = (self.slabs)();
+        let figures = self.general_with(now, &classes);
+        let mut page = metrics::exposition(&figures);
+        exporter_names::append(&mut page, &figures, &classes);
+        page
+    }
+
+    /// As `stats settings` gives them.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut lines = self.settings.clone();
+        lines.push(("maxbytes", self.memory_bytes.load(Ordering::Relaxed).to_string()));
+        lines
+    }
+
+    /// What `stats` and an argument give; `None` where there is nothing of that name.
+    pub fn group(&self, argument: &[u8]) -> Option<Vec<(String, String)>> {
+        let owned = |(name, value): (&str, String)| (name.to_string(), value);
+        Some(match argument {
+            b"settings" => self.settings().into_iter().map(owned).collect(),
+            b"slabs" => slab_stats::slabs(&(self.slabs)()),
+            b"items" => slab_stats::items(&(self.slabs)()),
+            // As memcached says while nobody has switched it on: sizes are not counted.
+            b"sizes" => vec![("sizes_status".into(), "disabled".into())],
+            _ => return None,
+        })
+    }
+
+    pub fn reset(&self) {
+        self.counters.iter().for_each(Counters::reset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_all_workers_are_summed_and_reset() {
+        let all = [Counters::default(), Counters::default()];
+        count(&all[0].cmd_get, 2);
+        count(&all[1].cmd_get, 3);
+        let value = |name| Counters::sums(all.iter()).into_iter().find(|figure| figure.name == name).unwrap().value;
+        assert_eq!(value("cmd_get"), "5");
+        all.iter().for_each(Counters::reset);
+        assert_eq!(value("cmd_get"), "0");
+    }
+
+    /// Whoever gives the store a new figure shows it too.
+    #[test]
+    fn every_field_of_the_stores_stats_is_a_figure() {
+        let debugged = format!("{:?}", Stats::default());
+        // Those of `drive_stats`.
+        let (before, rest) = debugged.split_once("drive_bytes: [").unwrap();
+        let debugged = format!("{before}{}", rest.split_once("], ").unwrap().1);
+        let fields = debugged.trim_start_matches("Stats { ").trim_end_matches(" }").split(", ");
+        let mut fields: Vec<&str> = fields.filter_map(|field| field.split(':').next()).collect();
+        // Memcached's name for this one, so that no two families of metrics are `items`.
+        fields.iter_mut().filter(|field| **field == "items").for_each(|field| *field = "curr_items");
+        let mut names: Vec<&str> = store_figures(&Stats::default()).iter().map(|figure| figure.name).collect();
+        fields.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(names, fields, "add the new one to store_figures!");
+    }
+
+    #[test]
+    fn a_stamp_that_differs_is_counted_apart() {
+        let counters = Counters::default();
+        let form = Form::Text { answer: TextAnswer::Store { stamped: true }, noreply: false };
+        counters.outcome(form, &Outcome::Exists);
+        counters.outcome(form, &Outcome::Missing);
+        counters.outcome(form, &Outcome::Stored { stamp: 1 });
+        let values = [&counters.cas_badval, &counters.cas_misses, &counters.cas_hits, &counters.total_items];
+        assert_eq!(values.map(|value| value.load(Ordering::Relaxed)), [1; 4]);
+    }
+}

@@ -1,0 +1,101 @@
+//! What the server needs of a store: a session for each worker, and the figures. Dispatch is static.
+
+use std::os::fd::RawFd;
+
+use tapetum::{
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange,
+};
+
+/// Used by one thread at a time. Requests for one key take effect in the order of submission, but for one that asks, which takes effect
+/// after it is allowed; replies come in any order.
+/// [`crate::store::store_slot::Seat`] forwards each of these, those with a default too.
+pub trait Session: Send + 'static {
+    /// Never blocks; copies what it needs. A refusal comes as a reply. Only for who has seen that there is room.
+    fn submit(&mut self, token: u64, request: Request<'_>);
+    /// Whether one more request may be submitted; if not, replies make room.
+    fn has_room(&self) -> bool {
+        true
+    }
+    /// Never blocks. A value stays readable until the next poll.
+    fn poll(&mut self, replies: &mut Vec<Reply>);
+    fn bytes(&self, value: ValueRange) -> &[u8];
+    fn in_flight(&self) -> usize;
+    /// Readable while `poll` may make progress, which drains them.
+    fn event_fds(&self) -> Vec<RawFd>;
+
+    /// The tokens of what is in flight. Only where sessions are exchanged under their worker: see [`crate::store::store_slot`].
+    fn tokens_in_flight(&self) -> Vec<u64> {
+        unreachable!("its store is never exchanged")
+    }
+
+    /// Readable when the session is to be exchanged.
+    fn exchange_fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    /// Exchanges the session, if that is due: the replies to all that was in flight. `event_fds` are others from then on.
+    fn exchange(&mut self) -> Option<Vec<Reply>> {
+        None
+    }
+
+    /// A request that asks before it brings a longer value than `value_bytes`: see [`tapetum::Session::take_asks`].
+    fn submit_within(&mut self, token: u64, request: Request<'_>, _value_bytes: usize) {
+        self.submit(token, request);
+    }
+
+    fn take_asks(&mut self, _asks: &mut Vec<Ask>) {}
+
+    fn allow_value(&mut self, _token: u64, _value_bytes: usize) {
+        unreachable!("it never asks")
+    }
+
+    fn give_up_value(&mut self, _token: u64) {
+        unreachable!("it never asks")
+    }
+
+    /// Whether gets may be answered at once, in stages, as far as DRAM has the items: see [`tapetum::Session::digest_each`].
+    fn answers_from_dram(&self) -> bool {
+        false
+    }
+
+    /// Whether puts may be done at once, in the same stages.
+    fn puts_at_once(&self) -> bool {
+        false
+    }
+
+    fn answers_at_once(&self) -> bool {
+        self.answers_from_dram() || self.puts_at_once()
+    }
+
+    fn digest_each(&self, _keys: &[&[u8]], _digests: &mut [KeyDigest]) {}
+
+    /// `puts`: see [`tapetum::Session::fetch_each`].
+    fn fetch_each(&self, _keys: &[KeyDigest], _puts: u32) {}
+
+    fn get_from_dram(
+        &mut self,
+        _key: KeyDigest,
+        _out: &mut Vec<u8>,
+        _head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
+    ) -> Option<DramItem> {
+        None
+    }
+
+    /// Of key and value, and flags and expiry: see [`tapetum::Session::put_at_once`].
+    fn put_at_once(&mut self, _key: KeyDigest, _item: (&[u8], &[u8]), _about: (u32, u32)) -> Option<u64> {
+        None
+    }
+}
+
+pub trait Store: Send + Sync + 'static {
+    type Session: Session;
+    fn session(&self) -> Result<Self::Session, Error>;
+    fn stats(&self) -> Stats;
+    /// The classes of slots in DRAM, the smallest first.
+    fn slabs(&self) -> Vec<SlabClass>;
+    /// These block, for long perhaps: not for a worker.
+    fn inspect(&self) -> Result<Inspection, Error>;
+    fn locate(&self, key: &[u8]) -> Result<Location, Error>;
+    fn resize_capacity(&self, bytes: u64) -> Result<(), Error>;
+    fn resize_memory(&self, bytes: u64) -> Result<(), Error>;
+}

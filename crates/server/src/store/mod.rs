@@ -1,0 +1,14 @@
+//! The store that is served: what the doors ask of it, how it is opened, looked after and warmed.
+
+pub mod engine;
+pub mod errands;
+pub mod full_log;
+pub mod hot_keys;
+pub mod item_limit;
+pub mod opening;
+mod room_probe;
+pub mod steward;
+mod store_engine;
+pub mod store_open;
+pub mod store_slot;
+pub(crate) mod unfinished;

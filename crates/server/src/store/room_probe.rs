@@ -1,0 +1,97 @@
+//! Whether a file system that was full has room again. What it says of itself is not enough: quotas, reserves and copies on write are
+//! not in it. So the blocks of the store are reserved, or, where that says nothing, as many bytes are written as a store needs soon.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use tapetum_drive::{Flash, FlashError, Reservation};
+
+use crate::store::unfinished;
+
+/// What is written to see whether there is room, as a part of the store: about two write buffers.
+const PROBED_PART: u64 = 64;
+const PROBED_BYTES_MIN: u64 = 4 << 20;
+const PROBED_BYTES_MAX: u64 = 64 << 20;
+
+/// What a look came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// All of the store's blocks are its own.
+    Reserved,
+    /// As much as is needed soon could be written beside the store.
+    Written,
+    /// Nobody can tell but the store itself.
+    Unknown,
+    No,
+    /// Not as much as was written to see. That wears the drive, so the next look is to wait.
+    TooLittle,
+}
+
+/// Looks for room. `trusts_reservation`: no store has found the file system full again behind a reservation that succeeded.
+pub fn look(flash: &dyn Flash, path: &Path, trusts_reservation: bool) -> Result<Room, FlashError> {
+    match flash.reserve() {
+        Ok(Reservation::Held) if trusts_reservation => Ok(Room::Reserved),
+        Ok(_) => Ok(write_beside(path, flash.capacity_bytes())),
+        Err(FlashError::NoSpace { .. } | FlashError::NotReserved { .. }) => Ok(Room::No),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a file beside the store, and removes it.
+fn write_beside(path: &Path, capacity_bytes: u64) -> Room {
+    if !fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        return Room::Unknown;
+    }
+    let bytes = (capacity_bytes / PROBED_PART).clamp(PROBED_BYTES_MIN, PROBED_BYTES_MAX);
+    // Where there is too little by its own account, the last of it is left to others. Some file systems say nothing.
+    if unfinished::free_bytes(unfinished::folder_of(path)).is_ok_and(|free| (1..bytes).contains(&free)) {
+        return Room::No;
+    }
+    let probe = unfinished::path_of(path);
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe) {
+        // Somebody else's, perhaps.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Room::Unknown,
+        Err(error) if is_full(&error) => Room::No,
+        Err(_) => Room::Unknown,
+        Ok(mut file) => {
+            // Not zeros, which a file system may leave out.
+            let piece = vec![0xa5; 1 << 20];
+            let written = (0..bytes >> 20).try_for_each(|_| file.write_all(&piece)).and_then(|()| file.sync_all());
+            let removed = fs::remove_file(&probe);
+            match written.and(removed) {
+                Ok(()) => Room::Written,
+                Err(error) if is_full(&error) => Room::TooLittle,
+                Err(_) => Room::Unknown,
+            }
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tapetum_drive::MemoryFlash;
+
+    #[test]
+    fn what_is_written_to_see_whether_there_is_room_goes_away() {
+        let folder = std::env::temp_dir().join(format!("tapetum-room-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("drive");
+        let flash = MemoryFlash::new(1 << 20);
+        assert_eq!(look(&flash, &path, true).unwrap(), Room::Reserved);
+        assert_eq!(look(&flash, &path, false).unwrap(), Room::Unknown, "no file");
+        fs::write(&path, b"x").unwrap();
+        assert_eq!(look(&flash, &path, false).unwrap(), Room::Written);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::write(unfinished::path_of(&path), b"theirs").unwrap();
+        assert_eq!(look(&flash, &path, false).unwrap(), Room::Unknown, "in the way");
+        assert_eq!(fs::read(unfinished::path_of(&path)).unwrap(), b"theirs");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,274 @@
+//! Looks after the store that is served, and opens it again when its file system was full and has room.
+//!
+//! ```text
+//!   serving ── a write found no space ─► full (reads go on) ── there is room ─► opening ─┬─► serving
+//!      │                                  ▲                                             ├─► full (without a store)
+//!      ├── a write failed otherwise ─► failed (reads go on)          no space again ────┘
+//!      └── the file has no name any more ─► failed (reads go on)     another error ─────► failed (without a store)
+//! ```
+//! Invariants:
+//! 1. A store that has failed is written to no more. What serves after it is another object, which recovery made of what is on the drive.
+//! 2. The drive stays open, and locked, from the first opening to the end of the process.
+//! 3. Listeners and clients stay through all of it: see [`crate::store::store_slot`].
+//!
+//! Threads: one, which blocks while the store is opened; a signal that comes meanwhile ends the process ([`crate::store::opening`]).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use tapetum::{Error, Options, Place, Sync};
+use tapetum_drive::{Flash, Health};
+
+use crate::store::hot_keys::{HotKeys, Keeper, Progress};
+use crate::store::opening::Opening;
+use crate::store::room_probe::{self, Room};
+use crate::store::store_open::{self, OpenError};
+use crate::store::store_slot::StoreSlot;
+
+/// Looks between two tries where a store found no space again, at most. A look is a second.
+const LOOKS_MAX: u32 = 64;
+/// Looks that are left out after one that wrote as much as there was room for.
+const LOOKS_AFTER_WRITE: u32 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Serving,
+    Full,
+    Failed,
+}
+
+pub struct Steward {
+    slot: Arc<StoreSlot<tapetum::Store>>,
+    place: Place,
+    options: Options,
+    hot_keys: Option<HotKeys>,
+    progress: Arc<Progress>,
+    keeper: Option<Keeper>,
+    /// Where signals are read that stop the server.
+    signals: OwnedFd,
+    condition: Condition,
+    /// What the store lies on, while there is none.
+    flash: Option<Arc<dyn Flash>>,
+    /// The store's budget of memory, which a resize may have changed.
+    memory_bytes: u64,
+    /// What the last opening relied on.
+    relied_on: Room,
+    /// Whether a reservation of blocks is enough: no store has found no space soon after one.
+    trusts_reservation: bool,
+    /// Looks until the next try, and how many there were before the last one.
+    looks_left: u32,
+    looks_before: u32,
+    /// Looks since the store was opened, up to [`LOOKS_MAX`].
+    looks_served: u32,
+    /// What the log was told of the file last.
+    health: Health,
+}
+
+impl Steward {
+    /// `hot_keys`: where the list of what is hot is kept, if it is.
+    pub fn new(
+        slot: Arc<StoreSlot<tapetum::Store>>,
+        place: Place,
+        options: Options,
+        hot_keys: Option<HotKeys>,
+        progress: Arc<Progress>,
+        signals: BorrowedFd<'_>,
+    ) -> io::Result<Steward> {
+        let signals = signals.try_clone_to_owned()?;
+        let mut steward = Steward {
+            slot,
+            place,
+            options,
+            hot_keys,
+            progress,
+            keeper: None,
+            signals,
+            condition: Condition::Serving,
+            flash: None,
+            memory_bytes: 0,
+            relied_on: Room::Reserved,
+            trusts_reservation: true,
+            looks_left: 0,
+            looks_before: 0,
+            looks_served: 0,
+            health: Health::Sound,
+        };
+        steward.keep_hot_keys();
+        Ok(steward)
+    }
+
+    fn keep_hot_keys(&mut self) {
+        let (Some(hot_keys), Ok(store)) = (&self.hot_keys, self.slot.store()) else { return };
+        self.keeper = Keeper::start(tapetum::Store::clone(&store), hot_keys.clone(), Arc::clone(&self.progress))
+            .inspect_err(|error| tracing::warn!("DRAM will not be warmed after a restart: {error}"))
+            .ok();
+    }
+
+    /// To be called every second. Blocks while the store is opened again.
+    pub fn look(&mut self) {
+        self.look_at_file();
+        match self.condition {
+            Condition::Serving => self.look_at_store(),
+            Condition::Full => self.look_for_room(),
+            Condition::Failed => {}
+        }
+    }
+
+    /// Writes to a file that has no name are acknowledged for nothing.
+    fn look_at_file(&mut self) {
+        let Ok(store) = self.slot.store() else { return };
+        let health = store.drive().flash().health();
+        if health == self.health {
+            return;
+        }
+        let path = self.place.path();
+        let shown = path.display();
+        match &health {
+            Health::Sound => tracing::info!("{shown} is the file of this store again"),
+            Health::Renamed => tracing::warn!(
+                "{shown} is not the file of this store any more, which has another name now: move it back, or the next start will not \
+                 find what is written"
+            ),
+            Health::Removed { rescue } => {
+                tracing::error!(
+                    "{shown} was deleted or replaced: all of the store is gone when this process ends. Writes are refused from now \
+                     on, reads go on. To rescue it, copy it now: cp {} SAFE-FILE; then stop this server, move SAFE-FILE to \
+                     {shown}, and start the server again",
+                    rescue.display()
+                );
+                store.fail(Error::Removed { place: shown.to_string() });
+                self.condition = Condition::Failed;
+            }
+        }
+        self.health = health;
+    }
+
+    fn look_at_store(&mut self) {
+        let Some(failure) = self.slot.store().ok().and_then(|store| store.failure()) else {
+            self.looks_served = (self.looks_served + 1).min(LOOKS_MAX);
+            return;
+        };
+        if matches!(failure, Error::NoSpace { .. }) {
+            tracing::error!("{failure}; reads go on, and the store is opened again when there is room");
+            self.condition = Condition::Full;
+            let soon = self.looks_served < LOOKS_MAX;
+            self.trusts_reservation = !(soon && self.relied_on == Room::Reserved);
+            match soon && self.relied_on == Room::Unknown {
+                true => self.wait_longer(),
+                false => (self.looks_left, self.looks_before) = (0, 0),
+            }
+        } else {
+            tracing::error!("{failure}; reads go on, and writes are refused until the server is started again");
+            self.condition = Condition::Failed;
+        }
+    }
+
+    fn look_for_room(&mut self) {
+        if self.looks_left > 0 {
+            self.looks_left -= 1;
+            return;
+        }
+        let flash = self.flash.clone().or_else(|| Some(Arc::clone(self.slot.store().ok()?.drive().flash())));
+        let Some(flash) = flash else { return };
+        match room_probe::look(&*flash, &self.place.path(), self.trusts_reservation) {
+            Ok(Room::No) => {}
+            Ok(Room::TooLittle) => self.looks_left = LOOKS_AFTER_WRITE,
+            Ok(Room::Unknown) => {
+                // Each try takes the reads away for as long as it lasts.
+                self.wait_longer();
+                self.open_again(Room::Unknown);
+            }
+            Ok(room) => self.open_again(room),
+            Err(error) => {
+                tracing::warn!("{error}; looking for room again later");
+                self.wait_longer();
+            }
+        }
+    }
+
+    fn wait_longer(&mut self) {
+        self.looks_before = (2 * self.looks_before).clamp(1, LOOKS_MAX);
+        self.looks_left = self.looks_before;
+    }
+
+    fn open_again(&mut self, room: Room) {
+        tracing::info!("there is room for {} again: opening the store again", self.place.path().display());
+        self.relied_on = room;
+        match self.exchange_store() {
+            Ok(()) => {
+                tracing::info!("the store is open again: writes are taken");
+                if self.options.sync != Sync::Always {
+                    tracing::warn!(
+                        "of what was acknowledged in the last second before, some may be lost, as after a kill: see --sync"
+                    );
+                }
+                (self.condition, self.looks_served) = (Condition::Serving, 0);
+                self.keep_hot_keys();
+            }
+            Err(error) => match error.of_open_store() {
+                Some(error @ Error::NoSpace { .. }) => {
+                    tracing::error!("{error}; nothing is served until the store can be opened");
+                    self.slot.refuse(error);
+                    self.trusts_reservation &= room != Room::Reserved;
+                    self.wait_longer();
+                }
+                _ => {
+                    tracing::error!(
+                        "the store cannot be opened again: {error}; nothing is served from it: repair this, and start the server again"
+                    );
+                    self.slot.refuse(&Error::Unusable(format!("the store cannot be opened again: {error}")));
+                    self.condition = Condition::Failed;
+                }
+            },
+        }
+    }
+
+    /// Ends the store that has failed, if it is not over yet, and opens another one in its place.
+    fn exchange_store(&mut self) -> Result<(), OpenError> {
+        let path = self.place.path();
+        let failed = OpenError::of_store(path.clone());
+        // It has a handle of the store, and leaves the list that the next one warms DRAM from.
+        if let Some(keeper) = self.keeper.take() {
+            keeper.stop();
+        }
+        let why = Error::Unusable("the store is being opened again: try again in a moment".into());
+        match self.slot.withdraw(&why) {
+            Some(store) => {
+                self.memory_bytes = store.stats().memory_limit_bytes;
+                self.flash = Some(store.abandon().map_err(&failed)?);
+            }
+            None => self.slot.refuse(&why),
+        }
+        let Some(flash) = self.flash.clone() else { unreachable!("a store that is over has left what it lay on") };
+        let opening = Opening::watch(self.signals.as_fd()).map_err(|error| tapetum::OpenError::Io {
+            path: path.clone(),
+            doing: "watch for signals while opening",
+            error,
+        })?;
+        let store = store_open::open_again(&self.place, flash, &self.options)?;
+        drop(opening);
+        if store.stats().memory_limit_bytes != self.memory_bytes {
+            store.resize_memory(self.memory_bytes).map_err(&failed)?;
+        }
+        self.slot.put(store).map_err(failed)?;
+        self.flash = None;
+        Ok(())
+    }
+
+    /// Saves the list of hot keys and closes the store. The server has stopped.
+    pub fn close(mut self) -> Result<(), Error> {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.stop();
+        }
+        let closed = self.slot.store().and_then(|store| store.close());
+        match closed {
+            // Everything that was acknowledged is on the drive.
+            Err(error @ Error::NoSpace { .. }) if self.options.sync == Sync::Always => {
+                tracing::warn!("not closed: {error}; nothing is lost that was acknowledged");
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}

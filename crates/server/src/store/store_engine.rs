@@ -1,0 +1,116 @@
+//! The store as what the doors ask: each call goes on to the embedded crate.
+
+use std::os::fd::RawFd;
+
+use tapetum::{
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange,
+};
+
+use crate::store::engine;
+
+impl engine::Session for tapetum::Session {
+    fn submit(&mut self, token: u64, request: Request<'_>) {
+        self.submit(token, request).expect("the worker looks for room first");
+    }
+
+    fn has_room(&self) -> bool {
+        self.has_room()
+    }
+
+    fn poll(&mut self, replies: &mut Vec<Reply>) {
+        self.poll(replies);
+    }
+
+    fn bytes(&self, value: ValueRange) -> &[u8] {
+        self.bytes(value)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight()
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        self.event_fds()
+    }
+
+    fn tokens_in_flight(&self) -> Vec<u64> {
+        self.tokens_in_flight()
+    }
+
+    fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) {
+        self.submit_within(token, request, value_bytes).expect("the worker looks for room first");
+    }
+
+    fn take_asks(&mut self, asks: &mut Vec<Ask>) {
+        self.take_asks(asks);
+    }
+
+    fn allow_value(&mut self, token: u64, value_bytes: usize) {
+        self.allow_value(token, value_bytes);
+    }
+
+    fn give_up_value(&mut self, token: u64) {
+        self.give_up_value(token);
+    }
+
+    fn answers_from_dram(&self) -> bool {
+        self.answers_from_dram()
+    }
+
+    fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
+        self.digest_each(keys, digests);
+    }
+
+    fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
+        self.fetch_each(keys, puts);
+    }
+
+    fn get_from_dram(
+        &mut self,
+        key: KeyDigest,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
+    ) -> Option<DramItem> {
+        self.get_from_dram(key, out, head)
+    }
+
+    fn puts_at_once(&self) -> bool {
+        self.puts_at_once()
+    }
+
+    fn put_at_once(&mut self, key: KeyDigest, item: (&[u8], &[u8]), about: (u32, u32)) -> Option<u64> {
+        self.put_at_once(key, item, about)
+    }
+}
+
+impl engine::Store for tapetum::Store {
+    type Session = tapetum::Session;
+
+    fn session(&self) -> Result<tapetum::Session, Error> {
+        self.session()
+    }
+
+    fn slabs(&self) -> Vec<SlabClass> {
+        self.slabs()
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats()
+    }
+
+    fn inspect(&self) -> Result<Inspection, Error> {
+        tapetum::inspect(self)
+    }
+
+    fn locate(&self, key: &[u8]) -> Result<Location, Error> {
+        tapetum::locate(self, key)
+    }
+
+    fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {
+        self.resize_capacity(tapetum::store_bytes(bytes))
+    }
+
+    fn resize_memory(&self, bytes: u64) -> Result<(), Error> {
+        self.resize_memory(bytes)
+    }
+}

@@ -1,0 +1,359 @@
+//! The place of the store that is served. The store in it can be exchanged while clients stay connected: one that has failed must be
+//! opened again, as another object over the same drive.
+//!
+//! ```text
+//!   StoreSlot ── store (errands and figures borrow it) ── withdraw ─► nobody has it any more ─► put
+//!       └ a port a worker ── Handover ─► the worker's Seat: with a session, or empty
+//! ```
+//! Invariants:
+//! 1. A worker alone touches its seat; others leave handovers in its port, and the worker takes them between two requests.
+//! 2. When `withdraw` returns a store, no session, errand or figure has it: its last handle is the caller's.
+//! 3. A request that was on its way when its session left is answered with the reason, once. So is each that comes to an empty seat.
+//!
+//! Threads: any; a seat belongs to one. `withdraw`, `refuse` and `put` are called by one thread alone, which may block.
+
+// The server is above the simulator: whoever exchanges the store waits for its users.
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::VecDeque;
+use std::mem;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tapetum::{
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, Location, Outcome, Reply, Request, SlabClass, Stats,
+    ValueRange,
+};
+use tapetum_drive::Event;
+
+use crate::store::engine::{Session, Store};
+
+/// How often a withdrawal looks whether the last errand has gone.
+const BORROWERS_LOOK: Duration = Duration::from_millis(5);
+
+/// Refusals that an empty seat keeps until they are taken, about as many requests as a session.
+const REFUSALS_MAX: usize = 4096;
+
+/// The store, or what is said while there is none.
+enum Occupant<T> {
+    Store(Arc<T>),
+    Absent { why: Error, stats: Box<Stats>, slabs: Vec<SlabClass> },
+}
+
+/// What a worker is to do with its seat.
+enum Handover<S> {
+    /// Give the session up; the sender is dropped when it is gone.
+    Leave(Error, Sender<()>),
+    Take(S),
+}
+
+/// Where a worker finds its handovers.
+struct Port<S> {
+    event: Event,
+    /// The oldest first; `None` when the seat is gone.
+    handovers: Mutex<Option<VecDeque<Handover<S>>>>,
+}
+
+impl<S> Port<S> {
+    fn hand(&self, handover: Handover<S>) {
+        if let Some(handovers) = &mut *lock(&self.handovers) {
+            handovers.push_back(handover);
+        }
+        self.event.raise();
+    }
+
+    fn next(&self) -> Option<Handover<S>> {
+        lock(&self.handovers).as_mut()?.pop_front()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// See the [module](self). To the server it is a store like any other.
+pub struct StoreSlot<T: Store> {
+    occupant: Mutex<Occupant<T>>,
+    /// One a seat that was ever given.
+    ports: Mutex<Vec<Arc<Port<T::Session>>>>,
+}
+
+impl<T: Store> StoreSlot<T> {
+    pub fn new(store: T) -> StoreSlot<T> {
+        StoreSlot { occupant: Mutex::new(Occupant::Store(Arc::new(store))), ports: Mutex::default() }
+    }
+
+    /// The store, or why there is none.
+    pub fn store(&self) -> Result<Arc<T>, Error> {
+        match &*lock(&self.occupant) {
+            Occupant::Store(store) => Ok(Arc::clone(store)),
+            Occupant::Absent { why, .. } => Err(why.clone()),
+        }
+    }
+
+    /// Takes the store out, if it is there, and waits until nobody has it: errands first, while sessions still serve. From then on
+    /// requests are refused with `why`.
+    pub fn withdraw(&self, why: &Error) -> Option<T> {
+        let mut borrowed = self.store().ok()?;
+        let (stats, slabs) = (Box::new(borrowed.stats()), borrowed.slabs());
+        *lock(&self.occupant) = Occupant::Absent { why: why.clone(), stats, slabs };
+        let store = loop {
+            match Arc::try_unwrap(borrowed) {
+                Ok(store) => break store,
+                Err(still_borrowed) => borrowed = still_borrowed,
+            }
+            std::thread::sleep(BORROWERS_LOOK);
+        };
+        self.empty_seats(why);
+        Some(store)
+    }
+
+    /// Refuses requests with another reason from now on, if there is no store.
+    pub fn refuse(&self, reason: &Error) {
+        match &mut *lock(&self.occupant) {
+            Occupant::Store(_) => return,
+            Occupant::Absent { why, .. } => *why = reason.clone(),
+        }
+        self.empty_seats(reason);
+    }
+
+    /// Waits until no seat has a session.
+    fn empty_seats(&self, why: &Error) {
+        let leave = |port: &Arc<Port<T::Session>>| {
+            let (leaving, left) = channel();
+            port.hand(Handover::Leave(why.clone(), leaving));
+            left
+        };
+        let all: Vec<Receiver<()>> = lock(&self.ports).iter().map(leave).collect();
+        // Nothing is ever sent: the sender goes with the session, or with the seat.
+        for left in all {
+            let _ = left.recv();
+        }
+    }
+
+    /// Puts a store where there is none, and gives each seat a session of it.
+    pub fn put(&self, store: T) -> Result<(), Error> {
+        let ports = lock(&self.ports).clone();
+        let sessions = ports.iter().map(|_| store.session()).collect::<Result<Vec<_>, _>>()?;
+        *lock(&self.occupant) = Occupant::Store(Arc::new(store));
+        ports.iter().zip(sessions).for_each(|(port, session)| port.hand(Handover::Take(session)));
+        Ok(())
+    }
+}
+
+impl<T: Store> Store for StoreSlot<T> {
+    type Session = Seat<T::Session>;
+
+    fn session(&self) -> Result<Seat<T::Session>, Error> {
+        let session = self.store()?.session()?;
+        let event = Event::new().map_err(|error| Error::Io(error.to_string()))?;
+        let port = Arc::new(Port { event, handovers: Mutex::new(Some(VecDeque::new())) });
+        lock(&self.ports).push(Arc::clone(&port));
+        Ok(Seat { sitter: Sitter::Session(session), port })
+    }
+
+    /// Where there is no store, the figures of the last one.
+    fn stats(&self) -> Stats {
+        let store = match &*lock(&self.occupant) {
+            Occupant::Store(store) => Arc::clone(store),
+            Occupant::Absent { stats, .. } => return **stats,
+        };
+        store.stats()
+    }
+
+    fn slabs(&self) -> Vec<SlabClass> {
+        let store = match &*lock(&self.occupant) {
+            Occupant::Store(store) => Arc::clone(store),
+            Occupant::Absent { slabs, .. } => return slabs.clone(),
+        };
+        store.slabs()
+    }
+
+    fn inspect(&self) -> Result<Inspection, Error> {
+        self.store()?.inspect()
+    }
+
+    fn locate(&self, key: &[u8]) -> Result<Location, Error> {
+        self.store()?.locate(key)
+    }
+
+    fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {
+        self.store()?.resize_capacity(bytes)
+    }
+
+    fn resize_memory(&self, bytes: u64) -> Result<(), Error> {
+        self.store()?.resize_memory(bytes)
+    }
+}
+
+/// Who answers a worker's requests. A session in a box would be one more step for every get.
+enum Sitter<S> {
+    Session(S),
+    Nobody {
+        why: Error,
+        /// Not given out yet.
+        refusals: Vec<Reply>,
+    },
+}
+
+/// A worker's session, or nothing in its place.
+pub struct Seat<S> {
+    sitter: Sitter<S>,
+    port: Arc<Port<S>>,
+}
+
+impl<S> Drop for Seat<S> {
+    fn drop(&mut self) {
+        // Nobody takes these any more.
+        *lock(&self.port.handovers) = None;
+    }
+}
+
+fn refusal(token: u64, why: &Error) -> Reply {
+    Reply { token, outcome: Outcome::Failed(why.clone()) }
+}
+
+impl<S: Session> Session for Seat<S> {
+    fn submit(&mut self, token: u64, request: Request<'_>) {
+        match &mut self.sitter {
+            Sitter::Session(session) => session.submit(token, request),
+            Sitter::Nobody { why, refusals } => refusals.push(refusal(token, why)),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        match &self.sitter {
+            Sitter::Session(session) => session.has_room(),
+            Sitter::Nobody { refusals, .. } => refusals.len() < REFUSALS_MAX,
+        }
+    }
+
+    fn poll(&mut self, replies: &mut Vec<Reply>) {
+        match &mut self.sitter {
+            Sitter::Session(session) => session.poll(replies),
+            Sitter::Nobody { refusals, .. } => replies.append(refusals),
+        }
+    }
+
+    fn bytes(&self, value: ValueRange) -> &[u8] {
+        match &self.sitter {
+            Sitter::Session(session) => session.bytes(value),
+            Sitter::Nobody { .. } => unreachable!("a refusal has no value"),
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        match &self.sitter {
+            Sitter::Session(session) => session.in_flight(),
+            Sitter::Nobody { refusals, .. } => refusals.len(),
+        }
+    }
+
+    fn tokens_in_flight(&self) -> Vec<u64> {
+        match &self.sitter {
+            Sitter::Session(session) => session.tokens_in_flight(),
+            Sitter::Nobody { refusals, .. } => refusals.iter().map(|reply| reply.token).collect(),
+        }
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        match &self.sitter {
+            Sitter::Session(session) => session.event_fds(),
+            Sitter::Nobody { .. } => Vec::new(),
+        }
+    }
+
+    fn exchange_fd(&self) -> Option<RawFd> {
+        Some(self.port.event.as_raw_fd())
+    }
+
+    fn exchange(&mut self) -> Option<Vec<Reply>> {
+        self.port.event.clear();
+        let mut refused = None;
+        while let Some(handover) = self.port.next() {
+            let refused = refused.get_or_insert_with(Vec::new);
+            let (next, leaving) = match handover {
+                Handover::Leave(why, leaving) => (Sitter::Nobody { why, refusals: Vec::new() }, Some(leaving)),
+                Handover::Take(session) => (Sitter::Session(session), None),
+            };
+            match (mem::replace(&mut self.sitter, next), &self.sitter) {
+                (Sitter::Session(session), Sitter::Nobody { why, .. }) => {
+                    refused.extend(session.tokens_in_flight().into_iter().map(|token| refusal(token, why)));
+                }
+                (Sitter::Nobody { refusals, .. }, _) => refused.extend(refusals),
+                (Sitter::Session(_), Sitter::Session(_)) => unreachable!("a store is put where there is none"),
+            }
+            // The session was dropped by now.
+            drop(leaving);
+        }
+        refused
+    }
+
+    fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) {
+        match &mut self.sitter {
+            Sitter::Session(session) => session.submit_within(token, request, value_bytes),
+            Sitter::Nobody { why, refusals } => refusals.push(refusal(token, why)),
+        }
+    }
+
+    fn take_asks(&mut self, asks: &mut Vec<Ask>) {
+        if let Sitter::Session(session) = &mut self.sitter {
+            session.take_asks(asks);
+        }
+    }
+
+    fn allow_value(&mut self, token: u64, value_bytes: usize) {
+        match &mut self.sitter {
+            Sitter::Session(session) => session.allow_value(token, value_bytes),
+            Sitter::Nobody { .. } => unreachable!("what asked was answered when the session left"),
+        }
+    }
+
+    fn give_up_value(&mut self, token: u64) {
+        match &mut self.sitter {
+            Sitter::Session(session) => session.give_up_value(token),
+            Sitter::Nobody { .. } => unreachable!("what asked was answered when the session left"),
+        }
+    }
+
+    fn answers_from_dram(&self) -> bool {
+        matches!(&self.sitter, Sitter::Session(session) if session.answers_from_dram())
+    }
+
+    fn puts_at_once(&self) -> bool {
+        matches!(&self.sitter, Sitter::Session(session) if session.puts_at_once())
+    }
+
+    fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
+        if let Sitter::Session(session) = &self.sitter {
+            session.digest_each(keys, digests);
+        }
+    }
+
+    fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
+        if let Sitter::Session(session) = &self.sitter {
+            session.fetch_each(keys, puts);
+        }
+    }
+
+    fn get_from_dram(
+        &mut self,
+        key: KeyDigest,
+        out: &mut Vec<u8>,
+        head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
+    ) -> Option<DramItem> {
+        match &mut self.sitter {
+            Sitter::Session(session) => session.get_from_dram(key, out, head),
+            Sitter::Nobody { .. } => None,
+        }
+    }
+
+    fn put_at_once(&mut self, key: KeyDigest, item: (&[u8], &[u8]), about: (u32, u32)) -> Option<u64> {
+        match &mut self.sitter {
+            Sitter::Session(session) => session.put_at_once(key, item, about),
+            Sitter::Nobody { .. } => None,
+        }
+    }
+}
