@@ -21,6 +21,7 @@
 //!
 //! [`Options`] says how much flash and memory it may take and when a write is acknowledged.
 
+mod base;
 mod blocking;
 mod error;
 #[cfg(feature = "fuzzing")]

@@ -1,9 +1,10 @@
-//! What sessions and maintenance share.
+//! What sessions and maintenance share of the hashed engine.
 //!
 //! Lock order: shards (ascending) → log → extents; a part of the tier, or the access clock's moments, after a shard.
 //! The [`Installer`] is taken, not locked: whoever holds it is alone in
 //! changing the catalog, the manifest and the index. Sessions never need it.
 
+use crate::base::Base;
 use crate::error::Error;
 use crate::hashed::buffer::{Glance, Place, Shard};
 use crate::hashed::catalog::Catalog;
@@ -15,26 +16,19 @@ use crate::hashed::segment::unreadable::Unreadable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::{Access, AccessClock};
-use crate::log::Log;
 use crate::maintenance::pace::{Pace, Room};
-use crate::maintenance::resize::Resizing;
 use crate::manifest::Manifest;
 use crate::manifest::manifest_room::ManifestRoom;
-use crate::media::extents::Extents;
-use crate::media::geometry::Geometry;
 use crate::media::io::{Io, lock, run};
-use crate::media::superblock::Superblock;
 use crate::needs::DrivePrograms;
 use crate::opening::options::StoreOptions;
-use crate::planted::{Bug, Planted};
+use crate::planted::Bug;
 use arc_swap::ArcSwapOption;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Poll;
-use std::time::Duration;
-use tapetum_drive::locks::whole;
-use tapetum_drive::{Drive, OverlayFlash};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Header;
 
@@ -42,28 +36,6 @@ use tapetum_kernels::record::Header;
 pub struct Installer {
     pub manifest: Manifest,
     pub catalog: Catalog,
-}
-
-/// Wakes the maintenance thread.
-#[derive(Default)]
-pub struct Wakeup {
-    wanted: Mutex<bool>,
-    condition: Condvar,
-}
-
-impl Wakeup {
-    pub fn wake(&self) {
-        *lock(&self.wanted) = true;
-        self.condition.notify_all();
-    }
-
-    /// Sleeps until [`Wakeup::wake`] or for `timeout`.
-    pub fn sleep(&self, timeout: Duration) {
-        let wanted = lock(&self.wanted);
-        let waited = self.condition.wait_timeout_while(wanted, timeout, |wanted| !*wanted);
-        let (mut wanted, _) = whole(waited);
-        *wanted = false;
-    }
 }
 
 /// Counters of what callers did; monotonic.
@@ -109,17 +81,10 @@ pub struct Levels {
     pub index_room_entries: AtomicU64,
 }
 
+/// The hashed engine's state. What it stands on, the [`Base`], is reached through it.
 pub struct Shared {
-    pub drive: Drive,
+    pub base: Arc<Base>,
     pub programs: DrivePrograms,
-    /// What is written to the drive of a store that was opened to read stays here. `None`: opened to write.
-    pub overlay: Option<OverlayFlash>,
-    pub geometry: Geometry,
-    pub store_id: u64,
-    pub secret: [u8; 16],
-    pub options: StoreOptions,
-    pub planted: Planted,
-    pub log: Log,
     pub shards: Vec<Mutex<Shard>>,
     pub glance: Glance,
     pub index: GlobalIndex,
@@ -130,7 +95,6 @@ pub struct Shared {
     pub install_sequence: AtomicU64,
     /// Segments that the manifest does not name any more, until their last reader leaves.
     pub retired: Mutex<Vec<Arc<Segment>>>,
-    pub extents: Arc<Mutex<Extents>>,
     pub unreadable: Unreadable,
     pub key_tables: KeyTables,
     pub tier: Option<Tier>,
@@ -146,12 +110,6 @@ pub struct Shared {
     pub numbers_taken: Mutex<Vec<u32>>,
     /// Numbers below this one may be given: the index has the bits for them.
     pub segments_limit: AtomicU32,
-    /// As on flash. Changed by a resize alone.
-    pub superblock: Mutex<Superblock>,
-    /// The last one that was asked for.
-    pub resizing: Mutex<Option<Resizing>>,
-    /// The budget for everything in memory; a resize changes what the index may take of it.
-    pub memory_bytes: AtomicU64,
     pub version_next: AtomicU64,
     pub watermark: AtomicU64,
     pub watermark_at: AtomicU32,
@@ -161,11 +119,14 @@ pub struct Shared {
     pub levels: Levels,
     pub manifest_room: ManifestRoom,
     pub pace: Pace,
-    /// Bytes of everything that was allocated when the store was opened.
-    pub pools_bytes: u64,
-    pub wakeup: Wakeup,
-    /// The store was closed: nobody makes room any more.
-    pub closed: AtomicBool,
+}
+
+impl Deref for Shared {
+    type Target = Base;
+
+    fn deref(&self) -> &Base {
+        &self.base
+    }
 }
 
 impl Shared {
@@ -228,11 +189,6 @@ impl Shared {
     /// What is known of the use of an item that the DRAM tier does not hold.
     pub fn access_by_stamp(&self, was_read: bool, stamp: u64) -> Access {
         Access { was_read, idle_seconds: self.access_clock.written_seconds_ago(stamp) }
-    }
-
-    /// An error if the store was opened to read.
-    pub fn refuse_to_write(&self) -> Result<(), Error> {
-        if self.overlay.is_some() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     /// Waits for the installer and takes it.
@@ -327,10 +283,6 @@ impl Shared {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn now(&self) -> u32 {
-        self.drive.env().unix_seconds()
-    }
-
     /// A number and a version for a new segment.
     pub fn name_segment(&self, catalog: &Catalog) -> (u32, u64) {
         let mut taken = lock(&self.numbers_taken);
@@ -368,11 +320,6 @@ impl Shared {
         let memory_bytes = self.memory_bytes.load(Ordering::SeqCst);
         let taken_bytes = self.pools_bytes + self.index_bytes() + memory_bytes / 16;
         memory_bytes.saturating_sub(taken_bytes).min(self.options.key_tables_bytes_max)
-    }
-
-    /// What the store may use of its drive.
-    pub fn capacity_bytes(&self) -> u64 {
-        lock(&self.superblock).capacity_bytes
     }
 
     /// Whether every buffer below this one is in a segment, and the levels say so.

@@ -147,7 +147,15 @@ impl SegmentJob {
 
 impl Job for SegmentJob {
     fn step(&mut self, others: Others) -> bool {
-        let mut any = self.step_flush(others);
+        let shared = &self.shared;
+        shared.access_clock.advance(shared.now(), || shared.log.stamp_last());
+        shared.check_watermark();
+        let mut any = shared.reap_retired();
+        if any {
+            // A large value may have waited for it.
+            shared.log.wake();
+        }
+        any |= self.step_flush(others);
         if self.shared.log.poisoned().is_err() {
             return any;
         }
@@ -176,6 +184,10 @@ impl Job for SegmentJob {
             self.collect = None;
             done.map(|_| ()).unwrap_or_else(|error| self.poison("a collection", error));
         }
+    }
+
+    fn close(&mut self) {
+        self.shared.reap_retired();
     }
 
     fn phases(&self) -> Vec<Phase> {

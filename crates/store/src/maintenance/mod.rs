@@ -62,18 +62,11 @@ impl Maintenance {
         }
         let shared = self.shared.clone();
         shared.log.advance(false, shared.drive.env().now_us());
-        shared.access_clock.advance(shared.now(), || shared.log.stamp_last());
         let mut any = self.io.pump();
-        if shared.reap_retired() {
-            any = true;
-            // A large value may have waited for it.
-            shared.log.wake();
-        }
         if let Err(error) = shared.log.poisoned() {
             self.jobs.iter_mut().for_each(|job| job.fail(&error));
             return Step::Idle;
         }
-        shared.check_watermark();
         for number in 0..self.jobs.len() {
             let others = self.others_of(number);
             any |= self.jobs[number].step(others);
@@ -111,7 +104,6 @@ impl Maintenance {
         self.over = !self.jobs.iter().any(|job| job.is_changing());
         if self.over {
             self.jobs.iter_mut().for_each(|job| job.close());
-            shared.reap_retired();
         }
         self.over
     }

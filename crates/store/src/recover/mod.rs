@@ -17,6 +17,7 @@ mod fences;
 mod log_zones;
 mod stopwatch;
 
+use crate::base::{Base, Wakeup};
 use crate::error::Error;
 use crate::hashed::buffer::{Glance, Place, Shard};
 use crate::hashed::catalog::{Catalog, Install};
@@ -40,7 +41,7 @@ use crate::media::superblock::{Found, Superblock};
 use crate::needs::DrivePrograms;
 use crate::opening::options::StoreOptions;
 use crate::planted::Bug;
-use crate::shared::{Counters, Installer, Levels, Shared, Wakeup};
+use crate::shared::{Counters, Installer, Levels, Shared};
 use arc_swap::ArcSwapOption;
 pub use claims::{claim_extents, claim_large, claim_log};
 pub use create::create;
@@ -269,9 +270,8 @@ impl FoundStore {
             .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
         watch.lap("write buffers");
         let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
-        let shared = Shared {
+        let base = Base {
             drive: drive.clone(),
-            programs: self.programs,
             overlay,
             geometry,
             store_id: superblock.store_id,
@@ -279,13 +279,23 @@ impl FoundStore {
             options: *options,
             planted: options.planted,
             log,
+            extents,
+            superblock: Mutex::new(superblock),
+            resizing: Mutex::new(None),
+            memory_bytes: AtomicU64::new(options.memory_bytes),
+            pools_bytes: (drive.local().bytes_total() + tables) as u64 + options.tier_bytes,
+            wakeup: Wakeup::default(),
+            closed: AtomicBool::new(false),
+        };
+        let shared = Shared {
+            base: Arc::new(base),
+            programs: self.programs,
             shards,
             glance,
             index,
             segments,
             install_sequence: AtomicU64::new(0),
             retired: Mutex::new(Vec::new()),
-            extents,
             unreadable: Unreadable::default(),
             key_tables: KeyTables::default(),
             tier: Tier::new(options.tier_bytes, options.slabs)
@@ -298,9 +308,6 @@ impl FoundStore {
             installer: Mutex::new(None),
             numbers_taken: Mutex::new(Vec::new()),
             segments_limit: AtomicU32::new(geometry.segments(superblock.capacity_bytes)),
-            superblock: Mutex::new(superblock),
-            resizing: Mutex::new(None),
-            memory_bytes: AtomicU64::new(options.memory_bytes),
             // Unique in the store's life without being written down: no generation comes twice, unless damage hid one.
             version_next: AtomicU64::new(generation << 32 | 1),
             watermark: AtomicU64::new(replayed.watermark),
@@ -310,9 +317,6 @@ impl FoundStore {
             levels: Levels::default(),
             manifest_room: ManifestRoom::default(),
             pace: Pace::default(),
-            pools_bytes: (drive.local().bytes_total() + tables) as u64 + options.tier_bytes,
-            wakeup: Wakeup::default(),
-            closed: AtomicBool::new(false),
         };
         Ok((Arc::new(shared), recovered, watch))
     }
