@@ -1,5 +1,6 @@
 //! What can go wrong, each with what to do about it.
 
+use crate::keyspace::keyspace_error::KeyspaceError;
 use std::fmt;
 use tapetum_drive::{Completion, Drive, PipelineFailure};
 
@@ -26,6 +27,8 @@ pub enum Error {
     FullManifest,
     /// The store was opened to read.
     ReadOnly,
+    /// A keyspace was not made, renamed or dropped, or is not there.
+    Keyspace(KeyspaceError),
     /// A write to flash failed: nothing is acknowledged any more.
     Poisoned(String),
     /// The file system of `place` was full when the store wrote there: nothing is acknowledged any more, and the drive is sound.
@@ -76,6 +79,7 @@ impl fmt::Display for Error {
                 "the list of items is full, which a store of small items reaches that was made small and has grown: delete keys, or \
                  make a store of a larger capacity and fill it by `tapetum dump` and `tapetum load`"
             ),
+            Error::Keyspace(error) => error.fmt(f),
             Error::ReadOnly => write!(f, "the store was opened to read: open it for writing to change it"),
             Error::Poisoned(why) => {
                 write!(

@@ -1,0 +1,271 @@
+//! The keyspaces that a store has.
+//!
+//! 1. The default keyspace has id 0, is always there and live, and keeps its name.
+//! 2. A name leads to at most one live keyspace. The name of a dropped one is free at once, its id only when it is forgotten:
+//!    by then nothing of it is left.
+//!
+//! Plain data: the store holds it behind a lock of its own.
+
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::keyspace_error::KeyspaceError;
+use std::collections::BTreeMap;
+
+/// How many there may be, dropped ones that are not forgotten included: their names fit a small part of the manifest.
+pub const KEYSPACES_MAX: usize = 4096;
+pub const NAME_BYTES_MAX: usize = 255;
+/// For what kinds of keyspaces need to know of one.
+pub const OPTIONS_BYTES_MAX: usize = 255;
+pub const DEFAULT_NAME: &str = "default";
+
+/// The engine that holds a keyspace. 2 is kept for `ordered`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum KeyspaceKind {
+    #[default]
+    Hashed = 1,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum KeyspaceState {
+    Live = 1,
+    /// Nothing of it is found any more; what it held is being freed.
+    Dropping = 2,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Keyspace {
+    pub id: KeyspaceId,
+    pub name: String,
+    pub kind: KeyspaceKind,
+    /// What its engine wants to know of it.
+    pub options: Vec<u8>,
+    pub state: KeyspaceState,
+}
+
+/// A change of the catalogue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeyspaceEdit {
+    /// Of a live keyspace.
+    Create(Keyspace),
+    Rename {
+        id: KeyspaceId,
+        name: String,
+    },
+    Drop(KeyspaceId),
+    /// Nothing of a dropped keyspace is left.
+    Forget(KeyspaceId),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Catalogue {
+    keyspaces: BTreeMap<KeyspaceId, Keyspace>,
+    /// Of live ones.
+    names: BTreeMap<String, KeyspaceId>,
+}
+
+impl Default for Catalogue {
+    fn default() -> Catalogue {
+        let default = Keyspace {
+            id: KeyspaceId::DEFAULT,
+            name: DEFAULT_NAME.into(),
+            kind: KeyspaceKind::Hashed,
+            options: Vec::new(),
+            state: KeyspaceState::Live,
+        };
+        Catalogue {
+            names: BTreeMap::from([(default.name.clone(), default.id)]),
+            keyspaces: BTreeMap::from([(default.id, default)]),
+        }
+    }
+}
+
+impl Catalogue {
+    /// All of them by id, dropped ones included.
+    pub fn iter(&self) -> impl Iterator<Item = &Keyspace> {
+        self.keyspaces.values()
+    }
+
+    /// How many there are, dropped ones included.
+    pub fn count(&self) -> usize {
+        self.keyspaces.len()
+    }
+
+    pub fn get(&self, id: KeyspaceId) -> Option<&Keyspace> {
+        self.keyspaces.get(&id)
+    }
+
+    /// Whether a keyspace is there and was not dropped.
+    pub fn is_live(&self, id: KeyspaceId) -> bool {
+        self.get(id).is_some_and(|keyspace| keyspace.state == KeyspaceState::Live)
+    }
+
+    /// The live keyspace of a name.
+    pub fn find(&self, name: &str) -> Result<&Keyspace, KeyspaceError> {
+        let found = self.names.get(name).and_then(|id| self.keyspaces.get(id));
+        found.ok_or_else(|| KeyspaceError::Unknown { name: name.into() })
+    }
+
+    /// The edit that makes a keyspace.
+    pub fn create(&self, name: &[u8], kind: KeyspaceKind, options: Vec<u8>) -> Result<KeyspaceEdit, KeyspaceError> {
+        let name = self.free_name(name)?;
+        if options.len() > OPTIONS_BYTES_MAX {
+            return Err(KeyspaceError::OptionsTooLong { limit_bytes: OPTIONS_BYTES_MAX });
+        }
+        let limit = KEYSPACES_MAX;
+        let is_free = |id: &KeyspaceId| !self.keyspaces.contains_key(id);
+        let id = (0..limit as u16).map(KeyspaceId).find(is_free).ok_or(KeyspaceError::TooMany { limit })?;
+        Ok(KeyspaceEdit::Create(Keyspace { id, name, kind, options, state: KeyspaceState::Live }))
+    }
+
+    /// The edit that gives a live keyspace another name.
+    pub fn rename(&self, from: &str, to: &[u8]) -> Result<KeyspaceEdit, KeyspaceError> {
+        let id = self.changeable(from)?;
+        Ok(KeyspaceEdit::Rename { id, name: self.free_name(to)? })
+    }
+
+    /// The edit that drops a live keyspace.
+    pub fn drop(&self, name: &str) -> Result<KeyspaceEdit, KeyspaceError> {
+        Ok(KeyspaceEdit::Drop(self.changeable(name)?))
+    }
+
+    fn changeable(&self, name: &str) -> Result<KeyspaceId, KeyspaceError> {
+        match self.find(name) {
+            Ok(keyspace) if keyspace.id == KeyspaceId::DEFAULT => Err(KeyspaceError::IsDefault),
+            Ok(keyspace) => Ok(keyspace.id),
+            Err(_) if self.iter().any(|keyspace| keyspace.name == name) => {
+                Err(KeyspaceError::IsDropped { name: name.into() })
+            }
+            Err(unknown) => Err(unknown),
+        }
+    }
+
+    fn free_name(&self, name: &[u8]) -> Result<String, KeyspaceError> {
+        let name = checked_name(name)?;
+        match self.names.contains_key(name) {
+            true => Err(KeyspaceError::NameTaken { name: name.into() }),
+            false => Ok(name.into()),
+        }
+    }
+
+    /// Makes a change; what is amiss if it does not fit, and then nothing is changed.
+    pub fn apply(&mut self, edit: &KeyspaceEdit) -> Result<(), String> {
+        match edit {
+            KeyspaceEdit::Create(keyspace) => self.add(keyspace.clone()),
+            KeyspaceEdit::Rename { id, name } => {
+                let keyspace = self.live(*id)?;
+                let old = std::mem::replace(&mut keyspace.name, name.clone());
+                self.names.remove(&old);
+                self.names.insert(name.clone(), *id);
+                Ok(())
+            }
+            KeyspaceEdit::Drop(id) => {
+                let keyspace = self.live(*id)?;
+                keyspace.state = KeyspaceState::Dropping;
+                let name = keyspace.name.clone();
+                self.names.remove(&name);
+                Ok(())
+            }
+            KeyspaceEdit::Forget(id) if self.get(*id).is_some_and(|found| found.state == KeyspaceState::Dropping) => {
+                self.keyspaces.remove(id);
+                Ok(())
+            }
+            KeyspaceEdit::Forget(id) => Err(format!("forgets keyspace {}, which was not dropped", id.0)),
+        }
+    }
+
+    /// Takes a keyspace in, a dropped one too.
+    pub fn add(&mut self, keyspace: Keyspace) -> Result<(), String> {
+        let Keyspace { id, name, state, .. } = &keyspace;
+        if self.keyspaces.contains_key(id) {
+            return Err(format!("has keyspace {} twice", id.0));
+        }
+        if *state == KeyspaceState::Live {
+            if self.names.contains_key(name) {
+                return Err(format!("has two keyspaces {name:?}"));
+            }
+            self.names.insert(name.clone(), *id);
+        }
+        self.keyspaces.insert(*id, keyspace);
+        Ok(())
+    }
+
+    fn live(&mut self, id: KeyspaceId) -> Result<&mut Keyspace, String> {
+        let found = self.keyspaces.get_mut(&id).filter(|keyspace| keyspace.state == KeyspaceState::Live);
+        let found = found.filter(|keyspace| keyspace.id != KeyspaceId::DEFAULT);
+        found.ok_or_else(|| format!("changes keyspace {}, which is not there", id.0))
+    }
+}
+
+/// A name as keyspaces have it.
+pub fn checked_name(name: &[u8]) -> Result<&str, KeyspaceError> {
+    if name.is_empty() {
+        return Err(KeyspaceError::NameEmpty);
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(KeyspaceError::NameTooLong { bytes: name.len(), limit_bytes: NAME_BYTES_MAX });
+    }
+    let name = std::str::from_utf8(name).map_err(|_| KeyspaceError::NameNotUtf8)?;
+    if name.contains(char::is_control) { Err(KeyspaceError::NameHasControl) } else { Ok(name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn create(catalogue: &mut Catalogue, name: &str) -> Result<KeyspaceId, KeyspaceError> {
+        let edit = catalogue.create(name.as_bytes(), KeyspaceKind::Hashed, Vec::new())?;
+        catalogue.apply(&edit).unwrap();
+        Ok(catalogue.find(name).unwrap().id)
+    }
+
+    #[test]
+    fn names_that_cannot_be_are_refused() {
+        let refused = |name: &[u8]| Catalogue::default().create(name, KeyspaceKind::Hashed, Vec::new()).unwrap_err();
+        assert_eq!(refused(b""), KeyspaceError::NameEmpty);
+        assert_eq!(refused(&[b'a'; 300]), KeyspaceError::NameTooLong { bytes: 300, limit_bytes: 255 });
+        assert_eq!(refused(b"\xff"), KeyspaceError::NameNotUtf8);
+        assert_eq!(refused(b"a\nb"), KeyspaceError::NameHasControl);
+        assert_eq!(refused(b"default"), KeyspaceError::NameTaken { name: "default".into() });
+        assert!(Catalogue::default().create(&[b'a'; 255], KeyspaceKind::Hashed, vec![0; 255]).is_ok());
+        let long = Catalogue::default().create(b"a", KeyspaceKind::Hashed, vec![0; 256]);
+        assert_eq!(long, Err(KeyspaceError::OptionsTooLong { limit_bytes: 255 }));
+    }
+
+    #[test]
+    fn a_dropped_name_is_free_at_once_and_its_id_when_it_is_forgotten() {
+        let mut catalogue = Catalogue::default();
+        let first = create(&mut catalogue, "orders").unwrap();
+        assert_eq!(first, KeyspaceId(1));
+        catalogue.apply(&catalogue.drop("orders").unwrap()).unwrap();
+        assert_eq!(catalogue.drop("orders"), Err(KeyspaceError::IsDropped { name: "orders".into() }));
+        assert!(!catalogue.is_live(first) && catalogue.find("orders").is_err());
+        assert_eq!(create(&mut catalogue, "orders"), Ok(KeyspaceId(2)));
+        catalogue.apply(&KeyspaceEdit::Forget(first)).unwrap();
+        assert!(catalogue.apply(&KeyspaceEdit::Forget(first)).is_err());
+        assert!(catalogue.apply(&KeyspaceEdit::Forget(KeyspaceId(2))).is_err(), "it is live");
+        assert_eq!(create(&mut catalogue, "others"), Ok(first));
+    }
+
+    #[test]
+    fn a_renamed_keyspace_keeps_its_id() {
+        let mut catalogue = Catalogue::default();
+        let id = create(&mut catalogue, "a").unwrap();
+        catalogue.apply(&catalogue.rename("a", b"b").unwrap()).unwrap();
+        assert_eq!(catalogue.find("b").unwrap().id, id);
+        assert_eq!(catalogue.find("a"), Err(KeyspaceError::Unknown { name: "a".into() }));
+        assert_eq!(catalogue.rename("b", b"default"), Err(KeyspaceError::NameTaken { name: "default".into() }));
+        assert_eq!(catalogue.rename("default", b"c"), Err(KeyspaceError::IsDefault));
+        assert_eq!(catalogue.drop("default"), Err(KeyspaceError::IsDefault));
+        assert_eq!(catalogue.drop("a"), Err(KeyspaceError::Unknown { name: "a".into() }));
+        assert!(catalogue.apply(&KeyspaceEdit::Drop(KeyspaceId::DEFAULT)).is_err());
+    }
+
+    #[test]
+    fn there_are_so_many_and_no_more() {
+        let mut catalogue = Catalogue::default();
+        (1..KEYSPACES_MAX).for_each(|number| assert!(create(&mut catalogue, &format!("{number}")).is_ok()));
+        assert_eq!(create(&mut catalogue, "more"), Err(KeyspaceError::TooMany { limit: KEYSPACES_MAX }));
+        assert_eq!(catalogue.count(), KEYSPACES_MAX);
+    }
+}

@@ -1,0 +1,79 @@
+//! Why a keyspace was not made, renamed or dropped.
+
+use std::fmt;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyspaceError {
+    NameEmpty,
+    NameTooLong {
+        bytes: usize,
+        limit_bytes: usize,
+    },
+    NameNotUtf8,
+    NameHasControl,
+    NameTaken {
+        name: String,
+    },
+    Unknown {
+        name: String,
+    },
+    /// The default keyspace is neither renamed nor dropped.
+    IsDefault,
+    /// It was dropped before, and what it held is being freed.
+    IsDropped {
+        name: String,
+    },
+    TooMany {
+        limit: usize,
+    },
+    OptionsTooLong {
+        limit_bytes: usize,
+    },
+    /// The manifest has no room for another name.
+    NoRoom,
+}
+
+impl fmt::Display for KeyspaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyspaceError::NameEmpty => write!(f, "the keyspace's name is empty: give at least one byte"),
+            KeyspaceError::NameTooLong { bytes, limit_bytes } => {
+                write!(f, "the keyspace's name has {bytes} bytes: use at most {limit_bytes}")
+            }
+            KeyspaceError::NameNotUtf8 => write!(f, "the keyspace's name is not UTF-8: use text"),
+            KeyspaceError::NameHasControl => {
+                write!(f, "the keyspace's name has a control character: leave tabs, line ends and the like out")
+            }
+            KeyspaceError::NameTaken { name } => {
+                write!(f, "there is a keyspace {name:?} already: use it, or choose another name")
+            }
+            KeyspaceError::Unknown { name } => {
+                write!(f, "there is no keyspace {name:?}: create it first, or list those there are")
+            }
+            KeyspaceError::IsDefault => write!(
+                f,
+                "the default keyspace is always there: create a keyspace of another name for what is to be renamed or dropped"
+            ),
+            KeyspaceError::IsDropped { name } => {
+                write!(f, "the keyspace {name:?} was dropped already: nothing is left to do")
+            }
+            KeyspaceError::TooMany { limit } => {
+                write!(
+                    f,
+                    "the store has {limit} keyspaces, dropped ones included that are being freed: drop one and wait"
+                )
+            }
+            KeyspaceError::OptionsTooLong { limit_bytes } => {
+                write!(f, "the keyspace's options take more than {limit_bytes} bytes: give fewer")
+            }
+            KeyspaceError::NoRoom => write!(
+                f,
+                "the store has no room for another keyspace's name: use shorter names, drop keyspaces, or create a store of a \
+                 larger capacity"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for KeyspaceError {}
