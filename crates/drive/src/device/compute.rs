@@ -24,6 +24,17 @@ pub(super) struct ComputeRequest {
     pub pipelines: Vec<Result<JobRequest, PipelineFailure>>,
 }
 
+impl ComputeRequest {
+    /// Has one of its pipelines, or all, end as soon as they start; how many.
+    pub fn cancel(&mut self, pipeline: Option<u16>) -> u64 {
+        let cancelled = PipelineFailure::new(PipelinePlace::Source, PipelineReason::Cancelled);
+        let first = pipeline.map_or(0, usize::from);
+        let count = if pipeline.is_some() { 1 } else { self.pipelines.len() };
+        let given_up = self.pipelines.iter_mut().skip(first).take(count).filter(|pipeline| pipeline.is_ok());
+        given_up.map(|pipeline| *pipeline = Err(cancelled)).count() as u64
+    }
+}
+
 /// A `Compute` on its way.
 pub(super) struct ComputeBatch {
     pub end: CommandEnd,
@@ -103,6 +114,18 @@ impl ControllerCompute {
         }
         self.batches[place] = Some(batch);
         None
+    }
+
+    /// Cancels one pipeline, or all, of the batches with this tag; how many.
+    pub fn cancel(&mut self, tag: u64, pipeline: Option<u16>) -> u64 {
+        let Some(core) = &mut self.core else { return 0 };
+        let batches = self.batches.iter().enumerate().filter_map(|(place, batch)| Some((place, batch.as_ref()?)));
+        let places = batches.filter(|(_, batch)| batch.end.tag == tag).map(|(place, _)| (place as u64) << 8);
+        let tokens = |first: u64| match pipeline {
+            Some(number) => first | u64::from(number)..=first | u64::from(number),
+            None => first..=first | 0xff,
+        };
+        places.map(|first| core.cancel_tokens(0, tokens(first))).sum()
     }
 
     /// Tells what time it is, if anybody wants to know.

@@ -166,6 +166,7 @@ impl Controller {
             // SAFETY: by our caller's word.
             Operation::Compute { pipelines } => return unsafe { self.submit_compute(end, (pipelines, leased), start) },
             Operation::Identify { into } => HeldWork::Identify { into },
+            Operation::Cancel { tag, pipeline } => HeldWork::Cancel { tag, pipeline },
             operation => HeldWork::Flash(operation),
         };
         if let Err(status) = self.check_plain(&command.operation, leased) {

@@ -62,6 +62,10 @@ pub(super) enum HeldWork {
         reads: Vec<(u64, LocalRange)>,
     },
     Compute(Box<ComputeRequest>),
+    Cancel {
+        tag: u64,
+        pipeline: Option<u16>,
+    },
 }
 
 impl HeldWork {
@@ -71,6 +75,7 @@ impl HeldWork {
             HeldWork::Identify { .. } => Opcode::Identify,
             HeldWork::Pipeline { opcode, .. } => *opcode,
             HeldWork::Compute(_) => Opcode::Compute,
+            HeldWork::Cancel { .. } => Opcode::Cancel,
         }
     }
 }
@@ -175,6 +180,16 @@ impl EventTable {
 
     pub fn has_released(&self) -> bool {
         !self.released.is_empty()
+    }
+
+    /// The `Compute` commands with this tag that have not started.
+    pub fn computes(&mut self, tag: u64) -> impl Iterator<Item = &mut ComputeRequest> {
+        let waiting = self.slots.iter_mut().flat_map(|slot| &mut slot.waiting);
+        let all = waiting.chain(self.released.iter_mut().map(|(command, _)| command));
+        all.filter(move |command| command.end.tag == tag).filter_map(|command| match &mut command.work {
+            HeldWork::Compute(request) => Some(&mut **request),
+            _ => None,
+        })
     }
 
     /// How many commands wait for events.

@@ -172,6 +172,7 @@ unsafe fn run(command: &Command, data: &DataFile, local: &LocalMemory) -> Comple
         Operation::Execute { .. }
         | Operation::Pipeline { .. }
         | Operation::Compute { .. }
+        | Operation::Cancel { .. }
         | Operation::Identify { .. } => {
             return Completion::new(command.tag, Status::Unsupported);
         }

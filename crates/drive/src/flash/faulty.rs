@@ -383,7 +383,12 @@ impl State {
             Opcode::Read => self.faults.read_one_in,
             Opcode::Write => self.faults.write_one_in,
             Opcode::Flush => self.faults.flush_one_in,
-            Opcode::Discard | Opcode::Execute | Opcode::Pipeline | Opcode::Compute | Opcode::Identify => 0,
+            Opcode::Discard
+            | Opcode::Execute
+            | Opcode::Pipeline
+            | Opcode::Compute
+            | Opcode::Cancel
+            | Opcode::Identify => 0,
         };
         let mut fails = reaches && self.random.one_in(one_in);
         self.to_fail.retain_mut(|(to_fail, nth)| {

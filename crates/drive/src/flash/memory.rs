@@ -113,6 +113,7 @@ impl FlashQueue for MemoryQueue {
             Operation::Execute { .. }
             | Operation::Pipeline { .. }
             | Operation::Compute { .. }
+            | Operation::Cancel { .. }
             | Operation::Identify { .. } => Status::Unsupported,
         };
         self.done.push(Completion::new(command.tag, status));

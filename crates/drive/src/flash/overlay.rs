@@ -242,6 +242,7 @@ impl FlashQueue for OverlayQueue {
             Operation::Execute { .. }
             | Operation::Pipeline { .. }
             | Operation::Compute { .. }
+            | Operation::Cancel { .. }
             | Operation::Identify { .. } => Completion::new(command.tag, Status::Unsupported),
         };
         self.done.push(done);

@@ -332,6 +332,7 @@ impl FlashQueue for UringQueue {
             Operation::Execute { .. }
             | Operation::Pipeline { .. }
             | Operation::Compute { .. }
+            | Operation::Cancel { .. }
             | Operation::Identify { .. } => {
                 self.done.push(Completion::new(command.tag, Status::Unsupported));
                 return;

@@ -1,140 +1,18 @@
 //! `Compute` through a queue pair: batches of pipelines, and what is wrong with them.
 
-use super::testing::{drive_with, finish, run, submit};
-use super::{Drive, Lease, QueuePair};
+use super::compute_bench::{
+    BYTES, ComputeBench, FLASH_BYTES, RANGES, SOURCE, bench, digest, failed, pipeline, written,
+};
+use super::testing::{finish, run, submit};
+use super::{Drive, Lease};
 use crate::device::programs::built_in;
 use crate::env::Env;
-use crate::flash::Flash;
 use crate::flash::faulty::FaultyFlash;
-use crate::flash::memory::MemoryFlash;
-use crate::memory::LocalBuffer;
 use crate::protocol::{
-    Completion, LocalRange, Opcode, Operation, PIPELINES_MAX, PipelineDescriptor, PipelineFailure, PipelinePlace,
-    PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage, ProgramId, SourceRange, Status,
+    Completion, LocalRange, Opcode, Operation, PIPELINES_MAX, PipelineDescriptor, PipelinePlace, PipelineReason,
+    PipelineResult, PipelineSink, PipelineSource, PipelineStage, ProgramId, Status,
 };
 use std::sync::Arc;
-use tapetum_kernels::sha256::Sha256;
-
-const FLASH_BYTES: u64 = 1 << 20;
-const BYTES: usize = 256 << 10;
-/// Where things are in the buffer: descriptors, lists of ranges, bytes for sources, room for sinks.
-const RANGES: u64 = 64 << 10;
-const SOURCE: u64 = 96 << 10;
-const SINK: u64 = 192 << 10;
-
-struct ComputeBench {
-    drive: Drive,
-    pair: QueuePair,
-    buffer: LocalBuffer,
-    ranges_at: u64,
-}
-
-fn pattern(at: usize) -> u8 {
-    (at * 11 / 7) as u8
-}
-
-impl ComputeBench {
-    fn new(flash: Arc<dyn Flash>) -> ComputeBench {
-        let drive = drive_with(flash, 2 << 20, built_in(), 1);
-        let mut pair = drive.queue_pair(4).unwrap();
-        let mut buffer = drive.local().allocate(BYTES).unwrap();
-        (0..).zip(buffer.bytes_mut()).for_each(|(at, byte): (usize, _)| *byte = pattern(at));
-        let write = Operation::Write { flash: 0, local: buffer.offset(), length: BYTES as u32, fua: true };
-        assert!(run(&mut pair, write, &mut buffer).is_success());
-        ComputeBench { drive, pair, buffer, ranges_at: RANGES }
-    }
-
-    fn stage(&self, name: &str) -> PipelineStage {
-        let identity = self.drive.identity();
-        let id = identity.programs.iter().find(|program| program.name == name).unwrap().id;
-        PipelineStage::new(id, &[]).unwrap()
-    }
-
-    fn at(&self, at: u64, length: u32) -> LocalRange {
-        LocalRange { offset: self.buffer.offset() + at, length }
-    }
-
-    /// A list of ranges.
-    fn list(&mut self, ranges: &[(u64, u64)]) -> LocalRange {
-        let list = self.at(self.ranges_at, (ranges.len() * SourceRange::ENCODED_BYTES) as u32);
-        for (offset, bytes) in ranges {
-            let at = self.ranges_at as usize;
-            let range = SourceRange { offset: *offset, bytes: *bytes };
-            self.buffer.bytes_mut()[at..at + SourceRange::ENCODED_BYTES].copy_from_slice(&range.encode());
-            self.ranges_at += SourceRange::ENCODED_BYTES as u64;
-        }
-        list
-    }
-
-    fn flash(&mut self, ranges: &[(u64, u64)]) -> PipelineSource {
-        PipelineSource::Flash { list: self.list(ranges) }
-    }
-
-    fn local(&mut self, ranges: &[(u64, u64)]) -> PipelineSource {
-        let base = self.buffer.offset();
-        let ranges: Vec<_> = ranges.iter().map(|(at, bytes)| (base + at, *bytes)).collect();
-        PipelineSource::Local { list: self.list(&ranges) }
-    }
-
-    fn sink(&self, at: u64, length: u32) -> PipelineSink {
-        PipelineSink::Host { into: self.at(SINK + at, length) }
-    }
-
-    fn put(&mut self, pipelines: &[PipelineDescriptor]) -> LocalRange {
-        self.ranges_at = RANGES;
-        for (number, pipeline) in pipelines.iter().enumerate() {
-            let at = number * PipelineDescriptor::ENCODED_BYTES;
-            let bytes = pipeline.encode();
-            self.buffer.bytes_mut()[at..at + bytes.len()].copy_from_slice(&bytes);
-        }
-        self.at(0, (pipelines.len() * PipelineDescriptor::ENCODED_BYTES) as u32)
-    }
-
-    fn results(&self, count: usize) -> Vec<PipelineResult> {
-        let result = |number: usize| {
-            let at = number * PipelineDescriptor::ENCODED_BYTES + PipelineDescriptor::RESULT_AT;
-            let bytes = self.buffer.bytes()[at..].first_chunk().unwrap();
-            PipelineResult::decode(bytes).unwrap().expect("it has ended")
-        };
-        (0..count).map(result).collect()
-    }
-
-    /// One command for all of them.
-    fn run(&mut self, pipelines: &[PipelineDescriptor]) -> Vec<PipelineResult> {
-        let list = self.put(pipelines);
-        let completion = run(&mut self.pair, Operation::Compute { pipelines: list }, &mut self.buffer);
-        let results = self.results(pipelines.len());
-        let failed = results.iter().filter(|result| matches!(result, PipelineResult::Failed(_))).count();
-        assert_eq!((completion.status, completion.result), (Status::Success, [failed as u64, 0]));
-        results
-    }
-
-    fn output(&self, at: u64, bytes: usize) -> &[u8] {
-        &self.buffer.bytes()[(SINK + at) as usize..][..bytes]
-    }
-}
-
-fn bench() -> ComputeBench {
-    ComputeBench::new(Arc::new(MemoryFlash::new(FLASH_BYTES)))
-}
-
-fn pipeline(stages: &[PipelineStage], source: PipelineSource, sink: PipelineSink) -> PipelineDescriptor {
-    PipelineDescriptor::new(stages, source, sink).unwrap()
-}
-
-fn failed(place: PipelinePlace, reason: PipelineReason) -> PipelineFailure {
-    PipelineFailure::new(place, reason)
-}
-
-fn digest(parts: &[&[u8]]) -> [u8; 32] {
-    let mut sha = Sha256::default();
-    parts.iter().for_each(|part| sha.update(part));
-    sha.finish()
-}
-
-fn written(from: usize, bytes: usize) -> Vec<u8> {
-    (from..from + bytes).map(pattern).collect()
-}
 
 #[test]
 pub(super) fn one_command_runs_many_pipelines_and_only_results_cross() {

@@ -4,7 +4,11 @@
 //! (`device`), which runs on the thread that polls the queue pair, or on a thread of the drive's (`remote`).
 
 #[cfg(test)]
+mod cancel_tests;
+#[cfg(test)]
 mod chain_tests;
+#[cfg(test)]
+mod compute_bench;
 #[cfg(test)]
 mod compute_tests;
 mod crossing;

@@ -238,3 +238,10 @@ impl QueuePair {
         &self.drive
     }
 }
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // Commands in flight end with the controller, and nobody polls them.
+        self.counters.depth(0);
+    }
+}

@@ -22,6 +22,11 @@ macro_rules! once_more {
 }
 
 once_more! {
+    cancel_tests:
+        all_pipelines_of_a_command_are_cancelled
+        one_pipeline_is_cancelled_and_no_other
+        nothing_to_cancel_is_no_failure
+        pipelines_that_wait_for_an_event_are_cancelled_too;
     tests:
         a_program_reads_what_was_written
         what_cannot_be_run_is_refused

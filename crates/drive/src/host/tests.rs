@@ -100,8 +100,10 @@ pub(super) fn counters_outlive_their_queue_pair() {
     for _ in 0..3 {
         let mut pair = drive.queue_pair(4).unwrap();
         assert!(run(&mut pair, write, &mut buffer).is_success() && run(&mut pair, read, &mut buffer).is_success());
+        pair.submit_flush(1).unwrap();
     }
     let snapshot = drive.counters();
+    assert_eq!(snapshot.queue_depth_now, 0, "what was in flight went with its queue pair");
     assert_eq!((snapshot.local_to_flash_bytes, snapshot.flash_to_local_bytes), (3 * 4096, 3 * 512));
     assert_eq!(snapshot.opcode(Opcode::Write).completed, 3);
     assert_eq!(snapshot.opcode(Opcode::Read).latency.count(), 3);

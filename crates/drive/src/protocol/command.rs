@@ -96,6 +96,11 @@ pub enum Operation {
     /// ([`PipelineDescriptor`](super::PipelineDescriptor)), one behind the other; its offset is a multiple of eight. The command
     /// ends when all of them have, each with its result in its descriptor; the result's first word says how many failed.
     Compute { pipelines: LocalRange },
+    /// Ends pipelines of every `Compute` with this tag on the same queue pair: the one of this number in its list, or all. Each ends with
+    /// [`PipelineReason::Cancelled`](super::PipelineReason::Cancelled), now or when its running task does; the `Compute` completes as
+    /// always. One that waits for an event is cancelled too, and ends when it would have started. Success, also if there is nothing to
+    /// cancel: the result's first word says how many pipelines are.
+    Cancel { tag: u64, pipeline: Option<u16> },
     /// Writes what the drive is and has ([`Identity`](super::Identity)) to local memory; the result's first word says how many bytes
     /// that takes. Of more than the range holds nothing is written.
     Identify { into: LocalRange },
@@ -110,6 +115,7 @@ pub enum Opcode {
     Read = 0x02,
     Identify = 0x06,
     Discard = 0x09,
+    Cancel = 0x18,
     Execute = 0x80,
     Pipeline = 0x81,
     Compute = 0x82,
@@ -118,7 +124,7 @@ pub enum Opcode {
 impl Opcode {
     /// How many opcodes there are.
     pub const COUNT: usize = Self::ALL.len();
-    pub const ALL: [Opcode; 8] = [
+    pub const ALL: [Opcode; 9] = [
         Opcode::Read,
         Opcode::Write,
         Opcode::Flush,
@@ -127,6 +133,7 @@ impl Opcode {
         Opcode::Pipeline,
         Opcode::Identify,
         Opcode::Compute,
+        Opcode::Cancel,
     ];
 
     /// Its place in [`Opcode::ALL`].
@@ -140,6 +147,7 @@ impl Opcode {
             Opcode::Pipeline => 5,
             Opcode::Identify => 6,
             Opcode::Compute => 7,
+            Opcode::Cancel => 8,
         }
     }
 
@@ -153,6 +161,7 @@ impl Opcode {
             Opcode::Pipeline => "pipeline",
             Opcode::Identify => "identify",
             Opcode::Compute => "compute",
+            Opcode::Cancel => "cancel",
         }
     }
 }
@@ -168,6 +177,7 @@ impl Operation {
             Operation::Pipeline { .. } => Opcode::Pipeline,
             Operation::Identify { .. } => Opcode::Identify,
             Operation::Compute { .. } => Opcode::Compute,
+            Operation::Cancel { .. } => Opcode::Cancel,
         }
     }
 }
@@ -189,6 +199,7 @@ impl Operation {
 //   Pipeline    stages       -          -          stages       -          -
 //   Identify    into         -          -          into         -          -
 //   Compute     pipelines    -          -          pipelines    -          -
+//   Cancel      -            -          -          tag          -          -          flags bit 2: one pipeline; program: its number
 const TAG: usize = 0;
 const OPCODE: usize = 8;
 const FLAGS: usize = 9;
@@ -205,6 +216,7 @@ const _: () = assert!(COMMAND_END <= Command::ENCODED_BYTES);
 
 const FLAG_FUA: u8 = 1;
 const FLAG_QUIET: u8 = 2;
+const FLAG_ONE: u8 = 4;
 
 /// The fields of a command before an opcode gives them a meaning.
 #[derive(Default)]
@@ -277,6 +289,11 @@ impl Command {
                 fields.lengths[0] = range.length;
                 fields.offsets[0] = range.offset;
             }
+            Operation::Cancel { tag, pipeline } => {
+                fields.flags = if pipeline.is_some() { FLAG_ONE } else { 0 };
+                fields.program = pipeline.unwrap_or(0);
+                fields.offsets[0] = tag;
+            }
         }
         let mut bytes = [0; Self::ENCODED_BYTES];
         put(&mut bytes, TAG, self.tag.to_le_bytes());
@@ -298,6 +315,7 @@ impl Command {
         let length = |place: usize| u32::from_le_bytes(get(bytes, LENGTHS[place]));
         let offset = |place: usize| u64::from_le_bytes(get(bytes, OFFSETS[place]));
         let range = |place: usize| LocalRange { offset: offset(place), length: length(place) };
+        let program = u16::from_le_bytes(get(bytes, PROGRAM));
         let operation = match bytes[OPCODE] {
             code if code == Opcode::Read as u8 => {
                 Operation::Read { flash: offset(0), local: offset(1), length: length(0) }
@@ -311,7 +329,7 @@ impl Command {
             code if code == Opcode::Flush as u8 => Operation::Flush,
             code if code == Opcode::Discard as u8 => Operation::Discard { flash: offset(0), length: offset(1) },
             code if code == Opcode::Execute as u8 => Operation::Execute {
-                program: ProgramId(u16::from_le_bytes(get(bytes, PROGRAM))),
+                program: ProgramId(program),
                 parameters: range(0),
                 input: range(1),
                 output: range(2),
@@ -319,6 +337,9 @@ impl Command {
             code if code == Opcode::Pipeline as u8 => Operation::Pipeline { stages: range(0) },
             code if code == Opcode::Identify as u8 => Operation::Identify { into: range(0) },
             code if code == Opcode::Compute as u8 => Operation::Compute { pipelines: range(0) },
+            code if code == Opcode::Cancel as u8 => {
+                Operation::Cancel { tag: offset(0), pipeline: (bytes[FLAGS] & FLAG_ONE != 0).then_some(program) }
+            }
             unknown => return Err(DecodeError::UnknownOpcode(unknown)),
         };
         let event = |at: usize| EventId::new(u16::from_le_bytes(get(bytes, at)));
@@ -357,6 +378,7 @@ mod tests {
             range().prop_map(|stages| Operation::Pipeline { stages }),
             range().prop_map(|into| Operation::Identify { into }),
             range().prop_map(|pipelines| Operation::Compute { pipelines }),
+            any::<(u64, Option<u16>)>().prop_map(|(tag, pipeline)| Operation::Cancel { tag, pipeline }),
         ]
     }
 

@@ -52,6 +52,7 @@ impl Controller {
                 None
             }
             HeldWork::Compute(request) => self.start_compute(end, *request),
+            HeldWork::Cancel { tag, pipeline } => Some(self.cancel(end, (tag, pipeline))),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Controller;
 use crate::device::ranges::{copy_once, end, overlap};
-use crate::protocol::{Execution, LeasedRanges, LocalRange, Operation, STAGES_MAX, Stage, Status};
+use crate::protocol::{Execution, LeasedRanges, LocalRange, Operation, PIPELINES_MAX, STAGES_MAX, Stage, Status};
 
 impl Controller {
     /// Whether all that a command other than `Execute` and `Pipeline` names is there, and leased.
@@ -14,6 +14,9 @@ impl Controller {
             Operation::Discard { flash, length } if self.is_in_flash(flash, length) => Ok(()),
             Operation::Flush => Ok(()),
             Operation::Identify { into } => self.check_leased(into, leased),
+            Operation::Cancel { pipeline, .. } if pipeline.is_none_or(|number| usize::from(number) < PIPELINES_MAX) => {
+                Ok(())
+            }
             _ => Err(Status::InvalidField),
         }
     }

@@ -162,6 +162,14 @@ impl Controller {
         self.ended(batch.end, completion)
     }
 
+    /// Cancels pipelines of the `Compute` commands with this tag, whether they have started or not.
+    pub(super) fn cancel(&mut self, end: CommandEnd, (tag, pipeline): (u64, Option<u16>)) -> EndedCommand {
+        let held: u64 = self.events.computes(tag).map(|request| request.cancel(pipeline)).sum();
+        let started = self.compute.as_mut().map_or(0, |compute| compute.cancel(tag, pipeline));
+        self.counters.completed(Opcode::Cancel, Status::Success);
+        self.ended(end, Completion { result: [held + started, 0], ..Completion::success(end.tag) })
+    }
+
     /// Flash commands and tasks that have ended: whether anything goes on.
     pub fn steps(&self) -> u64 {
         self.flash_ended + self.compute.as_ref().map_or(0, |compute| compute.tasks())

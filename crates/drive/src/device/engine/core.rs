@@ -17,9 +17,10 @@ use super::EngineOptions;
 use super::counters::{EngineCounters, TaskCount, TaskRate};
 use super::job::{EngineJob, FlashSink, JobSink, JobSource, SINK, SOURCE, SourceKind, TaskWork};
 use super::kept::KeptResults;
+use super::outcomes::{failed, outcome_of, refused};
 use crate::device::arbiter::{
-    ARGUMENTS_BYTES, Arbiter, ArbiterBug, ArbiterOptions, OUTPUT_OVERFLOW, PipelineEnd, PipelineOutcome,
-    PipelineRefusal, PipelineRequest, StageRequest, SubBuffer, TaskCost, TaskOutcome, TaskPacket, UnitCount,
+    ARGUMENTS_BYTES, Arbiter, ArbiterBug, ArbiterOptions, PipelineEnd, PipelineOutcome, PipelineRequest, StageRequest,
+    SubBuffer, TaskCost, TaskOutcome, TaskPacket, UnitCount,
 };
 use crate::device::program::{Program, TaskState};
 use crate::memory::{BLOCK_BYTES, LocalBuffer, LocalMemory};
@@ -28,6 +29,7 @@ use crate::protocol::{
     ProgramId, SourceRange, Status,
 };
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 const _: () = assert!(PARAMETERS_MAX + 1 == ARGUMENTS_BYTES);
@@ -272,7 +274,7 @@ impl EngineCore {
     }
 
     fn prepare(&mut self, packet: TaskPacket) -> Option<EngineTask> {
-        let job = self.jobs.get_mut(&packet.sequence)?;
+        let job = self.jobs.get_mut(&packet.sequence).filter(|job| !job.cancel.is_raised())?;
         let stage = usize::from(packet.stage);
         let place = |SubBuffer(number): SubBuffer, length| LocalRange {
             offset: self.memory.offset() + u64::from(number) * u64::from(self.sub_buffer_bytes),
@@ -360,13 +362,23 @@ impl EngineCore {
         self.arbiter.deadline_next_us()
     }
 
-    /// Gives a pipeline up: it ends now, or when its running task does, which is told.
+    /// Gives a pipeline up: it ends now, or when its running task does, which is told. A task that no unit took does not run.
     pub fn cancel(&mut self, sequence: u32) {
         if let Some(job) = self.jobs.get(&sequence) {
             job.cancel.raise();
             self.arbiter.cancel(sequence);
             self.start();
         }
+    }
+
+    /// Gives up an owner's pipelines with these tokens; how many were not given up before.
+    pub fn cancel_tokens(&mut self, owner: u64, tokens: RangeInclusive<u64>) -> u64 {
+        let named = |job: &EngineJob| job.owner == owner && tokens.contains(&job.token);
+        let wanted = |sequence: &u32| !self.arbiter.is_given_up(*sequence);
+        let named = self.jobs.iter().filter(|(_, job)| named(job)).map(|(sequence, _)| *sequence);
+        let sequences: Vec<u32> = named.filter(wanted).collect();
+        sequences.iter().for_each(|sequence| self.cancel(*sequence));
+        sequences.len() as u64
     }
 
     /// The host of these pipelines is going: they are cancelled, and what they kept is freed.
@@ -435,61 +447,4 @@ impl EngineCore {
         }
         self.ended.push_back(JobEnd { owner, token, result });
     }
-}
-
-/// What the arbiter hears of a task's end, and what the host does.
-fn outcome_of(packet: &TaskPacket, work: &TaskWork, result: TaskResult) -> (TaskOutcome, Option<PipelineFailure>) {
-    let place = place_of(packet.stage, packet.stage_count);
-    match (work, result) {
-        (TaskWork::Move(moves), TaskResult::Moved) => (moves.outcome, None),
-        (_, TaskResult::Ran { status: Status::Success, filled }) => (TaskOutcome::Done { bytes: filled }, None),
-        (_, TaskResult::Ran { status: Status::More, filled }) => (TaskOutcome::More { bytes: filled }, None),
-        (_, TaskResult::FlashFailed { errno }) => {
-            let failure = PipelineFailure::new(place, PipelineReason::FlashFailed).with(errno as u32);
-            (TaskOutcome::Failed { status: 1 }, Some(failure))
-        }
-        (_, TaskResult::Ran { status, .. }) => {
-            let status = if let Status::Program(status) = status { status } else { 1 };
-            let failure = PipelineFailure::new(place, PipelineReason::Program).with(u32::from(status));
-            (TaskOutcome::Failed { status }, Some(failure))
-        }
-        (TaskWork::Run { .. }, TaskResult::Moved) => unreachable!("a program was to run"),
-    }
-}
-
-fn place_of(stage: u8, stage_count: u8) -> PipelinePlace {
-    match stage {
-        0 => PipelinePlace::Source,
-        stage if stage + 1 == stage_count => PipelinePlace::Sink,
-        stage => PipelinePlace::Stage(stage - 1),
-    }
-}
-
-fn refused(refusal: PipelineRefusal) -> PipelineFailure {
-    let whole = |reason| PipelineFailure::new(PipelinePlace::Source, reason);
-    match refusal {
-        PipelineRefusal::UnknownApplication(number) => {
-            whole(PipelineReason::UnknownApplication).with(u32::from(number))
-        }
-        PipelineRefusal::NoStages | PipelineRefusal::TooManyStages(_) => whole(PipelineReason::NoStages),
-        PipelineRefusal::NoUnit { stage, program } => {
-            let place = PipelinePlace::Stage(stage.saturating_sub(1));
-            PipelineFailure::new(place, PipelineReason::UnknownProgram).with(u32::from(program.0))
-        }
-        PipelineRefusal::TooLarge { peak, .. } => whole(PipelineReason::TooLarge).with(u32::from(peak)),
-        PipelineRefusal::QueueFull => whole(PipelineReason::QueueFull),
-    }
-}
-
-fn failed(outcome: PipelineOutcome, stage_count: u8) -> PipelineFailure {
-    let (stage, reason) = match outcome {
-        PipelineOutcome::Finished => unreachable!("it has not failed"),
-        PipelineOutcome::Failed { stage, status: OUTPUT_OVERFLOW } => (stage, PipelineReason::OutputOverflow),
-        PipelineOutcome::Failed { stage, .. } => (stage, PipelineReason::Program),
-        PipelineOutcome::Cancelled { stage } => (stage, PipelineReason::Cancelled),
-        PipelineOutcome::DeadlineExceeded { stage } => (stage, PipelineReason::DeadlineExceeded),
-        PipelineOutcome::UnitLost { stage } => (stage, PipelineReason::UnitLost),
-        PipelineOutcome::NoUnitLeft { stage } => (stage, PipelineReason::NoUnitLeft),
-    };
-    PipelineFailure::new(place_of(stage, stage_count), reason)
 }

@@ -333,6 +333,29 @@ fn what_is_cancelled_hears_of_it() {
 }
 
 /// Many pipelines over a few units, whose tasks are run in any order; some units die, some tasks come back late or never.
+#[test]
+fn what_is_cancelled_by_its_token_ends_with_its_task_and_no_other_task_of_it_runs() {
+    let mut bench = CoreBench::small();
+    for token in 0..3 {
+        let request = JobRequest { token, ..bench.request(&[CONCAT], 100) };
+        bench.core.submit(request).unwrap();
+    }
+    let runs = bench.core.take(SOURCE).unwrap();
+    let free = bench.core.sub_buffers_free();
+    assert_eq!(bench.core.cancel_tokens(2, 0..=9), 0, "another's");
+    assert_eq!(bench.core.cancel_tokens(1, 0..=1), 2);
+    assert_eq!(bench.core.cancel_tokens(1, 0..=1), 0, "given up already");
+    assert!(bench.core.ended().is_none() && bench.core.sub_buffers_free() == free, "its task may still write");
+    bench.run(runs);
+    let cancelled = PipelineResult::Failed(failed(PipelinePlace::Source, PipelineReason::Cancelled));
+    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 0, result: cancelled }));
+    bench.run_all();
+    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 1, result: cancelled }));
+    let result = PipelineResult::Finished { bytes: 100 };
+    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 2, result }));
+    assert_eq!(bench.tasks("source"), 2, "of the second, none ran");
+}
+
 fn any_order(seed: u64) {
     let mut random = SplitMix64::new(seed);
     let units = vec![UnitCount { program: CONCAT, units: 3 }, UnitCount { program: SHA256, units: 2 }];

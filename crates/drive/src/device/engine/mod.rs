@@ -14,6 +14,7 @@ mod core_tests;
 mod counters;
 mod job;
 mod kept;
+mod outcomes;
 pub(crate) mod run;
 #[cfg(test)]
 mod tests;

@@ -210,6 +210,7 @@ impl State {
             Operation::Execute { .. }
             | Operation::Pipeline { .. }
             | Operation::Compute { .. }
+            | Operation::Cancel { .. }
             | Operation::Identify { .. } => {
                 return Completion::new(tag, Status::Unsupported);
             }

@@ -1,0 +1,69 @@
+//! How tasks and pipelines ended, in the words of those who hear of it.
+
+use super::core::TaskResult;
+use super::job::TaskWork;
+use crate::device::arbiter::{OUTPUT_OVERFLOW, PipelineOutcome, PipelineRefusal, TaskOutcome, TaskPacket};
+use crate::protocol::{PipelineFailure, PipelinePlace, PipelineReason, Status};
+
+/// What the arbiter hears of a task's end, and what the host does.
+pub(super) fn outcome_of(
+    packet: &TaskPacket,
+    work: &TaskWork,
+    result: TaskResult,
+) -> (TaskOutcome, Option<PipelineFailure>) {
+    let place = place_of(packet.stage, packet.stage_count);
+    match (work, result) {
+        (TaskWork::Move(moves), TaskResult::Moved) => (moves.outcome, None),
+        (_, TaskResult::Ran { status: Status::Success, filled }) => (TaskOutcome::Done { bytes: filled }, None),
+        (_, TaskResult::Ran { status: Status::More, filled }) => (TaskOutcome::More { bytes: filled }, None),
+        (_, TaskResult::FlashFailed { errno }) => {
+            let failure = PipelineFailure::new(place, PipelineReason::FlashFailed).with(errno as u32);
+            (TaskOutcome::Failed { status: 1 }, Some(failure))
+        }
+        (_, TaskResult::Ran { status, .. }) => {
+            let status = if let Status::Program(status) = status { status } else { 1 };
+            let failure = PipelineFailure::new(place, PipelineReason::Program).with(u32::from(status));
+            (TaskOutcome::Failed { status }, Some(failure))
+        }
+        (TaskWork::Run { .. }, TaskResult::Moved) => unreachable!("a program was to run"),
+    }
+}
+
+fn place_of(stage: u8, stage_count: u8) -> PipelinePlace {
+    match stage {
+        0 => PipelinePlace::Source,
+        stage if stage + 1 == stage_count => PipelinePlace::Sink,
+        stage => PipelinePlace::Stage(stage - 1),
+    }
+}
+
+/// What is wrong with a pipeline that the arbiter does not take.
+pub(super) fn refused(refusal: PipelineRefusal) -> PipelineFailure {
+    let whole = |reason| PipelineFailure::new(PipelinePlace::Source, reason);
+    match refusal {
+        PipelineRefusal::UnknownApplication(number) => {
+            whole(PipelineReason::UnknownApplication).with(u32::from(number))
+        }
+        PipelineRefusal::NoStages | PipelineRefusal::TooManyStages(_) => whole(PipelineReason::NoStages),
+        PipelineRefusal::NoUnit { stage, program } => {
+            let place = PipelinePlace::Stage(stage.saturating_sub(1));
+            PipelineFailure::new(place, PipelineReason::UnknownProgram).with(u32::from(program.0))
+        }
+        PipelineRefusal::TooLarge { peak, .. } => whole(PipelineReason::TooLarge).with(u32::from(peak)),
+        PipelineRefusal::QueueFull => whole(PipelineReason::QueueFull),
+    }
+}
+
+/// Why a pipeline that was taken gave nothing.
+pub(super) fn failed(outcome: PipelineOutcome, stage_count: u8) -> PipelineFailure {
+    let (stage, reason) = match outcome {
+        PipelineOutcome::Finished => unreachable!("it has not failed"),
+        PipelineOutcome::Failed { stage, status: OUTPUT_OVERFLOW } => (stage, PipelineReason::OutputOverflow),
+        PipelineOutcome::Failed { stage, .. } => (stage, PipelineReason::Program),
+        PipelineOutcome::Cancelled { stage } => (stage, PipelineReason::Cancelled),
+        PipelineOutcome::DeadlineExceeded { stage } => (stage, PipelineReason::DeadlineExceeded),
+        PipelineOutcome::UnitLost { stage } => (stage, PipelineReason::UnitLost),
+        PipelineOutcome::NoUnitLeft { stage } => (stage, PipelineReason::NoUnitLeft),
+    };
+    PipelineFailure::new(place_of(stage, stage_count), reason)
+}
