@@ -18,10 +18,17 @@ use crate::protocol::{LocalRange, PipelineDescriptor, PipelineFailure, PipelineP
 /// Tasks of one poll, each of which takes microseconds to a tenth of a millisecond.
 const TASKS_OF_A_POLL: usize = 16;
 
-/// A `Compute` that was checked: its pipelines, or what is wrong with them.
+/// A `Compute` that was checked.
 pub(super) struct ComputeRequest {
     pub list: LocalRange,
-    pub pipelines: Vec<Result<JobRequest, PipelineFailure>>,
+    pub pipelines: Vec<CheckedPipeline>,
+}
+
+/// A pipeline of a list, or what is wrong with it.
+pub(super) struct CheckedPipeline {
+    pub job: Result<JobRequest, PipelineFailure>,
+    /// The number under which others may look for its result.
+    pub keeps: Option<u64>,
 }
 
 impl ComputeRequest {
@@ -30,8 +37,8 @@ impl ComputeRequest {
         let cancelled = PipelineFailure::new(PipelinePlace::Source, PipelineReason::Cancelled);
         let first = pipeline.map_or(0, usize::from);
         let count = if pipeline.is_some() { 1 } else { self.pipelines.len() };
-        let given_up = self.pipelines.iter_mut().skip(first).take(count).filter(|pipeline| pipeline.is_ok());
-        given_up.map(|pipeline| *pipeline = Err(cancelled)).count() as u64
+        let jobs = self.pipelines.iter_mut().map(|pipeline| &mut pipeline.job).skip(first).take(count);
+        jobs.filter(|job| job.is_ok()).map(|job| *job = Err(cancelled)).count() as u64
     }
 }
 
@@ -97,8 +104,8 @@ impl ControllerCompute {
                 self.batches.len() - 1
             }
         };
-        for (number, pipeline) in pipelines.into_iter().enumerate() {
-            let submitted = pipeline.and_then(|mut job| {
+        for (number, CheckedPipeline { job, keeps }) in pipelines.into_iter().enumerate() {
+            let submitted = job.and_then(|mut job| {
                 let no_memory = PipelineFailure::new(PipelinePlace::Source, PipelineReason::NoLocalMemory);
                 let core = self.core.as_mut().ok_or(no_memory)?;
                 job.token = (place as u64) << 8 | number as u64;
@@ -107,6 +114,9 @@ impl ControllerCompute {
             });
             if let Err(failure) = submitted {
                 batch.ended(device, number, PipelineResult::Failed(failure));
+                if let (Some(id), Some(core)) = (keeps, &mut self.core) {
+                    core.fail_kept(0, id, failure);
+                }
             }
         }
         if batch.left == 0 {

@@ -13,6 +13,8 @@ mod compute_bench;
 mod compute_tests;
 mod crossing;
 mod drive;
+#[cfg(test)]
+mod kept_tests;
 mod lease;
 mod lease_table;
 #[cfg(test)]

@@ -50,6 +50,11 @@ once_more! {
         what_is_wrong_with_a_pipeline_is_its_own
         a_command_that_is_no_list_of_pipelines_starts_nothing
         flash_that_fails_is_named;
+    kept_tests:
+        a_batch_reads_what_it_keeps_itself
+        readers_and_makers_share_few_sub_buffers
+        a_reader_is_told_why_its_maker_failed
+        a_command_that_waits_for_an_event_reads_what_was_kept_before_it;
     lease_tests:
         a_command_outside_its_lease_is_refused_and_touches_nothing
         a_stage_outside_the_lease_is_named

@@ -51,10 +51,12 @@ pub enum PipelineReason {
     UnitLost,
     /// All units of the stage's program died.
     NoUnitLeft,
+    /// The pipeline that was to keep the source failed; see [`PipelineFailure::maker`].
+    KeptFailed,
 }
 
 impl PipelineReason {
-    const ALL: [PipelineReason; 20] = [
+    const ALL: [PipelineReason; 21] = [
         PipelineReason::UnknownApplication,
         PipelineReason::NoStages,
         PipelineReason::UnknownProgram,
@@ -75,7 +77,12 @@ impl PipelineReason {
         PipelineReason::DeadlineExceeded,
         PipelineReason::UnitLost,
         PipelineReason::NoUnitLeft,
+        PipelineReason::KeptFailed,
     ];
+
+    fn of_number(number: u16) -> Option<PipelineReason> {
+        PipelineReason::ALL.into_iter().find(|known| *known as u16 == number)
+    }
 }
 
 /// Where and why a pipeline failed. The detail's meaning is the reason's to say.
@@ -93,6 +100,40 @@ impl PipelineFailure {
 
     pub fn with(self, detail: u32) -> PipelineFailure {
         PipelineFailure { detail, ..self }
+    }
+
+    /// Of a pipeline whose source was to be kept by one that failed like this: the first of them, if that is a chain.
+    pub fn of_reader(self) -> PipelineFailure {
+        let detail = match self.reason {
+            PipelineReason::KeptFailed => self.detail,
+            reason => u32::from(self.place.number()) << 16 | reason as u32,
+        };
+        PipelineFailure { place: PipelinePlace::Source, reason: PipelineReason::KeptFailed, detail }
+    }
+
+    /// Where and why the pipeline failed that was to keep the source, without its detail. `None` of another reason.
+    pub fn maker(&self) -> Option<PipelineFailure> {
+        let PipelineFailure { reason: PipelineReason::KeptFailed, detail, .. } = self else { return None };
+        let reason = PipelineReason::of_number(*detail as u16)?;
+        Some(PipelineFailure::new(PipelinePlace::of_number((detail >> 16) as u16), reason))
+    }
+}
+
+impl PipelinePlace {
+    fn number(self) -> u16 {
+        match self {
+            PipelinePlace::Source => PLACE_SOURCE,
+            PipelinePlace::Stage(stage) => u16::from(stage),
+            PipelinePlace::Sink => PLACE_SINK,
+        }
+    }
+
+    fn of_number(number: u16) -> PipelinePlace {
+        match number {
+            PLACE_SOURCE => PipelinePlace::Source,
+            PLACE_SINK => PipelinePlace::Sink,
+            stage => PipelinePlace::Stage(stage as u8),
+        }
     }
 }
 
@@ -141,6 +182,7 @@ impl fmt::Display for PipelineReason {
             PipelineReason::Cancelled => "it was cancelled",
             PipelineReason::DeadlineExceeded => "the deadline passed",
             PipelineReason::UnitLost => "the compute unit that ran it died: run the pipeline again",
+            PipelineReason::KeptFailed => "the pipeline that was to keep it failed",
             PipelineReason::NoUnitLeft => "all compute units of its program died: open the drive again",
         };
         f.write_str(text)
@@ -151,6 +193,9 @@ impl PipelineFailure {
     /// What was wrong, without the place.
     pub fn explain(&self) -> String {
         let PipelineFailure { reason, detail, .. } = self;
+        if let Some(maker) = self.maker() {
+            return format!("{reason}: {}: {}", maker.place, maker.reason);
+        }
         match (reason, detail) {
             (PipelineReason::Program, 2) => "its input is damaged, or of another format (status 2)".into(),
             (PipelineReason::Program, 3) => {
@@ -211,12 +256,7 @@ impl PipelineResult {
             PipelineResult::Failed(PipelineFailure { place, reason, detail }) => {
                 put(&mut bytes, STATUS, STATUS_FAILED.to_le_bytes());
                 put(&mut bytes, REASON, (reason as u16).to_le_bytes());
-                let place = match place {
-                    PipelinePlace::Source => PLACE_SOURCE,
-                    PipelinePlace::Stage(stage) => u16::from(stage),
-                    PipelinePlace::Sink => PLACE_SINK,
-                };
-                put(&mut bytes, PLACE, place.to_le_bytes());
+                put(&mut bytes, PLACE, place.number().to_le_bytes());
                 put(&mut bytes, DETAIL, detail.to_le_bytes());
             }
         }
@@ -234,13 +274,8 @@ impl PipelineResult {
             STATUS_FINISHED => PipelineResult::Finished { bytes: u64::from_le_bytes(get(bytes, BYTES)) },
             STATUS_FAILED => {
                 let reason = short(REASON);
-                let known = PipelineReason::ALL.into_iter().find(|known| *known as u16 == reason);
-                let place = match short(PLACE) {
-                    PLACE_SOURCE => PipelinePlace::Source,
-                    PLACE_SINK => PipelinePlace::Sink,
-                    stage => PipelinePlace::Stage(stage as u8),
-                };
-                let reason = known.ok_or(DecodeError::UnknownStatus(reason))?;
+                let place = PipelinePlace::of_number(short(PLACE));
+                let reason = PipelineReason::of_number(reason).ok_or(DecodeError::UnknownStatus(reason))?;
                 let detail = u32::from_le_bytes(get(bytes, DETAIL));
                 PipelineResult::Failed(PipelineFailure { place, reason, detail })
             }
@@ -285,6 +320,17 @@ mod tests {
                 prop_assert_eq!(decoded.map_or([0; 32], |result| result.encode()), bytes);
             }
         }
+    }
+
+    #[test]
+    fn a_reader_names_the_first_that_failed() {
+        let first = PipelineFailure::new(PipelinePlace::Stage(1), PipelineReason::Program).with(2);
+        let second = first.of_reader();
+        let without_detail = PipelineFailure { detail: 0, ..first };
+        assert_eq!((second.place, second.maker()), (PipelinePlace::Source, Some(without_detail)));
+        assert_eq!((second.of_reader(), first.maker()), (second, None));
+        assert_eq!(second.to_string(), "source: the pipeline that was to keep it failed: stage 1: it failed");
+        assert_eq!(second.with(9999).maker(), None, "a reason of a later version");
     }
 
     #[test]

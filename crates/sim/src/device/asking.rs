@@ -1,6 +1,6 @@
 //! How pipelines are asked for: from memory, flash or what was kept, to any of them, some to too little room.
 
-use super::pipelines::{DrawnPipeline, DrawnSource, PipelineFate, SimPipeline, SimSink};
+use super::pipelines::{DrawnPipeline, DrawnSource, PipelineFate, SimKept, SimPipeline, SimSink};
 use super::world::{DeviceWorld, OWNER, SECTOR_BYTES, SLOT_BYTES};
 use tapetum_drive::engine::{JobRequest, SinkRequest, SourceRequest};
 use tapetum_drive::{LocalBuffer, PipelineFailure, PipelinePlace, PipelineReason, PipelineStage, SourceRange};
@@ -33,10 +33,20 @@ impl DeviceWorld {
         if stages.iter().any(|stage| self.is_gone(stage.program)) {
             return Err(format!("pipeline {token} was taken, and no unit runs one of its programs: {stages:?}"));
         }
-        if let Some((id, false)) = kept {
-            self.kept.remove(&id);
+        let mut fate = PipelineFate::new(stages, deadline_us, expected);
+        if let Some((id, stays)) = kept {
+            fate.awaits = match self.kept.get(&id) {
+                Some(SimKept::Promised(maker, _)) => Some(*maker),
+                Some(SimKept::Kept(_)) => None,
+                _ => return Err(format!("pipeline {token} was taken, and nothing is kept under {id}")),
+            };
+            if !stays {
+                self.kept.remove(&id);
+            }
         }
-        let fate = PipelineFate::new(stages, deadline_us, expected);
+        if let SimSink::Kept { id } = kept_sink {
+            self.kept.insert(id, SimKept::Promised(token, fate.expected.clone()));
+        }
         let pipeline = SimPipeline { sequence, application, slot, fate, _source: kept_source, sink: kept_sink };
         self.slots_free.remove(&slot);
         self.pipelines.insert(token, pipeline);
@@ -57,6 +67,9 @@ impl DeviceWorld {
             PipelineReason::TooLarge => stages.len() + 2 > usize::from(self.options.sub_buffers),
             PipelineReason::UnknownProgram => stages.iter().any(|stage| self.is_gone(stage.program)),
             PipelineReason::UnknownKept => kept.is_some_and(|(id, _)| !self.kept.contains_key(&id)),
+            PipelineReason::KeptFailed => kept.is_some_and(
+                |(id, _)| matches!(self.kept.get(&id), Some(SimKept::Failed(maker)) if *failure == maker.of_reader()),
+            ),
             PipelineReason::NoLocalMemory => true,
             _ => false,
         }

@@ -24,7 +24,7 @@ mod units;
 mod world;
 
 use crate::run::caught;
-use pipelines::{DrawnPipeline, DrawnSource, all_programs, program_named};
+use pipelines::{DrawnPipeline, DrawnSource, SimKept, all_programs, program_named};
 use std::collections::BTreeMap;
 use std::fmt;
 use tapetum_drive::arbiter::{ArbiterBug, UnitCount};
@@ -243,7 +243,7 @@ fn mixed(world: &mut DeviceWorld, setup: &DeviceSetup) -> Result<(), String> {
             let application = if world.random.one_in(100) { APPLICATIONS } else { world.random.below(APPLICATIONS) };
             let drawn = if world.random.one_in(6) {
                 let (id, stays) = (world.random.below(asking::KEPT), world.random.one_in(2));
-                let kept = world.kept.get(&id).cloned().unwrap_or_default();
+                let kept = world.kept.get(&id).map(SimKept::bytes).unwrap_or_default();
                 let source = DrawnSource::Kept { id, stays };
                 DrawnPipeline::over(&mut world.random, &world.bytes.programs, (source, kept))
             } else {

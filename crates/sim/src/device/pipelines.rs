@@ -224,6 +224,24 @@ pub enum SimSink {
     },
 }
 
+/// What a number of a kept result stands for.
+pub enum SimKept {
+    Kept(Vec<u8>),
+    /// By the pipeline with this token, which is to come to that.
+    Promised(u64, Result<Vec<u8>, PipelineFailure>),
+    Failed(PipelineFailure),
+}
+
+impl SimKept {
+    /// What a reader would find, if all goes as it should.
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            SimKept::Kept(bytes) | SimKept::Promised(_, Ok(bytes)) => bytes.clone(),
+            SimKept::Promised(_, Err(_)) | SimKept::Failed(_) => Vec::new(),
+        }
+    }
+}
+
 /// A pipeline that was taken and has not ended.
 pub struct SimPipeline {
     pub sequence: u32,
@@ -243,6 +261,10 @@ pub struct PipelineFate {
     pub expected: Result<Vec<u8>, PipelineFailure>,
     pub cancelled: bool,
     pub flash_failed: bool,
+    /// The pipeline, by its token, whose kept result it waits for.
+    pub awaits: Option<u64>,
+    /// Why that one failed: so this one ends.
+    pub maker_failure: Option<PipelineFailure>,
     /// Places of stages whose unit died.
     pub lost: BTreeSet<u8>,
 }
@@ -253,12 +275,25 @@ impl PipelineFate {
         deadline_us: Option<u64>,
         expected: Result<Vec<u8>, PipelineFailure>,
     ) -> PipelineFate {
-        PipelineFate { stages, deadline_us, expected, cancelled: false, flash_failed: false, lost: BTreeSet::new() }
+        PipelineFate {
+            stages,
+            deadline_us,
+            expected,
+            cancelled: false,
+            flash_failed: false,
+            awaits: None,
+            maker_failure: None,
+            lost: BTreeSet::new(),
+        }
     }
 
     /// Whether it may end so by now. Programs of which no unit lives are `gone`.
     pub fn may_end(&self, result: &PipelineResult, now_us: u64, gone: impl Fn(ProgramId) -> bool) -> bool {
+        if let Some(maker) = self.maker_failure {
+            return *result == PipelineResult::Failed(maker.of_reader());
+        }
         let failure = match *result {
+            PipelineResult::Finished { .. } if self.awaits.is_some() => return false,
             PipelineResult::Finished { bytes } => {
                 let is_whole = self.expected.as_ref().is_ok_and(|expected| expected.len() as u64 == bytes);
                 return is_whole && !self.cancelled && self.deadline_us.is_none_or(|deadline_us| deadline_us > now_us);
@@ -280,7 +315,7 @@ impl PipelineFate {
             PipelineReason::UnitLost => {
                 matches!(failure.place, PipelinePlace::Stage(stage) if self.lost.contains(&stage))
             }
-            _ => self.expected == Err(failure) && !self.cancelled,
+            _ => self.expected == Err(failure) && !self.cancelled && self.awaits.is_none(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The engine's core with simulated units around it, and all that must hold after each of their steps.
 
-use super::pipelines::{PipelineFate, SimPipeline, SimSink, all_programs};
+use super::pipelines::{PipelineFate, SimKept, SimPipeline, SimSink, all_programs};
 use super::units::{DeviceBytes, SimUnit, UnitTask};
 use super::{DeviceBug, DeviceSetup, DeviceTally};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,8 +48,8 @@ pub struct DeviceWorld {
     pub(super) pipelines: BTreeMap<u64, SimPipeline>,
     /// Whose sub-buffers are, by pipeline and stage.
     holders: BTreeMap<SubBuffer, (u32, u8)>,
-    /// What pipelines kept, by number.
-    pub(super) kept: BTreeMap<u64, Vec<u8>>,
+    /// What pipelines kept, or are to keep, by number.
+    pub(super) kept: BTreeMap<u64, SimKept>,
     pub(super) slots_free: BTreeSet<u64>,
     pub(super) token_next: u64,
     /// Of local memory, without pipelines.
@@ -314,6 +314,7 @@ impl DeviceWorld {
                 let packet = unit.task.as_ref().map(|task| &task.task.packet);
                 packet.is_some_and(|packet| packet.output == sub_buffer || packet.input == Some(sub_buffer))
             };
+            self.tell_readers(&end, &pipeline);
             let units = &self.units;
             self.holders.retain(|sub_buffer, (sequence, _)| {
                 *sequence != pipeline.sequence || units.iter().any(|unit| is_used(unit, *sub_buffer))
@@ -327,6 +328,24 @@ impl DeviceWorld {
         Ok(())
     }
 
+    /// The end of a pipeline that may have kept something.
+    fn tell_readers(&mut self, end: &JobEnd, pipeline: &SimPipeline) {
+        let SimSink::Kept { id } = pipeline.sink else { return };
+        let readers = self.pipelines.values_mut().filter(|reader| reader.fate.awaits == Some(end.token));
+        readers.for_each(|reader| match end.result {
+            PipelineResult::Finished { .. } => reader.fate.awaits = None,
+            PipelineResult::Failed(failure) => reader.fate.maker_failure = Some(failure),
+        });
+        if let Some(kept @ SimKept::Promised(..)) = self.kept.get_mut(&id)
+            && matches!(kept, SimKept::Promised(token, _) if *token == end.token)
+        {
+            *kept = match end.result {
+                PipelineResult::Finished { .. } => SimKept::Kept(kept.bytes()),
+                PipelineResult::Failed(failure) => SimKept::Failed(failure),
+            };
+        }
+    }
+
     fn check_end(&mut self, end: &JobEnd, pipeline: SimPipeline) -> Result<(), String> {
         self.tally.ended(&end.result);
         let PipelineFate { expected, stages, .. } = &pipeline.fate;
@@ -338,10 +357,7 @@ impl DeviceWorld {
             let (found, is_filled_up) = match &pipeline.sink {
                 SimSink::Host(buffer) => (&buffer.bytes()[..expected.len()], true),
                 // Seen by the pipelines that take it.
-                SimSink::Kept { id } => {
-                    self.kept.insert(*id, expected.clone());
-                    (&expected[..], true)
-                }
+                SimSink::Kept { .. } => (&expected[..], true),
                 SimSink::Flash { at } => {
                     let (found, behind) = self.bytes.flash[*at as usize..].split_at(expected.len());
                     let fill = expected.len().next_multiple_of(SECTOR_BYTES as usize) - expected.len();

@@ -21,6 +21,9 @@
 //!    its stage.
 //! 7. A sub-buffer that a unit may still write is given to nobody, though its pipeline has ended (see [`quarantine`]).
 //!
+//! A pipeline may be parked until its source is there. It has a place in its queue and a deadline meanwhile, and neither sub-buffers
+//! nor a turn that others would wait behind.
+//!
 //! A stage may fill its output in parts: the stages behind it take each part before it goes on with the same input.
 
 mod outcome;
@@ -98,6 +101,8 @@ struct ApplicationState {
     /// Admitted, with a task to start.
     wait_queue: VecDeque<u32>,
     pipelines: usize,
+    /// Of these: not released.
+    parked: usize,
 }
 
 pub struct Arbiter {
@@ -132,7 +137,14 @@ impl Arbiter {
         let application = |weight: &u32| {
             assert!((1..=WEIGHT_MAX).contains(weight), "a weight of {weight}: they go from 1 to {WEIGHT_MAX}");
             let (waiting, wait_queue) = (VecDeque::new(), VecDeque::new());
-            ApplicationState { weight: u64::from(*weight), virtual_time: 0, waiting, wait_queue, pipelines: 0 }
+            ApplicationState {
+                weight: u64::from(*weight),
+                virtual_time: 0,
+                waiting,
+                wait_queue,
+                pipelines: 0,
+                parked: 0,
+            }
         };
         Arbiter {
             units: options.units.iter().filter(|count| count.units > 0).map(unit).collect(),
@@ -168,6 +180,16 @@ impl Arbiter {
     /// # Errors
     /// When it cannot be run, or not now; nothing is changed.
     pub fn submit(&mut self, request: &PipelineRequest) -> Result<u32, PipelineRefusal> {
+        let sequence = self.submit_parked(request)?;
+        self.release(sequence);
+        Ok(sequence)
+    }
+
+    /// Takes a pipeline that starts when it is released.
+    ///
+    /// # Errors
+    /// As [`Arbiter::submit`].
+    pub fn submit_parked(&mut self, request: &PipelineRequest) -> Result<u32, PipelineRefusal> {
         let Some(application) = self.applications.get_mut(usize::from(request.application)) else {
             return Err(PipelineRefusal::UnknownApplication(request.application));
         };
@@ -183,11 +205,8 @@ impl Arbiter {
         if application.pipelines == self.pipelines_max {
             return Err(PipelineRefusal::QueueFull);
         }
-        if application.pipelines == 0 {
-            // It saved nothing up while it had nothing to do.
-            application.virtual_time = application.virtual_time.max(self.virtual_now);
-        }
         application.pipelines += 1;
+        application.parked += 1;
         let is_used = |sequence: u32| {
             let late = self.quarantined.range((sequence, 0)..=(sequence, u8::MAX)).next();
             self.pipelines.contains_key(&sequence) || late.is_some()
@@ -197,10 +216,22 @@ impl Arbiter {
         }
         let sequence = self.sequence_next;
         self.sequence_next = self.sequence_next.wrapping_add(1);
-        application.waiting.push_back(sequence);
         self.deadlines.extend(pipeline.deadline_us.map(|deadline_us| (deadline_us, sequence)));
         self.pipelines.insert(sequence, pipeline);
         Ok(sequence)
+    }
+
+    /// Lets a parked pipeline begin, if it has not ended.
+    pub fn release(&mut self, sequence: u32) {
+        let Some(pipeline) = self.pipelines.get_mut(&sequence).filter(|pipeline| pipeline.parked) else { return };
+        pipeline.parked = false;
+        let application = &mut self.applications[usize::from(pipeline.application)];
+        if application.pipelines == application.parked {
+            // It saved nothing up while it had nothing to do.
+            application.virtual_time = application.virtual_time.max(self.virtual_now);
+        }
+        application.parked -= 1;
+        application.waiting.push_back(sequence);
     }
 
     /// The next task to start, if there is one whose unit is free.
@@ -267,7 +298,7 @@ impl Arbiter {
             Some((self.order(number), number, place))
         });
         let (_, number, place) = runnable.min()?;
-        let active = self.applications.iter().filter(|application| application.pipelines > 0);
+        let active = self.applications.iter().filter(|application| application.pipelines > application.parked);
         if let Some(least) = active.map(|application| application.virtual_time).min() {
             self.virtual_now = self.virtual_now.max(least);
         }
@@ -367,7 +398,9 @@ impl Arbiter {
         if pipeline.admitted && !self.has(ArbiterBug::NoReservation) {
             self.reserved -= pipeline.peak;
         }
-        self.applications[usize::from(pipeline.application)].pipelines -= 1;
+        let application = &mut self.applications[usize::from(pipeline.application)];
+        application.pipelines -= 1;
+        application.parked -= usize::from(pipeline.parked);
         self.ended.push_back(PipelineEnd { sequence, application: pipeline.application, outcome });
     }
 

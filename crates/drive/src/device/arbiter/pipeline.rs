@@ -30,6 +30,8 @@ pub(super) struct ScheduledPipeline {
     pub deadline_us: Option<u64>,
     /// The most sub-buffers that it holds at once.
     pub peak: u16,
+    /// It waits to be released.
+    pub parked: bool,
     pub admitted: bool,
     /// What its running task was charged.
     pub charged: u64,
@@ -75,6 +77,7 @@ impl ScheduledPipeline {
             deadline_us: request.deadline_us,
             // In parts, each stage may hold what it filled; else a stage's input and its output are all.
             peak: if request.in_parts { count } else { count.min(2) } as u16,
+            parked: true,
             admitted: false,
             charged: 0,
             given_up: None,

@@ -1,7 +1,7 @@
 //! `Compute`: descriptors are copied and checked, and what comes of their pipelines ends the command.
 
 use super::{Controller, EndedCommand, TransferOwner};
-use crate::device::compute::{ComputeBatch, ComputeRequest, ControllerCompute};
+use crate::device::compute::{CheckedPipeline, ComputeBatch, ComputeRequest, ControllerCompute};
 use crate::device::engine::{JobRequest, SinkRequest, SourceRequest, TaskResult};
 use crate::device::events::{CommandEnd, CommandStart, HeldCommand, HeldWork};
 use crate::device::ranges::copy_once;
@@ -39,7 +39,7 @@ impl Controller {
         &mut self,
         list: LocalRange,
         leased: &LeasedRanges,
-    ) -> Result<Vec<Result<JobRequest, PipelineFailure>>, (u16, Status)> {
+    ) -> Result<Vec<CheckedPipeline>, (u16, Status)> {
         let count = list.length as usize / PipelineDescriptor::ENCODED_BYTES;
         let is_whole =
             list.length as usize == count * PipelineDescriptor::ENCODED_BYTES && list.offset.is_multiple_of(8);
@@ -53,8 +53,10 @@ impl Controller {
             // SAFETY: inside the list, which is aligned to eight bytes, and leased, so that nobody frees it.
             let bytes = unsafe { copy_once(first.add(number * PipelineDescriptor::ENCODED_BYTES)) };
             let descriptor = PipelineDescriptor::decode(&bytes).map_err(|_| (number as u16, Status::InvalidField))?;
+            let keeps = if let PipelineSink::Kept { id, .. } = descriptor.sink { Some(id) } else { None };
             // SAFETY: by our caller's word.
-            pipelines.push(unsafe { self.check_pipeline(&descriptor, leased) });
+            let job = unsafe { self.check_pipeline(&descriptor, leased) };
+            pipelines.push(CheckedPipeline { job, keeps });
         }
         Ok(pipelines)
     }

@@ -16,7 +16,7 @@
 use super::EngineOptions;
 use super::counters::{EngineCounters, TaskCount, TaskRate};
 use super::job::{EngineJob, FlashSink, JobSink, JobSource, SINK, SOURCE, SourceKind, TaskWork};
-use super::kept::KeptResults;
+use super::kept::{KeptResults, KeptState};
 use super::outcomes::{failed, outcome_of, refused};
 use crate::device::arbiter::{
     ARGUMENTS_BYTES, Arbiter, ArbiterBug, ArbiterOptions, PipelineEnd, PipelineOutcome, PipelineRequest, StageRequest,
@@ -182,7 +182,7 @@ impl EngineCore {
             }
         }
         let taken = if let SourceRequest::Kept { id, stays: false } = source { Some(id) } else { None };
-        let source = self.source(owner, source)?;
+        let (source, maker) = self.source(owner, source)?;
         let sink = self.sink(owner, sink)?;
         let stage = |stage: &PipelineStage| {
             let mut arguments = [0; ARGUMENTS_BYTES];
@@ -196,24 +196,39 @@ impl EngineCore {
             [mover(SOURCE)].into_iter().chain(stages.iter().map(stage)).chain([mover(SINK)]).collect();
         let stage_count = stages.len() as u8;
         let request = PipelineRequest { application, stages, in_parts: true, deadline_us };
-        let sequence = self.arbiter.submit(&request).map_err(refused)?;
+        let sequence = self.arbiter.submit_parked(&request).map_err(refused)?;
         taken.into_iter().for_each(|id| self.kept.remove(owner, id));
+        if let JobSink::Kept { id, .. } = sink {
+            self.kept.promise(owner, id, sequence);
+        }
+        match maker.and_then(|maker| self.jobs.get_mut(&maker)) {
+            Some(maker) => maker.readers.push(sequence),
+            None => self.arbiter.release(sequence),
+        }
         self.jobs.insert(sequence, EngineJob::new((owner, token), stage_count, source, sink));
         self.start();
         Ok(sequence)
     }
 
-    fn source(&self, owner: u64, source: SourceRequest) -> Result<JobSource, PipelineFailure> {
-        let unknown = PipelineFailure::new(PipelinePlace::Source, PipelineReason::UnknownKept);
+    /// A source, and the pipeline that has to end before it is there.
+    fn source(&self, owner: u64, source: SourceRequest) -> Result<(JobSource, Option<u32>), PipelineFailure> {
         Ok(match source {
-            SourceRequest::Local(ranges) => JobSource::new(SourceKind::Local, ranges),
-            SourceRequest::Flash(ranges) => JobSource::new(SourceKind::Flash, ranges),
-            SourceRequest::Kept { id, .. } => {
-                let kept = self.kept.get(owner, id).ok_or(unknown)?.clone();
-                let range = kept.range();
-                JobSource::new(SourceKind::Kept(kept), vec![range])
-            }
+            SourceRequest::Local(ranges) => (JobSource::new(SourceKind::Local, ranges), None),
+            SourceRequest::Flash(ranges) => (JobSource::new(SourceKind::Flash, ranges), None),
+            SourceRequest::Kept { id, .. } => match self.kept.get(owner, id) {
+                Some(KeptState::Kept(kept)) => (JobSource::kept(kept.clone()), None),
+                Some(KeptState::Promised(maker)) => (JobSource::awaited(), Some(*maker)),
+                None => {
+                    let unknown = PipelineFailure::new(PipelinePlace::Source, PipelineReason::UnknownKept);
+                    return Err(self.kept.failure(owner, id).map_or(unknown, PipelineFailure::of_reader));
+                }
+            },
         })
+    }
+
+    /// A pipeline that was to keep a result was not taken: its readers are told why.
+    pub fn fail_kept(&mut self, owner: u64, id: u64, failure: PipelineFailure) {
+        self.kept.fail(owner, id, failure);
     }
 
     fn sink(&self, owner: u64, sink: SinkRequest) -> Result<JobSink, PipelineFailure> {
@@ -423,28 +438,52 @@ impl EngineCore {
 
     /// Starts what the arbiter starts, and takes its ends.
     fn start(&mut self) {
-        while let Some(packet) = self.arbiter.start_next() {
-            let program = packet.program();
-            self.counters.waited(program, self.arbiter.take_waits(program));
-            self.queues.entry(program).or_default().push_back(packet);
-        }
-        while let Some(PipelineEnd { sequence, outcome, .. }) = self.arbiter.ended() {
-            let Some(job) = self.jobs.remove(&sequence) else { unreachable!("a pipeline has a job") };
-            job.cancel.raise();
-            self.end(job, outcome);
+        // Ends: each round releases pipelines that were parked, and none is parked meanwhile.
+        loop {
+            while let Some(packet) = self.arbiter.start_next() {
+                let program = packet.program();
+                self.counters.waited(program, self.arbiter.take_waits(program));
+                self.queues.entry(program).or_default().push_back(packet);
+            }
+            let mut released = false;
+            while let Some(PipelineEnd { sequence, outcome, .. }) = self.arbiter.ended() {
+                let Some(job) = self.jobs.remove(&sequence) else { unreachable!("a pipeline has a job") };
+                job.cancel.raise();
+                released |= !job.readers.is_empty();
+                self.end(sequence, job, outcome);
+            }
+            if !released {
+                return;
+            }
         }
     }
 
-    fn end(&mut self, job: EngineJob, outcome: PipelineOutcome) {
-        let EngineJob { owner, token, stage_count, sink, written, failure, .. } = job;
-        let result = match (outcome, failure) {
+    fn end(&mut self, sequence: u32, job: EngineJob, outcome: PipelineOutcome) {
+        let EngineJob { owner, token, stage_count, sink, written, failure, source_failure, readers, .. } = job;
+        let result = match (outcome, source_failure.or(failure)) {
             (PipelineOutcome::Finished, _) => PipelineResult::Finished { bytes: written },
             (PipelineOutcome::Failed { .. }, Some(failure)) => PipelineResult::Failed(failure),
+            (_, Some(failure)) if source_failure.is_some() => PipelineResult::Failed(failure),
             (outcome, _) => PipelineResult::Failed(failed(outcome, stage_count)),
         };
-        if let (JobSink::Kept { id, buffer }, PipelineResult::Finished { bytes }) = (sink, result) {
-            self.kept.keep((owner, id), buffer, bytes);
-        }
         self.ended.push_back(JobEnd { owner, token, result });
+        let JobSink::Kept { id, buffer } = sink else { return };
+        match result {
+            PipelineResult::Finished { bytes } => {
+                let kept = self.kept.keep((owner, id), sequence, (buffer, bytes));
+                for reader in readers {
+                    self.jobs.get_mut(&reader).into_iter().for_each(|job| job.source = JobSource::kept(kept.clone()));
+                    self.arbiter.release(reader);
+                }
+            }
+            PipelineResult::Failed(failure) => {
+                self.kept.break_promise((owner, id), sequence, failure);
+                for reader in readers {
+                    let waiting = self.jobs.get_mut(&reader);
+                    waiting.into_iter().for_each(|job| job.source_failure = Some(failure.of_reader()));
+                    self.arbiter.cancel(reader);
+                }
+            }
+        }
     }
 }

@@ -200,6 +200,34 @@ fn what_a_host_kept_is_its_own() {
 }
 
 #[test]
+fn a_reader_waits_for_its_maker_no_longer_than_its_deadline() {
+    let mut bench = CoreBench::small();
+    let kept = JobRequest { sink: SinkRequest::Kept { id: 1, bytes_max: 100 }, ..bench.request(&[CONCAT], 100) };
+    bench.core.submit(kept).unwrap();
+    let makers = bench.core.take(SOURCE).unwrap();
+    let source = || SourceRequest::Kept { id: 1, stays: true };
+    let request = |bench: &CoreBench, token| JobRequest { token, source: source(), ..bench.request(&[CONCAT], 0) };
+    let hasty = JobRequest { deadline_us: Some(10), ..request(&bench, 1) };
+    let patient = request(&bench, 2);
+    bench.core.submit(hasty).unwrap();
+    bench.core.submit(patient).unwrap();
+    let of_others = JobRequest { owner: 2, ..request(&bench, 3) };
+    let unknown = failed(PipelinePlace::Source, PipelineReason::UnknownKept);
+    assert_eq!(bench.core.submit(of_others), Err(unknown), "another's is none");
+    assert_eq!(bench.core.reserved(), 3, "who waits has reserved nothing");
+    bench.core.expire(10);
+    let late = PipelineResult::Failed(failed(PipelinePlace::Source, PipelineReason::DeadlineExceeded));
+    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 1, result: late }));
+    bench.run(makers);
+    bench.run_all();
+    let result = PipelineResult::Finished { bytes: 100 };
+    for token in [7, 2] {
+        assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token, result }));
+    }
+    assert_eq!((bench.core.in_flight(), bench.core.reserved()), (0, 0));
+}
+
+#[test]
 fn what_goes_wrong_is_named_and_disturbs_nobody() {
     let mut bench = CoreBench::small();
     let sinks = [

@@ -46,8 +46,8 @@ impl ByteMove {
 pub(super) enum SourceKind {
     Local,
     Flash,
-    /// Held, so that nobody frees it meanwhile.
-    Kept(#[expect(dead_code)] Arc<KeptResult>),
+    /// Held, so that nobody frees it meanwhile. `None` until the pipeline that keeps it has ended.
+    Kept(#[expect(dead_code)] Option<Arc<KeptResult>>),
 }
 
 pub(super) struct JobSource {
@@ -62,6 +62,16 @@ impl JobSource {
     pub fn new(kind: SourceKind, mut ranges: Vec<SourceRange>) -> JobSource {
         ranges.retain(|range| range.bytes > 0);
         JobSource { kind, ranges, number: 0, at: 0 }
+    }
+
+    pub fn kept(kept: Arc<KeptResult>) -> JobSource {
+        let range = kept.range();
+        JobSource::new(SourceKind::Kept(Some(kept)), vec![range])
+    }
+
+    /// A result that another pipeline is to keep.
+    pub fn awaited() -> JobSource {
+        JobSource::new(SourceKind::Kept(None), Vec::new())
     }
 
     /// The move that brings the next part.
@@ -176,6 +186,10 @@ pub(super) struct EngineJob {
     pub cancel: CancelFlag,
     /// More than the arbiter knows.
     pub failure: Option<PipelineFailure>,
+    /// The source that it waited for does not come.
+    pub source_failure: Option<PipelineFailure>,
+    /// Pipelines that wait for what this one keeps.
+    pub readers: Vec<u32>,
 }
 
 impl EngineJob {
@@ -192,6 +206,8 @@ impl EngineJob {
             written: 0,
             cancel,
             failure: None,
+            source_failure: None,
+            readers: Vec::new(),
         }
     }
 
