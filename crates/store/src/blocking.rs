@@ -38,32 +38,20 @@ impl Store {
         Ok(item(self.run(Request::Get { key })?))
     }
 
-    /// Runs an item's value through programs of the drive, and gives what comes out; `None` when there is no such key. Of an item on
-    /// flash only that comes to the host: the drive reads it, and the programs run where it lies. An item in a write buffer or in
-    /// the DRAM tier is the host's own, and a large value, one in extents of its own, is read by the host: they are copied to the
-    /// drive first. It does not go into the DRAM tier.
+    /// Runs an item's value through programs of the drive, and gives what comes out; `None` when there is no such key. See
+    /// [`Session::submit_through`].
     ///
     /// # Errors
     /// [`Error::Pipeline`], by the stage that went wrong; otherwise as [`Store::get`].
     pub fn get_through(&self, key: &[u8], pipeline: &ItemPipeline) -> Result<Option<Vec<u8>>, Error> {
         self.with_session(|session| {
-            session.begin_near();
-            while session.submit(0, Request::Get { key }) == Err(Busy) {
+            while session.submit_through(0, key, pipeline) == Err(Busy) {
                 session.poll(&mut Vec::new());
             }
             match wait_for_one(session).outcome {
-                Outcome::Value { value, .. } => {
-                    let value = session.bytes(value).to_vec();
-                    session.finish_near(pipeline, &value).map(Some)
-                }
-                Outcome::Failed(error) => {
-                    session.forget_near();
-                    Err(error)
-                }
-                _ => {
-                    session.forget_near();
-                    Ok(None)
-                }
+                Outcome::Value { value, .. } => Ok(Some(session.bytes(value).to_vec())),
+                Outcome::Failed(error) => Err(error),
+                _ => Ok(None),
             }
         })
     }

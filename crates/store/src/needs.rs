@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::media::io::Io;
-use tapetum_drive::programs::match_record;
+use tapetum_drive::programs::{CRC32C_CHECK, ZSTD_DECOMPRESS, match_record};
 use tapetum_drive::{Identity, IdentityError, ProgramId};
 
 /// An identity is read with this much room first, and with at most [`IDENTITY_BYTES_MAX`].
@@ -14,13 +14,25 @@ const IDENTITY_BYTES_MAX: usize = Identity::encoded_bytes(u16::MAX as usize).nex
 #[derive(Clone, Copy, Debug)]
 pub struct DrivePrograms {
     pub match_record: ProgramId,
+    /// `None`: large values are read by the host before programs run over them.
+    pub large: Option<LargePrograms>,
+}
+
+/// What brings a large value into a pipeline: its stored bytes, checked and inflated.
+#[derive(Clone, Copy, Debug)]
+pub struct LargePrograms {
+    pub crc32c_check: ProgramId,
+    pub zstd_decompress: ProgramId,
 }
 
 impl DrivePrograms {
     pub async fn find(io: &Io) -> Result<DrivePrograms, Error> {
         let identity = identify(io).await?;
         let find = |name, version| identity.program(name, version).ok_or_else(|| lacks(&identity, name, version));
-        Ok(DrivePrograms { match_record: find(match_record::NAME, match_record::VERSION)? })
+        let known = |(name, version)| identity.program(name, version);
+        let large = known(CRC32C_CHECK).zip(known(ZSTD_DECOMPRESS));
+        let large = large.map(|(crc32c_check, zstd_decompress)| LargePrograms { crc32c_check, zstd_decompress });
+        Ok(DrivePrograms { match_record: find(match_record::NAME, match_record::VERSION)?, large })
     }
 }
 

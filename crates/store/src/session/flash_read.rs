@@ -98,6 +98,11 @@ impl SpareBuffers {
         if self.free_bytes() < bytes + self.reserve_bytes { None } else { self.local.allocate(bytes) }
     }
 
+    /// Whether so much could ever be taken.
+    pub fn could_take(&self, bytes: usize) -> bool {
+        bytes + self.reserve_bytes <= self.local.bytes_total()
+    }
+
     pub fn give(&mut self, buffer: LocalBuffer) {
         if buffer.len() == BUFFER_BYTES && self.buffers.len() < self.kept_max && self.free_bytes() >= self.ample_bytes {
             self.buffers.push(buffer);

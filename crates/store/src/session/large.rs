@@ -11,6 +11,7 @@
 
 use super::attempt::{WriteError, append, poison};
 use super::change::Answer;
+use super::near::NearValue;
 use super::{Attempt, FromFlash, Local, Op};
 use crate::error::Error;
 use crate::hashed::buffer::Seen;
@@ -269,6 +270,11 @@ impl Local {
         if op.must_ask_for(raw_bytes) {
             return self.ask(number, op, raw_bytes);
         }
+        if let Some(prefix) = op.near.as_ref().and_then(|near| near.prefix_of_large(shared, &read.reference)) {
+            let LargeRead { value, reference, item, shown_by, .. } = read;
+            let value = NearValue::Large { value, reference, prefix };
+            return self.compute(shared, number, op, (item, shown_by), value);
+        }
         read.transfer = self.transfer(shared, &read.reference);
         if shared.planted.has(Bug::FreeLargeUnderReader) {
             read.value.extents = Arc::new(shared.large.own(Vec::new()));
@@ -374,7 +380,7 @@ impl Local {
         if !whole && !shared.planted.has(Bug::TrustLarge) {
             return self.refuse(number, op, corrupt(&reference));
         }
-        let is_get = op.request.is_get();
+        let is_get = op.request.is_get() && op.near.is_none();
         let into = if is_get { &mut self.values[self.values_now] } else { &mut self.scratch };
         if !is_get {
             into.clear();
@@ -397,6 +403,10 @@ impl Local {
             let outcome = op.request.found(item, || shared.access_by_stamp(false, item.stamp), value);
             self.answer_after(shared, op.token, shown_by, outcome);
             return self.forget(number, op);
+        }
+        if op.near.is_some() {
+            let value = std::mem::take(&mut self.scratch);
+            return self.compute(shared, number, op, (item, shown_by), NearValue::Host(value));
         }
         let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
         self.attempt_op(shared, number, op, Some(flash));

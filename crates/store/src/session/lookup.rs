@@ -11,6 +11,7 @@
 //! Buffers come before the index, because a flush moves keys from there to here.
 
 use super::large::{LargeOp, LargeRead};
+use super::near::NearValue;
 use super::{FlashRead, Local, Op};
 use crate::hashed::buffer::{Seen, Shard};
 use crate::hashed::segment::view::Segment;
@@ -100,6 +101,12 @@ impl Local {
                 tier.note_use((op.hash, now), &copied);
             }
             self.note_hit(copied.item.value_bytes);
+            if op.near.is_some() {
+                let values = &mut self.values[self.values_now];
+                let value = values.split_off(start);
+                self.compute(shared, number, op, (copied.item, 0), NearValue::Host(value));
+                continue;
+            }
             let value = self.range_from(start);
             self.answer(op.token, op.request.found(copied.item, || copied.access, value));
             self.forget(number, op);
@@ -258,6 +265,12 @@ impl Local {
                 Ok(read) => self.go_on_large(shared, number, op, Box::new(LargeOp::Read(read))),
                 Err(error) => self.refuse(number, op, error),
             }
+            return None;
+        }
+        if op.near.is_some() {
+            let mut value = Vec::new();
+            self.copy_from_buffer(record, shard, &mut value);
+            self.compute(shared, number, op, (item, header.stamp), NearValue::Host(value));
             return None;
         }
         let mut values = std::mem::take(&mut self.values[self.values_now]);

@@ -21,6 +21,8 @@ mod flash_read;
 mod large;
 mod lookup;
 mod near;
+#[cfg(test)]
+mod near_tests;
 mod order;
 mod owned;
 mod reads;
@@ -38,7 +40,7 @@ use crate::shared::Shared;
 use flash_read::{FlashRead, SpareBuffers};
 use large::{LargeOp, OutOfLine};
 use lookup::Miss;
-use near::NearFetch;
+use near::NearGet;
 use order::{Undecided, closed};
 use owned::OwnedRequest;
 use reads::GetCount;
@@ -85,6 +87,8 @@ struct Op {
     read: Option<FlashRead>,
     /// What it does with a large value, if it has come to that.
     large: Option<Box<LargeOp>>,
+    /// Of a get whose value goes through programs of the drive.
+    near: Option<Box<NearGet>>,
 }
 
 /// An answer that waits for its record to be durable.
@@ -168,8 +172,8 @@ struct Local {
     #[expect(clippy::vec_box, reason = "boxes go from list to list; operations stay where they are")]
     spare_ops: Vec<Box<Op>>,
     completions: Vec<Returned>,
-    /// The next get leaves its value at the drive.
-    near: Option<Box<NearFetch>>,
+    /// Gets whose pipelines the drive runs.
+    near_in_flight: usize,
     /// Gets that are not in the store's counters yet.
     gets: GetCount,
     /// Those that the DRAM tier answered, where there is one.
@@ -213,7 +217,7 @@ impl Session {
             spare_buffers: SpareBuffers::new(shared.drive.local().clone(), shared.options.pool_bytes() as usize),
             spare_ops: Vec::new(),
             completions: Vec::new(),
-            near: None,
+            near_in_flight: 0,
             gets: GetCount::default(),
             hits: shared.tier.as_ref().map(|tier| tier.hits().counts()),
             found_lately: FoundLately::default(),
@@ -340,6 +344,12 @@ impl Session {
         ops.chain(held.iter().map(|held| held.token)).chain(ready.iter().map(|reply| reply.token)).collect()
     }
 
+    /// Whether another poll gets further at once: pipelines take many steps, and a poll runs a few. Whoever sleeps on the descriptors asks
+    /// first.
+    pub fn is_ready(&self) -> bool {
+        self.local.queue.is_ready()
+    }
+
     /// Descriptors that are readable when a poll may make progress, after one that gave nothing.
     pub fn event_fds(&self) -> Vec<RawFd> {
         let fds = [self.local.queue.event_fd(), self.shared.log.event_fd(), self.local.notifier.event_fd()];
@@ -367,6 +377,7 @@ impl Session {
             || self.local.asks.are_new()
             || self.local.waits_anew
             || self.local.woken > 0
+            || self.is_ready()
         {
             return;
         }

@@ -1,20 +1,41 @@
 //! An item's value through programs at the drive: of what is on flash only the result comes to the host.
 //!
 //! ```text
-//! get ─ on flash ─► pages, match: the value lies in local memory ──┐
-//!   ├─ in a write buffer, or the DRAM tier ─► copied to local memory ┼─► Compute ─► result to the host
-//!   └─ in extents of its own ─► read by the host, copied back ───────┘
+//! get ─ on flash ─► pages, match: the value lies in local memory ─┐
+//!   ├─ in extents of its own ─ named as they lie on flash ────────┼─► Compute ─► result to the host ─► answer
+//!   └─ in a write buffer, or the DRAM tier ─► copied to the drive ┘
 //! ```
-//! One at a time, on a session that does nothing else.
+//! 1. It is a get until its value is found: it has its place among the operations of its key, and keeps it until it is answered.
+//! 2. At most [`NEAR_MAX`] pipelines of a session are at the drive. Those beyond, and those for which there is no local memory, hold
+//!    nothing and begin anew later.
+//! 3. What the pipeline reads is held until its command has ended: local memory as its lease, extents by this operation. A session
+//!    that is dropped waits for the drive first.
 
-use super::Session;
 use super::flash_read::FlashRead;
+use super::large::OutOfLine;
+use super::{Busy, Local, Op, Session, refuse};
 use crate::error::Error;
+use crate::hashed::large::verify::corrupt;
+use crate::hashed::tier::Item;
+use crate::hashed::tier::access::Access;
+use crate::keyspace::request::{Outcome, Request};
+use crate::media::geometry::Geometry;
+use crate::shared::Shared;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
 use tapetum_drive::programs::match_record::Matched;
 use tapetum_drive::{
     Command, Lease, LocalBuffer, LocalRange, Operation, PARAMETERS_MAX, PROGRAMS_MAX, PipelineDescriptor,
-    PipelineResult, PipelineSink, PipelineSource, PipelineStage, ProgramId, Purpose, Returned, SourceRange,
+    PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage,
+    ProgramId, Purpose, Returned, SOURCE_RANGES_MAX, SourceRange,
 };
+use tapetum_kernels::record::Codec;
+use tapetum_kernels::reference::Reference;
+
+/// Pipelines of one session at the drive: an eighth of what a queue pair takes, and as many as keep its sub-buffers busy.
+pub(super) const NEAR_MAX: usize = 32;
+/// Set in the tags of commands that run pipelines; the rest is the operation's number.
+pub(super) const TAG_NEAR: u64 = 1 << 62;
 
 /// What is done to an item's value at the drive.
 #[derive(Clone, Debug, Default)]
@@ -23,203 +44,298 @@ pub struct ItemPipeline {
     pub stages: Vec<(ProgramId, Vec<u8>)>,
     /// A longer output is an error. So much local memory is taken meanwhile.
     pub output_bytes_max: u32,
-    /// From the value's arrival; zero: none.
+    /// From the start of its programs; zero: none.
     pub deadline_us: u64,
 }
 
-/// Of a session whose next get is to leave its value at the drive.
-#[derive(Default)]
-pub(super) struct NearFetch {
-    found: Option<NearValue>,
+/// Of a get whose value goes through programs.
+pub(super) struct NearGet {
+    /// The caller's.
+    stages: Vec<PipelineStage>,
+    output_bytes_max: u32,
+    deadline_us: u64,
+    /// While the drive runs them.
+    running: Option<NearRun>,
 }
 
-/// A value in local memory.
-struct NearValue {
-    buffer: LocalBuffer,
-    ranges: Vec<SourceRange>,
+struct NearRun {
+    item: Item,
+    shown_by: u64,
+    /// Stages before the caller's.
+    prefix: usize,
+    /// Where in the buffer its result is.
+    sink_at: usize,
+    /// Held, so that its extents stay.
+    large: Option<(OutOfLine, Reference)>,
 }
 
-impl NearFetch {
-    /// The get's value is on flash, and in local memory by now: it stays there, unless it is in too many parts.
-    pub fn keep(&mut self, read: &mut FlashRead, matched: &Matched) -> bool {
-        self.found = read.take_value(matched).map(|(buffer, ranges)| NearValue { buffer, ranges });
-        self.found.is_some()
+/// Where a value is that is to go through programs.
+pub(super) enum NearValue {
+    /// With the host.
+    Host(Vec<u8>),
+    /// In local memory, in these parts.
+    Local(LocalBuffer, Vec<SourceRange>),
+    /// On flash, to be checked and inflated by the stages of `prefix`.
+    Large { value: OutOfLine, reference: Reference, prefix: Vec<PipelineStage> },
+}
+
+impl NearGet {
+    fn new(pipeline: &ItemPipeline) -> Result<NearGet, Error> {
+        let stage = |(program, parameters): &(ProgramId, Vec<u8>)| {
+            let long =
+                || Error::Options(format!("a stage has more than {PARAMETERS_MAX} bytes of parameters: give it fewer"));
+            PipelineStage::new(*program, parameters).ok_or_else(long)
+        };
+        if pipeline.stages.len() > PROGRAMS_MAX {
+            return Err(Error::Options(format!("a pipeline has at most {PROGRAMS_MAX} programs: split it in two")));
+        }
+        let stages = pipeline.stages.iter().map(stage).collect::<Result<Vec<_>, Error>>()?;
+        let ItemPipeline { output_bytes_max, deadline_us, .. } = *pipeline;
+        Ok(NearGet { stages, output_bytes_max, deadline_us, running: None })
     }
+
+    /// What checks and inflates a large value at the drive. `None` where the host has to: the drive lacks a program, or the pipeline
+    /// has no room for it.
+    pub fn prefix_of_large(&self, shared: &Shared, reference: &Reference) -> Option<Vec<PipelineStage>> {
+        let programs = shared.programs.large?;
+        let crcs = [reference.crc_of_none(shared.store_id), reference.crc].map(u32::to_le_bytes).concat();
+        let mut prefix = vec![PipelineStage::new(programs.crc32c_check, &crcs)?];
+        if reference.codec == Codec::Zstd {
+            prefix.push(PipelineStage::new(programs.zstd_decompress, &[])?);
+        }
+        let has_room = prefix.len() + self.stages.len() <= PROGRAMS_MAX && reference.runs.len() <= SOURCE_RANGES_MAX;
+        has_room.then_some(prefix)
+    }
+}
+
+/// The stored bytes of a large value, run by run.
+fn ranges_of(geometry: &Geometry, reference: &Reference) -> Vec<SourceRange> {
+    let mut left = u64::from(reference.stored_bytes);
+    let range = |run: &tapetum_kernels::reference::Run| {
+        let bytes = left.min(u64::from(run.count) * geometry.extent_bytes);
+        left -= bytes;
+        SourceRange { offset: geometry.extent_offset(run.first), bytes }
+    };
+    reference.runs.iter().map(range).collect()
 }
 
 impl Session {
-    /// Has the next get leave its value at the drive, where that is on flash.
-    pub(crate) fn begin_near(&mut self) {
-        self.local.near = Some(Box::default());
-    }
-
-    /// Runs the pipeline over the value of the get that has ended: over `value`, if that came to the host.
-    pub(crate) fn finish_near(&mut self, pipeline: &ItemPipeline, value: &[u8]) -> Result<Vec<u8>, Error> {
-        let near = self.local.near.take().and_then(|near| near.found);
-        let near = match near {
-            Some(near) => near,
-            None => self.near_value_of(value)?,
+    /// As [`Session::submit`] of a get whose value goes through programs of the drive; the reply's value is what comes out of the last.
+    /// Of an item on flash only that comes to the host: the drive reads it, and the programs run where it lies. An item in a write
+    /// buffer or in the DRAM tier is the host's own and is copied to the drive first. It does not go into the DRAM tier.
+    ///
+    /// What goes wrong in the pipeline is [`Error::Pipeline`], by the place among the given stages. While [`Session::is_ready`], another
+    /// poll gets further.
+    ///
+    /// # Errors
+    /// As [`Session::submit`].
+    pub fn submit_through(&mut self, token: u64, key: &[u8], pipeline: &ItemPipeline) -> Result<(), Busy> {
+        if !self.has_room() {
+            return Err(Busy);
+        }
+        let (shared, local, request) = (&*self.shared, &mut self.local, Request::Get { key });
+        let near = match refuse(shared, &request).and_then(|()| NearGet::new(pipeline)) {
+            Ok(near) => near,
+            Err(error) => {
+                local.answer(token, Outcome::Failed(error));
+                return Ok(());
+            }
         };
-        self.compute(pipeline, near)
+        shared.check_watermark();
+        let hash = shared.hash(key);
+        let goes_on = !local.must_wait(hash, &request);
+        let number = local.keep(token, hash, &request);
+        let Some(op) = &mut local.ops[number] else { unreachable!("the operation was just kept") };
+        op.near = Some(Box::new(near));
+        match goes_on {
+            true => local.gathered.push(number),
+            false => local.wait_for_turn(hash, number),
+        }
+        Ok(())
+    }
+}
+
+/// A value as a pipeline takes it, and where what belongs to it lies in one buffer: descriptor, ranges, the host's bytes, room for the
+/// result.
+struct NearSource {
+    /// Empty unless the value is with the host.
+    host: Vec<u8>,
+    is_host: bool,
+    source: Option<LocalBuffer>,
+    ranges: Vec<SourceRange>,
+    large: Option<(OutOfLine, Reference)>,
+    prefix: Vec<PipelineStage>,
+}
+
+impl NearSource {
+    fn new(shared: &Shared, value: NearValue) -> Result<NearSource, Error> {
+        let (host, source, ranges, large, prefix) = (Vec::new(), None, Vec::new(), None, Vec::new());
+        let none = NearSource { host, is_host: false, source, ranges, large, prefix };
+        Ok(match value {
+            NearValue::Host(host) => NearSource { host, is_host: true, ..none },
+            NearValue::Local(buffer, ranges) => NearSource { source: Some(buffer), ranges, ..none },
+            NearValue::Large { value, reference, .. }
+                if reference.codec == Codec::Raw && reference.stored_bytes != value.raw_bytes =>
+            {
+                return Err(corrupt(&reference));
+            }
+            NearValue::Large { value, reference, prefix } => {
+                let ranges = ranges_of(&shared.geometry, &reference);
+                NearSource { ranges, large: Some((value, reference)), prefix, ..none }
+            }
+        })
     }
 
-    /// Nothing was found.
-    pub(crate) fn forget_near(&mut self) {
-        self.local.near = None;
+    fn list(&self) -> Range<usize> {
+        let ranges = if self.is_host { 1 } else { self.ranges.len() };
+        PipelineDescriptor::ENCODED_BYTES..PipelineDescriptor::ENCODED_BYTES + ranges * SourceRange::ENCODED_BYTES
     }
 
-    fn near_value_of(&self, value: &[u8]) -> Result<NearValue, Error> {
-        let mut buffer = self.near_buffer(value.len())?;
-        self.local.queue.fill(Purpose::Pipeline, &mut buffer, 0..value.len()).copy_from_slice(value);
-        let ranges = vec![SourceRange { offset: buffer.offset(), bytes: value.len() as u64 }];
-        Ok(NearValue { buffer, ranges })
+    /// Behind descriptor, ranges and the host's bytes.
+    fn sink_at(&self) -> usize {
+        self.list().end + self.host.len()
     }
 
-    fn near_buffer(&self, bytes: usize) -> Result<LocalBuffer, Error> {
-        let none =
-            || Error::Options(format!("local memory has no {bytes} bytes for a pipeline: give the store more memory"));
-        self.shared.drive.local().allocate(bytes).ok_or_else(none)
+    /// What the host writes to the buffer, up to the room for the result.
+    fn encode(&self, near: &NearGet, buffer: u64) -> Vec<u8> {
+        let at = |at: usize, length: u32| LocalRange { offset: buffer + at as u64, length };
+        let list = at(self.list().start, self.list().len() as u32);
+        let from = if self.large.is_some() { PipelineSource::Flash { list } } else { PipelineSource::Local { list } };
+        let into = PipelineSink::Host { into: at(self.sink_at(), near.output_bytes_max) };
+        let stages = [&self.prefix[..], &near.stages[..]].concat();
+        let Some(mut descriptor) = PipelineDescriptor::new(&stages, from, into) else {
+            unreachable!("the stages were counted")
+        };
+        descriptor.deadline_us = near.deadline_us;
+        let mut bytes = descriptor.encode().to_vec();
+        self.ranges.iter().for_each(|range| bytes.extend_from_slice(&range.encode()));
+        if self.is_host {
+            let (offset, length) = (buffer + self.list().end as u64, self.host.len() as u64);
+            bytes.extend_from_slice(&SourceRange { offset, bytes: length }.encode());
+        }
+        bytes.extend_from_slice(&self.host);
+        bytes
+    }
+}
+
+impl Local {
+    /// A get has found its value on flash, and it lies in local memory.
+    pub(super) fn compute_found(
+        &mut self,
+        shared: &Shared,
+        number: usize,
+        mut op: Box<Op>,
+        found: (Item, u64),
+        matched: &Matched,
+    ) {
+        let Some(read) = &mut op.read else { unreachable!("the operation reads") };
+        let value = match FlashRead::take_value(read, matched) {
+            Some((buffer, ranges)) => NearValue::Local(buffer, ranges),
+            // It is in more parts than a source has.
+            None => {
+                let mut value = Vec::with_capacity(matched.value_bytes as usize);
+                read.copy_value(matched, &self.queue, &mut value);
+                NearValue::Host(value)
+            }
+        };
+        self.compute(shared, number, op, found, value);
     }
 
-    fn compute(&mut self, pipeline: &ItemPipeline, value: NearValue) -> Result<Vec<u8>, Error> {
-        const LIST_AT: usize = PipelineDescriptor::ENCODED_BYTES;
-        let NearValue { buffer: source, ranges } = value;
-        let list_bytes = ranges.len() * SourceRange::ENCODED_BYTES;
-        let sink_at = LIST_AT + list_bytes;
-        let mut work = self.near_buffer(sink_at + pipeline.output_bytes_max as usize)?;
-        let at = |at: usize, length: u32| LocalRange { offset: work.offset() + at as u64, length };
-        let list = at(LIST_AT, list_bytes as u32);
-        let descriptor = descriptor(pipeline, list, at(sink_at, pipeline.output_bytes_max))?;
-        let command = Operation::Compute { pipelines: at(0, LIST_AT as u32) };
-        let mut asked = descriptor.encode().to_vec();
-        ranges.iter().for_each(|range| asked.extend_from_slice(&range.encode()));
-        self.local.queue.fill(Purpose::Pipeline, &mut work, 0..sink_at).copy_from_slice(&asked);
-        let lease = Lease::Buffers([work, source]);
-        let Returned { completion, lease } = self.run_alone(Command::new(0, command).of(Purpose::Pipeline), lease)?;
-        let Lease::Buffers([work, _]) = lease else { unreachable!("two buffers were lent") };
+    /// Gives a value that was found to the drive's programs, or has the get begin anew when there is room.
+    pub(super) fn compute(
+        &mut self,
+        shared: &Shared,
+        number: usize,
+        mut op: Box<Op>,
+        (item, shown_by): (Item, u64),
+        value: NearValue,
+    ) {
+        self.end_read(&mut op);
+        let Some(near) = &mut op.near else { unreachable!("the get goes through programs") };
+        let source = match NearSource::new(shared, value) {
+            Ok(source) => source,
+            Err(error) => return self.refuse(number, op, error),
+        };
+        let sink_at = source.sink_at();
+        let bytes = sink_at + near.output_bytes_max as usize;
+        if !self.spare_buffers.could_take(bytes) {
+            let error = format!("local memory has no {bytes} bytes for a pipeline: give the store more memory");
+            return self.refuse(number, op, Error::Options(error));
+        }
+        let work = if self.near_in_flight < NEAR_MAX { self.spare_buffers.take(bytes) } else { None };
+        let Some(mut work) = work else { return self.wait_for_room(number, op) };
+        let asked = source.encode(near, work.offset());
+        self.queue.fill(Purpose::Pipeline, &mut work, 0..sink_at).copy_from_slice(&asked);
+        let pipelines = LocalRange { offset: work.offset(), length: PipelineDescriptor::ENCODED_BYTES as u32 };
+        let NearSource { source, large, prefix, .. } = source;
+        let lease = match source {
+            Some(source) => Lease::Buffers([work, source]),
+            None => Lease::Buffer(work),
+        };
+        let command = Command::new(TAG_NEAR | number as u64, Operation::Compute { pipelines }).of(Purpose::Pipeline);
+        if self.queue.submit(command, lease).is_err() {
+            return self.wait_for_room(number, op);
+        }
+        near.running = Some(NearRun { item, shown_by, prefix: prefix.len(), sink_at, large });
+        self.near_in_flight += 1;
+        self.ops[number] = Some(op);
+    }
+
+    /// The drive has run the programs over an operation's value.
+    pub(super) fn computed(&mut self, shared: &Shared, Returned { completion, lease }: Returned) {
+        let number = (completion.tag & !TAG_NEAR) as usize;
+        self.near_in_flight -= 1;
+        let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
+        let run = op.near.as_mut().and_then(|near| near.running.take());
+        let Some(run) = run else { unreachable!("a completion has a pipeline") };
+        let (work, source) = match lease {
+            Lease::Buffers([work, source]) => (work, Some(source)),
+            lease => (lease.into_buffer(), None),
+        };
+        source.into_iter().for_each(|buffer| self.spare_buffers.give(buffer));
         if !completion.is_success() {
-            return Err(Error::of_command(&self.shared.drive, "pipeline", &completion));
+            return self.refuse(number, op, Error::of_command(&shared.drive, "pipeline", &completion));
         }
         let result_at = PipelineDescriptor::RESULT_AT;
-        let encoded = self.local.queue.copy_array_to_host(Purpose::Pipeline, &work, result_at);
+        let encoded = self.queue.copy_array_to_host(Purpose::Pipeline, &work, result_at);
         match PipelineResult::decode(&encoded) {
             Ok(Some(PipelineResult::Finished { bytes })) => {
-                let mut result = Vec::with_capacity(bytes as usize);
-                let bytes = sink_at..sink_at + bytes as usize;
-                self.local.queue.copy_to_host(Purpose::Pipeline, &work, bytes, &mut result);
-                Ok(result)
+                let values = &mut self.values[self.values_now];
+                let start = values.len();
+                let at = run.sink_at..run.sink_at + bytes as usize;
+                self.queue.copy_to_host(Purpose::Pipeline, &work, at, values);
+                self.spare_buffers.give(work);
+                shared.counters.large_reads.fetch_add(u64::from(run.large.is_some()), Ordering::Relaxed);
+                let outcome = op.request.found(run.item, Access::default, self.range_from(start));
+                self.answer_after(shared, op.token, run.shown_by, outcome);
+                self.forget(number, op);
             }
-            Ok(Some(PipelineResult::Failed(failure))) => Err(Error::Pipeline(failure)),
-            Ok(None) | Err(_) => Err(Error::Io("the drive gave no result of a pipeline that has ended".into())),
-        }
-    }
-
-    /// Runs a command on a session that has nothing else on its way.
-    fn run_alone(&mut self, command: Command, lease: Lease) -> Result<Returned, Error> {
-        let queue = &mut self.local.queue;
-        queue.submit(command, lease).map_err(|full| Error::Io(full.to_string()))?;
-        let mut returned = Vec::new();
-        loop {
-            if queue.poll(&mut returned) > 0 {
-                let Some(returned) = returned.pop() else { unreachable!("something was polled") };
-                return Ok(returned);
+            // Others have the drive's queue.
+            Ok(Some(PipelineResult::Failed(PipelineFailure { reason: PipelineReason::QueueFull, .. }))) => {
+                self.wait_for_room(number, op);
             }
-            queue.wait(None);
+            Ok(Some(PipelineResult::Failed(failure))) => self.refuse(number, op, run.error(failure)),
+            Ok(None) | Err(_) => {
+                let error = "the drive gave no result of a pipeline that has ended".into();
+                self.refuse(number, op, Error::Io(error));
+            }
         }
     }
 }
 
-fn descriptor(pipeline: &ItemPipeline, list: LocalRange, into: LocalRange) -> Result<PipelineDescriptor, Error> {
-    let stage = |(program, parameters): &(ProgramId, Vec<u8>)| {
-        let long =
-            || Error::Options(format!("a stage has more than {PARAMETERS_MAX} bytes of parameters: give it fewer"));
-        PipelineStage::new(*program, parameters).ok_or_else(long)
-    };
-    let stages = pipeline.stages.iter().map(stage).collect::<Result<Vec<_>, Error>>()?;
-    let many = || Error::Options(format!("a pipeline has at most {PROGRAMS_MAX} programs: split it in two"));
-    let (source, sink) = (PipelineSource::Local { list }, PipelineSink::Host { into });
-    let mut descriptor = PipelineDescriptor::new(&stages, source, sink).ok_or_else(many)?;
-    descriptor.deadline_us = pipeline.deadline_us;
-    Ok(descriptor)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Store;
-    use crate::hashed::collect::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
-    use crate::media::io::lock;
-    use tapetum_drive::{Drive, PipelineFailure, PipelinePlace, PipelineReason};
-    use tapetum_kernels::sha256::Sha256;
-
-    fn pipeline(drive: &Drive, names: &[&str]) -> ItemPipeline {
-        let identity = drive.identity();
-        let id = |name: &&str| identity.programs.iter().find(|program| program.name == *name).unwrap().id;
-        let stages = names.iter().map(|name| (id(name), Vec::new())).collect();
-        ItemPipeline { stages, output_bytes_max: 1 << 16, deadline_us: 0 }
-    }
-
-    fn flushed() -> (Drive, Store) {
-        let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
-        wait_for_flush(store.shared());
-        while lock(&store.shared().installer).is_none() {
-            std::thread::yield_now();
-        }
-        (drive, store)
-    }
-
-    #[test]
-    fn only_the_digest_of_an_item_on_flash_comes_to_the_host() {
-        let (drive, store) = flushed();
-        let digest = pipeline(&drive, &["sha256"]);
-        let (mut compared, mut on_flash) = (0, 0);
-        for number in 0..16 {
-            let key = format!("key:{number:04x}");
-            let value = store.get(key.as_bytes()).unwrap().unwrap().value;
-            let mut sha = Sha256::default();
-            sha.update(&value);
-            let before = drive.counters();
-            let through = store.get_through(key.as_bytes(), &digest).unwrap().unwrap();
-            assert_eq!(through, sha.finish());
-            let after = drive.counters();
-            if after.flash_to_local_bytes > before.flash_to_local_bytes {
-                on_flash += 1;
-                let moved = after.local_to_host_bytes - before.local_to_host_bytes;
-                // The digest, and what says where the record and the result are.
-                assert!(moved < 32 + 128, "{moved} bytes of a value of {}", value.len());
-                assert!(value.len() > 128);
+impl NearRun {
+    /// A failure in the words of who gave the stages.
+    fn error(&self, failure: PipelineFailure) -> Error {
+        let place = match (failure.place, &self.large) {
+            (PipelinePlace::Stage(stage), Some((_, reference))) if usize::from(stage) < self.prefix => {
+                if failure.reason == PipelineReason::Program {
+                    return corrupt(reference);
+                }
+                PipelinePlace::Source
             }
-            compared += 1;
-        }
-        assert!(on_flash > 0 && compared == 16, "{on_flash} of {compared}");
-    }
-
-    #[test]
-    fn items_in_memory_and_large_ones_give_the_same() {
-        let (drive, store) = flushed();
-        let there_and_back = pipeline(&drive, &["zstd-compress", "zstd-decompress"]);
-        let both = ItemPipeline { output_bytes_max: 1 << 20, ..there_and_back };
-        store.put(b"fresh", b"in a write buffer").unwrap();
-        let large: Vec<u8> = (0..700_000_u32).map(|at| (at % 253) as u8).collect();
-        store.put(b"large", &large).unwrap();
-        assert_eq!(store.get_through(b"fresh", &both).unwrap().unwrap(), b"in a write buffer");
-        assert_eq!(store.get_through(b"large", &both).unwrap().unwrap(), large);
-        assert_eq!(store.get_through(b"nothing", &both), Ok(None));
-        assert_eq!(store.get(b"fresh").unwrap().unwrap().value, b"in a write buffer", "the session is as before");
-    }
-
-    #[test]
-    fn what_fails_names_its_stage() {
-        let (drive, store) = flushed();
-        let damaged = pipeline(&drive, &["concat", "zstd-decompress"]);
-        let failure = PipelineFailure::new(PipelinePlace::Stage(1), PipelineReason::Program).with(2);
-        assert_eq!(store.get_through(b"key:0001", &damaged), Err(Error::Pipeline(failure)));
-        let short = ItemPipeline { output_bytes_max: 10, ..pipeline(&drive, &["sha256"]) };
-        let failure = PipelineFailure::new(PipelinePlace::Sink, PipelineReason::OutputTooLong).with(10);
-        assert_eq!(store.get_through(b"key:0001", &short), Err(Error::Pipeline(failure)));
-        let digest = pipeline(&drive, &["sha256"]);
-        assert_eq!(store.get_through(b"key:0001", &digest).unwrap().unwrap().len(), 32);
-        let many = pipeline(&drive, &["concat"; 9]);
-        assert!(matches!(store.get_through(b"key:0001", &many), Err(Error::Options(_))));
+            (PipelinePlace::Stage(stage), _) => PipelinePlace::Stage(stage - self.prefix as u8),
+            (place, _) => place,
+        };
+        Error::Pipeline(PipelineFailure { place, ..failure })
     }
 }

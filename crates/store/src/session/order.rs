@@ -136,7 +136,7 @@ impl Local {
     pub(super) fn end(&mut self, number: usize, mut op: Box<Op>) {
         self.end_read(&mut op);
         self.kept_bytes -= op.kept_bytes;
-        op.large = None;
+        (op.large, op.near) = (None, None);
         op.request.take_value();
         if self.spare_ops.len() < SPARE_OPS && op.request.key.capacity() <= SPARE_KEY_BYTES {
             self.spare_ops.push(op);

@@ -3,6 +3,7 @@
 use super::change::needs_value;
 use super::flash_read::{FlashRead, Step, inflated_bytes};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
+use super::near::TAG_NEAR;
 use super::{Attempt, FromFlash, Local, Op};
 use crate::error::Error;
 use crate::hashed::buffer::Seen;
@@ -68,7 +69,7 @@ impl Local {
         }
     }
 
-    fn wait_for_room(&mut self, number: usize, mut op: Box<Op>) {
+    pub(super) fn wait_for_room(&mut self, number: usize, mut op: Box<Op>) {
         self.end_read(&mut op);
         self.ops[number] = Some(op);
         self.waiting.push_back(number);
@@ -120,7 +121,7 @@ impl Local {
 
     /// Brings what a completion will have looked at nearer, while others are looked after: the validity of the record found.
     fn prefetch(&self, completion: &Completion) {
-        if completion.tag & TAG_LARGE == 0
+        if completion.tag & (TAG_LARGE | TAG_NEAR) == 0
             && let Some(Op { read: Some(read), .. }) = self.ops[completion.tag as usize].as_deref()
         {
             read.segment.prefetch_validity(completion.result[1]);
@@ -131,6 +132,9 @@ impl Local {
         let tag = returned.completion.tag;
         if tag & TAG_LARGE != 0 {
             return self.large_completed(shared, returned);
+        }
+        if tag & TAG_NEAR != 0 {
+            return self.computed(shared, returned);
         }
         let number = tag as usize;
         let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
@@ -190,13 +194,8 @@ impl Local {
                     let values = &mut self.values[self.values_now];
                     let start = values.len();
                     self.gets.from_flash += 1;
-                    if let (Some(near), Some(read)) = (&mut self.near, &mut op.read)
-                        && near.keep(read, found)
-                    {
-                        let none = self.range_from(start);
-                        let outcome = op.request.found(item, || shared.access_by_stamp(false, item.stamp), none);
-                        self.answer_after(shared, op.token, shown_by, outcome);
-                        return self.forget(number, op);
+                    if op.near.is_some() {
+                        return self.compute_found(shared, number, op, (item, shown_by), found);
                     }
                     let Some(read) = &op.read else { unreachable!("the operation reads") };
                     read.copy_value(found, &self.queue, values);

@@ -8,7 +8,10 @@ use crate::device::program::{Program, TaskState};
 use crate::protocol::Status;
 
 pub use digests::{Crc32cProgram, Sha256Program};
-pub use transforms::{Concat, SnappyCompress, SnappyDecompress, WHOLE_BYTES_MAX, ZstdCompress, ZstdDecompress};
+pub use transforms::{
+    CRC32C_CHECK, Concat, Crc32cCheck, SnappyCompress, SnappyDecompress, WHOLE_BYTES_MAX, ZSTD_DECOMPRESS,
+    ZstdCompress, ZstdDecompress,
+};
 
 /// What was to be read does not hold together.
 pub const CORRUPT: Status = Status::Program(2);
@@ -28,6 +31,7 @@ pub fn built_in() -> Vec<Box<dyn Program>> {
         Box::new(SnappyDecompress),
         Box::new(ZstdCompress),
         Box::new(ZstdDecompress),
+        Box::new(Crc32cCheck),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Bytes in, other bytes out: `concat`, and Zstandard and Snappy both ways. All fill their output in parts.
+//! Bytes in, other bytes out: `concat`, `crc32c-check`, and Zstandard and Snappy both ways. All fill their output in parts.
 //!
 //! Zstandard goes part by part. Snappy's raw format does not: its input is gathered, up to [`WHOLE_BYTES_MAX`], and what comes of
 //! it is given out in parts.
@@ -6,15 +6,22 @@
 use super::{CORRUPT, TOO_LARGE, keep};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
+use tapetum_kernels::checksum::crc32c_append;
 use tapetum_kernels::snappy;
 use tapetum_kernels::zstd_stream::{FrameDecoder, FrameEncoder, StreamStep};
 
 /// The most that a program holds whose input must be whole.
 pub const WHOLE_BYTES_MAX: usize = 64 << 20;
 const ZSTD_LEVEL: i32 = 3;
+/// Names and versions of programs that the store looks for.
+pub const CRC32C_CHECK: (&str, u16) = ("crc32c-check", 1);
+pub const ZSTD_DECOMPRESS: (&str, u16) = ("zstd-decompress", 1);
 
 /// All inputs, one behind the other.
 pub struct Concat;
+/// All inputs, one behind the other, and at their end [`CORRUPT`] if their checksum is another. The parameters are the checksum that is
+/// continued, and the one that is to come of it, as u32.
+pub struct Crc32cCheck;
 /// The parameter, if there is one, is the level, as i32.
 pub struct ZstdCompress;
 pub struct ZstdDecompress;
@@ -74,13 +81,36 @@ impl Program for Concat {
     }
 
     fn run(&self, context: Context<'_>) -> ProgramResult {
+        run_stream(context, || Some(()), |(), from, into, _| Ok(pass(from, into)))
+    }
+}
+
+fn pass(from: &[u8], into: &mut [u8]) -> StreamStep {
+    let taken = from.len().min(into.len());
+    into[..taken].copy_from_slice(&from[..taken]);
+    StreamStep { consumed: taken, filled: taken, has_more: taken < from.len() }
+}
+
+impl Program for Crc32cCheck {
+    fn descriptor(&self) -> ProgramDescriptor {
+        ProgramDescriptor { name: CRC32C_CHECK.0, version: CRC32C_CHECK.1, is_stream: true }
+    }
+
+    fn run(&self, context: Context<'_>) -> ProgramResult {
+        let Some((first, expected)) = context.parameters.split_first_chunk::<4>() else {
+            return (Status::InvalidField, [0; 2]);
+        };
+        let Ok(expected) = expected.try_into().map(u32::from_le_bytes) else {
+            return (Status::InvalidField, [0; 2]);
+        };
         run_stream(
             context,
-            || Some(()),
-            |(), from, into, _| {
-                let taken = from.len().min(into.len());
-                into[..taken].copy_from_slice(&from[..taken]);
-                Ok(StreamStep { consumed: taken, filled: taken, has_more: taken < from.len() })
+            || Some(u32::from_le_bytes(*first)),
+            |crc, from, into, is_last| {
+                let step = pass(from, into);
+                *crc = crc32c_append(*crc, &from[..step.consumed]);
+                let is_wrong = is_last && !step.has_more && *crc != expected;
+                if is_wrong { Err(std::io::ErrorKind::InvalidData.into()) } else { Ok(step) }
             },
         )
     }
@@ -103,7 +133,7 @@ impl Program for ZstdCompress {
 
 impl Program for ZstdDecompress {
     fn descriptor(&self) -> ProgramDescriptor {
-        ProgramDescriptor { name: "zstd-decompress", version: 1, is_stream: true }
+        ProgramDescriptor { name: ZSTD_DECOMPRESS.0, version: ZSTD_DECOMPRESS.1, is_stream: true }
     }
 
     fn run(&self, context: Context<'_>) -> ProgramResult {
@@ -187,7 +217,11 @@ mod tests {
     use tapetum_kernels::checksum::crc32c_append;
 
     /// Runs a program over input in parts, with little room.
-    fn run(name: &str, input: &[u8], (part, room): (usize, usize)) -> Result<Vec<u8>, Status> {
+    fn run(name: &str, input: &[u8], sizes: (usize, usize)) -> Result<Vec<u8>, Status> {
+        run_with(name, &[], input, sizes)
+    }
+
+    fn run_with(name: &str, parameters: &[u8], input: &[u8], (part, room): (usize, usize)) -> Result<Vec<u8>, Status> {
         let programs = built_in();
         let program = programs.iter().find(|program| program.descriptor().name == name).unwrap();
         let (mut task, mut out, mut output) = (TaskState::default(), Vec::new(), vec![0; room]);
@@ -197,7 +231,7 @@ mod tests {
             loop {
                 // In two ranges: programs take several.
                 let (low, high) = part.split_at(part.len() / 2);
-                let context = Context { parameters: &[], inputs: &[low, high], output: &mut output, task: &mut task };
+                let context = Context { parameters, inputs: &[low, high], output: &mut output, task: &mut task };
                 let (status, [filled, _]) = program.run(context);
                 out.extend_from_slice(&output[..filled as usize]);
                 match status {
@@ -220,6 +254,11 @@ mod tests {
             }
             prop_assert_eq!(run("sha256", &raw, (part, room)), run("sha256", &raw, (raw.len().max(1), 32)));
             let crc = crc32c_append(0, &raw).to_le_bytes().to_vec();
+            let parameters = |first: u32, expected: u32| [first.to_le_bytes(), expected.to_le_bytes()].concat();
+            let (first, expected) = (77, crc32c_append(77, &raw));
+            let check = |first, expected| run_with("crc32c-check", &parameters(first, expected), &raw, (part, room));
+            prop_assert_eq!(check(first, expected), Ok(raw.clone()));
+            prop_assert_eq!(check(first, expected ^ 1), Err(CORRUPT));
             prop_assert_eq!(run("crc32c", &raw, (part, room)), Ok(crc));
         }
 
@@ -238,5 +277,7 @@ mod tests {
         let mut huge = vec![0xff, 0xff, 0xff, 0x7f];
         huge.extend([0; 8]);
         assert_eq!(run("snappy-decompress", &huge, (100, 100)), Err(TOO_LARGE));
+        assert_eq!(run_with("crc32c-check", &[0; 7], b"x", (1, 1)), Err(Status::InvalidField));
+        assert_eq!(run_with("crc32c-check", &[0; 9], b"x", (1, 1)), Err(Status::InvalidField));
     }
 }

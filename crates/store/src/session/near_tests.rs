@@ -1,0 +1,206 @@
+//! Gets through programs of the drive.
+
+use super::Session;
+use super::near::{ItemPipeline, NEAR_MAX};
+use crate::Store;
+use crate::error::Error;
+use crate::hashed::collect::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
+use crate::keyspace::request::{Condition, Outcome, Reply, Request};
+use crate::media::io::lock;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tapetum_drive::{Drive, PipelineFailure, PipelinePlace, PipelineReason};
+use tapetum_kernels::sha256::Sha256;
+
+fn pipeline(drive: &Drive, names: &[&str]) -> ItemPipeline {
+    let identity = drive.identity();
+    let id = |name: &&str| identity.programs.iter().find(|program| program.name == *name).unwrap().id;
+    let stages = names.iter().map(|name| (id(name), Vec::new())).collect();
+    ItemPipeline { stages, output_bytes_max: 1 << 16, deadline_us: 0 }
+}
+
+fn flushed() -> (Drive, Store) {
+    let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
+    wait_for_flush(store.shared());
+    while lock(&store.shared().installer).is_none() {
+        std::thread::yield_now();
+    }
+    (drive, store)
+}
+
+#[test]
+fn only_the_digest_of_an_item_on_flash_comes_to_the_host() {
+    let (drive, store) = flushed();
+    let digest = pipeline(&drive, &["sha256"]);
+    let (mut compared, mut on_flash) = (0, 0);
+    for number in 0..16 {
+        let key = format!("key:{number:04x}");
+        let value = store.get(key.as_bytes()).unwrap().unwrap().value;
+        let mut sha = Sha256::default();
+        sha.update(&value);
+        let before = drive.counters();
+        let through = store.get_through(key.as_bytes(), &digest).unwrap().unwrap();
+        assert_eq!(through, sha.finish());
+        let after = drive.counters();
+        if after.flash_to_local_bytes > before.flash_to_local_bytes {
+            on_flash += 1;
+            let moved = after.local_to_host_bytes - before.local_to_host_bytes;
+            // The digest, and what says where the record and the result are.
+            assert!(moved < 32 + 128, "{moved} bytes of a value of {}", value.len());
+            assert!(value.len() > 128);
+        }
+        compared += 1;
+    }
+    assert!(on_flash > 0 && compared == 16, "{on_flash} of {compared}");
+}
+
+#[test]
+fn items_in_memory_and_large_ones_give_the_same() {
+    let (drive, store) = flushed();
+    let there_and_back = pipeline(&drive, &["zstd-compress", "zstd-decompress"]);
+    let both = ItemPipeline { output_bytes_max: 1 << 20, ..there_and_back };
+    store.put(b"fresh", b"in a write buffer").unwrap();
+    let large: Vec<u8> = (0..700_000_u32).map(|at| (at % 253) as u8).collect();
+    store.put(b"large", &large).unwrap();
+    assert_eq!(store.get_through(b"fresh", &both).unwrap().unwrap(), b"in a write buffer");
+    assert_eq!(store.get_through(b"large", &both).unwrap().unwrap(), large);
+    assert_eq!(store.get_through(b"nothing", &both), Ok(None));
+    assert_eq!(store.get(b"fresh").unwrap().unwrap().value, b"in a write buffer", "the session is as before");
+}
+
+#[test]
+fn of_a_large_value_only_the_result_crosses() {
+    let (drive, store) = flushed();
+    let mut random = tapetum_drive::SplitMix64::new(1);
+    let mut large = vec![0; 600_000];
+    random.fill(&mut large);
+    // One that is stored as it is, and one that is stored compressed.
+    store.put(b"raw", &large).unwrap();
+    let compressible: Vec<u8> = large.iter().map(|byte| byte & 3).collect();
+    store.put(b"packed", &compressible).unwrap();
+    for (key, value) in [(b"raw".as_slice(), &large), (b"packed", &compressible)] {
+        let mut sha = Sha256::default();
+        sha.update(value);
+        let before = drive.counters();
+        let digest = pipeline(&drive, &["sha256"]);
+        assert_eq!(store.get_through(key, &digest).unwrap().unwrap(), sha.finish());
+        let after = drive.counters();
+        let [from_flash, to_host, from_host] = [
+            after.flash_to_local_bytes - before.flash_to_local_bytes,
+            after.local_to_host_bytes - before.local_to_host_bytes,
+            after.host_to_local_bytes - before.host_to_local_bytes,
+        ];
+        assert!(from_flash > 100_000 && to_host < 256, "{from_flash} bytes read, {to_host} to the host");
+        assert!(from_host < 1024, "{from_host} bytes of descriptors");
+        // So many programs leave no room for those that check and inflate it: the host does.
+        let many = ItemPipeline { output_bytes_max: 1 << 20, ..pipeline(&drive, &["concat"; 8]) };
+        assert_eq!(store.get_through(key, &many).unwrap().unwrap(), *value);
+    }
+    // The caller's stages are counted, not those before them.
+    let damaged = pipeline(&drive, &["concat", "zstd-decompress"]);
+    let failure = PipelineFailure::new(PipelinePlace::Stage(1), PipelineReason::Program).with(2);
+    assert_eq!(store.get_through(b"packed", &damaged), Err(Error::Pipeline(failure)));
+}
+
+/// Takes replies until so many are there: tokens, and values or errors.
+fn replies(session: &mut Session, count: usize) -> Vec<(u64, Result<Vec<u8>, Outcome>)> {
+    let (mut all, mut replies) = (Vec::new(), Vec::new());
+    while all.len() < count {
+        session.poll(&mut replies);
+        for Reply { token, outcome } in replies.drain(..) {
+            let value = outcome.value().map(|value| session.bytes(value).to_vec());
+            all.push((token, value.ok_or(outcome)));
+        }
+        if all.len() < count {
+            session.wait(Some(Duration::from_millis(10)));
+        }
+    }
+    all
+}
+
+#[test]
+fn many_go_on_beside_others_and_keep_the_order_of_their_key() {
+    let (drive, store) = flushed();
+    let mut session = store.session().unwrap();
+    let digest = |value: &[u8]| {
+        let mut sha = Sha256::default();
+        sha.update(value);
+        sha.finish().to_vec()
+    };
+    let sha = pipeline(&drive, &["sha256"]);
+    let mut expected = BTreeMap::new();
+    let keys: Vec<String> = (0..3 * NEAR_MAX).map(|number| format!("key:{number:04x}")).collect();
+    for (token, key) in (0..).map(|number| 4 * number).zip(&keys) {
+        let before = store.get(key.as_bytes()).unwrap().unwrap().value;
+        session.submit_through(token, key.as_bytes(), &sha).unwrap();
+        let put =
+            Request::Put { key: key.as_bytes(), value: b"new", flags: 0, expiry: 0, condition: Condition::Always };
+        session.submit(token + 1, put).unwrap();
+        session.submit_through(token + 2, key.as_bytes(), &sha).unwrap();
+        session.submit(token + 3, Request::Get { key: key.as_bytes() }).unwrap();
+        expected.insert(token, digest(&before));
+        expected.insert(token + 2, digest(b"new"));
+        expected.insert(token + 3, b"new".to_vec());
+    }
+    session.submit_through(u64::MAX, b"nothing", &sha).unwrap();
+    for (token, value) in replies(&mut session, 4 * keys.len() + 1) {
+        match (value, expected.remove(&token)) {
+            (Ok(value), Some(expected)) => assert_eq!(value, expected, "operation {token}"),
+            (Err(Outcome::Stored { .. }), None) => assert_eq!(token % 4, 1),
+            (Err(Outcome::Missing), None) => assert_eq!(token, u64::MAX),
+            other => panic!("operation {token}: {other:?}"),
+        }
+    }
+    assert!(expected.is_empty() && session.in_flight() == 0);
+}
+
+#[test]
+fn a_session_that_goes_takes_its_pipelines_along() {
+    let (drive, store) = flushed();
+    let large: Vec<u8> = (0..600_000_u32).map(|at| (at.wrapping_mul(at) >> 3) as u8).collect();
+    store.put(b"large", &large).unwrap();
+    let used = drive.local().bytes_used();
+    let mut session = store.session().unwrap();
+    let concat = ItemPipeline { output_bytes_max: 700_000, ..pipeline(&drive, &["concat"; 4]) };
+    for token in 0..8 {
+        session.submit_through(token, b"large", &concat).unwrap();
+        session.submit_through(100 + token, format!("key:{token:04x}").as_bytes(), &concat).unwrap();
+    }
+    for _ in 0..4 {
+        session.poll(&mut Vec::new());
+    }
+    assert!(drive.local().bytes_used() > used, "they are on their way");
+    drop(session);
+    assert_eq!(drive.local().bytes_used(), used);
+    store.put(b"large", b"small").unwrap();
+    assert_eq!(store.get(b"large").unwrap().unwrap().value, b"small");
+}
+
+#[test]
+fn a_deadline_is_kept_and_more_than_local_memory_is_refused() {
+    let (drive, store) = flushed();
+    let large: Vec<u8> = (0..600_000_u32).map(|at| (at % 251) as u8).collect();
+    store.put(b"large", &large).unwrap();
+    let hasty = ItemPipeline { deadline_us: 1, output_bytes_max: 1 << 20, ..pipeline(&drive, &["concat"; 6]) };
+    match store.get_through(b"large", &hasty) {
+        Err(Error::Pipeline(failure)) => assert_eq!(failure.reason, PipelineReason::DeadlineExceeded),
+        other => panic!("{other:?}"),
+    }
+    let huge = ItemPipeline { output_bytes_max: u32::MAX, ..pipeline(&drive, &["sha256"]) };
+    assert!(matches!(store.get_through(b"key:0001", &huge), Err(Error::Options(_))));
+}
+
+#[test]
+fn what_fails_names_its_stage() {
+    let (drive, store) = flushed();
+    let damaged = pipeline(&drive, &["concat", "zstd-decompress"]);
+    let failure = PipelineFailure::new(PipelinePlace::Stage(1), PipelineReason::Program).with(2);
+    assert_eq!(store.get_through(b"key:0001", &damaged), Err(Error::Pipeline(failure)));
+    let short = ItemPipeline { output_bytes_max: 10, ..pipeline(&drive, &["sha256"]) };
+    let failure = PipelineFailure::new(PipelinePlace::Sink, PipelineReason::OutputTooLong).with(10);
+    assert_eq!(store.get_through(b"key:0001", &short), Err(Error::Pipeline(failure)));
+    let digest = pipeline(&drive, &["sha256"]);
+    assert_eq!(store.get_through(b"key:0001", &digest).unwrap().unwrap().len(), 32);
+    let many = pipeline(&drive, &["concat"; 9]);
+    assert!(matches!(store.get_through(b"key:0001", &many), Err(Error::Options(_))));
+}
