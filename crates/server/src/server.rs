@@ -106,7 +106,8 @@ impl Server {
         let (terminal, mut sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
         let settings = settings(&options, &listeners, terminal.as_deref());
-        let (figures_store, slabs_store, figures_udp) = (Arc::clone(&store), Arc::clone(&store), terminal.clone());
+        let [figures_store, slabs_store, stages_store] = std::array::from_fn(|_| Arc::clone(&store));
+        let figures_udp = terminal.clone();
         let figures = Figures {
             counters: (0..options.threads).map(|_| Counters::default()).collect(),
             connections: AtomicUsize::new(0),
@@ -120,6 +121,7 @@ impl Server {
             log: options.log,
             store: Box::new(move || figures_store.stats()),
             slabs: Box::new(move || slabs_store.slabs()),
+            stages: Box::new(move || stages_store.stages()),
             udp_dropped_unseen: Box::new(move || figures_udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),
         };
         let budget = Budget::new(options.limits.in_flight_bytes);

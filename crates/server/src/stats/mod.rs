@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tapetum::{Error, Outcome, SlabClass, Stats};
+use tapetum_drive::engine::StageSnapshot;
 
 use crate::doors::memcached::protocol::meta_reply::MetaAnswer;
 use crate::doors::memcached::protocol::reply::{BinaryAnswer, Form, TextAnswer};
@@ -16,6 +17,7 @@ use crate::store::hot_keys::Progress;
 mod drive_stats;
 pub mod exporter_names;
 pub mod slab_stats;
+mod stage_stats;
 
 /// One figure: what `stats`, `stats --json` and Prometheus show, each in its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -312,6 +314,7 @@ pub struct Figures {
     pub full_log: FullLog,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
     pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
+    pub stages: Box<dyn Fn() -> Vec<StageSnapshot> + Send + Sync>,
     pub udp_dropped_unseen: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     pub log: LogLosses,
 }
@@ -331,6 +334,7 @@ impl Default for Figures {
             full_log: FullLog::default(),
             store: Box::new(Stats::default),
             slabs: Box::new(Vec::new),
+            stages: Box::new(Vec::new),
             udp_dropped_unseen: Box::new(|| Some(0)),
             log: LogLosses::default(),
         }
@@ -389,6 +393,7 @@ impl Figures {
         figures.extend(memcached_figures(&store));
         figures.extend(store_figures(&store));
         figures.extend(drive_stats::figures(&store.drive_bytes));
+        figures.extend(stage_stats::figures(&(self.stages)()));
         figures.extend(self.hot_keys());
         figures
     }

@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use tapetum::{
     Access, Ask, DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange,
 };
+use tapetum_drive::engine::StageSnapshot;
 
 /// Used by one thread at a time. Requests for one key take effect in the order of submission, but for one that asks, which takes effect
 /// after it is allowed; replies come in any order.
@@ -93,6 +94,10 @@ pub trait Store: Send + Sync + 'static {
     fn stats(&self) -> Stats;
     /// The classes of slots in DRAM, the smallest first.
     fn slabs(&self) -> Vec<SlabClass>;
+    /// What the drive's programs did as stages of pipelines.
+    fn stages(&self) -> Vec<StageSnapshot> {
+        Vec::new()
+    }
     /// These block, for long perhaps: not for a worker.
     fn inspect(&self) -> Result<Inspection, Error>;
     fn locate(&self, key: &[u8]) -> Result<Location, Error>;

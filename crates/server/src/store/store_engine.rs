@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use tapetum::{
     Access, Ask, DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange,
 };
+use tapetum_drive::engine::StageSnapshot;
 
 use crate::store::engine;
 
@@ -92,6 +93,10 @@ impl engine::Store for tapetum::Store {
 
     fn slabs(&self) -> Vec<SlabClass> {
         self.slabs()
+    }
+
+    fn stages(&self) -> Vec<StageSnapshot> {
+        self.stage_counters()
     }
 
     fn stats(&self) -> Stats {

@@ -27,6 +27,7 @@ use tapetum::{
     ValueRange,
 };
 use tapetum_drive::Event;
+use tapetum_drive::engine::StageSnapshot;
 
 use crate::store::engine::{Session, Store};
 
@@ -39,7 +40,7 @@ const REFUSALS_MAX: usize = 4096;
 /// The store, or what is said while there is none.
 enum Occupant<T> {
     Store(Arc<T>),
-    Absent { why: Error, stats: Box<Stats>, slabs: Vec<SlabClass> },
+    Absent { why: Error, stats: Box<Stats>, slabs: Vec<SlabClass>, stages: Vec<StageSnapshot> },
 }
 
 /// What a worker is to do with its seat.
@@ -97,8 +98,8 @@ impl<T: Store> StoreSlot<T> {
     /// requests are refused with `why`.
     pub fn withdraw(&self, why: &Error) -> Option<T> {
         let mut borrowed = self.store().ok()?;
-        let (stats, slabs) = (Box::new(borrowed.stats()), borrowed.slabs());
-        *lock(&self.occupant) = Occupant::Absent { why: why.clone(), stats, slabs };
+        let (stats, slabs, stages) = (Box::new(borrowed.stats()), borrowed.slabs(), borrowed.stages());
+        *lock(&self.occupant) = Occupant::Absent { why: why.clone(), stats, slabs, stages };
         let store = loop {
             match Arc::try_unwrap(borrowed) {
                 Ok(store) => break store,
@@ -169,6 +170,14 @@ impl<T: Store> Store for StoreSlot<T> {
             Occupant::Absent { slabs, .. } => return slabs.clone(),
         };
         store.slabs()
+    }
+
+    fn stages(&self) -> Vec<StageSnapshot> {
+        let store = match &*lock(&self.occupant) {
+            Occupant::Store(store) => Arc::clone(store),
+            Occupant::Absent { stages, .. } => return stages.clone(),
+        };
+        store.stages()
     }
 
     fn inspect(&self) -> Result<Inspection, Error> {
