@@ -53,8 +53,7 @@ fn open_flash_with(
     env: &Env,
     drive_threads: usize,
 ) -> Result<Store, Failure> {
-    let segment_bytes = Store::segment_bytes(&drive(flash, SMALL_LOCAL_BYTES, env)?)?;
-    let local_bytes = options.local_memory_bytes(segment_bytes) as usize;
+    let local_bytes = options.local_memory_bytes() as usize;
     let drive = drive(flash, local_bytes, env)?;
     let drive = if drive_threads > 0 { drive.with_threads(drive_threads)? } else { drive };
     Ok(Store::open_on(&drive, options)?)

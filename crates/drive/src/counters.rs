@@ -159,8 +159,10 @@ impl CountersSnapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PurposeBytes {
     pub flash_to_local: u64,
+    /// Of the host's region, too.
     pub local_to_flash: u64,
     pub local_to_host: u64,
+    /// Also bytes of the host's region that the drive read.
     pub host_to_local: u64,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! One seam carries everything: a [`QueuePair`] takes [`Command`]s and gives back [`Completion`]s. Both are plain
 //! data, so the far end may be this thread, a ring of the kernel, another process or another machine. *Where bytes
-//! are* is a [`Flash`]; *how they move* is the [`FlashQueue`] it opens; what they move to is [`LocalMemory`].
+//! are* is a [`Flash`]; *how they move* is the [`FlashQueue`] it opens; what they move to is [`LocalMemory`]. What the host
+//! writes by and by, such as a log, a drive reads from the host's own memory ([`HostRegion`]).
 //!
 //! ```text
 //! host ──► device ──► flash, memory
@@ -42,10 +43,11 @@ pub use flash::memory::MemoryFlash;
 pub use flash::overlay::OverlayFlash;
 pub use flash::{Flash, FlashError, FlashQueue, Health, Reservation};
 pub use host::{CREDITS, Drive, HostView, Lease, QueueFull, QueuePair, Returned};
-pub use memory::{BufferPart, LocalBuffer, LocalMemory, PartedBuffer};
+pub use memory::{BufferPart, HostArena, HostRegion, LocalBuffer, LocalMemory, PairMemory, PartedBuffer, SealedRange};
 pub use protocol::{
     Command, Completion, DecodeError, EventId, EventUse, Execution, INPUTS_MAX, Identity, IdentityError, LocalRange,
-    Opcode, Operation, PARAMETERS_MAX, PIPELINES_MAX, PROGRAM_NAME_BYTES, PROGRAMS_MAX, PipelineDescriptor,
-    PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage,
-    ProgramId, ProgramIdentity, Purpose, SOURCE_RANGES_MAX, STAGES_MAX, SourceRange, Stage, Status,
+    MemoryAddress, Opcode, Operation, PARAMETERS_MAX, PIPELINES_MAX, PROGRAM_NAME_BYTES, PROGRAMS_MAX,
+    PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource,
+    PipelineStage, ProgramId, ProgramIdentity, Purpose, RegionId, SOURCE_RANGES_MAX, STAGES_MAX, SourceRange, Stage,
+    Status,
 };

@@ -6,8 +6,8 @@ use tapetum::fuzzing::Input;
 use tapetum_drive::program::{Context, TaskState};
 use tapetum_drive::programs::built_in;
 use tapetum_drive::{
-    Command, Completion, Drive, Env, Identity, Lease, LocalBuffer, LocalMemory, LocalRange, MemoryFlash, Operation,
-    QueuePair, Returned, Stage, Status,
+    Command, Completion, Drive, Env, HostArena, HostRegion, Identity, Lease, LocalBuffer, LocalMemory, LocalRange,
+    MemoryAddress, MemoryFlash, Operation, QueuePair, RegionId, Returned, Stage, Status,
 };
 
 /// Decoding is strict: what decodes encodes to the same bytes.
@@ -62,6 +62,12 @@ thread_local! {
         let local = LocalMemory::new(LOCAL_BYTES).expect("local memory");
         Drive::new(Arc::new(MemoryFlash::new(4096)), local, built_in(), Env::simulated(1).0)
     };
+    /// An arena whose first half is sealed.
+    static ARENA: RefCell<HostArena> = {
+        let [mut arena] = HostRegion::of_arenas(LOCAL_BYTES).expect("a region");
+        arena.seal(LOCAL_BYTES / 2);
+        RefCell::new(arena)
+    };
     static BENCH: RefCell<Bench> = RefCell::new(Bench::new(LOCAL_BYTES, LOCAL_BYTES, 4096));
 }
 
@@ -90,38 +96,44 @@ pub fn stages(bytes: &[u8]) {
 /// Any bytes as commands, one behind the other, over memory that holds the same bytes: each that is taken ends once, and what was
 /// lent is back or freed.
 pub fn commands(bytes: &[u8]) {
-    DRIVE.with(|drive| {
-        let mut pair = drive.queue_pair(4).expect("a queue pair of a flash in memory");
-        let mut buffer = drive.local().allocate(LOCAL_BYTES).expect("all of it");
-        buffer.bytes_mut().fill(0);
-        let shown = bytes.len().min(LOCAL_BYTES);
-        buffer.bytes_mut()[..shown].copy_from_slice(&bytes[..shown]);
-        let (mut lease, mut waiting) = (Lease::Buffer(buffer), Vec::new());
-        for command in bytes.as_chunks::<{ Command::ENCODED_BYTES }>().0 {
-            let Ok(command) = Command::decode(command) else { continue };
-            // What waits for an event may have the memory of the command that signals it.
-            let lent = match command.events.after {
-                Some(_) => Lease::Inherited,
-                None => std::mem::take(&mut lease),
-            };
-            pair.submit(command, lent).expect("fewer commands than credits");
-            waiting.push((command.tag, command.events.is_quiet));
-        }
-        let mut returned = Vec::new();
-        for _ in 0..POLLS_MAX {
-            pair.poll(&mut returned);
-        }
-        assert_eq!(pair.in_flight(), 0, "commands that never end: {waiting:?}");
-        for Returned { completion, .. } in &returned {
-            let may_be =
-                |(tag, is_quiet): &(u64, bool)| *tag == completion.tag && !(*is_quiet && completion.is_success());
-            let found = waiting.iter().position(may_be);
-            waiting.swap_remove(found.unwrap_or_else(|| panic!("{completion:?} of no command")));
-        }
-        assert!(waiting.iter().all(|(_, is_quiet)| *is_quiet), "commands without an end: {waiting:?}");
-        drop((pair, returned, lease));
-        assert_eq!(drive.local().bytes_used(), 0);
-    });
+    DRIVE.with(|drive| ARENA.with_borrow_mut(|arena| commands_of(drive, arena, bytes)));
+}
+
+fn commands_of(drive: &Drive, arena: &mut HostArena, bytes: &[u8]) {
+    let mut pair = drive.queue_pair_with_host(arena.region(), 4).expect("a queue pair of a flash in memory");
+    let mut buffer = drive.local().allocate(LOCAL_BYTES).expect("all of it");
+    buffer.bytes_mut().fill(0);
+    let shown = bytes.len().min(LOCAL_BYTES);
+    buffer.bytes_mut()[..shown].copy_from_slice(&bytes[..shown]);
+    let (mut lease, mut waiting) = (Lease::Buffer(buffer), Vec::new());
+    for command in bytes.as_chunks::<{ Command::ENCODED_BYTES }>().0 {
+        let Ok(command) = Command::decode(command) else { continue };
+        // What waits for an event may have the memory of the command that signals it.
+        let lent = match (command.events.after, command.operation) {
+            (Some(_), _) => Lease::Inherited,
+            (_, Operation::Write { from: MemoryAddress { region: RegionId::HOST, .. }, .. }) => {
+                Lease::Sealed(arena.lease(0..LOCAL_BYTES / 2))
+            }
+            _ => std::mem::take(&mut lease),
+        };
+        pair.submit(command, lent).expect("fewer commands than credits");
+        waiting.push((command.tag, command.events.is_quiet));
+    }
+    let mut returned = Vec::new();
+    for _ in 0..POLLS_MAX {
+        pair.poll(&mut returned);
+    }
+    assert_eq!(pair.in_flight(), 0, "commands that never end: {waiting:?}");
+    for Returned { completion, .. } in &returned {
+        let may_be = |(tag, is_quiet): &(u64, bool)| *tag == completion.tag && !(*is_quiet && completion.is_success());
+        let found = waiting.iter().position(may_be);
+        waiting.swap_remove(found.unwrap_or_else(|| panic!("{completion:?} of no command")));
+    }
+    assert!(waiting.iter().all(|(_, is_quiet)| *is_quiet), "commands without an end: {waiting:?}");
+    drop((pair, returned, lease));
+    assert_eq!(drive.local().bytes_used(), 0);
+    arena.reset();
+    arena.seal(LOCAL_BYTES / 2);
 }
 
 /// What decodes encodes to the same bytes.

@@ -27,7 +27,7 @@ fn options() -> StoreOptions {
 }
 
 fn drive_on(flash: Arc<dyn Flash>) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes(1 << 20) as usize).unwrap();
+    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
     Drive::new(flash, local, programs::built_in(), Env::system())
 }
 

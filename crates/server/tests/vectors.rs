@@ -45,7 +45,7 @@ fn bytes(line: &str, stamps: &mut Stamps, received: Option<&[u8]>) -> Vec<u8> {
 fn every_vector_is_answered_as_it_stands() {
     let flash = MemoryFlash::new(CAPACITY_BYTES);
     let options = StoreOptions::new(CAPACITY_BYTES, MEMORY_BYTES).with_tier(1 << 20);
-    let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
     let drive = Drive::new(std::sync::Arc::new(flash), local, programs::built_in(), Env::system());
     Store::create_on(&drive, &options).unwrap();
     let store = Store::open_on(&drive, &options).unwrap();

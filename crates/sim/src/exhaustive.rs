@@ -236,7 +236,7 @@ impl Open {
 impl Bench {
     pub fn new(bug: Option<Bug>) -> Result<Bench, String> {
         let options = options(bug);
-        let memory = || LocalMemory::new(options.local_memory_bytes(SEGMENT_BYTES) as usize);
+        let memory = || LocalMemory::new(options.local_memory_bytes() as usize);
         let local = [memory(), memory()].map(|local| local.map_err(|error| format!("no local memory: {error}")));
         let [one, other] = local;
         let flash = FaultyFlash::new(CAPACITY_BYTES, 1);

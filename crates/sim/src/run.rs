@@ -162,7 +162,7 @@ struct Capacity {
 }
 
 fn local_memory(options: &StoreOptions) -> LocalMemory {
-    match LocalMemory::new(options.local_memory_bytes(SEGMENT_BYTES) as usize) {
+    match LocalMemory::new(options.local_memory_bytes() as usize) {
         Ok(local) => local,
         Err(error) => panic!("no local memory for the simulation: {error}"),
     }

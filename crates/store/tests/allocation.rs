@@ -67,7 +67,7 @@ fn options() -> StoreOptions {
 }
 
 fn drive(flash: FileFlash) -> Result<Drive, Error> {
-    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize);
+    let local = LocalMemory::new(options().local_memory_bytes() as usize);
     let local = local.map_err(|error| Error::Io(error.to_string()))?;
     Ok(Drive::new(Arc::new(flash), local, programs::built_in(), Env::system()))
 }

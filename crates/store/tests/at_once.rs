@@ -31,7 +31,7 @@ fn store_at_rest() -> (Drive, Store, SimClock) {
 /// A drive in memory with a new store on it.
 fn drive(sync: Sync, env: Env) -> Drive {
     let options = options(sync);
-    let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
+    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
     let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), env);
     Store::create_on(&drive, &options).unwrap();
     drive

@@ -10,7 +10,7 @@ const SEGMENT: u64 = 4 << 20;
 fn store() -> (Drive, Store) {
     let options = StoreOptions { sync: Sync::No, ..StoreOptions::new(CAPACITY, 64 << 20) };
     let options = StoreOptions { segment_bytes: SEGMENT, partition_bits: 2, ..options };
-    let local = LocalMemory::new(options.local_memory_bytes(SEGMENT) as usize).unwrap();
+    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
     let drive = Drive::new(Arc::new(MemoryFlash::new(CAPACITY)), local, programs::built_in(), Env::system());
     Store::create_on(&drive, &options).unwrap();
     let store = Store::open_on(&drive, &options).unwrap();

@@ -20,7 +20,7 @@ fn options() -> StoreOptions {
 }
 
 fn drive_on(flash: &Arc<MemoryFlash>) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
     Drive::new(flash.clone(), local, programs::built_in(), Env::system())
 }
 

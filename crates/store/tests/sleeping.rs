@@ -42,7 +42,7 @@ fn store(folder: &Folder) -> Store {
     };
     let env = Env::system();
     let flash = FileFlash::create(&folder.0.join("drive"), CAPACITY_BYTES, IoEngine::Auto, &env).unwrap();
-    let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
+    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
     let drive = Drive::new(Arc::new(flash), local, programs::built_in(), env);
     Store::create_on(&drive, &options).unwrap();
     Store::open_on(&drive, &options).unwrap()

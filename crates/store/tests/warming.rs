@@ -18,7 +18,7 @@ fn options(tier_bytes: u64) -> StoreOptions {
 
 fn open(flash: &Arc<MemoryFlash>, tier_bytes: u64) -> Store {
     let options = options(tier_bytes);
-    let local = LocalMemory::new(options.local_memory_bytes(64 << 10) as usize).unwrap();
+    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
     let drive = Drive::new(flash.clone(), local, programs::built_in(), Env::system());
     if !flash_has_store(&drive) {
         Store::create_on(&drive, &options).unwrap();

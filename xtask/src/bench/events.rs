@@ -8,8 +8,8 @@ use std::time::Instant;
 use tapetum_bench::kernels::{self, NoWork};
 use tapetum_bench::process::{thread_cpu_ns, thread_switches};
 use tapetum_drive::{
-    Command, Drive, Env, EventId, FileFlash, IoEngine, Lease, LocalBuffer, LocalRange, Operation, ProgramId, QueuePair,
-    Returned, drive_cpu_us,
+    Command, Drive, Env, EventId, FileFlash, IoEngine, Lease, LocalBuffer, LocalRange, MemoryAddress, Operation,
+    ProgramId, QueuePair, Returned, drive_cpu_us,
 };
 
 use super::outcome::{Outcome, Reach};
@@ -108,7 +108,7 @@ fn operations(flash: u64, buffer: &LocalBuffer) -> [Operation; COMMANDS] {
     [
         Operation::Read { flash, local, length: BLOCK },
         Operation::Execute { program: ProgramId(0), parameters: LocalRange::EMPTY, input, output },
-        Operation::Write { flash, local: output.offset, length: BLOCK, fua: false },
+        Operation::Write { flash, from: MemoryAddress::local(output.offset), length: BLOCK, fua: false },
         Operation::Read { flash, local, length: BLOCK },
     ]
 }

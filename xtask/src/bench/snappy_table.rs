@@ -14,8 +14,8 @@ use tapetum_bench::process::thread_cpu_ns;
 use tapetum_bench::random::Random;
 use tapetum_bench::workload::Values;
 use tapetum_drive::{
-    Command, Completion, Drive, Env, Execution, FileFlash, IoEngine, LocalBuffer, LocalRange, Operation, Program,
-    ProgramId, Purpose, QueuePair, Returned, Stage, programs,
+    Command, Completion, Drive, Env, Execution, FileFlash, IoEngine, LocalBuffer, LocalRange, MemoryAddress, Operation,
+    Program, ProgramId, Purpose, QueuePair, Returned, Stage, programs,
 };
 use tapetum_kernels::snappy;
 
@@ -146,7 +146,12 @@ impl TableBench {
             self.pair.fill(Purpose::Other, &mut self.memory, 0..item_bytes).copy_from_slice(&value);
             let flash = place * item_bytes as u64;
             let local = self.memory.offset();
-            self.run(Operation::Write { flash, local, length: item_bytes as u32, fua: false })?;
+            self.run(Operation::Write {
+                flash,
+                from: MemoryAddress::local(local),
+                length: item_bytes as u32,
+                fua: false,
+            })?;
         }
         self.run(Operation::Flush)?;
         // Both paths come to the same.

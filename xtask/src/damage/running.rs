@@ -32,7 +32,7 @@ pub fn options() -> StoreOptions {
 
 /// A drive whose chance comes from `seed`, and whose time stands still.
 pub fn drive(flash: Arc<dyn Flash>, seed: u64) -> Result<Drive, Failure> {
-    let local = LocalMemory::new(options().local_memory_bytes(SEGMENT_BYTES) as usize)?;
+    let local = LocalMemory::new(options().local_memory_bytes() as usize)?;
     Ok(Drive::new(flash, local, programs::built_in(), Env::simulated(seed).0))
 }
 

@@ -14,6 +14,7 @@
 mod chains;
 mod checks;
 mod computing;
+mod transfers;
 
 use super::Device;
 use super::compute::ControllerCompute;
@@ -21,40 +22,18 @@ use super::events::{CommandEnd, CommandStart, EventTable, HeldCommand, HeldWork}
 use super::program::{Context, PREFETCH_ROUNDS, TaskState};
 use crate::counters::QueueCounters;
 use crate::flash::FlashQueue;
+use crate::memory::HostRegion;
 use crate::protocol::{
-    Command, Completion, EventUse, Execution, INPUTS_MAX, LeasedRanges, LocalRange, Opcode, Operation, Purpose, Status,
+    Command, Completion, EventUse, Execution, INPUTS_MAX, LeasedRanges, LocalRange, Opcode, Operation, Status,
 };
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
+use transfers::{FlashTransfer, TransferOwner};
 
 /// One in this many runs of programs is timed: a clock costs as much as a small program.
 const RUNS_TIMED_EVERY: u64 = 16;
-
-/// Whose a transfer is.
-#[derive(Clone, Copy)]
-enum TransferOwner {
-    Command(CommandEnd),
-    Stage {
-        pipeline: u32,
-        stage: u16,
-    },
-    /// A task that moves bytes of a pipeline that the engine runs.
-    Task {
-        place: u32,
-    },
-}
-
-/// A command that the flash queue holds. `length` is zero for what moves no bytes.
-#[derive(Clone, Copy)]
-struct FlashTransfer {
-    owner: TransferOwner,
-    opcode: Opcode,
-    purpose: Purpose,
-    length: u32,
-    submitted_us: u64,
-}
 
 /// The end of a command.
 #[derive(Clone, Copy)]
@@ -92,6 +71,8 @@ pub(crate) struct Controller {
     queue: Box<dyn FlashQueue>,
     device: Arc<Device>,
     counters: Arc<QueueCounters>,
+    /// The memory of the host, if it has some: it is read, and never written.
+    host: Option<HostRegion>,
     capacity_bytes: u64,
     sector_mask: u64,
     transfers: Vec<FlashTransfer>,
@@ -116,9 +97,15 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    pub fn new(device: Arc<Device>, queue: Box<dyn FlashQueue>, counters: Arc<QueueCounters>) -> Controller {
+    pub fn new(
+        device: Arc<Device>,
+        queue: Box<dyn FlashQueue>,
+        host: Option<HostRegion>,
+        counters: Arc<QueueCounters>,
+    ) -> Controller {
         Controller {
             queue,
+            host,
             counters,
             capacity_bytes: device.flash.capacity_bytes(),
             sector_mask: u64::from(device.flash.sector_bytes()) - 1,
@@ -143,7 +130,7 @@ impl Controller {
     /// Takes a command, for which the host has a `slot`. What is wrong with it comes out as its completion.
     ///
     /// # Safety
-    /// What is leased is inside local memory, and this command's from when it starts until its end came out of [`Controller::poll`],
+    /// What is leased is inside its region, and this command's from when it starts until its end came out of [`Controller::poll`],
     /// or this is dropped: nobody else reads, writes or frees what the command writes there, and nobody writes or frees what it
     /// reads. Nobody writes or frees its list of stages until this returns. (A command that waits for an event starts when the
     /// command has ended that signals it.)
@@ -244,68 +231,8 @@ impl Controller {
         self.done.push(ended);
     }
 
-    /// # Safety
-    /// As [`FlashQueue::submit`].
-    unsafe fn submit_to_flash(&mut self, owner: TransferOwner, operation: Operation) {
-        let length = match operation {
-            Operation::Read { length, .. } | Operation::Write { length, .. } => length,
-            _ => 0,
-        };
-        let submitted_us = self.started_us();
-        let purpose = match owner {
-            TransferOwner::Command(end) => end.purpose,
-            TransferOwner::Stage { pipeline, .. } => self.pipelines[pipeline as usize].end.purpose,
-            TransferOwner::Task { .. } => Purpose::Pipeline,
-        };
-        let transfer = FlashTransfer { owner, opcode: operation.opcode(), purpose, length, submitted_us };
-        let place = match self.transfers_free.pop() {
-            Some(place) => {
-                self.transfers[place as usize] = transfer;
-                place
-            }
-            None => {
-                self.transfers.push(transfer);
-                self.transfers.len() as u32 - 1
-            }
-        };
-        self.in_flash += 1;
-        // SAFETY: by our caller's word.
-        unsafe { self.queue.submit(&Command::new(u64::from(place), operation)) };
-    }
-
     fn started_us(&mut self) -> u64 {
         *self.started_us.get_or_insert_with(|| self.device.env.now_us())
-    }
-
-    /// Ends transfers: their commands, and what pipelines waited for.
-    fn take_flash_done(&mut self, now_us: u64, ended: &mut Vec<EndedCommand>) {
-        let mut flash_done = std::mem::take(&mut self.flash_done);
-        self.flash_ended += flash_done.len() as u64;
-        for completion in flash_done.drain(..) {
-            let transfer = self.transfers[completion.tag as usize];
-            self.transfers_free.push(completion.tag as u32);
-            self.in_flash -= 1;
-            self.counters.completed(transfer.opcode, completion.status);
-            self.counters.latency(transfer.opcode, now_us.saturating_sub(transfer.submitted_us));
-            let (purpose, bytes) = (transfer.purpose, u64::from(transfer.length));
-            match (transfer.opcode, completion.status) {
-                (Opcode::Read, Status::Success) => self.counters.moved_flash_to_local(purpose, bytes),
-                (Opcode::Write, Status::Success) => self.counters.moved_local_to_flash(purpose, bytes),
-                _ => {}
-            }
-            match transfer.owner {
-                TransferOwner::Command(end) => {
-                    ended.push(self.ended(end, Completion { tag: end.tag, ..completion }));
-                }
-                TransferOwner::Stage { pipeline, stage } => {
-                    let Completion { status, errno, .. } = completion;
-                    let failure = (status != Status::Success).then_some(StageFailure { stage, status, errno });
-                    self.read_ended(pipeline, failure);
-                }
-                TransferOwner::Task { place } => self.task_moved(place, &completion),
-            }
-        }
-        self.flash_done = flash_done;
     }
 
     fn read_ended(&mut self, place: u32, failure: Option<StageFailure>) {

@@ -17,8 +17,8 @@ use super::{FlashQueue, RETRIES_MAX, is_put_off};
 use crate::env::Env;
 use crate::event::Event;
 use crate::locks::whole;
-use crate::memory::LocalMemory;
-use crate::protocol::{Command, Completion, LocalRange, Operation, Status};
+use crate::memory::PairMemory;
+use crate::protocol::{Command, Completion, MemoryAddress, Operation, Status};
 
 pub(super) struct BlockingQueue {
     shared: Arc<Shared>,
@@ -52,7 +52,7 @@ impl Shared {
 }
 
 impl BlockingQueue {
-    pub(super) fn new(data: Arc<DataFile>, local: &LocalMemory, env: &Env) -> io::Result<BlockingQueue> {
+    pub(super) fn new(data: Arc<DataFile>, memory: &PairMemory, env: &Env) -> io::Result<BlockingQueue> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             work: Condvar::new(),
@@ -60,8 +60,8 @@ impl BlockingQueue {
             done_count: AtomicUsize::new(0),
             event: Event::new()?,
         });
-        let (theirs, local) = (shared.clone(), local.clone());
-        let thread = env.spawn_drive_thread("drive-io", move || serve(&theirs, &data, &local))?;
+        let (theirs, memory) = (shared.clone(), memory.clone());
+        let thread = env.spawn_drive_thread("drive-io", move || serve(&theirs, &data, &memory))?;
         Ok(BlockingQueue { shared, unsent: Vec::new(), in_flight: 0, thread: Some(thread) })
     }
 
@@ -125,7 +125,7 @@ impl Drop for BlockingQueue {
 }
 
 /// The drive thread.
-fn serve(shared: &Shared, data: &DataFile, local: &LocalMemory) {
+fn serve(shared: &Shared, data: &DataFile, memory: &PairMemory) {
     loop {
         let command = {
             let idle = |state: &mut State| state.todo.is_empty() && !state.closed;
@@ -135,7 +135,7 @@ fn serve(shared: &Shared, data: &DataFile, local: &LocalMemory) {
             command
         };
         // SAFETY: it was submitted, and its completion is not given yet. `drop` waits for this thread.
-        let completion = unsafe { run(&command, data, local) };
+        let completion = unsafe { run(&command, data, memory) };
         let mut state = shared.lock();
         state.done.push(completion);
         shared.done_count.store(state.done.len(), Ordering::Release);
@@ -150,20 +150,21 @@ fn serve(shared: &Shared, data: &DataFile, local: &LocalMemory) {
 
 /// # Safety
 /// As [`FlashQueue::submit`].
-unsafe fn run(command: &Command, data: &DataFile, local: &LocalMemory) -> Completion {
+unsafe fn run(command: &Command, data: &DataFile, memory: &PairMemory) -> Completion {
     let moved = match command.operation {
-        Operation::Read { flash, local: offset, length } | Operation::Write { flash, local: offset, length, .. } => {
-            let Some(memory) = local.pointer(LocalRange { offset, length }) else {
-                return Completion::new(command.tag, Status::InvalidField);
+        Operation::Read { flash, length, .. } | Operation::Write { flash, length, .. } => {
+            let (way, address) = match command.operation {
+                Operation::Write { from, fua: true, .. } => (Way::InDurably, from),
+                Operation::Write { from, .. } => (Way::In, from),
+                Operation::Read { local, .. } => (Way::Out, MemoryAddress::local(local)),
+                _ => unreachable!("it moves bytes"),
             };
-            let way = match command.operation {
-                Operation::Write { fua: true, .. } => Way::InDurably,
-                Operation::Write { .. } => Way::In,
-                _ => Way::Out,
+            let Some(memory) = memory.pointer(address, length) else {
+                return Completion::new(command.tag, Status::InvalidField);
             };
             move_all(length as usize, data.sector_bytes() as usize, |done| {
                 let (flash, left) = (flash + done as u64, length as usize - done);
-                // SAFETY: inside local memory from `done` on, and the drive's until the command completes, by our caller's word.
+                // SAFETY: inside its region from `done` on, and the drive's until the command completes, by our caller's word.
                 unsafe { transfer(data.fd(), way, memory.as_ptr().add(done), left, flash) }
             })
         }

@@ -14,10 +14,10 @@ use super::memory::MemoryFlash;
 use super::overlay::OverlayFlash;
 use super::test_path::TestPath;
 use crate::env::Env;
-use crate::host::testing::{finish, run, submit};
+use crate::host::testing::{finish, run, run_with, submit};
 use crate::host::{CREDITS, Drive, Lease, QueuePair, Returned};
-use crate::memory::{LocalBuffer, LocalMemory};
-use crate::protocol::{Command, Completion, EventId, Opcode, Operation, Status};
+use crate::memory::{HostRegion, LocalBuffer, LocalMemory};
+use crate::protocol::{Command, Completion, EventId, MemoryAddress, Opcode, Operation, Status};
 
 const CAPACITY_BYTES: u64 = 4 << 20;
 const BLOCK: u32 = 4096;
@@ -45,6 +45,7 @@ fn check((flash, _path): Backend) {
         }
         let mut pair = open(&drive, depth).unwrap();
         reads_give_back_what_was_written(&drive, &mut pair);
+        a_write_from_the_hosts_region_is_read_back(&drive, &mut pair);
         many_in_flight_complete_once_each(&drive, &mut pair);
         ranges_are_checked(&drive, &mut pair);
         other_queue_pairs_see_the_bytes(&drive, &mut pair);
@@ -68,7 +69,7 @@ fn an_open_queue_pair_reaches_what_grew(flash: Arc<dyn Flash>) {
     let mut pair = drive.queue_pair(2).unwrap();
     let mut buffer = drive.local().allocate(BLOCK as usize).unwrap();
     let (local, length) = (buffer.offset(), BLOCK);
-    let write = Operation::Write { flash: CAPACITY_BYTES, local, length, fua: true };
+    let write = Operation::Write { flash: CAPACITY_BYTES, from: MemoryAddress::local(local), length, fua: true };
     assert_eq!(run(&mut pair, write, &mut buffer).status, Status::InvalidField);
     drive.flash().grow(2 * CAPACITY_BYTES).unwrap();
     drive.flash().grow(CAPACITY_BYTES).unwrap();
@@ -132,7 +133,7 @@ fn read(flash: u64, buffer: &LocalBuffer) -> Operation {
 }
 
 fn write(flash: u64, buffer: &LocalBuffer, fua: bool) -> Operation {
-    Operation::Write { flash, local: buffer.offset(), length: buffer.len() as u32, fua }
+    Operation::Write { flash, from: MemoryAddress::local(buffer.offset()), length: buffer.len() as u32, fua }
 }
 
 fn reads_give_back_what_was_written(drive: &Drive, pair: &mut QueuePair) {
@@ -156,6 +157,18 @@ fn reads_give_back_what_was_written(drive: &Drive, pair: &mut QueuePair) {
     let after = drive.counters();
     assert_eq!(after.flash_to_local_bytes - before.flash_to_local_bytes, moved_bytes);
     assert_eq!(after.local_to_flash_bytes - before.local_to_flash_bytes, moved_bytes);
+}
+
+fn a_write_from_the_hosts_region_is_read_back(drive: &Drive, pair: &mut QueuePair) {
+    let [_, mut arena] = HostRegion::of_arenas::<2>(64 << 10).unwrap();
+    let mut host_pair = drive.queue_pair_with_host(arena.region(), 4).unwrap();
+    arena.bytes_mut(0, 64 << 10).fill(77);
+    arena.seal(64 << 10);
+    let lease = arena.lease(4096..64 << 10);
+    let write = Operation::Write { flash: 0, from: lease.address(), length: 60 << 10, fua: true };
+    assert!(run_with(&mut host_pair, write, Lease::Sealed(lease)).completion.is_success());
+    let mut back = drive.local().allocate(60 << 10).unwrap();
+    assert!(run(pair, read(0, &back), &mut back).is_success() && back.bytes().iter().all(|byte| *byte == 77));
 }
 
 fn many_in_flight_complete_once_each(drive: &Drive, pair: &mut QueuePair) {
@@ -206,9 +219,10 @@ fn ranges_are_checked(drive: &Drive, pair: &mut QueuePair) {
         (0, u64::MAX - 4095, 4096),
     ];
     for (flash, local, length) in reads {
-        for operation in
-            [Operation::Read { flash, local, length }, Operation::Write { flash, local, length, fua: false }]
-        {
+        for operation in [
+            Operation::Read { flash, local, length },
+            Operation::Write { flash, from: MemoryAddress::local(local), length, fua: false },
+        ] {
             assert_eq!(run(pair, operation, &mut buffer).status, Status::InvalidField, "{operation:?}");
         }
     }
@@ -230,9 +244,9 @@ fn chain(buffer: &LocalBuffer) -> [Operation; 4] {
     let length = buffer.len() as u32 / 3;
     let [from, between, to] = [0, 1, 2].map(|number| buffer.offset() + u64::from(number * length));
     [
-        Operation::Write { flash: 0, local: from, length, fua: false },
+        Operation::Write { flash: 0, from: MemoryAddress::local(from), length, fua: false },
         Operation::Read { flash: 0, local: between, length },
-        Operation::Write { flash: 64 << 10, local: between, length, fua: false },
+        Operation::Write { flash: 64 << 10, from: MemoryAddress::local(between), length, fua: false },
         Operation::Read { flash: 64 << 10, local: to, length },
     ]
 }

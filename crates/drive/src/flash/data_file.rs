@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Health, claim};
 use crate::locks::whole;
-use crate::memory::LocalMemory;
+use crate::memory::PairMemory;
 
 pub(super) struct DataFile {
     file: File,
@@ -91,10 +91,10 @@ impl DataFile {
         });
     }
 
-    /// A ring moves bytes without having local memory registered.
-    pub(super) fn say_unregistered(&self, local: &LocalMemory, error: &io::Error) {
+    /// A ring moves bytes without having its memory registered.
+    pub(super) fn say_unregistered(&self, memory: &PairMemory, error: &io::Error) {
         self.memory_unregistered.call_once(|| {
-            let needed_mebibytes = local.bytes_total().div_ceil(1 << 20);
+            let needed_mebibytes = memory.bytes_total().div_ceil(1 << 20);
             tracing::info!(
                 "io_uring moves bytes without registered memory ({error}), here and perhaps for other queues, which takes \
                  a little more CPU; each queue would register {needed_mebibytes}MiB: {}",

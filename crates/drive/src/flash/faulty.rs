@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Flash, FlashError, FlashQueue};
 use crate::env::SplitMix64;
-use crate::memory::LocalMemory;
+use crate::memory::PairMemory;
 use crate::protocol::{Command, Opcode, Operation};
 pub use cut::Cut;
 use fault::FULL_WRITES_MAX;
@@ -337,11 +337,11 @@ impl Flash for FaultyFlash {
         format!("faulty memory for tests, {} bytes", self.capacity_bytes())
     }
 
-    fn open_queue(&self, local: &LocalMemory, _depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+    fn open_queue(&self, memory: &PairMemory, _depth: u32) -> io::Result<Box<dyn FlashQueue>> {
         let mut state = self.lock();
         state.queues += 1;
         let number = state.queues;
-        Ok(Box::new(FaultyQueue { flash: self.clone(), local: local.clone(), number, impatient: false }))
+        Ok(Box::new(FaultyQueue { flash: self.clone(), memory: memory.clone(), number, impatient: false }))
     }
 }
 

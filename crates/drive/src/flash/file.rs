@@ -23,7 +23,7 @@ use super::uring::{self, UringQueue};
 use super::{Flash, FlashQueue, Health, Reservation};
 use crate::env::Env;
 use crate::locks::whole;
-use crate::memory::LocalMemory;
+use crate::memory::PairMemory;
 
 /// How a file's bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -132,7 +132,7 @@ impl FileFlash {
     /// some rings and not for others.
     fn ring_or_thread<Q: FlashQueue + 'static>(
         &self,
-        local: &LocalMemory,
+        memory: &PairMemory,
         ring: impl FnOnce() -> io::Result<Q>,
     ) -> io::Result<Box<dyn FlashQueue>> {
         if self.engine != IoEngine::Blocking {
@@ -142,7 +142,7 @@ impl FileFlash {
                 Err(error) => self.data.say_ring_refused(&error),
             }
         }
-        Ok(Box::new(BlockingQueue::new(self.data.clone(), local, &self.env)?))
+        Ok(Box::new(BlockingQueue::new(self.data.clone(), memory, &self.env)?))
     }
 
     #[cfg(test)]
@@ -254,12 +254,12 @@ impl Flash for FileFlash {
         self.data.path().display().to_string()
     }
 
-    fn open_queue(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        self.ring_or_thread(local, || UringQueue::new(self.data.clone(), local, depth))
+    fn open_queue(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        self.ring_or_thread(memory, || UringQueue::new(self.data.clone(), memory, depth))
     }
 
-    fn open_queue_of_one_thread(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        self.ring_or_thread(local, || UringQueue::of_one_thread(self.data.clone(), local, depth))
+    fn open_queue_of_one_thread(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        self.ring_or_thread(memory, || UringQueue::of_one_thread(self.data.clone(), memory, depth))
     }
 }
 
@@ -306,6 +306,8 @@ fn fill_with_zeros(
 mod tests {
     use super::*;
     use crate::flash::test_path::TestPath;
+    use crate::memory::LocalMemory;
+    use crate::protocol::MemoryAddress;
 
     const CAPACITY_BYTES: u64 = 1 << 20;
 
@@ -381,11 +383,11 @@ mod tests {
             assert!(flash.grow(2 * CAPACITY_BYTES).is_err());
             let local = LocalMemory::new(8192).unwrap();
             let buffer = local.allocate(4096).unwrap();
-            let mut queue = flash.open_queue(&local, 1).unwrap();
+            let mut queue = flash.open_queue(&local.clone().into(), 1).unwrap();
             let (flash, local, length) = (0, buffer.offset(), 4096);
             let ends = [
-                (Operation::Write { flash, local, length, fua: true }, Status::Failed),
-                (Operation::Write { flash, local, length, fua: false }, Status::Failed),
+                (Operation::Write { flash, from: MemoryAddress::local(local), length, fua: true }, Status::Failed),
+                (Operation::Write { flash, from: MemoryAddress::local(local), length, fua: false }, Status::Failed),
                 (Operation::Read { flash, local, length }, Status::Success),
             ];
             for (operation, ended) in ends {
@@ -422,7 +424,7 @@ mod tests {
     fn a_queue_keeps_the_lock() {
         let path = TestPath::new();
         let flash = create(&path).unwrap();
-        let queue = flash.open_queue(&LocalMemory::new(4096).unwrap(), 1).unwrap();
+        let queue = flash.open_queue(&LocalMemory::new(4096).unwrap().into(), 1).unwrap();
         drop(flash);
         assert!(matches!(open(&path), Err(FlashError::Locked { .. })));
         drop(queue);
@@ -451,7 +453,7 @@ mod tests {
     fn a_refused_ring_is_replaced_by_a_thread_unless_somebody_insists() {
         let path = TestPath::new();
         let flash = create(&path).unwrap();
-        let local = LocalMemory::new(4096).unwrap();
+        let local = PairMemory::from(LocalMemory::new(4096).unwrap());
         let refused = || Err::<BlockingQueue, _>(io::Error::from_raw_os_error(libc::ENOMEM));
         assert!(flash.ring_or_thread(&local, refused).is_ok());
         // The next one asks again.

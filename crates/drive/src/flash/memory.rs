@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::{Flash, FlashError, FlashQueue};
 use crate::locks::whole;
-use crate::memory::LocalMemory;
-use crate::protocol::{Command, Completion, LocalRange, Operation, Status};
+use crate::memory::PairMemory;
+use crate::protocol::{Command, Completion, LocalRange, MemoryAddress, Operation, Status};
 
 const CHUNK_BYTES: u64 = 256 * 1024;
 
@@ -87,14 +87,14 @@ impl Flash for MemoryFlash {
         format!("memory, {} bytes, not durable", self.capacity_bytes())
     }
 
-    fn open_queue(&self, local: &LocalMemory, _depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        Ok(Box::new(MemoryQueue { chunks: self.chunks.clone(), local: local.clone(), done: Vec::new() }))
+    fn open_queue(&self, memory: &PairMemory, _depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        Ok(Box::new(MemoryQueue { chunks: self.chunks.clone(), memory: memory.clone(), done: Vec::new() }))
     }
 }
 
 struct MemoryQueue {
     chunks: Arc<Chunks>,
-    local: LocalMemory,
+    memory: PairMemory,
     done: Vec<Completion>,
 }
 
@@ -106,9 +106,7 @@ impl FlashQueue for MemoryQueue {
                 self.read(flash, LocalRange { offset: local, length })
             },
             // SAFETY: by our caller's word.
-            Operation::Write { flash, local, length, .. } => unsafe {
-                self.write(flash, LocalRange { offset: local, length })
-            },
+            Operation::Write { flash, from, length, .. } => unsafe { self.write(flash, from, length) },
             Operation::Flush | Operation::Discard { .. } => Status::Success,
             Operation::Execute { .. }
             | Operation::Pipeline { .. }
@@ -134,7 +132,7 @@ impl MemoryQueue {
     /// # Safety
     /// Nobody else reads or writes the range of local memory.
     unsafe fn read(&self, flash: u64, range: LocalRange) -> Status {
-        let Some(local) = self.local.pointer(range) else { return Status::InvalidField };
+        let Some(local) = self.memory.local.pointer(range) else { return Status::InvalidField };
         // SAFETY: inside local memory, and ours alone by our caller's word.
         let mut local = unsafe { std::slice::from_raw_parts_mut(local.as_ptr(), range.length as usize) };
         let room = self.chunks.room();
@@ -150,18 +148,18 @@ impl MemoryQueue {
     }
 
     /// # Safety
-    /// Nobody writes the range of local memory.
-    unsafe fn write(&self, flash: u64, range: LocalRange) -> Status {
-        let Some(local) = self.local.pointer(range) else { return Status::InvalidField };
-        // SAFETY: inside local memory, and written by nobody by our caller's word.
-        let mut local = unsafe { std::slice::from_raw_parts(local.as_ptr(), range.length as usize) };
+    /// Nobody writes the range of memory.
+    unsafe fn write(&self, flash: u64, from: MemoryAddress, length: u32) -> Status {
+        let Some(memory) = self.memory.pointer(from, length) else { return Status::InvalidField };
+        // SAFETY: inside its region, and written by nobody by our caller's word.
+        let mut left = unsafe { std::slice::from_raw_parts(memory.as_ptr(), length as usize) };
         let room = self.chunks.room();
-        for (chunk, at, take) in pieces(flash, range.length) {
-            let (piece, rest) = local.split_at(take);
+        for (chunk, at, take) in pieces(flash, length) {
+            let (piece, rest) = left.split_at(take);
             let mut bytes = whole(room.chunks[chunk].write());
             let bytes = bytes.get_or_insert_with(|| vec![0; CHUNK_BYTES as usize].into_boxed_slice());
             bytes[at..at + take].copy_from_slice(piece);
-            local = rest;
+            left = rest;
         }
         Status::Success
     }

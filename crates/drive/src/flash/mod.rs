@@ -27,7 +27,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::memory::LocalMemory;
+use crate::memory::PairMemory;
 use crate::protocol::{Command, Completion};
 
 /// How often a transfer that the kernel puts off (EAGAIN, EINTR) is tried again before it fails with that error. Enough for a
@@ -91,14 +91,14 @@ pub trait Flash: Send + Sync {
         self.describe()
     }
 
-    /// A queue that moves bytes between this flash and `local`. About `depth` commands run at once; more may be
+    /// A queue that moves bytes between this flash and `memory`. About `depth` commands run at once; more may be
     /// submitted, and wait inside. Fails as the operating system does.
-    fn open_queue(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>>;
+    fn open_queue(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>>;
 
     /// As [`Flash::open_queue`], for one thread alone: the first that polls it or waits on it. What that spares is the
     /// backend's to know.
-    fn open_queue_of_one_thread(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        self.open_queue(local, depth)
+    fn open_queue_of_one_thread(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        self.open_queue(memory, depth)
     }
 }
 
@@ -108,7 +108,7 @@ pub trait FlashQueue: Send {
     /// Takes a command. Cheap: what costs a system call is left for `poll` or `wait`, so that many share one.
     ///
     /// # Safety
-    /// It is a `Read`, `Write`, `Flush` or `Discard` whose ranges lie inside the flash and the local memory. Until its completion
+    /// It is a `Read`, `Write`, `Flush` or `Discard` whose ranges lie inside the flash and a region of the queue's memory. Until its completion
     /// came out of `poll`, or this queue is dropped, nobody else reads, writes or frees the memory of a `Read`, and nobody
     /// writes or frees that of a `Write`.
     unsafe fn submit(&mut self, command: &Command);

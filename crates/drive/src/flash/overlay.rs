@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use super::{Flash, FlashError, FlashQueue};
 use crate::locks::whole;
-use crate::memory::LocalMemory;
-use crate::protocol::{Command, Completion, LocalRange, Operation, Status};
+use crate::memory::{LocalMemory, PairMemory};
+use crate::protocol::{Command, Completion, LocalRange, MemoryAddress, Operation, Status};
 
 /// A flash whose writes stay in memory. Clones share it.
 #[derive(Clone)]
@@ -113,12 +113,12 @@ impl Flash for OverlayFlash {
         format!("{}, to read", self.base.describe())
     }
 
-    fn open_queue(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        Ok(OverlayQueue::over(self.base.open_queue(local, depth)?, &self.written, local))
+    fn open_queue(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        Ok(OverlayQueue::over(self.base.open_queue(memory, depth)?, &self.written, memory))
     }
 
-    fn open_queue_of_one_thread(&self, local: &LocalMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        Ok(OverlayQueue::over(self.base.open_queue_of_one_thread(local, depth)?, &self.written, local))
+    fn open_queue_of_one_thread(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        Ok(OverlayQueue::over(self.base.open_queue_of_one_thread(memory, depth)?, &self.written, memory))
     }
 }
 
@@ -126,7 +126,7 @@ struct OverlayQueue {
     // First, so that its reads are over before the memory goes that they fill.
     base: Box<dyn FlashQueue>,
     written: Arc<Written>,
-    local: LocalMemory,
+    memory: PairMemory,
     /// Reads of which parts come from below, by their tags, which the queue pair gives to one command at a time.
     split: BTreeMap<u64, SplitRead>,
     done: Vec<Completion>,
@@ -139,9 +139,9 @@ struct SplitRead {
 }
 
 impl OverlayQueue {
-    fn over(base: Box<dyn FlashQueue>, written: &Arc<Written>, local: &LocalMemory) -> Box<dyn FlashQueue> {
-        let (written, local) = (written.clone(), local.clone());
-        Box::new(OverlayQueue { base, written, local, split: BTreeMap::new(), done: Vec::new() })
+    fn over(base: Box<dyn FlashQueue>, written: &Arc<Written>, memory: &PairMemory) -> Box<dyn FlashQueue> {
+        let (written, memory) = (written.clone(), memory.clone());
+        Box::new(OverlayQueue { base, written, memory, split: BTreeMap::new(), done: Vec::new() })
     }
 
     /// # Safety
@@ -169,7 +169,7 @@ impl OverlayQueue {
         for (number, bytes) in sectors.range(numbers.clone()) {
             read_below(from, *number);
             // SAFETY: as above.
-            unsafe { copy_to_local(&self.local, local + number * sector - flash, bytes) };
+            unsafe { copy_to_local(&self.memory.local, local + number * sector - flash, bytes) };
             from = number + 1;
         }
         read_below(from, numbers.end);
@@ -181,11 +181,11 @@ impl OverlayQueue {
     }
 
     /// # Safety
-    /// Nobody writes the range of local memory.
-    unsafe fn write(&mut self, tag: u64, flash: u64, range: LocalRange) -> Completion {
-        let Some(memory) = self.local.pointer(range) else { return Completion::new(tag, Status::InvalidField) };
-        // SAFETY: inside local memory, and written by nobody by our caller's word.
-        let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), range.length as usize) };
+    /// Nobody writes the range of memory.
+    unsafe fn write(&mut self, tag: u64, flash: u64, (from, length): (MemoryAddress, u32)) -> Completion {
+        let Some(memory) = self.memory.pointer(from, length) else { return Completion::new(tag, Status::InvalidField) };
+        // SAFETY: inside its region, and written by nobody by our caller's word.
+        let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), length as usize) };
         match self.written.keep(flash, bytes) {
             true => Completion::success(tag),
             false => Completion::failed(tag, libc::ENOSPC),
@@ -234,9 +234,9 @@ impl FlashQueue for OverlayQueue {
         let done = match command.operation {
             // SAFETY: by our caller's word.
             Operation::Read { flash, local, length } => return unsafe { self.read(command, flash, local, length) },
-            Operation::Write { flash, local, length, .. } => {
+            Operation::Write { flash, from, length, .. } => {
                 // SAFETY: by our caller's word.
-                unsafe { self.write(command.tag, flash, LocalRange { offset: local, length }) }
+                unsafe { self.write(command.tag, flash, (from, length)) }
             }
             Operation::Flush | Operation::Discard { .. } => Completion::success(command.tag),
             Operation::Execute { .. }
@@ -298,8 +298,9 @@ mod tests {
     }
 
     fn write(sector: u64, buffer: &LocalBuffer, part: Range<u64>) -> Operation {
-        let (local, length) = (buffer.offset() + part.start * 512, (part.end - part.start) as u32 * 512);
-        Operation::Write { flash: sector * 512, local, length, fua: true }
+        let from = MemoryAddress::local(buffer.offset() + part.start * 512);
+        let length = (part.end - part.start) as u32 * 512;
+        Operation::Write { flash: sector * 512, from, length, fua: true }
     }
 
     /// The errno of a command.

@@ -23,8 +23,8 @@ use io_uring::{Builder, IoUring, opcode, squeue, types};
 use super::data_file::DataFile;
 use super::ring_event::RingEvent;
 use super::{FlashQueue, RETRIES_MAX, is_put_off};
-use crate::memory::LocalMemory;
-use crate::protocol::{Command, Completion, LocalRange, Operation, Status};
+use crate::memory::{LocalMemory, PairMemory};
+use crate::protocol::{Command, Completion, LocalRange, MemoryAddress, Operation, RegionId, Status};
 
 const DEPTH_MAX: u32 = 4096;
 /// The kernel registers no larger piece.
@@ -52,13 +52,13 @@ enum Action {
     Flush,
 }
 
-/// A command on its way. `flash`, `local` and `length` are what is still to be moved.
+/// A command on its way. `flash`, `memory` and `length` are what is still to be moved.
 #[derive(Clone, Copy)]
 struct Transfer {
     tag: u64,
     action: Action,
     flash: u64,
-    local: u64,
+    memory: MemoryAddress,
     length: u32,
     /// Flushes submitted before this one.
     flushes_before: u64,
@@ -78,7 +78,7 @@ pub(super) struct UringQueue {
     disabled: bool,
     /// Of a ring of one thread; another's own descriptor does as well.
     event: Option<RingEvent>,
-    local: LocalMemory,
+    memory: PairMemory,
     fixed: bool,
     sector_mask: u32,
     /// By number, which is the ring entry's user data. A transfer keeps its number until its completion.
@@ -102,33 +102,33 @@ pub(super) struct UringQueue {
 }
 
 impl UringQueue {
-    pub(super) fn new(data: Arc<DataFile>, local: &LocalMemory, depth: u32) -> io::Result<Self> {
+    pub(super) fn new(data: Arc<DataFile>, memory: &PairMemory, depth: u32) -> io::Result<Self> {
         let ring = new_ring(depth, &mut IoUring::builder())?;
-        UringQueue::on(ring, data, local)
+        UringQueue::on(ring, data, memory)
     }
 
     /// For the first thread that polls it or waits on it. Where the kernel has no such rings, for any.
-    pub(super) fn of_one_thread(data: Arc<DataFile>, local: &LocalMemory, depth: u32) -> io::Result<Self> {
+    pub(super) fn of_one_thread(data: Arc<DataFile>, memory: &PairMemory, depth: u32) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.setup_r_disabled().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         match new_ring(depth, &mut builder) {
             Ok(mut ring) => {
                 let event = RingEvent::register(&mut ring)?;
-                let mut queue = UringQueue::on(ring, data, local)?;
+                let mut queue = UringQueue::on(ring, data, memory)?;
                 (queue.disabled, queue.event) = (true, Some(event));
                 Ok(queue)
             }
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => UringQueue::new(data, local, depth),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => UringQueue::new(data, memory, depth),
             Err(error) => Err(error),
         }
     }
 
-    fn on(ring: IoUring, data: Arc<DataFile>, local: &LocalMemory) -> io::Result<Self> {
+    fn on(ring: IoUring, data: Arc<DataFile>, memory: &PairMemory) -> io::Result<Self> {
         ring.submitter().register_files(&[data.fd()])?;
-        let fixed = match register_memory(&ring, local) {
+        let fixed = match register_memory(&ring, memory) {
             Ok(()) => true,
             Err(error) => {
-                data.say_unregistered(local, &error);
+                data.say_unregistered(memory, &error);
                 false
             }
         };
@@ -137,7 +137,7 @@ impl UringQueue {
             ring,
             disabled: false,
             event: None,
-            local: local.clone(),
+            memory: memory.clone(),
             fixed,
             sector_mask: data.sector_bytes() - 1,
             transfers: Vec::with_capacity(ring_entries as usize),
@@ -169,7 +169,7 @@ impl UringQueue {
     fn push(&mut self, number: u32) {
         let transfer = self.transfers[number as usize];
         let entry = self.entry(&transfer).user_data(u64::from(number));
-        // SAFETY: the memory that the entry names is inside local memory, which this queue keeps alive until the entry is
+        // SAFETY: the memory that the entry names is inside one of our regions, which this queue keeps alive until the entry is
         // complete (`drop` waits); by the word of who submitted it, it is the drive's until `finish` gives its completion.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         assert!(pushed.is_ok(), "the ring has {} entries and {} are in it", self.ring_entries, self.in_ring);
@@ -181,13 +181,16 @@ impl UringQueue {
         if let Action::Flush = transfer.action {
             return opcode::Fsync::new(DATA).flags(types::FsyncFlags::DATASYNC).build();
         }
-        let Some(memory) = self.local.pointer(LocalRange { offset: transfer.local, length: transfer.length }) else {
-            panic!("a transfer at {}+{} outside local memory passed the queue pair", transfer.local, transfer.length);
+        let Some(memory) = self.memory.pointer(transfer.memory, transfer.length) else {
+            panic!("a transfer at {:?}+{} outside memory passed the queue pair", transfer.memory, transfer.length);
         };
         let (memory, length, flash) = (memory.as_ptr(), transfer.length, transfer.flash);
-        let (first, last) = (transfer.local, transfer.local + u64::from(length) - 1);
+        let MemoryAddress { region, offset } = transfer.memory;
+        let (first, last) = (offset, offset + u64::from(length) - 1);
         let piece = first / FIXED_BUFFER_BYTES as u64;
-        let fixed = (self.fixed && piece == last / FIXED_BUFFER_BYTES as u64).then_some(piece as u16);
+        let pieces_before = if region == RegionId::HOST { pieces_of(&self.memory.local) } else { 0 };
+        let is_one_piece = self.fixed && piece == last / FIXED_BUFFER_BYTES as u64;
+        let fixed = is_one_piece.then_some((pieces_before as u64 + piece) as u16);
         let write_flags = |fua| if fua { libc::RWF_DSYNC } else { 0 };
         match (transfer.action, fixed) {
             (Action::Read, Some(piece)) => opcode::ReadFixed::new(DATA, memory, length, piece).offset(flash).build(),
@@ -279,7 +282,7 @@ impl UringQueue {
                 let moved = moved as u32 & !self.sector_mask;
                 if moved > 0 {
                     transfer.flash += u64::from(moved);
-                    transfer.local += u64::from(moved);
+                    transfer.memory.offset += u64::from(moved);
                     transfer.length -= moved;
                     transfer.retries = 0;
                     self.backlog.push_back(number);
@@ -320,10 +323,10 @@ impl UringQueue {
 
 impl FlashQueue for UringQueue {
     unsafe fn submit(&mut self, command: &Command) {
-        let (action, flash, local, length) = match command.operation {
-            Operation::Read { flash, local, length } => (Action::Read, flash, local, length),
-            Operation::Write { flash, local, length, fua } => (Action::Write { fua }, flash, local, length),
-            Operation::Flush => (Action::Flush, 0, 0, 0),
+        let (action, flash, memory, length) = match command.operation {
+            Operation::Read { flash, local, length } => (Action::Read, flash, MemoryAddress::local(local), length),
+            Operation::Write { flash, from, length, fua } => (Action::Write { fua }, flash, from, length),
+            Operation::Flush => (Action::Flush, 0, MemoryAddress::local(0), 0),
             Operation::Discard { .. } => {
                 // The reservation must hold, so the blocks stay.
                 self.done.push(Completion::success(command.tag));
@@ -339,7 +342,7 @@ impl FlashQueue for UringQueue {
             }
         };
         let flushes_before = self.flushes_submitted;
-        let transfer = Transfer { tag: command.tag, action, flash, local, length, flushes_before, retries: 0 };
+        let transfer = Transfer { tag: command.tag, action, flash, memory, length, flushes_before, retries: 0 };
         let number = match self.transfers_free.pop() {
             Some(number) => {
                 self.transfers[number as usize] = transfer;
@@ -418,18 +421,27 @@ impl Drop for UringQueue {
     }
 }
 
-fn register_memory(ring: &IoUring, local: &LocalMemory) -> io::Result<()> {
-    let Some(base) = local.pointer(LocalRange::EMPTY) else {
+/// Pieces that local memory is registered in; those of the host's region come behind them.
+fn pieces_of(local: &LocalMemory) -> usize {
+    local.bytes_total().div_ceil(FIXED_BUFFER_BYTES)
+}
+
+fn register_memory(ring: &IoUring, memory: &PairMemory) -> io::Result<()> {
+    let Some(local) = memory.local.pointer(LocalRange::EMPTY) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let pieces: Vec<libc::iovec> = (0..local.bytes_total())
-        .step_by(FIXED_BUFFER_BYTES)
-        .map(|offset| libc::iovec {
-            iov_base: base.as_ptr().wrapping_add(offset).cast(),
-            iov_len: FIXED_BUFFER_BYTES.min(local.bytes_total() - offset),
+    let host = memory.host.as_ref().map(|host| (host.as_ptr(), host.bytes_total()));
+    let regions = [Some((local.as_ptr().cast_const(), memory.local.bytes_total())), host];
+    let pieces: Vec<libc::iovec> = regions
+        .into_iter()
+        .flatten()
+        .flat_map(|(base, bytes)| (0..bytes).step_by(FIXED_BUFFER_BYTES).map(move |offset| (base, bytes, offset)))
+        .map(|(base, bytes, offset)| libc::iovec {
+            iov_base: base.wrapping_add(offset).cast_mut().cast(),
+            iov_len: FIXED_BUFFER_BYTES.min(bytes - offset),
         })
         .collect();
-    // SAFETY: the pieces cover local memory exactly, and the queue keeps it mapped for as long as it has the ring.
+    // SAFETY: the pieces cover the regions exactly, and the queue keeps them mapped for as long as it has the ring.
     unsafe { ring.submitter().register_buffers(&pieces) }
 }
 

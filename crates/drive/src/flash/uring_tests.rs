@@ -8,7 +8,7 @@ use crate::flash::test_path::TestPath;
 /// None where the kernel refuses io_uring: the other engine is tested with the rest.
 fn queue(depth: u32) -> Option<(UringQueue, TestPath)> {
     let (data, path) = data()?;
-    let local = LocalMemory::new(1 << 20).unwrap();
+    let local = PairMemory::from(LocalMemory::new(1 << 20).unwrap());
     let mut queue = UringQueue::new(data, &local, depth).unwrap();
     queue.sector_mask = 4095;
     Some((queue, path))
@@ -22,7 +22,7 @@ fn data() -> Option<(Arc<DataFile>, TestPath)> {
 }
 
 fn write(place: u64) -> Operation {
-    Operation::Write { flash: place * 4096, local: place * 4096, length: 4096, fua: false }
+    Operation::Write { flash: place * 4096, from: MemoryAddress::local(place * 4096), length: 4096, fua: false }
 }
 
 fn finish(queue: &mut UringQueue, count: usize) -> Vec<Completion> {
@@ -66,7 +66,7 @@ fn a_queue_of_one_thread_belongs_to_the_first_that_uses_it() {
         finish(queue, 1)
     }
     let Some((data, _path)) = data() else { return };
-    let local = LocalMemory::new(1 << 20).unwrap();
+    let local = PairMemory::from(LocalMemory::new(1 << 20).unwrap());
     let mut queue = UringQueue::of_one_thread(data, &local, 8).unwrap();
     if !queue.disabled {
         return; // The kernel has no such rings.
@@ -92,7 +92,7 @@ fn a_queue_of_one_thread_belongs_to_the_first_that_uses_it() {
 fn memory_moves_without_being_registered() {
     let Some((mut queue, path)) = queue(4) else { return };
     queue.fixed = false;
-    let mut buffer = queue.local.allocate(4096).unwrap();
+    let mut buffer = queue.memory.local.allocate(4096).unwrap();
     buffer.bytes_mut().fill(6);
     submit(&mut queue, 1, write(0));
     assert_eq!(finish(&mut queue, 1), [Completion::success(1)]);
@@ -128,7 +128,7 @@ fn a_short_transfer_goes_on_and_one_that_gets_nowhere_fails() {
     queue.transfers[number].length = 8192;
     queue.finish(number as u32, 5000);
     let rest = queue.transfers[number];
-    assert_eq!((rest.flash, rest.local, rest.length, queue.backlog.len()), (4096, 4096, 4096, 1));
+    assert_eq!((rest.flash, rest.memory.offset, rest.length, queue.backlog.len()), (4096, 4096, 4096, 1));
     queue.backlog.clear();
     queue.finish(number as u32, 100);
     assert_eq!(queue.done, [Completion::failed(5, libc::EIO)]);

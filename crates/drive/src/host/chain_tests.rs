@@ -6,7 +6,7 @@ use super::{CREDITS, Drive, Lease, QueuePair, Returned};
 use crate::flash::faulty::FaultyFlash;
 use crate::memory::{LocalBuffer, PartedBuffer};
 use crate::protocol::{
-    Command, Completion, EventId, Execution, LocalRange, Opcode, Operation, ProgramId, Stage, Status,
+    Command, Completion, EventId, Execution, LocalRange, MemoryAddress, Opcode, Operation, ProgramId, Stage, Status,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -49,7 +49,7 @@ impl ChainBench {
     }
 
     fn write(&self, flash: u64, block: usize) -> Operation {
-        Operation::Write { flash, local: self.block(block).offset, length: BLOCK, fua: true }
+        Operation::Write { flash, from: MemoryAddress::local(self.block(block).offset), length: BLOCK, fua: true }
     }
 
     /// Adds the first byte of the last block.
@@ -157,7 +157,8 @@ pub(super) fn many_wait_for_one_event() {
         let mut parted = PartedBuffer::new(bench.buffer.take());
         let mut parts = (0..3).map(|number| parted.cut(number * BLOCK as usize, BLOCK as usize));
         let (from, others) = (parts.next().unwrap(), [parts.next().unwrap(), parts.next().unwrap()]);
-        let write = Operation::Write { flash: 4096, local: from.range().offset, length: BLOCK, fua: true };
+        let write =
+            Operation::Write { flash: 4096, from: MemoryAddress::local(from.range().offset), length: BLOCK, fua: true };
         bench.pair.submit(Command::new(0, write).signals(event(7)).quiet(), Lease::Part(from)).unwrap();
         for (tag, part) in (1..).zip(others) {
             let read = Operation::Read { flash: 4096, local: part.range().offset, length: BLOCK };

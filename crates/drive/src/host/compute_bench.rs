@@ -7,8 +7,8 @@ use crate::flash::Flash;
 use crate::flash::memory::MemoryFlash;
 use crate::memory::LocalBuffer;
 use crate::protocol::{
-    LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult,
-    PipelineSink, PipelineSource, PipelineStage, SourceRange, Status,
+    LocalRange, MemoryAddress, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason,
+    PipelineResult, PipelineSink, PipelineSource, PipelineStage, SourceRange, Status,
 };
 use std::sync::Arc;
 use tapetum_kernels::sha256::Sha256;
@@ -37,7 +37,8 @@ impl ComputeBench {
         let mut pair = drive.queue_pair(4).unwrap();
         let mut buffer = drive.local().allocate(BYTES).unwrap();
         (0..).zip(buffer.bytes_mut()).for_each(|(at, byte): (usize, _)| *byte = pattern(at));
-        let write = Operation::Write { flash: 0, local: buffer.offset(), length: BYTES as u32, fua: true };
+        let write =
+            Operation::Write { flash: 0, from: MemoryAddress::local(buffer.offset()), length: BYTES as u32, fua: true };
         assert!(run(&mut pair, write, &mut buffer).is_success());
         ComputeBench { drive, pair, buffer, ranges_at: RANGES }
     }

@@ -10,7 +10,7 @@ use crate::device::threads::DriveThreads;
 use crate::device::{Controller, Device};
 use crate::env::Env;
 use crate::flash::{Flash, FlashQueue};
-use crate::memory::LocalMemory;
+use crate::memory::{HostRegion, LocalMemory, PairMemory};
 use crate::protocol::Identity;
 use std::io;
 use std::sync::Arc;
@@ -52,10 +52,25 @@ impl Drive {
     /// # Errors
     /// The operating system's, when it has no more rings, threads or descriptors to give.
     pub fn queue_pair(&self, depth: u32) -> io::Result<QueuePair> {
-        if self.device.threads.is_some() {
-            return self.queue_pair_of_one_thread(depth);
-        }
-        self.pair(self.device.flash.open_queue(&self.device.local, depth.max(1))?)
+        self.pair_over(self.device.local.clone().into(), depth)
+    }
+
+    /// As [`Drive::queue_pair`], of a host that has a region: a `Write` of this pair may be from there.
+    ///
+    /// # Errors
+    /// As [`Drive::queue_pair`].
+    pub fn queue_pair_with_host(&self, host: &HostRegion, depth: u32) -> io::Result<QueuePair> {
+        self.pair_over(PairMemory { local: self.device.local.clone(), host: Some(host.clone()) }, depth)
+    }
+
+    fn pair_over(&self, memory: PairMemory, depth: u32) -> io::Result<QueuePair> {
+        let depth = depth.max(1);
+        let queue = match self.device.threads {
+            // The drive's thread is the one that polls it.
+            Some(_) => self.device.flash.open_queue_of_one_thread(&memory, depth)?,
+            None => self.device.flash.open_queue(&memory, depth)?,
+        };
+        self.pair(queue, memory)
     }
 
     /// As [`Drive::queue_pair`], for one thread alone: the first that polls it or waits on it must be the one that does so
@@ -64,17 +79,18 @@ impl Drive {
     /// # Errors
     /// As [`Drive::queue_pair`].
     pub fn queue_pair_of_one_thread(&self, depth: u32) -> io::Result<QueuePair> {
-        self.pair(self.device.flash.open_queue_of_one_thread(&self.device.local, depth.max(1))?)
+        let memory = self.device.local.clone().into();
+        self.pair(self.device.flash.open_queue_of_one_thread(&memory, depth.max(1))?, memory)
     }
 
-    fn pair(&self, queue: Box<dyn FlashQueue>) -> io::Result<QueuePair> {
+    fn pair(&self, queue: Box<dyn FlashQueue>, memory: PairMemory) -> io::Result<QueuePair> {
         let counters = self.device.free_counters();
-        let controller = Controller::new(self.device.clone(), queue, counters.clone());
+        let controller = Controller::new(self.device.clone(), queue, memory.host.clone(), counters.clone());
         let controller = match &self.device.threads {
             None => PairController::Here(controller),
             Some(threads) => PairController::OnDriveThread(RemoteController::new(controller, threads.clone())?),
         };
-        Ok(QueuePair::new(controller, self.clone(), counters))
+        Ok(QueuePair::new(controller, self.clone(), memory, counters))
     }
 
     /// What the drive is and has. [`Operation::Identify`](crate::Operation::Identify) says the same through a queue pair.

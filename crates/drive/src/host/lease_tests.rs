@@ -6,7 +6,9 @@ use crate::flash::faulty::FaultyFlash;
 use crate::flash::memory::MemoryFlash;
 use crate::memory::{BLOCK_BYTES, LocalBuffer, PartedBuffer};
 use crate::programs::built_in;
-use crate::protocol::{Command, EventId, Execution, LocalRange, Opcode, Operation, ProgramId, Stage, Status};
+use crate::protocol::{
+    Command, EventId, Execution, LocalRange, MemoryAddress, Opcode, Operation, ProgramId, Stage, Status,
+};
 use std::sync::Arc;
 
 fn drive_over(flash: Arc<dyn crate::Flash>) -> Drive {
@@ -18,7 +20,7 @@ fn bench() -> (Drive, QueuePair) {
     let drive = drive_over(Arc::new(MemoryFlash::new(1 << 20)));
     let mut pair = drive.queue_pair(4).unwrap();
     let mut buffer = filled(&drive, 3);
-    let write = Operation::Write { flash: 0, local: buffer.offset(), length: 4096, fua: true };
+    let write = Operation::Write { flash: 0, from: MemoryAddress::local(buffer.offset()), length: 4096, fua: true };
     assert!(run(&mut pair, write, &mut buffer).is_success());
     (drive, pair)
 }
@@ -43,7 +45,7 @@ pub(super) fn a_command_outside_its_lease_is_refused_and_touches_nothing() {
     let outside = [
         Operation::Read { flash: 0, local: theirs, length: 512 },
         Operation::Read { flash: 0, local: ours + 3584, length: 1024 },
-        Operation::Write { flash: 0, local: theirs, length: 512, fua: true },
+        Operation::Write { flash: 0, from: MemoryAddress::local(theirs), length: 512, fua: true },
         Operation::Pipeline { stages: part(&others, 0, 64) },
         Operation::Identify { into: part(&others, 0, 4096) },
         execute(part(&others, 0, 1), empty, empty),

@@ -20,6 +20,8 @@ mod lease_table;
 #[cfg(test)]
 mod lease_tests;
 mod queue_pair;
+#[cfg(test)]
+mod region_tests;
 mod remote;
 #[cfg(test)]
 mod remote_tests;

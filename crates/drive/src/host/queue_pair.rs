@@ -11,7 +11,8 @@ use super::remote::RemoteController;
 use super::{Drive, Lease, Returned};
 use crate::counters::QueueCounters;
 use crate::device::{Controller, EndedCommand};
-use crate::protocol::{Command, LeasedRanges, LocalRange, Operation};
+use crate::memory::PairMemory;
+use crate::protocol::{Command, LeasedRanges, Operation};
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -107,16 +108,22 @@ pub struct QueuePair {
     leases: LeaseTable,
     ended: Vec<EndedCommand>,
     drive: Drive,
+    memory: PairMemory,
     pub(super) counters: Arc<QueueCounters>,
 }
 
 impl QueuePair {
-    pub(super) fn new(controller: PairController, drive: Drive, counters: Arc<QueueCounters>) -> QueuePair {
-        QueuePair { controller, leases: LeaseTable::default(), ended: Vec::new(), drive, counters }
+    pub(super) fn new(
+        controller: PairController,
+        drive: Drive,
+        memory: PairMemory,
+        counters: Arc<QueueCounters>,
+    ) -> QueuePair {
+        QueuePair { controller, leases: LeaseTable::default(), ended: Vec::new(), drive, memory, counters }
     }
 
     /// Takes a command and what it may touch; never blocks. What is wrong with it comes out as its completion: so does a range that
-    /// does not lie wholly inside one buffer, or part, of the lease ([`Status::OutsideLease`](crate::Status::OutsideLease)). Flash
+    /// does not lie wholly inside one buffer, part or sealed range of the lease ([`Status::OutsideLease`](crate::Status::OutsideLease)). Flash
     /// commands start at the next `poll` or `wait`, and programs run in `poll`.
     ///
     /// # Errors
@@ -126,33 +133,12 @@ impl QueuePair {
             return Err(QueueFull { lease });
         }
         let slot = self.leases.begin(lease, command.events);
-        let leased = self.leases.lease(slot).ranges_in(self.drive.local());
+        let leased = self.leases.lease(slot).ranges_in(&self.memory);
         self.counters.depth(self.in_flight() as u64);
         // SAFETY: these ranges are of buffers of this local memory that we have, and keep until the command's end or the
         // controller's; whoever had them can reach them no more. Other commands in flight that had them end before it starts.
+        // Or they are sealed: then nobody writes them while we have the lease, and the drive only reads that region.
         unsafe { self.controller.submit(command, slot, &leased) };
-        Ok(())
-    }
-
-    /// Takes a `Write` from memory that stays with its owner: the log's, which the host goes on writing to elsewhere.
-    ///
-    /// # Safety
-    /// From here until `poll` has given the completion, or this queue pair is dropped, and however the caller ends, nobody writes
-    /// or frees the range that the command names.
-    ///
-    /// # Errors
-    /// As [`QueuePair::submit`].
-    pub unsafe fn submit_unleased(&mut self, command: Command) -> Result<(), QueueFull> {
-        let Operation::Write { local, length, .. } = command.operation else { panic!("{command:?} is no write") };
-        if self.credits() == 0 {
-            return Err(QueueFull { lease: Lease::Nothing });
-        }
-        let range = LocalRange { offset: local, length };
-        let range = self.drive.local().pointer(range).map_or(LocalRange::EMPTY, |_| range);
-        let slot = self.leases.begin(Lease::Nothing, command.events);
-        self.counters.depth(self.in_flight() as u64);
-        // SAFETY: a write only reads, and by our caller's word nobody writes.
-        unsafe { self.controller.submit(command, slot, &LeasedRanges([range, LocalRange::EMPTY])) };
         Ok(())
     }
 

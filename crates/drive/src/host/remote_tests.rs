@@ -6,7 +6,7 @@ use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult}
 use crate::env::Env;
 use crate::flash::memory::MemoryFlash;
 use crate::memory::LocalMemory;
-use crate::protocol::{LocalRange, Operation, ProgramId};
+use crate::protocol::{LocalRange, MemoryAddress, Operation, ProgramId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -61,6 +61,10 @@ once_more! {
         memory_of_another_drive_lends_nothing
         parts_of_a_buffer_are_with_several_commands
         each_command_has_its_own_lease_back_whatever_its_tag;
+    region_tests:
+        what_is_sealed_is_written_to_flash_while_its_arena_is_filled_on
+        what_is_not_leased_of_a_region_is_refused
+        a_sealed_range_goes_along_a_chain_and_is_free_when_nobody_reads_it;
 }
 
 /// Writes and reads through a queue pair that lives no longer.
@@ -74,7 +78,7 @@ fn one_round(drive: &Drive, host: u64, round: u64) {
         submit(
             &mut pair,
             place,
-            Operation::Write { flash: flash + place * 512, local, length: 512, fua: false },
+            Operation::Write { flash: flash + place * 512, from: MemoryAddress::local(local), length: 512, fua: false },
             buffer,
         );
     }

@@ -8,7 +8,8 @@ use crate::flash::faulty::FaultyFlash;
 use crate::flash::memory::MemoryFlash;
 use crate::memory::{LocalBuffer, LocalMemory};
 use crate::protocol::{
-    Completion, Execution, Identity, LocalRange, Opcode, Operation, ProgramId, Purpose, STAGES_MAX, Stage, Status,
+    Completion, Execution, Identity, LocalRange, MemoryAddress, Opcode, Operation, ProgramId, Purpose, STAGES_MAX,
+    Stage, Status,
 };
 use std::sync::Arc;
 
@@ -95,7 +96,7 @@ pub(super) fn what_cannot_be_run_is_refused() {
 pub(super) fn counters_outlive_their_queue_pair() {
     let drive = drive();
     let mut buffer = drive.local().allocate(4096).unwrap();
-    let write = Operation::Write { flash: 0, local: buffer.offset(), length: 4096, fua: false };
+    let write = Operation::Write { flash: 0, from: MemoryAddress::local(buffer.offset()), length: 4096, fua: false };
     let read = Operation::Read { flash: 0, local: buffer.offset(), length: 512 };
     for _ in 0..3 {
         let mut pair = drive.queue_pair(4).unwrap();
@@ -139,7 +140,12 @@ impl PipelineBench {
         let mut pair = drive.queue_pair(4).unwrap();
         let mut buffer = drive.local().allocate(2 * LIST_BYTES).unwrap();
         (0..).zip(buffer.bytes_mut()).for_each(|(at, byte): (usize, _)| *byte = (at / 512) as u8);
-        let write = Operation::Write { flash: 0, local: buffer.offset(), length: 2 * LIST_BYTES as u32, fua: true };
+        let write = Operation::Write {
+            flash: 0,
+            from: MemoryAddress::local(buffer.offset()),
+            length: 2 * LIST_BYTES as u32,
+            fua: true,
+        };
         assert!(run(&mut pair, write, &mut buffer).is_success());
         PipelineBench { drive, pair, buffer }
     }

@@ -1,23 +1,28 @@
-//! Local memory: the drive's own RAM, one aligned and accounted region that is handed out as buffers.
+//! Local memory: the drive's own RAM, one aligned and accounted region that is handed out as buffers. And the region of a host
+//! ([`HostRegion`]), which the drive reads.
 //!
-//! Invariants: the region is mapped once and stays mapped until the last handle, buffer and queue is gone; buffers
+//! Invariants: a region is mapped once and stays mapped until the last handle, buffer and queue is gone; buffers
 //! never overlap; every buffer starts on a 4096-byte boundary. Handles and the allocator may be used from any thread.
 //!
 //! A command is plain data: the compiler does not see which buffers the commands in flight name. So whoever submits one gives
 //! away what it names ([`Lease`](crate::Lease)), and has it back with the completion. Looking at a buffer one has is therefore safe.
 
 mod buddy;
+mod host;
+mod mapping;
 mod parts;
 
 use std::fmt;
 use std::io;
 use std::ops::DerefMut;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use crate::locks::whole;
-use crate::protocol::LocalRange;
+use crate::protocol::{LocalRange, MemoryAddress, RegionId};
 use buddy::Buddy;
+pub use host::{HostArena, HostRegion, SealedRange};
+use mapping::Mapping;
 pub use parts::{BufferPart, PartedBuffer};
 
 /// The unit of allocation, and the alignment of every buffer.
@@ -26,20 +31,13 @@ pub const BLOCK_BYTES: usize = 4096;
 /// A handle to a drive's local memory; clones share it.
 #[derive(Clone)]
 pub struct LocalMemory {
-    region: Arc<Region>,
+    region: Arc<LocalRegion>,
 }
 
-struct Region {
-    base: NonNull<u8>,
-    bytes: usize,
+struct LocalRegion {
+    mapping: Mapping,
     blocks: Mutex<Buddy>,
 }
-
-// SAFETY: plain memory with no thread of its own. Safe code reaches it through buffers alone, which never overlap and have one
-// owner each.
-unsafe impl Send for Region {}
-// SAFETY: as above; the allocator is behind a mutex.
-unsafe impl Sync for Region {}
 
 impl LocalMemory {
     /// Maps `bytes`, rounded up to whole blocks, in huge pages where the system has some, as records are read at random places.
@@ -52,28 +50,8 @@ impl LocalMemory {
         let (Ok(count), Some(bytes)) = (u32::try_from(blocks), blocks.checked_mul(BLOCK_BYTES)) else {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         };
-        // SAFETY: asks for new memory at an address of the kernel's choice; touches none that exists.
-        let base = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let Some(base) = NonNull::new(base.cast::<u8>()) else {
-            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
-        };
-        if cfg!(not(miri)) {
-            // SAFETY: advice about the mapping just made, whole. A kernel without huge pages says so, and small ones do.
-            let _ = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
-        }
-        Ok(LocalMemory { region: Arc::new(Region { base, bytes, blocks: Mutex::new(Buddy::new(count)) }) })
+        let region = LocalRegion { mapping: Mapping::new(bytes)?, blocks: Mutex::new(Buddy::new(count)) };
+        Ok(LocalMemory { region: Arc::new(region) })
     }
 
     /// A buffer of `len` bytes, its contents undefined (whatever was there before); `None` when no room of that size
@@ -87,7 +65,7 @@ impl LocalMemory {
     }
 
     pub fn bytes_total(&self) -> usize {
-        self.region.bytes
+        self.region.mapping.bytes()
     }
 
     /// Bytes handed out, in whole blocks.
@@ -98,15 +76,13 @@ impl LocalMemory {
     /// Faults every page in, so that the memory is known to be there and no first use is slow. Contents stay.
     pub fn touch(&self) {
         let region = &*self.region;
-        // SAFETY: the range is exactly the mapping, and populating it changes no contents.
-        let populated = unsafe { libc::madvise(region.base.as_ptr().cast(), region.bytes, libc::MADV_POPULATE_WRITE) };
-        if populated == 0 {
+        if region.mapping.populate() {
             return;
         }
         // An older kernel. Only blocks that no buffer has: their owners may be at work on the others.
         let blocks = region.lock_blocks();
         for block in blocks.free_runs().flatten() {
-            let first = region.base.as_ptr().wrapping_add(block as usize * BLOCK_BYTES);
+            let first = region.mapping.base().as_ptr().wrapping_add(block as usize * BLOCK_BYTES);
             // SAFETY: inside the mapping, and nobody else's while the allocator is locked. The write makes the page present.
             unsafe { first.write_volatile(first.read_volatile()) };
         }
@@ -114,26 +90,44 @@ impl LocalMemory {
 
     /// Where a range starts, for a backend that moves bytes; `None` when it is not all inside. Whose the bytes are is not looked at.
     pub fn pointer(&self, range: LocalRange) -> Option<NonNull<u8>> {
-        let end = range.offset.checked_add(u64::from(range.length))?;
-        if end > self.region.bytes as u64 {
-            return None;
-        }
-        // SAFETY: the offset is at most the mapping's length.
-        Some(unsafe { self.region.base.add(range.offset as usize) })
+        self.region.mapping.pointer(range.offset, range.length)
     }
 }
 
-impl Region {
+impl LocalRegion {
     fn lock_blocks(&self) -> impl DerefMut<Target = Buddy> + '_ {
         whole(self.blocks.lock())
     }
 }
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours and no handle, buffer or queue holds it any more. Unmapping a whole mapping
-        // that we made cannot fail.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+/// What the commands of a queue pair may name: the drive's local memory and, of a host that has one, its region.
+#[derive(Clone)]
+pub struct PairMemory {
+    pub local: LocalMemory,
+    pub host: Option<HostRegion>,
+}
+
+impl PairMemory {
+    /// Where a range starts, for a backend that moves bytes; `None` when there is none, or not all of it is inside. Whose the bytes
+    /// are is not looked at.
+    pub fn pointer(&self, from: MemoryAddress, length: u32) -> Option<NonNull<u8>> {
+        let range = LocalRange { offset: from.offset, length };
+        match from.region {
+            RegionId::LOCAL => self.local.pointer(range),
+            RegionId::HOST => self.host.as_ref()?.pointer(range),
+            _ => None,
+        }
+    }
+
+    /// Bytes of all of it.
+    pub fn bytes_total(&self) -> usize {
+        self.local.bytes_total() + self.host.as_ref().map_or(0, HostRegion::bytes_total)
+    }
+}
+
+impl From<LocalMemory> for PairMemory {
+    fn from(local: LocalMemory) -> PairMemory {
+        PairMemory { local, host: None }
     }
 }
 
@@ -177,7 +171,7 @@ impl LocalBuffer {
 
     pub fn as_ptr(&self) -> *const u8 {
         // SAFETY: the allocator gave the offset from inside the mapping.
-        unsafe { self.memory.region.base.add(self.offset as usize) }.as_ptr()
+        unsafe { self.memory.region.mapping.base().add(self.offset as usize) }.as_ptr()
     }
 
     /// Nobody counts these looks: they are for whoever is the drive, and for tests. A host has [`QueuePair::look`](crate::QueuePair::look).

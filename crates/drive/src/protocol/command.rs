@@ -58,6 +58,36 @@ impl EventUse {
     pub const NONE: EventUse = EventUse { after: None, signals: None, is_quiet: false };
 }
 
+/// A region of memory that a drive reaches. A drive refuses one that a queue pair has not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RegionId(pub u8);
+
+impl RegionId {
+    /// The drive's own memory.
+    pub const LOCAL: RegionId = RegionId(0);
+    /// The memory of a queue pair's host ([`HostRegion`](crate::HostRegion)), which the drive reads and never writes.
+    pub const HOST: RegionId = RegionId(1);
+}
+
+/// A place in a region, in bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryAddress {
+    pub region: RegionId,
+    pub offset: u64,
+}
+
+impl MemoryAddress {
+    /// In local memory.
+    pub const fn local(offset: u64) -> MemoryAddress {
+        MemoryAddress { region: RegionId::LOCAL, offset }
+    }
+
+    /// In the host's region.
+    pub const fn host(offset: u64) -> MemoryAddress {
+        MemoryAddress { region: RegionId::HOST, offset }
+    }
+}
+
 /// A range of local memory, in bytes from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalRange {
@@ -74,15 +104,15 @@ impl LocalRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProgramId(pub u16);
 
-/// `flash` and `local` are byte offsets, `length` is in bytes. Flash offsets, local offsets and lengths of `Read` and
+/// `flash`, `local` and `from` are byte offsets, `length` is in bytes. Flash offsets, memory offsets and lengths of `Read` and
 /// `Write` are multiples of the drive's sector, and no length is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Flash to local memory.
+    /// Flash to local memory. There is no way to name another region: the drive writes none but its own.
     Read { flash: u64, local: u64, length: u32 },
-    /// Local memory to flash. With `fua` (force unit access) it completes only when its bytes are durable; without,
+    /// Local memory, or the host's region, to flash. With `fua` (force unit access) it completes only when its bytes are durable; without,
     /// they are durable after a `Flush` that was submitted after this write completed.
-    Write { flash: u64, local: u64, length: u32, fua: bool },
+    Write { flash: u64, from: MemoryAddress, length: u32, fua: bool },
     /// Makes durable every write that *completed* before this was submitted, on whatever queue pair of the drive.
     Flush,
     /// The bytes are no longer needed; what a later read of them returns is undefined.
@@ -184,15 +214,15 @@ impl Operation {
 
 // A command, little endian:
 //
-//   0        8        9       10        12         16         20         24         32         40         48      50        52        53     64
-//   | tag u64 | opcode | flags | program | length 0 | length 1 | length 2 | offset 0 | offset 1 | offset 2 | after | signals | purpose | zero |
-//   |         | u8     | u8    | u16     | u32      | u32      | u32      | u64      | u64      | u64      | u16   | u16     | u8      |      |
+//   0        8        9       10        12         16         20         24         32         40         48      50        52        53       54     64
+//   | tag u64 | opcode | flags | program | length 0 | length 1 | length 2 | offset 0 | offset 1 | offset 2 | after | signals | purpose | region | zero |
+//   |         | u8     | u8    | u16     | u32      | u32      | u32      | u64      | u64      | u64      | u16   | u16     | u8      | u8     |      |
 //
 //   Of any operation: flags bit 1: quiet; after and signals: events, 0 for none; purpose: a number.
 //
 //   operation   length 0     length 1   length 2   offset 0     offset 1   offset 2
 //   Read        length       -          -          flash        local      -
-//   Write       length       -          -          flash        local      -          flags bit 0: force unit access
+//   Write       length       -          -          flash        from       -          flags bit 0: force unit access; region of `from`
 //   Flush       -            -          -          -            -          -
 //   Discard     -            -          -          flash        length     -
 //   Execute     parameters   input      output     parameters   input      output     program
@@ -209,9 +239,11 @@ const OFFSETS: [usize; 3] = [24, 32, 40];
 const AFTER: usize = 48;
 const SIGNALS: usize = 50;
 const PURPOSE: usize = 52;
-const COMMAND_END: usize = 53;
+const REGION: usize = 53;
+const COMMAND_END: usize = 54;
 const _: () = assert!(LENGTHS[2] + 4 == OFFSETS[0] && OFFSETS[2] + 8 == AFTER);
-const _: () = assert!(AFTER + 2 == SIGNALS && SIGNALS + 2 == PURPOSE && PURPOSE + 1 == COMMAND_END);
+const _: () =
+    assert!(AFTER + 2 == SIGNALS && SIGNALS + 2 == PURPOSE && PURPOSE + 1 == REGION && REGION + 1 == COMMAND_END);
 const _: () = assert!(COMMAND_END <= Command::ENCODED_BYTES);
 
 const FLAG_FUA: u8 = 1;
@@ -222,6 +254,7 @@ const FLAG_ONE: u8 = 4;
 #[derive(Default)]
 struct Fields {
     flags: u8,
+    region: u8,
     program: u16,
     lengths: [u32; 3],
     offsets: [u64; 3],
@@ -271,10 +304,11 @@ impl Command {
                 fields.lengths[0] = length;
                 fields.offsets = [flash, local, 0];
             }
-            Operation::Write { flash, local, length, fua } => {
+            Operation::Write { flash, from, length, fua } => {
                 fields.flags = if fua { FLAG_FUA } else { 0 };
+                fields.region = from.region.0;
                 fields.lengths[0] = length;
-                fields.offsets = [flash, local, 0];
+                fields.offsets = [flash, from.offset, 0];
             }
             Operation::Flush => {}
             Operation::Discard { flash, length } => fields.offsets = [flash, length, 0],
@@ -307,6 +341,7 @@ impl Command {
         put(&mut bytes, AFTER, EventId::encode(self.events.after));
         put(&mut bytes, SIGNALS, EventId::encode(self.events.signals));
         bytes[PURPOSE] = self.purpose as u8;
+        bytes[REGION] = fields.region;
         bytes
     }
 
@@ -322,7 +357,7 @@ impl Command {
             }
             code if code == Opcode::Write as u8 => Operation::Write {
                 flash: offset(0),
-                local: offset(1),
+                from: MemoryAddress { region: RegionId(bytes[REGION]), offset: offset(1) },
                 length: length(0),
                 fua: bytes[FLAGS] & FLAG_FUA != 0,
             },
@@ -368,8 +403,12 @@ mod tests {
                 local,
                 length
             }),
-            (any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>())
-                .prop_map(|(flash, local, length, fua)| Operation::Write { flash, local, length, fua }),
+            (any::<u64>(), any::<u8>(), any::<u64>(), any::<u32>(), any::<bool>()).prop_map(
+                |(flash, region, offset, length, fua)| {
+                    let from = MemoryAddress { region: RegionId(region), offset };
+                    Operation::Write { flash, from, length, fua }
+                }
+            ),
             Just(Operation::Flush),
             (any::<u64>(), any::<u64>()).prop_map(|(flash, length)| Operation::Discard { flash, length }),
             (any::<u16>(), range(), range(), range()).prop_map(|(program, parameters, input, output)| {
@@ -415,7 +454,8 @@ mod tests {
 
     #[test]
     fn the_layout_does_not_drift() {
-        let operation = Operation::Write { flash: 0x1122, local: 0x3344, length: 0x5566, fua: true };
+        let operation =
+            Operation::Write { flash: 0x1122, from: MemoryAddress::host(0x3344), length: 0x5566, fua: true };
         let [after, signals] = [0x0201, 0x0403].map(|number| EventId::new(number).unwrap());
         let command =
             Command::new(0x0807_0605_0403_0201, operation).after(after).signals(signals).quiet().of(Purpose::Log);
@@ -426,7 +466,7 @@ mod tests {
         expected[12..14].copy_from_slice(&[0x66, 0x55]);
         expected[24..26].copy_from_slice(&[0x22, 0x11]);
         expected[32..34].copy_from_slice(&[0x44, 0x33]);
-        expected[48..53].copy_from_slice(&[1, 2, 3, 4, 3]);
+        expected[48..54].copy_from_slice(&[1, 2, 3, 4, 3, 1]);
         assert_eq!(command.encode(), expected);
     }
 
@@ -443,8 +483,17 @@ mod tests {
         assert_eq!(damaged(FLAGS, 4), Err(DecodeError::NotZero { offset: FLAGS }));
         assert_eq!(damaged(24, 1), Err(DecodeError::NotZero { offset: 24 }));
         assert_eq!(damaged(PURPOSE, 200), Err(DecodeError::UnknownPurpose(200)));
+        assert_eq!(damaged(REGION, 1), Err(DecodeError::NotZero { offset: REGION }));
         assert_eq!(damaged(COMMAND_END, 1), Err(DecodeError::NotZero { offset: COMMAND_END }));
         assert_eq!(damaged(63, 1), Err(DecodeError::NotZero { offset: 63 }));
+    }
+
+    #[test]
+    fn a_read_into_another_region_than_the_drives_own_has_no_form() {
+        let read = Command::new(7, Operation::Read { flash: 0, local: 0, length: 512 });
+        let mut bytes = read.encode();
+        bytes[REGION] = RegionId::HOST.0;
+        assert_eq!(Command::decode(&bytes), Err(DecodeError::NotZero { offset: REGION }));
     }
 
     #[test]

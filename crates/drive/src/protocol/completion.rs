@@ -10,11 +10,13 @@ pub enum Status {
     Failed,
     /// The drive has no such operation or program.
     Unsupported,
-    /// A range outside flash or local memory, a length of zero, a misaligned offset, or a list of stages that is none. Nothing was
+    /// A range outside flash or its region of memory, a length of zero, a misaligned offset, or a list of stages that is none. Nothing was
     /// done.
     InvalidField,
-    /// A range of local memory that was not lent with the command. Nothing was done.
+    /// A range of memory that was not lent with the command. Nothing was done.
     OutsideLease,
+    /// The queue pair has no such region of memory. Nothing was done.
+    UnknownRegion,
     /// A program filled its output, and more of it is to come.
     More,
     /// It was not started, because a command that it waited for, directly or through others, did not succeed. The result's first
@@ -86,6 +88,7 @@ const STATUS_MORE: u16 = 5;
 const STATUS_ABORTED: u16 = 6;
 const STATUS_INVALID_EVENT: u16 = 7;
 const STATUS_OUTSIDE_LEASE: u16 = 8;
+const STATUS_UNKNOWN_REGION: u16 = 9;
 
 impl Completion {
     /// Bytes of an encoded completion.
@@ -98,6 +101,7 @@ impl Completion {
             Status::Unsupported => (STATUS_UNSUPPORTED, 0),
             Status::InvalidField => (STATUS_INVALID_FIELD, 0),
             Status::OutsideLease => (STATUS_OUTSIDE_LEASE, 0),
+            Status::UnknownRegion => (STATUS_UNKNOWN_REGION, 0),
             Status::More => (STATUS_MORE, 0),
             Status::Aborted => (STATUS_ABORTED, 0),
             Status::InvalidEvent => (STATUS_INVALID_EVENT, 0),
@@ -122,6 +126,7 @@ impl Completion {
             STATUS_UNSUPPORTED => Status::Unsupported,
             STATUS_INVALID_FIELD => Status::InvalidField,
             STATUS_OUTSIDE_LEASE => Status::OutsideLease,
+            STATUS_UNKNOWN_REGION => Status::UnknownRegion,
             STATUS_PROGRAM if program_status == 0 => return Err(DecodeError::ProgramStatusZero),
             STATUS_MORE => Status::More,
             STATUS_ABORTED => Status::Aborted,
@@ -153,6 +158,7 @@ mod tests {
             Just(Status::Unsupported),
             Just(Status::InvalidField),
             Just(Status::OutsideLease),
+            Just(Status::UnknownRegion),
             Just(Status::More),
             Just(Status::Aborted),
             Just(Status::InvalidEvent),
@@ -175,8 +181,8 @@ mod tests {
         let mut bytes = Completion::success(7).encode();
         bytes[STATUS] = 4;
         assert_eq!(Completion::decode(&bytes), Err(DecodeError::ProgramStatusZero));
-        bytes[STATUS] = 9;
-        assert_eq!(Completion::decode(&bytes), Err(DecodeError::UnknownStatus(9)));
+        bytes[STATUS] = 200;
+        assert_eq!(Completion::decode(&bytes), Err(DecodeError::UnknownStatus(200)));
         bytes[STATUS] = 0;
         bytes[47] = 1;
         assert_eq!(Completion::decode(&bytes), Err(DecodeError::NotZero { offset: 47 }));

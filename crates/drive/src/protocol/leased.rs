@@ -1,19 +1,23 @@
-//! What of local memory a command may name.
+//! What of memory a command may name.
 
-use super::command::LocalRange;
+use super::command::{LocalRange, MemoryAddress, RegionId};
 
-/// The ranges that were lent to a command; empty ones lend nothing.
+/// The ranges that were lent to a command, of one region; empty ones lend nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeasedRanges(pub [LocalRange; 2]);
+pub struct LeasedRanges {
+    pub region: RegionId,
+    pub ranges: [LocalRange; 2],
+}
 
 impl LeasedRanges {
-    /// Whether a range lies wholly inside one of them.
-    pub fn hold(&self, range: LocalRange) -> bool {
-        self.0.iter().any(|leased| {
-            let length = u64::from(leased.length);
-            let at = range.offset.wrapping_sub(leased.offset);
-            at <= length && u64::from(range.length) <= length - at
-        })
+    /// Whether `length` bytes from there on lie wholly inside one of them.
+    pub fn hold(&self, from: MemoryAddress, length: u32) -> bool {
+        from.region == self.region
+            && self.ranges.iter().any(|leased| {
+                let leased_bytes = u64::from(leased.length);
+                let at = from.offset.wrapping_sub(leased.offset);
+                at <= leased_bytes && u64::from(length) <= leased_bytes - at
+            })
     }
 }
 
@@ -24,15 +28,17 @@ mod tests {
     #[test]
     fn a_range_must_lie_inside_one_of_them() {
         let range = |offset, length| LocalRange { offset, length };
-        let leased = LeasedRanges([range(4096, 512), range(4608, 512)]);
+        let leased = LeasedRanges { region: RegionId::LOCAL, ranges: [range(4096, 512), range(4608, 512)] };
+        let holds =
+            |of: RegionId, LocalRange { offset, length }| leased.hold(MemoryAddress { region: of, offset }, length);
         for inside in [range(4096, 512), range(4607, 1), range(4608, 512), range(5000, 0), range(5120, 0)] {
-            assert!(leased.hold(inside), "{inside:?}");
+            assert!(holds(RegionId::LOCAL, inside) && !holds(RegionId::HOST, inside), "{inside:?}");
         }
         let max = u32::MAX;
         for outside in
             [range(4095, 2), range(4607, 2), range(5119, 2), range(0, 0), range(u64::MAX, max), range(4096, max)]
         {
-            assert!(!leased.hold(outside), "{outside:?}");
+            assert!(!holds(RegionId::LOCAL, outside), "{outside:?}");
         }
     }
 }

@@ -15,7 +15,7 @@ mod result;
 mod stage;
 mod wire;
 
-pub use command::{Command, EventId, EventUse, LocalRange, Opcode, Operation, ProgramId};
+pub use command::{Command, EventId, EventUse, LocalRange, MemoryAddress, Opcode, Operation, ProgramId, RegionId};
 pub use completion::{Completion, Status};
 pub use descriptor::{
     PARAMETERS_MAX, PIPELINES_MAX, PROGRAMS_MAX, PipelineDescriptor, PipelineSink, PipelineSource, PipelineStage,

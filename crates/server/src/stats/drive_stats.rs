@@ -11,9 +11,9 @@ macro_rules! purposes {
             Purpose::$purpose,
             [
                 (concat!("drive_", $name, "_flash_to_local_bytes"), concat!("Bytes read from flash into the drive's local memory ", $what)),
-                (concat!("drive_", $name, "_local_to_flash_bytes"), concat!("Bytes written from the drive's local memory to flash ", $what)),
+                (concat!("drive_", $name, "_local_to_flash_bytes"), concat!("Bytes written to flash ", $what)),
                 (concat!("drive_", $name, "_local_to_host_bytes"), concat!("Bytes of the drive's local memory that the host looked at ", $what)),
-                (concat!("drive_", $name, "_host_to_local_bytes"), concat!("Bytes that the host wrote to the drive's local memory ", $what)),
+                (concat!("drive_", $name, "_host_to_local_bytes"), concat!("Bytes that came from the host to the drive ", $what)),
             ],
         ),)*];
     };

@@ -13,7 +13,7 @@ use super::pipelines::{BALKS, all_programs, program_named};
 use std::sync::Arc;
 use tapetum_drive::{
     CREDITS, Command, Completion, Drive, Env, EventId, Execution, Faults, FaultyFlash, Lease, LocalBuffer, LocalMemory,
-    LocalRange, Operation, ProgramId, QueuePair, Returned, SplitMix64, Stage, Status,
+    LocalRange, MemoryAddress, Operation, ProgramId, QueuePair, Returned, SplitMix64, Stage, Status,
 };
 
 const LOCAL_BYTES: usize = 1 << 20;
@@ -203,9 +203,12 @@ impl ChainWorld {
             ChainStep::Read { area, block: into } => {
                 Operation::Read { flash: flash(area), local: block(into).offset, length }
             }
-            ChainStep::Write { area, block: from } => {
-                Operation::Write { flash: flash(area), local: block(from).offset, length, fua: false }
-            }
+            ChainStep::Write { area, block: from } => Operation::Write {
+                flash: flash(area),
+                from: MemoryAddress::local(block(from).offset),
+                length,
+                fua: false,
+            },
             ChainStep::Copy { from, to } => Operation::Execute {
                 program: self.balk,
                 parameters: LocalRange::EMPTY,

@@ -13,7 +13,7 @@ use super::{DeviceSetup, DeviceTally};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tapetum_drive::{
-    Command, Drive, Env, Faults, FaultyFlash, Lease, LocalBuffer, LocalMemory, LocalRange, Operation,
+    Command, Drive, Env, Faults, FaultyFlash, Lease, LocalBuffer, LocalMemory, LocalRange, MemoryAddress, Operation,
     PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource,
     Program, QueuePair, Returned, SimClock, SourceRange, SplitMix64,
 };
@@ -130,7 +130,12 @@ impl ComputeWorld {
             let bytes = &self.written[flash..(flash + piece).min(self.written.len())];
             buffer.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
             let length = bytes.len() as u32;
-            let write = Operation::Write { flash: flash as u64, local: buffer.offset(), length, fua: true };
+            let write = Operation::Write {
+                flash: flash as u64,
+                from: MemoryAddress::local(buffer.offset()),
+                length,
+                fua: true,
+            };
             let submitted = self.pair.submit(Command::new(0, write), buffer.into());
             assert!(submitted.is_ok(), "there are credits");
             let mut returned = Vec::new();

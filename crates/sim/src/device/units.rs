@@ -99,8 +99,8 @@ impl DeviceBytes {
                 self.bytes(LocalRange { offset: local, length }).copy_from_slice(&bytes);
                 TaskResult::Moved
             }
-            Some(Operation::Write { flash, local, length, .. }) => {
-                let bytes = self.bytes(LocalRange { offset: local, length }).to_vec();
+            Some(Operation::Write { flash, from, length, .. }) => {
+                let bytes = self.bytes(LocalRange { offset: from.offset, length }).to_vec();
                 self.flash[flash as usize..][..bytes.len()].copy_from_slice(&bytes);
                 TaskResult::Moved
             }

@@ -1,4 +1,5 @@
-//! The arenas of the write buffers: sessions append to them, readers look at records, and the drive writes groups out, all at once.
+//! The arenas of the write buffers, as readers see them: they look at records while sessions append behind these and the drive reads
+//! groups. Whoever writes has the arenas themselves ([`HostArena`]), with the log's lock.
 //!
 //! ```text
 //!  +------+--------+--------+------+---------+------+--------+---------------------+
@@ -6,15 +7,15 @@
 //!  +------+--------+--------+------+---------+------+--------+---------------------+
 //!                                            └─ open group ──┘
 //!  records: written once, then published; looked at by anybody until their buffer is released
-//!  all else: of whoever holds the log's lock, and of the drive while it writes a sealed group
+//!  all else: of whoever holds the log's lock; sealed groups, of the drive too
 //! ```
 //! Invariants:
-//! 1. The bytes of a published record are not written before its buffer is released and the arena is taken for another.
-//! 2. Bytes behind the last record are written under the log's lock and looked at by nobody.
+//! 1. The bytes of a published record are not written before its buffer is released and the arena is reset for another.
+//! 2. Bytes behind the last record, heads and padding are looked at by nobody but who holds the log's lock.
 //! 3. No slice spans bytes of both kinds: a reader sees exactly one record.
 
 use crate::media::geometry::BUFFERS;
-use tapetum_drive::LocalBuffer;
+use tapetum_drive::{HostArena, HostRegion};
 use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
 use tapetum_kernels::record::{Header, Record};
 
@@ -22,48 +23,38 @@ use tapetum_kernels::record::{Header, Record};
 const SMALL_RECORD_LINES: usize = 3;
 
 pub struct Arenas {
-    buffers: [LocalBuffer; BUFFERS as usize],
+    region: HostRegion,
+    offsets: [usize; BUFFERS as usize],
+    bytes_each: usize,
 }
 
 impl Arenas {
-    pub fn new(buffers: [LocalBuffer; BUFFERS as usize]) -> Arenas {
-        Arenas { buffers }
+    pub fn new(arenas: &[HostArena; BUFFERS as usize]) -> Arenas {
+        let [first, second] = arenas;
+        assert_eq!(first.len(), second.len());
+        let offsets = [first.offset() as usize, second.offset() as usize];
+        Arenas { region: first.region().clone(), offsets, bytes_each: first.len() }
     }
 
     /// Bytes of each.
     pub fn bytes_each(&self) -> usize {
-        self.buffers[0].len()
+        self.bytes_each
     }
 
-    /// Where a buffer's arena begins in local memory.
-    pub fn offset(&self, buffer: u64) -> u64 {
-        self.arena(buffer).offset()
-    }
-
-    fn arena(&self, buffer: u64) -> &LocalBuffer {
-        &self.buffers[(buffer % BUFFERS) as usize]
+    fn start(&self, buffer: u64) -> *const u8 {
+        self.region.as_ptr().wrapping_add(self.offsets[(buffer % BUFFERS) as usize])
     }
 
     fn pointer(&self, buffer: u64, at: usize, length: usize) -> *const u8 {
-        let arena = self.arena(buffer);
-        assert!(at <= arena.len() && length <= arena.len() - at);
-        arena.as_ptr().wrapping_add(at)
+        assert!(at <= self.bytes_each && length <= self.bytes_each - at);
+        self.start(buffer).wrapping_add(at)
     }
 
     /// # Safety
     /// The bytes are those of published records of one group, and their buffer is not released while the slice lives.
-    pub unsafe fn published(&self, buffer: u64, at: usize, length: usize) -> &[u8] {
+    unsafe fn published(&self, buffer: u64, at: usize, length: usize) -> &[u8] {
         // SAFETY: in bounds, and written by nobody (invariant 1).
         unsafe { std::slice::from_raw_parts(self.pointer(buffer, at, length), length) }
-    }
-
-    /// # Safety
-    /// The bytes belong to no published record and to no group on its way, and nobody else looks at them while the slice lives:
-    /// the caller holds the log's lock.
-    #[allow(clippy::mut_from_ref)] // The borrow is of the mapping; whose the bytes are is the caller's word.
-    pub unsafe fn unpublished(&self, buffer: u64, at: usize, length: usize) -> &mut [u8] {
-        // SAFETY: in bounds, and the caller's alone (invariant 2). No reference to the whole arena is ever made.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer(buffer, at, length).cast_mut(), length) }
     }
 
     /// A record and its bytes.
@@ -88,7 +79,7 @@ impl Arenas {
 
     /// Brings the beginning of the record at a place nearer to the processor, of small ones all.
     pub fn prefetch_record(&self, buffer: u64, place: u32) {
-        let start = self.arena(buffer).as_ptr().wrapping_add(place as usize);
+        let start = self.start(buffer).wrapping_add(place as usize);
         (0..SMALL_RECORD_LINES).for_each(|line| prefetch(start.wrapping_add(line * CACHE_LINE_BYTES)));
     }
 }

@@ -1,7 +1,7 @@
 //! The commit log: one a store, as large as its write buffers, whose images its zones are.
 //!
 //! A record is copied once, into the buffer's arena, in the very bytes that go to the log; a group is a range of the
-//! arena. One group is on its way at a time; meanwhile the next one gathers. The queue pair is shared: any session that
+//! arena, sealed before the drive reads it. One group is on its way at a time; meanwhile the next one gathers. The queue pair is shared: any session that
 //! waits moves the log on ([`Log::advance`]), so nobody's progress depends on another session polling.
 //!
 //! Invariants: stamps ascend in arena order; acknowledged bytes never change; a group never spans buffers; a
@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use tapetum_drive::{LocalBuffer, QueuePair};
+use tapetum_drive::{HostArena, QueuePair};
 use tapetum_kernels::checksum::Salt;
 use tapetum_kernels::prefetch::{CACHE_LINE_BYTES, prefetch};
 use tapetum_kernels::record::{Header, Record};
@@ -94,6 +94,8 @@ enum Flushing {
 }
 
 struct LogState {
+    /// Those of the buffers, in turn.
+    arenas: [HostArena; BUFFERS as usize],
     active: u64,
     /// Where the next byte goes in the active arena.
     position: usize,
@@ -116,7 +118,6 @@ struct LogState {
 }
 
 pub struct Log {
-    // Before the arenas: when it is dropped, the drive has ended what it does with them.
     sender: Turns<AtomicU64, Sender>,
     event_fd: Option<RawFd>,
     state: Mutex<LogState>,
@@ -151,13 +152,19 @@ pub struct Start {
 impl Log {
     pub fn new(
         queue: QueuePair,
-        arenas: [LocalBuffer; BUFFERS as usize],
+        mut arenas: [HostArena; BUFFERS as usize],
         (geometry, store_id): (Geometry, u64),
         sync: Sync,
         planted: Planted,
         start: Start,
     ) -> Log {
+        // What recovery found is published: that is written no more, the other buffer's arena not before it is reset.
+        for (number, arena) in (0..).zip(&mut arenas) {
+            arena.seal(if number == start.buffer % BUFFERS { start.position } else { arena.len() });
+        }
+        let readable = Arenas::new(&arenas);
         let state = LogState {
+            arenas,
             active: start.buffer,
             position: start.position,
             open: None,
@@ -179,7 +186,7 @@ impl Log {
             durable: AtomicU64::new(start.stamp_durable),
             filled_bytes: AtomicU64::new(start.position as u64),
             state: Mutex::new(state),
-            arenas: Arenas::new(arenas),
+            arenas: readable,
             geometry,
             store_id,
             generation: start.generation as u32,
@@ -251,12 +258,11 @@ impl Log {
         let header = Header { stamp, ..draft.header };
         let place = state.position;
         let length = header.record_bytes();
-        // SAFETY: we have the log's lock, and the range lies behind everything that was published or sealed.
-        let bytes = unsafe { self.arenas.unpublished(state.active, place, length) };
+        let bytes = state.arenas[(state.active % BUFFERS) as usize].bytes_mut(place, length);
         Record { header, key: draft.key, stored: draft.stored }.encode(bytes);
-        state.position += length;
         // Lines that records like this one will be written to: otherwise each lock that is let go of waits for them.
         let ahead = bytes.as_ptr().wrapping_add(APPEND_AHEAD * length);
+        state.position += length;
         (0..length.min(APPEND_AHEAD_BYTES_MAX))
             .step_by(CACHE_LINE_BYTES)
             .for_each(|at| prefetch(ahead.wrapping_add(at)));
@@ -305,14 +311,12 @@ impl Log {
         let salt = group_salt(&self.geometry, self.store_id, state.active, open.start);
         let padded = length.next_multiple_of(self.geometry.sector_bytes as usize);
         let end = (open.start + padded).min(self.arenas.bytes_each());
-        // SAFETY: they are this group's records, of the active buffer, which is not released.
-        let records = unsafe { self.arenas.published(state.active, open.start + HEADER_BYTES, length - HEADER_BYTES) };
-        let (head, crc) = group::seal(&header, salt, records);
-        // SAFETY: we have the log's lock; nobody else looks at the head and the padding of a group that is not sealed yet.
-        unsafe {
-            self.arenas.unpublished(state.active, open.start, HEADER_BYTES).copy_from_slice(&head);
-            self.arenas.unpublished(state.active, state.position, end - state.position).fill(0);
-        }
+        let arena = &mut state.arenas[(state.active % BUFFERS) as usize];
+        let (head, crc) = group::seal(&header, salt, arena.bytes(open.start + HEADER_BYTES..state.position));
+        // Nobody else looks at the head and the padding of a group.
+        arena.bytes_mut(open.start, HEADER_BYTES).copy_from_slice(&head);
+        arena.bytes_mut(state.position, end - state.position).fill(0);
+        arena.seal(end);
         state.previous_crc = crc;
         let stamp_last = state.stamp_next - 1;
         state.sealed.push_back(SealedGroup {
@@ -334,6 +338,8 @@ impl Log {
         state.stamp_sealed = state.stamp_last;
         state.crc_sealed = state.previous_crc;
         state.active += 1;
+        let next = (state.active % BUFFERS) as usize;
+        state.arenas[next].reset();
         state.position = 0;
         self.filled_bytes.store(0, Ordering::Relaxed);
         state.active

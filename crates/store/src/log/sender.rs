@@ -5,12 +5,13 @@
 
 use super::{Flushing, GROUP_BYTES, Log, LogState, SECOND_US, SealedGroup, Sync};
 use crate::error::Error;
+use crate::media::geometry::BUFFERS;
 use crate::media::io::{Io, lock};
 use crate::planted::Bug;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use tapetum_drive::{Command, Completion, Operation, Purpose, QueuePair, Returned};
+use tapetum_drive::{Command, Completion, Lease, Operation, Purpose, QueuePair, Returned};
 
 /// What a thread asks for: to take completions, to send what is worth it, to send whatever is there.
 const REAP: u64 = 1;
@@ -64,6 +65,7 @@ impl Log {
         }
         {
             let mut state = lock(&self.state);
+            // Leases end here, too: an arena is reset with the same lock.
             batch.drain(..).for_each(|returned| self.completed(&mut state, queue, returned.completion));
         }
         self.wake();
@@ -119,9 +121,11 @@ impl Log {
     }
 
     fn send_group(&self, state: &mut LogState, sender: &mut Sender, group: SealedGroup) {
+        let arena = &state.arenas[(group.buffer % BUFFERS) as usize];
+        let sealed = arena.lease(group.start..group.start + group.length);
         let operation = Operation::Write {
             flash: self.geometry.zone_offset(group.buffer) + group.start as u64,
-            local: self.arenas.offset(group.buffer) + group.start as u64,
+            from: sealed.address(),
             length: group.length as u32,
             fua: self.sync == Sync::Always,
         };
@@ -130,10 +134,8 @@ impl Log {
         }
         self.log_write_bytes.fetch_add(group.length as u64, Ordering::Relaxed);
         state.writing = Some(group);
-        // SAFETY: a sealed group is written by nobody before its buffer is released, which the flush has wait for its write
-        // (`buffer_written`); the queue is dropped before the arenas.
-        let submitted = unsafe { sender.queue.submit_unleased(Command::new(TAG_WRITE, operation).of(Purpose::Log)) };
-        submitted.expect("a write and a flush are in flight at most");
+        let command = Command::new(TAG_WRITE, operation).of(Purpose::Log);
+        sender.queue.submit(command, Lease::Sealed(sealed)).expect("a write and a flush are in flight at most");
     }
 
     /// Makes durable what `io` wrote, when no other flush is on its way. A failure poisons the log.

@@ -4,7 +4,8 @@ use super::*;
 use crate::media::io::{Io, Task, poll_once};
 use std::time::Duration;
 use tapetum_drive::{
-    Command, Completion, Drive, Env, FaultyFlash, Flash, FlashError, FlashQueue, LocalMemory, Opcode, programs,
+    Command, Completion, Drive, Env, FaultyFlash, Flash, FlashError, FlashQueue, HostRegion, LocalMemory, Opcode,
+    PairMemory, programs,
 };
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -26,7 +27,7 @@ impl Bench {
         let local = LocalMemory::new(4 * SEGMENT_BYTES as usize).unwrap();
         let drive = Drive::new(drive_flash, local, programs::built_in(), Env::simulated(1).0);
         let geometry = Geometry::new(8 << 20, SEGMENT_BYTES, 2, 512).unwrap();
-        let arenas = [(); BUFFERS as usize].map(|()| drive.local().allocate(SEGMENT_BYTES as usize).unwrap());
+        let arenas = HostRegion::of_arenas(SEGMENT_BYTES as usize).unwrap();
         let start = Start {
             buffer: 0,
             position: 0,
@@ -36,7 +37,7 @@ impl Bench {
             crc_sealed: 0,
             generation: 1,
         };
-        let queue = drive.queue_pair(64).unwrap();
+        let queue = drive.queue_pair_with_host(arenas[0].region(), 64).unwrap();
         let log = Arc::new(Log::new(queue, arenas, (geometry, 1), sync, Planted::default(), start));
         let io = Io::new(drive.queue_pair(64).unwrap());
         Bench { flash, drive, io, log }
@@ -293,8 +294,8 @@ impl Flash for SlowFlash {
         self.flash.describe()
     }
 
-    fn open_queue(&self, local: &LocalMemory, depth: u32) -> std::io::Result<Box<dyn FlashQueue>> {
-        Ok(Box::new(SlowQueue(self.clone(), self.flash.open_queue(local, depth)?)))
+    fn open_queue(&self, memory: &PairMemory, depth: u32) -> std::io::Result<Box<dyn FlashQueue>> {
+        Ok(Box::new(SlowQueue(self.clone(), self.flash.open_queue(memory, depth)?)))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::hashed::segment::view::Run;
 use crate::media::io::{Io, Tag};
 use std::collections::VecDeque;
-use tapetum_drive::{Lease, LocalBuffer, LocalRange, Operation, PartedBuffer};
+use tapetum_drive::{Lease, LocalBuffer, LocalRange, MemoryAddress, Operation, PartedBuffer};
 
 /// See the [module](self).
 #[must_use]
@@ -44,7 +44,12 @@ impl Transfer {
 
     /// Starts to write from the buffer at `at`, behind what the commands before have of it. `fua`: durable when it is done.
     pub fn start_write(&mut self, flash: u64, at: usize, length: usize, fua: bool) {
-        self.start(at, length, |LocalRange { offset: local, length }| Operation::Write { flash, local, length, fua });
+        self.start(at, length, |LocalRange { offset: local, length }| Operation::Write {
+            flash,
+            from: MemoryAddress::local(local),
+            length,
+            fua,
+        });
     }
 
     /// Starts to have the drive write what it is to all of the buffer.

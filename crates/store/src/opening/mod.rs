@@ -283,7 +283,7 @@ impl Options {
         if self.write_buffer_bytes.is_some_and(|bytes| bytes != segment_bytes) {
             note(OpenNote::KeptWriteBuffers { has_bytes: segment_bytes });
         }
-        let mut drive = drive(&flash, opened.local_memory_bytes(segment_bytes) as usize, path, env)?;
+        let mut drive = drive(&flash, opened.local_memory_bytes() as usize, path, env)?;
         if self.drive_threads > 0 {
             let threads = self.drive_threads.min(DRIVE_THREADS_MAX);
             drive = drive.with_threads(threads).map_err(OpenError::io(path, "have threads for"))?;

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::hashed::index::IndexGeometry;
 use crate::log::Sync;
-use crate::media::geometry::{Geometry, PARTITION_BITS_MAX};
+use crate::media::geometry::{BUFFERS, Geometry, PARTITION_BITS_MAX};
 use crate::planted::Planted;
 use tapetum_kernels::record::VALUE_BYTES_MAX;
 
@@ -125,14 +125,9 @@ impl StoreOptions {
         self.memory_bytes.saturating_sub(self.tier_bytes)
     }
 
-    /// Local memory beside the write buffers: reads, flush and collection on their way.
-    pub fn pool_bytes(&self) -> u64 {
+    /// The local memory that a drive needs for this store: for what is read, flushed and collected. Write buffers are the host's own.
+    pub fn local_memory_bytes(&self) -> u64 {
         (self.rest_bytes() / 4).max(4 << 20)
-    }
-
-    /// The largest local memory a drive needs for this store.
-    pub fn local_memory_bytes(&self, segment_bytes: u64) -> u64 {
-        crate::media::geometry::BUFFERS * segment_bytes + self.pool_bytes()
     }
 
     /// The shape of the index of a store with these options.
@@ -157,7 +152,7 @@ impl StoreOptions {
 
     /// An error if a store with segments of `segment_bytes` does not fit into the budget.
     pub fn check(&self, segment_bytes: u64) -> Result<(), Error> {
-        let pools = self.local_memory_bytes(segment_bytes) + segment_bytes / 2;
+        let pools = self.local_memory_bytes() + BUFFERS * segment_bytes + segment_bytes / 2;
         let least = (pools + pools / 2).max(16 << 20) + self.tier_bytes;
         if self.memory_bytes < least {
             return Err(Error::Options(format!(

@@ -1,6 +1,5 @@
-//! Both zones of the log, read straight into the arenas of the write buffers, and their end written once more.
+//! Both zones of the log, read through local memory into the arenas of the write buffers, and their end written once more.
 
-use super::no_memory;
 use crate::error::Error;
 use crate::hashed::buffer::Place;
 use crate::log::replay::{Chain, ZoneReader};
@@ -10,19 +9,19 @@ use crate::media::io::Io;
 use crate::media::superblock::Superblock;
 use crate::media::transfer::Transfer;
 use crate::opening::options::StoreOptions;
-use std::collections::BTreeMap;
-use std::ops::Range;
-use tapetum_drive::{Drive, LocalBuffer};
+use std::collections::{BTreeMap, VecDeque};
+use tapetum_drive::{HostArena, HostRegion};
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Kind};
 
-/// Commands on a log zone on their way at once, and bytes of each.
-const ZONE_COMMANDS: usize = 8;
-const ZONE_COMMAND_BYTES: usize = 1 << 20;
+/// Commands on a log zone on their way at once, and bytes of each: together half of the smallest local memory.
+const ZONE_COMMANDS: usize = 4;
+const ZONE_COMMAND_BYTES: usize = 512 << 10;
 
 /// What the log gave back.
 pub struct Replayed {
-    pub arenas: [LocalBuffer; BUFFERS as usize],
+    /// Their memory is all there: recovery has written it.
+    pub arenas: [HostArena; BUFFERS as usize],
     /// Places of items and deletions, in order of writing, by buffer. Their keys are in the arenas: there may be millions.
     pub records: BTreeMap<u64, Vec<u32>>,
     /// Records whose values lie in extents of their own, and their references; also those that were written over.
@@ -40,7 +39,6 @@ pub struct Replayed {
 }
 
 pub async fn replay_log(
-    drive: &Drive,
     io: &Io,
     superblock: &Superblock,
     recovered: &Recovered,
@@ -48,10 +46,9 @@ pub async fn replay_log(
 ) -> Result<Replayed, Error> {
     let geometry = &superblock.geometry;
     let marks = recovered.catalog.marks;
-    let arena =
-        || drive.local().allocate(geometry.segment_bytes as usize).ok_or_else(|| no_memory("the write buffers"));
     let mut replayed = Replayed {
-        arenas: [arena()?, arena()?],
+        arenas: HostRegion::of_arenas(geometry.segment_bytes as usize)
+            .map_err(|error| Error::Io(format!("no memory for the write buffers: {error}")))?,
         records: BTreeMap::new(),
         large: Vec::new(),
         active: recovered.catalog.buffer_next,
@@ -67,7 +64,8 @@ pub async fn replay_log(
     let first = recovered.catalog.buffer_next;
     for buffer in first..first + BUFFERS {
         let zone = (buffer % BUFFERS) as usize;
-        read_zone(io, geometry, buffer, &mut replayed.arenas[zone]).await?;
+        let image = replayed.arenas[zone].bytes_mut(0, geometry.segment_bytes as usize);
+        read_zone(io, geometry, buffer, image).await?;
         let Replayed {
             ref arenas,
             ref mut records,
@@ -80,7 +78,7 @@ pub async fn replay_log(
         let mut found = Vec::new();
         let crc_before = chain.previous_crc;
         let watermark_before = (*watermark, *watermark_at);
-        let image = io.look(&arenas[zone], 0..arenas[zone].len());
+        let image = arenas[zone].bytes(0..arenas[zone].len());
         let end = reader.replay(image, buffer, chain, |place, record| match record.header.kind {
             // An install may have made a later watermark durable than the log has: that ended older plans.
             Kind::Control if record.header.stamp <= *watermark => {}
@@ -120,41 +118,71 @@ pub async fn write_unsure_groups(io: &Io, geometry: &Geometry, replayed: &mut Re
     for buffer in first.buffer..=last.buffer {
         let of_buffer = || unsure.iter().filter(|group| group.buffer == buffer);
         let (Some(from), Some(to)) = (of_buffer().next(), of_buffer().next_back()) else { continue };
-        let arena = &mut replayed.arenas[(buffer % BUFFERS) as usize];
-        let write = |transfer: &mut Transfer, flash, at, length| transfer.start_write(flash, at, length, false);
-        move_zone(io, geometry, buffer, arena, from.bytes.start..to.bytes.end, "write", write).await?;
+        let arena = &replayed.arenas[(buffer % BUFFERS) as usize];
+        let mut staging = io.allocate(ZONE_COMMAND_BYTES.min(arena.len())).await?;
+        for at in (from.bytes.start..to.bytes.end).step_by(ZONE_COMMAND_BYTES) {
+            let piece = arena.bytes(at..(at + ZONE_COMMAND_BYTES).min(to.bytes.end));
+            io.fill(&mut staging, 0..piece.len()).copy_from_slice(piece);
+            io.write(geometry.zone_offset(buffer) + at as u64, &mut staging, piece.len()).await?;
+        }
     }
     Ok(())
 }
 
-pub async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, arena: &mut LocalBuffer) -> Result<(), Error> {
-    let read = Transfer::start_read;
-    move_zone(io, geometry, buffer, arena, 0..geometry.segment_bytes as usize, "read", read).await
+/// Reads the zone of a buffer into memory of the host, which is as long.
+pub async fn read_zone(io: &Io, geometry: &Geometry, buffer: u64, image: &mut [u8]) -> Result<(), Error> {
+    let zone = geometry.zone_offset(buffer);
+    let mut unread = (0..image.len()).step_by(ZONE_COMMAND_BYTES);
+    let mut reading: VecDeque<(usize, usize, Transfer)> = VecDeque::new();
+    let mut free = Vec::new();
+    loop {
+        while reading.len() < ZONE_COMMANDS
+            && let Some(at) = unread.next()
+        {
+            let length = ZONE_COMMAND_BYTES.min(image.len() - at);
+            let staging = match free.pop() {
+                Some(staging) => staging,
+                None => io.allocate(length).await?,
+            };
+            let mut transfer = Transfer::new(io, staging);
+            transfer.start_read(zone + at as u64, 0, length);
+            reading.push_back((at, length, transfer));
+        }
+        let Some((at, length, transfer)) = reading.pop_front() else { return Ok(()) };
+        let (staging, ended) = transfer.end("read of the log").await;
+        ended?;
+        image[at..at + length].copy_from_slice(io.look(&staging, 0..length));
+        free.push(staging);
+    }
 }
 
-/// Moves bytes of a zone between flash and its arena, by commands from flash place, place in the arena and length.
-async fn move_zone(
-    io: &Io,
-    geometry: &Geometry,
-    buffer: u64,
-    arena: &mut LocalBuffer,
-    bytes: Range<usize>,
-    what: &str,
-    start: impl Fn(&mut Transfer, u64, usize, usize),
-) -> Result<(), Error> {
-    let what = format!("{what} of the log");
-    let mut transfer = Transfer::new(io, arena.take());
-    let mut result = Ok(());
-    for at in bytes.clone().step_by(ZONE_COMMAND_BYTES) {
-        if transfer.commands() == ZONE_COMMANDS {
-            result = transfer.end_one(&what).await;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media::io::run;
+    use std::sync::Arc;
+    use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, Purpose};
+
+    #[test]
+    fn a_zone_crosses_to_the_host_once_and_takes_little_of_local_memory() {
+        let geometry = Geometry::new(64 << 20, 4 << 20, 2, 512).unwrap();
+        let local = LocalMemory::new(ZONE_COMMANDS * ZONE_COMMAND_BYTES).unwrap();
+        let drive = Drive::new(Arc::new(MemoryFlash::new(64 << 20)), local, Vec::new(), Env::simulated(1).0);
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        let written: Vec<u8> = (0..geometry.segment_bytes).map(|at| (at / 512 * 7) as u8).collect();
+        for (number, piece) in written.chunks(ZONE_COMMAND_BYTES).enumerate() {
+            let flash = geometry.zone_offset(1) + (number * ZONE_COMMAND_BYTES) as u64;
+            let mut buffer = drive.local().allocate(piece.len()).unwrap();
+            io.fill(&mut buffer, 0..piece.len()).copy_from_slice(piece);
+            run(&io, io.write(flash, &mut buffer, piece.len()), || false).unwrap().unwrap();
         }
-        if result.is_err() {
-            break;
-        }
-        start(&mut transfer, geometry.zone_offset(buffer) + at as u64, at, ZONE_COMMAND_BYTES.min(bytes.end - at));
+        let mut image = vec![0; written.len()];
+        let recovering = io.of(Purpose::Recover);
+        run(&io, read_zone(&recovering, &geometry, 1, &mut image), || false).unwrap().unwrap();
+        assert!(image == written);
+        let moved = drive.counters().purpose(Purpose::Recover);
+        let zone_bytes = geometry.segment_bytes;
+        assert_eq!((moved.flash_to_local, moved.local_to_host, moved.host_to_local), (zone_bytes, zone_bytes, 0));
+        assert_eq!(drive.local().bytes_used(), 0);
     }
-    let ended;
-    (*arena, ended) = transfer.end(&what).await;
-    result.and(ended)
 }

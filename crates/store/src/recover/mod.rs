@@ -147,7 +147,7 @@ impl FoundStore {
             Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
         let extents = claim_extents(&superblock, &recovered.catalog)?;
         watch.lap("manifest");
-        let replayed = replay_log(drive, io, &superblock, &recovered, options).await?;
+        let replayed = replay_log(io, &superblock, &recovered, options).await?;
         let extents = Arc::new(Mutex::new(extents));
         let large = LargeSpace::new(extents.clone());
         let mut claims = Claims::new(large.clone());
@@ -253,7 +253,9 @@ impl FoundStore {
     ) -> Result<(Arc<Shared>, Recovered, Stopwatch), Error> {
         let FoundStore { superblock, recovered, mut replayed, extents, large, segments, mut watch, .. } = self;
         let (geometry, stamp_durable) = (superblock.geometry, self.stamp_durable);
-        let queue = drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+        let region = replayed.arenas[0].region();
+        let queue = drive.queue_pair_with_host(region, 64).map_err(|error| Error::Io(error.to_string()))?;
+        let arenas_bytes = region.bytes_total();
         let start = Start {
             buffer: replayed.active,
             position: replayed.position,
@@ -283,7 +285,7 @@ impl FoundStore {
             superblock: Mutex::new(superblock),
             resizing: Mutex::new(None),
             memory_bytes: AtomicU64::new(options.memory_bytes),
-            pools_bytes: (drive.local().bytes_total() + tables) as u64 + options.tier_bytes,
+            pools_bytes: (drive.local().bytes_total() + arenas_bytes + tables) as u64 + options.tier_bytes,
             wakeup: Wakeup::default(),
             closed: AtomicBool::new(false),
         };
@@ -460,7 +462,9 @@ pub mod tests {
         let (drive, store) = store_in_memory(64 << 20, &options);
         let shared = store.shared();
         let tables: usize = shared.shards.iter().map(|shard| lock(shard).bytes()).sum();
-        assert_eq!(shared.pools_bytes, (drive.local().bytes_total() + tables) as u64 + options.tier_bytes);
+        let arenas_bytes = (BUFFERS * shared.geometry.segment_bytes) as usize;
+        let pools_bytes = (drive.local().bytes_total() + arenas_bytes + tables) as u64 + options.tier_bytes;
+        assert_eq!(shared.pools_bytes, pools_bytes);
         assert!(tables > 0 && options.tier_bytes > 0);
     }
 }

@@ -382,6 +382,7 @@ mod tests {
         assert!(recovered.flash_to_local >= 128 << 10 && recovered.local_to_host >= 128 << 10, "both zones of the log");
         let log = drive.counters().purpose(Purpose::Log);
         assert!(log.local_to_flash >= 64 << 10);
+        assert_eq!((log.host_to_local, log.flash_to_local, log.local_to_host), (log.local_to_flash, 0, 0));
     }
 
     #[test]

@@ -214,7 +214,10 @@ impl Session {
             inflated: Vec::new(),
             compressor: Compressor::new().map_err(io)?,
             decompressor: Decompressor::new().map_err(io)?,
-            spare_buffers: SpareBuffers::new(shared.drive.local().clone(), shared.options.pool_bytes() as usize),
+            spare_buffers: SpareBuffers::new(
+                shared.drive.local().clone(),
+                shared.options.local_memory_bytes() as usize,
+            ),
             spare_ops: Vec::new(),
             completions: Vec::new(),
             near_in_flight: 0,

@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tapetum::{Condition, Error, Full, Outcome, Reply, Request, Session, Store, StoreOptions, Sync, Write};
 use tapetum_drive::{
-    Command, Drive, Env, FaultyFlash, Flash, LocalMemory, MemoryFlash, Opcode, Operation, Status, programs,
+    Command, Drive, Env, FaultyFlash, Flash, LocalMemory, MemoryAddress, MemoryFlash, Opcode, Operation, Status,
+    programs,
 };
 
 const CAPACITY: u64 = 8 << 20;
@@ -23,7 +24,7 @@ fn options() -> StoreOptions {
 }
 
 fn drive_on(flash: Arc<MemoryFlash>) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
     Drive::new(flash, local, programs::built_in(), Env::system())
 }
 
@@ -33,7 +34,7 @@ fn flash() -> Arc<MemoryFlash> {
 
 /// Time stands still there, and nothing is maintained but by [`Store::maintain`].
 fn faulty_drive(faulty: &FaultyFlash) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
     Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), Env::simulated(1).0)
 }
 
@@ -52,7 +53,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 
 /// A store of `capacity` within 16 MiB of memory, with segments of 64 KiB.
 fn store_of(capacity: u64, full: Full) -> Store {
-    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
     let drive = Drive::new(Arc::new(MemoryFlash::new(capacity)), local, programs::built_in(), Env::system());
     let options = StoreOptions { full, ..options() };
     Store::create_on(&drive, &options).unwrap();
@@ -210,7 +211,12 @@ fn a_damaged_checkpoint_is_passed_over() {
         // The checkpoint lies at the end of the drive.
         let mut queue = drive.queue_pair(1).unwrap();
         let buffer = drive.local().allocate(4096).unwrap();
-        let operation = Operation::Write { flash: CAPACITY - 4096, local: buffer.offset(), length: 4096, fua: true };
+        let operation = Operation::Write {
+            flash: CAPACITY - 4096,
+            from: MemoryAddress::local(buffer.offset()),
+            length: 4096,
+            fua: true,
+        };
         queue.submit(Command::new(1, operation), buffer.into()).unwrap();
         let mut done = Vec::new();
         while done.is_empty() {
@@ -370,7 +376,7 @@ fn large_segments_whose_extents_are_written_piece_by_piece_come_back_whole() {
     let options = StoreOptions { segment_bytes: 64 << 20, ..StoreOptions::new(CAPACITY, 512 << 20) };
     let flash = Arc::new(MemoryFlash::new(CAPACITY));
     let drive = || {
-        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+        let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
         Drive::new(flash.clone(), local, programs::built_in(), Env::system())
     };
     let (key, value) = (|number: u64| number.to_le_bytes(), |number: u64| noise(number, 6000));
@@ -612,7 +618,7 @@ fn deleting_everything_makes_room_in_a_full_store() {
 #[test]
 fn every_second_is_kept_although_writes_keep_coming() {
     let faulty = FaultyFlash::new(CAPACITY, 7);
-    let local = || LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    let local = || LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
     let (env, clock) = Env::simulated(7);
     let every_second = StoreOptions { sync: tapetum::Sync::EverySecond, ..options() };
     let drive = Drive::new(Arc::new(faulty.clone()), local(), programs::built_in(), env);

@@ -8,7 +8,7 @@ const KEYS: u64 = 3000;
 
 /// Time passes there, and maintenance has a thread.
 fn drive_of(faulty: &FaultyFlash) -> Drive {
-    let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
     Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), Env::system())
 }
 
@@ -164,7 +164,7 @@ fn everything_is_gone_for_a_reader_too_when_its_time_comes() {
     let faulty = FaultyFlash::new(CAPACITY, 5);
     let (env, clock) = Env::simulated(1);
     let drive = || {
-        let local = LocalMemory::new(options().local_memory_bytes(64 << 10) as usize).unwrap();
+        let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
         Drive::new(Arc::new(faulty.clone()), local, programs::built_in(), env.clone())
     };
     Store::create_on(&drive(), &options()).unwrap();

@@ -26,7 +26,7 @@ fn sessions_that_rest_keep_no_memory_from_others() {
 
 fn store_of_sectors(sector_bytes: u32, capacity: u64, options: &StoreOptions) -> (Arc<MemoryFlash>, Drive) {
     let flash = Arc::new(MemoryFlash::with_sector_bytes(capacity, sector_bytes));
-    let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
     let drive = Drive::new(flash.clone(), local, programs::built_in(), Env::system());
     Store::create_on(&drive, options).unwrap();
     (flash, drive)
@@ -86,7 +86,7 @@ fn a_store_that_was_dropped_is_gone() {
 fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
     let capacity = 8 << 20;
     let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(capacity, 64 << 20) };
-    let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+    let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
     let drive = Drive::new(Arc::new(MemoryFlash::new(capacity)), local, programs::built_in(), Env::system());
     Store::create_on(&drive, &options).unwrap();
     let store = Store::open_on(&drive, &options).unwrap();

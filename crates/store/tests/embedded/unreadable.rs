@@ -1,7 +1,7 @@
 //! What becomes of a store with a page that cannot be read any more.
 
 use super::*;
-use tapetum_drive::{LocalBuffer, QueuePair, Returned};
+use tapetum_drive::{LocalBuffer, MemoryAddress, QueuePair, Returned};
 
 const CHUNK_BYTES: usize = 256 << 10;
 /// Keys in one segment with a damaged page, on which a few of them may lie as well.
@@ -20,7 +20,11 @@ fn damage(drive: &Drive, wanted: &[u8]) {
         let places: Vec<usize> = places.map(|(at, _)| at).collect();
         if !places.is_empty() {
             places.iter().for_each(|at| buffer.bytes_mut()[*at] ^= 1);
-            perform(&mut queue, Operation::Write { flash, local, length, fua: true }, &mut buffer);
+            perform(
+                &mut queue,
+                Operation::Write { flash, from: MemoryAddress::local(local), length, fua: true },
+                &mut buffer,
+            );
             found += places.len();
         }
     }

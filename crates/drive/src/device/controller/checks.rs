@@ -2,15 +2,18 @@
 
 use super::Controller;
 use crate::device::ranges::{copy_once, end, overlap};
-use crate::protocol::{Execution, LeasedRanges, LocalRange, Operation, PIPELINES_MAX, STAGES_MAX, Stage, Status};
+use crate::protocol::{
+    Execution, LeasedRanges, LocalRange, MemoryAddress, Operation, PIPELINES_MAX, RegionId, STAGES_MAX, Stage, Status,
+};
 
 impl Controller {
     /// Whether all that a command other than `Execute` and `Pipeline` names is there, and leased.
     pub(super) fn check_plain(&mut self, operation: &Operation, leased: &LeasedRanges) -> Result<(), Status> {
         match *operation {
-            Operation::Read { flash, local, length } | Operation::Write { flash, local, length, .. } => {
-                self.check_moved(flash, LocalRange { offset: local, length }, leased)
+            Operation::Read { flash, local, length } => {
+                self.check_moved(flash, (MemoryAddress::local(local), length), leased)
             }
+            Operation::Write { flash, from, length, .. } => self.check_moved(flash, (from, length), leased),
             Operation::Discard { flash, length } if self.is_in_flash(flash, length) => Ok(()),
             Operation::Flush => Ok(()),
             Operation::Identify { into } => self.check_leased(into, leased),
@@ -21,21 +24,37 @@ impl Controller {
         }
     }
 
-    fn check_moved(&mut self, flash: u64, local: LocalRange, leased: &LeasedRanges) -> Result<(), Status> {
-        if !self.is_in_flash(flash, u64::from(local.length)) || local.offset & self.sector_mask != 0 {
+    fn check_moved(
+        &mut self,
+        flash: u64,
+        (memory, length): (MemoryAddress, u32),
+        leased: &LeasedRanges,
+    ) -> Result<(), Status> {
+        if !self.is_in_flash(flash, u64::from(length)) || memory.offset & self.sector_mask != 0 {
             return Err(Status::InvalidField);
         }
-        self.check_leased(local, leased)
+        self.check_leased_at(memory, length, leased)
     }
 
-    /// What is leased is inside local memory. An empty range needs no lease.
     pub(super) fn check_leased(&self, range: LocalRange, leased: &LeasedRanges) -> Result<(), Status> {
-        if leased.hold(range) {
+        self.check_leased_at(MemoryAddress::local(range.offset), range.length, leased)
+    }
+
+    /// What is leased is inside its region. An empty range needs no lease.
+    #[inline]
+    fn check_leased_at(&self, from: MemoryAddress, length: u32, leased: &LeasedRanges) -> Result<(), Status> {
+        if leased.hold(from, length) {
             return Ok(());
         }
-        match self.device.local.pointer(range) {
+        let range = LocalRange { offset: from.offset, length };
+        let pointer = match (from.region, &self.host) {
+            (RegionId::LOCAL, _) => self.device.local.pointer(range),
+            (RegionId::HOST, Some(host)) => host.pointer(range),
+            _ => return Err(Status::UnknownRegion),
+        };
+        match pointer {
             None => Err(Status::InvalidField),
-            Some(_) if range.length == 0 => Ok(()),
+            Some(_) if length == 0 => Ok(()),
             Some(_) => Err(Status::OutsideLease),
         }
     }
@@ -76,7 +95,8 @@ impl Controller {
                     if !executions.is_empty() || !ascends {
                         return Err((number, Status::InvalidField));
                     }
-                    self.check_moved(flash, local, leased).map_err(|status| (number, status))?;
+                    let into = (MemoryAddress::local(local.offset), length);
+                    self.check_moved(flash, into, leased).map_err(|status| (number, status))?;
                     reads.push((flash, local));
                 }
                 Ok(Stage::Execute(execution)) => {

@@ -99,11 +99,11 @@ impl CoreBench {
                 // SAFETY: a sub-buffer of this task's.
                 unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), at(local, length), from.len()) };
             }
-            Operation::Write { flash, local, length, .. } => {
+            Operation::Write { flash, from, length, .. } => {
                 assert!(length.is_multiple_of(512));
                 // SAFETY: as above.
-                let from = unsafe { std::slice::from_raw_parts(at(local, length), length as usize) };
-                self.flash[flash as usize..][..length as usize].copy_from_slice(from);
+                let bytes = unsafe { std::slice::from_raw_parts(at(from.offset, length), length as usize) };
+                self.flash[flash as usize..][..length as usize].copy_from_slice(bytes);
             }
             other => panic!("{other:?} moves nothing"),
         }

@@ -7,7 +7,9 @@ use super::kept::KeptResult;
 use crate::device::arbiter::{PIPELINE_STAGES_MAX, TaskOutcome};
 use crate::device::program::{CancelFlag, TaskState};
 use crate::memory::LocalBuffer;
-use crate::protocol::{LocalRange, Operation, PipelineFailure, PipelinePlace, PipelineReason, ProgramId, SourceRange};
+use crate::protocol::{
+    LocalRange, MemoryAddress, Operation, PipelineFailure, PipelinePlace, PipelineReason, ProgramId, SourceRange,
+};
 use std::sync::Arc;
 
 /// The first stage of every pipeline.
@@ -158,7 +160,12 @@ impl FlashSink {
             let length = self.gathered.next_multiple_of(sector_bytes);
             let end = staging.offset + u64::from(self.gathered);
             next.zeros = LocalRange { offset: end, length: length - self.gathered };
-            next.flash = Some(Operation::Write { flash: self.flash, local: staging.offset, length, fua: self.durable });
+            next.flash = Some(Operation::Write {
+                flash: self.flash,
+                from: MemoryAddress::local(staging.offset),
+                length,
+                fua: self.durable,
+            });
             self.flash += u64::from(length);
             self.gathered = 0;
         }

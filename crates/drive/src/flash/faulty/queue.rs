@@ -8,8 +8,8 @@ use super::fault::Fault;
 use super::image::SECTOR_BYTES;
 use super::{Fate, FaultyFlash, InFlight, State, mix, shuffle};
 use crate::flash::FlashQueue;
-use crate::memory::LocalMemory;
-use crate::protocol::{Command, Completion, LocalRange, Operation, Status};
+use crate::memory::PairMemory;
+use crate::protocol::{Command, Completion, MemoryAddress, Operation, Status};
 
 /// What a read's range holds until the read completes.
 const RUBBISH: u8 = 0xa5;
@@ -22,7 +22,7 @@ const MOVED_SHORT: u64 = 3;
 
 pub(super) struct FaultyQueue {
     pub(super) flash: FaultyFlash,
-    pub(super) local: LocalMemory,
+    pub(super) memory: PairMemory,
     pub(super) number: u64,
     /// Somebody waits: the next poll completes something.
     pub(super) impatient: bool,
@@ -36,10 +36,10 @@ impl FlashQueue for FaultyQueue {
         }
         let bytes = match command.operation {
             // SAFETY: by our caller's word nobody writes them.
-            Operation::Write { local, length, .. } => unsafe { written_from(&self.local, local, length) }.to_vec(),
+            Operation::Write { from, length, .. } => unsafe { written_from(&self.memory, from, length) }.to_vec(),
             Operation::Read { local, length, .. } => {
                 // SAFETY: by our caller's word they are ours alone.
-                unsafe { read_into(&self.local, local, length) }.fill(RUBBISH);
+                unsafe { read_into(&self.memory, local, length) }.fill(RUBBISH);
                 Vec::new()
             }
             _ => Vec::new(),
@@ -88,10 +88,10 @@ impl FlashQueue for FaultyQueue {
             mine[turn..].iter_mut().filter(|later| **later == moved).for_each(|later| *later = place);
             match fate {
                 Fate::Short => {
-                    state.move_short(&mut flying, &self.local);
+                    state.move_short(&mut flying, &self.memory);
                     state.in_flight.push(flying);
                 }
-                Fate::Succeeds | Fate::Fails | Fate::NoSpace => completions.push(state.complete(&flying, &self.local)),
+                Fate::Succeeds | Fate::Fails | Fate::NoSpace => completions.push(state.complete(&flying, &self.memory)),
             }
         }
     }
@@ -134,13 +134,13 @@ impl Drop for FaultyQueue {
 
 impl State {
     /// Moves a part of a command's bytes; the rest comes later.
-    fn move_short(&mut self, flying: &mut InFlight, local: &LocalMemory) {
+    fn move_short(&mut self, flying: &mut InFlight, memory: &PairMemory) {
         flying.fate = Fate::Succeeds;
         match flying.command.operation {
             Operation::Read { flash, local: offset, length } => {
                 self.report.struck.count(Fault::ShortRead);
                 // SAFETY: it is in flight, so by the word of who submitted it they are ours alone.
-                let into = unsafe { read_into(local, offset, length) };
+                let into = unsafe { read_into(memory, offset, length) };
                 flying.moved = 1 + self.random.below((into.len() / SECTOR_BYTES - 1) as u64) as usize;
                 self.read(flash, &mut into[..flying.moved * SECTOR_BYTES]);
             }
@@ -155,13 +155,13 @@ impl State {
     }
 
     /// Lets a command take effect.
-    fn complete(&mut self, done: &InFlight, local: &LocalMemory) -> Completion {
+    fn complete(&mut self, done: &InFlight, memory: &PairMemory) -> Completion {
         let (tag, fails) = (done.command.tag, matches!(done.fate, Fate::Fails | Fate::NoSpace));
         let moved = done.moved * SECTOR_BYTES;
         match done.command.operation {
             Operation::Read { flash, local: offset, length } => {
                 // SAFETY: it is in flight, so by the word of who submitted it they are ours alone.
-                let into = &mut unsafe { read_into(local, offset, length) }[moved..];
+                let into = &mut unsafe { read_into(memory, offset, length) }[moved..];
                 assert!(
                     into.as_chunks::<SECTOR_BYTES>().0.iter().all(|sector| *sector == [RUBBISH; SECTOR_BYTES]),
                     "local memory at {offset}+{length} was touched while a read into it was in flight"
@@ -173,12 +173,12 @@ impl State {
                 }
                 self.read(flash + moved as u64, into);
             }
-            Operation::Write { flash, local: offset, length, fua } => {
+            Operation::Write { flash, from, length, fua } => {
                 // SAFETY: it is in flight, so by the word of who submitted it nobody writes them.
-                let bytes = unsafe { written_from(local, offset, length) };
+                let bytes = unsafe { written_from(memory, from, length) };
                 assert!(
                     *bytes == *done.bytes,
-                    "local memory at {offset}+{length} was touched while a write from it was in flight"
+                    "memory at {from:?}+{length} was touched while a write from it was in flight"
                 );
                 self.writes_completed += 1;
                 let first = flash / SECTOR_BYTES as u64;
@@ -256,9 +256,8 @@ impl State {
 }
 
 /// Where a command's range begins.
-fn place_of(local: &LocalMemory, offset: u64, length: u32) -> NonNull<u8> {
-    let place = local.pointer(LocalRange { offset, length });
-    place.unwrap_or_else(|| panic!("local range {offset}+{length} passed the queue pair"))
+fn place_of(memory: &PairMemory, at: MemoryAddress, length: u32) -> NonNull<u8> {
+    memory.pointer(at, length).unwrap_or_else(|| panic!("a range at {at:?}+{length} passed the queue pair"))
 }
 
 /// The bytes that a read fills.
@@ -266,16 +265,17 @@ fn place_of(local: &LocalMemory, offset: u64, length: u32) -> NonNull<u8> {
 /// # Safety
 /// Nobody else reads or writes them while they are borrowed.
 #[allow(clippy::mut_from_ref)] // The borrow is of the mapping; whose the bytes are is the caller's word.
-unsafe fn read_into(local: &LocalMemory, offset: u64, length: u32) -> &mut [u8] {
+unsafe fn read_into(memory: &PairMemory, offset: u64, length: u32) -> &mut [u8] {
+    let place = place_of(memory, MemoryAddress::local(offset), length);
     // SAFETY: inside local memory, which outlives the borrow; ours alone by our caller's word.
-    unsafe { std::slice::from_raw_parts_mut(place_of(local, offset, length).as_ptr(), length as usize) }
+    unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), length as usize) }
 }
 
 /// The bytes that a write takes.
 ///
 /// # Safety
 /// Nobody writes them while they are borrowed.
-unsafe fn written_from(local: &LocalMemory, offset: u64, length: u32) -> &[u8] {
-    // SAFETY: inside local memory, which outlives the borrow; written by nobody by our caller's word.
-    unsafe { std::slice::from_raw_parts(place_of(local, offset, length).as_ptr(), length as usize) }
+unsafe fn written_from(memory: &PairMemory, from: MemoryAddress, length: u32) -> &[u8] {
+    // SAFETY: inside its region, which outlives the borrow; written by nobody by our caller's word.
+    unsafe { std::slice::from_raw_parts(place_of(memory, from, length).as_ptr(), length as usize) }
 }

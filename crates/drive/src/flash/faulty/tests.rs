@@ -3,8 +3,8 @@ use super::*;
 use crate::env::Env;
 use crate::host::testing::{run, submit};
 use crate::host::{Drive, Lease, QueuePair, Returned};
-use crate::memory::LocalBuffer;
-use crate::protocol::{Completion, Status};
+use crate::memory::{LocalBuffer, LocalMemory};
+use crate::protocol::{Completion, MemoryAddress, Status};
 
 const CAPACITY_BYTES: u64 = 1 << 20;
 const BLOCK: u32 = 4096;
@@ -30,13 +30,14 @@ impl Bench {
 
     fn write(&mut self, flash: u64, fill: u8, fua: bool) -> Completion {
         self.buffer.bytes_mut().fill(fill);
-        self.run(Operation::Write { flash, local: self.buffer.offset(), length: BLOCK, fua })
+        self.run(Operation::Write { flash, from: MemoryAddress::local(self.buffer.offset()), length: BLOCK, fua })
     }
 
     fn submit_write(&mut self, flash: u64, fill: u8) {
         let mut buffer = self.pair.drive().local().allocate(BLOCK as usize).unwrap();
         buffer.bytes_mut().fill(fill);
-        let operation = Operation::Write { flash, local: buffer.offset(), length: BLOCK, fua: false };
+        let operation =
+            Operation::Write { flash, from: MemoryAddress::local(buffer.offset()), length: BLOCK, fua: false };
         submit(&mut self.pair, 2, operation, buffer);
     }
 
@@ -169,7 +170,12 @@ fn nothing_completes_after_the_crash() {
         let local = bench.pair.drive().local().clone();
         let buffers: Vec<LocalBuffer> = (0..4).map(|_| local.allocate(BLOCK as usize).unwrap()).collect();
         for (place, buffer) in (0..).zip(buffers) {
-            let operation = Operation::Write { flash: place * 4096, local: buffer.offset(), length: BLOCK, fua: true };
+            let operation = Operation::Write {
+                flash: place * 4096,
+                from: MemoryAddress::local(buffer.offset()),
+                length: BLOCK,
+                fua: true,
+            };
             submit(&mut bench.pair, place, operation, buffer);
         }
         let mut completions = Vec::new();
@@ -209,7 +215,7 @@ fn trace(seed: u64) -> (u64, u64) {
                     0 => Operation::Flush,
                     1 => Operation::Discard { flash, length: 8 * 512 },
                     2 => Operation::Read { flash, local, length: BLOCK },
-                    fua => Operation::Write { flash, local, length: BLOCK, fua: fua == 3 },
+                    fua => Operation::Write { flash, from: MemoryAddress::local(local), length: BLOCK, fua: fua == 3 },
                 };
                 submit(&mut bench.pair, tag, operation, buffer);
             }
@@ -256,10 +262,13 @@ fn completions_are_reordered() {
 #[should_panic(expected = "touched while a write")]
 fn changing_a_buffer_in_flight_is_noticed() {
     let mut bench = Bench::new(FaultyFlash::new(CAPACITY_BYTES, 3));
-    let operation = Operation::Write { flash: 0, local: bench.buffer.offset(), length: BLOCK, fua: false };
-    // SAFETY: this flash touches local memory within `submit` and `poll` alone, so what is done between them is no race.
-    unsafe { bench.pair.submit_unleased(Command::new(2, operation)) }.unwrap();
-    bench.buffer.bytes_mut()[5] = 2;
+    let operation =
+        Operation::Write { flash: 0, from: MemoryAddress::local(bench.buffer.offset()), length: BLOCK, fua: false };
+    let byte = bench.buffer.as_ptr().wrapping_add(5).cast_mut();
+    submit(&mut bench.pair, 2, operation, bench.buffer.take());
+    // SAFETY: this flash touches local memory within `submit` and `poll` alone, so what is done between them is no race, and no
+    // slice of the buffer lives.
+    unsafe { byte.write(2) };
     loop {
         bench.pair.poll(&mut Vec::new());
     }

@@ -332,7 +332,7 @@ pub mod tests {
 
     /// A drive for such a store, with a flash in memory.
     pub fn drive_in_memory(capacity_bytes: u64, options: &StoreOptions, env: Env) -> Drive {
-        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+        let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
         Drive::new(Arc::new(MemoryFlash::new(capacity_bytes)), local, programs::built_in(), env)
     }
 

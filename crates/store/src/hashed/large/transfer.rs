@@ -6,7 +6,7 @@
 
 use crate::media::geometry::Geometry;
 use std::collections::VecDeque;
-use tapetum_drive::{Command, Completion, LocalBuffer, Operation, Purpose, QueuePair, Returned, Status};
+use tapetum_drive::{Command, Completion, LocalBuffer, MemoryAddress, Operation, Purpose, QueuePair, Returned, Status};
 use tapetum_kernels::reference::Run;
 
 /// The most that one command moves.
@@ -98,7 +98,7 @@ impl Transfer {
             image[..bytes].copy_from_slice(&stored[at..at + bytes]);
             image[bytes..].fill(0);
             at += bytes;
-            Operation::Write { flash: piece.flash, local: buffer.offset(), length, fua }
+            Operation::Write { flash: piece.flash, from: MemoryAddress::local(buffer.offset()), length, fua }
         });
     }
 

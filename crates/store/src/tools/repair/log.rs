@@ -12,7 +12,6 @@ use crate::log::group_salt;
 use crate::media::geometry::{BUFFERS, Geometry};
 use crate::media::io::Io;
 use crate::recover::read_zone;
-use tapetum_drive::HostView;
 use tapetum_kernels::range_checksums::RangeChecksums;
 use tapetum_kernels::record::{Header, Record, STAMP_MAX};
 
@@ -40,7 +39,7 @@ fn stamp_last(header: &GroupHeader) -> u64 {
 }
 
 pub struct FoundLog {
-    zones: [HostView; BUFFERS as usize],
+    zones: [Vec<u8>; BUFFERS as usize],
     /// Those that count, in the order of their stamps.
     pub kept: Vec<FoundGroup>,
     /// Where groups begin that hold but do not count: buffer and position.
@@ -62,18 +61,11 @@ pub async fn read_log(
     (catalog, generation): (&Catalog, u64),
     is_damaged: bool,
 ) -> Result<FoundLog, Error> {
-    let mut zones =
-        [io.allocate(geometry.segment_bytes as usize).await?, io.allocate(geometry.segment_bytes as usize).await?];
-    for (zone, arena) in zones.iter_mut().enumerate() {
-        read_zone(io, geometry, zone as u64, arena).await?;
-    }
-    let zones = zones.map(|arena| {
-        let length = arena.len();
-        io.view(arena, 0..length)
-    });
+    let mut zones = [(); BUFFERS as usize].map(|()| vec![0; geometry.segment_bytes as usize]);
     let mut seen: Vec<GroupHeader> = Vec::new();
-    for (zone, arena) in zones.iter().enumerate() {
-        seen.extend(groups_of(geometry, store_id, zone as u64, arena.bytes()));
+    for (zone, image) in (0..).zip(&mut zones) {
+        read_zone(io, geometry, zone, image).await?;
+        seen.extend(groups_of(geometry, store_id, zone, image));
     }
     seen.retain(|header| header.buffer >= catalog.buffer_next);
     seen.sort_by_key(|header| (header.buffer, header.position));
@@ -188,7 +180,7 @@ impl FoundLog {
     }
 
     fn bytes_of<'a>(&'a self, group: &'a FoundGroup) -> &'a [u8] {
-        let zone = self.zones[(group.header.buffer % BUFFERS) as usize].bytes();
+        let zone = &self.zones[(group.header.buffer % BUFFERS) as usize];
         let whole = &zone[group.start() + HEADER_BYTES..group.start() + group.header.length as usize];
         group.edited.as_deref().unwrap_or(whole)
     }

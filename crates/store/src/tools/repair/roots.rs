@@ -60,7 +60,7 @@ pub async fn read_roots(
     let generation = recovered.manifest.generation();
     let is_log_damaged = match &damage {
         Some(_) => true,
-        None => match replay_log(drive, io, &superblock, &recovered, options).await {
+        None => match replay_log(io, &superblock, &recovered, options).await {
             Ok(replayed) => {
                 let stamp = replayed.chain.stamp_last.max(replayed.watermark);
                 refuse_lost_end(stamp, recovered.catalog.stamp_opened).is_err()

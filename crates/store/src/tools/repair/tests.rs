@@ -18,7 +18,7 @@ fn options(sync: Sync) -> StoreOptions {
 }
 
 fn drive(flash: &FaultyFlash) -> Drive {
-    let local = LocalMemory::new(options(Sync::No).local_memory_bytes(SEGMENT_BYTES) as usize).unwrap();
+    let local = LocalMemory::new(options(Sync::No).local_memory_bytes() as usize).unwrap();
     Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::system())
 }
 

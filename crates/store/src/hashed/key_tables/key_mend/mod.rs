@@ -374,7 +374,7 @@ mod tests {
         const SMALL_BYTES: u64 = 64 << 20;
         let options =
             StoreOptions { segment_bytes: 1 << 20, sync: Sync::No, ..StoreOptions::new(SMALL_BYTES, 64 << 20) };
-        let local = LocalMemory::new(options.local_memory_bytes(options.segment_bytes) as usize).unwrap();
+        let local = LocalMemory::new(options.local_memory_bytes() as usize).unwrap();
         let flash = FaultyFlash::new(SMALL_BYTES, 7);
         let drive = Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::system());
         Store::create_on(&drive, &options).unwrap();
