@@ -169,6 +169,16 @@ fn a_reader_hears_that_its_maker_was_cancelled() {
     let cancelled = failed(PipelinePlace::Source, PipelineReason::Cancelled);
     let expected = [cancelled, cancelled.of_reader()].map(PipelineResult::Failed);
     assert_eq!(bench.results(2), expected);
+    let list = bench.put(&[pipeline(&[concat], source, keep(1)), pipeline(&[concat], take(1), bench.sink(0, 1000))]);
+    bench.pair.submit(Command::new(1, Operation::Compute { pipelines: list }), bench.buffer.take().into()).unwrap();
+    bench.pair.submit(Command::new(2, Operation::Cancel { tag: 1, pipeline: None }), Lease::Nothing).unwrap();
+    for Returned { completion, lease } in finish(&mut bench.pair, 2) {
+        match completion.tag {
+            1 => bench.buffer = lease.into_buffer(),
+            _ => assert_eq!(completion.result, [2, 0], "each is cancelled by itself"),
+        }
+    }
+    assert_eq!(bench.results(2), [PipelineResult::Failed(cancelled); 2]);
     let over = run_with(&mut bench.pair, Operation::Cancel { tag: 1, pipeline: None }, Lease::Nothing);
     assert_eq!(over.completion.result, [0, 0]);
 }

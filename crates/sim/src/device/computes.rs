@@ -8,8 +8,10 @@
 //! | descriptors | lists of ranges | for each pipeline: its source's bytes, room for what comes of it |
 //! ```
 
+mod trouble;
+
 use super::pipelines::{DrawnPipeline, DrawnSource, PipelineFate, all_programs};
-use super::{DeviceSetup, DeviceTally};
+use super::{DeviceBug, DeviceSetup, DeviceTally};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tapetum_drive::{
@@ -37,11 +39,13 @@ const KEPT_MAX: usize = 24;
 const APPLICATIONS: u64 = 1;
 const STEPS_MAX: u64 = 1 << 16;
 
+#[derive(Clone, Copy)]
 enum BatchSink {
     /// Where in the buffer.
     Host(usize),
     Flash {
         slot: u64,
+        durable: bool,
     },
     Kept {
         id: u64,
@@ -51,6 +55,8 @@ enum BatchSink {
 struct BatchPipeline {
     descriptor: PipelineDescriptor,
     fate: PipelineFate,
+    /// The pipeline of the batch whose kept result it reads.
+    maker: Option<usize>,
     sink: BatchSink,
 }
 
@@ -59,6 +65,11 @@ struct Batch {
     range: LocalRange,
     /// In the buffer: what nobody may change.
     sources: Vec<(usize, Vec<u8>)>,
+    /// Numbers of kept results that a reader of the batch has for itself.
+    taken: BTreeSet<u64>,
+    /// Pipelines that were to be cancelled, and how many the drive said it cancelled.
+    to_cancel: BTreeSet<usize>,
+    cancelled: u64,
 }
 
 pub struct ComputeWorld {
@@ -77,6 +88,11 @@ pub struct ComputeWorld {
     kept: BTreeMap<u64, Vec<u8>>,
     /// On their way to be kept.
     keeping: usize,
+    /// The batch of each cancellation on its way.
+    cancels: BTreeMap<u64, u64>,
+    /// By slot: what must be there after a power cut.
+    durable: BTreeMap<u64, Vec<u8>>,
+    loses_durability: bool,
     number_next: u64,
     reads_fail: bool,
     pub tally: DeviceTally,
@@ -107,6 +123,9 @@ impl ComputeWorld {
             slots_free: (0..SLOTS).collect(),
             kept: BTreeMap::new(),
             keeping: 0,
+            cancels: BTreeMap::new(),
+            durable: BTreeMap::new(),
+            loses_durability: setup.bug == Some(DeviceBug::SinkNotDurable),
             number_next: 1,
             reads_fail: random.one_in(2),
             tally: DeviceTally::default(),
@@ -155,18 +174,29 @@ impl ComputeWorld {
             if self.random.one_in(3) {
                 self.begin();
             }
+            if self.random.one_in(trouble::CANCELS_EVERY) {
+                self.cancel();
+            }
+            if self.random.one_in(trouble::CUTS_EVERY) {
+                self.cut_power()?;
+            }
             self.clock.advance_us(self.random.below(200));
             self.poll()?;
         }
         for _ in 0..STEPS_MAX {
-            if self.batches.is_empty() {
+            if self.pair.in_flight() == 0 {
                 break;
             }
             self.pair.wait(None);
             self.clock.advance_us(1);
             self.poll()?;
         }
-        if !self.batches.is_empty() || self.free.len() != BUFFERS || self.pair.in_flight() > 0 {
+        self.cut_power()?;
+        if !self.batches.is_empty()
+            || !self.cancels.is_empty()
+            || self.free.len() != BUFFERS
+            || self.pair.in_flight() > 0
+        {
             return Err(format!("{} batches have not ended", self.batches.len()));
         }
         Ok(())
@@ -175,9 +205,16 @@ impl ComputeWorld {
     fn begin(&mut self) {
         let Some(mut buffer) = self.free.pop() else { return };
         let range = buffer.range();
-        let mut batch = Batch { pipelines: Vec::new(), range, sources: Vec::new() };
+        let mut batch = Batch {
+            pipelines: Vec::new(),
+            range,
+            sources: Vec::new(),
+            taken: BTreeSet::new(),
+            to_cancel: BTreeSet::new(),
+            cancelled: 0,
+        };
         for number in 0..1 + self.random.below(PIPELINES as u64) as usize {
-            let Some(pipeline) = self.draw(number, &mut buffer, &mut batch.sources) else { break };
+            let Some(pipeline) = self.draw(number, &mut buffer, &mut batch) else { break };
             let at = number * PipelineDescriptor::ENCODED_BYTES;
             let descriptor = pipeline.descriptor.encode();
             buffer.bytes_mut()[at..at + descriptor.len()].copy_from_slice(&descriptor);
@@ -202,25 +239,32 @@ impl ComputeWorld {
     }
 
     /// A pipeline with its bytes, at its place in the buffer.
-    fn draw(
-        &mut self,
-        number: usize,
-        buffer: &mut LocalBuffer,
-        sources: &mut Vec<(usize, Vec<u8>)>,
-    ) -> Option<BatchPipeline> {
+    fn draw(&mut self, number: usize, buffer: &mut LocalBuffer, batch: &mut Batch) -> Option<BatchPipeline> {
         let (base, list_at) = (buffer.offset(), LISTS_AT + number * LIST_BYTES);
         let source_at = BYTES_AT + 2 * number * ROOM_BYTES;
         let mut list = |ranges: &[SourceRange]| {
             let bytes: Vec<u8> = ranges.iter().flat_map(|range| range.encode()).collect();
             let length = bytes.len() as u32;
             buffer.bytes_mut()[list_at..list_at + bytes.len()].copy_from_slice(&bytes);
-            sources.push((list_at, bytes));
+            batch.sources.push((list_at, bytes));
             LocalRange { offset: base + list_at as u64, length }
         };
         // One application more than there is.
         let application = u16::from(self.random.one_in(50)) * APPLICATIONS as u16;
         let kept = self.kept.keys().next().copied().filter(|_| application == 0 && self.random.one_in(4));
-        let (source, drawn, from_flash) = if let Some(id) = kept {
+        let made = self.made(&batch.pipelines, &batch.taken).filter(|_| application == 0 && self.random.one_in(2));
+        let mut maker = None;
+        let (source, drawn, from_flash) = if let Some((id, of)) = made {
+            maker = Some(of);
+            let stays = self.random.one_in(3);
+            if !stays {
+                batch.taken.insert(id);
+            }
+            let bytes = batch.pipelines[of].fate.expected.clone().unwrap_or_default();
+            let source = DrawnSource::Kept { id, stays };
+            let drawn = DrawnPipeline::over(&mut self.random, &self.programs, (source, bytes));
+            (PipelineSource::Kept { id, stays }, drawn, false)
+        } else if let Some(id) = kept {
             let stays = self.random.one_in(4);
             let bytes = if stays { self.kept.get(&id).cloned() } else { self.kept.remove(&id) };
             let source = DrawnSource::Kept { id, stays };
@@ -236,7 +280,7 @@ impl ComputeWorld {
             let range = SourceRange { offset: base + source_at as u64, bytes: bytes.len() as u64 };
             let source = PipelineSource::Local { list: list(&[range]) };
             buffer.bytes_mut()[source_at..source_at + bytes.len()].copy_from_slice(bytes);
-            sources.push((source_at, bytes.clone()));
+            batch.sources.push((source_at, bytes.clone()));
             (source, drawn, false)
         };
         let DrawnPipeline { stages, mut expected, .. } = drawn;
@@ -252,7 +296,17 @@ impl ComputeWorld {
         let ends_us = (deadline_us > 0).then_some(self.env.now_us() + deadline_us);
         let mut fate = PipelineFate::new(stages, ends_us, expected);
         fate.flash_failed = self.reads_fail && (from_flash || into_flash);
-        Some(BatchPipeline { descriptor, fate, sink: batch_sink })
+        Some(BatchPipeline { descriptor, fate, maker, sink: batch_sink })
+    }
+
+    /// One of the results that a batch keeps itself, and which of its pipelines makes it.
+    fn made(&mut self, pipelines: &[BatchPipeline], taken: &BTreeSet<u64>) -> Option<(u64, usize)> {
+        let kept = pipelines.iter().enumerate().filter_map(|(number, pipeline)| match pipeline.sink {
+            BatchSink::Kept { id } if !taken.contains(&id) => Some((id, number)),
+            _ => None,
+        });
+        let all: Vec<(u64, usize)> = kept.collect();
+        all.get(self.random.below(all.len().max(1) as u64) as usize).copied()
     }
 
     /// Up to three ranges of what is written, each from a sector on, and their bytes.
@@ -277,8 +331,10 @@ impl ComputeWorld {
             && let Some(slot) = self.slots_free.pop_first()
         {
             let (flash, durable) = (slot_at(slot), self.random.one_in(2));
-            let sink = PipelineSink::Flash { flash, bytes: ROOM_BYTES as u64, durable };
-            return Some((sink, BatchSink::Flash { slot }));
+            self.durable.remove(&slot);
+            let asked = durable && !self.loses_durability;
+            let sink = PipelineSink::Flash { flash, bytes: ROOM_BYTES as u64, durable: asked };
+            return Some((sink, BatchSink::Flash { slot, durable }));
         }
         let mut room = ROOM_BYTES as u32;
         if let Ok(bytes) = expected
@@ -302,6 +358,10 @@ impl ComputeWorld {
         let mut returned = Vec::new();
         self.pair.poll(&mut returned);
         for Returned { completion, lease } in returned {
+            if let Some(of) = self.cancels.remove(&completion.tag) {
+                self.cancelled(of, &completion)?;
+                continue;
+            }
             let Some(batch) = self.batches.remove(&completion.tag) else {
                 return Err(format!("{completion:?} came twice, or of nothing"));
             };
@@ -314,40 +374,69 @@ impl ComputeWorld {
                     return Err(format!("the source at {at} of batch {} has changed", completion.tag));
                 }
             }
-            let mut failed = 0;
-            for (number, pipeline) in batch.pipelines.into_iter().enumerate() {
-                failed += u64::from(self.end(number, pipeline, &buffer)?);
+            let Batch { pipelines, taken, to_cancel, cancelled, .. } = batch;
+            let results =
+                (0..pipelines.len()).map(|number| result_of(&buffer, number)).collect::<Result<Vec<_>, _>>()?;
+            for (number, pipeline) in pipelines.into_iter().enumerate() {
+                let maker = pipeline.maker.map(|maker| results[maker]);
+                self.judge((number, &results[number]), &pipeline, maker, to_cancel.contains(&number))?;
+                self.end((number, &results[number]), pipeline, &buffer, &taken)?;
             }
-            if completion.result != [failed, 0] {
-                return Err(format!("{completion:?}, and {failed} pipelines failed"));
+            let of_reason = |wanted| move |result: &&PipelineResult| matches!(result, PipelineResult::Failed(failure) if wanted == failure.reason);
+            let gave_up = results.iter().filter(of_reason(PipelineReason::Cancelled)).count() as u64;
+            let failed = results.iter().filter(|result| matches!(result, PipelineResult::Failed(_))).count() as u64;
+            if completion.result != [failed, 0] || gave_up != cancelled {
+                return Err(format!(
+                    "{completion:?}, and {failed} failed, {gave_up} of them cancelled, {cancelled} as was said"
+                ));
             }
             self.free.push(buffer);
         }
         Ok(())
     }
 
-    /// Whether the pipeline failed, as it may.
-    fn end(&mut self, number: usize, pipeline: BatchPipeline, buffer: &LocalBuffer) -> Result<bool, String> {
-        let BatchPipeline { fate, sink, .. } = pipeline;
-        let at = number * PipelineDescriptor::ENCODED_BYTES + PipelineDescriptor::RESULT_AT;
-        let bytes = buffer.bytes()[at..].first_chunk();
-        let result = bytes.and_then(|bytes| PipelineResult::decode(bytes).ok().flatten());
-        let Some(result) = result else { return Err(format!("pipeline {number} has no result")) };
-        self.tally.ended(&result);
-        if let PipelineResult::Failed(PipelineFailure { reason: PipelineReason::FlashFailed, .. }) = result {
-            self.tally.flash_failed += 1;
-        }
-        let has_finished = matches!(result, PipelineResult::Finished { .. });
+    /// Whether a pipeline may have ended so.
+    fn judge(
+        &mut self,
+        (number, result): (usize, &PipelineResult),
+        pipeline: &BatchPipeline,
+        maker: Option<PipelineResult>,
+        to_cancel: bool,
+    ) -> Result<(), String> {
+        self.tally.ended(result);
+        let BatchPipeline { fate, .. } = pipeline;
         // It may have finished before the last of its batch did.
-        let now_us = if has_finished { 0 } else { self.env.now_us() };
-        if !fate.may_end(&result, now_us, |_| false) {
-            let told = fate.expected.as_ref().map(Vec::len);
-            return Err(format!("{result:?} of {:?}, which was to come to {told:?}", fate.stages));
-        }
+        let now_us = if matches!(result, PipelineResult::Finished { .. }) { 0 } else { self.env.now_us() };
+        let reason = if let PipelineResult::Failed(failure) = result { Some(failure.reason) } else { None };
+        self.tally.flash_failed += u64::from(reason == Some(PipelineReason::FlashFailed));
+        let may_be = match (reason, maker) {
+            (Some(PipelineReason::Cancelled), _) => to_cancel,
+            (Some(PipelineReason::DeadlineExceeded), _) => fate.may_end(result, now_us, |_| false),
+            (_, Some(PipelineResult::Failed(failure))) => *result == PipelineResult::Failed(failure.of_reader()),
+            _ => fate.may_end(result, now_us, |_| false),
+        };
+        let told = fate.expected.as_ref().map(Vec::len);
+        let error = || format!("pipeline {number}: {result:?} of {:?}, which was to come to {told:?}", fate.stages);
+        may_be.then_some(()).ok_or_else(error)
+    }
+
+    /// Looks at what a pipeline gave, and frees what it had.
+    fn end(
+        &mut self,
+        (number, result): (usize, &PipelineResult),
+        pipeline: BatchPipeline,
+        buffer: &LocalBuffer,
+        taken: &BTreeSet<u64>,
+    ) -> Result<(), String> {
+        let BatchPipeline { fate, sink, .. } = pipeline;
+        let has_finished = matches!(result, PipelineResult::Finished { .. });
         if let (true, Ok(expected)) = (has_finished, &fate.expected) {
             let found = match sink {
                 BatchSink::Host(at) => buffer.bytes()[at..at + expected.len()].to_vec(),
-                BatchSink::Flash { slot } => {
+                BatchSink::Flash { slot, durable } => {
+                    if durable {
+                        self.durable.insert(slot, expected.clone());
+                    }
                     let length = (expected.len() as u64).next_multiple_of(SECTOR_BYTES);
                     let mut found = if length > 0 { self.flash.peek(slot_at(slot), length) } else { Vec::new() };
                     // The last sector is filled up with zeros.
@@ -356,7 +445,9 @@ impl ComputeWorld {
                 }
                 // Seen by the pipelines that take it.
                 BatchSink::Kept { id } => {
-                    self.kept.insert(id, expected.clone());
+                    if !taken.contains(&id) {
+                        self.kept.insert(id, expected.clone());
+                    }
                     expected.clone()
                 }
             };
@@ -365,12 +456,19 @@ impl ComputeWorld {
             }
         }
         match sink {
-            BatchSink::Flash { slot } => drop(self.slots_free.insert(slot)),
+            BatchSink::Flash { slot, .. } => drop(self.slots_free.insert(slot)),
             BatchSink::Kept { .. } => self.keeping -= 1,
             BatchSink::Host(_) => {}
         }
-        Ok(!has_finished)
+        Ok(())
     }
+}
+
+fn result_of(buffer: &LocalBuffer, number: usize) -> Result<PipelineResult, String> {
+    let at = number * PipelineDescriptor::ENCODED_BYTES + PipelineDescriptor::RESULT_AT;
+    let bytes = buffer.bytes()[at..].first_chunk();
+    let result = bytes.and_then(|bytes| PipelineResult::decode(bytes).ok().flatten());
+    result.ok_or_else(|| format!("pipeline {number} has no result"))
 }
 
 fn slot_at(slot: u64) -> u64 {

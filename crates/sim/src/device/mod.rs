@@ -11,7 +11,9 @@
 //! 3. Something runs, or can start, while a pipeline is on its way.
 //! 4. Reservations stay within what there is; at the end nothing is held, reserved or in quarantine.
 //! 5. A buffer that was lent comes back once, when no command has it, with the bytes that its commands make ([`chains`]).
-//! 6. Applications that always have work get units' time by their weights, and each is served again and again.
+//! 6. Of a batch, a reader of what the batch keeps ends as its maker does; as many pipelines end cancelled as `Cancel` said; and whenever
+//!    the power fails, what a durable sink was said to hold is there ([`computes`]).
+//! 7. Applications that always have work get units' time by their weights, and each is served again and again.
 //!
 //! One seed decides one run. Nothing here knows how the arbiter decides.
 
@@ -49,16 +51,20 @@ pub enum DeviceBug {
     Arbiter(ArbiterBug),
     /// A buffer is given back while a command is in flight that had it.
     LeaseInFlight,
+    /// What is to be on flash for good when its pipeline has ended is written as if it was not.
+    SinkNotDurable,
 }
 
-pub const BUGS: [DeviceBug; 7] = [
+pub const BUGS: [DeviceBug; 9] = [
     DeviceBug::Arbiter(ArbiterBug::LostCompletion),
     DeviceBug::Arbiter(ArbiterBug::SubBufferTwice),
     DeviceBug::Arbiter(ArbiterBug::NoReservation),
     DeviceBug::Arbiter(ArbiterBug::StarvedApplication),
     DeviceBug::Arbiter(ArbiterBug::NoQuarantine),
     DeviceBug::Arbiter(ArbiterBug::DeadUnitsCount),
+    DeviceBug::Arbiter(ArbiterBug::CancelFreesRunning),
     DeviceBug::LeaseInFlight,
+    DeviceBug::SinkNotDurable,
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

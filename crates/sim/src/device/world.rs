@@ -120,11 +120,7 @@ impl DeviceWorld {
         }
         let busy = |unit: &SimUnit| unit.task.as_ref().map(|task| task.ends_us);
         if self.units.iter().filter_map(busy).next().is_none() {
-            for number in self.shuffled() {
-                if self.units[number].is_idle() {
-                    self.take(number)?;
-                }
-            }
+            self.take_all()?;
         }
         let ends = self.units.iter().filter_map(busy).chain(self.core.deadline_next_us());
         match ends.min() {
@@ -140,6 +136,20 @@ impl DeviceWorld {
             }
         }
         Ok(())
+    }
+
+    /// All units that are idle take tasks. What was over before it began may have made way for others.
+    fn take_all(&mut self) -> Result<(), String> {
+        loop {
+            for number in self.shuffled() {
+                if self.units[number].is_idle() {
+                    self.take(number)?;
+                }
+            }
+            if !self.core.take_made_way() {
+                return Ok(());
+            }
+        }
     }
 
     fn stuck(&self) -> String {

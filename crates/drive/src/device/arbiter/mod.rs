@@ -82,6 +82,8 @@ pub enum ArbiterBug {
     NoQuarantine,
     /// Units that died go on being counted.
     DeadUnitsCount,
+    /// Sub-buffers of a task that runs are given to others when its pipeline is given up.
+    CancelFreesRunning,
 }
 
 struct UnitState {
@@ -381,6 +383,9 @@ impl Arbiter {
         let Some(pipeline) = self.pipelines.get_mut(&sequence) else { return };
         if pipeline.is_running() {
             pipeline.given_up.get_or_insert(outcome);
+            if self.bug == Some(ArbiterBug::CancelFreesRunning) {
+                self.sub_buffers_free.extend(pipeline.take_running().into_iter().flatten());
+            }
             return;
         }
         let application = &mut self.applications[usize::from(pipeline.application)];

@@ -392,8 +392,13 @@ impl EngineCore {
         let wanted = |sequence: &u32| !self.arbiter.is_given_up(*sequence);
         let named = self.jobs.iter().filter(|(_, job)| named(job)).map(|(sequence, _)| *sequence);
         let sequences: Vec<u32> = named.filter(wanted).collect();
-        sequences.iter().for_each(|sequence| self.cancel(*sequence));
-        sequences.len() as u64
+        let mut given_up = 0;
+        // Readers before the pipelines that they wait for, which would end them for another reason.
+        for sequence in sequences.into_iter().rev() {
+            given_up += u64::from(self.jobs.contains_key(&sequence));
+            self.cancel(sequence);
+        }
+        given_up
     }
 
     /// The host of these pipelines is going: they are cancelled, and what they kept is freed.
