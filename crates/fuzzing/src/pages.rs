@@ -214,7 +214,7 @@ fn written_key_pages(input: &mut Input<'_>) {
         let shift = u32::from(input.u8()) % 128;
         let Some(next) = hash.checked_add((u128::from(input.u16()) << shift).max(1)) else { break };
         hash = next;
-        let route = if shift % 16 == 3 { u16::from(input.u8()) } else { 0 };
+        let route = if shift % 16 == 3 { u32::from(input.u16()) } else { 0 };
         let entry = Entry { hash: HashKey(hash), size_bytes: input.number(), route };
         if !builder.fits(&entry) {
             end_page(&mut builder, &mut pages, entries.len());

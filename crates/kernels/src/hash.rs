@@ -1,8 +1,9 @@
 //! The hash key: a 128-bit digest of a key, by which everything in a `hashed` keyspace is placed and sorted.
 //!
 //! Equal hash keys are taken for equal keys, so nobody may be able to make two keys that collide: the digest is
-//! SipHash-1-3 with a 128-bit result, under a secret that belongs to the store. The value is part of the format (it is
-//! written to flash in key tables), so its test vectors must never change.
+//! SipHash-1-3 with a 128-bit result, under a secret that belongs to the keyspace, which is derived from the store's. So
+//! the same key of two keyspaces has two digests. The value is part of the format (it is written to flash in key tables), so
+//! its test vectors must never change.
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::fmt;
@@ -12,8 +13,20 @@ use std::hash::Hasher;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HashKey(pub u128);
 
+/// What the secret of a keyspace is derived from, before its id of two bytes, little-endian.
+const KEYSPACE_LABEL: &[u8; 16] = b"tapetum-keyspace";
+
+/// The secret of a keyspace: the digest of label and id under the store's secret, little-endian. No key is hashed under the
+/// store's own secret, so no digest of a key is ever a secret.
+pub fn keyspace_secret(store_secret: &[u8; 16], keyspace: u16) -> [u8; 16] {
+    let mut hasher = SipHasher13::new_with_key(store_secret);
+    hasher.write(KEYSPACE_LABEL);
+    hasher.write(&keyspace.to_le_bytes());
+    hasher.finish128().as_u128().to_le_bytes()
+}
+
 impl HashKey {
-    /// The digest of `key` under a store's `secret`.
+    /// The digest of `key` under a keyspace's `secret`.
     #[inline]
     pub fn of(secret: &[u8; 16], key: &[u8]) -> HashKey {
         let mut hasher = SipHasher13::new_with_key(secret);
@@ -95,6 +108,25 @@ mod tests {
     #[test]
     fn the_secret_matters() {
         assert_ne!(HashKey::of(&SECRET, b"key"), HashKey::of(&[0; 16], b"key"));
+    }
+
+    #[test]
+    fn secrets_of_keyspaces_are_those_of_the_format() {
+        let vectors = [
+            (0, "5895347dcc546966b9337921b0d54028"),
+            (1, "3f53ae550bfc4469112d97bbd115583b"),
+            (256, "a5c87933940b141f86bf44a141c4266f"),
+            (65_535, "101283dfbe5282515c761147e7b6afe2"),
+        ];
+        for (keyspace, secret) in vectors {
+            let [low, high] = u16::to_le_bytes(keyspace);
+            let plain = siphash13_128(&SECRET, &[&b"tapetum-keyspace"[..], &[low, high]].concat());
+            assert_eq!(keyspace_secret(&SECRET, keyspace), plain.to_le_bytes());
+            let hex: String = plain.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, secret, "keyspace {keyspace}");
+        }
+        let key = HashKey::of(&keyspace_secret(&SECRET, 7), b"key");
+        assert_eq!(format!("{key:?}"), "HashKey(cae130550f382ca0d5dc7ed0bc7243d0)");
     }
 
     #[test]

@@ -10,8 +10,9 @@
 //! ```
 //! The page is a frame of reference: `base` is the upper half of its first hash key, an entry's `offset` what its own upper
 //! half is above that. Hash keys are uniform and sorted, so a page spans a sliver of their range and the offset's first bytes would
-//! be zero. `size` is the bytes of the record in the stream; `route` has room for a cluster's slot and takes none while
-//! none is set. All entries of a page are of one width, so that the n-th is where it is and a search halves; a page ends
+//! be zero. `size` is the bytes of the record in the stream. `route` says whose the record is: its keyspace's id (bits 0-15);
+//! bits 16-29 are kept for a cluster's slot, bits 30 and 31 are zero. It is as wide as the page's largest needs: the default keyspace, 0,
+//! takes nothing, ids up to 255 take a byte. All entries of a page are of one width, so that the n-th is where it is and a search halves; a page ends
 //! where the next entry does not fit at the widths that it needs, so pages hold different numbers of entries.
 //!
 //! The entry's number in the segment (`first entry` + its place) is its bit in the segment's validity map. The crc covers
@@ -20,17 +21,20 @@
 use crate::checksum::checksum;
 use crate::data_page::{Corrupt, PAGE_BYTES, SegmentSalt};
 use crate::hash::HashKey;
+use crate::record::Header;
 
 const HEADER_BYTES: usize = 24;
 const LOW_BYTES: usize = 8;
-const ROUTE_BYTES: usize = 2;
+const ROUTE_BYTES_MAX: usize = 4;
+/// Bits of a route: a keyspace's id, and a cluster's slot.
+const ROUTE_BITS: u32 = 16 + 14;
 /// Bytes of the narrowest entry.
 pub const ENTRY_BYTES_MIN: usize = LOW_BYTES;
 /// Bytes of the widest entry: an offset and a size as they come, and a route.
-const ENTRY_BYTES_MAX: usize = LOW_BYTES + 8 + 4 + ROUTE_BYTES;
+const ENTRY_BYTES_MAX: usize = LOW_BYTES + 8 + 4 + ROUTE_BYTES_MAX;
 /// What any page can hold, whatever its entries.
 pub const ENTRIES_PER_PAGE_MIN: usize = (PAGE_BYTES - HEADER_BYTES) / ENTRY_BYTES_MAX;
-const _: () = assert!(ENTRIES_PER_PAGE_MIN == 185);
+const _: () = assert!(ENTRIES_PER_PAGE_MIN == 169);
 const ADDRESS_KEY_TABLE: u64 = 1 << 63;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +42,20 @@ pub struct Entry {
     pub hash: HashKey,
     /// Bytes of the record in the segment's stream.
     pub size_bytes: u32,
-    pub route: u16,
+    /// The keyspace's id, and a cluster's slot above it.
+    pub route: u32,
+}
+
+impl Entry {
+    /// The entry of a record of `size_bytes`.
+    pub fn of_record(hash: HashKey, header: &Header, size_bytes: u32) -> Entry {
+        Entry { hash, size_bytes, route: header.keyspace.into() }
+    }
+
+    /// The keyspace that the record is in.
+    pub fn keyspace(&self) -> u16 {
+        self.route as u16
+    }
 }
 
 /// Bytes of an entry's fields in one page.
@@ -59,7 +76,7 @@ impl Widths {
         Widths {
             offset: bytes_of(entry.hash.prefix() - base),
             size: bytes_of(u64::from(entry.size_bytes)),
-            route: if entry.route == 0 { 0 } else { ROUTE_BYTES },
+            route: bytes_of(entry.route.into()),
         }
     }
 
@@ -104,6 +121,7 @@ impl PageBuilder {
 
     /// Appends an entry that fits.
     pub fn push(&mut self, entry: Entry) {
+        assert!(entry.route >> ROUTE_BITS == 0, "a route has {ROUTE_BITS} bits");
         assert!(self.fits(&entry) && self.entries.last().is_none_or(|last| last.hash < entry.hash));
         self.widths = self.widths_with(&entry);
         self.entries.push(entry);
@@ -165,7 +183,7 @@ impl<'a> KeyPage<'a> {
         let count = usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
         let widths = Widths { offset: bytes[6].into(), size: bytes[7].into(), route: bytes[12].into() };
         let entry_bytes = widths.entry_bytes();
-        let sane = widths.offset <= 8 && widths.size <= 4 && (widths.route == 0 || widths.route == ROUTE_BYTES);
+        let sane = widths.offset <= 8 && widths.size <= 4 && widths.route <= ROUTE_BYTES_MAX;
         if !sane || count * entry_bytes > PAGE_BYTES - HEADER_BYTES {
             return None;
         }
@@ -204,7 +222,7 @@ impl<'a> KeyPage<'a> {
         Entry {
             hash: self.hash(place),
             size_bytes: Widths::field(bytes, LOW_BYTES + offset + size, size) as u32,
-            route: Widths::field(bytes, LOW_BYTES + offset + size + route, route) as u16,
+            route: Widths::field(bytes, LOW_BYTES + offset + size + route, route) as u32,
         }
     }
 
@@ -279,6 +297,29 @@ mod tests {
         assert_eq!(page.lower_bound(HashKey(u128::MAX)), page.count());
     }
 
+    /// The figures of docs/decisions/keyspace-ids.md.
+    #[test]
+    fn a_route_costs_the_bytes_that_the_largest_of_its_page_needs() {
+        let bytes_each = |route: fn(u32) -> u32| {
+            let mut entries = entries(500_000, u128::MAX / 500_001);
+            entries.iter_mut().zip(0..).for_each(|(entry, number)| entry.route = route(number));
+            let pages = pages(&entries);
+            assert_eq!(read(&pages), entries);
+            let count = KeyPage::parse(SALT, 0, &pages[0]).unwrap().count();
+            (count, (pages.len() * PAGE_BYTES) as f64 / entries.len() as f64)
+        };
+        let slot_and_id = |number: u32| (16_383 - number % 8192) << 16 | 3;
+        let none = bytes_each(|_| 0);
+        let one = bytes_each(|number| number % 256);
+        let two = bytes_each(|number| 256 + number % 1000);
+        let four = bytes_each(slot_and_id);
+        for (cost, bytes) in [(none, 16), (one, 17), (two, 18), (four, 20)] {
+            println!("{} entries a page, {:.2} bytes each", cost.0, cost.1);
+            assert_eq!(cost.0, (PAGE_BYTES - HEADER_BYTES) / bytes);
+            assert!((cost.1 - bytes as f64).abs() < 0.2);
+        }
+    }
+
     #[test]
     fn half_a_million_small_records_take_sixteen_bytes_each() {
         let entries = entries(500_000, u128::MAX / 500_001);
@@ -289,7 +330,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_entries_are_read_back(
-            steps in proptest::collection::vec((0u32..128, any::<u128>(), any::<u32>(), 0u32..33, any::<bool>()), 1..1500),
+            steps in proptest::collection::vec((0u32..128, any::<u128>(), any::<u32>(), 0u32..33, 0u32..40), 1..1500),
         ) {
             let mut hash = 0u128;
             let mut entries = Vec::new();
@@ -297,7 +338,7 @@ mod tests {
                 let Some(next) = hash.checked_add((step >> shift).max(1)) else { break };
                 hash = next;
                 let size_bytes = size.checked_shr(size_shift).unwrap_or(0);
-                entries.push(Entry { hash: HashKey(hash), size_bytes, route: if route { size as u16 } else { 0 } });
+                entries.push(Entry { hash: HashKey(hash), size_bytes, route: size.checked_shr(route).unwrap_or(0) >> 2 });
             }
             let pages = pages(&entries);
             prop_assert!(pages.len() <= entries.len().div_ceil(ENTRIES_PER_PAGE_MIN).max(1));
@@ -316,11 +357,9 @@ mod tests {
             bytes[..4].copy_from_slice(&crc.to_le_bytes());
             KeyPage::parse(SALT, 3, &bytes).map(KeyPage::count)
         };
-        assert_eq!(parse(185, [8, 4, 2]).ok(), Some(185));
+        assert_eq!(parse(169, [8, 4, 4]).ok(), Some(169));
         assert_eq!(parse(509, [0, 0, 0]).ok(), Some(509), "to the last byte");
-        for (count, widths) in
-            [(1, [9, 4, 2]), (1, [8, 5, 2]), (1, [8, 4, 1]), (1, [8, 4, 3]), (186, [8, 4, 2]), (510, [0, 0, 0])]
-        {
+        for (count, widths) in [(1, [9, 4, 4]), (1, [8, 5, 4]), (1, [8, 4, 5]), (170, [8, 4, 4]), (510, [0, 0, 0])] {
             assert!(parse(count, widths).is_err(), "{count} of {widths:?}");
         }
     }
