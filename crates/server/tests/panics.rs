@@ -68,7 +68,7 @@ impl Store for PanickingStore {
     }
 
     fn locate(&self, key: &[u8]) -> Result<Location, Error> {
-        tapetum::locate(&self.0, key)
+        tapetum::locate(&self.0, tapetum::KeyspaceRef::DEFAULT, key)
     }
 
     fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {

@@ -288,27 +288,31 @@ pub fn request<'a>(key: &'a [u8], kind: &'a Kind) -> Request<'a> {
 /// The part of a batch.
 pub fn write<'a>(key: &'a [u8], kind: &'a Kind) -> Write<'a> {
     match kind {
-        Kind::Put { value, flags, expiry, .. } => Write::Put { key, value, flags: *flags, expiry: *expiry },
-        Kind::Drop => Write::Delete { key },
+        Kind::Put { value, flags, expiry, .. } => {
+            Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value, flags: *flags, expiry: *expiry }
+        }
+        Kind::Drop => Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key },
         _ => unreachable!("not part of a batch"),
     }
 }
 
 /// What the client is told of an operation that DRAM answers at once.
 pub fn told_at_once(session: &mut Session, key: &[u8], kind: &Kind) -> Option<Told> {
-    let digest = session.digest(key);
+    let digest = session.digest(tapetum::KeyspaceRef::DEFAULT, key);
     match kind {
         Kind::Get => {
             session.fetch_each(&[digest], 0);
             let mut value = Vec::new();
-            let item = session.get_from_dram(digest, &mut value, |_, _, _| true)?;
+            let item = session.get_from_dram(tapetum::KeyspaceRef::DEFAULT, digest, &mut value, |_, _, _| true)?;
             let tapetum::DramItem { flags, expiry, stamp, marks, .. } = item;
             let (value, stamp, marks) = (value.into(), Some(stamp), Some(marks));
             Some(Told::Value(Item { value, flags, expiry, stamp, marks, writer: 0 }))
         }
         Kind::Put { value, flags, expiry, condition: Condition::Always } => {
             session.fetch_each(&[digest], 1);
-            session.put_at_once(digest, (key, value), (*flags, *expiry)).map(Told::Stored)
+            session
+                .put_at_once(tapetum::KeyspaceRef::DEFAULT, digest, (key, value), (*flags, *expiry))
+                .map(Told::Stored)
         }
         _ => None,
     }

@@ -3,6 +3,8 @@
 //! Lock order: an engine's own locks → log → extents.
 
 use crate::error::Error;
+use crate::keyspace::hasher::KeyHasher;
+use crate::keyspace::states::KeyspaceStates;
 use crate::log::Log;
 use crate::maintenance::resize::Resizing;
 use crate::media::extents::Extents;
@@ -45,7 +47,8 @@ pub struct Base {
     pub overlay: Option<OverlayFlash>,
     pub geometry: Geometry,
     pub store_id: u64,
-    pub secret: [u8; 16],
+    pub hasher: KeyHasher,
+    pub keyspaces: KeyspaceStates,
     pub options: StoreOptions,
     pub planted: Planted,
     pub log: Log,

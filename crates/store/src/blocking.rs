@@ -45,7 +45,7 @@ impl Store {
     /// [`Error::Pipeline`], by the stage that went wrong; otherwise as [`Store::get`].
     pub fn get_through(&self, key: &[u8], pipeline: &ItemPipeline) -> Result<Option<Vec<u8>>, Error> {
         self.with_session(|session| {
-            while session.submit_through(0, key, pipeline) == Err(Busy) {
+            while session.submit_through(crate::KeyspaceRef::DEFAULT, 0, key, pipeline) == Err(Busy) {
                 session.poll(&mut Vec::new());
             }
             match wait_for_one(session).outcome {

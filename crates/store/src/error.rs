@@ -27,7 +27,7 @@ pub enum Error {
     FullManifest,
     /// The store was opened to read.
     ReadOnly,
-    /// A keyspace was not made, renamed or dropped, or is not there.
+    /// A keyspace was not made, renamed or dropped, or is not there, or not any more.
     Keyspace(KeyspaceError),
     /// A write to flash failed: nothing is acknowledged any more.
     Poisoned(String),

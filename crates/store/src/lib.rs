@@ -59,6 +59,7 @@ pub use keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, K
 pub use keyspace::keyspace_error::KeyspaceError;
 pub use keyspace::request;
 pub use keyspace::request::*;
+pub use keyspace::states::KeyspaceRef;
 pub use log::Sync;
 pub use maintenance::Step;
 pub use maintenance::resize::Resizing;

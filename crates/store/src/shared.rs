@@ -16,6 +16,9 @@ use crate::hashed::segment::unreadable::Unreadable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::{Access, AccessClock};
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::keyspace_error::KeyspaceError;
+use crate::keyspace::states::KeyspaceRef;
 use crate::maintenance::pace::{Pace, Room};
 use crate::manifest::Manifest;
 use crate::manifest::manifest_room::ManifestRoom;
@@ -111,10 +114,6 @@ pub struct Shared {
     /// Numbers below this one may be given: the index has the bits for them.
     pub segments_limit: AtomicU32,
     pub version_next: AtomicU64,
-    pub watermark: AtomicU64,
-    pub watermark_at: AtomicU32,
-    /// Both as they were when the last buffer was sealed.
-    pub watermark_sealed: Mutex<(u64, u32)>,
     pub counters: Counters,
     pub levels: Levels,
     pub manifest_room: ManifestRoom,
@@ -130,8 +129,8 @@ impl Deref for Shared {
 }
 
 impl Shared {
-    pub fn hash(&self, key: &[u8]) -> HashKey {
-        HashKey::of(&self.secret, key)
+    pub fn hash(&self, keyspace: KeyspaceId, key: &[u8]) -> HashKey {
+        self.hasher.hash(keyspace, key)
     }
 
     pub fn shard(&self, hash: HashKey) -> MutexGuard<'_, Shard> {
@@ -189,6 +188,11 @@ impl Shared {
     /// What is known of the use of an item that the DRAM tier does not hold.
     pub fn access_by_stamp(&self, was_read: bool, stamp: u64) -> Access {
         Access { was_read, idle_seconds: self.access_clock.written_seconds_ago(stamp) }
+    }
+
+    /// An error if a keyspace was dropped.
+    pub fn refuse_dropped(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
+        if self.keyspaces.is_open(keyspace) { Ok(()) } else { Err(Error::Keyspace(KeyspaceError::Gone)) }
     }
 
     /// Waits for the installer and takes it.
@@ -264,21 +268,21 @@ impl Shared {
 
     /// Whether a record is there at all: not deleted with everything else, not expired.
     pub fn is_live(&self, header: &Header, now: u32) -> bool {
-        self.is_live_stamp(header.stamp, header.expiry, now)
+        self.is_live_stamp(KeyspaceId::of(header), header.stamp, header.expiry, now)
     }
 
-    pub fn is_live_stamp(&self, stamp: u64, expiry: u32, now: u32) -> bool {
-        stamp > self.watermark.load(Ordering::SeqCst) && (expiry == 0 || expiry > now)
+    pub fn is_live_stamp(&self, keyspace: KeyspaceId, stamp: u64, expiry: u32, now: u32) -> bool {
+        stamp > self.keyspaces.watermark(keyspace) && (expiry == 0 || expiry > now)
     }
 
     /// [`Shared::is_live_stamp`] at this moment; the clock is read only where an expiry asks for it.
-    pub fn is_live_now(&self, stamp: u64, expiry: u32) -> bool {
-        self.is_live_stamp(stamp, expiry, if expiry == 0 { 0 } else { self.now() })
+    pub fn is_live_now(&self, keyspace: KeyspaceId, stamp: u64, expiry: u32) -> bool {
+        self.is_live_stamp(keyspace, stamp, expiry, if expiry == 0 { 0 } else { self.now() })
     }
 
     /// Counts a request that found a value which is not live.
-    pub fn note_lapsed(&self, stamp: u64) {
-        let flushed = stamp <= self.watermark.load(Ordering::SeqCst);
+    pub fn note_lapsed(&self, keyspace: KeyspaceId, stamp: u64) {
+        let flushed = stamp <= self.keyspaces.watermark(keyspace);
         let counter = if flushed { &self.counters.get_flushed } else { &self.counters.get_expired };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -346,8 +350,7 @@ impl Shared {
         // records are in a segment. Who looks at a record holds a shard, and we have them all, or is that flush.
         let buffer = unsafe { self.log.rotate() };
         self.large_named_bytes.store(0, Ordering::Relaxed);
-        *lock(&self.watermark_sealed) =
-            (self.watermark.load(Ordering::SeqCst), self.watermark_at.load(Ordering::SeqCst));
+        self.keyspaces.seal();
         shards.iter_mut().for_each(|shard| shard.rotate(buffer));
         self.glance.rotate(buffer);
         self.pace.sealed(self.geometry.segment_bytes);

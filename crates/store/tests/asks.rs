@@ -76,7 +76,7 @@ fn a_longer_value_comes_when_it_is_allowed() {
         }
         for (key, expected) in &values() {
             for request in requests(key) {
-                session.submit_within(7, request, 1000).unwrap();
+                session.submit_within(tapetum::KeyspaceRef::DEFAULT, 7, request, 1000).unwrap();
                 if *key == b"short" {
                     let (replies, asks) = poll(&mut session, 1, 0);
                     assert_eq!((value(&session, &replies[0]), asks), (&expected[..], vec![]));
@@ -90,7 +90,7 @@ fn a_longer_value_comes_when_it_is_allowed() {
                 let (replies, asks) = poll(&mut session, 1, 0);
                 assert_eq!((value(&session, &replies[0]), asks), (&expected[..], vec![]), "{what}");
                 assert_eq!(session.in_flight(), 0);
-                session.submit_within(8, request, expected.len()).unwrap();
+                session.submit_within(tapetum::KeyspaceRef::DEFAULT, 8, request, expected.len()).unwrap();
                 let (replies, asks) = poll(&mut session, 1, 0);
                 assert_eq!((value(&session, &replies[0]), asks), (&expected[..], vec![]), "at once: {what}");
             }
@@ -106,7 +106,7 @@ fn what_asks_keeps_nobody_waiting_and_takes_its_place_anew() {
     store.put(key, &long).unwrap();
     let (mut session, mut other) = (store.session().unwrap(), store.session().unwrap());
     for (token, request) in (0..).zip(requests(key)) {
-        session.submit_within(token, request, 100).unwrap();
+        session.submit_within(tapetum::KeyspaceRef::DEFAULT, token, request, 100).unwrap();
     }
     let (_, asks) = poll(&mut session, 0, 4);
     let mut asked: Vec<u64> = asks.iter().map(|ask| ask.token).collect();
@@ -143,7 +143,7 @@ fn an_item_that_has_grown_meanwhile_is_asked_for_again() {
     let mut session = store.session().unwrap();
     for request in requests(key) {
         store.put(key, &long).unwrap();
-        session.submit_within(1, request, 100).unwrap();
+        session.submit_within(tapetum::KeyspaceRef::DEFAULT, 1, request, 100).unwrap();
         poll(&mut session, 0, 1);
         store.put(key, &longer).unwrap();
         session.allow_value(1, long.len());
@@ -162,7 +162,7 @@ fn one_that_is_given_up_did_nothing_and_a_deletion_of_everything_waits_for_none(
     let mut session = store.session().unwrap();
     let item = store.get(key).unwrap().unwrap();
     for (token, request) in (0..).zip(requests(key)) {
-        session.submit_within(token, request, 100).unwrap();
+        session.submit_within(tapetum::KeyspaceRef::DEFAULT, token, request, 100).unwrap();
     }
     let (replies, _) = poll(&mut session, 0, 4);
     assert_eq!(replies.len(), 0);

@@ -45,21 +45,21 @@ fn noise(bytes: usize) -> Vec<u8> {
 }
 
 fn digest(session: &Session, key: &[u8]) -> KeyDigest {
-    let digest = session.digest(key);
+    let digest = session.digest(tapetum::KeyspaceRef::DEFAULT, key);
     session.fetch_each(&[digest; 2], 0b01);
     digest
 }
 
 fn put(session: &mut Session, key: &[u8], value: &[u8], about: (u32, u32)) -> Option<u64> {
     let digest = digest(session, key);
-    session.put_at_once(digest, (key, value), about)
+    session.put_at_once(tapetum::KeyspaceRef::DEFAULT, digest, (key, value), about)
 }
 
 /// The item, its value, and whether it had been read.
 fn get(session: &mut Session, key: &[u8]) -> Option<(DramItem, Vec<u8>, bool)> {
     let digest = digest(session, key);
     let (mut out, mut was_read) = (b"before".to_vec(), None);
-    let item = session.get_from_dram(digest, &mut out, |out, _, access| {
+    let item = session.get_from_dram(tapetum::KeyspaceRef::DEFAULT, digest, &mut out, |out, _, access| {
         out.extend_from_slice(b" head ");
         was_read = Some(access().was_read);
         true
@@ -165,9 +165,9 @@ fn what_must_wait_or_be_refused_is_left_to_a_request() {
     assert_eq!(put(&mut session, b"large", &[b'v'; 60_000], (0, 0)), None, "it may lie in extents of its own");
     // A get that is refused by whoever asked for it counts as none.
     put(&mut session, b"key", b"value", (0, 0)).unwrap();
-    let key = session.digest(b"key");
+    let key = session.digest(tapetum::KeyspaceRef::DEFAULT, b"key");
     let mut out = Vec::new();
-    let refused = session.get_from_dram(key, &mut out, |out, _, _| {
+    let refused = session.get_from_dram(tapetum::KeyspaceRef::DEFAULT, key, &mut out, |out, _, _| {
         out.push(b'x');
         false
     });

@@ -89,7 +89,7 @@ fn every_key_is_where_it_is_said_to_be() {
     let (store, truth) = filled(&drive_on(flash));
     let (mut in_buffers, mut in_segments) = (0, 0);
     for (key, &value_bytes) in &truth {
-        let record = match locate(&store, key).unwrap().place {
+        let record = match locate(&store, tapetum::KeyspaceRef::DEFAULT, key).unwrap().place {
             KeyPlace::Buffer { record, .. } => {
                 in_buffers += 1;
                 record
@@ -105,8 +105,11 @@ fn every_key_is_where_it_is_said_to_be() {
         assert_eq!((record.value_bytes, record.key_bytes), (value_bytes, key.len() as u64));
     }
     assert!(in_buffers > 0 && in_segments > 1000, "{in_buffers} {in_segments}");
-    assert!(matches!(locate(&store, b"absent").unwrap().place, KeyPlace::Nowhere { .. }));
-    let dead = match locate(&store, b"key:1995").unwrap().place {
+    assert!(matches!(
+        locate(&store, tapetum::KeyspaceRef::DEFAULT, b"absent").unwrap().place,
+        KeyPlace::Nowhere { .. }
+    ));
+    let dead = match locate(&store, tapetum::KeyspaceRef::DEFAULT, b"key:1995").unwrap().place {
         KeyPlace::Buffer { record, .. } => record,
         other => panic!("{other:?}"),
     };

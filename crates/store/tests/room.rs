@@ -20,7 +20,7 @@ fn store() -> (Drive, Store) {
 fn fill(session: &mut Session, key: &[u8], most: usize) -> usize {
     let taken = (0..=most).take_while(|token| session.submit(*token as u64, Request::Get { key }).is_ok()).count();
     assert_eq!((session.has_room(), session.in_flight()), (taken > most, taken));
-    assert_eq!(session.submit_within(0, Request::Get { key }, 10), Err(Busy));
+    assert_eq!(session.submit_within(tapetum::KeyspaceRef::DEFAULT, 0, Request::Get { key }, 10), Err(Busy));
     let mut replies: Vec<Reply> = Vec::new();
     while replies.len() < taken {
         session.poll(&mut replies);

@@ -188,7 +188,11 @@ impl Life {
         while tail.places.len() < TAIL {
             let time = self.history.time();
             let key = self.write(store, 1)?;
-            let KeyPlace::Buffer { flash_bytes, .. } = locate(store.store(), &name(key))?.place else { continue };
+            let KeyPlace::Buffer { flash_bytes, .. } =
+                locate(store.store(), tapetum::KeyspaceRef::DEFAULT, &name(key))?.place
+            else {
+                continue;
+            };
             if tail.places.last().is_some_and(|last| last.1 > flash_bytes) {
                 tail.places.clear(); // It went on in the other zone.
             }
@@ -240,7 +244,7 @@ pub fn make(seed: u64) -> Result<Subjects, Failure> {
 pub fn keys_by_segment(store: &Store) -> Result<BTreeMap<u32, Vec<u32>>, Failure> {
     let mut keys: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for key in 0..KEYS + KEYS_ABSENT {
-        match locate(store, &name(key))?.place {
+        match locate(store, tapetum::KeyspaceRef::DEFAULT, &name(key))?.place {
             KeyPlace::Segment(SegmentPlace { segment, .. }) | KeyPlace::Nowhere { segment: Some(segment) } => {
                 keys.entry(segment).or_default().push(key);
             }

@@ -225,9 +225,9 @@ fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, arguments: &S
             return Err("a server is asked for keys without spaces and control characters only".into());
         }
         Some(address) => Remote::memcached(address).stats(&format!("inspect {key}"))?,
-        None => {
-            read_store(arguments, |store| Ok(inspect_lines::location_lines(&tapetum::locate(store, key.as_bytes())?)))?
-        }
+        None => read_store(arguments, |store| {
+            Ok(inspect_lines::location_lines(&tapetum::locate(store, tapetum::KeyspaceRef::DEFAULT, key.as_bytes())?))
+        })?,
     };
     print_stats(&lines, json)
 }

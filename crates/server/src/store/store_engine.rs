@@ -3,7 +3,8 @@
 use std::os::fd::RawFd;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange,
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, KeyspaceRef, Location, Reply, Request, SlabClass, Stats,
+    ValueRange,
 };
 use tapetum_drive::engine::StageSnapshot;
 
@@ -39,7 +40,7 @@ impl engine::Session for tapetum::Session {
     }
 
     fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) {
-        self.submit_within(token, request, value_bytes).expect("the worker looks for room first");
+        self.submit_within(KeyspaceRef::DEFAULT, token, request, value_bytes).expect("the worker looks for room first");
     }
 
     fn take_asks(&mut self, asks: &mut Vec<Ask>) {
@@ -59,7 +60,7 @@ impl engine::Session for tapetum::Session {
     }
 
     fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
-        self.digest_each(keys, digests);
+        self.digest_each(KeyspaceRef::DEFAULT, keys, digests);
     }
 
     fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
@@ -72,7 +73,7 @@ impl engine::Session for tapetum::Session {
         out: &mut Vec<u8>,
         head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
     ) -> Option<DramItem> {
-        self.get_from_dram(key, out, head)
+        self.get_from_dram(KeyspaceRef::DEFAULT, key, out, head)
     }
 
     fn puts_at_once(&self) -> bool {
@@ -80,7 +81,7 @@ impl engine::Session for tapetum::Session {
     }
 
     fn put_at_once(&mut self, key: KeyDigest, item: (&[u8], &[u8]), about: (u32, u32)) -> Option<u64> {
-        self.put_at_once(key, item, about)
+        self.put_at_once(KeyspaceRef::DEFAULT, key, item, about)
     }
 }
 
@@ -108,7 +109,7 @@ impl engine::Store for tapetum::Store {
     }
 
     fn locate(&self, key: &[u8]) -> Result<Location, Error> {
-        tapetum::locate(self, key)
+        tapetum::locate(self, KeyspaceRef::DEFAULT, key)
     }
 
     fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {

@@ -423,7 +423,8 @@ impl Life {
                 let request = request(world.workload.key(key), &kind);
                 if id % 8 == 3 && request.shows_value() {
                     self.may_ask.push((session, key, id));
-                    open.submit_within(id, request, 200).expect("a session has room for a few");
+                    open.submit_within(tapetum::KeyspaceRef::DEFAULT, id, request, 200)
+                        .expect("a session has room for a few");
                 } else {
                     open.submit(id, request).expect("a session has room for a few");
                 }
@@ -484,7 +485,8 @@ impl Life {
             }
             4..10 => self.warming = self.store.warm(world.hot.clone()).ok(),
             10..20 => {
-                let keys = (0..world.workload.keys()).map(|key| self.sessions[0].digest(world.workload.key(key)));
+                let keys = (0..world.workload.keys())
+                    .map(|key| self.sessions[0].digest(tapetum::KeyspaceRef::DEFAULT, world.workload.key(key)));
                 self.warming = self.store.warm(keys.collect()).ok();
             }
             _ => {}

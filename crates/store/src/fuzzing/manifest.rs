@@ -2,9 +2,10 @@
 
 use super::Input;
 use crate::error::Error;
-use crate::hashed::catalog::{Catalog, Deaths, Install, Marks, SegmentState, encode_marks, parse_marks};
+use crate::hashed::catalog::{Catalog, Deaths, DeletionMark, Install, Marks, SegmentState, encode_marks, parse_marks};
 use crate::hashed::index::checkpoint::Checkpoint;
 use crate::hashed::segment::{Descriptor, LargeEntry};
+use crate::keyspace::KeyspaceId;
 use crate::manifest::{Manifest, Recovered};
 use crate::media::geometry::Geometry;
 use crate::media::io::{Io, run};
@@ -48,7 +49,7 @@ pub fn manifest_payload(bytes: &[u8]) {
             }
             _ => {
                 let Ok((buffer_next, marks)) = parse_marks(&mut Reader::new(payload)) else { continue };
-                encode_marks(buffer_next, marks, &mut writer);
+                encode_marks(buffer_next, &marks, &mut writer);
                 assert_eq!(parse_marks(&mut Reader::new(&writer.bytes)), Ok((buffer_next, marks)));
             }
         }
@@ -249,14 +250,18 @@ fn checkpoint(input: &mut Input<'_>) -> Checkpoint {
     Checkpoint::parse(&writer.bytes).expect("it is whole")
 }
 
+fn marks(input: &mut Input<'_>) -> Marks {
+    let watermark = input.u8();
+    let mark = DeletionMark { watermark: watermark.into(), planned_at: 0 };
+    let deletions = [(KeyspaceId(u16::from(watermark) & 3), mark)].into();
+    Marks { deletions, stamp_max: input.u8().into(), log_crc: 5 }
+}
+
 /// A change that fits the catalog, mostly.
 fn install(catalog: &Catalog, input: &mut Input<'_>) -> Install {
     let shape = input.u8();
-    let mut install = Install {
-        buffer_next: catalog.buffer_next + u64::from(shape & 1),
-        marks: Marks { watermark: input.u8().into(), watermark_at: 0, stamp_max: input.u8().into(), log_crc: 5 },
-        ..Install::default()
-    };
+    let mut install =
+        Install { buffer_next: catalog.buffer_next + u64::from(shape & 1), marks: marks(input), ..Install::default() };
     if shape & 2 != 0 && catalog.segments.len() < 6 {
         install.added.push(descriptor(catalog.number_free(&[]), input));
     }
@@ -280,7 +285,7 @@ fn descriptor(number: u32, input: &mut Input<'_>) -> Descriptor {
     let shape = input.u8();
     let entries = u32::from(input.u8()) + 1;
     let run = Run { first: input.number(), count: input.u16().into() };
-    let large = LargeEntry { entry: entries - 1, expiry: 0, stamp: 4, runs: vec![run] };
+    let large = LargeEntry { entry: entries - 1, keyspace: KeyspaceId::DEFAULT, expiry: 0, stamp: 4, runs: vec![run] };
     Descriptor {
         number,
         version: input.u32().into(),

@@ -5,8 +5,9 @@
 
 use crate::error::Error;
 use crate::hashed::segment::{DESCRIPTOR_BYTES, Descriptor, EXTENT_NUMBER_BYTES, LargeEntry};
+use crate::keyspace::KeyspaceId;
 use crate::media::wire::{Reader, Short, Writer};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_kernels::prefetch::prefetch;
@@ -146,18 +147,43 @@ pub struct Deaths {
     pub entries: Vec<u32>,
 }
 
-/// What is true of the store as a whole.
+/// What of a keyspace is deleted with everything else of it (flush_all).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Marks {
-    /// Records with a stamp up to this one are deleted (flush_all).
+pub struct DeletionMark {
+    /// Records with a stamp up to this one are deleted.
     pub watermark: u64,
     /// When to raise the watermark to the stamp of that moment, in Unix seconds; 0 for never.
-    pub watermark_at: u32,
+    pub planned_at: u32,
+}
+
+/// The marks of the keyspaces that have one.
+pub type DeletionMarks = BTreeMap<KeyspaceId, DeletionMark>;
+
+/// What the manifest takes of a mark.
+const DELETION_MARK_BYTES: u64 = 14;
+
+/// What is true of the store as a whole.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Marks {
+    /// In an install those that change.
+    pub deletions: DeletionMarks,
     /// No stamp above this one was given before the mark was made.
     pub stamp_max: u64,
     /// The crc of the last log group whose records are in segments: the next one names it. Without it, a group that a
     /// crash has cut off once could pass for the first of its buffer.
     pub log_crc: u32,
+}
+
+impl Marks {
+    /// The last stamp that is known to have been given.
+    pub fn stamp_known(&self) -> u64 {
+        self.deletions.values().map(|mark| mark.watermark).fold(self.stamp_max, u64::max)
+    }
+
+    /// What a snapshot says of deletions.
+    pub fn deletions_bytes(&self) -> u64 {
+        self.deletions.len() as u64 * DELETION_MARK_BYTES
+    }
 }
 
 /// A change of the catalog: one manifest record, whole or not at all.
@@ -174,7 +200,7 @@ pub struct Install {
 
 impl Install {
     pub fn encode(&self, writer: &mut Writer) {
-        encode_marks(self.buffer_next, self.marks, writer);
+        encode_marks(self.buffer_next, &self.marks, writer);
         writer.u32(self.added.len() as u32);
         self.added.iter().for_each(|descriptor| descriptor.encode(writer));
         writer.u32(self.deaths.len() as u32);
@@ -198,18 +224,27 @@ impl Install {
     }
 }
 
-pub fn encode_marks(buffer_next: u64, marks: Marks, writer: &mut Writer) {
+pub fn encode_marks(buffer_next: u64, marks: &Marks, writer: &mut Writer) {
     writer.u64(buffer_next);
-    writer.u64(marks.watermark);
-    writer.u32(marks.watermark_at);
     writer.u64(marks.stamp_max);
     writer.u32(marks.log_crc);
+    writer.u32(marks.deletions.len() as u32);
+    for (keyspace, mark) in &marks.deletions {
+        writer.u16(keyspace.0);
+        writer.u64(mark.watermark);
+        writer.u32(mark.planned_at);
+    }
 }
 
 pub fn parse_marks(reader: &mut Reader<'_>) -> Result<(u64, Marks), Short> {
-    let buffer_next = reader.u64()?;
-    let (watermark, watermark_at) = (reader.u64()?, reader.u32()?);
-    Ok((buffer_next, Marks { watermark, watermark_at, stamp_max: reader.u64()?, log_crc: reader.u32()? }))
+    let (buffer_next, stamp_max, log_crc) = (reader.u64()?, reader.u64()?, reader.u32()?);
+    let count = reader.count(DELETION_MARK_BYTES as usize)?;
+    let mut mark = || {
+        let keyspace = KeyspaceId(reader.u16()?);
+        Ok((keyspace, DeletionMark { watermark: reader.u64()?, planned_at: reader.u32()? }))
+    };
+    let deletions = (0..count).map(|_| mark()).collect::<Result<_, Short>>()?;
+    Ok((buffer_next, Marks { deletions, stamp_max, log_crc }))
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -258,8 +293,14 @@ impl Catalog {
                 .ok_or_else(|| misfit(format!("drops segment {number}, which is not there")))?;
         }
         self.buffer_next = self.buffer_next.max(install.buffer_next);
-        self.marks = install.marks;
+        self.marks.deletions.extend(&install.marks.deletions);
+        (self.marks.stamp_max, self.marks.log_crc) = (install.marks.stamp_max, install.marks.log_crc);
         Ok(())
+    }
+
+    /// The keyspaces whose records count.
+    pub fn keyspaces_open(&self) -> BTreeSet<KeyspaceId> {
+        BTreeSet::from([KeyspaceId::DEFAULT])
     }
 
     /// The lowest number that no segment has.
@@ -340,7 +381,13 @@ pub mod tests {
 
     #[test]
     fn a_large_value_is_written_down_until_its_record_dies() {
-        let large = |entry| LargeEntry { entry, expiry: 1, stamp: 2, runs: vec![Run { first: 500, count: 3 }] };
+        let large = |entry| LargeEntry {
+            entry,
+            keyspace: KeyspaceId(2),
+            expiry: 1,
+            stamp: 2,
+            runs: vec![Run { first: 500, count: 3 }],
+        };
         let added = Descriptor { large: vec![large(1), large(2)], ..descriptor(0, 3) };
         let install = Install {
             added: vec![added],
@@ -361,7 +408,11 @@ pub mod tests {
         catalog.install(&Install { added: vec![descriptor(0, 70)], ..Install::default() }).unwrap();
         let second = Install {
             buffer_next: 5,
-            marks: Marks { watermark: 1, watermark_at: 2, stamp_max: 9, log_crc: 10 },
+            marks: Marks {
+                deletions: [(KeyspaceId(7), DeletionMark { watermark: 1, planned_at: 2 })].into(),
+                stamp_max: 9,
+                log_crc: 10,
+            },
             added: vec![descriptor(1, 3)],
             deaths: vec![
                 Deaths { segment: 0, record_bytes: 20, entries: vec![3, 69] },

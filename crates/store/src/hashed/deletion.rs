@@ -1,22 +1,45 @@
-//! Deletions of everything: at once, or planned for a time. A mark in the log says so; its stamp is the *watermark*, and nothing with a
-//! stamp up to it is there any more.
+//! Deletions of everything in a keyspace: at once, or planned for a time. A mark in the log says so; its stamp is the keyspace's
+//! *watermark*, and nothing of it with a stamp up to it is there any more.
 //!
 //! Threads: any; a mark is written with every shard held, so that no write slips between its stamp and its effect.
 
 use crate::error::Error;
-use crate::hashed::catalog::Marks;
+use crate::hashed::catalog::{DeletionMark, DeletionMarks, Marks};
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::states::KeyspaceRef;
 use crate::log::{AppendError, Draft};
 use crate::media::io::lock;
 use crate::shared::Shared;
-use std::sync::atomic::Ordering;
-use tapetum_kernels::record::Header;
+use tapetum_kernels::record::{Header, Kind, Record};
+
+/// Takes a record of the log that may be a mark. An install may have made a later watermark durable than the log has: that ended
+/// older plans.
+pub fn note_deletion(marks: &mut DeletionMarks, record: &Record<'_>) {
+    let Header { kind, keyspace, stamp, .. } = record.header;
+    let mark = marks.get(&KeyspaceId(keyspace)).copied().unwrap_or_default();
+    if kind != Kind::Control || stamp <= mark.watermark {
+        return;
+    }
+    let mut body = [0; 4];
+    body.iter_mut().zip(record.stored).for_each(|(into, byte)| *into = *byte);
+    let planned_at = u32::from_le_bytes(body);
+    let watermark = if planned_at == 0 { stamp } else { mark.watermark };
+    marks.insert(KeyspaceId(keyspace), DeletionMark { watermark, planned_at });
+}
 
 impl Shared {
-    /// Deletes everything written so far, or plans to do so at a time, by a mark in the log. Returns its stamp, or `None`
-    /// when the log has no room now.
-    pub fn mark_deletion(&self, at: u32) -> Result<Option<u64>, Error> {
+    /// Deletes everything written to a keyspace so far, or plans to do so at a time, by a mark in the log. Returns its stamp, or
+    /// `None` when the log has no room now.
+    pub fn mark_deletion(&self, keyspace: KeyspaceRef, at: u32) -> Result<Option<u64>, Error> {
         loop {
-            match self.append_mark(at, |draft, placed| self.log.append(&[draft], placed)) {
+            self.refuse_dropped(keyspace)?;
+            if at != 0 && !self.may_plan(keyspace.id) {
+                let limit = self.log.planned_max();
+                return Err(Error::Options(format!(
+                    "{limit} keyspaces have a planned deletion already: wait for one of them, or delete at once"
+                )));
+            }
+            match self.append_mark(keyspace.id, at, |draft, placed| self.log.append(&[draft], placed)) {
                 Ok(stamp) => return Ok(Some(stamp)),
                 Err(AppendError::Poisoned) => self.log.poisoned()?,
                 Err(AppendError::BufferFull) if self.rotate() => {}
@@ -25,56 +48,70 @@ impl Shared {
         }
     }
 
-    /// Deletes everything if the time that was planned for it has come: before anything is read or written after it.
+    /// Whether the log has room to keep for the mark of one more planned deletion, where there is none yet.
+    fn may_plan(&self, keyspace: KeyspaceId) -> bool {
+        self.keyspaces.mark(keyspace).planned_at != 0 || self.keyspaces.planned_count() < self.log.planned_max()
+    }
+
+    /// Deletes everything of keyspaces for which that was planned, if the time has come: before anything is read or written after
+    /// it.
     pub fn check_watermark(&self) {
-        let is_due = || {
-            let at = self.watermark_at.load(Ordering::SeqCst);
-            at != 0 && at <= self.now()
-        };
-        if !is_due() {
+        let is_due = |at: u32| at != 0 && at <= self.now();
+        if !is_due(self.keyspaces.planned_next()) {
             return;
         }
-        // There is room: the log keeps some for this.
-        let mark = |draft: Draft<'_>, placed: &mut dyn FnMut(usize, u64, u32)| {
-            if is_due() { self.log.append_planned(draft, placed) } else { Ok(()) }
-        };
-        if self.append_mark(0, mark).is_err() {
-            // Poisoned: nothing is written any more, and readers are not shown what is deleted. The plan is on flash.
-            self.watermark.fetch_max(self.log.stamp_last(), Ordering::SeqCst);
+        for keyspace in self.keyspaces.due(self.now()) {
+            // There is room: the log keeps some for this.
+            let mark = |draft: Draft<'_>, placed: &mut dyn FnMut(usize, u64, u32)| {
+                let is_due = is_due(self.keyspaces.mark(keyspace).planned_at);
+                if is_due { self.log.append_planned(draft, placed) } else { Ok(()) }
+            };
+            if self.append_mark(keyspace, 0, mark).is_err() {
+                // Poisoned: nothing is written any more, and readers are not shown what is deleted. The plan is on flash.
+                self.keyspaces.raise(keyspace, self.log.stamp_last());
+            }
         }
     }
 
     fn append_mark(
         &self,
+        keyspace: KeyspaceId,
         at: u32,
         append: impl FnOnce(Draft<'_>, &mut dyn FnMut(usize, u64, u32)) -> Result<(), AppendError>,
     ) -> Result<u64, AppendError> {
         let body = at.to_le_bytes();
-        let draft = Draft { header: Header::control(0, body.len()), key: &[], stored: &body };
+        let header = Header { keyspace: keyspace.0, ..Header::control(0, body.len()) };
+        let draft = Draft { header, key: &[], stored: &body };
         let mut given = 0;
         // Every shard is held: no write slips between the mark's stamp and its effect.
         let _shards: Vec<_> = self.shards.iter().map(lock).collect();
-        append(draft, &mut |_, stamp, _| {
-            given = stamp;
-            self.watermark_at.store(at, Ordering::SeqCst);
-            if at == 0 {
-                self.watermark.fetch_max(stamp, Ordering::SeqCst);
-            }
-        })?;
+        append(draft, &mut |_, stamp, _| given = stamp)?;
+        if given != 0 {
+            self.keyspaces.note(keyspace, given, at);
+            self.log.keep_for_planned(self.keyspaces.planned_count());
+        }
         Ok(given)
     }
 
-    /// The stamp of the deletion that took a record with `stamp`, 0 if none did: an answer that shows it waits for it.
-    pub fn deletion_of(&self, stamp: u64) -> u64 {
-        let watermark = self.watermark.load(Ordering::SeqCst);
-        if stamp <= watermark { watermark } else { 0 }
+    /// The stamp of the deletion that took a record of a keyspace with `stamp`, 0 if none did: an answer that shows it waits for it.
+    pub fn deletion_of(&self, keyspace: KeyspaceId, stamp: u64) -> u64 {
+        let watermark = self.keyspaces.watermark(keyspace);
+        if stamp <= watermark && watermark != u64::MAX { watermark } else { 0 }
     }
 
-    /// The marks to install; every stamp up to `stamp_max` is in segments then. `then` is the watermark, and when it is
-    /// to rise, at the end of what is in segments: a later plan is the log's to keep, or it would outlive writes that
-    /// were lost before it. A later watermark ends the plan, and leaves nothing that was before it.
-    pub fn marks(&self, then: (u64, u32), stamp_max: u64, log_crc: u32) -> Marks {
-        let watermark = self.watermark.load(Ordering::SeqCst);
-        Marks { watermark, watermark_at: if watermark == then.0 { then.1 } else { 0 }, stamp_max, log_crc }
+    /// The marks to install; every stamp up to `stamp_max` is in segments then. `then` says what was deleted, and what was planned,
+    /// at the end of what is in segments: a later plan is the log's to keep, or it would outlive writes that
+    /// were lost before it. A later watermark ends the plan, and leaves nothing that was before it. Of `installed` only changes are said.
+    pub fn marks(&self, then: &DeletionMarks, installed: &Marks, stamp_max: u64, log_crc: u32) -> Marks {
+        let now = self.keyspaces.marks();
+        let mark_of = |marks: &DeletionMarks, id: &KeyspaceId| marks.get(id).copied().unwrap_or_default();
+        let to_install = |id: &KeyspaceId| {
+            let (now, then) = (mark_of(&now, id), mark_of(then, id));
+            let planned_at = if now.watermark == then.watermark { then.planned_at } else { 0 };
+            (*id, DeletionMark { watermark: now.watermark, planned_at })
+        };
+        let ids = now.keys().chain(installed.deletions.keys()).filter(|id| self.keyspaces.has(**id));
+        let marks = ids.map(to_install).filter(|(id, mark)| mark_of(&installed.deletions, id) != *mark);
+        Marks { deletions: marks.collect(), stamp_max, log_crc }
     }
 }

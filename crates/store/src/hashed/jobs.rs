@@ -20,7 +20,7 @@ pub fn hashed_jobs(shared: &Arc<Shared>, io: &Io) -> [Box<dyn Job>; 2] {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Moment {
     flushes: u64,
-    watermark: u64,
+    deletions: u64,
     seconds: u32,
 }
 
@@ -29,7 +29,7 @@ impl Moment {
         const SECONDS: u32 = 4;
         Moment {
             flushes: shared.counters.flushes.load(Ordering::Relaxed),
-            watermark: shared.watermark.load(Ordering::SeqCst),
+            deletions: shared.keyspaces.changes(),
             seconds: shared.now() / SECONDS,
         }
     }

@@ -24,6 +24,8 @@ pub enum KeyspaceError {
     IsDropped {
         name: String,
     },
+    /// The request names one that was dropped since.
+    Gone,
     TooMany {
         limit: usize,
     },
@@ -58,6 +60,7 @@ impl fmt::Display for KeyspaceError {
             KeyspaceError::IsDropped { name } => {
                 write!(f, "the keyspace {name:?} was dropped already: nothing is left to do")
             }
+            KeyspaceError::Gone => write!(f, "the keyspace was dropped: look its name up again, or create it anew"),
             KeyspaceError::TooMany { limit } => {
                 write!(
                     f,

@@ -1,11 +1,16 @@
-//! Keyspaces, what callers ask of a store, and how they hear of the answer.
+//! Keyspaces: what there are, whose keys are whose, what callers ask of a store, and how they hear of the answer.
 
+mod by_id;
 pub mod catalogue;
+pub mod hasher;
 pub mod keyspace_error;
 pub mod notify;
 pub mod request;
+pub mod states;
 
-/// Says which keyspace: part of what is hashed, of records, and of what the manifest says. Reused only after nothing of the
+use tapetum_kernels::record::Header;
+
+/// Says which keyspace: part of what is hashed, of records, key tables and of what the manifest says. Reused only after nothing of the
 /// keyspace that had it is left.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct KeyspaceId(pub u16);
@@ -13,4 +18,9 @@ pub struct KeyspaceId(pub u16);
 impl KeyspaceId {
     /// The keyspace `default`: always there.
     pub const DEFAULT: KeyspaceId = KeyspaceId(0);
+
+    /// The keyspace that a record is in.
+    pub fn of(header: &Header) -> KeyspaceId {
+        KeyspaceId(header.keyspace)
+    }
 }

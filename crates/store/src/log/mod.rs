@@ -26,7 +26,7 @@ use group::{GroupHeader, HEADER_BYTES};
 use sender::Sender;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tapetum_drive::{HostArena, QueuePair};
 use tapetum_kernels::checksum::Salt;
@@ -53,6 +53,8 @@ const APPEND_AHEAD_BYTES_MAX: usize = 512;
 /// Without a reason to hurry, a group is sent when it has this many bytes.
 const GROUP_BYTES: usize = 64 << 10;
 const SECOND_US: u64 = 1_000_000;
+/// Planned deletions for whose marks a buffer keeps room at most.
+const PLANNED_MAX: u32 = 8;
 
 /// A record to append, whose stamp the log gives.
 #[derive(Clone, Copy)]
@@ -130,6 +132,8 @@ pub struct Log {
     durable: AtomicU64,
     /// Bytes of the active buffer that are filled, for those who do not want the lock.
     filled_bytes: AtomicU64,
+    /// Deletions that are planned.
+    planned: AtomicU32,
     log_write_bytes: AtomicU64,
     /// What the store says since it failed.
     poison: OnceLock<Error>,
@@ -185,6 +189,7 @@ impl Log {
             sender: Turns::new(Sender::new(queue)),
             durable: AtomicU64::new(start.stamp_durable),
             filled_bytes: AtomicU64::new(start.position as u64),
+            planned: AtomicU32::new(0),
             state: Mutex::new(state),
             arenas: readable,
             geometry,
@@ -205,12 +210,29 @@ impl Log {
 
     /// The largest record that an empty buffer takes.
     pub fn record_bytes_max(&self) -> usize {
-        self.unplanned_end() - HEADER_BYTES
+        self.arenas.bytes_each() - self.planned_bytes(self.planned_max()) - HEADER_BYTES
     }
 
-    /// Behind it is left free for the mark of a planned deletion, whose time does not wait for room: padding, and a group of its own.
+    /// So many deletions may be planned at once, each of a keyspace: the marks of all take a sixteenth of a buffer at most.
+    pub fn planned_max(&self) -> u32 {
+        let sectors = self.arenas.bytes_each() / 16 / self.geometry.sector_bytes as usize;
+        (sectors as u32).clamp(1, PLANNED_MAX)
+    }
+
+    /// What the marks of so many planned deletions take: padding, and a group of its own each.
+    fn planned_bytes(&self, planned: u32) -> usize {
+        (1 + planned as usize) * self.geometry.sector_bytes as usize
+    }
+
+    /// So many deletions are planned. The caller holds all shards, or nobody appends.
+    pub fn keep_for_planned(&self, planned: u32) {
+        self.planned.store(planned, Ordering::SeqCst);
+    }
+
+    /// Behind it is left free for the marks of planned deletions, whose time does not wait for room, and of one that is planned.
     fn unplanned_end(&self) -> usize {
-        self.arenas.bytes_each() - 2 * self.geometry.sector_bytes as usize
+        let planned = self.planned.load(Ordering::SeqCst) + 1;
+        self.arenas.bytes_each() - self.planned_bytes(planned.min(self.planned_max()))
     }
 
     /// Appends the mark of a deletion whose time has come. There is room: each was planned by an [`Log::append`].

@@ -154,6 +154,8 @@ fn after_a_failed_flush_no_other_is_believed_whoever_s_it_was() {
 #[test]
 fn the_largest_record_fits_an_empty_buffer_to_the_byte() {
     let bench = Bench::new(Sync::No);
+    // Also beside as many planned deletions as there may be.
+    bench.log.keep_for_planned(bench.log.planned_max());
     let bytes_of = |value: usize| Header::value(0, b"key".len(), value).record_bytes();
     let largest = (0..).take_while(|value| bytes_of(*value) <= bench.log.record_bytes_max()).last().unwrap();
     assert_eq!(bytes_of(largest), bench.log.record_bytes_max(), "records come in every size");
@@ -164,13 +166,19 @@ fn the_largest_record_fits_an_empty_buffer_to_the_byte() {
 }
 
 #[test]
-fn a_planned_mark_behind_a_full_buffer_is_there_to_read() {
+fn planned_marks_behind_a_full_buffer_are_there_to_read_each_in_a_group_of_its_own() {
     let bench = Bench::new(Sync::No);
+    let planned = bench.log.planned_max();
+    assert!(planned > 1);
+    bench.log.keep_for_planned(planned);
     while bench.append_value(&[7; 500]).is_ok() {}
     while bench.append_value(b"").is_ok() {}
-    let (header, mut place) = (Header::tombstone(0, b"mark".len()), 0);
-    bench.log.append_planned(Draft { header, key: b"mark", stored: b"" }, |_, _, at| place = at).unwrap();
-    assert_eq!(bench.record(place).key, b"mark");
+    for _ in 0..planned {
+        let (header, mut place) = (Header::tombstone(0, b"mark".len()), 0);
+        bench.log.append_planned(Draft { header, key: b"mark", stored: b"" }, |_, _, at| place = at).unwrap();
+        assert_eq!(bench.record(place).key, b"mark");
+        bench.log.seal(&mut lock(&bench.log.state));
+    }
 }
 
 #[test]

@@ -120,11 +120,11 @@ impl Shared {
     /// sight, and nobody would look again where that is room enough.
     pub fn reclaimable_extents_of(&self, catalog: &Catalog) -> u64 {
         loop {
-            let watermark = self.watermark.load(Ordering::SeqCst);
+            let changes = self.keyspaces.changes();
             let readable =
                 catalog.segments.values().filter(|state| !self.unreadable.has(state, self.live_bytes(state)));
             let sum = readable.map(|state| self.reclaimable_extents(state)).sum();
-            if self.watermark.load(Ordering::SeqCst) == watermark {
+            if self.keyspaces.changes() == changes {
                 return sum;
             }
         }
@@ -153,10 +153,11 @@ impl Shared {
         if self.may_hold_live(&state.descriptor) { state.valid_bytes } else { 0 }
     }
 
-    /// Whether a record of a segment may be live: not all of them have expired or are deleted with everything else.
+    /// Whether a record of a segment may be live: not all of them have expired or are deleted with everything else of all keyspaces.
     pub fn may_hold_live(&self, descriptor: &Descriptor) -> bool {
         let Descriptor { stamp_max, expiry_max, .. } = *descriptor;
-        self.is_live_stamp(stamp_max, if expiry_max == u32::MAX { 0 } else { expiry_max }, self.now())
+        let expires = expiry_max != 0 && expiry_max != u32::MAX;
+        stamp_max > self.keyspaces.floor() && !(expires && expiry_max <= self.now())
     }
 
     /// Extents of one full segment, its key table included at its largest usual share.
@@ -195,7 +196,7 @@ impl Shared {
     /// Extents of large values in a segment that have expired, or are deleted with everything else.
     pub fn large_expired_extents(&self, state: &SegmentState) -> u64 {
         let (large, now) = (&state.descriptor.large, self.now());
-        let expired = large.iter().filter(|large| !self.is_live_stamp(large.stamp, large.expiry, now));
+        let expired = large.iter().filter(|large| !self.is_live_stamp(large.keyspace, large.stamp, large.expiry, now));
         expired.map(|large| large.extent_count()).sum()
     }
 

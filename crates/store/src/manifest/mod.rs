@@ -189,7 +189,7 @@ impl Manifest {
         self.sequence = 0;
         self.position = 0;
         let mut writer = Writer::default();
-        encode_marks(catalog.buffer_next, catalog.marks, &mut writer);
+        encode_marks(catalog.buffer_next, &catalog.marks, &mut writer);
         writer.u64(catalog.stamp_base);
         writer.u64(catalog.stamp_opened);
         writer.u64(self.generation);

@@ -321,7 +321,7 @@ mod tests {
         store.put(b"key", b"acknowledged").unwrap();
         let shared = store.shared().clone();
         let panics = || {
-            let _shard = shared.shard(shared.hash(b"key"));
+            let _shard = shared.shard(shared.hash(crate::KeyspaceId::DEFAULT, b"key"));
             panic!("for the test");
         };
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());

@@ -6,6 +6,7 @@ use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::hashed::segment::Descriptor;
 use crate::hashed::segment::local_index::LocalIndex;
 use crate::hashed::segment::view::Segment;
+use crate::keyspace::hasher::KeyHasher;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;
 use crate::media::superblock::Superblock;
@@ -23,10 +24,11 @@ pub async fn open_segments(
     drive: &Drive,
     io: &Io,
     superblock: &Superblock,
+    hasher: &KeyHasher,
     catalog: &Catalog,
     segments: &[ArcSwapOption<Segment>],
 ) -> Result<(), Error> {
-    let mut reader = KeyReader::new(io, drive.local(), superblock.secret);
+    let mut reader = KeyReader::new(io, drive.local(), hasher.clone());
     // A view without fences serves to read the pages that hold them.
     let blind = |descriptor: &Descriptor| {
         Arc::new(Segment::new(descriptor.clone(), superblock.store_id, superblock.geometry, LocalIndex::empty()))

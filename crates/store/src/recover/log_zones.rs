@@ -2,6 +2,10 @@
 
 use crate::error::Error;
 use crate::hashed::buffer::Place;
+use crate::hashed::catalog::DeletionMarks;
+use crate::hashed::deletion::note_deletion;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::hasher::KeyHasher;
 use crate::log::replay::{Chain, ZoneReader};
 use crate::manifest::Recovered;
 use crate::media::geometry::{BUFFERS, Geometry};
@@ -32,20 +36,28 @@ pub struct Replayed {
     pub chain: Chain,
     /// The crc of the last group before the active buffer.
     pub crc_sealed: u32,
-    pub watermark: u64,
-    pub watermark_at: u32,
-    /// Both before the active buffer.
-    pub watermark_sealed: (u64, u32),
+    /// What is deleted of keyspaces with everything else.
+    pub deletions: DeletionMarks,
+    /// The same before the active buffer.
+    pub deletions_sealed: DeletionMarks,
+}
+
+impl Replayed {
+    /// The last stamp that is known to be durable: of a record, or of a mark that an install made durable ahead of the log.
+    pub fn stamp_durable(&self) -> u64 {
+        self.deletions.values().map(|mark| mark.watermark).fold(self.chain.stamp_last, u64::max)
+    }
 }
 
 pub async fn replay_log(
     io: &Io,
     superblock: &Superblock,
+    hasher: &KeyHasher,
     recovered: &Recovered,
     options: &StoreOptions,
 ) -> Result<Replayed, Error> {
     let geometry = &superblock.geometry;
-    let marks = recovered.catalog.marks;
+    let (marks, open) = (&recovered.catalog.marks, recovered.catalog.keyspaces_open());
     let mut replayed = Replayed {
         arenas: HostRegion::of_arenas(geometry.segment_bytes as usize)
             .map_err(|error| Error::Io(format!("no memory for the write buffers: {error}")))?,
@@ -54,11 +66,10 @@ pub async fn replay_log(
         active: recovered.catalog.buffer_next,
         position: 0,
         // A watermark that an install made durable ahead of the log counts: groups written since say so.
-        chain: Chain::new(marks.log_crc, marks.stamp_max.max(marks.watermark)),
+        chain: Chain::new(marks.log_crc, marks.stamp_known()),
         crc_sealed: marks.log_crc,
-        watermark: marks.watermark,
-        watermark_at: marks.watermark_at,
-        watermark_sealed: (marks.watermark, marks.watermark_at),
+        deletions: marks.deletions.clone(),
+        deletions_sealed: marks.deletions.clone(),
     };
     let reader = ZoneReader { geometry, store_id: superblock.store_id, planted: options.planted };
     let first = recovered.catalog.buffer_next;
@@ -66,33 +77,18 @@ pub async fn replay_log(
         let zone = (buffer % BUFFERS) as usize;
         let image = replayed.arenas[zone].bytes_mut(0, geometry.segment_bytes as usize);
         read_zone(io, geometry, buffer, image).await?;
-        let Replayed {
-            ref arenas,
-            ref mut records,
-            ref mut large,
-            ref mut watermark,
-            ref mut watermark_at,
-            ref mut chain,
-            ..
-        } = replayed;
+        let Replayed { ref arenas, ref mut records, ref mut large, ref mut deletions, ref mut chain, .. } = replayed;
         let mut found = Vec::new();
         let crc_before = chain.previous_crc;
-        let watermark_before = (*watermark, *watermark_at);
+        let deletions_before = deletions.clone();
         let image = arenas[zone].bytes(0..arenas[zone].len());
         let end = reader.replay(image, buffer, chain, |place, record| match record.header.kind {
-            // An install may have made a later watermark durable than the log has: that ended older plans.
-            Kind::Control if record.header.stamp <= *watermark => {}
-            Kind::Control => {
-                let mut at = [0; 4];
-                at[..record.stored.len().min(4)].copy_from_slice(&record.stored[..record.stored.len().min(4)]);
-                *watermark_at = u32::from_le_bytes(at);
-                if *watermark_at == 0 {
-                    *watermark = record.header.stamp;
-                }
-            }
+            // Of a keyspace that was dropped.
+            _ if !open.contains(&KeyspaceId::of(&record.header)) => {}
+            Kind::Control => note_deletion(deletions, &record),
             _ => {
                 if record.header.codec == Codec::OutOfLine {
-                    let hash = HashKey::of(&superblock.secret, record.key);
+                    let hash = hasher.hash_of(&record.header, record.key);
                     large.push((hash, Place { buffer, place }, record.stored.to_vec()));
                 }
                 found.push(place);
@@ -102,7 +98,7 @@ pub async fn replay_log(
             records.insert(buffer, found);
             (replayed.active, replayed.position) = (buffer, end.position);
             replayed.crc_sealed = crc_before;
-            replayed.watermark_sealed = watermark_before;
+            replayed.deletions_sealed = deletions_before;
         }
         reader.refuse_gap(image, buffer, end.position, chain)?;
     }

@@ -30,6 +30,8 @@ use crate::hashed::segment::unreadable::Unreadable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
+use crate::keyspace::hasher::KeyHasher;
+use crate::keyspace::states::KeyspaceStates;
 use crate::log::{Log, Start};
 use crate::maintenance::pace::Pace;
 use crate::manifest::manifest_room::ManifestRoom;
@@ -120,6 +122,7 @@ pub async fn open_read_only(
 struct FoundStore {
     programs: DrivePrograms,
     superblock: Superblock,
+    hasher: KeyHasher,
     /// The copy of the superblock that is to be written again.
     behind: Option<u64>,
     recovered: Recovered,
@@ -142,12 +145,12 @@ impl FoundStore {
         let mut watch = Stopwatch::new(drive.env());
         let programs = DrivePrograms::find(io).await?;
         let Found { superblock, behind, .. } = read_superblock(drive, io).await?;
-        let geometry = superblock.geometry;
+        let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
         let mut recovered =
             Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
         let extents = claim_extents(&superblock, &recovered.catalog)?;
         watch.lap("manifest");
-        let replayed = replay_log(io, &superblock, &recovered, options).await?;
+        let replayed = replay_log(io, &superblock, &hasher, &recovered, options).await?;
         let extents = Arc::new(Mutex::new(extents));
         let large = LargeSpace::new(extents.clone());
         let mut claims = Claims::new(large.clone());
@@ -158,14 +161,14 @@ impl FoundStore {
         }
         let large_in_log = claim_log(&mut claims, &replayed, options.planted)?;
         let checkpoint = recovered.checkpoint.take().filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
-        let stamp_durable = replayed.chain.stamp_last.max(replayed.watermark);
+        let stamp_durable = replayed.stamp_durable();
         if !options.planted.has(Bug::TrustShortLog) {
             refuse_lost_end(stamp_durable, recovered.catalog.stamp_opened)?;
         }
         let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + stamps_skipped(&geometry);
         // Superblock, manifest and log hold: from here on something is written, fences first where they are damaged.
         let segments = segment_table(&geometry);
-        open_segments(drive, io, &superblock, &recovered.catalog, &segments).await?;
+        open_segments(drive, io, &superblock, &hasher, &recovered.catalog, &segments).await?;
         for (number, large) in large_in_segments {
             if let Some(segment) = segments[number as usize].load_full() {
                 segment.own_large(large);
@@ -175,6 +178,7 @@ impl FoundStore {
         Ok(FoundStore {
             programs,
             superblock,
+            hasher,
             behind,
             generation_before: recovered.manifest.generation(),
             recovered,
@@ -201,7 +205,7 @@ impl FoundStore {
         }
         if options.planted.has(Bug::ForgetReplay) {
             let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
-            let install = Install { buffer_next, marks: recovered.catalog.marks, ..Install::default() };
+            let install = Install { buffer_next, marks: recovered.catalog.marks.clone(), ..Install::default() };
             recovered.manifest.install(&recovered.catalog, &install).await?;
         }
         // The checkpoint was made in the generation that ends here, and ends with it; nothing is written to its extents
@@ -267,17 +271,21 @@ impl FoundStore {
         };
         let ids = (geometry, superblock.store_id);
         let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
-        let (shards, glance) = make_shards(&superblock, &log, &mut replayed.records, replayed.active)?;
+        let (shards, glance) = make_shards((&geometry, &self.hasher), &log, &mut replayed.records, replayed.active)?;
         let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
             .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
         watch.lap("write buffers");
+        let open = recovered.catalog.keyspaces_open();
+        let keyspaces = KeyspaceStates::new(&open, &replayed.deletions, replayed.deletions_sealed);
+        log.keep_for_planned(keyspaces.planned_count());
         let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
         let base = Base {
             drive: drive.clone(),
             overlay,
             geometry,
             store_id: superblock.store_id,
-            secret: superblock.secret,
+            hasher: self.hasher,
+            keyspaces,
             options: *options,
             planted: options.planted,
             log,
@@ -312,9 +320,6 @@ impl FoundStore {
             segments_limit: AtomicU32::new(geometry.segments(superblock.capacity_bytes)),
             // Unique in the store's life without being written down: no generation comes twice, unless damage hid one.
             version_next: AtomicU64::new(generation << 32 | 1),
-            watermark: AtomicU64::new(replayed.watermark),
-            watermark_at: AtomicU32::new(replayed.watermark_at),
-            watermark_sealed: Mutex::new(replayed.watermark_sealed),
             counters: Counters::default(),
             levels: Levels::default(),
             manifest_room: ManifestRoom::default(),
@@ -350,7 +355,7 @@ async fn fill_index(
 }
 
 fn make_shards(
-    Superblock { geometry, secret, .. }: &Superblock,
+    (geometry, hasher): (&Geometry, &KeyHasher),
     log: &Log,
     records: &mut BTreeMap<u64, Vec<u32>>,
     active: u64,
@@ -366,7 +371,8 @@ fn make_shards(
         }
         for place in records {
             // SAFETY: it was replayed from there, and nothing is released before the store is open.
-            let hash = HashKey::of(secret, unsafe { log.record(buffer, place) }.key);
+            let record = unsafe { log.record(buffer, place) };
+            let hash = hasher.hash_of(&record.header, record.key);
             shards[hash.partition(geometry.partition_bits)].insert(hash, place);
         }
     }
@@ -376,12 +382,12 @@ fn make_shards(
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::hashed::catalog::Marks;
+    use crate::hashed::catalog::{DeletionMark, Marks};
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+    use crate::keyspace::KeyspaceId;
     use crate::media::io::run;
     use crate::planted::Planted;
     use crate::{Request, Store};
-    use std::sync::atomic::Ordering;
     use tapetum_drive::{Env, LocalMemory, MemoryFlash};
 
     #[test]
@@ -443,17 +449,17 @@ pub mod tests {
         let delete = async {
             let Superblock { geometry, store_id, .. } = read_superblock(&drive, &io).await?.superblock;
             let mut recovered = Manifest::recover(&io, drive.local(), &geometry, store_id, Planted::default()).await?;
-            let marks = Marks { watermark: ends_both, watermark_at: 0, ..recovered.catalog.marks };
+            let mark = DeletionMark { watermark: ends_both, planned_at: 0 };
+            let deletions = [(KeyspaceId::DEFAULT, mark)].into();
+            let marks = Marks { deletions, ..recovered.catalog.marks.clone() };
             let install = Install { buffer_next: recovered.catalog.buffer_next, marks, ..Install::default() };
             recovered.manifest.install(&recovered.catalog, &install).await
         };
         run(&io, delete, || false).unwrap().unwrap();
         let store = Store::open_on(&drive, &options).unwrap();
         let shared = store.shared();
-        assert_eq!(
-            (shared.watermark.load(Ordering::SeqCst), shared.watermark_at.load(Ordering::SeqCst)),
-            (ends_both, 0)
-        );
+        let mark = DeletionMark { watermark: ends_both, planned_at: 0 };
+        assert_eq!(shared.keyspaces.mark(KeyspaceId::DEFAULT), mark);
     }
 
     #[test]

@@ -13,6 +13,7 @@
 use super::order::NO_PLACE;
 use super::{Busy, Local, Op, Session};
 use crate::keyspace::request::{Outcome, Request};
+use crate::keyspace::states::KeyspaceRef;
 use std::collections::HashMap;
 
 /// A get that goes on when its caller has this much memory for its value.
@@ -81,14 +82,20 @@ impl Local {
 }
 
 impl Session {
-    /// As [`Session::submit`]; a request that shows a longer value asks before it is brought: see [`Session::take_asks`]. No other that
+    /// As [`Session::submit_to`]; a request that shows a longer value asks before it is brought: see [`Session::take_asks`]. No other that
     /// is on its way may have its token.
     ///
     /// # Errors
     /// As [`Session::submit`].
-    pub fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) -> Result<(), Busy> {
+    pub fn submit_within(
+        &mut self,
+        keyspace: KeyspaceRef,
+        token: u64,
+        request: Request<'_>,
+        value_bytes: usize,
+    ) -> Result<(), Busy> {
         self.local.asks.value_bytes_allowed = value_bytes;
-        let submitted = self.submit(token, request);
+        let submitted = self.submit_to(keyspace, token, request);
         self.local.asks.value_bytes_allowed = usize::MAX;
         submitted
     }

@@ -6,12 +6,13 @@ use super::change::{
 };
 use super::flash_read::FlashRead;
 use super::large::{Basis, LargeOp, LargeRead, OutOfLine};
-use super::{Attempt, FromFlash, Local, check_value};
+use super::{Attempt, FromFlash, Local, Target, check_value};
 use crate::error::Error;
 use crate::hashed::buffer::{Seen, Shard};
 use crate::hashed::large::{inline_bytes_max, is_inline};
 use crate::hashed::tier::Item;
 use crate::keyspace::request::{Outcome, Request};
+use crate::keyspace::states::KeyspaceRef;
 use crate::log::{AppendError, Draft};
 use crate::maintenance::room::Admission;
 use crate::planted::Bug;
@@ -33,8 +34,16 @@ pub(super) enum WriteError {
     Refused(Error),
 }
 
-/// Appends a record and lets readers find it. The caller holds the shard.
-pub(super) fn append(shared: &Shared, shard: &mut Shard, hash: HashKey, draft: Draft<'_>) -> Result<u64, WriteError> {
+/// Appends a record to a keyspace and lets readers find it. The caller holds the shard.
+pub(super) fn append(
+    shared: &Shared,
+    shard: &mut Shard,
+    (keyspace, hash): (KeyspaceRef, HashKey),
+    draft: Draft<'_>,
+) -> Result<u64, WriteError> {
+    // With the shard held: after a drop, nothing is written.
+    shared.refuse_dropped(keyspace).map_err(WriteError::Refused)?;
+    let draft = Draft { header: Header { keyspace: keyspace.id.0, ..draft.header }, ..draft };
     if shard.is_full() {
         // Room comes with a flush, and after a failure there is none.
         return Err(shared.log.poisoned().map_or_else(WriteError::Refused, |()| WriteError::NoRoom));
@@ -59,7 +68,7 @@ pub(super) enum Put {
 }
 
 /// Puts a record into the write buffer, over whatever its key had.
-pub(super) fn put_record(shared: &Shared, hash: HashKey, draft: Draft<'_>) -> Put {
+pub(super) fn put_record(shared: &Shared, (keyspace, hash): (KeyspaceRef, HashKey), draft: Draft<'_>) -> Put {
     loop {
         let mut shard = shared.shard(hash);
         match shared.admit(|| shared.has_probably(&shard, hash)) {
@@ -68,7 +77,7 @@ pub(super) fn put_record(shared: &Shared, hash: HashKey, draft: Draft<'_>) -> Pu
             Admission::Refuse(error) => return Put::Refused(error),
         }
         let user_bytes = draft.key.len() as u64 + u64::from(draft.header.raw_bytes);
-        match append(shared, &mut shard, hash, draft) {
+        match append(shared, &mut shard, (keyspace, hash), draft) {
             Ok(stamp) => {
                 shared.counters.user_write_bytes.fetch_add(user_bytes, Ordering::Relaxed);
                 return Put::Stored(stamp);
@@ -88,8 +97,8 @@ pub(super) fn poison(shared: &Shared) -> Error {
 }
 
 impl Local {
-    pub(super) fn delete_all(&mut self, shared: &Shared, token: u64, at: u32) -> Attempt {
-        match shared.mark_deletion(if at <= shared.now() { 0 } else { at }) {
+    pub(super) fn delete_all(&mut self, shared: &Shared, Target { token, keyspace, .. }: Target, at: u32) -> Attempt {
+        match shared.mark_deletion(keyspace, if at <= shared.now() { 0 } else { at }) {
             Ok(Some(stamp)) => self.answer_after(shared, token, stamp, Outcome::Done),
             Ok(None) => return Attempt::Waits,
             Err(error) => self.answer(token, Outcome::Failed(error)),
@@ -101,14 +110,15 @@ impl Local {
     pub(super) fn attempt(
         &mut self,
         shared: &Shared,
-        (token, hash): (u64, HashKey),
+        target: Target,
         request: &Request<'_>,
         flash: Option<FromFlash>,
         value_bytes_allowed: usize,
     ) -> Attempt {
         if let Request::DeleteAll { at } = *request {
-            return self.delete_all(shared, token, at);
+            return self.delete_all(shared, target, at);
         }
+        let Target { token, keyspace: KeyspaceRef { id: keyspace, .. }, hash } = target;
         let asks = |value_bytes: usize| value_bytes > value_bytes_allowed && request.shows_value();
         loop {
             let sequence = shared.install_sequence.load(Ordering::SeqCst);
@@ -120,15 +130,15 @@ impl Local {
                     unreachable!("only a put is blind")
                 };
                 drop(shard);
-                return self.put(shared, token, hash, (key, value, flags, expiry));
+                return self.put(shared, target, (key, value, flags, expiry));
             }
             let in_buffer;
             let (current, large, stamp) = match (flash, shard.get(hash)) {
                 (Some(flash), _) => {
                     // Everything may have been deleted since it was read: that is no write of the key.
                     let now = shared.now();
-                    let found = flash.found.filter(|item| shared.is_live_stamp(item.stamp, item.expiry, now));
-                    let deleted = flash.found.map_or(0, |item| shared.deletion_of(item.stamp));
+                    let found = flash.found.filter(|item| shared.is_live_stamp(keyspace, item.stamp, item.expiry, now));
+                    let deleted = flash.found.map_or(0, |item| shared.deletion_of(keyspace, item.stamp));
                     (found, flash.large.as_ref(), flash.shown_by.max(deleted))
                 }
                 (None, Some(place)) => {
@@ -137,9 +147,9 @@ impl Local {
                     let header = record.header;
                     let live = header.kind == Kind::Value && shared.is_live(&header, shared.now());
                     if header.kind == Kind::Value && !live && is_counted_as_get(request) {
-                        shared.note_lapsed(header.stamp);
+                        shared.note_lapsed(keyspace, header.stamp);
                     }
-                    let shown_by = header.stamp.max(shared.deletion_of(header.stamp));
+                    let shown_by = header.stamp.max(shared.deletion_of(keyspace, header.stamp));
                     if live && asks(header.raw_bytes as usize) {
                         return Attempt::Asks { value_bytes: header.raw_bytes as usize };
                     }
@@ -173,19 +183,19 @@ impl Local {
                 (None, None) => {
                     // The tier has what flash has, as long as the shard is held.
                     let Some(item) = self.copy_from_tier(shared, hash) else {
-                        match self.attempt_beyond_memory(shared, shard, (token, hash, sequence), request) {
+                        match self.attempt_beyond_memory(shared, shard, (target, sequence), request) {
                             Some(attempt) => return attempt,
                             None => continue,
                         }
                     };
-                    let live = shared.is_live_stamp(item.stamp, item.expiry, shared.now());
-                    (live.then_some(item), None, shared.deletion_of(item.stamp))
+                    let live = shared.is_live_stamp(keyspace, item.stamp, item.expiry, shared.now());
+                    (live.then_some(item), None, shared.deletion_of(keyspace, item.stamp))
                 }
             };
             if let Some(Item { value_bytes, .. }) = current.filter(|item| asks(item.value_bytes)) {
                 return Attempt::Asks { value_bytes };
             }
-            if let Some(attempt) = self.decide(shared, shard, token, hash, request, (current, large, stamp)) {
+            if let Some(attempt) = self.decide(shared, shard, target, request, (current, large, stamp)) {
                 return attempt;
             }
         }
@@ -207,9 +217,10 @@ impl Local {
         &mut self,
         shared: &Shared,
         shard: MutexGuard<'_, Shard>,
-        (token, hash, sequence): (u64, HashKey, u64),
+        (target, sequence): (Target, u64),
         request: &Request<'_>,
     ) -> Option<Attempt> {
+        let hash = target.hash;
         let seen = shard.see(hash);
         drop(shard);
         if let Some(segment) = shared.candidate(hash) {
@@ -223,7 +234,7 @@ impl Local {
         if !shard.is_as(hash, seen) {
             return None;
         }
-        self.decide(shared, shard, token, hash, request, (None, None, 0))
+        self.decide(shared, shard, target, request, (None, None, 0))
     }
 
     /// What the DRAM tier has of a key, its value in `scratch`.
@@ -250,15 +261,14 @@ impl Local {
     pub(super) fn put(
         &mut self,
         shared: &Shared,
-        token: u64,
-        hash: HashKey,
+        Target { token, keyspace, hash }: Target,
         put @ (key, value, ..): (&[u8], &[u8], u32, u32),
     ) -> Attempt {
         let (header, stored) = self.compress(put);
         if !is_inline(&shared.geometry, stored.len(), value.len()) {
             return self.put_large(header, header.codec);
         }
-        match put_record(shared, hash, Draft { header, key, stored }) {
+        match put_record(shared, (keyspace, hash), Draft { header, key, stored }) {
             Put::Stored(stamp) => self.answer_after(shared, token, stamp, Outcome::Stored { stamp }),
             Put::Refused(error) => self.answer(token, Outcome::Failed(error)),
             Put::Waits => return Attempt::Waits,
@@ -277,13 +287,11 @@ impl Local {
     }
 
     /// Decides on what is known, under the shard's lock; `None` when it must be looked at again, in the next buffer. `current`'s value is in `scratch`.
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn decide(
         &mut self,
         shared: &Shared,
         mut shard: MutexGuard<'_, Shard>,
-        token: u64,
-        hash: HashKey,
+        Target { token, keyspace, hash }: Target,
         request: &Request<'_>,
         (current, large, stamp): Known<'_>,
     ) -> Option<Attempt> {
@@ -354,7 +362,7 @@ impl Local {
             }
         };
         let header = Header { codec, stored_bytes: stored.len() as u32, raw_bytes, ..header };
-        let done = append(shared, &mut shard, hash, Draft { header, key, stored });
+        let done = append(shared, &mut shard, (keyspace, hash), Draft { header, key, stored });
         if done.is_ok()
             && let (Some(large), Some(place)) = (stays, shard.get(hash))
         {

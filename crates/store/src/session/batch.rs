@@ -5,6 +5,7 @@ use super::{Local, refuse};
 use crate::error::Error;
 use crate::hashed::large::inline_raw_bytes_max;
 use crate::keyspace::request::{Condition, Outcome, Request};
+use crate::keyspace::states::KeyspaceRef;
 use crate::log::{AppendError, Draft};
 use crate::maintenance::room::Admission;
 use crate::media::io::lock;
@@ -15,8 +16,8 @@ use tapetum_kernels::record::{Codec, Header};
 /// One write of a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum Write<'a> {
-    Put { key: &'a [u8], value: &'a [u8], flags: u32, expiry: u32 },
-    Delete { key: &'a [u8] },
+    Put { keyspace: KeyspaceRef, key: &'a [u8], value: &'a [u8], flags: u32, expiry: u32 },
+    Delete { keyspace: KeyspaceRef, key: &'a [u8] },
 }
 
 /// There is no room now: poll, and submit again.
@@ -25,7 +26,7 @@ pub struct Busy;
 
 impl Local {
     pub(super) fn batch(&mut self, shared: &Shared, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
-        let hashes: Vec<HashKey> = writes.iter().map(|write| shared.hash(write.key())).collect();
+        let hashes: Vec<HashKey> = writes.iter().map(|write| shared.hash(write.keyspace().id, write.key())).collect();
         if shared.is_paced() || self.deletes_all() || hashes.iter().any(|hash| self.undecided.contains_key(hash)) {
             return Err(Busy);
         }
@@ -63,6 +64,11 @@ impl Local {
         let mut shards: Vec<_> = numbers.iter().map(|number| lock(&shared.shards[*number])).collect();
         let mut stamp_last = 0;
         let mut places = Vec::with_capacity(writes.len());
+        // With the shards held: after a drop, nothing is written.
+        if let Some(error) = writes.iter().find_map(|write| shared.refuse_dropped(write.keyspace()).err()) {
+            self.answer(token, Outcome::Failed(error));
+            return Ok(());
+        }
         let room = shards.iter().all(|shard| shard.has_room_for(writes.len()));
         let appended = if room {
             shared.log.append(&drafts, |_, stamp, place| {
@@ -100,12 +106,12 @@ fn check_batch(shared: &Shared, writes: &[Write<'_>]) -> Result<(), Error> {
     let mut bytes = 0;
     for write in writes {
         let request = match *write {
-            Write::Put { key, value, flags, expiry } => {
+            Write::Put { key, value, flags, expiry, .. } => {
                 Request::Put { key, value, flags, expiry, condition: Condition::Always }
             }
-            Write::Delete { key } => Request::Delete { key, stamp: None },
+            Write::Delete { key, .. } => Request::Delete { key, stamp: None },
         };
-        refuse(shared, &request)?;
+        refuse(shared, write.keyspace(), &request)?;
         bytes += request.payload_bytes() + 64;
     }
     // It lies in one group of the log, large values too.
@@ -122,7 +128,13 @@ impl<'a> Write<'a> {
 
     fn key(&self) -> &'a [u8] {
         match *self {
-            Write::Put { key, .. } | Write::Delete { key } => key,
+            Write::Put { key, .. } | Write::Delete { key, .. } => key,
+        }
+    }
+
+    fn keyspace(&self) -> KeyspaceRef {
+        match *self {
+            Write::Put { keyspace, .. } | Write::Delete { keyspace, .. } => keyspace,
         }
     }
 
@@ -138,15 +150,16 @@ impl<'a> Write<'a> {
         'a: 'b,
     {
         let header = match *self {
-            Write::Put { key, value, flags, expiry } => Header {
+            Write::Put { key, value, flags, expiry, .. } => Header {
                 codec,
                 flags,
                 expiry,
                 raw_bytes: value.len() as u32,
                 ..Header::value(0, key.len(), stored.len())
             },
-            Write::Delete { key } => Header::tombstone(0, key.len()),
+            Write::Delete { key, .. } => Header::tombstone(0, key.len()),
         };
+        let header = Header { keyspace: self.keyspace().id.0, ..header };
         Draft { header, key: self.key(), stored }
     }
 }

@@ -146,8 +146,14 @@ impl FlashRead {
         }
     }
 
-    /// Looks for the record in the next page in which it may start.
-    pub fn begin(&mut self, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64, key: &[u8]) -> Step {
+    /// Looks for the record of a keyspace's key in the next page in which it may start.
+    pub fn begin(
+        &mut self,
+        queue: &mut QueuePair,
+        spare: &mut SpareBuffers,
+        tag: u64,
+        (keyspace, key): (u16, &[u8]),
+    ) -> Step {
         let Some(page) = self.pages.clone().next() else { return Step::Missing };
         let span_bytes = self.segment.span_bytes(page);
         let stages_max = self.segment.data_runs_max(span_bytes) + 1;
@@ -167,7 +173,7 @@ impl FlashRead {
             first: page,
             record_bytes: self.segment.record_bytes_mean() as u32,
         };
-        encode_parameters(pages, key, queue.fill(Purpose::Get, buffer, self.parameters.clone()));
+        encode_parameters(pages, (keyspace, key), queue.fill(Purpose::Get, buffer, self.parameters.clone()));
         let (mut list, mut sent) = (StageList::new(queue, buffer, span_bytes as usize..parameters_at), (0, 0));
         for run in self.segment.data_runs(page, span_bytes) {
             assert!(run.at + run.length <= span_bytes);

@@ -211,7 +211,7 @@ impl LargeWrite {
     /// Whether what was decided on is still so. The caller holds the shard.
     fn still_holds(&self, shared: &Shared, op: &Op, shard: &crate::hashed::buffer::Shard) -> bool {
         let Some(basis) = &self.basis else { return true };
-        let alive = |(stamp, expiry)| shared.is_live_stamp(stamp, expiry, shared.now());
+        let alive = |(stamp, expiry)| shared.is_live_stamp(op.keyspace.id, stamp, expiry, shared.now());
         basis.current.is_none_or(alive) && shard.is_on_flash_as(op.hash, basis.seen)
     }
 }
@@ -463,7 +463,7 @@ impl Local {
                 drop(shard);
                 return self.attempt_op(shared, number, op, None);
             }
-            let done = append(shared, &mut shard, op.hash, Draft { header, key, stored });
+            let done = append(shared, &mut shard, (op.keyspace, op.hash), Draft { header, key, stored });
             if done.is_ok()
                 && let (Some(extents), Some(place)) = (write.extents.take(), shard.get(op.hash))
             {

@@ -12,11 +12,12 @@
 
 use super::large::{LargeOp, LargeRead};
 use super::near::NearValue;
-use super::{FlashRead, Local, Op};
+use super::{FlashRead, Local, Op, Target};
 use crate::hashed::buffer::{Seen, Shard};
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::access::Access;
 use crate::hashed::tier::{Copied, Item};
+use crate::keyspace::KeyspaceId;
 use crate::keyspace::request::{Outcome, Request};
 use crate::planted::Bug;
 use crate::shared::Shared;
@@ -39,8 +40,8 @@ pub(super) struct Miss {
 }
 
 impl Local {
-    pub(super) fn gather(&mut self, token: u64, hash: HashKey, request: &Request<'_>) {
-        let number = self.keep(token, hash, request);
+    pub(super) fn gather(&mut self, target: Target, request: &Request<'_>) {
+        let number = self.keep(target, request);
         self.gathered.push(number);
     }
 
@@ -78,7 +79,8 @@ impl Local {
             let values = &mut self.values[self.values_now];
             let start = values.len();
             let found = tier.copy((op.hash, now), values).filter(|Copied { item: found, .. }| {
-                shared.planted.has(Bug::TierForgetsDeletion) || shared.is_live_now(found.stamp, found.expiry)
+                shared.planted.has(Bug::TierForgetsDeletion)
+                    || shared.is_live_now(op.keyspace.id, found.stamp, found.expiry)
             });
             let Some(copied) = found else {
                 values.truncate(start);
@@ -202,7 +204,7 @@ impl Local {
         // SAFETY: the shard names the place; the record is not used when the shard is let go of.
         let record = unsafe { shared.log.record(place.buffer, place.place) };
         let header = record.header;
-        let live = header.holds_value() && shared.is_live_now(header.stamp, header.expiry);
+        let live = header.holds_value() && shared.is_live_now(KeyspaceId::of(&header), header.stamp, header.expiry);
         let may_show = shared.log.may_acknowledge(header.stamp) || shared.planted.has(Bug::ReadUndurable);
         if !live || !may_show {
             return None;
@@ -237,9 +239,9 @@ impl Local {
                 return None;
             }
             if header.kind == Kind::Value {
-                shared.note_lapsed(header.stamp);
+                shared.note_lapsed(op.keyspace.id, header.stamp);
             }
-            let stamp = header.stamp.max(shared.deletion_of(header.stamp));
+            let stamp = header.stamp.max(shared.deletion_of(op.keyspace.id, header.stamp));
             self.answer_after(shared, op.token, stamp, Outcome::Missing);
             self.forget(number, op);
             return None;

@@ -18,6 +18,8 @@ mod attempt;
 mod batch;
 mod change;
 mod flash_read;
+#[cfg(test)]
+mod keyspace_tests;
 mod large;
 mod lookup;
 mod near;
@@ -35,6 +37,7 @@ use crate::hashed::large::inline_bytes_max;
 use crate::hashed::tier::{HitCounts, Item};
 use crate::keyspace::notify::Notifier;
 use crate::keyspace::request::{Outcome, Reply, Request, ValueRange};
+use crate::keyspace::states::KeyspaceRef;
 use crate::maintenance::pace::Share;
 use crate::shared::Shared;
 use flash_read::{FlashRead, SpareBuffers};
@@ -70,9 +73,19 @@ const KEEP_BYTES: usize = 1 << 20;
 /// Memory that is waited for is looked for so often.
 const MEMORY_LOOK: Duration = Duration::from_millis(10);
 
+/// What an operation is about.
+#[derive(Clone, Copy, Default)]
+struct Target {
+    /// The caller's name for it.
+    token: u64,
+    keyspace: KeyspaceRef,
+    hash: HashKey,
+}
+
 #[derive(Default)]
 struct Op {
     token: u64,
+    keyspace: KeyspaceRef,
     /// Counts the session's kept operations: the order of submission.
     sequence: u64,
     hash: HashKey,
@@ -242,50 +255,59 @@ impl Session {
     /// [`Busy`] when there is no room ([`Session::has_room`]); then nothing was done and no reply comes. A poll that gives replies
     /// makes room.
     pub fn submit(&mut self, token: u64, request: Request<'_>) -> Result<(), Busy> {
+        self.submit_to(KeyspaceRef::DEFAULT, token, request)
+    }
+
+    /// As [`Session::submit`], of a key of this keyspace.
+    ///
+    /// # Errors
+    /// As [`Session::submit`].
+    pub fn submit_to(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) -> Result<(), Busy> {
         if !self.has_room() {
             return Err(Busy);
         }
-        self.start(token, request);
+        self.start(keyspace, token, request);
         Ok(())
     }
 
-    fn start(&mut self, token: u64, request: Request<'_>) {
+    fn start(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
         let shared = &*self.shared;
-        if let Err(error) = refuse(shared, &request) {
+        if let Err(error) = refuse(shared, keyspace, &request) {
             return self.local.answer(token, Outcome::Failed(error));
         }
         shared.check_watermark();
-        let hash = shared.hash(request.key());
+        let hash = shared.hash(keyspace.id, request.key());
+        let target = Target { token, keyspace, hash };
         if !request.reads() && self.local.is_paced(shared, &request) {
             shared.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
-            return self.local.wait(token, hash, &request);
+            return self.local.wait(target, &request);
         }
         if self.local.must_wait(hash, &request) {
-            return self.local.wait(token, hash, &request);
+            return self.local.wait(target, &request);
         }
         if request.reads() {
-            return self.local.gather(token, hash, &request);
+            return self.local.gather(target, &request);
         }
         let allowed = self.local.asks.value_bytes_allowed();
-        match self.local.attempt(shared, (token, hash), &request, None, allowed) {
+        match self.local.attempt(shared, target, &request, None, allowed) {
             Attempt::Answered => {}
             Attempt::Asks { value_bytes } => {
-                let (number, op) = self.local.keep_at_hand(token, hash, &request);
+                let (number, op) = self.local.keep_at_hand(target, &request);
                 self.local.ask(number, op, value_bytes);
             }
             Attempt::NeedsFlash { read } => {
-                let (number, op) = self.local.keep_at_hand(token, hash, &request);
+                let (number, op) = self.local.keep_at_hand(target, &request);
                 self.local.begin_read(shared, number, op, read);
             }
             Attempt::Large(large) => {
-                let (number, op) = self.local.keep_at_hand(token, hash, &request);
+                let (number, op) = self.local.keep_at_hand(target, &request);
                 self.local.go_on_large(shared, number, op, large);
             }
-            Attempt::Waits => self.local.wait(token, hash, &request),
+            Attempt::Waits => self.local.wait(target, &request),
         }
     }
 
-    /// Writes several keys at once: all of them or none, also across a crash.
+    /// Writes several keys at once, of one keyspace or of several: all of them or none, also across a crash.
     pub fn submit_batch(&mut self, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
         if let Err(error) = self.shared.refuse_to_write() {
             self.local.answer(token, Outcome::Failed(error));
@@ -413,7 +435,8 @@ impl Drop for Session {
     }
 }
 
-fn refuse(shared: &Shared, request: &Request<'_>) -> Result<(), Error> {
+fn refuse(shared: &Shared, keyspace: KeyspaceRef, request: &Request<'_>) -> Result<(), Error> {
+    shared.refuse_dropped(keyspace)?;
     if !matches!(request, Request::Get { .. }) {
         shared.refuse_to_write()?;
     }

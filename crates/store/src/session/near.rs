@@ -13,12 +13,13 @@
 
 use super::flash_read::FlashRead;
 use super::large::OutOfLine;
-use super::{Busy, Local, Op, Session, refuse};
+use super::{Busy, Local, Op, Session, Target, refuse};
 use crate::error::Error;
 use crate::hashed::large::verify::corrupt;
 use crate::hashed::tier::Item;
 use crate::hashed::tier::access::Access;
 use crate::keyspace::request::{Outcome, Request};
+use crate::keyspace::states::KeyspaceRef;
 use crate::media::geometry::Geometry;
 use crate::shared::Shared;
 use std::ops::Range;
@@ -120,7 +121,7 @@ fn ranges_of(geometry: &Geometry, reference: &Reference) -> Vec<SourceRange> {
 }
 
 impl Session {
-    /// As [`Session::submit`] of a get whose value goes through programs of the drive; the reply's value is what comes out of the last.
+    /// As [`Session::submit_to`] of a get whose value goes through programs of the drive; the reply's value is what comes out of the last.
     /// Of an item on flash only that comes to the host: the drive reads it, and the programs run where it lies. An item in a write
     /// buffer or in the DRAM tier is the host's own and is copied to the drive first. It does not go into the DRAM tier.
     ///
@@ -129,12 +130,18 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::submit`].
-    pub fn submit_through(&mut self, token: u64, key: &[u8], pipeline: &ItemPipeline) -> Result<(), Busy> {
+    pub fn submit_through(
+        &mut self,
+        keyspace: KeyspaceRef,
+        token: u64,
+        key: &[u8],
+        pipeline: &ItemPipeline,
+    ) -> Result<(), Busy> {
         if !self.has_room() {
             return Err(Busy);
         }
         let (shared, local, request) = (&*self.shared, &mut self.local, Request::Get { key });
-        let near = match refuse(shared, &request).and_then(|()| NearGet::new(pipeline)) {
+        let near = match refuse(shared, keyspace, &request).and_then(|()| NearGet::new(pipeline)) {
             Ok(near) => near,
             Err(error) => {
                 local.answer(token, Outcome::Failed(error));
@@ -142,9 +149,9 @@ impl Session {
             }
         };
         shared.check_watermark();
-        let hash = shared.hash(key);
+        let hash = shared.hash(keyspace.id, key);
         let goes_on = !local.must_wait(hash, &request);
-        let number = local.keep(token, hash, &request);
+        let number = local.keep(Target { token, keyspace, hash }, &request);
         let Some(op) = &mut local.ops[number] else { unreachable!("the operation was just kept") };
         op.near = Some(Box::new(near));
         match goes_on {

@@ -132,17 +132,17 @@ fn many_go_on_beside_others_and_keep_the_order_of_their_key() {
     let keys: Vec<String> = (0..3 * NEAR_MAX).map(|number| format!("key:{number:04x}")).collect();
     for (token, key) in (0..).map(|number| 4 * number).zip(&keys) {
         let before = store.get(key.as_bytes()).unwrap().unwrap().value;
-        session.submit_through(token, key.as_bytes(), &sha).unwrap();
+        session.submit_through(crate::KeyspaceRef::DEFAULT, token, key.as_bytes(), &sha).unwrap();
         let put =
             Request::Put { key: key.as_bytes(), value: b"new", flags: 0, expiry: 0, condition: Condition::Always };
         session.submit(token + 1, put).unwrap();
-        session.submit_through(token + 2, key.as_bytes(), &sha).unwrap();
+        session.submit_through(crate::KeyspaceRef::DEFAULT, token + 2, key.as_bytes(), &sha).unwrap();
         session.submit(token + 3, Request::Get { key: key.as_bytes() }).unwrap();
         expected.insert(token, digest(&before));
         expected.insert(token + 2, digest(b"new"));
         expected.insert(token + 3, b"new".to_vec());
     }
-    session.submit_through(u64::MAX, b"nothing", &sha).unwrap();
+    session.submit_through(crate::KeyspaceRef::DEFAULT, u64::MAX, b"nothing", &sha).unwrap();
     for (token, value) in replies(&mut session, 4 * keys.len() + 1) {
         match (value, expected.remove(&token)) {
             (Ok(value), Some(expected)) => assert_eq!(value, expected, "operation {token}"),
@@ -163,8 +163,10 @@ fn a_session_that_goes_takes_its_pipelines_along() {
     let mut session = store.session().unwrap();
     let concat = ItemPipeline { output_bytes_max: 700_000, ..pipeline(&drive, &["concat"; 4]) };
     for token in 0..8 {
-        session.submit_through(token, b"large", &concat).unwrap();
-        session.submit_through(100 + token, format!("key:{token:04x}").as_bytes(), &concat).unwrap();
+        session.submit_through(crate::KeyspaceRef::DEFAULT, token, b"large", &concat).unwrap();
+        session
+            .submit_through(crate::KeyspaceRef::DEFAULT, 100 + token, format!("key:{token:04x}").as_bytes(), &concat)
+            .unwrap();
     }
     for _ in 0..4 {
         session.poll(&mut Vec::new());

@@ -1,10 +1,10 @@
 //! The order of a session's operations: one that is not decided keeps the later ones of its key behind it.
 //!
 //! Undecided operations of one hash key are a chain in the order of submission. Only its first is attempted, reads or waits;
-//! when it is decided, the next one takes its place. A deletion of everything touches every key: it waits until all before it
+//! when it is decided, the next one takes its place. A deletion of everything in a keyspace touches many keys: it waits until all before it
 //! are decided, and all after it wait for it. What asks for room ([`super::asks`]) leaves its place and takes another later.
 
-use super::{Local, Op};
+use super::{Local, Op, Target};
 use crate::error::Error;
 use crate::keyspace::request::{Outcome, Request};
 use crate::shared::Shared;
@@ -54,9 +54,10 @@ pub(super) fn closed() -> Error {
 }
 
 impl Local {
-    pub(super) fn keep(&mut self, token: u64, hash: HashKey, request: &Request<'_>) -> usize {
+    pub(super) fn keep(&mut self, Target { token, keyspace, hash }: Target, request: &Request<'_>) -> usize {
         let mut op = self.spare_ops.pop().unwrap_or_default();
-        (op.token, op.hash, op.value_bytes_allowed) = (token, hash, self.asks.value_bytes_allowed());
+        (op.token, op.keyspace, op.hash) = (token, keyspace, hash);
+        op.value_bytes_allowed = self.asks.value_bytes_allowed();
         op.request.assign(request);
         op.kept_bytes = request.payload_bytes();
         self.kept_bytes += op.kept_bytes;
@@ -69,8 +70,8 @@ impl Local {
     }
 
     /// Keeps an operation that goes on at once.
-    pub(super) fn keep_at_hand(&mut self, token: u64, hash: HashKey, request: &Request<'_>) -> (usize, Box<Op>) {
-        let number = self.keep(token, hash, request);
+    pub(super) fn keep_at_hand(&mut self, target: Target, request: &Request<'_>) -> (usize, Box<Op>) {
+        let number = self.keep(target, request);
         let Some(op) = self.ops[number].take() else { unreachable!("the operation was just kept") };
         (number, op)
     }
@@ -95,9 +96,9 @@ impl Local {
     }
 
     /// Keeps an operation that is to be attempted later, or after those before it.
-    pub(super) fn wait(&mut self, token: u64, hash: HashKey, request: &Request<'_>) {
-        let number = self.keep(token, hash, request);
-        self.wait_for_turn(hash, number);
+    pub(super) fn wait(&mut self, target: Target, request: &Request<'_>) {
+        let number = self.keep(target, request);
+        self.wait_for_turn(target.hash, number);
     }
 
     /// An operation that has its place is attempted later, or after those before it.

@@ -4,7 +4,7 @@ use super::change::needs_value;
 use super::flash_read::{FlashRead, Step, inflated_bytes};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
 use super::near::TAG_NEAR;
-use super::{Attempt, FromFlash, Local, Op};
+use super::{Attempt, FromFlash, Local, Op, Target};
 use crate::error::Error;
 use crate::hashed::buffer::Seen;
 use crate::hashed::tier::Item;
@@ -52,8 +52,8 @@ impl Local {
 
     /// Reads the next page in which the record may start.
     fn read_next(&mut self, shared: &Shared, number: usize, mut op: Box<Op>) {
-        let Op { read: Some(read), request, .. } = &mut *op else { unreachable!("the operation reads") };
-        let step = read.begin(&mut self.queue, &mut self.spare_buffers, number as u64, &request.key);
+        let Op { read: Some(read), request, keyspace, .. } = &mut *op else { unreachable!("the operation reads") };
+        let step = read.begin(&mut self.queue, &mut self.spare_buffers, number as u64, (keyspace.id.0, &request.key));
         match step {
             Step::Waits => {
                 if request.is_get() {
@@ -166,16 +166,18 @@ impl Local {
             self.end_read(&mut op);
             return self.attempt_op(shared, number, op, None);
         }
-        let has_ended = matched.as_ref().is_some_and(|found| !dead && !shared.is_live_now(found.stamp, found.expiry));
+        let has_ended = matched
+            .as_ref()
+            .is_some_and(|found| !dead && !shared.is_live_now(op.keyspace.id, found.stamp, found.expiry));
         if has_ended && shared.shard(op.hash).get(op.hash).is_some() {
             // It has expired since the look at the buffers, and another one took its place before that: look again.
             self.end_read(&mut op);
             return self.attempt_op(shared, number, op, None);
         }
         if let Some(found) = matched.as_ref().filter(|_| has_ended && op.request.is_counted_as_get()) {
-            shared.note_lapsed(found.stamp);
+            shared.note_lapsed(op.keyspace.id, found.stamp);
         }
-        let shown_by = matched.as_ref().map_or(0, |found| shared.deletion_of(found.stamp));
+        let shown_by = matched.as_ref().map_or(0, |found| shared.deletion_of(op.keyspace.id, found.stamp));
         // A dead record that the index did not mean: it took another key's entry for this one's.
         let matched = matched.filter(|_| !dead && !has_ended);
         if let Some(found) = &matched
@@ -258,7 +260,8 @@ impl Local {
             return self.gather_again(number, op);
         }
         let allowed = op.value_bytes_allowed;
-        match self.attempt(shared, (op.token, op.hash), &op.request.borrow(), flash, allowed) {
+        let target = Target { token: op.token, keyspace: op.keyspace, hash: op.hash };
+        match self.attempt(shared, target, &op.request.borrow(), flash, allowed) {
             Attempt::Answered => self.forget(number, op),
             Attempt::Asks { value_bytes } => self.ask(number, op, value_bytes),
             Attempt::NeedsFlash { read } => self.begin_read(shared, number, op, read),

@@ -10,6 +10,7 @@ use crate::hashed::large::inline_bytes_max;
 use crate::hashed::tier::access::Access;
 use crate::hashed::tier::{Item, Tier};
 use crate::keyspace::request::{Condition, Request};
+use crate::keyspace::states::KeyspaceRef;
 use crate::log::{Draft, Sync};
 use crate::planted::Bug;
 use tapetum_kernels::hash::HashKey;
@@ -54,11 +55,11 @@ impl Session {
         self.shared.options.sync != Sync::Always
     }
 
-    /// First stage: hashes keys, and brings nearer what the second will look at. `digests` are at least as many.
-    pub fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
+    /// First stage: hashes keys of a keyspace, and brings nearer what the second will look at. `digests` are at least as many.
+    pub fn digest_each(&self, keyspace: KeyspaceRef, keys: &[&[u8]], digests: &mut [KeyDigest]) {
         let shared = &*self.shared;
         let tier = shared.tier.as_ref().filter(|_| !self.local.found_lately.in_buffers());
-        hash_each(&shared.secret, keys, |number, hash| {
+        hash_each(shared.hasher.secret(keyspace.id), keys, |number, hash| {
             match tier {
                 Some(tier) => tier.prefetch_bucket(hash),
                 None => shared.prefetch_in_buffers(hash),
@@ -68,9 +69,9 @@ impl Session {
     }
 
     /// As [`Session::digest_each`], of one key.
-    pub fn digest(&self, key: &[u8]) -> KeyDigest {
+    pub fn digest(&self, keyspace: KeyspaceRef, key: &[u8]) -> KeyDigest {
         let mut digest = [KeyDigest::default()];
-        self.digest_each(&[key], &mut digest);
+        self.digest_each(keyspace, &[key], &mut digest);
         digest[0]
     }
 
@@ -123,6 +124,7 @@ impl Session {
     /// comes first: what was submitted before, or the durability of what would be shown.
     pub fn get_from_dram(
         &mut self,
+        keyspace: KeyspaceRef,
         KeyDigest(digest): KeyDigest,
         out: &mut Vec<u8>,
         mut head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
@@ -147,7 +149,7 @@ impl Session {
             }
             return self.local.copy_item_from_buffers(shared, hash, out, &mut head);
         };
-        if !shared.is_live_now(found.stamp, found.expiry) {
+        if !shared.is_live_now(keyspace.id, found.stamp, found.expiry) {
             out.truncate(start);
             return None;
         }
@@ -160,6 +162,7 @@ impl Session {
     /// is so where it has to wait, for durability too, where it is refused, and where its value is long.
     pub fn put_at_once(
         &mut self,
+        keyspace: KeyspaceRef,
         KeyDigest(digest): KeyDigest,
         (key, value): (&[u8], &[u8]),
         (flags, expiry): (u32, u32),
@@ -167,7 +170,7 @@ impl Session {
         let (shared, hash) = (&*self.shared, HashKey(digest));
         let request = Request::Put { key, value, flags, expiry, condition: Condition::Always };
         let is_short = value.len() <= inline_bytes_max(&shared.geometry);
-        if !self.puts_at_once() || !is_short || refuse(shared, &request).is_err() {
+        if !self.puts_at_once() || !is_short || refuse(shared, keyspace, &request).is_err() {
             return None;
         }
         shared.check_watermark();
@@ -176,7 +179,7 @@ impl Session {
             return None;
         }
         let (header, stored) = self.local.compress((key, value, flags, expiry));
-        let Put::Stored(stamp) = put_record(shared, hash, Draft { header, key, stored }) else {
+        let Put::Stored(stamp) = put_record(shared, (keyspace, hash), Draft { header, key, stored }) else {
             self.local.share.give_back(request.payload_bytes() as u64);
             return None;
         };

@@ -96,7 +96,7 @@ async fn check_segment(
     let wrong = |what: String| Error::Corrupt(format!("segment {number}: {what}"));
     let segment = shared.segments[number as usize].load_full().ok_or_else(|| wrong("it is not open".into()))?;
     let entries = key_table(shared, io, &segment).await?;
-    let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret).await?;
+    let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.hasher.clone()).await?;
     let all = Bitmap::full(state.descriptor.entries);
     let (mut valid_bytes, mut last) = (0, None::<HashKey>);
     let mut large = state.descriptor.large.iter();
@@ -104,7 +104,7 @@ async fn check_segment(
     while let Some(hash) = cursor.head() {
         let place = cursor.entry();
         let entry = entries.get(place as usize).copied();
-        if entry.map(|entry| (entry.hash, entry.size_bytes)) != Some((hash, cursor.record().len() as u32)) {
+        if entry != Some(Entry::of_record(hash, &cursor.header(), cursor.record().len() as u32)) {
             return Err(wrong(format!("record {place} is not the one that the key table names")));
         }
         if last.is_some_and(|last| last >= hash) {

@@ -4,6 +4,7 @@
 
 use crate::error::Error;
 use crate::hashed::catalog::{Catalog, SegmentState};
+use crate::keyspace::KeyspaceId;
 use crate::manifest::{Manifest, Summary};
 use crate::media::geometry::{BUFFERS, SUPERBLOCK_BYTES};
 use crate::media::io::{Io, lock, run};
@@ -180,7 +181,7 @@ fn describe(
         ("used_bytes", summary.position),
         ("generation", summary.generation),
         ("buffer_next", catalog.buffer_next),
-        ("watermark", catalog.marks.watermark),
+        ("watermark", catalog.marks.deletions.get(&KeyspaceId::DEFAULT).map_or(0, |mark| mark.watermark)),
         ("stamp_max", catalog.marks.stamp_max),
         ("segments", catalog.segments.len() as u64),
     ]);

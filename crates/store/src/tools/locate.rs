@@ -2,6 +2,8 @@
 
 use crate::error::Error;
 use crate::hashed::segment::view::Segment;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::states::KeyspaceRef;
 use crate::media::io::{Io, run};
 use crate::media::transfer::Transfer;
 use crate::shared::Shared;
@@ -89,17 +91,17 @@ fn facts(shared: &Shared, header: &Header) -> RecordFacts {
     }
 }
 
-/// Finds where `key` lives in an open store.
-pub fn locate(store: &Store, key: &[u8]) -> Result<Location, Error> {
+/// Finds where a key of a keyspace lives in an open store.
+pub fn locate(store: &Store, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
     let shared = store.shared();
     let io = Io::new(shared.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
-    let hash = shared.hash(key);
-    let place = run(&io, find(shared, &io, hash, key), || false)
+    let hash = shared.hash(keyspace.id, key);
+    let place = run(&io, find(shared, &io, hash, (keyspace.id, key)), || false)
         .ok_or_else(|| Error::Io("the drive stopped answering".into()))??;
     Ok(Location { hash: hash.0, partition: hash.partition(shared.geometry.partition_bits) as u64, place })
 }
 
-async fn find(shared: &Arc<Shared>, io: &Io, hash: HashKey, key: &[u8]) -> Result<KeyPlace, Error> {
+async fn find(shared: &Arc<Shared>, io: &Io, hash: HashKey, key: (KeyspaceId, &[u8])) -> Result<KeyPlace, Error> {
     loop {
         if let Some(place) = in_buffer(shared, hash) {
             return Ok(place);
@@ -132,7 +134,7 @@ async fn in_segment(
     io: &Io,
     segment: &Segment,
     hash: HashKey,
-    key: &[u8],
+    (keyspace, key): (KeyspaceId, &[u8]),
 ) -> Result<Option<SegmentPlace>, Error> {
     let number = segment.descriptor.number;
     for page in segment.start_pages(hash) {
@@ -145,8 +147,9 @@ async fn in_segment(
         result?;
         let bytes = io.look(&buffer, 0..read_bytes as usize);
         let run = PageRun { bytes, first_page: page, page_size: segment.page_size() };
-        let found =
-            run.find(segment.salt, key).map_err(|_| Error::Corrupt(format!("data page {page} of segment {number}")))?;
+        let found = run
+            .find(segment.salt, (keyspace.0, key))
+            .map_err(|_| Error::Corrupt(format!("data page {page} of segment {number}")))?;
         if let Some(found) = found {
             return Ok(Some(segment_place(shared, segment, page, read_bytes, &found)));
         }

@@ -88,7 +88,7 @@ async fn segments(
 ) -> Result<ControlFlow<()>, Error> {
     for state in installer.catalog.segments.values() {
         let Some(segment) = shared.segments[state.descriptor.number as usize].load_full() else { continue };
-        let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.secret).await?;
+        let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.hasher.clone()).await?;
         // Those of one page, shown when it is known what they are.
         let (mut found, mut page) = (Vec::new(), None);
         cursor.advance(&state.valid).await?;
@@ -139,7 +139,8 @@ mod tests {
         let io = Io::new(drive.queue_pair(16).unwrap());
         let first_six = async {
             let (all, mut keys) = (Bitmap::full(segment.descriptor.entries), Vec::new());
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.secret).await.unwrap();
+            let mut cursor =
+                VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await.unwrap();
             while keys.len() < 6 {
                 cursor.advance(&all).await.unwrap();
                 let header = cursor.header();

@@ -207,7 +207,15 @@ fn a_batch_with_a_value_that_compresses_to_half_is_read_from_a_segment() {
     Store::create_on(&drive, &options).unwrap();
     let store = Store::open_on(&drive, &options).unwrap();
     let value = [noise(1, 1 << 20), vec![7; (1 << 20) - 100]].concat();
-    store.batch(&[Write::Put { key: b"key", value: &value, flags: 0, expiry: 0 }]).unwrap();
+    store
+        .batch(&[Write::Put {
+            keyspace: tapetum::KeyspaceRef::DEFAULT,
+            key: b"key",
+            value: &value,
+            flags: 0,
+            expiry: 0,
+        }])
+        .unwrap();
     let flushes = store.stats().flushes;
     let mut filler = 0;
     while store.stats().flushes < flushes + 2 {

@@ -272,17 +272,33 @@ fn a_batch_is_seen_whole_and_many_keys_are_read_at_once() {
     for round in 0..200u32 {
         let keys: Vec<Vec<u8>> = (0..10).map(|key| format!("batch{key}").into_bytes()).collect();
         let value = noise(u64::from(round), 300);
-        let writes: Vec<Write<'_>> =
-            keys.iter().map(|key| Write::Put { key, value: &value, flags: round, expiry: 0 }).collect();
+        let writes: Vec<Write<'_>> = keys
+            .iter()
+            .map(|key| Write::Put {
+                keyspace: tapetum::KeyspaceRef::DEFAULT,
+                key,
+                value: &value,
+                flags: round,
+                expiry: 0,
+            })
+            .collect();
         store.batch(&writes).unwrap();
         let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let items = store.multi_get(&names).unwrap();
         assert!(items.iter().all(|item| item.as_ref().is_some_and(|item| item.flags == round && item.value == value)));
     }
-    store.batch(&[Write::Delete { key: b"batch0" }, Write::Delete { key: b"batch1" }]).unwrap();
+    store
+        .batch(&[
+            Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: b"batch0" },
+            Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: b"batch1" },
+        ])
+        .unwrap();
     assert_eq!(store.get(b"batch1").unwrap(), None);
-    let put = Write::Put { key: b"batch0", value: &[1; 1000], flags: 0, expiry: 0 };
-    for too_large in [vec![put; 1000], vec![Write::Delete { key: b"batch0" }; 100_000]] {
+    let put =
+        Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key: b"batch0", value: &[1; 1000], flags: 0, expiry: 0 };
+    for too_large in
+        [vec![put; 1000], vec![Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: b"batch0" }; 100_000]]
+    {
         assert!(matches!(store.batch(&too_large), Err(Error::BatchTooLarge { .. })));
     }
     assert_eq!(store.get(b"batch0").unwrap(), None);
@@ -308,13 +324,14 @@ fn a_full_store_refuses_new_keys_with_a_way_out_and_still_reads_overwrites_and_d
         let seed = if number < 2_000 { number + 1 } else { number };
         assert_eq!(store.get(format!("key{number}").as_bytes()).unwrap().unwrap().value, noise(seed, 1000), "{number}");
     }
-    let put = |key| Write::Put { key, value: b"from a batch", flags: 0, expiry: 0 };
+    let put =
+        |key| Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value: b"from a batch", flags: 0, expiry: 0 };
     store.batch(&[put(b"key7"), put(b"key8")]).expect("it overwrites");
     assert_eq!(store.get(b"key8").unwrap().unwrap().value, b"from a batch");
     // What was collected meanwhile may have left room for a few.
     let value = noise(0, 1000);
     let refused = (0..1000).map(|number| format!("another{number}").into_bytes()).find(|key| {
-        let another = Write::Put { key, value: &value, flags: 0, expiry: 0 };
+        let another = Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value: &value, flags: 0, expiry: 0 };
         store.batch(&[put(b"key7"), another]).is_err_and(|error| error == Error::FullFlash)
     });
     assert_eq!(store.get(&refused.expect("a full store refuses new keys in batches")).unwrap(), None);
@@ -554,7 +571,10 @@ fn writes_that_wait_for_room_end_when_the_store_fails() {
     }
     assert_eq!((session.in_flight(), replies.len()), (0, 3_000));
     assert!(matches!(replies[2_999].outcome, Outcome::Failed(Error::Poisoned(_))), "{:?}", replies[2_999].outcome);
-    assert!(matches!(store.batch(&[Write::Delete { key: b"key2999" }]), Err(Error::Poisoned(_))));
+    assert!(matches!(
+        store.batch(&[Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: b"key2999" }]),
+        Err(Error::Poisoned(_))
+    ));
 }
 
 #[test]

@@ -20,13 +20,26 @@ fn crashed() -> FaultyFlash {
     let store = Store::open_on(&drive, &options()).unwrap();
     for first in (0..KEYS).step_by(50) {
         let items: Vec<_> = (first..first + 50).map(|number| (format!("key{number}"), noise(number, 300))).collect();
-        let puts = items.iter().map(|(key, value)| Write::Put { key: key.as_bytes(), value, flags: 0, expiry: 0 });
+        let puts = items.iter().map(|(key, value)| Write::Put {
+            keyspace: tapetum::KeyspaceRef::DEFAULT,
+            key: key.as_bytes(),
+            value,
+            flags: 0,
+            expiry: 0,
+        });
         store.batch(&puts.collect::<Vec<_>>()).unwrap();
     }
     store.put(b"large", &noise(9, 100_000)).unwrap();
     for first in (0..KEYS).step_by(150) {
         let keys: Vec<_> = (first..first + 150).step_by(3).map(|number| format!("key{number}")).collect();
-        store.batch(&keys.iter().map(|key| Write::Delete { key: key.as_bytes() }).collect::<Vec<_>>()).unwrap();
+        store
+            .batch(
+                &keys
+                    .iter()
+                    .map(|key| Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: key.as_bytes() })
+                    .collect::<Vec<_>>(),
+            )
+            .unwrap();
     }
     store.put(b"last", b"in the log").unwrap();
     drop(store);
@@ -73,7 +86,7 @@ fn a_reader_sees_what_a_writer_would_and_writes_nothing() {
         let seen = contents(&reader);
         assert_eq!(tapetum::check(&reader).unwrap().problems, Vec::<String>::new());
         tapetum::inspect(&reader).unwrap();
-        tapetum::locate(&reader, b"last").unwrap();
+        tapetum::locate(&reader, tapetum::KeyspaceRef::DEFAULT, b"last").unwrap();
         reader.maintain();
         let stats = reader.stats();
         assert_eq!((stats.flash_write_bytes, stats.log_write_bytes), (0, 0));
@@ -114,11 +127,14 @@ fn what_would_change_the_store_is_refused() {
     for request in requests {
         assert_eq!(store.run(request), Err(Error::ReadOnly), "{request:?}");
     }
-    assert_eq!(store.batch(&[Write::Put { key, value, flags, expiry }]), Err(Error::ReadOnly));
+    assert_eq!(
+        store.batch(&[Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value, flags, expiry }]),
+        Err(Error::ReadOnly)
+    );
     assert_eq!(store.resize_capacity(2 * CAPACITY), Err(Error::ReadOnly));
     let mut session = store.session().unwrap();
-    let digest = session.digest(key);
-    assert_eq!(session.put_at_once(digest, (key, value), (0, 0)), None);
+    let digest = session.digest(tapetum::KeyspaceRef::DEFAULT, key);
+    assert_eq!(session.put_at_once(tapetum::KeyspaceRef::DEFAULT, digest, (key, value), (0, 0)), None);
     assert_eq!(store.get(key).unwrap().unwrap().value, b"in the log");
     assert_eq!(changes(&faulty), before);
 }

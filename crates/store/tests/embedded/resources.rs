@@ -95,7 +95,7 @@ fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
     let keys = |from: u32| (from..from + BATCH).map(u32::to_le_bytes).collect::<Vec<_>>();
     let put = |store: &Store, from: u32, value: &[u8]| {
         let keys = keys(from);
-        let write = |key| Write::Put { key, value, flags: 0, expiry: 0 };
+        let write = |key| Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value, flags: 0, expiry: 0 };
         store.batch(&keys.iter().map(|key| write(&key[..])).collect::<Vec<_>>())
     };
     let fill = |store: &Store| {
@@ -119,7 +119,14 @@ fn a_store_that_can_name_no_more_items_says_so_and_opens_again() {
     }
     for batch in 0..batches / 4 {
         let keys = keys(batch * BATCH);
-        store.batch(&keys.iter().map(|key| Write::Delete { key: &key[..] }).collect::<Vec<_>>()).unwrap();
+        store
+            .batch(
+                &keys
+                    .iter()
+                    .map(|key| Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key: &key[..] })
+                    .collect::<Vec<_>>(),
+            )
+            .unwrap();
     }
     put(&store, batches * BATCH, b"new").unwrap();
     store.close().unwrap();

@@ -1,7 +1,7 @@
-//! Match and decompress: the program of a hashed GET (XDP, section 4: the flash page read, then the full key compared).
+//! Match and decompress: the program of a hashed GET (XDP, section 4: the flash page read, then keyspace and full key compared).
 //!
 //! ```text
-//! parameters: store id u64 · segment version u64 · first page u32 · key length u32
+//! parameters: store id u64 · segment version u64 · first page u32 · key length u16 · keyspace u16
 //!             page bytes u32 · record bytes u32 · key
 //! input:      data pages as read, from the page in which the record may start
 //! output:     stamp u64 · value address u64 · value length u32 · flags u32 · expiry u32
@@ -19,10 +19,10 @@ use std::cell::RefCell;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt, Trailer};
 use tapetum_kernels::prefetch::prefetch;
-use tapetum_kernels::record::{Codec, Marks};
+use tapetum_kernels::record::{Codec, KEY_BYTES_MAX, Marks};
 
 pub const NAME: &str = "match-record";
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// No record of the key starts in the page.
 pub const MISSING: Status = Status::Program(1);
@@ -54,11 +54,13 @@ pub fn parameters_bytes(key: &[u8]) -> usize {
     PARAMETERS_HEAD_BYTES + key.len()
 }
 
-pub fn encode_parameters(pages: Pages, key: &[u8], out: &mut [u8]) {
+pub fn encode_parameters(pages: Pages, (keyspace, key): (u16, &[u8]), out: &mut [u8]) {
+    assert!(key.len() <= KEY_BYTES_MAX);
     out[..8].copy_from_slice(&pages.salt.store.to_le_bytes());
     out[8..16].copy_from_slice(&pages.salt.version.to_le_bytes());
     out[16..20].copy_from_slice(&pages.first.to_le_bytes());
-    out[20..24].copy_from_slice(&(key.len() as u32).to_le_bytes());
+    out[20..22].copy_from_slice(&(key.len() as u16).to_le_bytes());
+    out[22..24].copy_from_slice(&keyspace.to_le_bytes());
     out[24..28].copy_from_slice(&(pages.size.bytes() as u32).to_le_bytes());
     out[28..32].copy_from_slice(&pages.record_bytes.to_le_bytes());
     out[32..32 + key.len()].copy_from_slice(key);
@@ -161,13 +163,15 @@ impl Program for MatchRecord {
     }
 }
 
-fn parse_parameters(bytes: &[u8]) -> Option<(Pages, &[u8])> {
+/// The pages, and a keyspace's id and a key of it.
+fn parse_parameters(bytes: &[u8]) -> Option<(Pages, (u16, &[u8]))> {
     let head = bytes.get(..PARAMETERS_HEAD_BYTES)?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-    let key = bytes.get(PARAMETERS_HEAD_BYTES..PARAMETERS_HEAD_BYTES + word(20) as usize)?;
+    let (key_bytes, keyspace) = (word(20) as usize & 0xffff, (word(20) >> 16) as u16);
+    let key = bytes.get(PARAMETERS_HEAD_BYTES..PARAMETERS_HEAD_BYTES + key_bytes)?;
     let salt = SegmentSalt { store: long(0), version: long(8) };
-    Some((Pages { salt, size: PageSize::of(word(24))?, first: word(16), record_bytes: word(28) }, key))
+    Some((Pages { salt, size: PageSize::of(word(24))?, first: word(16), record_bytes: word(28) }, (keyspace, key)))
 }
 
 fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status, [u64; 2]) {
@@ -226,6 +230,7 @@ mod tests {
         let (codec, stored) = compressor.compress(value);
         let mut header = Header::value(9, 3, stored.len());
         (header.codec, header.raw_bytes, header.flags, header.expiry) = (codec, value.len() as u32, 5, 6);
+        header.keyspace = 5;
         let mut page = vec![0; PAGE_BYTES];
         let length = Record { header, key: b"key", stored }.encode(&mut page);
         let crc = record_checksum(SALT, 4084 * 7, &page[..length]);
@@ -235,7 +240,11 @@ mod tests {
     }
 
     fn run(page: &[u8], key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
-        let mut parameters = vec![0; parameters_bytes(key)];
+        run_in(page, (5, key), output)
+    }
+
+    fn run_in(page: &[u8], key: (u16, &[u8]), output: &mut [u8]) -> (Status, [u64; 2]) {
+        let mut parameters = vec![0; parameters_bytes(key.1)];
         let pages = Pages { salt: SALT, size: PageSize::Large, first: 7, record_bytes: 40 };
         encode_parameters(pages, key, &mut parameters);
         let task = &mut TaskState::default();
@@ -252,7 +261,7 @@ mod tests {
         assert_eq!(output[40..40 + matched.value_bytes as usize], text);
         assert_eq!(run(&page(b"raw"), b"key", &mut output).0, Status::Success);
         let matched = Matched::parse(output[..40].try_into().unwrap());
-        assert_eq!((matched.value_bytes, matched.entry, matched.place), (3, 3, Place::Stream(4084 * 7 + 13 + 8 + 3)));
+        assert_eq!((matched.value_bytes, matched.entry, matched.place), (3, 3, Place::Stream(4084 * 7 + 15 + 8 + 3)));
     }
 
     #[test]
@@ -260,6 +269,10 @@ mod tests {
         let mut output = vec![0; 2048];
         let mut page = page(b"raw");
         assert_eq!(run(&page, b"other", &mut output).0, MISSING);
+        assert_eq!(
+            [0, 5, 6].map(|keyspace| run_in(&page, (keyspace, b"key"), &mut output).0),
+            [MISSING, Status::Success, MISSING]
+        );
         page[20] ^= 1;
         assert_eq!(run(&page, b"key", &mut output).0, CORRUPT);
     }

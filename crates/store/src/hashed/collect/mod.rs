@@ -311,7 +311,8 @@ async fn merge(
     let mut cursors = Vec::with_capacity(victims.len());
     // Where nothing is live there is nothing to read.
     for (number, victim) in victims.iter().enumerate().filter(|(_, victim)| victim.live_bytes > 0) {
-        let mut cursor = VictimCursor::new(victim.segment.clone(), io, shared.drive.local(), shared.secret).await?;
+        let mut cursor =
+            VictimCursor::new(victim.segment.clone(), io, shared.drive.local(), shared.hasher.clone()).await?;
         cursor.advance(&victim.valid).await.map_err(|error| victim.failure(Part::Data, error))?;
         cursors.push((number, cursor));
     }
@@ -384,10 +385,10 @@ async fn install_output(
     if let (Some(segment), false) = (&segment, born_dead.is_none()) {
         deaths.insert(segment.descriptor.number, born_dead);
     }
-    let marks = installer.catalog.marks;
+    let marks = &installer.catalog.marks;
     let install = Install {
         buffer_next: installer.catalog.buffer_next,
-        marks: shared.marks((marks.watermark, marks.watermark_at), marks.stamp_max, marks.log_crc),
+        marks: shared.marks(&marks.deletions, marks, marks.stamp_max, marks.log_crc),
         added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
         deaths: deaths_of(deaths),
         dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),
@@ -474,7 +475,7 @@ async fn each_key(
     segment: &Arc<Segment>,
     mut take: impl FnMut(u32, HashKey),
 ) -> Result<(), Error> {
-    let mut reader = KeyReader::new(io, shared.drive.local(), shared.secret);
+    let mut reader = KeyReader::new(io, shared.drive.local(), shared.hasher.clone());
     let look = |read: &KeyPages<()>| {
         for page in read.pages() {
             page.entries().enumerate().for_each(|(place, entry)| take(page.first_entry + place as u32, entry.hash));

@@ -197,7 +197,15 @@ fn what_has_expired_since_is_not_copied() {
     for number in 0..100 {
         let key = format!("key {number}");
         let expiry = if number % 4 == 0 { expiry } else { 0 };
-        store.batch(&[Write::Put { key: key.as_bytes(), value: &[7; 100], flags: 0, expiry }]).unwrap();
+        store
+            .batch(&[Write::Put {
+                keyspace: crate::KeyspaceRef::DEFAULT,
+                key: key.as_bytes(),
+                value: &[7; 100],
+                flags: 0,
+                expiry,
+            }])
+            .unwrap();
     }
     assert!(shared.rotate());
     while shared.sealed_buffer().is_some() {

@@ -5,6 +5,7 @@
 use crate::error::Error;
 use crate::hashed::catalog::Bitmap;
 use crate::hashed::segment::view::Segment;
+use crate::keyspace::hasher::KeyHasher;
 use crate::media::io::Io;
 use crate::media::transfer::Transfer;
 use std::collections::VecDeque;
@@ -23,7 +24,7 @@ const TAIL_PAGES_MAX: u32 = 4;
 
 pub struct VictimCursor {
     segment: Arc<Segment>,
-    secret: [u8; 16],
+    hasher: KeyHasher,
     io: Io,
     local: LocalMemory,
     window: Window,
@@ -84,13 +85,13 @@ impl VictimCursor {
         segment: Arc<Segment>,
         io: &Io,
         local: &LocalMemory,
-        secret: [u8; 16],
+        hasher: KeyHasher,
     ) -> Result<VictimCursor, Error> {
         let page_size = segment.page_size();
         let buffer = io.allocate(page_size.bytes()).await?;
         Ok(VictimCursor {
             segment,
-            secret,
+            hasher,
             io: io.clone(),
             local: local.clone(),
             window: Window { view: io.view(buffer, 0..0), first_page: 0, pages: 0, page_size },
@@ -134,7 +135,7 @@ impl VictimCursor {
         self.current = None;
         if let Some(found) = self.next(valid).await? {
             self.gather(&found);
-            let hash = HashKey::of(&self.secret, self.key(&found));
+            let hash = self.hasher.hash_of(&found.header, self.key(&found));
             self.current = Some((hash, found));
         }
         Ok(())
@@ -298,7 +299,7 @@ pub mod tests {
         let io = Io::new(drive.queue_pair(16).unwrap());
         let dead = Bitmap::none(segment.descriptor.entries);
         let pass = async || -> Result<Option<HashKey>, Error> {
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.secret).await?;
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await?;
             cursor.advance(&dead).await?;
             Ok(cursor.head())
         };
@@ -358,7 +359,7 @@ pub mod tests {
         valid.clear(0);
         valid.clear(last);
         let pass = async || -> Result<u32, Error> {
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.secret).await?;
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await?;
             cursor.advance(&valid).await?;
             while cursor.page() == Some(0) {
                 cursor.advance(&valid).await?;
@@ -382,7 +383,7 @@ pub mod tests {
         let (entries, pages) = (segment.descriptor.entries, segment.descriptor.data_pages);
         assert!(pages > 4 * TAIL_PAGES_MAX);
         let pass = async |valid: Bitmap| -> Result<Vec<u32>, Error> {
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.secret).await?;
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await?;
             let mut pages = Vec::new();
             cursor.advance(&valid).await?;
             while cursor.head().is_some() {
@@ -425,7 +426,7 @@ pub mod tests {
         let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("one was flushed");
         let all = Bitmap::full(segment.descriptor.entries);
         let pass = async || -> Result<u32, Error> {
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.secret).await?;
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await?;
             let mut seen = 0;
             cursor.advance(&all).await?;
             while cursor.head().is_some() {
@@ -494,7 +495,7 @@ pub mod tests {
         let first_dead = Bitmap::full(entries);
         first_dead.clear(0);
         let pass = async || -> Result<Vec<HashKey>, Error> {
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.secret).await?;
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await?;
             let mut seen = Vec::new();
             cursor.advance(&first_dead).await?;
             while let Some(hash) = cursor.head() {

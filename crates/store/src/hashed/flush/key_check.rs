@@ -101,7 +101,7 @@ pub async fn check_keys(
         }
     }
     let mut reads = reads.into_iter().peekable();
-    let mut reader = KeyReader::new(io, shared.drive.local(), shared.secret);
+    let mut reader = KeyReader::new(io, shared.drive.local(), shared.hasher.clone());
     while reads.peek().is_some() || !reader.is_idle() {
         while reader.has_room()
             && let Some((pages, checks)) = reads.next()

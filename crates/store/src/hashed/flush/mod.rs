@@ -171,10 +171,11 @@ async fn install(
     }
     let deaths = deaths_by(shared, &shards);
     let (stamp_sealed, log_crc) = shared.log.sealed();
-    let watermark = *lock(&shared.watermark_sealed);
+    let installed = &installer.catalog.marks;
+    let stamp_max = installed.stamp_max.max(stamp_sealed);
     let install = Install {
         buffer_next: buffer + 1,
-        marks: shared.marks(watermark, installer.catalog.marks.stamp_max.max(stamp_sealed), log_crc),
+        marks: shared.marks(&shared.keyspaces.sealed(), installed, stamp_max, log_crc),
         added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
         deaths: deaths_of(deaths),
         dropped: Vec::new(),
@@ -388,7 +389,7 @@ mod tests {
             store.put(&key(number), &[7; 100]).unwrap();
             number += 1;
         }
-        let hash = shared.hash(&key(0));
+        let hash = shared.hash(crate::KeyspaceId::DEFAULT, &key(0));
         store.put(&key(0), b"again").unwrap();
         let (partition, mut batch) = (hash.partition(shared.geometry.partition_bits), Vec::new());
         let buffer = lock(&shared.shards[partition]).active();
@@ -437,7 +438,7 @@ mod tests {
     fn records_that_end_with_their_page_leave_no_empty_one() {
         let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
         let shared = store.shared();
-        let (mut random, hash) = (SplitMix64::new(1), shared.hash(b"key"));
+        let (mut random, hash) = (SplitMix64::new(1), shared.hash(crate::KeyspaceId::DEFAULT, b"key"));
         let target = 2 * PageSize::Large.payload_bytes();
         let mut put = |bytes| {
             let mut value = vec![0; bytes];

@@ -118,7 +118,7 @@ async fn load_cut(
         let reads = pages.clone().step_by(PAGES_PER_READ as usize);
         reads.map(move |start| (segment.clone(), start..pages.end.min(start + PAGES_PER_READ)))
     });
-    let mut reader = KeyReader::with_depth(io, shared.drive.local(), shared.secret, depth);
+    let mut reader = KeyReader::with_depth(io, shared.drive.local(), shared.hasher.clone(), depth);
     loop {
         while reader.has_room()
             && let Some((segment, pages)) = slices.next()

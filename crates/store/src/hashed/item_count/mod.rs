@@ -230,8 +230,8 @@ impl CountTurn {
         let now = self.shared.now();
         let (mut look_at, mut any) = (u32::MAX, false);
         let mut words = vec![0; segment.descriptor.entries.div_ceil(64) as usize];
-        let (local, secret) = (self.shared.drive.local().clone(), self.shared.secret);
-        let mut cursor = VictimCursor::new(segment.clone(), &self.io, &local, secret).await?;
+        let (local, hasher) = (self.shared.drive.local().clone(), self.shared.hasher.clone());
+        let mut cursor = VictimCursor::new(segment.clone(), &self.io, &local, hasher).await?;
         cursor.advance(&valid).await?;
         while cursor.head().is_some() {
             let header = cursor.header();

@@ -36,7 +36,13 @@ impl Bench {
         let expiry = if ttl == 0 { 0 } else { self.store.shared().now() + ttl };
         for number in numbers {
             let key = format!("{kind}{number}");
-            let put = Write::Put { key: key.as_bytes(), value: &[7; 100], flags: 0, expiry };
+            let put = Write::Put {
+                keyspace: crate::KeyspaceRef::DEFAULT,
+                key: key.as_bytes(),
+                value: &[7; 100],
+                flags: 0,
+                expiry,
+            };
             self.store.batch(&[put]).unwrap();
         }
     }
@@ -121,7 +127,7 @@ fn a_deletion_of_everything_leaves_nothing_to_count() {
     bench.put("flash", 0..100, 0);
     bench.flush();
     bench.put("buffer", 0..10, 0);
-    assert!(bench.store.shared().mark_deletion(0).unwrap().is_some());
+    assert!(bench.store.shared().mark_deletion(crate::KeyspaceRef::DEFAULT, 0).unwrap().is_some());
     bench.put("after", 0..3, 0);
     bench.put("flash", 0..2, 0);
     bench.pass(60);
@@ -144,7 +150,7 @@ fn what_has_gone_is_told_from_what_never_was_while_its_record_is_there() {
     ["flash0", "buffer0", "buffer1", "never"].into_iter().for_each(get);
     assert_eq!(counted(), (3, 0, 0));
     bench.store.delete(b"stays1").unwrap();
-    assert!(bench.store.shared().mark_deletion(0).unwrap().is_some());
+    assert!(bench.store.shared().mark_deletion(crate::KeyspaceRef::DEFAULT, 0).unwrap().is_some());
     ["stays0", "stays1", "flash0"].into_iter().for_each(get);
     assert_eq!(counted(), (3, 2, 0), "those on flash are deleted too by then");
     bench.flush();

@@ -4,6 +4,7 @@
 use crate::error::Error;
 use crate::hashed::key_tables::key_mend;
 use crate::hashed::segment::view::Segment;
+use crate::keyspace::hasher::KeyHasher;
 use crate::media::io::Io;
 use crate::media::transfer::Transfer;
 use std::collections::VecDeque;
@@ -24,8 +25,8 @@ pub const PAGES_PER_READ: u32 = 16;
 pub struct KeyReader<'a, T> {
     io: &'a Io,
     local: &'a LocalMemory,
-    /// The store's secret, where pages are to be made anew.
-    mends_with: Option<[u8; 16]>,
+    /// What hashes keys, where pages are to be made anew.
+    mends_with: Option<KeyHasher>,
     depth: usize,
     pending: VecDeque<Pending<T>>,
     spare: Vec<LocalBuffer>,
@@ -96,13 +97,13 @@ impl<T> KeyPages<T> {
 
 impl<'a, T> KeyReader<'a, T> {
     /// A reader that makes pages anew which are not as they were.
-    pub fn new(io: &'a Io, local: &'a LocalMemory, secret: [u8; 16]) -> KeyReader<'a, T> {
-        KeyReader::with_depth(io, local, secret, DEPTH)
+    pub fn new(io: &'a Io, local: &'a LocalMemory, hasher: KeyHasher) -> KeyReader<'a, T> {
+        KeyReader::with_depth(io, local, hasher, DEPTH)
     }
 
     /// The same with at most `depth` reads on their way.
-    pub fn with_depth(io: &'a Io, local: &'a LocalMemory, secret: [u8; 16], depth: usize) -> KeyReader<'a, T> {
-        KeyReader::open(io, local, Some(secret), depth)
+    pub fn with_depth(io: &'a Io, local: &'a LocalMemory, hasher: KeyHasher, depth: usize) -> KeyReader<'a, T> {
+        KeyReader::open(io, local, Some(hasher), depth)
     }
 
     /// A reader that tells of pages that are not as they were, and leaves them so.
@@ -110,7 +111,7 @@ impl<'a, T> KeyReader<'a, T> {
         KeyReader::open(io, local, None, DEPTH)
     }
 
-    fn open(io: &'a Io, local: &'a LocalMemory, mends_with: Option<[u8; 16]>, depth: usize) -> KeyReader<'a, T> {
+    fn open(io: &'a Io, local: &'a LocalMemory, mends_with: Option<KeyHasher>, depth: usize) -> KeyReader<'a, T> {
         KeyReader { io, local, mends_with, depth, pending: VecDeque::new(), spare: Vec::new(), reads: 0 }
     }
 
@@ -152,20 +153,20 @@ impl<'a, T> KeyReader<'a, T> {
         let (buffer, finished) = transfer.end("read of a key table").await;
         let view = self.io.view(buffer, 0..pages.len() * PAGE_BYTES);
         let mut read = KeyPages { segment, context, pages, view };
-        match (finished.and_then(|()| read.check()), self.mends_with) {
+        match (finished.and_then(|()| read.check()), &self.mends_with) {
             (Ok(()), _) => {}
             (Err(error), None) => return Err(error),
-            (Err(error), Some(secret)) => self.mend(&mut read, secret, error).await?,
+            (Err(error), Some(hasher)) => self.mend(&mut read, hasher.clone(), error).await?,
         }
         Ok(Some(read))
     }
 
     /// Reads pages again that were not right, made anew if somebody has not done so meanwhile.
-    async fn mend(&self, read: &mut KeyPages<T>, secret: [u8; 16], wrong: Error) -> Result<(), Error> {
+    async fn mend(&self, read: &mut KeyPages<T>, hasher: KeyHasher, wrong: Error) -> Result<(), Error> {
         if self.read_again(read).await.is_ok() {
             return Ok(());
         }
-        if let Err(error) = key_mend::mend(&read.segment, self.io, secret).await {
+        if let Err(error) = key_mend::mend(&read.segment, self.io, hasher).await {
             tracing::error!("{wrong}; nor can it be made anew: {error}");
             return Err(wrong);
         }

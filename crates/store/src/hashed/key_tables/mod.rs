@@ -103,7 +103,7 @@ pub async fn find_or_load(shared: &Shared, io: &Io, segment: &Arc<Segment>) -> R
         return Ok(kept);
     }
     let mut pages = Vec::with_capacity(bytes);
-    let mut reader = KeyReader::new(io, shared.drive.local(), shared.secret);
+    let mut reader = KeyReader::new(io, shared.drive.local(), shared.hasher.clone());
     let take = |read: &KeyPages<()>| {
         pages.extend_from_slice(read.bytes());
         Ok(())

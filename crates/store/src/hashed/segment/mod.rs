@@ -12,6 +12,7 @@ pub mod unreadable;
 pub mod view;
 pub mod writer;
 
+use crate::keyspace::KeyspaceId;
 use crate::media::geometry::EXTENT_BYTES_MAX;
 use crate::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::data_page::PageSize;
@@ -26,7 +27,7 @@ pub const DESCRIPTOR_BYTES: u64 = 68;
 /// What it takes of each extent in these.
 pub const EXTENT_NUMBER_BYTES: u64 = 4;
 /// What it takes of a large value without its runs.
-pub const LARGE_HEAD_BYTES: u64 = 20;
+pub const LARGE_HEAD_BYTES: u64 = 22;
 /// And of one of these, at most.
 pub const LARGE_RUN_BYTES_MAX: u64 = 10;
 
@@ -59,6 +60,7 @@ pub struct Descriptor {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LargeEntry {
     pub entry: u32,
+    pub keyspace: KeyspaceId,
     /// Unix seconds, 0 for never.
     pub expiry: u32,
     pub stamp: u64,
@@ -68,6 +70,7 @@ pub struct LargeEntry {
 impl LargeEntry {
     fn encode(&self, writer: &mut Writer) {
         writer.u32(self.entry);
+        writer.u16(self.keyspace.0);
         writer.u32(self.expiry);
         writer.u64(self.stamp);
         writer.u32(self.runs.len() as u32);
@@ -78,11 +81,12 @@ impl LargeEntry {
     }
 
     fn parse(reader: &mut Reader<'_>) -> Result<LargeEntry, Short> {
-        let (entry, expiry, stamp) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        let (entry, keyspace) = (reader.u32()?, KeyspaceId(reader.u16()?));
+        let (expiry, stamp) = (reader.u32()?, reader.u64()?);
         let count = reader.count(2)?;
         let mut run = || Ok(Run { first: reader.varint()?, count: reader.varint()? });
         let runs = (0..count).map(|_| run()).collect::<Result<Vec<Run>, Short>>()?;
-        if runs.is_empty() { Err(Short) } else { Ok(LargeEntry { entry, expiry, stamp, runs }) }
+        if runs.is_empty() { Err(Short) } else { Ok(LargeEntry { entry, keyspace, expiry, stamp, runs }) }
     }
 
     pub fn encoded_bytes_max(&self) -> u64 {
@@ -129,7 +133,7 @@ impl Descriptor {
             data_extents: reader.list()?,
             key_extents: reader.list()?,
             large: {
-                let count = reader.count(22)?;
+                let count = reader.count(24)?;
                 (0..count).map(|_| LargeEntry::parse(reader)).collect::<Result<_, _>>()?
             },
         };
@@ -160,7 +164,7 @@ mod tests {
     fn a_large_entry_takes_what_is_counted_for_it_at_most() {
         for numbers in [1, u32::MAX] {
             let run = Run { first: numbers, count: numbers };
-            let large = LargeEntry { entry: 1, expiry: 2, stamp: 3, runs: vec![run; 3] };
+            let large = LargeEntry { entry: 1, keyspace: KeyspaceId(4), expiry: 2, stamp: 3, runs: vec![run; 3] };
             assert_eq!(large.extent_count(), 3 * u64::from(numbers));
             let mut writer = Writer::default();
             large.encode(&mut writer);

@@ -8,6 +8,7 @@ use super::view::Segment;
 use super::{Descriptor, LargeEntry};
 use crate::error::Error;
 use crate::hashed::large::{LargeEntries, LargeExtents};
+use crate::keyspace::KeyspaceId;
 use crate::media::extents::Extents;
 use crate::media::geometry::Geometry;
 use crate::media::io::{Io, lock};
@@ -215,7 +216,7 @@ impl SegmentWriter {
     pub async fn add(&mut self, hash: HashKey, header: &Header, record: &[u8]) -> Result<(), Error> {
         assert!(self.last_hash.is_none_or(|last| last < hash), "records of a segment must ascend");
         self.last_hash = Some(hash);
-        let entry = Entry { hash, size_bytes: record.len() as u32, route: 0 };
+        let entry = Entry::of_record(hash, header, record.len() as u32);
         if !self.key_page.fits(&entry) {
             self.write_key_page().await?;
         }
@@ -256,7 +257,8 @@ impl SegmentWriter {
     pub fn own_large(&mut self, header: &Header, extents: Arc<LargeExtents>) {
         let entry = self.fences.entries() - 1;
         let runs = extents.runs().to_vec();
-        self.descriptor.large.push(LargeEntry { entry, expiry: header.expiry, stamp: header.stamp, runs });
+        let (keyspace, expiry, stamp) = (KeyspaceId::of(header), header.expiry, header.stamp);
+        self.descriptor.large.push(LargeEntry { entry, keyspace, expiry, stamp, runs });
         self.large.insert(entry, extents);
     }
 

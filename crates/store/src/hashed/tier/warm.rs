@@ -315,11 +315,11 @@ impl Warmer {
         for record in run.starting(read.segment.salt)?.collect::<Result<Vec<FoundRecord>, Corrupt>>()? {
             self.key.resize(record.header.key_bytes as usize, 0);
             run.copy(record.key_address(), &mut self.key);
-            let hash = self.shared.hash(&self.key);
+            let hash = self.shared.hasher.hash_of(&record.header, &self.key);
             let Ok(at) = read.wanted.binary_search_by_key(&hash, |wanted| wanted.hash) else { continue };
             let is_there = read.segment.is_valid(record.entry)
                 && record.header.holds_value()
-                && self.shared.is_live_now(record.header.stamp, record.header.expiry);
+                && self.shared.is_live(&record.header, self.shared.now());
             if is_there {
                 self.read_value(run, &record)?;
                 self.put(&read.wanted[at], Item::of(&record.header));

@@ -5,8 +5,11 @@ use super::roots::{Roots, read_roots};
 use super::segments::{key_of, look as look_at_segment};
 use super::{Patient, stopped};
 use crate::error::Error;
+use crate::hashed::catalog::DeletionMarks;
+use crate::hashed::deletion::note_deletion;
 use crate::hashed::key_tables::key_mend::records::Records;
 use crate::hashed::large::verify::read_value;
+use crate::keyspace::KeyspaceId;
 use crate::media::io::{Io, run};
 use crate::opening::options::StoreOptions;
 use std::collections::HashMap;
@@ -51,31 +54,23 @@ pub fn salvage(
 
 /// What is not there any more, though its record is.
 struct Deleted {
-    watermark: u64,
+    marks: DeletionMarks,
     now: u32,
 }
 
 impl Deleted {
     fn of(roots: &Roots, now: u32) -> Deleted {
-        let marks = roots.catalog.marks;
-        let (mut watermark, mut at) = (marks.watermark, marks.watermark_at);
-        roots.log.each(|_, record| {
-            if record.header.kind == Kind::Control && record.header.stamp > watermark {
-                let mut body = [0; 4];
-                body.iter_mut().zip(record.stored).for_each(|(into, byte)| *into = *byte);
-                at = u32::from_le_bytes(body);
-                if at == 0 {
-                    watermark = record.header.stamp;
-                }
-            }
-        });
+        let mut marks = roots.catalog.marks.deletions.clone();
+        roots.log.each(|_, record| note_deletion(&mut marks, &record));
         // The time that was planned has come while no store was open.
-        let watermark = if at != 0 && at <= now { u64::MAX } else { watermark };
-        Deleted { watermark, now }
+        let due = marks.values_mut().filter(|mark| (1..=now).contains(&mark.planned_at));
+        due.for_each(|mark| mark.watermark = u64::MAX);
+        Deleted { marks, now }
     }
 
     fn spares(&self, header: &Header) -> bool {
-        header.kind == Kind::Value && header.stamp > self.watermark && (header.expiry == 0 || header.expiry > self.now)
+        let watermark = self.marks.get(&KeyspaceId::of(header)).map_or(0, |mark| mark.watermark);
+        header.kind == Kind::Value && header.stamp > watermark && (header.expiry == 0 || header.expiry > self.now)
     }
 }
 
@@ -93,7 +88,7 @@ impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> Shown<'_, V> {
         let mut newest: HashMap<HashKey, Vec<u8>> = HashMap::new();
         let roots = self.roots;
         roots.log.each(|_, record| {
-            let hash = HashKey::of(&roots.superblock.secret, record.key);
+            let hash = roots.hasher.hash_of(&record.header, record.key);
             if roots.newest.get(&hash) == Some(&record.header.stamp) && self.deleted.spares(&record.header) {
                 let mut bytes = vec![0; record.header.record_bytes()];
                 record.encode(&mut bytes);
@@ -110,10 +105,10 @@ impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> Shown<'_, V> {
         let mut bytes = Vec::new();
         for state in self.roots.catalog.segments.values() {
             let found = look_at_segment(self.io, self.roots, state, report).await?;
-            let mut records = Records::new(&found.segment, self.io, self.roots.superblock.secret).await?;
+            let mut records = Records::new(&found.segment, self.io, self.roots.hasher.clone()).await?;
             for &(_, address) in &found.readable {
                 let Some(header) = records.copy(address, &mut bytes).await else { continue };
-                let hash = HashKey::of(&self.roots.superblock.secret, key_of(&header, &bytes));
+                let hash = self.roots.hasher.hash_of(&header, key_of(&header, &bytes));
                 let is_old = self.roots.newest.contains_key(&hash);
                 if !is_old && self.deleted.spares(&header) && self.show(&bytes).await.is_break() {
                     return Ok(());

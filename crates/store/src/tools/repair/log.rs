@@ -148,7 +148,7 @@ impl FoundLog {
                 }
             }
         }
-        let stamp_before = catalog.marks.stamp_max.max(catalog.marks.watermark);
+        let stamp_before = catalog.marks.stamp_known();
         let durable_max = seen.iter().map(|header| header.durable_stamp).max().unwrap_or(0).max(catalog.stamp_opened);
         let (mut last, mut has_ended) = (None::<GroupHeader>, false);
         for (header, counts) in seen.into_iter().zip(counts) {

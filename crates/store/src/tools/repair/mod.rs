@@ -150,7 +150,7 @@ impl Surgery<'_> {
 
     fn install(&mut self, install: Install) -> Result<(), Error> {
         let catalog = &mut self.roots.catalog;
-        let (buffer_next, marks) = (catalog.buffer_next, catalog.marks);
+        let (buffer_next, marks) = (catalog.buffer_next, catalog.marks.clone());
         self.roots.is_changed = true;
         catalog.install(&Install { buffer_next, marks, ..install })
     }
@@ -208,12 +208,12 @@ impl Surgery<'_> {
             SegmentWriter::new(self.below, geometry, superblock.store_id, allocator, named, size, 0).await?;
         let none = LargeEntries::new();
         let large = self.roots.large.get(&number).unwrap_or(&none);
-        let mut records = Records::new(&found.segment, &self.patient.io, superblock.secret).await?;
+        let mut records = Records::new(&found.segment, &self.patient.io, self.roots.hasher.clone()).await?;
         let (mut bytes, mut last) = (Vec::new(), None::<HashKey>);
         for &(entry, address) in &found.readable {
             let header = records.copy(address, &mut bytes).await;
             let header = header.ok_or_else(|| Error::Io(format!("segment {number} cannot be read twice")))?;
-            let hash = HashKey::of(&superblock.secret, key_of(&header, &bytes));
+            let hash = self.roots.hasher.hash_of(&header, key_of(&header, &bytes));
             if last.is_some_and(|last| last >= hash) {
                 return Err(Error::Corrupt(format!("record {entry} of segment {number} is out of order")));
             }

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::large::verify::read_value;
 use crate::hashed::large::{Claims, LargeEntries, LargeSpace};
+use crate::keyspace::hasher::KeyHasher;
 use crate::manifest::Manifest;
 use crate::media::geometry::SUPERBLOCK_BYTES;
 use crate::media::io::Io;
@@ -26,6 +27,7 @@ const PROBE_BYTES: usize = 256 << 10;
 
 pub struct Roots {
     pub superblock: Superblock,
+    pub hasher: KeyHasher,
     /// The copy of the superblock that is to be written again.
     pub behind: Option<u64>,
     pub manifest: Manifest,
@@ -51,7 +53,7 @@ pub async fn read_roots(
 ) -> Result<Roots, Error> {
     zero_unreadable(io, 0..(2 * SUPERBLOCK_BYTES).min(drive.flash().capacity_bytes()), report).await?;
     let Found { superblock, behind } = read_superblock(drive, io).await?;
-    let geometry = superblock.geometry;
+    let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
     zero_unreadable(io, 2 * SUPERBLOCK_BYTES..geometry.extents_offset(), report).await?;
     if let Some(copy) = behind {
         report.made_anew.push(format!("copy {copy} of the superblock"));
@@ -60,9 +62,9 @@ pub async fn read_roots(
     let generation = recovered.manifest.generation();
     let is_log_damaged = match &damage {
         Some(_) => true,
-        None => match replay_log(io, &superblock, &recovered, options).await {
+        None => match replay_log(io, &superblock, &hasher, &recovered, options).await {
             Ok(replayed) => {
-                let stamp = replayed.chain.stamp_last.max(replayed.watermark);
+                let stamp = replayed.stamp_durable();
                 refuse_lost_end(stamp, recovered.catalog.stamp_opened).is_err()
             }
             Err(Error::Corrupt(_)) => true,
@@ -82,23 +84,23 @@ pub async fn read_roots(
     for descriptor in recovered.catalog.segments.values().map(|state| &state.descriptor) {
         large.insert(descriptor.number, claim_large(&mut claims, descriptor)?);
     }
-    let newest = newest(&superblock, &log);
-    delete_lost_values(io, &superblock, &mut log, (&mut claims, &newest), report).await;
+    let newest = newest(&hasher, &log);
+    delete_lost_values(io, (&superblock, &hasher), &mut log, (&mut claims, &newest), report).await;
     let mut is_changed = damage.is_some();
     if log.is_damaged {
         is_changed = true;
         let Catalog { marks, buffer_next, stamp_base, stamp_opened, .. } = &mut recovered.catalog;
         *buffer_next = log.buffer_first().max(*buffer_next);
-        *stamp_opened = marks.stamp_max.max(marks.watermark).max(log.stamp_last());
+        *stamp_opened = marks.stamp_known().max(log.stamp_last());
         *stamp_base = (*stamp_base).max(log.stamp_seen + 1);
     }
     let (manifest, catalog) = (recovered.manifest, recovered.catalog);
-    Ok(Roots { superblock, behind, manifest, catalog, is_changed, log, newest, space, large, _claims: claims })
+    Ok(Roots { superblock, hasher, behind, manifest, catalog, is_changed, log, newest, space, large, _claims: claims })
 }
 
 /// What is missing before the log's first group is what the manifest does not name any more.
 fn tell_of_manifest(log: &mut FoundLog, catalog: &Catalog) {
-    let first = catalog.marks.stamp_max.max(catalog.marks.watermark) + 1;
+    let first = catalog.marks.stamp_known() + 1;
     for loss in &mut log.losses {
         if let Loss::Writes { stamps, place } = loss
             && *stamps.start() == first
@@ -128,11 +130,11 @@ async fn zero_unreadable(io: &Io, range: Range<u64>, report: &mut RepairReport) 
     Ok(())
 }
 
-fn newest(superblock: &Superblock, log: &FoundLog) -> HashMap<HashKey, u64> {
+fn newest(hasher: &KeyHasher, log: &FoundLog) -> HashMap<HashKey, u64> {
     let mut newest = HashMap::new();
     log.each(|_, record| {
         if !record.key.is_empty() {
-            newest.insert(HashKey::of(&superblock.secret, record.key), record.header.stamp);
+            newest.insert(hasher.hash_of(&record.header, record.key), record.header.stamp);
         }
     });
     newest
@@ -141,7 +143,7 @@ fn newest(superblock: &Superblock, log: &FoundLog) -> HashMap<HashKey, u64> {
 /// Makes records of the log deletions whose values cannot be had.
 async fn delete_lost_values(
     io: &Io,
-    superblock: &Superblock,
+    (superblock, hasher): (&Superblock, &KeyHasher),
     log: &mut FoundLog,
     (claims, newest): (&mut Claims, &HashMap<HashKey, u64>),
     report: &mut RepairReport,
@@ -153,7 +155,7 @@ async fn delete_lost_values(
         }
     });
     for (group, header, key, reference) in references {
-        let is_newest = newest.get(&HashKey::of(&superblock.secret, &key)) == Some(&header.stamp);
+        let is_newest = newest.get(&hasher.hash_of(&header, &key)) == Some(&header.stamp);
         let is_whole = match &reference {
             None => false,
             Some(reference) => {

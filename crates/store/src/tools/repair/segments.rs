@@ -83,7 +83,7 @@ impl Look<'_> {
         if lost.is_empty() {
             return Ok(());
         }
-        if mend(segment, self.io, self.roots.superblock.secret).await.is_err() {
+        if mend(segment, self.io, self.roots.hasher.clone()).await.is_err() {
             self.is_damaged = true;
             return Ok(());
         }
@@ -112,7 +112,7 @@ impl Look<'_> {
 
     async fn read_records(&mut self, segment: &Segment) -> Result<(), Error> {
         let layout = StreamLayout::new(segment.geometry(), segment.page_size());
-        let mut records = Records::new(segment, self.io, self.roots.superblock.secret).await?;
+        let mut records = Records::new(segment, self.io, self.roots.hasher.clone()).await?;
         let mut bytes = Vec::new();
         // The next record, and where the one before ends, as far as that is known.
         let mut next = Some((0, 0));
@@ -151,10 +151,8 @@ impl Look<'_> {
         let known = self.known[entry as usize];
         let is_valid = self.state.valid.get(entry);
         let header = records.copy(address, bytes).await;
-        let found =
-            header.map(|header| Entry { hash: self.hash(&header, bytes), size_bytes: bytes.len() as u32, route: 0 });
-        let fits =
-            |found: &Entry| known.is_none_or(|known| (known.hash, known.size_bytes) == (found.hash, found.size_bytes));
+        let found = header.map(|header| Entry::of_record(self.hash(&header, bytes), &header, bytes.len() as u32));
+        let fits = |found: &Entry| known.is_none_or(|known| known == *found);
         if let (Some(header), Some(found)) = (header, found.filter(fits)) {
             (self.known[entry as usize], self.found[entry as usize]) = (Some(found), true);
             if is_valid {
@@ -177,7 +175,7 @@ impl Look<'_> {
     }
 
     fn hash(&self, header: &Header, record: &[u8]) -> HashKey {
-        HashKey::of(&self.roots.superblock.secret, key_of(header, record))
+        self.roots.hasher.hash_of(header, key_of(header, record))
     }
 
     /// Takes a valid record that can be read, if its value can.
@@ -193,7 +191,7 @@ impl Look<'_> {
                 self.dead.entries.push(entry);
                 self.dead.record_bytes += record.len() as u64;
                 let key = key_of(header, record).to_vec();
-                if !self.roots.newest.contains_key(&HashKey::of(&self.roots.superblock.secret, &key)) {
+                if !self.roots.newest.contains_key(&self.roots.hasher.hash_of(header, &key)) {
                     self.report.losses.push(Loss::Item { key, place: "its large value is damaged".into() });
                 }
                 return;

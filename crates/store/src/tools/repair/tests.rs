@@ -184,7 +184,7 @@ fn treat(flash: &FaultyFlash, history: &History, what: &str) -> RepairReport {
     assert_eq!(crate::check(&store).unwrap().problems, Vec::<String>::new(), "{what}");
     let session = store.session().unwrap();
     for key in history.writes.keys() {
-        let (hash, value) = (session.digest(key.as_bytes()).0, found(&store, key));
+        let (hash, value) = (session.digest(crate::KeyspaceRef::DEFAULT, key.as_bytes()).0, found(&store, key));
         let allowed = history.allows(key, hash, value.as_deref(), &report.losses);
         assert!(allowed, "{what}: {key} has {:?} bytes; {:?}", value.map(|value| value.len()), report.losses);
         let shown = salvaged.get(key).map(Vec::as_slice);

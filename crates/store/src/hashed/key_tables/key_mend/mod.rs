@@ -12,6 +12,7 @@ pub mod records;
 use crate::error::Error;
 use crate::hashed::segment::local_index::FenceBuilder;
 use crate::hashed::segment::view::Segment;
+use crate::keyspace::hasher::KeyHasher;
 use crate::media::io::Io;
 use records::Records;
 use tapetum_drive::HostView;
@@ -29,11 +30,11 @@ pub fn holds(segment: &Segment, page: u32, bytes: &[u8]) -> bool {
 }
 
 /// Writes those pages anew that do not hold.
-pub async fn mend(segment: &Segment, io: &Io, secret: [u8; 16]) -> Result<(), Error> {
+pub async fn mend(segment: &Segment, io: &Io, hasher: KeyHasher) -> Result<(), Error> {
     let mut table = Table { segment, io, page: io.view(io.allocate(PAGE_BYTES).await?, 0..0), mended: 0 };
     let fences = FenceBuilder::new(segment.geometry(), segment.page_size());
     let mut entries = Entries { segment, fences, hash_last: None };
-    table.mend_key_pages(&mut entries, secret).await?;
+    table.mend_key_pages(&mut entries, hasher).await?;
     table.mend_fences(entries).await?;
     tracing::warn!("{} pages of the key table of segment {} were made anew", table.mended, segment.descriptor.number);
     Ok(())
@@ -140,7 +141,7 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    async fn mend_key_pages(&mut self, entries: &mut Entries<'_>, secret: [u8; 16]) -> Result<(), Error> {
+    async fn mend_key_pages(&mut self, entries: &mut Entries<'_>, hasher: KeyHasher) -> Result<(), Error> {
         let key_pages = self.segment.key_pages();
         let mut page = 0;
         while page < key_pages {
@@ -158,7 +159,7 @@ impl Table<'_> {
                 true => (self.key_page().first_entry, Some(self.key_page().hash(0))),
                 false => (self.segment.descriptor.entries, None),
             };
-            let mut records = Records::new(self.segment, self.io, secret).await?;
+            let mut records = Records::new(self.segment, self.io, hasher.clone()).await?;
             let pages = entries.take_records(&mut records, page, entries_end).await?;
             let fit = match hash_next {
                 Some(hash) => entries.goes_on_with(hash),
@@ -362,7 +363,7 @@ mod tests {
                 for page in lost {
                     zero(segment.key_runs(page..page + 1).next().unwrap(), &io).await;
                 }
-                mend(&segment, &io, shared.secret).await.unwrap();
+                mend(&segment, &io, shared.hasher.clone()).await.unwrap();
                 assert!(table(&segment, &io).await == whole);
             }
         };
@@ -406,7 +407,7 @@ mod tests {
                 if failing > 0 {
                     flash.fail_nth(Opcode::Read, failing);
                 }
-                mend(&segment, &io, shared.secret).await.unwrap();
+                mend(&segment, &io, shared.hasher.clone()).await.unwrap();
                 assert!(table(&segment, &io).await == whole, "read {failing} failed");
             }
             // Data that is lost for ever is in nobody's way whose entries are elsewhere.
@@ -415,7 +416,7 @@ mod tests {
             for page in [1, 2, key_pages / 2, key_pages - 3, key_pages] {
                 zero(key_page(page), &io).await;
             }
-            mend(&segment, &io, shared.secret).await.unwrap();
+            mend(&segment, &io, shared.hasher.clone()).await.unwrap();
             assert!(table(&segment, &io).await == whole);
             // A damaged record at an extent's end is not passed over for the longer one that begins the next.
             let (entry, page) = last_of_extent_before_longer(&segment, &whole);
@@ -424,16 +425,16 @@ mod tests {
             let within = at - segment.page_size().address(segment.page_size().page_of(at));
             flash.flip(data.flash + within + 6, 1);
             zero(key_page(page), &io).await;
-            let error = mend(&segment, &io, shared.secret).await.unwrap_err();
+            let error = mend(&segment, &io, shared.hasher.clone()).await.unwrap_err();
             assert!(error.to_string().contains(&format!("record {entry} ")), "{error}");
             let page = page as usize * PAGE_BYTES..(page as usize + 1) * PAGE_BYTES;
             assert!(table(&segment, &io).await[page].iter().all(|byte| *byte == 0), "nothing is written then");
             flash.flip(data.flash + within + 6, 1);
-            mend(&segment, &io, shared.secret).await.unwrap();
+            mend(&segment, &io, shared.hasher.clone()).await.unwrap();
             assert!(table(&segment, &io).await == whole);
             // What is lost in both is nowhere.
             zero(key_page(0), &io).await;
-            let error = mend(&segment, &io, shared.secret).await.unwrap_err();
+            let error = mend(&segment, &io, shared.hasher.clone()).await.unwrap_err();
             assert!(error.to_string().contains("record 0"), "{error}");
         };
         run(&io, told, || false).unwrap();

@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::hashed::segment::view::{Run, Segment};
+use crate::keyspace::hasher::KeyHasher;
 use crate::media::io::Io;
 use tapetum_drive::{HostView, LocalBuffer};
 use tapetum_kernels::data_page::{PageRun, Trailer};
@@ -16,7 +17,7 @@ const WINDOW_PAGES: u32 = 16;
 pub struct Records<'a> {
     segment: &'a Segment,
     io: &'a Io,
-    secret: [u8; 16],
+    hasher: KeyHasher,
     /// Pages that hold any record which starts in the first of them.
     pages_per_record: u32,
     view: HostView,
@@ -26,13 +27,13 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    pub async fn new(segment: &'a Segment, io: &'a Io, secret: [u8; 16]) -> Result<Records<'a>, Error> {
+    pub async fn new(segment: &'a Segment, io: &'a Io, hasher: KeyHasher) -> Result<Records<'a>, Error> {
         let page_size = segment.page_size();
         let pages_per_record = 1 + segment.descriptor.record_bytes_max.div_ceil(page_size.payload_bytes() as u32);
         let pages = (pages_per_record + WINDOW_PAGES).min(segment.descriptor.data_pages);
         let buffer = io.allocate(pages as usize * page_size.bytes()).await?;
         let view = io.view(buffer, 0..0);
-        Ok(Records { segment, io, secret, pages_per_record, view, first_page: 0, pages: 0 })
+        Ok(Records { segment, io, hasher, pages_per_record, view, first_page: 0, pages: 0 })
     }
 
     /// What the key table says of the record at `address`; `None` when there is none, or it is damaged.
@@ -42,8 +43,8 @@ impl<'a> Records<'a> {
         let record = run.record(segment.salt, address).ok()?;
         let mut key = vec![0; record.header.key_bytes as usize];
         run.copy(record.key_address(), &mut key);
-        let hash = HashKey::of(&self.secret, &key);
-        Some(Entry { hash, size_bytes: record.header.record_bytes() as u32, route: 0 })
+        let hash = self.hasher.hash_of(&record.header, &key);
+        Some(Entry::of_record(hash, &record.header, record.header.record_bytes() as u32))
     }
 
     /// Copies the record at `address` to `out`, and returns its header; `None` when there is none, or it is damaged.
@@ -58,12 +59,12 @@ impl<'a> Records<'a> {
 
     /// The key that the record at `address` seems to have. Nothing is checked but that its hash key is `hash`.
     pub async fn key_of(&mut self, address: u64, hash: HashKey) -> Option<Vec<u8>> {
-        let secret = self.secret;
+        let hasher = self.hasher.clone();
         let run = self.run_from(self.segment.page_size().page_of(address)).await?;
         let record = run.header(address).ok()?;
         let mut key = vec![0; record.header.key_bytes as usize];
         run.copy(record.key_address(), &mut key);
-        (HashKey::of(&secret, &key) == hash).then_some(key)
+        (hasher.hash_of(&record.header, &key) == hash).then_some(key)
     }
 
     /// The number of the first record that starts in `page` or behind it; `None` when that is damaged.

@@ -1,0 +1,257 @@
+//! What is true of each keyspace while the store is open: whether it is open, and what of it is deleted with everything else.
+//!
+//! Invariants:
+//! 1. A record is live only if its stamp is above its keyspace's *watermark*. Of a keyspace that is not open none is.
+//! 2. A [`KeyspaceRef`] names one life of an id: it is open as long as the id is not dropped, and never again.
+//!
+//! Threads: any. Looks take no lock; changes of a keyspace are made with every shard held, so that no write slips between.
+
+use super::KeyspaceId;
+use super::by_id::ById;
+use crate::hashed::catalog::{DeletionMark, DeletionMarks};
+use crate::media::io::lock;
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A keyspace as requests name it: an id, and which of its lives is meant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct KeyspaceRef {
+    pub(crate) id: KeyspaceId,
+    life: u32,
+}
+
+impl KeyspaceRef {
+    /// The keyspace that every store has.
+    pub const DEFAULT: KeyspaceRef = KeyspaceRef { id: KeyspaceId::DEFAULT, life: 1 };
+
+    pub fn id(self) -> KeyspaceId {
+        self.id
+    }
+}
+
+impl Default for KeyspaceRef {
+    fn default() -> KeyspaceRef {
+        KeyspaceRef::DEFAULT
+    }
+}
+
+/// A keyspace's cell.
+struct KeyspaceCell {
+    watermark: AtomicU64,
+    /// When the watermark is to rise to the stamp of that moment, unix seconds; 0 for never.
+    planned_at: AtomicU32,
+    /// Odd while it is open: goes up when it is created and when it is dropped.
+    life: AtomicU32,
+}
+
+/// Nothing of a keyspace that is not open is live.
+fn closed_cell(_: KeyspaceId) -> KeyspaceCell {
+    KeyspaceCell { watermark: AtomicU64::new(u64::MAX), planned_at: AtomicU32::new(0), life: AtomicU32::new(0) }
+}
+
+pub struct KeyspaceStates {
+    cells: ById<KeyspaceCell>,
+    open: Mutex<BTreeSet<KeyspaceId>>,
+    /// Goes up with every change of a watermark.
+    changes: AtomicU64,
+    /// Nothing up to this stamp is live, whatever keyspace it is in.
+    floor: AtomicU64,
+    /// When the next watermark is to rise; 0 for never.
+    planned_next: AtomicU32,
+    planned_count: AtomicU32,
+    /// As the marks of the open keyspaces were when the last buffer was sealed.
+    sealed: Mutex<DeletionMarks>,
+}
+
+impl KeyspaceStates {
+    /// The open keyspaces with what is deleted of them; `sealed` is what was before the active buffer.
+    pub fn new(open: &BTreeSet<KeyspaceId>, marks: &DeletionMarks, sealed: DeletionMarks) -> KeyspaceStates {
+        let states = KeyspaceStates {
+            cells: ById::new(closed_cell),
+            open: Mutex::new(open.clone()),
+            changes: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            planned_next: AtomicU32::new(0),
+            planned_count: AtomicU32::new(0),
+            sealed: Mutex::new(sealed),
+        };
+        for &id in open {
+            let cell = states.cell(id);
+            let DeletionMark { watermark, planned_at } = marks.get(&id).copied().unwrap_or_default();
+            cell.watermark.store(watermark, Ordering::SeqCst);
+            cell.planned_at.store(planned_at, Ordering::SeqCst);
+            cell.life.store(1, Ordering::SeqCst);
+        }
+        states.changed();
+        states
+    }
+
+    #[inline]
+    fn cell(&self, id: KeyspaceId) -> &KeyspaceCell {
+        self.cells.get(id, closed_cell)
+    }
+
+    /// Records of a keyspace with a stamp up to this one are deleted.
+    #[inline]
+    pub fn watermark(&self, id: KeyspaceId) -> u64 {
+        self.cell(id).watermark.load(Ordering::SeqCst)
+    }
+
+    /// Whether requests may name it.
+    #[inline]
+    pub fn is_open(&self, keyspace: KeyspaceRef) -> bool {
+        self.cell(keyspace.id).life.load(Ordering::SeqCst) == keyspace.life
+    }
+
+    /// Whether there is a keyspace with this id, and it is open.
+    pub fn has(&self, id: KeyspaceId) -> bool {
+        self.cell(id).life.load(Ordering::SeqCst) % 2 == 1
+    }
+
+    /// What is deleted of a keyspace, and what is planned.
+    pub fn mark(&self, id: KeyspaceId) -> DeletionMark {
+        let cell = self.cell(id);
+        DeletionMark {
+            watermark: cell.watermark.load(Ordering::SeqCst),
+            planned_at: cell.planned_at.load(Ordering::SeqCst),
+        }
+    }
+
+    /// A keyspace begins to be. What was written up to `stamp` was another one's.
+    pub fn open(&self, id: KeyspaceId, stamp: u64) -> KeyspaceRef {
+        assert!(!self.has(id), "an id is one keyspace's");
+        let cell = self.cell(id);
+        cell.watermark.store(stamp, Ordering::SeqCst);
+        cell.planned_at.store(0, Ordering::SeqCst);
+        lock(&self.open).insert(id);
+        let life = cell.life.fetch_add(1, Ordering::SeqCst) + 1;
+        self.changed();
+        KeyspaceRef { id, life }
+    }
+
+    /// A keyspace is dropped: nothing of it is live any more. The caller holds every shard.
+    pub fn close(&self, id: KeyspaceId) {
+        assert!(self.has(id) && id != KeyspaceId::DEFAULT, "only what is there is dropped");
+        let cell = self.cell(id);
+        cell.life.fetch_add(1, Ordering::SeqCst);
+        cell.watermark.store(u64::MAX, Ordering::SeqCst);
+        cell.planned_at.store(0, Ordering::SeqCst);
+        lock(&self.open).remove(&id);
+        self.changed();
+    }
+
+    /// The marks of all open keyspaces that have any.
+    pub fn marks(&self) -> DeletionMarks {
+        let open = lock(&self.open);
+        open.iter().map(|id| (*id, self.mark(*id))).filter(|(_, mark)| *mark != DeletionMark::default()).collect()
+    }
+
+    /// A mark with this stamp was written: the deletion is planned for `at`, or, if that is 0, is now.
+    pub fn note(&self, id: KeyspaceId, stamp: u64, at: u32) {
+        let cell = self.cell(id);
+        cell.planned_at.store(at, Ordering::SeqCst);
+        if at == 0 {
+            cell.watermark.fetch_max(stamp, Ordering::SeqCst);
+        }
+        self.changed();
+    }
+
+    /// Everything up to a stamp is deleted, whether a mark says so or not.
+    pub fn raise(&self, id: KeyspaceId, stamp: u64) {
+        self.cell(id).watermark.fetch_max(stamp, Ordering::SeqCst);
+        self.changed();
+    }
+
+    fn changed(&self) {
+        let open = lock(&self.open);
+        let floor = open.iter().map(|id| self.watermark(*id)).min().unwrap_or(0);
+        self.floor.store(floor, Ordering::SeqCst);
+        let planned = || open.iter().map(|id| self.mark(*id).planned_at).filter(|at| *at != 0);
+        self.planned_next.store(planned().min().unwrap_or(0), Ordering::SeqCst);
+        self.planned_count.store(planned().count() as u32, Ordering::SeqCst);
+        self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often a watermark has changed.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Nothing up to this stamp is live, whatever keyspace it is in.
+    pub fn floor(&self) -> u64 {
+        self.floor.load(Ordering::SeqCst)
+    }
+
+    /// When the next planned deletion is due; 0 for never.
+    #[inline]
+    pub fn planned_next(&self) -> u32 {
+        self.planned_next.load(Ordering::SeqCst)
+    }
+
+    /// Keyspaces that have a planned deletion.
+    pub fn planned_count(&self) -> u32 {
+        self.planned_count.load(Ordering::SeqCst)
+    }
+
+    /// The keyspaces whose planned deletion is due.
+    pub fn due(&self, now: u32) -> Vec<KeyspaceId> {
+        let is_due = |id: &KeyspaceId| (1..=now).contains(&self.mark(*id).planned_at);
+        lock(&self.open).iter().copied().filter(is_due).collect()
+    }
+
+    /// The active buffer is sealed.
+    pub fn seal(&self) {
+        let marks = self.marks();
+        *lock(&self.sealed) = marks;
+    }
+
+    /// The marks as they were when the last buffer was sealed.
+    pub fn sealed(&self) -> DeletionMarks {
+        lock(&self.sealed).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deletion_reaches_its_own_keyspace_and_the_floor_all() {
+        let ids = [0, 3, 300].map(KeyspaceId);
+        let states = KeyspaceStates::new(&ids.into(), &DeletionMarks::new(), DeletionMarks::new());
+        states.note(ids[1], 9, 0);
+        assert_eq!(ids.map(|id| states.watermark(id)), [0, 9, 0]);
+        assert_eq!(states.floor(), 0);
+        states.note(ids[0], 10, 0);
+        states.note(ids[2], 11, 0);
+        assert_eq!(states.floor(), 9);
+        states.note(ids[2], 12, 50);
+        states.note(ids[1], 13, 40);
+        assert_eq!((states.planned_next(), states.planned_count(), states.due(40)), (40, 2, vec![ids[1]]));
+        states.note(ids[1], 14, 0);
+        assert_eq!((states.planned_next(), states.due(49), states.due(50)), (50, vec![], vec![ids[2]]));
+        assert_eq!(states.mark(ids[2]), DeletionMark { watermark: 11, planned_at: 50 });
+    }
+
+    #[test]
+    fn a_name_of_a_dropped_keyspace_does_not_name_the_next_one_with_its_id() {
+        let states = KeyspaceStates::new(&[KeyspaceId::DEFAULT].into(), &DeletionMarks::new(), DeletionMarks::new());
+        let first = states.open(KeyspaceId(300), 7);
+        assert!(states.is_open(first) && states.watermark(first.id()) == 7);
+        states.note(first.id(), 8, 9);
+        states.close(first.id());
+        assert!(!states.is_open(first) && states.watermark(first.id()) == u64::MAX && states.planned_next() == 0);
+        let second = states.open(KeyspaceId(300), 10);
+        assert!(states.is_open(second) && !states.is_open(first) && first.id() == second.id());
+    }
+
+    #[test]
+    fn nothing_of_a_keyspace_that_is_not_there_is_live() {
+        let states = KeyspaceStates::new(&[KeyspaceId::DEFAULT].into(), &DeletionMarks::new(), DeletionMarks::new());
+        assert!(states.is_open(KeyspaceRef::DEFAULT));
+        let other = KeyspaceRef { id: KeyspaceId(1), life: 1 };
+        assert!(!states.is_open(other) && states.watermark(other.id) == u64::MAX);
+        assert_eq!(states.marks(), DeletionMarks::new());
+    }
+}

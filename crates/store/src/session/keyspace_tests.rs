@@ -1,0 +1,151 @@
+//! Keyspaces beside each other: the same keys in all of them, against a model.
+
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+use crate::{
+    Condition, Error, KeyspaceError, KeyspaceId, KeyspaceRef, Outcome, Reply, Request, Session, Store, StoreOptions,
+    Sync, Write,
+};
+use std::collections::HashMap;
+use tapetum_drive::SplitMix64;
+
+/// Ids on both sides of a chunk's and of a byte's end.
+const IDS: [u16; 12] = [1, 2, 3, 254, 255, 256, 257, 511, 512, 4095, 40_000, u16::MAX];
+const KEYS: u64 = 40;
+
+fn answer(session: &mut Session) -> (Outcome, Vec<u8>) {
+    let mut replies = Vec::new();
+    loop {
+        session.poll(&mut replies);
+        if let Some(Reply { outcome, .. }) = replies.pop() {
+            let value = outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
+            return (outcome, value);
+        }
+        session.wait(None);
+    }
+}
+
+fn run(session: &mut Session, keyspace: KeyspaceRef, request: Request<'_>) -> (Outcome, Vec<u8>) {
+    session.submit_to(keyspace, 1, request).unwrap();
+    answer(session)
+}
+
+fn get(session: &mut Session, keyspace: KeyspaceRef, key: &[u8]) -> Option<Vec<u8>> {
+    match run(session, keyspace, Request::Get { key }) {
+        (Outcome::Value { .. }, value) => Some(value),
+        (Outcome::Missing, _) => None,
+        (other, _) => panic!("{other:?}"),
+    }
+}
+
+fn put(session: &mut Session, keyspace: KeyspaceRef, key: &[u8], value: &[u8]) {
+    let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always };
+    assert!(matches!(run(session, keyspace, request).0, Outcome::Stored { .. }));
+}
+
+struct Bench {
+    store: Store,
+    session: Session,
+    keyspaces: Vec<KeyspaceRef>,
+    model: HashMap<(KeyspaceRef, Vec<u8>), Vec<u8>>,
+    random: SplitMix64,
+}
+
+impl Bench {
+    fn new(seed: u64, tier_bytes: u64) -> Bench {
+        let options = StoreOptions { sync: Sync::No, ..small_options() }.with_tier(tier_bytes);
+        let (_, store) = store_in_memory(SMALL_BYTES, &options);
+        let mut keyspaces = vec![KeyspaceRef::DEFAULT];
+        keyspaces.extend(IDS.map(|id| store.shared().keyspaces.open(KeyspaceId(id), 0)));
+        let session = store.session().unwrap();
+        Bench { store, session, keyspaces, model: HashMap::new(), random: SplitMix64::new(seed) }
+    }
+
+    fn keyspace(&mut self) -> KeyspaceRef {
+        self.keyspaces[(self.random.next_u64() % self.keyspaces.len() as u64) as usize]
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        format!("key {}", self.random.next_u64() % KEYS).into_bytes()
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        let long = if self.random.next_u64().is_multiple_of(50) { 20_000 } else { 300 };
+        let mut value = vec![0; (self.random.next_u64() % long) as usize];
+        self.random.fill(&mut value);
+        value
+    }
+
+    fn step(&mut self) {
+        let (keyspace, key) = (self.keyspace(), self.key());
+        match self.random.next_u64() % 100 {
+            0..45 => {
+                let value = self.value();
+                put(&mut self.session, keyspace, &key, &value);
+                self.model.insert((keyspace, key), value);
+            }
+            45..60 => {
+                let outcome = run(&mut self.session, keyspace, Request::Delete { key: &key, stamp: None }).0;
+                let was_there = self.model.remove(&(keyspace, key)).is_some();
+                assert_eq!(outcome == Outcome::Deleted, was_there);
+            }
+            60..62 => {
+                assert_eq!(run(&mut self.session, keyspace, Request::DeleteAll { at: 0 }).0, Outcome::Done);
+                self.model.retain(|(other, _), _| *other != keyspace);
+            }
+            62..70 => self.batch(&key),
+            _ => {
+                let expected = self.model.get(&(keyspace, key.clone())).cloned();
+                assert_eq!(get(&mut self.session, keyspace, &key), expected, "{keyspace:?} {key:?}");
+            }
+        }
+    }
+
+    /// One key of all keyspaces at once.
+    fn batch(&mut self, key: &[u8]) {
+        let value = self.random.next_u64().to_le_bytes().repeat(20);
+        let write = |keyspace| Write::Put { keyspace, key, value: &value, flags: 0, expiry: 0 };
+        let writes: Vec<Write<'_>> = self.keyspaces.iter().copied().map(write).collect();
+        while self.session.submit_batch(1, &writes).is_err() {
+            self.session.poll(&mut Vec::new());
+        }
+        assert_eq!(answer(&mut self.session).0, Outcome::Done);
+        for keyspace in &self.keyspaces {
+            self.model.insert((*keyspace, key.to_vec()), value.clone());
+        }
+    }
+}
+
+#[test]
+fn the_same_key_of_two_keyspaces_is_two_keys() {
+    for (seed, tier_bytes) in [(1, 0), (2, 1 << 20)] {
+        let mut bench = Bench::new(seed, tier_bytes);
+        (0..8000).for_each(|_| bench.step());
+        assert!(bench.store.stats().flushes > 5);
+        for keyspace in bench.keyspaces.clone() {
+            for number in 0..KEYS {
+                let key = format!("key {number}").into_bytes();
+                let expected = bench.model.get(&(keyspace, key.clone())).cloned();
+                assert_eq!(get(&mut bench.session, keyspace, &key), expected);
+            }
+        }
+        let report = crate::check(&bench.store).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_dropped_keyspace_refuses_and_shows_nothing() {
+    let mut bench = Bench::new(3, 0);
+    let keyspace = bench.keyspaces[3];
+    put(&mut bench.session, keyspace, b"key", b"value");
+    bench.store.shared().keyspaces.close(keyspace.id());
+    let refused = Outcome::Failed(Error::Keyspace(KeyspaceError::Gone));
+    assert_eq!(run(&mut bench.session, keyspace, Request::Get { key: b"key" }).0, refused);
+    assert_eq!(run(&mut bench.session, keyspace, Request::DeleteAll { at: 0 }).0, refused);
+    let again = bench.store.shared().keyspaces.open(keyspace.id(), bench.store.shared().log.stamp_last());
+    assert_eq!(get(&mut bench.session, again, b"key"), None);
+    let write = |keyspace| Write::Put { keyspace, key: b"key", value: b"v", flags: 0, expiry: 0 };
+    bench.session.submit_batch(1, &[write(again), write(keyspace)]).unwrap();
+    assert_eq!(answer(&mut bench.session).0, refused);
+    assert_eq!(get(&mut bench.session, again, b"key"), None, "a batch is whole or absent");
+}
