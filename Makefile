@@ -54,6 +54,7 @@ test: setup-build setup-test
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 # As the rivals take it, which nothing here builds.
 	$(CARGO) clippy --package tapetum-bench --no-default-features --lib --locked -- -D warnings
 # Workspaces of their own, which nothing here builds: their lock files must follow what they depend on.

@@ -1,7 +1,7 @@
 //! Deterministic simulation: the production store on a drive that crashes, beside a model that knows every state that a
 //! key may be in.
 //!
-//! One seed decides one [`run`]: what sessions ask for, in what order everything moves, where the power fails and what
+//! One seed decides one [run](mod@run): what sessions ask for, in what order everything moves, where the power fails and what
 //! survives of the writes on their way. A run is one thread; several runs may be under way at once, each by itself.
 
 pub mod device;

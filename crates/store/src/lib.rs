@@ -48,7 +48,7 @@ pub use blocking::Item;
 pub use error::Error;
 pub use hashed::index;
 pub use hashed::large::ValueLimits;
-/// Open to what measures its hit rate.
+// Open to what measures its hit rate.
 #[doc(hidden)]
 pub use hashed::tier;
 pub use hashed::tier::access::Access;

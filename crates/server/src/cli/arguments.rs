@@ -179,6 +179,8 @@ impl StoreArguments {
     }
 }
 
+// An address in square brackets is no link.
+#[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("tiered").args(["tier", "cache"]).multiple(true))]
 pub struct ServeArguments {

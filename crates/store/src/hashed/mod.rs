@@ -18,5 +18,4 @@ pub mod jobs;
 pub mod key_tables;
 pub mod large;
 pub mod segment;
-/// Open to what measures its hit rate.
 pub mod tier;
