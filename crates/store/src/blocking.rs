@@ -1,7 +1,11 @@
 //! Calls that wait: each runs requests to their end on a session that is kept for such calls.
+//!
+//! A [`Store`] has them for its default keyspace, a [`KeyspaceHandle`] for another one: they are written once, for both.
 
 use crate::error::Error;
+use crate::keyspace::KeyspaceId;
 use crate::keyspace::request::{Condition, Outcome, Reply, Request};
+use crate::keyspace::states::KeyspaceRef;
 use crate::session::{Busy, ItemPipeline, Session, Write};
 use crate::store::Store;
 use std::time::Duration;
@@ -18,109 +22,159 @@ pub struct Item {
     pub stamp: u64,
 }
 
-impl Store {
-    /// Runs one request to its end.
-    pub fn run(&self, request: Request<'_>) -> Result<(Outcome, Vec<u8>), Error> {
-        self.with_session(|session| {
-            while session.submit(0, request) == Err(Busy) {
-                session.poll(&mut Vec::new());
-            }
-            let reply = wait_for_one(session);
-            let value = reply.outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
-            match reply.outcome {
-                Outcome::Failed(error) => Err(error),
-                outcome => Ok((outcome, value)),
-            }
-        })
+/// An open keyspace of a store: blocking calls on its keys, from any thread. A clone is another handle on it. When the keyspace has
+/// been dropped, each call says so, also when another one has its name by then.
+#[derive(Clone)]
+pub struct KeyspaceHandle {
+    store: Store,
+    keyspace: KeyspaceRef,
+}
+
+impl KeyspaceHandle {
+    pub(crate) fn new(store: Store, keyspace: KeyspaceRef) -> KeyspaceHandle {
+        KeyspaceHandle { store, keyspace }
     }
 
-    pub fn get(&self, key: &[u8]) -> Result<Option<Item>, Error> {
-        Ok(item(self.run(Request::Get { key })?))
+    /// What requests to a session, and writes of a batch, name it by.
+    pub fn keyspace(&self) -> KeyspaceRef {
+        self.keyspace
     }
 
-    /// Runs an item's value through programs of the drive, and gives what comes out; `None` when there is no such key. See
-    /// [`Session::submit_through`].
-    ///
-    /// # Errors
-    /// [`Error::Pipeline`], by the stage that went wrong; otherwise as [`Store::get`].
-    pub fn get_through(&self, key: &[u8], pipeline: &ItemPipeline) -> Result<Option<Vec<u8>>, Error> {
-        self.with_session(|session| {
-            while session.submit_through(crate::KeyspaceRef::DEFAULT, 0, key, pipeline) == Err(Busy) {
-                session.poll(&mut Vec::new());
-            }
-            match wait_for_one(session).outcome {
-                Outcome::Value { value, .. } => Ok(Some(session.bytes(value).to_vec())),
-                Outcome::Failed(error) => Err(error),
-                _ => Ok(None),
-            }
-        })
+    pub fn id(&self) -> KeyspaceId {
+        self.keyspace.id()
     }
 
-    /// Reads several keys, all on their way at once; the answers are in the order of the keys.
-    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Item>>, Error> {
-        self.with_session(|session| {
-            let mut items = vec![None; keys.len()];
-            let mut failed = None;
-            let mut left = keys.len();
-            let mut replies = Vec::new();
-            let mut more = keys.iter().enumerate().peekable();
-            while left > 0 {
-                while let Some((token, key)) = more.next_if(|_| session.has_room()) {
-                    let submitted = session.submit(token as u64, Request::Get { key });
-                    assert_eq!(submitted, Ok(()), "there is room");
-                }
-                poll_or_wait(session, &mut replies);
-                for reply in replies.drain(..) {
-                    left -= 1;
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn scope(&self) -> (&Store, KeyspaceRef) {
+        (&self.store, self.keyspace)
+    }
+}
+
+/// The calls that a store has for its default keyspace, and a handle for its own.
+macro_rules! keyspace_calls {
+    ($holder:ty) => {
+        impl $holder {
+            /// Runs one request to its end.
+            pub fn run(&self, request: Request<'_>) -> Result<(Outcome, Vec<u8>), Error> {
+                let (store, keyspace) = self.scope();
+                store.with_session(|session| {
+                    while session.submit_to(keyspace, 0, request) == Err(Busy) {
+                        session.poll(&mut Vec::new());
+                    }
+                    let reply = wait_for_one(session);
                     let value = reply.outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
                     match reply.outcome {
-                        Outcome::Failed(error) => failed = Some(error),
-                        outcome => items[reply.token as usize] = item((outcome, value)),
+                        Outcome::Failed(error) => Err(error),
+                        outcome => Ok((outcome, value)),
                     }
+                })
+            }
+
+            pub fn get(&self, key: &[u8]) -> Result<Option<Item>, Error> {
+                Ok(item(self.run(Request::Get { key })?))
+            }
+
+            /// Runs an item's value through programs of the drive, and gives what comes out; `None` when there is no such key. See
+            /// [`Session::submit_through`].
+            ///
+            /// # Errors
+            /// [`Error::Pipeline`], by the stage that went wrong; otherwise as a get.
+            pub fn get_through(&self, key: &[u8], pipeline: &ItemPipeline) -> Result<Option<Vec<u8>>, Error> {
+                let (store, keyspace) = self.scope();
+                store.with_session(|session| {
+                    while session.submit_through(keyspace, 0, key, pipeline) == Err(Busy) {
+                        session.poll(&mut Vec::new());
+                    }
+                    match wait_for_one(session).outcome {
+                        Outcome::Value { value, .. } => Ok(Some(session.bytes(value).to_vec())),
+                        Outcome::Failed(error) => Err(error),
+                        _ => Ok(None),
+                    }
+                })
+            }
+
+            /// Reads several keys, all on their way at once; the answers are in the order of the keys.
+            pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Item>>, Error> {
+                let (store, keyspace) = self.scope();
+                store.with_session(|session| {
+                    let mut items = vec![None; keys.len()];
+                    let mut failed = None;
+                    let mut left = keys.len();
+                    let mut replies = Vec::new();
+                    let mut more = keys.iter().enumerate().peekable();
+                    while left > 0 {
+                        while let Some((token, key)) = more.next_if(|_| session.has_room()) {
+                            let submitted = session.submit_to(keyspace, token as u64, Request::Get { key });
+                            assert_eq!(submitted, Ok(()), "there is room");
+                        }
+                        poll_or_wait(session, &mut replies);
+                        for reply in replies.drain(..) {
+                            left -= 1;
+                            let value =
+                                reply.outcome.value().map(|value| session.bytes(value).to_vec()).unwrap_or_default();
+                            match reply.outcome {
+                                Outcome::Failed(error) => failed = Some(error),
+                                outcome => items[reply.token as usize] = item((outcome, value)),
+                            }
+                        }
+                    }
+                    failed.map_or(Ok(items), Err)
+                })
+            }
+
+            /// Stores a value; returns its stamp.
+            pub fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
+                self.put_until(key, value, 0)
+            }
+
+            /// Stores a value that is gone at `expiry`, in unix seconds; 0 is never. Returns its stamp.
+            pub fn put_until(&self, key: &[u8], value: &[u8], expiry: u32) -> Result<u64, Error> {
+                let request = Request::Put { key, value, flags: 0, expiry, condition: Condition::Always };
+                match self.run(request)?.0 {
+                    Outcome::Stored { stamp } => Ok(stamp),
+                    other => unreachable!("a put was answered with {other:?}"),
                 }
             }
-            failed.map_or(Ok(items), Err)
-        })
-    }
 
-    /// Stores a value; returns its stamp.
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
-        self.put_until(key, value, 0)
-    }
+            /// Deletes a key; whether it was there.
+            pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+                Ok(self.run(Request::Delete { key, stamp: None })?.0 == Outcome::Deleted)
+            }
 
-    /// Stores a value that is gone at `expiry`, in unix seconds; 0 is never. Returns its stamp.
-    pub fn put_until(&self, key: &[u8], value: &[u8], expiry: u32) -> Result<u64, Error> {
-        let request = Request::Put { key, value, flags: 0, expiry, condition: Condition::Always };
-        match self.run(request)?.0 {
-            Outcome::Stored { stamp } => Ok(stamp),
-            other => unreachable!("a put was answered with {other:?}"),
+            /// Stores a value if the key's stamp is still `stamp`; the new stamp, or `None` when somebody was faster.
+            pub fn compare_and_swap(&self, key: &[u8], value: &[u8], stamp: u64) -> Result<Option<u64>, Error> {
+                let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Stamp(stamp) };
+                match self.run(request)?.0 {
+                    Outcome::Stored { stamp } => Ok(Some(stamp)),
+                    _ => Ok(None),
+                }
+            }
+
+            /// Adds to a decimal number; the sum, or `None` when the key is absent or no number.
+            pub fn increment(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
+                let request =
+                    Request::Increment { key, delta, decrement: false, initial: None, stamp: None, touch: None };
+                match self.run(request)?.0 {
+                    Outcome::Number { number, .. } => Ok(Some(number)),
+                    _ => Ok(None),
+                }
+            }
         }
+    };
+}
+
+keyspace_calls!(Store);
+keyspace_calls!(KeyspaceHandle);
+
+impl Store {
+    fn scope(&self) -> (&Store, KeyspaceRef) {
+        (self, KeyspaceRef::DEFAULT)
     }
 
-    /// Deletes a key; whether it was there.
-    pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
-        Ok(self.run(Request::Delete { key, stamp: None })?.0 == Outcome::Deleted)
-    }
-
-    /// Stores a value if the key's stamp is still `stamp`; the new stamp, or `None` when somebody was faster.
-    pub fn compare_and_swap(&self, key: &[u8], value: &[u8], stamp: u64) -> Result<Option<u64>, Error> {
-        let request = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Stamp(stamp) };
-        match self.run(request)?.0 {
-            Outcome::Stored { stamp } => Ok(Some(stamp)),
-            _ => Ok(None),
-        }
-    }
-
-    /// Adds to a decimal number; the sum, or `None` when the key is absent or no number.
-    pub fn increment(&self, key: &[u8], delta: u64) -> Result<Option<u64>, Error> {
-        let request = Request::Increment { key, delta, decrement: false, initial: None, stamp: None, touch: None };
-        match self.run(request)?.0 {
-            Outcome::Number { number, .. } => Ok(Some(number)),
-            _ => Ok(None),
-        }
-    }
-
-    /// Writes several keys at once: all or none, also across a crash.
+    /// Writes several keys at once, each of the keyspace that it names: all or none, also across a crash.
     pub fn batch(&self, writes: &[Write<'_>]) -> Result<(), Error> {
         self.with_session(|session| {
             while session.submit_batch(0, writes) == Err(Busy) {

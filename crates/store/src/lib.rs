@@ -44,7 +44,7 @@ pub mod stats;
 mod store;
 mod tools;
 
-pub use blocking::Item;
+pub use blocking::{Item, KeyspaceHandle};
 pub use error::Error;
 pub use hashed::index;
 pub use hashed::large::ValueLimits;

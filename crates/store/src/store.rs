@@ -4,10 +4,12 @@
 //! on their way at once take a session of their own. Maintenance runs on a thread of its own, or, in a simulation, when
 //! [`Store::maintain`] is called.
 
+use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
 use crate::hashed::index::checkpoint;
 use crate::hashed::large::ValueLimits;
 use crate::hashed::tier::{SlabClass, Tier};
+use crate::keyspace::catalogue::Keyspace;
 use crate::maintenance::resize::{self, Resizing};
 use crate::maintenance::{Maintenance, Step};
 use crate::media::io::{Io, lock, run};
@@ -149,6 +151,19 @@ impl Store {
     pub fn segment_bytes(drive: &Drive) -> Result<u64, Error> {
         let io = queue(drive)?;
         run(&io, recover::segment_bytes(drive, &io), || false).ok_or_else(stopped)?
+    }
+
+    /// The keyspace of a name.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::Unknown`] if there is none.
+    pub fn keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
+        Ok(KeyspaceHandle::new(self.clone(), self.inner.shared.keyspaces.find(name)?))
+    }
+
+    /// The keyspaces that there are, dropped ones whose room is being freed included, by id.
+    pub fn keyspaces(&self) -> Vec<Keyspace> {
+        self.inner.shared.keyspaces.list()
     }
 
     /// A session of the caller's own.

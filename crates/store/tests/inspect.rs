@@ -49,7 +49,7 @@ fn filled(drive: &Drive) -> (Store, BTreeMap<Vec<u8>, u64>) {
 
 fn scanned(store: &Store, prefix: &[u8]) -> BTreeMap<Vec<u8>, u64> {
     let mut found = BTreeMap::new();
-    scan(store, prefix, |item| {
+    scan(store, tapetum::KeyspaceRef::DEFAULT, prefix, |item| {
         assert_eq!(found.insert(item.key.to_vec(), item.value_bytes), None, "a key comes once");
         ControlFlow::Continue(())
     })
@@ -69,7 +69,7 @@ fn a_scan_shows_every_live_key_once() {
     assert!(!some.is_empty());
     assert_eq!(scanned(&store, b"key:12"), some);
     let mut left = 3;
-    scan(&store, b"", |_| {
+    scan(&store, tapetum::KeyspaceRef::DEFAULT, b"", |_| {
         left -= 1;
         if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
-use tapetum::{Error, Item, Scanned, Store};
+use tapetum::{Error, Item, KeyspaceRef, Scanned, Store};
 
 use super::item_lines::{self, Format, ItemLine};
 
@@ -56,7 +56,7 @@ fn write_out(out: &mut dyn Write, text: &mut Vec<u8>) -> Result<ControlFlow<()>,
 pub fn list(store: &Store, prefix: &[u8], long: bool, out: &mut dyn Write) -> Result<(), ListError> {
     let mut text = Vec::new();
     let mut written = Ok(ControlFlow::Continue(()));
-    tapetum::scan(store, prefix, |item: Scanned<'_>| {
+    tapetum::scan(store, KeyspaceRef::DEFAULT, prefix, |item: Scanned<'_>| {
         item_lines::escape(item.key, &mut text);
         if long {
             let Scanned { value_bytes, flags, expiry, .. } = item;
@@ -101,7 +101,7 @@ pub fn dump(store: &Store, prefix: &[u8], format: Format, out: &mut dyn Write) -
     let mut keys: Vec<DumpKey> = Vec::new();
     let mut values_bytes = 0;
     let mut written = Ok(ControlFlow::Continue(()));
-    tapetum::scan(store, prefix, |item: Scanned<'_>| {
+    tapetum::scan(store, KeyspaceRef::DEFAULT, prefix, |item: Scanned<'_>| {
         keys.push(DumpKey { key: item.key.to_vec(), expiry: item.expiry });
         values_bytes += item.value_bytes as usize;
         if keys.len() >= BATCH_KEYS || values_bytes >= BATCH_BYTES {

@@ -121,7 +121,7 @@ pub fn dump(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let (mut text, mut written) = (Vec::new(), Ok(()));
     let examined = options.examine(place, |drive, options| {
-        repair::salvage(drive, options, |item: SalvagedItem<'_>| {
+        repair::salvage(drive, options, tapetum::KeyspaceId::DEFAULT, |item: SalvagedItem<'_>| {
             if item.key.starts_with(prefix) {
                 let SalvagedItem { key, value, flags, expiry, .. } = item;
                 item_lines::write(format, &ItemLine { key: key.into(), value: value.into(), flags, expiry }, &mut text);

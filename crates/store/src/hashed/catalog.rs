@@ -6,8 +6,9 @@
 use crate::error::Error;
 use crate::hashed::segment::{DESCRIPTOR_BYTES, Descriptor, EXTENT_NUMBER_BYTES, LargeEntry};
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::Catalogue;
 use crate::media::wire::{Reader, Short, Writer};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_kernels::prefetch::prefetch;
@@ -252,6 +253,7 @@ pub struct Catalog {
     pub segments: BTreeMap<u32, SegmentState>,
     pub buffer_next: u64,
     pub marks: Marks,
+    pub keyspaces: Catalogue,
     /// Stamps from here on were not given before the store was opened.
     pub stamp_base: u64,
     /// The last stamp that was durable when the store was opened: a log that ends before it has lost its end.
@@ -296,11 +298,6 @@ impl Catalog {
         self.marks.deletions.extend(&install.marks.deletions);
         (self.marks.stamp_max, self.marks.log_crc) = (install.marks.stamp_max, install.marks.log_crc);
         Ok(())
-    }
-
-    /// The keyspaces whose records count.
-    pub fn keyspaces_open(&self) -> BTreeSet<KeyspaceId> {
-        BTreeSet::from([KeyspaceId::DEFAULT])
     }
 
     /// The lowest number that no segment has.

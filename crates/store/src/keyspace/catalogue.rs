@@ -100,6 +100,11 @@ impl Catalogue {
         self.get(id).is_some_and(|keyspace| keyspace.state == KeyspaceState::Live)
     }
 
+    /// The ids of the live ones.
+    pub fn live_ids(&self) -> impl Iterator<Item = KeyspaceId> + '_ {
+        self.names.values().copied()
+    }
+
     /// The live keyspace of a name.
     pub fn find(&self, name: &str) -> Result<&Keyspace, KeyspaceError> {
         let found = self.names.get(name).and_then(|id| self.keyspaces.get(id));

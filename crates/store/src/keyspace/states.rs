@@ -8,9 +8,10 @@
 
 use super::KeyspaceId;
 use super::by_id::ById;
+use crate::error::Error;
 use crate::hashed::catalog::{DeletionMark, DeletionMarks};
+use crate::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit};
 use crate::media::io::lock;
-use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -52,7 +53,7 @@ fn closed_cell(_: KeyspaceId) -> KeyspaceCell {
 
 pub struct KeyspaceStates {
     cells: ById<KeyspaceCell>,
-    open: Mutex<BTreeSet<KeyspaceId>>,
+    catalogue: Mutex<Catalogue>,
     /// Goes up with every change of a watermark.
     changes: AtomicU64,
     /// Nothing up to this stamp is live, whatever keyspace it is in.
@@ -65,18 +66,18 @@ pub struct KeyspaceStates {
 }
 
 impl KeyspaceStates {
-    /// The open keyspaces with what is deleted of them; `sealed` is what was before the active buffer.
-    pub fn new(open: &BTreeSet<KeyspaceId>, marks: &DeletionMarks, sealed: DeletionMarks) -> KeyspaceStates {
+    /// The keyspaces with what is deleted of them; `sealed` is what was before the active buffer.
+    pub fn new(catalogue: Catalogue, marks: &DeletionMarks, sealed: DeletionMarks) -> KeyspaceStates {
         let states = KeyspaceStates {
             cells: ById::new(closed_cell),
-            open: Mutex::new(open.clone()),
+            catalogue: Mutex::new(catalogue),
             changes: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             planned_next: AtomicU32::new(0),
             planned_count: AtomicU32::new(0),
             sealed: Mutex::new(sealed),
         };
-        for &id in open {
+        for id in states.ids() {
             let cell = states.cell(id);
             let DeletionMark { watermark, planned_at } = marks.get(&id).copied().unwrap_or_default();
             cell.watermark.store(watermark, Ordering::SeqCst);
@@ -85,6 +86,23 @@ impl KeyspaceStates {
         }
         states.changed();
         states
+    }
+
+    /// The ids of the open keyspaces.
+    fn ids(&self) -> Vec<KeyspaceId> {
+        lock(&self.catalogue).live_ids().collect()
+    }
+
+    /// The open keyspace of a name.
+    pub fn find(&self, name: &str) -> Result<KeyspaceRef, Error> {
+        let catalogue = lock(&self.catalogue);
+        let id = catalogue.find(name).map_err(Error::Keyspace)?.id;
+        Ok(KeyspaceRef { id, life: self.cell(id).life.load(Ordering::SeqCst) })
+    }
+
+    /// All that there are.
+    pub fn list(&self) -> Vec<Keyspace> {
+        lock(&self.catalogue).iter().cloned().collect()
     }
 
     #[inline]
@@ -118,33 +136,30 @@ impl KeyspaceStates {
         }
     }
 
-    /// A keyspace begins to be. What was written up to `stamp` was another one's.
-    pub fn open(&self, id: KeyspaceId, stamp: u64) -> KeyspaceRef {
-        assert!(!self.has(id), "an id is one keyspace's");
+    /// Makes a change of the catalogue. What was written up to `stamp` to the id of a keyspace that is created was another one's. The
+    /// caller holds every shard.
+    pub fn apply(&self, edit: &KeyspaceEdit, stamp: u64) -> Result<(), String> {
+        // Held, so that nobody finds a name whose cell is another one's.
+        let mut catalogue = lock(&self.catalogue);
+        catalogue.apply(edit)?;
+        let (id, watermark) = match edit {
+            KeyspaceEdit::Create(keyspace) => (keyspace.id, stamp),
+            KeyspaceEdit::Drop(id) => (*id, u64::MAX),
+            KeyspaceEdit::Rename { .. } | KeyspaceEdit::Forget(_) => return Ok(()),
+        };
         let cell = self.cell(id);
-        cell.watermark.store(stamp, Ordering::SeqCst);
+        // In this order: who finds it open finds its own watermark.
         cell.planned_at.store(0, Ordering::SeqCst);
-        lock(&self.open).insert(id);
-        let life = cell.life.fetch_add(1, Ordering::SeqCst) + 1;
-        self.changed();
-        KeyspaceRef { id, life }
-    }
-
-    /// A keyspace is dropped: nothing of it is live any more. The caller holds every shard.
-    pub fn close(&self, id: KeyspaceId) {
-        assert!(self.has(id) && id != KeyspaceId::DEFAULT, "only what is there is dropped");
-        let cell = self.cell(id);
+        cell.watermark.store(watermark, Ordering::SeqCst);
         cell.life.fetch_add(1, Ordering::SeqCst);
-        cell.watermark.store(u64::MAX, Ordering::SeqCst);
-        cell.planned_at.store(0, Ordering::SeqCst);
-        lock(&self.open).remove(&id);
-        self.changed();
+        self.refresh(&catalogue);
+        Ok(())
     }
 
     /// The marks of all open keyspaces that have any.
     pub fn marks(&self) -> DeletionMarks {
-        let open = lock(&self.open);
-        open.iter().map(|id| (*id, self.mark(*id))).filter(|(_, mark)| *mark != DeletionMark::default()).collect()
+        let marks = self.ids().into_iter().map(|id| (id, self.mark(id)));
+        marks.filter(|(_, mark)| *mark != DeletionMark::default()).collect()
     }
 
     /// A mark with this stamp was written: the deletion is planned for `at`, or, if that is 0, is now.
@@ -164,10 +179,14 @@ impl KeyspaceStates {
     }
 
     fn changed(&self) {
-        let open = lock(&self.open);
-        let floor = open.iter().map(|id| self.watermark(*id)).min().unwrap_or(0);
+        // Held, so that who changes later leaves later figures.
+        self.refresh(&lock(&self.catalogue));
+    }
+
+    fn refresh(&self, catalogue: &Catalogue) {
+        let floor = catalogue.live_ids().map(|id| self.watermark(id)).min().unwrap_or(0);
         self.floor.store(floor, Ordering::SeqCst);
-        let planned = || open.iter().map(|id| self.mark(*id).planned_at).filter(|at| *at != 0);
+        let planned = || catalogue.live_ids().map(|id| self.mark(id).planned_at).filter(|at| *at != 0);
         self.planned_next.store(planned().min().unwrap_or(0), Ordering::SeqCst);
         self.planned_count.store(planned().count() as u32, Ordering::SeqCst);
         self.changes.fetch_add(1, Ordering::SeqCst);
@@ -197,7 +216,7 @@ impl KeyspaceStates {
     /// The keyspaces whose planned deletion is due.
     pub fn due(&self, now: u32) -> Vec<KeyspaceId> {
         let is_due = |id: &KeyspaceId| (1..=now).contains(&self.mark(*id).planned_at);
-        lock(&self.open).iter().copied().filter(is_due).collect()
+        self.ids().into_iter().filter(is_due).collect()
     }
 
     /// The active buffer is sealed.
@@ -213,13 +232,28 @@ impl KeyspaceStates {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use crate::keyspace::catalogue::{KeyspaceKind, KeyspaceState};
+
+    fn states() -> KeyspaceStates {
+        KeyspaceStates::new(Catalogue::default(), &DeletionMarks::new(), DeletionMarks::new())
+    }
+
+    /// Makes a keyspace with this id.
+    pub fn create(states: &KeyspaceStates, id: u16, stamp: u64) -> KeyspaceRef {
+        let (id, name, state) = (KeyspaceId(id), format!("keyspace {id}"), KeyspaceState::Live);
+        let keyspace = Keyspace { id, name: name.clone(), kind: KeyspaceKind::Hashed, options: Vec::new(), state };
+        states.apply(&KeyspaceEdit::Create(keyspace), stamp).unwrap();
+        states.find(&name).unwrap()
+    }
 
     #[test]
     fn a_deletion_reaches_its_own_keyspace_and_the_floor_all() {
-        let ids = [0, 3, 300].map(KeyspaceId);
-        let states = KeyspaceStates::new(&ids.into(), &DeletionMarks::new(), DeletionMarks::new());
+        let (ids, states) = ([0, 3, 300].map(KeyspaceId), states());
+        for id in &ids[1..] {
+            create(&states, id.0, 0);
+        }
         states.note(ids[1], 9, 0);
         assert_eq!(ids.map(|id| states.watermark(id)), [0, 9, 0]);
         assert_eq!(states.floor(), 0);
@@ -236,19 +270,20 @@ mod tests {
 
     #[test]
     fn a_name_of_a_dropped_keyspace_does_not_name_the_next_one_with_its_id() {
-        let states = KeyspaceStates::new(&[KeyspaceId::DEFAULT].into(), &DeletionMarks::new(), DeletionMarks::new());
-        let first = states.open(KeyspaceId(300), 7);
+        let states = states();
+        let first = create(&states, 300, 7);
         assert!(states.is_open(first) && states.watermark(first.id()) == 7);
         states.note(first.id(), 8, 9);
-        states.close(first.id());
+        states.apply(&KeyspaceEdit::Drop(first.id()), 0).unwrap();
         assert!(!states.is_open(first) && states.watermark(first.id()) == u64::MAX && states.planned_next() == 0);
-        let second = states.open(KeyspaceId(300), 10);
+        states.apply(&KeyspaceEdit::Forget(first.id()), 0).unwrap();
+        let second = create(&states, 300, 10);
         assert!(states.is_open(second) && !states.is_open(first) && first.id() == second.id());
     }
 
     #[test]
     fn nothing_of_a_keyspace_that_is_not_there_is_live() {
-        let states = KeyspaceStates::new(&[KeyspaceId::DEFAULT].into(), &DeletionMarks::new(), DeletionMarks::new());
+        let states = states();
         assert!(states.is_open(KeyspaceRef::DEFAULT));
         let other = KeyspaceRef { id: KeyspaceId(1), life: 1 };
         assert!(!states.is_open(other) && states.watermark(other.id) == u64::MAX);

@@ -57,7 +57,7 @@ pub async fn replay_log(
     options: &StoreOptions,
 ) -> Result<Replayed, Error> {
     let geometry = &superblock.geometry;
-    let (marks, open) = (&recovered.catalog.marks, recovered.catalog.keyspaces_open());
+    let (marks, keyspaces) = (&recovered.catalog.marks, &recovered.catalog.keyspaces);
     let mut replayed = Replayed {
         arenas: HostRegion::of_arenas(geometry.segment_bytes as usize)
             .map_err(|error| Error::Io(format!("no memory for the write buffers: {error}")))?,
@@ -84,7 +84,7 @@ pub async fn replay_log(
         let image = arenas[zone].bytes(0..arenas[zone].len());
         let end = reader.replay(image, buffer, chain, |place, record| match record.header.kind {
             // Of a keyspace that was dropped.
-            _ if !open.contains(&KeyspaceId::of(&record.header)) => {}
+            _ if !keyspaces.is_live(KeyspaceId::of(&record.header)) => {}
             Kind::Control => note_deletion(deletions, &record),
             _ => {
                 if record.header.codec == Codec::OutOfLine {

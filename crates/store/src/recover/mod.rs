@@ -275,8 +275,8 @@ impl FoundStore {
         let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
             .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
         watch.lap("write buffers");
-        let open = recovered.catalog.keyspaces_open();
-        let keyspaces = KeyspaceStates::new(&open, &replayed.deletions, replayed.deletions_sealed);
+        let catalogue = recovered.catalog.keyspaces.clone();
+        let keyspaces = KeyspaceStates::new(catalogue, &replayed.deletions, replayed.deletions_sealed);
         log.keep_for_planned(keyspaces.planned_count());
         let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
         let base = Base {

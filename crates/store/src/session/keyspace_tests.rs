@@ -1,9 +1,11 @@
 //! Keyspaces beside each other: the same keys in all of them, against a model.
 
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+use crate::keyspace::catalogue::KeyspaceEdit;
+use crate::keyspace::states::tests::create;
 use crate::{
-    Condition, Error, KeyspaceError, KeyspaceId, KeyspaceRef, Outcome, Reply, Request, Session, Store, StoreOptions,
-    Sync, Write,
+    Condition, Error, Item, KeyspaceError, KeyspaceRef, Outcome, Reply, Request, Session, Store, StoreOptions, Sync,
+    Write,
 };
 use std::collections::HashMap;
 use tapetum_drive::SplitMix64;
@@ -55,7 +57,7 @@ impl Bench {
         let options = StoreOptions { sync: Sync::No, ..small_options() }.with_tier(tier_bytes);
         let (_, store) = store_in_memory(SMALL_BYTES, &options);
         let mut keyspaces = vec![KeyspaceRef::DEFAULT];
-        keyspaces.extend(IDS.map(|id| store.shared().keyspaces.open(KeyspaceId(id), 0)));
+        keyspaces.extend(IDS.map(|id| create(&store.shared().keyspaces, id, 0)));
         let session = store.session().unwrap();
         Bench { store, session, keyspaces, model: HashMap::new(), random: SplitMix64::new(seed) }
     }
@@ -138,14 +140,57 @@ fn a_dropped_keyspace_refuses_and_shows_nothing() {
     let mut bench = Bench::new(3, 0);
     let keyspace = bench.keyspaces[3];
     put(&mut bench.session, keyspace, b"key", b"value");
-    bench.store.shared().keyspaces.close(keyspace.id());
+    bench.store.shared().keyspaces.apply(&KeyspaceEdit::Drop(keyspace.id()), 0).unwrap();
     let refused = Outcome::Failed(Error::Keyspace(KeyspaceError::Gone));
     assert_eq!(run(&mut bench.session, keyspace, Request::Get { key: b"key" }).0, refused);
     assert_eq!(run(&mut bench.session, keyspace, Request::DeleteAll { at: 0 }).0, refused);
-    let again = bench.store.shared().keyspaces.open(keyspace.id(), bench.store.shared().log.stamp_last());
+    let shared = bench.store.shared();
+    shared.keyspaces.apply(&KeyspaceEdit::Forget(keyspace.id()), 0).unwrap();
+    let again = create(&shared.keyspaces, keyspace.id().0, shared.log.stamp_last());
     assert_eq!(get(&mut bench.session, again, b"key"), None);
     let write = |keyspace| Write::Put { keyspace, key: b"key", value: b"v", flags: 0, expiry: 0 };
     bench.session.submit_batch(1, &[write(again), write(keyspace)]).unwrap();
     assert_eq!(answer(&mut bench.session).0, refused);
     assert_eq!(get(&mut bench.session, again, b"key"), None, "a batch is whole or absent");
+}
+
+#[test]
+fn a_handle_has_the_calls_of_a_store_for_its_own_keyspace() {
+    let (_, store) = store_in_memory(SMALL_BYTES, &small_options());
+    let name = |name: &str| store.keyspace(name).map(|handle| handle.id()).map_err(|error| error.to_string());
+    assert_eq!(name("default"), Ok(KeyspaceRef::DEFAULT.id()));
+    assert!(name("keyspace 300").unwrap_err().contains("there is no keyspace"));
+    create(&store.shared().keyspaces, 300, 0);
+    let orders = store.keyspace("keyspace 300").unwrap();
+    store.put(b"key", b"of the default").unwrap();
+    orders.put(b"key", b"of the orders").unwrap();
+    let value = |item: Option<Item>| item.map(|item| item.value);
+    assert_eq!(orders.get(b"key").map(value), Ok(Some(b"of the orders".to_vec())));
+    assert_eq!(store.get(b"key").map(value), Ok(Some(b"of the default".to_vec())));
+    assert_eq!(orders.multi_get(&[b"key", b"none"]).unwrap().iter().flatten().count(), 1);
+    let writes = [
+        Write::Delete { keyspace: KeyspaceRef::DEFAULT, key: b"key" },
+        Write::Put { keyspace: orders.keyspace(), key: b"other", value: b"7", flags: 0, expiry: 0 },
+    ];
+    store.batch(&writes).unwrap();
+    assert_eq!((store.get(b"key"), orders.increment(b"other", 1)), (Ok(None), Ok(Some(8))));
+    let keys = |keyspace| {
+        let mut keys = Vec::new();
+        let show = |item: crate::Scanned<'_>| {
+            keys.push(item.key.to_vec());
+            std::ops::ControlFlow::Continue(())
+        };
+        crate::scan(&store, keyspace, b"", show).map(|()| {
+            keys.sort();
+            keys
+        })
+    };
+    assert_eq!(keys(KeyspaceRef::DEFAULT), Ok(vec![]));
+    assert_eq!(keys(orders.keyspace()), Ok(vec![b"key".to_vec(), b"other".to_vec()]));
+    let place = |keyspace| crate::locate(&store, keyspace, b"key").unwrap();
+    assert_ne!(place(KeyspaceRef::DEFAULT).hash, place(orders.keyspace()).hash);
+    store.shared().keyspaces.apply(&KeyspaceEdit::Drop(orders.id()), 0).unwrap();
+    let gone = Error::Keyspace(KeyspaceError::Gone);
+    assert_eq!((orders.get(b"key"), orders.put(b"key", b"v")), (Err(gone.clone()), Err(gone.clone())));
+    assert_eq!((store.batch(&writes), keys(orders.keyspace())), (Err(gone.clone()), Err(gone)));
 }

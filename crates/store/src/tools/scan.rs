@@ -7,6 +7,8 @@
 use crate::error::Error;
 use crate::hashed::buffer::Place;
 use crate::hashed::collect::victim::VictimCursor;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::states::KeyspaceRef;
 use crate::media::io::Io;
 use crate::shared::{Installer, Shared};
 use crate::store::Store;
@@ -35,16 +37,26 @@ impl<'a> Scanned<'a> {
     }
 }
 
-/// Shows `visit` every live key that begins with `prefix`, until it breaks off.
-pub fn scan(store: &Store, prefix: &[u8], mut visit: impl FnMut(Scanned<'_>) -> ControlFlow<()>) -> Result<(), Error> {
+/// Shows `visit` every live key of a keyspace that begins with `prefix`, until it breaks off.
+///
+/// # Errors
+/// Where a segment cannot be read; [`KeyspaceError::Gone`](crate::KeyspaceError::Gone) if the keyspace was dropped.
+pub fn scan(
+    store: &Store,
+    keyspace: KeyspaceRef,
+    prefix: &[u8],
+    mut visit: impl FnMut(Scanned<'_>) -> ControlFlow<()>,
+) -> Result<(), Error> {
     let shared = store.shared();
+    shared.refuse_dropped(keyspace)?;
+    let wanted = Wanted { keyspace: keyspace.id(), prefix };
     let io = Io::new(shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Scan);
     let walk = async {
         let installer = shared.take_installer().await;
         let stamp_begun = shared.log.stamp_last();
         let mut outcome = Ok(ControlFlow::Continue(()));
-        if buffers(shared, prefix, &mut visit).is_continue() {
-            outcome = segments(shared, &io, &installer, stamp_begun, prefix, &mut visit).await;
+        if buffers(shared, wanted, &mut visit).is_continue() {
+            outcome = segments(shared, &io, &installer, stamp_begun, wanted, &mut visit).await;
         }
         shared.return_installer(installer);
         outcome
@@ -52,7 +64,11 @@ pub fn scan(store: &Store, prefix: &[u8], mut visit: impl FnMut(Scanned<'_>) -> 
     shared.run_beside_maintenance(&io, walk)?.map(|_| ())
 }
 
-fn buffers(shared: &Shared, prefix: &[u8], visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
+fn buffers(
+    shared: &Shared,
+    wanted: Wanted<'_>,
+    visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
     for shard in &shared.shards {
         // Copied, so that writers wait for no one who prints.
         let mut found: Vec<(Vec<u8>, Header)> = Vec::new();
@@ -60,7 +76,7 @@ fn buffers(shared: &Shared, prefix: &[u8], visit: &mut impl FnMut(Scanned<'_>) -
         shard.each(|place| {
             // SAFETY: the shard names the place, and we hold it.
             let record = unsafe { shared.log.record(place.buffer, place.place) };
-            if is_wanted(shared, &record.header) && record.key.starts_with(prefix) {
+            if wanted.is(shared, &record.header, record.key) {
                 found.push((record.key.to_vec(), record.header));
             }
         });
@@ -74,8 +90,18 @@ fn show(found: &mut Vec<(Vec<u8>, Header)>, visit: &mut impl FnMut(Scanned<'_>) 
     found.drain(..).try_for_each(|(key, header)| visit(Scanned::new(&key, &header)))
 }
 
-fn is_wanted(shared: &Shared, header: &Header) -> bool {
-    header.kind == Kind::Value && shared.is_live(header, shared.now())
+/// Which keys are shown.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    keyspace: KeyspaceId,
+    prefix: &'a [u8],
+}
+
+impl Wanted<'_> {
+    fn is(self, shared: &Shared, header: &Header, key: &[u8]) -> bool {
+        let is_named = KeyspaceId::of(header) == self.keyspace && key.starts_with(self.prefix);
+        is_named && header.kind == Kind::Value && shared.is_live(header, shared.now())
+    }
 }
 
 async fn segments(
@@ -83,7 +109,7 @@ async fn segments(
     io: &Io,
     installer: &Installer,
     stamp_begun: u64,
-    prefix: &[u8],
+    wanted: Wanted<'_>,
     visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, Error> {
     for state in installer.catalog.segments.values() {
@@ -101,7 +127,7 @@ async fn segments(
             }
             let header = cursor.header();
             let key = &cursor.record()[header.header_bytes()..][..header.key_bytes as usize];
-            if key.starts_with(prefix) && is_wanted(shared, &header) && !was_in_buffer(shared, hash, stamp_begun) {
+            if wanted.is(shared, &header, key) && !was_in_buffer(shared, hash, stamp_begun) {
                 found.push((key.to_vec(), header));
             }
             cursor.advance(&state.valid).await?;
@@ -155,7 +181,7 @@ mod tests {
         put_equal_records(&store, SEGMENT_BYTES, RECORD_BYTES, "oth");
         run(&io, lengthen_first_record(&io, &segment, RECORD_BYTES), || false).unwrap();
         let mut shown = Vec::new();
-        let ended = scan(&store, b"key:", |item| {
+        let ended = scan(&store, KeyspaceRef::DEFAULT, b"key:", |item| {
             shown.push(item.key.to_vec());
             ControlFlow::Continue(())
         });

@@ -73,7 +73,7 @@ fn contents(store: &Store) -> Contents {
         shown.push((item.key.to_vec(), item.stamp));
         ControlFlow::Continue(())
     };
-    tapetum::scan(store, b"", visit).unwrap();
+    tapetum::scan(store, tapetum::KeyspaceRef::DEFAULT, b"", visit).unwrap();
     shown.sort();
     Contents { values, shown }
 }

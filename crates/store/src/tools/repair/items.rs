@@ -31,10 +31,11 @@ pub struct SalvagedItem<'a> {
     pub stamp: u64,
 }
 
-/// Shows `visit` every live item that can be read, until it breaks off, and tells what cannot. Nothing is written.
+/// Shows `visit` every live item of a keyspace that can be read, until it breaks off, and tells what cannot. Nothing is written.
 pub fn salvage(
     drive: &Drive,
     options: &StoreOptions,
+    keyspace: KeyspaceId,
     visit: impl FnMut(SalvagedItem<'_>) -> ControlFlow<()>,
 ) -> Result<RepairReport, Error> {
     let patient = Patient::new(drive)?;
@@ -43,7 +44,8 @@ pub fn salvage(
         let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
         let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
         let deleted = Deleted::of(&roots, patient.above.env().unix_seconds());
-        let mut shown = Shown { io: &patient.io, roots: &roots, deleted, decompressor, value: Vec::new(), visit };
+        let mut shown =
+            Shown { io: &patient.io, roots: &roots, keyspace, deleted, decompressor, value: Vec::new(), visit };
         if shown.log().await.is_continue() {
             shown.segments(&mut report).await?;
         }
@@ -77,6 +79,7 @@ impl Deleted {
 struct Shown<'a, V> {
     io: &'a Io,
     roots: &'a Roots,
+    keyspace: KeyspaceId,
     deleted: Deleted,
     decompressor: Decompressor,
     value: Vec<u8>,
@@ -89,7 +92,7 @@ impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> Shown<'_, V> {
         let roots = self.roots;
         roots.log.each(|_, record| {
             let hash = roots.hasher.hash_of(&record.header, record.key);
-            if roots.newest.get(&hash) == Some(&record.header.stamp) && self.deleted.spares(&record.header) {
+            if roots.newest.get(&hash) == Some(&record.header.stamp) && self.wants(&record.header) {
                 let mut bytes = vec![0; record.header.record_bytes()];
                 record.encode(&mut bytes);
                 newest.insert(hash, bytes);
@@ -110,12 +113,16 @@ impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> Shown<'_, V> {
                 let Some(header) = records.copy(address, &mut bytes).await else { continue };
                 let hash = self.roots.hasher.hash_of(&header, key_of(&header, &bytes));
                 let is_old = self.roots.newest.contains_key(&hash);
-                if !is_old && self.deleted.spares(&header) && self.show(&bytes).await.is_break() {
+                if !is_old && self.wants(&header) && self.show(&bytes).await.is_break() {
                     return Ok(());
                 }
             }
         }
         Ok(())
+    }
+
+    fn wants(&self, header: &Header) -> bool {
+        KeyspaceId::of(header) == self.keyspace && self.deleted.spares(header)
     }
 
     async fn show(&mut self, bytes: &[u8]) -> ControlFlow<()> {
