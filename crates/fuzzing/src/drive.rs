@@ -7,7 +7,7 @@ use tapetum_drive::program::{Context, TaskState};
 use tapetum_drive::programs::built_in;
 use tapetum_drive::{
     Command, Completion, Drive, Env, HostArena, HostRegion, Identity, Lease, LocalBuffer, LocalMemory, LocalRange,
-    MemoryAddress, MemoryFlash, Operation, QueuePair, RegionId, Returned, Stage, Status,
+    MemoryAddress, MemoryFlash, Operation, PIPELINES_MAX, QueuePair, RegionId, Returned, Stage, Status,
 };
 
 /// Decoding is strict: what decodes encodes to the same bytes.
@@ -41,16 +41,40 @@ impl Bench {
 
     /// Runs a command that names a list at the start of the buffer, which it is lent.
     pub fn run(&mut self, list: &[u8], operation: impl Fn(LocalRange) -> Operation) -> Completion {
+        self.run_and(list, operation, None).0
+    }
+
+    /// As [`Bench::run`], with a cancellation of its pipelines behind it; how many were cancelled.
+    pub fn run_and(
+        &mut self,
+        list: &[u8],
+        operation: impl Fn(LocalRange) -> Operation,
+        cancel: Option<Option<u16>>,
+    ) -> (Completion, u64) {
         self.buffer.bytes_mut()[..list.len()].copy_from_slice(list);
         let range = LocalRange { offset: self.buffer.offset(), length: list.len() as u32 };
         let command = Command::new(7, operation(range));
         self.pair.submit(command, self.buffer.take().into()).expect("the queue is empty");
         let mut returned = Vec::new();
-        while self.pair.poll(&mut returned) == 0 {}
+        let mut cancelled = 0;
+        if let Some(pipeline) = cancel {
+            let cancel = Command::new(8, Operation::Cancel { tag: 7, pipeline });
+            self.pair.submit(cancel, Lease::Nothing).expect("there are credits");
+            while returned.len() < 2 {
+                self.pair.poll(&mut returned);
+            }
+            returned.sort_by_key(|returned| std::cmp::Reverse(returned.completion.tag));
+            let Completion { status, result, .. } = returned.remove(0).completion;
+            assert!(status == Status::Success || pipeline.is_some_and(|number| usize::from(number) >= PIPELINES_MAX));
+            cancelled = result[0];
+        }
+        while returned.is_empty() {
+            self.pair.poll(&mut returned);
+        }
         let Some(Returned { completion, lease }) = returned.pop() else { unreachable!("it has ended") };
         assert_eq!((returned.len(), completion.tag), (0, 7));
         self.buffer = lease.into_buffer();
-        completion
+        (completion, cancelled)
     }
 }
 

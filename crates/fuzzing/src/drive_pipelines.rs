@@ -10,6 +10,8 @@ const FLASH_BYTES: u64 = 16 << 10;
 /// Where the buffer has lists of ranges: of itself, and of flash.
 const LOCAL_LIST_AT: usize = 8 << 10;
 const FLASH_LIST_AT: usize = 9 << 10;
+/// The lowest byte of the first descriptor's deadline, which no clock reaches here.
+const DEADLINE_AT: usize = 8;
 
 /// Fills the buffer, and writes the lists of ranges.
 fn fill(buffer: &mut LocalBuffer) {
@@ -30,11 +32,14 @@ thread_local! {
     static PIPELINE_BENCH: RefCell<Bench> = RefCell::new(Bench::new(1 << 20, BUFFER_BYTES, FLASH_BYTES));
 }
 
-/// Any bytes as descriptors: one completion, which names the first that is none; or else each has a result. What decodes encodes to
+/// Any bytes as descriptors, of which some are cancelled: one completion, which names the first that is none; or else each has a result. What decodes encodes to
 /// the same bytes.
 pub fn pipelines(bytes: &[u8]) {
     let list = &bytes[..bytes.len().min(LOCAL_LIST_AT)];
     let (descriptors, rest) = list.as_chunks::<{ PipelineDescriptor::ENCODED_BYTES }>();
+    // Some are cancelled: one, or all.
+    let cancel =
+        bytes.get(DEADLINE_AT).filter(|byte| **byte & 3 == 1).map(|byte| (byte & 4 == 0).then_some(u16::from(*byte)));
     let is_list = (1..=PIPELINES_MAX).contains(&descriptors.len()) && rest.is_empty();
     let mut malformed = None;
     for (number, bytes) in descriptors.iter().enumerate() {
@@ -46,7 +51,8 @@ pub fn pipelines(bytes: &[u8]) {
     PIPELINE_BENCH.with_borrow_mut(|bench| {
         // Results and sinks of the run before may lie anywhere.
         fill(&mut bench.buffer);
-        let completion = bench.run(list, |pipelines| Operation::Compute { pipelines });
+        let (completion, cancelled) = bench.run_and(list, |pipelines| Operation::Compute { pipelines }, cancel);
+        assert!(cancelled <= completion.result[0], "{completion:?}, and {cancelled} were cancelled");
         match (is_list, malformed) {
             (false, _) => assert_eq!((completion.status, completion.stage), (Status::InvalidField, 0)),
             (true, Some(number)) => {

@@ -8,7 +8,8 @@
 //! 1. It is a get until its value is found: it has its place among the operations of its key, and keeps it until it is answered.
 //! 2. At most [`NEAR_MAX`] pipelines of a session are at the drive. Those beyond, and those for which there is no local memory, hold
 //!    nothing and begin anew later.
-//! 3. What the pipeline reads is held until its command has ended: local memory as its lease, extents by this operation. A session
+//! 3. One that is cancelled is replied to like others, when the drive has stopped.
+//! 4. What the pipeline reads is held until its command has ended: local memory as its lease, extents by this operation. A session
 //!    that is dropped waits for the drive first.
 
 use super::flash_read::FlashRead;
@@ -57,6 +58,8 @@ pub(super) struct NearGet {
     deadline_us: u64,
     /// While the drive runs them.
     running: Option<NearRun>,
+    /// Nobody wants the result any more.
+    is_cancelled: bool,
 }
 
 struct NearRun {
@@ -92,7 +95,7 @@ impl NearGet {
         }
         let stages = pipeline.stages.iter().map(stage).collect::<Result<Vec<_>, Error>>()?;
         let ItemPipeline { output_bytes_max, deadline_us, .. } = *pipeline;
-        Ok(NearGet { stages, output_bytes_max, deadline_us, running: None })
+        Ok(NearGet { stages, output_bytes_max, deadline_us, running: None, is_cancelled: false })
     }
 
     /// What checks and inflates a large value at the drive. `None` where the host has to: the drive lacks a program, or the pipeline
@@ -159,6 +162,24 @@ impl Session {
             false => local.wait_for_turn(hash, number),
         }
         Ok(())
+    }
+}
+
+impl Session {
+    /// Gives up the gets through programs that were submitted with this token. Each is replied to all the same: with its result if
+    /// that was there already, else with [`Error::Pipeline`], which says that it was cancelled.
+    pub fn cancel_through(&mut self, token: u64) {
+        let Local { ops, queue, .. } = &mut self.local;
+        for (number, op) in ops.iter_mut().enumerate() {
+            let Some(op) = op.as_mut().filter(|op| op.token == token) else { continue };
+            let Some(near) = &mut op.near else { continue };
+            near.is_cancelled = true;
+            if near.running.is_some() {
+                let cancel = Operation::Cancel { tag: TAG_NEAR | number as u64, pipeline: None };
+                // Without a place in the queue the pipeline goes on to its end.
+                let _ = queue.submit(Command::new(0, cancel).of(Purpose::Pipeline).quiet(), Lease::Nothing);
+            }
+        }
     }
 }
 
@@ -259,6 +280,10 @@ impl Local {
     ) {
         self.end_read(&mut op);
         let Some(near) = &mut op.near else { unreachable!("the get goes through programs") };
+        if near.is_cancelled {
+            let cancelled = PipelineFailure::new(PipelinePlace::Source, PipelineReason::Cancelled);
+            return self.refuse(number, op, Error::Pipeline(cancelled));
+        }
         let source = match NearSource::new(shared, value) {
             Ok(source) => source,
             Err(error) => return self.refuse(number, op, error),

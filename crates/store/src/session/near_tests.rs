@@ -2,14 +2,18 @@
 
 use super::Session;
 use super::near::{ItemPipeline, NEAR_MAX};
-use crate::Store;
 use crate::error::Error;
-use crate::hashed::collect::victim::tests::{RECORD_BYTES, store_of_equal_records, wait_for_flush};
+use crate::hashed::collect::victim::tests::{
+    RECORD_BYTES, drive_in_memory, put_equal_records, store_of_equal_records, wait_for_flush,
+};
 use crate::keyspace::request::{Condition, Outcome, Reply, Request};
+use crate::log::Sync;
 use crate::media::io::lock;
+use crate::opening::options::StoreOptions;
+use crate::{KeyspaceRef, Store};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tapetum_drive::{Drive, PipelineFailure, PipelinePlace, PipelineReason};
+use tapetum_drive::{Drive, Env, PipelineFailure, PipelinePlace, PipelineReason, Purpose, PurposeBytes};
 use tapetum_kernels::sha256::Sha256;
 
 fn pipeline(drive: &Drive, names: &[&str]) -> ItemPipeline {
@@ -21,6 +25,26 @@ fn pipeline(drive: &Drive, names: &[&str]) -> ItemPipeline {
 
 fn flushed() -> (Drive, Store) {
     let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
+    settled(drive, store)
+}
+
+/// As [`flushed`], on a drive with a thread of its own.
+fn flushed_on_a_drive_thread() -> (Drive, Store) {
+    const CAPACITY: u64 = 64 << 20;
+    let options = StoreOptions {
+        segment_bytes: 64 << 10,
+        partition_bits: 2,
+        sync: Sync::No,
+        ..StoreOptions::new(CAPACITY, 64 << 20)
+    };
+    let drive = drive_in_memory(CAPACITY, &options, Env::system()).with_threads(1).unwrap();
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
+    put_equal_records(&store, 64 << 10, RECORD_BYTES, "key");
+    settled(drive, store)
+}
+
+fn settled(drive: Drive, store: Store) -> (Drive, Store) {
     wait_for_flush(store.shared());
     while lock(&store.shared().installer).is_none() {
         std::thread::yield_now();
@@ -81,15 +105,17 @@ fn of_a_large_value_only_the_result_crosses() {
     for (key, value) in [(b"raw".as_slice(), &large), (b"packed", &compressible)] {
         let mut sha = Sha256::default();
         sha.update(value);
-        let before = drive.counters();
+        // Flushes go on beside it, for purposes of their own.
+        let moved = || [Purpose::Get, Purpose::Pipeline].map(|purpose| drive.counters().purpose(purpose));
+        let before = moved();
         let digest = pipeline(&drive, &["sha256"]);
         assert_eq!(store.get_through(key, &digest).unwrap().unwrap(), sha.finish());
-        let after = drive.counters();
-        let [from_flash, to_host, from_host] = [
-            after.flash_to_local_bytes - before.flash_to_local_bytes,
-            after.local_to_host_bytes - before.local_to_host_bytes,
-            after.host_to_local_bytes - before.host_to_local_bytes,
-        ];
+        let after = moved();
+        let sum = |of: fn(PurposeBytes) -> u64| {
+            after.iter().map(|moved| of(*moved)).sum::<u64>() - before.iter().map(|moved| of(*moved)).sum::<u64>()
+        };
+        let (from_flash, to_host) = (sum(|moved| moved.flash_to_local), sum(|moved| moved.local_to_host));
+        let from_host = sum(|moved| moved.host_to_local);
         assert!(from_flash > 100_000 && to_host < 256, "{from_flash} bytes read, {to_host} to the host");
         assert!(from_host < 1024, "{from_host} bytes of descriptors");
         // So many programs leave no room for those that check and inflate it: the host does.
@@ -120,7 +146,15 @@ fn replies(session: &mut Session, count: usize) -> Vec<(u64, Result<Vec<u8>, Out
 
 #[test]
 fn many_go_on_beside_others_and_keep_the_order_of_their_key() {
-    let (drive, store) = flushed();
+    many_beside_others(flushed());
+}
+
+#[test]
+fn many_go_on_beside_others_on_a_drive_thread() {
+    many_beside_others(flushed_on_a_drive_thread());
+}
+
+fn many_beside_others((drive, store): (Drive, Store)) {
     let mut session = store.session().unwrap();
     let digest = |value: &[u8]| {
         let mut sha = Sha256::default();
@@ -132,17 +166,17 @@ fn many_go_on_beside_others_and_keep_the_order_of_their_key() {
     let keys: Vec<String> = (0..3 * NEAR_MAX).map(|number| format!("key:{number:04x}")).collect();
     for (token, key) in (0..).map(|number| 4 * number).zip(&keys) {
         let before = store.get(key.as_bytes()).unwrap().unwrap().value;
-        session.submit_through(crate::KeyspaceRef::DEFAULT, token, key.as_bytes(), &sha).unwrap();
+        session.submit_through(KeyspaceRef::DEFAULT, token, key.as_bytes(), &sha).unwrap();
         let put =
             Request::Put { key: key.as_bytes(), value: b"new", flags: 0, expiry: 0, condition: Condition::Always };
         session.submit(token + 1, put).unwrap();
-        session.submit_through(crate::KeyspaceRef::DEFAULT, token + 2, key.as_bytes(), &sha).unwrap();
+        session.submit_through(KeyspaceRef::DEFAULT, token + 2, key.as_bytes(), &sha).unwrap();
         session.submit(token + 3, Request::Get { key: key.as_bytes() }).unwrap();
         expected.insert(token, digest(&before));
         expected.insert(token + 2, digest(b"new"));
         expected.insert(token + 3, b"new".to_vec());
     }
-    session.submit_through(crate::KeyspaceRef::DEFAULT, u64::MAX, b"nothing", &sha).unwrap();
+    session.submit_through(KeyspaceRef::DEFAULT, u64::MAX, b"nothing", &sha).unwrap();
     for (token, value) in replies(&mut session, 4 * keys.len() + 1) {
         match (value, expected.remove(&token)) {
             (Ok(value), Some(expected)) => assert_eq!(value, expected, "operation {token}"),
@@ -156,16 +190,24 @@ fn many_go_on_beside_others_and_keep_the_order_of_their_key() {
 
 #[test]
 fn a_session_that_goes_takes_its_pipelines_along() {
-    let (drive, store) = flushed();
+    dropped_with_pipelines(flushed());
+}
+
+#[test]
+fn a_session_that_goes_takes_its_pipelines_along_from_a_drive_thread() {
+    dropped_with_pipelines(flushed_on_a_drive_thread());
+}
+
+fn dropped_with_pipelines((drive, store): (Drive, Store)) {
     let large: Vec<u8> = (0..600_000_u32).map(|at| (at.wrapping_mul(at) >> 3) as u8).collect();
     store.put(b"large", &large).unwrap();
     let used = drive.local().bytes_used();
     let mut session = store.session().unwrap();
     let concat = ItemPipeline { output_bytes_max: 700_000, ..pipeline(&drive, &["concat"; 4]) };
     for token in 0..8 {
-        session.submit_through(crate::KeyspaceRef::DEFAULT, token, b"large", &concat).unwrap();
+        session.submit_through(KeyspaceRef::DEFAULT, token, b"large", &concat).unwrap();
         session
-            .submit_through(crate::KeyspaceRef::DEFAULT, 100 + token, format!("key:{token:04x}").as_bytes(), &concat)
+            .submit_through(KeyspaceRef::DEFAULT, 100 + token, format!("key:{token:04x}").as_bytes(), &concat)
             .unwrap();
     }
     for _ in 0..4 {
@@ -176,6 +218,32 @@ fn a_session_that_goes_takes_its_pipelines_along() {
     assert_eq!(drive.local().bytes_used(), used);
     store.put(b"large", b"small").unwrap();
     assert_eq!(store.get(b"large").unwrap().unwrap().value, b"small");
+}
+
+#[test]
+fn what_is_cancelled_is_replied_to_and_disturbs_nobody() {
+    let (drive, store) = flushed();
+    let large: Vec<u8> = (0..600_000_u32).map(|at| (at.wrapping_mul(at) >> 3) as u8).collect();
+    store.put(b"large", &large).unwrap();
+    let concat = ItemPipeline { output_bytes_max: 700_000, ..pipeline(&drive, &["concat"; 6]) };
+    let mut session = store.session().unwrap();
+    let cancelled = |outcome: &Result<Vec<u8>, Outcome>| match outcome {
+        Err(Outcome::Failed(Error::Pipeline(failure))) => failure.reason == PipelineReason::Cancelled,
+        _ => false,
+    };
+    // One that runs, one behind it, and one that is not looked up yet.
+    session.submit_through(KeyspaceRef::DEFAULT, 1, b"large", &concat).unwrap();
+    session.submit_through(KeyspaceRef::DEFAULT, 2, b"large", &concat).unwrap();
+    (0..4).for_each(|_| session.poll(&mut Vec::new()));
+    session.submit_through(KeyspaceRef::DEFAULT, 3, b"key:0001", &concat).unwrap();
+    session.submit(4, Request::Get { key: b"large" }).unwrap();
+    [1, 2, 3, 4, 5].into_iter().for_each(|token| session.cancel_through(token));
+    let mut all = replies(&mut session, 4);
+    all.sort_by_key(|(token, _)| *token);
+    assert!(all[..3].iter().all(|(_, outcome)| cancelled(outcome)), "{:?}", &all[..3]);
+    assert_eq!(all[3], (4, Ok(large)));
+    session.submit_through(KeyspaceRef::DEFAULT, 1, b"large", &concat).unwrap();
+    assert!(replies(&mut session, 1)[0].1.is_ok());
 }
 
 #[test]
