@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 pub struct Event(File);
 
@@ -31,6 +32,58 @@ impl Event {
 }
 
 impl AsRawFd for Event {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// An entry for [`sleep_on`].
+pub(crate) fn readable(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// Sleeps until one of them is readable, or the timeout ends. May return early for no reason.
+pub(crate) fn sleep_on(entries: &mut [libc::pollfd], timeout: Option<Duration>) {
+    let timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: live entries, and a live timespec or none. An error is an interruption.
+    unsafe { libc::ppoll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout, std::ptr::null()) };
+}
+
+/// As [`sleep_on`], with one descriptor; whether it is readable.
+pub(crate) fn is_readable_within(fd: RawFd, timeout: Option<Duration>) -> bool {
+    let mut entry = readable(fd);
+    sleep_on(std::slice::from_mut(&mut entry), timeout);
+    entry.revents != 0
+}
+
+/// A descriptor that is readable while one of two is.
+pub(crate) struct EventPair(OwnedFd);
+
+impl EventPair {
+    pub fn new(fds: [RawFd; 2]) -> io::Result<EventPair> {
+        // SAFETY: takes no pointers.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if epoll < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and nobody else has it.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        for fd in fds {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            // SAFETY: the pointer is to a live event.
+            if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(EventPair(epoll))
+    }
+}
+
+impl AsRawFd for EventPair {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

@@ -10,8 +10,11 @@ use std::time::{Duration, Instant};
 
 use tapetum_bench::kernels::{self, ApplicationCpu, BenchKernel};
 use tapetum_drive::arbiter::UnitCount;
-use tapetum_drive::engine::{EngineOptions, PipelineEngine, PipelineError, PipelineWork};
-use tapetum_drive::{MemoryFlash, Program, ProgramId};
+use tapetum_drive::engine::EngineOptions;
+use tapetum_drive::{
+    Command, Drive, Lease, LocalBuffer, LocalRange, MemoryFlash, Operation, PipelineDescriptor, PipelineResult,
+    PipelineSink, PipelineSource, PipelineStage, Program, ProgramId, SourceRange,
+};
 
 use super::outcome::{Outcome, Reach};
 use super::picture::{self, Chart, Line, Scale};
@@ -110,19 +113,17 @@ fn turn(arguments: &Arguments, units: u16, weight: u32) -> Result<Turn, Failure>
     let kernel = |name| Box::new(BenchKernel { name, cpu: cpu.clone() }) as Box<dyn Program>;
     let drive = kernels::drive(Arc::new(MemoryFlash::new(1 << 20)), LOCAL_BYTES, KERNELS.map(kernel).into())?;
     let count = |program| UnitCount { program: ProgramId(program), units };
-    let engine = drive.pipelines(&EngineOptions {
-        units: (0..KERNELS.len() as u16).map(count).filter(|count| count.units > 0).collect(),
-        weights: vec![weight, 1],
-        sub_buffers: 64,
-        ..EngineOptions::default()
-    })?;
+    let options = EngineOptions::with_units((0..KERNELS.len() as u16).map(count).collect());
+    let options = EngineOptions { weights: vec![weight, 1], sub_buffers: 64, ..options };
+    let drive = if units == 0 { drive } else { drive.with_compute_units(&options) };
     let (stop, ended) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
     thread::scope(|scope| {
         let ask = |application: usize| {
-            let (engine, stop, ended) = (&engine, &stop, &ended[application]);
-            move || ask_until(engine, application as u16, stop, ended)
+            let (drive, stop, ended) = (&drive, &stop, &ended[application]);
+            let own = if units == 0 { 0 } else { application as u16 };
+            move || ask_until(drive, (application as u16, own), stop, ended)
         };
-        let callers: Vec<_> = (0..2 * AT_ONCE).map(|number| scope.spawn(ask(number % 2))).collect();
+        let callers: Vec<_> = (0..2).map(|application| scope.spawn(ask(application))).collect();
         let look = || (Instant::now(), cpu.ns(), ended.each_ref().map(|ended| ended.load(Ordering::Relaxed)));
         thread::sleep(arguments.time(WARM_UP));
         let (begun, cpu_before, ended_before) = look();
@@ -140,22 +141,62 @@ fn turn(arguments: &Arguments, units: u16, weight: u32) -> Result<Turn, Failure>
     })
 }
 
+/// A queue pair of one application, with as many commands of one pipeline on their way as the bench says. `number` is the
+/// application's for the drive, which knows one alone where it has no units.
 fn ask_until(
-    engine: &PipelineEngine,
-    application: u16,
+    drive: &Drive,
+    (application, number): (u16, u16),
     stop: &AtomicBool,
     ended: &AtomicU64,
-) -> Result<(), PipelineError> {
-    let stages = STAGES[usize::from(application)];
-    let stage = |place: usize| (ProgramId(place as u16), BenchKernel::parameters(application, STEPS[place]));
-    let work =
-        PipelineWork { application, stages: stages.map(stage).into(), deadline_us: None, output_bytes_max: ITEM_BYTES };
-    let item = [7; ITEM_BYTES];
-    while !stop.load(Ordering::Relaxed) {
-        engine.run(&work, &item)?;
-        ended.fetch_add(1, Ordering::Relaxed);
+) -> Result<(), Failure> {
+    let stages: Vec<PipelineStage> = STAGES[usize::from(application)]
+        .map(|place| PipelineStage::new(ProgramId(place as u16), &BenchKernel::parameters(application, STEPS[place])))
+        .into_iter()
+        .flatten()
+        .collect();
+    let mut pair = drive.queue_pair(1)?;
+    let submit = |pair: &mut tapetum_drive::QueuePair, buffer: LocalBuffer| {
+        let pipelines = LocalRange { offset: buffer.offset(), length: PipelineDescriptor::ENCODED_BYTES as u32 };
+        pair.submit(Command::new(0, Operation::Compute { pipelines }), Lease::Buffer(buffer))
+    };
+    for _ in 0..AT_ONCE {
+        submit(&mut pair, item(drive, &stages, number)?)?;
+    }
+    let mut returned = Vec::new();
+    while pair.in_flight() > 0 {
+        if pair.poll(&mut returned) == 0 {
+            pair.wait(None);
+        }
+        for returned in returned.drain(..) {
+            let buffer = returned.lease.into_buffer();
+            let result = buffer.bytes()[PipelineDescriptor::RESULT_AT..].first_chunk();
+            match result.map(PipelineResult::decode) {
+                Some(Ok(Some(PipelineResult::Finished { .. }))) => {}
+                other => return Err(format!("a pipeline gave {other:?}").into()),
+            }
+            ended.fetch_add(1, Ordering::Relaxed);
+            if !stop.load(Ordering::Relaxed) {
+                submit(&mut pair, buffer)?;
+            }
+        }
     }
     Ok(())
+}
+
+/// A pipeline, what it reads and room for what it writes, in one buffer.
+fn item(drive: &Drive, stages: &[PipelineStage], application: u16) -> Result<LocalBuffer, Failure> {
+    const LIST_AT: usize = PipelineDescriptor::ENCODED_BYTES;
+    const ITEM_AT: usize = LIST_AT + SourceRange::ENCODED_BYTES;
+    let mut buffer = drive.local().allocate(ITEM_AT + 2 * ITEM_BYTES).ok_or("local memory is too small")?;
+    let at = |at: usize, bytes: usize| LocalRange { offset: buffer.offset() + at as u64, length: bytes as u32 };
+    let source = PipelineSource::Local { list: at(LIST_AT, SourceRange::ENCODED_BYTES) };
+    let sink = PipelineSink::Host { into: at(ITEM_AT + ITEM_BYTES, ITEM_BYTES) };
+    let range = SourceRange { offset: at(ITEM_AT, 0).offset, bytes: ITEM_BYTES as u64 };
+    let mut descriptor = PipelineDescriptor::new(stages, source, sink).ok_or("too many stages")?;
+    descriptor.application = application;
+    buffer.bytes_mut()[..LIST_AT].copy_from_slice(&descriptor.encode());
+    buffer.bytes_mut()[LIST_AT..ITEM_AT].copy_from_slice(&range.encode());
+    Ok(buffer)
 }
 
 /// A line for each number of units, and one on which all would lie.

@@ -1,19 +1,24 @@
-//! The pipelines of one queue pair: batches of them, on the queue pair's own engine.
+//! The pipelines of one queue pair: batches of them, on the queue pair's own engine, or on the one that the drive's queue pairs share.
 //!
 //! ```text
-//! Compute ─► descriptors copied, checked ─► engine ─► tasks, a few a poll ─► ended ─► result into its descriptor
-//!                                             ▲  │                                      └─ the last of the batch ─► completion
-//!                                             └──┴─ moves of bytes by the flash queue
+//! Compute ─► descriptors copied, checked ─┬─► own engine ─► tasks, a few a poll ─┬─► ended ─► result into its descriptor
+//!                                         │     ▲  └─ moves by the flash queue   │                └─ the last of the batch ─► completion
+//!                                         │     └────┘                           │
+//!                                         └─► shared engine ─► units ─► mailbox ─┘
 //! ```
-//! 1. The engine has sub-buffers of the queue pair's own, so pipelines of one queue pair wait for nobody else's.
+//! 1. An engine of its own has sub-buffers of the queue pair's own, so its pipelines wait for nobody else's. In the shared one they
+//!    are divided by the weights of applications, and the queue pair's number keeps its results and ends apart.
 //! 2. The steps of a poll are bounded.
 //! 3. A result is written when its pipeline has ended, and the command ends after its last pipeline.
 
 use super::Device;
 use super::engine::run::{TaskStep, run_task};
+use super::engine::shared::{EngineClient, EngineGuard};
 use super::engine::{EngineCore, EngineTask, JobEnd, JobRequest};
 use super::events::CommandEnd;
 use crate::protocol::{LocalRange, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::RawFd;
 
 /// Tasks of one poll, each of which takes microseconds to a tenth of a millisecond.
 const TASKS_OF_A_POLL: usize = 16;
@@ -51,15 +56,80 @@ pub(super) struct ComputeBatch {
     pub failed: u64,
 }
 
+/// The engine of one queue pair's pipelines.
+enum PairEngine {
+    /// `None` where local memory had no room for its sub-buffers when it was last tried.
+    Own(Option<Box<EngineCore>>),
+    Shared(EngineClient),
+}
+
+/// The core of an engine, for as long as something is done with it.
+enum CoreAccess<'a> {
+    Own(&'a mut EngineCore),
+    Shared(EngineGuard<'a>),
+}
+
 /// Of one controller.
 pub(super) struct ControllerCompute {
-    /// `None` where local memory had no room for its sub-buffers when it was last tried.
-    core: Option<EngineCore>,
+    engine: PairEngine,
     batches: Vec<Option<ComputeBatch>>,
-    /// Tasks whose flash command is on its way.
+    /// Of those, on their way.
+    batches_left: usize,
+    /// Tasks of an engine of its own whose flash command is on its way.
     in_flash: Vec<Option<EngineTask>>,
-    /// How many were begun.
+    /// How many were begun there.
     tasks: u64,
+}
+
+impl PairEngine {
+    fn core(&mut self) -> Option<CoreAccess<'_>> {
+        match self {
+            PairEngine::Own(core) => core.as_deref_mut().map(CoreAccess::Own),
+            PairEngine::Shared(client) => Some(CoreAccess::Shared(client.lock())),
+        }
+    }
+
+    fn owner(&self) -> u64 {
+        match self {
+            PairEngine::Own(_) => 0,
+            PairEngine::Shared(client) => client.owner(),
+        }
+    }
+
+    fn ended(&mut self) -> Option<JobEnd> {
+        match self {
+            PairEngine::Own(core) => core.as_mut()?.ended(),
+            PairEngine::Shared(client) => client.ended(),
+        }
+    }
+
+    /// What the thread that polls is to run.
+    fn own(&mut self) -> Option<&mut EngineCore> {
+        match self {
+            PairEngine::Own(core) => core.as_deref_mut(),
+            PairEngine::Shared(_) => None,
+        }
+    }
+}
+
+impl Deref for CoreAccess<'_> {
+    type Target = EngineCore;
+
+    fn deref(&self) -> &EngineCore {
+        match self {
+            CoreAccess::Own(core) => core,
+            CoreAccess::Shared(guard) => guard,
+        }
+    }
+}
+
+impl DerefMut for CoreAccess<'_> {
+    fn deref_mut(&mut self) -> &mut EngineCore {
+        match self {
+            CoreAccess::Own(core) => core,
+            CoreAccess::Shared(guard) => guard,
+        }
+    }
 }
 
 /// What came of a step.
@@ -72,16 +142,53 @@ pub(super) enum ComputeStep {
 }
 
 impl ControllerCompute {
-    pub fn new() -> ControllerCompute {
-        ControllerCompute { core: None, batches: Vec::new(), in_flash: Vec::new(), tasks: 0 }
+    /// With an engine of its own, which its first batch makes.
+    pub fn alone() -> ControllerCompute {
+        ControllerCompute::on(PairEngine::Own(None))
+    }
+
+    /// On the engine that it shares with the drive's other queue pairs.
+    pub fn shared(client: EngineClient) -> ControllerCompute {
+        ControllerCompute::on(PairEngine::Shared(client))
+    }
+
+    fn on(engine: PairEngine) -> ControllerCompute {
+        ControllerCompute { engine, batches: Vec::new(), batches_left: 0, in_flash: Vec::new(), tasks: 0 }
     }
 
     pub fn tasks(&self) -> u64 {
         self.tasks
     }
 
+    /// Whether a batch is on its way.
+    pub fn is_busy(&self) -> bool {
+        self.batches_left > 0
+    }
+
+    /// Whether a poll would get further at once.
     pub fn has_task(&self) -> bool {
-        self.core.as_ref().is_some_and(|core| core.waiting().next().is_some() || core.has_ended())
+        match &self.engine {
+            PairEngine::Own(core) => {
+                core.as_ref().is_some_and(|core| core.waiting().next().is_some() || core.has_ended())
+            }
+            PairEngine::Shared(client) => client.has_ended(),
+        }
+    }
+
+    /// Readable while pipelines of its batches have ended, if others run them.
+    pub fn event_fd(&self) -> Option<RawFd> {
+        match &self.engine {
+            PairEngine::Own(_) => None,
+            PairEngine::Shared(client) => Some(client.event_fd()),
+        }
+    }
+
+    /// When [`ControllerCompute::expire`] has something to do; none, if others see to that.
+    pub fn deadline_next_us(&self) -> Option<u64> {
+        match &self.engine {
+            PairEngine::Own(core) => core.as_ref()?.deadline_next_us(),
+            PairEngine::Shared(_) => None,
+        }
     }
 
     /// Gives a batch to the engine. Gives the batch back if all of it has ended.
@@ -91,9 +198,9 @@ impl ControllerCompute {
         (end, request): (CommandEnd, ComputeRequest),
         now_us: u64,
     ) -> Option<ComputeBatch> {
-        if self.core.is_none() {
+        if let PairEngine::Own(core @ None) = &mut self.engine {
             let memory = (&device.local, device.flash.sector_bytes());
-            self.core = EngineCore::new(memory, &device.programs, device.stages.clone(), &device.engine);
+            *core = EngineCore::new(memory, &device.programs, device.stages.clone(), &device.engine).map(Box::new);
         }
         let ComputeRequest { list, pipelines } = request;
         let mut batch = ComputeBatch { end, submitted_us: now_us, list, left: pipelines.len(), failed: 0 };
@@ -104,18 +211,21 @@ impl ControllerCompute {
                 self.batches.len() - 1
             }
         };
+        let owner = self.engine.owner();
+        let mut core = self.engine.core();
         for (number, CheckedPipeline { job, keeps }) in pipelines.into_iter().enumerate() {
             let submitted = job.and_then(|mut job| {
                 let no_memory = PipelineFailure::new(PipelinePlace::Source, PipelineReason::NoLocalMemory);
-                let core = self.core.as_mut().ok_or(no_memory)?;
+                let core = core.as_mut().ok_or(no_memory)?;
+                job.owner = owner;
                 job.token = (place as u64) << 8 | number as u64;
                 job.deadline_us = job.deadline_us.map(|deadline_us| now_us.saturating_add(deadline_us));
                 core.submit(job)
             });
             if let Err(failure) = submitted {
                 batch.ended(device, number, PipelineResult::Failed(failure));
-                if let (Some(id), Some(core)) = (keeps, &mut self.core) {
-                    core.fail_kept(0, id, failure);
+                if let (Some(id), Some(core)) = (keeps, &mut core) {
+                    core.fail_kept(owner, id, failure);
                 }
             }
         }
@@ -123,24 +233,26 @@ impl ControllerCompute {
             return Some(batch);
         }
         self.batches[place] = Some(batch);
+        self.batches_left += 1;
         None
     }
 
     /// Cancels one pipeline, or all, of the batches with this tag; how many.
     pub fn cancel(&mut self, tag: u64, pipeline: Option<u16>) -> u64 {
-        let Some(core) = &mut self.core else { return 0 };
+        let owner = self.engine.owner();
+        let Some(mut core) = self.engine.core() else { return 0 };
         let batches = self.batches.iter().enumerate().filter_map(|(place, batch)| Some((place, batch.as_ref()?)));
         let places = batches.filter(|(_, batch)| batch.end.tag == tag).map(|(place, _)| (place as u64) << 8);
         let tokens = |first: u64| match pipeline {
             Some(number) => first | u64::from(number)..=first | u64::from(number),
             None => first..=first | 0xff,
         };
-        places.map(|first| core.cancel_tokens(0, tokens(first))).sum()
+        places.map(|first| core.cancel_tokens(owner, tokens(first))).sum()
     }
 
     /// Tells what time it is, if anybody wants to know.
     pub fn expire(&mut self, device: &Device) {
-        if let Some(core) = self.core.as_mut().filter(|core| core.deadline_next_us().is_some()) {
+        if let Some(core) = self.engine.own().filter(|core| core.deadline_next_us().is_some()) {
             core.expire(device.env.now_us());
         }
     }
@@ -157,7 +269,7 @@ impl ControllerCompute {
     }
 
     fn step(&mut self, device: &Device) -> ComputeStep {
-        let Some(core) = &mut self.core else { return ComputeStep::Rests };
+        let Some(core) = self.engine.own() else { return ComputeStep::Rests };
         let Some(mut task) = core.take_any(|_| true) else { return ComputeStep::Rests };
         self.tasks += 1;
         let from_us = task.is_timed.then(|| device.env.now_us());
@@ -183,17 +295,18 @@ impl ControllerCompute {
     /// The flash has done its part of a task, or not.
     pub fn moved(&mut self, place: u32, result: super::engine::TaskResult) {
         let task = self.in_flash[place as usize].take();
-        let (Some(task), Some(core)) = (task, &mut self.core) else { unreachable!("a task of the flash is kept") };
+        let (Some(task), Some(core)) = (task, self.engine.own()) else { unreachable!("a task of the flash is kept") };
         core.complete(task, result, None);
     }
 
     /// The next batch that has ended.
     pub fn ended(&mut self, device: &Device) -> Option<ComputeBatch> {
-        while let Some(JobEnd { token, result, .. }) = self.core.as_mut()?.ended() {
+        while let Some(JobEnd { token, result, .. }) = self.engine.ended() {
             let place = &mut self.batches[(token >> 8) as usize];
             let Some(batch) = place else { unreachable!("a batch waits for its pipelines") };
             batch.ended(device, (token & 0xff) as usize, result);
             if batch.left == 0 {
+                self.batches_left -= 1;
                 return place.take();
             }
         }

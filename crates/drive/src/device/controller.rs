@@ -14,19 +14,23 @@
 mod chains;
 mod checks;
 mod computing;
+mod sleeping;
 mod transfers;
 
 use super::Device;
 use super::compute::ControllerCompute;
+use super::engine::shared::EngineClient;
 use super::events::{CommandEnd, CommandStart, EventTable, HeldCommand, HeldWork};
 use super::program::{Context, PREFETCH_ROUNDS, TaskState};
 use crate::counters::QueueCounters;
+use crate::event::EventPair;
 use crate::flash::FlashQueue;
 use crate::memory::HostRegion;
 use crate::protocol::{
     Command, Completion, EventUse, Execution, INPUTS_MAX, LeasedRanges, LocalRange, Opcode, Operation, Status,
 };
-use std::os::fd::RawFd;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +73,10 @@ struct Pipeline {
 pub(crate) struct Controller {
     // First, so that it is dropped, and its commands are over, before anything they use goes.
     queue: Box<dyn FlashQueue>,
+    /// Made by the first `Compute`, if the drive has no compute units.
+    compute: Option<Box<ControllerCompute>>,
+    /// Readable for flash and for the ends of pipelines that the drive's units run, if it has any.
+    both_events: Option<EventPair>,
     device: Arc<Device>,
     counters: Arc<QueueCounters>,
     /// The memory of the host, if it has some: it is read, and never written.
@@ -92,20 +100,28 @@ pub(crate) struct Controller {
     started_us: Option<u64>,
     runs: u64,
     events: EventTable,
-    /// Made by the first `Compute`.
-    compute: Option<Box<ControllerCompute>>,
 }
 
 impl Controller {
+    /// # Errors
+    /// Of a drive with compute units: the operating system's, when it has no more descriptors or threads; and when local memory has no
+    /// room for their sub-buffers.
     pub fn new(
         device: Arc<Device>,
         queue: Box<dyn FlashQueue>,
         host: Option<HostRegion>,
         counters: Arc<QueueCounters>,
-    ) -> Controller {
-        Controller {
+    ) -> io::Result<Controller> {
+        let client = device.shared_engine()?.map(EngineClient::join).transpose()?;
+        let both_events = match (&client, queue.event_fd()) {
+            (Some(client), Some(flash)) => Some(EventPair::new([flash, client.event_fd()])?),
+            _ => None,
+        };
+        Ok(Controller {
             queue,
             host,
+            compute: client.map(|client| Box::new(ControllerCompute::shared(client))),
+            both_events,
             counters,
             capacity_bytes: device.flash.capacity_bytes(),
             sector_mask: u64::from(device.flash.sector_bytes()) - 1,
@@ -123,8 +139,7 @@ impl Controller {
             started_us: None,
             runs: 0,
             events: EventTable::default(),
-            compute: None,
-        }
+        })
     }
 
     /// Takes a command, for which the host has a `slot`. What is wrong with it comes out as its completion.
@@ -188,7 +203,7 @@ impl Controller {
             let now_us = now_us.unwrap_or_else(|| self.device.env.now_us());
             self.run_ready(now_us, ended);
         }
-        if self.compute.is_some() {
+        if self.compute.as_ref().is_some_and(|compute| compute.is_busy()) {
             self.advance_compute(ended);
         }
     }
@@ -199,8 +214,8 @@ impl Controller {
         if self.events.held() > 0 {
             return self.wait_for_chain(timeout);
         }
-        if self.done.is_empty() && !self.is_ready() && self.in_flash > 0 {
-            self.queue.wait(timeout);
+        if self.done.is_empty() && !self.is_ready() && (self.in_flash > 0 || self.is_computing()) {
+            self.sleep(timeout);
         }
     }
 
@@ -209,8 +224,12 @@ impl Controller {
         !self.ready.is_empty() || self.compute.as_ref().is_some_and(|compute| compute.has_task())
     }
 
+    /// As [`FlashQueue::event_fd`], for the ends of pipelines on the drive's units too.
     pub fn event_fd(&self) -> Option<RawFd> {
-        self.queue.event_fd()
+        match &self.both_events {
+            Some(both) => Some(both.as_raw_fd()),
+            None => self.queue.event_fd(),
+        }
     }
 
     /// # Safety

@@ -12,6 +12,8 @@
 //! 3. Nothing here waits: a controller is advanced by whoever polls it.
 //!
 //! That is the thread that owns the queue pair, or one of the drive's own (`threads`); a controller belongs to one thread at a time.
+//! The pipelines of `Compute` run there too (`compute`), unless the drive has compute units: then all queue pairs share one engine with
+//! threads of its own (`engine::shared`).
 
 pub mod arbiter;
 mod compute;
@@ -31,8 +33,10 @@ use crate::flash::Flash;
 use crate::locks::whole;
 use crate::memory::LocalMemory;
 use crate::protocol::{INPUTS_MAX, Identity, ProgramId, ProgramIdentity, STAGES_MAX};
+use engine::shared::{EngineGround, SharedEngine};
 use engine::{EngineCounters, EngineOptions};
 use program::{Program, ProgramDescriptor};
+use std::io;
 use std::sync::{Arc, Mutex};
 use threads::DriveThreads;
 
@@ -48,8 +52,11 @@ pub(crate) struct Device {
     pub env: Env,
     /// Of programs as stages of pipelines.
     pub stages: Arc<EngineCounters>,
-    /// Of each queue pair's own engine.
+    /// Of each queue pair's own engine, where they share none.
     pub engine: EngineOptions,
+    /// Of the one that they share.
+    pub units: Option<EngineOptions>,
+    shared: Mutex<Option<Arc<SharedEngine>>>,
     /// Those that poll the controllers, if the hosts do not.
     pub threads: Option<Arc<DriveThreads>>,
     /// One for each queue pair that was ever open at the same time as the others. The list holds one reference; a
@@ -68,9 +75,32 @@ impl Device {
             env,
             stages,
             engine: EngineOptions::of_a_queue_pair(),
+            units: None,
+            shared: Mutex::new(None),
             threads: None,
             counters: Mutex::new(Vec::new()),
         }
+    }
+
+    /// The engine that all queue pairs share, if the drive has compute units. The first queue pair starts it.
+    ///
+    /// # Errors
+    /// As [`SharedEngine::start`].
+    pub fn shared_engine(&self) -> io::Result<Option<Arc<SharedEngine>>> {
+        let Some(options) = &self.units else { return Ok(None) };
+        let mut shared = whole(self.shared.lock());
+        if shared.is_none() {
+            let ground = EngineGround {
+                flash: &*self.flash,
+                local: &self.local,
+                programs: &self.programs,
+                env: &self.env,
+                stages: &self.stages,
+                counters: self.free_counters(),
+            };
+            *shared = Some(Arc::new(SharedEngine::start(ground, options)?));
+        }
+        Ok(shared.clone())
     }
 
     /// Counters that no queue pair has.

@@ -7,18 +7,20 @@
 //! ```
 //! 1. Each ring has one thread at either end, and as many places as a queue pair has credits: it is never full.
 //! 2. A thread that is about to sleep says so, and looks once more ([`wakeup`](crate::wakeup)): busy ends make no system calls.
-//! 3. A controller lives and dies on its thread. Whoever gives one back waits until it is gone, and with it all that was in flight.
+//! 3. It sleeps no longer than until the next deadline of a pipeline that a controller of its runs.
+//! 4. A controller lives and dies on its thread. Whoever gives one back waits until it is gone, and with it all that was in flight.
 
 use super::{Controller, EndedCommand};
 use crate::env::Env;
+use crate::event::{readable, sleep_on};
 use crate::protocol::{Command, LeasedRanges};
 use crate::wakeup::{Sleeper, Waker};
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The most threads that a drive has.
 pub const DRIVE_THREADS_MAX: usize = 64;
@@ -97,9 +99,7 @@ impl AttachedController {
 
     /// Whether it is not to sleep: there is something to do, or nothing will wake it for the commands in flight.
     fn must_go_on(&self) -> bool {
-        !self.commands.is_empty()
-            || self.controller.is_ready()
-            || self.in_flight > 0 && self.controller.event_fd().is_none()
+        !self.commands.is_empty() || self.controller.is_ready() || self.in_flight > 0 && self.controller.is_deaf()
     }
 }
 
@@ -163,8 +163,10 @@ impl DriveThreads {
             let (sleeper, has_mail) = (Sleeper::new()?, Arc::new(AtomicBool::new(false)));
             let (mail, inbox) = channel();
             threads.threads.push(DriveThread { mail, has_mail: has_mail.clone(), waker: sleeper.waker() });
-            let work = DriveThreadWork { inbox, has_mail, sleeper, controllers: Vec::new(), fds: Vec::new() };
-            threads.handles.push(env.spawn_drive_thread(&format!("drive-{number}"), move || work.run())?);
+            let (env, controllers, fds) = (env.clone(), Vec::new(), Vec::new());
+            let work = DriveThreadWork { inbox, has_mail, sleeper, controllers, fds, env };
+            let thread = work.env.clone().spawn_drive_thread(&format!("drive-{number}"), move || work.run())?;
+            threads.handles.push(thread);
         }
         Ok(threads)
     }
@@ -195,8 +197,9 @@ struct DriveThreadWork {
     has_mail: Arc<AtomicBool>,
     sleeper: Sleeper,
     controllers: Vec<AttachedController>,
-    /// What wakes it: its own event, and those of its controllers' flash.
+    /// What wakes it: its own event, and those of its controllers.
     fds: Vec<libc::pollfd>,
+    env: Env,
 }
 
 impl DriveThreadWork {
@@ -235,10 +238,9 @@ impl DriveThreadWork {
     }
 
     fn list_fds(&mut self) {
-        let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         self.fds.clear();
-        self.fds.push(entry(self.sleeper.fd()));
-        self.fds.extend(self.controllers.iter().filter_map(|attached| attached.controller.event_fd()).map(entry));
+        self.fds.push(readable(self.sleeper.fd()));
+        self.fds.extend(self.controllers.iter().filter_map(|attached| attached.controller.wake_fd()).map(readable));
     }
 
     /// Every controller was polled and had nothing: their flash raises its events from then on.
@@ -249,11 +251,16 @@ impl DriveThreadWork {
             std::thread::yield_now();
             return;
         }
-        // SAFETY: live entries. An error is an interruption: the caller looks again.
-        unsafe { libc::poll(self.fds.as_mut_ptr(), self.fds.len() as libc::nfds_t, -1) };
+        let timeout = self.until_deadline();
+        sleep_on(&mut self.fds, timeout);
         self.sleeper.disarm();
         if self.fds[0].revents != 0 {
             self.sleeper.clear();
         }
+    }
+    /// How long nobody has a deadline. Where somebody has one, the clock is read.
+    fn until_deadline(&self) -> Option<Duration> {
+        let deadlines = self.controllers.iter().filter_map(|attached| attached.controller.deadline_next_us());
+        deadlines.min().map(|deadline_us| Duration::from_micros(deadline_us.saturating_sub(self.env.now_us())))
     }
 }

@@ -17,7 +17,7 @@ pub mod overlay;
 mod reserve;
 mod ring_event;
 #[cfg(test)]
-mod test_path;
+pub(crate) mod test_path;
 mod uring;
 
 pub use error::FlashError;

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-pub(super) struct TestPath(PathBuf);
+pub(crate) struct TestPath(PathBuf);
 
 impl TestPath {
-    pub(super) fn new() -> TestPath {
+    pub(crate) fn new() -> TestPath {
         TestPath::inside(&std::env::temp_dir())
     }
 

@@ -33,7 +33,10 @@ pub fn pattern(at: usize) -> u8 {
 
 impl ComputeBench {
     pub fn new(flash: Arc<dyn Flash>) -> ComputeBench {
-        let drive = drive_with(flash, 2 << 20, built_in(), 1);
+        ComputeBench::on(drive_with(flash, 2 << 20, built_in(), 1))
+    }
+
+    pub fn on(drive: Drive) -> ComputeBench {
         let mut pair = drive.queue_pair(4).unwrap();
         let mut buffer = drive.local().allocate(BYTES).unwrap();
         (0..).zip(buffer.bytes_mut()).for_each(|(at, byte): (usize, _)| *byte = pattern(at));
@@ -44,9 +47,13 @@ impl ComputeBench {
     }
 
     pub fn stage(&self, name: &str) -> PipelineStage {
+        self.stage_with(name, &[])
+    }
+
+    pub fn stage_with(&self, name: &str, parameters: &[u8]) -> PipelineStage {
         let identity = self.drive.identity();
         let id = identity.programs.iter().find(|program| program.name == name).unwrap().id;
-        PipelineStage::new(id, &[]).unwrap()
+        PipelineStage::new(id, parameters).unwrap()
     }
 
     pub fn at(&self, at: u64, length: u32) -> LocalRange {

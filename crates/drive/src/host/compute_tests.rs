@@ -192,7 +192,7 @@ fn a_deadline_that_has_passed_ends_a_pipeline_and_no_other() {
 }
 
 #[test]
-fn a_queue_pair_is_dropped_in_the_middle_of_its_pipelines() {
+pub(super) fn a_queue_pair_is_dropped_in_the_middle_of_its_pipelines() {
     let mut bench = bench();
     let used = bench.drive.local().bytes_used();
     let concat = bench.stage("concat");
@@ -212,7 +212,7 @@ fn a_queue_pair_is_dropped_in_the_middle_of_its_pipelines() {
 }
 
 #[test]
-fn a_drain_waits_for_pipelines_of_many_parts() {
+pub(super) fn a_drain_waits_for_pipelines_of_many_parts() {
     let mut bench = ComputeBench::new(Arc::new(FaultyFlash::new(FLASH_BYTES, 1)));
     let concat = bench.stage("concat");
     let source = bench.flash(&[(0, BYTES as u64), (0, BYTES as u64)]);

@@ -4,7 +4,7 @@ use super::QueuePair;
 use super::queue_pair::PairController;
 use super::remote::RemoteController;
 use crate::counters::CountersSnapshot;
-use crate::device::engine::{EngineOptions, PipelineEngine, StageSnapshot};
+use crate::device::engine::{EngineOptions, StageSnapshot};
 use crate::device::program::Program;
 use crate::device::threads::DriveThreads;
 use crate::device::{Controller, Device};
@@ -27,12 +27,17 @@ impl Drive {
         Drive { device: Arc::new(Device::new(flash, local, programs.into(), env)) }
     }
 
-    /// Another drive over `flash` with the local memory, programs and clock of this one. Its counters begin at zero.
-    pub fn with_flash(&self, flash: Arc<dyn Flash>) -> Drive {
+    fn device_over(&self, flash: Arc<dyn Flash>) -> Device {
         let Device { local, programs, env, .. } = &*self.device;
         let mut device = Device::new(flash, local.clone(), programs.clone(), env.clone());
-        device.threads = self.device.threads.clone();
-        Drive { device: Arc::new(device) }
+        (device.threads, device.units) = (self.device.threads.clone(), self.device.units.clone());
+        device
+    }
+
+    /// Another drive over `flash` with the local memory, programs, threads and clock of this one, and compute units of its own, if this
+    /// one has any. Its counters begin at zero.
+    pub fn with_flash(&self, flash: Arc<dyn Flash>) -> Drive {
+        Drive { device: Arc::new(self.device_over(flash)) }
     }
 
     /// The same flash, local memory, programs and clock with `threads` of the drive's own, 1 to [`DRIVE_THREADS_MAX`](crate::DRIVE_THREADS_MAX), that do the
@@ -41,16 +46,32 @@ impl Drive {
     /// # Errors
     /// The operating system's, when it has no more threads or descriptors to give.
     pub fn with_threads(&self, threads: usize) -> io::Result<Drive> {
-        let Device { flash, local, programs, env, .. } = &*self.device;
-        let mut device = Device::new(flash.clone(), local.clone(), programs.clone(), env.clone());
-        device.threads = Some(Arc::new(DriveThreads::start(threads, env)?));
+        let mut device = self.device_over(self.device.flash.clone());
+        device.threads = Some(Arc::new(DriveThreads::start(threads, &device.env)?));
         Ok(Drive { device: Arc::new(device) })
+    }
+
+    /// The same drive with compute units: one engine runs the pipelines of all its queue pairs on threads of its own, and divides them by
+    /// the weights of applications. The first queue pair starts it. Its counters begin at zero.
+    ///
+    /// # Panics
+    /// When a program that is to have units is none of the drive's, or is named twice, or an application has no weight.
+    pub fn with_compute_units(&self, options: &EngineOptions) -> Drive {
+        let mut device = self.device_over(self.device.flash.clone());
+        for (place, count) in options.units.iter().enumerate() {
+            assert!(usize::from(count.program.0) < device.programs.len(), "units for {:?}", count.program);
+            let is_first = options.units[..place].iter().all(|other| other.program != count.program);
+            assert!(is_first && count.units > 0, "{count:?}");
+        }
+        device.units = Some(options.clone());
+        Drive { device: Arc::new(device) }
     }
 
     /// Opens a queue pair that runs about `depth` flash commands at once. More may be submitted; they wait inside.
     ///
     /// # Errors
-    /// The operating system's, when it has no more rings, threads or descriptors to give.
+    /// The operating system's, when it has no more rings, threads or descriptors to give; and, of the first queue pair of a drive with
+    /// compute units, when local memory has no room for their sub-buffers.
     pub fn queue_pair(&self, depth: u32) -> io::Result<QueuePair> {
         self.pair_over(self.device.local.clone().into(), depth)
     }
@@ -85,7 +106,7 @@ impl Drive {
 
     fn pair(&self, queue: Box<dyn FlashQueue>, memory: PairMemory) -> io::Result<QueuePair> {
         let counters = self.device.free_counters();
-        let controller = Controller::new(self.device.clone(), queue, memory.host.clone(), counters.clone());
+        let controller = Controller::new(self.device.clone(), queue, memory.host.clone(), counters.clone())?;
         let controller = match &self.device.threads {
             None => PairController::Here(controller),
             Some(threads) => PairController::OnDriveThread(RemoteController::new(controller, threads.clone())?),
@@ -96,14 +117,6 @@ impl Drive {
     /// What the drive is and has. [`Operation::Identify`](crate::Operation::Identify) says the same through a queue pair.
     pub fn identity(&self) -> Identity {
         self.device.identity()
-    }
-
-    /// Runs pipelines of programs over its local memory, with threads for some of them if asked for.
-    ///
-    /// # Errors
-    /// When local memory has no room for the sub-buffers, or the operating system no more threads.
-    pub fn pipelines(&self, options: &EngineOptions) -> io::Result<PipelineEngine> {
-        PipelineEngine::new(self.device.clone(), options)
     }
 
     /// What its programs did as stages of pipelines.

@@ -29,6 +29,8 @@ mod remote_tests;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod units_tests;
 
 pub use crossing::HostView;
 pub use drive::Drive;

@@ -38,6 +38,7 @@ impl fmt::Display for QueueFull {
 impl std::error::Error for QueueFull {}
 
 /// Where the device half of a queue pair is.
+#[expect(clippy::large_enum_variant)] // One a queue pair; the larger is the one that is polled most, and a box would cost it a miss.
 pub(super) enum PairController {
     /// With whoever polls the queue pair.
     Here(Controller),
@@ -82,6 +83,15 @@ impl PairController {
             PairController::Here(controller) => controller.steps(),
             // Whoever asks looks at the descriptor as well.
             PairController::OnDriveThread(_) => 0,
+        }
+    }
+
+    /// Whether units of the drive are at work.
+    fn is_computing(&self) -> bool {
+        match self {
+            PairController::Here(controller) => controller.is_computing(),
+            // Whoever asks looks at the descriptor as well.
+            PairController::OnDriveThread(_) => false,
         }
     }
 
@@ -190,7 +200,8 @@ impl QueuePair {
             returned.clear();
             let before = (self.in_flight(), self.controller.steps());
             self.poll(&mut returned);
-            if (self.in_flight(), self.controller.steps()) == before && self.event_fd().is_none() {
+            let is_still = (self.in_flight(), self.controller.steps()) == before && !self.controller.is_computing();
+            if is_still && self.event_fd().is_none() {
                 // A simulated drive that stopped never answers, and never writes either.
                 return;
             }
@@ -203,7 +214,7 @@ impl QueuePair {
         self.controller.is_ready()
     }
 
-    /// A descriptor that polls readable while flash completions are there, for `epoll`. Before sleeping on it, `poll`
+    /// A descriptor that polls readable while flash completions are there, or pipelines have ended on compute units, for `epoll`. Before sleeping on it, `poll`
     /// until that gives nothing: it neither speaks of commands refused nor of commands not started. `None` where there is
     /// nothing to sleep for: keep polling.
     pub fn event_fd(&self) -> Option<RawFd> {

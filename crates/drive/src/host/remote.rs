@@ -3,6 +3,7 @@
 use super::CREDITS;
 use crate::device::threads::{AttachedController, DriveThread, DriveThreads, SubmittedCommand};
 use crate::device::{Controller, EndedCommand};
+use crate::event::is_readable_within;
 use crate::protocol::{Command, LeasedRanges};
 use crate::wakeup::Sleeper;
 use std::cell::Cell;
@@ -86,14 +87,7 @@ impl RemoteController {
         if self.has_something() {
             return;
         }
-        let mut entry = libc::pollfd { fd: self.sleeper.fd(), events: libc::POLLIN, revents: 0 };
-        let timeout = timeout.map(|timeout| libc::timespec {
-            tv_sec: timeout.as_secs().min(i64::MAX as u64) as libc::time_t,
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
-        let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: one live entry, and a live timespec or none. An error is an interruption.
-        unsafe { libc::ppoll(&mut entry, 1, timeout, std::ptr::null()) };
+        is_readable_within(self.sleeper.fd(), timeout);
     }
 
     pub fn event_fd(&self) -> RawFd {

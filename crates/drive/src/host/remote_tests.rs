@@ -1,6 +1,6 @@
 //! Drives with threads of their own: the tests of queue pairs once more, and what is theirs alone.
 
-use super::testing::{finish, on_a_drive_thread, run, submit};
+use super::testing::{finish, on_a_drive_thread, once_more, run, submit};
 use super::{Drive, Lease};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::env::Env;
@@ -10,18 +10,8 @@ use crate::protocol::{LocalRange, MemoryAddress, Operation, ProgramId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-macro_rules! once_more {
-    ($($module:ident: $($test:ident)*;)*) => {
-        $($(
-            #[test]
-            fn $test() {
-                on_a_drive_thread(super::$module::$test);
-            }
-        )*)*
-    };
-}
-
 once_more! {
+    on_a_drive_thread;
     cancel_tests:
         all_pipelines_of_a_command_are_cancelled
         one_pipeline_is_cancelled_and_no_other

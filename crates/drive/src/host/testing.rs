@@ -1,6 +1,8 @@
 //! What the tests of this crate do with a queue pair.
 
 use super::{Drive, Lease, QueuePair, Returned};
+use crate::device::arbiter::UnitCount;
+use crate::device::engine::EngineOptions;
 use crate::device::program::Program;
 use crate::env::Env;
 use crate::flash::Flash;
@@ -9,16 +11,59 @@ use crate::protocol::{Command, Completion, Operation};
 use std::cell::Cell;
 use std::sync::Arc;
 
+/// Who does the device half of a test's drives.
+#[derive(Clone, Copy)]
+enum DeviceHalf {
+    Host,
+    DriveThread,
+    /// Two for each of some programs, and the mover.
+    Units,
+    /// Both.
+    ThreadAndUnits,
+}
+
 thread_local! {
-    /// How many threads the drives of the test that runs have of their own.
-    static DRIVE_THREADS: Cell<usize> = const { Cell::new(0) };
+    static DEVICE_HALF: Cell<DeviceHalf> = const { Cell::new(DeviceHalf::Host) };
+}
+
+fn on(half: DeviceHalf, test: fn()) {
+    DEVICE_HALF.set(half);
+    test();
+    DEVICE_HALF.set(DeviceHalf::Host);
 }
 
 /// Runs a test with the device half of its drives on a thread of theirs.
 pub fn on_a_drive_thread(test: fn()) {
-    DRIVE_THREADS.set(1);
-    test();
-    DRIVE_THREADS.set(0);
+    on(DeviceHalf::DriveThread, test);
+}
+
+/// Runs a test with its pipelines on compute units, and the rest once with the host and once on a drive thread.
+pub fn on_units(test: fn()) {
+    on(DeviceHalf::Units, test);
+    on(DeviceHalf::ThreadAndUnits, test);
+}
+
+/// The named tests of other modules, each run by a function such as [`on_units`].
+macro_rules! once_more {
+    ($on:ident; $($module:ident: $($test:ident)*;)*) => {
+        $($(
+            #[test]
+            fn $test() {
+                $on(super::$module::$test);
+            }
+        )*)*
+    };
+}
+pub(super) use once_more;
+
+/// Units for programs that have one of these names.
+pub fn units_of(drive: &Drive, names: &[(&str, u16)]) -> EngineOptions {
+    let programs = drive.identity().programs;
+    let count = |(name, units): &(&str, u16)| {
+        let program = programs.iter().find(|program| program.name == *name)?.id;
+        Some(UnitCount { program, units: *units })
+    };
+    EngineOptions::with_units(names.iter().filter_map(count).collect())
 }
 
 /// A drive whose device half is where the test that runs has it, with 1 MiB of local memory.
@@ -29,10 +74,20 @@ pub fn drive_of(flash: Arc<dyn Flash>, programs: Vec<Box<dyn Program>>, seed: u6
 /// As [`drive_of`], with so much local memory.
 pub fn drive_with(flash: Arc<dyn Flash>, local_bytes: usize, programs: Vec<Box<dyn Program>>, seed: u64) -> Drive {
     let local = LocalMemory::new(local_bytes).unwrap();
-    match DRIVE_THREADS.get() {
-        0 => Drive::new(flash, local, programs, Env::simulated(seed).0),
-        threads => Drive::new(flash, local, programs, Env::system()).with_threads(threads).unwrap(),
+    let half = DEVICE_HALF.get();
+    if matches!(half, DeviceHalf::Host) {
+        return Drive::new(flash, local, programs, Env::simulated(seed).0);
     }
+    let mut drive = Drive::new(flash, local, programs, Env::system());
+    if matches!(half, DeviceHalf::DriveThread | DeviceHalf::ThreadAndUnits) {
+        drive = drive.with_threads(1).unwrap();
+    }
+    if matches!(half, DeviceHalf::Units | DeviceHalf::ThreadAndUnits) {
+        let units = units_of(&drive, &[("zstd-compress", 2), ("zstd-decompress", 2), ("sha256", 2)]);
+        let EngineOptions { sub_buffers, sub_buffer_bytes, .. } = EngineOptions::of_a_queue_pair();
+        drive = drive.with_compute_units(&EngineOptions { sub_buffers, sub_buffer_bytes, ..units });
+    }
+    drive
 }
 
 pub fn submit(pair: &mut QueuePair, tag: u64, operation: Operation, lease: impl Into<Lease>) {

@@ -6,17 +6,19 @@ use std::io;
 use std::sync::Arc;
 
 use tapetum::{ItemPipeline, Store};
-use tapetum_drive::engine::{EngineOptions, PipelineEngine, PipelineError, PipelineWork, StageSnapshot};
+use tapetum_drive::engine::{EngineOptions, StageSnapshot};
 use tapetum_drive::{
-    Drive, Env, Identity, LocalMemory, MemoryFlash, PipelineFailure, PipelinePlace, PipelineReason, ProgramId,
-    arbiter::UnitCount, programs,
+    Drive, Env, Identity, LocalMemory, MemoryFlash, PipelineFailure, PipelineReason, ProgramId, arbiter::UnitCount,
+    programs,
 };
+
+use crate::tools::host_pipeline::{self, HostPipelineError};
 
 /// Local memory of the drive that computes, beside what it is given: its sub-buffers and the longest output. Pages that nobody
 /// touches cost nothing.
-const LOCAL_BYTES: usize = OUTPUT_BYTES_MAX + (8 << 20);
+const LOCAL_BYTES: usize = OUTPUT_BYTES_MAX as usize + (8 << 20);
 /// The longest output.
-const OUTPUT_BYTES_MAX: usize = 1 << 30;
+const OUTPUT_BYTES_MAX: u32 = 1 << 30;
 
 /// The longest output of a pipeline that runs in the store's own local memory.
 const NEAR_OUTPUT_BYTES_MAX: u32 = 1 << 20;
@@ -38,7 +40,7 @@ pub enum PipelineTextError {
     UnknownWord { stage: usize, word: String },
     LateFetch { stage: usize },
     UnitsWithoutNumber { text: String },
-    Run(PipelineError),
+    Run(HostPipelineError),
     NoDrive(io::Error),
 }
 
@@ -178,14 +180,15 @@ pub fn run(
     (compute_units, pin): (&[String], bool),
     bytes: &[u8],
 ) -> Result<PipelineRun, PipelineTextError> {
-    let drive = drive(bytes.len())?;
+    let mut drive = drive(bytes.len())?;
     let identity = drive.identity();
     let stages = parse(&identity, text)?;
-    let options = EngineOptions { units: units(&identity, compute_units)?, pin, ..EngineOptions::default() };
-    let engine: PipelineEngine = drive.pipelines(&options).map_err(PipelineTextError::NoDrive)?;
+    let units = units(&identity, compute_units)?;
+    if !units.is_empty() {
+        drive = drive.with_compute_units(&EngineOptions { pin, ..EngineOptions::with_units(units) });
+    }
     let is_digest = is_digest(&identity, &stages);
-    let work = PipelineWork { stages, output_bytes_max: OUTPUT_BYTES_MAX, ..PipelineWork::default() };
-    let out = engine.run(&work, bytes).map_err(PipelineTextError::Run)?;
+    let out = host_pipeline::run(&drive, &stages, bytes, OUTPUT_BYTES_MAX).map_err(PipelineTextError::Run)?;
     Ok(PipelineRun { bytes: if is_digest { hex(&out) } else { out }, stages: drive.stage_counters() })
 }
 
@@ -210,12 +213,7 @@ pub fn run_item(store: &Store, key: &str, text: &str) -> Result<Option<PipelineR
             None => Ok(None),
         },
         Err(tapetum::Error::Pipeline(failure)) => {
-            let program = match failure.place {
-                PipelinePlace::Stage(stage) => pipeline.stages.get(usize::from(stage)),
-                _ => None,
-            };
-            let program = program.and_then(|(id, _)| identity.programs.iter().find(|program| program.id == *id));
-            let error = PipelineError::Failed(failure, program.map(|program| program.name.clone()));
+            let error = HostPipelineError::of(failure, &identity, &pipeline.stages);
             Err(PipelineTextError::Run(error).into())
         }
         Err(error) => Err(error.into()),

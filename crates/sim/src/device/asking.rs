@@ -65,7 +65,7 @@ impl DeviceWorld {
             PipelineReason::UnknownApplication => usize::from(application) >= self.options.weights.len(),
             PipelineReason::QueueFull => self.in_flight_of(application) >= self.options.pipelines_max,
             PipelineReason::TooLarge => stages.len() + 2 > usize::from(self.options.sub_buffers),
-            PipelineReason::UnknownProgram => stages.iter().any(|stage| self.is_gone(stage.program)),
+            PipelineReason::NoUnitLeft => stages.iter().any(|stage| self.is_gone(stage.program)),
             PipelineReason::UnknownKept => kept.is_some_and(|(id, _)| !self.kept.contains_key(&id)),
             PipelineReason::KeptFailed => kept.is_some_and(
                 |(id, _)| matches!(self.kept.get(&id), Some(SimKept::Failed(maker)) if *failure == maker.of_reader()),

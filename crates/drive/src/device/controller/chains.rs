@@ -94,13 +94,14 @@ impl Controller {
             self.done = done;
             // A simulated drive that stopped brings nothing forward, and does not block either.
             let left = (self.in_flash, self.events.held());
-            let is_stuck = left_before.replace(left) == Some(left);
+            let is_stuck = left_before.replace(left) == Some(left) && !self.is_computing();
             let left_us = until_us.map(|until_us| until_us.saturating_sub(now_us(self)));
             let has_completion = self.done.iter().any(|ended| !ended.is_silent);
-            if has_completion || self.in_flash == 0 || self.is_ready() || is_stuck || left_us == Some(0) {
+            let is_away = self.in_flash > 0 || self.is_computing();
+            if has_completion || !is_away || self.is_ready() || is_stuck || left_us == Some(0) {
                 return;
             }
-            self.queue.wait(left_us.map(Duration::from_micros));
+            self.sleep(left_us.map(Duration::from_micros));
         }
     }
 

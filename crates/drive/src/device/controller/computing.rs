@@ -151,7 +151,7 @@ impl Controller {
 
     pub(super) fn start_compute(&mut self, end: CommandEnd, request: ComputeRequest) -> Option<EndedCommand> {
         let now_us = self.started_us();
-        let mut compute = self.compute.take().unwrap_or_else(|| Box::new(ControllerCompute::new()));
+        let mut compute = self.compute.take().unwrap_or_else(|| Box::new(ControllerCompute::alone()));
         let ended = compute.start(&self.device, (end, request), now_us);
         self.compute = Some(compute);
         ended.map(|batch| self.end_compute(&batch, now_us))

@@ -180,6 +180,10 @@ impl EngineCore {
             if self.is_stream.get(usize::from(stage.program.0)) == Some(&false) {
                 return Err(PipelineFailure::new(PipelinePlace::Stage(place), PipelineReason::NotAStream));
             }
+            let is_known = usize::from(stage.program.0) < self.is_stream.len();
+            if is_known && self.arbiter.units(stage.program) == 0 {
+                return Err(PipelineFailure::new(PipelinePlace::Stage(place), PipelineReason::NoUnitLeft));
+            }
         }
         let taken = if let SourceRequest::Kept { id, stays: false } = source { Some(id) } else { None };
         let (source, maker) = self.source(owner, source)?;

@@ -6,7 +6,8 @@
 //!            └──────────────────────────────────────┘
 //! ```
 //! The [`core`] knows what is to be done and nothing of threads. A unit is whoever takes a task and runs it: the thread that polls a
-//! queue pair, or threads of the engine's own for the programs that were given some ([`threads`]).
+//! queue pair, of an engine of its own; or, on a drive with compute units, threads of the one engine that all queue pairs share
+//! ([`shared`]): [`units`] for the programs that were given some, and the [`mover`] for all else.
 
 mod core;
 #[cfg(test)]
@@ -14,18 +15,18 @@ mod core_tests;
 mod counters;
 mod job;
 mod kept;
+mod mailbox;
+mod mover;
 mod outcomes;
 pub(crate) mod run;
-#[cfg(test)]
-mod tests;
-mod threads;
+pub(crate) mod shared;
+mod units;
 
 pub use self::core::{EngineCore, EngineTask, JobEnd, JobRequest, SinkRequest, SourceRequest, TaskResult};
 pub(crate) use counters::EngineCounters;
 pub use counters::StageSnapshot;
 pub use job::{ByteMove, SINK, SOURCE, TaskWork};
 pub use kept::KEPT_RESULTS_MAX;
-pub use threads::{PipelineEngine, PipelineError, PipelineWork};
 
 use super::arbiter::{PIPELINE_STAGES_MAX, UnitCount};
 use crate::protocol::PIPELINES_MAX;
@@ -55,6 +56,16 @@ impl EngineOptions {
             pipelines_max: 2 * PIPELINES_MAX,
             ..EngineOptions::default()
         }
+    }
+
+    /// For all queue pairs of a drive, with threads for these programs. A few queue pairs may have full batches on their way.
+    pub fn with_units(units: Vec<UnitCount>) -> EngineOptions {
+        EngineOptions { units, pipelines_max: 8 * PIPELINES_MAX, ..EngineOptions::default() }
+    }
+
+    /// What the sub-buffers take of local memory, if sectors are not larger than they.
+    pub fn sub_buffer_bytes_total(&self) -> u64 {
+        u64::from(self.sub_buffers) * u64::from(self.sub_buffer_bytes)
     }
 }
 

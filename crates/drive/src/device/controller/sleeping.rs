@@ -1,0 +1,53 @@
+//! What a controller sleeps on: its flash, the units that run its pipelines, and the next deadline.
+
+use super::Controller;
+use crate::event::is_readable_within;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+impl Controller {
+    /// Whether units of the drive are at work for it.
+    pub fn is_computing(&self) -> bool {
+        self.compute.as_ref().is_some_and(|compute| compute.event_fd().is_some() && compute.is_busy())
+    }
+
+    /// When a poll has a deadline to look after. Nobody else does.
+    pub fn deadline_next_us(&self) -> Option<u64> {
+        self.compute.as_ref()?.deadline_next_us()
+    }
+
+    /// What wakes whoever sleeps for this controller, always the same.
+    pub fn wake_fd(&self) -> Option<RawFd> {
+        match (&self.both_events, self.compute.as_ref().and_then(|compute| compute.event_fd())) {
+            (Some(both), _) => Some(both.as_raw_fd()),
+            (None, Some(ends)) => Some(ends),
+            (None, None) => self.queue.event_fd(),
+        }
+    }
+
+    /// Something is on its way whose end wakes nobody: it is to be polled for.
+    pub fn is_deaf(&self) -> bool {
+        self.both_events.is_none() && self.queue.event_fd().is_none() && (self.in_flash > 0 || !self.is_computing())
+    }
+
+    /// Starts what was submitted, and sleeps until the flash or the units have something, there is a deadline, or the timeout ends.
+    pub(super) fn sleep(&mut self, timeout: Option<Duration>) {
+        let timeout = self.until_deadline(timeout);
+        if !self.is_computing() {
+            return self.queue.wait(timeout);
+        }
+        if self.in_flash > 0 {
+            // The descriptor speaks from a poll on that gave nothing; what it gives is for the next turn.
+            self.queue.poll(&mut self.flash_done);
+        }
+        if let Some(fd) = self.wake_fd().filter(|_| self.flash_done.is_empty() && !self.is_deaf()) {
+            is_readable_within(fd, timeout);
+        }
+    }
+
+    fn until_deadline(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let Some(deadline_us) = self.deadline_next_us() else { return timeout };
+        let left = Duration::from_micros(deadline_us.saturating_sub(self.device.env.now_us()));
+        Some(timeout.map_or(left, |timeout| timeout.min(left)))
+    }
+}
