@@ -5,6 +5,7 @@ pub mod checksum;
 pub mod codec;
 pub mod data_page;
 pub mod delta_bucket;
+pub mod extent_address;
 pub mod fence_page;
 pub mod fences;
 pub mod hash;

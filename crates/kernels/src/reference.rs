@@ -7,24 +7,38 @@
 //!  | u64     | u32 | u32    | u8    | varints       |
 //!  +---------+-----+--------+-------+---------------+-----
 //! ```
-//! All numbers are little-endian. `stored` bytes, coded by `codec` (raw or zstd), lie in the runs one behind the other.
+//! All numbers are little-endian; `first` is the address of an extent ([`crate::extent_address`]). `stored` bytes, coded by `codec` (raw or zstd), lie in the runs one behind the other.
 //! The crc covers them, salted with the store, the first extent and the version, which no two values of a store share.
 //! The value's length before compression is the record's.
 //!
 //! Parsing trusts nothing but that the record around it was checked.
 
 use crate::checksum::{Salt, checksum};
+use crate::extent_address::{EXTENTS_MAX, ExtentAddress};
 use crate::record::{Codec, VALUE_BYTES_MAX};
 
 const HEAD_BYTES: usize = 17;
 /// Keeps these bytes apart from a segment's parts in the salt's address.
 const ADDRESS_LARGE: u64 = 1 << 61;
 
-/// Neighbouring extents.
+/// Neighbouring extents of the only member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     pub first: u32,
     pub count: u32,
+}
+
+impl Run {
+    /// The address of its first extent, as it stands on flash.
+    pub fn address_word(self) -> u32 {
+        ExtentAddress::new(0, self.first).word()
+    }
+
+    /// A run as flash has it. `None` if it has no extents, ends behind the last of its member, or is of a member that is not there.
+    pub fn of_words(address: u32, count: u32) -> Option<Run> {
+        let first = ExtentAddress::from_word(address).number_of_only_member()?;
+        (count > 0 && count <= EXTENTS_MAX - first).then_some(Run { first, count })
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,7 +63,7 @@ impl Reference {
         bytes.extend_from_slice(&self.stored_bytes.to_le_bytes());
         bytes.push(self.codec as u8);
         for run in &self.runs {
-            varint_encode(run.first, &mut bytes);
+            varint_encode(run.address_word(), &mut bytes);
             varint_encode(run.count, &mut bytes);
         }
         bytes
@@ -65,11 +79,8 @@ impl Reference {
         };
         let mut runs: Vec<Run> = Vec::new();
         while !rest.is_empty() {
-            let run = Run { first: varint_parse(&mut rest)?, count: varint_parse(&mut rest)? };
-            if run.count == 0 || run.first.checked_add(run.count).is_none() {
-                return Err(ReferenceError);
-            }
-            runs.push(run);
+            let (address, count) = (varint_parse(&mut rest)?, varint_parse(&mut rest)?);
+            runs.push(Run::of_words(address, count).ok_or(ReferenceError)?);
         }
         let stored_bytes = word(12);
         if runs.is_empty() || stored_bytes == 0 || stored_bytes as usize > VALUE_BYTES_MAX {
@@ -132,7 +143,7 @@ mod tests {
             runs in proptest::collection::vec((any::<u32>(), 1..5000u32), 1..40),
         ) {
             let codec = if zstd { Codec::Zstd } else { Codec::Raw };
-            let runs = runs.into_iter().map(|(first, count)| Run { first: first / 2, count }).collect();
+            let runs = runs.into_iter().map(|(first, count)| Run { first: first % (EXTENTS_MAX / 2), count }).collect();
             let reference = Reference { version, crc, stored_bytes, codec, runs };
             let bytes = reference.encode();
             prop_assert_eq!(Reference::parse(&bytes), Ok(reference));
@@ -147,13 +158,17 @@ mod tests {
 
     #[test]
     fn runs_that_cannot_be_are_refused() {
-        let reference = |first, count| {
-            let runs = vec![Run { first, count }];
-            Reference { version: 1, crc: 2, stored_bytes: 3, codec: Codec::Raw, runs }.encode()
+        let is_right = |first, count| {
+            let runs = vec![Run { first: 7, count: 1 }];
+            let mut bytes = Reference { version: 1, crc: 2, stored_bytes: 3, codec: Codec::Raw, runs }.encode();
+            bytes.truncate(HEAD_BYTES);
+            varint_encode(first, &mut bytes);
+            varint_encode(count, &mut bytes);
+            Reference::parse(&bytes).is_ok()
         };
-        assert!(Reference::parse(&reference(7, 1)).is_ok());
-        assert!(Reference::parse(&reference(7, 0)).is_err());
-        assert!(Reference::parse(&reference(u32::MAX, 1)).is_err());
+        assert!(is_right(7, 1) && is_right(EXTENTS_MAX - 1, 1));
+        assert!(!is_right(7, 0) && !is_right(EXTENTS_MAX - 1, 2) && !is_right(7, u32::MAX));
+        assert!(!is_right(ExtentAddress::new(1, 7).word(), 1), "of another member");
     }
 
     #[test]

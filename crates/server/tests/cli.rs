@@ -599,3 +599,38 @@ fn an_item_goes_through_a_pipeline_of_programs() {
     let units = ["--compute-units", "zstd=1,snappy=1", "--pin", "--stats"];
     assert_eq!(scratch.succeeds(&[&near("zstd | zstd -d")[..], &units].concat()), "mirror");
 }
+
+/// Made by the binary of commit 5b1bba4, the last of format 5: see `crates/store/tests/formats.rs`.
+const FORMAT_5: &[u8] = include_bytes!("../../store/tests/fixtures/format-5.zst");
+
+#[test]
+fn a_store_of_format_5_is_refused_by_every_command_with_what_to_do() {
+    let scratch = Scratch::new("format-5");
+    let bytes = zstd::decode_all(FORMAT_5).unwrap();
+    fs::create_dir_all(scratch.data()).unwrap();
+    let drive = scratch.data().join("drive");
+    fs::write(&drive, &bytes).unwrap();
+    let commands: [&[&str]; 13] = [
+        &["serve", "--memcached", "127.0.0.1:0"],
+        &["put", "key", "value"],
+        &["get", "greeting"],
+        &["delete", "greeting"],
+        &["stats"],
+        &["load", "/dev/null"],
+        &["list"],
+        &["dump"],
+        &["inspect"],
+        &["resize", "--capacity", "64MiB"],
+        &["check"],
+        &["repair"],
+        &["repair", "--yes"],
+    ];
+    for command in commands {
+        let refusal = scratch.fails(command);
+        let does_say = |part: &str| assert!(refusal.contains(part), "{command:?}: {refusal}");
+        ["format 5", "`tapetum dump` of the tapetum", "`tapetum load` of this one"].into_iter().for_each(does_say);
+        assert!(fs::read(&drive).unwrap() == bytes, "{command:?} wrote");
+    }
+    let names = fs::read_dir(scratch.data()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["drive"]);
+}

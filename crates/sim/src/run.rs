@@ -462,9 +462,9 @@ impl World {
         let store = match opened {
             _ if self.faulty.crashed() => return Err(Stop::Crash),
             Ok(store) => store,
-            Err(Error::Corrupt(_) | Error::Io(_) | Error::Unusable(_) | Error::NoSpace { .. })
-                if self.trouble.is_some_and(Trouble::fails) =>
-            {
+            Err(
+                Error::Corrupt(_) | Error::Io(_) | Error::Unusable(_) | Error::OtherFormat(_) | Error::NoSpace { .. },
+            ) if self.trouble.is_some_and(Trouble::fails) => {
                 return Err(Stop::Refused);
             }
             Err(error) => {

@@ -47,6 +47,8 @@ pub enum Error {
     Pipeline(PipelineFailure),
     /// This is not a store, or one that this version cannot read.
     Unusable(String),
+    /// This is a store of another format, or one with features that this version does not know.
+    OtherFormat(String),
     /// The options do not fit together.
     Options(String),
 }
@@ -103,7 +105,7 @@ impl fmt::Display for Error {
                 )
             }
             Error::Io(why) => write!(f, "the drive failed: {why}; check the drive and the kernel's log"),
-            Error::Unusable(why) => write!(f, "{why}"),
+            Error::Unusable(why) | Error::OtherFormat(why) => write!(f, "{why}"),
             Error::Options(why) => write!(f, "{why}"),
         }
     }

@@ -14,6 +14,7 @@ use crate::planted::Planted;
 use std::sync::Arc;
 use tapetum_drive::{Drive, Env, Flash, LocalMemory, MemoryFlash};
 use tapetum_kernels::data_page::PageSize;
+use tapetum_kernels::extent_address::EXTENTS_MAX;
 use tapetum_kernels::reference::Run;
 
 /// What a frame says parses to something that reads back when written, or is refused; and a change of the catalog that does
@@ -284,7 +285,7 @@ fn install(catalog: &Catalog, input: &mut Input<'_>) -> Install {
 fn descriptor(number: u32, input: &mut Input<'_>) -> Descriptor {
     let shape = input.u8();
     let entries = u32::from(input.u8()) + 1;
-    let run = Run { first: input.number(), count: input.u16().into() };
+    let run = Run { first: input.number() % (EXTENTS_MAX / 2), count: u32::from(input.u16()) + 1 };
     let large = LargeEntry { entry: entries - 1, keyspace: KeyspaceId::DEFAULT, expiry: 0, stamp: 4, runs: vec![run] };
     Descriptor {
         number,

@@ -1,8 +1,9 @@
 //! The superblock: two copies, one of which may be damaged.
 
 use super::Input;
+use crate::media::features::Features;
 use crate::media::geometry::{Geometry, SUPERBLOCK_BYTES};
-use crate::media::superblock::{Found, Superblock};
+use crate::media::superblock::{Found, SetPlace, Superblock};
 
 /// Any superblock is refused or read back as it was; with a damaged copy the other one holds.
 pub fn superblock(bytes: &[u8]) {
@@ -24,6 +25,7 @@ pub fn superblock(bytes: &[u8]) {
         }
         None => assert!((superblock == older || superblock == newer) && (behind.is_none() == (older == newer))),
     }
+    assert!(superblock.features.incompatible == 0 && superblock.set == SetPlace::alone(superblock.store_id));
     // What was believed can be worked with.
     let geometry = superblock.geometry;
     let extents = geometry.extents(superblock.capacity_bytes);
@@ -48,11 +50,20 @@ fn from_input(input: &mut Input<'_>) -> Superblock {
         partition_bits: input.u32(),
     });
     let grown = if shape & 64 == 0 { 0 } else { input.u64() };
+    let store_id = input.u8().into();
+    let (is_plain, bits) = (shape & 3 != 3, u64::from(shape));
+    let features = match is_plain {
+        true => Features::default(),
+        false => Features { incompatible: bits & 4, read_only_compatible: bits & 8 },
+    };
+    let set = SetPlace { place: if is_plain { 0 } else { bits as u16 >> 4 }, ..SetPlace::alone(store_id) };
     Superblock {
-        store_id: input.u8().into(),
+        features,
+        store_id,
         generation: input.u8().into(),
         secret: input.array(),
         capacity_bytes: geometry.created_bytes.wrapping_add(grown),
+        set,
         geometry,
     }
 }

@@ -10,7 +10,7 @@ use crate::hashed::large::value_bytes_max;
 use crate::hashed::segment::{EXTENT_NUMBER_BYTES, LARGE_HEAD_BYTES, LARGE_RUN_BYTES_MAX};
 use crate::maintenance::room::{LARGE_NAMED_SEGMENTS, segment_extents};
 use crate::manifest::{HEADER_BYTES, SNAPSHOT_FRAME_BYTES};
-use crate::media::geometry::Geometry;
+use crate::media::geometry::{CATALOGUE_BYTES, Geometry};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A part of the area that dead entries may take which no collection gains by.
@@ -63,7 +63,7 @@ impl ManifestRoom {
         let one_more_frame = HEADER_BYTES as u64 + u64::from(geometry.sector_bytes);
         // An install may say anew what is deleted of each keyspace.
         let install = install_bytes_max(geometry) + catalog.marks.deletions_bytes();
-        let left = geometry.manifest_bytes.saturating_sub(install + one_more_frame);
+        let left = geometry.manifest_bytes.saturating_sub(CATALOGUE_BYTES + install + one_more_frame);
         let flushes = |taken: u64| left.saturating_sub(taken) / flushed_bytes_max(geometry);
         let at_best = frames_bytes_max(geometry, least);
         self.flushes_now.store(flushes(snapshot_bytes_max(geometry, catalog)), Ordering::Relaxed);

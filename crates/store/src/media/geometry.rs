@@ -13,6 +13,7 @@
 //! most as large as a write buffer and lives in extents, which need not be neighbours.
 
 use crate::error::Error;
+use tapetum_kernels::extent_address::EXTENTS_MAX;
 
 /// Write buffers, and so log zones: one takes writes while the other is flushed.
 pub const BUFFERS: u64 = 2;
@@ -21,6 +22,8 @@ pub const PARTITION_BITS_MAX: u32 = 12;
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 const EXTENTS_PER_SEGMENT: u64 = 128;
 const PAGE: u64 = 4096;
+/// Of a manifest area, kept for the names of keyspaces: a thousand with names of 48 bytes.
+pub const CATALOGUE_BYTES: u64 = 64 << 10;
 /// The smallest segment: what the simulator collects and recovers in kilobytes.
 pub const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 pub const SEGMENT_BYTES_MAX: u64 = 2 << 30;
@@ -68,7 +71,7 @@ impl Geometry {
         }
         let created_bytes = whole_pages(created_bytes);
         let extent_bytes = (segment_bytes / EXTENTS_PER_SEGMENT).max(PAGE);
-        if created_bytes.checked_mul(GROWTH_MAX).is_none_or(|most| most / extent_bytes > u32::MAX.into()) {
+        if created_bytes.checked_mul(GROWTH_MAX).is_none_or(|most| most / extent_bytes > EXTENTS_MAX.into()) {
             return Err(Error::Options(format!(
                 "a capacity of {created_bytes} bytes is too large for segments of {segment_bytes}: use larger ones"
             )));
@@ -77,7 +80,8 @@ impl Geometry {
             created_bytes,
             segment_bytes,
             extent_bytes,
-            manifest_bytes: (created_bytes / 128 + segment_bytes / 4 + (64 << 10)).next_multiple_of(PAGE),
+            manifest_bytes: (created_bytes / 128 + segment_bytes / 4 + (64 << 10) + CATALOGUE_BYTES)
+                .next_multiple_of(PAGE),
             sector_bytes,
             partition_bits,
         };

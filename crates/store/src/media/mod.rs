@@ -1,6 +1,7 @@
 //! Where the store's bytes are on flash and how cold work moves them: superblock, geometry, extents, straight-line I/O.
 
 pub mod extents;
+pub mod features;
 pub mod flight;
 pub mod geometry;
 pub mod io;

@@ -1,14 +1,21 @@
 //! The superblock: what a drive is. Written at creation and whenever the store grows, twice.
 //!
 //! ```text
-//!   0  magic "TAPETUM\0"              48  capacity u64         84  partition bits u32
-//!   8  version u32                    56  segment bytes u64    88  set id u128
-//!  12  crc u32 (zero while summed)    64  extent bytes u64    104  place in the set u16, members u16
-//!  16  store id u64, generation u64   72  manifest bytes u64  108  zero u32
-//!  32  hash secret 16 bytes           80  sector bytes u32    112  capacity at creation u64
-//!                                                             120  zero to 4096
+//!  fixed head, the same in every format from 6 on:
+//!   0  magic "TAPETUM\0"              12  crc u32 (zero while summed)
+//!   8  version u32                    16  features: incompatible u64, read-only-compatible u64
+//!  of format 6:
+//!  32  store id u64, generation u64   88  manifest bytes u64   104  set id u128
+//!  48  hash secret 16 bytes           96  sector bytes u32     120  place in the set u16, members u16
+//!  64  capacity u64                  100  partition bits u32   124  zero u32
+//!  72  segment bytes u64                                       128  capacity at creation u64
+//!  80  extent bytes u64                                        136  zero to 4096
 //! ```
-//! The place in a set is for stripes over several drives; a drive on its own is member 0 of 1.
+//! A store whose *incompatible* features are not all known is not opened; one whose *read-only-compatible* ones are not is opened to
+//! read alone. So what is added to the format takes a bit, and no version.
+//!
+//! The set fields say of which set of members a drive is one, and which. A drive on its own is member 0 of 1 of a set with the
+//! store's id; any other place is refused.
 //!
 //! Of two whole copies the one with the higher generation holds. They are written one after the other, each durable before
 //! the next, so at any moment one of them is whole. What a new superblock allows is done only when both are durable. Opening
@@ -16,17 +23,35 @@
 //! the next change may tear that one.
 
 use crate::error::Error;
+use crate::media::features::Features;
 use crate::media::geometry::{Geometry, SUPERBLOCK_BYTES};
 use crate::media::io::Io;
 use crate::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const MAGIC: [u8; 8] = *b"TAPETUM\0";
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const CRC_AT: usize = 12;
+const FEATURES_AT: usize = 16;
+
+/// Which member of which set a drive is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SetPlace {
+    pub set_id: u128,
+    pub place: u16,
+    pub members: u16,
+}
+
+impl SetPlace {
+    /// Of a drive on its own.
+    pub fn alone(store_id: u64) -> SetPlace {
+        SetPlace { set_id: store_id.into(), place: 0, members: 1 }
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
+    pub features: Features,
     /// Salts every checksum of the store.
     pub store_id: u64,
     /// Counts the changes of the superblock.
@@ -35,6 +60,7 @@ pub struct Superblock {
     pub secret: [u8; 16],
     /// What the store may use of the drive now.
     pub capacity_bytes: u64,
+    pub set: SetPlace,
     pub geometry: Geometry,
 }
 
@@ -47,11 +73,26 @@ pub struct Found {
 }
 
 impl Superblock {
+    /// Of a new store.
+    pub fn new(store_id: u64, secret: [u8; 16], geometry: Geometry) -> Superblock {
+        Superblock {
+            features: Features::default(),
+            store_id,
+            generation: 1,
+            secret,
+            capacity_bytes: geometry.created_bytes,
+            set: SetPlace::alone(store_id),
+            geometry,
+        }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.bytes.extend_from_slice(&MAGIC);
         writer.u32(VERSION);
         writer.u32(0);
+        writer.u64(self.features.incompatible);
+        writer.u64(self.features.read_only_compatible);
         writer.u64(self.store_id);
         writer.u64(self.generation);
         writer.bytes.extend_from_slice(&self.secret);
@@ -61,10 +102,9 @@ impl Superblock {
         writer.u64(self.geometry.manifest_bytes);
         writer.u32(self.geometry.sector_bytes);
         writer.u32(self.geometry.partition_bits);
-        writer.u64(self.store_id);
-        writer.u64(0);
-        writer.u16(0);
-        writer.u16(1);
+        writer.bytes.extend_from_slice(&self.set.set_id.to_le_bytes());
+        writer.u16(self.set.place);
+        writer.u16(self.set.members);
         writer.u32(0);
         writer.u64(self.geometry.created_bytes);
         writer.bytes.resize(SUPERBLOCK_BYTES as usize, 0);
@@ -89,31 +129,38 @@ impl Superblock {
             return Ok(None);
         }
         let version = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-        if version != VERSION {
-            let (what, which) = if version > VERSION { ("newer", "newer") } else { ("older", "older") };
-            return Err(Error::Unusable(format!(
-                "the store has format version {version}, {what} than {VERSION}: use the {which} tapetum that made it; \
-                 nothing was written"
+        if version < VERSION {
+            return Err(Error::OtherFormat(format!(
+                "the store has format {version}, and this tapetum opens format {VERSION}: print its items with `tapetum dump` of the \
+                 tapetum that made it, and store them in a new store with `tapetum load` of this one; nothing was written"
+            )));
+        }
+        if version > VERSION {
+            return Err(Error::OtherFormat(format!(
+                "the store has format {version}, newer than {VERSION}: use the newer tapetum that made it; nothing was written"
             )));
         }
         if bytes[CRC_AT..CRC_AT + 4] != Self::crc(bytes).to_le_bytes() {
             return Ok(None);
         }
-        Self::fields(&bytes[16..]).map_or(Ok(None), |superblock| Ok(Some(superblock)))
+        Self::fields(&bytes[FEATURES_AT..]).map_or(Ok(None), |superblock| Ok(Some(superblock)))
     }
 
     fn fields(bytes: &[u8]) -> Result<Superblock, Short> {
         let mut reader = Reader::new(bytes);
+        let features = Features { incompatible: reader.u64()?, read_only_compatible: reader.u64()? };
         let (store_id, generation) = (reader.u64()?, reader.u64()?);
         let secret = reader.array()?;
         let capacity_bytes = reader.u64()?;
         let (segment_bytes, extent_bytes, manifest_bytes) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (sector_bytes, partition_bits) = (reader.u32()?, reader.u32()?);
-        reader.take(24)?;
+        let set_id = u128::from_le_bytes(reader.array()?);
+        let set = SetPlace { set_id, place: reader.u16()?, members: reader.u16()? };
+        reader.take(4)?;
         let created_bytes = reader.u64()?;
         let geometry =
             Geometry { created_bytes, segment_bytes, extent_bytes, manifest_bytes, sector_bytes, partition_bits };
-        Ok(Superblock { store_id, generation, secret, capacity_bytes, geometry })
+        Ok(Superblock { features, store_id, generation, secret, capacity_bytes, set, geometry })
     }
 
     /// Reads the first 8 KiB of a drive of `drive_bytes`.
@@ -150,6 +197,14 @@ impl Superblock {
     }
 
     fn check(&self, drive_bytes: u64) -> Result<(), Error> {
+        self.features.check_read()?;
+        let SetPlace { place, members, .. } = self.set;
+        if self.set != SetPlace::alone(self.store_id) {
+            return Err(Error::OtherFormat(format!(
+                "the drive is member {place} of a set of {members}, and this tapetum opens drives on their own: use the tapetum that \
+                 made the set; nothing was written"
+            )));
+        }
         if self.capacity_bytes > drive_bytes {
             return Err(Error::Unusable(format!(
                 "the store has {} bytes and the drive {drive_bytes}: it was cut short; restore it whole; nothing was \
@@ -193,7 +248,7 @@ mod tests {
 
     fn superblock() -> Superblock {
         let geometry = Geometry::new(10 << 30, 32 << 20, 6, 512).unwrap();
-        Superblock { store_id: 77, generation: 1, secret: [3; 16], capacity_bytes: geometry.created_bytes, geometry }
+        Superblock::new(77, [3; 16], geometry)
     }
 
     fn read(first: &[u8], second: &[u8], drive_bytes: u64) -> Result<Found, Error> {
@@ -210,7 +265,7 @@ mod tests {
         assert_eq!(read(&torn, &one, 10 << 30), found(Some(0)));
         assert!(read(&torn, &torn, 10 << 30).is_err());
         assert!(read(&one, &one, 5 << 30).unwrap_err().to_string().contains("cut short"));
-        let other = Superblock { store_id: 78, ..superblock() }.encode();
+        let other = Superblock { store_id: 78, set: SetPlace::alone(78), ..superblock() }.encode();
         assert!(read(&one, &other, 10 << 30).unwrap_err().to_string().contains("different stores"));
     }
 
@@ -251,13 +306,46 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        for (version, what) in [(9, "newer"), (2, "older")] {
+        for (version, what) in [(9, "newer"), (5, "tapetum dump")] {
             let mut other = superblock().encode();
             other[8] = version;
             assert!(read(&other, &other, 10 << 30).unwrap_err().to_string().contains(what));
             // One flipped bit of the version leaves the other copy.
             assert!(read(&other, &superblock().encode(), 10 << 30).is_ok());
             assert!(read(&superblock().encode(), &other, 10 << 30).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_feature_that_is_not_known_is_named() {
+        let with = |incompatible, read_only_compatible| {
+            let features = Features { incompatible, read_only_compatible };
+            Superblock { features, generation: 2, ..superblock() }.encode()
+        };
+        let incompatible = with(1 << 3 | 1 << 63, 0);
+        let refusal = read(&incompatible, &incompatible, 10 << 30).unwrap_err().to_string();
+        assert!(refusal.contains("3 and 63") && refusal.contains("newer tapetum"), "{refusal}");
+        // Whoever set the bit may have been cut off between the copies.
+        assert!(read(&incompatible, &superblock().encode(), 10 << 30).is_err());
+        let found = read(&with(0, 1 << 5), &superblock().encode(), 10 << 30).unwrap();
+        let refusal = found.superblock.features.check_write().unwrap_err().to_string();
+        assert!(refusal.contains("bit 5") && refusal.contains("open it to read"), "{refusal}");
+        assert_eq!(superblock().features.check_write(), Ok(()));
+    }
+
+    #[test]
+    fn any_place_in_a_set_but_that_of_a_drive_on_its_own_is_refused() {
+        let alone = superblock().set;
+        let others = [
+            SetPlace { place: 1, ..alone },
+            SetPlace { members: 2, ..alone },
+            SetPlace { members: 0, ..alone },
+            SetPlace { set_id: alone.set_id + 1, ..alone },
+        ];
+        for set in others {
+            let other = Superblock { set, ..superblock() }.encode();
+            let refusal = read(&other, &other, 10 << 30).unwrap_err().to_string();
+            assert!(refusal.contains("of a set of"), "{refusal}");
         }
     }
 }

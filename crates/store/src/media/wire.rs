@@ -1,5 +1,7 @@
 //! Little-endian fields, written to and read from byte buffers; the reader checks every length.
 
+use tapetum_kernels::extent_address::ExtentAddress;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Short;
 
@@ -32,6 +34,12 @@ impl Writer {
     pub fn list(&mut self, values: &[u32]) {
         self.u32(values.len() as u32);
         values.iter().for_each(|&value| self.u32(value));
+    }
+
+    /// The addresses of extents of the only member.
+    pub fn extents(&mut self, numbers: &[u32]) {
+        self.u32(numbers.len() as u32);
+        numbers.iter().for_each(|&number| self.u32(ExtentAddress::new(0, number).word()));
     }
 
     /// An ascending list, as differences.
@@ -109,6 +117,13 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.u32()).collect()
     }
 
+    /// Numbers of extents; one of a member that is not there makes no sense.
+    pub fn extents(&mut self) -> Result<Vec<u32>, Short> {
+        let count = self.count(4)?;
+        let mut number = || ExtentAddress::from_word(self.u32()?).number_of_only_member().ok_or(Short);
+        (0..count).map(|_| number()).collect()
+    }
+
     pub fn ascending(&mut self) -> Result<Vec<u32>, Short> {
         let count = self.count(1)?;
         let mut previous = 0u32;
@@ -139,6 +154,15 @@ mod tests {
         for length in 0..writer.bytes.len() {
             assert_eq!(read(&writer.bytes[..length]), Err(Short));
         }
+    }
+
+    #[test]
+    fn an_extent_of_another_member_is_refused() {
+        let mut writer = Writer::default();
+        writer.extents(&[7, 8]);
+        assert_eq!(Reader::new(&writer.bytes).extents(), Ok(vec![7, 8]));
+        writer.bytes[7] = 1 << 4;
+        assert_eq!(Reader::new(&writer.bytes).extents(), Err(Short));
     }
 
     #[test]

@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_segment_that_does_not_fit_its_extents_is_refused() {
         let geometry = Geometry::new(1 << 30, 2 << 20, 2, 512).unwrap();
-        let superblock = Superblock { store_id: 1, generation: 1, secret: [0; 16], capacity_bytes: 1 << 30, geometry };
+        let superblock = Superblock::new(1, [0; 16], geometry);
         let fits = Descriptor {
             data_pages: 2 * geometry.pages_per_extent(PageSize::Large.bytes()),
             key_pages: geometry.pages_per_extent(PAGE_BYTES) - 1,

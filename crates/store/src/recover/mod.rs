@@ -102,7 +102,9 @@ pub fn refuse_lost_end(stamp_durable: u64, stamp_opened: u64) -> Result<(), Erro
 
 /// Opens the store on a drive.
 pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<Shared>, Error> {
-    let mut found = FoundStore::read(drive, io, options).await?;
+    let found = read_superblock(drive, io).await?;
+    found.superblock.features.check_write()?;
+    let mut found = FoundStore::read(drive, io, options, found).await?;
     found.make_durable(io, options).await?;
     found.into_shared(drive, io, options, None).await
 }
@@ -115,7 +117,8 @@ pub async fn open_read_only(
     options: &StoreOptions,
     overlay: OverlayFlash,
 ) -> Result<Arc<Shared>, Error> {
-    FoundStore::read(drive, io, options).await?.into_shared(drive, io, options, Some(overlay)).await
+    let found = read_superblock(drive, io).await?;
+    FoundStore::read(drive, io, options, found).await?.into_shared(drive, io, options, Some(overlay)).await
 }
 
 /// What superblock, manifest, log and fences say, read and believed.
@@ -141,10 +144,10 @@ struct FoundStore {
 
 impl FoundStore {
     /// Reads. Nothing is written but pages of fences that are damaged, after all the rest held.
-    async fn read(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<FoundStore, Error> {
+    async fn read(drive: &Drive, io: &Io, options: &StoreOptions, found: Found) -> Result<FoundStore, Error> {
         let mut watch = Stopwatch::new(drive.env());
         let programs = DrivePrograms::find(io).await?;
-        let Found { superblock, behind, .. } = read_superblock(drive, io).await?;
+        let Found { superblock, behind } = found;
         let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
         let mut recovered =
             Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;

@@ -138,7 +138,7 @@ fn what_is_asked_for_stays_in_dram_when_it_is_written_over_and_flushed() {
 
 #[test]
 fn overwritten_keys_stay_right_through_flush_collection_and_reopening() {
-    let flash = Arc::new(MemoryFlash::new(3 << 20));
+    let flash = Arc::new(MemoryFlash::new(25 << 17));
     let drive = drive_on(flash.clone());
     Store::create_on(&drive, &options()).unwrap();
     let mut truth: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
@@ -661,7 +661,7 @@ fn every_second_is_kept_although_writes_keep_coming() {
 
 #[test]
 fn a_store_grows_while_it_serves_and_is_as_large_when_it_is_opened_again() {
-    let flash = Arc::new(MemoryFlash::new(3 << 20));
+    let flash = Arc::new(MemoryFlash::new(25 << 17));
     let drive = drive_on(flash.clone());
     let options = StoreOptions { segment_bytes: 64 << 10, partition_bits: 2, ..StoreOptions::new(3 << 20, 16 << 20) };
     Store::create_on(&drive, &options).unwrap();

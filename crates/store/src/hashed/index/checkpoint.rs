@@ -59,7 +59,7 @@ impl Checkpoint {
             writer.u32(shape.extensions_fresh);
             writer.u32(shape.extensions_used);
         }
-        writer.list(&self.extents);
+        writer.extents(&self.extents);
         writer.list(&self.crcs);
     }
 
@@ -77,7 +77,7 @@ impl Checkpoint {
             })
         });
         let shapes = shapes.collect::<Result<_, _>>()?;
-        Ok(Checkpoint { fingerprint_bits, chunk_bytes, shapes, extents: reader.list()?, crcs: reader.list()? })
+        Ok(Checkpoint { fingerprint_bits, chunk_bytes, shapes, extents: reader.extents()?, crcs: reader.list()? })
     }
 
     /// Where chunk `number` lies; `None` if it lies nowhere.

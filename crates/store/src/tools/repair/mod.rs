@@ -78,6 +78,7 @@ pub fn repair(drive: &Drive, options: &StoreOptions, keeper: &mut dyn Keeper) ->
     let repairing = async {
         let mut report = RepairReport::default();
         let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
+        roots.superblock.features.check_write()?;
         Surgery { patient: &patient, below: &below, roots, report, keeper, versions: 0, replaced: Vec::new() }
             .run()
             .await
