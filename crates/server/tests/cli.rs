@@ -598,6 +598,8 @@ fn an_item_goes_through_a_pipeline_of_programs() {
     assert!(scratch.fails(&near("concat | snappy -d")).contains("stage 1, snappy-decompress: its input is damaged"));
     let units = ["--compute-units", "zstd=1,snappy=1", "--pin", "--stats"];
     assert_eq!(scratch.succeeds(&[&near("zstd | zstd -d")[..], &units].concat()), "mirror");
+    let unknown = [&near("sha256")[..], &["--compute-units", "gzip=1"]].concat();
+    assert!(scratch.fails(&unknown).contains("no program \"gzip\" to give threads"));
 }
 
 /// Made by the binary of commit 5b1bba4, the last of format 5: see `crates/store/tests/formats.rs`.

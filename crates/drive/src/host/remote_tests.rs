@@ -1,14 +1,22 @@
 //! Drives with threads of their own: the tests of queue pairs once more, and what is theirs alone.
 
+use super::compute_bench::{ComputeBench, FLASH_BYTES, SOURCE, pipeline};
 use super::testing::{finish, on_a_drive_thread, once_more, run, submit};
 use super::{Drive, Lease};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
+use crate::device::programs::built_in;
 use crate::env::Env;
+use crate::event::{Event, is_readable_within};
 use crate::flash::memory::MemoryFlash;
-use crate::memory::LocalMemory;
-use crate::protocol::{LocalRange, MemoryAddress, Operation, ProgramId};
+use crate::flash::{Flash, FlashError, FlashQueue};
+use crate::memory::{LocalMemory, PairMemory};
+use crate::protocol::{Command, Completion, LocalRange, MemoryAddress, Operation, ProgramId};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 once_more! {
     on_a_drive_thread;
@@ -125,4 +133,90 @@ fn whoever_waits_hears_that_the_drives_thread_has_panicked() {
     let said = *waiting.unwrap_err().downcast::<&str>().unwrap();
     assert!(said.contains("drive's thread has panicked"), "{said}");
     drop((pair, drive));
+}
+
+/// Flash whose reads end when its gate is open, and whose event is raised then.
+struct GatedFlash {
+    memory: MemoryFlash,
+    gate: Arc<(AtomicBool, Event)>,
+}
+
+struct GatedQueue {
+    memory: Box<dyn FlashQueue>,
+    gate: Arc<(AtomicBool, Event)>,
+}
+
+impl Flash for GatedFlash {
+    fn capacity_bytes(&self) -> u64 {
+        self.memory.capacity_bytes()
+    }
+
+    fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
+        self.memory.grow(capacity_bytes)
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.memory.sector_bytes()
+    }
+
+    fn describe(&self) -> String {
+        "gated".into()
+    }
+
+    fn open_queue(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        Ok(Box::new(GatedQueue { memory: self.memory.open_queue(memory, depth)?, gate: self.gate.clone() }))
+    }
+}
+
+impl FlashQueue for GatedQueue {
+    unsafe fn submit(&mut self, command: &Command) {
+        // SAFETY: by our caller's word.
+        unsafe { self.memory.submit(command) };
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        if self.gate.0.load(Ordering::Acquire) {
+            self.memory.poll(completions);
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        is_readable_within(self.gate.1.as_raw_fd(), timeout);
+    }
+
+    fn event_fd(&self) -> Option<RawFd> {
+        Some(self.gate.1.as_raw_fd())
+    }
+}
+
+/// A pipeline waits for the sub-buffers of another whose read does not end, and nothing but its deadline comes.
+fn deadline_that_nothing_else_wakes_for(threads: usize) {
+    let gate = Arc::new((AtomicBool::new(true), Event::new().unwrap()));
+    let flash = GatedFlash { memory: MemoryFlash::new(FLASH_BYTES), gate: gate.clone() };
+    let mut drive = Drive::new(Arc::new(flash), LocalMemory::new(2 << 20).unwrap(), built_in(), Env::system());
+    if threads > 0 {
+        drive = drive.with_threads(threads).unwrap();
+    }
+    let (mut bench, mut other) = (ComputeBench::on(drive.clone()), ComputeBench::on(drive));
+    gate.0.store(false, Ordering::Release);
+    let concat = bench.stage("concat");
+    let slow = pipeline(&[concat; 8], bench.flash(&[(0, 512)]), bench.sink(0, 512));
+    let mut hasty = pipeline(&[concat; 8], other.local(&[(SOURCE, 100)]), other.sink(0, 100));
+    hasty.deadline_us = 20_000;
+    let lists = [bench.put(&[slow]), other.put(&[hasty])];
+    for ((tag, pipelines), buffer) in (1..).zip(lists).zip([bench.buffer.take(), other.buffer.take()]) {
+        submit(&mut bench.pair, tag, Operation::Compute { pipelines }, buffer);
+    }
+    let hasty = finish(&mut bench.pair, 1).remove(0);
+    assert_eq!((hasty.completion.tag, hasty.completion.result), (2, [1, 0]));
+    gate.0.store(true, Ordering::Release);
+    gate.1.raise();
+    let slow = finish(&mut bench.pair, 1).remove(0);
+    assert_eq!((slow.completion.tag, slow.completion.result), (1, [0, 0]));
+}
+
+#[test]
+fn whoever_polls_sleeps_no_longer_than_until_a_deadline() {
+    deadline_that_nothing_else_wakes_for(0);
+    deadline_that_nothing_else_wakes_for(1);
 }

@@ -149,9 +149,17 @@ fn read_store<R>(
     arguments: &StoreArguments,
     work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
+    read_store_with(arguments, &offline_options(arguments, false), work)
+}
+
+fn read_store_with<R>(
+    arguments: &StoreArguments,
+    options: &Options,
+    work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
+) -> Result<R, Box<dyn Error>> {
     check_memory(arguments.memory)?;
     let place = arguments.place();
-    let store = offline_options(arguments, false).open_read_only(place.clone()).map_err(OpenError::from)?;
+    let store = options.open_read_only(place.clone()).map_err(OpenError::from)?;
     work(&store).map_err(|error| of_store(&place, error))
 }
 
@@ -334,15 +342,14 @@ fn run_pipeline(
             bytes
         }
         (_, Some(file)) => fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?,
-        (key, None) if compute_units.is_empty() => {
-            let key = key.unwrap_or_default();
-            let ran = read_store(arguments, |store| pipelines::run_item(store, key, text))?;
-            return ran.ok_or_else(|| not_found(key).into());
-        }
         (key, None) => {
             let key = key.unwrap_or_default();
-            let item = read_store(arguments, |store| Ok(store.get(key.as_bytes())?))?;
-            item.ok_or_else(|| not_found(key))?.value
+            let units = pipelines::named_units(compute_units)?;
+            let options = Options { compute_units: units, pin_units: pin, ..offline_options(arguments, false) };
+            let ran = read_store_with(arguments, &options, |store| {
+                pipelines::run_item(store, key, text, (compute_units, pin))
+            })?;
+            return ran.ok_or_else(|| not_found(key).into());
         }
     };
     Ok(pipelines::run(text, (compute_units, pin), &bytes)?)

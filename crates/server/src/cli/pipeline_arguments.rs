@@ -36,4 +36,4 @@ pub enum PipelineCommand {
 const PIPELINE_HELP: &str = "\
 `tapetum programs` lists the programs. For four of them there are short words: zstd, zstd -d, snappy, snappy -d; and zstd
 takes a level, as in zstd -19; as compute units, zstd and snappy are both directions. fetch may stand first, for the item or the file.
-Digests are printed in hexadecimal. An item is computed by the drive that it is on; with compute units it is read to the host first.";
+Digests are printed in hexadecimal. An item is computed by the drive that it is on, and only the result is read.";

@@ -168,6 +168,13 @@ fn units(identity: &Identity, texts: &[String]) -> Result<Vec<UnitCount>, Pipeli
     Ok(all)
 }
 
+/// The same by the names of the programs of this build, as a store is opened with them.
+pub fn named_units(texts: &[String]) -> Result<Vec<(String, u16)>, PipelineTextError> {
+    let identity = drive(0)?.identity();
+    let name = |count: UnitCount| (identity.programs[usize::from(count.program.0)].name.clone(), count.units);
+    Ok(units(&identity, texts)?.into_iter().map(name).collect())
+}
+
 /// What came out of a pipeline, and what its stages did.
 pub struct PipelineRun {
     pub bytes: Vec<u8>,
@@ -193,8 +200,13 @@ pub fn run(
 }
 
 /// What comes of an item, computed by the drive that it is on, in the store's local memory. `None` when there is no such key. An output
-/// that is too long for that memory is computed as [`run`] does it.
-pub fn run_item(store: &Store, key: &str, text: &str) -> Result<Option<PipelineRun>, Box<dyn Error>> {
+/// that is too long for that memory is computed as [`run`] does it, with these units.
+pub fn run_item(
+    store: &Store,
+    key: &str,
+    text: &str,
+    (compute_units, pin): (&[String], bool),
+) -> Result<Option<PipelineRun>, Box<dyn Error>> {
     let identity = store.drive_identity();
     let stages = parse(&identity, text)?;
     let is_digest = is_digest(&identity, &stages);
@@ -209,7 +221,7 @@ pub fn run_item(store: &Store, key: &str, text: &str) -> Result<Option<PipelineR
             reason: PipelineReason::OutputTooLong | PipelineReason::NoLocalMemory,
             ..
         })) => match store.get(key.as_bytes())? {
-            Some(item) => Ok(Some(run(text, (&[], false), &item.value)?)),
+            Some(item) => Ok(Some(run(text, (compute_units, pin), &item.value)?)),
             None => Ok(None),
         },
         Err(tapetum::Error::Pipeline(failure)) => {

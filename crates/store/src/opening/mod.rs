@@ -26,7 +26,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tapetum_drive::{DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, IoEngine, LocalMemory, programs};
+use tapetum_drive::arbiter::UnitCount;
+use tapetum_drive::engine::EngineOptions;
+use tapetum_drive::{
+    DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity, IoEngine, LocalMemory, programs,
+};
 
 /// The most that a new store takes without being told.
 const CAPACITY_DEFAULT_BYTES: u64 = 10 << 30;
@@ -63,6 +67,10 @@ pub struct Options {
     pub full: Full,
     pub create: bool,
     pub drive_threads: usize,
+    /// Programs of the drive and how many threads each gets; see [`Options::compute_units`].
+    pub compute_units: Vec<(String, u16)>,
+    /// These threads stay on a core each, as long as there are enough.
+    pub pin_units: bool,
     /// What of a budget of so many bytes the caller needs beside the store: nothing, unless a server says so.
     pub memory_beside: fn(u64) -> u64,
 }
@@ -102,6 +110,8 @@ impl Default for Options {
             full: Full::default(),
             create: true,
             drive_threads: 0,
+            compute_units: Vec::new(),
+            pin_units: false,
             memory_beside: |_| 0,
         }
     }
@@ -153,6 +163,12 @@ impl Options {
     /// programs. With none, each thread that asks the store for something does its own.
     pub fn drive_threads(self, threads: usize) -> Options {
         Options { drive_threads: threads, ..self }
+    }
+
+    /// Threads for programs of the drive, by their names, such as `zstd-decompress`: pipelines of all sessions share them. Their
+    /// sub-buffers take a little local memory beside the budget. With none, each thread that asks for a pipeline runs its own.
+    pub fn compute_units(self, units: Vec<(String, u16)>) -> Options {
+        Options { compute_units: units, ..self }
     }
 
     /// Opens the store at a directory, file or block device, with its maintenance thread.
@@ -283,12 +299,37 @@ impl Options {
         if self.write_buffer_bytes.is_some_and(|bytes| bytes != segment_bytes) {
             note(OpenNote::KeptWriteBuffers { has_bytes: segment_bytes });
         }
-        let mut drive = drive(&flash, opened.local_memory_bytes() as usize, path, env)?;
+        let units = self.engine_options(&probe.identity()).map_err(OpenError::store(path))?;
+        let units_bytes = units.as_ref().map_or(0, EngineOptions::sub_buffer_bytes_total);
+        let mut drive = drive(&flash, (opened.local_memory_bytes() + units_bytes) as usize, path, env)?;
+        if let Some(units) = &units {
+            drive = drive.with_compute_units(units);
+        }
         if self.drive_threads > 0 {
             let threads = self.drive_threads.min(DRIVE_THREADS_MAX);
             drive = drive.with_threads(threads).map_err(OpenError::io(path, "have threads for"))?;
         }
         open(&drive, &opened).map_err(OpenError::store(path))
+    }
+
+    /// For the programs that are to have threads, if any are.
+    fn engine_options(&self, identity: &Identity) -> Result<Option<EngineOptions>, Error> {
+        let mut units: Vec<UnitCount> = Vec::new();
+        for (name, count) in &self.compute_units {
+            let program = identity.programs.iter().find(|program| program.name == *name).ok_or_else(|| {
+                let known: Vec<&str> = identity.programs.iter().map(|program| &program.name[..]).collect();
+                Error::Options(format!(
+                    "there is no program {name:?} to give threads; the drive has {}",
+                    known.join(", ")
+                ))
+            })?;
+            if !(1..=64).contains(count) || units.iter().any(|other| other.program == program.id) {
+                return Err(Error::Options(format!("{name} with {count} threads: name it once, with 1 to 64")));
+            }
+            units.push(UnitCount { program: program.id, units: *count });
+        }
+        let options = EngineOptions { pin: self.pin_units, ..EngineOptions::with_units(units) };
+        Ok((!options.units.is_empty()).then_some(options))
     }
 
     /// What these options are for a store of `capacity_bytes`.

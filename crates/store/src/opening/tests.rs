@@ -1,4 +1,5 @@
 use super::*;
+use crate::ItemPipeline;
 use std::fs;
 use std::path::PathBuf;
 
@@ -79,4 +80,48 @@ fn too_little_memory_is_refused_with_what_suffices() {
     let Err(OpenError::Memory { least_bytes, .. }) = greedy.open(folder.0.join("data")) else { panic!("it fits") };
     let enough = greedy.memory_bytes(least_bytes).open(folder.0.join("data"));
     enough.unwrap().close().unwrap();
+}
+
+#[test]
+fn with_compute_units_only_results_of_items_on_flash_come_to_the_host() {
+    let folder = Folder::new("units");
+    let data = folder.0.join("data");
+    let value = |number: u32| (0..3000).map(|at| (number * 7 + at * at / 3) as u8).collect::<Vec<u8>>();
+    let store = small().write_buffer_bytes(64 << 10).open(&data).unwrap();
+    for number in 0..200_u32 {
+        store.put(&number.to_be_bytes(), &value(number)).unwrap();
+    }
+    store.close().unwrap();
+    drop(store);
+    let units = vec![("sha256".to_owned(), 1), ("zstd-compress".to_owned(), 1)];
+    let writable = small().compute_units(units.clone()).open(&data).unwrap();
+    check_digests(&writable, &value);
+    writable.close().unwrap();
+    drop(writable);
+    check_digests(&small().compute_units(units).open_read_only(&data).unwrap(), &value);
+    let unknown = small().compute_units(vec![("gzip".to_owned(), 1)]).open(&data).err().unwrap().to_string();
+    assert!(unknown.contains("no program \"gzip\" to give threads"), "{unknown}");
+}
+
+fn check_digests(store: &Store, value: &impl Fn(u32) -> Vec<u8>) {
+    let drive = &store.shared().drive;
+    let programs = drive.identity().programs;
+    let id = |name| programs.iter().find(|program| program.name == name).unwrap().id;
+    let stages = ["zstd-compress", "zstd-decompress", "sha256"].map(|name| (id(name), Vec::new())).into();
+    let digest = ItemPipeline { stages, output_bytes_max: 32, deadline_us: 0 };
+    let mut on_flash = 0;
+    for number in 0..200_u32 {
+        let mut sha = tapetum_kernels::sha256::Sha256::default();
+        sha.update(&value(number));
+        let before = drive.counters();
+        assert_eq!(store.get_through(&number.to_be_bytes(), &digest).unwrap().unwrap(), sha.finish());
+        let after = drive.counters();
+        if after.flash_to_local_bytes > before.flash_to_local_bytes {
+            on_flash += 1;
+            let moved = after.local_to_host_bytes - before.local_to_host_bytes;
+            assert!(moved < 32 + 128, "{moved} bytes of a value of 3000");
+        }
+    }
+    assert!(on_flash > 100, "{on_flash}");
+    assert!(store.stage_counters().iter().any(|stage| stage.name == "sha256" && stage.tasks >= 200));
 }
