@@ -3,6 +3,7 @@
 //! Lock order: an engine's own locks → log → extents.
 
 use crate::error::Error;
+use crate::keyspace::changing::KeyspaceChanges;
 use crate::keyspace::hasher::KeyHasher;
 use crate::keyspace::states::KeyspaceStates;
 use crate::log::Log;
@@ -49,6 +50,7 @@ pub struct Base {
     pub store_id: u64,
     pub hasher: KeyHasher,
     pub keyspaces: KeyspaceStates,
+    pub keyspace_changes: KeyspaceChanges,
     pub options: StoreOptions,
     pub planted: Planted,
     pub log: Log,

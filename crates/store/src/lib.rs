@@ -56,6 +56,7 @@ pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{Item as DramItem, SlabClass, SlabQueue};
 pub use keyspace::KeyspaceId;
 pub use keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
+pub use keyspace::changing::{KeyspaceChange, KeyspaceWish};
 pub use keyspace::keyspace_error::KeyspaceError;
 pub use keyspace::request;
 pub use keyspace::request::*;

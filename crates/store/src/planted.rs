@@ -103,6 +103,10 @@ pub enum Bug {
     TierJumpsTheQueue,
     /// A put is done at once before what the session was given earlier.
     PutJumpsTheQueue,
+    /// A keyspace is dropped before the manifest record that says so is durable.
+    DropUndurably,
+    /// The id of a dropped keyspace is free before its records are dead.
+    ForgetUnpurged,
 }
 
 pub const ALL: &[Bug] = &[

@@ -109,8 +109,8 @@ pub struct Shared {
     /// Bytes of the extents that the active write buffer names.
     pub large_named_bytes: AtomicU64,
     pub installer: Mutex<Option<Box<Installer>>>,
-    /// Numbers of segments that are being written.
-    pub numbers_taken: Mutex<Vec<u32>>,
+    /// Numbers and versions of segments that are being written.
+    pub numbers_taken: Mutex<Vec<(u32, u64)>>,
     /// Numbers below this one may be given: the index has the bits for them.
     pub segments_limit: AtomicU32,
     pub version_next: AtomicU64,
@@ -290,18 +290,21 @@ impl Shared {
     /// A number and a version for a new segment.
     pub fn name_segment(&self, catalog: &Catalog) -> (u32, u64) {
         let mut taken = lock(&self.numbers_taken);
+        let numbers: Vec<u32> = taken.iter().map(|(number, _)| *number).collect();
+        let is_taken = |number: &u32| numbers.contains(number);
         let limit = self.segments_limit.load(Ordering::SeqCst);
         let number = match self.planted.has(Bug::KeepPayloadBits) {
-            true => (0..limit).rev().find(|number| !catalog.segments.contains_key(number) && !taken.contains(number)),
+            true => (0..limit).rev().find(|number| !catalog.segments.contains_key(number) && !is_taken(number)),
             false => None,
         };
-        let number = number.unwrap_or_else(|| catalog.number_free(&taken));
+        let number = number.unwrap_or_else(|| catalog.number_free(&numbers));
         assert!(number < limit, "a segment is begun only where there is a number to spare");
-        taken.push(number);
-        if self.planted.has(Bug::SameVersion) {
-            return (number, 1);
-        }
-        (number, self.version_next.fetch_add(1, Ordering::Relaxed))
+        let version = match self.planted.has(Bug::SameVersion) {
+            true => 1,
+            false => self.version_next.fetch_add(1, Ordering::SeqCst),
+        };
+        taken.push((number, version));
+        (number, version)
     }
 
     /// Segment numbers that nobody has.
@@ -311,7 +314,7 @@ impl Shared {
     }
 
     pub fn release_number(&self, number: u32) {
-        lock(&self.numbers_taken).retain(|other| *other != number);
+        lock(&self.numbers_taken).retain(|(other, _)| *other != number);
     }
 
     /// What the index may grow to.

@@ -9,7 +9,8 @@ use crate::error::Error;
 use crate::hashed::index::checkpoint;
 use crate::hashed::large::ValueLimits;
 use crate::hashed::tier::{SlabClass, Tier};
-use crate::keyspace::catalogue::Keyspace;
+use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
+use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
 use crate::maintenance::resize::{self, Resizing};
 use crate::maintenance::{Maintenance, Step};
 use crate::media::io::{Io, lock, run};
@@ -166,6 +167,64 @@ impl Store {
         self.inner.shared.keyspaces.list()
     }
 
+    /// Makes a keyspace.
+    ///
+    /// # Errors
+    /// [`Error::Keyspace`], by what is amiss with the name; [`Error::ReadOnly`].
+    pub fn create_keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
+        let (kind, options) = (KeyspaceKind::Hashed, Vec::new());
+        self.change_keyspaces(KeyspaceWish::Create { name: name.into(), kind, options })?;
+        self.keyspace(name)
+    }
+
+    /// Gives a keyspace another name; handles and sessions go on with it.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`].
+    pub fn rename_keyspace(&self, from: &str, to: &str) -> Result<(), Error> {
+        self.change_keyspaces(KeyspaceWish::Rename { from: from.into(), to: to.into() })
+    }
+
+    /// Drops a keyspace with all that is in it, at once and for good. Its room comes back while the store serves; its name is free.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`]; the default keyspace is not dropped.
+    pub fn drop_keyspace(&self, name: &str) -> Result<(), Error> {
+        self.change_keyspaces(KeyspaceWish::Drop { name: name.into() })
+    }
+
+    fn change_keyspaces(&self, wish: KeyspaceWish) -> Result<(), Error> {
+        let change = self.begin_keyspace_change(wish)?;
+        self.wait_for(|| change.result(), |timeout| change.wait(timeout))
+    }
+
+    /// As [`Store::create_keyspace`] and its like, but returns at once: maintenance makes the change.
+    pub fn begin_keyspace_change(&self, wish: KeyspaceWish) -> Result<KeyspaceChange, Error> {
+        let shared = &self.inner.shared;
+        shared.refuse_to_write()?;
+        shared.log.poisoned()?;
+        let change = shared.keyspace_changes.ask(wish)?;
+        shared.wakeup.wake();
+        Ok(change)
+    }
+
+    /// Waits for what maintenance does, or does it where there is no thread for that.
+    fn wait_for(&self, result: impl Fn() -> Option<Result<(), Error>>, wait: impl Fn(Duration)) -> Result<(), Error> {
+        let has_thread = lock(&self.inner.thread).is_some();
+        loop {
+            if let Some(result) = result() {
+                return result;
+            }
+            if self.inner.stopping.load(Ordering::SeqCst) {
+                return Err(Error::Options("the store was closed meanwhile: open it and try again".into()));
+            }
+            match has_thread {
+                true => wait(Duration::from_millis(50)),
+                false => drop(self.maintain()),
+            }
+        }
+    }
+
     /// A session of the caller's own.
     pub fn session(&self) -> Result<Session, Error> {
         self.session_on(self.inner.shared.drive.queue_pair(SESSION_DEPTH))
@@ -309,19 +368,7 @@ impl Store {
     /// file of the drive grows with it. When this returns, all of it is in use.
     pub fn resize_capacity(&self, capacity_bytes: u64) -> Result<(), Error> {
         let resizing = self.begin_resize_capacity(capacity_bytes)?;
-        let has_thread = lock(&self.inner.thread).is_some();
-        loop {
-            if let Some(result) = resizing.result() {
-                return result;
-            }
-            if self.inner.stopping.load(Ordering::SeqCst) {
-                return Err(Error::Options("the store was closed while it grew: open it and resize it again".into()));
-            }
-            match has_thread {
-                true => resizing.wait(Duration::from_millis(50)),
-                false => drop(self.maintain()),
-            }
-        }
+        self.wait_for(|| resizing.result(), |timeout| resizing.wait(timeout))
     }
 
     /// As [`Store::resize_capacity`], but returns when the file has grown: maintenance does the rest.

@@ -6,7 +6,7 @@
 use crate::error::Error;
 use crate::hashed::segment::{DESCRIPTOR_BYTES, Descriptor, EXTENT_NUMBER_BYTES, LargeEntry};
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::Catalogue;
+use crate::keyspace::catalogue::{Catalogue, KeyspaceEdit};
 use crate::media::wire::{Reader, Short, Writer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -297,6 +297,19 @@ impl Catalog {
         self.buffer_next = self.buffer_next.max(install.buffer_next);
         self.marks.deletions.extend(&install.marks.deletions);
         (self.marks.stamp_max, self.marks.log_crc) = (install.marks.stamp_max, install.marks.log_crc);
+        Ok(())
+    }
+
+    /// Makes a change of the keyspaces; an error if it does not fit what is there, and then nothing is changed.
+    pub fn edit(&mut self, edit: &KeyspaceEdit) -> Result<(), Error> {
+        let misfit = |what: String| Error::Corrupt(format!("the manifest {what}"));
+        self.keyspaces.apply(edit).map_err(misfit)?;
+        if let KeyspaceEdit::Drop(id) = edit
+            && let Some(mark) = self.marks.deletions.remove(id)
+        {
+            // Its stamp was given, whatever becomes of the log.
+            self.marks.stamp_max = self.marks.stamp_max.max(mark.watermark);
+        }
         Ok(())
     }
 

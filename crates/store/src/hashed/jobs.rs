@@ -2,6 +2,8 @@
 
 use crate::error::Error;
 use crate::hashed::item_count::{self, CountPace};
+use crate::hashed::keyspace_job::KeyspaceJob;
+use crate::hashed::purge::{self, Progress, Purge, Purged};
 use crate::hashed::{collect, flush};
 use crate::maintenance::job::{Job, Others};
 use crate::media::io::{Io, Task, lock, poll_once};
@@ -11,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_drive::Purpose;
 
-/// Flush and collector; the count, which comes when nothing else is under way.
-pub fn hashed_jobs(shared: &Arc<Shared>, io: &Io) -> [Box<dyn Job>; 2] {
-    [Box::new(SegmentJob::new(shared, io)), Box::new(CountJob::new(shared, io))]
+/// Flush, collector and purge; changes of keyspaces; the count, which comes when nothing else is under way.
+pub fn hashed_jobs(shared: &Arc<Shared>, io: &Io) -> [Box<dyn Job>; 3] {
+    [Box::new(SegmentJob::new(shared, io)), Box::new(CountJob::new(shared, io)), Box::new(KeyspaceJob::new(shared))]
 }
 
 /// What makes a collection worth another try: a flush, a deletion of everything, or time for records to expire.
@@ -41,6 +43,7 @@ struct SegmentJob {
     io: Io,
     flush: Option<Task<Result<(), Error>>>,
     collect: Option<Task<Result<bool, Error>>>,
+    purge: PurgeTurn,
     flush_phase: Arc<PhaseCell>,
     collect_phase: Arc<PhaseCell>,
     /// When a collection found nothing to gain: another one is tried when something has changed.
@@ -51,6 +54,18 @@ struct SegmentJob {
     evicting: bool,
 }
 
+/// The purge, which takes turns with flushes.
+#[derive(Default)]
+struct PurgeTurn {
+    task: Option<Task<(Purge, Result<Progress, Error>)>>,
+    /// Between its steps.
+    purge: Option<Purge>,
+    purged: Purged,
+    /// A flush has ended since its last step.
+    is_next: bool,
+    phase: Arc<PhaseCell>,
+}
+
 impl SegmentJob {
     fn new(shared: &Arc<Shared>, io: &Io) -> SegmentJob {
         SegmentJob {
@@ -58,6 +73,7 @@ impl SegmentJob {
             io: io.clone(),
             flush: None,
             collect: None,
+            purge: PurgeTurn::default(),
             flush_phase: Arc::default(),
             collect_phase: Arc::default(),
             fruitless_at: None,
@@ -68,6 +84,7 @@ impl SegmentJob {
 
     fn step_flush(&mut self, others: Others) -> bool {
         if self.flush.is_none()
+            && self.purge.task.is_none()
             && let Some(buffer) = self.shared.sealed_buffer()
         {
             if flush::has_room(&self.shared) {
@@ -80,9 +97,43 @@ impl SegmentJob {
         }
         let Some(done) = self.flush.as_mut().and_then(poll_once) else { return false };
         self.flush = None;
+        self.purge.is_next = true;
         self.give_back_memory();
         if let Err(error) = done {
             self.poison("a flush", error);
+        }
+        true
+    }
+
+    /// A step of the purge, between flushes: one after each, and as many as there is time for where none waits.
+    fn step_purge(&mut self) -> bool {
+        let PurgeTurn { task, purge, purged, .. } = &mut self.purge;
+        if task.is_none() {
+            *purge = purge.take().or_else(|| purged.begin(&self.shared));
+            let waits = self.shared.sealed_buffer().is_some() && flush::has_room(&self.shared);
+            if self.flush.is_some() || (waits && !self.purge.is_next) {
+                return false;
+            }
+            self.purge.is_next = false;
+            let Some(purge) = self.purge.purge.take() else { return false };
+            let (shared, io, phase) = (self.shared.clone(), self.io.of(Purpose::Collect), self.purge.phase.clone());
+            self.purge.task = Some(Box::pin(purge::step(shared, io, phase, purge)));
+        }
+        let Some((purge, done)) = self.purge.task.as_mut().and_then(poll_once) else { return false };
+        self.purge.task = None;
+        match done {
+            Ok(Progress::Done) => {
+                self.purge.purged.end(&purge);
+                self.shared.forget_count();
+                // Room was made: who waits for it looks again.
+                self.fruitless_at = None;
+                self.shared.log.wake();
+            }
+            Ok(progress) => {
+                self.purge.purge = Some(purge);
+                return progress == Progress::More;
+            }
+            Err(error) => self.poison("a purge", error),
         }
         true
     }
@@ -159,17 +210,21 @@ impl Job for SegmentJob {
         if self.shared.log.poisoned().is_err() {
             return any;
         }
+        any |= self.step_purge();
+        if self.shared.log.poisoned().is_err() {
+            return any;
+        }
         any |= self.step_collect();
         self.shared.set_pace(self.collect.is_some());
         any
     }
 
     fn is_changing(&self) -> bool {
-        self.flush.is_some() || self.collect.is_some()
+        self.flush.is_some() || self.collect.is_some() || self.purge.task.is_some()
     }
 
     fn give_up(&mut self) {
-        (self.flush, self.collect) = (None, None);
+        (self.flush, self.collect, self.purge.task) = (None, None, None);
     }
 
     fn wind_down(&mut self) {
@@ -178,6 +233,12 @@ impl Job for SegmentJob {
             done.unwrap_or_else(|error| self.poison("a flush", error));
         }
         // Nothing is built on what failed.
+        if self.shared.log.poisoned().is_ok()
+            && let Some((_, done)) = self.purge.task.as_mut().and_then(poll_once)
+        {
+            self.purge.task = None;
+            done.map(drop).unwrap_or_else(|error| self.poison("a purge", error));
+        }
         if self.shared.log.poisoned().is_ok()
             && let Some(done) = self.collect.as_mut().and_then(poll_once)
         {

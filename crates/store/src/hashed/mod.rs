@@ -16,6 +16,8 @@ pub mod install;
 pub mod item_count;
 pub mod jobs;
 pub mod key_tables;
+pub mod keyspace_job;
 pub mod large;
+pub mod purge;
 pub mod segment;
 pub mod tier;

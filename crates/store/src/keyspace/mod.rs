@@ -2,6 +2,7 @@
 
 mod by_id;
 pub mod catalogue;
+pub mod changing;
 pub mod hasher;
 pub mod keyspace_error;
 pub mod notify;

@@ -40,6 +40,8 @@ impl Default for KeyspaceRef {
 /// A keyspace's cell.
 struct KeyspaceCell {
     watermark: AtomicU64,
+    /// The watermark that it began with, and that needs no mark: what lies below was another keyspace's, and is gone.
+    born: AtomicU64,
     /// When the watermark is to rise to the stamp of that moment, unix seconds; 0 for never.
     planned_at: AtomicU32,
     /// Odd while it is open: goes up when it is created and when it is dropped.
@@ -48,7 +50,12 @@ struct KeyspaceCell {
 
 /// Nothing of a keyspace that is not open is live.
 fn closed_cell(_: KeyspaceId) -> KeyspaceCell {
-    KeyspaceCell { watermark: AtomicU64::new(u64::MAX), planned_at: AtomicU32::new(0), life: AtomicU32::new(0) }
+    KeyspaceCell {
+        watermark: AtomicU64::new(u64::MAX),
+        born: AtomicU64::new(0),
+        planned_at: AtomicU32::new(0),
+        life: AtomicU32::new(0),
+    }
 }
 
 pub struct KeyspaceStates {
@@ -100,6 +107,12 @@ impl KeyspaceStates {
         Ok(KeyspaceRef { id, life: self.cell(id).life.load(Ordering::SeqCst) })
     }
 
+    /// The ids of those that were dropped and are not forgotten.
+    pub fn dropped(&self) -> Vec<KeyspaceId> {
+        let catalogue = lock(&self.catalogue);
+        catalogue.iter().map(|keyspace| keyspace.id).filter(|id| !catalogue.is_live(*id)).collect()
+    }
+
     /// All that there are.
     pub fn list(&self) -> Vec<Keyspace> {
         lock(&self.catalogue).iter().cloned().collect()
@@ -130,10 +143,9 @@ impl KeyspaceStates {
     /// What is deleted of a keyspace, and what is planned.
     pub fn mark(&self, id: KeyspaceId) -> DeletionMark {
         let cell = self.cell(id);
-        DeletionMark {
-            watermark: cell.watermark.load(Ordering::SeqCst),
-            planned_at: cell.planned_at.load(Ordering::SeqCst),
-        }
+        let (watermark, born) = (cell.watermark.load(Ordering::SeqCst), cell.born.load(Ordering::SeqCst));
+        let watermark = if watermark == born { 0 } else { watermark };
+        DeletionMark { watermark, planned_at: cell.planned_at.load(Ordering::SeqCst) }
     }
 
     /// Makes a change of the catalogue. What was written up to `stamp` to the id of a keyspace that is created was another one's. The
@@ -150,6 +162,7 @@ impl KeyspaceStates {
         let cell = self.cell(id);
         // In this order: who finds it open finds its own watermark.
         cell.planned_at.store(0, Ordering::SeqCst);
+        cell.born.store(stamp, Ordering::SeqCst);
         cell.watermark.store(watermark, Ordering::SeqCst);
         cell.life.fetch_add(1, Ordering::SeqCst);
         self.refresh(&catalogue);

@@ -50,9 +50,9 @@ impl Drop for Maintenance {
 
 impl Maintenance {
     pub fn new(shared: Arc<Shared>, io: Io) -> Maintenance {
-        let [segments, count] = hashed_jobs(&shared, &io);
+        let [segments, count, keyspaces] = hashed_jobs(&shared, &io);
         let resize: Box<dyn Job> = Box::new(ResizeJob::new(&shared, &io));
-        Maintenance { shared, io, jobs: vec![segments, resize, count], over: false }
+        Maintenance { shared, io, jobs: vec![segments, resize, count, keyspaces], over: false }
     }
 
     /// One step. A failure poisons the store: it is not tried again.

@@ -158,7 +158,7 @@ impl AreaReader {
     /// and damage hides its beginning. Its snapshot is of what was recovered.
     pub async fn epoch_last(&mut self, recovered: &Recovered) -> Result<u64, Error> {
         let (area, epoch) = (recovered.manifest.area ^ 1, recovered.manifest.epoch);
-        let ends = |kind| matches!(kind, Kind::SnapshotEnd | Kind::Install | Kind::Opened | Kind::Checkpoint);
+        let ends = |kind| !matches!(kind, Kind::SnapshotBegin | Kind::SnapshotKeyspaces | Kind::SnapshotSegments);
         let snapshot_end_max = snapshot_bytes_max(&self.geometry, &recovered.catalog);
         let mut list = 0..list_end_max(&self.geometry, snapshot_end_max);
         let mut last = epoch;

@@ -9,6 +9,7 @@ use crate::hashed::catalog::{Catalog, SegmentState, encoded_bytes_max};
 use crate::hashed::large::value_bytes_max;
 use crate::hashed::segment::{EXTENT_NUMBER_BYTES, LARGE_HEAD_BYTES, LARGE_RUN_BYTES_MAX};
 use crate::maintenance::room::{LARGE_NAMED_SEGMENTS, segment_extents};
+use crate::manifest::keyspaces::snapshot_bytes;
 use crate::manifest::{HEADER_BYTES, SNAPSHOT_FRAME_BYTES};
 use crate::media::geometry::{CATALOGUE_BYTES, Geometry};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +54,7 @@ impl ManifestRoom {
         // Two segments that are half full, or less, can be merged.
         let full = kept.extents * geometry.extent_bytes / geometry.segment_bytes;
         let segments = 2 * (full + 1) * encoded_bytes_max(0, 0);
-        let least = catalog.marks.deletions_bytes()
+        let least = snapshot_bytes(catalog)
             + segments
             + kept.extents * EXTENT_NUMBER_BYTES
             + kept.entries / 8
@@ -92,12 +93,12 @@ pub fn is_worth_collecting(dead_entries: u64, entries: u64) -> bool {
 /// What a snapshot takes of an area.
 pub fn snapshot_bytes_max(geometry: &Geometry, catalog: &Catalog) -> u64 {
     let segments: u64 = catalog.segments.values().map(SegmentState::encoded_bytes_max).sum();
-    frames_bytes_max(geometry, segments + catalog.marks.deletions_bytes())
+    frames_bytes_max(geometry, segments + snapshot_bytes(catalog))
 }
 
 /// What a snapshot takes whose segments take so much of it.
 fn frames_bytes_max(geometry: &Geometry, segments_bytes: u64) -> u64 {
-    let frames = segments_bytes / SNAPSHOT_FRAME_BYTES as u64 + 3;
+    let frames = segments_bytes / SNAPSHOT_FRAME_BYTES as u64 + 4;
     segments_bytes + frames * (HEADER_BYTES as u64 + u64::from(geometry.sector_bytes))
 }
 

@@ -7,7 +7,7 @@
 //!  | magic | crc | epoch  | sequence | kind  | 0   | length | 0    | payload | padding |
 //!  | "TMAN"| u32 | u64    | u64      | u16   | u16 | u32    | u64  |         |         |
 //!  +-------+-----+--------+----------+-------+-----+--------+------+---------+---------+
-//!  area: SnapshotBegin · SnapshotSegments × n · SnapshotEnd · (Install | Opened | Checkpoint) × m
+//!  area: SnapshotBegin · SnapshotKeyspaces × k · SnapshotSegments × n · SnapshotEnd · (Install | Opened | Checkpoint | Keyspace) × m
 //! ```
 //! The crc covers the frame behind it, salted with its place and the epoch. An area's frames have one epoch and count
 //! their sequence from 0; the area with the highest epoch and a whole snapshot is the manifest. Each frame is durable
@@ -18,6 +18,7 @@
 //! A list goes on until it is [`LIST_SNAPSHOTS`] times as long as its snapshot, however large the area: opening reads no more.
 
 mod area;
+pub mod keyspaces;
 pub mod manifest_room;
 mod readable;
 mod replay;
@@ -26,6 +27,8 @@ use self::area::AreaReader;
 use crate::error::Error;
 use crate::hashed::catalog::{Catalog, Install, encode_marks};
 use crate::hashed::index::checkpoint::Checkpoint;
+use crate::keyspace::catalogue::KeyspaceEdit;
+use crate::manifest::keyspaces::{encode_keyspace, in_snapshot};
 use crate::manifest::manifest_room::snapshot_bytes_max;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;
@@ -56,7 +59,22 @@ enum Kind {
     Install = 4,
     Opened = 5,
     Checkpoint = 6,
+    /// A change of the catalogue of keyspaces.
+    Keyspace = 7,
+    /// None where there is only the default one.
+    SnapshotKeyspaces = 8,
 }
+
+const KINDS: [Kind; 8] = [
+    Kind::SnapshotBegin,
+    Kind::SnapshotSegments,
+    Kind::SnapshotEnd,
+    Kind::Install,
+    Kind::Opened,
+    Kind::Checkpoint,
+    Kind::Keyspace,
+    Kind::SnapshotKeyspaces,
+];
 
 /// Where the next frame goes.
 pub struct Manifest {
@@ -140,6 +158,13 @@ impl Manifest {
         self.append_or_begin_anew(Kind::Install, &writer.bytes, catalog).await
     }
 
+    /// Makes a change of the catalogue of keyspaces durable. `catalog` is the state before it.
+    pub async fn edit_keyspaces(&mut self, catalog: &Catalog, edit: &KeyspaceEdit) -> Result<(), Error> {
+        let mut writer = Writer::default();
+        edit.encode(&mut writer);
+        self.append_or_begin_anew(Kind::Keyspace, &writer.bytes, catalog).await
+    }
+
     /// Makes durable that the store was opened once more, and with it all that recovery read and believed.
     /// Stamps from `stamp_next` on are given from now; those up to `stamp_durable` are there.
     pub async fn opened(&mut self, catalog: &Catalog, stamp_next: u64, stamp_durable: u64) -> Result<(), Error> {
@@ -194,7 +219,9 @@ impl Manifest {
         writer.u64(catalog.stamp_opened);
         writer.u64(self.generation);
         writer.u32(catalog.segments.len() as u32);
+        writer.u32(in_snapshot(&catalog.keyspaces).count() as u32);
         self.append(Kind::SnapshotBegin, &writer.bytes).await?;
+        self.snapshot_keyspaces(catalog).await?;
         let (mut writer, mut frames) = (Writer::default(), Vec::new());
         let mut states = catalog.segments.values().peekable();
         while let Some(state) = states.next() {
@@ -209,6 +236,17 @@ impl Manifest {
         }
         self.append(Kind::SnapshotEnd, &[]).await?;
         self.snapshot_end = self.position;
+        Ok(())
+    }
+
+    async fn snapshot_keyspaces(&mut self, catalog: &Catalog) -> Result<(), Error> {
+        let (mut writer, mut keyspaces) = (Writer::default(), in_snapshot(&catalog.keyspaces).peekable());
+        while let Some(keyspace) = keyspaces.next() {
+            encode_keyspace(keyspace, &mut writer);
+            if writer.bytes.len() >= SNAPSHOT_FRAME_BYTES || keyspaces.peek().is_none() {
+                self.append(Kind::SnapshotKeyspaces, &std::mem::take(&mut writer).bytes).await?;
+            }
+        }
         Ok(())
     }
 
@@ -309,10 +347,7 @@ fn parse_header(bytes: &[u8]) -> Option<(u64, u64, Kind, usize)> {
         Ok((magic, epoch, sequence, kind, reader.u32()?))
     };
     let (magic, epoch, sequence, kind, length) = fields().ok()?;
-    let kind =
-        [Kind::SnapshotBegin, Kind::SnapshotSegments, Kind::SnapshotEnd, Kind::Install, Kind::Opened, Kind::Checkpoint]
-            .into_iter()
-            .find(|known| *known as u16 == kind)?;
+    let kind = KINDS.into_iter().find(|known| *known as u16 == kind)?;
     (magic == MAGIC).then_some((epoch, sequence, kind, length as usize))
 }
 

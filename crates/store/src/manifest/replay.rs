@@ -4,6 +4,8 @@ use super::{Frame, Kind};
 use crate::error::Error;
 use crate::hashed::catalog::{Catalog, Install, Marks, SegmentState, parse_marks};
 use crate::hashed::index::checkpoint::Checkpoint;
+use crate::keyspace::catalogue::KeyspaceEdit;
+use crate::manifest::keyspaces::{in_snapshot, parse_keyspace};
 use crate::media::wire::{Reader, Short};
 use crate::planted::{Bug, Planted};
 
@@ -12,6 +14,8 @@ pub struct Replay {
     pub catalog: Catalog,
     pub generation: u64,
     pub segments_expected: usize,
+    /// Beside the default one.
+    pub keyspaces_expected: usize,
     /// The snapshot has ended.
     pub whole: bool,
     pub checkpoint: Option<Checkpoint>,
@@ -42,12 +46,21 @@ impl Replay {
             Kind::SnapshotBegin => self.begin(&mut reader),
             Kind::SnapshotSegments => self.segments(&mut reader),
             Kind::SnapshotEnd => {
-                self.whole = self.catalog.segments.len() == self.segments_expected;
+                self.whole = self.catalog.segments.len() == self.segments_expected
+                    && in_snapshot(&self.catalog.keyspaces).count() == self.keyspaces_expected;
                 if self.whole { Ok(()) } else { Err(Short) }
             }
             Kind::Install => match Install::parse(&frame.payload) {
                 Ok(install) => {
                     self.catalog.install(&install)?;
+                    Ok(())
+                }
+                Err(short) => Err(short),
+            },
+            Kind::SnapshotKeyspaces => self.keyspaces(&mut reader),
+            Kind::Keyspace => match KeyspaceEdit::parse(&mut reader) {
+                Ok(edit) => {
+                    self.catalog.edit(&edit)?;
                     Ok(())
                 }
                 Err(short) => Err(short),
@@ -65,6 +78,13 @@ impl Replay {
         Ok(())
     }
 
+    fn keyspaces(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
+        while !reader.is_empty() {
+            self.catalog.keyspaces.add(parse_keyspace(reader)?).map_err(|_| Short)?;
+        }
+        Ok(())
+    }
+
     fn opened(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
         [self.generation, self.catalog.stamp_base, self.catalog.stamp_opened] = parse_opened(reader)?;
         Ok(())
@@ -76,6 +96,7 @@ impl Replay {
         self.catalog = Catalog { buffer_next, marks, stamp_base, stamp_opened, ..Catalog::default() };
         self.generation = reader.u64()?;
         self.segments_expected = reader.u32()? as usize;
+        self.keyspaces_expected = reader.u32()? as usize;
         Ok(())
     }
 }

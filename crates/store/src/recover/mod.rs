@@ -289,6 +289,7 @@ impl FoundStore {
             store_id: superblock.store_id,
             hasher: self.hasher,
             keyspaces,
+            keyspace_changes: Default::default(),
             options: *options,
             planted: options.planted,
             log,

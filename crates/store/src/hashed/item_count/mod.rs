@@ -66,6 +66,11 @@ impl Shared {
         keys.min(counted.items + self.log.stamp_last().saturating_sub(counted.stamp))
     }
 
+    /// Items went of which no stamp tells.
+    pub fn forget_count(&self) {
+        *lock(&self.item_count.last) = None;
+    }
+
     fn is_count_due(&self, stamp: u64) -> bool {
         lock(&self.item_count.last).is_none_or(|last| last.stamp != stamp || last.expires_next <= self.now())
     }

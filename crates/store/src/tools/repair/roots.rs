@@ -6,6 +6,8 @@ use crate::error::Error;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::large::verify::read_value;
 use crate::hashed::large::{Claims, LargeEntries, LargeSpace};
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::Catalogue;
 use crate::keyspace::hasher::KeyHasher;
 use crate::manifest::Manifest;
 use crate::media::geometry::SUPERBLOCK_BYTES;
@@ -84,8 +86,9 @@ pub async fn read_roots(
     for descriptor in recovered.catalog.segments.values().map(|state| &state.descriptor) {
         large.insert(descriptor.number, claim_large(&mut claims, descriptor)?);
     }
-    let newest = newest(&hasher, &log);
-    delete_lost_values(io, (&superblock, &hasher), &mut log, (&mut claims, &newest), report).await;
+    let newest = newest(&hasher, &recovered.catalog.keyspaces, &log);
+    let keyspaces = &recovered.catalog.keyspaces;
+    delete_lost_values(io, (&superblock, &hasher, keyspaces), &mut log, (&mut claims, &newest), report).await;
     let mut is_changed = damage.is_some();
     if log.is_damaged {
         is_changed = true;
@@ -130,10 +133,10 @@ async fn zero_unreadable(io: &Io, range: Range<u64>, report: &mut RepairReport) 
     Ok(())
 }
 
-fn newest(hasher: &KeyHasher, log: &FoundLog) -> HashMap<HashKey, u64> {
+fn newest(hasher: &KeyHasher, keyspaces: &Catalogue, log: &FoundLog) -> HashMap<HashKey, u64> {
     let mut newest = HashMap::new();
     log.each(|_, record| {
-        if !record.key.is_empty() {
+        if !record.key.is_empty() && keyspaces.is_live(KeyspaceId::of(&record.header)) {
             newest.insert(hasher.hash_of(&record.header, record.key), record.header.stamp);
         }
     });
@@ -143,14 +146,15 @@ fn newest(hasher: &KeyHasher, log: &FoundLog) -> HashMap<HashKey, u64> {
 /// Makes records of the log deletions whose values cannot be had.
 async fn delete_lost_values(
     io: &Io,
-    (superblock, hasher): (&Superblock, &KeyHasher),
+    (superblock, hasher, keyspaces): (&Superblock, &KeyHasher, &Catalogue),
     log: &mut FoundLog,
     (claims, newest): (&mut Claims, &HashMap<HashKey, u64>),
     report: &mut RepairReport,
 ) {
     let mut references = Vec::new();
     log.each(|group, Record { header, key, stored }| {
-        if header.codec == Codec::OutOfLine {
+        // What those of dropped keyspaces name may be another one's.
+        if header.codec == Codec::OutOfLine && keyspaces.is_live(KeyspaceId::of(&header)) {
             references.push((group, header, key.to_vec(), Reference::parse(stored).ok()));
         }
     });

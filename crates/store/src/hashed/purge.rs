@@ -1,0 +1,323 @@
+//! The purge: entries of dropped keyspaces die in bounded steps, so that their room comes back; so do those of keyspaces in which
+//! everything was deleted while others live on.
+//!
+//! ```text
+//! targets ─► a segment's key table, some pages ─► deaths by route, installed ─► the next pages … ─► every segment looked at
+//!                                                                                      └ nothing can bring more ─► ids forgotten
+//! ```
+//! 1. A step takes at most [`STEP_PAGES`] pages of one key table, and installs once. No flush is between its key check and its install
+//!    meanwhile, or it would kill what is dead.
+//! 2. Of a keyspace that lives on only segments are looked at in which nothing is younger than its watermark: the key table
+//!    knows no stamps. What of it lies in others is left to the collector. Its watermark is in the install that brings the deaths.
+//! 3. An id is forgotten when nothing is left of it and nothing can come: every segment was looked at, every write buffer that was
+//!    written to before the drop is in a segment, and so is whatever was being flushed or collected then.
+//!
+//! Nothing is written down of how far it is: an opening begins anew, with what the manifest has as dropped. Threads: maintenance's.
+
+use crate::error::Error;
+use crate::hashed::catalog::Install;
+use crate::hashed::flush::{DeathsBySegment, deaths_of};
+use crate::hashed::install::{Moved, apply};
+use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::hashed::keyspace_job;
+use crate::hashed::segment::view::Segment;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::KeyspaceEdit;
+use crate::media::io::{Io, lock};
+use crate::phase::{Phase, PhaseCell};
+use crate::planted::Bug;
+use crate::shared::{Installer, Shared};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tapetum_kernels::data_page::PAGE_BYTES;
+use tapetum_kernels::hash::HashKey;
+
+/// Pages of a key table that a step looks at: some 60,000 entries.
+const STEP_PAGES: u32 = 256;
+
+/// What is to die, and how far that is.
+pub struct Purge {
+    /// Records with a stamp up to this one, by keyspace.
+    targets: BTreeMap<KeyspaceId, u64>,
+    /// Those among them that were dropped.
+    dropped: Vec<KeyspaceId>,
+    /// Write buffers below this one may have records of dropped keyspaces.
+    buffer_next: u64,
+    /// Segments that were begun before this version may get such records yet.
+    version_next: u64,
+    /// The versions of segments that were looked at.
+    looked_at: BTreeSet<u64>,
+    /// The segment that is being looked at, by its version, and the next page.
+    at: Option<(u64, u32)>,
+    /// A key table could not be read: what it names stays.
+    is_incomplete: bool,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    More,
+    /// Something else must end first.
+    Waits,
+    Done,
+}
+
+/// Which keyspaces were purged up to which watermark.
+#[derive(Default)]
+pub struct Purged {
+    watermarks: BTreeMap<KeyspaceId, u64>,
+    /// The changes of keyspaces that were looked at.
+    changes: Option<u64>,
+}
+
+impl Purged {
+    /// What there is to purge, if anything has changed.
+    pub fn begin(&mut self, shared: &Shared) -> Option<Purge> {
+        let changes = shared.keyspaces.changes();
+        if self.changes == Some(changes) {
+            return None;
+        }
+        self.changes = Some(changes);
+        let dropped = shared.keyspaces.dropped();
+        let mut targets: BTreeMap<KeyspaceId, u64> = dropped.iter().map(|id| (*id, u64::MAX)).collect();
+        let floor = shared.keyspaces.floor();
+        let marks = shared.keyspaces.marks().into_iter().map(|(id, mark)| (id, mark.watermark));
+        let was_purged = |id: &KeyspaceId| self.watermarks.get(id).copied().unwrap_or(0);
+        targets.extend(marks.filter(|(id, watermark)| *watermark > floor.max(was_purged(id))));
+        if targets.is_empty() {
+            return None;
+        }
+        let active = lock(&shared.shards[0]).active();
+        let buffer_next = active + u64::from(!shared.log.active_is_empty());
+        let version_next = shared.version_next.load(Ordering::SeqCst);
+        let (looked_at, at) = (BTreeSet::new(), None);
+        Some(Purge { targets, dropped, buffer_next, version_next, looked_at, at, is_incomplete: false })
+    }
+
+    /// Remembers what was purged.
+    pub fn end(&mut self, purge: &Purge) {
+        if purge.is_incomplete {
+            return;
+        }
+        self.watermarks.extend(&purge.targets);
+        self.watermarks.retain(|id, _| !purge.dropped.contains(id));
+    }
+}
+
+/// An entry that is to die.
+struct Doomed {
+    hash: HashKey,
+    entry: u32,
+    size_bytes: u32,
+    is_dropped: bool,
+}
+
+/// Takes a step.
+pub async fn step(
+    shared: Arc<Shared>,
+    io: Io,
+    phase: Arc<PhaseCell>,
+    mut purge: Purge,
+) -> (Purge, Result<Progress, Error>) {
+    let done = purge.step(&shared, &io, &phase).await;
+    phase.set(Phase::Idle);
+    (purge, done)
+}
+
+impl Purge {
+    /// The stamps up to which a keyspace's records in a segment are known to be dead, if all of them are.
+    fn reaches(&self, watermark: u64, segment: &Segment) -> bool {
+        watermark == u64::MAX || segment.descriptor.stamp_max <= watermark
+    }
+
+    async fn step(&mut self, shared: &Arc<Shared>, io: &Io, phase: &PhaseCell) -> Result<Progress, Error> {
+        let installer = shared.take_installer().await;
+        let next = self.next_segment(shared, &installer);
+        shared.return_installer(installer);
+        let Some((segment, page)) = next else { return self.forget(shared).await };
+        let version = segment.descriptor.version;
+        let pages = page..segment.key_pages().min(page + STEP_PAGES);
+        let doomed = match self.doomed(shared, io, &segment, pages.clone()).await {
+            Ok(doomed) => doomed,
+            Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
+                tracing::error!(
+                    "a segment keeps what it has of dropped keyspaces until the store is opened again: {error}"
+                );
+                self.is_incomplete = true;
+                self.looked_at.insert(version);
+                self.at = None;
+                return Ok(Progress::More);
+            }
+            Err(error) => return Err(error),
+        };
+        self.kill(shared, io, phase, &segment, doomed).await?;
+        self.at = Some((version, pages.end));
+        if pages.end >= segment.key_pages() {
+            self.looked_at.insert(version);
+            self.at = None;
+        }
+        Ok(Progress::More)
+    }
+
+    /// The segment to look at, and from which page on.
+    fn next_segment(&mut self, shared: &Shared, installer: &Installer) -> Option<(Arc<Segment>, u32)> {
+        if shared.planted.has(Bug::ForgetUnpurged) {
+            return None;
+        }
+        for state in installer.catalog.segments.values().filter(|state| state.valid_entries > 0) {
+            let Some(segment) = shared.segments[state.descriptor.number as usize].load_full() else { continue };
+            let version = segment.descriptor.version;
+            if self.looked_at.contains(&version) {
+                continue;
+            }
+            if !self.targets.values().any(|watermark| self.reaches(*watermark, &segment)) {
+                self.looked_at.insert(version);
+                continue;
+            }
+            let page = self.at.filter(|(of, _)| *of == version).map_or(0, |(_, page)| page);
+            return Some((segment, page));
+        }
+        None
+    }
+
+    /// The entries that are to die among those of some pages, dead ones too.
+    async fn doomed(
+        &self,
+        shared: &Shared,
+        io: &Io,
+        segment: &Arc<Segment>,
+        pages: std::ops::Range<u32>,
+    ) -> Result<Vec<Doomed>, Error> {
+        let mut doomed = Vec::new();
+        let mut take = |page: tapetum_kernels::key_table::KeyPage<'_>| {
+            for (number, entry) in (page.first_entry..).zip(page.entries()) {
+                let target = self.targets.get(&KeyspaceId(entry.keyspace()));
+                if let Some(&watermark) = target.filter(|watermark| self.reaches(**watermark, segment)) {
+                    let (hash, size_bytes, is_dropped) = (entry.hash, entry.size_bytes, watermark == u64::MAX);
+                    doomed.push(Doomed { hash, entry: number, size_bytes, is_dropped });
+                }
+            }
+        };
+        if let Some(table) = shared.key_tables.get(segment.descriptor.version) {
+            pages.for_each(|page| take(table.page(page)));
+            return Ok(doomed);
+        }
+        let mut reader = KeyReader::new(io, shared.drive.local(), shared.hasher.clone());
+        let mut starts = pages.clone().step_by(PAGES_PER_READ as usize).peekable();
+        while starts.peek().is_some() || !reader.is_idle() {
+            while reader.has_room()
+                && let Some(start) = starts.next()
+            {
+                reader.start(segment.clone(), start..pages.end.min(start + PAGES_PER_READ), ()).await?;
+            }
+            let Some(read) = reader.next().await? else { break };
+            debug_assert!(read.bytes().len().is_multiple_of(PAGE_BYTES));
+            read.pages().for_each(&mut take);
+            reader.recycle(read);
+        }
+        Ok(doomed)
+    }
+
+    /// Installs the deaths of those that are alive.
+    async fn kill(
+        &self,
+        shared: &Arc<Shared>,
+        io: &Io,
+        phase: &PhaseCell,
+        segment: &Segment,
+        mut doomed: Vec<Doomed>,
+    ) -> Result<(), Error> {
+        let mut installer = shared.take_installer().await;
+        let number = segment.descriptor.number;
+        match installer.catalog.segments.get(&number) {
+            Some(state) if state.descriptor.version == segment.descriptor.version => {
+                doomed.retain(|doomed| state.valid.get(doomed.entry));
+            }
+            // It was collected meanwhile: its output is looked at.
+            _ => doomed.clear(),
+        }
+        let done = if doomed.is_empty() {
+            Ok(())
+        } else {
+            phase.set(Phase::Install);
+            install(shared, io, phase, &mut installer, number, &doomed).await
+        };
+        shared.return_installer(installer);
+        done
+    }
+
+    /// Forgets the ids of which nothing is left and nothing can come.
+    async fn forget(&self, shared: &Arc<Shared>) -> Result<Progress, Error> {
+        if self.dropped.is_empty() || self.is_incomplete {
+            return Ok(Progress::Done);
+        }
+        let mut installer = shared.take_installer().await;
+        let is_over = self.may_forget(shared, &installer) || shared.planted.has(Bug::ForgetUnpurged);
+        let mut done = Ok(Progress::Waits);
+        if is_over {
+            done = Ok(Progress::Done);
+            for id in &self.dropped {
+                let forgotten = keyspace_job::apply(shared, &mut installer, &KeyspaceEdit::Forget(*id)).await;
+                if let Err(error) = forgotten {
+                    done = Err(error);
+                    break;
+                }
+            }
+        }
+        shared.return_installer(installer);
+        // What was written before the drop is to be in a segment.
+        if done == Ok(Progress::Waits) && shared.sealed_buffer().is_none() {
+            let active = lock(&shared.shards[0]).active();
+            if active < self.buffer_next {
+                shared.rotate();
+            }
+        }
+        done
+    }
+
+    fn may_forget(&self, shared: &Shared, installer: &Installer) -> bool {
+        let is_begun_before = |(_, version): &(u32, u64)| *version < self.version_next;
+        let has_unseen = || {
+            let states = installer.catalog.segments.values().filter(|state| state.valid_entries > 0);
+            states.into_iter().any(|state| !self.looked_at.contains(&state.descriptor.version))
+        };
+        installer.catalog.buffer_next >= self.buffer_next
+            && !lock(&shared.numbers_taken).iter().any(is_begun_before)
+            && !has_unseen()
+    }
+}
+
+async fn install(
+    shared: &Arc<Shared>,
+    io: &Io,
+    phase: &PhaseCell,
+    installer: &mut Installer,
+    segment: u32,
+    doomed: &[Doomed],
+) -> Result<(), Error> {
+    let mut deaths = DeathsBySegment::new();
+    let dying = deaths.entry(segment).or_default();
+    doomed.iter().for_each(|doomed| dying.add(doomed.entry, doomed.size_bytes));
+    let marks = &installer.catalog.marks;
+    let install = Install {
+        buffer_next: installer.catalog.buffer_next,
+        marks: shared.marks(&marks.deletions, marks, marks.stamp_max, marks.log_crc),
+        deaths: deaths_of(deaths),
+        ..Install::default()
+    };
+    for doomed in doomed.iter().filter(|doomed| doomed.is_dropped) {
+        let _shard = shared.shard(doomed.hash);
+        shared.forget_in_tier(doomed.hash);
+    }
+    let bits = shared.geometry.partition_bits;
+    apply(shared, io, phase, installer, &install, None, |partition| {
+        let start = doomed.partition_point(|doomed| doomed.hash.partition(bits) < partition);
+        let own = doomed[start..].iter().take_while(|doomed| doomed.hash.partition(bits) == partition);
+        own.map(|doomed| (doomed.hash, Moved::Out)).collect()
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Changes of keyspaces that callers ask for and maintenance makes, since it alone writes the manifest.
+
+use super::catalogue::{Catalogue, KeyspaceEdit, KeyspaceKind};
+use super::keyspace_error::KeyspaceError;
+use crate::error::Error;
+use crate::media::io::lock;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Changes that wait at most; each keeps a caller waiting.
+const WAITING_MAX: usize = 256;
+
+/// What is to be changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeyspaceWish {
+    Create { name: Vec<u8>, kind: KeyspaceKind, options: Vec<u8> },
+    Rename { from: String, to: Vec<u8> },
+    Drop { name: String },
+}
+
+impl KeyspaceWish {
+    /// The edit that it comes to.
+    pub(crate) fn edit(&self, catalogue: &Catalogue) -> Result<KeyspaceEdit, KeyspaceError> {
+        match self {
+            KeyspaceWish::Create { name, kind, options } => catalogue.create(name, *kind, options.clone()),
+            KeyspaceWish::Rename { from, to } => catalogue.rename(from, to),
+            KeyspaceWish::Drop { name } => catalogue.drop(name),
+        }
+    }
+}
+
+struct ChangeState {
+    wish: KeyspaceWish,
+    result: Mutex<Option<Result<(), Error>>>,
+    ended: Condvar,
+}
+
+/// A change under way, for who waits for it and for maintenance, which makes it. Clones share it.
+#[derive(Clone)]
+pub struct KeyspaceChange {
+    state: Arc<ChangeState>,
+}
+
+impl KeyspaceChange {
+    /// What it came to, once it is over.
+    pub fn result(&self) -> Option<Result<(), Error>> {
+        lock(&self.state.result).clone()
+    }
+
+    /// Waits until it is over, or for `timeout`.
+    pub fn wait(&self, timeout: Duration) {
+        let result = lock(&self.state.result);
+        drop(self.state.ended.wait_timeout_while(result, timeout, |result| result.is_none()));
+    }
+
+    pub(crate) fn wish(&self) -> &KeyspaceWish {
+        &self.state.wish
+    }
+
+    pub(crate) fn end(&self, result: Result<(), Error>) {
+        *lock(&self.state.result) = Some(result);
+        self.state.ended.notify_all();
+    }
+}
+
+/// Changes in the order in which they were asked for.
+#[derive(Default)]
+pub struct KeyspaceChanges {
+    waiting: Mutex<VecDeque<KeyspaceChange>>,
+}
+
+impl KeyspaceChanges {
+    pub fn ask(&self, wish: KeyspaceWish) -> Result<KeyspaceChange, Error> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() >= WAITING_MAX {
+            return Err(Error::Options("many keyspaces are being changed: try again when that is done".into()));
+        }
+        let state = ChangeState { wish, result: Mutex::new(None), ended: Condvar::new() };
+        let change = KeyspaceChange { state: Arc::new(state) };
+        waiting.push_back(change.clone());
+        Ok(change)
+    }
+
+    pub fn next(&self) -> Option<KeyspaceChange> {
+        lock(&self.waiting).pop_front()
+    }
+}
