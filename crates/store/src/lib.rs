@@ -56,6 +56,7 @@ pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{Item as DramItem, SlabClass, SlabQueue};
 pub use keyspace::KeyspaceId;
 pub use keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
+pub use keyspace::catalogue::{DEFAULT_NAME as DEFAULT_KEYSPACE_NAME, checked_name as checked_keyspace_name};
 pub use keyspace::changing::{KeyspaceChange, KeyspaceWish};
 pub use keyspace::keyspace_error::KeyspaceError;
 pub use keyspace::request;

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use tapetum::{Options, Place};
+use tapetum::{KeyspaceHandle, Options, Place};
 
-use super::serve;
+use super::{keyspaces, serve};
 use crate::cli::arguments::{Cli, Command, ResizeArguments, StoreArguments};
+use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments};
 use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::logging;
 use crate::net::listen::Address;
@@ -75,45 +76,50 @@ fn parse_command_line() -> Cli {
 fn run(command: Command) -> Outcome {
     match command {
         Command::Serve(_) => unreachable!("it has a log of its own"),
-        Command::Put { key, value, store } => put(&key, &value, &store),
-        Command::Get { key, store } => get(&key, &store),
-        Command::Delete { key, store } => delete(&key, &store),
+        Command::Put { key, value, keyspace, store } => put(&key, &value, (&store, &keyspace)),
+        Command::Get { key, keyspace, store } => get(&key, (&store, &keyspace)),
+        Command::Delete { key, keyspace, store } => delete(&key, (&store, &keyspace)),
         Command::Stats { json, memcached: Some(address), .. } => {
             Remote::memcached(&address).stats("").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
         }
         Command::Stats { json, memcached: None, store } => offline_stats(json, &store),
         Command::Programs => print(pipelines::list()?.as_bytes()),
-        Command::Pipeline(PipelineCommand::Run { pipeline, key, file, compute_units, pin, stats, store }) => {
+        Command::Pipeline(PipelineCommand::Run { pipeline, key, keyspace, file, compute_units, pin, stats, store }) => {
             let source = (key.as_deref(), file.as_deref());
-            let ran = run_pipeline(&pipeline, source, (&compute_units, pin), &store)?;
+            let keyspace = KeyspaceArguments { keyspace };
+            let ran = run_pipeline(&pipeline, source, (&compute_units, pin), (&store, &keyspace))?;
             if stats {
                 eprint!("{}", pipelines::stage_lines(&ran.stages));
             }
             print(&ran.bytes)
         }
-        Command::Load { file, format, skip_bad, memcached, store } => {
+        Command::Load { file, format, skip_bad, memcached, keyspace, store } => {
             let file = file.filter(|path| path.as_os_str() != "-");
-            load(file.as_deref(), format, skip_bad, memcached.as_ref(), &store)
+            load((file.as_deref(), format, skip_bad), memcached.as_ref(), (&store, &keyspace))
         }
-        Command::Warm { from, memcached, store } => warm(&from, memcached.as_ref(), &store),
-        Command::List { prefix, long, store } => {
-            read_store(&store, |opened| Ok(list::list(opened, prefix.as_bytes(), long, &mut std::io::stdout())?))
+        Command::Warm { from, memcached, keyspace, store } => warm(&from, memcached.as_ref(), (&store, &keyspace)),
+        Command::List { prefix, long, keyspace, store } => {
+            let mut out = std::io::stdout();
+            read_keyspace((&store, &keyspace), |opened| Ok(list::list(opened, prefix.as_bytes(), long, &mut out)?))
         }
-        Command::Dump { prefix, format, skip_bad: true, store } => {
+        Command::Dump { prefix, format, skip_bad: true, keyspace, store } => {
             check_memory(store.memory)?;
             let from = (&store.place(), &offline_options(&store, false));
-            repair::dump(from, (prefix.as_bytes(), format), &mut std::io::stdout(), &mut std::io::stderr())
+            let what = (&keyspace.keyspace[..], prefix.as_bytes(), format);
+            repair::dump(from, what, &mut std::io::stdout(), &mut std::io::stderr())
         }
-        Command::Dump { prefix, format, skip_bad: false, store } => {
-            read_store(&store, |opened| Ok(list::dump(opened, prefix.as_bytes(), format, &mut std::io::stdout())?))
+        Command::Dump { prefix, format, skip_bad: false, keyspace, store } => {
+            let mut out = std::io::stdout();
+            read_keyspace((&store, &keyspace), |opened| Ok(list::dump(opened, prefix.as_bytes(), format, &mut out)?))
         }
-        Command::Inspect { key: Some(key), json, memcached, store, .. } => {
-            inspect_key(&key, json, memcached.as_ref(), &store)
+        Command::Inspect { key: Some(key), keyspace, json, memcached, store, .. } => {
+            inspect_key(&key, json, memcached.as_ref(), (&store, &KeyspaceArguments { keyspace }))
         }
-        Command::Inspect { key: None, map, watch, json, memcached, store } => {
+        Command::Inspect { key: None, map, watch, json, memcached, store, .. } => {
             let every = watch.map(|seconds| Duration::from_secs(u64::from(seconds)));
             inspect_all(map, every, json, memcached.as_ref(), &store)
         }
+        Command::Keyspace(command) => keyspaces::run(command),
         Command::Resize(arguments) => resize(&arguments),
         Command::Check { store } => check(&store),
         Command::Repair(arguments) => {
@@ -127,8 +133,42 @@ pub(super) fn offline_options(arguments: &StoreArguments, create: bool) -> Optio
     Options { capacity_bytes: arguments.capacity, memory_bytes: arguments.memory, create, ..Options::new() }
 }
 
+/// A store, and which of its keyspaces.
+type OfKeyspace<'a> = (&'a StoreArguments, &'a KeyspaceArguments);
+
+/// Runs `work` on a keyspace of the store without a server, and closes the store.
+fn with_keyspace<R>(
+    (store, KeyspaceArguments { keyspace }): OfKeyspace<'_>,
+    options: Options,
+    work: impl FnOnce(&KeyspaceHandle) -> Result<R, Box<dyn Error>>,
+) -> Result<R, Box<dyn Error>> {
+    expect_store_of(&store.place(), keyspace)?;
+    with_store(store, options, |store| work(&store.keyspace(keyspace)?))
+}
+
+/// Runs `work` on a keyspace of the store without a server, and leaves the store as it is.
+fn read_keyspace<R>(
+    (store, KeyspaceArguments { keyspace }): OfKeyspace<'_>,
+    work: impl FnOnce(&KeyspaceHandle) -> Result<R, Box<dyn Error>>,
+) -> Result<R, Box<dyn Error>> {
+    read_store(store, |store| work(&store.keyspace(keyspace)?))
+}
+
+/// A store that is made has no keyspace but the default: found out in time, nothing is made.
+pub(super) fn expect_store_of(place: &Place, keyspace: &str) -> Result<(), String> {
+    let path = place.path();
+    if keyspace == DEFAULT_NAME || path.exists() {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(format!(
+        "there is no store at {path}, and so no keyspace {keyspace:?}: give --data or --drive as the server has it, or make both with \
+         `tapetum keyspace create`"
+    ))
+}
+
 /// Runs `work` on the store without a server, and closes it.
-fn with_store<R>(
+pub(super) fn with_store<R>(
     arguments: &StoreArguments,
     options: Options,
     work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
@@ -145,7 +185,7 @@ fn with_store<R>(
 }
 
 /// Runs `work` on the store without a server, and leaves it as it is.
-fn read_store<R>(
+pub(super) fn read_store<R>(
     arguments: &StoreArguments,
     work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
 ) -> Result<R, Box<dyn Error>> {
@@ -178,11 +218,9 @@ fn of_store(place: &Place, error: Box<dyn Error>) -> Box<dyn Error> {
 }
 
 fn load(
-    file: Option<&Path>,
-    format: Option<Format>,
-    skip_bad: bool,
+    (file, format, skip_bad): (Option<&Path>, Option<Format>, bool),
     memcached: Option<&Address>,
-    arguments: &StoreArguments,
+    of: OfKeyspace<'_>,
 ) -> Outcome {
     let loaded = match memcached {
         Some(address) => {
@@ -191,9 +229,9 @@ fn load(
         }
         None => {
             // Closing the store makes all of it durable, once.
-            let options = Options { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
-            with_store(arguments, options, |store| {
-                Ok(load::load(file, format, skip_bad, &mut StoreSink::new(store.session()?, Existing::Replace))?)
+            let options = Options { sync: tapetum::Sync::No, ..offline_options(of.0, true) };
+            with_keyspace(of, options, |keyspace| {
+                Ok(load::load(file, format, skip_bad, &mut StoreSink::new(keyspace, Existing::Replace)?)?)
             })?
         }
     };
@@ -204,7 +242,7 @@ fn load(
     Ok(())
 }
 
-fn warm(from: &Address, memcached: Option<&Address>, arguments: &StoreArguments) -> Outcome {
+fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outcome {
     let from = Remote::from(from);
     let count = || from.figure("curr_items");
     let source = Source { list: from.connect()?, values: from.connect()?, count: &count };
@@ -215,9 +253,9 @@ fn warm(from: &Address, memcached: Option<&Address>, arguments: &StoreArguments)
         }
         None => {
             // Closing the store makes all of it durable, once.
-            let options = Options { sync: tapetum::Sync::No, ..offline_options(arguments, true) };
-            with_store(arguments, options, |store| {
-                Ok(warm::warm(source, &mut StoreSink::new(store.session()?, Existing::Keep))?)
+            let options = Options { sync: tapetum::Sync::No, ..offline_options(of.0, true) };
+            with_keyspace(of, options, |keyspace| {
+                Ok(warm::warm(source, &mut StoreSink::new(keyspace, Existing::Keep)?)?)
             })?
         }
     };
@@ -226,15 +264,16 @@ fn warm(from: &Address, memcached: Option<&Address>, arguments: &StoreArguments)
     Ok(())
 }
 
-fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, arguments: &StoreArguments) -> Outcome {
+fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outcome {
     let lines = match memcached {
         // A space would end the word, a line end the command.
         Some(_) if key.bytes().any(|byte| byte <= b' ') => {
             return Err("a server is asked for keys without spaces and control characters only".into());
         }
         Some(address) => Remote::memcached(address).stats(&format!("inspect {key}"))?,
-        None => read_store(arguments, |store| {
-            Ok(inspect_lines::location_lines(&tapetum::locate(store, tapetum::KeyspaceRef::DEFAULT, key.as_bytes())?))
+        None => read_keyspace(of, |keyspace| {
+            let location = tapetum::locate(keyspace.store(), keyspace.keyspace(), key.as_bytes())?;
+            Ok(inspect_lines::location_lines(&location))
         })?,
     };
     print_stats(&lines, json)
@@ -307,18 +346,18 @@ pub(super) fn check_memory(memory_bytes: u64) -> Result<(), String> {
     Err(format!("this machine has {has} of memory and swap, and {wanted} were asked for: give a smaller --memory"))
 }
 
-fn put(key: &str, value: &str, arguments: &StoreArguments) -> Outcome {
+fn put(key: &str, value: &str, of: OfKeyspace<'_>) -> Outcome {
     let mut bytes = value.as_bytes().to_vec();
     if value == "-" {
         bytes.clear();
         std::io::stdin().read_to_end(&mut bytes)?;
     }
-    with_store(arguments, offline_options(arguments, true), |store| Ok(store.put(key.as_bytes(), &bytes)?))?;
+    with_keyspace(of, offline_options(of.0, true), |keyspace| Ok(keyspace.put(key.as_bytes(), &bytes)?))?;
     Ok(())
 }
 
-fn get(key: &str, arguments: &StoreArguments) -> Outcome {
-    let item = read_store(arguments, |store| Ok(store.get(key.as_bytes())?))?;
+fn get(key: &str, of: OfKeyspace<'_>) -> Outcome {
+    let item = read_keyspace(of, |keyspace| Ok(keyspace.get(key.as_bytes())?))?;
     let item = item.ok_or_else(|| not_found(key))?;
     let mut out = std::io::stdout();
     out.write_all(&item.value)?;
@@ -333,7 +372,7 @@ fn run_pipeline(
     text: &str,
     (key, file): (Option<&str>, Option<&Path>),
     (compute_units, pin): (&[String], bool),
-    arguments: &StoreArguments,
+    of: OfKeyspace<'_>,
 ) -> Result<PipelineRun, Box<dyn Error>> {
     let bytes = match (key, file) {
         (_, Some(file)) if file == Path::new("-") => {
@@ -343,11 +382,11 @@ fn run_pipeline(
         }
         (_, Some(file)) => fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?,
         (key, None) => {
-            let key = key.unwrap_or_default();
+            let (key, (store, keyspace)) = (key.unwrap_or_default(), of);
             let units = pipelines::named_units(compute_units)?;
-            let options = Options { compute_units: units, pin_units: pin, ..offline_options(arguments, false) };
-            let ran = read_store_with(arguments, &options, |store| {
-                pipelines::run_item(store, key, text, (compute_units, pin))
+            let options = Options { compute_units: units, pin_units: pin, ..offline_options(store, false) };
+            let ran = read_store_with(store, &options, |store| {
+                pipelines::run_item(&store.keyspace(&keyspace.keyspace)?, key, text, (compute_units, pin))
             })?;
             return ran.ok_or_else(|| not_found(key).into());
         }
@@ -361,8 +400,8 @@ fn print(bytes: &[u8]) -> Outcome {
     Ok(out.flush()?)
 }
 
-fn delete(key: &str, arguments: &StoreArguments) -> Outcome {
-    match with_store(arguments, offline_options(arguments, false), |store| Ok(store.delete(key.as_bytes())?))? {
+fn delete(key: &str, of: OfKeyspace<'_>) -> Outcome {
+    match with_keyspace(of, offline_options(of.0, false), |keyspace| Ok(keyspace.delete(key.as_bytes())?))? {
         true => Ok(()),
         false => Err(not_found(key).into()),
     }

@@ -2,6 +2,9 @@
 
 pub mod arguments;
 pub mod commands;
+pub mod keyspace_arguments;
+mod keyspaces;
 pub mod pipeline_arguments;
 mod ranges;
 mod serve;
+pub mod serve_arguments;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 
 use crate::cli::arguments::StoreArguments;
+use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
 
 #[derive(Debug, Subcommand)]
 pub enum PipelineCommand {
@@ -16,6 +17,9 @@ pub enum PipelineCommand {
         /// The key of the item
         #[arg(long, required_unless_present = "file")]
         key: Option<String>,
+        /// The keyspace of the item
+        #[arg(long, value_name = "NAME", conflicts_with = "file", default_value = DEFAULT_NAME, value_parser = keyspace_name())]
+        keyspace: String,
         /// A file rather than an item; - is standard input
         #[arg(long, value_name = "FILE", conflicts_with = "key")]
         file: Option<PathBuf>,

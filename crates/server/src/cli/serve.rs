@@ -10,7 +10,7 @@ use std::time::Duration;
 use tapetum::Slabs;
 use tapetum_kernels::record;
 
-use crate::cli::arguments::{FullArgument, ServeArguments};
+use crate::cli::serve_arguments::{FullArgument, ServeArguments};
 use crate::doors::Doors;
 use crate::doors::memcached::protocol::VERSION;
 use crate::logging::{Log, LogLosses};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tapetum::{OpenNote, Options, Place, Store};
+use tapetum::{KeyspaceError, OpenNote, Options, Place, Store};
 use tapetum_drive::Flash;
 
 use crate::size;
@@ -95,6 +95,7 @@ impl fmt::Display for OpenError {
             Of::Memory { path, memory_bytes, tier_bytes, least_bytes } => {
                 write_memory(f, path, (*memory_bytes, *tier_bytes), *least_bytes)
             }
+            Of::Store { path, error: tapetum::Error::Keyspace(error) } => write_keyspace(f, path, error),
             Of::Store { error: why, .. } => write!(f, "{error}{}{}", option_to_raise(why), repair::advice(self)),
             _ => write!(f, "{error}"),
         }
@@ -107,6 +108,25 @@ pub fn option_to_raise(error: &tapetum::Error) -> &'static str {
         tapetum::Error::FullFlash | tapetum::Error::FullManifest => " (--capacity)",
         tapetum::Error::FullIndex => " (--memory)",
         _ => "",
+    }
+}
+
+fn write_keyspace(f: &mut fmt::Formatter<'_>, path: &Path, error: &KeyspaceError) -> fmt::Result {
+    let path = path.display();
+    match error {
+        KeyspaceError::Unknown { name } => write!(
+            f,
+            "{path} has no keyspace {name:?}: `tapetum keyspace list` prints those it has, `tapetum keyspace create` makes one"
+        ),
+        KeyspaceError::TooMany { limit } => write!(
+            f,
+            "{path} has {limit} keyspaces, dropped ones included whose room has not come back, and takes no more: drop some with \
+             `tapetum keyspace drop`, and serve the store for a while"
+        ),
+        KeyspaceError::Gone => {
+            write!(f, "the keyspace was dropped: `tapetum keyspace list` prints those that {path} has")
+        }
+        error => write!(f, "{error}"),
     }
 }
 

@@ -1,9 +1,9 @@
-//! `list` and `dump`: the keys of a store, or its items, as lines that `load` reads. In no order that means anything.
+//! `list` and `dump`: the keys of a keyspace, or its items, as lines that `load` reads. In no order that means anything.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
-use tapetum::{Error, Item, KeyspaceRef, Scanned, Store};
+use tapetum::{Error, Item, KeyspaceHandle, Scanned};
 
 use super::item_lines::{self, Format, ItemLine};
 
@@ -53,10 +53,10 @@ fn write_out(out: &mut dyn Write, text: &mut Vec<u8>) -> Result<ControlFlow<()>,
 }
 
 /// Lists the keys that begin with `prefix`, one a line; `long` adds bytes of the value, flags and expiry.
-pub fn list(store: &Store, prefix: &[u8], long: bool, out: &mut dyn Write) -> Result<(), ListError> {
+pub fn list(keyspace: &KeyspaceHandle, prefix: &[u8], long: bool, out: &mut dyn Write) -> Result<(), ListError> {
     let mut text = Vec::new();
     let mut written = Ok(ControlFlow::Continue(()));
-    tapetum::scan(store, KeyspaceRef::DEFAULT, prefix, |item: Scanned<'_>| {
+    tapetum::scan(keyspace.store(), keyspace.keyspace(), prefix, |item: Scanned<'_>| {
         item_lines::escape(item.key, &mut text);
         if long {
             let Scanned { value_bytes, flags, expiry, .. } = item;
@@ -97,15 +97,15 @@ impl DumpKey {
 }
 
 /// Writes the items whose keys begin with `prefix`.
-pub fn dump(store: &Store, prefix: &[u8], format: Format, out: &mut dyn Write) -> Result<(), ListError> {
+pub fn dump(keyspace: &KeyspaceHandle, prefix: &[u8], format: Format, out: &mut dyn Write) -> Result<(), ListError> {
     let mut keys: Vec<DumpKey> = Vec::new();
     let mut values_bytes = 0;
     let mut written = Ok(ControlFlow::Continue(()));
-    tapetum::scan(store, KeyspaceRef::DEFAULT, prefix, |item: Scanned<'_>| {
+    tapetum::scan(keyspace.store(), keyspace.keyspace(), prefix, |item: Scanned<'_>| {
         keys.push(DumpKey { key: item.key.to_vec(), expiry: item.expiry });
         values_bytes += item.value_bytes as usize;
         if keys.len() >= BATCH_KEYS || values_bytes >= BATCH_BYTES {
-            written = dump_items(store, &mut keys, format, out);
+            written = dump_items(keyspace, &mut keys, format, out);
             values_bytes = 0;
         }
         if matches!(written, Ok(ControlFlow::Continue(()))) {
@@ -115,20 +115,20 @@ pub fn dump(store: &Store, prefix: &[u8], format: Format, out: &mut dyn Write) -
         }
     })?;
     match written? {
-        ControlFlow::Continue(()) => dump_items(store, &mut keys, format, out).map(|_| ()),
+        ControlFlow::Continue(()) => dump_items(keyspace, &mut keys, format, out).map(|_| ()),
         ControlFlow::Break(()) => Ok(()),
     }
 }
 
 /// Reads the values of `keys`, all at once, and writes them.
 fn dump_items(
-    store: &Store,
+    keyspace: &KeyspaceHandle,
     keys: &mut Vec<DumpKey>,
     format: Format,
     out: &mut dyn Write,
 ) -> Result<ControlFlow<()>, ListError> {
     let names: Vec<&[u8]> = keys.iter().map(|listed| &listed.key[..]).collect();
-    let items = store.multi_get(&names)?;
+    let items = keyspace.multi_get(&names)?;
     let mut text = Vec::new();
     for (listed, item) in keys.drain(..).zip(items) {
         if let Some(line) = listed.line(item)? {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tapetum::{Condition, Error, Outcome, Reply, Request, Session};
+use tapetum::{Condition, Error, KeyspaceHandle, KeyspaceRef, Outcome, Reply, Request, Session};
 
 use super::item_lines::{self, Format, ItemLine};
 use crate::doors::memcached::protocol::KEY_BYTES_MAX;
@@ -69,17 +69,19 @@ pub enum Existing {
     Keep,
 }
 
-/// A session of a store that this process has open.
+/// A session of a store that this process has open, for one of its keyspaces.
 pub struct StoreSink {
     session: Session,
+    keyspace: KeyspaceRef,
     existing: Existing,
     replies: Vec<Reply>,
     in_flight_bytes: usize,
 }
 
 impl StoreSink {
-    pub fn new(session: Session, existing: Existing) -> StoreSink {
-        StoreSink { session, existing, replies: Vec::new(), in_flight_bytes: 0 }
+    pub fn new(keyspace: &KeyspaceHandle, existing: Existing) -> Result<StoreSink, Error> {
+        let (session, keyspace) = (keyspace.store().session()?, keyspace.keyspace());
+        Ok(StoreSink { session, keyspace, existing, replies: Vec::new(), in_flight_bytes: 0 })
     }
 
     fn poll(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
@@ -123,7 +125,7 @@ impl Sink for StoreSink {
             Existing::Keep => Condition::Absent,
         };
         let put = Request::Put { key, value, flags: *flags, expiry: *expiry, condition };
-        self.session.submit(number, put).expect("so few are on their way that there is room");
+        self.session.submit_to(self.keyspace, number, put).expect("so few are on their way that there is room");
         self.in_flight_bytes += key.len() + value.len();
         if self.in_flight_bytes >= IN_FLIGHT_BYTES {
             self.wait_until(0, verdicts)

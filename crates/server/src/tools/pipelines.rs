@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use tapetum::{ItemPipeline, Store};
+use tapetum::{ItemPipeline, KeyspaceHandle};
 use tapetum_drive::engine::{EngineOptions, StageSnapshot};
 use tapetum_drive::{
     Drive, Env, Identity, LocalMemory, MemoryFlash, PipelineFailure, PipelineReason, ProgramId, arbiter::UnitCount,
@@ -202,25 +202,25 @@ pub fn run(
 /// What comes of an item, computed by the drive that it is on, in the store's local memory. `None` when there is no such key. An output
 /// that is too long for that memory is computed as [`run`] does it, with these units.
 pub fn run_item(
-    store: &Store,
+    keyspace: &KeyspaceHandle,
     key: &str,
     text: &str,
     (compute_units, pin): (&[String], bool),
 ) -> Result<Option<PipelineRun>, Box<dyn Error>> {
-    let identity = store.drive_identity();
+    let identity = keyspace.store().drive_identity();
     let stages = parse(&identity, text)?;
     let is_digest = is_digest(&identity, &stages);
     let pipeline = ItemPipeline { stages, output_bytes_max: NEAR_OUTPUT_BYTES_MAX, ..ItemPipeline::default() };
-    match store.get_through(key.as_bytes(), &pipeline) {
+    match keyspace.get_through(key.as_bytes(), &pipeline) {
         Ok(None) => Ok(None),
         Ok(Some(out)) => {
             let bytes = if is_digest { hex(&out) } else { out };
-            Ok(Some(PipelineRun { bytes, stages: store.stage_counters() }))
+            Ok(Some(PipelineRun { bytes, stages: keyspace.store().stage_counters() }))
         }
         Err(tapetum::Error::Pipeline(PipelineFailure {
             reason: PipelineReason::OutputTooLong | PipelineReason::NoLocalMemory,
             ..
-        })) => match store.get(key.as_bytes())? {
+        })) => match keyspace.get(key.as_bytes())? {
             Some(item) => Ok(Some(run(text, (compute_units, pin), &item.value)?)),
             None => Ok(None),
         },

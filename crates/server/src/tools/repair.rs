@@ -112,16 +112,16 @@ fn sum(report: &RepairReport) -> String {
     format!("{items} item{}, and the writes of {ranges} range{} of stamps", plural(items), plural(ranges))
 }
 
-/// Writes the items whose keys begin with `prefix` and that can be read; what cannot is counted on `complaints`.
+/// Writes the items of a keyspace whose keys begin with `prefix` and that can be read; what cannot is counted on `complaints`.
 pub fn dump(
     (place, options): (&Place, &Options),
-    (prefix, format): (&[u8], Format),
+    (keyspace, prefix, format): (&str, &[u8], Format),
     out: &mut dyn Write,
     complaints: &mut dyn Write,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let (mut text, mut written) = (Vec::new(), Ok(()));
     let examined = options.examine(place, |drive, options| {
-        repair::salvage(drive, options, tapetum::KeyspaceId::DEFAULT, |item: SalvagedItem<'_>| {
+        repair::salvage(drive, options, keyspace, |item: SalvagedItem<'_>| {
             if item.key.starts_with(prefix) {
                 let SalvagedItem { key, value, flags, expiry, .. } = item;
                 item_lines::write(format, &ItemLine { key: key.into(), value: value.into(), flags, expiry }, &mut text);

@@ -31,17 +31,19 @@ pub struct SalvagedItem<'a> {
     pub stamp: u64,
 }
 
-/// Shows `visit` every live item of a keyspace that can be read, until it breaks off, and tells what cannot. Nothing is written.
+/// Shows `visit` every live item of the keyspace of a name that can be read, until it breaks off, and tells what cannot. Nothing is
+/// written.
 pub fn salvage(
     drive: &Drive,
     options: &StoreOptions,
-    keyspace: KeyspaceId,
+    keyspace: &str,
     visit: impl FnMut(SalvagedItem<'_>) -> ControlFlow<()>,
 ) -> Result<RepairReport, Error> {
     let patient = Patient::new(drive)?;
     let walk = async {
         let mut report = RepairReport::default();
         let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
+        let keyspace = roots.catalog.keyspaces.find(keyspace).map_err(Error::Keyspace)?.id;
         let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
         let deleted = Deleted::of(&roots, patient.above.env().unix_seconds());
         let mut shown =

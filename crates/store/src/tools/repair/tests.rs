@@ -168,7 +168,7 @@ fn treat(flash: &FaultyFlash, history: &History, what: &str) -> RepairReport {
     let before = flash.peek(0, CAPACITY_BYTES);
     let looked = look(&drive(flash), &options(Sync::No)).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut salvaged = BTreeMap::new();
-    let told = salvage(&drive(flash), &options(Sync::No), crate::KeyspaceId::DEFAULT, |item| {
+    let told = salvage(&drive(flash), &options(Sync::No), crate::DEFAULT_KEYSPACE_NAME, |item| {
         salvaged.insert(String::from_utf8(item.key.to_vec()).unwrap(), item.value.to_vec());
         ControlFlow::Continue(())
     });
@@ -310,7 +310,7 @@ fn everything_stays_deleted_that_was_deleted_with_everything() {
     drop(store);
     harm(&flash, &mut SplitMix64::new(2), geometry().extents_offset()..CAPACITY_BYTES, 20);
     let mut shown = Vec::new();
-    salvage(&drive(&flash), &options(Sync::No), crate::KeyspaceId::DEFAULT, |item| {
+    salvage(&drive(&flash), &options(Sync::No), crate::DEFAULT_KEYSPACE_NAME, |item| {
         shown.push(item.key.to_vec());
         ControlFlow::Continue(())
     })

@@ -1,0 +1,135 @@
+//! The command line of `tapetum keyspace`, and the option that names a keyspace.
+
+use std::os::unix::ffi::OsStrExt;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, Subcommand, ValueEnum};
+use tapetum::checked_keyspace_name;
+
+use crate::cli::arguments::StoreArguments;
+
+/// The keyspace that every store has.
+pub const DEFAULT_NAME: &str = tapetum::DEFAULT_KEYSPACE_NAME;
+
+#[derive(Debug, Subcommand)]
+#[command(after_help = KEYSPACE_HELP)]
+pub enum KeyspaceCommand {
+    /// Make an empty keyspace, and a store where there is none
+    Create {
+        /// Any text of at most 255 bytes without control characters
+        #[arg(value_parser = keyspace_name())]
+        name: String,
+        /// How its keys are found
+        #[arg(long, value_enum, default_value = "hashed")]
+        index: IndexArgument,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Print the names of a store's keyspaces, one a line
+    List {
+        /// As JSON, with numbers, kinds and states, dropped ones included whose room has not come back
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Delete a keyspace with everything in it, for good; its room comes back while a server serves the store
+    Drop {
+        #[arg(value_parser = keyspace_name())]
+        name: String,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+    /// Give a keyspace another name
+    Rename {
+        #[arg(value_parser = keyspace_name())]
+        from: String,
+        #[arg(value_parser = keyspace_name())]
+        to: String,
+        #[command(flatten)]
+        store: StoreArguments,
+    },
+}
+
+const KEYSPACE_HELP: &str = "\
+A keyspace has keys of its own: others do not see them, and flush_all of one leaves the others as they are. Every store has
+the keyspace default, which is neither dropped nor renamed. Keyspaces are created, listed, dropped and renamed while no server runs on
+the data; `tapetum serve --keyspace NAME` serves one.";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IndexArgument {
+    /// By a hash of the key: one at a time, in no order
+    Hashed,
+}
+
+#[derive(Debug, Args)]
+pub struct KeyspaceArguments {
+    /// The keyspace of the keys
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME, value_parser = keyspace_name())]
+    pub keyspace: String,
+}
+
+/// Takes any text that a keyspace may be called.
+pub fn keyspace_name() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().try_map(|name| checked_keyspace_name(name.as_bytes()).map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::arguments::Cli;
+    use clap::Parser;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn names_that_cannot_be_are_refused_wherever_they_stand() {
+        let long = vec![b'a'; 300];
+        for (name, advice) in [
+            (&b""[..], "is empty"),
+            (&long, "has 300 bytes: use at most 255"),
+            (b"a\nb", "control character"),
+            (b"a\xffb", "not UTF-8"),
+        ] {
+            for words in [
+                &["keyspace", "create", "NAME"][..],
+                &["keyspace", "drop", "NAME"],
+                &["keyspace", "rename", "a", "NAME"],
+                &["keyspace", "rename", "NAME", "a"],
+                &["get", "key", "--keyspace", "NAME"],
+            ] {
+                let words = std::iter::once("tapetum").chain(words.iter().copied());
+                let words = words.map(|word| match word {
+                    "NAME" => OsString::from_vec(name.into()),
+                    word => word.into(),
+                });
+                let refusal = Cli::try_parse_from(words).unwrap_err().to_string();
+                assert!(refusal.contains(advice), "{refusal}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_keyspace_is_named_for_keys_of_data_and_for_nothing_else() {
+        let parse = |line: &str| Cli::try_parse_from(line.split_whitespace());
+        for line in [
+            "tapetum list --keyspace a",
+            "tapetum inspect key --keyspace a",
+            "tapetum pipeline run sha256 --key k --keyspace a",
+            "tapetum load --memcached unix:/x",
+            "tapetum keyspace create a --index hashed",
+        ] {
+            assert!(parse(line).is_ok(), "{line}");
+        }
+        for line in [
+            "tapetum load --memcached unix:/x --keyspace a",
+            "tapetum warm --from unix:/y --memcached unix:/x --keyspace a",
+            "tapetum inspect key --memcached unix:/x --keyspace a",
+            "tapetum inspect --keyspace a",
+            "tapetum pipeline run sha256 --file f --keyspace a",
+            "tapetum keyspace create a --index ordered",
+            "tapetum keyspace",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The command line of `tapetum serve`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use tapetum_drive::DRIVE_THREADS_MAX;
+
+use crate::cli::arguments::StoreArguments;
+use crate::cli::ranges::{IDLE_SECONDS_MAX, item_size, slab_factor, slab_size, tier, udp_rate, write_buffer};
+use crate::doors::memcached::udp::UdpOptions;
+use crate::doors::memcached::udp::guard::Network;
+use crate::net::listen::{Address, LoopbackAddress};
+use crate::store::hot_keys::HotKeys;
+
+// An address in square brackets is no link.
+#[allow(rustdoc::broken_intra_doc_links)]
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("tiered").args(["tier", "cache"]).multiple(true))]
+pub struct ServeArguments {
+    #[command(flatten)]
+    pub store: StoreArguments,
+    /// Where memcached clients connect: HOST:PORT (at every address of HOST) or unix:PATH; may be given several times. [::] is IPv6
+    /// alone: give 0.0.0.0 too for both
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211")]
+    pub memcached: Vec<Address>,
+    /// Figures for Prometheus over HTTP, at /metrics: HOST:PORT, or a port on loopback; at every address of HOST
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::doors::metrics::ADDRESS_DEFAULT)]
+    pub metrics: Option<LoopbackAddress>,
+    #[command(flatten)]
+    udp: UdpArguments,
+    /// Worker threads [default: one a core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Threads that do the drive's work, moving bytes and running programs, up to 64; with 0 each worker does its own
+    #[arg(long, value_name = "N", default_value = "0",
+          value_parser = clap::value_parser!(u8).range(0..=DRIVE_THREADS_MAX as i64))]
+    pub drive_threads: u8,
+    /// What a cache wants, where nothing else is said: --sync everysec, --full evict, and half of --memory as --tier
+    #[arg(long)]
+    pub cache: bool,
+    /// What a write buffer of a new store takes, of which --memory has two: a power of two. Large ones spare flash what is written over
+    /// soon [default: by --memory and --capacity, at most 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = write_buffer)]
+    pub write_buffer: Option<u64>,
+    /// The part of --memory for copies in DRAM of items that are often asked for; 0 is none [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = tier)]
+    pub tier: Option<u64>,
+    /// There, slots of each size ÷ those of the size before, 1.1 to 16
+    #[arg(long, value_name = "FACTOR", requires = "tiered", default_value = "1.25", value_parser = slab_factor)]
+    pub slab_factor: f64,
+    /// There, what is given to one size of slots at once: the largest item too [default: a 64th of the tier, or of a sixteenth of a large one, at most 10MB]
+    #[arg(long, value_name = "SIZE", requires = "tiered", value_parser = slab_size)]
+    pub slab_size: Option<u64>,
+    /// Where the keys of what is in DRAM are listed, to warm it after a restart [default: beside the data; none for a block device]
+    #[arg(long, value_name = "FILE", requires = "tiered")]
+    pub hot_keys: Option<PathBuf>,
+    /// How often that list is saved, in seconds; 0 is never, and nothing is warmed
+    #[arg(long, value_name = "SECONDS", requires = "tiered", default_value = "300",
+          value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    hot_keys_every: u32,
+    /// When a write is acknowledged [default: always]
+    #[arg(long, value_enum)]
+    sync: Option<SyncArgument>,
+    /// What happens when there is no room [default: error]
+    #[arg(long, value_enum)]
+    full: Option<FullArgument>,
+    /// Clients at a time
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub connections: u32,
+    /// Clients that may wait at each address to be accepted; the kernel's net.core.somaxconn limits it
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub backlog: u32,
+    /// Close clients that ask for nothing for longer, in seconds; 0 is never. They count as idle_kicks
+    #[arg(long, value_name = "SECONDS", default_value = "0",
+          value_parser = clap::value_parser!(u32).range(0..=IDLE_SECONDS_MAX))]
+    pub idle_timeout: u32,
+    /// The largest value, 1KiB to 16MiB [default: 16MiB, or what --memory and --capacity allow: an eighth and a sixteenth of them]
+    #[arg(long, value_name = "SIZE", value_parser = item_size)]
+    pub item_size: Option<u64>,
+}
+
+/// Requests in datagrams. Sizes are for strangers: a sender's address can be forged, and they are the ones it may be.
+#[derive(Debug, Args)]
+struct UdpArguments {
+    /// Take requests over UDP too: HOST:PORT, or a port on loopback; at every address of HOST
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::doors::memcached::udp::ADDRESS_DEFAULT)]
+    udp: Option<LoopbackAddress>,
+    /// Peers that may ask over UDP for whatever they like; all others get little, and change single items quietly [default: loopback]
+    #[arg(long, value_name = "CIDR,...", value_delimiter = ',', requires = "udp", default_value = "127.0.0.0/8,::1")]
+    udp_allow: Vec<Network>,
+    /// What each other peer is sent over UDP, a second; 0 is nothing
+    #[arg(long, value_name = "SIZE", value_parser = udp_rate, requires = "udp", default_value = "1MiB")]
+    udp_rate: u32,
+    /// The longest datagram to send
+    #[arg(long, value_name = "BYTES", requires = "udp", default_value = "1400",
+          value_parser = clap::value_parser!(u16).range(508..=65507))]
+    udp_datagram: u16,
+}
+
+impl ServeArguments {
+    pub fn udp(&self) -> Option<UdpOptions> {
+        let UdpArguments { udp, udp_allow, udp_rate, udp_datagram } = &self.udp;
+        Some(UdpOptions {
+            address: udp.clone()?,
+            allow: udp_allow.clone(),
+            rate_bytes: *udp_rate,
+            datagram_bytes_max: usize::from(*udp_datagram),
+        })
+    }
+
+    /// Where the list of hot keys is, if there is to be one and a place for it.
+    pub fn hot_keys(&self) -> Option<HotKeys> {
+        if !self.has_hot_keys() {
+            return None;
+        }
+        let path = self.hot_keys.clone().or_else(|| self.store.place().hot_keys())?;
+        Some(HotKeys { path, every: Duration::from_secs(self.hot_keys_every.into()) })
+    }
+
+    /// Whether only a place for the list is missing.
+    pub fn is_without_list(&self) -> bool {
+        self.has_hot_keys() && self.hot_keys().is_none()
+    }
+
+    /// Without a tier nothing is hot.
+    fn has_hot_keys(&self) -> bool {
+        self.hot_keys_every > 0 && self.tier_bytes() > 0
+    }
+
+    pub fn sync(&self) -> SyncArgument {
+        self.sync.unwrap_or(if self.cache { SyncArgument::Everysec } else { SyncArgument::Always })
+    }
+
+    pub fn full(&self) -> FullArgument {
+        self.full.unwrap_or(if self.cache { FullArgument::Evict } else { FullArgument::Error })
+    }
+
+    pub fn tier_bytes(&self) -> u64 {
+        self.tier.unwrap_or(if self.cache { self.store.memory / 2 } else { 0 })
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum SyncArgument {
+    /// When it is durable
+    Always,
+    /// At once; made durable every second, which a kill or a power failure may lose
+    Everysec,
+    /// At once; written every second, which a kill may lose, and made durable when a buffer is full, which a power failure may lose
+    No,
+}
+
+impl From<SyncArgument> for tapetum::Sync {
+    fn from(argument: SyncArgument) -> tapetum::Sync {
+        match argument {
+            SyncArgument::Always => tapetum::Sync::Always,
+            SyncArgument::Everysec => tapetum::Sync::EverySecond,
+            SyncArgument::No => tapetum::Sync::No,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum FullArgument {
+    /// New keys are refused; overwrites go on while space lasts; reads and deletes always
+    Error,
+    /// The coldest items make room
+    Evict,
+}
+
+impl From<FullArgument> for tapetum::Full {
+    fn from(argument: FullArgument) -> tapetum::Full {
+        match argument {
+            FullArgument::Error => tapetum::Full::Error,
+            FullArgument::Evict => tapetum::Full::Evict,
+        }
+    }
+}
+
+impl SyncArgument {
+    pub fn name(self) -> &'static str {
+        match self {
+            SyncArgument::Always => "always",
+            SyncArgument::Everysec => "everysec",
+            SyncArgument::No => "no",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::arguments::{Cli, Command};
+    use clap::Parser;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(std::iter::once("tapetum").chain(line.split_whitespace()))
+    }
+
+    #[track_caller]
+    fn serve(options: &str) -> ServeArguments {
+        match parse(&format!("serve {options}")).unwrap().command {
+            Command::Serve(serve) => serve,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_server_serves_where_it_is_told() {
+        let serve = serve("--memory 64MiB --memcached unix:/x --memcached [::1]:7");
+        assert_eq!((serve.store.memory, serve.memcached.len(), serve.item_size), (64 << 20, 2, None));
+        assert_eq!(serve.store.path_shown(), "./tapetum-data/drive");
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_with_what_is_not() {
+        for (said, advice) in [
+            ("--item-size 0", "give 1KiB to 16MiB"),
+            ("--item-size 10", "give 1KiB to 16MiB"),
+            ("--item-size 256MiB", "give 1KiB to 16MiB"),
+            ("--capacity 10", "give 2MiB to 8PiB"),
+            ("--memory 256", "give 1MiB to 1PiB"),
+            ("--memory 16000000TiB", "give 1MiB to 1PiB"),
+            ("--tier 10", "or 0 for none"),
+            ("--cache --slab-factor 1", "give 1.1 to 16"),
+            ("--cache --slab-factor nan", "give 1.1 to 16"),
+            ("--cache --slab-size 5000", "a multiple of 4KiB"),
+            ("--cache --slab-size 0", "a multiple of 4KiB"),
+            ("--udp --udp-rate 5GiB", "less than 4GiB"),
+            ("--udp --udp-datagram 5", "508"),
+            ("--idle-timeout=-1", "0..="),
+            ("--idle-timeout 99999999", "0..=31536000"),
+            ("--backlog 0", "1..="),
+            ("--connections 0", "1..="),
+            ("--threads 0", "1..="),
+            ("--drive-threads 65", "0..=64"),
+        ] {
+            let refusal = parse(&format!("serve {said}")).unwrap_err().to_string();
+            assert!(refusal.contains(advice), "{said}: {refusal}");
+        }
+        assert_eq!(serve("--item-size 1KiB").item_size, Some(1 << 10));
+        assert!(parse("resize --capacity 10").is_err() && parse("resize --memory 10 --memcached unix:/x").is_err());
+    }
+
+    #[test]
+    fn a_cache_has_its_own_defaults_and_what_is_said_counts() {
+        let said = |line: &str| {
+            let serve = serve(line);
+            (serve.sync().name(), matches!(serve.full(), FullArgument::Evict), serve.tier_bytes() >> 20)
+        };
+        assert_eq!(said("--memory 64MiB"), ("always", false, 0));
+        assert_eq!(said("--memory 64MiB --cache"), ("everysec", true, 32));
+        assert_eq!(said("--memory 64MiB --cache --sync no --full error --tier 8MiB"), ("no", false, 8));
+    }
+
+    #[test]
+    fn the_list_of_hot_keys_lies_beside_the_data_where_something_can_be_hot() {
+        let list = |line: &str| serve(line).hot_keys().map(|list| list.path.display().to_string());
+        assert_eq!(list(""), None);
+        assert_eq!(list("--tier 0 --hot-keys x"), None);
+        assert_eq!(list("--cache").as_deref(), Some("./tapetum-data/hot-keys"));
+        assert_eq!(list("--tier 8MiB --data d").as_deref(), Some("d/hot-keys"));
+        assert_eq!(list("--cache --drive d/file").as_deref(), Some("d/file.hot-keys"));
+        assert_eq!(list("--cache --drive d/file --hot-keys x").as_deref(), Some("x"));
+        assert_eq!(list("--cache --hot-keys-every 0"), None);
+    }
+
+    #[test]
+    fn what_is_said_of_a_tier_that_nobody_asked_for_is_refused_with_what_to_say() {
+        for said in ["--hot-keys x", "--hot-keys-every 7", "--slab-size 1MiB", "--slab-factor 2"] {
+            let refusal = parse(&format!("serve {said}")).unwrap_err().to_string();
+            assert!(refusal.contains("--tier <SIZE>|--cache"), "{refusal}");
+            assert!(parse(&format!("serve {said} --cache")).is_ok());
+            assert!(parse(&format!("serve {said} --tier 1MiB")).is_ok());
+        }
+    }
+
+    impl StoreArguments {
+        fn path_shown(&self) -> String {
+            self.place().path().display().to_string()
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Keyspaces from outside: made, filled, listed, renamed and dropped without a server. After each refusal the data are what they were.
+
+#![allow(clippy::disallowed_methods)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("tapetum-keyspaces-{name}-{}", std::process::id()));
+        // Left by an earlier process of the same number, if at all.
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    fn drive(&self) -> Vec<u8> {
+        fs::read(self.0.join("data/drive")).unwrap()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
+        command.args(words).args(["--capacity", "64MiB", "--memory", "32MiB", "--data"]).arg(self.0.join("data"));
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    #[track_caller]
+    fn succeeds(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[track_caller]
+    fn fails(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        assert!(!output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// The lines of a listing, in order.
+    fn lines(&self, words: &[&str]) -> Vec<String> {
+        let mut lines: Vec<String> = self.succeeds(words).lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    fn keyspaces(&self) -> Vec<String> {
+        self.lines(&["keyspace", "list"])
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What stays behind is in the temporary directory.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Starts a server on `socket`, and waits until it serves.
+fn serve(scratch: &Scratch, options: &[&str]) -> Child {
+    let words = [&["serve", "--threads", "2"], options].concat();
+    let mut server = scratch.command(&words).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(server.stderr.take().unwrap());
+    let mut log = String::new();
+    while !log.contains("to memcached clients at") {
+        assert!(lines.read_line(&mut log).unwrap() > 0, "the server ended: {log}");
+    }
+    // Its log goes on, and must not stop it.
+    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+    server
+}
+
+fn stop(server: &mut Child) {
+    let killed = Command::new("kill").arg("-TERM").arg(server.id().to_string()).status().unwrap();
+    assert!(killed.success());
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn a_keyspace_has_keys_of_its_own() {
+    let scratch = Scratch::new("own");
+    assert_eq!(scratch.succeeds(&["keyspace", "create", "orders"]), "keyspace orders was created\n");
+    scratch.succeeds(&["keyspace", "create", "naïve users", "--index", "hashed"]);
+    assert_eq!(scratch.keyspaces(), ["default", "naïve users", "orders"]);
+    scratch.succeeds(&["put", "key", "of default"]);
+    scratch.succeeds(&["put", "key", "of orders", "--keyspace", "orders"]);
+    assert_eq!(scratch.succeeds(&["get", "key"]), "of default");
+    assert_eq!(scratch.succeeds(&["get", "key", "--keyspace", "orders"]), "of orders");
+    assert!(scratch.fails(&["get", "key", "--keyspace", "naïve users"]).contains("no key"));
+    assert_eq!(scratch.succeeds(&["list", "--keyspace", "orders", "--long"]), "key\t9\t0\t0\n");
+    assert_eq!(scratch.succeeds(&["list", "--keyspace", "naïve users"]), "");
+    let place = |keyspace: &str| scratch.succeeds(&["inspect", "key", "--keyspace", keyspace]);
+    assert_ne!(place("default"), place("orders"));
+    assert!(place("naïve users").contains("missing") || !place("naïve users").contains("stamp"));
+    let digest =
+        |keyspace: &str| scratch.succeeds(&["pipeline", "run", "sha256", "--key", "key", "--keyspace", keyspace]);
+    assert_ne!(digest("default"), digest("orders"));
+    scratch.succeeds(&["delete", "key"]);
+    assert_eq!(scratch.succeeds(&["get", "key", "--keyspace", "orders"]), "of orders");
+    assert!(scratch.succeeds(&["check"]).contains("no damage"));
+}
+
+#[test]
+fn a_renamed_keyspace_keeps_its_items_and_a_dropped_one_does_not() {
+    let scratch = Scratch::new("renamed");
+    scratch.succeeds(&["keyspace", "create", "a"]);
+    scratch.succeeds(&["put", "key", "value", "--keyspace", "a"]);
+    assert_eq!(scratch.succeeds(&["keyspace", "rename", "a", "b"]), "keyspace a is called b now\n");
+    assert_eq!(scratch.succeeds(&["get", "key", "--keyspace", "b"]), "value");
+    assert!(scratch.fails(&["get", "key", "--keyspace", "a"]).contains("no keyspace \"a\""));
+    let dropped = scratch.succeeds(&["keyspace", "drop", "b"]);
+    assert!(dropped.contains("keyspace b was dropped") && dropped.contains("room comes back"), "{dropped}");
+    assert_eq!(scratch.keyspaces(), ["default"]);
+    assert!(scratch.fails(&["get", "key", "--keyspace", "b"]).contains("no keyspace \"b\""));
+    scratch.succeeds(&["keyspace", "create", "b"]);
+    assert!(scratch.fails(&["get", "key", "--keyspace", "b"]).contains("no key \"key\""));
+    assert_eq!(scratch.succeeds(&["list", "--keyspace", "b"]), "");
+    let listed: serde_json::Value = serde_json::from_str(&scratch.succeeds(&["keyspace", "list", "--json"])).unwrap();
+    let named = |name: &str| {
+        let found = listed.as_array().unwrap().iter().filter(|one| one["name"] == name && one["state"] == "live");
+        found.map(|one| (one["id"].as_u64().unwrap(), one["kind"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(named("default"), [(0, "hashed".into())]);
+    assert_eq!(named("b").len(), 1);
+}
+
+#[test]
+fn what_is_dumped_of_a_keyspace_is_loaded_into_another() {
+    let scratch = Scratch::new("dumped");
+    let (items, dumped) = (scratch.path("items.tsv"), scratch.path("dumped.jsonl"));
+    let lines: String = (0..5_000).map(|number| format!("key{number}\tvalue {number}\n")).collect();
+    fs::write(&items, lines).unwrap();
+    for keyspace in ["from", "to"] {
+        scratch.succeeds(&["keyspace", "create", keyspace]);
+    }
+    scratch.succeeds(&["put", "other", "of default"]);
+    scratch.succeeds(&["load", &items, "--keyspace", "from"]);
+    fs::write(&dumped, scratch.succeeds(&["dump", "--keyspace", "from"])).unwrap();
+    scratch.succeeds(&["load", &dumped, "--keyspace", "to"]);
+    let of = |keyspace: &str| scratch.lines(&["dump", "--keyspace", keyspace]);
+    assert_eq!(of("from").len(), 5_000);
+    assert_eq!(of("from"), of("to"));
+    assert_eq!(of("to"), scratch.lines(&["dump", "--skip-bad", "--keyspace", "to"]));
+    assert_eq!(of("default").len(), 1);
+    let error = scratch.fails(&["dump", "--skip-bad", "--keyspace", "none"]);
+    assert!(error.contains("no keyspace \"none\""), "{error}");
+}
+
+#[test]
+fn what_cannot_be_done_to_a_keyspace_is_refused_and_nothing_is_written() {
+    let scratch = Scratch::new("refused");
+    for keyspace in ["taken", "dropped"] {
+        scratch.succeeds(&["keyspace", "create", keyspace]);
+    }
+    scratch.succeeds(&["keyspace", "drop", "dropped"]);
+    let names = scratch.keyspaces();
+    let long = "a".repeat(300);
+    for (words, advice) in [
+        (&["create", "taken"][..], "there is a keyspace \"taken\" already: use it, or choose another name"),
+        (&["create", "default"], "there is a keyspace \"default\" already"),
+        (&["create", ""], "is empty"),
+        (&["create", &long], "has 300 bytes: use at most 255"),
+        (&["create", "a\tb"], "control character"),
+        (&["create", "a", "--index", "ordered"], "hashed"),
+        (&["drop", "default"], "default keyspace is always there"),
+        (&["drop", "dropped"], "keyspace"),
+        (&["drop", "none"], "`tapetum keyspace list` prints those it has"),
+        (&["rename", "none", "a"], "`tapetum keyspace create` makes one"),
+        (&["rename", "taken", "default"], "\"default\" already"),
+        (&["rename", "default", "a"], "default keyspace is always there"),
+        (&["rename", "taken", "taken"], "\"taken\" already"),
+        (&["rename", "taken", ""], "is empty"),
+    ] {
+        let error = scratch.fails(&[&["keyspace"], words].concat());
+        assert!(error.starts_with("error: ") && error.contains(advice), "{words:?}: {error}");
+        assert_eq!(scratch.keyspaces(), names);
+    }
+    let before = scratch.drive();
+    for words in [&["get", "k"][..], &["list"], &["dump"], &["inspect", "k"]] {
+        let error = scratch.fails(&[words, &["--keyspace", "none"]].concat());
+        assert!(error.contains("no keyspace \"none\": `tapetum keyspace list`"), "{error}");
+        assert_eq!(scratch.drive(), before);
+    }
+    for words in [&["put", "k", "v"][..], &["delete", "k"], &["load", "/dev/null"]] {
+        let error = scratch.fails(&[words, &["--keyspace", "none"]].concat());
+        assert!(error.contains("no keyspace \"none\": `tapetum keyspace list`"), "{error}");
+    }
+    assert_eq!(scratch.keyspaces(), names);
+}
+
+#[test]
+fn a_name_that_is_no_text_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let scratch = Scratch::new("bytes");
+    let name = std::ffi::OsStr::from_bytes(b"a\xff");
+    let refused = scratch.command(&["keyspace", "create"]).arg(name).output().unwrap();
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && error.contains("not UTF-8: use text"), "{error}");
+    assert!(!scratch.0.join("data").exists());
+}
+
+#[test]
+fn a_keyspace_that_is_not_there_makes_no_store() {
+    let scratch = Scratch::new("absent");
+    for words in [&["put", "k", "v"][..], &["load", "/dev/null"], &["get", "k"], &["dump"]] {
+        let error = scratch.fails(&[words, &["--keyspace", "orders"]].concat());
+        assert!(error.contains("there is no store at"), "{error}");
+    }
+    for words in [&["list"][..], &["drop", "orders"], &["rename", "orders", "others"], &["create", "default"]] {
+        scratch.fails(&[&["keyspace"], words].concat());
+    }
+    assert!(!scratch.0.join("data").exists());
+}
+
+#[test]
+fn a_running_server_keeps_its_keyspaces_to_itself() {
+    let scratch = Scratch::new("served");
+    scratch.succeeds(&["keyspace", "create", "a"]);
+    let mut server = serve(&scratch, &["--memcached", &format!("unix:{}", scratch.path("socket"))]);
+    for words in [&["create", "b"][..], &["list"], &["drop", "a"], &["rename", "a", "b"]] {
+        let error = scratch.fails(&[&["keyspace"], words].concat());
+        assert!(error.contains("is in use") && error.contains("while no server runs"), "{error}");
+    }
+    stop(&mut server);
+    assert_eq!(scratch.keyspaces(), ["a", "default"]);
+}
+
+#[test]
+fn there_may_be_a_thousand_and_at_the_limit_it_is_said() {
+    let scratch = Scratch::new("many");
+    let store =
+        tapetum::Options::new().capacity_bytes(64 << 20).memory_bytes(32 << 20).open(scratch.path("data")).unwrap();
+    let refused = (1..).find_map(|number| Some((number, store.create_keyspace(&format!("{number}")).err()?)));
+    let (number, _) = refused.unwrap();
+    assert!(number > 1_000, "only {number}");
+    store.close().unwrap();
+    drop(store);
+    let error = scratch.fails(&["keyspace", "create", "more"]);
+    assert!(error.contains("drop") || error.contains("room"), "{error}");
+    scratch.succeeds(&["keyspace", "drop", "17"]);
+    assert!(!scratch.keyspaces().contains(&"17".into()));
+}
