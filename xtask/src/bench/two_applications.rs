@@ -108,14 +108,19 @@ fn hold(outcome: &mut Outcome, turns: &[Vec<Turn>], units: u16, rounds: u64) {
     outcome.hold(format!("{what}, pipelines"), furthest(|turn| turn.pipelines), reach);
 }
 
-fn turn(arguments: &Arguments, units: u16, weight: u32) -> Result<Turn, Failure> {
-    let cpu = Arc::new(ApplicationCpu::default());
+/// A drive with so many units of each kernel, and weights of `weight` to 1.
+fn drive(cpu: &Arc<ApplicationCpu>, units: u16, weight: u32) -> Result<Drive, Failure> {
     let kernel = |name| Box::new(BenchKernel { name, cpu: cpu.clone() }) as Box<dyn Program>;
     let drive = kernels::drive(Arc::new(MemoryFlash::new(1 << 20)), LOCAL_BYTES, KERNELS.map(kernel).into())?;
     let count = |program| UnitCount { program: ProgramId(program), units };
     let options = EngineOptions::with_units((0..KERNELS.len() as u16).map(count).collect());
     let options = EngineOptions { weights: vec![weight, 1], sub_buffers: 64, ..options };
-    let drive = if units == 0 { drive } else { drive.with_compute_units(&options) };
+    Ok(if units == 0 { drive } else { drive.with_compute_units(&options) })
+}
+
+fn turn(arguments: &Arguments, units: u16, weight: u32) -> Result<Turn, Failure> {
+    let cpu = Arc::new(ApplicationCpu::default());
+    let drive = drive(&cpu, units, weight)?;
     let (stop, ended) = (AtomicBool::new(false), [AtomicU64::new(0), AtomicU64::new(0)]);
     thread::scope(|scope| {
         let ask = |application: usize| {
@@ -227,7 +232,22 @@ fn draw(arguments: &Arguments, turns: &Turns) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::Turn;
+    use super::*;
+
+    #[test]
+    fn each_application_gets_its_pipelines_through() {
+        for units in UNITS {
+            let cpu = Arc::new(ApplicationCpu::default());
+            let drive = drive(&cpu, units, 3).unwrap();
+            for application in 0..2 {
+                let (stop, ended) = (AtomicBool::new(true), AtomicU64::new(0));
+                let number = if units == 0 { 0 } else { application };
+                ask_until(&drive, (application, number), &stop, &ended).unwrap();
+                assert_eq!(ended.into_inner(), AT_ONCE as u64);
+                assert!(cpu.ns()[usize::from(application)] > 0);
+            }
+        }
+    }
 
     #[test]
     fn a_distance_is_that_of_the_application_furthest_from_its_weight() {
