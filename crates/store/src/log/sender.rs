@@ -138,6 +138,26 @@ impl Log {
         sender.queue.submit(command, Lease::Sealed(sealed)).expect("a write and a flush are in flight at most");
     }
 
+    /// Makes the log durable up to a stamp that was given. `io` flushes, where groups are not durable as they are written.
+    pub async fn make_durable(&self, io: &Io, stamp: u64, now_us: impl Fn() -> u64) -> Result<(), Error> {
+        if stamp <= self.durable_stamp() {
+            return Ok(());
+        }
+        poll_fn(|_| {
+            self.advance(true, now_us());
+            match self.poisoned() {
+                Ok(()) if lock(&self.state).stamp_written < stamp => Poll::Pending,
+                done => Poll::Ready(done),
+            }
+        })
+        .await?;
+        if stamp > self.durable_stamp() {
+            self.flush_elsewhere(io).await?;
+            self.durable.fetch_max(stamp, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
     /// Makes durable what `io` wrote, when no other flush is on its way. A failure poisons the log.
     pub async fn flush_elsewhere(&self, io: &Io) -> Result<(), Error> {
         poll_fn(|_| self.begin_flush_elsewhere()).await?;

@@ -119,6 +119,9 @@ pub fn forget_large(shared: &Shared, install: &Install) {
 
 async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, install: &Install) -> Result<(), Error> {
     let Installer { manifest, catalog } = installer;
+    // A watermark reaches one keyspace: ahead of the log, it would outlive earlier writes to others.
+    let watermark = install.marks.deletions.values().map(|mark| mark.watermark).max().unwrap_or(0);
+    shared.log.make_durable(io, watermark, || shared.drive.env().now_us()).await?;
     if shared.planted.has(Bug::InstallEarly) || shared.planted.has(Bug::SkipSegmentFlush) {
         return manifest.install(catalog, install).await;
     }
