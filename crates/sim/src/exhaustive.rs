@@ -157,7 +157,8 @@ impl Open {
             self.model.submit(id, 0, *key, kind.clone());
             self.session.submit(id, request(KEYS[*key], kind)).expect("a session has room for a few");
         } else {
-            let writes: Vec<_> = parts.iter().map(|(key, kind)| write(KEYS[*key], kind)).collect();
+            let writes: Vec<_> =
+                parts.iter().map(|(key, kind)| write(tapetum::KeyspaceRef::DEFAULT, KEYS[*key], kind)).collect();
             let mut patience = PATIENCE;
             while self.session.submit_batch(id, &writes).is_err() {
                 before(&self.model)?;

@@ -7,6 +7,7 @@
 pub mod device;
 pub mod exhaustive;
 pub mod hunt;
+mod keyspaces;
 pub mod model;
 pub mod run;
 pub mod tally;

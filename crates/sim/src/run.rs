@@ -11,6 +11,7 @@ mod aim;
 mod life;
 mod trouble;
 
+use crate::keyspaces::{Fate, Slot, find_all};
 use crate::model::Model;
 use crate::tally::{State, Tally};
 use crate::workload::{Load, Workload};
@@ -138,6 +139,7 @@ struct World {
     /// Damage since the store was opened may hide that it was, and what was evicted.
     manifest_is_damaged: bool,
     troubles: u64,
+    slots: Vec<Slot>,
     /// Keys that were hot when somebody looked, in this life or an earlier one.
     hot: Vec<KeyDigest>,
 }
@@ -147,6 +149,7 @@ struct Kept {
     faulty: FaultyFlash,
     model: Model,
     workload: Workload,
+    slots: Vec<Slot>,
     capacity: Capacity,
 }
 
@@ -242,7 +245,8 @@ impl World {
             planted: setup.bug.map(Planted::bug).unwrap_or_default(),
             ..StoreOptions::new(capacity_bytes, MEMORY_BYTES).with_tier(tier_bytes)
         };
-        let workload = Workload::new(SplitMix64::new(random.next_u64()), load, setup.keys_max);
+        let slots: Vec<Slot> = (0..1 + random.below(4) as usize).map(Slot::new).collect();
+        let workload = Workload::new(SplitMix64::new(random.next_u64()), load, setup.keys_max, slots.len());
         let mut model = Model::new(workload.keys(), sync != Sync::Always, env.unix_seconds());
         if setup.record_events {
             model.record_events();
@@ -272,6 +276,7 @@ impl World {
             log_is_damaged: false,
             manifest_is_damaged: false,
             troubles: setup.seed,
+            slots,
             hot: Vec::new(),
         }
     }
@@ -350,11 +355,13 @@ impl World {
     fn keep(&mut self, other: FaultyFlash) -> Kept {
         let faulty = std::mem::replace(&mut self.faulty, other);
         let (model, workload) = (self.model.clone(), self.workload.clone());
-        Kept { faulty, model, workload, capacity: self.capacity }
+        Kept { faulty, model, workload, slots: self.slots.clone(), capacity: self.capacity }
     }
 
     fn restore(&mut self, kept: Kept) {
-        Kept { faulty: self.faulty, model: self.model, workload: self.workload, capacity: self.capacity } = kept;
+        let Kept { faulty, model, workload, slots, capacity } = kept;
+        (self.faulty, self.model, self.workload) = (faulty, model, workload);
+        (self.slots, self.capacity) = (slots, capacity);
         self.model.pass_time(self.env.unix_seconds());
     }
 
@@ -475,8 +482,10 @@ impl World {
         self.state = State::LogAppend;
         self.model.set_value_bytes_max(store.value_bytes_max());
         self.look_at_capacity(&store)?;
+        self.look_at_keyspaces(&store)?;
         self.model.evictions_end();
-        let mut life = Life::new(drive, store, 1 + self.random.below(self.setup.sessions_max) as usize, self.trouble)?;
+        let sessions = 1 + self.random.below(self.setup.sessions_max) as usize;
+        let mut life = Life::new(drive, store, sessions, &self.slots, self.trouble)?;
         life.read_all(self)?;
         Ok(life)
     }
@@ -490,6 +499,19 @@ impl World {
             return wrong(format!("the store has {found_bytes} bytes; it had {known}, and was to grow to {asked:?}"));
         }
         self.capacity.known_bytes = found_bytes;
+        Ok(())
+    }
+
+    /// After a crash a keyspace is as it was, or as a change on its way was to make it.
+    fn look_at_keyspaces(&mut self, store: &Store) -> Result<(), Stop> {
+        let lenient = self.trouble.is_some_and(Trouble::damages);
+        let fates = find_all(&mut self.slots, &store.keyspaces(), lenient).map_err(Stop::Wrong)?;
+        for (slot, fate) in fates.into_iter().enumerate() {
+            self.workload.set_open(slot, self.slots[slot].name().is_some());
+            if fate == Fate::Emptied {
+                self.model.empty(self.workload.keys_of(slot));
+            }
+        }
         Ok(())
     }
 

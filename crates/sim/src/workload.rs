@@ -3,13 +3,15 @@
 use crate::model::Model;
 use crate::model::operation::{Item, Kind, Told};
 use std::rc::Rc;
-use tapetum::{Condition, Error, Initial, Outcome, Request, Session, Terms, Write};
+use tapetum::{Condition, Error, Initial, KeyspaceRef, Outcome, Request, Session, Terms, Write};
 use tapetum_drive::SplitMix64;
 
 #[derive(Clone)]
 pub struct Workload {
     random: SplitMix64,
     keys: Vec<Vec<u8>>,
+    /// Which keyspaces are there: key `n` belongs to slot `n % slots`.
+    open: Vec<bool>,
     /// The last stamp that was seen of each key.
     stamps: Vec<u64>,
     value_bytes_usual: u64,
@@ -49,19 +51,21 @@ impl Load {
 pub enum Draw {
     One { id: u64, key: usize, kind: Kind },
     Batch { id: u64, parts: Vec<(usize, Kind)> },
-    Everything { id: u64, at: u32 },
+    Everything { id: u64, slot: usize, at: u32 },
 }
 
 impl Workload {
-    /// At most `keys_max` keys, whatever the load.
-    pub fn new(mut random: SplitMix64, load: Load, keys_max: u64) -> Workload {
+    /// At most `keys_max` keys, whatever the load, of so many keyspaces, of which the first is there.
+    pub fn new(mut random: SplitMix64, load: Load, keys_max: u64, slots: usize) -> Workload {
         let count = match load {
             Load::Mixed => 40 + random.below(360),
             Load::Heavy | Load::Evicting => 300 + random.below(100),
             Load::Tidal => 450 + random.below(250),
         };
         let count = count.min(keys_max);
-        let keys = (0..count).map(|number| key(&mut random, number)).collect();
+        let names: Vec<Vec<u8>> = (0..count.div_ceil(slots as u64)).map(|number| key(&mut random, number)).collect();
+        let keys = (0..count as usize).map(|number| names[number / slots].clone()).collect();
+        let open = (0..slots).map(|slot| slot == 0).collect();
         let (value_bytes_usual, clear_one_in, tide) = match load {
             Load::Mixed => ([64, 512, 2048, 6144][random.below(4) as usize], 400, 0),
             Load::Heavy | Load::Evicting => (8192, 8000, 0),
@@ -69,7 +73,7 @@ impl Workload {
         };
         let large_one_in = if load == Load::Tidal { 0 } else { [0, 1, 2, 8][random.below(4) as usize] };
         let stamps = vec![0; count as usize];
-        Workload { random, keys, stamps, value_bytes_usual, large_one_in, clear_one_in, tide, operation_next: 1 }
+        Workload { random, keys, open, stamps, value_bytes_usual, large_one_in, clear_one_in, tide, operation_next: 1 }
     }
 
     pub fn keys(&self) -> usize {
@@ -78,6 +82,25 @@ impl Workload {
 
     pub fn key(&self, key: usize) -> &[u8] {
         &self.keys[key]
+    }
+
+    /// The keyspace's slot that a key belongs to.
+    pub fn slot_of(&self, key: usize) -> usize {
+        key % self.open.len()
+    }
+
+    /// The keys of a slot.
+    pub fn keys_of(&self, slot: usize) -> impl Iterator<Item = usize> + use<> {
+        (slot..self.keys.len()).step_by(self.open.len())
+    }
+
+    /// Whether a key's keyspace is there.
+    pub fn is_open(&self, key: usize) -> bool {
+        self.open[self.slot_of(key)]
+    }
+
+    pub fn set_open(&mut self, slot: usize, is_open: bool) {
+        self.open[slot] = is_open;
     }
 
     pub fn saw_stamp(&mut self, key: usize, stamp: u64) {
@@ -93,8 +116,12 @@ impl Workload {
     pub fn draw(&mut self, model: &Model, now: u32) -> Option<Draw> {
         let id = self.operation_id();
         if self.random.one_in(self.clear_one_in) {
-            let at = if self.random.one_in(2) { 0 } else { now + 1 + self.random.below(5) as u32 };
-            return Some(Draw::Everything { id, at });
+            let slot = Some(self.random.below(self.open.len() as u64) as usize).filter(|slot| self.open[*slot]);
+            let slot = slot.unwrap_or(0);
+            // Where sectors are large, one keyspace may plan a deletion at a time.
+            let is_now = slot > 0 || self.random.one_in(2);
+            let at = if is_now { 0 } else { now + 1 + self.random.below(5) as u32 };
+            return Some(Draw::Everything { id, slot, at });
         }
         if self.random.one_in(25) {
             return self.batch(id, model, now);
@@ -132,7 +159,10 @@ impl Workload {
         const PENDING_MAX: usize = 4;
         let all = self.keys.len() as u64;
         let among = if self.tide == 0 && self.random.one_in(2) { all.div_ceil(8) } else { all };
-        let key = self.random.below(among) as usize;
+        let mut key = self.random.below(among) as usize;
+        if !self.is_open(key) {
+            key -= self.slot_of(key);
+        }
         (model.pending(key) < PENDING_MAX).then_some(key)
     }
 
@@ -286,33 +316,29 @@ pub fn request<'a>(key: &'a [u8], kind: &'a Kind) -> Request<'a> {
 }
 
 /// The part of a batch.
-pub fn write<'a>(key: &'a [u8], kind: &'a Kind) -> Write<'a> {
+pub fn write<'a>(keyspace: KeyspaceRef, key: &'a [u8], kind: &'a Kind) -> Write<'a> {
     match kind {
-        Kind::Put { value, flags, expiry, .. } => {
-            Write::Put { keyspace: tapetum::KeyspaceRef::DEFAULT, key, value, flags: *flags, expiry: *expiry }
-        }
-        Kind::Drop => Write::Delete { keyspace: tapetum::KeyspaceRef::DEFAULT, key },
+        Kind::Put { value, flags, expiry, .. } => Write::Put { keyspace, key, value, flags: *flags, expiry: *expiry },
+        Kind::Drop => Write::Delete { keyspace, key },
         _ => unreachable!("not part of a batch"),
     }
 }
 
 /// What the client is told of an operation that DRAM answers at once.
-pub fn told_at_once(session: &mut Session, key: &[u8], kind: &Kind) -> Option<Told> {
-    let digest = session.digest(tapetum::KeyspaceRef::DEFAULT, key);
+pub fn told_at_once(session: &mut Session, keyspace: KeyspaceRef, key: &[u8], kind: &Kind) -> Option<Told> {
+    let digest = session.digest(keyspace, key);
     match kind {
         Kind::Get => {
             session.fetch_each(&[digest], 0);
             let mut value = Vec::new();
-            let item = session.get_from_dram(tapetum::KeyspaceRef::DEFAULT, digest, &mut value, |_, _, _| true)?;
+            let item = session.get_from_dram(keyspace, digest, &mut value, |_, _, _| true)?;
             let tapetum::DramItem { flags, expiry, stamp, marks, .. } = item;
             let (value, stamp, marks) = (value.into(), Some(stamp), Some(marks));
             Some(Told::Value(Item { value, flags, expiry, stamp, marks, writer: 0 }))
         }
         Kind::Put { value, flags, expiry, condition: Condition::Always } => {
             session.fetch_each(&[digest], 1);
-            session
-                .put_at_once(tapetum::KeyspaceRef::DEFAULT, digest, (key, value), (*flags, *expiry))
-                .map(Told::Stored)
+            session.put_at_once(keyspace, digest, (key, value), (*flags, *expiry)).map(Told::Stored)
         }
         _ => None,
     }

@@ -161,6 +161,8 @@ pub const ALL: &[Bug] = &[
     Bug::TierForgetsMarks,
     Bug::TierJumpsTheQueue,
     Bug::PutJumpsTheQueue,
+    Bug::DropUndurably,
+    Bug::ForgetUnpurged,
 ];
 
 #[derive(Clone, Copy, Default, Debug)]

@@ -357,6 +357,13 @@ impl Key {
         }
     }
 
+    /// It is not there, and nothing that it had comes back.
+    pub fn empty(&mut self) {
+        assert!(self.pending.is_empty(), "operations are on their way");
+        let Key { possible, past, .. } = Key::new(self.past.is_some());
+        (self.possible, self.past) = (possible, past);
+    }
+
     /// Whether only the loss of an acknowledged write explains what the key holds.
     pub fn has_lost(&self) -> bool {
         self.possible.iter().all(|possibility| possibility.lost)

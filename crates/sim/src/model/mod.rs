@@ -212,6 +212,18 @@ impl Model {
         Ok(())
     }
 
+    /// What these keys had is gone with their keyspace; none of them has an operation on its way. Nothing brings it back.
+    pub fn empty(&mut self, keys: impl Iterator<Item = usize>) {
+        for key in keys {
+            self.note(key, || "its keyspace is gone, or new".into());
+            self.keys[key].empty();
+            self.prefix.iter_mut().for_each(|prefix| prefix.forget(key));
+            for groups in [&mut self.caught, &mut self.acknowledged] {
+                groups.values_mut().for_each(|keys| keys.retain(|other| *other != key));
+            }
+        }
+    }
+
     /// Whether a key shows that an acknowledged write was lost.
     pub fn has_lost(&self) -> bool {
         self.keys.iter().any(Key::has_lost)

@@ -33,6 +33,11 @@ impl Prefix {
         self.keys[key].may_be_gone = true;
     }
 
+    /// What a key had is gone, and nothing of it comes back.
+    pub fn forget(&mut self, key: usize) {
+        self.keys[key] = Since::default();
+    }
+
     pub fn may_all_go(&mut self) {
         self.keys.iter_mut().for_each(|key| key.may_be_gone = true);
     }

@@ -2,15 +2,21 @@
 
 use super::trouble::Trouble;
 use super::{Aim, Capacity, Stop, World, wrong};
+use crate::keyspaces::{Fate, Slot};
 use crate::model::operation::{Kind, Told};
 use crate::tally::{Event, State};
 use crate::workload::{Draw, request, told, told_at_once, write};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use tapetum::{Ask, Error, Full, Phase, Reply, Request, Resizing, Session, Store, Sync, Warming};
+use tapetum::{
+    Ask, Error, Full, KeyspaceChange, KeyspaceError, KeyspaceRef, KeyspaceWish, Phase, Reply, Request, Resizing,
+    Session, Store, Sync, Warming,
+};
 use tapetum_drive::{Drive, Faults, SplitMix64};
 
 const IN_FLIGHT_MAX: usize = 12;
+/// One step of so many changes a keyspace, in a run that has several.
+const CHANGE_ONE_IN: u64 = 80;
 /// So many polls without an end mean that the store hangs.
 const PATIENCE: u32 = 20_000;
 /// During so many of them one session is polled alone.
@@ -58,13 +64,27 @@ pub struct Life {
     refused: bool,
     evicting: bool,
     resizing: Option<Resizing>,
+    /// By slot.
+    keyspaces: Vec<Option<KeyspaceRef>>,
+    /// A change of a slot's keyspace, on its way.
+    changing: Option<(usize, KeyspaceChange)>,
     /// Gets that found an item, since this was set to 0.
     found: u64,
 }
 
 impl Life {
     /// `trouble`: what the drive does wrong, so that some errors are right.
-    pub fn new(drive: Drive, store: Store, sessions: usize, trouble: Option<Trouble>) -> Result<Life, Stop> {
+    pub fn new(
+        drive: Drive,
+        store: Store,
+        sessions: usize,
+        slots: &[Slot],
+        trouble: Option<Trouble>,
+    ) -> Result<Life, Stop> {
+        let find =
+            |slot: &Slot| slot.name().map(|name| store.keyspace(name).map(|handle| handle.keyspace())).transpose();
+        let keyspaces = slots.iter().map(find).collect::<Result<Vec<_>, Error>>();
+        let keyspaces = keyspaces.or_else(|error| wrong(format!("a keyspace is not found: {error}")))?;
         let made: Result<Vec<Session>, Error> = (0..sessions).map(|_| store.session()).collect();
         let sessions = made.or_else(|error| wrong(format!("no session: {error}")))?;
         let (on_their_way, replies, asks) = (BTreeMap::new(), Vec::new(), Vec::new());
@@ -87,6 +107,8 @@ impl Life {
             refused,
             evicting,
             resizing: None,
+            keyspaces,
+            changing: None,
             found: 0,
         })
     }
@@ -114,8 +136,10 @@ impl Life {
         self.reading_all = true;
         self.found = 0;
         for key in 0..world.workload.keys() {
-            let id = world.workload.operation_id();
-            self.submit(world, 0, Draw::One { id, key, kind: Kind::Get })?;
+            if world.workload.is_open(key) {
+                let id = world.workload.operation_id();
+                self.submit(world, 0, Draw::One { id, key, kind: Kind::Get })?;
+            }
             if key % 32 == 31 {
                 self.drain(world)?;
             }
@@ -151,8 +175,10 @@ impl Life {
             }
             self.found = 0;
             for key in 0..world.workload.keys() {
-                let id = world.workload.operation_id();
-                self.submit(world, 0, Draw::One { id, key, kind: Kind::Get })?;
+                if world.workload.is_open(key) {
+                    let id = world.workload.operation_id();
+                    self.submit(world, 0, Draw::One { id, key, kind: Kind::Get })?;
+                }
                 if key % 8 == 7 {
                     self.drain(world)?;
                 }
@@ -225,6 +251,9 @@ impl Life {
 
     /// One random move. `press`: leave maintenance where it is, and write.
     pub fn step(&mut self, world: &mut World, press: Option<Press>) -> Result<(), Stop> {
+        if world.slots.len() > 1 && press.is_none() && world.random.one_in(CHANGE_ONE_IN) {
+            return self.change_keyspaces(world);
+        }
         let session = world.random.below(self.sessions.len() as u64) as usize;
         match world.random.below(1000) {
             0..500 if self.sessions[session].in_flight() < IN_FLIGHT_MAX => {
@@ -270,6 +299,59 @@ impl Life {
         world.capacity.asked_bytes = Some(asked_bytes);
         world.model.note_everywhere(&format!("to grow from {known_bytes} to {asked_bytes}"));
         self.look(world)
+    }
+
+    /// Makes, renames or drops a keyspace.
+    fn change_keyspaces(&mut self, world: &mut World) -> Result<(), Stop> {
+        if self.changing.is_some() || self.poisoned {
+            return Ok(());
+        }
+        let slot = 1 + world.random.below(world.slots.len() as u64 - 1) as usize;
+        let Some(wish) = world.slots[slot].draw(&mut world.random) else { return Ok(()) };
+        let drops = matches!(wish, KeyspaceWish::Drop { .. });
+        if drops {
+            world.workload.set_open(slot, false);
+            self.drain(world)?;
+        }
+        world.model.note_everywhere(&format!("{wish:?}"));
+        match self.store.begin_keyspace_change(wish) {
+            Ok(change) => self.changing = Some((slot, change)),
+            Err(Error::Poisoned(_) | Error::NoSpace { .. }) if self.faulty => {
+                world.slots[slot].refused();
+                world.workload.set_open(slot, self.keyspaces[slot].is_some());
+                return Ok(());
+            }
+            Err(error) => return wrong(format!("a keyspace is not changed: {error}")),
+        }
+        self.look(world)
+    }
+
+    /// Notes the end of a change of keyspaces.
+    fn look_at_change(&mut self, world: &mut World) -> Result<(), Stop> {
+        let Some((slot, result)) = self.changing.as_ref().and_then(|(slot, change)| Some((*slot, change.result()?)))
+        else {
+            return Ok(());
+        };
+        self.changing = None;
+        world.model.note_everywhere(&format!("the change of slot {slot} came to {result:?}"));
+        match result {
+            Ok(()) => {
+                if world.slots[slot].changed() == Fate::Emptied {
+                    world.model.empty(world.workload.keys_of(slot));
+                }
+                let found = world.slots[slot].name().map(|name| self.store.keyspace(name)).transpose();
+                let found = found.or_else(|error| wrong(format!("a keyspace is not found: {error}")))?;
+                self.keyspaces[slot] = found.map(|handle| handle.keyspace());
+            }
+            Err(Error::Keyspace(KeyspaceError::NoRoom)) => world.slots[slot].refused(),
+            // Nobody knows whether it was made: the next opening tells.
+            Err(_) if self.faulty || world.faulty.crashed() => return Ok(()),
+            // The store was closed before.
+            Err(Error::Options(_)) => return Ok(()),
+            Err(error) => return wrong(format!("a change of keyspaces failed: {error}")),
+        }
+        world.workload.set_open(slot, self.keyspaces[slot].is_some());
+        Ok(())
     }
 
     /// Notes the end of a resize.
@@ -403,13 +485,17 @@ impl Life {
         }
         world.tally.operations += u64::from(!self.reading_all && world.trouble.is_none());
         world.tally.operations_on_copies += u64::from(!self.reading_all && world.trouble.is_some());
-        let open = &mut self.sessions[session];
+        let (open, keyspaces) = (&mut self.sessions[session], &self.keyspaces);
+        let keyspace_of = |world: &World, key: usize| {
+            keyspaces[world.workload.slot_of(key)].expect("operations are drawn for keyspaces that are there")
+        };
         match draw {
             Draw::One { id, key, kind } => {
+                let keyspace = keyspace_of(world, key);
                 // Half go as the server's do: at once, if that can be.
                 if id % 2 == 0 {
                     let written_bytes = self.store.stats().user_write_bytes;
-                    if let Some(told) = told_at_once(open, world.workload.key(key), &kind) {
+                    if let Some(told) = told_at_once(open, keyspace, world.workload.key(key), &kind) {
                         world.trace(id);
                         world.model.submit(id, session, key, kind);
                         self.note(world, id, Some(key), &told)?;
@@ -423,26 +509,27 @@ impl Life {
                 let request = request(world.workload.key(key), &kind);
                 if id % 8 == 3 && request.shows_value() {
                     self.may_ask.push((session, key, id));
-                    open.submit_within(tapetum::KeyspaceRef::DEFAULT, id, request, 200)
-                        .expect("a session has room for a few");
+                    open.submit_within(keyspace, id, request, 200).expect("a session has room for a few");
                 } else {
-                    open.submit(id, request).expect("a session has room for a few");
+                    open.submit_to(keyspace, id, request).expect("a session has room for a few");
                 }
                 self.on_their_way.insert(id, Some(key));
                 world.model.submit(id, session, key, kind);
             }
             Draw::Batch { id, parts } => {
-                let writes: Vec<_> = parts.iter().map(|(key, kind)| write(world.workload.key(*key), kind)).collect();
+                let write = |(key, kind): (usize, _)| write(keyspace_of(world, key), world.workload.key(key), kind);
+                let writes: Vec<_> = parts.iter().map(|(key, kind)| write((*key, kind))).collect();
                 if open.submit_batch(id, &writes).is_ok() {
                     self.on_their_way.insert(id, None);
                     world.model.submit_group(id, session, parts);
                 }
             }
-            Draw::Everything { id, at } => {
-                open.submit(id, Request::DeleteAll { at }).expect("a session has room for a few");
+            Draw::Everything { id, slot, at } => {
+                let Some(keyspace) = keyspaces[slot] else { return Ok(()) };
+                open.submit_to(keyspace, id, Request::DeleteAll { at }).expect("a session has room for a few");
                 self.on_their_way.insert(id, None);
                 let kind = if at == 0 { Kind::Clear } else { Kind::ClearAt(at) };
-                let parts = (0..world.model.keys()).map(|key| (key, kind.clone())).collect();
+                let parts = world.workload.keys_of(slot).map(|key| (key, kind.clone())).collect();
                 world.model.submit_group(id, session, parts);
             }
         }
@@ -485,8 +572,9 @@ impl Life {
             }
             4..10 => self.warming = self.store.warm(world.hot.clone()).ok(),
             10..20 => {
-                let keys = (0..world.workload.keys())
-                    .map(|key| self.sessions[0].digest(tapetum::KeyspaceRef::DEFAULT, world.workload.key(key)));
+                let keyspace_of = |key: usize| self.keyspaces[world.workload.slot_of(key)].unwrap_or_default();
+                let digest = |key: usize| self.sessions[0].digest(keyspace_of(key), world.workload.key(key));
+                let keys = (0..world.workload.keys()).map(digest);
                 self.warming = self.store.warm(keys.collect()).ok();
             }
             _ => {}
@@ -507,6 +595,7 @@ impl Life {
         }
         self.look_at_evictions(world, phases[1]);
         self.look_at_resize(world)?;
+        self.look_at_change(world)?;
         if world.faulty.crashed() { Err(Stop::Crash) } else { Ok(()) }
     }
 
