@@ -9,17 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
-use crate::doors::memcached::udp::{Door, Terminal, UdpOptions};
+use crate::doors::memcached::udp::{Terminal, UdpDoor, UdpOptions};
+use crate::doors::memcached::{Memcached, MemcachedOptions, settings};
 use crate::doors::metrics::MetricsServer;
 use crate::doors::{DoorError, Doors};
 use crate::logging::LogLosses;
+use crate::net::door::Door;
 use crate::net::limits::{Budget, Limits};
 use crate::net::listen::{Address, Listener, LoopbackAddress};
-use crate::net::worker::{Mailbox, Shared, Worker, unix_seconds};
+use crate::net::mailbox::Mailbox;
+use crate::net::worker::{Shared, Worker, unix_seconds};
 use crate::os;
 use crate::stats::{Counters, Figures};
-use crate::store::engine::Store;
-use crate::store::errands::{self, Errands};
+use crate::store::engine::{Session, Store};
+use crate::store::errands::{self, Errands, Orders};
 use crate::store::full_log::FullLog;
 use crate::store::hot_keys::Progress;
 
@@ -39,6 +42,16 @@ pub struct Options {
     pub hot_keys: Arc<Progress>,
     /// What of the log was lost, for the figures.
     pub log: LogLosses,
+}
+
+/// How clients of the door `D` come in: bound sockets, with what each gives to its clients.
+pub struct Entrances<D: Door> {
+    pub listeners: Vec<(Listener, D::Options)>,
+    /// One a worker, or none.
+    pub datagrams: Vec<D::Datagrams>,
+    pub metrics: Vec<Listener>,
+    /// Where the datagrams come in, for figures and addresses.
+    pub udp: Option<Arc<Terminal>>,
 }
 
 pub struct Server {
@@ -99,74 +112,57 @@ impl Server {
     }
 
     /// [`Server::start`] with doors that were bound before.
-    pub fn start_behind<S: Store>(doors: Doors, store: Arc<S>, options: Options) -> Result<Server, StartError> {
-        assert!(options.threads > 0, "a server has at least one worker");
+    pub fn start_behind<S: Store>(doors: Doors, store: Arc<S>, mut options: Options) -> Result<Server, StartError> {
         doors.listen(options.limits.backlog)?;
-        let Doors { memcached: listeners, metrics, udp } = doors;
-        let (terminal, mut sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
-        let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
-        let settings = settings(&options, &listeners, terminal.as_deref());
-        let [figures_store, slabs_store, stages_store] = std::array::from_fn(|_| Arc::clone(&store));
-        let figures_udp = terminal.clone();
-        let figures = Figures {
-            counters: (0..options.threads).map(|_| Counters::default()).collect(),
-            connections: AtomicUsize::new(0),
-            workers_listening: AtomicUsize::new(0),
-            settings,
-            memory_bytes: AtomicU64::new(options.memory_bytes),
-            connections_max: options.limits.connections,
-            started_unix_seconds: unix_seconds(),
-            hot_keys: options.hot_keys,
-            full_log: FullLog::default(),
-            log: options.log,
-            store: Box::new(move || figures_store.stats()),
-            slabs: Box::new(move || slabs_store.slabs()),
-            stages: Box::new(move || stages_store.stages()),
-            udp_dropped_unseen: Box::new(move || figures_udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),
+        let Doors { memcached, metrics, udp } = doors;
+        let (terminal, sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
+        options.settings = settings::settings(&options, &memcached, terminal.as_deref());
+        let sockets = sockets.into_iter().flatten().enumerate();
+        let datagrams = sockets.zip(terminal.iter().cycle());
+        let datagrams = datagrams.map(|((worker, sockets), udp)| UdpDoor::new(Arc::clone(udp), sockets, worker));
+        let entrances = Entrances::<Memcached> {
+            datagrams: datagrams.collect(),
+            listeners: memcached.into_iter().map(|listener| (listener, MemcachedOptions::default())).collect(),
+            metrics,
+            udp: terminal,
         };
-        let budget = Budget::new(options.limits.in_flight_bytes);
+        Server::start_doors(entrances, store, options)
+    }
+
+    /// Serves clients of the door `D`, with listeners that listen already.
+    pub fn start_doors<S: Store, D: Door>(
+        entrances: Entrances<D>,
+        store: Arc<S>,
+        options: Options,
+    ) -> Result<Server, StartError> {
+        assert!(options.threads > 0, "a server has at least one worker");
+        let Entrances { listeners, metrics, datagrams, udp } = entrances;
+        let (listeners, door_options): (Vec<Listener>, Vec<D::Options>) = listeners.into_iter().unzip();
+        let door_options: Arc<[D::Options]> = door_options.into();
+        let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
+        let front_bytes = options.limits.in_flight_bytes as u64;
+        let (limits, threads) = (options.limits.clone(), options.threads);
+        let figures = figures(&store, udp.clone(), options);
+        let budget = Budget::new(limits.in_flight_bytes);
         let stopping = AtomicBool::new(false);
         let (errands, orders) = Errands::queue();
-        let front_bytes = options.limits.in_flight_bytes as u64;
-        let shared = Shared { limits: options.limits, budget, figures, errands, listeners, mailboxes, stopping };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared { limits, budget, figures, errands, listeners, mailboxes, stopping });
         // Every worker is whole before the first one runs, so that a failure leaves nothing behind.
-        let mut workers = Vec::new();
-        for index in 0..options.threads {
+        let (mut workers, mut datagrams) = (Vec::new(), datagrams.into_iter());
+        for index in 0..threads {
             let session = store.session().map_err(StartError::Session)?;
-            let sockets = sockets.as_mut().and_then(Vec::pop);
-            let door = terminal.as_ref().zip(sockets).map(|(udp, sockets)| Door::new(Arc::clone(udp), sockets, index));
-            workers.push(Worker::new(index, Arc::clone(&shared), session, door)?);
+            let (shared, options) = (Arc::clone(&shared), Arc::clone(&door_options));
+            workers.push(Worker::<_, D>::new(index, shared, options, session, datagrams.next())?);
         }
         let metrics = (!metrics.is_empty()).then(|| {
             let shared = Arc::clone(&shared);
             MetricsServer::start(metrics, Box::new(move || shared.figures.page(unix_seconds())))
         });
         let metrics = metrics.transpose()?;
-        // A resize may outlast the server, and must not keep its sockets.
-        let (noting, answering) = (Arc::downgrade(&shared), Arc::downgrade(&shared));
-        let set_total_bytes = Box::new(move |bytes| {
-            if let Some(shared) = noting.upgrade() {
-                shared.figures.memory_bytes.store(bytes, Ordering::Relaxed);
-            }
-        });
-        errands::run(store, orders, errands::Memory { front_bytes, set_total_bytes }, move |worker, token, answer| {
-            if let Some(shared) = answering.upgrade() {
-                shared.mailboxes[worker].answer(token, answer);
-            }
-        })?;
-        let mut server = Server { shared, workers: Vec::new(), metrics, udp: terminal };
+        do_errands(store, orders, front_bytes, &shared)?;
+        let mut server = Server { shared, workers: Vec::new(), metrics, udp };
         for (index, worker) in workers.into_iter().enumerate() {
-            let thread = std::thread::Builder::new().name(format!("worker-{index}"));
-            let life = move || {
-                let _guard = AbortWithWorker;
-                // Its clients would wait for ever: the process is asked to stop, and the reason comes out where workers are waited for.
-                worker.run().inspect_err(|error| {
-                    tracing::error!("a worker stopped: {error}");
-                    os::terminate_this_process();
-                })
-            };
-            match thread.spawn(life) {
+            match spawn(index, worker) {
                 Ok(handle) => server.workers.push(handle),
                 Err(error) => {
                     let _ = server.stop();
@@ -212,48 +208,50 @@ impl Server {
     }
 }
 
-/// `stats settings`: memcached's names where they mean something here.
-fn settings(options: &Options, listeners: &[Listener], udp: Option<&Terminal>) -> Vec<(&'static str, String)> {
-    let (mut port, mut inter, mut socket) = (0, String::from("NULL"), String::from("NULL"));
-    for listener in listeners {
-        match listener.address() {
-            Address::Unix(path) => socket = path.display().to_string(),
-            Address::Tcp(text) => {
-                let (host, number) = text.rsplit_once(':').unwrap_or((&text, "0"));
-                inter = if port == 0 { host.to_string() } else { format!("{inter},{host}") };
-                port = number.parse().unwrap_or(0u16);
-            }
-        }
+fn figures<S: Store>(store: &Arc<S>, udp: Option<Arc<Terminal>>, options: Options) -> Figures {
+    let [figures_store, slabs_store, stages_store] = std::array::from_fn(|_| Arc::clone(store));
+    Figures {
+        counters: (0..options.threads).map(|_| Counters::default()).collect(),
+        connections: AtomicUsize::new(0),
+        workers_listening: AtomicUsize::new(0),
+        settings: options.settings,
+        memory_bytes: AtomicU64::new(options.memory_bytes),
+        connections_max: options.limits.connections,
+        started_unix_seconds: unix_seconds(),
+        hot_keys: options.hot_keys,
+        full_log: FullLog::default(),
+        log: options.log,
+        store: Box::new(move || figures_store.stats()),
+        slabs: Box::new(move || slabs_store.slabs()),
+        stages: Box::new(move || stages_store.stages()),
+        udp_dropped_unseen: Box::new(move || udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),
     }
-    let mut lines = vec![
-        ("maxconns", options.limits.connections.to_string()),
-        ("tcpport", port.to_string()),
-        ("udpport", udp.map_or(0, |udp| udp.addresses[0].port()).to_string()),
-        ("inter", inter),
-        ("verbosity", "0".into()),
-        ("domain_socket", socket),
-        ("umask", "700".into()),
-        ("num_threads", options.threads.to_string()),
-        ("cas_enabled", "yes".into()),
-        ("binding_protocol", "auto-negotiate".into()),
-        ("auth_enabled_sasl", "no".into()),
-        ("auth_enabled_ascii", "no".into()),
-        ("item_size_max", options.limits.item_bytes_max.to_string()),
-        ("maxconns_fast", "yes".into()),
-        ("tcp_backlog", options.limits.backlog.to_string()),
-        ("idle_timeout", options.limits.idle_seconds.to_string()),
-        ("num_threads_per_udp", options.threads.to_string()),
-        ("shutdown_command", "no".into()),
-        ("detail_enabled", "no".into()),
-        ("track_sizes", "no".into()),
-        ("dump_enabled", "no".into()),
-        ("lru_crawler", "no".into()),
-        ("temp_lru", "no".into()),
-        ("ssl_enabled", "no".into()),
-        ("hash_algorithm", "siphash13".into()),
-        ("flush_enabled", "yes".into()),
-        ("in_flight_bytes_max", options.limits.in_flight_bytes.to_string()),
-    ];
-    lines.extend(options.settings.iter().cloned());
-    lines
+}
+
+/// Starts the thread that does errands. A resize may outlast the server, and must not keep its sockets.
+fn do_errands<S: Store>(store: Arc<S>, orders: Orders, front_bytes: u64, shared: &Arc<Shared>) -> io::Result<()> {
+    let (noting, answering) = (Arc::downgrade(shared), Arc::downgrade(shared));
+    let set_total_bytes = Box::new(move |bytes| {
+        if let Some(shared) = noting.upgrade() {
+            shared.figures.memory_bytes.store(bytes, Ordering::Relaxed);
+        }
+    });
+    let memory = errands::MemoryShares { front_bytes, set_total_bytes };
+    errands::run(store, orders, memory, move |worker, token, answer| {
+        if let Some(shared) = answering.upgrade() {
+            shared.mailboxes[worker].answer(token, answer);
+        }
+    })
+}
+
+fn spawn<S: Session, D: Door>(index: usize, worker: Worker<S, D>) -> io::Result<JoinHandle<io::Result<()>>> {
+    let thread = std::thread::Builder::new().name(format!("worker-{index}"));
+    thread.spawn(move || {
+        let _guard = AbortWithWorker;
+        // Its clients would wait for ever: the process is asked to stop, and the reason comes out where workers are waited for.
+        worker.run().inspect_err(|error| {
+            tracing::error!("a worker stopped: {error}");
+            os::terminate_this_process();
+        })
+    })
 }

@@ -40,7 +40,7 @@ impl Arrivals {
     }
 
     /// Whose they are, and what they are.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> + Clone {
         self.came.iter().zip(&self.pieces).map(|(&(id, bytes), piece)| (id, &piece[..bytes]))
     }
 

@@ -4,14 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tapetum::{Error, Outcome, SlabClass, Stats};
+use tapetum::{SlabClass, Stats};
 use tapetum_drive::engine::StageSnapshot;
 
-use crate::doors::memcached::protocol::meta_reply::MetaAnswer;
-use crate::doors::memcached::protocol::reply::{BinaryAnswer, Form, TextAnswer};
 use crate::doors::metrics;
 use crate::logging::LogLosses;
-use crate::store::full_log::{FullLog, is_full};
+use crate::store::full_log::FullLog;
 use crate::store::hot_keys::Progress;
 
 mod drive_stats;
@@ -233,70 +231,6 @@ pub fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
 }
 
-impl Counters {
-    /// Counts what became of a request.
-    pub fn outcome(&self, form: Form, outcome: &Outcome) {
-        let found = !matches!(outcome, Outcome::Missing);
-        let pick = |hit, miss| if found { hit } else { miss };
-        match outcome {
-            Outcome::Failed(Error::ValueTooLarge { .. }) => return count(&self.store_too_large, 1),
-            Outcome::Failed(error) if is_full(error) => return count(&self.store_no_memory, 1),
-            Outcome::Failed(_) | Outcome::NotNumber => return,
-            Outcome::Stored { .. } => count(&self.total_items, 1),
-            _ => {}
-        }
-        match form {
-            Form::TextGet { touch, .. } | Form::Binary { answer: BinaryAnswer::Get { touch, .. }, .. } => match touch {
-                false => count(pick(&self.get_hits, &self.get_misses), 1),
-                true => count(pick(&self.touch_hits, &self.touch_misses), 1),
-            },
-            Form::Text { answer: TextAnswer::Touch, .. } | Form::Binary { answer: BinaryAnswer::Touch, .. } => {
-                count(pick(&self.touch_hits, &self.touch_misses), 1);
-            }
-            Form::Text { answer: TextAnswer::Delete, .. } | Form::Binary { answer: BinaryAnswer::Delete, .. } => {
-                count(pick(&self.delete_hits, &self.delete_misses), 1);
-            }
-            Form::Text { answer: TextAnswer::Increment { decrement }, .. }
-            | Form::Binary { answer: BinaryAnswer::Increment { decrement }, .. } => match decrement {
-                false => count(pick(&self.incr_hits, &self.incr_misses), 1),
-                true => count(pick(&self.decr_hits, &self.decr_misses), 1),
-            },
-            Form::Text { answer: TextAnswer::Store { stamped: true }, .. }
-            | Form::Binary { answer: BinaryAnswer::Store { stamped: true, .. }, .. } => match outcome {
-                Outcome::Exists => count(&self.cas_badval, 1),
-                _ => count(pick(&self.cas_hits, &self.cas_misses), 1),
-            },
-            Form::Meta { answer, .. } => self.meta_outcome(answer, outcome),
-            _ => {}
-        }
-    }
-
-    /// As memcached counts meta commands: a get only when it is answered.
-    fn meta_outcome(&self, answer: MetaAnswer, outcome: &Outcome) {
-        match (answer, outcome) {
-            (MetaAnswer::Get { touch: true }, Outcome::Leased { .. }) => {
-                count(&self.cmd_touch, 1);
-                count(&self.touch_hits, 1);
-            }
-            (MetaAnswer::Get { .. }, _) => {
-                count(&self.cmd_get, 1);
-                count(if *outcome == Outcome::Missing { &self.get_misses } else { &self.get_hits }, 1);
-            }
-            (MetaAnswer::Set { stamped: true }, Outcome::Exists) => count(&self.cas_badval, 1),
-            (MetaAnswer::Set { stamped: true }, Outcome::Missing) => count(&self.cas_misses, 1),
-            (MetaAnswer::Set { stamped: true }, _) => count(&self.cas_hits, 1),
-            (MetaAnswer::Delete { .. }, Outcome::Missing | Outcome::Exists) => count(&self.delete_misses, 1),
-            (MetaAnswer::Delete { invalidate: false }, _) => count(&self.delete_hits, 1),
-            (MetaAnswer::Arithmetic { decrement: false }, Outcome::Missing) => count(&self.incr_misses, 1),
-            (MetaAnswer::Arithmetic { decrement: true }, Outcome::Missing) => count(&self.decr_misses, 1),
-            (MetaAnswer::Arithmetic { decrement }, Outcome::Number { expiry_before: Some(_), .. }) => {
-                count(if decrement { &self.decr_hits } else { &self.incr_hits }, 1);
-            }
-            _ => {}
-        }
-    }
-}
-
 /// What every worker knows, for `stats` to gather.
 pub struct Figures {
     /// One a worker.
@@ -481,16 +415,5 @@ mod tests {
         fields.sort_unstable();
         names.sort_unstable();
         assert_eq!(names, fields, "add the new one to store_figures!");
-    }
-
-    #[test]
-    fn a_stamp_that_differs_is_counted_apart() {
-        let counters = Counters::default();
-        let form = Form::Text { answer: TextAnswer::Store { stamped: true }, noreply: false };
-        counters.outcome(form, &Outcome::Exists);
-        counters.outcome(form, &Outcome::Missing);
-        counters.outcome(form, &Outcome::Stored { stamp: 1 });
-        let values = [&counters.cas_badval, &counters.cas_misses, &counters.cas_hits, &counters.total_items];
-        assert_eq!(values.map(|value| value.load(Ordering::Relaxed)), [1; 4]);
     }
 }

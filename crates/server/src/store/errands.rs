@@ -1,8 +1,8 @@
-//! What clients may ask for that takes long: looking inside, resizing. One thread does it, one errand after the other, and
-//! puts the answer into the mailbox of the worker that waits for it; no worker ever waits.
+//! Errands: requests that take long, such as looking inside and resizing. One thread does them, one after the other, and
+//! puts each answer into the mailbox of the worker that sent the errand; no worker ever waits.
 //!
 //! ```text
-//! worker: slot, queue ─► this thread: the store's blocking call ─► mailbox ─► worker: answer in its turn
+//! door: request, queue ─► this thread: the store's blocking call ─► mailbox ─► door: reply in its turn
 //! ```
 
 // The server is above the simulator: this is a thread of the system.
@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use crate::store::engine::Store;
 use crate::tools::inspect_lines;
 
-/// Errands that wait; who comes later is told to try again.
+/// Errands that wait. At the limit a client is told to try again.
 const WAITING_MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,16 +31,21 @@ pub enum Errand {
         size: Size,
         bytes: u64,
     },
-    /// memcached's word for a resize of the memory.
-    CacheMemlimit {
-        bytes: u64,
-    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     Capacity,
     Memory,
+}
+
+/// What came of an errand. The door puts it into its protocol's words.
+#[derive(Debug)]
+pub enum Answer {
+    /// Names and values.
+    Lines(Vec<(String, String)>),
+    Done,
+    Failed(tapetum::Error),
 }
 
 /// An errand, and where its answer goes.
@@ -82,7 +87,7 @@ impl Errands {
         self.sender.try_send(Some(order)).is_ok()
     }
 
-    /// The thread ends after what it does now. Nobody waits for the answers any more.
+    /// The thread ends after the errand that it does. Nobody waits for the answers any more.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
         // A queue that is full wakes it too, and without a receiver it has ended.
@@ -94,8 +99,8 @@ impl Errands {
 pub fn run<S: Store>(
     store: Arc<S>,
     orders: Orders,
-    memory: Memory,
-    answered: impl Fn(usize, u64, Vec<u8>) + Send + 'static,
+    memory: MemoryShares,
+    answered: impl Fn(usize, u64, Answer) + Send + 'static,
 ) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("errands".into()).spawn(move || {
         while let Some(Order { errand, worker, token }) = orders.next() {
@@ -105,29 +110,22 @@ pub fn run<S: Store>(
     thread.map(drop)
 }
 
-/// Where the whole budget of memory is noted, of which the front doors have a fixed part.
-pub struct Memory {
+/// The front doors' fixed part of the whole budget of memory, and where the whole is noted.
+pub struct MemoryShares {
     pub front_bytes: u64,
     pub set_total_bytes: Box<dyn Fn(u64) + Send>,
 }
 
-fn perform<S: Store>(store: &S, memory: &Memory, errand: &Errand) -> Vec<u8> {
+fn perform<S: Store>(store: &S, memory: &MemoryShares, errand: &Errand) -> Answer {
     match errand {
-        Errand::Inspect => lines_or(store.inspect().map(|inspection| inspect_lines::to_lines(&inspection))),
-        Errand::Locate { key } => lines_or(store.locate(key).map(|location| inspect_lines::location_lines(&location))),
-        Errand::Resize { size: Size::Capacity, bytes } => {
-            done_or("SERVER_ERROR", store.resize_capacity(*bytes), "capacity", *bytes)
-        }
-        Errand::Resize { size: Size::Memory, bytes } => {
-            done_or("SERVER_ERROR", resize_memory(store, memory, *bytes), "memory", *bytes)
-        }
-        Errand::CacheMemlimit { bytes } => {
-            done_or("MEMLIMIT_ADJUST_FAILED", resize_memory(store, memory, *bytes), "memory", *bytes)
-        }
+        Errand::Inspect => lines(store.inspect().map(|inspection| inspect_lines::to_lines(&inspection))),
+        Errand::Locate { key } => lines(store.locate(key).map(|location| inspect_lines::location_lines(&location))),
+        Errand::Resize { size: Size::Capacity, bytes } => resized(store.resize_capacity(*bytes), "capacity", *bytes),
+        Errand::Resize { size: Size::Memory, bytes } => resized(resize_memory(store, memory, *bytes), "memory", *bytes),
     }
 }
 
-fn resize_memory<S: Store>(store: &S, memory: &Memory, bytes: u64) -> Result<(), tapetum::Error> {
+fn resize_memory<S: Store>(store: &S, memory: &MemoryShares, bytes: u64) -> Result<(), tapetum::Error> {
     match store.resize_memory(bytes.saturating_sub(memory.front_bytes)) {
         Ok(()) => {
             (memory.set_total_bytes)(bytes);
@@ -142,26 +140,16 @@ fn resize_memory<S: Store>(store: &S, memory: &Memory, bytes: u64) -> Result<(),
     }
 }
 
-fn lines_or(lines: Result<Vec<(String, String)>, tapetum::Error>) -> Vec<u8> {
-    match lines {
-        Ok(lines) => {
-            let mut out = Vec::new();
-            for (name, value) in lines {
-                out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
-            }
-            out.extend_from_slice(b"END\r\n");
-            out
-        }
-        Err(error) => format!("SERVER_ERROR {error}\r\n").into_bytes(),
-    }
+fn lines(lines: Result<Vec<(String, String)>, tapetum::Error>) -> Answer {
+    lines.map_or_else(Answer::Failed, Answer::Lines)
 }
 
-fn done_or(word: &str, done: Result<(), tapetum::Error>, what: &str, bytes: u64) -> Vec<u8> {
+fn resized(done: Result<(), tapetum::Error>, what: &str, bytes: u64) -> Answer {
     match done {
         Ok(()) => {
             tracing::info!("{what} is {} now", crate::size::shown(bytes));
-            b"OK\r\n".to_vec()
+            Answer::Done
         }
-        Err(error) => format!("{word} {error}\r\n").into_bytes(),
+        Err(error) => Answer::Failed(error),
     }
 }

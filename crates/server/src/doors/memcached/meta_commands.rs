@@ -1,23 +1,25 @@
-//! From a parsed meta command to the store: what each submits, and how its reply will look.
+//! From a parsed meta command to the store: the request it submits, and the form of its reply.
 
 use tapetum::{Condition, Initial, Request, Terms};
 
+use super::door::{DoorContext, Memcached};
 use crate::doors::memcached::protocol::base64;
 use crate::doors::memcached::protocol::meta::{Flags, Line, SetMode, Verb};
 use crate::doors::memcached::protocol::meta_reply::MetaAnswer;
 use crate::doors::memcached::protocol::reply::Form;
 use crate::doors::memcached::protocol::{expiry_from_client, text};
-use crate::net::connection::{Connection, Context};
+use crate::net::connection::Client;
 use crate::stats::count;
 use crate::store::engine::Session;
 
-impl Connection {
+impl Memcached {
     /// `None` if the command has to wait. `value` is `None` for one that is over the limit.
-    pub(crate) fn meta_command<S: Session>(
+    pub(super) fn meta_command<S: Session>(
         &mut self,
         line: &Line<'_>,
         value: Option<&[u8]>,
-        cx: &mut Context<'_, S>,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
     ) -> Option<()> {
         let mut decoded = [0; base64::DECODED_BYTES_MAX];
         let key = match line.flags.base64 {
@@ -25,25 +27,25 @@ impl Connection {
             false => line.key,
         };
         match line.verb {
-            Verb::Get => self.meta_get(line, key, cx),
-            Verb::Set => self.meta_set(line, key, value, cx),
+            Verb::Get => self.meta_get(line, key, client, cx),
+            Verb::Set => self.meta_set(line, key, value, client, cx),
             Verb::Delete => {
                 let (stamp, stale) = (line.flags.stamp, line.flags.stale);
                 let expiry = line.flags.touch.map(|seconds| expiry_from_client(seconds, cx.now));
                 let request =
                     if stale { Request::Invalidate { key, stamp, expiry } } else { Request::Delete { key, stamp } };
-                self.submit_meta(MetaAnswer::Delete { invalidate: stale }, request, line, 0, cx)
+                self.submit_meta(MetaAnswer::Delete { invalidate: stale }, request, line, 0, client, cx)
             }
-            Verb::Arithmetic => self.meta_arithmetic(line, key, cx),
+            Verb::Arithmetic => self.meta_arithmetic(line, key, client, cx),
             Verb::Debug => {
                 let terms = Terms { unnoticed: true, ..Terms::default() };
-                let bytes = self.value_bytes_expected(cx.gets);
-                self.submit_meta(MetaAnswer::Debug, Request::GetAndLease { key, terms }, line, bytes, cx)?;
+                let bytes = client.value_bytes_expected(cx.gets);
+                self.submit_meta(MetaAnswer::Debug, Request::GetAndLease { key, terms }, line, bytes, client, cx)?;
                 count(&cx.counters.cmd_meta, 1);
                 Some(())
             }
             Verb::NoOp => {
-                self.say("MN\r\n", cx);
+                self.say("MN\r\n", client, cx);
                 Some(())
             }
         }
@@ -56,13 +58,20 @@ impl Connection {
         request: Request<'_>,
         line: &Line<'_>,
         bytes: usize,
-        cx: &mut Context<'_, S>,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
     ) -> Option<()> {
         let form = Form::Meta { answer, now: cx.now };
-        self.submit(form, request, line.tail, bytes + line.tail.len(), cx)
+        self.submit(form, request, line.tail, bytes + line.tail.len(), client, cx)
     }
 
-    fn meta_get<S: Session>(&mut self, line: &Line<'_>, key: &[u8], cx: &mut Context<'_, S>) -> Option<()> {
+    fn meta_get<S: Session>(
+        &mut self,
+        line: &Line<'_>,
+        key: &[u8],
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
         let Flags { vivify, recache, touch, touch_before_recache, touch_after_vivify, unnoticed, .. } = line.flags;
         let expiry = |seconds: Option<i64>| seconds.map(|seconds| expiry_from_client(seconds, cx.now));
         let terms = Terms {
@@ -73,9 +82,9 @@ impl Connection {
             touch_first: touch_before_recache,
             unnoticed,
         };
-        let bytes = self.value_bytes_expected(cx.gets);
+        let bytes = client.value_bytes_expected(cx.gets);
         let answer = MetaAnswer::Get { touch: touch.is_some() };
-        self.submit_meta(answer, Request::GetAndLease { key, terms }, line, bytes, cx)
+        self.submit_meta(answer, Request::GetAndLease { key, terms }, line, bytes, client, cx)
     }
 
     fn meta_set<S: Session>(
@@ -83,11 +92,12 @@ impl Connection {
         line: &Line<'_>,
         key: &[u8],
         value: Option<&[u8]>,
-        cx: &mut Context<'_, S>,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
     ) -> Option<()> {
         let Some(value) = value else {
-            self.too_large(key, true, cx)?;
-            self.say(text::TOO_LARGE, cx);
+            self.too_large(key, true, client, cx)?;
+            self.say(text::TOO_LARGE, client, cx);
             return Some(());
         };
         let flags = &line.flags;
@@ -109,12 +119,18 @@ impl Connection {
         };
         let stamped =
             matches!(request, Request::Put { condition: Condition::Stamp(_) | Condition::StampOrOlder(_), .. });
-        self.submit_meta(MetaAnswer::Set { stamped }, request, line, value.len(), cx)?;
+        self.submit_meta(MetaAnswer::Set { stamped }, request, line, value.len(), client, cx)?;
         count(&cx.counters.cmd_set, 1);
         Some(())
     }
 
-    fn meta_arithmetic<S: Session>(&mut self, line: &Line<'_>, key: &[u8], cx: &mut Context<'_, S>) -> Option<()> {
+    fn meta_arithmetic<S: Session>(
+        &mut self,
+        line: &Line<'_>,
+        key: &[u8],
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
         let flags = &line.flags;
         let touched = flags.touch.filter(|_| flags.touch_after_vivify);
         let initial = flags.vivify.map(|seconds| Initial {
@@ -131,6 +147,6 @@ impl Connection {
             stamp: flags.stamp.filter(|&stamp| stamp != 0),
             touch: flags.touch.map(|seconds| expiry_from_client(seconds, cx.now)),
         };
-        self.submit_meta(MetaAnswer::Arithmetic { decrement }, request, line, 0, cx)
+        self.submit_meta(MetaAnswer::Arithmetic { decrement }, request, line, 0, client, cx)
     }
 }

@@ -1,17 +1,20 @@
-//! The request path without sockets: packets in memory go in, and what would be sent is there to look at. For measurements, and
+//! The request path without sockets: packets in memory go in, and replies are shown instead of sent. For measurements, and
 //! for whatever is to give the same answers.
 
 use tapetum::{Ask, Reply};
 
-use crate::net::connection::{Alone, Connection};
+use super::door::Memcached;
+use super::pipeline::Pipeline;
+use crate::net::connection::{Client, Connection};
+use crate::net::context::Alone;
 use crate::net::limits::Limits;
 use crate::net::worker::unix_seconds;
 use crate::store::engine::Session;
 
 /// One client and one worker's belongings. One thread at a time.
 pub struct Packets<S> {
-    alone: Alone<S>,
-    connection: Connection,
+    alone: Alone<S, Pipeline>,
+    connection: Connection<Memcached>,
     replies: Vec<Reply>,
     asks: Vec<Ask>,
 }
@@ -20,7 +23,7 @@ impl<S: Session> Packets<S> {
     pub fn new(session: S) -> Packets<S> {
         Packets {
             alone: Alone::new(session, Limits::default(), 0),
-            connection: Connection::new(0, 0),
+            connection: Connection { client: Client::new(0, 0), door: Memcached::default() },
             replies: Vec::new(),
             asks: Vec::new(),
         }
@@ -42,11 +45,11 @@ impl<S: Session> Packets<S> {
                 self.connection.ask(token as u32, value_bytes, &mut context);
             }
             self.connection.allow_asked(&mut context);
-            self.connection.out.pieces().for_each(&mut sent);
-            self.connection.out.clear(&mut self.alone.pool);
-            let over = taken == packets.len() || self.connection.closing;
-            if over && self.connection.slots.is_empty() {
-                return self.connection.release(&self.alone.budget, &mut self.alone.pool);
+            self.connection.client.out.pieces().for_each(&mut sent);
+            self.connection.client.out.clear(&mut self.alone.pool);
+            let over = taken == packets.len() || self.connection.client.closing;
+            if over && self.connection.pending() == 0 {
+                return self.connection.client.release(&self.alone.budget, &mut self.alone.pool);
             }
         }
     }

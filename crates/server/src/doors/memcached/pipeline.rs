@@ -11,9 +11,9 @@
 
 use std::ops::Range;
 
+use super::door::{ManyKeys, Protocol};
 use crate::doors::memcached::protocol::reply::{self, BinaryAnswer, TextAnswer, ValueHead};
 use crate::doors::memcached::protocol::{KEY_BYTES_MAX, Parsed, binary, expiry_from_client, meta, meta_reply, text};
-use crate::net::connection::{ManyKeys, Protocol};
 use crate::os;
 use crate::store::engine::Session;
 use tapetum::{KeyDigest, Outcome};

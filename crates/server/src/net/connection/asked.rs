@@ -1,15 +1,16 @@
-//! Gets that ask before they bring their values (`tapetum::Session::take_asks`): a value that is longer than its get was charged
-//! with comes when there is room for it. Without, a client that asked for small values and then for many large ones at once would
+//! Gets that ask before they bring their values (`tapetum::Session::take_asks`): a value that is longer than the charge of its get
+//! comes when there is room for it. Without this, a client that asked for small values and then for many large ones at once would
 //! be brought all of them, whatever the budget has.
 //!
-//! Replies leave in the order of the requests, so room is given in that order. The first of all may take the budget's overdraft; the
-//! others only what is left of it and of the connection's own limit; what is so little that every connection may hold it comes at
-//! once. While one waits, nothing more is taken. What asks takes effect when it is allowed: so what would change its item is not
-//! submitted before it is answered.
+//! Replies leave in an order ([`Door::place_of`]), so room is given in that order. The first of all may take the budget's overdraft; the
+//! others only what is left of the budget and of the connection's own limit. A value so small that every connection may hold it comes at
+//! once. While a get waits, nothing more is taken. A get that asks takes effect when it is allowed, so a door submits no request that
+//! would change its item before it is answered.
 
-use tapetum::Request;
-
-use super::{Connection, Context, REQUEST_BYTES, WantedFor};
+use super::client::{REQUEST_BYTES, WantedFor};
+use super::{Client, Connection};
+use crate::net::context::Context;
+use crate::net::door::Door;
 use crate::net::gets::Gets;
 use crate::net::limits::FREE_BYTES;
 use crate::store::engine::Session;
@@ -17,89 +18,86 @@ use crate::store::engine::Session;
 /// What a get that is tried brings without asking: within what every connection may hold.
 pub const TRIED_BYTES: usize = FREE_BYTES / 2;
 
-/// A get that was not told yet.
+/// A get that asks and has no answer yet.
 pub struct Asked {
-    /// Its slot.
+    /// Its request's number.
     number: u32,
     value_bytes: usize,
 }
 
-impl Connection {
-    /// Whether a request would find what those before it leave; if not, consuming stops.
-    pub fn may_follow(&mut self, request: &Request<'_>) -> bool {
-        let overtakes = !request.reads() && self.slots.may_overtake(request.key());
-        self.blocked |= overtakes;
-        !overtakes
-    }
-
-    /// The get of slot `number` asks.
-    pub fn ask<S: Session>(&mut self, number: u32, value_bytes: usize, cx: &mut Context<'_, S>) {
-        let place = self.slots.place_of(number);
-        let at = self.asked.partition_point(|asked| self.slots.place_of(asked.number) < place);
-        self.asked.insert(at, Asked { number, value_bytes });
-        cx.gets.put_aside(self.slots.charge_bytes(number));
-        self.allow_asked(cx);
-    }
-
+impl Client {
     /// Whether gets wait for room for their values.
     pub fn asks(&self) -> bool {
         !self.asked.is_empty()
     }
+}
+
+impl<D: Door> Connection<D> {
+    /// The get that is request `number` asks.
+    pub fn ask<S: Session>(&mut self, number: u32, value_bytes: usize, cx: &mut Context<'_, S, D::PerWorker>) {
+        let place = self.door.place_of(number);
+        let asked = &mut self.client.asked;
+        let at = asked.partition_point(|asked| self.door.place_of(asked.number) < place);
+        asked.insert(at, Asked { number, value_bytes });
+        cx.gets.put_aside(self.door.charge_bytes(number));
+        self.allow_asked(cx);
+    }
 
     /// Lets gets go on that asked, as far as there is room; all are given up when there is nobody to send to.
-    pub fn allow_asked<S: Session>(&mut self, cx: &mut Context<'_, S>) {
-        while let Some(&Asked { number, value_bytes }) = self.asked.first() {
-            if self.gone {
+    pub fn allow_asked<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
+        while let Some(&Asked { number, value_bytes }) = self.client.asked.first() {
+            if self.client.gone {
                 self.give_up_asked(cx);
                 return;
             }
-            let charge_bytes = self.slots.charge_bytes(number);
+            let charge_bytes = self.door.charge_bytes(number);
             let more_bytes = (value_bytes + REQUEST_BYTES).saturating_sub(charge_bytes);
             if !self.may_bring(number, more_bytes, cx) {
                 return;
             }
-            self.asked.remove(0);
+            self.client.asked.remove(0);
             cx.gets.submitted(charge_bytes + more_bytes);
-            self.slots.charge(number, charge_bytes + more_bytes);
-            self.charge(self.charged_bytes + more_bytes, cx.budget);
-            cx.session.allow_value(self.token(number), value_bytes);
+            self.door.recharge(number, charge_bytes + more_bytes);
+            self.client.charge(self.client.charged_bytes + more_bytes, cx.budget);
+            cx.session.allow_value(self.client.token(number), value_bytes);
         }
     }
 
-    /// Whether slot `number` may hold so many bytes more; if not, it waits.
-    fn may_bring<S>(&mut self, number: u32, more_bytes: usize, cx: &Context<'_, S>) -> bool {
-        let held_bytes = self.slots.held_bytes() + self.out.unsent_bytes() + more_bytes;
+    /// Whether request `number` may hold `more_bytes` more; if not, it waits.
+    fn may_bring<S, W>(&mut self, number: u32, more_bytes: usize, cx: &Context<'_, S, W>) -> bool {
+        let client = &mut self.client;
+        let held_bytes = client.held_bytes(self.door.load()) + more_bytes;
         if held_bytes <= FREE_BYTES {
             return true;
         }
-        if self.slots.place_of(number) == 0 && self.out.is_empty() {
-            return self.may_take(more_bytes, WantedFor::Bytes, cx.budget);
+        if self.door.place_of(number) == 0 && client.out.is_empty() {
+            return client.may_take(more_bytes, WantedFor::Bytes, cx.budget);
         }
         let is_room = held_bytes <= cx.limits.connection_in_flight_bytes && cx.budget.has(more_bytes);
-        // What is before it will go on, and is looked after then.
-        self.blocked |= !is_room;
+        // The reply before it will go on, and the connection is looked after then.
+        client.blocked |= !is_room;
         is_room
     }
 
-    /// The session that gets asked is gone: each is answered as if it had not asked.
+    /// The session that was to bring the values is gone: each get is answered as if it had not asked.
     pub fn stop_asking(&mut self, gets: &mut Gets) {
-        let asked = std::mem::take(&mut self.asked);
+        let asked = std::mem::take(&mut self.client.asked);
         if !asked.is_empty() {
-            self.wait = None;
+            self.client.wait = None;
         }
         for Asked { number, .. } in asked {
-            gets.submitted(self.slots.charge_bytes(number));
+            gets.submitted(self.door.charge_bytes(number));
         }
     }
 
-    /// Gives up what waits for room: it is answered as if it was not there. Whether there was any.
-    pub fn give_up_asked<S: Session>(&mut self, cx: &mut Context<'_, S>) -> bool {
-        let asked = std::mem::take(&mut self.asked);
+    /// Gives up the gets that wait for room: each is answered with a miss. Whether there were any.
+    pub fn give_up_asked<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) -> bool {
+        let asked = std::mem::take(&mut self.client.asked);
         for &Asked { number, .. } in &asked {
-            cx.gets.submitted(self.slots.charge_bytes(number));
-            cx.session.give_up_value(self.token(number));
+            cx.gets.submitted(self.door.charge_bytes(number));
+            cx.session.give_up_value(self.client.token(number));
         }
-        self.wait = None;
+        self.client.wait = None;
         !asked.is_empty()
     }
 }

@@ -1,51 +1,54 @@
-//! A client over TCP or a Unix socket: its descriptor, and what it sent and is not consumed yet. At rest it keeps no buffer. It
-//! stops reading, so that the client feels it, while its connection is blocked. Owned by one worker.
+//! A connection over TCP or a Unix socket: its descriptor, and input that is not consumed yet. At rest it keeps no buffer. While the
+//! client is blocked it does not read, so that the client feels it. Owned by one worker.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use super::{Connection, Context, ManyKeys, Protocol, WantedFor};
+use super::client::WantedFor;
+use super::{Client, Connection};
 use crate::net::arrivals::PIECE_BYTES;
+use crate::net::context::Context;
+use crate::net::door::Door;
 use crate::net::limits::{Budget, FREE_BYTES, Limits};
 use crate::net::out::Pool;
 use crate::os::{self, Interest};
 use crate::stats::{Counters, count};
 use crate::store::engine::Session;
 
-/// What one client sends before others have their turn, with so much for each request that was answered at once.
+/// How much is read from one client before others have their turn. A request that was answered at once counts as `ANSWER_BYTES`.
 const READ_QUOTA_BYTES: usize = 512 << 10;
 const ANSWER_BYTES: usize = 256;
-/// The first room for a frame that comes in parts.
+/// The first buffer for a frame that comes in parts.
 const INPUT_BYTES_MIN: usize = 4 << 10;
 const INPUT_BYTES_STEP: usize = 64 << 10;
 
-pub struct Stream {
+pub struct Stream<D> {
     fd: OwnedFd,
-    pub connection: Connection,
-    input: Vec<u8>,
-    /// Nothing more will come, but what came is served.
+    pub connection: Connection<D>,
+    pub(crate) input: Vec<u8>,
+    /// Nothing more will come; input that came is served.
     read_closed: bool,
     counted_as_waiting: bool,
     interest: Interest,
     /// The peer hung up while we were not reading: no longer watched.
     unwatched: bool,
-    /// Whether what came last, in one go, was less than a piece.
+    /// The last read, all of its parts together, brought less than a piece.
     little: bool,
     /// When bytes last moved either way, unix seconds.
     moved_at: u32,
-    /// When something of what it sent was last taken, unix seconds.
-    asked_at: u32,
+    /// When input was last consumed, unix seconds.
+    pub(crate) asked_at: u32,
     /// On the worker's list of connections to look after.
     pub queued: bool,
     /// On the worker's list of connections that wait for memory.
     pub listed_as_waiting: bool,
 }
 
-impl Stream {
-    pub fn new(fd: OwnedFd, worker: usize, id: u32, now: u32) -> Stream {
+impl<D: Door> Stream<D> {
+    pub fn new(fd: OwnedFd, connection: Connection<D>, now: u32) -> Stream<D> {
         Stream {
             fd,
-            connection: Connection::new(worker, id),
+            connection,
             input: Vec::new(),
             read_closed: false,
             counted_as_waiting: false,
@@ -63,66 +66,70 @@ impl Stream {
         self.fd.as_raw_fd()
     }
 
-    fn wants_input(&self) -> bool {
-        let Connection { closing, gone, blocked, .. } = self.connection;
+    pub(crate) fn wants_input(&self) -> bool {
+        let Client { closing, gone, blocked, .. } = self.connection.client;
         !(closing || self.read_closed || gone || blocked)
     }
 
-    /// The server is going down: what has come is served, nothing more is read.
+    /// The server stops: input that came is served, nothing more is read.
     pub fn stop_reading(&mut self) {
         self.read_closed = true;
     }
 
-    /// Holds memory that others wait for, and its client has let it lie.
+    /// Whether it holds memory that others wait for, and the client neither sends nor takes anything.
     pub fn is_stalled(&self, now: u32, limits: &Limits) -> bool {
-        let Connection { slots, out, asked, charged_bytes, .. } = &self.connection;
-        let on_its_way = slots.pending() - asked.len();
-        let on_client = on_its_way == 0 && (!out.is_empty() || !self.connection.waits());
+        let Client { out, asked, charged_bytes, .. } = &self.connection.client;
+        let on_its_way = self.connection.pending() - asked.len();
+        let on_client = on_its_way == 0 && (!out.is_empty() || !self.connection.client.waits());
         on_client && *charged_bytes > 0 && now.saturating_sub(self.moved_at) > limits.stall_seconds
     }
 
-    /// Has asked for nothing for longer than it may, and takes no answer.
+    /// Whether the client has asked for nothing for longer than it may, and waits for no answer.
     pub fn is_idle(&self, now: u32, limits: &Limits) -> bool {
-        let Connection { slots, out, need_bytes, skip_bytes, .. } = &self.connection;
-        // A value that comes, and an answer that goes, take as long as the line needs.
+        let Client { out, need_bytes, skip_bytes, .. } = &self.connection.client;
+        // A value that comes, and an answer that goes, take as long as the network needs.
         let is_moving = !out.is_empty() || *skip_bytes > 0 || *need_bytes > self.input.len() + 1;
         let since = if is_moving { self.moved_at } else { self.asked_at };
-        slots.pending() == 0 && !self.connection.waits() && now.saturating_sub(since) > limits.idle_seconds
+        self.connection.pending() == 0
+            && !self.connection.client.waits()
+            && now.saturating_sub(since) > limits.idle_seconds
     }
 
-    /// Closes it as if the client had: what the client has not taken of its answers by now it will not take.
+    /// Closes it as if the client had: the client takes no more of its answers.
     pub fn kick(&mut self) {
-        self.connection.closing = true;
-        self.connection.gone |= !self.connection.out.is_empty();
+        let client = &mut self.connection.client;
+        client.closing = true;
+        client.gone |= !client.out.is_empty();
     }
 
-    /// Tells a client that is to be closed why, if it is the client's turn to be told something.
-    pub fn say_why(&self, complaint: &[u8]) {
-        let Connection { slots, out, protocol, .. } = &self.connection;
-        if *protocol == Protocol::Text && slots.is_empty() && out.is_empty() {
-            // One that does not take it is closed all the same.
-            let _ = os::send(self.fd(), &[io::IoSlice::new(complaint)]);
+    /// Closes a stalled client, which is told why if it has all of its answers.
+    pub fn close_stalled(&mut self) {
+        let words = self.connection.door.stalled();
+        if !words.is_empty() && self.connection.pending() == 0 && self.connection.client.out.is_empty() {
+            // A client that does not take them is closed all the same.
+            let _ = os::send(self.fd(), &[io::IoSlice::new(words)]);
         }
+        self.connection.client.give_up();
     }
 
-    /// Whether it is likely that what is to be read is a piece of [`crate::net::arrivals`], and nothing waits before it.
+    /// Whether the next read is likely to bring a piece of [`crate::net::arrivals`] at most, and no input waits before it.
     pub fn brings_little(&self) -> bool {
         self.little && self.input.is_empty() && self.wants_input()
     }
 
     /// Takes a piece of [`crate::net::arrivals`], of which there may be more.
-    pub fn take_arrived<S: Session>(&mut self, piece: &[u8], cx: &mut Context<'_, S>) {
+    pub fn take_arrived<S: Session>(&mut self, piece: &[u8], cx: &mut Context<'_, S, D::PerWorker>) {
         self.note_read(piece.len(), cx);
         self.take(piece, cx);
-        self.connection.answered_at_once = 0;
+        self.connection.client.answered_at_once = 0;
         if piece.len() == PIECE_BYTES {
             self.read(cx);
             self.little = false;
         }
     }
 
-    /// Consumes what was read into another's buffer, and keeps only what is left of it.
-    fn take<S: Session>(&mut self, came: &[u8], cx: &mut Context<'_, S>) {
+    /// Consumes input from another's buffer, and keeps only the rest of it.
+    fn take<S: Session>(&mut self, came: &[u8], cx: &mut Context<'_, S, D::PerWorker>) {
         let consumed = self.connection.consume(came, cx);
         if consumed > 0 {
             self.asked_at = cx.now;
@@ -130,15 +137,15 @@ impl Stream {
         self.input.extend_from_slice(&came[consumed..]);
     }
 
-    fn note_read<S>(&mut self, bytes: usize, cx: &Context<'_, S>) {
+    fn note_read<S, W>(&mut self, bytes: usize, cx: &Context<'_, S, W>) {
         self.moved_at = cx.now;
         count(&cx.counters.bytes_read, bytes as u64);
     }
 
     /// The descriptor is readable.
-    pub fn read<S: Session>(&mut self, cx: &mut Context<'_, S>) {
+    pub fn read<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
         let (mut quota, mut came_bytes) = (READ_QUOTA_BYTES, 0);
-        // Nobody tells of what an unwatched one has: all of it is read.
+        // No event tells of an unwatched socket's input: all of it is read.
         while (quota > 0 || self.unwatched) && self.wants_input() {
             let result = if self.input.is_empty() { self.read_scratch(cx) } else { self.read_input(cx) };
             match result {
@@ -146,7 +153,7 @@ impl Stream {
                 Ok(Some((bytes, room))) => {
                     self.note_read(bytes, cx);
                     came_bytes += bytes;
-                    let answered = std::mem::take(&mut self.connection.answered_at_once);
+                    let answered = std::mem::take(&mut self.connection.client.answered_at_once);
                     quota = quota.saturating_sub(bytes + answered * ANSWER_BYTES);
                     if bytes < room && !self.unwatched {
                         break;
@@ -155,7 +162,7 @@ impl Stream {
                 Ok(None) => break,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => self.connection.gone = true,
+                Err(_) => self.connection.client.gone = true,
             }
         }
         self.little = came_bytes < PIECE_BYTES;
@@ -165,7 +172,10 @@ impl Stream {
     }
 
     /// Reads into the worker's buffer.
-    fn read_scratch<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<Option<(usize, usize)>> {
+    fn read_scratch<S: Session>(
+        &mut self,
+        cx: &mut Context<'_, S, D::PerWorker>,
+    ) -> io::Result<Option<(usize, usize)>> {
         let mut scratch = std::mem::take(cx.scratch);
         let result = os::read(self.fd(), &mut scratch);
         if let Ok(bytes) = result {
@@ -176,8 +186,8 @@ impl Stream {
         Ok(Some((result?, room)))
     }
 
-    /// Reads on behind what is there already; `None` if there may be no room for more.
-    fn read_input<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<Option<(usize, usize)>> {
+    /// Reads on behind the input that waits; `None` if the budget has no room for more.
+    fn read_input<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) -> io::Result<Option<(usize, usize)>> {
         if !self.make_room(cx.budget) {
             return Ok(None);
         }
@@ -187,7 +197,7 @@ impl Stream {
         Ok(Some((bytes, room)))
     }
 
-    /// Grows with what has arrived, never with what was announced.
+    /// The buffer grows with input that has arrived, never with a length that was announced.
     fn make_room(&mut self, budget: &Budget) -> bool {
         let (length, capacity) = (self.input.len(), self.input.capacity());
         if capacity > length {
@@ -195,36 +205,37 @@ impl Stream {
         }
         let step = match length {
             ..INPUT_BYTES_MIN => INPUT_BYTES_MIN,
-            // As much as needs no budget.
+            // The most that needs no budget.
             INPUT_BYTES_MIN..FREE_BYTES => FREE_BYTES,
             _ => (2 * length).max(INPUT_BYTES_STEP),
         };
-        let need_bytes = self.connection.need_bytes;
+        let client = &mut self.connection.client;
+        let need_bytes = client.need_bytes;
         let target = if need_bytes > length + 1 { step.min(need_bytes) } else { step };
-        if target > FREE_BYTES && !self.connection.may_take(target - capacity, WantedFor::Bytes, budget) {
+        if target > FREE_BYTES && !client.may_take(target - capacity, WantedFor::Bytes, budget) {
             return false;
         }
         self.input.reserve_exact(target - length);
-        self.connection.charge(self.connection.charged_bytes + target - capacity, budget);
+        client.charge(client.charged_bytes + target - capacity, budget);
         true
     }
 
-    /// Goes on with what has arrived, after something was answered or sent.
-    pub fn advance<S: Session>(&mut self, cx: &mut Context<'_, S>) {
+    /// Goes on with input that waits, after something was answered or sent.
+    pub fn advance<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
         let connection = &mut self.connection;
-        if connection.asks() {
-            let waited = connection.waits();
-            connection.wait = None;
+        if connection.client.asks() {
+            let waited = connection.client.waits();
+            connection.client.wait = None;
             connection.allow_asked(cx);
-            if waited && !connection.waits() {
+            if waited && !connection.client.waits() {
                 // Until now it was we who did not read.
                 self.moved_at = cx.now;
             }
         }
-        if let Some(wait) = connection.wait {
-            if cx.budget.allows(connection.who, wait.bytes) {
+        if let Some(wait) = connection.client.wait {
+            if cx.budget.allows(connection.client.who, wait.bytes) {
                 self.moved_at = cx.now;
-            } else if !connection.needs_no_budget() {
+            } else if !connection.client.needs_no_budget(connection.door.load()) {
                 return;
             }
         }
@@ -234,11 +245,11 @@ impl Stream {
         }
     }
 
-    fn consume_input<S: Session>(&mut self, cx: &mut Context<'_, S>) {
+    fn consume_input<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
         let mut input = std::mem::take(&mut self.input);
         let consumed = self.connection.consume(&input, cx);
         if consumed < input.len() {
-            // Only what has been taken moves the rest: a value that comes in parts stays where it is.
+            // The rest is moved only when something was taken: a value that comes in parts stays where it is.
             if consumed > 0 {
                 input.drain(..consumed);
             }
@@ -249,55 +260,56 @@ impl Stream {
         }
     }
 
-    /// Sends what there is; whether that made room for something that was blocked.
+    /// Sends as much as the socket takes; whether that made room for a blocked request.
     pub fn send(&mut self, pool: &mut Pool, counters: &Counters, now: u32) -> bool {
-        let connection = &mut self.connection;
-        if connection.out.is_empty() && !connection.gone {
+        let client = &mut self.connection.client;
+        if client.out.is_empty() && !client.gone {
             return false;
         }
-        match connection.out.send(self.fd.as_raw_fd(), pool) {
-            Ok(0) if !connection.gone => return false,
-            Ok(bytes) if !connection.gone => {
+        match client.out.send(self.fd.as_raw_fd(), pool) {
+            Ok(0) if !client.gone => return false,
+            Ok(bytes) if !client.gone => {
                 self.moved_at = now;
                 count(&counters.bytes_written, bytes as u64);
             }
-            _ => connection.gone = true,
+            _ => client.gone = true,
         }
-        if connection.gone {
-            connection.out.clear(pool);
+        if client.gone {
+            client.out.clear(pool);
         }
-        connection.blocked && !connection.waits() || connection.gone && connection.asks()
+        client.blocked && !client.waits() || client.gone && client.asks()
     }
 
-    /// Charges the budget with what is held now; whether this made it the first to wait for more.
+    /// Charges the budget with the memory held now; whether this made it the first to wait for more.
     pub fn settle(&mut self, budget: &Budget) -> bool {
         let connection = &mut self.connection;
         connection.settle(self.input.capacity(), budget);
-        let changed = connection.waits() != self.counted_as_waiting;
-        self.counted_as_waiting = connection.waits();
-        changed && budget.change_waiting(connection.waits())
+        let waits = connection.client.waits();
+        let changed = waits != self.counted_as_waiting;
+        self.counted_as_waiting = waits;
+        changed && budget.change_waiting(waits)
     }
 
     /// Whether it is over: all answered and sent, or nobody there to send to.
     pub fn is_finished(&mut self) -> bool {
-        let waits_for_input = self.connection.many.as_ref().is_none_or(ManyKeys::is_spent);
-        if self.read_closed && !self.connection.blocked && waits_for_input {
-            self.connection.closing = true;
+        let Connection { client, door } = &mut self.connection;
+        if self.read_closed && !client.blocked && door.needs_input() {
+            client.closing = true;
         }
-        let Connection { gone, closing, slots, out, .. } = &self.connection;
-        if *gone { self.connection.pending() == 0 } else { *closing && slots.is_empty() && out.is_empty() }
+        door.load().pending == 0 && (client.gone || client.closing && client.out.is_empty())
     }
 
-    /// What to be woken for, if that has changed.
+    /// The events to watch for, if they have changed.
     pub fn interest_change(&mut self) -> Option<Interest> {
-        let write = !self.connection.out.is_empty() && !self.connection.gone;
+        let client = &self.connection.client;
+        let write = !client.out.is_empty() && !client.gone;
         let interest = Interest { read: self.wants_input(), write, ..Interest::NONE };
         let changed = interest != self.interest && !self.unwatched;
         self.interest = interest;
         changed.then_some(interest)
     }
 
-    /// The peer hung up. What it sent is still read, if we are reading; else it need not be watched.
+    /// The peer hung up. If we are reading, the rest of its input is still read; else the socket need not be watched. Whether so.
     pub fn hung_up(&mut self) -> bool {
         let stop_watching = !self.wants_input() && !self.unwatched;
         self.unwatched |= stop_watching;
@@ -306,11 +318,11 @@ impl Stream {
 
     /// Gives everything back and says goodbye, so that the last reply is not lost to bytes that we never read.
     pub fn finish(mut self, budget: &Budget, pool: &mut Pool, scratch: &mut [u8]) {
-        self.connection.release(budget, pool);
+        self.connection.client.release(budget, pool);
         if self.counted_as_waiting {
             budget.change_waiting(false);
         }
-        if !self.connection.gone {
+        if !self.connection.client.gone {
             os::shut_down_write(self.fd());
             // Bounded: a client that keeps sending is cut off.
             for _ in 0..16 {
@@ -321,7 +333,3 @@ impl Stream {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "stream_tests.rs"]
-mod tests;

@@ -52,8 +52,10 @@ pub enum TextAnswer {
     Touch,
     Delete,
     FlushAll,
-    /// Comes written already.
-    Errand,
+    /// Is written where the errand's answer comes. `memlimit`: a failure has memcached's word for it.
+    Errand {
+        memlimit: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

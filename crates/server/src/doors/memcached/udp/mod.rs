@@ -20,13 +20,17 @@ use std::{io, iter, mem};
 
 use tapetum::Outcome;
 
+use crate::doors::memcached::door::{DoorContext, Memcached};
+use crate::doors::memcached::pipeline::Pipeline;
 use crate::doors::memcached::protocol::binary::Status;
 use crate::doors::memcached::protocol::reply;
-use crate::net::connection::{Connection, Context};
+use crate::net::connection::{Client, Connection};
+use crate::net::datagrams::{Datagrams, FIRST_ID};
 use crate::net::listen::{self, LoopbackAddress};
 use crate::os::Interest;
 use crate::stats::{Counters, count};
 use crate::store::engine::Session;
+use crate::store::errands::Answer;
 
 use admission::{Request, Silence, admit};
 use frame::HEADER_BYTES;
@@ -40,8 +44,6 @@ pub use socket::{Name, UdpSocket};
 pub const ADDRESS_DEFAULT: &str = "127.0.0.1:11211";
 /// Requests of one worker that are not answered yet.
 const PLACES: usize = 512;
-/// The number of the first place's connection: above those of all clients that are connected.
-pub const FIRST_ID: u32 = 1 << 31;
 /// What a place keeps of the room for a request that had to wait.
 const REST_KEPT_BYTES: usize = 2048;
 /// In place of a reply that is more than the terms allow, and never more itself.
@@ -97,7 +99,7 @@ impl Terminal {
 
 /// Where a request waits for its answer.
 struct Place {
-    connection: Connection,
+    connection: Connection<Memcached>,
     /// The number of the socket it came through.
     outlet: usize,
     peer: Name,
@@ -110,7 +112,7 @@ struct Place {
     withheld: bool,
 }
 
-enum Progress {
+enum PlaceProgress {
     Answered,
     Pending,
     /// It waits for gets of others to be answered.
@@ -120,19 +122,19 @@ enum Progress {
 }
 
 impl Place {
-    fn progress(&self) -> Progress {
-        let connection = &self.connection;
+    fn progress(&self) -> PlaceProgress {
+        let client = &self.connection.client;
         match () {
-            () if connection.pending() > 0 => Progress::Pending,
-            () if connection.slots.is_empty() && (self.rest.is_empty() || connection.closing) => Progress::Answered,
-            () if connection.capped() => Progress::Held,
-            () => Progress::Stuck,
+            () if self.connection.pending() > 0 => PlaceProgress::Pending,
+            () if self.rest.is_empty() || client.closing => PlaceProgress::Answered,
+            () if client.capped() => PlaceProgress::Held,
+            () => PlaceProgress::Stuck,
         }
     }
 
     /// How many datagrams the reply takes; `None` if it must not be sent.
     fn datagrams(&self, datagram_bytes_max: usize) -> Option<u16> {
-        let reply_bytes = self.connection.out.unsent_bytes();
+        let reply_bytes = self.connection.client.out.unsent_bytes();
         match self.terms {
             Terms::Trusted => frame::count(reply_bytes, datagram_bytes_max - HEADER_BYTES),
             Terms::Stranger { .. } => (!self.is_too_much()).then_some(1),
@@ -141,7 +143,7 @@ impl Place {
 
     /// Whether the reply is more already than a stranger gets, so that the rest need not be looked for.
     fn is_too_much(&self) -> bool {
-        let reply_bytes = HEADER_BYTES + self.connection.out.unsent_bytes();
+        let reply_bytes = HEADER_BYTES + self.connection.client.out.unsent_bytes();
         matches!(self.terms, Terms::Stranger { reply_bytes_max } if reply_bytes > reply_bytes_max)
     }
 
@@ -163,7 +165,7 @@ struct Outlet {
     outbox: Outbox,
 }
 
-pub struct Door {
+pub struct UdpDoor {
     terminal: Arc<Terminal>,
     worker: usize,
     /// One for every address.
@@ -178,11 +180,11 @@ pub struct Door {
     interest: Interest,
 }
 
-impl Door {
-    pub fn new(terminal: Arc<Terminal>, sockets: Vec<UdpSocket>, worker: usize) -> Door {
+impl UdpDoor {
+    pub fn new(terminal: Arc<Terminal>, sockets: Vec<UdpSocket>, worker: usize) -> UdpDoor {
         sockets.iter().for_each(UdpSocket::discard);
         let outlets = sockets.into_iter().map(|socket| Outlet { socket, outbox: Outbox::default() });
-        Door {
+        UdpDoor {
             terminal,
             worker,
             outlets: outlets.collect(),
@@ -195,30 +197,16 @@ impl Door {
         }
     }
 
-    pub fn fds(&self) -> impl Iterator<Item = RawFd> {
-        self.outlets.iter().map(|outlet| outlet.socket.as_raw_fd())
-    }
-
     fn room(&self) -> usize {
         PLACES - (self.places.len() - self.free.len())
     }
 
-    /// What to be woken for, if that has changed.
-    pub fn interest_change(&mut self) -> Option<Interest> {
-        let interest = Interest { read: self.room() > 0, ..Interest::NONE };
-        (mem::replace(&mut self.interest, interest) != interest).then_some(interest)
-    }
-
-    /// Takes in what has come, as far as there are places, and submits what it asks for.
-    pub fn receive<S: Session>(&mut self, cx: &mut Context<'_, S>) -> io::Result<()> {
-        let mut inbox = mem::take(&mut self.inbox);
-        let received = (0..self.outlets.len()).try_for_each(|outlet| self.receive_at(outlet, &mut inbox, cx));
-        self.inbox = inbox;
-        self.flush(cx.counters);
-        received
-    }
-
-    fn receive_at<S: Session>(&mut self, outlet: usize, inbox: &mut Inbox, cx: &mut Context<'_, S>) -> io::Result<()> {
+    fn receive_at<S: Session>(
+        &mut self,
+        outlet: usize,
+        inbox: &mut Inbox,
+        cx: &mut DoorContext<'_, S>,
+    ) -> io::Result<()> {
         let received = match self.outlets[outlet].socket.receive(inbox, self.room()) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             other => other?,
@@ -235,7 +223,7 @@ impl Door {
         Ok(())
     }
 
-    fn begin<S: Session>(&mut self, outlet: usize, peer: Name, request: Request<'_>, cx: &mut Context<'_, S>) {
+    fn begin<S: Session>(&mut self, outlet: usize, peer: Name, request: Request<'_>, cx: &mut DoorContext<'_, S>) {
         let Request { id: request_id, payload, dialect, terms } = request;
         let answers_bytes_max = match terms {
             Terms::Trusted => usize::MAX,
@@ -244,15 +232,17 @@ impl Door {
         let at = match self.free.pop() {
             Some(at) => {
                 let place = &mut self.places[at as usize];
-                place.connection.renew(self.value_bytes_expected, answers_bytes_max);
+                place.connection.client.renew(self.value_bytes_expected, answers_bytes_max);
+                place.connection.door.renew();
                 (place.outlet, place.peer, place.request_id) = (outlet, peer, request_id);
                 (place.dialect, place.terms, place.withheld) = (dialect, terms, false);
                 at
             }
             None => {
                 let at = self.places.len() as u32;
-                let mut connection = Connection::new(self.worker, FIRST_ID + at);
-                connection.renew(self.value_bytes_expected, answers_bytes_max);
+                let mut client = Client::new(self.worker, FIRST_ID + at);
+                client.renew(self.value_bytes_expected, answers_bytes_max);
+                let connection = Connection { client, door: Memcached::default() };
                 let (rest, withheld) = (Vec::new(), false);
                 self.places.push(Place { connection, outlet, peer, request_id, dialect, terms, rest, withheld });
                 at
@@ -266,35 +256,7 @@ impl Door {
         self.settle(at, cx);
     }
 
-    /// Takes the outcome of request `number` of connection `id`.
-    pub fn complete<S: Session>(&mut self, id: u32, number: u32, outcome: &Outcome, cx: &mut Context<'_, S>) {
-        let at = id - FIRST_ID;
-        self.places[at as usize].connection.complete(number, outcome, cx);
-        self.go_on(at, cx);
-    }
-
-    /// Request `number` of connection `id` wants room for a long value. Nothing waits for that.
-    pub fn ask<S: Session>(&mut self, id: u32, number: u32, value_bytes: usize, cx: &mut Context<'_, S>) {
-        let place = &mut self.places[(id - FIRST_ID) as usize];
-        place.connection.ask(number, value_bytes, cx);
-        place.withheld |= place.connection.give_up_asked(cx);
-    }
-
-    /// The errand that request `number` of connection `id` was is done.
-    pub fn complete_errand<S: Session>(&mut self, id: u32, number: u32, answer: Vec<u8>, cx: &mut Context<'_, S>) {
-        let at = id - FIRST_ID;
-        self.places[at as usize].connection.complete_errand(number, answer, cx.pool);
-        self.go_on(at, cx);
-    }
-
-    /// Goes on with what waited for gets of others, of which some are answered.
-    pub fn retry<S: Session>(&mut self, cx: &mut Context<'_, S>) {
-        for at in mem::take(&mut self.held) {
-            self.go_on(at, cx);
-        }
-    }
-
-    fn go_on<S: Session>(&mut self, at: u32, cx: &mut Context<'_, S>) {
+    fn advance<S: Session>(&mut self, at: u32, cx: &mut DoorContext<'_, S>) {
         let place = &mut self.places[at as usize];
         place.connection.settle(place.rest.len(), cx.budget);
         if place.is_too_much() {
@@ -308,21 +270,21 @@ impl Door {
     }
 
     /// Answers a request that is through, or drops it if there is no way on.
-    fn settle<S: Session>(&mut self, at: u32, cx: &mut Context<'_, S>) {
+    fn settle<S: Session>(&mut self, at: u32, cx: &mut DoorContext<'_, S>) {
         let place = &mut self.places[at as usize];
         place.connection.settle(place.rest.len(), cx.budget);
         match place.progress() {
-            Progress::Pending => return,
-            Progress::Held => return self.held.push(at),
-            Progress::Stuck if place.connection.waits() => count(&cx.counters.udp_dropped_busy, 1),
+            PlaceProgress::Pending => return,
+            PlaceProgress::Held => return self.held.push(at),
+            PlaceProgress::Stuck if place.connection.client.waits() => count(&cx.counters.udp_dropped_busy, 1),
             // More than one request may hold: nothing of it goes before all of it is there.
-            Progress::Stuck => self.refuse(at, cx.counters),
-            Progress::Answered if place.withheld => count(&cx.counters.udp_dropped_busy, 1),
-            Progress::Answered => self.answer(at, cx.counters),
+            PlaceProgress::Stuck => self.refuse(at, cx.counters),
+            PlaceProgress::Answered if place.withheld => count(&cx.counters.udp_dropped_busy, 1),
+            PlaceProgress::Answered => self.answer(at, cx.counters),
         }
         let place = &mut self.places[at as usize];
-        self.value_bytes_expected = place.connection.value_bytes_learned();
-        place.connection.release(cx.budget, cx.pool);
+        self.value_bytes_expected = place.connection.client.value_bytes_learned();
+        place.connection.client.release(cx.budget, cx.pool);
         place.rest.clear();
         place.rest.shrink_to(REST_KEPT_BYTES);
         self.free.push(at);
@@ -332,7 +294,7 @@ impl Door {
     fn answer(&mut self, at: u32, counters: &Counters) {
         let place = &self.places[at as usize];
         // A write, or a miss, that was to be quiet.
-        if place.connection.out.is_empty() {
+        if place.connection.client.out.is_empty() {
             return;
         }
         let datagram_bytes_max = self.terminal.datagram_bytes_max;
@@ -340,7 +302,7 @@ impl Door {
         count(&counters.udp_answered, 1);
         let payload_bytes = datagram_bytes_max - HEADER_BYTES;
         let mut mail = Mail { outlet: &mut self.outlets[place.outlet], counters };
-        mail.message(place.peer, place.request_id, datagrams, payload_bytes, place.connection.out.pieces());
+        mail.message(place.peer, place.request_id, datagrams, payload_bytes, place.connection.client.out.pieces());
     }
 
     /// Says that the reply would be too much.
@@ -354,8 +316,54 @@ impl Door {
     }
 
     /// Sends what there is to send.
-    pub fn flush(&mut self, counters: &Counters) {
+    fn flush(&mut self, counters: &Counters) {
         self.outlets.iter_mut().for_each(|outlet| Mail { outlet, counters }.flush());
+    }
+}
+
+impl Datagrams<Pipeline> for UdpDoor {
+    fn fds(&self) -> impl Iterator<Item = RawFd> {
+        self.outlets.iter().map(|outlet| outlet.socket.as_raw_fd())
+    }
+
+    fn interest_change(&mut self) -> Option<Interest> {
+        let interest = Interest { read: self.room() > 0, ..Interest::NONE };
+        (mem::replace(&mut self.interest, interest) != interest).then_some(interest)
+    }
+
+    fn receive<S: Session>(&mut self, cx: &mut DoorContext<'_, S>) -> io::Result<()> {
+        let mut inbox = mem::take(&mut self.inbox);
+        let received = (0..self.outlets.len()).try_for_each(|outlet| self.receive_at(outlet, &mut inbox, cx));
+        self.inbox = inbox;
+        self.flush(cx.counters);
+        received
+    }
+
+    fn complete<S: Session>(&mut self, id: u32, number: u32, outcome: &Outcome, cx: &mut DoorContext<'_, S>) {
+        let at = id - FIRST_ID;
+        self.places[at as usize].connection.complete(number, outcome, cx);
+        self.advance(at, cx);
+    }
+
+    // Nothing waits for room: a value that has none is withheld.
+    fn ask<S: Session>(&mut self, id: u32, number: u32, value_bytes: usize, cx: &mut DoorContext<'_, S>) {
+        let place = &mut self.places[(id - FIRST_ID) as usize];
+        place.connection.ask(number, value_bytes, cx);
+        place.withheld |= place.connection.give_up_asked(cx);
+    }
+
+    fn complete_errand<S: Session>(&mut self, id: u32, number: u32, answer: Answer, cx: &mut DoorContext<'_, S>) {
+        let at = id - FIRST_ID;
+        self.places[at as usize].connection.complete_errand(number, answer, cx.pool);
+        self.advance(at, cx);
+        self.flush(cx.counters);
+    }
+
+    fn go_on<S: Session>(&mut self, cx: &mut DoorContext<'_, S>) {
+        for at in mem::take(&mut self.held) {
+            self.advance(at, cx);
+        }
+        self.flush(cx.counters);
     }
 }
 

@@ -1,0 +1,162 @@
+//! From a parsed binary command to the store: the request it submits, and the form of its reply.
+
+use tapetum::{Condition, Initial, Request};
+
+use super::door::{DoorContext, Memcached};
+use super::protocol::binary::{self, Origin, Status};
+use super::protocol::reply::{self, BinaryAnswer, Form};
+use super::protocol::{VERSION, expiry_from_client};
+use crate::net::connection::Client;
+use crate::stats::{self, count};
+use crate::store::engine::Session;
+
+impl Memcached {
+    /// `None` if the command has to wait.
+    pub(super) fn binary_command<S: Session>(
+        &mut self,
+        origin: Origin,
+        command: binary::Command<'_>,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        use binary::Command;
+        let form = |answer, quiet| Form::Binary { answer, origin, quiet };
+        match command {
+            Command::Get { key, with_key, quiet } => {
+                self.get(form(BinaryAnswer::Get { with_key, touch: false }, quiet), key, None, client, cx)?;
+            }
+            Command::GetAndTouch { key, exptime, with_key, quiet } => {
+                let touch = Some(expiry_from_client(i64::from(exptime), cx.now));
+                self.get(form(BinaryAnswer::Get { with_key, touch: true }, quiet), key, touch, client, cx)?;
+            }
+            // The reply carries the flags, which only a get brings.
+            Command::Touch { key, exptime } => {
+                let request = Request::GetAndTouch { key, expiry: expiry_from_client(i64::from(exptime), cx.now) };
+                self.submit(
+                    form(BinaryAnswer::Touch, false),
+                    request,
+                    key,
+                    client.value_bytes_expected(cx.gets),
+                    client,
+                    cx,
+                )?;
+                count(&cx.counters.cmd_touch, 1);
+            }
+            store @ Command::Store { .. } => self.binary_store(origin, store, client, cx)?,
+            Command::TooLarge { key, delete } => {
+                self.too_large(key, delete, client, cx)?;
+                self.refuse(origin, Status::TooLarge, client, cx);
+            }
+            Command::Increment { key, delta, decrement, initial, stamp, quiet } => {
+                let initial = initial
+                    .map(|(value, exptime)| Initial { value, expiry: expiry_from_client(i64::from(exptime), cx.now) });
+                let stamp = stamp_of(stamp);
+                let request = Request::Increment { key, delta, decrement, initial, stamp, touch: None };
+                self.submit(form(BinaryAnswer::Increment { decrement }, quiet), request, key, 0, client, cx)?;
+            }
+            Command::Delete { key, stamp, quiet } => {
+                let request = Request::Delete { key, stamp: stamp_of(stamp) };
+                self.submit(form(BinaryAnswer::Delete, quiet), request, key, 0, client, cx)?;
+            }
+            Command::Flush { delay, quiet } => {
+                self.flush_all(form(BinaryAnswer::Flush, quiet), i64::from(delay), client, cx)?;
+            }
+            Command::NoOp => self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, false, 0)),
+            Command::Version => self.answer(Form::Silent, client, cx, |out| {
+                reply::binary_pair(out, origin, b"", VERSION.as_bytes());
+            }),
+            Command::Stat { argument } => self.binary_stats(origin, argument, client, cx)?,
+            Command::Quit { quiet } => {
+                self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, quiet, 0));
+                client.close();
+            }
+            Command::Refused { status, close } => {
+                self.refuse(origin, status, client, cx);
+                if close {
+                    client.close();
+                };
+            }
+        }
+        Some(())
+    }
+
+    /// `None` if the storage command has to wait.
+    fn binary_store<S: Session>(
+        &mut self,
+        origin: Origin,
+        command: binary::Command<'_>,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        let binary::Command::Store { verb, key, flags, exptime, stamp, value, quiet } = command else {
+            unreachable!("it is one")
+        };
+        let expiry = expiry_from_client(i64::from(exptime), cx.now);
+        let put = |condition| Request::Put { key, value, flags, expiry, condition };
+        let request = match (verb, stamp_of(stamp)) {
+            (binary::Verb::Append, stamp) => Request::Append { key, value, stamp },
+            (binary::Verb::Prepend, stamp) => Request::Prepend { key, value, stamp },
+            (_, Some(stamp)) => put(Condition::Stamp(stamp)),
+            (binary::Verb::Set, None) => put(Condition::Always),
+            (binary::Verb::Add, None) => put(Condition::Absent),
+            (binary::Verb::Replace, None) => put(Condition::Present),
+        };
+        let form = Form::Binary { answer: BinaryAnswer::Store { verb, stamped: stamp != 0 }, origin, quiet };
+        self.submit(form, request, key, value.len(), client, cx)?;
+        count(&cx.counters.cmd_set, 1);
+        Some(())
+    }
+
+    fn refuse<S: Session>(&mut self, origin: Origin, status: Status, client: &mut Client, cx: &mut DoorContext<'_, S>) {
+        self.answer(Form::Silent, client, cx, |out| reply::binary_refusal(out, origin, status, status.text()));
+    }
+
+    fn binary_stats<S: Session>(
+        &mut self,
+        origin: Origin,
+        argument: &[u8],
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        let lines = match argument {
+            b"" => {
+                self.all_answered(client)?;
+                stats::lines(cx.figures.general(cx.now))
+            }
+            b"reset" => {
+                cx.figures.reset();
+                Vec::new()
+            }
+            other => match cx.figures.group(other) {
+                Some(lines) => lines,
+                None => {
+                    self.refuse(origin, Status::NotFound, client, cx);
+                    return Some(());
+                }
+            },
+        };
+        self.binary_lines(origin, lines, client, cx);
+        Some(())
+    }
+
+    fn binary_lines<S: Session>(
+        &mut self,
+        origin: Origin,
+        lines: Vec<(String, String)>,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) {
+        self.answer(Form::Silent, client, cx, |out| {
+            for (name, value) in lines {
+                reply::binary_pair(out, origin, name.as_bytes(), value.as_bytes());
+            }
+            // An empty one ends the list.
+            reply::binary_success(out, origin, false, 0);
+        });
+    }
+}
+
+/// A stamp of 0 is none.
+fn stamp_of(stamp: u64) -> Option<u64> {
+    (stamp != 0).then_some(stamp)
+}

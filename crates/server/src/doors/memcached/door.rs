@@ -1,0 +1,281 @@
+//! One client's side of memcached's protocols.
+
+use tapetum::Outcome;
+
+use super::pipeline::{Came, Pipeline, Taken};
+use super::protocol::{BINARY_MAGIC, Parsed, binary, text};
+use super::slots::Slots;
+use super::udp::UdpDoor;
+use super::{outcomes, submit};
+use crate::net::connection::Client;
+use crate::net::context::Context;
+use crate::net::door::{Door, Load, Step};
+use crate::net::out::Pool;
+use crate::stats::count;
+use crate::store::engine::Session;
+use crate::store::errands::Answer;
+
+/// What a worker lends to this door.
+pub(super) type DoorContext<'a, S> = Context<'a, S, Pipeline>;
+
+/// What a listener gives to its clients. Options of `--memcached ADDR` belong here.
+#[derive(Clone, Debug, Default)]
+pub struct MemcachedOptions {}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// No byte has come yet.
+    Open,
+    Text,
+    Binary,
+}
+
+/// A text get whose keys are being submitted one by one.
+pub struct ManyKeys {
+    /// The rest of the list of keys.
+    pub list_bytes: usize,
+    /// What follows the list: the end of the line, or nothing if it `goes_on`.
+    pub end_bytes: usize,
+    pub goes_on: bool,
+    pub touch: Option<u32>,
+    pub stamps: bool,
+}
+
+impl ManyKeys {
+    /// Whether the next key is yet to be found.
+    pub fn is_spent(&self) -> bool {
+        self.goes_on && self.list_bytes == 0
+    }
+}
+
+/// What comes after a line that is thrown away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct ThenClose(pub bool);
+
+pub struct Memcached {
+    pub(super) protocol: Protocol,
+    /// So many bytes of the input hold no line end.
+    pub(super) scanned_bytes: usize,
+    /// Input is thrown away up to the end of the line.
+    pub(super) skipped_line: Option<ThenClose>,
+    pub(super) many: Option<ManyKeys>,
+    pub(super) slots: Slots,
+}
+
+impl Default for Memcached {
+    fn default() -> Memcached {
+        let (many, slots) = (None, Slots::default());
+        Memcached { protocol: Protocol::Open, scanned_bytes: 0, skipped_line: None, many, slots }
+    }
+}
+
+impl Door for Memcached {
+    type Options = MemcachedOptions;
+    type PerWorker = Pipeline;
+    type Datagrams = UdpDoor;
+
+    fn open(_options: &MemcachedOptions, _client: &mut Client, _pool: &mut Pool) -> Memcached {
+        Memcached::default()
+    }
+
+    fn refusal(_options: &MemcachedOptions) -> &'static [u8] {
+        b"ERROR Too many open connections\r\n"
+    }
+
+    fn step<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) -> Step {
+        if let Some(then) = self.skipped_line {
+            return Step::Took(self.skip_line(then, input, client));
+        }
+        if self.many.as_ref().is_some_and(ManyKeys::is_spent) {
+            return self.find_more_keys(input, client, cx).map_or(Step::Stop(0), Step::Took);
+        }
+        if !client.passes_barrier(self.load()) {
+            return Step::Stop(0);
+        }
+        let mut at = 0;
+        if self.slots.are_at_rest() && self.scanned_bytes == 0 && cx.session.answers_at_once() {
+            let taken = self.answer_at_once(input, client, cx);
+            if taken.requests() > 0 && !taken.stopped {
+                return Step::Took(taken.input_bytes);
+            }
+            at = taken.input_bytes;
+        }
+        if client.is_full(self.load(), cx.limits, cx.budget) {
+            return Step::Stop(at);
+        }
+        match self.frame(&input[at..], client, cx) {
+            Some(bytes) => Step::Took(at + bytes),
+            None => Step::Stop(at),
+        }
+    }
+
+    fn complete<S: Session>(
+        &mut self,
+        number: u32,
+        outcome: &Outcome,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) {
+        let value = outcome.value().map_or(&b""[..], |value| cx.session.bytes(value));
+        let form = self.slots.form(number);
+        if form.is_get() {
+            let value_bytes = outcome.value().map(|_| value.len());
+            client.got(self.slots.charge_bytes(number), value_bytes, cx.gets);
+        }
+        outcomes::count_outcome(cx.counters, form, outcome);
+        self.slots.complete(number, outcome, value, &mut client.out, cx.pool);
+    }
+
+    fn complete_errand(&mut self, number: u32, answer: Answer, client: &mut Client, pool: &mut Pool) {
+        let reply = submit::errand_reply(self.slots.form(number), &answer);
+        self.slots.complete_with(number, reply, &mut client.out, pool);
+    }
+
+    fn load(&self) -> Load {
+        Load { pending: self.slots.pending(), held_bytes: self.slots.held_bytes() }
+    }
+
+    fn place_of(&self, number: u32) -> usize {
+        self.slots.place_of(number)
+    }
+
+    fn charge_bytes(&self, number: u32) -> usize {
+        self.slots.charge_bytes(number)
+    }
+
+    fn recharge(&mut self, number: u32, bytes: usize) {
+        self.slots.charge(number, bytes);
+    }
+
+    fn needs_input(&self) -> bool {
+        self.many.as_ref().is_none_or(ManyKeys::is_spent)
+    }
+
+    fn stalled(&self) -> &'static [u8] {
+        match self.protocol {
+            Protocol::Text => {
+                b"SERVER_ERROR closed: the rest of the request did not come, and others need the memory\r\n"
+            }
+            Protocol::Open | Protocol::Binary => b"",
+        }
+    }
+
+    fn fetch_ahead<'a, S: Session>(
+        pipeline: &mut Pipeline,
+        inputs: impl Iterator<Item = (&'a Memcached, &'a [u8])> + Clone,
+        session: &S,
+    ) {
+        pipeline.fetch_ahead(inputs.map(|(_, input)| input), session);
+    }
+}
+
+impl Memcached {
+    /// Makes it another client's. It keeps its buffers.
+    pub(super) fn renew(&mut self) {
+        let slots = std::mem::take(&mut self.slots);
+        // Without the request that was given up, if one was.
+        let slots = if slots.is_empty() { slots } else { Slots::default() };
+        *self = Memcached { slots, ..Memcached::default() };
+    }
+
+    /// The bytes of a line that is thrown away.
+    fn skip_line(&mut self, ThenClose(close): ThenClose, input: &[u8], client: &mut Client) -> usize {
+        let Some(end) = input.iter().position(|&byte| byte == b'\n') else { return input.len() };
+        self.skipped_line = None;
+        if close {
+            client.close();
+        }
+        end + 1
+    }
+
+    /// One frame, or one key of a text get; the bytes taken, `None` to stop.
+    fn frame<S: Session>(&mut self, rest: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) -> Option<usize> {
+        match (&self.many, self.protocol) {
+            (Some(_), _) => self.next_key(rest, client, cx),
+            (_, Protocol::Open) => {
+                self.protocol = if rest[0] == BINARY_MAGIC { Protocol::Binary } else { Protocol::Text };
+                Some(0)
+            }
+            (_, Protocol::Text) => self.text_frame(rest, client, cx),
+            (_, Protocol::Binary) => self.binary_frame(rest, client, cx),
+        }
+    }
+
+    /// Answers gets and sets at the start of `rest` at once, as far as that goes. No earlier request waits for its answer.
+    fn answer_at_once<S: Session>(&mut self, rest: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) -> Taken {
+        let many = self.many.take_if(|many| many.touch.is_none());
+        if self.many.is_some() {
+            return Taken::default();
+        }
+        let room = client.answer_room(cx.limits, cx.budget);
+        let came = Came { protocol: self.protocol, now: cx.now, item_bytes_max: cx.limits.item_bytes_max };
+        let (pipeline, session) = (&mut *cx.door, &mut *cx.session);
+        let may_hold = |bytes: usize| room.has(bytes);
+        let mut taken = client.out.append(cx.pool, |out| pipeline.run(came, rest, many, session, out, may_hold));
+        self.many = taken.many.take();
+        client.answered(&room, taken.requests(), taken.value_bytes, cx.gets);
+        if taken.requests() > 0 {
+            self.frame_done(0, client);
+        }
+        if taken.value_bytes.is_some() {
+            count(&cx.counters.cmd_get, taken.gets as u64);
+            count(&cx.counters.get_hits, taken.gets as u64);
+        }
+        if taken.sets > 0 {
+            count(&cx.counters.cmd_set, taken.sets as u64);
+            count(&cx.counters.total_items, taken.sets as u64);
+        }
+        taken
+    }
+
+    fn text_frame<S: Session>(
+        &mut self,
+        rest: &[u8],
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<usize> {
+        match text::parse(rest, self.scanned_bytes, cx.limits.item_bytes_max) {
+            Parsed::Command { command, consumed_bytes, skip_bytes } => {
+                let taken = self.text_command(command, &rest[..consumed_bytes], client, cx)?;
+                self.frame_done(skip_bytes, client);
+                Some(taken)
+            }
+            Parsed::NeedMore { total_bytes, scanned_bytes } => self.need_more(total_bytes, scanned_bytes, client),
+            Parsed::Close => {
+                client.close();
+                None
+            }
+        }
+    }
+
+    fn binary_frame<S: Session>(
+        &mut self,
+        rest: &[u8],
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<usize> {
+        match binary::parse(rest, cx.limits.item_bytes_max) {
+            Parsed::Command { command: (origin, command), consumed_bytes, skip_bytes } => {
+                self.binary_command(origin, command, client, cx)?;
+                self.frame_done(skip_bytes, client);
+                Some(consumed_bytes)
+            }
+            Parsed::NeedMore { total_bytes, scanned_bytes } => self.need_more(total_bytes, scanned_bytes, client),
+            Parsed::Close => {
+                client.close();
+                None
+            }
+        }
+    }
+
+    pub(super) fn frame_done(&mut self, skip_bytes: usize, client: &mut Client) {
+        self.scanned_bytes = 0;
+        client.frame_done(skip_bytes);
+    }
+
+    pub(super) fn need_more(&mut self, total_bytes: usize, scanned_bytes: usize, client: &mut Client) -> Option<usize> {
+        self.scanned_bytes = scanned_bytes;
+        client.need(total_bytes);
+        None
+    }
+}

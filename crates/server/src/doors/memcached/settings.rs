@@ -1,0 +1,51 @@
+//! `stats settings`: memcached's names where they mean something here.
+
+use super::udp::Terminal;
+use crate::net::listen::{Address, Listener};
+use crate::server::Options;
+
+/// Names and values.
+pub fn settings(options: &Options, listeners: &[Listener], udp: Option<&Terminal>) -> Vec<(&'static str, String)> {
+    let (mut port, mut inter, mut socket) = (0, String::from("NULL"), String::from("NULL"));
+    for listener in listeners {
+        match listener.address() {
+            Address::Unix(path) => socket = path.display().to_string(),
+            Address::Tcp(text) => {
+                let (host, number) = text.rsplit_once(':').unwrap_or((&text, "0"));
+                inter = if port == 0 { host.to_string() } else { format!("{inter},{host}") };
+                port = number.parse().unwrap_or(0u16);
+            }
+        }
+    }
+    let mut lines = vec![
+        ("maxconns", options.limits.connections.to_string()),
+        ("tcpport", port.to_string()),
+        ("udpport", udp.map_or(0, |udp| udp.addresses[0].port()).to_string()),
+        ("inter", inter),
+        ("verbosity", "0".into()),
+        ("domain_socket", socket),
+        ("umask", "700".into()),
+        ("num_threads", options.threads.to_string()),
+        ("cas_enabled", "yes".into()),
+        ("binding_protocol", "auto-negotiate".into()),
+        ("auth_enabled_sasl", "no".into()),
+        ("auth_enabled_ascii", "no".into()),
+        ("item_size_max", options.limits.item_bytes_max.to_string()),
+        ("maxconns_fast", "yes".into()),
+        ("tcp_backlog", options.limits.backlog.to_string()),
+        ("idle_timeout", options.limits.idle_seconds.to_string()),
+        ("num_threads_per_udp", options.threads.to_string()),
+        ("shutdown_command", "no".into()),
+        ("detail_enabled", "no".into()),
+        ("track_sizes", "no".into()),
+        ("dump_enabled", "no".into()),
+        ("lru_crawler", "no".into()),
+        ("temp_lru", "no".into()),
+        ("ssl_enabled", "no".into()),
+        ("hash_algorithm", "siphash13".into()),
+        ("flush_enabled", "yes".into()),
+        ("in_flight_bytes_max", options.limits.in_flight_bytes.to_string()),
+    ];
+    lines.extend(options.settings.iter().cloned());
+    lines
+}

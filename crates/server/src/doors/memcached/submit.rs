@@ -1,0 +1,158 @@
+//! What the commands of all dialects share: submitting a request, errands, replies that need nothing from the store.
+
+use tapetum::Request;
+
+use super::door::{DoorContext, Memcached};
+use super::protocol::delete_all_at;
+use super::protocol::reply::{Form, TextAnswer};
+use super::protocol::text;
+use crate::net::connection::Client;
+use crate::net::door::Door;
+use crate::stats::count;
+use crate::store::engine::Session;
+use crate::store::errands::{Answer, Errand};
+
+impl Memcached {
+    /// Submits one request that holds `bytes` of memory until it is answered; `None` if it has to wait.
+    pub(super) fn submit<S: Session>(
+        &mut self,
+        form: Form,
+        request: Request<'_>,
+        key: &[u8],
+        bytes: usize,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        // A get that asks takes effect when it is allowed: a change of its item waits for that.
+        if !request.reads() && self.slots.may_overtake(request.key()) {
+            client.block();
+            return None;
+        }
+        let admission = client.admit(self.load(), form.is_get(), bytes, cx)?;
+        let number = self.slots.push(form, key, admission.charge_bytes);
+        if form.is_get() {
+            self.slots.last_may_ask(request.key());
+        }
+        client.submit(number, request, admission, cx);
+        Some(())
+    }
+
+    pub(super) fn get<S: Session>(
+        &mut self,
+        form: Form,
+        key: &[u8],
+        touch: Option<u32>,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        let request = match touch {
+            None => Request::Get { key },
+            Some(expiry) => Request::GetAndTouch { key, expiry },
+        };
+        let bytes = client.value_bytes_expected(cx.gets);
+        self.submit(form, request, key, bytes, client, cx)?;
+        count(if touch.is_some() { &cx.counters.cmd_touch } else { &cx.counters.cmd_get }, 1);
+        Some(())
+    }
+
+    /// The old value goes too: a client that meant to replace it would take it for the new one.
+    pub(super) fn too_large<S: Session>(
+        &mut self,
+        key: &[u8],
+        delete: bool,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        if delete {
+            self.submit(Form::Silent, Request::Delete { key, stamp: None }, key, 0, client, cx)?;
+        }
+        count(&cx.counters.store_too_large, 1);
+        Some(())
+    }
+
+    /// Flushes and figures see everything before them and nothing after; `None` if an earlier request is not answered.
+    pub(super) fn all_answered(&mut self, client: &mut Client) -> Option<()> {
+        client.wait_for_all(self.load()).then_some(())
+    }
+
+    pub(super) fn flush_all<S: Session>(
+        &mut self,
+        form: Form,
+        delay: i64,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        self.all_answered(client)?;
+        self.submit(form, Request::DeleteAll { at: delete_all_at(delay, cx.now) }, b"", 0, client, cx)?;
+        count(&cx.counters.cmd_flush, 1);
+        Some(())
+    }
+
+    /// Sends an errand. It sees everything before it, and everything after it waits.
+    pub(super) fn errand<S: Session>(
+        &mut self,
+        errand: Errand,
+        form: Form,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        self.all_answered(client)?;
+        let admission = client.admit(self.load(), false, 0, cx)?;
+        let number = self.slots.push(form, b"", admission.charge_bytes);
+        client.set_barrier();
+        if !client.send(number, errand, admission, cx) {
+            let reply = if form == Form::Silent { Vec::new() } else { text::BUSY.into() };
+            self.slots.complete_with(number, reply, &mut client.out, cx.pool);
+        }
+        Some(())
+    }
+
+    /// A reply that needs nothing from the store.
+    pub(super) fn answer<S>(
+        &mut self,
+        form: Form,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        self.slots.answer(&mut client.out, cx.pool, form, write);
+    }
+
+    /// [`Memcached::answer`] with a line of text.
+    pub(super) fn say<S>(&mut self, line: &str, client: &mut Client, cx: &mut DoorContext<'_, S>) {
+        self.answer(Form::Silent, client, cx, |out| out.extend_from_slice(line.as_bytes()));
+    }
+}
+
+/// The form of an errand's reply. `memlimit`: the errand is memcached's own, whose failures have a word of their own.
+pub(super) fn errand_form(memlimit: bool, noreply: bool) -> Form {
+    match noreply {
+        true => Form::Silent,
+        false => Form::Text { answer: TextAnswer::Errand { memlimit }, noreply },
+    }
+}
+
+/// The reply to an errand, in the words of memcached.
+pub(super) fn errand_reply(form: Form, answer: &Answer) -> Vec<u8> {
+    let Form::Text { answer: TextAnswer::Errand { memlimit }, .. } = form else { return Vec::new() };
+    match answer {
+        Answer::Lines(lines) => {
+            let mut out = Vec::new();
+            push_lines(&mut out, lines);
+            out
+        }
+        Answer::Done => b"OK\r\n".to_vec(),
+        Answer::Failed(error) => {
+            let word = if memlimit { "MEMLIMIT_ADJUST_FAILED" } else { "SERVER_ERROR" };
+            format!("{word} {error}\r\n").into_bytes()
+        }
+    }
+}
+
+/// Figures as text has them.
+pub(super) fn push_lines(out: &mut Vec<u8>, lines: &[(String, String)]) {
+    for (name, value) in lines {
+        out.extend_from_slice(format!("STAT {name} {value}\r\n").as_bytes());
+    }
+    out.extend_from_slice(b"END\r\n");
+}

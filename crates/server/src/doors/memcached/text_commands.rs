@@ -1,0 +1,145 @@
+//! From a parsed text command to the store: the request it submits, and the form of its reply.
+
+use tapetum::{Condition, Request};
+
+use super::door::{DoorContext, Memcached, ThenClose};
+use super::protocol::reply::{Form, TextAnswer};
+use super::protocol::{VERSION, expiry_from_client, text};
+use super::submit::{errand_form, push_lines};
+use crate::net::connection::Client;
+use crate::stats::{self, count};
+use crate::store::engine::Session;
+use crate::store::errands::{Errand, Size};
+
+impl Memcached {
+    /// `None` if the command has to wait; else how much of its frame is taken.
+    pub(super) fn text_command<S: Session>(
+        &mut self,
+        command: text::Command<'_>,
+        frame: &[u8],
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<usize> {
+        use text::Command;
+        match command {
+            Command::Get { keys, stamps, goes_on } => {
+                return Some(self.many_start(keys, frame, goes_on, (None, stamps)));
+            }
+            Command::GetAndTouch { keys, exptime, stamps, goes_on } => {
+                let touch = Some(expiry_from_client(exptime, cx.now));
+                return Some(self.many_start(keys, frame, goes_on, (touch, stamps)));
+            }
+            store @ Command::Store { .. } => self.text_store(store, client, cx)?,
+            Command::Meta { line, value } => self.meta_command(&line, value, client, cx)?,
+            Command::TooLarge { key, delete, noreply } => {
+                self.too_large(key, delete, client, cx)?;
+                if !noreply {
+                    self.say(text::TOO_LARGE, client, cx);
+                }
+            }
+            Command::Increment { key, delta, decrement, noreply } => {
+                let request = Request::Increment { key, delta, decrement, initial: None, stamp: None, touch: None };
+                let answer = TextAnswer::Increment { decrement };
+                self.submit(Form::Text { answer, noreply }, request, key, 0, client, cx)?;
+            }
+            Command::Touch { key, exptime, noreply } => {
+                let request = Request::Touch { key, expiry: expiry_from_client(exptime, cx.now) };
+                self.submit(Form::Text { answer: TextAnswer::Touch, noreply }, request, key, 0, client, cx)?;
+                count(&cx.counters.cmd_touch, 1);
+            }
+            Command::Delete { key, noreply } => {
+                let request = Request::Delete { key, stamp: None };
+                self.submit(Form::Text { answer: TextAnswer::Delete, noreply }, request, key, 0, client, cx)?;
+            }
+            Command::FlushAll { delay, noreply } => {
+                self.flush_all(Form::Text { answer: TextAnswer::FlushAll, noreply }, delay, client, cx)?;
+            }
+            Command::Verbosity { noreply: false } => self.say("OK\r\n", client, cx),
+            Command::Verbosity { noreply: true } | Command::Refused { complaint: None } => {}
+            Command::Refused { complaint: Some(complaint) } => self.say(complaint, client, cx),
+            Command::RefusedLine { complaint, close } => self.refuse_line(complaint, close, client, cx),
+            Command::Version => self.say(&format!("VERSION {VERSION}\r\n"), client, cx),
+            Command::Stats { argument } => self.text_stats(argument, client, cx)?,
+            Command::Resize { size, bytes, noreply } => {
+                self.errand(Errand::Resize { size, bytes }, errand_form(false, noreply), client, cx)?;
+            }
+            Command::CacheMemlimit { bytes, noreply } => {
+                let errand = Errand::Resize { size: Size::Memory, bytes };
+                self.errand(errand, errand_form(true, noreply), client, cx)?;
+            }
+            Command::Quit => client.close(),
+        }
+        Some(frame.len())
+    }
+
+    /// `None` if the storage command has to wait.
+    fn text_store<S: Session>(
+        &mut self,
+        command: text::Command<'_>,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        let text::Command::Store { verb, key, flags, exptime, stamp, value, noreply } = command else {
+            unreachable!("it is one")
+        };
+        let expiry = expiry_from_client(exptime, cx.now);
+        let put = |condition| Request::Put { key, value, flags, expiry, condition };
+        let request = match verb {
+            text::Verb::Set => put(Condition::Always),
+            text::Verb::Add => put(Condition::Absent),
+            text::Verb::Replace => put(Condition::Present),
+            text::Verb::Cas => put(Condition::Stamp(stamp)),
+            text::Verb::Append => Request::Append { key, value, stamp: None },
+            text::Verb::Prepend => Request::Prepend { key, value, stamp: None },
+        };
+        let answer = TextAnswer::Store { stamped: verb == text::Verb::Cas };
+        self.submit(Form::Text { answer, noreply }, request, key, value.len(), client, cx)?;
+        count(&cx.counters.cmd_set, 1);
+        Some(())
+    }
+
+    /// Answers a line that has not ended, and throws the rest of it away.
+    fn refuse_line<S: Session>(
+        &mut self,
+        complaint: &str,
+        close: bool,
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) {
+        self.skipped_line = Some(ThenClose(close));
+        self.say(complaint, client, cx);
+    }
+
+    fn text_stats<S: Session>(
+        &mut self,
+        argument: &[u8],
+        client: &mut Client,
+        cx: &mut DoorContext<'_, S>,
+    ) -> Option<()> {
+        let mut words = text::split(argument);
+        let lines = match words.next().unwrap_or_default() {
+            b"inspect" => {
+                let errand = words.next().map_or(Errand::Inspect, |key| Errand::Locate { key: key.to_vec() });
+                return self.errand(errand, errand_form(false, false), client, cx);
+            }
+            b"" => {
+                self.all_answered(client)?;
+                stats::lines(cx.figures.general(cx.now))
+            }
+            b"reset" => {
+                cx.figures.reset();
+                self.say("RESET\r\n", client, cx);
+                return Some(());
+            }
+            other => match cx.figures.group(other) {
+                Some(lines) => lines,
+                None => {
+                    self.say(text::ERROR, client, cx);
+                    return Some(());
+                }
+            },
+        };
+        self.answer(Form::Silent, client, cx, |out| push_lines(out, &lines));
+        Some(())
+    }
+}

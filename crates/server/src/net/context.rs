@@ -1,0 +1,94 @@
+//! What a worker lends to a connection while it works on it; and the same for one connection without a worker.
+
+use super::gets::Gets;
+use super::limits::{Budget, Limits};
+use super::out::Pool;
+use crate::stats::{Counters, Figures};
+use crate::store::engine::Session;
+use crate::store::errands::Errands;
+
+/// `W` is the door's [`super::door::Door::PerWorker`].
+pub struct Context<'a, S, W> {
+    pub session: &'a mut S,
+    pub limits: &'a Limits,
+    pub budget: &'a Budget,
+    pub figures: &'a Figures,
+    pub errands: &'a Errands,
+    /// The number of the worker.
+    pub worker: usize,
+    pub counters: &'a Counters,
+    pub pool: &'a mut Pool,
+    pub scratch: &'a mut Vec<u8>,
+    /// Unix seconds.
+    pub now: u32,
+    pub gets: &'a mut Gets,
+    pub door: &'a mut W,
+}
+
+impl<S, W> Context<'_, S, W> {
+    /// The same context for a door that owns a part of `W`.
+    pub fn of_part<V>(&mut self, part: impl FnOnce(&mut W) -> &mut V) -> Context<'_, S, V> {
+        Context {
+            session: self.session,
+            limits: self.limits,
+            budget: self.budget,
+            figures: self.figures,
+            errands: self.errands,
+            worker: self.worker,
+            counters: self.counters,
+            pool: self.pool,
+            scratch: self.scratch,
+            now: self.now,
+            gets: self.gets,
+            door: part(self.door),
+        }
+    }
+}
+
+/// Everything that a [`Context`] lends, without a worker: for packets in memory, and for tests. One thread at a time. Nobody answers
+/// errands.
+pub struct Alone<S, W> {
+    pub session: S,
+    pub limits: Limits,
+    pub budget: Budget,
+    pub figures: Figures,
+    pub pool: Pool,
+    errands: Errands,
+    scratch: Vec<u8>,
+    pub gets: Gets,
+    door: W,
+}
+
+impl<S: Session, W: Default> Alone<S, W> {
+    /// Sockets are read into a buffer of `scratch_bytes`.
+    pub fn new(session: S, limits: Limits, scratch_bytes: usize) -> Alone<S, W> {
+        Alone {
+            session,
+            budget: Budget::new(limits.in_flight_bytes),
+            gets: Gets::new(limits.in_flight_bytes, 1),
+            limits,
+            figures: Figures::default(),
+            pool: Pool::default(),
+            errands: Errands::queue().0,
+            scratch: vec![0; scratch_bytes],
+            door: W::default(),
+        }
+    }
+
+    pub fn context(&mut self, now: u32) -> Context<'_, S, W> {
+        Context {
+            session: &mut self.session,
+            limits: &self.limits,
+            budget: &self.budget,
+            figures: &self.figures,
+            errands: &self.errands,
+            worker: 0,
+            counters: &self.figures.counters[0],
+            pool: &mut self.pool,
+            scratch: &mut self.scratch,
+            now,
+            gets: &mut self.gets,
+            door: &mut self.door,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What a worker does for its connections between events: sending, going on with blocked requests, closing.
+
+use std::sync::atomic::Ordering;
+use std::{io, mem};
+
+use super::Worker;
+use crate::net::datagrams::Datagrams;
+use crate::net::door::Door;
+use crate::net::mailbox::Mailbox;
+use crate::stats::count;
+use crate::store::engine::Session;
+
+impl<S: Session, D: Door> Worker<S, D> {
+    pub(super) fn look_after_queued(&mut self, connections_max: usize) -> io::Result<()> {
+        for _ in 0..connections_max {
+            let Some(id) = self.queue.pop_front() else { break };
+            self.look_after(id)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with blocked requests, sends, and closes a connection that is finished.
+    fn look_after(&mut self, id: u32) -> io::Result<()> {
+        let Some(mut stream) = self.connections[id as usize].take() else { return Ok(()) };
+        stream.queued = false;
+        stream.advance(&mut self.context());
+        let budget = &self.shared.budget;
+        let counters = &self.shared.figures.counters[self.index];
+        let go_on = stream.send(&mut self.pool, counters, self.now);
+        if stream.settle(budget) {
+            // Another worker's client may sit on the memory, and that worker be asleep.
+            self.shared.mailboxes.iter().for_each(Mailbox::wake);
+        }
+        if stream.is_finished() {
+            stream.finish(budget, &mut self.pool, &mut self.scratch);
+            self.free.push(id);
+            self.shared.mailboxes[self.index].discount_connection();
+            self.shared.figures.connections.fetch_sub(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        if let Some(interest) = stream.interest_change() {
+            self.epoll.change(stream.fd(), u64::from(id), interest)?;
+        }
+        if stream.connection.client.waits() && !mem::replace(&mut stream.listed_as_waiting, true) {
+            self.waiting.push(id);
+        }
+        if stream.connection.client.capped() {
+            self.capped.push(id);
+        }
+        self.connections[id as usize] = Some(stream);
+        if go_on {
+            self.enqueue(id);
+        }
+        Ok(())
+    }
+
+    /// Connections that wait for memory may find some now. While there is none, many that wait cost the others next to nothing.
+    pub(super) fn ask_again(&mut self) {
+        let mut waiting = mem::take(&mut self.waiting);
+        waiting.retain(|&id| {
+            let Some(stream) = &mut self.connections[id as usize] else { return false };
+            if !stream.connection.may_go_on(&self.shared.budget) {
+                return true;
+            }
+            stream.listed_as_waiting = false;
+            self.enqueue(id);
+            false
+        });
+        self.waiting = waiting;
+    }
+
+    /// Rare things: listeners that had to pause, clients that hold memory others wait for.
+    pub(super) fn look_around(&mut self) -> io::Result<()> {
+        let stopping = self.shared.stopping.load(Ordering::Acquire);
+        if !self.listening
+            && !stopping
+            && self.now != self.paused_at
+            && let Err(error) = self.listen()
+        {
+            self.pause_listening(&error)?;
+        }
+        if self.shared.budget.someone_waits() && self.looked_at != self.now {
+            self.looked_at = self.now;
+            for id in 0..self.connections.len() {
+                let Some(stream) = &mut self.connections[id] else { continue };
+                if stream.is_stalled(self.now, &self.shared.limits) {
+                    tracing::warn!("closed a client that held memory and neither sent nor read");
+                    stream.close_stalled();
+                    self.enqueue(id as u32);
+                }
+            }
+        }
+        if self.shared.limits.idle_seconds > 0 && self.kicked_at != self.now {
+            self.kicked_at = self.now;
+            self.kick_idle();
+        }
+        Ok(())
+    }
+
+    fn kick_idle(&mut self) {
+        for id in 0..self.connections.len() {
+            let Some(stream) = &mut self.connections[id] else { continue };
+            if stream.is_idle(self.now, &self.shared.limits) {
+                count(&self.shared.figures.counters[self.index].idle_kicks, 1);
+                stream.kick();
+                self.enqueue(id as u32);
+            }
+        }
+    }
+
+    pub(super) fn begin_stop(&mut self) -> io::Result<()> {
+        self.stop_listening()?;
+        self.datagrams.iter().flat_map(|datagrams| datagrams.fds()).try_for_each(|fd| self.epoll.remove(fd))?;
+        for id in 0..self.connections.len() {
+            if let Some(stream) = &mut self.connections[id] {
+                stream.stop_reading();
+                self.enqueue(id as u32);
+            }
+        }
+        Ok(())
+    }
+}

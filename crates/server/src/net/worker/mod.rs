@@ -1,0 +1,431 @@
+//! One worker: an event loop over its connections, the listening sockets and its session of the store.
+//!
+//! ```text
+//!   wait -> read the connections reported, submit what they ask for
+//!        -> rounds: poll the store -> complete, give room to gets that ask, submit requests that were blocked,
+//!                   one write to each connection completed and to a few of the others; again while that gave anything
+//!        -> wait
+//! ```
+//! Everything that one report (`os::Epoll`) asks for is submitted before one poll, so that it goes to flash as one batch,
+//! and nothing ever waits for one read. Where DRAM answers most of it, a few more reports are taken before that poll, so that it still is a
+//! batch: a doorbell of the drive costs as much as an answer. Answers from DRAM are sent after the doorbell, while flash reads; answers of
+//! flash that come meanwhile go before the rest of them. New connections are spread over the workers: a worker that accepts one hands it to
+//! the worker that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
+
+// The server is above the simulator: it may read the clock. Relative expiries need it, once a round.
+#![allow(clippy::disallowed_methods)]
+
+mod accept;
+mod care;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{io, mem};
+
+use tapetum::{Ask, Reply};
+use tapetum_drive::env::Env;
+
+use super::arrivals::Arrivals;
+use super::connection::Stream;
+use super::context::Context;
+use super::datagrams::{self, Datagrams};
+use super::door::Door;
+use super::gets::Gets;
+use super::limits::{Budget, Limits};
+use super::listen::Listener;
+use super::mailbox::{Mail, Mailbox};
+use super::out::Pool;
+use crate::os::{self, Epoll, Interest, Ready};
+use crate::stats::Figures;
+use crate::store::engine::Session;
+use crate::store::errands::{Answer, Errands};
+
+const SCRATCH_BYTES: usize = 64 << 10;
+/// Reports of the sockets that are taken before the store is polled for them, and how long after the first another may be taken:
+/// requests that wait for flash wait for these reports too.
+const REPORTS_MAX: usize = 4;
+const REPORTS_TIME: Duration = Duration::from_micros(300);
+/// Rounds of polling before the sockets are looked at again.
+const ROUNDS_MAX: usize = 16;
+/// Connections looked after, beside those that flash has just answered, before the store is polled again.
+const SENDS_MAX: usize = 16;
+/// How soon a connection that waits for memory asks again, if nothing happens before.
+const WAIT_RETRY_MS: i32 = 10;
+/// How often stalled clients and paused listeners are looked for while nothing happens.
+const LOOK_MS: i32 = 1000;
+/// How often the store is polled at least while it owes replies, though it says when it has some.
+const STORE_LOOK_MS: i32 = 100;
+/// How long after a stop replies are waited for, and sent.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+const ID_MAILBOX: u64 = u64::MAX;
+const ID_SESSION: u64 = u64::MAX - 1;
+const ID_DATAGRAMS: u64 = u64::MAX - 2;
+const ID_EXCHANGE: u64 = u64::MAX - 3;
+const ID_LISTENER: u64 = 1 << 32;
+
+/// What all workers share.
+pub struct Shared {
+    pub limits: Limits,
+    pub budget: Budget,
+    pub figures: Figures,
+    pub errands: Errands,
+    pub listeners: Vec<Listener>,
+    /// One a worker.
+    pub mailboxes: Vec<Mailbox>,
+    pub stopping: AtomicBool,
+}
+
+/// The store's clock: see [`Env`].
+pub fn unix_seconds() -> u32 {
+    Env::system().unix_seconds()
+}
+
+fn watch_session(epoll: &Epoll, session: &impl Session) -> io::Result<()> {
+    // The store is polled in every round, so a descriptor that stays ready needs no second event: some are shared by all
+    // sessions, and stay ready until another worker has polled.
+    let interest = Interest { edge: true, ..Interest::READ };
+    session.event_fds().into_iter().try_for_each(|fd| epoll.add(fd, ID_SESSION, interest))
+}
+
+pub struct Worker<S, D: Door> {
+    index: usize,
+    shared: Arc<Shared>,
+    /// One a listener.
+    options: Arc<[D::Options]>,
+    session: S,
+    epoll: Epoll,
+    /// Boxes, as each is taken out and put back several times a request.
+    connections: Vec<Option<Box<Stream<D>>>>,
+    free: Vec<u32>,
+    /// A box, as it is taken out and put back too.
+    datagrams: Option<Box<D::Datagrams>>,
+    /// Connections to look after before the next wait, in order.
+    queue: VecDeque<u32>,
+    /// Connections that wait for memory.
+    waiting: Vec<u32>,
+    /// Connections that wait for gets of this worker to be answered.
+    capped: Vec<u32>,
+    pool: Pool,
+    scratch: Vec<u8>,
+    arrivals: Arrivals,
+    gets: Gets,
+    door: D::PerWorker,
+    now: u32,
+    /// When stalled clients were last looked for.
+    looked_at: u32,
+    /// When idle clients were last looked for.
+    kicked_at: u32,
+    listening: bool,
+    /// When accepting failed last.
+    paused_at: u32,
+    paused_since: Option<Instant>,
+    /// The last rounds ended before everything was quiet.
+    unfinished: bool,
+}
+
+impl<S: Session, D: Door> Worker<S, D> {
+    pub fn new(
+        index: usize,
+        shared: Arc<Shared>,
+        options: Arc<[D::Options]>,
+        session: S,
+        datagrams: Option<D::Datagrams>,
+    ) -> io::Result<Worker<S, D>> {
+        assert_eq!(options.len(), shared.listeners.len(), "every listener has its options");
+        let epoll = Epoll::new()?;
+        epoll.add(shared.mailboxes[index].fd(), ID_MAILBOX, Interest::READ)?;
+        watch_session(&epoll, &session)?;
+        if let Some(fd) = session.exchange_fd() {
+            epoll.add(fd, ID_EXCHANGE, Interest::READ)?;
+        }
+        for fd in datagrams.iter().flat_map(Datagrams::fds) {
+            epoll.add(fd, ID_DATAGRAMS, Interest::READ)?;
+        }
+        let gets = Gets::new(shared.limits.in_flight_bytes, shared.mailboxes.len());
+        let mut worker = Worker {
+            index,
+            shared,
+            options,
+            session,
+            epoll,
+            connections: Vec::new(),
+            free: Vec::new(),
+            datagrams: datagrams.map(Box::new),
+            queue: VecDeque::new(),
+            waiting: Vec::new(),
+            capped: Vec::new(),
+            pool: Pool::default(),
+            scratch: vec![0; SCRATCH_BYTES],
+            arrivals: Arrivals::new(),
+            gets,
+            door: D::PerWorker::default(),
+            now: unix_seconds(),
+            looked_at: 0,
+            kicked_at: 0,
+            listening: false,
+            paused_at: 0,
+            paused_since: None,
+            unfinished: false,
+        };
+        worker.listen()?;
+        Ok(worker)
+    }
+
+    /// Runs until the server stops, and then until everything in flight is answered.
+    pub fn run(mut self) -> io::Result<()> {
+        let (mut ready, mut replies, mut asks) = (Vec::new(), Vec::new(), Vec::new());
+        let mut stop_at: Option<Instant> = None;
+        loop {
+            let timeout_ms = self.timeout_ms(stop_at.is_some());
+            self.gather(timeout_ms, &mut ready)?;
+            if self.shared.stopping.load(Ordering::Acquire) && stop_at.is_none() {
+                stop_at = Some(Instant::now() + STOP_GRACE);
+                self.begin_stop()?;
+            }
+            self.ask_again();
+            self.rounds(&mut replies, &mut asks)?;
+            self.look_around()?;
+            if let Some(stop_at) = stop_at {
+                let late = Instant::now() >= stop_at;
+                let quiet = self.connections.iter().all(Option::is_none) && self.session.in_flight() == 0;
+                if quiet || late {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Takes what the sockets have, until the store has enough to do at once.
+    fn gather(&mut self, mut timeout_ms: i32, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let enough = self.session.in_flight() + os::EVENTS_MAX;
+        let mut until = None;
+        for _ in 0..REPORTS_MAX {
+            self.epoll.wait(timeout_ms, ready)?;
+            self.now = unix_seconds();
+            self.events(ready)?;
+            let is_batch = ready.len() < os::EVENTS_MAX || self.session.in_flight() >= enough;
+            // Clients that wait for memory come before clients that have said nothing yet.
+            if is_batch || !self.waiting.is_empty() {
+                break;
+            }
+            let now = Instant::now();
+            if now >= *until.get_or_insert(now + REPORTS_TIME) {
+                break;
+            }
+            timeout_ms = 0;
+        }
+        Ok(())
+    }
+
+    fn timeout_ms(&self, stopping: bool) -> i32 {
+        if !self.queue.is_empty() || self.unfinished {
+            return 0;
+        }
+        let soon = stopping || !self.waiting.is_empty();
+        let kicks = self.shared.limits.idle_seconds > 0 && self.free.len() < self.connections.len();
+        let look = !self.listening || self.shared.budget.someone_waits() || kicks;
+        match (soon, look) {
+            (true, _) => WAIT_RETRY_MS,
+            _ if self.session.in_flight() > 0 => STORE_LOOK_MS,
+            (_, true) => LOOK_MS,
+            _ => -1,
+        }
+    }
+
+    /// Takes all of a report: first the sockets that bring little, together, then the others.
+    fn events(&mut self, ready: &[Ready]) -> io::Result<()> {
+        let mut arrivals = mem::take(&mut self.arrivals);
+        let mut others = 0u32;
+        for (at, event) in ready.iter().enumerate() {
+            let stream = usize::try_from(event.id).ok().and_then(|id| self.connections.get(id)?.as_ref());
+            let little = stream.filter(|stream| event.read && !event.gone && stream.brings_little());
+            let came = little.is_some_and(|stream| arrivals.read(event.id as u32, stream.fd()));
+            others |= u32::from(!came) << at;
+        }
+        self.take_arrivals(&arrivals);
+        arrivals.clear();
+        self.arrivals = arrivals;
+        let others = ready.iter().enumerate().filter(|(at, _)| others >> at & 1 == 1);
+        others.map(|(_, event)| event).try_for_each(|event| self.event(*event))
+    }
+
+    fn take_arrivals(&mut self, arrivals: &Arrivals) {
+        let connections = &self.connections;
+        let inputs = arrivals
+            .iter()
+            .filter_map(|(id, input)| connections[id as usize].as_ref().map(|stream| (&stream.connection.door, input)));
+        D::fetch_ahead(&mut self.door, inputs, &self.session);
+        for (id, input) in arrivals.iter() {
+            self.with_stream(id, |stream, cx| stream.take_arrived(input, cx));
+        }
+    }
+
+    fn event(&mut self, ready: Ready) -> io::Result<()> {
+        match ready.id {
+            ID_SESSION => {}
+            ID_EXCHANGE => self.exchange_session()?,
+            ID_MAILBOX => {
+                let Mail { accepted, answers } = self.shared.mailboxes[self.index].empty();
+                accepted.into_iter().for_each(|client| self.adopt(client));
+                answers.into_iter().for_each(|(token, answer)| self.complete_errand(token, answer));
+            }
+            ID_DATAGRAMS => self.with_datagrams(|datagrams, cx| datagrams.receive(cx))?,
+            ID_LISTENER.. => self.accept((ready.id - ID_LISTENER) as usize)?,
+            id => self.connection_event(id as u32, ready)?,
+        }
+        Ok(())
+    }
+
+    /// Exchanges the session: requests in flight in the old one are answered with the reason why it is gone.
+    fn exchange_session(&mut self) -> io::Result<()> {
+        let mut replies = Vec::new();
+        self.session.poll(&mut replies);
+        replies.into_iter().for_each(|reply| self.complete(reply));
+        self.session.event_fds().into_iter().try_for_each(|fd| self.epoll.remove(fd))?;
+        let refused = self.session.exchange();
+        watch_session(&self.epoll, &self.session)?;
+        let Some(refused) = refused else { return Ok(()) };
+        for stream in self.connections.iter_mut().flatten() {
+            stream.connection.stop_asking(&mut self.gets);
+        }
+        refused.into_iter().for_each(|reply| self.complete(reply));
+        mem::take(&mut self.capped).into_iter().for_each(|id| self.enqueue(id));
+        if self.datagrams.is_some() {
+            self.with_datagrams(|datagrams, cx| datagrams.go_on(cx));
+        }
+        Ok(())
+    }
+
+    fn connection_event(&mut self, id: u32, ready: Ready) -> io::Result<()> {
+        // It may have been closed earlier in this round.
+        let Some(mut stream) = self.connections[id as usize].take() else { return Ok(()) };
+        if ready.gone && stream.hung_up() {
+            self.epoll.remove(stream.fd())?;
+        }
+        if ready.read || ready.gone {
+            stream.read(&mut self.context());
+        }
+        self.connections[id as usize] = Some(stream);
+        self.enqueue(id);
+        Ok(())
+    }
+
+    fn with_datagrams<R>(&mut self, work: impl FnOnce(&mut D::Datagrams, &mut Context<'_, S, D::PerWorker>) -> R) -> R {
+        let Some(mut datagrams) = self.datagrams.take() else { unreachable!("no datagram comes without its sockets") };
+        let result = work(&mut datagrams, &mut self.context());
+        self.datagrams = Some(datagrams);
+        result
+    }
+
+    /// Works on a connection, which is looked after later.
+    fn with_stream(&mut self, id: u32, work: impl FnOnce(&mut Stream<D>, &mut Context<'_, S, D::PerWorker>)) {
+        let Some(mut stream) = self.connections.get_mut(id as usize).and_then(Option::take) else {
+            unreachable!("a connection stays until its requests are answered, and until it is looked after")
+        };
+        work(&mut stream, &mut self.context());
+        self.connections[id as usize] = Some(stream);
+        self.enqueue(id);
+    }
+
+    fn enqueue(&mut self, id: u32) {
+        if let Some(stream) = &mut self.connections[id as usize]
+            && !mem::replace(&mut stream.queued, true)
+        {
+            self.queue.push_back(id);
+        }
+    }
+
+    fn context(&mut self) -> Context<'_, S, D::PerWorker> {
+        Context {
+            session: &mut self.session,
+            limits: &self.shared.limits,
+            budget: &self.shared.budget,
+            figures: &self.shared.figures,
+            errands: &self.shared.errands,
+            worker: self.index,
+            counters: &self.shared.figures.counters[self.index],
+            pool: &mut self.pool,
+            scratch: &mut self.scratch,
+            now: self.now,
+            gets: &mut self.gets,
+            door: &mut self.door,
+        }
+    }
+
+    /// Polls the store and looks after connections until neither gives anything new.
+    fn rounds(&mut self, replies: &mut Vec<Reply>, asks: &mut Vec<Ask>) -> io::Result<()> {
+        self.unfinished = true;
+        for _ in 0..ROUNDS_MAX {
+            replies.clear();
+            self.session.poll(replies);
+            self.session.take_asks(asks);
+            if replies.is_empty() && asks.is_empty() && self.queue.is_empty() {
+                self.unfinished = false;
+                break;
+            }
+            // A get that asks keeps no other from being submitted, until it is allowed.
+            let gets_left = !replies.is_empty() || !asks.is_empty();
+            if gets_left {
+                for id in mem::take(&mut self.capped) {
+                    self.enqueue(id);
+                }
+            }
+            let queued_before = self.queue.len();
+            for reply in replies.drain(..) {
+                self.complete(reply);
+            }
+            for Ask { token, value_bytes } in asks.drain(..) {
+                self.ask(token, value_bytes);
+            }
+            // Answers of flash have waited longest: they go first.
+            let completed = self.queue.len() - queued_before;
+            self.queue.rotate_right(completed);
+            if gets_left && self.datagrams.is_some() {
+                self.with_datagrams(|datagrams, cx| datagrams.go_on(cx));
+            }
+            self.look_after_queued(completed + SENDS_MAX)?;
+        }
+        self.watch_datagrams()
+    }
+
+    fn watch_datagrams(&mut self) -> io::Result<()> {
+        let stopping = self.shared.stopping.load(Ordering::Acquire);
+        let Some(datagrams) = self.datagrams.as_mut().filter(|_| !stopping) else { return Ok(()) };
+        match datagrams.interest_change() {
+            Some(interest) => datagrams.fds().try_for_each(|fd| self.epoll.change(fd, ID_DATAGRAMS, interest)),
+            None => Ok(()),
+        }
+    }
+
+    fn complete(&mut self, reply: Reply) {
+        let id = (reply.token >> 32) as u32;
+        if id >= datagrams::FIRST_ID {
+            return self.with_datagrams(|datagrams, cx| datagrams.complete(id, reply.token as u32, &reply.outcome, cx));
+        }
+        self.with_stream(id, |stream, cx| stream.connection.complete(reply.token as u32, &reply.outcome, cx));
+    }
+
+    /// A get wants room for a long value.
+    fn ask(&mut self, token: u64, value_bytes: usize) {
+        let id = (token >> 32) as u32;
+        if id >= datagrams::FIRST_ID {
+            return self.with_datagrams(|datagrams, cx| datagrams.ask(id, token as u32, value_bytes, cx));
+        }
+        self.with_stream(id, |stream, cx| stream.connection.ask(token as u32, value_bytes, cx));
+    }
+
+    fn complete_errand(&mut self, token: u64, answer: Answer) {
+        let id = (token >> 32) as u32;
+        if id >= datagrams::FIRST_ID {
+            return self.with_datagrams(|datagrams, cx| datagrams.complete_errand(id, token as u32, answer, cx));
+        }
+        let Some(stream) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {
+            unreachable!("a connection stays until its requests are answered")
+        };
+        stream.connection.complete_errand(token as u32, answer, &mut self.pool);
+        self.enqueue(id);
+    }
+}
