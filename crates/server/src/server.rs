@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use crate::doors::memcached::udp::{Terminal, UdpDoor, UdpOptions};
-use crate::doors::memcached::{Memcached, MemcachedOptions, settings};
+use crate::doors::memcached::{Memcached, settings};
 use crate::doors::metrics::MetricsServer;
 use crate::doors::{DoorError, Doors};
 use crate::logging::LogLosses;
@@ -114,15 +114,18 @@ impl Server {
     /// [`Server::start`] with doors that were bound before.
     pub fn start_behind<S: Store>(doors: Doors, store: Arc<S>, mut options: Options) -> Result<Server, StartError> {
         doors.listen(options.limits.backlog)?;
-        let Doors { memcached, metrics, udp } = doors;
+        let Doors { memcached, memcached_options, metrics, udp, .. } = doors;
         let (terminal, sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
         options.settings = settings::settings(&options, &memcached, terminal.as_deref());
+        // Datagrams have one address, whatever listeners there are: the first one's clients send them.
+        let of_first = memcached_options.first().cloned().unwrap_or_default();
         let sockets = sockets.into_iter().flatten().enumerate();
         let datagrams = sockets.zip(terminal.iter().cycle());
-        let datagrams = datagrams.map(|((worker, sockets), udp)| UdpDoor::new(Arc::clone(udp), sockets, worker));
+        let datagrams =
+            datagrams.map(|((worker, sockets), udp)| UdpDoor::new(Arc::clone(udp), of_first.clone(), sockets, worker));
         let entrances = Entrances::<Memcached> {
             datagrams: datagrams.collect(),
-            listeners: memcached.into_iter().map(|listener| (listener, MemcachedOptions::default())).collect(),
+            listeners: memcached.into_iter().zip(memcached_options).collect(),
             metrics,
             udp: terminal,
         };

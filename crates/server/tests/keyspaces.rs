@@ -1,9 +1,12 @@
-//! Keyspaces from outside: made, filled, listed, renamed and dropped without a server. After each refusal the data are what they were.
+//! Keyspaces from outside: made, filled, listed, renamed and dropped without a server, and served, each at its own socket. After each
+//! refusal the data are what they were.
 
 #![allow(clippy::disallowed_methods)]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -252,4 +255,81 @@ fn there_may_be_a_thousand_and_at_the_limit_it_is_said() {
     assert!(error.contains("drop") || error.contains("room"), "{error}");
     scratch.succeeds(&["keyspace", "drop", "17"]);
     assert!(!scratch.keyspaces().contains(&"17".into()));
+}
+
+/// Sends a script to a socket of a server, and returns all that came back.
+fn exchange(scratch: &Scratch, socket: &str, script: &str) -> String {
+    let mut client = UnixStream::connect(scratch.0.join(socket)).unwrap();
+    client.write_all(format!("{script}quit\r\n").as_bytes()).unwrap();
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+#[test]
+fn clients_of_each_listener_see_and_flush_their_own_keyspace() {
+    let scratch = Scratch::new("listeners");
+    for keyspace in ["a", "b"] {
+        scratch.succeeds(&["keyspace", "create", keyspace]);
+    }
+    let [x, y] = ["x", "y"].map(|socket| format!("unix:{}", scratch.path(socket)));
+    // A port that nobody else asks for while this runs.
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    for options in [&["--sync", "always"][..], &["--sync", "everysec", "--tier", "4MiB"]] {
+        let words = ["--memcached", &x, "--keyspace", "a", "--memcached", &y, "--keyspace", "b", "--udp", &port];
+        let mut server = serve(&scratch, &[&words, options].concat());
+        let (at_x, at_y) =
+            (|script: &str| exchange(&scratch, "x", script), |script: &str| exchange(&scratch, "y", script));
+        assert_eq!(at_x("set key 0 0 4\r\nof a\r\nset only 0 0 1\r\n1\r\n"), "STORED\r\nSTORED\r\n");
+        assert_eq!(at_y("get key only\r\nset key 0 0 4\r\nof b\r\n"), "END\r\nSTORED\r\n");
+        // Twice, and by each dialect: the second time from DRAM, where there is a tier.
+        for _ in 0..2 {
+            assert_eq!(at_x("get key only\r\n"), "VALUE key 0 4\r\nof a\r\nVALUE only 0 1\r\n1\r\nEND\r\n");
+            assert_eq!(
+                at_y("get key\r\nmg key v\r\nget only\r\n"),
+                "VALUE key 0 4\r\nof b\r\nEND\r\nVA 4\r\nof b\r\nEND\r\n"
+            );
+        }
+        assert!(at_x("stats\r\n").contains("STAT keyspace a\r\n") && at_y("stats\r\n").contains("STAT keyspace b\r\n"));
+        assert_ne!(at_x("stats inspect key\r\n"), at_y("stats inspect key\r\n"));
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        udp.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        udp.send_to(b"\0\x07\0\0\0\x01\0\0get key\r\n", format!("127.0.0.1:{port}")).unwrap();
+        let mut answer = [0; 256];
+        let bytes = udp.recv(&mut answer).unwrap();
+        assert!(answer[..bytes].ends_with(b"VALUE key 0 4\r\nof a\r\nEND\r\n"), "the first listener's");
+        assert_eq!(at_x("flush_all\r\nget key\r\n"), "OK\r\nEND\r\n");
+        assert_eq!(at_y("get key\r\n"), "VALUE key 0 4\r\nof b\r\nEND\r\n");
+        stop(&mut server);
+        assert_eq!(scratch.succeeds(&["list", "--keyspace", "a"]), "");
+        assert_eq!(scratch.succeeds(&["get", "key", "--keyspace", "b"]), "of b");
+        scratch.succeeds(&["delete", "key", "--keyspace", "b"]);
+        assert_eq!(scratch.succeeds(&["list"]), "");
+    }
+}
+
+#[test]
+fn a_server_refuses_keyspaces_that_do_not_fit_its_listeners_or_its_store() {
+    let scratch = Scratch::new("unfit");
+    let [x, y] = ["x", "y"].map(|socket| format!("unix:{}", scratch.path(socket)));
+    let error = scratch.fails(&["serve", "--memcached", &x, "--keyspace", "a"]);
+    assert!(error.contains("there is no store at") && error.contains("tapetum keyspace create"), "{error}");
+    assert!(!scratch.0.join("data").exists());
+    scratch.succeeds(&["keyspace", "create", "a"]);
+    let error = scratch.fails(&["serve", "--memcached", &x, "--keyspace", "none"]);
+    assert!(error.contains("no keyspace \"none\": `tapetum keyspace list`"), "{error}");
+    let three = ["--keyspace", "a", "--keyspace", "a", "--keyspace", "a"];
+    let error = scratch.fails(&[&["serve", "--memcached", &x, "--memcached", &y][..], &three].concat());
+    assert!(error.contains("--keyspace is given 3 times, and --memcached 2 times"), "{error}");
+    // Once is for all.
+    let mut server = serve(&scratch, &["--memcached", &x, "--memcached", &y, "--keyspace", "a"]);
+    assert_eq!(exchange(&scratch, "x", "set key 0 0 1\r\n1\r\n"), "STORED\r\n");
+    assert_eq!(exchange(&scratch, "y", "get key\r\n"), "VALUE key 0 1\r\n1\r\nEND\r\n");
+    stop(&mut server);
+    // Dropped and created again, it is empty.
+    scratch.succeeds(&["keyspace", "drop", "a"]);
+    scratch.succeeds(&["keyspace", "create", "a"]);
+    let mut server = serve(&scratch, &["--memcached", &x, "--keyspace", "a"]);
+    assert_eq!(exchange(&scratch, "x", "get key\r\n"), "END\r\n");
+    stop(&mut server);
 }

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapetum::{Error, Inspection, Location, Reply, Request, SlabClass, Stats, ValueRange};
+use tapetum::{Error, Inspection, KeyspaceRef, Location, Reply, Request, SlabClass, Stats, ValueRange};
 use tapetum_server::logging::Log;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::server::{Options, Server};
@@ -24,9 +24,9 @@ const KEY: &[u8] = b"panic";
 struct PanickingSession(tapetum::Session);
 
 impl Session for PanickingSession {
-    fn submit(&mut self, token: u64, request: Request<'_>) {
+    fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
         assert_ne!(request.key(), KEY, "planted");
-        self.0.submit(token, request).expect("one client sends one at a time");
+        self.0.submit_to(keyspace, token, request).expect("one client sends one at a time");
     }
 
     fn poll(&mut self, replies: &mut Vec<Reply>) {
@@ -67,8 +67,8 @@ impl Store for PanickingStore {
         tapetum::inspect(&self.0)
     }
 
-    fn locate(&self, key: &[u8]) -> Result<Location, Error> {
-        tapetum::locate(&self.0, tapetum::KeyspaceRef::DEFAULT, key)
+    fn locate(&self, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
+        tapetum::locate(&self.0, keyspace, key)
     }
 
     fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {

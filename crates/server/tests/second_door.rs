@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memory_engine::MemoryStore;
-use tapetum::{Condition, Outcome, Request};
+use tapetum::{Condition, KeyspaceRef, Outcome, Request};
 use tapetum_server::doors::memcached::{Memcached, MemcachedOptions};
 use tapetum_server::logging::LogLosses;
 use tapetum_server::net::connection::Client;
@@ -73,7 +73,8 @@ impl LineDoor {
         });
         self.requests[number] = Some(Pending { tag: tag.into(), charge_bytes: admission.charge_bytes, is_get });
         let put = Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always };
-        client.submit(number as u32, if is_get { Request::Get { key } } else { put }, admission, cx);
+        let request = if is_get { Request::Get { key } } else { put };
+        client.submit(number as u32, (KeyspaceRef::DEFAULT, request), admission, cx);
         true
     }
 }

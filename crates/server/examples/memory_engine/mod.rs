@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tapetum::{
-    Access, Condition, Error, Initial, Inspection, KeyPlace, Location, Marks, Outcome, Reply, Request, SlabClass,
-    Stats, Terms, ValueRange,
+    Access, Condition, Error, Initial, Inspection, KeyPlace, KeyspaceRef, Location, Marks, Outcome, Reply, Request,
+    SlabClass, Stats, Terms, ValueRange,
 };
 use tapetum_drive::Event;
 use tapetum_server::doors::memcached::protocol::number;
@@ -79,7 +79,7 @@ impl Store for MemoryStore {
         Ok(Inspection { superblock: vec![("store_id".into(), 7)], ..Inspection::default() })
     }
 
-    fn locate(&self, key: &[u8]) -> Result<Location, Error> {
+    fn locate(&self, _keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
         Ok(Location { hash: key.len() as u128, partition: 0, place: KeyPlace::Nowhere { segment: None } })
     }
 
@@ -119,7 +119,7 @@ impl MemorySession {
 }
 
 impl Session for MemorySession {
-    fn submit(&mut self, token: u64, request: Request<'_>) {
+    fn submit(&mut self, _keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
         let now = unix_seconds();
         let mut state = self.store.state();
         let (outcome, value) = state.apply(&self.store, request, now);

@@ -12,6 +12,7 @@ use tapetum_kernels::record;
 
 use crate::cli::serve_arguments::{FullArgument, ServeArguments};
 use crate::doors::Doors;
+use crate::doors::memcached::MemcachedOptions;
 use crate::doors::memcached::protocol::VERSION;
 use crate::logging::{Log, LogLosses};
 use crate::net::limits::Limits;
@@ -20,11 +21,11 @@ use crate::store::hot_keys::{self, Progress};
 use crate::store::item_limit;
 use crate::store::opening::Opening;
 use crate::store::steward::Steward;
-use crate::store::store_open;
+use crate::store::store_open::{self, OpenError};
 use crate::store::store_slot::StoreSlot;
 use crate::{os, size};
 
-use super::commands::{Outcome, check_memory, offline_options};
+use super::commands::{Outcome, check_memory, expect_store_of, offline_options};
 
 /// Descriptors beside the clients': store, listeners, logs; and of each worker, its session's and its door's.
 const OTHER_FILES: u64 = 256;
@@ -57,15 +58,18 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let mut server_options = server_options(arguments, Arc::clone(&progress), log)?;
     let options = open_options(arguments);
     let place = arguments.store.place();
+    let keyspaces = arguments.keyspaces()?;
+    keyspaces.iter().try_for_each(|keyspace| expect_store_of(&place, keyspace))?;
     if let Some(list) = &arguments.hot_keys {
         hot_keys::check_place(list)?;
     }
     // What is wrong with an address is wrong before there is a store: an empty one must not be left behind.
-    let doors = Doors::bind(&server_options)?;
+    let mut doors = Doors::bind(&server_options)?;
     let was_there = place.path().exists();
     let opening = Opening::watch(signals)?;
     let store = store_open::open(&place, &options)?;
     drop(opening);
+    doors.give(&door_options(&store, &place, &keyspaces)?);
     if let Some(list) = &arguments.hot_keys {
         // Once more: it may name the very file that was just made.
         hot_keys::check_place(list)?;
@@ -152,6 +156,19 @@ fn open_options(arguments: &ServeArguments) -> tapetum::Options {
         drive_threads: usize::from(arguments.drive_threads),
         ..offline_options(&arguments.store, true)
     }
+}
+
+/// What each listener gives to its clients.
+fn door_options(
+    store: &tapetum::Store,
+    place: &tapetum::Place,
+    keyspaces: &[&str],
+) -> Result<Vec<MemcachedOptions>, OpenError> {
+    let options = keyspaces.iter().map(|name| {
+        let keyspace = store.keyspace(name).map_err(OpenError::of_store(place.path()))?.keyspace();
+        Ok(MemcachedOptions { keyspace, keyspace_name: (*name).into() })
+    });
+    options.collect()
 }
 
 fn say_item_limit(store: &tapetum::Store, wanted_bytes: Option<u64>) {

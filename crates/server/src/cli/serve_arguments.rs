@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use tapetum_drive::DRIVE_THREADS_MAX;
 
 use crate::cli::arguments::StoreArguments;
+use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
 use crate::cli::ranges::{IDLE_SECONDS_MAX, item_size, slab_factor, slab_size, tier, udp_rate, write_buffer};
 use crate::doors::memcached::udp::UdpOptions;
 use crate::doors::memcached::udp::guard::Network;
@@ -24,6 +25,10 @@ pub struct ServeArguments {
     /// alone: give 0.0.0.0 too for both
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211")]
     pub memcached: Vec<Address>,
+    /// The keyspace that clients see and flush: given once, of every --memcached, and of datagrams; given as often as --memcached, each
+    /// of the one at the same place, and the first of datagrams [default: default]
+    #[arg(long, value_name = "NAME", value_parser = keyspace_name())]
+    pub keyspace: Vec<String>,
     /// Figures for Prometheus over HTTP, at /metrics: HOST:PORT, or a port on loopback; at every address of HOST
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::doors::metrics::ADDRESS_DEFAULT)]
     pub metrics: Option<LoopbackAddress>,
@@ -99,6 +104,20 @@ struct UdpArguments {
 }
 
 impl ServeArguments {
+    /// The keyspace of each --memcached.
+    pub fn keyspaces(&self) -> Result<Vec<&str>, String> {
+        let (named, listeners) = (self.keyspace.len(), self.memcached.len());
+        match &self.keyspace[..] {
+            [] => Ok(vec![DEFAULT_NAME; listeners]),
+            [all] => Ok(vec![all; listeners]),
+            each if named == listeners => Ok(each.iter().map(String::as_str).collect()),
+            _ => Err(format!(
+                "--keyspace is given {named} times, and --memcached {listeners} times: give it once for all listeners, or as often as \
+                 --memcached, in the same order"
+            )),
+        }
+    }
+
     pub fn udp(&self) -> Option<UdpOptions> {
         let UdpArguments { udp, udp_allow, udp_rate, udp_datagram } = &self.udp;
         Some(UdpOptions {
@@ -211,6 +230,20 @@ mod tests {
         let serve = serve("--memory 64MiB --memcached unix:/x --memcached [::1]:7");
         assert_eq!((serve.store.memory, serve.memcached.len(), serve.item_size), (64 << 20, 2, None));
         assert_eq!(serve.store.path_shown(), "./tapetum-data/drive");
+    }
+
+    #[test]
+    fn a_keyspace_is_of_all_listeners_or_of_one() {
+        let keyspaces = |line: &str| serve(line).keyspaces().map(|names| names.join(" "));
+        assert_eq!(keyspaces(""), Ok("default".into()));
+        assert_eq!(keyspaces("--keyspace a"), Ok("a".into()));
+        let two = "--memcached unix:/x --memcached unix:/y";
+        assert_eq!(keyspaces(two), Ok("default default".into()));
+        assert_eq!(keyspaces(&format!("{two} --keyspace a")), Ok("a a".into()));
+        assert_eq!(keyspaces(&format!("{two} --keyspace a --keyspace b")), Ok("a b".into()));
+        let error = keyspaces(&format!("{two} --keyspace a --keyspace b --keyspace c")).unwrap_err();
+        assert!(error.contains("given 3 times, and --memcached 2 times: give it once for all"), "{error}");
+        assert!(parse("serve --keyspace=").is_err());
     }
 
     #[test]

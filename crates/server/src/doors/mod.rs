@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use crate::doors::memcached::MemcachedOptions;
 use crate::doors::memcached::udp::{Terminal, UdpSocket};
 use crate::net::listen::{Address, Listener};
 use crate::server::Options;
@@ -14,6 +15,10 @@ use crate::server::Options;
 /// Lets nobody in yet.
 pub struct Doors {
     pub memcached: Vec<Listener>,
+    /// What each of them gives to its clients.
+    pub memcached_options: Vec<MemcachedOptions>,
+    /// The place that the address of each of them has among those that were given: a name has several.
+    places: Vec<usize>,
     pub metrics: Vec<Listener>,
     pub udp: Option<UdpDoors>,
 }
@@ -70,17 +75,25 @@ impl std::error::Error for DoorError {}
 
 impl Doors {
     pub fn bind(options: &Options) -> Result<Doors, DoorError> {
-        let mut memcached = Vec::new();
-        for address in &options.addresses {
+        let (mut memcached, mut places) = (Vec::new(), Vec::new());
+        for (place, address) in options.addresses.iter().enumerate() {
             memcached.extend(bind("--memcached", address)?);
+            places.resize(memcached.len(), place);
         }
+        let memcached_options = vec![MemcachedOptions::default(); memcached.len()];
         let metrics = options.metrics.as_ref().map(|address| bind("--metrics", &Address::Tcp(address.0.clone())));
         let udp = options.udp.as_ref().map(|udp| {
             let bound = Terminal::bind(udp.clone(), options.threads);
             let (terminal, sockets) = bound.map_err(|error| DoorError::new("--udp", &udp.address, error))?;
             Ok(UdpDoors { terminal, sockets })
         });
-        Ok(Doors { memcached, metrics: metrics.transpose()?.unwrap_or_default(), udp: udp.transpose()? })
+        let (metrics, udp) = (metrics.transpose()?.unwrap_or_default(), udp.transpose()?);
+        Ok(Doors { memcached, memcached_options, places, metrics, udp })
+    }
+
+    /// Gives the clients of each address what stands at its place.
+    pub fn give(&mut self, options: &[MemcachedOptions]) {
+        self.memcached_options = self.places.iter().map(|place| options[*place].clone()).collect();
     }
 
     /// Lets clients in over TCP and Unix sockets, `backlog` of whom may wait at each.

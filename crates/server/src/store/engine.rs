@@ -3,7 +3,8 @@
 use std::os::fd::RawFd;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, Location, Reply, Request, SlabClass, Stats, ValueRange,
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, KeyspaceRef, Location, Reply, Request, SlabClass, Stats,
+    ValueRange,
 };
 use tapetum_drive::engine::StageSnapshot;
 
@@ -11,8 +12,9 @@ use tapetum_drive::engine::StageSnapshot;
 /// after it is allowed; replies come in any order.
 /// [`crate::store::store_slot::Seat`] forwards each of these, those with a default too.
 pub trait Session: Send + 'static {
-    /// Never blocks; copies what it needs. A refusal comes as a reply. Only for who has seen that there is room.
-    fn submit(&mut self, token: u64, request: Request<'_>);
+    /// Never blocks; copies what it needs. A refusal comes as a reply. Only for who has seen that there is room. Keys, here and below,
+    /// are those of `keyspace`.
+    fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>);
     /// Whether one more request may be submitted; if not, replies make room.
     fn has_room(&self) -> bool {
         true
@@ -40,8 +42,8 @@ pub trait Session: Send + 'static {
     }
 
     /// A request that asks before it brings a longer value than `value_bytes`: see [`tapetum::Session::take_asks`].
-    fn submit_within(&mut self, token: u64, request: Request<'_>, _value_bytes: usize) {
-        self.submit(token, request);
+    fn submit_within(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>, _value_bytes: usize) {
+        self.submit(keyspace, token, request);
     }
 
     fn take_asks(&mut self, _asks: &mut Vec<Ask>) {}
@@ -68,13 +70,14 @@ pub trait Session: Send + 'static {
         self.answers_from_dram() || self.puts_at_once()
     }
 
-    fn digest_each(&self, _keys: &[&[u8]], _digests: &mut [KeyDigest]) {}
+    fn digest_each(&self, _keyspace: KeyspaceRef, _keys: &[&[u8]], _digests: &mut [KeyDigest]) {}
 
     /// `puts`: see [`tapetum::Session::fetch_each`].
     fn fetch_each(&self, _keys: &[KeyDigest], _puts: u32) {}
 
     fn get_from_dram(
         &mut self,
+        _keyspace: KeyspaceRef,
         _key: KeyDigest,
         _out: &mut Vec<u8>,
         _head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
@@ -83,7 +86,13 @@ pub trait Session: Send + 'static {
     }
 
     /// Of key and value, and flags and expiry: see [`tapetum::Session::put_at_once`].
-    fn put_at_once(&mut self, _key: KeyDigest, _item: (&[u8], &[u8]), _about: (u32, u32)) -> Option<u64> {
+    fn put_at_once(
+        &mut self,
+        _keyspace: KeyspaceRef,
+        _key: KeyDigest,
+        _item: (&[u8], &[u8]),
+        _about: (u32, u32),
+    ) -> Option<u64> {
         None
     }
 }
@@ -100,7 +109,7 @@ pub trait Store: Send + Sync + 'static {
     }
     /// These block, for long perhaps: not for a worker.
     fn inspect(&self) -> Result<Inspection, Error>;
-    fn locate(&self, key: &[u8]) -> Result<Location, Error>;
+    fn locate(&self, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error>;
     fn resize_capacity(&self, bytes: u64) -> Result<(), Error>;
     fn resize_memory(&self, bytes: u64) -> Result<(), Error>;
 }

@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use tapetum::KeyspaceRef;
+
 use crate::store::engine::Store;
 use crate::tools::inspect_lines;
 
@@ -25,6 +27,7 @@ pub enum Errand {
     Inspect,
     /// Where a key lives.
     Locate {
+        keyspace: KeyspaceRef,
         key: Vec<u8>,
     },
     Resize {
@@ -119,7 +122,9 @@ pub struct MemoryShares {
 fn perform<S: Store>(store: &S, memory: &MemoryShares, errand: &Errand) -> Answer {
     match errand {
         Errand::Inspect => lines(store.inspect().map(|inspection| inspect_lines::to_lines(&inspection))),
-        Errand::Locate { key } => lines(store.locate(key).map(|location| inspect_lines::location_lines(&location))),
+        Errand::Locate { keyspace, key } => {
+            lines(store.locate(*keyspace, key).map(|location| inspect_lines::location_lines(&location)))
+        }
         Errand::Resize { size: Size::Capacity, bytes } => resized(store.resize_capacity(*bytes), "capacity", *bytes),
         Errand::Resize { size: Size::Memory, bytes } => resized(resize_memory(store, memory, *bytes), "memory", *bytes),
     }

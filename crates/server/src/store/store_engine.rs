@@ -11,8 +11,8 @@ use tapetum_drive::engine::StageSnapshot;
 use crate::store::engine;
 
 impl engine::Session for tapetum::Session {
-    fn submit(&mut self, token: u64, request: Request<'_>) {
-        self.submit(token, request).expect("the worker looks for room first");
+    fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
+        self.submit_to(keyspace, token, request).expect("the worker looks for room first");
     }
 
     fn has_room(&self) -> bool {
@@ -39,8 +39,8 @@ impl engine::Session for tapetum::Session {
         self.tokens_in_flight()
     }
 
-    fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) {
-        self.submit_within(KeyspaceRef::DEFAULT, token, request, value_bytes).expect("the worker looks for room first");
+    fn submit_within(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>, value_bytes: usize) {
+        self.submit_within(keyspace, token, request, value_bytes).expect("the worker looks for room first");
     }
 
     fn take_asks(&mut self, asks: &mut Vec<Ask>) {
@@ -59,8 +59,8 @@ impl engine::Session for tapetum::Session {
         self.answers_from_dram()
     }
 
-    fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
-        self.digest_each(KeyspaceRef::DEFAULT, keys, digests);
+    fn digest_each(&self, keyspace: KeyspaceRef, keys: &[&[u8]], digests: &mut [KeyDigest]) {
+        self.digest_each(keyspace, keys, digests);
     }
 
     fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
@@ -69,19 +69,26 @@ impl engine::Session for tapetum::Session {
 
     fn get_from_dram(
         &mut self,
+        keyspace: KeyspaceRef,
         key: KeyDigest,
         out: &mut Vec<u8>,
         head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
     ) -> Option<DramItem> {
-        self.get_from_dram(KeyspaceRef::DEFAULT, key, out, head)
+        self.get_from_dram(keyspace, key, out, head)
     }
 
     fn puts_at_once(&self) -> bool {
         self.puts_at_once()
     }
 
-    fn put_at_once(&mut self, key: KeyDigest, item: (&[u8], &[u8]), about: (u32, u32)) -> Option<u64> {
-        self.put_at_once(KeyspaceRef::DEFAULT, key, item, about)
+    fn put_at_once(
+        &mut self,
+        keyspace: KeyspaceRef,
+        key: KeyDigest,
+        item: (&[u8], &[u8]),
+        about: (u32, u32),
+    ) -> Option<u64> {
+        self.put_at_once(keyspace, key, item, about)
     }
 }
 
@@ -108,8 +115,8 @@ impl engine::Store for tapetum::Store {
         tapetum::inspect(self)
     }
 
-    fn locate(&self, key: &[u8]) -> Result<Location, Error> {
-        tapetum::locate(self, KeyspaceRef::DEFAULT, key)
+    fn locate(&self, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
+        tapetum::locate(self, keyspace, key)
     }
 
     fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {

@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, Location, Outcome, Reply, Request, SlabClass, Stats,
-    ValueRange,
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, KeyspaceRef, Location, Outcome, Reply, Request, SlabClass,
+    Stats, ValueRange,
 };
 use tapetum_drive::Event;
 use tapetum_drive::engine::StageSnapshot;
@@ -184,8 +184,8 @@ impl<T: Store> Store for StoreSlot<T> {
         self.store()?.inspect()
     }
 
-    fn locate(&self, key: &[u8]) -> Result<Location, Error> {
-        self.store()?.locate(key)
+    fn locate(&self, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
+        self.store()?.locate(keyspace, key)
     }
 
     fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {
@@ -225,9 +225,9 @@ fn refusal(token: u64, why: &Error) -> Reply {
 }
 
 impl<S: Session> Session for Seat<S> {
-    fn submit(&mut self, token: u64, request: Request<'_>) {
+    fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
         match &mut self.sitter {
-            Sitter::Session(session) => session.submit(token, request),
+            Sitter::Session(session) => session.submit(keyspace, token, request),
             Sitter::Nobody { why, refusals } => refusals.push(refusal(token, why)),
         }
     }
@@ -300,9 +300,9 @@ impl<S: Session> Session for Seat<S> {
         refused
     }
 
-    fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes: usize) {
+    fn submit_within(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>, value_bytes: usize) {
         match &mut self.sitter {
-            Sitter::Session(session) => session.submit_within(token, request, value_bytes),
+            Sitter::Session(session) => session.submit_within(keyspace, token, request, value_bytes),
             Sitter::Nobody { why, refusals } => refusals.push(refusal(token, why)),
         }
     }
@@ -335,9 +335,9 @@ impl<S: Session> Session for Seat<S> {
         matches!(&self.sitter, Sitter::Session(session) if session.puts_at_once())
     }
 
-    fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
+    fn digest_each(&self, keyspace: KeyspaceRef, keys: &[&[u8]], digests: &mut [KeyDigest]) {
         if let Sitter::Session(session) = &self.sitter {
-            session.digest_each(keys, digests);
+            session.digest_each(keyspace, keys, digests);
         }
     }
 
@@ -349,19 +349,26 @@ impl<S: Session> Session for Seat<S> {
 
     fn get_from_dram(
         &mut self,
+        keyspace: KeyspaceRef,
         key: KeyDigest,
         out: &mut Vec<u8>,
         head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
     ) -> Option<DramItem> {
         match &mut self.sitter {
-            Sitter::Session(session) => session.get_from_dram(key, out, head),
+            Sitter::Session(session) => session.get_from_dram(keyspace, key, out, head),
             Sitter::Nobody { .. } => None,
         }
     }
 
-    fn put_at_once(&mut self, key: KeyDigest, item: (&[u8], &[u8]), about: (u32, u32)) -> Option<u64> {
+    fn put_at_once(
+        &mut self,
+        keyspace: KeyspaceRef,
+        key: KeyDigest,
+        item: (&[u8], &[u8]),
+        about: (u32, u32),
+    ) -> Option<u64> {
         match &mut self.sitter {
-            Sitter::Session(session) => session.put_at_once(key, item, about),
+            Sitter::Session(session) => session.put_at_once(keyspace, key, item, about),
             Sitter::Nobody { .. } => None,
         }
     }

@@ -6,8 +6,9 @@ use super::door::{DoorContext, Memcached};
 use super::protocol::binary::{self, Origin, Status};
 use super::protocol::reply::{self, BinaryAnswer, Form};
 use super::protocol::{VERSION, expiry_from_client};
+use super::submit::general_lines;
 use crate::net::connection::Client;
-use crate::stats::{self, count};
+use crate::stats::count;
 use crate::store::engine::Session;
 
 impl Memcached {
@@ -121,7 +122,7 @@ impl Memcached {
         let lines = match argument {
             b"" => {
                 self.all_answered(client)?;
-                stats::lines(cx.figures.general(cx.now))
+                general_lines(&self.options, cx)
             }
             b"reset" => {
                 cx.figures.reset();

@@ -1,6 +1,8 @@
 //! One client's side of memcached's protocols.
 
-use tapetum::Outcome;
+use std::sync::Arc;
+
+use tapetum::{KeyspaceRef, Outcome};
 
 use super::pipeline::{Came, Pipeline, Taken};
 use super::protocol::{BINARY_MAGIC, Parsed, binary, text};
@@ -19,8 +21,18 @@ use crate::store::errands::Answer;
 pub(super) type DoorContext<'a, S> = Context<'a, S, Pipeline>;
 
 /// What a listener gives to its clients. Options of `--memcached ADDR` belong here.
-#[derive(Clone, Debug, Default)]
-pub struct MemcachedOptions {}
+#[derive(Clone, Debug)]
+pub struct MemcachedOptions {
+    /// Whose keys the clients see.
+    pub keyspace: KeyspaceRef,
+    pub keyspace_name: Arc<str>,
+}
+
+impl Default for MemcachedOptions {
+    fn default() -> MemcachedOptions {
+        MemcachedOptions { keyspace: KeyspaceRef::DEFAULT, keyspace_name: tapetum::DEFAULT_KEYSPACE_NAME.into() }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -60,12 +72,12 @@ pub struct Memcached {
     pub(super) skipped_line: Option<ThenClose>,
     pub(super) many: Option<ManyKeys>,
     pub(super) slots: Slots,
+    pub(super) options: MemcachedOptions,
 }
 
 impl Default for Memcached {
     fn default() -> Memcached {
-        let (many, slots) = (None, Slots::default());
-        Memcached { protocol: Protocol::Open, scanned_bytes: 0, skipped_line: None, many, slots }
+        Memcached::new(MemcachedOptions::default())
     }
 }
 
@@ -74,8 +86,8 @@ impl Door for Memcached {
     type PerWorker = Pipeline;
     type Datagrams = UdpDoor;
 
-    fn open(_options: &MemcachedOptions, _client: &mut Client, _pool: &mut Pool) -> Memcached {
-        Memcached::default()
+    fn open(options: &MemcachedOptions, _client: &mut Client, _pool: &mut Pool) -> Memcached {
+        Memcached::new(options.clone())
     }
 
     fn refusal(_options: &MemcachedOptions) -> &'static [u8] {
@@ -165,17 +177,22 @@ impl Door for Memcached {
         inputs: impl Iterator<Item = (&'a Memcached, &'a [u8])> + Clone,
         session: &S,
     ) {
-        pipeline.fetch_ahead(inputs.map(|(_, input)| input), session);
+        pipeline.fetch_ahead(inputs.map(|(door, input)| (door.options.keyspace, input)), session);
     }
 }
 
 impl Memcached {
+    pub fn new(options: MemcachedOptions) -> Memcached {
+        let (many, slots) = (None, Slots::default());
+        Memcached { protocol: Protocol::Open, scanned_bytes: 0, skipped_line: None, many, slots, options }
+    }
+
     /// Makes it another client's. It keeps its buffers.
     pub(super) fn renew(&mut self) {
         let slots = std::mem::take(&mut self.slots);
         // Without the request that was given up, if one was.
         let slots = if slots.is_empty() { slots } else { Slots::default() };
-        *self = Memcached { slots, ..Memcached::default() };
+        *self = Memcached { slots, ..Memcached::new(self.options.clone()) };
     }
 
     /// The bytes of a line that is thrown away.
@@ -208,7 +225,8 @@ impl Memcached {
             return Taken::default();
         }
         let room = client.answer_room(cx.limits, cx.budget);
-        let came = Came { protocol: self.protocol, now: cx.now, item_bytes_max: cx.limits.item_bytes_max };
+        let (protocol, keyspace) = (self.protocol, self.options.keyspace);
+        let came = Came { protocol, keyspace, now: cx.now, item_bytes_max: cx.limits.item_bytes_max };
         let (pipeline, session) = (&mut *cx.door, &mut *cx.session);
         let may_hold = |bytes: usize| room.has(bytes);
         let mut taken = client.out.append(cx.pool, |out| pipeline.run(came, rest, many, session, out, may_hold));

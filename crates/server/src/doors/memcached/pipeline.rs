@@ -16,7 +16,7 @@ use crate::doors::memcached::protocol::reply::{self, BinaryAnswer, TextAnswer, V
 use crate::doors::memcached::protocol::{KEY_BYTES_MAX, Parsed, binary, expiry_from_client, meta, meta_reply, text};
 use crate::os;
 use crate::store::engine::Session;
-use tapetum::{KeyDigest, Outcome};
+use tapetum::{KeyDigest, KeyspaceRef, Outcome};
 
 /// Requests of a batch: enough to hide the memory's latency, few enough for the cache.
 const BATCH: usize = 32;
@@ -61,6 +61,7 @@ enum Kind {
 #[derive(Clone, Copy)]
 pub struct Came {
     pub protocol: Protocol,
+    pub keyspace: KeyspaceRef,
     /// When, in unix seconds.
     pub now: u32,
     /// The longest value that is taken.
@@ -129,11 +130,11 @@ impl Pipeline {
             Protocol::Binary => self.parse_binary((came, takes), input),
             Protocol::Open => {}
         }
-        self.hash(input, session);
+        self.hash(came.keyspace, input, session);
         let is_put = |asked: &Asked| u32::from(matches!(asked.kind, Kind::Set { .. }));
         let puts = self.batch.iter().enumerate().map(|(number, asked)| is_put(asked) << number).sum();
         session.fetch_each(&self.digests[..self.batch.len()], puts);
-        let mut taken = self.answer(input, came.now, session, out, may_hold);
+        let mut taken = self.answer(input, came, session, out, may_hold);
         if taken.requests() == 0 && begun {
             taken.many = many;
         }
@@ -142,13 +143,14 @@ impl Pipeline {
     }
 
     /// Brings nearer what the first requests of several inputs, at most a batch, ask for. It may guess: nothing depends on it.
-    pub fn fetch_ahead<'a, S: Session>(&mut self, inputs: impl Iterator<Item = &'a [u8]>, session: &S) {
+    pub fn fetch_ahead<'a, S: Session>(&mut self, inputs: impl Iterator<Item = (KeyspaceRef, &'a [u8])>, session: &S) {
         if !session.answers_at_once() {
             return;
         }
         let (mut keys, mut count, mut puts) = ([&[][..]; BATCH], 0, 0);
-        for (key, is_put) in inputs.filter_map(first_key) {
-            keys[count] = key;
+        let mut keyspaces = [KeyspaceRef::DEFAULT; BATCH];
+        for (keyspace, (key, is_put)) in inputs.filter_map(|(keyspace, input)| Some((keyspace, first_key(input)?))) {
+            (keyspaces[count], keys[count]) = (keyspace, key);
             puts |= u32::from(is_put) << count;
             count += 1;
         }
@@ -156,7 +158,12 @@ impl Pipeline {
         if count < 2 {
             return;
         }
-        session.digest_each(&keys[..count], &mut self.digests);
+        let mut start = 0;
+        for run in keyspaces[..count].chunk_by(PartialEq::eq) {
+            let end = start + run.len();
+            session.digest_each(run[0], &keys[start..end], &mut self.digests[start..end]);
+            start = end;
+        }
         session.fetch_each(&self.digests[..count], puts);
     }
 
@@ -264,16 +271,16 @@ impl Pipeline {
         }
     }
 
-    fn hash<S: Session>(&mut self, input: &[u8], session: &S) {
+    fn hash<S: Session>(&mut self, keyspace: KeyspaceRef, input: &[u8], session: &S) {
         let mut keys = [&[][..]; BATCH];
         keys.iter_mut().zip(&self.batch).for_each(|(key, asked)| *key = &input[asked.key.clone()]);
-        session.digest_each(&keys[..self.batch.len()], &mut self.digests);
+        session.digest_each(keyspace, &keys[..self.batch.len()], &mut self.digests);
     }
 
     fn answer<S: Session>(
         &self,
         input: &[u8],
-        now: u32,
+        Came { keyspace, now, .. }: Came,
         session: &mut S,
         out: &mut Vec<u8>,
         may_hold: impl Fn(usize) -> bool,
@@ -285,9 +292,10 @@ impl Pipeline {
             let held = |out: &[u8], bytes: usize| may_hold(out.len() - start + key.len() + bytes);
             let answered = match asked.kind {
                 Kind::Set { ref value, flags, expiry, form } => {
-                    held(out, 0) && set(session, *digest, (key, &input[value.clone()]), (flags, expiry), form, out)
+                    held(out, 0)
+                        && set(session, (keyspace, *digest), (key, &input[value.clone()]), (flags, expiry), form, out)
                 }
-                ref kind => match get(session, *digest, key, (kind, input, now), out, held) {
+                ref kind => match get(session, (keyspace, *digest), key, (kind, input, now), out, held) {
                     Some(value_bytes) => {
                         taken.value_bytes = Some(value_bytes);
                         true
@@ -326,13 +334,13 @@ fn first_key(input: &[u8]) -> Option<(&[u8], bool)> {
 /// Answers a get; the bytes of its value, or `None` if it must be submitted.
 fn get<S: Session>(
     session: &mut S,
-    digest: KeyDigest,
+    (keyspace, digest): (KeyspaceRef, KeyDigest),
     key: &[u8],
     (kind, input, now): (&Kind, &[u8], u32),
     out: &mut Vec<u8>,
     may_hold: impl Fn(&[u8], usize) -> bool,
 ) -> Option<usize> {
-    let item = session.get_from_dram(digest, out, |out, item, access| {
+    let item = session.get_from_dram(keyspace, digest, out, |out, item, access| {
         let value_bytes = item.value_bytes;
         if !may_hold(out, value_bytes) {
             return false;
@@ -362,13 +370,13 @@ fn get<S: Session>(
 /// Does a set, if it need not be submitted; whether it is done.
 fn set<S: Session>(
     session: &mut S,
-    digest: KeyDigest,
+    (keyspace, digest): (KeyspaceRef, KeyDigest),
     (key, value): (&[u8], &[u8]),
     (flags, expiry): (u32, u32),
     form: reply::Form,
     out: &mut Vec<u8>,
 ) -> bool {
-    let Some(stamp) = session.put_at_once(digest, (key, value), (flags, expiry)) else { return false };
+    let Some(stamp) = session.put_at_once(keyspace, digest, (key, value), (flags, expiry)) else { return false };
     reply::encode(out, form, key, &Outcome::Stored { stamp }, b"");
     true
 }

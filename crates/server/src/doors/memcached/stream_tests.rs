@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use tapetum::{Access, Ask, Condition, DramItem, KeyDigest, Marks, Outcome, Reply, Request, ValueRange};
+use tapetum::{Access, Ask, Condition, DramItem, KeyDigest, KeyspaceRef, Marks, Outcome, Reply, Request, ValueRange};
 
 use super::door::Memcached;
 use super::pipeline::Pipeline;
@@ -60,11 +60,11 @@ impl Slow {
 }
 
 impl Session for Slow {
-    fn submit(&mut self, token: u64, request: Request<'_>) {
-        self.submit_within(token, request, usize::MAX);
+    fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
+        self.submit_within(keyspace, token, request, usize::MAX);
     }
 
-    fn submit_within(&mut self, token: u64, request: Request<'_>, value_bytes_allowed: usize) {
+    fn submit_within(&mut self, _: KeyspaceRef, token: u64, request: Request<'_>, value_bytes_allowed: usize) {
         let (value, flags, stamp) = self.item(request.key());
         let (start, value) = (self.values.len(), value.to_vec());
         let (marks, won, access) = (Marks::NONE, false, Access::default());
@@ -140,7 +140,7 @@ impl Session for Slow {
         !self.gets_wait
     }
 
-    fn digest_each(&self, keys: &[&[u8]], digests: &mut [KeyDigest]) {
+    fn digest_each(&self, _: KeyspaceRef, keys: &[&[u8]], digests: &mut [KeyDigest]) {
         for (key, digest) in keys.iter().zip(digests) {
             *digest = KeyDigest(self.dram.iter().position(|other| other == key).map_or(0, |at| 1 + at as u128));
         }
@@ -148,6 +148,7 @@ impl Session for Slow {
 
     fn get_from_dram(
         &mut self,
+        _: KeyspaceRef,
         KeyDigest(digest): KeyDigest,
         out: &mut Vec<u8>,
         mut head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
@@ -167,6 +168,7 @@ impl Session for Slow {
 
     fn put_at_once(
         &mut self,
+        _: KeyspaceRef,
         KeyDigest(digest): KeyDigest,
         (key, value): (&[u8], &[u8]),
         (flags, _): (u32, u32),

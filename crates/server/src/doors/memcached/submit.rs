@@ -2,13 +2,13 @@
 
 use tapetum::Request;
 
-use super::door::{DoorContext, Memcached};
+use super::door::{DoorContext, Memcached, MemcachedOptions};
 use super::protocol::delete_all_at;
 use super::protocol::reply::{Form, TextAnswer};
 use super::protocol::text;
 use crate::net::connection::Client;
 use crate::net::door::Door;
-use crate::stats::count;
+use crate::stats::{self, count};
 use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errand};
 
@@ -33,7 +33,7 @@ impl Memcached {
         if form.is_get() {
             self.slots.last_may_ask(request.key());
         }
-        client.submit(number, request, admission, cx);
+        client.submit(number, (self.options.keyspace, request), admission, cx);
         Some(())
     }
 
@@ -122,6 +122,13 @@ impl Memcached {
     pub(super) fn say<S>(&mut self, line: &str, client: &mut Client, cx: &mut DoorContext<'_, S>) {
         self.answer(Form::Silent, client, cx, |out| out.extend_from_slice(line.as_bytes()));
     }
+}
+
+/// The figures of `stats`, with the keyspace that its listener serves.
+pub(super) fn general_lines<S>(options: &MemcachedOptions, cx: &DoorContext<'_, S>) -> Vec<(String, String)> {
+    let mut lines = stats::lines(cx.figures.general(cx.now));
+    lines.push(("keyspace".into(), options.keyspace_name.to_string()));
+    lines
 }
 
 /// The form of an errand's reply. `memlimit`: the errand is memcached's own, whose failures have a word of their own.

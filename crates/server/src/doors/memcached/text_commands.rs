@@ -5,9 +5,9 @@ use tapetum::{Condition, Request};
 use super::door::{DoorContext, Memcached, ThenClose};
 use super::protocol::reply::{Form, TextAnswer};
 use super::protocol::{VERSION, expiry_from_client, text};
-use super::submit::{errand_form, push_lines};
+use super::submit::{errand_form, general_lines, push_lines};
 use crate::net::connection::Client;
-use crate::stats::{self, count};
+use crate::stats::count;
 use crate::store::engine::Session;
 use crate::store::errands::{Errand, Size};
 
@@ -119,12 +119,14 @@ impl Memcached {
         let mut words = text::split(argument);
         let lines = match words.next().unwrap_or_default() {
             b"inspect" => {
-                let errand = words.next().map_or(Errand::Inspect, |key| Errand::Locate { key: key.to_vec() });
+                let keyspace = self.options.keyspace;
+                let locate = |key: &[u8]| Errand::Locate { keyspace, key: key.to_vec() };
+                let errand = words.next().map_or(Errand::Inspect, locate);
                 return self.errand(errand, errand_form(false, false), client, cx);
             }
             b"" => {
                 self.all_answered(client)?;
-                stats::lines(cx.figures.general(cx.now))
+                general_lines(&self.options, cx)
             }
             b"reset" => {
                 cx.figures.reset();

@@ -4,7 +4,7 @@
 //! budget is spent, the worker has as many gets as it may, one of its gets asks for room, or its door waits until all is answered.
 //! Then its input stays unread, so that the client feels it. Owned by one worker.
 
-use tapetum::Request;
+use tapetum::{KeyspaceRef, Request};
 
 use super::asked::{Asked, TRIED_BYTES};
 use crate::net::context::Context;
@@ -201,21 +201,21 @@ impl Client {
         })
     }
 
-    /// Submits an admitted request as request `number` of its door.
+    /// Submits an admitted request for a keyspace as request `number` of its door.
     pub fn submit<S: Session, W>(
         &mut self,
         number: u32,
-        request: Request<'_>,
+        (keyspace, request): (KeyspaceRef, Request<'_>),
         admission: Admission,
         cx: &mut Context<'_, S, W>,
     ) {
         self.charge(self.charged_bytes + admission.charge_bytes, cx.budget);
         let token = self.token(number);
         let Some(value_bytes_unasked) = admission.value_bytes_unasked else {
-            return cx.session.submit(token, request);
+            return cx.session.submit(keyspace, token, request);
         };
         cx.gets.submitted(admission.charge_bytes);
-        cx.session.submit_within(token, request, value_bytes_unasked);
+        cx.session.submit_within(keyspace, token, request, value_bytes_unasked);
     }
 
     /// Sends an admitted errand as request `number`; whether somebody will do it.

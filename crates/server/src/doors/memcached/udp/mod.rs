@@ -20,7 +20,7 @@ use std::{io, iter, mem};
 
 use tapetum::Outcome;
 
-use crate::doors::memcached::door::{DoorContext, Memcached};
+use crate::doors::memcached::door::{DoorContext, Memcached, MemcachedOptions};
 use crate::doors::memcached::pipeline::Pipeline;
 use crate::doors::memcached::protocol::binary::Status;
 use crate::doors::memcached::protocol::reply;
@@ -167,6 +167,7 @@ struct Outlet {
 
 pub struct UdpDoor {
     terminal: Arc<Terminal>,
+    options: MemcachedOptions,
     worker: usize,
     /// One for every address.
     outlets: Vec<Outlet>,
@@ -181,11 +182,12 @@ pub struct UdpDoor {
 }
 
 impl UdpDoor {
-    pub fn new(terminal: Arc<Terminal>, sockets: Vec<UdpSocket>, worker: usize) -> UdpDoor {
+    pub fn new(terminal: Arc<Terminal>, options: MemcachedOptions, sockets: Vec<UdpSocket>, worker: usize) -> UdpDoor {
         sockets.iter().for_each(UdpSocket::discard);
         let outlets = sockets.into_iter().map(|socket| Outlet { socket, outbox: Outbox::default() });
         UdpDoor {
             terminal,
+            options,
             worker,
             outlets: outlets.collect(),
             inbox: Inbox::new(),
@@ -242,7 +244,7 @@ impl UdpDoor {
                 let at = self.places.len() as u32;
                 let mut client = Client::new(self.worker, FIRST_ID + at);
                 client.renew(self.value_bytes_expected, answers_bytes_max);
-                let connection = Connection { client, door: Memcached::default() };
+                let connection = Connection { client, door: Memcached::new(self.options.clone()) };
                 let (rest, withheld) = (Vec::new(), false);
                 self.places.push(Place { connection, outlet, peer, request_id, dialect, terms, rest, withheld });
                 at
