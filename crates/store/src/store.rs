@@ -157,7 +157,7 @@ impl Store {
     /// The keyspace of a name.
     ///
     /// # Errors
-    /// [`KeyspaceError::Unknown`] if there is none.
+    /// [`KeyspaceError::Unknown`](crate::KeyspaceError::Unknown) if there is none.
     pub fn keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
         Ok(KeyspaceHandle::new(self.clone(), self.inner.shared.keyspaces.find(name)?))
     }
