@@ -173,6 +173,15 @@ impl Model {
         self.stamp_max_at_crash = self.stamp_max;
     }
 
+    /// Damage may hide the end of the log, and with it writes before a deletion of everything that the manifest knows of: that reaches
+    /// one keyspace. So a group is whole among the keys of a slot alone.
+    pub fn part_groups(&mut self, slot_of: impl Fn(usize) -> usize) {
+        for keys in self.caught.values_mut() {
+            let slot = keys.first().map(|key| slot_of(*key));
+            keys.retain(|key| Some(slot_of(*key)) == slot);
+        }
+    }
+
     /// What was evicted may be back: damage may hide that it was.
     pub fn undo_evictions(&mut self) {
         self.keys.iter_mut().for_each(Key::undo_evictions);
