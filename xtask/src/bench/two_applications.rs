@@ -13,7 +13,7 @@ use tapetum_drive::arbiter::UnitCount;
 use tapetum_drive::engine::EngineOptions;
 use tapetum_drive::{
     Command, Drive, Lease, LocalBuffer, LocalRange, MemoryFlash, Operation, PipelineDescriptor, PipelineResult,
-    PipelineSink, PipelineSource, PipelineStage, Program, ProgramId, SourceRange,
+    PipelineSink, PipelineSource, PipelineStage, Program, ProgramId, Returned, SourceRange, Status,
 };
 
 use super::outcome::{Outcome, Reach};
@@ -172,13 +172,15 @@ fn ask_until(
         if pair.poll(&mut returned) == 0 {
             pair.wait(None);
         }
-        for returned in returned.drain(..) {
-            let buffer = returned.lease.into_buffer();
-            let result = buffer.bytes()[PipelineDescriptor::RESULT_AT..].first_chunk();
-            match result.map(PipelineResult::decode) {
-                Some(Ok(Some(PipelineResult::Finished { .. }))) => {}
+        for Returned { completion, lease } in returned.drain(..) {
+            let mut buffer = lease.into_buffer();
+            let result = &mut buffer.bytes_mut()[PipelineDescriptor::RESULT_AT..][..PipelineResult::ENCODED_BYTES];
+            match (completion.status, result.first_chunk().map(PipelineResult::decode)) {
+                (Status::Success, Some(Ok(Some(PipelineResult::Finished { .. })))) => {}
                 other => return Err(format!("a pipeline gave {other:?}").into()),
             }
+            // A descriptor comes without a result.
+            result.fill(0);
             ended.fetch_add(1, Ordering::Relaxed);
             if !stop.load(Ordering::Relaxed) {
                 submit(&mut pair, buffer)?;
