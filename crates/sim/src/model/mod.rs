@@ -20,7 +20,7 @@ pub struct Model {
     /// Keys of the operations on their way.
     on_their_way: BTreeMap<OperationId, Vec<usize>>,
     /// Groups that crashes caught on their way, and their keys, since all keys were read.
-    caught: BTreeMap<OperationId, Vec<usize>>,
+    caught: Vec<(OperationId, Vec<usize>)>,
     /// Where acknowledged writes may be lost: groups that were acknowledged since everything was last durable.
     acknowledged: BTreeMap<OperationId, Vec<usize>>,
     /// Stamps that replies to writes gave.
@@ -45,7 +45,7 @@ impl Model {
             keys: (0..keys).map(|_| Key::new(forgetful)).collect(),
             rules: Rules { now, ..Rules::default() },
             on_their_way: BTreeMap::new(),
-            caught: BTreeMap::new(),
+            caught: Vec::new(),
             acknowledged: BTreeMap::new(),
             stamps: BTreeSet::new(),
             stamp_max: 0,
@@ -169,16 +169,17 @@ impl Model {
         self.keys.iter_mut().for_each(|key| key.crash(self.rules));
         let on_their_way = std::mem::take(&mut self.on_their_way).into_iter().filter(|(_, keys)| keys.len() > 1);
         self.caught.extend(on_their_way);
-        self.caught.append(&mut self.acknowledged);
+        self.caught.extend(std::mem::take(&mut self.acknowledged));
         self.stamp_max_at_crash = self.stamp_max;
     }
 
     /// Damage may hide the end of the log, and with it writes before a deletion of everything that the manifest knows of: that reaches
     /// one keyspace. So a group is whole among the keys of a slot alone.
     pub fn part_groups(&mut self, slot_of: impl Fn(usize) -> usize) {
-        for keys in self.caught.values_mut() {
-            let slot = keys.first().map(|key| slot_of(*key));
-            keys.retain(|key| Some(slot_of(*key)) == slot);
+        for (group, keys) in std::mem::take(&mut self.caught) {
+            let mut by_slot: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+            keys.into_iter().for_each(|key| by_slot.entry(slot_of(key)).or_default().push(key));
+            self.caught.extend(by_slot.into_values().map(|keys| (group, keys)));
         }
     }
 
@@ -227,9 +228,8 @@ impl Model {
             self.note(key, || "its keyspace is gone, or new".into());
             self.keys[key].empty();
             self.prefix.iter_mut().for_each(|prefix| prefix.forget(key));
-            for groups in [&mut self.caught, &mut self.acknowledged] {
-                groups.values_mut().for_each(|keys| keys.retain(|other| *other != key));
-            }
+            let caught = self.caught.iter_mut().map(|(_, keys)| keys);
+            caught.chain(self.acknowledged.values_mut()).for_each(|keys| keys.retain(|other| *other != key));
         }
     }
 

@@ -163,9 +163,7 @@ impl Session {
         }
         Ok(())
     }
-}
 
-impl Session {
     /// Gives up the gets through programs that were submitted with this token. Each is replied to all the same: with its result if
     /// that was there already, else with [`Error::Pipeline`], which says that it was cancelled.
     pub fn cancel_through(&mut self, token: u64) {
@@ -186,9 +184,8 @@ impl Session {
 /// A value as a pipeline takes it, and where what belongs to it lies in one buffer: descriptor, ranges, the host's bytes, room for the
 /// result.
 struct NearSource {
-    /// Empty unless the value is with the host.
-    host: Vec<u8>,
-    is_host: bool,
+    /// The value, if it is with the host.
+    host: Option<Vec<u8>>,
     source: Option<LocalBuffer>,
     ranges: Vec<SourceRange>,
     large: Option<(OutOfLine, Reference)>,
@@ -197,10 +194,9 @@ struct NearSource {
 
 impl NearSource {
     fn new(shared: &Shared, value: NearValue) -> Result<NearSource, Error> {
-        let (host, source, ranges, large, prefix) = (Vec::new(), None, Vec::new(), None, Vec::new());
-        let none = NearSource { host, is_host: false, source, ranges, large, prefix };
+        let none = NearSource { host: None, source: None, ranges: Vec::new(), large: None, prefix: Vec::new() };
         Ok(match value {
-            NearValue::Host(host) => NearSource { host, is_host: true, ..none },
+            NearValue::Host(host) => NearSource { host: Some(host), ..none },
             NearValue::Local(buffer, ranges) => NearSource { source: Some(buffer), ranges, ..none },
             NearValue::Large { value, reference, .. }
                 if reference.codec == Codec::Raw && reference.stored_bytes != value.raw_bytes =>
@@ -215,16 +211,16 @@ impl NearSource {
     }
 
     fn list(&self) -> Range<usize> {
-        let ranges = if self.is_host { 1 } else { self.ranges.len() };
+        let ranges = if self.host.is_some() { 1 } else { self.ranges.len() };
         PipelineDescriptor::ENCODED_BYTES..PipelineDescriptor::ENCODED_BYTES + ranges * SourceRange::ENCODED_BYTES
     }
 
     /// Behind descriptor, ranges and the host's bytes.
     fn sink_at(&self) -> usize {
-        self.list().end + self.host.len()
+        self.list().end + self.host.as_ref().map_or(0, Vec::len)
     }
 
-    /// What the host writes to the buffer, up to the room for the result.
+    /// Descriptor and ranges, for a buffer at this offset.
     fn encode(&self, near: &NearGet, buffer: u64) -> Vec<u8> {
         let at = |at: usize, length: u32| LocalRange { offset: buffer + at as u64, length };
         let list = at(self.list().start, self.list().len() as u32);
@@ -237,11 +233,10 @@ impl NearSource {
         descriptor.deadline_us = near.deadline_us;
         let mut bytes = descriptor.encode().to_vec();
         self.ranges.iter().for_each(|range| bytes.extend_from_slice(&range.encode()));
-        if self.is_host {
-            let (offset, length) = (buffer + self.list().end as u64, self.host.len() as u64);
+        if let Some(host) = &self.host {
+            let (offset, length) = (buffer + self.list().end as u64, host.len() as u64);
             bytes.extend_from_slice(&SourceRange { offset, bytes: length }.encode());
         }
-        bytes.extend_from_slice(&self.host);
         bytes
     }
 }
@@ -297,7 +292,10 @@ impl Local {
         let work = if self.near_in_flight < NEAR_MAX { self.spare_buffers.take(bytes) } else { None };
         let Some(mut work) = work else { return self.wait_for_room(number, op) };
         let asked = source.encode(near, work.offset());
-        self.queue.fill(Purpose::Pipeline, &mut work, 0..sink_at).copy_from_slice(&asked);
+        self.queue.fill(Purpose::Pipeline, &mut work, 0..asked.len()).copy_from_slice(&asked);
+        if let Some(host) = &source.host {
+            self.queue.fill(Purpose::Pipeline, &mut work, asked.len()..sink_at).copy_from_slice(host);
+        }
         let pipelines = LocalRange { offset: work.offset(), length: PipelineDescriptor::ENCODED_BYTES as u32 };
         let NearSource { source, large, prefix, .. } = source;
         let lease = match source {

@@ -172,7 +172,7 @@ impl<'a> EngineGuard<'a> {
     pub(super) fn sleep(mut self, pool: usize) -> EngineGuard<'a> {
         let shared = self.shared;
         let Some(mut state) = self.state.take() else { unreachable!("it is away only while it is dropped") };
-        // Those who wake meet the lock for a moment, which is rare: it is let go of here or in `drop`.
+        // Called with the lock held: a thread woken here may wait a moment until `wait` releases it. That is rare.
         let news = shared.settle(&mut state);
         shared.tell(news);
         state.idle[pool] += 1;
