@@ -12,6 +12,10 @@
 //! let store = tapetum::Store::open(&path)?;
 //! store.put(b"greeting", b"hello")?;
 //! assert_eq!(store.get(b"greeting")?.map(|item| item.value), Some(b"hello".to_vec()));
+//! for item in store.items() {
+//!     let (key, item) = item?;
+//!     assert_eq!((&key[..], &item.value[..]), (&b"greeting"[..], &b"hello"[..]));
+//! }
 //! store.close()?;
 //! # drop(store);
 //! # std::fs::remove_dir_all(&path)?;
@@ -27,6 +31,7 @@ mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hashed;
+mod items;
 mod keyspace;
 mod log;
 mod maintenance;
@@ -54,6 +59,7 @@ pub use hashed::tier;
 pub use hashed::tier::access::Access;
 pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{Item as DramItem, SlabClass, SlabQueue};
+pub use items::Items;
 pub use keyspace::KeyspaceId;
 pub use keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
 pub use keyspace::catalogue::{DEFAULT_NAME as DEFAULT_KEYSPACE_NAME, checked_name as checked_keyspace_name};
@@ -77,3 +83,8 @@ pub use tools::inspect::{Inspection, inspect_drive};
 pub use tools::locate::{KeyPlace, Location, RecordFacts, SegmentPlace, locate};
 pub use tools::scan::{Scanned, scan};
 pub use tools::{inspect, inspect::inspect, repair};
+
+/// The program in the README, so that it compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -20,4 +20,5 @@ pub mod keyspace_job;
 pub mod large;
 pub mod purge;
 pub mod segment;
+pub mod slice;
 pub mod tier;

@@ -4,6 +4,7 @@
 // A test is an application: it may have threads of its own.
 #![allow(clippy::disallowed_methods)]
 
+mod items;
 mod large_values;
 mod read_only;
 mod resources;

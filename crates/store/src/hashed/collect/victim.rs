@@ -1,4 +1,5 @@
-//! Reads a segment's valid records from front to back, each one checked: what the collector merges and `check` verifies.
+//! Reads a segment's valid records from front to back, each one checked: what the collector merges and `check` verifies. Or those that
+//! start in some of its pages.
 //!
 //! Pages pass through a window; the next windows are read while this one is looked at.
 
@@ -9,6 +10,7 @@ use crate::keyspace::hasher::KeyHasher;
 use crate::media::io::Io;
 use crate::media::transfer::Transfer;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use tapetum_drive::{HostView, LocalMemory};
 use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, Trailer};
@@ -27,6 +29,8 @@ pub struct VictimCursor {
     hasher: KeyHasher,
     io: Io,
     local: LocalMemory,
+    /// The pages whose records are passed: those that start in them.
+    pages: Range<u32>,
     window: Window,
     /// In the order of their pages.
     ahead: VecDeque<Ahead>,
@@ -87,6 +91,18 @@ impl VictimCursor {
         local: &LocalMemory,
         hasher: KeyHasher,
     ) -> Result<VictimCursor, Error> {
+        let pages = 0..segment.descriptor.data_pages;
+        VictimCursor::within(segment, pages, io, local, hasher).await
+    }
+
+    /// A cursor over the records that start in these pages of the segment.
+    pub async fn within(
+        segment: Arc<Segment>,
+        pages: Range<u32>,
+        io: &Io,
+        local: &LocalMemory,
+        hasher: KeyHasher,
+    ) -> Result<VictimCursor, Error> {
         let page_size = segment.page_size();
         let buffer = io.allocate(page_size.bytes()).await?;
         Ok(VictimCursor {
@@ -94,6 +110,7 @@ impl VictimCursor {
             hasher,
             io: io.clone(),
             local: local.clone(),
+            pages,
             window: Window { view: io.view(buffer, 0..0), first_page: 0, pages: 0, page_size },
             ahead: VecDeque::new(),
             page: None,
@@ -191,10 +208,11 @@ impl VictimCursor {
     /// Where the next record is, in the page that has more of them or in the next one that has any.
     async fn next_address(&mut self) -> Result<Option<u64>, Error> {
         while self.starts_left == 0 {
-            let page = self.page.map_or(0, |page| page + 1);
-            if page >= self.segment.descriptor.data_pages {
+            let page = self.page.map_or(self.pages.start, |page| page + 1);
+            if page >= self.pages.end {
                 let passed = self.entries_passed == self.segment.descriptor.entries;
-                return if passed { Ok(None) } else { Err(self.corrupt(page)) };
+                let is_last = page >= self.segment.descriptor.data_pages && self.page.is_some();
+                return if passed || !is_last { Ok(None) } else { Err(self.corrupt(page)) };
             }
             self.need(page, page + 1).await?;
             let page_size = self.segment.page_size();
@@ -202,6 +220,9 @@ impl VictimCursor {
             let bytes = &self.window.run().bytes[at..at + page_size.bytes()];
             let trailer = Trailer::parse(self.segment.salt, page, bytes);
             let trailer = trailer.map_err(|_| self.corrupt(page))?;
+            if self.page.is_none() && page > 0 {
+                self.entries_passed = trailer.entry_first;
+            }
             if trailer.entry_first != self.entries_passed {
                 return Err(self.corrupt(page));
             }
@@ -247,7 +268,7 @@ impl VictimCursor {
         self.window = window;
         while self.ahead.len() < DEPTH {
             let end = self.ahead.back().map_or(self.window.end(), Ahead::end);
-            if end == self.segment.descriptor.data_pages {
+            if end >= self.pages.end {
                 break;
             }
             let next = self.start(end, 1).await?;
@@ -262,7 +283,9 @@ impl VictimCursor {
         // Eight victims have four windows each; a good part of local memory stays for readers and the flush.
         let window_bytes = (self.local.bytes_total() / 512).min(WINDOW_BYTES_MAX);
         let pages = ((window_bytes / page_size.bytes()) as u32).max(TAIL_PAGES_MAX).max(pages_min);
-        let pages = pages.min(self.segment.descriptor.data_pages - from);
+        // Behind the last page lies no more than the end of a record.
+        let wanted = self.pages.end.saturating_sub(from).max(pages_min);
+        let pages = pages.min(wanted).min(self.segment.descriptor.data_pages - from);
         let buffer = self.io.allocate((TAIL_PAGES_MAX + pages) as usize * page_size.bytes()).await?;
         let at = TAIL_PAGES_MAX as usize * page_size.bytes();
         let runs = self.segment.data_runs(from, pages * page_size.bytes() as u32);

@@ -1,0 +1,172 @@
+//! The items of a keyspace within a slice of the hash space, gathered at one moment.
+//!
+//! 1. Whoever gathers holds the installer: flush and collector install nothing meanwhile, so every key is in a write buffer or in the
+//!    one segment in which it is valid.
+//! 2. A slice is small, so the installer is held for a short time.
+//! 3. A key has one hash, so it is in one slice.
+
+use crate::error::Error;
+use crate::hashed::buffer::Place;
+use crate::hashed::collect::victim::VictimCursor;
+use crate::hashed::segment::view::Segment;
+use crate::keyspace::KeyspaceId;
+use crate::media::io::{Io, lock};
+use crate::shared::{Installer, Shared};
+use std::collections::HashSet;
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+use tapetum_kernels::codec::Decompressor;
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::{Codec, Header, Kind, Record};
+
+/// Bytes of records that a slice holds, about.
+const SLICE_BYTES: u64 = 1 << 20;
+/// The same for each segment, of which a slice reads a few pages.
+const SLICE_BYTES_PER_SEGMENT: u64 = 16 << 10;
+const SLICE_BYTES_MAX: u64 = 16 << 20;
+
+/// An item of a slice.
+pub struct SliceItem {
+    pub key: Vec<u8>,
+    pub header: Header,
+    /// `None`: the value lies in extents of its own, and is to be read by a get.
+    pub value: Option<Vec<u8>>,
+}
+
+/// Cuts the hash space into so many slices, by the number of the slice.
+pub fn bounds(number: u64, slices: u64) -> RangeInclusive<HashKey> {
+    assert!(number < slices);
+    // No slice is finer than 2^-64 of the space.
+    let edge = |number: u64| ((u128::from(number) << 64) / u128::from(slices)) << 64;
+    let last = if number + 1 < slices { edge(number + 1) - 1 } else { u128::MAX };
+    HashKey(edge(number))..=HashKey(last)
+}
+
+/// How many slices the store has now.
+pub fn count(installer: &Installer) -> u64 {
+    let segments = &installer.catalog.segments;
+    let bytes: u64 = segments.values().map(|state| state.valid_bytes).sum();
+    let slice_bytes = (segments.len() as u64 * SLICE_BYTES_PER_SEGMENT).clamp(SLICE_BYTES, SLICE_BYTES_MAX);
+    bytes.div_ceil(slice_bytes).max(1)
+}
+
+/// What a gathering looks for, and what it has found.
+struct Gathering<'a> {
+    shared: &'a Arc<Shared>,
+    keyspace: KeyspaceId,
+    prefix: &'a [u8],
+    bounds: RangeInclusive<HashKey>,
+    now: u32,
+    decompressor: Decompressor,
+    /// The keys of which a write buffer has the last word, deletions included.
+    in_buffers: HashSet<HashKey>,
+    found: Vec<SliceItem>,
+}
+
+/// The live items of a keyspace whose keys begin with `prefix`, in a slice of the hash space. The caller holds the installer.
+pub async fn gather(
+    shared: &Arc<Shared>,
+    io: &Io,
+    installer: &Installer,
+    (keyspace, prefix): (KeyspaceId, &[u8]),
+    bounds: RangeInclusive<HashKey>,
+) -> Result<Vec<SliceItem>, Error> {
+    let mut gathering = Gathering {
+        shared,
+        keyspace,
+        prefix,
+        bounds,
+        now: shared.now(),
+        decompressor: Decompressor::new().map_err(|error| Error::Io(error.to_string()))?,
+        in_buffers: HashSet::new(),
+        found: Vec::new(),
+    };
+    gathering.look_in_buffers();
+    for state in installer.catalog.segments.values() {
+        let Some(segment) = shared.segments[state.descriptor.number as usize].load_full() else { continue };
+        let pages = pages_of(&segment, &gathering.bounds);
+        if pages.is_empty() {
+            continue;
+        }
+        let (local, hasher) = (shared.drive.local(), shared.hasher.clone());
+        let mut cursor = VictimCursor::within(segment, pages, io, local, hasher).await?;
+        cursor.advance(&state.valid).await?;
+        while let Some(hash) = cursor.head().filter(|hash| hash <= gathering.bounds.end()) {
+            if hash >= *gathering.bounds.start() && !gathering.in_buffers.contains(&hash) {
+                let record = Record::parse(cursor.record()).map_err(|_| corrupt(cursor.page()))?;
+                gathering.take(&record)?;
+            }
+            cursor.advance(&state.valid).await?;
+        }
+    }
+    Ok(gathering.found)
+}
+
+fn corrupt(page: Option<u32>) -> Error {
+    Error::Corrupt(format!("a record in data page {}", page.unwrap_or(0)))
+}
+
+/// The data pages in which records of a slice start.
+fn pages_of(segment: &Segment, bounds: &RangeInclusive<HashKey>) -> Range<u32> {
+    segment.start_pages(*bounds.start()).start..segment.start_pages(*bounds.end()).end
+}
+
+impl Gathering<'_> {
+    fn look_in_buffers(&mut self) {
+        let bits = self.shared.geometry.partition_bits;
+        let (first, last) = (self.bounds.start().partition(bits), self.bounds.end().partition(bits));
+        for shard in &self.shared.shards[first..=last] {
+            let shard = lock(shard);
+            shard.each(|Place { buffer, place }| {
+                // SAFETY: the shard names the place, and we hold it.
+                let record = unsafe { self.shared.log.record(buffer, place) };
+                let hash = self.shared.hasher.hash_of(&record.header, record.key);
+                if self.bounds.contains(&hash) {
+                    self.in_buffers.insert(hash);
+                    let taken = self.take(&record);
+                    assert!(taken.is_ok(), "the arena holds what was compressed");
+                }
+            });
+        }
+    }
+
+    fn take(&mut self, record: &Record<'_>) -> Result<(), Error> {
+        let header = record.header;
+        let is_wanted = header.kind == Kind::Value
+            && KeyspaceId::of(&header) == self.keyspace
+            && record.key.starts_with(self.prefix)
+            && self.shared.is_live(&header, self.now);
+        if !is_wanted {
+            return Ok(());
+        }
+        let value = match header.codec {
+            Codec::OutOfLine => None,
+            _ => {
+                let mut value = Vec::new();
+                let inflated = self.decompressor.inflate(record, &mut value);
+                inflated.map_err(|_| Error::Corrupt(format!("the value of the key {:?}", record.key)))?;
+                Some(value)
+            }
+        };
+        self.found.push(SliceItem { key: record.key.to_vec(), header, value });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_tile_the_hash_space() {
+        for slices in [1, 2, 3, 7, 1000, 65537] {
+            let mut next = 0u128;
+            for number in 0..slices {
+                let slice = bounds(number, slices);
+                assert_eq!(slice.start().0, next);
+                next = slice.end().0.wrapping_add(1);
+            }
+            assert_eq!(next, 0);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! An iterator over the items of a keyspace.
+//!
+//! It takes a slice of the hash space at a time into memory, and holds nothing of the store between slices: writes, flush and collector go
+//! on while a caller works on what it was given.
+
+use crate::blocking::{Item, KeyspaceHandle};
+use crate::error::Error;
+use crate::hashed::slice::{self, SliceItem};
+use crate::keyspace::states::KeyspaceRef;
+use crate::media::io::Io;
+use crate::store::Store;
+use tapetum_drive::Purpose;
+
+/// The items of a keyspace, each once, in no order that means anything. An item that was there from the first to the last call of `next`
+/// is shown, with the value that it had at some moment between; one that came, changed or went meanwhile may be shown as it was or as it is.
+///
+/// An error ends it: what was shown before holds.
+pub struct Items {
+    store: Store,
+    keyspace: KeyspaceRef,
+    prefix: Vec<u8>,
+    io: Option<Io>,
+    /// How many slices there are, once the first was asked for.
+    slices: Option<u64>,
+    slice_next: u64,
+    found: std::vec::IntoIter<SliceItem>,
+    ended: bool,
+}
+
+impl Items {
+    fn new(store: &Store, keyspace: KeyspaceRef, prefix: &[u8]) -> Items {
+        Items {
+            store: store.clone(),
+            keyspace,
+            prefix: prefix.to_vec(),
+            io: None,
+            slices: None,
+            slice_next: 0,
+            found: Vec::new().into_iter(),
+            ended: false,
+        }
+    }
+
+    /// Takes the next slice; whether there was one.
+    fn advance(&mut self) -> Result<bool, Error> {
+        let shared = self.store.shared();
+        shared.refuse_dropped(self.keyspace)?;
+        let io = match &self.io {
+            Some(io) => io.clone(),
+            None => {
+                let queue = shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+                self.io.insert(Io::new(queue).of(Purpose::Scan)).clone()
+            }
+        };
+        if self.slices.is_some_and(|slices| self.slice_next == slices) {
+            return Ok(false);
+        }
+        let wanted = (self.keyspace.id(), &self.prefix[..]);
+        let (slices, number) = (self.slices, self.slice_next);
+        let gathering = async {
+            let installer = shared.take_installer().await;
+            let slices = slices.unwrap_or_else(|| slice::count(&installer));
+            let found = slice::gather(shared, &io, &installer, wanted, slice::bounds(number, slices)).await;
+            shared.return_installer(installer);
+            found.map(|found| (slices, found))
+        };
+        let (slices, found) = shared.run_beside_maintenance(&io, gathering)??;
+        self.slices = Some(slices);
+        self.slice_next += 1;
+        self.found = found.into_iter();
+        Ok(true)
+    }
+
+    /// An item of the slice; `None` if it is gone since.
+    fn show(&self, SliceItem { key, header, value }: SliceItem) -> Result<Option<(Vec<u8>, Item)>, Error> {
+        let item = match value {
+            Some(value) => Some(Item { value, flags: header.flags, expiry: header.expiry, stamp: header.stamp }),
+            None => KeyspaceHandle::new(self.store.clone(), self.keyspace).get(&key)?,
+        };
+        Ok(item.map(|item| (key, item)))
+    }
+
+    fn find(&mut self) -> Result<Option<(Vec<u8>, Item)>, Error> {
+        loop {
+            while let Some(found) = self.found.next() {
+                if let Some(shown) = self.show(found)? {
+                    return Ok(Some(shown));
+                }
+            }
+            if !self.advance()? {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl Iterator for Items {
+    type Item = Result<(Vec<u8>, Item), Error>;
+
+    fn next(&mut self) -> Option<Result<(Vec<u8>, Item), Error>> {
+        if self.ended {
+            return None;
+        }
+        let found = self.find();
+        self.ended = !matches!(found, Ok(Some(_)));
+        found.transpose()
+    }
+}
+
+impl Store {
+    /// The items of the default keyspace, in no order that means anything. See [`Items`].
+    pub fn items(&self) -> Items {
+        self.items_with_prefix(b"")
+    }
+
+    /// Those whose keys begin with `prefix`. All of the keyspace is read for them.
+    pub fn items_with_prefix(&self, prefix: &[u8]) -> Items {
+        Items::new(self, KeyspaceRef::DEFAULT, prefix)
+    }
+}
+
+impl KeyspaceHandle {
+    /// The items of this keyspace, in no order that means anything. See [`Items`].
+    pub fn items(&self) -> Items {
+        self.items_with_prefix(b"")
+    }
+
+    /// Those whose keys begin with `prefix`. All of the keyspace is read for them.
+    pub fn items_with_prefix(&self, prefix: &[u8]) -> Items {
+        Items::new(self.store(), self.keyspace(), prefix)
+    }
+}
