@@ -56,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     target("superblock", tapetum::fuzzing::superblock, 256),
     target("manifest_payload", tapetum::fuzzing::manifest_payload, 512),
     target("manifest_frames", tapetum::fuzzing::manifest_frames, 256),
+    target("keyspace_edits", tapetum::fuzzing::keyspace_edits, 512),
     target("log", tapetum::fuzzing::log, 512),
 ];
 

@@ -1,8 +1,9 @@
-//! What every engine of a store stands on: the drive and what lies on it, the commit log, extents, options.
+//! What every engine of a store stands on: the drive and what lies on it, the commit log, the manifest, extents, options.
 //!
 //! Lock order: an engine's own locks → log → extents.
 
 use crate::error::Error;
+use crate::installer::Installer;
 use crate::keyspace::changing::KeyspaceChanges;
 use crate::keyspace::hasher::KeyHasher;
 use crate::keyspace::states::KeyspaceStates;
@@ -16,6 +17,7 @@ use crate::opening::options::StoreOptions;
 use crate::planted::Planted;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 use tapetum_drive::locks::whole;
 use tapetum_drive::{Drive, OverlayFlash};
@@ -55,6 +57,8 @@ pub struct Base {
     pub planted: Planted,
     pub log: Log,
     pub extents: Arc<Mutex<Extents>>,
+    /// The manifest with its clients' states; `None` while somebody has it.
+    pub installer: Mutex<Option<Box<Installer>>>,
     /// As on flash. Changed by a resize alone.
     pub superblock: Mutex<Superblock>,
     /// The last one that was asked for.
@@ -69,6 +73,12 @@ pub struct Base {
 }
 
 impl Base {
+    /// Waits for the installer and takes it.
+    pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = Box<Installer>> + Send + use<> {
+        let base = self.clone();
+        std::future::poll_fn(move |_| lock(&base.installer).take().map_or(Poll::Pending, Poll::Ready))
+    }
+
     /// An error if the store was opened to read.
     pub fn refuse_to_write(&self) -> Result<(), Error> {
         if self.overlay.is_some() { Err(Error::ReadOnly) } else { Ok(()) }

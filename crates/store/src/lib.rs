@@ -31,6 +31,7 @@ mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hashed;
+mod installer;
 mod items;
 mod keyspace;
 mod log;

@@ -1,8 +1,7 @@
 //! What sessions and maintenance share of the hashed engine.
 //!
 //! Lock order: shards (ascending) → log → extents; a part of the tier, or the access clock's moments, after a shard.
-//! The [`Installer`] is taken, not locked: whoever holds it is alone in
-//! changing the catalog, the manifest and the index. Sessions never need it.
+//! Who holds the [`Installer`] is alone in changing the index, too. Sessions never need it.
 
 use crate::base::Base;
 use crate::error::Error;
@@ -12,16 +11,16 @@ use crate::hashed::index::GlobalIndex;
 use crate::hashed::item_count::ItemCount;
 use crate::hashed::key_tables::KeyTables;
 use crate::hashed::large::LargeSpace;
+use crate::hashed::manifest_room::ManifestRoom;
 use crate::hashed::segment::unreadable::Unreadable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::{Access, AccessClock};
+use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::states::KeyspaceRef;
 use crate::maintenance::pace::{Pace, Room};
-use crate::manifest::Manifest;
-use crate::manifest::manifest_room::ManifestRoom;
 use crate::media::io::{Io, lock, run};
 use crate::needs::DrivePrograms;
 use crate::opening::options::StoreOptions;
@@ -31,15 +30,8 @@ use std::future::Future;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::Poll;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Header;
-
-/// What only an install changes.
-pub struct Installer {
-    pub manifest: Manifest,
-    pub catalog: Catalog,
-}
 
 /// Counters of what callers did; monotonic.
 #[derive(Default)]
@@ -108,7 +100,6 @@ pub struct Shared {
     pub value_bytes_max: usize,
     /// Bytes of the extents that the active write buffer names.
     pub large_named_bytes: AtomicU64,
-    pub installer: Mutex<Option<Box<Installer>>>,
     /// Numbers and versions of segments that are being written.
     pub numbers_taken: Mutex<Vec<(u32, u64)>>,
     /// Numbers below this one may be given: the index has the bits for them.
@@ -197,8 +188,7 @@ impl Shared {
 
     /// Waits for the installer and takes it.
     pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = Box<Installer>> + Send + use<> {
-        let shared = self.clone();
-        std::future::poll_fn(move |_| lock(&shared.installer).take().map_or(Poll::Pending, Poll::Ready))
+        self.base.take_installer()
     }
 
     /// Runs a task that takes the installer, on the caller's thread. A store that has failed may never give it back.
@@ -226,7 +216,7 @@ impl Shared {
             let room = u64::from(extents.free_count()) + retired + reclaimable;
             self.levels.room_extents.store(room, Ordering::Relaxed);
         }
-        self.manifest_room.refresh(&self.geometry, catalog, self.kept_of(catalog));
+        self.manifest_room.refresh(&self.geometry, &installer, self.kept_of(catalog));
         let local: usize = catalog
             .segments
             .values()

@@ -1,12 +1,19 @@
-//! The manifest: what its frames say, and areas that were written, cut by a crash or damaged.
+//! The manifest: what its items say, and areas that were written, cut by a crash or damaged.
 
 use super::Input;
 use crate::error::Error;
-use crate::hashed::catalog::{Catalog, Deaths, DeletionMark, Install, Marks, SegmentState, encode_marks, parse_marks};
+use crate::hashed::catalog::{Catalog, Deaths, Install, SegmentState};
 use crate::hashed::index::checkpoint::Checkpoint;
+use crate::hashed::manifest_client::{HashedEdit, InstallFrame};
 use crate::hashed::segment::{Descriptor, LargeEntry};
+use crate::installer::{Clients, Installer};
 use crate::keyspace::KeyspaceId;
-use crate::manifest::{Manifest, Recovered};
+use crate::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
+use crate::keyspace::deletion_mark::DeletionMark;
+use crate::manifest::Manifest;
+use crate::manifest::base_marks::{BaseMarks, LogTrim, MarksEdit, Opening};
+use crate::manifest::client::ManifestClient;
+use crate::manifest::items::{ClientId, FrameItems};
 use crate::media::geometry::Geometry;
 use crate::media::io::{Io, run};
 use crate::media::wire::{Reader, Writer};
@@ -17,22 +24,23 @@ use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::extent_address::EXTENTS_MAX;
 use tapetum_kernels::reference::Run;
 
-/// What a frame says parses to something that reads back when written, or is refused; and a change of the catalog that does
+/// What an item says parses to something that reads back when written, or is refused; and a change of the catalog that does
 /// not fit is refused.
 pub fn manifest_payload(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut catalog = Catalog::default();
+    let mut marks = BaseMarks::default();
     while !input.is_empty() {
         let (kind, length) = (input.u8(), input.u8());
         let payload = input.bytes(length.into());
         let mut writer = Writer::default();
         match kind & 3 {
             0 => {
-                let Ok(install) = Install::parse(payload) else { continue };
-                install.encode(&mut writer);
-                assert_eq!(Install::parse(&writer.bytes).as_ref(), Ok(&install));
+                let Ok(edit) = HashedEdit::parse(payload) else { continue };
+                edit.encode(&mut writer);
+                assert_eq!(HashedEdit::parse(&writer.bytes).as_ref(), Ok(&edit));
                 let mut changed = copy(&catalog);
-                if changed.install(&install).is_ok() {
+                if changed.apply(payload).is_ok() {
                     check_catalog(&changed);
                     catalog = changed;
                 }
@@ -44,17 +52,56 @@ pub fn manifest_payload(bytes: &[u8]) {
                 catalog.segments.insert(state.descriptor.number, state);
             }
             2 => {
-                let Ok(checkpoint) = Checkpoint::parse(payload) else { continue };
-                checkpoint.encode(&mut writer);
-                assert_eq!(Checkpoint::parse(&writer.bytes), Ok(checkpoint));
+                let Ok(items) = FrameItems::parse(payload) else { continue };
+                let mut again = FrameItems::default();
+                items.iter().for_each(|(id, bytes)| again.put(*id, |writer| writer.bytes.extend_from_slice(bytes)));
+                assert_eq!(again.payload(), payload);
             }
             _ => {
-                let Ok((buffer_next, marks)) = parse_marks(&mut Reader::new(payload)) else { continue };
-                encode_marks(buffer_next, &marks, &mut writer);
-                assert_eq!(parse_marks(&mut Reader::new(&writer.bytes)), Ok((buffer_next, marks)));
+                let Ok(edit) = MarksEdit::parse(&mut Reader::new(payload)) else { continue };
+                edit.encode(&mut writer);
+                assert_eq!(MarksEdit::parse(&mut Reader::new(&writer.bytes)), Ok(edit));
+                let known = marks.stamp_known();
+                marks.edit(&edit);
+                if matches!(edit, MarksEdit::Drop(_)) {
+                    assert_eq!(marks.stamp_known(), known);
+                }
+                assert_eq!(reloaded(&marks), marks);
             }
         }
     }
+}
+
+/// Edits of the catalogue of keyspaces read back, fit it or are refused without a change, and a snapshot holds what they made.
+pub fn keyspace_edits(bytes: &[u8]) {
+    let mut reader = Reader::new(bytes);
+    let mut catalogue = Catalogue::default();
+    while let Ok(edit) = KeyspaceEdit::parse(&mut reader) {
+        let mut writer = Writer::default();
+        edit.encode(&mut writer);
+        assert_eq!(KeyspaceEdit::parse(&mut Reader::new(&writer.bytes)).as_ref(), Ok(&edit));
+        let before = catalogue.clone();
+        if catalogue.apply(&edit).is_err() {
+            assert_eq!(catalogue, before);
+        }
+        let default = catalogue.get(KeyspaceId::DEFAULT);
+        assert_eq!(default, Catalogue::default().get(KeyspaceId::DEFAULT));
+    }
+    for keyspace in catalogue.iter().filter(|keyspace| catalogue.is_live(keyspace.id)) {
+        assert_eq!(catalogue.find(&keyspace.name).map(|found| found.id), Ok(keyspace.id));
+    }
+    assert_eq!(reloaded(&catalogue), catalogue);
+}
+
+/// What a snapshot makes of a client's state. It is no longer than is counted with.
+fn reloaded<T: ManifestClient + Default>(client: &T) -> T {
+    let (mut loaded, mut bytes) = (T::default(), 0);
+    for piece in client.snapshot() {
+        bytes += piece.len() as u64;
+        loaded.load(&piece).expect("a snapshot loads");
+    }
+    assert!(bytes <= client.snapshot_bytes_max());
+    loaded
 }
 
 /// A catalog with bits of its own: clones share theirs.
@@ -76,26 +123,16 @@ fn check_catalog(catalog: &Catalog) {
     }
 }
 
-/// What the manifest says at one time.
-#[derive(PartialEq, Debug)]
-struct State {
-    catalog: Catalog,
-    generation: u64,
-    checkpoint: Option<Checkpoint>,
+/// Clients with bits of their own.
+fn copy_of(clients: &Clients) -> Clients {
+    Clients { catalog: copy(&clients.catalog), ..clients.clone() }
 }
 
-impl State {
-    fn of(recovered: &Recovered) -> State {
-        let checkpoint = recovered.checkpoint.clone();
-        State { catalog: copy(&recovered.catalog), generation: recovered.manifest.generation(), checkpoint }
-    }
-
-    /// Whether it is that state, perhaps without its checkpoint: a snapshot ends that before the change itself is written.
-    fn is_cut_back_to(&self, before: &State) -> bool {
-        self.catalog == before.catalog
-            && self.generation == before.generation
-            && (self.checkpoint.is_none() || self.checkpoint == before.checkpoint)
-    }
+/// Whether clients are as before, perhaps without the checkpoint: a snapshot ends that before the change itself is written.
+fn is_cut_back(found: &Clients, before: &Clients) -> bool {
+    let mut without = copy_of(before);
+    without.catalog.checkpoint = None;
+    found == before || *found == without
 }
 
 /// A drive with nothing but a manifest on it.
@@ -124,9 +161,10 @@ impl Area {
         run(&self.io, future, || false).expect("memory answers")
     }
 
-    fn recover(&self) -> Result<Recovered, Error> {
+    fn recover(&self) -> Result<Installer, Error> {
         let planted = Planted::default();
-        self.run(Manifest::recover(&self.io, self.drive.local(), &self.geometry, Self::STORE, planted))
+        let recovered = Manifest::recover(&self.io, self.drive.local(), &self.geometry, Self::STORE, planted);
+        self.run(recovered).map(Installer::from)
     }
 
     /// Both areas.
@@ -151,19 +189,21 @@ pub fn manifest_frames(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (what, at, damage) = (input.u8(), usize::from(input.u16()), input.array::<3>());
     let area = Area::new();
-    area.run(Manifest::create(&area.io, &area.geometry, Area::STORE)).expect("room");
-    let mut recovered = area.recover().expect("an empty store");
-    let (mut before, mut now) = (State::of(&recovered), State::of(&recovered));
+    area.run(Manifest::create(&area.io, &area.geometry, Area::STORE, &Clients::default())).expect("room");
+    let mut installer = area.recover().expect("an empty store");
+    let (mut before, mut now) = (copy_of(&installer), copy_of(&installer));
     let (mut image_before, mut last_frame) = (area.image(), 0..0);
     let mut steps = 0;
     while !input.is_empty() && steps < 24 {
         steps += 1;
         // Only a cut looks at it.
         let image = if what & 3 == 1 { area.image() } else { Vec::new() };
-        let place_before = recovered.manifest.summary();
-        let Some(next) = step(&area, &mut recovered, &now, &mut input) else { continue };
-        (before, now, image_before) = (now, next, image);
-        let place = recovered.manifest.summary();
+        let place_before = installer.manifest.summary();
+        if !step(&area, &mut installer, &mut input) {
+            continue;
+        }
+        (before, now, image_before) = (now, copy_of(&installer), image);
+        let place = installer.manifest.summary();
         let begin = if place.area == place_before.area { place_before.position } else { 0 };
         let offset = place.area as u64 * area.geometry.manifest_bytes;
         last_frame = (offset + begin) as usize..(offset + place.position) as usize;
@@ -171,28 +211,27 @@ pub fn manifest_frames(bytes: &[u8]) {
     let whole = area.image();
     let mut image = whole.clone();
     match what & 3 {
-        0 => assert_eq!(State::of(&area.recover().expect("what was written")), now),
+        0 => assert_eq!(area.recover().expect("what was written").clients, now),
         1 => {
             // A crash in the last change: what it wrote up to some sector.
             let sectors = last_frame.len() / 512;
             let cut = last_frame.start + 512 * (at % (sectors + 1));
             image[cut..last_frame.end].copy_from_slice(&image_before[cut..last_frame.end]);
             area.set_image(&image);
-            let found = State::of(&area.recover().expect("a crash is no damage"));
+            let found = area.recover().expect("a crash is no damage").clients;
             // What was cut off may be what was there before, or differ in the filling behind the frame only.
             let cut_off = image != whole;
-            assert!(found == now || (cut_off && found.is_cut_back_to(&before)), "{found:?} instead of {before:?}");
+            assert!(found == now || (cut_off && is_cut_back(&found, &before)), "{found:?} instead of {before:?}");
         }
         _ => {
             let at = at % (image.len() - damage.len());
             image[at..].iter_mut().zip(damage).for_each(|(byte, damage)| *byte ^= damage);
             area.set_image(&image);
             match area.recover() {
-                Ok(found) if State::of(&found) == now => {}
-                Ok(found) => {
-                    let (found, struck) =
-                        (State::of(&found), last_frame.start < at + damage.len() && at < last_frame.end);
-                    assert!(struck && found.is_cut_back_to(&before), "{found:?} instead of {now:?}");
+                Ok(Installer { clients, .. }) if clients == now => {}
+                Ok(Installer { clients: found, .. }) => {
+                    let struck = last_frame.start < at + damage.len() && at < last_frame.end;
+                    assert!(struck && is_cut_back(&found, &before), "{found:?} instead of {now:?}");
                 }
                 Err(error) => assert!(matches!(error, Error::Corrupt(_)), "{error}"),
             }
@@ -201,43 +240,75 @@ pub fn manifest_frames(bytes: &[u8]) {
     }
     // Whatever was recovered, the manifest goes on from there.
     let mut again = area.recover().expect("as before");
-    let state = State::of(&again);
-    area.run(again.manifest.opened(&again.catalog, 1000, 7)).expect("room");
-    let opened = State::of(&area.recover().expect("what was written"));
-    assert_eq!(opened.generation, state.generation + 1);
-    assert_eq!(opened.catalog, Catalog { stamp_base: 1000, stamp_opened: 7, ..state.catalog });
+    let mut expected = copy_of(&again);
+    area.run(again.open(1000, 7)).expect("room");
+    expected.catalog.checkpoint = None;
+    let generation = expected.marks.opening.generation + 1;
+    expected.marks.opening = Opening { generation, stamp_base: 1000, stamp_opened: 7 };
+    assert_eq!(area.recover().expect("what was written").clients, expected);
 }
 
-/// One change, durable; `None` when it does not fit.
-fn step(area: &Area, recovered: &mut Recovered, state: &State, input: &mut Input<'_>) -> Option<State> {
-    let Recovered { manifest, catalog, .. } = recovered;
+/// One change, durable and made; `false` when it does not fit.
+fn step(area: &Area, installer: &mut Installer, input: &mut Input<'_>) -> bool {
     let what = input.u8();
     match what & 7 {
         0 => {
-            let stamp_next = state.catalog.stamp_base + u64::from(what);
-            area.run(manifest.opened(catalog, stamp_next, stamp_next / 2)).ok()?;
-            (catalog.stamp_base, catalog.stamp_opened) = (stamp_next, stamp_next / 2);
+            let stamp_base = installer.marks.opening.stamp_base + u64::from(what);
+            area.run(installer.open(stamp_base, stamp_base / 2)).expect("room for a few segments");
+            installer.catalog.supersede();
         }
         1 => {
-            let checkpoint = checkpoint(input);
-            if !area.run(manifest.checkpoint(catalog, &checkpoint)).ok()? {
-                return None;
+            let checkpoint = HashedEdit::Checkpoint(checkpoint(input));
+            let mut items = FrameItems::default();
+            items.put(ClientId::HASHED, |writer| checkpoint.encode(writer));
+            let Installer { manifest, clients } = installer;
+            if !area.run(manifest.append_if_room(clients, &items)).expect("room") {
+                return false;
             }
-            return Some(State {
-                catalog: copy(catalog),
-                generation: manifest.generation(),
-                checkpoint: Some(checkpoint),
-            });
+            let HashedEdit::Checkpoint(checkpoint) = checkpoint else { unreachable!("it was made one") };
+            clients.catalog.checkpoint = Some(checkpoint);
         }
+        7 => return change_keyspace(area, installer, KeyspaceId(u16::from(input.u8()) & 3)),
         _ => {
-            let install = install(catalog, input);
-            let mut changed = copy(catalog);
-            changed.install(&install).ok()?;
-            area.run(manifest.install(catalog, &install)).expect("room for a few segments");
-            *catalog = changed;
+            let shape = input.u8();
+            let marks = marks(installer, input);
+            let frame = InstallFrame { install: install(&installer.catalog, shape, input), marks };
+            let mut changed = copy_of(installer);
+            if frame.apply(&mut changed).is_err() {
+                return false;
+            }
+            area.run(installer.append(&frame.items())).expect("room for a few segments");
+            changed.catalog.supersede();
+            installer.clients = changed;
         }
     }
-    Some(State { catalog: copy(catalog), generation: manifest.generation(), checkpoint: None })
+    true
+}
+
+/// Creates a keyspace, or takes the next step to its end.
+fn change_keyspace(area: &Area, installer: &mut Installer, id: KeyspaceId) -> bool {
+    let edit = match installer.keyspaces.get(id).map(|keyspace| keyspace.state) {
+        None => {
+            let (name, options) = (format!("keyspace {}", id.0), vec![id.0 as u8]);
+            let (kind, state) = (KeyspaceKind::Hashed, KeyspaceState::Live);
+            KeyspaceEdit::Create(Keyspace { id, name, kind, options, state })
+        }
+        Some(KeyspaceState::Live) => KeyspaceEdit::Drop(id),
+        Some(KeyspaceState::Dropping) => KeyspaceEdit::Forget(id),
+    };
+    let mut changed = copy_of(installer);
+    if changed.keyspaces.apply(&edit).is_err() {
+        return false;
+    }
+    let unmarked = MarksEdit::Drop(id);
+    changed.marks.edit(&unmarked);
+    changed.catalog.supersede();
+    let mut items = FrameItems::default();
+    edit.put(&mut items);
+    MarksEdit::put(&[unmarked], &mut items);
+    area.run(installer.append(&items)).expect("room for few keyspaces");
+    installer.clients = changed;
+    true
 }
 
 fn checkpoint(input: &mut Input<'_>) -> Checkpoint {
@@ -248,21 +319,26 @@ fn checkpoint(input: &mut Input<'_>) -> Checkpoint {
     (0..7).for_each(|_| writer.u32(input.u8().into()));
     writer.list(&[3, 1]);
     writer.list(&vec![9; usize::from(input.u8())]);
-    Checkpoint::parse(&writer.bytes).expect("it is whole")
+    Checkpoint::parse(&mut Reader::new(&writer.bytes)).expect("it is whole")
 }
 
-fn marks(input: &mut Input<'_>) -> Marks {
-    let watermark = input.u8();
-    let mark = DeletionMark { watermark: watermark.into(), planned_at: 0 };
-    let deletions = [(KeyspaceId(u16::from(watermark) & 3), mark)].into();
-    Marks { deletions, stamp_max: input.u8().into(), log_crc: 5 }
+/// What an install says of the base's marks.
+fn marks(clients: &Clients, input: &mut Input<'_>) -> Vec<MarksEdit> {
+    let (shape, stamp_max) = (input.u8(), u64::from(input.u8()));
+    let keyspace = KeyspaceId(u16::from(shape) & 3);
+    let buffer_next = clients.marks.trim.buffer_next + 1;
+    let all = [
+        MarksEdit::Trim(LogTrim { buffer_next, stamp_max, log_crc: 5 }),
+        MarksEdit::Delete(keyspace, DeletionMark { watermark: shape.into(), planned_at: 0 }),
+        MarksEdit::Drop(keyspace),
+    ];
+    let wanted = |(number, _): &(u32, MarksEdit)| shape >> (2 + number) & 1 == 1;
+    (0..).zip(all).filter(wanted).map(|(_, edit)| edit).collect()
 }
 
 /// A change that fits the catalog, mostly.
-fn install(catalog: &Catalog, input: &mut Input<'_>) -> Install {
-    let shape = input.u8();
-    let mut install =
-        Install { buffer_next: catalog.buffer_next + u64::from(shape & 1), marks: marks(input), ..Install::default() };
+fn install(catalog: &Catalog, shape: u8, input: &mut Input<'_>) -> Install {
+    let mut install = Install::default();
     if shape & 2 != 0 && catalog.segments.len() < 6 {
         install.added.push(descriptor(catalog.number_free(&[]), input));
     }

@@ -9,5 +9,5 @@ mod superblock;
 pub use index::{index, index_image};
 pub use input::Input;
 pub use log::log;
-pub use manifest::{manifest_frames, manifest_payload};
+pub use manifest::{keyspace_edits, manifest_frames, manifest_payload};
 pub use superblock::superblock;

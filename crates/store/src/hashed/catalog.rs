@@ -3,10 +3,9 @@
 //! A record is valid exactly when the index maps its hash key to its segment. Every change comes through
 //! [`Catalog::install`], at run time and in recovery alike.
 
-use crate::error::Error;
+use crate::hashed::index::checkpoint::Checkpoint;
 use crate::hashed::segment::{DESCRIPTOR_BYTES, Descriptor, EXTENT_NUMBER_BYTES, LargeEntry};
-use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::{Catalogue, KeyspaceEdit};
+use crate::manifest::client::Misfit;
 use crate::media::wire::{Reader, Short, Writer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -148,51 +147,13 @@ pub struct Deaths {
     pub entries: Vec<u32>,
 }
 
-/// What of a keyspace is deleted with everything else of it (flush_all).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct DeletionMark {
-    /// Records with a stamp up to this one are deleted.
-    pub watermark: u64,
-    /// When to raise the watermark to the stamp of that moment, in Unix seconds; 0 for never.
-    pub planned_at: u32,
-}
-
-/// The marks of the keyspaces that have one.
-pub type DeletionMarks = BTreeMap<KeyspaceId, DeletionMark>;
-
-/// What the manifest takes of a mark.
-const DELETION_MARK_BYTES: u64 = 14;
-
-/// What is true of the store as a whole.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Marks {
-    /// In an install those that change.
-    pub deletions: DeletionMarks,
-    /// No stamp above this one was given before the mark was made.
-    pub stamp_max: u64,
-    /// The crc of the last log group whose records are in segments: the next one names it. Without it, a group that a
-    /// crash has cut off once could pass for the first of its buffer.
-    pub log_crc: u32,
-}
-
-impl Marks {
-    /// The last stamp that is known to have been given.
-    pub fn stamp_known(&self) -> u64 {
-        self.deletions.values().map(|mark| mark.watermark).fold(self.stamp_max, u64::max)
-    }
-
-    /// What a snapshot says of deletions.
-    pub fn deletions_bytes(&self) -> u64 {
-        self.deletions.len() as u64 * DELETION_MARK_BYTES
-    }
-}
-
-/// A change of the catalog: one manifest record, whole or not at all.
+/// A change of the catalog.
+///
+/// ```text
+///  added: count u32, descriptors · deaths: count u32, each (segment u32, record bytes u64, entries ascending) · dropped: list of u32
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Install {
-    /// Write buffers below this number are in segments.
-    pub buffer_next: u64,
-    pub marks: Marks,
     pub added: Vec<Descriptor>,
     pub deaths: Vec<Deaths>,
     /// Segments that are gone.
@@ -201,7 +162,6 @@ pub struct Install {
 
 impl Install {
     pub fn encode(&self, writer: &mut Writer) {
-        encode_marks(self.buffer_next, &self.marks, writer);
         writer.u32(self.added.len() as u32);
         self.added.iter().for_each(|descriptor| descriptor.encode(writer));
         writer.u32(self.deaths.len() as u32);
@@ -213,70 +173,37 @@ impl Install {
         writer.list(&self.dropped);
     }
 
-    pub fn parse(bytes: &[u8]) -> Result<Install, Short> {
-        let mut reader = Reader::new(bytes);
-        let (buffer_next, marks) = parse_marks(&mut reader)?;
-        let added = (0..reader.count(32)?).map(|_| Descriptor::parse(&mut reader)).collect::<Result<_, _>>()?;
+    pub fn parse(reader: &mut Reader<'_>) -> Result<Install, Short> {
+        let added = (0..reader.count(32)?).map(|_| Descriptor::parse(reader)).collect::<Result<_, _>>()?;
         let mut deaths = Vec::new();
         for _ in 0..reader.count(16)? {
             deaths.push(Deaths { segment: reader.u32()?, record_bytes: reader.u64()?, entries: reader.ascending()? });
         }
-        Ok(Install { buffer_next, marks, added, deaths, dropped: reader.list()? })
+        Ok(Install { added, deaths, dropped: reader.list()? })
     }
-}
-
-pub fn encode_marks(buffer_next: u64, marks: &Marks, writer: &mut Writer) {
-    writer.u64(buffer_next);
-    writer.u64(marks.stamp_max);
-    writer.u32(marks.log_crc);
-    writer.u32(marks.deletions.len() as u32);
-    for (keyspace, mark) in &marks.deletions {
-        writer.u16(keyspace.0);
-        writer.u64(mark.watermark);
-        writer.u32(mark.planned_at);
-    }
-}
-
-pub fn parse_marks(reader: &mut Reader<'_>) -> Result<(u64, Marks), Short> {
-    let (buffer_next, stamp_max, log_crc) = (reader.u64()?, reader.u64()?, reader.u32()?);
-    let count = reader.count(DELETION_MARK_BYTES as usize)?;
-    let mut mark = || {
-        let keyspace = KeyspaceId(reader.u16()?);
-        Ok((keyspace, DeletionMark { watermark: reader.u64()?, planned_at: reader.u32()? }))
-    };
-    let deletions = (0..count).map(|_| mark()).collect::<Result<_, Short>>()?;
-    Ok((buffer_next, Marks { deletions, stamp_max, log_crc }))
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Catalog {
     pub segments: BTreeMap<u32, SegmentState>,
-    pub buffer_next: u64,
-    pub marks: Marks,
-    pub keyspaces: Catalogue,
-    /// Stamps from here on were not given before the store was opened.
-    pub stamp_base: u64,
-    /// The last stamp that was durable when the store was opened: a log that ends before it has lost its end.
-    pub stamp_opened: u64,
+    /// Of the index, if the manifest's last frame names one. Taken when the store is opened.
+    pub checkpoint: Option<Checkpoint>,
 }
 
 impl Catalog {
     /// Applies a change; an error if it does not fit what is there, and then nothing is changed that matters.
-    pub fn install(&mut self, install: &Install) -> Result<(), Error> {
-        let misfit = |what: String| Error::Corrupt(format!("the manifest {what}"));
+    pub fn install(&mut self, install: &Install) -> Result<(), Misfit> {
         for descriptor in &install.added {
-            if self.segments.insert(descriptor.number, SegmentState::new(descriptor.clone())).is_some() {
-                return Err(misfit(format!("adds segment {} twice", descriptor.number)));
-            }
+            self.add(SegmentState::new(descriptor.clone()))?;
         }
         for deaths in &install.deaths {
             let state = self
                 .segments
                 .get_mut(&deaths.segment)
-                .ok_or_else(|| misfit(format!("kills in segment {}, which is not there", deaths.segment)))?;
+                .ok_or_else(|| Misfit(format!("kills in segment {}, which is not there", deaths.segment)))?;
             for &entry in &deaths.entries {
                 if entry >= state.descriptor.entries || !state.valid.clear(entry) {
-                    return Err(misfit(format!(
+                    return Err(Misfit(format!(
                         "kills entry {entry} of segment {}, which is not alive",
                         deaths.segment
                     )));
@@ -287,30 +214,23 @@ impl Catalog {
             state.valid_bytes = state
                 .valid_bytes
                 .checked_sub(deaths.record_bytes)
-                .ok_or_else(|| misfit(format!("kills more bytes than segment {} has", deaths.segment)))?;
+                .ok_or_else(|| Misfit(format!("kills more bytes than segment {} has", deaths.segment)))?;
         }
         for number in &install.dropped {
             self.segments
                 .remove(number)
-                .ok_or_else(|| misfit(format!("drops segment {number}, which is not there")))?;
+                .ok_or_else(|| Misfit(format!("drops segment {number}, which is not there")))?;
         }
-        self.buffer_next = self.buffer_next.max(install.buffer_next);
-        self.marks.deletions.extend(&install.marks.deletions);
-        (self.marks.stamp_max, self.marks.log_crc) = (install.marks.stamp_max, install.marks.log_crc);
         Ok(())
     }
 
-    /// Makes a change of the keyspaces; an error if it does not fit what is there, and then nothing is changed.
-    pub fn edit(&mut self, edit: &KeyspaceEdit) -> Result<(), Error> {
-        let misfit = |what: String| Error::Corrupt(format!("the manifest {what}"));
-        self.keyspaces.apply(edit).map_err(misfit)?;
-        if let KeyspaceEdit::Drop(id) = edit
-            && let Some(mark) = self.marks.deletions.remove(id)
-        {
-            // Its stamp was given, whatever becomes of the log.
-            self.marks.stamp_max = self.marks.stamp_max.max(mark.watermark);
+    /// Takes in a segment as it is.
+    pub fn add(&mut self, state: SegmentState) -> Result<(), Misfit> {
+        let number = state.descriptor.number;
+        match self.segments.insert(number, state) {
+            None => Ok(()),
+            Some(_) => Err(Misfit(format!("adds segment {number} twice"))),
         }
-        Ok(())
     }
 
     /// The lowest number that no segment has.
@@ -324,6 +244,7 @@ impl Catalog {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::keyspace::KeyspaceId;
     use tapetum_kernels::data_page::PageSize;
     use tapetum_kernels::reference::Run;
 
@@ -374,7 +295,7 @@ pub mod tests {
         let refusal = |install: Install| {
             let mut catalog = Catalog::default();
             catalog.install(&Install { added: vec![descriptor(0, 5)], ..Install::default() }).unwrap();
-            catalog.install(&install).err().map(|error| error.to_string()).unwrap_or_default()
+            catalog.install(&install).err().map(|Misfit(what)| what).unwrap_or_default()
         };
         let kills = |segment, record_bytes, entries: &[u32]| Install {
             deaths: vec![Deaths { segment, record_bytes, entries: entries.to_vec() }],
@@ -406,7 +327,7 @@ pub mod tests {
         };
         let mut writer = Writer::default();
         install.encode(&mut writer);
-        assert_eq!(Install::parse(&writer.bytes), Ok(install.clone()));
+        assert_eq!(Install::parse(&mut Reader::new(&writer.bytes)), Ok(install.clone()));
         let mut catalog = Catalog::default();
         catalog.install(&install).unwrap();
         assert_eq!(catalog.segments[&0].descriptor.large, [large(2)]);
@@ -417,12 +338,6 @@ pub mod tests {
         let mut catalog = Catalog::default();
         catalog.install(&Install { added: vec![descriptor(0, 70)], ..Install::default() }).unwrap();
         let second = Install {
-            buffer_next: 5,
-            marks: Marks {
-                deletions: [(KeyspaceId(7), DeletionMark { watermark: 1, planned_at: 2 })].into(),
-                stamp_max: 9,
-                log_crc: 10,
-            },
             added: vec![descriptor(1, 3)],
             deaths: vec![
                 Deaths { segment: 0, record_bytes: 20, entries: vec![3, 69] },
@@ -432,7 +347,7 @@ pub mod tests {
         };
         let mut writer = Writer::default();
         second.encode(&mut writer);
-        assert_eq!(Install::parse(&writer.bytes), Ok(second.clone()));
+        assert_eq!(Install::parse(&mut Reader::new(&writer.bytes)), Ok(second.clone()));
         catalog.install(&second).unwrap();
         let state = &catalog.segments[&0];
         assert_eq!((state.valid_entries, state.valid_bytes), (68, 680));

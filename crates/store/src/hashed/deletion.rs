@@ -4,12 +4,14 @@
 //! Threads: any; a mark is written with every shard held, so that no write slips between its stamp and its effect.
 
 use crate::error::Error;
-use crate::hashed::catalog::{DeletionMark, DeletionMarks, Marks};
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::deletion_mark::{DeletionMark, DeletionMarks};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::{AppendError, Draft};
+use crate::manifest::base_marks::MarksEdit;
 use crate::media::io::lock;
 use crate::shared::Shared;
+use std::collections::BTreeSet;
 use tapetum_kernels::record::{Header, Kind, Record};
 
 /// Takes a record of the log that may be a mark. An install may have made a later watermark durable than the log has: that ended
@@ -99,10 +101,10 @@ impl Shared {
         if stamp <= watermark && watermark != u64::MAX { watermark } else { 0 }
     }
 
-    /// The marks to install; every stamp up to `stamp_max` is in segments then. `then` says what was deleted, and what was planned,
-    /// at the end of what is in segments: a later plan is the log's to keep, or it would outlive writes that
-    /// were lost before it. A later watermark ends the plan, and leaves nothing that was before it. Of `installed` only changes are said.
-    pub fn marks(&self, then: &DeletionMarks, installed: &Marks, stamp_max: u64, log_crc: u32) -> Marks {
+    /// What an install is to say of deletions. `then` says what was deleted, and what was planned, at the end of what is in segments
+    /// when it is over: a later plan is the log's to keep, or it would outlive writes that were lost before it. A later watermark ends the
+    /// plan, and leaves nothing that was before it. Of `installed` only changes are said.
+    pub fn deletion_edits(&self, then: &DeletionMarks, installed: &DeletionMarks) -> Vec<MarksEdit> {
         let now = self.keyspaces.marks();
         let mark_of = |marks: &DeletionMarks, id: &KeyspaceId| marks.get(id).copied().unwrap_or_default();
         let to_install = |id: &KeyspaceId| {
@@ -110,8 +112,9 @@ impl Shared {
             let planned_at = if now.watermark == then.watermark { then.planned_at } else { 0 };
             (*id, DeletionMark { watermark: now.watermark, planned_at })
         };
-        let ids = now.keys().chain(installed.deletions.keys()).filter(|id| self.keyspaces.has(**id));
-        let marks = ids.map(to_install).filter(|(id, mark)| mark_of(&installed.deletions, id) != *mark);
-        Marks { deletions: marks.collect(), stamp_max, log_crc }
+        let ids: BTreeSet<&KeyspaceId> = now.keys().chain(installed.keys()).collect();
+        let ids = ids.into_iter().filter(|id| self.keyspaces.has(**id));
+        let changes = ids.map(to_install).filter(|(id, mark)| mark_of(installed, id) != *mark);
+        changes.map(|(id, mark)| MarksEdit::Delete(id, mark)).collect()
     }
 }

@@ -6,13 +6,17 @@
 //! What is dropped is purged afterwards ([`crate::hashed::purge`]).
 
 use crate::error::Error;
+use crate::installer::Installer;
 use crate::keyspace::catalogue::KeyspaceEdit;
 use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::maintenance::job::{Job, Others};
+use crate::manifest::base_marks::MarksEdit;
+use crate::manifest::client::Misfit;
+use crate::manifest::items::FrameItems;
 use crate::media::io::{Task, lock, poll_once};
 use crate::planted::Bug;
-use crate::shared::{Installer, Shared};
+use crate::shared::Shared;
 use std::sync::Arc;
 
 /// Write buffers that the manifest must be able to name beside the reserve, for one keyspace more.
@@ -94,19 +98,26 @@ async fn make(shared: Arc<Shared>, wish: KeyspaceWish) -> Result<(), Error> {
 }
 
 fn edit_of(shared: &Shared, installer: &Installer, wish: &KeyspaceWish) -> Result<KeyspaceEdit, KeyspaceError> {
-    let edit = wish.edit(&installer.catalog.keyspaces)?;
+    let edit = wish.edit(&installer.keyspaces)?;
     let grows = matches!(edit, KeyspaceEdit::Create(_) | KeyspaceEdit::Rename { .. });
     if grows && shared.is_manifest_tight(ROOM_SEGMENTS) { Err(KeyspaceError::NoRoom) } else { Ok(edit) }
 }
 
 /// Makes an edit durable and then seen.
 pub async fn apply(shared: &Shared, installer: &mut Installer, edit: &KeyspaceEdit) -> Result<(), Error> {
-    let Installer { manifest, catalog } = installer;
+    let unmarked = match edit {
+        KeyspaceEdit::Drop(id) => vec![MarksEdit::Drop(*id)],
+        _ => Vec::new(),
+    };
+    let mut items = FrameItems::default();
+    edit.put(&mut items);
+    MarksEdit::put(&unmarked, &mut items);
     if !(shared.planted.has(Bug::DropUndurably) && matches!(edit, KeyspaceEdit::Drop(_))) {
-        let written = manifest.edit_keyspaces(catalog, edit).await;
+        let written = installer.append(&items).await;
         written.inspect_err(|error| shared.log.poison("a change of keyspaces", error.clone()))?;
     }
-    catalog.edit(edit)?;
+    installer.keyspaces.apply(edit).map_err(Misfit)?;
+    unmarked.iter().for_each(|edit| installer.marks.edit(edit));
     // No write slips between what it is decided on and what it is told.
     let _shards: Vec<_> = shared.shards.iter().map(lock).collect();
     let applied = shared.keyspaces.apply(edit, shared.log.stamp_last());

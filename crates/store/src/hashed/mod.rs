@@ -18,6 +18,8 @@ pub mod jobs;
 pub mod key_tables;
 pub mod keyspace_job;
 pub mod large;
+pub mod manifest_client;
+pub mod manifest_room;
 pub mod purge;
 pub mod segment;
 pub mod slice;

@@ -20,13 +20,15 @@ use crate::hashed::flush::{DeathsBySegment, deaths_of};
 use crate::hashed::install::{Moved, apply};
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::hashed::keyspace_job;
+use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::view::Segment;
+use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceEdit;
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
-use crate::shared::{Installer, Shared};
+use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -282,7 +284,7 @@ impl Purge {
             let states = installer.catalog.segments.values().filter(|state| state.valid_entries > 0);
             states.into_iter().any(|state| !self.looked_at.contains(&state.descriptor.version))
         };
-        installer.catalog.buffer_next >= self.buffer_next
+        installer.marks.trim.buffer_next >= self.buffer_next
             && !lock(&shared.numbers_taken).iter().any(is_begun_before)
             && !has_unseen()
     }
@@ -299,19 +301,17 @@ async fn install(
     let mut deaths = DeathsBySegment::new();
     let dying = deaths.entry(segment).or_default();
     doomed.iter().for_each(|doomed| dying.add(doomed.entry, doomed.size_bytes));
-    let marks = &installer.catalog.marks;
-    let install = Install {
-        buffer_next: installer.catalog.buffer_next,
-        marks: shared.marks(&marks.deletions, marks, marks.stamp_max, marks.log_crc),
-        deaths: deaths_of(deaths),
-        ..Install::default()
+    let deletions = &installer.marks.deletions;
+    let frame = InstallFrame {
+        install: Install { deaths: deaths_of(deaths), ..Install::default() },
+        marks: shared.deletion_edits(deletions, deletions),
     };
     for doomed in doomed.iter().filter(|doomed| doomed.is_dropped) {
         let _shard = shared.shard(doomed.hash);
         shared.forget_in_tier(doomed.hash);
     }
     let bits = shared.geometry.partition_bits;
-    apply(shared, io, phase, installer, &install, None, |partition| {
+    apply(shared, io, phase, installer, &frame, None, |partition| {
         let start = doomed.partition_point(|doomed| doomed.hash.partition(bits) < partition);
         let own = doomed[start..].iter().take_while(|doomed| doomed.hash.partition(bits) == partition);
         own.map(|doomed| (doomed.hash, Moved::Out)).collect()

@@ -158,6 +158,9 @@ impl Catalogue {
         match edit {
             KeyspaceEdit::Create(keyspace) => self.add(keyspace.clone()),
             KeyspaceEdit::Rename { id, name } => {
+                if self.names.contains_key(name) {
+                    return Err(format!("has two keyspaces {name:?}"));
+                }
                 let keyspace = self.live(*id)?;
                 let old = std::mem::replace(&mut keyspace.name, name.clone());
                 self.names.remove(&old);
@@ -264,6 +267,10 @@ mod tests {
         assert_eq!(catalogue.drop("default"), Err(KeyspaceError::IsDefault));
         assert_eq!(catalogue.drop("a"), Err(KeyspaceError::Unknown { name: "a".into() }));
         assert!(catalogue.apply(&KeyspaceEdit::Drop(KeyspaceId::DEFAULT)).is_err());
+        let before = catalogue.clone();
+        let taken = KeyspaceEdit::Rename { id, name: DEFAULT_NAME.into() };
+        assert!(catalogue.apply(&taken).unwrap_err().contains("two keyspaces"));
+        assert_eq!(catalogue, before);
     }
 
     #[test]

@@ -9,8 +9,8 @@
 use super::KeyspaceId;
 use super::by_id::ById;
 use crate::error::Error;
-use crate::hashed::catalog::{DeletionMark, DeletionMarks};
 use crate::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit};
+use crate::keyspace::deletion_mark::{DeletionMark, DeletionMarks};
 use crate::media::io::lock;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

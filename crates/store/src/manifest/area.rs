@@ -2,30 +2,24 @@
 //!
 //! One task; the window over the area is its own.
 
-use super::replay::{Replay, parse_opened};
+use super::client::ManifestClients;
+use super::replay::{Replay, each_item};
 use super::{
-    CHUNK_BYTES, Frame, HEADER_BYTES, Kind, Manifest, PIECE_BYTES, Recovered, frame_checksum, list_end_max,
-    parse_header,
+    CHUNK_BYTES, Frame, HEADER_BYTES, Kind, Manifest, PIECE_BYTES, frame_checksum, list_end_max, parse_header,
+    snapshot_bytes_max,
 };
 use crate::error::Error;
-use crate::manifest::manifest_room::snapshot_bytes_max;
 use crate::media::flight::Flying;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;
-use crate::media::wire::Reader;
 use crate::planted::Planted;
 use std::ops::Range;
 use tapetum_drive::{LocalBuffer, LocalMemory, Purpose};
 
-/// What frames say that cannot be reached from the beginning of their list.
-#[derive(Default)]
-pub struct Surveyed {
-    /// The highest epoch of any.
-    pub epoch_last: u64,
-    /// Of the last time that the store was opened, as far as is known.
-    pub generation: u64,
-    pub stamp_base: u64,
-    pub stamp_opened: u64,
+/// What the manifest says, and where it goes on.
+pub struct Recovered<C> {
+    pub manifest: Manifest,
+    pub clients: C,
 }
 
 pub struct AreaReader {
@@ -41,7 +35,7 @@ pub struct AreaReader {
 impl AreaReader {
     /// The epoch of an area's first frame, if that is valid.
     pub async fn epoch_of(&mut self, area: usize) -> Result<Option<u64>, Error> {
-        let first = self.frame(area, 0, |_, sequence, kind| sequence == 0 && kind == Kind::SnapshotBegin).await?;
+        let first = self.frame(area, 0, |_, sequence, kind| sequence == 0 && kind != Kind::Edit).await?;
         Ok(first.map(|frame| frame.epoch))
     }
 
@@ -99,7 +93,11 @@ impl AreaReader {
 
     /// `None` when the area's snapshot is not whole: its writing was cut short, and the other area holds. An error if frames
     /// follow that cannot be reached.
-    pub async fn read_area(&mut self, area: usize, epoch: u64) -> Result<Option<Recovered>, Error> {
+    pub async fn read_area<C: ManifestClients>(
+        &mut self,
+        area: usize,
+        epoch: u64,
+    ) -> Result<Option<Recovered<C>>, Error> {
         let found = self.read_beginning(area, epoch).await?;
         if let Some(Recovered { manifest, .. }) = &found {
             let behind = manifest.position..list_end_max(&self.geometry, manifest.snapshot_end);
@@ -109,8 +107,12 @@ impl AreaReader {
     }
 
     /// What an area says up to its first frame that does not hold.
-    pub async fn read_beginning(&mut self, area: usize, epoch: u64) -> Result<Option<Recovered>, Error> {
-        let mut state = Replay { planted: self.planted, ..Replay::default() };
+    pub async fn read_beginning<C: ManifestClients>(
+        &mut self,
+        area: usize,
+        epoch: u64,
+    ) -> Result<Option<Recovered<C>>, Error> {
+        let mut state = Replay::new(self.planted);
         let mut position = 0;
         let mut sequence = 0;
         let mut snapshot_end = 0;
@@ -136,10 +138,9 @@ impl AreaReader {
             sequence,
             position,
             snapshot_end,
-            generation: state.generation,
             failed: false,
         };
-        Ok(Some(Recovered { manifest, catalog: state.catalog, checkpoint: state.checkpoint }))
+        Ok(Some(Recovered { manifest, clients: state.clients }))
     }
 
     /// A later frame behind the end of the list: the list was longer, and damage cut it.
@@ -156,10 +157,10 @@ impl AreaReader {
     /// The highest epoch that either area has begun. The other one may have frames of a newer snapshot that was cut short, whose
     /// beginning need not be valid any more. A frame that only a whole snapshot has before it is an error: that area is the newer one,
     /// and damage hides its beginning. Its snapshot is of what was recovered.
-    pub async fn epoch_last(&mut self, recovered: &Recovered) -> Result<u64, Error> {
+    pub async fn epoch_last<C: ManifestClients>(&mut self, recovered: &Recovered<C>) -> Result<u64, Error> {
         let (area, epoch) = (recovered.manifest.area ^ 1, recovered.manifest.epoch);
-        let ends = |kind| !matches!(kind, Kind::SnapshotBegin | Kind::SnapshotKeyspaces | Kind::SnapshotSegments);
-        let snapshot_end_max = snapshot_bytes_max(&self.geometry, &recovered.catalog);
+        let ends = |kind| kind != Kind::Snapshot;
+        let snapshot_end_max = snapshot_bytes_max(&self.geometry, &recovered.clients);
         let mut list = 0..list_end_max(&self.geometry, snapshot_end_max);
         let mut last = epoch;
         loop {
@@ -176,20 +177,19 @@ impl AreaReader {
         }
     }
 
-    /// What frames of an area say that hold, wherever they are.
-    pub async fn survey(&mut self, area: usize, known: &mut Surveyed) -> Result<(), Error> {
+    /// Takes from the frames of an area that hold, wherever they are, what must not come twice.
+    pub async fn survey<C: ManifestClients>(&mut self, area: usize, known: &mut Recovered<C>) -> Result<(), Error> {
         let mut list = 0..self.geometry.manifest_bytes;
-        let newest = known.epoch_last;
-        let is_wanted = |epoch: u64, _, kind| epoch > newest || kind == Kind::Opened;
+        let newest = known.manifest.epoch_last;
+        let is_wanted = |epoch: u64, _, kind| epoch > newest || kind == Kind::Edit;
         while let Some((position, frame)) = self.find(area, list.clone(), is_wanted).await? {
             list.start = position + frame.length;
-            known.epoch_last = known.epoch_last.max(frame.epoch);
-            if frame.kind == Kind::Opened
-                && let Ok([generation, stamp_base, stamp_opened]) = parse_opened(&mut Reader::new(&frame.payload))
-            {
-                known.generation = known.generation.max(generation);
-                known.stamp_base = known.stamp_base.max(stamp_base);
-                known.stamp_opened = known.stamp_opened.max(stamp_opened);
+            known.manifest.epoch_last = known.manifest.epoch_last.max(frame.epoch);
+            if frame.kind == Kind::Edit {
+                each_item(&mut known.clients, &frame, |client, edit| {
+                    client.glean(edit);
+                    Ok(())
+                })?;
             }
         }
         Ok(())

@@ -1,102 +1,79 @@
-//! Builds the catalog from frames, one after the other.
+//! Builds the clients' states from frames, one after the other.
 
+use super::client::{ManifestClient, ManifestClients, Misfit};
+use super::items::{ClientId, FrameItems};
 use super::{Frame, Kind};
 use crate::error::Error;
-use crate::hashed::catalog::{Catalog, Install, Marks, SegmentState, parse_marks};
-use crate::hashed::index::checkpoint::Checkpoint;
-use crate::keyspace::catalogue::KeyspaceEdit;
-use crate::manifest::keyspaces::{in_snapshot, parse_keyspace};
-use crate::media::wire::{Reader, Short};
+use crate::media::wire::Reader;
 use crate::planted::{Bug, Planted};
 
 #[derive(Default)]
-pub struct Replay {
-    pub catalog: Catalog,
-    pub generation: u64,
-    pub segments_expected: usize,
-    /// Beside the default one.
-    pub keyspaces_expected: usize,
+pub struct Replay<C> {
+    pub clients: C,
     /// The snapshot has ended.
     pub whole: bool,
-    pub checkpoint: Option<Checkpoint>,
-    pub planted: Planted,
+    /// Of the snapshot so far.
+    items: u32,
+    planted: Planted,
 }
 
-/// The generation that an opening began, the first stamp that it gives, and the last one that was durable then.
-pub fn parse_opened(reader: &mut Reader<'_>) -> Result<[u64; 3], Short> {
-    Ok([reader.u64()?, reader.u64()?, reader.u64()?])
+/// The client with an id among `clients`.
+fn client_of<'a, C: ManifestClients>(
+    clients: &'a mut C,
+    id: ClientId,
+    frame: &Frame,
+) -> Result<&'a mut dyn ManifestClient, Error> {
+    let found = clients.each_mut().into_iter().find(|client| client.id() == id);
+    found.ok_or_else(|| {
+        Error::OtherFormat(format!(
+            "frame {} of the manifest (epoch {}) has an item of client {}, which this tapetum does not know: use the newer tapetum that \
+             wrote it; nothing was written",
+            frame.sequence, frame.epoch, id.0
+        ))
+    })
 }
 
-impl Replay {
+/// Gives each item of a frame to its client.
+pub fn each_item<C: ManifestClients>(
+    clients: &mut C,
+    frame: &Frame,
+    give: impl Fn(&mut dyn ManifestClient, &[u8]) -> Result<(), Misfit>,
+) -> Result<u32, Error> {
+    let place = |Misfit(what)| {
+        Error::Corrupt(format!("the manifest {what} (its frame {} of epoch {})", frame.sequence, frame.epoch))
+    };
+    let items = FrameItems::parse(&frame.payload).map_err(|short| place(short.into()))?;
+    for (id, bytes) in &items {
+        give(client_of(clients, *id, frame)?, bytes).map_err(place)?;
+    }
+    Ok(items.len() as u32)
+}
+
+impl<C: ManifestClients> Replay<C> {
+    pub fn new(planted: Planted) -> Replay<C> {
+        Replay { planted, ..Replay::default() }
+    }
+
     pub fn apply(&mut self, frame: &Frame) -> Result<(), Error> {
-        self.parse(frame)?.map_err(|Short| {
-            Error::Corrupt(format!(
-                "manifest frame {} of epoch {} is valid but makes no sense",
-                frame.sequence, frame.epoch
-            ))
-        })
-    }
-
-    fn parse(&mut self, frame: &Frame) -> Result<Result<(), Short>, Error> {
-        if !self.planted.has(Bug::StaleCheckpoint) {
-            self.checkpoint = None;
-        }
-        let mut reader = Reader::new(&frame.payload);
-        Ok(match frame.kind {
-            Kind::SnapshotBegin => self.begin(&mut reader),
-            Kind::SnapshotSegments => self.segments(&mut reader),
-            Kind::SnapshotEnd => {
-                self.whole = self.catalog.segments.len() == self.segments_expected
-                    && in_snapshot(&self.catalog.keyspaces).count() == self.keyspaces_expected;
-                if self.whole { Ok(()) } else { Err(Short) }
+        match (frame.kind, self.whole) {
+            (Kind::Snapshot, false) => {
+                self.items += each_item(&mut self.clients, frame, |client, piece| client.load(piece))?;
+                Ok(())
             }
-            Kind::Install => match Install::parse(&frame.payload) {
-                Ok(install) => {
-                    self.catalog.install(&install)?;
-                    Ok(())
+            (Kind::SnapshotEnd, false) if Reader::new(&frame.payload).u32() == Ok(self.items) => {
+                self.whole = true;
+                Ok(())
+            }
+            (Kind::Edit, true) => {
+                if !self.planted.has(Bug::StaleCheckpoint) {
+                    self.clients.each_mut().into_iter().for_each(|client| client.supersede());
                 }
-                Err(short) => Err(short),
-            },
-            Kind::SnapshotKeyspaces => self.keyspaces(&mut reader),
-            Kind::Keyspace => match KeyspaceEdit::parse(&mut reader) {
-                Ok(edit) => {
-                    self.catalog.edit(&edit)?;
-                    Ok(())
-                }
-                Err(short) => Err(short),
-            },
-            Kind::Opened => self.opened(&mut reader),
-            Kind::Checkpoint => Checkpoint::parse(&frame.payload).map(|checkpoint| self.checkpoint = Some(checkpoint)),
-        })
-    }
-
-    fn segments(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
-        while !reader.is_empty() {
-            let state = SegmentState::parse(reader)?;
-            self.catalog.segments.insert(state.descriptor.number, state);
+                each_item(&mut self.clients, frame, |client, edit| client.apply(edit)).map(|_| ())
+            }
+            _ => Err(Error::Corrupt(format!(
+                "frame {} of the manifest (epoch {}) does not go with those before it",
+                frame.sequence, frame.epoch
+            ))),
         }
-        Ok(())
-    }
-
-    fn keyspaces(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
-        while !reader.is_empty() {
-            self.catalog.keyspaces.add(parse_keyspace(reader)?).map_err(|_| Short)?;
-        }
-        Ok(())
-    }
-
-    fn opened(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
-        [self.generation, self.catalog.stamp_base, self.catalog.stamp_opened] = parse_opened(reader)?;
-        Ok(())
-    }
-
-    fn begin(&mut self, reader: &mut Reader<'_>) -> Result<(), Short> {
-        let (buffer_next, marks): (u64, Marks) = parse_marks(reader)?;
-        let (stamp_base, stamp_opened) = (reader.u64()?, reader.u64()?);
-        self.catalog = Catalog { buffer_next, marks, stamp_base, stamp_opened, ..Catalog::default() };
-        self.generation = reader.u64()?;
-        self.segments_expected = reader.u32()? as usize;
-        self.keyspaces_expected = reader.u32()? as usize;
-        Ok(())
     }
 }

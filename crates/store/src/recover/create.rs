@@ -2,6 +2,7 @@
 
 use super::no_memory;
 use crate::error::Error;
+use crate::installer::Clients;
 use crate::manifest::Manifest;
 use crate::media::geometry::{BUFFERS, Geometry};
 use crate::media::io::Io;
@@ -25,7 +26,7 @@ pub async fn create(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<()
     }
     zero(drive, io, geometry.zone_offset(0), BUFFERS * geometry.segment_bytes).await?;
     io.flush().await?;
-    Manifest::create(io, &geometry, superblock.store_id).await?;
+    Manifest::create(io, &geometry, superblock.store_id, &Clients::default()).await?;
     superblock.write(io, &[0, 1]).await
 }
 

@@ -2,12 +2,12 @@
 
 use crate::error::Error;
 use crate::hashed::buffer::Place;
-use crate::hashed::catalog::DeletionMarks;
 use crate::hashed::deletion::note_deletion;
+use crate::installer::Clients;
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::deletion_mark::DeletionMarks;
 use crate::keyspace::hasher::KeyHasher;
 use crate::log::replay::{Chain, ZoneReader};
-use crate::manifest::Recovered;
 use crate::media::geometry::{BUFFERS, Geometry};
 use crate::media::io::Io;
 use crate::media::superblock::Superblock;
@@ -53,26 +53,26 @@ pub async fn replay_log(
     io: &Io,
     superblock: &Superblock,
     hasher: &KeyHasher,
-    recovered: &Recovered,
+    clients: &Clients,
     options: &StoreOptions,
 ) -> Result<Replayed, Error> {
     let geometry = &superblock.geometry;
-    let (marks, keyspaces) = (&recovered.catalog.marks, &recovered.catalog.keyspaces);
+    let Clients { marks, keyspaces, .. } = clients;
     let mut replayed = Replayed {
         arenas: HostRegion::of_arenas(geometry.segment_bytes as usize)
             .map_err(|error| Error::Io(format!("no memory for the write buffers: {error}")))?,
         records: BTreeMap::new(),
         large: Vec::new(),
-        active: recovered.catalog.buffer_next,
+        active: marks.trim.buffer_next,
         position: 0,
         // A watermark that an install made durable ahead of the log counts: groups written since say so.
-        chain: Chain::new(marks.log_crc, marks.stamp_known()),
-        crc_sealed: marks.log_crc,
+        chain: Chain::new(marks.trim.log_crc, marks.stamp_known()),
+        crc_sealed: marks.trim.log_crc,
         deletions: marks.deletions.clone(),
         deletions_sealed: marks.deletions.clone(),
     };
     let reader = ZoneReader { geometry, store_id: superblock.store_id, planted: options.planted };
-    let first = recovered.catalog.buffer_next;
+    let first = marks.trim.buffer_next;
     for buffer in first..first + BUFFERS {
         let zone = (buffer % BUFFERS) as usize;
         let image = replayed.arenas[zone].bytes_mut(0, geometry.segment_bytes as usize);

@@ -20,22 +20,25 @@ mod stopwatch;
 use crate::base::{Base, Wakeup};
 use crate::error::Error;
 use crate::hashed::buffer::{Glance, Place, Shard};
-use crate::hashed::catalog::{Catalog, Install};
+use crate::hashed::catalog::Catalog;
 use crate::hashed::index::GlobalIndex;
 use crate::hashed::index::checkpoint::{self, Checkpoint, Source};
 use crate::hashed::index::index_recovery;
 use crate::hashed::key_tables::KeyTables;
 use crate::hashed::large::{Claims, LargeExtents, LargeSpace, value_bytes_max};
+use crate::hashed::manifest_room::ManifestRoom;
 use crate::hashed::segment::unreadable::Unreadable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
+use crate::installer::Installer;
 use crate::keyspace::hasher::KeyHasher;
 use crate::keyspace::states::KeyspaceStates;
 use crate::log::{Log, Start};
 use crate::maintenance::pace::Pace;
-use crate::manifest::manifest_room::ManifestRoom;
-use crate::manifest::{Manifest, Recovered};
+use crate::manifest::Manifest;
+use crate::manifest::base_marks::{LogTrim, MarksEdit};
+use crate::manifest::items::FrameItems;
 use crate::media::extents::Extents;
 use crate::media::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
 use crate::media::io::{Io, lock};
@@ -43,7 +46,7 @@ use crate::media::superblock::{Found, Superblock};
 use crate::needs::DrivePrograms;
 use crate::opening::options::StoreOptions;
 use crate::planted::Bug;
-use crate::shared::{Counters, Installer, Levels, Shared};
+use crate::shared::{Counters, Levels, Shared};
 use arc_swap::ArcSwapOption;
 pub use claims::{claim_extents, claim_large, claim_log};
 pub use create::create;
@@ -128,7 +131,7 @@ struct FoundStore {
     hasher: KeyHasher,
     /// The copy of the superblock that is to be written again.
     behind: Option<u64>,
-    recovered: Recovered,
+    installer: Box<Installer>,
     /// The generation that ends here: a checkpoint was made in it.
     generation_before: u64,
     checkpoint: Option<Checkpoint>,
@@ -149,29 +152,30 @@ impl FoundStore {
         let programs = DrivePrograms::find(io).await?;
         let Found { superblock, behind } = found;
         let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
-        let mut recovered =
-            Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
-        let extents = claim_extents(&superblock, &recovered.catalog)?;
+        let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
+        let mut installer = Box::new(Installer::from(recovered));
+        let extents = claim_extents(&superblock, &installer.catalog)?;
         watch.lap("manifest");
-        let replayed = replay_log(io, &superblock, &hasher, &recovered, options).await?;
+        let replayed = replay_log(io, &superblock, &hasher, &installer, options).await?;
         let extents = Arc::new(Mutex::new(extents));
         let large = LargeSpace::new(extents.clone());
         let mut claims = Claims::new(large.clone());
         watch.lap("log");
         let mut large_in_segments = Vec::new();
-        for descriptor in recovered.catalog.segments.values().map(|state| &state.descriptor) {
+        for descriptor in installer.catalog.segments.values().map(|state| &state.descriptor) {
             large_in_segments.push((descriptor.number, claim_large(&mut claims, descriptor)?));
         }
         let large_in_log = claim_log(&mut claims, &replayed, options.planted)?;
-        let checkpoint = recovered.checkpoint.take().filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
+        let checkpoint = installer.catalog.checkpoint.take();
+        let checkpoint = checkpoint.filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
         let stamp_durable = replayed.stamp_durable();
         if !options.planted.has(Bug::TrustShortLog) {
-            refuse_lost_end(stamp_durable, recovered.catalog.stamp_opened)?;
+            refuse_lost_end(stamp_durable, installer.marks.opening.stamp_opened)?;
         }
-        let stamp_next = stamp_durable.max(recovered.catalog.stamp_base) + stamps_skipped(&geometry);
+        let stamp_next = stamp_durable.max(installer.marks.opening.stamp_base) + stamps_skipped(&geometry);
         // Superblock, manifest and log hold: from here on something is written, fences first where they are damaged.
         let segments = segment_table(&geometry);
-        open_segments(drive, io, &superblock, &hasher, &recovered.catalog, &segments).await?;
+        open_segments(drive, io, &superblock, &hasher, &installer.catalog, &segments).await?;
         for (number, large) in large_in_segments {
             if let Some(segment) = segments[number as usize].load_full() {
                 segment.own_large(large);
@@ -183,8 +187,8 @@ impl FoundStore {
             superblock,
             hasher,
             behind,
-            generation_before: recovered.manifest.generation(),
-            recovered,
+            generation_before: installer.marks.opening.generation,
+            installer,
             checkpoint,
             replayed,
             extents,
@@ -199,7 +203,7 @@ impl FoundStore {
 
     /// Makes durable all that was believed, by the record "opened".
     async fn make_durable(&mut self, io: &Io, options: &StoreOptions) -> Result<(), Error> {
-        let FoundStore { superblock, recovered, replayed, .. } = self;
+        let FoundStore { superblock, installer, replayed, .. } = self;
         if let Some(copy) = self.behind {
             superblock.write(io, &[copy]).await?;
         }
@@ -207,17 +211,20 @@ impl FoundStore {
             write_unsure_groups(io, &superblock.geometry, replayed).await?;
         }
         if options.planted.has(Bug::ForgetReplay) {
-            let buffer_next = recovered.catalog.buffer_next + replayed.records.len() as u64;
-            let install = Install { buffer_next, marks: recovered.catalog.marks.clone(), ..Install::default() };
-            recovered.manifest.install(&recovered.catalog, &install).await?;
+            let trim = installer.marks.trim;
+            let buffer_next = trim.buffer_next + replayed.records.len() as u64;
+            let mut items = FrameItems::default();
+            MarksEdit::put(&[MarksEdit::Trim(LogTrim { buffer_next, ..trim })], &mut items);
+            installer.append(&items).await?;
         }
         // The checkpoint was made in the generation that ends here, and ends with it; nothing is written to its extents
         // before this is over.
-        let opened = recovered.manifest.opened(&recovered.catalog, self.stamp_next, self.stamp_durable).await;
+        let opened = installer.open(self.stamp_next, self.stamp_durable).await;
         if !options.planted.has(Bug::OpenOverFailure) {
             opened?;
         }
-        (recovered.catalog.stamp_base, recovered.catalog.stamp_opened) = (self.stamp_next, self.stamp_durable);
+        let opening = &mut installer.marks.opening;
+        (opening.stamp_base, opening.stamp_opened) = (self.stamp_next, self.stamp_durable);
         Ok(())
     }
 
@@ -229,10 +236,9 @@ impl FoundStore {
         options: &StoreOptions,
         overlay: Option<OverlayFlash>,
     ) -> Result<Arc<Shared>, Error> {
-        let (generation, generation_before) = (self.recovered.manifest.generation(), self.generation_before);
+        let generation_before = self.generation_before;
         let (large_in_log, checkpoint) = (std::mem::take(&mut self.large_in_log), self.checkpoint.take());
-        let (shared, Recovered { manifest, catalog, .. }, mut watch) =
-            self.share(drive, options, generation, overlay)?;
+        let (shared, mut installer, mut watch) = self.share(drive, options, overlay)?;
         for (hash, place, extents) in large_in_log {
             let mut shard = shared.shard(hash);
             if place.buffer == shard.active() {
@@ -241,8 +247,8 @@ impl FoundStore {
                 shard.insert_large(place, extents);
             }
         }
-        let catalog = fill_index(&shared, io, catalog, checkpoint, generation_before).await?;
-        let installer = Box::new(Installer { manifest, catalog });
+        let catalog = std::mem::take(&mut installer.catalog);
+        installer.catalog = fill_index(&shared, io, catalog, checkpoint, generation_before).await?;
         watch.lap("index");
         let (keys, segments) = (shared.index.entries(), installer.catalog.segments.len());
         tracing::info!("recovered {keys} keys of {segments} segments: {watch}");
@@ -255,11 +261,11 @@ impl FoundStore {
         self,
         drive: &Drive,
         options: &StoreOptions,
-        generation: u64,
         overlay: Option<OverlayFlash>,
-    ) -> Result<(Arc<Shared>, Recovered, Stopwatch), Error> {
-        let FoundStore { superblock, recovered, mut replayed, extents, large, segments, mut watch, .. } = self;
+    ) -> Result<(Arc<Shared>, Box<Installer>, Stopwatch), Error> {
+        let FoundStore { superblock, installer, mut replayed, extents, large, segments, mut watch, .. } = self;
         let (geometry, stamp_durable) = (superblock.geometry, self.stamp_durable);
+        let generation = installer.marks.opening.generation;
         let region = replayed.arenas[0].region();
         let queue = drive.queue_pair_with_host(region, 64).map_err(|error| Error::Io(error.to_string()))?;
         let arenas_bytes = region.bytes_total();
@@ -278,7 +284,7 @@ impl FoundStore {
         let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
             .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
         watch.lap("write buffers");
-        let catalogue = recovered.catalog.keyspaces.clone();
+        let catalogue = installer.keyspaces.clone();
         let keyspaces = KeyspaceStates::new(catalogue, &replayed.deletions, replayed.deletions_sealed);
         log.keep_for_planned(keyspaces.planned_count());
         let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
@@ -294,6 +300,7 @@ impl FoundStore {
             planted: options.planted,
             log,
             extents,
+            installer: Mutex::new(None),
             superblock: Mutex::new(superblock),
             resizing: Mutex::new(None),
             memory_bytes: AtomicU64::new(options.memory_bytes),
@@ -319,7 +326,6 @@ impl FoundStore {
             large,
             value_bytes_max: value_bytes_max(&geometry, options.memory_bytes).min(options.value_bytes_max),
             large_named_bytes: AtomicU64::new(0),
-            installer: Mutex::new(None),
             numbers_taken: Mutex::new(Vec::new()),
             segments_limit: AtomicU32::new(geometry.segments(superblock.capacity_bytes)),
             // Unique in the store's life without being written down: no generation comes twice, unless damage hid one.
@@ -329,7 +335,7 @@ impl FoundStore {
             manifest_room: ManifestRoom::default(),
             pace: Pace::default(),
         };
-        Ok((Arc::new(shared), recovered, watch))
+        Ok((Arc::new(shared), installer, watch))
     }
 }
 
@@ -386,9 +392,9 @@ fn make_shards(
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::hashed::catalog::{DeletionMark, Marks};
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
     use crate::keyspace::KeyspaceId;
+    use crate::keyspace::deletion_mark::DeletionMark;
     use crate::media::io::run;
     use crate::planted::Planted;
     use crate::{Request, Store};
@@ -452,12 +458,11 @@ pub mod tests {
         let io = Io::new(drive.queue_pair(16).unwrap());
         let delete = async {
             let Superblock { geometry, store_id, .. } = read_superblock(&drive, &io).await?.superblock;
-            let mut recovered = Manifest::recover(&io, drive.local(), &geometry, store_id, Planted::default()).await?;
+            let recovered = Manifest::recover(&io, drive.local(), &geometry, store_id, Planted::default()).await?;
             let mark = DeletionMark { watermark: ends_both, planned_at: 0 };
-            let deletions = [(KeyspaceId::DEFAULT, mark)].into();
-            let marks = Marks { deletions, ..recovered.catalog.marks.clone() };
-            let install = Install { buffer_next: recovered.catalog.buffer_next, marks, ..Install::default() };
-            recovered.manifest.install(&recovered.catalog, &install).await
+            let mut items = FrameItems::default();
+            MarksEdit::put(&[MarksEdit::Delete(KeyspaceId::DEFAULT, mark)], &mut items);
+            Installer::from(recovered).append(&items).await
         };
         run(&io, delete, || false).unwrap().unwrap();
         let store = Store::open_on(&drive, &options).unwrap();

@@ -4,6 +4,7 @@
 
 use crate::error::Error;
 use crate::hashed::catalog::{Catalog, SegmentState};
+use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::manifest::{Manifest, Summary};
 use crate::media::geometry::{BUFFERS, SUPERBLOCK_BYTES};
@@ -121,18 +122,18 @@ pub fn inspect(store: &Store) -> Result<Inspection, Error> {
     let io = Io::new(shared.drive.queue_pair(4).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let ask = async {
         let installer = shared.take_installer().await;
-        let inspection = of_installed(shared, &installer.catalog, installer.manifest.summary());
+        let inspection = of_installed(shared, &installer);
         shared.return_installer(installer);
         inspection
     };
     shared.run_beside_maintenance(&io, ask)
 }
 
-fn of_installed(shared: &Arc<Shared>, catalog: &Catalog, summary: Summary) -> Inspection {
+fn of_installed(shared: &Arc<Shared>, installer: &Installer) -> Inspection {
     let superblock = *lock(&shared.superblock);
     let extents = lock(&shared.extents);
     let is_free = |extent| extents.is_free(extent);
-    describe(&superblock, catalog, summary, is_free, AreaKind::Held)
+    describe(&superblock, installer, is_free, AreaKind::Held)
 }
 
 /// What superblock and manifest on a drive say that no store has open. Nothing is written, and the log is not read.
@@ -143,22 +144,22 @@ pub fn inspect_drive(drive: &Drive) -> Result<Inspection, Error> {
         let recovered =
             Manifest::recover(&io, drive.local(), &superblock.geometry, superblock.store_id, Planted::default())
                 .await?;
-        let summary = recovered.manifest.summary();
+        let installer = Installer::from(recovered);
         let checkpoint: BTreeSet<u32> =
-            recovered.checkpoint.iter().flat_map(|checkpoint| checkpoint.extents()).copied().collect();
+            installer.catalog.checkpoint.iter().flat_map(|checkpoint| checkpoint.extents()).copied().collect();
         let is_free = |extent| !checkpoint.contains(&extent);
-        Ok(describe(superblock, &recovered.catalog, summary, is_free, AreaKind::Checkpoint))
+        Ok(describe(superblock, &installer, is_free, AreaKind::Checkpoint))
     };
     run(&io, read, || false).ok_or_else(|| Error::Io("the drive stopped answering".into()))?
 }
 
 fn describe(
     superblock: &Superblock,
-    catalog: &Catalog,
-    summary: Summary,
+    installer: &Installer,
     is_free: impl Fn(u32) -> bool,
     taken: AreaKind,
 ) -> Inspection {
+    let (summary, marks, catalog) = (installer.manifest.summary(), &installer.marks, &installer.catalog);
     let named = |fields: &[(&str, u64)]| fields.iter().map(|&(name, value)| (name.to_string(), value)).collect();
     let Superblock { geometry, capacity_bytes, .. } = superblock;
     let superblock_fields = named(&[
@@ -179,10 +180,10 @@ fn describe(
         ("epoch", summary.epoch),
         ("frames", summary.sequence),
         ("used_bytes", summary.position),
-        ("generation", summary.generation),
-        ("buffer_next", catalog.buffer_next),
-        ("watermark", catalog.marks.deletions.get(&KeyspaceId::DEFAULT).map_or(0, |mark| mark.watermark)),
-        ("stamp_max", catalog.marks.stamp_max),
+        ("generation", marks.opening.generation),
+        ("buffer_next", marks.trim.buffer_next),
+        ("watermark", marks.deletions.get(&KeyspaceId::DEFAULT).map_or(0, |mark| mark.watermark)),
+        ("stamp_max", marks.trim.stamp_max),
         ("segments", catalog.segments.len() as u64),
     ]);
     let segments = catalog.segments.values().map(segment).collect();

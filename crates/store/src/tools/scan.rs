@@ -7,10 +7,11 @@
 use crate::error::Error;
 use crate::hashed::buffer::Place;
 use crate::hashed::collect::victim::VictimCursor;
+use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::states::KeyspaceRef;
 use crate::media::io::Io;
-use crate::shared::{Installer, Shared};
+use crate::shared::Shared;
 use crate::store::Store;
 use std::ops::ControlFlow;
 use std::sync::Arc;

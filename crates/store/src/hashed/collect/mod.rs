@@ -14,17 +14,19 @@ use crate::hashed::flush::{DeathsBySegment, Dying, deaths_of};
 use crate::hashed::install::{Moved, apply};
 use crate::hashed::key_tables::finish_segment;
 use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader};
+use crate::hashed::manifest_client::InstallFrame;
+use crate::hashed::manifest_room::{is_worth_collecting, large_bytes_max};
 use crate::hashed::segment::layout::page_size;
 use crate::hashed::segment::unreadable::Part;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
+use crate::installer::Installer;
 use crate::maintenance::pace::{COLLECT_MERGE, COLLECT_WRITE};
-use crate::manifest::manifest_room::{is_worth_collecting, large_bytes_max};
 use crate::media::io::{Io, lock};
 use crate::opening::options::Full;
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
-use crate::shared::{Installer, Shared};
+use crate::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
@@ -385,14 +387,13 @@ async fn install_output(
     if let (Some(segment), false) = (&segment, born_dead.is_none()) {
         deaths.insert(segment.descriptor.number, born_dead);
     }
-    let marks = &installer.catalog.marks;
     let install = Install {
-        buffer_next: installer.catalog.buffer_next,
-        marks: shared.marks(&marks.deletions, marks, marks.stamp_max, marks.log_crc),
         added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
         deaths: deaths_of(deaths),
         dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),
     };
+    let deletions = &installer.marks.deletions;
+    let frame = InstallFrame { install, marks: shared.deletion_edits(deletions, deletions) };
     let left_behind = match left_behind(shared, io, installer, victims, sources, &alive).await {
         Ok(left_behind) => left_behind,
         Err(failure) => {
@@ -400,14 +401,14 @@ async fn install_output(
             return Err(failure);
         }
     };
-    let evicts = install.added.is_empty();
+    let evicts = frame.install.added.is_empty();
     let too_early = shared.planted.has(Bug::ReuseExtentEarly) || (evicts && shared.planted.has(Bug::EvictExtentsEarly));
     if too_early {
         let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
         early.for_each(|extent| lock(&shared.extents).release(extent));
     }
     let bits = shared.geometry.partition_bits;
-    apply(shared, io, phase, installer, &install, segment, |partition| {
+    apply(shared, io, phase, installer, &frame, segment, |partition| {
         shared.pace.collect.set(COLLECT_MERGE, partition as u64, shared.shards.len() as u64);
         let start = sources.partition_point(|source| source.hash.partition(bits) < partition);
         let own = sources[start..].iter().zip(&alive[start..]);

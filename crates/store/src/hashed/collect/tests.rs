@@ -6,8 +6,9 @@ use crate::hashed::catalog::tests::descriptor;
 use crate::hashed::collect::victim::tests::{
     RECORD_BYTES, SMALL_BYTES, drive_in_memory, small_options, store_in_memory, store_of_equal_records, wait_for_flush,
 };
+use crate::hashed::manifest_room::Kept;
 use crate::hashed::segment::writer::tests::fill;
-use crate::manifest::manifest_room::Kept;
+use crate::installer::Clients;
 use crate::media::geometry::Geometry;
 use crate::media::io::run;
 use crate::{Store, StoreOptions, Sync, Write};
@@ -65,7 +66,8 @@ fn leave_room_in_the_manifest(shared: &Shared, flushes: u64) {
         entries += 16 << 10;
         let states = BTreeMap::from([(0, SegmentState::new(descriptor(0, entries)))]);
         let catalog = Catalog { segments: states, ..Catalog::default() };
-        shared.manifest_room.refresh(&shared.geometry, &catalog, Kept::default());
+        let clients = Clients { catalog, ..Clients::default() };
+        shared.manifest_room.refresh(&shared.geometry, &clients, Kept::default());
     }
     assert_eq!(shared.manifest_room.flushes_now(), flushes);
 }
@@ -84,8 +86,7 @@ fn dead_entries_are_collected_for_the_sake_of_the_manifest_where_it_is_short_of_
             - installer.catalog.segments[&segment].valid_entries;
         let entries: Vec<u32> = (before..dead).collect();
         let deaths = Deaths { segment, record_bytes: entries.len() as u64 * RECORD_BYTES, entries };
-        let install =
-            Install { buffer_next: installer.catalog.buffer_next, deaths: vec![deaths], ..Install::default() };
+        let install = Install { deaths: vec![deaths], ..Install::default() };
         installer.catalog.install(&install).unwrap();
         for flushes in [0, 1, MANIFEST_SCARCE - 1, MANIFEST_SCARCE] {
             leave_room_in_the_manifest(shared, flushes);
@@ -113,7 +114,7 @@ fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
             level.store(before, Ordering::Relaxed);
         }
         let geometry = Geometry { manifest_bytes: 0, ..shared.geometry };
-        shared.manifest_room.refresh(&geometry, &Catalog::default(), Kept::default());
+        shared.manifest_room.refresh(&geometry, &Clients::default(), Kept::default());
         assert_eq!(must_evict(shared), evicts);
         shared.return_installer(installer);
     }

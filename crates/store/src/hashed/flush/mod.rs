@@ -19,15 +19,18 @@ use crate::hashed::flush::checked_keys::{CheckedKey, CheckedKeys};
 use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
 use crate::hashed::install::{Moved, apply, forget_large};
 use crate::hashed::key_tables::finish_segment;
+use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::layout::page_size;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
 use crate::hashed::tier::Item;
+use crate::installer::Installer;
 use crate::maintenance::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
+use crate::manifest::base_marks::{LogTrim, MarksEdit};
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
-use crate::shared::{Installer, Shared};
+use crate::shared::Shared;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -171,21 +174,19 @@ async fn install(
     }
     let deaths = deaths_by(shared, &shards);
     let (stamp_sealed, log_crc) = shared.log.sealed();
-    let installed = &installer.catalog.marks;
-    let stamp_max = installed.stamp_max.max(stamp_sealed);
-    let install = Install {
-        buffer_next: buffer + 1,
-        marks: shared.marks(&shared.keyspaces.sealed(), installed, stamp_max, log_crc),
-        added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
-        deaths: deaths_of(deaths),
-        dropped: Vec::new(),
-    };
+    let installed = &installer.marks;
+    let stamp_max = installed.trim.stamp_max.max(stamp_sealed);
+    let mut marks = vec![MarksEdit::Trim(LogTrim { buffer_next: buffer + 1, stamp_max, log_crc })];
+    marks.extend(shared.deletion_edits(&shared.keyspaces.sealed(), &installed.deletions));
+    let added = segment.iter().map(|segment| segment.descriptor.clone()).collect();
+    let install = Install { added, deaths: deaths_of(deaths), dropped: Vec::new() };
+    let frame = InstallFrame { install, marks };
     phase.set(Phase::Install);
     if shared.planted.has(Bug::TrimLogEarly) {
         release(shared, buffer);
     }
     let merge = if shared.tier.is_some() { FLUSH_MERGE_TIERED } else { FLUSH_MERGE };
-    apply(shared, io, phase, installer, &install, segment, |partition| {
+    apply(shared, io, phase, installer, &frame, segment, |partition| {
         shared.pace.flush.set(merge, partition as u64, shared.shards.len() as u64);
         let mut batch = Vec::new();
         lock(&shared.shards[partition]).sorted(buffer, &mut batch);
@@ -346,11 +347,11 @@ pub fn deaths_of(by_segment: DeathsBySegment) -> Vec<Deaths> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hashed::catalog::Catalog;
     use crate::hashed::collect::victim::tests::{
         SMALL_BYTES, drive_in_memory, small_options, store_in_memory, wait_for_flush,
     };
-    use crate::manifest::manifest_room::Kept;
+    use crate::hashed::manifest_room::Kept;
+    use crate::installer::Clients;
     use crate::media::geometry::Geometry;
     use crate::media::io::run;
     use crate::{Store, StoreOptions, Sync};
@@ -490,7 +491,7 @@ mod tests {
         shared.segments_limit.store(numbers, Ordering::SeqCst);
 
         let geometry = Geometry { manifest_bytes: 0, ..shared.geometry };
-        shared.manifest_room.refresh(&geometry, &Catalog::default(), Kept::default());
+        shared.manifest_room.refresh(&geometry, &Clients::default(), Kept::default());
         assert!(!has_room(shared), "the manifest cannot name another segment");
     }
 }

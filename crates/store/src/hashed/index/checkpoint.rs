@@ -16,13 +16,16 @@
 
 use crate::error::Error;
 use crate::hashed::index::{GlobalIndex, IndexImage, IndexRestorer, PartitionShape};
+use crate::hashed::manifest_client::HashedEdit;
+use crate::installer::Installer;
+use crate::manifest::items::{ClientId, FrameItems};
 use crate::media::extents::Extents;
 use crate::media::flight::Flying;
 use crate::media::geometry::Geometry;
 use crate::media::io::{Io, lock};
 use crate::media::wire::{Reader, Short, Writer};
 use crate::planted::Bug;
-use crate::shared::{Installer, Shared};
+use crate::shared::Shared;
 use std::sync::Mutex;
 use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
@@ -63,8 +66,7 @@ impl Checkpoint {
         writer.list(&self.crcs);
     }
 
-    pub fn parse(bytes: &[u8]) -> Result<Checkpoint, Short> {
-        let mut reader = Reader::new(bytes);
+    pub fn parse(reader: &mut Reader<'_>) -> Result<Checkpoint, Short> {
         let (fingerprint_bits, chunk_bytes) = (reader.u32()?, reader.u32()?);
         let shapes = (0..reader.count(SHAPE_BYTES)?).map(|_| {
             Ok(PartitionShape {
@@ -133,15 +135,16 @@ pub async fn write(shared: &Shared, io: &Io, installer: &mut Installer) -> Resul
         let Some(flash) = checkpoint.place(&shared.geometry, number) else {
             unreachable!("every chunk has its extent")
         };
-        checkpoint.crcs.push(chunk_crc(shared.store_id, flash, installer.manifest.generation(), bytes));
+        checkpoint.crcs.push(chunk_crc(shared.store_id, flash, installer.marks.opening.generation, bytes));
         flying.write(flash, buffer);
     }
     while flying.next("write of a checkpoint").await?.is_some() {}
     if !shared.planted.has(Bug::TrustCheckpoint) {
         shared.log.flush_elsewhere(io).await?;
     }
-    let Installer { manifest, catalog } = installer;
-    manifest.checkpoint(catalog, &checkpoint).await
+    let mut items = FrameItems::default();
+    items.put(ClientId::HASHED, |writer| HashedEdit::Checkpoint(checkpoint).encode(writer));
+    installer.manifest.append_if_room(&installer.clients, &items).await
 }
 
 /// So many free extents, from the end of the drive, where they last until segments need them. None is given back: the store
@@ -232,9 +235,9 @@ mod tests {
         };
         let mut writer = Writer::default();
         checkpoint.encode(&mut writer);
-        assert_eq!(Checkpoint::parse(&writer.bytes), Ok(checkpoint));
+        assert_eq!(Checkpoint::parse(&mut Reader::new(&writer.bytes)), Ok(checkpoint));
         for length in 0..writer.bytes.len() {
-            assert_eq!(Checkpoint::parse(&writer.bytes[..length]), Err(Short));
+            assert_eq!(Checkpoint::parse(&mut Reader::new(&writer.bytes[..length])), Err(Short));
         }
     }
 

@@ -12,11 +12,13 @@ use crate::hashed::flush::key_check::Checked;
 use crate::hashed::index::Change;
 use crate::hashed::index::partition_load::rebuild;
 use crate::hashed::key_tables::key_reader::DEPTH_BESIDE_READERS;
+use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::view::Segment;
+use crate::installer::Installer;
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
-use crate::shared::{Installer, Shared};
+use crate::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
@@ -57,23 +59,25 @@ impl Moved {
     }
 }
 
-/// Makes `install` durable and then seen. `segment` is what it adds; `moved` gives a partition's keys, sorted.
+/// Makes an install durable, with what its frame says beside it, and then seen. `segment` is what it adds; `moved` gives a partition's
+/// keys, sorted.
 pub async fn apply(
     shared: &Arc<Shared>,
     io: &Io,
     phase: &PhaseCell,
     installer: &mut Installer,
-    install: &Install,
+    frame: &InstallFrame,
     segment: Option<Arc<Segment>>,
     moved: impl Fn(usize) -> Vec<(HashKey, Moved)>,
 ) -> Result<(), Error> {
     let evicts = phase.get() == Phase::Evict;
     if !(shared.planted.has(Bug::EvictUndurably) && phase.get() == Phase::Evict) {
-        make_durable(shared, io, installer, install).await?;
+        make_durable(shared, io, installer, frame).await?;
     }
+    let install = &frame.install;
     phase.set(Phase::Merge);
     shared.install_sequence.fetch_add(1, Ordering::SeqCst);
-    installer.catalog.install(install)?;
+    frame.apply(installer)?;
     let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
     if let Some(segment) = segment {
         segment.attach(&installer.catalog.segments[&number].valid);
@@ -117,30 +121,30 @@ pub fn forget_large(shared: &Shared, install: &Install) {
     }
 }
 
-async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, install: &Install) -> Result<(), Error> {
-    let Installer { manifest, catalog } = installer;
+async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, frame: &InstallFrame) -> Result<(), Error> {
     // A watermark reaches one keyspace: ahead of the log, it would outlive earlier writes to others.
-    let watermark = install.marks.deletions.values().map(|mark| mark.watermark).max().unwrap_or(0);
-    shared.log.make_durable(io, watermark, || shared.drive.env().now_us()).await?;
+    shared.log.make_durable(io, frame.watermark(), || shared.drive.env().now_us()).await?;
     if shared.planted.has(Bug::InstallEarly) || shared.planted.has(Bug::SkipSegmentFlush) {
-        return manifest.install(catalog, install).await;
+        return installer.append(&frame.items()).await;
     }
-    if shared.planted.has(Bug::RetryFlush) && !install.added.is_empty() && io.flush().await.is_err() {
+    let adds = !frame.install.added.is_empty();
+    if shared.planted.has(Bug::RetryFlush) && adds && io.flush().await.is_err() {
         io.flush().await?;
-        return manifest.install(catalog, install).await;
+        return installer.append(&frame.items()).await;
     }
-    if !install.added.is_empty() {
+    if adds {
         shared.log.flush_elsewhere(io).await?;
     }
-    if shared.planted.has(Bug::ForgetDeath) && !install.deaths.is_empty() {
-        let mut forgetful = install.clone();
-        forgetful.deaths.remove(0);
-        return manifest.install(catalog, &forgetful).await;
+    if shared.planted.has(Bug::ForgetDeath) && !frame.install.deaths.is_empty() {
+        let mut forgetful = frame.clone();
+        forgetful.install.deaths.remove(0);
+        return installer.append(&forgetful.items()).await;
     }
     if shared.planted.has(Bug::ForgetLargeDeath) {
-        return manifest.install(catalog, &without_large_deaths(catalog, install)).await;
+        let install = without_large_deaths(&installer.catalog, &frame.install);
+        return installer.append(&InstallFrame { install, ..frame.clone() }.items()).await;
     }
-    manifest.install(catalog, install).await
+    installer.append(&frame.items()).await
 }
 
 /// For a planted bug: the install without the deaths of large entries.

@@ -5,11 +5,11 @@ use super::roots::{Roots, read_roots};
 use super::segments::{key_of, look as look_at_segment};
 use super::{Patient, stopped};
 use crate::error::Error;
-use crate::hashed::catalog::DeletionMarks;
 use crate::hashed::deletion::note_deletion;
 use crate::hashed::key_tables::key_mend::records::Records;
 use crate::hashed::large::verify::read_value;
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::deletion_mark::DeletionMarks;
 use crate::media::io::{Io, run};
 use crate::opening::options::StoreOptions;
 use std::collections::HashMap;
@@ -43,7 +43,7 @@ pub fn salvage(
     let walk = async {
         let mut report = RepairReport::default();
         let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
-        let keyspace = roots.catalog.keyspaces.find(keyspace).map_err(Error::Keyspace)?.id;
+        let keyspace = roots.installer.keyspaces.find(keyspace).map_err(Error::Keyspace)?.id;
         let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
         let deleted = Deleted::of(&roots, patient.above.env().unix_seconds());
         let mut shown =
@@ -64,7 +64,7 @@ struct Deleted {
 
 impl Deleted {
     fn of(roots: &Roots, now: u32) -> Deleted {
-        let mut marks = roots.catalog.marks.deletions.clone();
+        let mut marks = roots.installer.marks.deletions.clone();
         roots.log.each(|_, record| note_deletion(&mut marks, &record));
         // The time that was planned has come while no store was open.
         let due = marks.values_mut().filter(|mark| (1..=now).contains(&mark.planned_at));
@@ -108,7 +108,7 @@ impl<V: FnMut(SalvagedItem<'_>) -> ControlFlow<()>> Shown<'_, V> {
 
     async fn segments(&mut self, report: &mut RepairReport) -> Result<(), Error> {
         let mut bytes = Vec::new();
-        for state in self.roots.catalog.segments.values() {
+        for state in self.roots.installer.catalog.segments.values() {
             let found = look_at_segment(self.io, self.roots, state, report).await?;
             let mut records = Records::new(&found.segment, self.io, self.roots.hasher.clone()).await?;
             for &(_, address) in &found.readable {

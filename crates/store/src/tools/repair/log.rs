@@ -6,9 +6,9 @@
 
 use super::report::Loss;
 use crate::error::Error;
-use crate::hashed::catalog::Catalog;
 use crate::log::group::{self, GroupHeader, HEADER_BYTES};
 use crate::log::group_salt;
+use crate::manifest::base_marks::BaseMarks;
 use crate::media::geometry::{BUFFERS, Geometry};
 use crate::media::io::Io;
 use crate::recover::read_zone;
@@ -58,7 +58,7 @@ pub async fn read_log(
     io: &Io,
     geometry: &Geometry,
     store_id: u64,
-    (catalog, generation): (&Catalog, u64),
+    marks: &BaseMarks,
     is_damaged: bool,
 ) -> Result<FoundLog, Error> {
     let mut zones = [(); BUFFERS as usize].map(|()| vec![0; geometry.segment_bytes as usize]);
@@ -67,12 +67,13 @@ pub async fn read_log(
         read_zone(io, geometry, zone, image).await?;
         seen.extend(groups_of(geometry, store_id, zone, image));
     }
-    seen.retain(|header| header.buffer >= catalog.buffer_next);
+    seen.retain(|header| header.buffer >= marks.trim.buffer_next);
     seen.sort_by_key(|header| (header.buffer, header.position));
-    let buffer_seen = seen.last().map_or(catalog.buffer_next, |last| last.buffer);
+    let buffer_seen = seen.last().map_or(marks.trim.buffer_next, |last| last.buffer);
     let said = |header: &GroupHeader| stamp_last(header).max(header.durable_stamp);
-    let stamp_seen = seen.iter().map(said).max().unwrap_or(0).max(catalog.stamp_opened);
-    let generation_seen = seen.iter().map(|header| header.generation.into()).max().unwrap_or(0).max(generation);
+    let stamp_seen = seen.iter().map(said).max().unwrap_or(0).max(marks.opening.stamp_opened);
+    let generation_seen =
+        seen.iter().map(|header| header.generation.into()).max().unwrap_or(0).max(marks.opening.generation);
     let mut log = FoundLog {
         zones,
         kept: Vec::new(),
@@ -83,7 +84,7 @@ pub async fn read_log(
         generation_seen,
         buffer_seen,
     };
-    log.choose(geometry, catalog, seen);
+    log.choose(geometry, marks, seen);
     Ok(log)
 }
 
@@ -112,7 +113,7 @@ fn groups_of(geometry: &Geometry, store_id: u64, zone: u64, bytes: &[u8]) -> Vec
 
 impl FoundLog {
     /// Chooses those that count of the groups that hold, which come in order.
-    fn choose(&mut self, geometry: &Geometry, catalog: &Catalog, seen: Vec<GroupHeader>) {
+    fn choose(&mut self, geometry: &Geometry, marks: &BaseMarks, seen: Vec<GroupHeader>) {
         let sector = geometry.sector_bytes as usize;
         let end = |header: &GroupHeader| (header.position as usize + header.length as usize).next_multiple_of(sector);
         let follows = |one: &GroupHeader, next: &GroupHeader| {
@@ -121,7 +122,7 @@ impl FoundLog {
             is_next && next.previous_crc == one.crc
         };
         let is_first = |header: &GroupHeader| {
-            (header.buffer, header.position, header.previous_crc) == (catalog.buffer_next, 0, catalog.marks.log_crc)
+            (header.buffer, header.position, header.previous_crc) == (marks.trim.buffer_next, 0, marks.trim.log_crc)
         };
         let mut counts = vec![false; seen.len()];
         // From the front, as a recovery goes.
@@ -141,15 +142,16 @@ impl FoundLog {
                 let is_current = seen[number].buffer + 1 >= self.buffer_seen;
                 let is_named = next.is_some_and(|next| follows(&seen[number], &seen[next]));
                 let is_of_now = u64::from(seen[number].generation) == self.generation_seen;
-                let was_last = stamp_last(&seen[number]) == catalog.stamp_opened;
+                let was_last = stamp_last(&seen[number]) == marks.opening.stamp_opened;
                 counts[number] = is_current && (counts[number] || is_of_now || was_last || is_named);
                 if counts[number] {
                     next = Some(number);
                 }
             }
         }
-        let stamp_before = catalog.marks.stamp_known();
-        let durable_max = seen.iter().map(|header| header.durable_stamp).max().unwrap_or(0).max(catalog.stamp_opened);
+        let stamp_before = marks.stamp_known();
+        let durable_max =
+            seen.iter().map(|header| header.durable_stamp).max().unwrap_or(0).max(marks.opening.stamp_opened);
         let (mut last, mut has_ended) = (None::<GroupHeader>, false);
         for (header, counts) in seen.into_iter().zip(counts) {
             let stamp_last = self.kept.last().map_or(stamp_before, FoundGroup::stamp_last);

@@ -59,13 +59,13 @@ pub fn look(drive: &Drive, options: &StoreOptions) -> Result<RepairReport, Error
     let mut report = RepairReport::default();
     let looking = async {
         let roots = read_roots(&patient.above, &patient.io, options, &mut report).await?;
-        for state in roots.catalog.segments.values() {
+        for state in roots.installer.catalog.segments.values() {
             let found = look_at_segment(&patient.io, &roots, state, &mut report).await?;
             if found.is_damaged {
                 report.segments_rewritten.push(state.descriptor.number);
             }
         }
-        Ok(())
+        Ok::<(), Error>(())
     };
     run(&patient.io, looking, || false).ok_or_else(stopped)??;
     Ok(report)
@@ -134,9 +134,9 @@ struct Surgery<'a> {
 
 impl Surgery<'_> {
     async fn run(mut self) -> Result<RepairReport, Error> {
-        let numbers: Vec<u32> = self.roots.catalog.segments.keys().copied().collect();
+        let numbers: Vec<u32> = self.roots.installer.catalog.segments.keys().copied().collect();
         for number in numbers {
-            let state = self.roots.catalog.segments[&number].clone();
+            let state = self.roots.installer.catalog.segments[&number].clone();
             let found = look_at_segment(&self.patient.io, &self.roots, &state, &mut self.report).await?;
             if found.is_damaged {
                 self.report.segments_rewritten.push(number);
@@ -150,10 +150,8 @@ impl Surgery<'_> {
     }
 
     fn install(&mut self, install: Install) -> Result<(), Error> {
-        let catalog = &mut self.roots.catalog;
-        let (buffer_next, marks) = (catalog.buffer_next, catalog.marks.clone());
         self.roots.is_changed = true;
-        catalog.install(&Install { buffer_next, marks, ..install })
+        Ok(self.roots.installer.catalog.install(&install)?)
     }
 
     fn generation(&self) -> u64 {
@@ -198,7 +196,7 @@ impl Surgery<'_> {
         }
         let superblock = &self.roots.superblock;
         let geometry = &superblock.geometry;
-        let number_new = self.roots.catalog.number_free(&[]);
+        let number_new = self.roots.installer.catalog.number_free(&[]);
         if number_new >= geometry.segments(superblock.capacity_bytes) {
             return Err(Error::FullFlash);
         }
@@ -237,17 +235,18 @@ impl Surgery<'_> {
     /// Makes count what was repaired so far.
     async fn finish(&mut self) -> Result<(), Error> {
         let (io, generation) = (&self.patient.io, self.generation());
-        let Roots { superblock, catalog, manifest, log, behind, is_changed, .. } = &mut self.roots;
+        let Roots { superblock, installer, log, behind, is_changed, .. } = &mut self.roots;
         if let Some(copy) = behind.take() {
             superblock.write(io, &[copy]).await?;
         }
         if std::mem::take(&mut log.is_damaged) {
-            log.write(io, &superblock.geometry, superblock.store_id, catalog.marks.log_crc).await?;
+            log.write(io, &superblock.geometry, superblock.store_id, installer.marks.trim.log_crc).await?;
         }
         if std::mem::take(is_changed) {
             // What is written anew is durable before anything names it.
             self.below.flush().await?;
-            manifest.begin_anew(catalog, generation).await?;
+            installer.marks.opening.generation = generation;
+            installer.manifest.begin_anew(&installer.clients).await?;
         }
         let geometry = superblock.geometry;
         let areas = [0, 1].map(|area| geometry.manifest_offset(area)..geometry.manifest_offset(area + 1));

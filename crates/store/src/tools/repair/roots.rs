@@ -3,13 +3,14 @@
 use super::log::{FoundLog, read_log};
 use super::report::{Loss, RepairReport};
 use crate::error::Error;
-use crate::hashed::catalog::Catalog;
 use crate::hashed::large::verify::read_value;
 use crate::hashed::large::{Claims, LargeEntries, LargeSpace};
+use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::Catalogue;
 use crate::keyspace::hasher::KeyHasher;
 use crate::manifest::Manifest;
+use crate::manifest::base_marks::BaseMarks;
 use crate::media::geometry::SUPERBLOCK_BYTES;
 use crate::media::io::Io;
 use crate::media::superblock::{Found, Superblock};
@@ -32,8 +33,7 @@ pub struct Roots {
     pub hasher: KeyHasher,
     /// The copy of the superblock that is to be written again.
     pub behind: Option<u64>,
-    pub manifest: Manifest,
-    pub catalog: Catalog,
+    pub installer: Installer,
     /// The manifest is to be begun anew.
     pub is_changed: bool,
     pub log: FoundLog,
@@ -60,50 +60,48 @@ pub async fn read_roots(
     if let Some(copy) = behind {
         report.made_anew.push(format!("copy {copy} of the superblock"));
     }
-    let (mut recovered, damage) = Manifest::recover_readable(io, drive.local(), &geometry, superblock.store_id).await?;
-    let generation = recovered.manifest.generation();
+    let (recovered, damage) = Manifest::recover_readable(io, drive.local(), &geometry, superblock.store_id).await?;
+    let mut installer = Installer::from(recovered);
     let is_log_damaged = match &damage {
         Some(_) => true,
-        None => match replay_log(io, &superblock, &hasher, &recovered, options).await {
+        None => match replay_log(io, &superblock, &hasher, &installer, options).await {
             Ok(replayed) => {
                 let stamp = replayed.stamp_durable();
-                refuse_lost_end(stamp, recovered.catalog.stamp_opened).is_err()
+                refuse_lost_end(stamp, installer.marks.opening.stamp_opened).is_err()
             }
             Err(Error::Corrupt(_)) => true,
             Err(error) => return Err(error),
         },
     };
-    let catalog = (&recovered.catalog, generation);
-    let mut log = read_log(io, &geometry, superblock.store_id, catalog, is_log_damaged).await?;
+    let mut log = read_log(io, &geometry, superblock.store_id, &installer.marks, is_log_damaged).await?;
     if damage.is_some() {
-        tell_of_manifest(&mut log, &recovered.catalog);
+        tell_of_manifest(&mut log, &installer.marks);
     }
     report.losses.append(&mut log.losses);
-    let extents = Arc::new(Mutex::new(claim_extents(&superblock, &recovered.catalog)?));
+    let extents = Arc::new(Mutex::new(claim_extents(&superblock, &installer.catalog)?));
     let space = LargeSpace::new(extents);
     let mut claims = Claims::new(space.clone());
     let mut large = BTreeMap::new();
-    for descriptor in recovered.catalog.segments.values().map(|state| &state.descriptor) {
+    for descriptor in installer.catalog.segments.values().map(|state| &state.descriptor) {
         large.insert(descriptor.number, claim_large(&mut claims, descriptor)?);
     }
-    let newest = newest(&hasher, &recovered.catalog.keyspaces, &log);
-    let keyspaces = &recovered.catalog.keyspaces;
+    let keyspaces = &installer.keyspaces;
+    let newest = newest(&hasher, keyspaces, &log);
     delete_lost_values(io, (&superblock, &hasher, keyspaces), &mut log, (&mut claims, &newest), report).await;
     let mut is_changed = damage.is_some();
     if log.is_damaged {
         is_changed = true;
-        let Catalog { marks, buffer_next, stamp_base, stamp_opened, .. } = &mut recovered.catalog;
-        *buffer_next = log.buffer_first().max(*buffer_next);
-        *stamp_opened = marks.stamp_known().max(log.stamp_last());
-        *stamp_base = (*stamp_base).max(log.stamp_seen + 1);
+        let marks = &mut installer.marks;
+        marks.trim.buffer_next = log.buffer_first().max(marks.trim.buffer_next);
+        marks.opening.stamp_opened = marks.stamp_known().max(log.stamp_last());
+        marks.opening.stamp_base = marks.opening.stamp_base.max(log.stamp_seen + 1);
     }
-    let (manifest, catalog) = (recovered.manifest, recovered.catalog);
-    Ok(Roots { superblock, hasher, behind, manifest, catalog, is_changed, log, newest, space, large, _claims: claims })
+    Ok(Roots { superblock, hasher, behind, installer, is_changed, log, newest, space, large, _claims: claims })
 }
 
 /// What is missing before the log's first group is what the manifest does not name any more.
-fn tell_of_manifest(log: &mut FoundLog, catalog: &Catalog) {
-    let first = catalog.marks.stamp_known() + 1;
+fn tell_of_manifest(log: &mut FoundLog, marks: &BaseMarks) {
+    let first = marks.stamp_known() + 1;
     for loss in &mut log.losses {
         if let Loss::Writes { stamps, place } = loss
             && *stamps.start() == first

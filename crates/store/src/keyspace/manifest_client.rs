@@ -1,0 +1,165 @@
+//! The catalogue of keyspaces as a client of the manifest.
+//!
+//! ```text
+//!  keyspace:  id u16 · state u8 · kind u8 · name length u8 · options length u8 · name · options
+//!  item: edits, one behind the other, up to its end; a piece of a snapshot creates what there is
+//!   1 create: keyspace · 2 rename: id u16, name length u8, name · 3 drop: id u16 · 4 forget: id u16
+//! ```
+//! The default keyspace is always there and in no snapshot.
+
+use super::KeyspaceId;
+use super::catalogue::{
+    Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState, NAME_BYTES_MAX, OPTIONS_BYTES_MAX, checked_name,
+};
+use crate::manifest::client::{ManifestClient, Misfit, pieces};
+use crate::manifest::items::{ClientId, FrameItems};
+use crate::media::wire::{Reader, Short, Writer};
+
+/// What the edit that creates a keyspace takes beside its name and its options.
+const CREATE_HEAD_BYTES: usize = 1 + 6;
+const _: () = assert!(NAME_BYTES_MAX <= u8::MAX as usize && OPTIONS_BYTES_MAX <= u8::MAX as usize);
+
+const CREATE: u8 = 1;
+const RENAME: u8 = 2;
+const DROP: u8 = 3;
+const FORGET: u8 = 4;
+
+/// The keyspaces that a snapshot has.
+fn in_snapshot(catalogue: &Catalogue) -> impl Iterator<Item = &Keyspace> + Send {
+    catalogue.iter().filter(|keyspace| keyspace.id != KeyspaceId::DEFAULT)
+}
+
+impl ManifestClient for Catalogue {
+    fn id(&self) -> ClientId {
+        ClientId::KEYSPACES
+    }
+
+    fn snapshot(&self) -> Box<dyn Iterator<Item = Vec<u8>> + Send + '_> {
+        pieces(in_snapshot(self), create)
+    }
+
+    fn snapshot_bytes_max(&self) -> u64 {
+        let bytes = |keyspace: &Keyspace| (CREATE_HEAD_BYTES + keyspace.name.len() + keyspace.options.len()) as u64;
+        in_snapshot(self).map(bytes).sum()
+    }
+
+    fn apply(&mut self, edit: &[u8]) -> Result<(), Misfit> {
+        let mut reader = Reader::new(edit);
+        while !reader.is_empty() {
+            Catalogue::apply(self, &KeyspaceEdit::parse(&mut reader)?).map_err(Misfit)?;
+        }
+        Ok(())
+    }
+}
+
+fn create(keyspace: &Keyspace, writer: &mut Writer) {
+    writer.bytes.push(CREATE);
+    encode_keyspace(keyspace, writer);
+}
+
+fn encode_keyspace(keyspace: &Keyspace, writer: &mut Writer) {
+    let Keyspace { id, name, kind, options, state } = keyspace;
+    writer.u16(id.0);
+    writer.bytes.extend_from_slice(&[*state as u8, *kind as u8, name.len() as u8, options.len() as u8]);
+    writer.bytes.extend_from_slice(name.as_bytes());
+    writer.bytes.extend_from_slice(options);
+}
+
+fn parse_keyspace(reader: &mut Reader<'_>) -> Result<Keyspace, Short> {
+    let id = KeyspaceId(reader.u16()?);
+    let [state, kind, name_bytes, options_bytes] = reader.array()?;
+    let state = [KeyspaceState::Live, KeyspaceState::Dropping].into_iter().find(|known| *known as u8 == state);
+    let (Some(state), true) = (state, kind == KeyspaceKind::Hashed as u8) else { return Err(Short) };
+    let (name, options) = (parse_name(reader, name_bytes)?, reader.take(options_bytes.into())?.to_vec());
+    Ok(Keyspace { id, name, kind: KeyspaceKind::Hashed, options, state })
+}
+
+fn parse_name(reader: &mut Reader<'_>, bytes: u8) -> Result<String, Short> {
+    checked_name(reader.take(bytes.into())?).map(String::from).map_err(|_| Short)
+}
+
+impl KeyspaceEdit {
+    pub fn encode(&self, writer: &mut Writer) {
+        match self {
+            KeyspaceEdit::Create(keyspace) => create(keyspace, writer),
+            KeyspaceEdit::Rename { id, name } => {
+                writer.bytes.push(RENAME);
+                writer.u16(id.0);
+                writer.bytes.push(name.len() as u8);
+                writer.bytes.extend_from_slice(name.as_bytes());
+            }
+            KeyspaceEdit::Drop(id) | KeyspaceEdit::Forget(id) => {
+                writer.bytes.push(if matches!(self, KeyspaceEdit::Drop(_)) { DROP } else { FORGET });
+                writer.u16(id.0);
+            }
+        }
+    }
+
+    /// Makes it an item of a frame.
+    pub fn put(&self, items: &mut FrameItems) {
+        items.put(ClientId::KEYSPACES, |writer| self.encode(writer));
+    }
+
+    pub fn parse(reader: &mut Reader<'_>) -> Result<KeyspaceEdit, Short> {
+        let [edit] = reader.array()?;
+        match edit {
+            CREATE => parse_keyspace(reader).map(KeyspaceEdit::Create),
+            RENAME => {
+                let (id, [bytes]) = (KeyspaceId(reader.u16()?), reader.array()?);
+                Ok(KeyspaceEdit::Rename { id, name: parse_name(reader, bytes)? })
+            }
+            DROP => Ok(KeyspaceEdit::Drop(KeyspaceId(reader.u16()?))),
+            FORGET => Ok(KeyspaceEdit::Forget(KeyspaceId(reader.u16()?))),
+            _ => Err(Short),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_catalogue_is_what_its_snapshot_says_and_as_long_as_is_counted_with() {
+        let mut catalogue = Catalogue::default();
+        for (id, state) in (1..400).zip([KeyspaceState::Live, KeyspaceState::Dropping].into_iter().cycle()) {
+            let name = "n".repeat(usize::from(id) % 200) + &id.to_string();
+            let (kind, options) = (KeyspaceKind::Hashed, vec![7; usize::from(id) % 9]);
+            catalogue.add(Keyspace { id: KeyspaceId(id), name, kind, options, state }).unwrap();
+        }
+        let pieces: Vec<_> = catalogue.snapshot().collect();
+        assert!(pieces.len() > 1);
+        assert_eq!(pieces.iter().map(|piece| piece.len() as u64).sum::<u64>(), catalogue.snapshot_bytes_max());
+        let mut loaded = Catalogue::default();
+        pieces.iter().for_each(|piece| loaded.load(piece).unwrap());
+        assert_eq!(loaded, catalogue);
+        assert!(loaded.load(&pieces[0]).unwrap_err().0.contains("twice"));
+    }
+
+    #[test]
+    fn edits_read_back_and_what_is_none_is_refused() {
+        let keyspace = Keyspace {
+            id: KeyspaceId(300),
+            name: "ordërs".into(),
+            kind: KeyspaceKind::Hashed,
+            options: vec![1, 2],
+            state: KeyspaceState::Dropping,
+        };
+        let id = keyspace.id;
+        for edit in [
+            KeyspaceEdit::Create(keyspace),
+            KeyspaceEdit::Rename { id, name: "n".repeat(255) },
+            KeyspaceEdit::Drop(id),
+            KeyspaceEdit::Forget(id),
+        ] {
+            let mut writer = Writer::default();
+            edit.encode(&mut writer);
+            assert_eq!(KeyspaceEdit::parse(&mut Reader::new(&writer.bytes)), Ok(edit));
+            let cut = &writer.bytes[..writer.bytes.len() - 1];
+            assert_eq!(KeyspaceEdit::parse(&mut Reader::new(cut)), Err(Short));
+        }
+        for none in [&[0, 1, 0][..], &[5, 1, 0], &[CREATE, 1, 0, 3, 1, 1, 0, b'a'], &[CREATE, 1, 0, 1, 9, 1, 0, b'a']] {
+            assert_eq!(KeyspaceEdit::parse(&mut Reader::new(none)), Err(Short), "{none:?}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The base's own state in the manifest: how far the log is trimmed, what is deleted of keyspaces, when the store was opened.
+//!
+//! ```text
+//!  item: edits, one behind the other, up to its end; so is a piece of a snapshot
+//!   1 trim:     buffer next u64 · stamp max u64 · log crc u32
+//!   2 deletion: keyspace u16 · watermark u64 · planned at u32
+//!   3 drop:     keyspace u16
+//!   4 opened:   generation u64 · stamp base u64 · stamp opened u64
+//! ```
+//! Any engine's frame may bring edits of it.
+
+use super::client::{ManifestClient, Misfit, pieces};
+use super::items::{ClientId, FrameItems};
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::deletion_mark::{DeletionMark, DeletionMarks};
+use crate::media::wire::{Reader, Short, Writer};
+
+const TRIM: u8 = 1;
+const DELETION: u8 = 2;
+const DROP: u8 = 3;
+const OPENED: u8 = 4;
+
+pub const TRIM_BYTES: u64 = 1 + 20;
+const DELETION_BYTES: u64 = 1 + 14;
+const OPENED_BYTES: u64 = 1 + 24;
+
+/// How far the log is trimmed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LogTrim {
+    /// The log's records of write buffers below this number are not needed any more.
+    pub buffer_next: u64,
+    /// No stamp above this one was given before the trim.
+    pub stamp_max: u64,
+    /// The crc of the last log group that was trimmed: the next one names it. Without it, a group that a crash has cut off once could
+    /// pass for the first of its buffer.
+    pub log_crc: u32,
+}
+
+/// An opening of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Opening {
+    /// How often the store was opened.
+    pub generation: u64,
+    /// Stamps from here on were not given before.
+    pub stamp_base: u64,
+    /// The last stamp that was durable then: a log that ends before it has lost its end.
+    pub stamp_opened: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BaseMarks {
+    pub trim: LogTrim,
+    pub deletions: DeletionMarks,
+    pub opening: Opening,
+}
+
+/// A change of the marks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MarksEdit {
+    Trim(LogTrim),
+    Delete(KeyspaceId, DeletionMark),
+    /// Of a keyspace that is dropped nothing is deleted any more.
+    Drop(KeyspaceId),
+    Open(Opening),
+}
+
+impl MarksEdit {
+    pub fn encode(&self, writer: &mut Writer) {
+        match self {
+            MarksEdit::Trim(LogTrim { buffer_next, stamp_max, log_crc }) => {
+                writer.bytes.push(TRIM);
+                writer.u64(*buffer_next);
+                writer.u64(*stamp_max);
+                writer.u32(*log_crc);
+            }
+            MarksEdit::Delete(keyspace, DeletionMark { watermark, planned_at }) => {
+                writer.bytes.push(DELETION);
+                writer.u16(keyspace.0);
+                writer.u64(*watermark);
+                writer.u32(*planned_at);
+            }
+            MarksEdit::Drop(keyspace) => {
+                writer.bytes.push(DROP);
+                writer.u16(keyspace.0);
+            }
+            MarksEdit::Open(Opening { generation, stamp_base, stamp_opened }) => {
+                writer.bytes.push(OPENED);
+                [generation, stamp_base, stamp_opened].into_iter().for_each(|number| writer.u64(*number));
+            }
+        }
+    }
+
+    pub fn parse(reader: &mut Reader<'_>) -> Result<MarksEdit, Short> {
+        let [edit] = reader.array()?;
+        Ok(match edit {
+            TRIM => {
+                let (buffer_next, stamp_max) = (reader.u64()?, reader.u64()?);
+                MarksEdit::Trim(LogTrim { buffer_next, stamp_max, log_crc: reader.u32()? })
+            }
+            DELETION => {
+                let (keyspace, watermark) = (KeyspaceId(reader.u16()?), reader.u64()?);
+                MarksEdit::Delete(keyspace, DeletionMark { watermark, planned_at: reader.u32()? })
+            }
+            DROP => MarksEdit::Drop(KeyspaceId(reader.u16()?)),
+            OPENED => {
+                let (generation, stamp_base) = (reader.u64()?, reader.u64()?);
+                MarksEdit::Open(Opening { generation, stamp_base, stamp_opened: reader.u64()? })
+            }
+            _ => return Err(Short),
+        })
+    }
+
+    /// Makes edits an item of a frame, if there are any.
+    pub fn put(edits: &[MarksEdit], items: &mut FrameItems) {
+        if !edits.is_empty() {
+            items.put(ClientId::MARKS, |writer| edits.iter().for_each(|edit| edit.encode(writer)));
+        }
+    }
+}
+
+/// What edits that say anew what is deleted of keyspaces take in a frame.
+pub fn deletions_bytes(marks: usize) -> u64 {
+    marks as u64 * DELETION_BYTES
+}
+
+impl BaseMarks {
+    /// The last stamp that is known to have been given.
+    pub fn stamp_known(&self) -> u64 {
+        self.deletions.values().map(|mark| mark.watermark).fold(self.trim.stamp_max, u64::max)
+    }
+
+    pub fn edit(&mut self, edit: &MarksEdit) {
+        match *edit {
+            MarksEdit::Trim(trim) => {
+                let buffer_next = self.trim.buffer_next.max(trim.buffer_next);
+                self.trim = LogTrim { buffer_next, ..trim };
+            }
+            MarksEdit::Delete(keyspace, mark) => {
+                self.deletions.insert(keyspace, mark);
+            }
+            MarksEdit::Drop(keyspace) => {
+                if let Some(mark) = self.deletions.remove(&keyspace) {
+                    // Its stamp was given, whatever becomes of the log.
+                    self.trim.stamp_max = self.trim.stamp_max.max(mark.watermark);
+                }
+            }
+            MarksEdit::Open(opening) => self.opening = opening,
+        }
+    }
+}
+
+fn parse_all(bytes: &[u8]) -> Result<Vec<MarksEdit>, Short> {
+    let (mut reader, mut edits) = (Reader::new(bytes), Vec::new());
+    while !reader.is_empty() {
+        edits.push(MarksEdit::parse(&mut reader)?);
+    }
+    Ok(edits)
+}
+
+impl ManifestClient for BaseMarks {
+    fn id(&self) -> ClientId {
+        ClientId::MARKS
+    }
+
+    /// Edits that make them from nothing.
+    fn snapshot(&self) -> Box<dyn Iterator<Item = Vec<u8>> + Send + '_> {
+        let deletions = self.deletions.iter().map(|(keyspace, mark)| MarksEdit::Delete(*keyspace, *mark));
+        let all = [MarksEdit::Trim(self.trim), MarksEdit::Open(self.opening)].into_iter().chain(deletions);
+        pieces(all, |edit, writer| edit.encode(writer))
+    }
+
+    fn snapshot_bytes_max(&self) -> u64 {
+        TRIM_BYTES + OPENED_BYTES + deletions_bytes(self.deletions.len())
+    }
+
+    fn apply(&mut self, edit: &[u8]) -> Result<(), Misfit> {
+        parse_all(edit)?.iter().for_each(|edit| self.edit(edit));
+        Ok(())
+    }
+
+    /// No generation and no stamp is given twice.
+    fn glean(&mut self, edit: &[u8]) {
+        for edit in parse_all(edit).unwrap_or_default() {
+            if let MarksEdit::Open(Opening { generation, stamp_base, stamp_opened }) = edit {
+                let known = &mut self.opening;
+                known.generation = known.generation.max(generation);
+                known.stamp_base = known.stamp_base.max(stamp_base);
+                known.stamp_opened = known.stamp_opened.max(stamp_opened);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled() -> BaseMarks {
+        let trim = LogTrim { buffer_next: 3, stamp_max: 5, log_crc: 7 };
+        let mark = DeletionMark { watermark: 11, planned_at: 13 };
+        let opening = Opening { generation: 2, stamp_base: 17, stamp_opened: 4 };
+        BaseMarks { trim, deletions: [(KeyspaceId(300), mark), (KeyspaceId(1), mark)].into(), opening }
+    }
+
+    #[test]
+    fn marks_are_what_their_snapshot_says_and_as_long_as_is_counted_with() {
+        let marks = filled();
+        let pieces: Vec<_> = marks.snapshot().collect();
+        let mut loaded = BaseMarks::default();
+        pieces.iter().for_each(|piece| loaded.load(piece).unwrap());
+        assert_eq!(loaded, marks);
+        assert_eq!(pieces.iter().map(|piece| piece.len() as u64).sum::<u64>(), marks.snapshot_bytes_max());
+        let [piece] = &pieces[..] else { panic!("{} pieces", pieces.len()) };
+        assert!(BaseMarks::default().apply(&piece[..piece.len() - 1]).is_err());
+        assert!(BaseMarks::default().apply(&[9, 0, 0]).is_err());
+    }
+
+    #[test]
+    fn what_was_deleted_of_a_dropped_keyspace_leaves_its_stamp() {
+        let mut marks = filled();
+        marks.edit(&MarksEdit::Drop(KeyspaceId(9)));
+        assert_eq!(marks, filled());
+        marks.edit(&MarksEdit::Drop(KeyspaceId(1)));
+        assert_eq!((marks.trim.stamp_max, marks.deletions.len()), (11, 1));
+        assert_eq!(marks.stamp_known(), filled().stamp_known());
+    }
+
+    #[test]
+    fn a_trim_goes_forward_and_an_opening_that_was_gleaned_goes_back_nowhere() {
+        let mut marks = filled();
+        marks.edit(&MarksEdit::Trim(LogTrim { buffer_next: 1, stamp_max: 6, log_crc: 8 }));
+        assert_eq!(marks.trim, LogTrim { buffer_next: 3, stamp_max: 6, log_crc: 8 });
+        let mut writer = Writer::default();
+        MarksEdit::Open(Opening { generation: 1, stamp_base: 20, stamp_opened: 3 }).encode(&mut writer);
+        marks.glean(&writer.bytes);
+        assert_eq!(marks.opening, Opening { generation: 2, stamp_base: 20, stamp_opened: 4 });
+    }
+}
