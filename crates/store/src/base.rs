@@ -6,7 +6,8 @@ use crate::error::Error;
 use crate::installer::Installer;
 use crate::keyspace::changing::KeyspaceChanges;
 use crate::keyspace::hasher::KeyHasher;
-use crate::keyspace::states::KeyspaceStates;
+use crate::keyspace::keyspace_error::KeyspaceError;
+use crate::keyspace::states::{KeyspaceRef, KeyspaceStates};
 use crate::log::Log;
 use crate::maintenance::resize::Resizing;
 use crate::media::extents::Extents;
@@ -82,6 +83,11 @@ impl Base {
     /// An error if the store was opened to read.
     pub fn refuse_to_write(&self) -> Result<(), Error> {
         if self.overlay.is_some() { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    /// An error if a keyspace was dropped.
+    pub fn refuse_dropped(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
+        if self.keyspaces.is_open(keyspace) { Ok(()) } else { Err(Error::Keyspace(KeyspaceError::Gone)) }
     }
 
     pub fn now(&self) -> u32 {

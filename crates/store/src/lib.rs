@@ -57,14 +57,14 @@ pub use hashed::large::ValueLimits;
 // Open to what measures its hit rate.
 #[doc(hidden)]
 pub use hashed::tier;
-pub use hashed::tier::access::Access;
 pub use hashed::tier::warm::{Warmed, Warming};
-pub use hashed::tier::{Item as DramItem, SlabClass, SlabQueue};
+pub use hashed::tier::{SlabClass, SlabQueue};
 pub use items::Items;
 pub use keyspace::KeyspaceId;
 pub use keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind, KeyspaceState};
 pub use keyspace::catalogue::{DEFAULT_NAME as DEFAULT_KEYSPACE_NAME, checked_name as checked_keyspace_name};
 pub use keyspace::changing::{KeyspaceChange, KeyspaceWish};
+pub use keyspace::item::{Access, ItemHead as DramItem};
 pub use keyspace::keyspace_error::KeyspaceError;
 pub use keyspace::request;
 pub use keyspace::request::*;

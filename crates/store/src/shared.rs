@@ -15,11 +15,10 @@ use crate::hashed::manifest_room::ManifestRoom;
 use crate::hashed::segment::unreadable::Unreadable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
-use crate::hashed::tier::access::{Access, AccessClock};
+use crate::hashed::tier::access::AccessClock;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::keyspace_error::KeyspaceError;
-use crate::keyspace::states::KeyspaceRef;
+use crate::keyspace::item::Access;
 use crate::maintenance::pace::{Pace, Room};
 use crate::media::io::{Io, lock, run};
 use crate::needs::DrivePrograms;
@@ -179,11 +178,6 @@ impl Shared {
     /// What is known of the use of an item that the DRAM tier does not hold.
     pub fn access_by_stamp(&self, was_read: bool, stamp: u64) -> Access {
         Access { was_read, idle_seconds: self.access_clock.written_seconds_ago(stamp) }
-    }
-
-    /// An error if a keyspace was dropped.
-    pub fn refuse_dropped(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
-        if self.keyspaces.is_open(keyspace) { Ok(()) } else { Err(Error::Keyspace(KeyspaceError::Gone)) }
     }
 
     /// Waits for the installer and takes it.

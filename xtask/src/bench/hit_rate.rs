@@ -4,8 +4,8 @@
 //! what classes of slots cost. Another LRU gets all the memory that the tier takes, with its index and lists, and an item
 //! takes what it does in memcached.
 
-use tapetum::tier::{Item, Tier};
-use tapetum::{Access, Marks, Slabs};
+use tapetum::tier::Tier;
+use tapetum::{Access, DramItem, Marks, Slabs};
 use tapetum_bench::policies::{Cache, Fifo, Lru};
 use tapetum_bench::traces::{self, Trace};
 use tapetum_kernels::hash::HashKey;
@@ -148,7 +148,7 @@ impl Cache for TierCache {
         self.found.clear();
         let there = self.tier.get((hash, 0), &mut self.found, |_, _, _| true).is_some();
         if !there {
-            let header = Item { flags: 0, expiry: 0, stamp: 1, value_bytes, marks: Marks::NONE };
+            let header = DramItem { flags: 0, expiry: 0, stamp: 1, value_bytes, marks: Marks::NONE };
             self.tier.put((hash, 0), (header, &self.value[..value_bytes]), Access { was_read: true, idle_seconds: 0 });
         }
         there

@@ -22,5 +22,6 @@ pub mod manifest_client;
 pub mod manifest_room;
 pub mod purge;
 pub mod segment;
+pub mod session;
 pub mod slice;
 pub mod tier;

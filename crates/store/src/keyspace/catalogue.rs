@@ -18,11 +18,13 @@ pub const OPTIONS_BYTES_MAX: usize = 255;
 pub const DEFAULT_NAME: &str = "default";
 
 /// The engine that holds a keyspace. 2 is kept for `ordered`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum KeyspaceKind {
     #[default]
     Hashed = 1,
+    #[cfg(test)]
+    Toy = 250,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,8 +3,10 @@
 mod by_id;
 pub mod catalogue;
 pub mod changing;
+pub mod decide;
 pub mod deletion_mark;
 pub mod hasher;
+pub mod item;
 pub mod keyspace_error;
 mod manifest_client;
 pub mod notify;

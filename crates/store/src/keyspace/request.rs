@@ -1,7 +1,7 @@
 //! What a session takes and what it gives back. Plain data, shared with the front doors: no state, no threading.
 
 use crate::Error;
-use crate::hashed::tier::access::Access;
+use crate::keyspace::item::Access;
 use tapetum_kernels::record::Marks;
 
 /// One operation. Times are unix seconds: 0 is never, and a time that has passed means already expired.

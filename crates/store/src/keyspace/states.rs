@@ -9,7 +9,7 @@
 use super::KeyspaceId;
 use super::by_id::ById;
 use crate::error::Error;
-use crate::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit};
+use crate::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceKind};
 use crate::keyspace::deletion_mark::{DeletionMark, DeletionMarks};
 use crate::media::io::lock;
 use std::sync::Mutex;
@@ -19,15 +19,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeyspaceRef {
     pub(crate) id: KeyspaceId,
+    kind: KeyspaceKind,
     life: u32,
 }
 
 impl KeyspaceRef {
     /// The keyspace that every store has.
-    pub const DEFAULT: KeyspaceRef = KeyspaceRef { id: KeyspaceId::DEFAULT, life: 1 };
+    pub const DEFAULT: KeyspaceRef = KeyspaceRef { id: KeyspaceId::DEFAULT, kind: KeyspaceKind::Hashed, life: 1 };
 
     pub fn id(self) -> KeyspaceId {
         self.id
+    }
+
+    /// The kind of engine that holds it.
+    pub fn kind(self) -> KeyspaceKind {
+        self.kind
     }
 }
 
@@ -103,8 +109,8 @@ impl KeyspaceStates {
     /// The open keyspace of a name.
     pub fn find(&self, name: &str) -> Result<KeyspaceRef, Error> {
         let catalogue = lock(&self.catalogue);
-        let id = catalogue.find(name).map_err(Error::Keyspace)?.id;
-        Ok(KeyspaceRef { id, life: self.cell(id).life.load(Ordering::SeqCst) })
+        let Keyspace { id, kind, .. } = *catalogue.find(name).map_err(Error::Keyspace)?;
+        Ok(KeyspaceRef { id, kind, life: self.cell(id).life.load(Ordering::SeqCst) })
     }
 
     /// The ids of those that were dropped and are not forgotten.
@@ -247,7 +253,7 @@ impl KeyspaceStates {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::keyspace::catalogue::{KeyspaceKind, KeyspaceState};
+    use crate::keyspace::catalogue::KeyspaceState;
 
     fn states() -> KeyspaceStates {
         KeyspaceStates::new(Catalogue::default(), &DeletionMarks::new(), DeletionMarks::new())
@@ -255,8 +261,13 @@ pub mod tests {
 
     /// Makes a keyspace with this id.
     pub fn create(states: &KeyspaceStates, id: u16, stamp: u64) -> KeyspaceRef {
+        create_of(states, KeyspaceKind::Hashed, id, stamp)
+    }
+
+    /// As [`create`], one of this kind.
+    pub fn create_of(states: &KeyspaceStates, kind: KeyspaceKind, id: u16, stamp: u64) -> KeyspaceRef {
         let (id, name, state) = (KeyspaceId(id), format!("keyspace {id}"), KeyspaceState::Live);
-        let keyspace = Keyspace { id, name: name.clone(), kind: KeyspaceKind::Hashed, options: Vec::new(), state };
+        let keyspace = Keyspace { id, name: name.clone(), kind, options: Vec::new(), state };
         states.apply(&KeyspaceEdit::Create(keyspace), stamp).unwrap();
         states.find(&name).unwrap()
     }
@@ -298,7 +309,7 @@ pub mod tests {
     fn nothing_of_a_keyspace_that_is_not_there_is_live() {
         let states = states();
         assert!(states.is_open(KeyspaceRef::DEFAULT));
-        let other = KeyspaceRef { id: KeyspaceId(1), life: 1 };
+        let other = KeyspaceRef { id: KeyspaceId(1), ..KeyspaceRef::DEFAULT };
         assert!(!states.is_open(other) && states.watermark(other.id) == u64::MAX);
         assert_eq!(states.marks(), DeletionMarks::new());
     }

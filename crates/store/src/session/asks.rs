@@ -1,17 +1,16 @@
-//! Gets of long values that ask first: who submitted them may have no memory for the value now.
+//! Requests that show a value and ask first where it is long: who submitted them may have no memory for it now.
 //!
 //! ```text
-//! get ─► gathered ─► looked up ─ not longer than is allowed ─► answer
-//!           ▲            └─ longer ─► asks ─ give_up_value ─► missing
-//!           └───────── allow_value ◄───┘
+//! get ─► looked up ─ not longer than is allowed ─► answer
+//!         ▲   └─ longer ─► asks ─ give_up_value ─► missing
+//!         └── allow_value ◄──┘
 //! ```
-//! So do all requests that show a value; one that writes is attempted again, in place of gathered. One that asks has done nothing, holds
-//! neither local memory nor a segment, and keeps nobody waiting: when it is allowed it takes its place anew, behind what was submitted
-//! since. What was read to find how long its value is is read again. What reading takes does not tell: behind a short record a long one
-//! may begin in the same page.
+//! One that asks has done nothing, holds neither local memory nor a segment, and keeps nobody waiting: when it is allowed it takes
+//! its place anew, behind what was submitted since. The pages read to learn the value's length are read a second time. What reading
+//! takes does not tell: behind a short record a long one may begin in the same page.
 
-use super::order::NO_PLACE;
-use super::{Busy, Local, Op, Session};
+use super::engine_session::EngineSlot;
+use super::{Busy, Session};
 use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use std::collections::HashMap;
@@ -23,61 +22,34 @@ pub struct Ask {
     pub value_bytes: usize,
 }
 
-pub(super) struct Asks {
-    /// What the get that is being submitted brings without asking.
-    value_bytes_allowed: usize,
+#[derive(Default)]
+pub struct Asks {
     /// Not taken yet.
     new: Vec<Ask>,
-    /// The tokens and numbers of operations that ask, or asked and were not told.
-    asking: HashMap<u64, usize>,
-}
-
-impl Default for Asks {
-    fn default() -> Asks {
-        Asks { value_bytes_allowed: usize::MAX, new: Vec::new(), asking: HashMap::new() }
-    }
+    /// The tokens of operations that ask, or asked and were not told: their engines and numbers.
+    asking: HashMap<u64, (EngineSlot, usize)>,
 }
 
 impl Asks {
-    pub(super) fn value_bytes_allowed(&self) -> usize {
-        self.value_bytes_allowed
+    /// An operation asks, and has no place any more.
+    pub fn add(&mut self, ask: Ask, operation: (EngineSlot, usize)) {
+        self.new.push(ask);
+        let other = self.asking.insert(ask.token, operation);
+        assert!(other.is_none(), "an operation that may ask has a token of its own");
     }
 
     /// How many ask.
-    pub(super) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.asking.len()
     }
 
     /// Whether some wait to be taken.
-    pub(super) fn are_new(&self) -> bool {
+    pub fn are_new(&self) -> bool {
         !self.new.is_empty()
     }
-}
 
-impl Op {
-    /// Whether it may not bring as much.
-    pub(super) fn must_ask_for(&self, value_bytes: usize) -> bool {
-        value_bytes > self.value_bytes_allowed && self.request.borrow().shows_value()
-    }
-}
-
-impl Local {
-    /// Lets go of what an operation holds, its place too, and asks for it.
-    pub(super) fn ask(&mut self, number: usize, mut op: Box<Op>, value_bytes: usize) {
-        self.end_read(&mut op);
-        self.leave(number, &mut op);
-        op.sequence = NO_PLACE;
-        self.asks.new.push(Ask { token: op.token, value_bytes });
-        let other = self.asks.asking.insert(op.token, number);
-        assert!(other.is_none(), "an operation that may ask has a token of its own");
-        self.ops[number] = Some(op);
-    }
-
-    /// Takes the operation with this token from those that ask.
-    fn take_asking(&mut self, token: u64) -> (usize, Box<Op>) {
-        let number = self.asks.asking.remove(&token).expect("only what asks is allowed or given up");
-        let Some(op) = self.ops[number].take() else { unreachable!("an operation that asks is kept") };
-        (number, op)
+    fn take(&mut self, token: u64) -> (EngineSlot, usize) {
+        self.asking.remove(&token).expect("only what asks is allowed or given up")
     }
 }
 
@@ -94,36 +66,35 @@ impl Session {
         request: Request<'_>,
         value_bytes: usize,
     ) -> Result<(), Busy> {
-        self.local.asks.value_bytes_allowed = value_bytes;
-        let submitted = self.submit_to(keyspace, token, request);
-        self.local.asks.value_bytes_allowed = usize::MAX;
-        submitted
+        if !self.has_room() {
+            return Err(Busy);
+        }
+        self.start((keyspace, token), &request, value_bytes);
+        Ok(())
     }
 
     /// Appends the requests that have asked since. Each waits until it is told by [`Session::allow_value`] or
     /// [`Session::give_up_value`], and is not replied to before. It has done nothing, and keeps no other waiting.
     pub fn take_asks(&mut self, asks: &mut Vec<Ask>) {
-        asks.append(&mut self.local.asks.new);
+        asks.append(&mut self.core.asks.new);
     }
 
     /// Lets a request that asks bring so many bytes: it goes on as if it was submitted now. If its item is a longer one by then it asks
     /// again.
     pub fn allow_value(&mut self, token: u64, value_bytes: usize) {
-        let (number, mut op) = self.local.take_asking(token);
-        op.value_bytes_allowed = value_bytes;
-        let (hash, is_get) = (op.hash, op.request.is_get());
-        let goes_on = is_get && !self.local.must_wait(hash, &op.request.borrow());
-        self.local.enter(number, op);
-        match goes_on {
-            true => self.local.gathered.push(number),
-            false => self.local.wait_for_turn(hash, number),
+        match self.core.asks.take(token) {
+            (EngineSlot::HASHED, number) => self.hashed.allow_value(number, value_bytes),
+            (slot, number) => self.others.get(slot).allow_value(&mut self.core, number, value_bytes),
         }
     }
 
     /// Ends a request that asks: it is replied to as if there was no item.
     pub fn give_up_value(&mut self, token: u64) {
-        let (number, op) = self.local.take_asking(token);
-        self.local.answer(token, Outcome::Missing);
-        self.local.end(number, op);
+        let operation = self.core.asks.take(token);
+        self.core.answer(token, Outcome::Missing);
+        match operation {
+            (EngineSlot::HASHED, number) => self.hashed.give_up_value(number),
+            (slot, number) => self.others.get(slot).give_up_value(number),
+        }
     }
 }

@@ -1,17 +1,24 @@
 //! Batches: several writes in one log group and one write buffer, so that all of them are there after a crash, or none.
+//!
+//! ```text
+//! every engine: prepare ─► every engine: lock ─► one group of the log ─► every engine: appended, unlock
+//!    └─ busy, refused         └─ full ─► seal the buffer, begin anew
+//! ```
 
-use super::attempt::poison;
-use super::{Local, refuse};
+use super::order::closed;
+use super::session_core::poison;
+use super::{Session, refuse};
 use crate::error::Error;
-use crate::hashed::large::inline_raw_bytes_max;
+use crate::hashed::session::limits;
+use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::{AppendError, Draft};
-use crate::maintenance::room::Admission;
-use crate::media::io::lock;
-use crate::shared::Shared;
-use tapetum_kernels::hash::HashKey;
+use std::sync::atomic::Ordering;
 use tapetum_kernels::record::{Codec, Header};
+
+/// What the log takes of a record beside its key and value, about.
+const RECORD_BESIDE_BYTES: usize = 64;
 
 /// One write of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -24,128 +31,159 @@ pub enum Write<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Busy;
 
-impl Local {
-    pub(super) fn batch(&mut self, shared: &Shared, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
-        let hashes: Vec<HashKey> = writes.iter().map(|write| shared.hash(write.keyspace().id, write.key())).collect();
-        if shared.is_paced() || self.deletes_all() || hashes.iter().any(|hash| self.undecided.contains_key(hash)) {
-            return Err(Busy);
-        }
-        if let Err(error) = check_batch(shared, writes) {
-            self.answer(token, Outcome::Failed(error));
-            return Ok(());
-        }
-        if writes.iter().any(Write::is_put) {
-            let has_probably = |hash| shared.has_probably(&shared.shard(hash), hash);
-            let overwrites = || writes.iter().zip(&hashes).all(|(write, &hash)| !write.is_put() || has_probably(hash));
-            match shared.admit(overwrites) {
-                Admission::Go => {}
-                Admission::Wait => return Err(Busy),
-                Admission::Refuse(error) => {
-                    self.answer(token, Outcome::Failed(error));
-                    return Ok(());
-                }
-            }
-        }
-        let mut values = Vec::with_capacity(writes.len());
-        for write in writes {
-            let value = write.value();
-            let (codec, stored) = match value.len() > inline_raw_bytes_max(&shared.geometry) {
-                true => (Codec::Raw, value),
-                false => self.compressor.compress(value),
-            };
-            values.push((codec, stored.to_vec()));
-        }
-        let drafts: Vec<Draft<'_>> =
-            writes.iter().zip(&values).map(|(write, (codec, stored))| write.draft(*codec, stored)).collect();
-        let bits = shared.geometry.partition_bits;
-        let mut numbers: Vec<usize> = hashes.iter().map(|hash| hash.partition(bits)).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        let mut shards: Vec<_> = numbers.iter().map(|number| lock(&shared.shards[*number])).collect();
-        let mut stamp_last = 0;
-        let mut places = Vec::with_capacity(writes.len());
-        // With the shards held: after a drop, nothing is written.
-        if let Some(error) = writes.iter().find_map(|write| shared.refuse_dropped(write.keyspace()).err()) {
-            self.answer(token, Outcome::Failed(error));
-            return Ok(());
-        }
-        let room = shards.iter().all(|shard| shard.has_room_for(writes.len()));
-        let appended = if room {
-            shared.log.append(&drafts, |_, stamp, place| {
-                stamp_last = stamp;
-                places.push(place);
-            })
-        } else {
-            Err(shared.log.poisoned().map_or(AppendError::Poisoned, |()| AppendError::BufferFull))
-        };
-        match appended {
-            Ok(()) => {
-                for (hash, place) in hashes.iter().zip(places) {
-                    if let Ok(at) = numbers.binary_search(&hash.partition(bits)) {
-                        shared.insert(&mut shards[at], *hash, place);
-                    }
-                }
-                drop(shards);
-                self.answer_after(shared, token, stamp_last, Outcome::Done);
-                Ok(())
-            }
-            Err(AppendError::BufferFull) => {
-                drop(shards);
-                if shared.rotate() { self.batch(shared, token, writes) } else { Err(Busy) }
-            }
-            Err(AppendError::Poisoned) => {
-                drop(shards);
-                self.answer(token, Outcome::Failed(poison(shared)));
-                Ok(())
-            }
-        }
-    }
+/// Why a batch was not appended.
+pub enum BatchStop {
+    /// It is to be submitted again later.
+    Busy,
+    /// The write buffer has no room for it.
+    Full,
+    Refused(Error),
 }
 
-fn check_batch(shared: &Shared, writes: &[Write<'_>]) -> Result<(), Error> {
-    let mut bytes = 0;
-    for write in writes {
-        let request = match *write {
-            Write::Put { key, value, flags, expiry, .. } => {
-                Request::Put { key, value, flags, expiry, condition: Condition::Always }
-            }
-            Write::Delete { key, .. } => Request::Delete { key, stamp: None },
-        };
-        refuse(shared, write.keyspace(), &request)?;
-        bytes += request.payload_bytes() + 64;
+/// An engine's part of a batch that it has prepared. Dropping it unlocks what it locked.
+pub trait BatchPart {
+    /// Locks what keeps others from the keys, and looks whether there is room for them.
+    fn lock(&mut self) -> Result<(), BatchStop>;
+
+    /// Appends its records to those of the group, in the order of its writes.
+    fn add_drafts<'a>(&'a self, drafts: &mut Vec<Draft<'a>>);
+
+    /// They were appended, each with this stamp and at this place in the active buffer. Lets readers find them.
+    fn appended(&mut self, records: &[(u64, u32)]);
+}
+
+impl Session {
+    /// Writes several keys at once, of one keyspace or of several: all of them or none, also across a crash.
+    pub fn submit_batch(&mut self, token: u64, writes: &[Write<'_>]) -> Result<(), Busy> {
+        if let Err(error) = self.core.base.refuse_to_write() {
+            self.core.answer(token, Outcome::Failed(error));
+            return Ok(());
+        }
+        self.shared.check_watermark();
+        if !self.has_room() {
+            return Err(Busy);
+        }
+        // Before the attempt: what makes room after it must wake the session.
+        self.core.notifier.set_waiting(true);
+        loop {
+            let busy = match self.try_batch(writes) {
+                Ok(stamp) => {
+                    self.core.answer_after(token, stamp, Outcome::Done);
+                    false
+                }
+                Err(BatchStop::Refused(error)) => {
+                    self.core.answer(token, Outcome::Failed(error));
+                    false
+                }
+                Err(BatchStop::Full) if self.shared.rotate() => continue,
+                Err(BatchStop::Full | BatchStop::Busy) if self.core.base.closed.load(Ordering::SeqCst) => {
+                    self.core.answer(token, Outcome::Failed(closed()));
+                    false
+                }
+                Err(BatchStop::Full | BatchStop::Busy) => true,
+            };
+            self.core.batch_waits = busy;
+            return if busy { Err(Busy) } else { Ok(()) };
+        }
     }
-    // It lies in one group of the log, large values too.
-    let limit_bytes = shared.geometry.segment_bytes as usize / 2;
-    let limit_writes = shared.geometry.buffer_entries_max() / shared.shards.len() / 2;
-    let fits = bytes <= limit_bytes && writes.len() <= limit_writes;
-    if fits { Ok(()) } else { Err(Error::BatchTooLarge { limit_bytes, limit_writes }) }
+
+    /// Appends a batch if that can be done now; the last stamp of it.
+    fn try_batch(&mut self, writes: &[Write<'_>]) -> Result<u64, BatchStop> {
+        self.check_batch(writes).map_err(BatchStop::Refused)?;
+        for kind in writes.iter().map(|write| write.keyspace().kind()) {
+            self.engine_of(kind).map_err(BatchStop::Refused)?;
+        }
+        let Session { core, hashed, others, shared } = self;
+        let of_kind = |kind| writes.iter().copied().filter(|write| write.keyspace().kind() == kind).collect();
+        let hashed_writes: Vec<Write<'_>> = of_kind(KeyspaceKind::Hashed);
+        let other_writes: Vec<Vec<Write<'_>>> = others.iter_mut().map(|(kind, _)| of_kind(kind)).collect();
+        let mut hashed_part = hashed.prepare(shared, &hashed_writes)?;
+        let mut parts: Vec<(usize, &mut dyn BatchPart)> = vec![(hashed_writes.len(), &mut hashed_part)];
+        let mut other_parts = Vec::new();
+        for ((_, engine), writes) in others.iter_mut().zip(&other_writes) {
+            if !writes.is_empty() {
+                other_parts.push((writes.len(), engine.prepare(writes)?));
+            }
+        }
+        parts.extend(other_parts.iter_mut().map(|(count, part)| (*count, &mut **part as &mut dyn BatchPart)));
+        for (_, part) in &mut parts {
+            part.lock()?;
+        }
+        // With the locks held: after a drop, nothing is written.
+        for write in writes {
+            core.base.refuse_dropped(write.keyspace()).map_err(BatchStop::Refused)?;
+        }
+        let mut drafts = Vec::with_capacity(writes.len());
+        parts.iter().for_each(|(_, part)| part.add_drafts(&mut drafts));
+        let mut records = Vec::with_capacity(drafts.len());
+        core.base.log.append(&drafts, |_, stamp, place| records.push((stamp, place))).map_err(|error| match error {
+            AppendError::BufferFull => BatchStop::Full,
+            AppendError::Poisoned => BatchStop::Refused(poison(&core.base)),
+        })?;
+        drop(drafts);
+        let mut left = &records[..];
+        for (count, part) in &mut parts {
+            let own;
+            (own, left) = left.split_at(*count);
+            part.appended(own);
+        }
+        Ok(records.last().map_or(0, |(stamp, _)| *stamp))
+    }
+
+    fn check_batch(&self, writes: &[Write<'_>]) -> Result<(), Error> {
+        let (base, mut bytes) = (&*self.core.base, 0);
+        for write in writes {
+            let request = write.request();
+            match write.keyspace().kind() == KeyspaceKind::Hashed {
+                true => limits::refuse(&self.shared, write.keyspace(), &request)?,
+                false => refuse(base, write.keyspace(), &request)?,
+            }
+            bytes += request.payload_bytes() + RECORD_BESIDE_BYTES;
+        }
+        // It lies in one group of the log, large values too.
+        let limit_bytes = base.geometry.segment_bytes as usize / 2;
+        let limit_writes = limits::batch_writes_max(&self.shared);
+        let fits = bytes <= limit_bytes && writes.len() <= limit_writes;
+        if fits { Ok(()) } else { Err(Error::BatchTooLarge { limit_bytes, limit_writes }) }
+    }
 }
 
 impl<'a> Write<'a> {
-    fn is_put(&self) -> bool {
+    pub(crate) fn is_put(&self) -> bool {
         matches!(self, Write::Put { .. })
     }
 
-    fn key(&self) -> &'a [u8] {
+    pub(crate) fn key(&self) -> &'a [u8] {
         match *self {
             Write::Put { key, .. } | Write::Delete { key, .. } => key,
         }
     }
 
-    fn keyspace(&self) -> KeyspaceRef {
+    pub(crate) fn keyspace(&self) -> KeyspaceRef {
         match *self {
             Write::Put { keyspace, .. } | Write::Delete { keyspace, .. } => keyspace,
         }
     }
 
-    fn value(&self) -> &'a [u8] {
+    pub(crate) fn value(&self) -> &'a [u8] {
         match *self {
             Write::Put { value, .. } => value,
             Write::Delete { .. } => &[],
         }
     }
 
-    fn draft<'b>(&self, codec: Codec, stored: &'b [u8]) -> Draft<'b>
+    /// The request that it is alone.
+    pub(crate) fn request(&self) -> Request<'a> {
+        match *self {
+            Write::Put { key, value, flags, expiry, .. } => {
+                Request::Put { key, value, flags, expiry, condition: Condition::Always }
+            }
+            Write::Delete { key, .. } => Request::Delete { key, stamp: None },
+        }
+    }
+
+    /// Its record, with its value as it is stored.
+    pub(crate) fn draft<'b>(&self, codec: Codec, stored: &'b [u8]) -> Draft<'b>
     where
         'a: 'b,
     {

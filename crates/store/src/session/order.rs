@@ -1,31 +1,42 @@
-//! The order of a session's operations: one that is not decided keeps the later ones of its key behind it.
+//! A session's operations of one engine, and their order: one that is not decided keeps the later ones of its key behind it.
 //!
 //! Undecided operations of one hash key are a chain in the order of submission. Only its first is attempted, reads or waits;
 //! when it is decided, the next one takes its place. A deletion of everything in a keyspace touches many keys: it waits until all before it
 //! are decided, and all after it wait for it. What asks for room ([`super::asks`]) leaves its place and takes another later.
+//!
+//! 1. An operation has a number from when it is kept until it has ended, and is in its slot unless somebody works on it.
+//! 2. What is in `waiting` is the first of its key, in the order in which it is to be attempted.
+//!
+//! Threads: the session's.
 
-use super::{Local, Op, Target};
+use super::engine_session::EngineWait;
+use super::owned::OwnedRequest;
 use crate::error::Error;
-use crate::keyspace::request::{Outcome, Request};
-use crate::shared::Shared;
-use std::collections::HashMap;
+use crate::keyspace::request::Request;
+use crate::keyspace::states::KeyspaceRef;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 
+/// Boxes of operations that are kept for the next ones, and the longest room for a key that is kept with them.
+const SPARE_OPS: usize = 512;
+const SPARE_KEY_BYTES: usize = 1 << 10;
+/// The sequence of an operation that asks: behind everything.
+const NO_PLACE: u64 = u64::MAX;
+
 /// The operations of each hash key that are not decided.
-pub(super) type Undecided = HashMap<HashKey, Chain, BuildHasherDefault<DigestHasher>>;
+type Undecided = HashMap<HashKey, KeyChain, BuildHasherDefault<DigestHasher>>;
 
 /// Numbers of operations; each knows the next one.
-pub(super) struct Chain {
+struct KeyChain {
     first: usize,
     last: usize,
 }
 
 /// A hash key is a digest under a secret: its own bits will do.
 #[derive(Default)]
-pub(super) struct DigestHasher(u64);
+struct DigestHasher(u64);
 
 impl Hasher for DigestHasher {
     fn write_u128(&mut self, digest: u128) {
@@ -41,76 +52,186 @@ impl Hasher for DigestHasher {
     }
 }
 
-/// The sequence of an operation that asks: behind everything.
-pub(super) const NO_PLACE: u64 = u64::MAX;
-
-/// Boxes of operations that a session keeps, and the longest room for a key that it keeps with them.
-const SPARE_OPS: usize = 512;
-const SPARE_KEY_BYTES: usize = 1 << 10;
-
 /// What an operation that waits is told when the store is closed.
-pub(super) fn closed() -> Error {
+pub fn closed() -> Error {
     Error::Io("the store was closed while the operation waited: open it again".into())
 }
 
-impl Local {
-    pub(super) fn keep(&mut self, Target { token, keyspace, hash }: Target, request: &Request<'_>) -> usize {
-        let mut op = self.spare_ops.pop().unwrap_or_default();
-        (op.token, op.keyspace, op.hash) = (token, keyspace, hash);
-        op.value_bytes_allowed = self.asks.value_bytes_allowed();
+/// What an operation is about.
+#[derive(Clone, Copy)]
+pub struct OpTarget {
+    /// The caller's name for it.
+    pub token: u64,
+    pub keyspace: KeyspaceRef,
+    pub hash: HashKey,
+    /// A longer value is not shown: the operation asks.
+    pub value_bytes_allowed: usize,
+}
+
+/// An operation that was not answered at once, with what its engine keeps of it.
+#[derive(Default)]
+pub struct Op<K> {
+    pub token: u64,
+    pub keyspace: KeyspaceRef,
+    /// Counts the operations that were kept: the order of submission.
+    sequence: u64,
+    pub hash: HashKey,
+    /// The one after it of those of its hash key that are not decided.
+    next_of_key: Option<usize>,
+    pub request: OwnedRequest,
+    /// The longest value that it brings without asking.
+    pub value_bytes_allowed: usize,
+    /// Of its key and its value.
+    kept_bytes: usize,
+    pub kept: K,
+}
+
+impl<K> Op<K> {
+    pub fn target(&self) -> OpTarget {
+        let Op { token, keyspace, hash, value_bytes_allowed, .. } = *self;
+        OpTarget { token, keyspace, hash, value_bytes_allowed }
+    }
+
+    /// Whether it may not bring as much.
+    pub fn must_ask_for(&self, value_bytes: usize) -> bool {
+        value_bytes > self.value_bytes_allowed && self.request.borrow().shows_value()
+    }
+}
+
+pub struct Operations<K> {
+    slots: Vec<Option<Box<Op<K>>>>,
+    free: Vec<usize>,
+    /// Operations to attempt at the next poll, in order.
+    waiting: VecDeque<usize>,
+    /// One of them was submitted since the last poll: what it waits for may have come before anybody was to be woken.
+    waits_anew: bool,
+    /// So many at its front may go on now, as what was before them is decided.
+    woken: usize,
+    undecided: Undecided,
+    /// The sequences of the deletions of everything among them.
+    deletions_undecided: VecDeque<u64>,
+    sequence_next: u64,
+    /// Bytes of keys and values.
+    kept_bytes: usize,
+    /// Boxes of operations that are over, with their room for a key.
+    spare: Vec<Box<Op<K>>>,
+}
+
+impl<K> Default for Operations<K> {
+    fn default() -> Operations<K> {
+        Operations {
+            slots: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            waits_anew: false,
+            woken: 0,
+            undecided: Undecided::default(),
+            deletions_undecided: VecDeque::new(),
+            sequence_next: 0,
+            kept_bytes: 0,
+            spare: Vec::new(),
+        }
+    }
+}
+
+impl<K: Default> Operations<K> {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Bytes of keys and values that they keep.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept_bytes
+    }
+
+    pub fn tokens(&self) -> impl Iterator<Item = u64> {
+        self.slots.iter().flatten().map(|op| op.token)
+    }
+
+    /// Those that nobody works on, with their numbers.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Op<K>)> {
+        self.slots.iter_mut().enumerate().filter_map(|(number, op)| Some((number, op.as_deref_mut()?)))
+    }
+
+    pub fn get(&self, number: usize) -> Option<&Op<K>> {
+        self.slots[number].as_deref()
+    }
+
+    /// Takes an operation out of its slot, to work on it.
+    pub fn take(&mut self, number: usize) -> Box<Op<K>> {
+        let Some(op) = self.slots[number].take() else { unreachable!("operation {number} is in its slot") };
+        op
+    }
+
+    /// Puts an operation back into its slot.
+    pub fn put(&mut self, number: usize, op: Box<Op<K>>) {
+        self.slots[number] = Some(op);
+    }
+
+    /// Keeps an operation, behind all that have a place; its number.
+    pub fn keep(&mut self, target: OpTarget, request: &Request<'_>) -> usize {
+        let mut op = self.spare.pop().unwrap_or_default();
+        (op.token, op.keyspace, op.hash) = (target.token, target.keyspace, target.hash);
+        op.value_bytes_allowed = target.value_bytes_allowed;
         op.request.assign(request);
         op.kept_bytes = request.payload_bytes();
         self.kept_bytes += op.kept_bytes;
-        let number = self.ops_free.pop().unwrap_or_else(|| {
-            self.ops.push(None);
-            self.ops.len() - 1
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
         });
         self.enter(number, op);
         number
     }
 
     /// Keeps an operation that goes on at once.
-    pub(super) fn keep_at_hand(&mut self, target: Target, request: &Request<'_>) -> (usize, Box<Op>) {
+    pub fn keep_at_hand(&mut self, target: OpTarget, request: &Request<'_>) -> (usize, Box<Op<K>>) {
         let number = self.keep(target, request);
-        let Some(op) = self.ops[number].take() else { unreachable!("the operation was just kept") };
-        (number, op)
+        (number, self.take(number))
     }
 
     /// Gives an operation its place: behind all that have one.
-    pub(super) fn enter(&mut self, number: usize, mut op: Box<Op>) {
+    pub fn enter(&mut self, number: usize, mut op: Box<Op<K>>) {
         self.sequence_next += 1;
         op.sequence = self.sequence_next;
         if op.request.deletes_all() {
             self.deletions_undecided.push_back(op.sequence);
         }
         let hash = op.hash;
-        self.ops[number] = Some(op);
+        self.slots[number] = Some(op);
         match self.undecided.entry(hash) {
-            Entry::Vacant(none) => drop(none.insert(Chain { first: number, last: number })),
+            Entry::Vacant(none) => drop(none.insert(KeyChain { first: number, last: number })),
             Entry::Occupied(mut chain) => {
                 let before = std::mem::replace(&mut chain.get_mut().last, number);
-                let Some(before) = &mut self.ops[before] else { unreachable!("an undecided operation is kept") };
+                let Some(before) = &mut self.slots[before] else { unreachable!("an undecided operation is kept") };
                 before.next_of_key = Some(number);
             }
         }
     }
 
     /// Keeps an operation that is to be attempted later, or after those before it.
-    pub(super) fn wait(&mut self, target: Target, request: &Request<'_>) {
+    pub fn wait(&mut self, target: OpTarget, request: &Request<'_>) {
         let number = self.keep(target, request);
         self.wait_for_turn(target.hash, number);
     }
 
     /// An operation that has its place is attempted later, or after those before it.
-    pub(super) fn wait_for_turn(&mut self, hash: HashKey, number: usize) {
+    pub fn wait_for_turn(&mut self, hash: HashKey, number: usize) {
         if self.undecided[&hash].first == number {
             self.waiting.push_back(number);
             self.waits_anew = true;
         }
     }
 
+    /// The first operation of its key is attempted at the next poll.
+    pub fn wait_again(&mut self, number: usize, op: Box<Op<K>>) {
+        self.slots[number] = Some(op);
+        self.waiting.push_back(number);
+    }
+
     /// Takes its place from an operation, the first of its key: the next one may go on.
-    pub(super) fn leave(&mut self, number: usize, op: &mut Op) {
+    fn leave(&mut self, number: usize, op: &mut Op<K>) {
         let Entry::Occupied(mut chain) = self.undecided.entry(op.hash) else { unreachable!("it was undecided") };
         assert_eq!(chain.get().first, number, "operations of a key are decided in order");
         match op.next_of_key.take() {
@@ -123,8 +244,15 @@ impl Local {
         }
     }
 
+    /// Keeps an operation without a place until [`Operations::enter`] or [`Operations::end`].
+    pub fn step_aside(&mut self, number: usize, mut op: Box<Op<K>>) {
+        self.leave(number, &mut op);
+        op.sequence = NO_PLACE;
+        self.slots[number] = Some(op);
+    }
+
     /// Ends an operation that is decided: the next one of its key may go on.
-    pub(super) fn forget(&mut self, number: usize, mut op: Box<Op>) {
+    pub fn forget(&mut self, number: usize, mut op: Box<Op<K>>) {
         self.leave(number, &mut op);
         if op.request.deletes_all() {
             assert_eq!(self.deletions_undecided.pop_front(), Some(op.sequence), "deletions are decided in order");
@@ -134,89 +262,60 @@ impl Local {
     }
 
     /// Ends an operation that has no place.
-    pub(super) fn end(&mut self, number: usize, mut op: Box<Op>) {
-        self.end_read(&mut op);
+    pub fn end(&mut self, number: usize, mut op: Box<Op<K>>) {
         self.kept_bytes -= op.kept_bytes;
-        (op.large, op.near) = (None, None);
+        op.kept = K::default();
         op.request.take_value();
-        if self.spare_ops.len() < SPARE_OPS && op.request.key.capacity() <= SPARE_KEY_BYTES {
-            self.spare_ops.push(op);
+        if self.spare.len() < SPARE_OPS && op.request.key.capacity() <= SPARE_KEY_BYTES {
+            self.spare.push(op);
         }
-        self.ops_free.push(number);
+        self.free.push(number);
     }
 
-    /// Lets go of the segment and the buffers of an operation's read.
-    pub(super) fn end_read(&mut self, op: &mut Op) {
-        if let Some(read) = op.read.take() {
-            read.finish(&mut self.spare_buffers);
+    /// What keeps them.
+    pub fn waits(&self) -> EngineWait {
+        if self.waits_anew || self.woken > 0 {
+            EngineWait::Poll
+        } else if self.waiting.is_empty() {
+            EngineWait::Commands
+        } else {
+            EngineWait::Change
         }
     }
 
-    /// Ends an operation with an error.
-    pub(super) fn refuse(&mut self, number: usize, op: Box<Op>, error: Error) {
-        self.answer(op.token, Outcome::Failed(error));
-        self.forget(number, op);
-    }
-
-    /// Whether a write is to wait for flush and collector.
-    pub(super) fn is_paced(&mut self, shared: &Shared, request: &Request<'_>) -> bool {
-        if !self.paced && shared.log.poisoned().is_ok() {
-            let bytes = request.payload_bytes() as u64;
-            self.paced = !self.share.take(&shared.pace, shared.log.filled_bytes(), bytes);
-        }
-        self.paced
-    }
-
-    /// Attempts what waits, in order, and what that wakes.
-    pub(super) fn attempt_waiting(&mut self, shared: &Shared) {
+    /// All that waits is about to be attempted: how many that are.
+    pub fn begin_attempts(&mut self) -> usize {
         (self.waits_anew, self.woken) = (false, 0);
-        if shared.closed.load(Ordering::SeqCst) {
-            self.fail_waiting();
-            return self.reap(shared);
-        }
-        let mut count = self.waiting.len();
-        // Who gets a reply polls again.
-        while count > 0 {
-            self.attempt_front(shared, count);
-            self.reap(shared);
-            count = if self.ready.is_empty() { std::mem::take(&mut self.woken) } else { 0 };
-        }
+        self.waiting.len()
     }
 
-    /// Attempts so many of those that wait.
-    fn attempt_front(&mut self, shared: &Shared, count: usize) {
-        let mut left = count;
-        while left > 0 {
-            let Some(number) = self.waiting.pop_front() else { unreachable!("so many wait") };
-            let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
-            left -= 1;
-            // In this order: what stays behind a deletion takes no share of what may be written.
-            if self.is_behind_deletion(&op) || !op.request.is_get() && self.is_paced(shared, &op.request.borrow()) {
-                self.ops[number] = Some(op);
-                self.waiting.push_back(number);
-                continue;
-            }
-            self.attempt_op(shared, number, op, None);
-            left = (left + std::mem::take(&mut self.woken)).min(self.waiting.len());
-        }
+    /// So many more may go on than did when this was last asked.
+    pub fn take_woken(&mut self) -> usize {
+        std::mem::take(&mut self.woken)
     }
 
-    /// Ends what waits: nobody makes room any more.
-    fn fail_waiting(&mut self) {
-        while let Some(number) = self.waiting.pop_front() {
-            let Some(op) = self.ops[number].take() else { unreachable!("a waiting operation is kept") };
-            self.refuse(number, op, closed());
-        }
-        self.woken = 0;
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes the first of those that wait.
+    pub fn take_waiting(&mut self) -> Option<(usize, Box<Op<K>>)> {
+        let number = self.waiting.pop_front()?;
+        Some((number, self.take(number)))
     }
 
     /// Whether a deletion of everything is undecided.
-    pub(super) fn deletes_all(&self) -> bool {
+    pub fn deletes_all(&self) -> bool {
         !self.deletions_undecided.is_empty()
     }
 
+    /// Whether an operation of this hash key is undecided.
+    pub fn has_undecided(&self, hash: HashKey) -> bool {
+        self.undecided.contains_key(&hash)
+    }
+
     /// Whether a new operation must stay behind one that is undecided.
-    pub(super) fn must_wait(&self, hash: HashKey, request: &Request<'_>) -> bool {
+    pub fn must_wait(&self, hash: HashKey, request: &Request<'_>) -> bool {
         match request {
             Request::DeleteAll { .. } => !self.undecided.is_empty(),
             _ => self.deletes_all() || self.undecided.contains_key(&hash),
@@ -224,10 +323,10 @@ impl Local {
     }
 
     /// Whether a deletion of everything keeps the first operation of a key waiting, or is that and has others before it.
-    fn is_behind_deletion(&self, op: &Op) -> bool {
+    pub fn is_behind_deletion(&self, op: &Op<K>) -> bool {
         match op.request.deletes_all() {
             false => self.deletions_undecided.front().is_some_and(|&deletion| deletion < op.sequence),
-            true => self.ops.iter().flatten().any(|other| other.sequence < op.sequence),
+            true => self.slots.iter().flatten().any(|other| other.sequence < op.sequence),
         }
     }
 }

@@ -1,8 +1,7 @@
 //! A request that has to wait: its bytes, kept.
 
-use super::change::{Answer, is_counted_as_get, leaves_as_is, unchanged};
-use crate::hashed::tier::Item;
-use crate::hashed::tier::access::Access;
+use crate::keyspace::decide::{Answer, is_counted_as_get, leaves_as_is, unchanged};
+use crate::keyspace::item::{Access, ItemHead};
 use crate::keyspace::request::{Condition, Initial, Outcome, Request, Terms, ValueRange};
 
 #[derive(Debug, Default)]
@@ -119,7 +118,7 @@ impl OwnedRequest {
     }
 
     /// A get that found this: if that makes it write, it is no get from now on. Whether it is one still.
-    pub fn judge(&mut self, found: Option<Item>) -> bool {
+    pub fn judge(&mut self, found: Option<ItemHead>) -> bool {
         if let Verb::GetAndLease { terms } = self.verb {
             self.reads &= match found {
                 Some(item) => leaves_as_is(&self.borrow(), item),
@@ -130,7 +129,7 @@ impl OwnedRequest {
     }
 
     /// The answer to a get that found this; not all ask for `access`.
-    pub fn found(&self, item: Item, access: impl FnOnce() -> Access, value: ValueRange) -> Outcome {
+    pub fn found(&self, item: ItemHead, access: impl FnOnce() -> Access, value: ValueRange) -> Outcome {
         match self.verb {
             Verb::GetAndLease { .. } => unchanged(item, access(), value),
             _ => Answer::Value.outcome(item, value),

@@ -23,8 +23,8 @@ use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::layout::page_size;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
-use crate::hashed::tier::Item;
 use crate::installer::Installer;
+use crate::keyspace::item::ItemHead;
 use crate::maintenance::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
 use crate::manifest::base_marks::{LogTrim, MarksEdit};
 use crate::media::io::{Io, lock};
@@ -234,7 +234,7 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
                     if latest == (Place { buffer, place }) || shared.planted.has(Bug::TierKeepsFlushed) =>
                 {
                     let (now, access) = (shared.access_clock.seconds(), shared.access_by_stamp(was_read, header.stamp));
-                    tier.put((hash, now), (Item::of(header), &value), access);
+                    tier.put((hash, now), (ItemHead::of(header), &value), access);
                 }
                 _ => {}
             }

@@ -15,16 +15,6 @@ const MOMENTS_MAX: usize = 2048;
 /// Moments stay that are further apart than this part of their age: fewer than `MOMENTS_MAX` of a century.
 const AGE_PARTS: u32 = 32;
 
-/// What memory knows of an item's use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Access {
-    /// It was read since it was written.
-    pub was_read: bool,
-    /// Seconds since it was last read from the DRAM tier, to about a minute, or else since it was written, by a touch too. What
-    /// was written before the store was opened counts from there.
-    pub idle_seconds: u32,
-}
-
 /// Every stamp up to `stamp` was given by the second `at`, and later ones not before.
 #[derive(Clone, Copy)]
 struct Moment {

@@ -7,8 +7,8 @@
 //! Threads: as in [`super::part`]. The lock is held for a few items at a time.
 
 use super::part::Part;
-use super::{Item, slot};
-use crate::hashed::tier::access::Access;
+use super::slot;
+use crate::keyspace::item::{Access, ItemHead};
 use crate::media::io::lock;
 use std::ops::ControlFlow;
 use tapetum_kernels::hash::HashKey;
@@ -67,7 +67,7 @@ impl Part {
     }
 
     /// Puts an item in if it is not in and nothing has to go for it.
-    pub fn put_back(&self, (hash, now): (HashKey, u32), (item, value): (Item, &[u8]), access: Access) -> Fit {
+    pub fn put_back(&self, (hash, now): (HashKey, u32), (item, value): (ItemHead, &[u8]), access: Access) -> Fit {
         let mut classes = lock(&self.classes);
         let bytes = slot::HEADER_BYTES + value.len();
         let Some(class) = classes.class_of(bytes) else { return Fit::NoRoom };

@@ -24,7 +24,7 @@ mod slot;
 mod table;
 pub mod warm;
 
-use crate::hashed::tier::access::Access;
+use crate::keyspace::item::{Access, ItemHead};
 use crate::memory::region::Account;
 use crate::opening::options::Slabs;
 use classes::{GRANULE_BYTES, slot_sizes};
@@ -38,7 +38,6 @@ use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 use table::Found;
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::{Header, Marks};
 
 /// Memory for each part, about: parts are written independently.
 const PART_BYTES: usize = 64 << 20;
@@ -49,27 +48,9 @@ const SLABS_MIN: usize = 64;
 const SLAB_BYTES_MAX: usize = 10 << 20;
 const SLAB_BYTES_MIN: usize = 4 << 10;
 
-/// What the tier knows of an item beside its value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Item {
-    pub flags: u32,
-    /// Unix seconds; 0 is never.
-    pub expiry: u32,
-    pub stamp: u64,
-    pub value_bytes: usize,
-    pub marks: Marks,
-}
-
-impl Item {
-    pub fn of(header: &Header) -> Item {
-        let Header { flags, expiry, stamp, marks, raw_bytes, .. } = *header;
-        Item { flags, expiry, stamp, value_bytes: raw_bytes as usize, marks }
-    }
-}
-
 /// An item as it was copied out of the tier.
 pub struct Copied {
-    pub item: Item,
+    pub item: ItemHead,
     /// Before it was copied.
     pub access: Access,
     found: Found,
@@ -142,8 +123,8 @@ impl Tier {
         &self,
         (hash, now): (HashKey, u32),
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
-    ) -> Option<Item> {
+        head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
+    ) -> Option<ItemHead> {
         self.part(hash).get((hash, now), out, head)
     }
 
@@ -169,12 +150,12 @@ impl Tier {
 
     /// Puts an item in, if it is not in yet; others may go. The caller holds the lock of the key's shard, and knows that this is
     /// what flash has.
-    pub fn put(&self, (hash, now): (HashKey, u32), item: (Item, &[u8]), access: Access) -> bool {
+    pub fn put(&self, (hash, now): (HashKey, u32), item: (ItemHead, &[u8]), access: Access) -> bool {
         self.part(hash).put((hash, now), item, access)
     }
 
     /// As [`Tier::put`], for an item that was asked for before the store was opened: nothing goes for it.
-    pub fn put_back(&self, (hash, now): (HashKey, u32), item: (Item, &[u8]), access: Access) -> Fit {
+    pub fn put_back(&self, (hash, now): (HashKey, u32), item: (ItemHead, &[u8]), access: Access) -> Fit {
         self.part(hash).put_back((hash, now), item, access)
     }
 

@@ -5,13 +5,14 @@
 
 use super::slot;
 use super::table::{Found, Table};
-use super::{Item, Marks};
+use crate::keyspace::item::ItemHead;
 use crate::memory::memory_word::model::*;
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::Marks;
 use tapetum_kernels::tag_bucket::{Entry, SLOTS, WORDS, home_of, other_of, tag_of};
 
 /// Switches of threads that loom tries in one order of steps, where there are more orders than can be tried.
@@ -145,8 +146,8 @@ fn without_the_writers_fence_an_entry_that_comes_home_is_lost() {
     an_entry_comes_home::<NO_RELEASE_FENCE>();
 }
 
-fn an_item(stamp: u64) -> Item {
-    Item { stamp, flags: stamp as u32, expiry: 0, value_bytes: 8, marks: Marks::default() }
+fn an_item(stamp: u64) -> ItemHead {
+    ItemHead { stamp, flags: stamp as u32, expiry: 0, value_bytes: 8, marks: Marks::default() }
 }
 
 /// An item leaves its slot to another one, whose tag is the same. `early`: the slot is written before the index forgets it.

@@ -8,8 +8,8 @@ use super::ghosts::Ghosts;
 use super::queues::Items;
 use super::slab_class::SlabClass;
 use super::table::Table;
-use super::{Copied, Item, Shape, slot};
-use crate::hashed::tier::access::Access;
+use super::{Copied, Shape, slot};
+use crate::keyspace::item::{Access, ItemHead};
 use crate::media::io::lock;
 use crate::memory::region::{Account, Region, page_bytes};
 use std::io;
@@ -135,8 +135,8 @@ impl Part {
         &self,
         (hash, now): (HashKey, u32),
         out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
-    ) -> Option<Item> {
+        head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
+    ) -> Option<ItemHead> {
         let copied = self.look((hash, now), out, head)?;
         self.note_use((hash, now), &copied);
         Some(copied.item)
@@ -171,7 +171,7 @@ impl Part {
         &self,
         (hash, now): (HashKey, u32),
         out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
+        mut head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
     ) -> Option<Copied> {
         let start = out.len();
         let found = self.table.find(hash, |found| {
@@ -206,7 +206,7 @@ impl Part {
     }
 
     /// Puts an item in, if it is not in and there is a slot for it; whether it was put in.
-    pub fn put(&self, (hash, now): (HashKey, u32), (item, value): (Item, &[u8]), access: Access) -> bool {
+    pub fn put(&self, (hash, now): (HashKey, u32), (item, value): (ItemHead, &[u8]), access: Access) -> bool {
         let mut classes = lock(&self.classes);
         let bytes = slot::HEADER_BYTES + value.len();
         let Some(class) = classes.class_of(bytes) else { return false };
@@ -236,7 +236,7 @@ impl Part {
         &self,
         place: u32,
         (hash, now): (HashKey, u32),
-        (item, value): (Item, &[u8]),
+        (item, value): (ItemHead, &[u8]),
         access: Access,
     ) -> bool {
         slot::write(words_at(&self.memory, place), hash, item, value, now.wrapping_sub(access.idle_seconds));

@@ -12,7 +12,7 @@
 //! Invariant: a slot is written only while no entry of the index names it, but for `accessed`, so a reader who finds the entry's
 //! bucket unchanged after its copy has copied one item, whole. Until then it may see anything, and must bear it.
 
-use super::Item;
+use crate::keyspace::item::ItemHead;
 use crate::memory::memory_word::Word;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
@@ -35,7 +35,7 @@ fn get(word: &impl Word) -> u64 {
 }
 
 /// Writes an item that was last used at `accessed`. `words` are the slot's, and enough.
-pub fn write<W: Word>(words: &[W], hash: HashKey, item: Item, value: &[u8], accessed: u32) {
+pub fn write<W: Word>(words: &[W], hash: HashKey, item: ItemHead, value: &[u8], accessed: u32) {
     // Pairs with the readers' fence: who sees anything of this also sees that the entry that named the slot is gone.
     W::fence(Ordering::Release);
     put(&words[0], hash.0 as u64);
@@ -69,7 +69,7 @@ pub fn item_bytes(words: &[impl Word]) -> usize {
 /// The item with this hash key, if the slot holds it, and the words of its value. `words` begin with the slot, and may go on
 /// after it.
 #[inline]
-pub fn read<W: Word>(words: &[W], wanted: HashKey) -> Option<(Item, &[W])> {
+pub fn read<W: Word>(words: &[W], wanted: HashKey) -> Option<(ItemHead, &[W])> {
     if hash(words) != wanted {
         return None;
     }
@@ -78,7 +78,7 @@ pub fn read<W: Word>(words: &[W], wanted: HashKey) -> Option<(Item, &[W])> {
     let value = words[VALUE..].get(..value_bytes.div_ceil(8))?;
     let (flags_expiry, marks) = (get(&words[FLAGS_EXPIRY]), Marks::from_bits((bytes_marks >> 32) as u8));
     let (flags, expiry) = (flags_expiry as u32, (flags_expiry >> 32) as u32);
-    Some((Item { stamp: get(&words[STAMP]), flags, expiry, value_bytes, marks }, value))
+    Some((ItemHead { stamp: get(&words[STAMP]), flags, expiry, value_bytes, marks }, value))
 }
 
 /// Seconds from the last use of the item in a slot until `now`.
@@ -122,7 +122,7 @@ mod tests {
         for length in 0..=280 {
             let value: Vec<u8> = (0..length).map(|n| n as u8).collect();
             let marks = Marks { stale: true, leased: false };
-            let item = Item { flags: u32::MAX, expiry: 7, stamp: 1 << 60, value_bytes: length, marks };
+            let item = ItemHead { flags: u32::MAX, expiry: 7, stamp: 1 << 60, value_bytes: length, marks };
             write(&words, HashKey(u128::MAX - 5), item, &value, u32::MAX - 3);
             assert_eq!(idle_seconds(&words, 6), 10);
             set_accessed(&words, 5);

@@ -1,6 +1,7 @@
 use super::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use tapetum_kernels::record::Marks;
 
 const NOW: u32 = 1_000_000;
 const USED: Access = Access { was_read: true, idle_seconds: 0 };
@@ -9,19 +10,19 @@ fn hash(n: u64) -> HashKey {
     HashKey::of(&[3; 16], &n.to_le_bytes())
 }
 
-fn item(stamp: u64, value_bytes: usize) -> Item {
-    Item { flags: stamp as u32, expiry: 0, stamp, value_bytes, marks: Marks::NONE }
+fn item(stamp: u64, value_bytes: usize) -> ItemHead {
+    ItemHead { flags: stamp as u32, expiry: 0, stamp, value_bytes, marks: Marks::NONE }
 }
 
 fn value(n: u64, stamp: u64, length: usize) -> Vec<u8> {
     (0..length).map(|at| (n.wrapping_mul(31) ^ stamp.wrapping_mul(17) ^ at as u64) as u8).collect()
 }
 
-fn get(tier: &Tier, n: u64) -> Option<(Item, Vec<u8>)> {
+fn get(tier: &Tier, n: u64) -> Option<(ItemHead, Vec<u8>)> {
     get_at(tier, n, NOW)
 }
 
-fn get_at(tier: &Tier, n: u64, now: u32) -> Option<(Item, Vec<u8>)> {
+fn get_at(tier: &Tier, n: u64, now: u32) -> Option<(ItemHead, Vec<u8>)> {
     let mut values = vec![1, 2, 3];
     let item = tier.get((hash(n), now), &mut values, |_, _, _| true)?;
     Some((item, values.split_off(3)))
@@ -170,7 +171,7 @@ fn a_use_is_noted_once_a_minute() {
     let access = |now| tier.access(hash(1), now).unwrap();
     let get = |now| {
         let mut shown = None;
-        let show = |_: &mut Vec<u8>, _: &Item, access: &dyn Fn() -> Access| {
+        let show = |_: &mut Vec<u8>, _: &ItemHead, access: &dyn Fn() -> Access| {
             shown = Some(access());
             true
         };

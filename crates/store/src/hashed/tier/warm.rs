@@ -13,7 +13,8 @@
 use crate::error::Error;
 use crate::hashed::buffer::{Place, Seen};
 use crate::hashed::segment::view::Segment;
-use crate::hashed::tier::{Fit, Item, Tier};
+use crate::hashed::tier::{Fit, Tier};
+use crate::keyspace::item::ItemHead;
 use crate::media::io::{Io, Task, lock, poll_once};
 use crate::media::transfer::Transfer;
 use crate::planted::Bug;
@@ -322,7 +323,7 @@ impl Warmer {
                 && self.shared.is_live(&record.header, self.shared.now());
             if is_there {
                 self.read_value(run, &record)?;
-                self.put(&read.wanted[at], Item::of(&record.header));
+                self.put(&read.wanted[at], ItemHead::of(&record.header));
             }
         }
         Ok(())
@@ -335,7 +336,7 @@ impl Warmer {
         self.decompressor.inflate(&record, &mut self.value).map_err(|_| Corrupt)
     }
 
-    fn put(&self, wanted: &Wanted, item: Item) {
+    fn put(&self, wanted: &Wanted, item: ItemHead) {
         let Some(tier) = self.tier() else { return };
         let shard = self.shared.shard(wanted.hash);
         if !shard.is_on_flash_as(wanted.hash, wanted.seen) && !self.shared.planted.has(Bug::TierWarmsLate) {

@@ -5,14 +5,17 @@
 //! is not answered here is to be submitted.
 
 use super::attempt::{Put, put_record};
-use super::{Session, refuse};
+use super::limits::refuse;
 use crate::hashed::large::inline_bytes_max;
-use crate::hashed::tier::access::Access;
-use crate::hashed::tier::{Item, Tier};
+use crate::hashed::tier::Tier;
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::item::Access;
+use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::{Condition, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::{Draft, Sync};
 use crate::planted::Bug;
+use crate::session::Session;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::hash_each::hash_each;
 
@@ -58,7 +61,7 @@ impl Session {
     /// First stage: hashes keys of a keyspace, and brings nearer what the second will look at. `digests` are at least as many.
     pub fn digest_each(&self, keyspace: KeyspaceRef, keys: &[&[u8]], digests: &mut [KeyDigest]) {
         let shared = &*self.shared;
-        let tier = shared.tier.as_ref().filter(|_| !self.local.found_lately.in_buffers());
+        let tier = shared.tier.as_ref().filter(|_| !self.hashed.found_lately.in_buffers());
         hash_each(shared.hasher.secret(keyspace.id), keys, |number, hash| {
             match tier {
                 Some(tier) => tier.prefetch_bucket(hash),
@@ -80,7 +83,7 @@ impl Session {
     pub fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
         assert!(keys.len() <= u32::BITS as usize);
         let Some(tier) = &self.shared.tier else { return };
-        match self.local.found_lately.in_buffers() {
+        match self.hashed.found_lately.in_buffers() {
             true => self.fetch_from_buffers_or(tier, keys, puts),
             false => self.fetch_from_tier_or(tier, keys, puts),
         }
@@ -127,19 +130,19 @@ impl Session {
         keyspace: KeyspaceRef,
         KeyDigest(digest): KeyDigest,
         out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
-    ) -> Option<Item> {
+        mut head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
+    ) -> Option<ItemHead> {
         let (shared, hash) = (&*self.shared, HashKey(digest));
         let tier = shared.tier.as_ref()?;
         shared.check_watermark();
-        let is_behind = self.local.must_wait(hash, &Request::Get { key: &[] });
+        let is_behind = self.hashed.ops.must_wait(hash, &Request::Get { key: &[] });
         if is_behind && !shared.planted.has(Bug::TierJumpsTheQueue) {
             return None;
         }
         // No key is in both, but while a flush hands the item over, whose uses the tier is told then.
         let buffers_first =
-            self.local.found_lately.in_buffers() && !shared.glance.is_giving() && shared.is_in_buffers(hash);
-        if buffers_first && let Some(found) = self.local.copy_item_from_buffers(shared, hash, out, &mut head) {
+            self.hashed.found_lately.in_buffers() && !shared.glance.is_giving() && shared.is_in_buffers(hash);
+        if buffers_first && let Some(found) = self.hashed.copy_item_from_buffers(shared, hash, out, &mut head) {
             return Some(found);
         }
         let start = out.len();
@@ -147,14 +150,14 @@ impl Session {
             if buffers_first {
                 return None;
             }
-            return self.local.copy_item_from_buffers(shared, hash, out, &mut head);
+            return self.hashed.copy_item_from_buffers(shared, hash, out, &mut head);
         };
         if !shared.is_live_now(keyspace.id, found.stamp, found.expiry) {
             out.truncate(start);
             return None;
         }
-        self.local.found_lately.note(false);
-        self.local.note_hit(found.value_bytes);
+        self.hashed.found_lately.note(false);
+        self.hashed.note_hit(found.value_bytes);
         Some(found)
     }
 
@@ -170,17 +173,18 @@ impl Session {
         let (shared, hash) = (&*self.shared, HashKey(digest));
         let request = Request::Put { key, value, flags, expiry, condition: Condition::Always };
         let is_short = value.len() <= inline_bytes_max(&shared.geometry);
-        if !self.puts_at_once() || !is_short || refuse(shared, keyspace, &request).is_err() {
+        let is_hashed = keyspace.kind() == KeyspaceKind::Hashed;
+        if !self.puts_at_once() || !is_short || !is_hashed || refuse(shared, keyspace, &request).is_err() {
             return None;
         }
         shared.check_watermark();
-        let is_behind = self.local.must_wait(hash, &request);
-        if (is_behind && !shared.planted.has(Bug::PutJumpsTheQueue)) || self.local.is_paced(shared, &request) {
+        let is_behind = self.hashed.ops.must_wait(hash, &request);
+        if (is_behind && !shared.planted.has(Bug::PutJumpsTheQueue)) || self.hashed.is_paced(shared, &request) {
             return None;
         }
-        let (header, stored) = self.local.compress((key, value, flags, expiry));
+        let (header, stored) = self.hashed.compress((key, value, flags, expiry));
         let Put::Stored(stamp) = put_record(shared, (keyspace, hash), Draft { header, key, stored }) else {
-            self.local.share.give_back(request.payload_bytes() as u64);
+            self.hashed.share.give_back(request.payload_bytes() as u64);
             return None;
         };
         Some(stamp)

@@ -1,7 +1,6 @@
 //! What a request does to an item, as a pure function of the item: no I/O, no locks, no clock of its own.
 
-use crate::hashed::tier::Item;
-use crate::hashed::tier::access::Access;
+use crate::keyspace::item::{Access, ItemHead};
 use crate::keyspace::request::{Condition, Outcome, Request, Terms, ValueRange};
 use tapetum_kernels::record::Marks;
 
@@ -17,8 +16,8 @@ pub struct Current<'a> {
 }
 
 impl<'a> Current<'a> {
-    pub fn new(item: Item, access: Access, value: &'a [u8]) -> Current<'a> {
-        let Item { flags, expiry, stamp, marks, .. } = item;
+    pub fn new(item: ItemHead, access: Access, value: &'a [u8]) -> Current<'a> {
+        let ItemHead { flags, expiry, stamp, marks, .. } = item;
         Current { flags, expiry, stamp, marks, access, value }
     }
 }
@@ -70,8 +69,8 @@ impl Answer {
     }
 
     /// The answer about an item that is now this, its value, if it is shown, there.
-    pub fn outcome(self, item: Item, value: ValueRange) -> Outcome {
-        let Item { flags, expiry, stamp, marks, .. } = item;
+    pub fn outcome(self, item: ItemHead, value: ValueRange) -> Outcome {
+        let ItemHead { flags, expiry, stamp, marks, .. } = item;
         match self {
             Answer::Stored => Outcome::Stored { stamp },
             Answer::Touched => Outcome::Touched { stamp },
@@ -126,12 +125,12 @@ pub fn keeps_reads(request: &Request<'_>) -> bool {
 }
 
 /// The answer to a [`Request::GetAndLease`] that leaves the item as it is.
-pub fn unchanged(item: Item, access: Access, value: ValueRange) -> Outcome {
+pub fn unchanged(item: ItemHead, access: Access, value: ValueRange) -> Outcome {
     Answer::Leased { expiry_before: Some(item.expiry), won: false, access }.outcome(item, value)
 }
 
 /// Whether a get may be answered with the item as it is.
-pub fn leaves_as_is(request: &Request<'_>, item: Item) -> bool {
+pub fn leaves_as_is(request: &Request<'_>, item: ItemHead) -> bool {
     decide(request, Some(Current::new(item, Access::default(), &[]))) == Decision::Show
 }
 

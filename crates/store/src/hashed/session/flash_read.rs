@@ -13,23 +13,20 @@
 use crate::error::Error;
 use crate::hashed::buffer::Seen;
 use crate::hashed::segment::view::Segment;
+use crate::session::spare_buffers::SpareBuffers;
 use std::ops::Range;
 use std::sync::Arc;
 use tapetum_drive::programs::match_record::{
     CORRUPT, MISSING, Matched, OUTPUT_HEAD_BYTES, OUTPUT_SHORT, Pages, Place, encode_parameters, parameters_bytes,
 };
 use tapetum_drive::{
-    Command, Completion, Execution, Lease, LocalBuffer, LocalMemory, LocalRange, Operation, ProgramId, Purpose,
-    QueueFull, QueuePair, Returned, SOURCE_RANGES_MAX, SourceRange, Stage, Status,
+    Command, Completion, Execution, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, QueueFull,
+    QueuePair, Returned, SOURCE_RANGES_MAX, SourceRange, Stage, Status,
 };
 use tapetum_kernels::data_page::stream_ranges;
 
-/// Buffers of this size are kept from read to read.
-pub const BUFFER_BYTES: usize = 16 << 10;
+/// Room for a value behind a read's pages.
 const OUTPUT_ROOM_BYTES: usize = 4 << 10;
-/// What flush and collector take at most, beside each other: 32 windows and 20 stages of 256 KiB and what comes with a window, each in
-/// a block of a power of two, and 32 reads of 64 KiB.
-const MAINTENANCE_BYTES_MAX: usize = 24 << 20;
 
 pub struct FlashRead {
     match_record: ProgramId,
@@ -53,7 +50,7 @@ pub struct FlashRead {
 }
 
 /// What came of a step.
-pub enum Step {
+pub enum ReadStep {
     /// Completions are on their way.
     Waits,
     /// There is no local memory now, or no place in the queue: try again.
@@ -61,62 +58,6 @@ pub enum Step {
     Found(Matched),
     Missing,
     Failed(Error),
-}
-
-/// Local memory for reads, kept by a session between one read and the next. Other sessions, and reads that need more than a spare
-/// has, must never wait for it for good: a session keeps none when nothing of it is on its way but what asks, and none when memory is short.
-pub struct SpareBuffers {
-    local: LocalMemory,
-    buffers: Vec<LocalBuffer>,
-    kept_max: usize,
-    /// With less free none is kept.
-    ample_bytes: usize,
-    /// What is left to flush and collector, which must not fail for want of memory.
-    reserve_bytes: usize,
-}
-
-impl SpareBuffers {
-    /// Of pools of `pool_bytes` a session keeps a sixteenth, and at most what a deep one needs.
-    pub fn new(local: LocalMemory, pool_bytes: usize) -> SpareBuffers {
-        let reserve_bytes = (pool_bytes / 2).min(MAINTENANCE_BYTES_MAX);
-        SpareBuffers {
-            local,
-            buffers: Vec::new(),
-            kept_max: (pool_bytes / 16 / BUFFER_BYTES).min(256),
-            ample_bytes: reserve_bytes + pool_bytes / 4,
-            reserve_bytes,
-        }
-    }
-
-    pub fn take(&mut self, bytes: usize) -> Option<LocalBuffer> {
-        if bytes <= BUFFER_BYTES
-            && let Some(buffer) = self.buffers.pop()
-        {
-            return Some(buffer);
-        }
-        let bytes = bytes.max(BUFFER_BYTES);
-        if self.free_bytes() < bytes + self.reserve_bytes { None } else { self.local.allocate(bytes) }
-    }
-
-    /// Whether so much could ever be taken.
-    pub fn could_take(&self, bytes: usize) -> bool {
-        bytes + self.reserve_bytes <= self.local.bytes_total()
-    }
-
-    pub fn give(&mut self, buffer: LocalBuffer) {
-        if buffer.len() == BUFFER_BYTES && self.buffers.len() < self.kept_max && self.free_bytes() >= self.ample_bytes {
-            self.buffers.push(buffer);
-        }
-    }
-
-    /// Nothing is on its way.
-    pub fn rest(&mut self) {
-        self.buffers.clear();
-    }
-
-    fn free_bytes(&self) -> usize {
-        self.local.bytes_total() - self.local.bytes_used()
-    }
 }
 
 /// The length of the value, inflated, if a completion says that there was no room for it.
@@ -153,15 +94,15 @@ impl FlashRead {
         spare: &mut SpareBuffers,
         tag: u64,
         (keyspace, key): (u16, &[u8]),
-    ) -> Step {
-        let Some(page) = self.pages.clone().next() else { return Step::Missing };
+    ) -> ReadStep {
+        let Some(page) = self.pages.clone().next() else { return ReadStep::Missing };
         let span_bytes = self.segment.span_bytes(page);
         let stages_max = self.segment.data_runs_max(span_bytes) + 1;
         let parameters_at = span_bytes as usize + stages_max * Stage::ENCODED_BYTES;
         self.parameters = parameters_at..parameters_at + parameters_bytes(key);
         let needed = self.parameters.end + OUTPUT_ROOM_BYTES;
         if self.buffer.as_ref().is_none_or(|buffer| buffer.len() < needed) {
-            let Some(buffer) = spare.take(needed) else { return Step::NoRoom };
+            let Some(buffer) = spare.take(needed) else { return ReadStep::NoRoom };
             self.buffer = Some(buffer);
         }
         (self.page, self.span_bytes, self.output) = (page, span_bytes, None);
@@ -183,11 +124,11 @@ impl FlashRead {
         list.push(|_| execution);
         let stages = list.range();
         if !self.submit(queue, tag, stages) {
-            return Step::NoRoom;
+            return ReadStep::NoRoom;
         }
         self.pages.start += 1;
         self.sent = sent;
-        Step::Waits
+        ReadStep::Waits
     }
 
     /// Lends the drive the buffers; whether the queue had a place.
@@ -231,13 +172,13 @@ impl FlashRead {
     }
 
     /// Runs the match once more, with room for a larger value. The pages are there.
-    fn match_again(&mut self, queue: &mut QueuePair, tag: u64) -> Step {
+    fn match_again(&mut self, queue: &mut QueuePair, tag: u64) -> ReadStep {
         let execution = self.execution();
         let Some(buffer) = &mut self.buffer else { unreachable!("a read has a buffer") };
         let mut list = StageList::new(queue, buffer, self.span_bytes as usize..self.parameters.start);
         list.push(|_| execution);
         let stages = list.range();
-        if self.submit(queue, tag, stages) { Step::Waits } else { Step::NoRoom }
+        if self.submit(queue, tag, stages) { ReadStep::Waits } else { ReadStep::NoRoom }
     }
 
     /// The buffer that the program writes to, and from where: to its end.
@@ -256,28 +197,34 @@ impl FlashRead {
     }
 
     /// Looks at the completion of what has ended.
-    pub fn look(&mut self, completion: Completion, queue: &mut QueuePair, spare: &mut SpareBuffers, tag: u64) -> Step {
+    pub fn look(
+        &mut self,
+        completion: Completion,
+        queue: &mut QueuePair,
+        spare: &mut SpareBuffers,
+        tag: u64,
+    ) -> ReadStep {
         match completion.status {
             Status::Success => {
                 let (output, at) = self.output();
                 let head: [u8; OUTPUT_HEAD_BYTES] = queue.copy_array_to_host(Purpose::Get, output, at);
-                Step::Found(Matched::parse(&head))
+                ReadStep::Found(Matched::parse(&head))
             }
-            MISSING => Step::Missing,
+            MISSING => ReadStep::Missing,
             OUTPUT_SHORT => match spare.take(completion.result[0] as usize) {
                 Some(output) => {
                     self.output = Some(output);
                     self.match_again(queue, tag)
                 }
-                None => Step::NoRoom,
+                None => ReadStep::NoRoom,
             },
-            CORRUPT => Step::Failed(Error::Corrupt(format!(
+            CORRUPT => ReadStep::Failed(Error::Corrupt(format!(
                 "data page {} of segment {}",
                 self.page, self.segment.descriptor.number
             ))),
             status => {
                 let Completion { errno, stage, .. } = completion;
-                Step::Failed(Error::Io(format!("stage {stage} of a read ended with {status:?} (errno {errno})")))
+                ReadStep::Failed(Error::Io(format!("stage {stage} of a read ended with {status:?} (errno {errno})")))
             }
         }
     }

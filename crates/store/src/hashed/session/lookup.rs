@@ -12,14 +12,17 @@
 
 use super::large::{LargeOp, LargeRead};
 use super::near::NearValue;
-use super::{FlashRead, Local, Op, Target};
+use super::{FlashRead, HashedOp, HashedOpState, HashedSession};
 use crate::hashed::buffer::{Seen, Shard};
 use crate::hashed::segment::view::Segment;
-use crate::hashed::tier::access::Access;
-use crate::hashed::tier::{Copied, Item};
+use crate::hashed::tier::Copied;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::request::{Outcome, Request};
+use crate::keyspace::item::Access;
+use crate::keyspace::item::ItemHead;
+use crate::keyspace::request::Outcome;
 use crate::planted::Bug;
+use crate::session::order::Operations;
+use crate::session::session_core::SessionCore;
 use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -35,26 +38,21 @@ const LOOKS_MAX: usize = 1024;
 /// A get whose key is in no write buffer.
 pub(super) struct Miss {
     number: usize,
-    op: Box<Op>,
+    op: Box<HashedOp>,
     seen: Seen,
 }
 
-impl Local {
-    pub(super) fn gather(&mut self, target: Target, request: &Request<'_>) {
-        let number = self.keep(target, request);
-        self.gathered.push(number);
-    }
-
+impl HashedSession {
     /// Looks up what was gathered, until nothing is left; what an install keeps changing all the while is left to the next call.
-    pub(super) fn look_up_gathered(&mut self, shared: &Shared) {
+    pub fn look_up_gathered(&mut self, core: &mut SessionCore, shared: &Shared) {
         for _ in 0..LOOKS_MAX {
             if self.gathered.is_empty() {
                 return;
             }
             let mut gathered = std::mem::take(&mut self.gathered);
             for numbers in gathered.chunks_mut(BATCH) {
-                let left = self.answer_from_tier(shared, numbers);
-                self.look_up(shared, &numbers[..left]);
+                let left = self.answer_from_tier(core, shared, numbers);
+                self.look_up(core, shared, &numbers[..left]);
             }
             gathered.clear();
             // What must be looked up again has been gathered meanwhile.
@@ -64,10 +62,10 @@ impl Local {
     }
 
     /// Answers gets from the DRAM tier. Gives how many it leaves, and puts these first.
-    fn answer_from_tier(&mut self, shared: &Shared, numbers: &mut [usize]) -> usize {
+    fn answer_from_tier(&mut self, core: &mut SessionCore, shared: &Shared, numbers: &mut [usize]) -> usize {
         let Some(tier) = &shared.tier else { return numbers.len() };
         let now = shared.access_clock.seconds();
-        let hash_of = |ops: &[Option<Box<Op>>], number: usize| ops[number].as_ref().map(|op| op.hash);
+        let hash_of = |ops: &Operations<HashedOpState>, number: usize| ops.get(number).map(|op| op.hash);
         numbers.iter().filter_map(|number| hash_of(&self.ops, *number)).for_each(|hash| tier.prefetch_bucket(hash));
         for hash in numbers.iter().filter_map(|number| hash_of(&self.ops, *number)) {
             tier.prefetch_slot(hash);
@@ -75,8 +73,8 @@ impl Local {
         let mut left = 0;
         for at in 0..numbers.len() {
             let number = numbers[at];
-            let Some(mut op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
-            let values = &mut self.values[self.values_now];
+            let mut op = self.ops.take(number);
+            let values = core.values.current();
             let start = values.len();
             let found = tier.copy((op.hash, now), values).filter(|Copied { item: found, .. }| {
                 shared.planted.has(Bug::TierForgetsDeletion)
@@ -84,50 +82,50 @@ impl Local {
             });
             let Some(copied) = found else {
                 values.truncate(start);
-                self.ops[number] = Some(op);
+                self.ops.put(number, op);
                 numbers[left] = number;
                 left += 1;
                 continue;
             };
             if !op.request.judge(Some(copied.item)) {
                 values.truncate(start);
-                self.begin_write(shared, number, op);
+                self.begin_write(core, shared, number, op);
                 continue;
             }
             if op.must_ask_for(copied.item.value_bytes) {
                 values.truncate(start);
-                self.ask(number, op, copied.item.value_bytes);
+                self.ask(core, number, op, copied.item.value_bytes);
                 continue;
             }
             if !op.request.is_unnoticed() {
                 tier.note_use((op.hash, now), &copied);
             }
             self.note_hit(copied.item.value_bytes);
-            if op.near.is_some() {
-                let values = &mut self.values[self.values_now];
+            if op.kept.near.is_some() {
+                let values = core.values.current();
                 let value = values.split_off(start);
-                self.compute(shared, number, op, (copied.item, 0), NearValue::Host(value));
+                self.compute(core, shared, number, op, (copied.item, 0), NearValue::Host(value));
                 continue;
             }
-            let value = self.range_from(start);
-            self.answer(op.token, op.request.found(copied.item, || copied.access, value));
-            self.forget(number, op);
+            let value = core.values.range_from(start);
+            core.answer(op.token, op.request.found(copied.item, || copied.access, value));
+            self.forget(core, number, op);
         }
         left
     }
 
-    fn look_up(&mut self, shared: &Shared, numbers: &[usize]) {
+    fn look_up(&mut self, core: &mut SessionCore, shared: &Shared, numbers: &[usize]) {
         let sequence = shared.install_sequence.load(Ordering::SeqCst);
         for &number in numbers {
-            if let Some(op) = &self.ops[number] {
+            if let Some(op) = self.ops.get(number) {
                 shared.prefetch_in_buffers(op.hash);
             }
         }
         let mut hashes = [HashKey::default(); BATCH];
         let mut misses = std::mem::take(&mut self.misses);
         for &number in numbers {
-            let Some(op) = self.ops[number].take() else { unreachable!("a gathered operation is kept") };
-            if let Some(miss) = self.look_into_buffers(shared, number, op) {
+            let op = self.ops.take(number);
+            if let Some(miss) = self.look_into_buffers(core, shared, number, op) {
                 hashes[misses.len()] = miss.op.hash;
                 misses.push(miss);
             }
@@ -144,33 +142,40 @@ impl Local {
         }
         for (place, miss) in misses.drain(..).enumerate() {
             match (segments[place].take(), candidates[place]) {
-                (Some(segment), _) => self.read_candidate(shared, miss, segment, sequence),
-                (None, None) => self.answer_missing(shared, miss),
+                (Some(segment), _) => self.read_candidate(core, shared, miss, segment, sequence),
+                (None, None) => self.answer_missing(core, shared, miss),
                 (None, Some(_)) => self.gather_again(miss.number, miss.op),
             }
         }
         self.misses = misses;
     }
 
-    pub(super) fn gather_again(&mut self, number: usize, op: Box<Op>) {
-        self.ops[number] = Some(op);
+    pub(super) fn gather_again(&mut self, number: usize, op: Box<HashedOp>) {
+        self.ops.put(number, op);
         self.gathered.push(number);
     }
 
     /// A get has found what makes it write: it goes on as a write, before the later operations of its key.
-    fn begin_write(&mut self, shared: &Shared, number: usize, op: Box<Op>) {
+    fn begin_write(&mut self, core: &mut SessionCore, shared: &Shared, number: usize, op: Box<HashedOp>) {
         if self.is_paced(shared, &op.request.borrow()) {
             shared.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
-            self.ops[number] = Some(op);
-            return self.waiting.push_back(number);
+            return self.ops.wait_again(number, op);
         }
-        self.attempt_op(shared, number, op, None);
+        self.attempt_op(core, shared, number, op, None);
     }
 
-    fn read_candidate(&mut self, shared: &Shared, miss: Miss, segment: Arc<Segment>, sequence: u64) {
+    fn read_candidate(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        miss: Miss,
+        segment: Arc<Segment>,
+        sequence: u64,
+    ) {
         let Miss { number, op, seen } = miss;
         let pages = segment.start_pages(op.hash);
         self.begin_read(
+            core,
             shared,
             number,
             op,
@@ -179,15 +184,15 @@ impl Local {
     }
 
     /// Nobody has it, unless somebody wrote it just now.
-    fn answer_missing(&mut self, shared: &Shared, Miss { number, mut op, seen }: Miss) {
+    fn answer_missing(&mut self, core: &mut SessionCore, shared: &Shared, Miss { number, mut op, seen }: Miss) {
         if !shared.shard(op.hash).is_as(op.hash, seen) {
             return self.gather_again(number, op);
         }
         if !op.request.judge(None) {
-            return self.begin_write(shared, number, op);
+            return self.begin_write(core, shared, number, op);
         }
-        self.answer_after(shared, op.token, 0, Outcome::Missing);
-        self.forget(number, op);
+        core.answer_after(op.token, 0, Outcome::Missing);
+        self.forget(core, number, op);
     }
 
     /// An item that a write buffer has and that may be shown now, its value appended to `out` behind what `head` appends.
@@ -196,8 +201,8 @@ impl Local {
         shared: &Shared,
         hash: HashKey,
         out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &Item, &dyn Fn() -> Access) -> bool,
-    ) -> Option<Item> {
+        mut head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
+    ) -> Option<ItemHead> {
         let mut shard = shared.shard(hash);
         let found = shard.find(hash)?;
         let (place, was_read) = (found.place, found.was_read);
@@ -209,7 +214,7 @@ impl Local {
         if !live || !may_show {
             return None;
         }
-        let (start, item) = (out.len(), Item::of(&header));
+        let (start, item) = (out.len(), ItemHead::of(&header));
         if !head(out, &item, &|| shared.access_by_stamp(was_read, header.stamp)) {
             out.truncate(start);
             return None;
@@ -223,7 +228,13 @@ impl Local {
     }
 
     /// Answers a get whose key is in a write buffer, or gives it back.
-    fn look_into_buffers(&mut self, shared: &Shared, number: usize, mut op: Box<Op>) -> Option<Miss> {
+    fn look_into_buffers(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        mut op: Box<HashedOp>,
+    ) -> Option<Miss> {
         let mut shard = shared.shard(op.hash);
         let Some((place, was_read)) = shard.look(op.hash) else {
             let seen = shard.see_absent();
@@ -235,54 +246,53 @@ impl Local {
         if header.kind != Kind::Value || !shared.is_live(&header, shared.now()) {
             drop(shard);
             if !op.request.judge(None) {
-                self.begin_write(shared, number, op);
+                self.begin_write(core, shared, number, op);
                 return None;
             }
             if header.kind == Kind::Value {
                 shared.note_lapsed(op.keyspace.id, header.stamp);
             }
             let stamp = header.stamp.max(shared.deletion_of(op.keyspace.id, header.stamp));
-            self.answer_after(shared, op.token, stamp, Outcome::Missing);
-            self.forget(number, op);
+            core.answer_after(op.token, stamp, Outcome::Missing);
+            self.forget(core, number, op);
             return None;
         }
-        let item = Item::of(&header);
+        let item = ItemHead::of(&header);
         if !op.request.judge(Some(item)) {
             drop(shard);
-            self.begin_write(shared, number, op);
+            self.begin_write(core, shared, number, op);
             return None;
         }
         if op.must_ask_for(item.value_bytes) {
             drop(shard);
-            self.ask(number, op, item.value_bytes);
+            self.ask(core, number, op, item.value_bytes);
             return None;
         }
         if !was_read && !op.request.is_unnoticed() {
             shard.note_read(op.hash);
         }
         if header.codec == Codec::OutOfLine {
-            let (value, seen) = (Local::out_of_line(&record, shard.large(place)), shard.see(op.hash));
+            let (value, seen) = (HashedSession::out_of_line(&record, shard.large(place)), shard.see(op.hash));
             drop(shard);
             match LargeRead::new(shared, value, item, seen, header.stamp) {
-                Ok(read) => self.go_on_large(shared, number, op, Box::new(LargeOp::Read(read))),
-                Err(error) => self.refuse(number, op, error),
+                Ok(read) => self.go_on_large(core, shared, number, op, Box::new(LargeOp::Read(read))),
+                Err(error) => self.refuse(core, number, op, error),
             }
             return None;
         }
-        if op.near.is_some() {
+        if op.kept.near.is_some() {
             let mut value = Vec::new();
             self.copy_from_buffer(record, shard, &mut value);
-            self.compute(shared, number, op, (item, header.stamp), NearValue::Host(value));
+            self.compute(core, shared, number, op, (item, header.stamp), NearValue::Host(value));
             return None;
         }
-        let mut values = std::mem::take(&mut self.values[self.values_now]);
+        let values = core.values.current();
         let start = values.len();
-        self.copy_from_buffer(record, shard, &mut values);
-        self.values[self.values_now] = values;
-        let value = self.range_from(start);
+        self.copy_from_buffer(record, shard, values);
+        let value = core.values.range_from(start);
         let outcome = op.request.found(item, || shared.access_by_stamp(was_read, header.stamp), value);
-        self.answer_after(shared, op.token, header.stamp, outcome);
-        self.forget(number, op);
+        core.answer_after(op.token, header.stamp, outcome);
+        self.forget(core, number, op);
         None
     }
 

@@ -1,6 +1,5 @@
 //! Gets through programs of the drive.
 
-use super::Session;
 use super::near::{ItemPipeline, NEAR_MAX};
 use crate::error::Error;
 use crate::hashed::collect::victim::tests::{
@@ -10,7 +9,7 @@ use crate::keyspace::request::{Condition, Outcome, Reply, Request};
 use crate::log::Sync;
 use crate::media::io::lock;
 use crate::opening::options::StoreOptions;
-use crate::{KeyspaceRef, Store};
+use crate::{KeyspaceRef, Session, Store};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tapetum_drive::{Drive, Env, PipelineFailure, PipelinePlace, PipelineReason, Purpose, PurposeBytes};

@@ -14,14 +14,20 @@
 
 use super::flash_read::FlashRead;
 use super::large::OutOfLine;
-use super::{Busy, Local, Op, Session, Target, refuse};
+use super::limits::refuse;
+use super::{HashedOp, HashedSession, end_read};
 use crate::error::Error;
 use crate::hashed::large::verify::corrupt;
-use crate::hashed::tier::Item;
-use crate::hashed::tier::access::Access;
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::item::Access;
+use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::media::geometry::Geometry;
+use crate::session::engine_session::OWN_TAG_BITS;
+use crate::session::order::OpTarget;
+use crate::session::session_core::SessionCore;
+use crate::session::{Busy, Session};
 use crate::shared::Shared;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -37,7 +43,7 @@ use tapetum_kernels::reference::Reference;
 /// Pipelines of one session at the drive: an eighth of what a queue pair takes, and as many as keep its sub-buffers busy.
 pub(super) const NEAR_MAX: usize = 32;
 /// Set in the tags of commands that run pipelines; the rest is the operation's number.
-pub(super) const TAG_NEAR: u64 = 1 << 62;
+pub(super) const TAG_NEAR: u64 = 1 << (OWN_TAG_BITS - 2);
 
 /// What is done to an item's value at the drive.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +69,7 @@ pub(super) struct NearGet {
 }
 
 struct NearRun {
-    item: Item,
+    item: ItemHead,
     shown_by: u64,
     /// Stages before the caller's.
     prefix: usize,
@@ -143,23 +149,25 @@ impl Session {
         if !self.has_room() {
             return Err(Busy);
         }
-        let (shared, local, request) = (&*self.shared, &mut self.local, Request::Get { key });
-        let near = match refuse(shared, keyspace, &request).and_then(|()| NearGet::new(pipeline)) {
+        let (shared, hashed, request) = (&*self.shared, &mut self.hashed, Request::Get { key });
+        let refused = refuse(shared, keyspace, &request);
+        let near = match refused.and_then(|()| refuse_other_kinds(keyspace)).and_then(|()| NearGet::new(pipeline)) {
             Ok(near) => near,
             Err(error) => {
-                local.answer(token, Outcome::Failed(error));
+                self.core.answer(token, Outcome::Failed(error));
                 return Ok(());
             }
         };
         shared.check_watermark();
         let hash = shared.hash(keyspace.id, key);
-        let goes_on = !local.must_wait(hash, &request);
-        let number = local.keep(Target { token, keyspace, hash }, &request);
-        let Some(op) = &mut local.ops[number] else { unreachable!("the operation was just kept") };
-        op.near = Some(Box::new(near));
+        let goes_on = !hashed.ops.must_wait(hash, &request);
+        let target = OpTarget { token, keyspace, hash, value_bytes_allowed: usize::MAX };
+        let (number, mut op) = hashed.ops.keep_at_hand(target, &request);
+        op.kept.near = Some(Box::new(near));
+        hashed.ops.put(number, op);
         match goes_on {
-            true => local.gathered.push(number),
-            false => local.wait_for_turn(hash, number),
+            true => hashed.gathered.push(number),
+            false => hashed.ops.wait_for_turn(hash, number),
         }
         Ok(())
     }
@@ -167,10 +175,9 @@ impl Session {
     /// Gives up the gets through programs that were submitted with this token. Each is replied to all the same: with its result if
     /// that was there already, else with [`Error::Pipeline`], which says that it was cancelled.
     pub fn cancel_through(&mut self, token: u64) {
-        let Local { ops, queue, .. } = &mut self.local;
-        for (number, op) in ops.iter_mut().enumerate() {
-            let Some(op) = op.as_mut().filter(|op| op.token == token) else { continue };
-            let Some(near) = &mut op.near else { continue };
+        let queue = &mut self.core.queue;
+        for (number, op) in self.hashed.ops.iter_mut().filter(|(_, op)| op.token == token) {
+            let Some(near) = &mut op.kept.near else { continue };
             near.is_cancelled = true;
             if near.running.is_some() {
                 let cancel = Operation::Cancel { tag: TAG_NEAR | number as u64, pipeline: None };
@@ -179,6 +186,13 @@ impl Session {
             }
         }
     }
+}
+
+fn refuse_other_kinds(keyspace: KeyspaceRef) -> Result<(), Error> {
+    if keyspace.kind() == KeyspaceKind::Hashed {
+        return Ok(());
+    }
+    Err(Error::Options("items of such keyspaces do not go through programs: use a hashed keyspace".into()))
 }
 
 /// A value as a pipeline takes it, and where what belongs to it lies in one buffer: descriptor, ranges, the host's bytes, room for the
@@ -241,60 +255,62 @@ impl NearSource {
     }
 }
 
-impl Local {
+impl HashedSession {
     /// A get has found its value on flash, and it lies in local memory.
     pub(super) fn compute_found(
         &mut self,
+        core: &mut SessionCore,
         shared: &Shared,
         number: usize,
-        mut op: Box<Op>,
-        found: (Item, u64),
+        mut op: Box<HashedOp>,
+        found: (ItemHead, u64),
         matched: &Matched,
     ) {
-        let Some(read) = &mut op.read else { unreachable!("the operation reads") };
+        let Some(read) = &mut op.kept.read else { unreachable!("the operation reads") };
         let value = match FlashRead::take_value(read, matched) {
             Some((buffer, ranges)) => NearValue::Local(buffer, ranges),
             // It is in more parts than a source has.
             None => {
                 let mut value = Vec::with_capacity(matched.value_bytes as usize);
-                read.copy_value(matched, &self.queue, &mut value);
+                read.copy_value(matched, &core.queue, &mut value);
                 NearValue::Host(value)
             }
         };
-        self.compute(shared, number, op, found, value);
+        self.compute(core, shared, number, op, found, value);
     }
 
     /// Gives a value that was found to the drive's programs, or has the get begin anew when there is room.
     pub(super) fn compute(
         &mut self,
+        core: &mut SessionCore,
         shared: &Shared,
         number: usize,
-        mut op: Box<Op>,
-        (item, shown_by): (Item, u64),
+        mut op: Box<HashedOp>,
+        (item, shown_by): (ItemHead, u64),
         value: NearValue,
     ) {
-        self.end_read(&mut op);
-        let Some(near) = &mut op.near else { unreachable!("the get goes through programs") };
+        end_read(core, &mut op);
+        let Some(near) = &mut op.kept.near else { unreachable!("the get goes through programs") };
         if near.is_cancelled {
             let cancelled = PipelineFailure::new(PipelinePlace::Source, PipelineReason::Cancelled);
-            return self.refuse(number, op, Error::Pipeline(cancelled));
+            return self.refuse(core, number, op, Error::Pipeline(cancelled));
         }
         let source = match NearSource::new(shared, value) {
             Ok(source) => source,
-            Err(error) => return self.refuse(number, op, error),
+            Err(error) => return self.refuse(core, number, op, error),
         };
         let sink_at = source.sink_at();
         let bytes = sink_at + near.output_bytes_max as usize;
-        if !self.spare_buffers.could_take(bytes) {
+        if !core.spare_buffers.could_take(bytes) {
             let error = format!("local memory has no {bytes} bytes for a pipeline: give the store more memory");
-            return self.refuse(number, op, Error::Options(error));
+            return self.refuse(core, number, op, Error::Options(error));
         }
-        let work = if self.near_in_flight < NEAR_MAX { self.spare_buffers.take(bytes) } else { None };
-        let Some(mut work) = work else { return self.wait_for_room(number, op) };
+        let work = if self.near_in_flight < NEAR_MAX { core.spare_buffers.take(bytes) } else { None };
+        let Some(mut work) = work else { return self.wait_for_room(core, number, op) };
         let asked = source.encode(near, work.offset());
-        self.queue.fill(Purpose::Pipeline, &mut work, 0..asked.len()).copy_from_slice(&asked);
+        core.queue.fill(Purpose::Pipeline, &mut work, 0..asked.len()).copy_from_slice(&asked);
         if let Some(host) = &source.host {
-            self.queue.fill(Purpose::Pipeline, &mut work, asked.len()..sink_at).copy_from_slice(host);
+            core.queue.fill(Purpose::Pipeline, &mut work, asked.len()..sink_at).copy_from_slice(host);
         }
         let pipelines = LocalRange { offset: work.offset(), length: PipelineDescriptor::ENCODED_BYTES as u32 };
         let NearSource { source, large, prefix, .. } = source;
@@ -303,51 +319,56 @@ impl Local {
             None => Lease::Buffer(work),
         };
         let command = Command::new(TAG_NEAR | number as u64, Operation::Compute { pipelines }).of(Purpose::Pipeline);
-        if self.queue.submit(command, lease).is_err() {
-            return self.wait_for_room(number, op);
+        if core.queue.submit(command, lease).is_err() {
+            return self.wait_for_room(core, number, op);
         }
         near.running = Some(NearRun { item, shown_by, prefix: prefix.len(), sink_at, large });
         self.near_in_flight += 1;
-        self.ops[number] = Some(op);
+        self.ops.put(number, op);
     }
 
     /// The drive has run the programs over an operation's value.
-    pub(super) fn computed(&mut self, shared: &Shared, Returned { completion, lease }: Returned) {
+    pub(super) fn computed(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        Returned { completion, lease }: Returned,
+    ) {
         let number = (completion.tag & !TAG_NEAR) as usize;
         self.near_in_flight -= 1;
-        let Some(mut op) = self.ops[number].take() else { unreachable!("a completion has an operation") };
-        let run = op.near.as_mut().and_then(|near| near.running.take());
+        let mut op = self.ops.take(number);
+        let run = op.kept.near.as_mut().and_then(|near| near.running.take());
         let Some(run) = run else { unreachable!("a completion has a pipeline") };
         let (work, source) = match lease {
             Lease::Buffers([work, source]) => (work, Some(source)),
             lease => (lease.into_buffer(), None),
         };
-        source.into_iter().for_each(|buffer| self.spare_buffers.give(buffer));
+        source.into_iter().for_each(|buffer| core.spare_buffers.give(buffer));
         if !completion.is_success() {
-            return self.refuse(number, op, Error::of_command(&shared.drive, "pipeline", &completion));
+            return self.refuse(core, number, op, Error::of_command(&shared.drive, "pipeline", &completion));
         }
         let result_at = PipelineDescriptor::RESULT_AT;
-        let encoded = self.queue.copy_array_to_host(Purpose::Pipeline, &work, result_at);
+        let encoded = core.queue.copy_array_to_host(Purpose::Pipeline, &work, result_at);
         match PipelineResult::decode(&encoded) {
             Ok(Some(PipelineResult::Finished { bytes })) => {
-                let values = &mut self.values[self.values_now];
+                let values = core.values.current();
                 let start = values.len();
                 let at = run.sink_at..run.sink_at + bytes as usize;
-                self.queue.copy_to_host(Purpose::Pipeline, &work, at, values);
-                self.spare_buffers.give(work);
+                core.queue.copy_to_host(Purpose::Pipeline, &work, at, values);
+                core.spare_buffers.give(work);
                 shared.counters.large_reads.fetch_add(u64::from(run.large.is_some()), Ordering::Relaxed);
-                let outcome = op.request.found(run.item, Access::default, self.range_from(start));
-                self.answer_after(shared, op.token, run.shown_by, outcome);
-                self.forget(number, op);
+                let outcome = op.request.found(run.item, Access::default, core.values.range_from(start));
+                core.answer_after(op.token, run.shown_by, outcome);
+                self.forget(core, number, op);
             }
             // Others have the drive's queue.
             Ok(Some(PipelineResult::Failed(PipelineFailure { reason: PipelineReason::QueueFull, .. }))) => {
-                self.wait_for_room(number, op);
+                self.wait_for_room(core, number, op);
             }
-            Ok(Some(PipelineResult::Failed(failure))) => self.refuse(number, op, run.error(failure)),
+            Ok(Some(PipelineResult::Failed(failure))) => self.refuse(core, number, op, run.error(failure)),
             Ok(None) | Err(_) => {
                 let error = "the drive gave no result of a pipeline that has ended".into();
-                self.refuse(number, op, Error::Io(error));
+                self.refuse(core, number, op, Error::Io(error));
             }
         }
     }

@@ -1,21 +1,25 @@
 //! The attempt: decides an operation on what is known now, under the lock of its key's shard, and appends what it writes.
 
-use super::change::{
-    Current, Decision, NewValue, counts_as_read, decide, is_counted_as_get, keeps_reads, needs_current, needs_value,
-    unchanged, uses_value,
-};
 use super::flash_read::FlashRead;
-use super::large::{Basis, LargeOp, LargeRead, OutOfLine};
-use super::{Attempt, FromFlash, Local, Target, check_value};
+use super::large::{LargeOp, LargeRead, OutOfLine};
+use super::large_write::Basis;
+use super::limits::check_value;
+use super::{Attempt, FromFlash, HashedSession};
 use crate::error::Error;
 use crate::hashed::buffer::{Seen, Shard};
 use crate::hashed::large::{inline_bytes_max, is_inline};
-use crate::hashed::tier::Item;
+use crate::keyspace::decide::{
+    Current, Decision, NewValue, counts_as_read, decide, is_counted_as_get, keeps_reads, needs_current, needs_value,
+    unchanged, uses_value,
+};
+use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::{AppendError, Draft};
 use crate::maintenance::room::Admission;
 use crate::planted::Bug;
+use crate::session::order::OpTarget;
+use crate::session::session_core::{SessionCore, poison};
 use crate::shared::Shared;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -27,7 +31,7 @@ const LOCKED_BYTES_MAX: usize = 4 << 10; // bytes; some 10 us of zstd
 
 /// What is known of an item, if it is there (its value is in `scratch`, if it is needed); where its value lies, if that is
 /// elsewhere; the stamp that an answer which shows this waits for.
-type Known<'a> = (Option<Item>, Option<&'a OutOfLine>, u64);
+type KnownItem<'a> = (Option<ItemHead>, Option<&'a OutOfLine>, u64);
 
 pub(super) enum WriteError {
     NoRoom,
@@ -92,34 +96,36 @@ pub(super) fn put_record(shared: &Shared, (keyspace, hash): (KeyspaceRef, HashKe
     }
 }
 
-pub(super) fn poison(shared: &Shared) -> Error {
-    shared.log.poisoned().err().unwrap_or_else(|| Error::Poisoned("unknown".into()))
-}
-
-impl Local {
-    pub(super) fn delete_all(&mut self, shared: &Shared, Target { token, keyspace, .. }: Target, at: u32) -> Attempt {
+impl HashedSession {
+    pub(super) fn delete_all(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        OpTarget { token, keyspace, .. }: OpTarget,
+        at: u32,
+    ) -> Attempt {
         match shared.mark_deletion(keyspace, if at <= shared.now() { 0 } else { at }) {
-            Ok(Some(stamp)) => self.answer_after(shared, token, stamp, Outcome::Done),
+            Ok(Some(stamp)) => core.answer_after(token, stamp, Outcome::Done),
             Ok(None) => return Attempt::Waits,
-            Err(error) => self.answer(token, Outcome::Failed(error)),
+            Err(error) => core.answer(token, Outcome::Failed(error)),
         }
         Attempt::Answered
     }
 
-    /// Decides an operation, which is no get, if that can be done now. It shows no longer value than `value_bytes_allowed`.
+    /// Decides an operation, which is no get, if that can be done now.
     pub(super) fn attempt(
         &mut self,
+        core: &mut SessionCore,
         shared: &Shared,
-        target: Target,
+        target: OpTarget,
         request: &Request<'_>,
         flash: Option<FromFlash>,
-        value_bytes_allowed: usize,
     ) -> Attempt {
         if let Request::DeleteAll { at } = *request {
-            return self.delete_all(shared, target, at);
+            return self.delete_all(core, shared, target, at);
         }
-        let Target { token, keyspace: KeyspaceRef { id: keyspace, .. }, hash } = target;
-        let asks = |value_bytes: usize| value_bytes > value_bytes_allowed && request.shows_value();
+        let OpTarget { token, keyspace: KeyspaceRef { id: keyspace, .. }, hash, .. } = target;
+        let asks = |value_bytes: usize| value_bytes > target.value_bytes_allowed && request.shows_value();
         loop {
             let sequence = shared.install_sequence.load(Ordering::SeqCst);
             let mut shard = shared.shard(hash);
@@ -130,7 +136,7 @@ impl Local {
                     unreachable!("only a put is blind")
                 };
                 drop(shard);
-                return self.put(shared, target, (key, value, flags, expiry));
+                return self.put(core, shared, target, (key, value, flags, expiry));
             }
             let in_buffer;
             let (current, large, stamp) = match (flash, shard.get(hash)) {
@@ -154,13 +160,13 @@ impl Local {
                         return Attempt::Asks { value_bytes: header.raw_bytes as usize };
                     }
                     if live && header.codec == Codec::OutOfLine {
-                        in_buffer = Local::out_of_line(&record, shard.large(place));
+                        in_buffer = HashedSession::out_of_line(&record, shard.large(place));
                         if needs_value(request) {
                             let seen = shard.see(hash);
                             drop(shard);
-                            return self.read_large(shared, token, in_buffer, seen, &header);
+                            return self.read_large(core, shared, token, in_buffer, seen, &header);
                         }
-                        (Some(Item::of(&header)), Some(&in_buffer), shown_by)
+                        (Some(ItemHead::of(&header)), Some(&in_buffer), shown_by)
                     } else {
                         if live && uses_value(request) {
                             if header.codec == Codec::Raw || header.raw_bytes as usize <= LOCKED_BYTES_MAX {
@@ -177,13 +183,13 @@ impl Local {
                                 }
                             }
                         }
-                        (live.then(|| Item::of(&header)), None, shown_by)
+                        (live.then(|| ItemHead::of(&header)), None, shown_by)
                     }
                 }
                 (None, None) => {
                     // The tier has what flash has, as long as the shard is held.
                     let Some(item) = self.copy_from_tier(shared, hash) else {
-                        match self.attempt_beyond_memory(shared, shard, (target, sequence), request) {
+                        match self.attempt_beyond_memory(core, shared, shard, (target, sequence), request) {
                             Some(attempt) => return attempt,
                             None => continue,
                         }
@@ -192,21 +198,29 @@ impl Local {
                     (live.then_some(item), None, shared.deletion_of(keyspace, item.stamp))
                 }
             };
-            if let Some(Item { value_bytes, .. }) = current.filter(|item| asks(item.value_bytes)) {
+            if let Some(ItemHead { value_bytes, .. }) = current.filter(|item| asks(item.value_bytes)) {
                 return Attempt::Asks { value_bytes };
             }
-            if let Some(attempt) = self.decide(shared, shard, target, request, (current, large, stamp)) {
+            if let Some(attempt) = self.decide(core, shared, shard, target, request, (current, large, stamp)) {
                 return attempt;
             }
         }
     }
 
     /// The value of a record in a write buffer is to be read from its extents.
-    fn read_large(&mut self, shared: &Shared, token: u64, value: OutOfLine, seen: Seen, header: &Header) -> Attempt {
-        match LargeRead::new(shared, value, Item::of(header), seen, header.stamp) {
+    fn read_large(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        token: u64,
+        value: OutOfLine,
+        seen: Seen,
+        header: &Header,
+    ) -> Attempt {
+        match LargeRead::new(shared, value, ItemHead::of(header), seen, header.stamp) {
             Ok(read) => Attempt::Large(Box::new(LargeOp::Read(read))),
             Err(error) => {
-                self.answer(token, Outcome::Failed(error));
+                core.answer(token, Outcome::Failed(error));
                 Attempt::Answered
             }
         }
@@ -215,9 +229,10 @@ impl Local {
     /// Decides an operation on a key that memory does not have, or says what to read; `None` when it must be looked at again.
     fn attempt_beyond_memory(
         &mut self,
+        core: &mut SessionCore,
         shared: &Shared,
         shard: MutexGuard<'_, Shard>,
-        (target, sequence): (Target, u64),
+        (target, sequence): (OpTarget, u64),
         request: &Request<'_>,
     ) -> Option<Attempt> {
         let hash = target.hash;
@@ -234,11 +249,11 @@ impl Local {
         if !shard.is_as(hash, seen) {
             return None;
         }
-        self.decide(shared, shard, target, request, (None, None, 0))
+        self.decide(core, shared, shard, target, request, (None, None, 0))
     }
 
     /// What the DRAM tier has of a key, its value in `scratch`.
-    fn copy_from_tier(&mut self, shared: &Shared, hash: HashKey) -> Option<Item> {
+    fn copy_from_tier(&mut self, shared: &Shared, hash: HashKey) -> Option<ItemHead> {
         self.scratch.clear();
         let copied = shared.tier.as_ref()?.copy((hash, shared.access_clock.seconds()), &mut self.scratch)?;
         Some(copied.item)
@@ -260,8 +275,9 @@ impl Local {
     /// A put that needs to know nothing: compressed outside of any lock.
     pub(super) fn put(
         &mut self,
+        core: &mut SessionCore,
         shared: &Shared,
-        Target { token, keyspace, hash }: Target,
+        OpTarget { token, keyspace, hash, .. }: OpTarget,
         put @ (key, value, ..): (&[u8], &[u8], u32, u32),
     ) -> Attempt {
         let (header, stored) = self.compress(put);
@@ -269,8 +285,8 @@ impl Local {
             return self.put_large(header, header.codec);
         }
         match put_record(shared, (keyspace, hash), Draft { header, key, stored }) {
-            Put::Stored(stamp) => self.answer_after(shared, token, stamp, Outcome::Stored { stamp }),
-            Put::Refused(error) => self.answer(token, Outcome::Failed(error)),
+            Put::Stored(stamp) => core.answer_after(token, stamp, Outcome::Stored { stamp }),
+            Put::Refused(error) => core.answer(token, Outcome::Failed(error)),
             Put::Waits => return Attempt::Waits,
         }
         Attempt::Answered
@@ -289,11 +305,12 @@ impl Local {
     /// Decides on what is known, under the shard's lock; `None` when it must be looked at again, in the next buffer. `current`'s value is in `scratch`.
     pub(super) fn decide(
         &mut self,
+        core: &mut SessionCore,
         shared: &Shared,
         mut shard: MutexGuard<'_, Shard>,
-        Target { token, keyspace, hash }: Target,
+        OpTarget { token, keyspace, hash, .. }: OpTarget,
         request: &Request<'_>,
-        (current, large, stamp): Known<'_>,
+        (current, large, stamp): KnownItem<'_>,
     ) -> Option<Attempt> {
         let asked_about = current.filter(|_| keeps_reads(request));
         let access = asked_about.map(|item| shared.access(&shard, hash, item.stamp)).unwrap_or_default();
@@ -303,14 +320,14 @@ impl Local {
         let (header, new_value, answer) = match decision {
             Decision::Answer(outcome) => {
                 drop(shard);
-                self.answer_after(shared, token, stamp, outcome);
+                core.answer_after(token, stamp, outcome);
                 return Some(Attempt::Answered);
             }
             Decision::Show => {
                 drop(shard);
                 let Some(item) = current else { unreachable!("what is shown is there") };
-                let value = self.add_scratch();
-                self.answer_after(shared, token, stamp, unchanged(item, access, value));
+                let value = core.values.add(&self.scratch);
+                core.answer_after(token, stamp, unchanged(item, access, value));
                 return Some(Attempt::Answered);
             }
             Decision::Delete => (Header::tombstone(0, key.len()), NewValue::Given, None),
@@ -330,7 +347,7 @@ impl Local {
             && let Err(error) = check_value(shared, value.len())
         {
             drop(shard);
-            self.answer(token, Outcome::Failed(error));
+            core.answer(token, Outcome::Failed(error));
             return Some(Attempt::Answered);
         }
         if value.len() > inline_bytes_max(&shared.geometry).min(LOCKED_BYTES_MAX)
@@ -349,7 +366,7 @@ impl Local {
                 Admission::Wait => return Some(Attempt::Waits),
                 Admission::Refuse(error) => {
                     drop(shard);
-                    self.answer(token, Outcome::Failed(error));
+                    core.answer(token, Outcome::Failed(error));
                     return Some(Attempt::Answered);
                 }
             }
@@ -375,7 +392,7 @@ impl Local {
         let stamp = match done {
             Ok(stamp) => stamp,
             Err(WriteError::Refused(error)) => {
-                self.answer(token, Outcome::Failed(error));
+                core.answer(token, Outcome::Failed(error));
                 return Some(Attempt::Answered);
             }
             Err(WriteError::NoRoom) => {
@@ -388,11 +405,11 @@ impl Local {
         let outcome = match answer {
             None => Outcome::Deleted,
             Some(answer) => {
-                let value = if answer.shows_value() { self.add_scratch() } else { self.add_value(&[]) };
-                answer.outcome(Item { stamp, ..Item::of(&header) }, value)
+                let value = core.values.add(if answer.shows_value() { &self.scratch } else { &[] });
+                answer.outcome(ItemHead { stamp, ..ItemHead::of(&header) }, value)
             }
         };
-        self.answer_after(shared, token, stamp, outcome);
+        core.answer_after(token, stamp, outcome);
         Some(Attempt::Answered)
     }
 }

@@ -1,0 +1,238 @@
+//! Operations on large values, beside the record: what they keep, and reads. Writes are in [`super::large_write`].
+//!
+//! ```text
+//! memory ─► reading ─► checked, inflated ─► answer, or decide on it
+//! ```
+//! An operation holds the extents that it reads or writes, and nothing else, while commands are on their way. See
+//! [`crate::hashed::large`].
+
+use super::large_write::LargeWrite;
+use super::near::NearValue;
+use super::{FromFlash, HashedOp, HashedSession};
+use crate::error::Error;
+use crate::hashed::buffer::Seen;
+use crate::hashed::large::LargeExtents;
+use crate::hashed::large::transfer::Transfer;
+use crate::hashed::large::verify::corrupt;
+use crate::keyspace::item::ItemHead;
+use crate::planted::Bug;
+use crate::session::engine_session::OWN_TAG_BITS;
+use crate::session::session_core::SessionCore;
+use crate::shared::Shared;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tapetum_drive::{Purpose, Returned};
+use tapetum_kernels::record::{Codec, Record};
+use tapetum_kernels::reference::{Reference, crc_append};
+
+/// Set in the tags of commands that move a large value; the slot stands above the operation's number.
+pub(super) const TAG_LARGE: u64 = 1 << (OWN_TAG_BITS - 1);
+const TAG_SLOT_SHIFT: u32 = 48;
+
+/// What an operation does with a large value.
+pub(super) enum LargeOp {
+    Read(LargeRead),
+    Write(LargeWrite),
+}
+
+/// A large value where it lies, and what its record says of it.
+#[derive(Clone)]
+pub(super) struct OutOfLine {
+    /// As the record has it.
+    pub reference: Vec<u8>,
+    pub raw_bytes: u32,
+    pub extents: Arc<LargeExtents>,
+}
+
+pub(super) struct LargeRead {
+    value: OutOfLine,
+    reference: Reference,
+    item: ItemHead,
+    seen: Seen,
+    shown_by: u64,
+    transfer: Option<Transfer>,
+    stored: Vec<u8>,
+    crc: u32,
+}
+
+impl LargeRead {
+    pub(super) fn new(
+        shared: &Shared,
+        value: OutOfLine,
+        item: ItemHead,
+        seen: Seen,
+        shown_by: u64,
+    ) -> Result<LargeRead, Error> {
+        let Ok(reference) = Reference::parse(&value.reference) else {
+            return Err(Error::Corrupt("a record names a large value that makes no sense".into()));
+        };
+        let (stored, crc) = (Vec::new(), reference.crc_of_none(shared.store_id));
+        Ok(LargeRead { value, reference, item, seen, shown_by, transfer: None, stored, crc })
+    }
+}
+
+pub(super) fn tag_of(number: usize) -> impl Fn(usize) -> u64 {
+    move |slot| TAG_LARGE | (slot as u64) << TAG_SLOT_SHIFT | number as u64
+}
+
+pub(super) fn transfer(core: &mut SessionCore, shared: &Shared, reference: &Reference) -> Option<Transfer> {
+    let allocate = |bytes| core.spare_buffers.take(bytes);
+    Transfer::new(&shared.geometry, &reference.runs, reference.stored_bytes, allocate)
+}
+
+pub(super) fn give_slots(core: &mut SessionCore, transfer: &mut Option<Transfer>) {
+    let slots = transfer.take().into_iter().flat_map(Transfer::into_buffers);
+    slots.for_each(|buffer| core.spare_buffers.give(buffer));
+}
+
+impl HashedSession {
+    /// The large value of a record in a write buffer. The caller holds the shard.
+    pub(super) fn out_of_line(record: &Record<'_>, extents: Option<Arc<LargeExtents>>) -> OutOfLine {
+        let Some(extents) = extents else { unreachable!("a buffer holds the extents that its records name") };
+        OutOfLine { reference: record.stored.to_vec(), raw_bytes: record.header.raw_bytes, extents }
+    }
+
+    /// Starts an operation on a large value, or goes on with one that waited.
+    pub(super) fn go_on_large(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        op: Box<HashedOp>,
+        large: Box<LargeOp>,
+    ) {
+        match *large {
+            LargeOp::Read(read) => self.begin_large_read(core, shared, number, op, read),
+            LargeOp::Write(write) => self.go_on_writing(core, shared, number, op, write),
+        }
+    }
+
+    pub(super) fn keep_large(&mut self, number: usize, mut op: Box<HashedOp>, large: LargeOp, waits: bool) {
+        op.kept.large = Some(Box::new(large));
+        match waits {
+            true => self.ops.wait_again(number, op),
+            false => self.ops.put(number, op),
+        }
+    }
+
+    fn begin_large_read(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        op: Box<HashedOp>,
+        mut read: LargeRead,
+    ) {
+        let raw_bytes = read.value.raw_bytes as usize;
+        if op.must_ask_for(raw_bytes) {
+            return self.ask(core, number, op, raw_bytes);
+        }
+        if let Some(prefix) = op.kept.near.as_ref().and_then(|near| near.prefix_of_large(shared, &read.reference)) {
+            let LargeRead { value, reference, item, shown_by, .. } = read;
+            let value = NearValue::Large { value, reference, prefix };
+            return self.compute(core, shared, number, op, (item, shown_by), value);
+        }
+        read.transfer = transfer(core, shared, &read.reference);
+        if shared.planted.has(Bug::FreeLargeUnderReader) {
+            read.value.extents = Arc::new(shared.large.own(Vec::new()));
+        }
+        if let Some(transfer) = &mut read.transfer {
+            (read.stored, read.crc) = (Vec::new(), read.reference.crc_of_none(shared.store_id));
+            read.stored.reserve_exact(read.reference.stored_bytes as usize);
+            transfer.read(&mut core.queue, tag_of(number));
+        }
+        let waits = read.transfer.as_ref().is_none_or(Transfer::is_idle);
+        self.keep_large(number, op, LargeOp::Read(read), waits);
+    }
+
+    /// Takes the completion of a command that moves a large value.
+    pub(super) fn large_completed(&mut self, core: &mut SessionCore, shared: &Shared, returned: Returned) {
+        let tag = returned.completion.tag;
+        let number = (tag & ((1 << TAG_SLOT_SHIFT) - 1)) as usize;
+        let slot = (tag >> TAG_SLOT_SHIFT & 0xff) as usize;
+        let mut op = self.ops.take(number);
+        let Some(large) = op.kept.large.take() else { unreachable!("a completion has a large value") };
+        match *large {
+            LargeOp::Read(read) => self.large_read(core, shared, number, op, read, (slot, returned)),
+            LargeOp::Write(write) => self.large_written(core, shared, number, op, write, (slot, returned)),
+        }
+    }
+
+    fn large_read(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        op: Box<HashedOp>,
+        mut read: LargeRead,
+        (slot, returned): (usize, Returned),
+    ) {
+        let Some(transfer) = &mut read.transfer else { unreachable!("a completion has a transfer") };
+        transfer.completed(slot, returned);
+        while let Some((buffer, bytes)) = transfer.take() {
+            let from = read.stored.len();
+            core.queue.copy_to_host(Purpose::Get, buffer, 0..bytes, &mut read.stored);
+            read.crc = crc_append(read.crc, &read.stored[from..]);
+        }
+        transfer.read(&mut core.queue, tag_of(number));
+        match transfer.outcome() {
+            None => {
+                let waits = transfer.is_idle();
+                self.keep_large(number, op, LargeOp::Read(read), waits);
+            }
+            Some(Err(failed)) => {
+                self.refuse(core, number, op, Error::of_command(&shared.drive, "read of a large value", &failed));
+            }
+            Some(Ok(())) => {
+                give_slots(core, &mut read.transfer);
+                self.large_read_done(core, shared, number, op, read);
+            }
+        }
+    }
+
+    fn large_read_done(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        op: Box<HashedOp>,
+        read: LargeRead,
+    ) {
+        let LargeRead { value, reference, item, seen, shown_by, stored, crc, .. } = read;
+        let raw_bytes = value.raw_bytes as usize;
+        let whole = crc == reference.crc && (reference.codec == Codec::Zstd || stored.len() == raw_bytes);
+        if !whole && !shared.planted.has(Bug::TrustLarge) {
+            return self.refuse(core, number, op, corrupt(&reference));
+        }
+        let is_get = op.request.is_get() && op.kept.near.is_none();
+        let into = if is_get { core.values.current() } else { &mut self.scratch };
+        if !is_get {
+            into.clear();
+        }
+        let start = into.len();
+        if reference.codec == Codec::Zstd {
+            into.resize(start + raw_bytes, 0);
+            if self.decompressor.decompress(&stored, &mut into[start..]).is_err() {
+                into.truncate(start);
+                return self.refuse(core, number, op, corrupt(&reference));
+            }
+        } else if start == 0 {
+            *into = stored;
+        } else {
+            into.extend_from_slice(&stored);
+        }
+        shared.counters.large_reads.fetch_add(1, Ordering::Relaxed);
+        if is_get {
+            let value = core.values.range_from(start);
+            let outcome = op.request.found(item, || shared.access_by_stamp(false, item.stamp), value);
+            core.answer_after(op.token, shown_by, outcome);
+            return self.forget(core, number, op);
+        }
+        if op.kept.near.is_some() {
+            let value = std::mem::take(&mut self.scratch);
+            return self.compute(core, shared, number, op, (item, shown_by), NearValue::Host(value));
+        }
+        let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
+        self.attempt_op(core, shared, number, op, Some(flash));
+    }
+}

@@ -1,0 +1,325 @@
+//! Writes of large values: their bytes first, then the record that names them.
+//!
+//! ```text
+//! room ─► memory ─► writing ─► the record, if the key is still what was decided on ─► answer
+//!   │        └─ wait ┘                         └─ no: drop the extents, start over
+//!   └─ wait for a flush or a collection, or refuse
+//! ```
+
+use super::attempt::{WriteError, append};
+use super::large::{LargeOp, give_slots, tag_of, transfer};
+use super::{Attempt, HashedOp, HashedSession};
+use crate::error::Error;
+use crate::hashed::buffer::{Seen, Shard};
+use crate::hashed::large::transfer::Transfer;
+use crate::hashed::large::{LargeExtents, LargeWant, is_inline};
+use crate::keyspace::decide::Answer;
+use crate::keyspace::item::ItemHead;
+use crate::log::Draft;
+use crate::maintenance::room::{Admission, LargeRoom};
+use crate::media::io::lock;
+use crate::opening::options::Full;
+use crate::planted::Bug;
+use crate::session::session_core::{SessionCore, poison};
+use crate::shared::Shared;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tapetum_drive::Returned;
+use tapetum_kernels::record::{Codec, Header};
+use tapetum_kernels::reference::{Reference, crc_append};
+
+/// What a write was decided on.
+pub(super) struct Basis {
+    pub seen: Seen,
+    /// Stamp and expiry of the item, if there was one.
+    pub current: Option<(u64, u32)>,
+    /// The item counts as read when it is written.
+    pub was_read: bool,
+}
+
+pub(super) struct LargeWrite {
+    header: Header,
+    codec: Codec,
+    /// Empty for a blind put of a raw value: it is the request's.
+    stored: Vec<u8>,
+    answer: Answer,
+    /// The value to show with the answer.
+    shown: Vec<u8>,
+    /// `None` for a blind put.
+    basis: Option<Basis>,
+    extents: Option<LargeExtents>,
+    reference: Option<Reference>,
+    transfer: Option<Transfer>,
+    written: bool,
+    /// There was no room: it is looked for again when this buffer is the oldest.
+    flush_awaited: Option<u64>,
+    /// There was no room: maintenance is told.
+    want: Option<LargeWant>,
+}
+
+enum WriteRoom {
+    Taken,
+    /// There is some, but the key is not what was decided on any more.
+    Stale,
+    Waits,
+    Refused(Error),
+}
+
+impl LargeWrite {
+    fn new(header: Header, codec: Codec, stored: Vec<u8>, answer: Answer) -> LargeWrite {
+        LargeWrite {
+            header,
+            codec,
+            stored,
+            answer,
+            shown: Vec::new(),
+            basis: None,
+            extents: None,
+            reference: None,
+            transfer: None,
+            written: false,
+            flush_awaited: None,
+            want: None,
+        }
+    }
+
+    /// Small enough for a log record after all.
+    fn is_inline(&self, shared: &Shared) -> bool {
+        is_inline(&shared.geometry, self.stored.len(), self.header.raw_bytes as usize)
+    }
+
+    fn overwrites(&self, shared: &Shared, op: &HashedOp) -> bool {
+        match &self.basis {
+            Some(basis) => basis.current.is_some(),
+            None => shared.shard(op.hash).get(op.hash).is_some() || shared.index.lookup(op.hash).is_some(),
+        }
+    }
+
+    /// Takes extents, if there are any.
+    fn take_room(&mut self, shared: &Shared, op: &HashedOp) -> WriteRoom {
+        let overwrites = self.overwrites(shared, op);
+        match shared.admit(|| overwrites) {
+            Admission::Go => {}
+            Admission::Wait => return WriteRoom::Waits,
+            Admission::Refuse(Error::FullFlash) => return self.flush_or_refuse(shared),
+            Admission::Refuse(error) => return WriteRoom::Refused(error),
+        }
+        let shard = shared.shard(op.hash);
+        let holds = self.still_holds(shared, op, &shard);
+        let room = shared.take_large(self.stored.len() as u64, overwrites, holds);
+        drop(shard);
+        match room {
+            LargeRoom::Unneeded => WriteRoom::Stale,
+            LargeRoom::Taken(extents) => {
+                self.refer(shared, &extents);
+                (self.extents, self.want) = (Some(extents), None);
+                WriteRoom::Taken
+            }
+            LargeRoom::Comes => {
+                self.want = Some(shared.want_large(shared.extents_of(self.stored.len() as u64)));
+                WriteRoom::Waits
+            }
+            LargeRoom::None => self.flush_or_refuse(shared),
+        }
+    }
+
+    /// There is no room: what the write buffers hold may give some back when they are flushed, and then evicting may.
+    fn flush_or_refuse(&mut self, shared: &Shared) -> WriteRoom {
+        let flushed = match self.flush_awaited {
+            Some(buffer) => shared.is_installed_below(buffer),
+            None if shared.log.active_is_empty() || shared.rotate() => {
+                let active = lock(&shared.shards[0]).active();
+                self.flush_awaited = Some(active);
+                shared.is_installed_below(active)
+            }
+            None => false,
+        };
+        if !flushed {
+            return WriteRoom::Waits;
+        }
+        match shared.options.full {
+            Full::Error => WriteRoom::Refused(Error::FullFlash),
+            Full::Evict => {
+                self.flush_awaited = None;
+                self.want = Some(shared.want_large(2 * shared.extents_of(self.stored.len() as u64)));
+                WriteRoom::Waits
+            }
+        }
+    }
+
+    fn refer(&mut self, shared: &Shared, extents: &LargeExtents) {
+        let mut reference = Reference {
+            version: shared.version_next.fetch_add(1, Ordering::Relaxed),
+            crc: 0,
+            stored_bytes: self.stored.len() as u32,
+            codec: self.codec,
+            runs: extents.runs().to_vec(),
+        };
+        reference.crc = crc_append(reference.crc_of_none(shared.store_id), &self.stored);
+        self.reference = Some(reference);
+    }
+
+    /// Whether what was decided on is still so. The caller holds the shard.
+    fn still_holds(&self, shared: &Shared, op: &HashedOp, shard: &Shard) -> bool {
+        let Some(basis) = &self.basis else { return true };
+        let alive = |(stamp, expiry)| shared.is_live_stamp(op.keyspace.id, stamp, expiry, shared.now());
+        basis.current.is_none_or(alive) && shard.is_on_flash_as(op.hash, basis.seen)
+    }
+}
+
+impl HashedSession {
+    /// A blind put whose value is large.
+    pub(super) fn put_large(&mut self, header: Header, codec: Codec) -> Attempt {
+        let stored = if codec == Codec::Raw { Vec::new() } else { self.compressor.take_frame() };
+        Attempt::Large(Box::new(LargeOp::Write(LargeWrite::new(header, codec, stored, Answer::Stored))))
+    }
+
+    /// A write that was decided on the item as it is; its value is large, or takes long to compress.
+    pub(super) fn write_large(&mut self, header: Header, value: Vec<u8>, answer: Answer, basis: Basis) -> Attempt {
+        let (codec, _) = self.compressor.compress(&value);
+        let header = Header { raw_bytes: value.len() as u32, ..header };
+        let shown = if answer.shows_value() { value.clone() } else { Vec::new() };
+        let stored = if codec == Codec::Raw { value } else { self.compressor.take_frame() };
+        let mut write = LargeWrite::new(header, codec, stored, answer);
+        (write.basis, write.shown) = (Some(basis), shown);
+        Attempt::Large(Box::new(LargeOp::Write(write)))
+    }
+
+    pub(super) fn go_on_writing(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        mut op: Box<HashedOp>,
+        mut write: LargeWrite,
+    ) {
+        if shared.log.poisoned().is_err() {
+            return self.refuse(core, number, op, poison(shared));
+        }
+        if write.stored.is_empty() {
+            write.stored = op.request.take_value();
+        }
+        if write.written {
+            return self.publish(core, shared, number, op, write);
+        }
+        if write.is_inline(shared) {
+            let overwrites = write.overwrites(shared, &op);
+            return match shared.admit(|| overwrites) {
+                Admission::Go => self.publish(core, shared, number, op, write),
+                Admission::Wait => self.keep_large(number, op, LargeOp::Write(write), true),
+                Admission::Refuse(error) => self.refuse(core, number, op, error),
+            };
+        }
+        if write.extents.is_none() {
+            match write.take_room(shared, &op) {
+                WriteRoom::Taken => {}
+                WriteRoom::Stale => return self.attempt_op(core, shared, number, op, None),
+                WriteRoom::Waits => return self.keep_large(number, op, LargeOp::Write(write), true),
+                WriteRoom::Refused(error) => return self.refuse(core, number, op, error),
+            }
+        }
+        let Some(reference) = &write.reference else { unreachable!("extents that were taken have a reference") };
+        write.transfer = transfer(core, shared, reference);
+        if let Some(transfer) = &mut write.transfer {
+            let fua = !shared.planted.has(Bug::AppendBeforeLarge);
+            transfer.write(&mut core.queue, &write.stored, fua, tag_of(number));
+        }
+        let waits = write.transfer.as_ref().is_none_or(Transfer::is_idle);
+        self.keep_large(number, op, LargeOp::Write(write), waits);
+    }
+
+    pub(super) fn large_written(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        op: Box<HashedOp>,
+        mut write: LargeWrite,
+        (slot, returned): (usize, Returned),
+    ) {
+        let Some(transfer) = &mut write.transfer else { unreachable!("a completion has a transfer") };
+        transfer.completed(slot, returned);
+        while transfer.take().is_some() {}
+        let fua = !shared.planted.has(Bug::AppendBeforeLarge);
+        transfer.write(&mut core.queue, &write.stored, fua, tag_of(number));
+        match transfer.outcome() {
+            None => {
+                let waits = transfer.is_idle();
+                self.keep_large(number, op, LargeOp::Write(write), waits);
+            }
+            // It was to be durable at once, and may have failed for what another write left in a cache: as with a flush, the store
+            // believes nothing from then on. Nothing names the extents.
+            Some(Err(failed)) => {
+                let error = Error::of_command(&shared.drive, "write of a large value", &failed);
+                shared.log.poison("a large value", error.clone());
+                self.refuse(core, number, op, error);
+            }
+            Some(Ok(())) => {
+                give_slots(core, &mut write.transfer);
+                write.written = true;
+                self.publish(core, shared, number, op, write);
+            }
+        }
+    }
+
+    /// Appends the record, if the key is still what was decided on.
+    fn publish(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        op: Box<HashedOp>,
+        mut write: LargeWrite,
+    ) {
+        let encoded = write.reference.as_ref().map(Reference::encode);
+        let (codec, stored) = match &encoded {
+            Some(reference) => (Codec::OutOfLine, &reference[..]),
+            None => (write.codec, &write.stored[..]),
+        };
+        let header = Header { codec, stored_bytes: stored.len() as u32, ..write.header };
+        let key = &op.request.key;
+        loop {
+            if write.extents.is_some() && shared.names_much() && !shared.rotate() {
+                return self.keep_large(number, op, LargeOp::Write(write), true);
+            }
+            let mut shard = shared.shard(op.hash);
+            if !write.still_holds(shared, &op, &shard) {
+                drop(shard);
+                return self.attempt_op(core, shared, number, op, None);
+            }
+            let done = append(shared, &mut shard, (op.keyspace, op.hash), Draft { header, key, stored });
+            if done.is_ok()
+                && let (Some(extents), Some(place)) = (write.extents.take(), shard.get(op.hash))
+            {
+                shared.name_large(&mut shard, place, Arc::new(extents));
+            }
+            if done.is_ok() && write.basis.as_ref().is_some_and(|basis| basis.was_read) {
+                shard.note_read(op.hash);
+            }
+            drop(shard);
+            match done {
+                Ok(stamp) => return self.answer_large(core, shared, number, op, write, stamp),
+                Err(WriteError::Refused(error)) => return self.refuse(core, number, op, error),
+                Err(WriteError::NoRoom) if shared.rotate() => {}
+                Err(WriteError::NoRoom) => return self.keep_large(number, op, LargeOp::Write(write), true),
+            }
+        }
+    }
+
+    fn answer_large(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        op: Box<HashedOp>,
+        write: LargeWrite,
+        stamp: u64,
+    ) {
+        let bytes = op.request.key.len() as u64 + u64::from(write.header.raw_bytes);
+        shared.counters.user_write_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let value = core.values.add(&write.shown);
+        let outcome = write.answer.outcome(ItemHead { stamp, ..ItemHead::of(&write.header) }, value);
+        core.answer_after(op.token, stamp, outcome);
+        self.forget(core, number, op);
+    }
+}

@@ -1,0 +1,183 @@
+//! The hashed engine's part of a session: its operations, from the attempt to the answer.
+//!
+//! ```text
+//!            ┌─ answer known ──────────────────────────────► held until durable ─► reply
+//! start ─► attempt ─ needs flash ─► reading ─► attempt again, or answer
+//!    │       ├─ no room / no memory ─► waiting ─► attempt again at a later poll
+//!    │       └─ behind an earlier one of its key ─► waiting, when that is decided
+//!    └ get ─► gathered ─► looked up with the others of this poll ─► reading ─► answer
+//!                 ▲            └─ long ─► asks (if it is to) ─┐
+//!                 └────────────────── allowed ◄────────────────┘
+//! ```
+//! A read-modify-write holds nothing across its flash read: it remembers where its key was in the write buffers and starts
+//! over if somebody wrote it meanwhile (docs/decisions). So no session waits for another to poll.
+//!
+//! Threads: the session's. What is shared is [`Shared`].
+
+mod attempt;
+mod batch_part;
+mod flash_read;
+mod large;
+mod large_write;
+pub mod limits;
+mod lookup;
+mod near;
+#[cfg(test)]
+mod near_tests;
+mod reads;
+mod staged;
+mod waiting;
+
+use crate::error::Error;
+use crate::hashed::buffer::Seen;
+use crate::hashed::tier::HitCounts;
+use crate::keyspace::item::ItemHead;
+use crate::keyspace::request::{Outcome, Request};
+use crate::maintenance::pace::Share;
+use crate::session::order::{Op, OpTarget, Operations};
+use crate::session::session_core::SessionCore;
+use crate::shared::Shared;
+use flash_read::FlashRead;
+use large::{LargeOp, OutOfLine};
+use lookup::Miss;
+pub use near::ItemPipeline;
+use near::NearGet;
+use reads::GetCount;
+use staged::FoundLately;
+pub use staged::KeyDigest;
+use std::sync::atomic::Ordering;
+use tapetum_kernels::codec::{Compressor, Decompressor};
+
+/// What the engine keeps with an operation.
+#[derive(Default)]
+struct HashedOpState {
+    /// `None` while it waits to be attempted.
+    read: Option<FlashRead>,
+    /// What it does with a large value, if it has come to that.
+    large: Option<Box<LargeOp>>,
+    /// Of a get whose value goes through programs of the drive.
+    near: Option<Box<NearGet>>,
+}
+
+type HashedOp = Op<HashedOpState>;
+
+/// The item as flash has it.
+struct FromFlash {
+    seen: Seen,
+    /// The value is in `scratch`, if it is needed. `None`: flash does not have it.
+    found: Option<ItemHead>,
+    /// Where the value lies, if that is in extents of its own.
+    large: Option<OutOfLine>,
+    /// The stamp of the deletion that took it; 0 if none did.
+    shown_by: u64,
+}
+
+enum Attempt {
+    Answered,
+    NeedsFlash {
+        read: FlashRead,
+    },
+    /// It shows a longer value than it may bring.
+    Asks {
+        value_bytes: usize,
+    },
+    /// A large value is to be read or written.
+    Large(Box<LargeOp>),
+    Waits,
+}
+
+pub struct HashedSession {
+    ops: Operations<HashedOpState>,
+    /// Gets to look up at the next poll.
+    gathered: Vec<usize>,
+    /// Those that are looked up now and in no write buffer.
+    misses: Vec<Miss>,
+    /// Writes wait for flush and collector: later ones stay behind them.
+    paced: bool,
+    share: Share,
+    scratch: Vec<u8>,
+    inflated: Vec<u8>,
+    compressor: Compressor,
+    decompressor: Decompressor,
+    /// Gets whose pipelines the drive runs.
+    near_in_flight: usize,
+    /// Gets that are not in the store's counters yet.
+    gets: GetCount,
+    /// Those that the DRAM tier answered, where there is one.
+    hits: Option<HitCounts>,
+    found_lately: FoundLately,
+}
+
+impl HashedSession {
+    pub fn new(shared: &Shared) -> Result<HashedSession, Error> {
+        let io = |error: std::io::Error| Error::Io(error.to_string());
+        Ok(HashedSession {
+            ops: Operations::default(),
+            gathered: Vec::new(),
+            misses: Vec::new(),
+            paced: false,
+            share: Share::default(),
+            scratch: Vec::new(),
+            inflated: Vec::new(),
+            compressor: Compressor::new().map_err(io)?,
+            decompressor: Decompressor::new().map_err(io)?,
+            near_in_flight: 0,
+            gets: GetCount::default(),
+            hits: shared.tier.as_ref().map(|tier| tier.hits().counts()),
+            found_lately: FoundLately::default(),
+        })
+    }
+
+    /// Starts an operation.
+    pub fn start(&mut self, core: &mut SessionCore, shared: &Shared, target: OpTarget, request: &Request<'_>) {
+        if !request.reads() && self.is_paced(shared, request) {
+            shared.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
+            return self.ops.wait(target, request);
+        }
+        if self.ops.must_wait(target.hash, request) {
+            return self.ops.wait(target, request);
+        }
+        if request.reads() {
+            let number = self.ops.keep(target, request);
+            return self.gathered.push(number);
+        }
+        match self.attempt(core, shared, target, request, None) {
+            Attempt::Answered => {}
+            Attempt::Waits => self.ops.wait(target, request),
+            attempt => {
+                let (number, op) = self.ops.keep_at_hand(target, request);
+                self.go_on(core, shared, number, op, attempt);
+            }
+        }
+    }
+
+    /// Does what came of an operation's attempt.
+    fn go_on(&mut self, core: &mut SessionCore, shared: &Shared, number: usize, op: Box<HashedOp>, attempt: Attempt) {
+        match attempt {
+            Attempt::Answered => self.forget(core, number, op),
+            Attempt::Asks { value_bytes } => self.ask(core, number, op, value_bytes),
+            Attempt::NeedsFlash { read } => self.begin_read(core, shared, number, op, read),
+            Attempt::Large(large) => self.go_on_large(core, shared, number, op, large),
+            Attempt::Waits => self.ops.wait_again(number, op),
+        }
+    }
+
+    /// Ends an operation that is decided: the next one of its key may go on.
+    fn forget(&mut self, core: &mut SessionCore, number: usize, mut op: Box<HashedOp>) {
+        end_read(core, &mut op);
+        self.ops.forget(number, op);
+    }
+
+    /// Ends an operation with an error.
+    fn refuse(&mut self, core: &mut SessionCore, number: usize, op: Box<HashedOp>, error: Error) {
+        core.answer(op.token, Outcome::Failed(error));
+        self.forget(core, number, op);
+    }
+}
+
+/// Lets go of the segment and the buffers of an operation's read.
+fn end_read(core: &mut SessionCore, op: &mut HashedOp) {
+    if let Some(read) = op.kept.read.take() {
+        read.finish(&mut core.spare_buffers);
+    }
+}

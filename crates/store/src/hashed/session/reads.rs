@@ -1,0 +1,271 @@
+//! Operations whose key may be on flash: their reads, from the first command to the answer.
+
+use super::flash_read::{FlashRead, ReadStep, inflated_bytes};
+use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
+use super::near::TAG_NEAR;
+use super::{FromFlash, HashedOp, HashedOpState, HashedSession, end_read};
+use crate::error::Error;
+use crate::hashed::buffer::Seen;
+use crate::keyspace::decide::needs_value;
+use crate::keyspace::item::Access;
+use crate::keyspace::item::ItemHead;
+use crate::keyspace::request::Outcome;
+use crate::planted::Bug;
+use crate::session::session_core::SessionCore;
+use crate::shared::Shared;
+use std::sync::atomic::Ordering;
+use tapetum_drive::programs::match_record::{Matched, Place};
+use tapetum_drive::{Completion, Returned};
+use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::record::Marks;
+
+/// What gets did since the store's counters were told.
+#[derive(Default)]
+pub(super) struct GetCount {
+    /// Answered with a value from flash.
+    from_flash: u64,
+    /// Read commands, and the longest.
+    flash_reads: u64,
+    flash_read_max_bytes: u64,
+}
+
+/// Keeps what was read from flash in the DRAM tier, if it is still what there is.
+fn put_into_tier(shared: &Shared, hash: HashKey, seen: Seen, item: ItemHead, value: &[u8]) {
+    let Some(tier) = &shared.tier else { return };
+    let item = if shared.planted.has(Bug::TierForgetsMarks) { ItemHead { marks: Marks::NONE, ..item } } else { item };
+    let shard = shared.shard(hash);
+    if shard.is_on_flash_as(hash, seen) || shared.planted.has(Bug::TierFillsLate) {
+        let access = Access { was_read: true, idle_seconds: 0 };
+        tier.put((hash, shared.access_clock.seconds()), (item, value), access);
+    }
+}
+
+fn item_of(found: &Matched) -> ItemHead {
+    let Matched { flags, expiry, stamp, marks, raw_bytes, .. } = *found;
+    ItemHead { flags, expiry, stamp, value_bytes: raw_bytes as usize, marks }
+}
+
+impl HashedSession {
+    pub(super) fn begin_read(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        mut op: Box<HashedOp>,
+        read: FlashRead,
+    ) {
+        op.kept.read = Some(read);
+        self.read_next(core, shared, number, op);
+    }
+
+    /// Reads the next page in which the record may start.
+    fn read_next(&mut self, core: &mut SessionCore, shared: &Shared, number: usize, mut op: Box<HashedOp>) {
+        let HashedOp { kept: HashedOpState { read: Some(read), .. }, request, keyspace, .. } = &mut *op else {
+            unreachable!("the operation reads")
+        };
+        let step = read.begin(&mut core.queue, &mut core.spare_buffers, number as u64, (keyspace.id.0, &request.key));
+        match step {
+            ReadStep::Waits => {
+                if request.is_get() {
+                    let (commands, bytes_max) = read.sent();
+                    self.gets.flash_reads += u64::from(commands);
+                    self.gets.flash_read_max_bytes = self.gets.flash_read_max_bytes.max(u64::from(bytes_max));
+                }
+                self.ops.put(number, op);
+            }
+            // No page may hold it: the candidate was another key's.
+            ReadStep::Missing => self.read_decided(core, shared, number, op, None),
+            _ => self.wait_for_room(core, number, op),
+        }
+    }
+
+    /// Counts a get that the DRAM tier answered.
+    #[inline]
+    pub(super) fn note_hit(&mut self, value_bytes: usize) {
+        if let Some(hits) = &mut self.hits {
+            hits.note(value_bytes);
+        }
+    }
+
+    /// Tells the store's counters what gets did.
+    pub fn count_gets(&mut self, shared: &Shared) {
+        if let (Some(tier), Some(hits)) = (&shared.tier, &mut self.hits) {
+            tier.hits().add(hits);
+        }
+        let GetCount { from_flash, flash_reads, flash_read_max_bytes } = std::mem::take(&mut self.gets);
+        if from_flash > 0 {
+            shared.counters.get_from_flash.fetch_add(from_flash, Ordering::Relaxed);
+        }
+        if flash_reads > 0 {
+            shared.counters.get_flash_reads.fetch_add(flash_reads, Ordering::Relaxed);
+            shared.counters.get_flash_read_max_bytes.fetch_max(flash_read_max_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Brings what a completion will have looked at nearer, while others are looked after: the validity of the record found.
+    pub fn prefetch(&self, completion: &Completion) {
+        if completion.tag < TAG_NEAR
+            && let Some(HashedOp { kept: HashedOpState { read: Some(read), .. }, .. }) =
+                self.ops.get(completion.tag as usize)
+        {
+            read.segment.prefetch_validity(completion.result[1]);
+        }
+    }
+
+    /// Takes the completion of a command of this engine.
+    pub fn complete(&mut self, core: &mut SessionCore, shared: &Shared, returned: Returned) {
+        let tag = returned.completion.tag;
+        if tag & TAG_LARGE != 0 {
+            return self.large_completed(core, shared, returned);
+        }
+        if tag & TAG_NEAR != 0 {
+            return self.computed(core, shared, returned);
+        }
+        let number = tag as usize;
+        let mut op = self.ops.take(number);
+        let Some(read) = &mut op.kept.read else { unreachable!("a completion has a read") };
+        let completion = read.ended(returned);
+        if let Some(bytes) = inflated_bytes(&completion).filter(|bytes| op.must_ask_for(*bytes)) {
+            return self.ask(core, number, op, bytes);
+        }
+        let Some(read) = &mut op.kept.read else { unreachable!("a completion has a read") };
+        let step = read.look(completion, &mut core.queue, &mut core.spare_buffers, number as u64);
+        match step {
+            ReadStep::Waits => self.ops.put(number, op),
+            ReadStep::NoRoom => self.wait_for_room(core, number, op),
+            ReadStep::Missing if read.has_more_pages() => self.read_next(core, shared, number, op),
+            ReadStep::Missing => self.read_decided(core, shared, number, op, None),
+            ReadStep::Found(matched) => self.read_decided(core, shared, number, op, Some(matched)),
+            ReadStep::Failed(Error::Io(_)) if shared.planted.has(Bug::MissUnreadable) => {
+                self.read_decided(core, shared, number, op, None);
+            }
+            ReadStep::Failed(error) => self.refuse(core, number, op, error),
+        }
+    }
+
+    fn read_decided(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        mut op: Box<HashedOp>,
+        matched: Option<Matched>,
+    ) {
+        let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
+        let dead = matched.as_ref().is_some_and(|found| !read.segment.is_valid(found.entry));
+        if dead && shared.install_sequence.load(Ordering::SeqCst) != read.sequence {
+            // It died since the look at the index: look again.
+            end_read(core, &mut op);
+            return self.attempt_op(core, shared, number, op, None);
+        }
+        let has_ended = matched
+            .as_ref()
+            .is_some_and(|found| !dead && !shared.is_live_now(op.keyspace.id, found.stamp, found.expiry));
+        if has_ended && shared.shard(op.hash).get(op.hash).is_some() {
+            // It has expired since the look at the buffers, and another one took its place before that: look again.
+            end_read(core, &mut op);
+            return self.attempt_op(core, shared, number, op, None);
+        }
+        if let Some(found) = matched.as_ref().filter(|_| has_ended && op.request.is_counted_as_get()) {
+            shared.note_lapsed(op.keyspace.id, found.stamp);
+        }
+        let shown_by = matched.as_ref().map_or(0, |found| shared.deletion_of(op.keyspace.id, found.stamp));
+        // A dead record that the index did not mean: it took another key's entry for this one's.
+        let matched = matched.filter(|_| !dead && !has_ended);
+        if let Some(found) = &matched
+            && matches!(found.place, Place::OutOfLine(_))
+        {
+            return self.large_found(core, shared, number, op, (*found, shown_by));
+        }
+        let item = matched.as_ref().map(item_of);
+        op.request.judge(item);
+        if let Some(item) = item.filter(|item| op.must_ask_for(item.value_bytes)) {
+            return self.ask(core, number, op, item.value_bytes);
+        }
+        if op.request.is_get() {
+            let outcome = match (&matched, item) {
+                (Some(found), Some(item)) => {
+                    let values = core.values.current();
+                    let start = values.len();
+                    self.gets.from_flash += 1;
+                    if op.kept.near.is_some() {
+                        return self.compute_found(core, shared, number, op, (item, shown_by), found);
+                    }
+                    let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
+                    read.copy_value(found, &core.queue, values);
+                    if !op.request.is_unnoticed() {
+                        put_into_tier(shared, op.hash, read.seen, item, &values[start..]);
+                    }
+                    op.request.found(item, || shared.access_by_stamp(false, item.stamp), core.values.range_from(start))
+                }
+                _ => Outcome::Missing,
+            };
+            core.answer_after(op.token, shown_by, outcome);
+            return self.forget(core, number, op);
+        }
+        self.scratch.clear();
+        if let Some(found) = &matched {
+            read.copy_value(found, &core.queue, &mut self.scratch);
+        }
+        let flash = FromFlash { seen: read.seen, found: item, large: None, shown_by };
+        end_read(core, &mut op);
+        self.attempt_op(core, shared, number, op, Some(flash));
+    }
+
+    /// The record is there and names a large value.
+    fn large_found(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        mut op: Box<HashedOp>,
+        (found, shown_by): (Matched, u64),
+    ) {
+        let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
+        let Some(extents) = read.segment.large(found.entry) else {
+            let gone = !read.segment.is_valid(found.entry);
+            let descriptor = &read.segment.descriptor;
+            let place = format!("record {} of segment {}, whose value is nowhere", found.entry, descriptor.number);
+            end_read(core, &mut op);
+            if gone {
+                return self.attempt_op(core, shared, number, op, None);
+            }
+            return self.refuse(core, number, op, Error::Corrupt(place));
+        };
+        let mut reference = Vec::with_capacity(found.value_bytes as usize);
+        read.copy_value(&found, &core.queue, &mut reference);
+        let value = OutOfLine { reference, raw_bytes: found.raw_bytes, extents };
+        let (seen, item) = (read.seen, item_of(&found));
+        end_read(core, &mut op);
+        op.request.judge(Some(item));
+        if !needs_value(&op.request.borrow()) {
+            let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
+            return self.attempt_op(core, shared, number, op, Some(flash));
+        }
+        if op.request.is_get() && !op.must_ask_for(value.raw_bytes as usize) {
+            self.gets.from_flash += 1;
+        }
+        match LargeRead::new(shared, value, item, seen, shown_by) {
+            Ok(read) => self.go_on_large(core, shared, number, op, Box::new(LargeOp::Read(read))),
+            Err(error) => self.refuse(core, number, op, error),
+        }
+    }
+
+    pub(super) fn attempt_op(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        number: usize,
+        mut op: Box<HashedOp>,
+        flash: Option<FromFlash>,
+    ) {
+        if let Some(large) = op.kept.large.take() {
+            return self.go_on_large(core, shared, number, op, large);
+        }
+        if op.request.is_get() {
+            return self.gather_again(number, op);
+        }
+        let attempt = self.attempt(core, shared, op.target(), &op.request.borrow(), flash);
+        self.go_on(core, shared, number, op, attempt);
+    }
+}

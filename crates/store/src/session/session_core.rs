@@ -1,0 +1,136 @@
+//! What the parts of a session share, whatever their engines are: the queue pair, local memory, and the replies.
+//!
+//! 1. A reply goes out when what it shows is durable: until then it is held, with a copy of its value.
+//! 2. When a session is dropped, the queue pair goes first: the drive has ended what it does for operations by then, and the extents
+//!    and buffers that they hold may be free.
+//!
+//! Threads: the session's; `notifier` is told by any.
+
+use super::asks::Asks;
+use super::reply_values::ReplyValues;
+use super::spare_buffers::SpareBuffers;
+use crate::base::Base;
+use crate::error::Error;
+use crate::keyspace::notify::Notifier;
+use crate::keyspace::request::{Outcome, Reply};
+use crate::planted::Bug;
+use std::sync::Arc;
+use tapetum_drive::{QueuePair, Returned};
+
+/// An answer that waits for its record to be durable.
+struct Held {
+    token: u64,
+    stamp: u64,
+    outcome: Outcome,
+    value: Vec<u8>,
+}
+
+pub struct SessionCore {
+    // First: see invariant 2.
+    pub queue: QueuePair,
+    pub completions: Vec<Returned>,
+    pub spare_buffers: SpareBuffers,
+    pub asks: Asks,
+    held: Vec<Held>,
+    /// Bytes of values that held replies keep.
+    held_bytes: usize,
+    /// For the poll to give.
+    pub ready: Vec<Reply>,
+    pub values: ReplyValues,
+    /// A batch was told to come again, and nobody has waited for it since.
+    pub batch_waits: bool,
+    pub notifier: Arc<Notifier>,
+    pub base: Arc<Base>,
+}
+
+impl SessionCore {
+    pub fn new(base: Arc<Base>, queue: QueuePair) -> SessionCore {
+        let notifier = Arc::new(Notifier::default());
+        // Made now, so that no notification comes before it.
+        notifier.event_fd();
+        base.log.register(notifier.clone());
+        let (local, pool_bytes) = (base.drive.local().clone(), base.options.local_memory_bytes() as usize);
+        SessionCore {
+            queue,
+            completions: Vec::new(),
+            spare_buffers: SpareBuffers::new(local, pool_bytes),
+            asks: Asks::default(),
+            held: Vec::new(),
+            held_bytes: 0,
+            ready: Vec::new(),
+            values: ReplyValues::default(),
+            batch_waits: false,
+            notifier,
+            base,
+        }
+    }
+
+    /// Replies that were not given yet.
+    pub fn replies(&self) -> usize {
+        self.held.len() + self.ready.len()
+    }
+
+    pub fn holds_replies(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Their tokens.
+    pub fn tokens(&self) -> impl Iterator<Item = u64> {
+        self.held.iter().map(|held| held.token).chain(self.ready.iter().map(|reply| reply.token))
+    }
+
+    pub fn answer(&mut self, token: u64, outcome: Outcome) {
+        self.ready.push(Reply { token, outcome });
+    }
+
+    /// Answers when the record with `stamp` may be shown.
+    pub fn answer_after(&mut self, token: u64, stamp: u64, outcome: Outcome) {
+        let early = self.base.planted.has(Bug::ReadUndurable)
+            && matches!(outcome, Outcome::Value { .. } | Outcome::Leased { .. } | Outcome::Missing);
+        if early || self.base.log.may_acknowledge(stamp) {
+            return self.answer(token, outcome);
+        }
+        let value = outcome.value().map(|value| self.values.bytes(value).to_vec()).unwrap_or_default();
+        self.held_bytes += value.len();
+        self.held.push(Held { token, stamp, outcome, value });
+    }
+
+    /// Moves the log on, and answers what has become durable. `waits` says whether operations wait for what others do.
+    pub fn release_held(&mut self, waits: bool) {
+        if self.held.is_empty() {
+            self.notifier.set_waiting(waits);
+            return;
+        }
+        self.notifier.set_waiting(true);
+        self.base.log.advance(true, self.base.drive.env().now_us());
+        let poisoned = self.base.log.poisoned().err();
+        let mut place = 0;
+        while place < self.held.len() {
+            let durable = self.base.log.may_acknowledge(self.held[place].stamp);
+            if !durable && poisoned.is_none() {
+                place += 1;
+                continue;
+            }
+            let mut held = self.held.swap_remove(place);
+            self.held_bytes -= held.value.len();
+            match &poisoned {
+                Some(error) if !durable => self.answer(held.token, Outcome::Failed(error.clone())),
+                _ => {
+                    if let Some(value) = held.outcome.value_mut() {
+                        *value = self.values.add(&held.value);
+                    }
+                    self.answer(held.token, held.outcome);
+                }
+            }
+        }
+    }
+}
+
+/// Why the store takes no writes any more; it has failed.
+pub fn poison(base: &Base) -> Error {
+    base.log.poisoned().err().unwrap_or_else(|| Error::Poisoned("unknown".into()))
+}
