@@ -11,6 +11,7 @@ pub mod fences;
 pub mod hash;
 pub mod hash_each;
 pub mod key_table;
+pub mod ordered;
 pub mod prefetch;
 pub mod range_checksums;
 pub mod record;

@@ -1,0 +1,252 @@
+//! A node that is read.
+
+use super::extension::{ExtensionReference, REFERENCE_BYTES};
+use super::fingerprint::{FINGERPRINTS, fingerprint, matches};
+use super::layout::{CRC_BYTES, NodeHead, covered, crc_of, fingerprint_at, offset_at, slots_end, u16_at};
+use super::{NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NodeError, NodePage, SlotSalt};
+use crate::checksum::checksum;
+use crate::record::{Codec, Header, Kind};
+
+/// A node whose head holds together. Its records are looked at when they are asked for.
+#[derive(Clone, Copy)]
+pub struct NodeRef<'a> {
+    pub(super) bytes: &'a NodePage,
+    pub(super) head: NodeHead,
+}
+
+/// A record of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeRecord<'a> {
+    pub header: Header,
+    pub key: &'a [u8],
+    /// The value as stored, or the reference to it.
+    pub stored: &'a [u8],
+    /// Where it begins in the page, and its bytes there.
+    pub(super) at: usize,
+    pub(super) bytes: usize,
+}
+
+impl<'a> NodeRecord<'a> {
+    /// Where its stored bytes are in the page.
+    pub fn stored_at(&self) -> usize {
+        self.at + self.bytes - self.stored.len()
+    }
+
+    /// Bytes that it takes in the node, without its slot.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where the value is, if it is in an extension.
+    ///
+    /// # Errors
+    /// [`NodeError::Damaged`] when what it stores is no reference.
+    pub fn extension(&self) -> Result<Option<ExtensionReference>, NodeError> {
+        if self.header.codec != Codec::OutOfLine {
+            return Ok(None);
+        }
+        ExtensionReference::parse(self.stored).map(Some).map_err(|_| NodeError::Damaged)
+    }
+}
+
+impl<'a> NodeRef<'a> {
+    /// Reads a node as it came from flash, and checks all of it: the checksum, every record, its fingerprint, and that it is between the
+    /// fences.
+    ///
+    /// # Errors
+    /// When it is no such node, or damaged.
+    pub fn check(bytes: &'a [u8], salt: SlotSalt) -> Result<NodeRef<'a>, NodeError> {
+        let page: &NodePage = bytes.try_into().map_err(|_| NodeError::Damaged)?;
+        if crc_of(page) != checksum(salt.of_node(), &[covered(page)]) {
+            let is_blank = page.iter().all(|byte| *byte == 0);
+            return Err(if is_blank { NodeError::Blank } else { NodeError::Checksum });
+        }
+        let node = NodeRef::look(bytes)?;
+        node.check_content()?;
+        Ok(node)
+    }
+
+    /// A node that was checked when it came from flash, and has been in memory since. The checksum is not looked at, nor are the records:
+    /// what does not hold of them is an error where it is met.
+    ///
+    /// # Errors
+    /// When the head does not hold together.
+    #[inline]
+    pub fn look(bytes: &'a [u8]) -> Result<NodeRef<'a>, NodeError> {
+        let bytes: &NodePage = bytes.try_into().map_err(|_| NodeError::Damaged)?;
+        Ok(NodeRef { bytes, head: NodeHead::parse(bytes)? })
+    }
+
+    fn check_content(&self) -> Result<(), NodeError> {
+        let mut live = 0;
+        if self.high_fence().is_some_and(|high| high <= self.low_fence()) {
+            return Err(NodeError::Damaged);
+        }
+        for slot in 0..self.head.count {
+            let record = self.record(slot)?;
+            let is_right = record.bytes == super::node_record_bytes(&record.header)
+                && record.bytes <= NODE_RECORD_BYTES_MAX
+                && self.bytes[fingerprint_at(slot)] == fingerprint(record.key)
+                && self.covers(record.key);
+            if !is_right {
+                return Err(NodeError::Damaged);
+            }
+            record.extension()?;
+            live += record.bytes;
+        }
+        if live == self.head.live_bytes() { Ok(()) } else { Err(NodeError::Damaged) }
+    }
+
+    pub fn keyspace(&self) -> u16 {
+        self.head.keyspace
+    }
+
+    pub fn id(&self) -> u64 {
+        self.head.id
+    }
+
+    /// Of the image: the store's when it was sealed.
+    pub fn stamp(&self) -> u64 {
+        self.head.stamp
+    }
+
+    /// The stamp up to which all was durable when the image was made.
+    pub fn durable(&self) -> u64 {
+        self.head.durable
+    }
+
+    /// How many records it has.
+    pub fn count(&self) -> usize {
+        self.head.count
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.head.count == 0
+    }
+
+    /// The first key that it covers; of no bytes where there is no lower key.
+    pub fn low_fence(&self) -> &'a [u8] {
+        &self.bytes[NODE_BYTES - self.head.low_bytes..]
+    }
+
+    /// The first key that it does not cover, if there is one.
+    pub fn high_fence(&self) -> Option<&'a [u8]> {
+        let from = self.head.records_end();
+        self.head.high_bytes.map(|length| &self.bytes[from..from + length])
+    }
+
+    /// Whether the key belongs in this node.
+    #[inline]
+    pub fn covers(&self, key: &[u8]) -> bool {
+        self.low_fence() <= key && self.high_fence().is_none_or(|high| key < high)
+    }
+
+    /// Bytes of all records.
+    pub fn live_bytes(&self) -> usize {
+        self.head.live_bytes()
+    }
+
+    /// Bytes of head, slots, records and fences.
+    pub fn used_bytes(&self) -> usize {
+        slots_end(self.head.count) + self.head.live_bytes() + (NODE_BYTES - self.head.records_end())
+    }
+
+    /// Bytes that records may still take, after compaction.
+    pub fn free_bytes(&self) -> usize {
+        self.head.gap_bytes() + self.head.dead
+    }
+
+    /// The record of `key`, if there is one.
+    ///
+    /// # Errors
+    /// [`NodeError::Damaged`] when a record on the way to it does not hold together.
+    #[inline]
+    pub fn get(&self, key: &[u8]) -> Result<Option<NodeRecord<'a>>, NodeError> {
+        Ok(self.find(key)?.map(|(_, record)| record))
+    }
+
+    /// The record of `key`, with its slot.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8]) -> Result<Option<(usize, NodeRecord<'a>)>, NodeError> {
+        let wanted = fingerprint(key);
+        for first in (0..self.head.count).step_by(FINGERPRINTS) {
+            let mut found = self.matches(first, wanted);
+            while found != 0 {
+                let slot = first + found.trailing_zeros() as usize;
+                let record = self.record(slot)?;
+                if record.key == key {
+                    return Ok(Some((slot, record)));
+                }
+                found &= found - 1;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The slots from `first` on that have a fingerprint, a bit each, of the block that begins there.
+    #[inline]
+    fn matches(&self, first: usize, wanted: u8) -> u32 {
+        let Some(fingerprints) = self.bytes[fingerprint_at(first)..].first_chunk() else { return 0 };
+        let in_use = (1_u32 << (self.head.count - first).min(FINGERPRINTS)) - 1;
+        matches(fingerprints, wanted) & in_use
+    }
+
+    /// The record in a slot below [`NodeRef::count`]; their order is nobody's.
+    ///
+    /// # Errors
+    /// [`NodeError::Damaged`] when it does not hold together, or when there is no such slot.
+    #[inline]
+    pub fn record(&self, slot: usize) -> Result<NodeRecord<'a>, NodeError> {
+        if slot >= self.head.count {
+            return Err(NodeError::Damaged);
+        }
+        self.record_at(u16_at(self.bytes, offset_at(slot)))
+    }
+
+    #[inline]
+    pub(super) fn record_at(&self, at: usize) -> Result<NodeRecord<'a>, NodeError> {
+        if at < self.head.heap {
+            return Err(NodeError::Damaged);
+        }
+        // As if it had its crc: that is not looked at.
+        let bytes = self.bytes.get(at - CRC_BYTES..self.head.records_end()).ok_or(NodeError::Damaged)?;
+        let (header, key_at) = Header::parse(bytes).map_err(|_| NodeError::Damaged)?;
+        let (key_bytes, stored_bytes) = (header.key_bytes as usize, header.stored_bytes as usize);
+        let stored_at = key_at + key_bytes;
+        let is_right = header.kind == Kind::Value
+            && header.keyspace == 0
+            && key_bytes <= NODE_KEY_BYTES_MAX
+            && match header.codec {
+                Codec::Raw | Codec::Zstd => true,
+                Codec::ZstdDictionary => false,
+                Codec::OutOfLine => stored_bytes == REFERENCE_BYTES,
+            };
+        match (bytes.get(key_at..stored_at), bytes.get(stored_at..stored_at + stored_bytes)) {
+            (Some(key), Some(stored)) if is_right => {
+                Ok(NodeRecord { header, key, stored, at, bytes: stored_at + stored_bytes - CRC_BYTES })
+            }
+            _ => Err(NodeError::Damaged),
+        }
+    }
+
+    /// All records, in no order.
+    pub fn records(self) -> impl Iterator<Item = Result<NodeRecord<'a>, NodeError>> {
+        (0..self.head.count).map(move |slot| self.record(slot))
+    }
+
+    /// The extensions that its records name, each with the bytes of its key.
+    pub fn extensions(self) -> impl Iterator<Item = Result<(ExtensionReference, usize), NodeError>> {
+        let of_record = |record: NodeRecord<'_>| record.extension().map(|named| Some((named?, record.key.len())));
+        self.records().filter_map(move |record| record.and_then(of_record).transpose())
+    }
+
+    /// Where in the page the record of a key seems to begin. Nothing is checked: it is good for a hint.
+    pub fn record_hint(&self, key: &[u8]) -> Option<usize> {
+        let wanted = fingerprint(key);
+        let mut blocks = (0..self.head.count).step_by(FINGERPRINTS);
+        blocks.find_map(|first| match self.matches(first, wanted) {
+            0 => None,
+            found => Some(u16_at(self.bytes, offset_at(first + found.trailing_zeros() as usize))),
+        })
+    }
+}

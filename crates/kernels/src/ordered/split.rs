@@ -1,0 +1,232 @@
+//! One node made into two, and two into one.
+//!
+//! Where a node is cut, the separator becomes the high fence of the left half and the low fence of the right one: the shortest key that is
+//! above all on the left and not above any on the right. A cut between two records always fits, since the separator is no longer than
+//! the key on either side (and a byte): the fence that a half gets takes no more than the records that it loses.
+//!
+//! A split is made for a record that has no room, its *arrival*. It counts where the node is cut, and it may have a half for itself. If no
+//! cut makes room for it, the node is cut all the same, and the half in which the arrival belongs has fewer records: split that one
+//! again. A node with one record is cut between that and the arrival, and both have room then. Three splits were the most that was seen.
+
+use super::layout::slots_end;
+use super::node_mut::NewNode;
+use super::order::common_bytes;
+use super::{NODE_BYTES, NODE_RECORD_BYTES_MAX, NODE_SLOTS_MAX, NodeError, NodeMut, NodeOrder, NodePage, NodeRef};
+use std::cmp::Ordering;
+
+/// Cuts that are off the middle by no more than this many bytes are as good: the shortest separator wins.
+const BALANCE_BYTES: usize = NODE_BYTES / 8;
+
+/// A record that has no room yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival<'k> {
+    pub key: &'k [u8],
+    /// [`super::node_record_bytes`].
+    pub record_bytes: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SplitSide {
+    Left,
+    Right,
+}
+
+/// How a node was split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeSplit {
+    /// The half in which the arrival belongs; left without one.
+    pub side: SplitSide,
+    /// Whether the arrival has room there. If not, that half must be split again.
+    pub has_room: bool,
+}
+
+/// The shortest key above `low` that is not above `high`, the higher one.
+pub fn separator<'k>(low: &[u8], high: &'k [u8]) -> &'k [u8] {
+    &high[..high.len().min(common_bytes(low, high) + 1)]
+}
+
+/// Splits a node whose order is given; the left half keeps its id. Neither half is sealed.
+///
+/// # Errors
+/// [`NodeError::TooFew`] when there is nothing to cut between, [`NodeError::OutsideFences`] and [`NodeError::Unfit`] when the arrival
+/// belongs in another node or in none, and [`NodeError::Damaged`] when a record does not hold together.
+pub fn split(
+    (node, order): (&NodeRef<'_>, &NodeOrder),
+    arrival: Option<Arrival<'_>>,
+    right_id: u64,
+    (left, right): (&mut NodePage, &mut NodePage),
+) -> Result<NodeSplit, NodeError> {
+    if order.count() != node.count() {
+        return Err(NodeError::Damaged);
+    }
+    if let Some(Arrival { key, record_bytes }) = arrival {
+        if key.is_empty() || record_bytes > NODE_RECORD_BYTES_MAX {
+            return Err(NodeError::Unfit);
+        }
+        if !node.covers(key) {
+            return Err(NodeError::OutsideFences);
+        }
+    }
+    let cuts = Cuts::of(node, order, arrival)?;
+    let cut = cuts.best().ok_or(NodeError::TooFew)?;
+    let separator = separator(cuts.key(cut - 1), cuts.key(cut));
+    let of_left = cuts.records_before(cut);
+    let low =
+        NewNode { keyspace: node.keyspace(), id: node.id(), low_fence: node.low_fence(), high_fence: Some(separator) };
+    let high = NewNode { id: right_id, low_fence: separator, high_fence: node.high_fence(), ..low };
+    for (page, half, places) in [(left, low, 0..of_left), (right, high, of_left..node.count())] {
+        let mut made = NodeMut::format(page, &half).map_err(|_| NodeError::Damaged)?;
+        for record in order.records(*node, places) {
+            made.append(&record?, node.bytes).map_err(|_| NodeError::Damaged)?;
+        }
+    }
+    let is_left = cuts.arrival_at.is_none_or(|at| at < cut);
+    let side = if is_left { SplitSide::Left } else { SplitSide::Right };
+    Ok(NodeSplit { side, has_room: cuts.sides(cut).has_room() })
+}
+
+/// The places at which a node can be cut: in front of each item but the first. Items are its records in order, and the arrival.
+struct Cuts<'a> {
+    node: &'a NodeRef<'a>,
+    order: &'a NodeOrder,
+    arrival: Option<Arrival<'a>>,
+    /// The arrival's place among the items.
+    arrival_at: Option<usize>,
+    /// The arrival takes the place of a record with its key.
+    replaces: bool,
+    items: usize,
+    /// Bytes of all records before each place of the order, without slots.
+    bytes_before: [u16; NODE_SLOTS_MAX + 1],
+}
+
+/// Bytes of the two halves: as they are made, and with the arrival.
+struct CutSides {
+    made: [usize; 2],
+    filled: [usize; 2],
+}
+
+impl CutSides {
+    fn fits(&self) -> bool {
+        self.made.iter().all(|bytes| *bytes <= NODE_BYTES)
+    }
+
+    fn has_room(&self) -> bool {
+        self.fits() && self.filled.iter().all(|bytes| *bytes <= NODE_BYTES)
+    }
+
+    fn larger(&self) -> usize {
+        self.filled[0].max(self.filled[1])
+    }
+}
+
+impl<'a> Cuts<'a> {
+    fn of(node: &'a NodeRef<'a>, order: &'a NodeOrder, arrival: Option<Arrival<'a>>) -> Result<Cuts<'a>, NodeError> {
+        let mut bytes_before = [0; NODE_SLOTS_MAX + 1];
+        let mut sum = 0_usize;
+        for place in 0..order.count() {
+            sum += order.record(node, place)?.bytes();
+            // Records that overlap have more bytes than the page.
+            bytes_before[place + 1] = u16::try_from(sum).map_err(|_| NodeError::Damaged)?;
+        }
+        let arrival_at = arrival.map(|arrival| order.lower_bound(node, arrival.key));
+        let replaces = arrival.is_some_and(|arrival| arrival_at.is_some_and(|at| order.key(node, at) == arrival.key));
+        let items = order.count() + usize::from(arrival.is_some() && !replaces);
+        Ok(Cuts { node, order, arrival, arrival_at, replaces, items, bytes_before })
+    }
+
+    fn key(&self, item: usize) -> &'a [u8] {
+        match (self.arrival_at.map(|at| item.cmp(&at)), self.arrival) {
+            (Some(Ordering::Equal), Some(arrival)) => arrival.key,
+            (Some(Ordering::Greater), _) if !self.replaces => self.order.key(self.node, item - 1),
+            _ => self.order.key(self.node, item),
+        }
+    }
+
+    /// How many records are in the left half.
+    fn records_before(&self, cut: usize) -> usize {
+        cut - usize::from(!self.replaces && self.arrival_at.is_some_and(|at| at < cut))
+    }
+
+    fn sides(&self, cut: usize) -> CutSides {
+        let records = self.records_before(cut);
+        let count = self.order.count();
+        let bytes = |from: usize, to: usize| usize::from(self.bytes_before[to]) - usize::from(self.bytes_before[from]);
+        let separator_bytes = separator(self.key(cut - 1), self.key(cut)).len();
+        let low = self.node.low_fence().len() + separator_bytes + bytes(0, records);
+        let high = self.node.high_fence().map_or(0, <[u8]>::len) + separator_bytes + bytes(records, count);
+        let made = [low + slots_end(records), high + slots_end(count - records)];
+        let mut filled = made;
+        if let (Some(arrival), Some(at)) = (self.arrival, self.arrival_at) {
+            let side = usize::from(at >= cut);
+            if self.replaces {
+                filled[side] = made[side] + arrival.record_bytes - bytes(at, at + 1).min(arrival.record_bytes);
+            } else {
+                let of_side = [records, count - records][side];
+                filled[side] += arrival.record_bytes + slots_end(of_side + 1) - slots_end(of_side);
+            }
+        }
+        CutSides { made, filled }
+    }
+
+    /// The cut to make, if there is any that can be made.
+    fn best(&self) -> Option<usize> {
+        self.best_at_end().or_else(|| self.best_with_room()).or_else(|| self.best_for_the_next())
+    }
+
+    /// Keys that come in order fill the last node of all: it stays full, and the arrival begins the next one.
+    fn best_at_end(&self) -> Option<usize> {
+        let last = self.items.checked_sub(1).filter(|last| *last > 0)?;
+        let is_at_end = !self.replaces && self.arrival_at == Some(last) && self.node.high_fence().is_none();
+        (is_at_end && self.sides(last).has_room()).then_some(last)
+    }
+
+    fn best_with_room(&self) -> Option<usize> {
+        let cuts = || (1..self.items).map(|cut| (cut, self.sides(cut))).filter(|(_, sides)| sides.has_room());
+        let even = cuts().map(|(_, sides)| sides.larger()).min()?;
+        let near = cuts().filter(|(_, sides)| sides.larger() <= even + BALANCE_BYTES);
+        let cost =
+            |(cut, sides): &(usize, CutSides)| (separator(self.key(cut - 1), self.key(*cut)).len(), sides.larger());
+        near.min_by_key(cost).map(|(cut, _)| cut)
+    }
+
+    /// Where no cut has room: the one that leaves the arrival's half with the fewest bytes.
+    fn best_for_the_next(&self) -> Option<usize> {
+        let cuts = (1..self.items).map(|cut| (cut, self.sides(cut))).filter(|(_, sides)| sides.fits());
+        let cost = |(cut, sides): &(usize, CutSides)| {
+            let is_right = self.arrival_at.is_some_and(|at| at >= *cut);
+            sides.filled[usize::from(is_right)]
+        };
+        cuts.min_by_key(cost).map(|(cut, _)| cut)
+    }
+}
+
+/// Bytes of the node that two neighbours would make.
+///
+/// # Errors
+/// [`NodeError::NotNeighbours`] when their fences do not meet.
+pub fn merged_bytes(left: &NodeRef<'_>, right: &NodeRef<'_>) -> Result<usize, NodeError> {
+    if left.high_fence() != Some(right.low_fence()) || left.keyspace() != right.keyspace() {
+        return Err(NodeError::NotNeighbours);
+    }
+    let fences = left.low_fence().len() + right.high_fence().map_or(0, <[u8]>::len);
+    Ok(slots_end(left.count() + right.count()) + left.live_bytes() + right.live_bytes() + fences)
+}
+
+/// Makes one node of two neighbours, with the left one's id. It is not sealed.
+///
+/// # Errors
+/// [`NodeError::NoRoom`] when they do not fit in one, and as [`merged_bytes`].
+pub fn merge(left: &NodeRef<'_>, right: &NodeRef<'_>, out: &mut NodePage) -> Result<(), NodeError> {
+    if merged_bytes(left, right)? > NODE_BYTES {
+        return Err(NodeError::NoRoom);
+    }
+    let (keyspace, id) = (left.keyspace(), left.id());
+    let node = NewNode { keyspace, id, low_fence: left.low_fence(), high_fence: right.high_fence() };
+    let mut made = NodeMut::format(out, &node).map_err(|_| NodeError::Damaged)?;
+    for node in [left, right] {
+        for record in node.records() {
+            made.append(&record?, node.bytes).map_err(|_| NodeError::Damaged)?;
+        }
+    }
+    Ok(())
+}

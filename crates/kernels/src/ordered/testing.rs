@@ -1,0 +1,57 @@
+//! What the tests of nodes and extensions share.
+
+use super::extension::{ExtensionReference, REFERENCE_BYTES};
+use super::{NODE_BYTES, NewNode, NodeMut, NodePage, SlotAddress, SlotSalt};
+use crate::extent_address::ExtentAddress;
+use crate::record::{Codec, Header, Marks, Record};
+
+/// Of a slot of a store.
+pub fn salt(page: u32) -> SlotSalt {
+    SlotSalt { store: 5, slot: SlotAddress::new(ExtentAddress::new(0, 3), page), version: 11 }
+}
+
+pub fn blank() -> Box<NodePage> {
+    Box::new([0; NODE_BYTES])
+}
+
+/// A node of all keys between two fences.
+pub fn node(low_fence: &[u8], high_fence: Option<&[u8]>) -> Box<NodePage> {
+    let mut page = blank();
+    NodeMut::format(&mut page, &NewNode { keyspace: 3, id: 17, low_fence, high_fence }).unwrap();
+    page
+}
+
+/// A record of a raw value.
+pub fn raw<'a>(stamp: u64, key: &'a [u8], stored: &'a [u8]) -> Record<'a> {
+    Record { header: Header::value(stamp, key.len(), stored.len()), key, stored }
+}
+
+/// The longest header that a record in a node can have, for a value in an extension.
+pub fn outside_header(stamp: u64, key: &[u8]) -> Header {
+    let mut header = Header::value(stamp, key.len(), REFERENCE_BYTES);
+    (header.codec, header.raw_bytes) = (Codec::OutOfLine, 16 << 20);
+    (header.flags, header.expiry) = (u32::MAX, u32::MAX);
+    header.marks = Marks { stale: true, leased: true };
+    header
+}
+
+pub fn reference(stamp: u64) -> ExtensionReference {
+    ExtensionReference { stamp, slot: salt(9).slot, codec: Codec::Zstd, stored_bytes: 12_345 }
+}
+
+/// Numbers that look random, the same ones in every run.
+pub struct Numbers(u64);
+
+impl Numbers {
+    pub fn new(seed: u64) -> Numbers {
+        Numbers(seed)
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ word >> 31) as usize % end
+    }
+}
