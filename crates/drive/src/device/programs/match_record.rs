@@ -13,10 +13,9 @@
 //! and `value length` is the reference's. `record bytes` is the mean length of the pages' records, a hint where their headers lie.
 //! Stateless; contexts for inflating belong to the thread that runs it.
 
+use super::inflate;
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
-use std::cell::RefCell;
-use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt, Trailer};
 use tapetum_kernels::prefetch::prefetch;
 use tapetum_kernels::record::{Codec, KEY_BYTES_MAX, Marks};
@@ -123,10 +122,6 @@ impl Matched {
     }
 }
 
-thread_local! {
-    static DECOMPRESSOR: RefCell<Option<Decompressor>> = const { RefCell::new(None) };
-}
-
 impl Program for MatchRecord {
     fn descriptor(&self) -> ProgramDescriptor {
         ProgramDescriptor { name: NAME, version: VERSION, is_stream: false }
@@ -204,15 +199,6 @@ fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status
     }
     matched.encode(output);
     (Status::Success, [matched.value_bytes, matched.entry].map(u64::from))
-}
-
-fn inflate(frame: &[u8], value: &mut [u8]) -> bool {
-    DECOMPRESSOR.with_borrow_mut(|slot| {
-        if slot.is_none() {
-            *slot = Decompressor::new().ok();
-        }
-        slot.as_mut().is_some_and(|decompressor| decompressor.decompress(frame, value).is_ok())
-    })
 }
 
 #[cfg(test)]

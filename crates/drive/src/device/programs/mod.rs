@@ -2,10 +2,13 @@
 
 mod digests;
 pub mod match_record;
+pub mod node;
 mod transforms;
 
 use crate::device::program::{Program, TaskState};
 use crate::protocol::Status;
+use std::cell::RefCell;
+use tapetum_kernels::codec::Decompressor;
 
 pub use digests::{Crc32cProgram, Sha256Program};
 pub use transforms::{
@@ -32,7 +35,26 @@ pub fn built_in() -> Vec<Box<dyn Program>> {
         Box::new(ZstdCompress),
         Box::new(ZstdDecompress),
         Box::new(Crc32cCheck),
+        Box::new(node::NodeGet),
+        Box::new(node::NodePut),
+        Box::new(node::NodeRemove),
+        Box::new(node::NodeScan),
+        Box::new(node::NodeRealign),
     ]
+}
+
+thread_local! {
+    static DECOMPRESSOR: RefCell<Option<Decompressor>> = const { RefCell::new(None) };
+}
+
+/// Fills `value` from a frame, which must be as long as that.
+fn inflate(frame: &[u8], value: &mut [u8]) -> bool {
+    DECOMPRESSOR.with_borrow_mut(|slot| {
+        if slot.is_none() {
+            *slot = Decompressor::new().ok();
+        }
+        slot.as_mut().is_some_and(|decompressor| decompressor.decompress(frame, value).is_ok())
+    })
 }
 
 /// What a program keeps between the runs of a task, made by the first of them. `None` where that fails.

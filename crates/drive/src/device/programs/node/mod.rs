@@ -1,0 +1,196 @@
+//! Programs over the nodes of ordered keyspaces (Retina, section 4.7): `node-get`, `node-put`, `node-remove`, `node-scan` and
+//! `node-realign`, each over one page of 4 KiB in local memory.
+//!
+//! ```text
+//! parameters:
+//!  0       8      16        24    32      40          48          56        64    68      72
+//!  +-------+------+---------+-----+-------+-----------+-----------+---------+-----+-------+----------
+//!  | store | slot | version | id  | stamp | watermark | new stamp | durable | now | flags | requests
+//!  | u64   | u64  | u64     | u64 | u64   | u64       | u64       | u64     | u32 | u32   |
+//!  +-------+------+---------+-----+-------+-----------+-----------+---------+-----+-------+----------
+//! ```
+//! `store`, `slot` and `version` are what checksums are salted with: of the page with [`NodeFlags::CHECK`], and of the image that is
+//! made with [`NodeFlags::SEAL`], which has `new stamp` and `durable`. `id` and `stamp` are those that the page must have; a `stamp` of 0 is any.
+//! A record is dead if its stamp is not above `watermark`, or its expiry not above `now`. What requests are is each program's.
+//!
+//! 1. Lengths are exact: parameters that go on behind the last request are refused.
+//! 2. The page is the input, and programs that change it write the new one to the output's first 4 KiB; with [`NodeFlags::IN_PLACE`]
+//!    there is no input, and the page is there already.
+//! 3. Of damaged bytes they answer [`CORRUPT`]; the result's first word says why ([`corrupt_reason`]). A page that was changed in place is
+//!    lost then.
+
+mod get;
+mod item;
+mod put;
+mod realign;
+mod scan;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use get::{GetRequests, NodeGet};
+pub use item::{ItemPlace, ItemReader, NODE_ITEM_HEAD_BYTES, NodeItem};
+pub use put::{
+    NODE_OUTCOME_BYTES, NodePut, NodeRemove, PutCondition, PutOutcome, PutRequests, PutResult, put_output_bytes,
+};
+pub use realign::NodeRealign;
+pub use scan::{NodeScan, ScanBound, ScanRequest, scan_has_more};
+
+use super::{CORRUPT, OUTPUT_SHORT};
+use crate::device::program::ProgramResult;
+use crate::protocol::Status;
+use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeRef, SlotAddress, SlotSalt};
+use tapetum_kernels::record::Header;
+
+pub const NODE_PROGRAM_VERSION: u16 = 1;
+pub const NODE_GET: (&str, u16) = ("node-get", NODE_PROGRAM_VERSION);
+pub const NODE_PUT: (&str, u16) = ("node-put", NODE_PROGRAM_VERSION);
+pub const NODE_REMOVE: (&str, u16) = ("node-remove", NODE_PROGRAM_VERSION);
+pub const NODE_SCAN: (&str, u16) = ("node-scan", NODE_PROGRAM_VERSION);
+pub const NODE_REALIGN: (&str, u16) = ("node-realign", NODE_PROGRAM_VERSION);
+
+/// The page has another id or stamp than it must have. The result is what it has.
+pub const ANOTHER_NODE: Status = Status::Program(5);
+/// Not all requests took effect, and [`NodeFlags::ALL`] wants all of them. The outcomes say why; the page in the output is of no use.
+pub const NOT_ALL: Status = Status::Program(6);
+
+/// Requests of one command.
+pub const NODE_REQUESTS_MAX: usize = 128;
+pub const ARGUMENTS_BYTES: usize = 72;
+
+/// How a program is to go about it. A flag that a program has no use for is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeFlags(u32);
+
+impl NodeFlags {
+    pub const NONE: NodeFlags = NodeFlags(0);
+    /// The page comes from flash: all of it is checked, its checksum first. Without, it was since it came.
+    pub const CHECK: NodeFlags = NodeFlags(1);
+    /// The new page gets a stamp and a checksum. Of `node-put`, `node-remove` and `node-realign`.
+    pub const SEAL: NodeFlags = NodeFlags(1 << 1);
+    /// The page is in the output. Of the same three.
+    pub const IN_PLACE: NodeFlags = NodeFlags(1 << 2);
+    /// All requests take effect or none. Of `node-put` and `node-remove`, and not in place.
+    pub const ALL: NodeFlags = NodeFlags(1 << 3);
+    /// From the highest key to the lowest. Of `node-scan`.
+    pub const REVERSE: NodeFlags = NodeFlags(1 << 4);
+    /// Keys without values. Of `node-scan`.
+    pub const KEYS_ONLY: NodeFlags = NodeFlags(1 << 5);
+    /// Values that are not compressed stay in the page. Of `node-get` and `node-scan`.
+    pub const RAW_IN_PAGE: NodeFlags = NodeFlags(1 << 6);
+
+    #[must_use]
+    pub const fn with(self, other: NodeFlags) -> NodeFlags {
+        NodeFlags(self.0 | other.0)
+    }
+
+    pub const fn has(self, other: NodeFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What the parameters of all these programs begin with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeArguments {
+    pub salt: SlotSalt,
+    /// The node's.
+    pub id: u64,
+    /// The page's; 0 for any.
+    pub stamp: u64,
+    /// Records up to this stamp are dead.
+    pub watermark: u64,
+    /// Of the image that is sealed.
+    pub new_stamp: u64,
+    /// The stamp up to which all is durable, as the image that is sealed says.
+    pub durable: u64,
+    /// Unix seconds.
+    pub now: u32,
+    pub flags: NodeFlags,
+}
+
+impl NodeArguments {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let SlotSalt { store, slot, version } = self.salt;
+        for word in [store, slot.word(), version, self.id, self.stamp, self.watermark, self.new_stamp, self.durable] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&self.now.to_le_bytes());
+        out.extend_from_slice(&self.flags.0.to_le_bytes());
+    }
+
+    /// The arguments, and the requests behind them; `None` where they have no such form, or a flag is not of `flags`.
+    fn parse(parameters: &[u8], flags: NodeFlags) -> Option<(NodeArguments, &[u8])> {
+        let (head, requests) = parameters.split_first_chunk::<ARGUMENTS_BYTES>()?;
+        let (words, _) = head.as_chunks::<8>();
+        let [store, slot, version, id, stamp, watermark, new_stamp, durable, last] =
+            <[[u8; 8]; 9]>::try_from(words).ok()?.map(u64::from_le_bytes);
+        let salt = SlotSalt { store, slot: SlotAddress::from_word(slot)?, version };
+        let (now, given) = (last as u32, NodeFlags((last >> 32) as u32));
+        let arguments = NodeArguments { salt, id, stamp, watermark, new_stamp, durable, now, flags: given };
+        flags.has(given).then_some((arguments, requests))
+    }
+
+    /// Whether a record counts.
+    fn is_live(&self, header: &Header) -> bool {
+        header.stamp > self.watermark && (header.expiry == 0 || header.expiry > self.now)
+    }
+
+    /// The node in a page, if it is the one that is meant.
+    fn node<'a>(&self, page: &'a [u8]) -> Result<NodeRef<'a>, ProgramResult> {
+        let node = match self.flags.has(NodeFlags::CHECK) {
+            true => NodeRef::check(page, self.salt),
+            false => NodeRef::look(page),
+        };
+        let node = node.map_err(corrupt)?;
+        let is_meant = node.id() == self.id && (self.stamp == 0 || node.stamp() == self.stamp);
+        if is_meant { Ok(node) } else { Err((ANOTHER_NODE, [node.id(), node.stamp()])) }
+    }
+
+    /// The page that is to be changed, checked, and what of the output is behind it, of which `behind` bytes are needed.
+    fn page_to_change<'a>(
+        &self,
+        (inputs, output): (&[&[u8]], &'a mut [u8]),
+        behind: usize,
+    ) -> Result<(&'a mut [u8], &'a mut [u8]), ProgramResult> {
+        let needed = NODE_BYTES + behind;
+        if output.len() < needed {
+            return Err((OUTPUT_SHORT, [needed as u64, 0]));
+        }
+        let (page, behind) = output.split_at_mut(NODE_BYTES);
+        let is_in_place = self.flags.has(NodeFlags::IN_PLACE);
+        match inputs {
+            [input] if !is_in_place => {
+                self.node(input)?;
+                page.copy_from_slice(input);
+            }
+            inputs if is_in_place && inputs.iter().all(|input| input.is_empty()) => {
+                self.node(page)?;
+            }
+            _ => return Err(INVALID),
+        }
+        Ok((page, behind))
+    }
+}
+
+const INVALID: ProgramResult = (Status::InvalidField, [0; 2]);
+
+/// Why a page is [`CORRUPT`], from the result's first word.
+pub fn corrupt_reason(word: u64) -> NodeError {
+    match word {
+        1 => NodeError::Blank,
+        2 => NodeError::Checksum,
+        3..0x103 => NodeError::Version((word - 3) as u8),
+        _ => NodeError::Damaged,
+    }
+}
+
+fn corrupt(error: NodeError) -> ProgramResult {
+    let reason = match error {
+        NodeError::Blank => 1,
+        NodeError::Checksum => 2,
+        NodeError::Version(version) => 3 + u64::from(version),
+        _ => 0x103,
+    };
+    (CORRUPT, [reason, 0])
+}

@@ -1,0 +1,339 @@
+//! The programs over a queue pair.
+
+use super::testing::*;
+use super::*;
+use tapetum_kernels::codec::Compressor;
+use tapetum_kernels::ordered::extension::REFERENCE_BYTES;
+use tapetum_kernels::record::{Header, Marks, Record};
+
+#[test]
+fn what_is_put_is_got_whatever_its_form() {
+    let text = b"mirror ".repeat(100);
+    let mut compressor = Compressor::new().unwrap();
+    let (codec, stored) = compressor.compress(&text);
+    let mut packed = Header::value(31, 3, stored.len());
+    (packed.codec, packed.raw_bytes, packed.flags, packed.expiry) = (codec, text.len() as u32, 5, 2000);
+    packed.marks = Marks { stale: true, leased: false };
+    let bytes = reference().encode();
+    let mut bench = Bench::new(&node(&[]));
+    let requests = [
+        (PutCondition::Always, raw(30, b"key", b"value")),
+        (PutCondition::Absent, Record { header: packed, key: b"kex", stored }),
+        (PutCondition::Always, outside(b"kez", &bytes)),
+    ];
+    let before = bench.page().to_vec();
+    assert_eq!(bench.put(&arguments(NodeFlags::CHECK.with(NodeFlags::SEAL)), &requests), [PutResult::Stored; 3]);
+    assert_eq!(bench.page(), before);
+    bench.take_page();
+    let sealed = NodeRef::check(bench.page(), salt()).unwrap();
+    assert_eq!((sealed.stamp(), sealed.durable(), sealed.count(), sealed.keyspace()), (99, 88, 3, 3));
+    let keys: [&[u8]; 5] = [b"kez", b"key", b"kex", b"kew", b"a"];
+    for flags in [NodeFlags::NONE, NodeFlags::CHECK] {
+        let completion = bench.get(&arguments(flags), &keys);
+        assert_eq!((completion.status, completion.result[1]), (Status::Success, 5));
+        let items = bench.items(&completion);
+        let places = items.iter().map(|item| item.place).collect::<Vec<_>>();
+        let expected = [
+            ItemPlace::Extension(reference()),
+            ItemPlace::Here(b"value"),
+            ItemPlace::Here(&text),
+            ItemPlace::Missing,
+            ItemPlace::OutsideFences,
+        ];
+        assert_eq!(places, expected);
+        let item = items[2];
+        assert_eq!((item.stamp, item.flags, item.expiry, item.marks), (31, 5, 2000, packed.marks));
+        assert_eq!((item.raw_bytes, items[0].raw_bytes), (text.len() as u32, 5000));
+    }
+    let completion = bench.get(&arguments(NodeFlags::RAW_IN_PAGE), &[b"key", b"kex"]);
+    let items = bench.items(&completion);
+    let ItemPlace::Page(at) = items[0].place else { panic!("{:?}", items[0]) };
+    assert_eq!(bench.page()[at..at + items[0].raw_bytes as usize], *b"value");
+    assert_eq!(items[1].place, ItemPlace::Here(&text));
+}
+
+#[test]
+fn conditions_hold_for_live_records_alone() {
+    let expired = |key| {
+        let mut record = raw(30, key, b"old");
+        record.header.expiry = 1000;
+        record
+    };
+    let records = [raw(30, b"live", b"old"), expired(b"expired"), raw(10, b"flushed", b"old")];
+    let mut bench = Bench::new(&node(&records));
+    let conditions = [
+        PutCondition::Absent,
+        PutCondition::Present,
+        PutCondition::Stamp(30),
+        PutCondition::Stamp(31),
+        PutCondition::Always,
+    ];
+    use PutResult::{Refused, Removed, Replaced, Stored};
+    let cases: [(&[u8], [PutResult; 5]); 4] = [
+        (b"live", [Refused, Replaced, Replaced, Refused, Replaced]),
+        (b"expired", [Replaced, Refused, Refused, Refused, Replaced]),
+        (b"flushed", [Replaced, Refused, Refused, Refused, Replaced]),
+        (b"new", [Stored, Refused, Refused, Refused, Stored]),
+    ];
+    for (key, expected) in cases {
+        for (condition, expected) in conditions.into_iter().zip(expected) {
+            let results = bench.put(&arguments(NodeFlags::NONE), &[(condition, raw(40, key, b"new"))]);
+            assert_eq!(results, [expected], "{condition:?} of {}", key.escape_ascii());
+        }
+    }
+    let stamp = |bench: &Bench| bench.outcomes(1)[0].stamp;
+    bench.put(&arguments(NodeFlags::NONE), &[(PutCondition::Absent, raw(40, b"live", b"new"))]);
+    assert_eq!(stamp(&bench), 30, "who is refused is told what is there");
+    // What the one before stored is what the next one sees.
+    let requests = [
+        (PutCondition::Absent, raw(40, b"new", b"1")),
+        (PutCondition::Absent, raw(41, b"new", b"2")),
+        (PutCondition::Stamp(40), raw(42, b"new", b"3")),
+        (PutCondition::Stamp(42), tombstone(b"new")),
+        (PutCondition::Always, tombstone(b"new")),
+    ];
+    let results = bench.put(&arguments(NodeFlags::NONE), &requests);
+    assert_eq!(results, [Stored, Refused, Replaced, Removed, PutResult::Missing]);
+}
+
+#[test]
+fn what_goes_names_its_extension() {
+    let bytes = reference().encode();
+    let mut bench = Bench::new(&node(&[outside(b"one", &bytes), outside(b"two", &bytes)]));
+    let requests = [(PutCondition::Always, raw(30, b"one", b"small")), (PutCondition::Always, tombstone(b"two"))];
+    assert_eq!(bench.put(&arguments(NodeFlags::NONE), &requests), [PutResult::Replaced, PutResult::Removed]);
+    let dead = PutOutcome { result: PutResult::Replaced, stamp: 20, extension: Some(reference()) };
+    assert_eq!(bench.outcomes(2), [dead, PutOutcome { result: PutResult::Removed, ..dead }]);
+    let parameters = put_parameters(&arguments(NodeFlags::NONE), &requests[1..]);
+    assert_eq!(bench.run(NODE_REMOVE, &parameters, OUTPUT_BYTES).status, Status::Success);
+    assert_eq!(bench.outcomes(1), [PutOutcome { result: PutResult::Removed, ..dead }]);
+    let parameters = put_parameters(&arguments(NodeFlags::NONE), &requests);
+    assert_eq!(bench.run(NODE_REMOVE, &parameters, OUTPUT_BYTES).status, Status::InvalidField, "a value");
+}
+
+#[test]
+fn behind_a_request_without_room_none_is_tried() {
+    let mut bench = Bench::new(&numbered(39, &[7; 80]));
+    let requests = [
+        (PutCondition::Always, raw(30, b"k01", &[8; 80])),
+        (PutCondition::Always, raw(31, b"k02", &[8; 1500])),
+        (PutCondition::Always, raw(32, b"k02", b"later")),
+    ];
+    use PutResult::{NoRoom, NotTried, OutsideFences, Replaced, Unfit};
+    assert_eq!(bench.put(&arguments(NodeFlags::NONE), &requests), [Replaced, NoRoom, NotTried]);
+    let of_keyspace = Header { keyspace: 1, ..Header::value(30, 3, 0) };
+    let others = [
+        (PutCondition::Always, raw(30, b"a", b"")),
+        (PutCondition::Always, Record { header: of_keyspace, key: b"k03", stored: b"" }),
+        (PutCondition::Always, raw(30, b"k04", b"")),
+    ];
+    assert_eq!(bench.put(&arguments(NodeFlags::NONE), &others), [OutsideFences, Unfit, Replaced]);
+    let parameters = put_parameters(&arguments(NodeFlags::ALL), &others);
+    let completion = bench.run(NODE_PUT, &parameters, OUTPUT_BYTES);
+    assert_eq!((completion.status, completion.result[1]), (NOT_ALL, 1));
+    assert_eq!(
+        bench.outcomes(3).iter().map(|outcome| outcome.result).collect::<Vec<_>>(),
+        [OutsideFences, Unfit, Replaced]
+    );
+    let parameters = put_parameters(&arguments(NodeFlags::ALL), &others[2..]);
+    assert_eq!(bench.run(NODE_PUT, &parameters, OUTPUT_BYTES).status, Status::Success);
+}
+
+#[test]
+fn a_page_is_changed_in_place() {
+    let mut bench = Bench::new(&numbered(5, b"value"));
+    let flags = NodeFlags::IN_PLACE.with(NodeFlags::SEAL).with(NodeFlags::CHECK);
+    let parameters = put_parameters(&arguments(flags), &[(PutCondition::Always, raw(30, b"k03", b"other"))]);
+    let output = bench.range(PAGE_AT, put_output_bytes(1));
+    assert_eq!(bench.run_in(NODE_PUT, &parameters, output).status, Status::Success);
+    let node = NodeRef::check(bench.page(), salt()).unwrap();
+    assert_eq!((node.get(b"k03").unwrap().unwrap().stored, node.stamp()), (&b"other"[..], 99));
+    let parameters = put_parameters(&arguments(flags.with(NodeFlags::ALL)), &[(PutCondition::Always, tombstone(b"k"))]);
+    assert_eq!(bench.run_in(NODE_PUT, &parameters, output).status, Status::InvalidField, "all or none, in place");
+    let parameters = put_parameters(&arguments(NodeFlags::IN_PLACE), &[(PutCondition::Always, tombstone(b"k"))]);
+    assert_eq!(bench.run(NODE_PUT, &parameters, OUTPUT_BYTES).status, Status::InvalidField, "an input, in place");
+}
+
+#[test]
+fn a_scan_gives_what_lies_between_its_bounds_in_either_order() {
+    let mut bench = Bench::new(&numbered(20, b"value"));
+    let forwards = arguments(NodeFlags::NONE);
+    let backwards = arguments(NodeFlags::REVERSE);
+    let keys = |range: std::ops::Range<usize>| range.map(|n| format!("k{n:02}")).collect::<Vec<_>>();
+    use ScanBound::{Excluded, Included, Unbounded};
+    let cases = [
+        (Unbounded, Unbounded, 0..20),
+        (Included(b"k05"), Excluded(b"k10"), 5..10),
+        (Excluded(b"k05"), Included(b"k10"), 6..11),
+        (Included(b"k05x"), Included(b"k1"), 6..10),
+        (Included(b"k07"), Included(b"k07"), 7..8),
+        (Excluded(b"k07"), Excluded(b"k07"), 0..0),
+        (Included(b"k15"), Excluded(b"k10"), 0..0),
+        (Excluded(b"k19"), Unbounded, 0..0),
+        (Unbounded, Excluded(b"a"), 0..0),
+    ];
+    for (from, to, expected) in cases {
+        let expected = keys(expected);
+        assert_eq!(bench.scan(&forwards, from, to), expected, "{from:?} {to:?}");
+        let reversed: Vec<_> = expected.into_iter().rev().collect();
+        assert_eq!(bench.scan(&backwards, from, to), reversed, "{from:?} {to:?}");
+    }
+}
+
+#[test]
+fn a_scan_goes_on_behind_its_last_key() {
+    let mut bench = Bench::new(&numbered(20, b"value"));
+    for flags in [NodeFlags::NONE, NodeFlags::REVERSE, NodeFlags::KEYS_ONLY] {
+        for (limit, output_bytes) in [(3, OUTPUT_BYTES), (1000, 150), (0, OUTPUT_BYTES)] {
+            let mut last: Option<Vec<u8>> = None;
+            let mut keys = Vec::new();
+            loop {
+                let bound = last.as_deref().map_or(ScanBound::Unbounded, ScanBound::Excluded);
+                let is_reverse = flags.has(NodeFlags::REVERSE);
+                let (from, to) = if is_reverse { (ScanBound::Unbounded, bound) } else { (bound, ScanBound::Unbounded) };
+                let mut parameters = Vec::new();
+                ScanRequest { from, to, limit }.encode(&arguments(flags), &mut parameters);
+                let completion = bench.run(NODE_SCAN, &parameters, output_bytes);
+                assert_eq!(completion.status, Status::Success);
+                let items = bench.items(&completion);
+                let wants_value = !flags.has(NodeFlags::KEYS_ONLY);
+                let place = if wants_value { ItemPlace::Here(b"value") } else { ItemPlace::NotWanted };
+                assert!(items.iter().all(|item| item.place == place && item.raw_bytes == 5));
+                keys.extend(items.iter().map(|item| item.key.to_vec()));
+                let (count, has_more) = scan_has_more(completion.result[1]);
+                assert!(count as usize == items.len() && count <= u32::from(limit));
+                last = keys.last().cloned();
+                if !has_more || limit == 0 {
+                    assert_eq!((has_more, keys.len()), if limit == 0 { (true, 0) } else { (false, 20) });
+                    break;
+                }
+            }
+            let is_sorted = keys.iter().is_sorted_by(|one, other| (one < other) != flags.has(NodeFlags::REVERSE));
+            assert!(is_sorted, "{keys:?}");
+        }
+    }
+}
+
+#[test]
+fn a_scan_passes_over_the_dead_and_a_realignment_removes_them() {
+    let bytes = reference().encode();
+    let mut expired = outside(b"d", &bytes);
+    expired.header.expiry = 999;
+    let mut later = raw(30, b"e", b"value");
+    later.header.expiry = 1001;
+    let flushed = raw(10, b"f", b"value");
+    let mut bench = Bench::new(&node(&[raw(30, b"c", b"value"), expired, later, flushed]));
+    let arguments = arguments(NodeFlags::SEAL);
+    let scan = NodeArguments { flags: NodeFlags::NONE, ..arguments };
+    assert_eq!(bench.scan(&scan, ScanBound::Unbounded, ScanBound::Unbounded), ["c", "e"]);
+    let mut parameters = Vec::new();
+    arguments.encode(&mut parameters);
+    let needed = (NODE_BYTES + REFERENCE_BYTES) as u64;
+    let completion = bench.run(NODE_REALIGN, &parameters, needed as usize - 1);
+    assert_eq!((completion.status, completion.result), (OUTPUT_SHORT, [needed, 0]));
+    let completion = bench.run(NODE_REALIGN, &parameters, needed as usize);
+    assert_eq!((completion.status, completion.result), (Status::Success, [needed, 2]));
+    assert_eq!(bench.output()[NODE_BYTES..needed as usize], reference().encode());
+    bench.take_page();
+    let node = NodeRef::check(bench.page(), salt()).unwrap();
+    assert_eq!((node.count(), node.stamp(), node.free_bytes()), (2, 99, NODE_BYTES - node.used_bytes()));
+    parameters.push(0);
+    assert_eq!(bench.run(NODE_REALIGN, &parameters, OUTPUT_BYTES).status, Status::InvalidField);
+}
+
+#[test]
+fn an_output_that_is_short_says_how_much_it_takes() {
+    let mut bench = Bench::new(&numbered(3, b"value"));
+    let arguments = arguments(NodeFlags::NONE);
+    let keys: [&[u8]; 3] = [b"k00", b"k01", b"k02"];
+    let parameters = get_parameters(&arguments, &keys);
+    let item_bytes = NODE_ITEM_HEAD_BYTES + 5;
+    let completion = bench.run(NODE_GET, &parameters, item_bytes - 1);
+    assert_eq!((completion.status, completion.result), (OUTPUT_SHORT, [item_bytes as u64, 0]));
+    let completion = bench.run(NODE_GET, &parameters, 3 * item_bytes - 1);
+    assert_eq!((completion.status, completion.result), (Status::Success, [2 * item_bytes as u64, 2]));
+    let parameters = put_parameters(&arguments, &[(PutCondition::Always, tombstone(b"k01"))]);
+    let completion = bench.run(NODE_PUT, &parameters, put_output_bytes(1) - 1);
+    assert_eq!((completion.status, completion.result), (OUTPUT_SHORT, [put_output_bytes(1) as u64, 0]));
+    let completion = bench.run(NODE_PUT, &parameters, put_output_bytes(1));
+    assert_eq!(completion.status, Status::Success);
+}
+
+#[test]
+fn parameters_have_their_lengths_to_the_byte() {
+    let mut bench = Bench::new(&numbered(3, b"value"));
+    let arguments = arguments(NodeFlags::NONE);
+    let put = put_parameters(&arguments, &[(PutCondition::Stamp(3), raw(30, b"k01", b"other"))]);
+    let of = |name| (name, parameters_of(name, &arguments));
+    let lists = [(NODE_PUT, put), of(NODE_GET), of(NODE_REMOVE), of(NODE_SCAN), of(NODE_REALIGN)];
+    for (name, parameters) in lists {
+        assert_eq!(bench.run(name, &parameters, OUTPUT_BYTES).status, Status::Success);
+        for length in 0..parameters.len() {
+            assert_eq!(bench.run(name, &parameters[..length], OUTPUT_BYTES).status, Status::InvalidField, "{length}");
+        }
+        let longer = [&parameters[..], &[0]].concat();
+        assert_eq!(bench.run(name, &longer, OUTPUT_BYTES).status, Status::InvalidField);
+        for bit in 0..32 {
+            let mut flagged = parameters.clone();
+            flagged[ARGUMENTS_BYTES - 4 + bit / 8] |= 1 << (bit % 8);
+            let status = bench.run(name, &flagged, OUTPUT_BYTES).status;
+            let is_known = match name {
+                NODE_GET => [0, 6].contains(&bit),
+                NODE_SCAN => [0, 4, 5, 6].contains(&bit),
+                // In place without an input is right, with one it is not.
+                NODE_REALIGN => [0, 1].contains(&bit),
+                _ => [0, 1, 3].contains(&bit),
+            };
+            // A condition that does not hold is not all.
+            let expected = if bit == 3 && name == NODE_PUT { NOT_ALL } else { Status::Success };
+            assert_eq!(status, if is_known { expected } else { Status::InvalidField }, "{name:?} {bit}");
+        }
+    }
+    let many = vec![&b"k"[..]; NODE_REQUESTS_MAX];
+    let parameters = get_parameters(&arguments, &many);
+    assert_eq!(bench.run(NODE_GET, &parameters, OUTPUT_BYTES).result[1], NODE_REQUESTS_MAX as u64);
+    let longer = [&parameters[..], &parameters[ARGUMENTS_BYTES..ARGUMENTS_BYTES + 3]].concat();
+    assert_eq!(bench.run(NODE_GET, &longer, OUTPUT_BYTES).status, Status::InvalidField);
+}
+
+#[test]
+fn another_node_and_damage_are_told_apart() {
+    let page = numbered(3, b"value");
+    let mut bench = Bench::new(&page);
+    let checked = arguments(NodeFlags::CHECK);
+    let keys: [&[u8]; 1] = [b"k01"];
+    assert_eq!(bench.get(&NodeArguments { stamp: 60, ..checked }, &keys).status, Status::Success);
+    let others = [NodeArguments { id: 18, ..checked }, NodeArguments { stamp: 61, ..checked }];
+    for other in others {
+        let completion = bench.get(&other, &keys);
+        assert_eq!((completion.status, completion.result), (ANOTHER_NODE, [17, 60]));
+    }
+    let reason = |bench: &mut Bench, arguments: &NodeArguments| {
+        let reasons = [NODE_GET, NODE_PUT, NODE_REMOVE, NODE_SCAN, NODE_REALIGN].map(|name| {
+            let completion = bench.run(name, &parameters_of(name, arguments), OUTPUT_BYTES);
+            assert_eq!(completion.status, CORRUPT, "{name:?}");
+            corrupt_reason(completion.result[0])
+        });
+        assert_eq!(reasons, [reasons[0]; 5]);
+        reasons[0]
+    };
+    let other_salt = SlotSalt { version: 12, ..salt() };
+    assert_eq!(reason(&mut bench, &NodeArguments { salt: other_salt, ..checked }), NodeError::Checksum);
+    let plain = arguments(NodeFlags::NONE);
+    // The last record of the page: the first that was put.
+    for (at, byte, expected) in
+        [(4, 9, NodeError::Version(9)), (35, 0xff, NodeError::Damaged), (64, 0, NodeError::Damaged)]
+    {
+        let mut damaged = page.clone();
+        damaged[at] = byte;
+        if at == 64 {
+            // All three offsets lead nowhere.
+            damaged[64..70].fill(0);
+        }
+        let mut bench = Bench::new(&damaged);
+        assert_eq!(reason(&mut bench, &plain), expected, "byte {at}");
+        assert_eq!(reason(&mut bench, &checked), NodeError::Checksum);
+    }
+    let mut blank = Bench::new(&[0; NODE_BYTES]);
+    assert_eq!(reason(&mut blank, &checked), NodeError::Blank);
+}
