@@ -15,6 +15,7 @@ mod formats;
 mod hot_keys;
 mod item_lines;
 mod memcached;
+mod nodes;
 mod pages;
 
 /// One target.
@@ -45,6 +46,9 @@ pub const TARGETS: &[Target] = &[
     target("match_record", pages::match_record, 512),
     target("sealed_page", pages::sealed_page, 4096),
     target("key_table", pages::key_table, 4096),
+    target("node", nodes::node, 1024),
+    target("node_page", nodes::node_page, 1024),
+    target("extension", nodes::extension, 256),
     target("record", formats::record, 256),
     target("reference", formats::reference, 128),
     target("fences", formats::fences, 1024),
