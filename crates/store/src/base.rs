@@ -4,11 +4,15 @@
 
 use crate::error::Error;
 use crate::installer::Installer;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::changing::KeyspaceChanges;
+use crate::keyspace::engine::EngineList;
 use crate::keyspace::hasher::KeyHasher;
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::states::{KeyspaceRef, KeyspaceStates};
 use crate::log::Log;
+use crate::maintenance::pace::Pace;
 use crate::maintenance::resize::Resizing;
 use crate::media::extents::Extents;
 use crate::media::geometry::Geometry;
@@ -16,12 +20,15 @@ use crate::media::io::lock;
 use crate::media::superblock::Superblock;
 use crate::opening::options::StoreOptions;
 use crate::planted::Planted;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use crate::stats::Stats;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use tapetum_drive::locks::whole;
-use tapetum_drive::{Drive, OverlayFlash};
+use tapetum_drive::{Drive, Opcode, OverlayFlash};
+use tapetum_kernels::record::Header;
 
 /// Wakes the maintenance thread.
 #[derive(Default)]
@@ -68,6 +75,8 @@ pub struct Base {
     pub memory_bytes: AtomicU64,
     /// Bytes of everything that was allocated when the store was opened.
     pub pools_bytes: u64,
+    pub pace: Pace,
+    pub engines: EngineList,
     pub wakeup: Wakeup,
     /// The store was closed: nobody makes room any more.
     pub closed: AtomicBool,
@@ -92,6 +101,74 @@ impl Base {
 
     pub fn now(&self) -> u32 {
         self.drive.env().unix_seconds()
+    }
+
+    /// Whether a record is there at all: not deleted with everything else, not expired.
+    pub fn is_live(&self, header: &Header, now: u32) -> bool {
+        self.is_live_stamp(KeyspaceId::of(header), header.stamp, header.expiry, now)
+    }
+
+    pub fn is_live_stamp(&self, keyspace: KeyspaceId, stamp: u64, expiry: u32, now: u32) -> bool {
+        stamp > self.keyspaces.watermark(keyspace) && (expiry == 0 || expiry > now)
+    }
+
+    /// [`Base::is_live_stamp`] at this moment; the clock is read only where an expiry asks for it.
+    pub fn is_live_now(&self, keyspace: KeyspaceId, stamp: u64, expiry: u32) -> bool {
+        self.is_live_stamp(keyspace, stamp, expiry, if expiry == 0 { 0 } else { self.now() })
+    }
+
+    /// Seals the active write buffer if the next one is free; whether writes may be tried again. The caller holds no lock of an engine.
+    pub fn rotate(&self) -> bool {
+        let mut rotated = false;
+        self.engines.hold_writers(&mut || {
+            let buffer = self.log.rotate()?;
+            self.keyspaces.seal();
+            self.pace.sealed(self.geometry.segment_bytes);
+            rotated = true;
+            Some(buffer)
+        });
+        if rotated {
+            self.wakeup.wake();
+        }
+        rotated
+    }
+
+    /// Whether writes are to wait for flush and collector; not for those that will never come.
+    pub fn is_paced(&self) -> bool {
+        self.log.filled_bytes() >= self.pace.limit_bytes() && self.log.poisoned().is_ok()
+    }
+
+    /// Asks the other engines to come to need no log record up to a stamp, and waits until they do. The engine of `kind` trims the log.
+    pub async fn await_others(&self, kind: KeyspaceKind, stamp: u64) -> Result<(), Error> {
+        self.engines.checkpoint_others_through(kind, stamp);
+        poll_fn(|_| match self.log.poisoned() {
+            Ok(()) if self.engines.others_need(kind, stamp) => Poll::Pending,
+            done => Poll::Ready(done),
+        })
+        .await
+    }
+
+    /// The figures that are no engine's.
+    pub fn stats(&self) -> Stats {
+        let (counters, geometry) = (self.drive.counters(), &self.geometry);
+        // Held no longer than this: engines' locks come before extents in the lock order.
+        let used_extents = {
+            let extents = lock(&self.extents);
+            u64::from(extents.count() - extents.free_count())
+        };
+        Stats {
+            memory_limit_bytes: self.memory_bytes.load(Ordering::Relaxed),
+            memory_used_bytes: self.pools_bytes,
+            flash_limit_bytes: self.capacity_bytes(),
+            flash_used_bytes: geometry.extents_offset() + used_extents * geometry.extent_bytes,
+            flash_write_bytes: counters.local_to_flash_bytes,
+            log_write_bytes: self.log.log_write_bytes(),
+            flash_to_local_bytes: counters.flash_to_local_bytes,
+            local_to_host_bytes: counters.local_to_host_bytes,
+            flash_read_commands: counters.opcode(Opcode::Read).completed,
+            drive_bytes: counters.purposes,
+            ..Stats::default()
+        }
     }
 
     /// What the store may use of its drive.

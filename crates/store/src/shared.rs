@@ -18,8 +18,11 @@ use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::item::Access;
-use crate::maintenance::pace::{Pace, Room};
+use crate::keyspace::keyspace_error::KeyspaceError;
+use crate::keyspace::states::KeyspaceRef;
+use crate::maintenance::pace::Room;
 use crate::media::io::{Io, lock, run};
 use crate::needs::DrivePrograms;
 use crate::opening::options::StoreOptions;
@@ -30,7 +33,6 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::Header;
 
 /// Counters of what callers did; monotonic.
 #[derive(Default)]
@@ -107,7 +109,6 @@ pub struct Shared {
     pub counters: Counters,
     pub levels: Levels,
     pub manifest_room: ManifestRoom,
-    pub pace: Pace,
 }
 
 impl Deref for Shared {
@@ -180,6 +181,15 @@ impl Shared {
         Access { was_read, idle_seconds: self.access_clock.written_seconds_ago(stamp) }
     }
 
+    /// An error if a keyspace was dropped, or is of another kind.
+    pub fn refuse_unservable(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
+        self.refuse_dropped(keyspace)?;
+        match keyspace.kind() {
+            KeyspaceKind::Hashed => Ok(()),
+            kind => Err(Error::Keyspace(KeyspaceError::OtherKind { kind })),
+        }
+    }
+
     /// Waits for the installer and takes it.
     pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = Box<Installer>> + Send + use<> {
         self.base.take_installer()
@@ -250,20 +260,6 @@ impl Shared {
         }
     }
 
-    /// Whether a record is there at all: not deleted with everything else, not expired.
-    pub fn is_live(&self, header: &Header, now: u32) -> bool {
-        self.is_live_stamp(KeyspaceId::of(header), header.stamp, header.expiry, now)
-    }
-
-    pub fn is_live_stamp(&self, keyspace: KeyspaceId, stamp: u64, expiry: u32, now: u32) -> bool {
-        stamp > self.keyspaces.watermark(keyspace) && (expiry == 0 || expiry > now)
-    }
-
-    /// [`Shared::is_live_stamp`] at this moment; the clock is read only where an expiry asks for it.
-    pub fn is_live_now(&self, keyspace: KeyspaceId, stamp: u64, expiry: u32) -> bool {
-        self.is_live_stamp(keyspace, stamp, expiry, if expiry == 0 { 0 } else { self.now() })
-    }
-
     /// Counts a request that found a value which is not live.
     pub fn note_lapsed(&self, keyspace: KeyspaceId, stamp: u64) {
         let flushed = stamp <= self.keyspaces.watermark(keyspace);
@@ -325,30 +321,6 @@ impl Shared {
 
     pub fn index_bytes(&self) -> u64 {
         self.index.bytes() as u64 + self.levels.segment_index_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Seals the active buffer if the next one is free; whether writes may be tried again.
-    pub fn rotate(&self) -> bool {
-        let mut shards: Vec<_> = self.shards.iter().map(lock).collect();
-        if !shards.iter().all(|shard| shard.may_rotate()) {
-            return false;
-        }
-        // SAFETY: the sealed buffer's flush was over before the shards forgot it (`may_rotate`): its groups were written, its
-        // records are in a segment. Who looks at a record holds a shard, and we have them all, or is that flush.
-        let buffer = unsafe { self.log.rotate() };
-        self.large_named_bytes.store(0, Ordering::Relaxed);
-        self.keyspaces.seal();
-        shards.iter_mut().for_each(|shard| shard.rotate(buffer));
-        self.glance.rotate(buffer);
-        self.pace.sealed(self.geometry.segment_bytes);
-        drop(shards);
-        self.wakeup.wake();
-        true
-    }
-
-    /// Whether writes are to wait for flush and collector; not for those that will never come.
-    pub fn is_paced(&self) -> bool {
-        self.log.filled_bytes() >= self.pace.limit_bytes() && self.log.poisoned().is_ok()
     }
 
     /// Lets writers go as far as flush and collector have come.

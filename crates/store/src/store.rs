@@ -6,11 +6,12 @@
 
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
-use crate::hashed::index::checkpoint;
 use crate::hashed::large::ValueLimits;
-use crate::hashed::tier::{SlabClass, Tier};
+use crate::hashed::tier::SlabClass;
 use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
 use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
+use crate::keyspace::engine::{Engine, EngineMaker};
+use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::maintenance::resize::{self, Resizing};
 use crate::maintenance::{Maintenance, Step};
 use crate::media::io::{Io, lock, run};
@@ -18,7 +19,7 @@ use crate::opening::options::StoreOptions;
 use crate::opening::{OpenError, Options, Place};
 use crate::phase::Phase;
 use crate::planted::Bug;
-use crate::recover;
+use crate::recover::{self, OpenedEngines};
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::stats::Stats;
@@ -27,7 +28,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tapetum_drive::engine::StageSnapshot;
-use tapetum_drive::{Drive, Flash, Identity, Opcode, OverlayFlash, Purpose, QueuePair};
+use tapetum_drive::{Drive, Flash, Identity, OverlayFlash, Purpose, QueuePair};
 
 /// Commands a session has on its way at most before they queue in the process.
 const SESSION_DEPTH: u32 = 256;
@@ -37,6 +38,8 @@ const SESSIONS_KEPT: usize = 64;
 
 struct Inner {
     shared: Arc<Shared>,
+    /// All of them, that of hashed keyspaces first.
+    engines: Vec<Arc<dyn Engine>>,
     /// None maintains a store that was opened to read.
     maintenance: Option<Arc<Mutex<Maintenance>>>,
     sessions: Mutex<Vec<Session>>,
@@ -93,11 +96,21 @@ impl Store {
 
     /// Opens the store on `drive` without a maintenance thread: [`Store::maintain`] must be called.
     pub fn open_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<Store, Error> {
+        Store::open_with_engines(drive, options, &[], crashed)
+    }
+
+    /// As [`Store::open_with`], with engines beside that of hashed keyspaces.
+    pub(crate) fn open_with_engines(
+        drive: &Drive,
+        options: &StoreOptions,
+        makers: &[EngineMaker<'_>],
+        crashed: impl Fn() -> bool,
+    ) -> Result<Store, Error> {
         options.slabs.check(options.tier_bytes)?;
         let io = queue(drive)?;
-        let shared = run(&io, recover::open(drive, &io, options), crashed).ok_or_else(stopped)??;
-        let maintenance = Maintenance::new(shared.clone(), io.of(Purpose::Other));
-        Ok(Store::of(shared, Some(Arc::new(Mutex::new(maintenance)))))
+        let opened = run(&io, recover::open(drive, &io, options, makers), crashed).ok_or_else(stopped)??;
+        let maintenance = Maintenance::new(&opened.hashed.base, &opened.all, io.of(Purpose::Other));
+        Ok(Store::of(opened, Some(Arc::new(Mutex::new(maintenance)))))
     }
 
     /// Opens the store on `drive` to read: nothing is written to the drive, which may be one that cannot be written to, and
@@ -109,13 +122,14 @@ impl Store {
         let drive = drive.with_flash(Arc::new(overlay.clone()));
         let io = queue(&drive)?;
         let opening = recover::open_read_only(&drive, &io, options, overlay);
-        let shared = run(&io, opening, || false).ok_or_else(stopped)??;
-        Ok(Store::of(shared, None))
+        let opened = run(&io, opening, || false).ok_or_else(stopped)??;
+        Ok(Store::of(opened, None))
     }
 
-    fn of(shared: Arc<Shared>, maintenance: Option<Arc<Mutex<Maintenance>>>) -> Store {
+    fn of(opened: OpenedEngines, maintenance: Option<Arc<Mutex<Maintenance>>>) -> Store {
         let inner = Inner {
-            shared,
+            shared: opened.hashed,
+            engines: opened.all,
             maintenance,
             sessions: Mutex::new(Vec::new()),
             stopping: Arc::default(),
@@ -127,9 +141,18 @@ impl Store {
 
     /// Opens the store on `drive`, with a thread for maintenance.
     pub fn open_on(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
+        Store::open_on_with_engines(drive, options, &[])
+    }
+
+    /// As [`Store::open_on`], with engines beside that of hashed keyspaces.
+    pub(crate) fn open_on_with_engines(
+        drive: &Drive,
+        options: &StoreOptions,
+        makers: &[EngineMaker<'_>],
+    ) -> Result<Store, Error> {
         // Pools take their memory now, so that the process does not grow later.
         drive.local().touch();
-        let store = Store::open_with(drive, options, || false)?;
+        let store = Store::open_with_engines(drive, options, makers, || false)?;
         // It holds what it works on, and no handle: who drops the last handle waits for the step that it is in, so that nothing of
         // this store is done to the drive after that.
         let Inner { shared, maintenance, stopping, .. } = &*store.inner;
@@ -203,6 +226,12 @@ impl Store {
         let shared = &self.inner.shared;
         shared.refuse_to_write()?;
         shared.log.poisoned()?;
+        if let KeyspaceWish::Create { name, kind, .. } = &wish
+            && shared.engines.find(*kind).is_none()
+        {
+            let name = String::from_utf8_lossy(name).into_owned();
+            return Err(Error::Keyspace(KeyspaceError::NoEngine { name, kind: *kind }));
+        }
         let change = shared.keyspace_changes.ask(wish)?;
         shared.wakeup.wake();
         Ok(change)
@@ -296,66 +325,9 @@ impl Store {
     }
 
     pub fn stats(&self) -> Stats {
-        let shared = &self.inner.shared;
-        let counters = shared.drive.counters();
-        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let geometry = &shared.geometry;
-        // Held no longer than this: shards come before extents in the lock order.
-        let used_extents = {
-            let extents = lock(&shared.extents);
-            u64::from(extents.count() - extents.free_count())
-        };
-        let index_bytes = shared.index_bytes();
-        let index_entries = shared.index.entries() as u64;
-        let buffer_entries = shared.shards.iter().map(|shard| lock(shard).entries() as u64).sum();
-        Stats {
-            items: shared.items_max(index_entries, buffer_entries),
-            index_entries,
-            buffer_entries,
-            index_bytes,
-            index_segment_bytes: load(&shared.levels.segment_index_bytes),
-            index_pointer_bits: u64::from(shared.index.geometry().payload_bits),
-            index_limit_bytes: shared.index_bytes_max(),
-            index_room_entries: shared.index_room_entries(),
-            index_extensions: shared.index.extension_buckets_used() as u64,
-            partitions_rebuilt: load(&shared.counters.partitions_rebuilt),
-            partitions_rebuilding: load(&shared.levels.partitions_rebuilding),
-            memory_limit_bytes: load(&shared.memory_bytes),
-            memory_used_bytes: shared.pools_bytes + index_bytes + shared.key_tables.bytes(),
-            key_tables_bytes: shared.key_tables.bytes(),
-            flash_limit_bytes: shared.capacity_bytes(),
-            flash_used_bytes: geometry.extents_offset() + used_extents * geometry.extent_bytes,
-            flash_reserve_bytes: shared.flash_reserve_bytes(),
-            flash_room_bytes: shared.flash_room_bytes(),
-            user_write_bytes: load(&shared.counters.user_write_bytes),
-            flash_write_bytes: counters.local_to_flash_bytes,
-            log_write_bytes: shared.log.log_write_bytes(),
-            tier_bytes: shared.tier.as_ref().map_or(0, Tier::bytes),
-            get_from_tier: shared.tier.as_ref().map_or(0, |tier| tier.hits().each().sum()),
-            tier_evictions: shared.tier.as_ref().map_or(0, Tier::evictions),
-            get_from_flash: load(&shared.counters.get_from_flash),
-            get_expired: load(&shared.counters.get_expired),
-            get_flushed: load(&shared.counters.get_flushed),
-            reclaimed: load(&shared.counters.reclaimed),
-            get_flash_reads: load(&shared.counters.get_flash_reads),
-            get_flash_read_max_bytes: load(&shared.counters.get_flash_read_max_bytes),
-            flash_to_local_bytes: counters.flash_to_local_bytes,
-            local_to_host_bytes: counters.local_to_host_bytes,
-            key_check_reads: load(&shared.counters.key_check_reads),
-            large_values: load(&shared.large.levels.values),
-            large_bytes: load(&shared.large.levels.extents) * geometry.extent_bytes,
-            large_reads: load(&shared.counters.large_reads),
-            large_write_bytes: load(&shared.counters.large_write_bytes),
-            flushes: load(&shared.counters.flushes),
-            collections: load(&shared.counters.collections),
-            evictions: load(&shared.counters.evictions),
-            segments_evicted: load(&shared.counters.segments_evicted),
-            segments_unreadable: shared.unreadable.count() as u64,
-            writes_paced: load(&shared.counters.writes_paced),
-            flash_read_commands: counters.opcode(Opcode::Read).completed,
-            buffers_sealed: u64::from(shared.sealed_buffer().is_some()),
-            drive_bytes: counters.purposes,
-        }
+        let mut stats = self.inner.shared.base.stats();
+        self.inner.engines.iter().for_each(|engine| engine.add_stats(&mut stats));
+        stats
     }
 
     /// The classes of slots that the DRAM tier has, the smallest first; none without a tier.
@@ -457,7 +429,10 @@ impl Store {
         };
         run(io, flush, &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
         if !self.inner.closed.swap(true, Ordering::SeqCst) {
-            run(io, self.checkpoint(io), crashed).ok_or_else(stopped)?.inspect_err(fail)?;
+            // The checkpoint of the index, which the hashed one leaves, is the last word of the manifest.
+            for engine in self.inner.engines.iter().rev() {
+                run(io, engine.clone().close(io.clone()), &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
+            }
         }
         Ok(())
     }
@@ -465,31 +440,18 @@ impl Store {
     /// Ends a store as a crash would, without a word to the drive, and gives back what it lies on, to be opened again. This is the
     /// way on for a store that has failed. An error while sessions or other handles of it live.
     pub fn abandon(self) -> Result<Arc<dyn Flash>, Error> {
-        let (flash, shared) = (self.inner.shared.drive.flash().clone(), Arc::downgrade(&self.inner.shared));
+        let base = &self.inner.shared.base;
+        let (flash, base) = (base.drive.flash().clone(), Arc::downgrade(base));
         // The last handle waits for the step that maintenance is in.
         drop(self);
-        match shared.strong_count() {
+        match base.strong_count() {
             0 => Ok(flash),
             _ => Err(Error::Options("the store is still in use: drop its sessions and other handles first".into())),
         }
     }
 
-    async fn checkpoint(&self, io: &Io) -> Result<(), Error> {
-        let shared = &self.inner.shared;
-        let Some(mut installer) = lock(&shared.installer).take() else {
-            tracing::info!(
-                "no checkpoint of the index: an install was given up; opening the store builds the index anew"
-            );
-            return Ok(());
-        };
-        let written = checkpoint::write(shared, io, &mut installer).await;
-        lock(&shared.installer).get_or_insert(installer);
-        if !written? {
-            tracing::info!(
-                "no checkpoint of the index: there is no room for it; opening the store builds the index anew"
-            );
-        }
-        Ok(())
+    pub(crate) fn engines(&self) -> &[Arc<dyn Engine>] {
+        &self.inner.engines
     }
 
     /// The shared state, for the tools of this crate.

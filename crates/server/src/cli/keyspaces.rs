@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::Write;
 
-use tapetum::{KeyspaceError, KeyspaceKind, KeyspaceState, Store};
+use tapetum::{KeyspaceError, KeyspaceState, Store};
 
 use super::commands::{Outcome, offline_options, read_store, with_store};
 use super::keyspace_arguments::{DEFAULT_NAME, IndexArgument, KeyspaceCommand};
@@ -48,7 +48,7 @@ fn list(store: &Store, json: bool) -> String {
             serde_json::json!({
                 "id": keyspace.id.0,
                 "name": keyspace.name,
-                "kind": match keyspace.kind { KeyspaceKind::Hashed => "hashed" },
+                "kind": keyspace.kind.to_string(),
                 "state": match keyspace.state { KeyspaceState::Live => "live", KeyspaceState::Dropping => "dropping" },
             })
         });

@@ -1,16 +1,15 @@
 //! Deletions of everything in a keyspace: at once, or planned for a time. A mark in the log says so; its stamp is the keyspace's
 //! *watermark*, and nothing of it with a stamp up to it is there any more.
 //!
-//! Threads: any; a mark is written with every shard held, so that no write slips between its stamp and its effect.
+//! Threads: any; a mark is written while all writers are held, so that no write slips between its stamp and its effect.
 
+use crate::base::Base;
 use crate::error::Error;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::deletion_mark::{DeletionMark, DeletionMarks};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::{AppendError, Draft};
 use crate::manifest::base_marks::MarksEdit;
-use crate::media::io::lock;
-use crate::shared::Shared;
 use std::collections::BTreeSet;
 use tapetum_kernels::record::{Header, Kind, Record};
 
@@ -29,7 +28,7 @@ pub fn note_deletion(marks: &mut DeletionMarks, record: &Record<'_>) {
     marks.insert(KeyspaceId(keyspace), DeletionMark { watermark, planned_at });
 }
 
-impl Shared {
+impl Base {
     /// Deletes everything written to a keyspace so far, or plans to do so at a time, by a mark in the log. Returns its stamp, or
     /// `None` when the log has no room now.
     pub fn mark_deletion(&self, keyspace: KeyspaceRef, at: u32) -> Result<Option<u64>, Error> {
@@ -85,14 +84,17 @@ impl Shared {
         let header = Header { keyspace: keyspace.0, ..Header::control(0, body.len()) };
         let draft = Draft { header, key: &[], stored: &body };
         let mut given = 0;
-        // Every shard is held: no write slips between the mark's stamp and its effect.
-        let _shards: Vec<_> = self.shards.iter().map(lock).collect();
-        append(draft, &mut |_, stamp, _| given = stamp)?;
-        if given != 0 {
-            self.keyspaces.note(keyspace, given, at);
-            self.log.keep_for_planned(self.keyspaces.planned_count());
-        }
-        Ok(given)
+        // Writers are held: no write slips between the mark's stamp and its effect.
+        let (mut append, mut appended) = (Some(append), Ok(()));
+        self.engines.hold_writers(&mut || {
+            appended = append.take().map_or(Ok(()), |append| append(draft, &mut |_, stamp, _| given = stamp));
+            if given != 0 {
+                self.keyspaces.note(keyspace, given, at);
+                self.log.keep_for_planned(self.keyspaces.planned_count());
+            }
+            None
+        });
+        appended.map(|()| given)
     }
 
     /// The stamp of the deletion that took a record of a keyspace with `stamp`, 0 if none did: an answer that shows it waits for it.

@@ -6,6 +6,7 @@ use crate::hashed::keyspace_job::KeyspaceJob;
 use crate::hashed::purge::{self, Progress, Purge, Purged};
 use crate::hashed::{collect, flush};
 use crate::maintenance::job::{Job, Others};
+use crate::maintenance::resize::ResizeJob;
 use crate::media::io::{Io, Task, lock, poll_once};
 use crate::phase::{Phase, PhaseCell};
 use crate::shared::Shared;
@@ -13,9 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_drive::Purpose;
 
-/// Flush, collector and purge; changes of keyspaces; the count, which comes when nothing else is under way.
-pub fn hashed_jobs(shared: &Arc<Shared>, io: &Io) -> [Box<dyn Job>; 3] {
-    [Box::new(SegmentJob::new(shared, io)), Box::new(CountJob::new(shared, io)), Box::new(KeyspaceJob::new(shared))]
+/// Flush, collector and purge; resizes; the count, which comes when nothing else is under way; changes of keyspaces.
+pub fn hashed_jobs(shared: &Arc<Shared>, io: &Io) -> Vec<Box<dyn Job>> {
+    vec![
+        Box::new(SegmentJob::new(shared, io)),
+        Box::new(ResizeJob::new(shared, io)),
+        Box::new(CountJob::new(shared, io)),
+        Box::new(KeyspaceJob::new(shared)),
+    ]
 }
 
 /// What makes a collection worth another try: a flush, a deletion of everything, or time for records to expire.

@@ -14,7 +14,7 @@ use crate::maintenance::job::{Job, Others};
 use crate::manifest::base_marks::MarksEdit;
 use crate::manifest::client::Misfit;
 use crate::manifest::items::FrameItems;
-use crate::media::io::{Task, lock, poll_once};
+use crate::media::io::{Task, poll_once};
 use crate::planted::Bug;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -119,10 +119,12 @@ pub async fn apply(shared: &Shared, installer: &mut Installer, edit: &KeyspaceEd
     installer.keyspaces.apply(edit).map_err(Misfit)?;
     unmarked.iter().for_each(|edit| installer.marks.edit(edit));
     // No write slips between what it is decided on and what it is told.
-    let _shards: Vec<_> = shared.shards.iter().map(lock).collect();
-    let applied = shared.keyspaces.apply(edit, shared.log.stamp_last());
-    shared.log.keep_for_planned(shared.keyspaces.planned_count());
+    shared.engines.hold_writers(&mut || {
+        let applied = shared.keyspaces.apply(edit, shared.log.stamp_last());
+        assert_eq!(applied, Ok(()), "requests see the catalogue that the manifest has");
+        shared.log.keep_for_planned(shared.keyspaces.planned_count());
+        None
+    });
     shared.forget_count();
-    assert_eq!(applied, Ok(()), "requests see the catalogue that the manifest has");
     Ok(())
 }

@@ -10,6 +10,7 @@ pub mod buffer;
 pub mod catalog;
 pub mod collect;
 pub mod deletion;
+pub mod engine;
 pub mod flush;
 pub mod index;
 pub mod install;

@@ -10,7 +10,8 @@
 //! 2. Of a keyspace that lives on only segments are looked at in which nothing is younger than its watermark: the key table
 //!    knows no stamps. What of it lies in others is left to the collector. Its watermark is in the install that brings the deaths.
 //! 3. An id is forgotten when nothing is left of it and nothing can come: every segment was looked at, every write buffer that was
-//!    written to before the drop is in a segment, and so is whatever was being flushed or collected then.
+//!    written to before the drop is in a segment, and so is whatever was being flushed or collected then. Other engines hold nothing
+//!    of it either.
 //!
 //! Nothing is written down of how far it is: an opening begins anew, with what the manifest has as dropped. Threads: maintenance's.
 
@@ -24,7 +25,7 @@ use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::view::Segment;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::KeyspaceEdit;
+use crate::keyspace::catalogue::{KeyspaceEdit, KeyspaceKind};
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
@@ -284,7 +285,9 @@ impl Purge {
             let states = installer.catalog.segments.values().filter(|state| state.valid_entries > 0);
             states.into_iter().any(|state| !self.looked_at.contains(&state.descriptor.version))
         };
+        let is_held = |id: &KeyspaceId| shared.engines.others_hold(KeyspaceKind::Hashed, *id);
         installer.marks.trim.buffer_next >= self.buffer_next
+            && !self.dropped.iter().any(is_held)
             && !lock(&shared.numbers_taken).iter().any(is_begun_before)
             && !has_unseen()
     }

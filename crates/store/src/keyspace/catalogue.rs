@@ -9,6 +9,7 @@
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::keyspace_error::KeyspaceError;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// How many there may be, dropped ones that are not forgotten included: their names fit a small part of the manifest.
 pub const KEYSPACES_MAX: usize = 4096;
@@ -17,14 +18,39 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const OPTIONS_BYTES_MAX: usize = 255;
 pub const DEFAULT_NAME: &str = "default";
 
-/// The engine that holds a keyspace. 2 is kept for `ordered`.
+/// The engine that holds a keyspace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-#[repr(u8)]
+#[non_exhaustive]
 pub enum KeyspaceKind {
     #[default]
-    Hashed = 1,
-    #[cfg(test)]
-    Toy = 250,
+    Hashed,
+    /// An engine that this version does not name. A store with keyspaces of one that was not given to its opening does not open.
+    Other(u8),
+}
+
+impl KeyspaceKind {
+    const HASHED: u8 = 1;
+
+    /// The kind that the manifest writes as this number. 2 is kept for `ordered`.
+    pub const fn of_code(code: u8) -> KeyspaceKind {
+        if code == KeyspaceKind::HASHED { KeyspaceKind::Hashed } else { KeyspaceKind::Other(code) }
+    }
+
+    pub const fn code(self) -> u8 {
+        match self {
+            KeyspaceKind::Hashed => KeyspaceKind::HASHED,
+            KeyspaceKind::Other(code) => code,
+        }
+    }
+}
+
+impl fmt::Display for KeyspaceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyspaceKind::Hashed => f.write_str("hashed"),
+            KeyspaceKind::Other(code) => write!(f, "kind {code}"),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +126,14 @@ impl Catalogue {
     /// Whether a keyspace is there and was not dropped.
     pub fn is_live(&self, id: KeyspaceId) -> bool {
         self.get(id).is_some_and(|keyspace| keyspace.state == KeyspaceState::Live)
+    }
+
+    /// An error if a keyspace, dropped or not, is of a kind that is not among `kinds`.
+    pub fn refuse_other_kinds(&self, kinds: &[KeyspaceKind]) -> Result<(), KeyspaceError> {
+        let other = self.iter().find(|keyspace| !kinds.contains(&keyspace.kind));
+        other.map_or(Ok(()), |keyspace| {
+            Err(KeyspaceError::NoEngine { name: keyspace.name.clone(), kind: keyspace.kind })
+        })
     }
 
     /// The ids of the live ones.

@@ -1,5 +1,6 @@
 //! Why a keyspace was not made, renamed or dropped.
 
+use super::catalogue::KeyspaceKind;
 use std::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,15 @@ pub enum KeyspaceError {
     },
     OptionsTooLong {
         limit_bytes: usize,
+    },
+    /// The store was opened without an engine for this kind of keyspace.
+    NoEngine {
+        name: String,
+        kind: KeyspaceKind,
+    },
+    /// The request is one for keyspaces of another kind.
+    OtherKind {
+        kind: KeyspaceKind,
     },
     /// The manifest has no room for another name.
     NoRoom,
@@ -69,6 +79,13 @@ impl fmt::Display for KeyspaceError {
             }
             KeyspaceError::OptionsTooLong { limit_bytes } => {
                 write!(f, "the keyspace's options take more than {limit_bytes} bytes: give fewer")
+            }
+            KeyspaceError::NoEngine { name, kind } => write!(
+                f,
+                "the keyspace {name:?} is of a kind ({kind}) that this version has no engine for: use the version that made it"
+            ),
+            KeyspaceError::OtherKind { kind } => {
+                write!(f, "keyspaces of this kind ({kind}) do not take such requests: use one of another kind")
             }
             KeyspaceError::NoRoom => write!(
                 f,

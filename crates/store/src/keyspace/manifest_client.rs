@@ -60,7 +60,7 @@ fn create(keyspace: &Keyspace, writer: &mut Writer) {
 fn encode_keyspace(keyspace: &Keyspace, writer: &mut Writer) {
     let Keyspace { id, name, kind, options, state } = keyspace;
     writer.u16(id.0);
-    writer.bytes.extend_from_slice(&[*state as u8, *kind as u8, name.len() as u8, options.len() as u8]);
+    writer.bytes.extend_from_slice(&[*state as u8, kind.code(), name.len() as u8, options.len() as u8]);
     writer.bytes.extend_from_slice(name.as_bytes());
     writer.bytes.extend_from_slice(options);
 }
@@ -69,9 +69,9 @@ fn parse_keyspace(reader: &mut Reader<'_>) -> Result<Keyspace, Short> {
     let id = KeyspaceId(reader.u16()?);
     let [state, kind, name_bytes, options_bytes] = reader.array()?;
     let state = [KeyspaceState::Live, KeyspaceState::Dropping].into_iter().find(|known| *known as u8 == state);
-    let (Some(state), true) = (state, kind == KeyspaceKind::Hashed as u8) else { return Err(Short) };
+    let (Some(state), true) = (state, kind != 0) else { return Err(Short) };
     let (name, options) = (parse_name(reader, name_bytes)?, reader.take(options_bytes.into())?.to_vec());
-    Ok(Keyspace { id, name, kind: KeyspaceKind::Hashed, options, state })
+    Ok(Keyspace { id, name, kind: KeyspaceKind::of_code(kind), options, state })
 }
 
 fn parse_name(reader: &mut Reader<'_>, bytes: u8) -> Result<String, Short> {
@@ -146,8 +146,10 @@ mod tests {
             state: KeyspaceState::Dropping,
         };
         let id = keyspace.id;
+        let of_other_kind = Keyspace { kind: KeyspaceKind::of_code(9), ..keyspace.clone() };
         for edit in [
             KeyspaceEdit::Create(keyspace),
+            KeyspaceEdit::Create(of_other_kind),
             KeyspaceEdit::Rename { id, name: "n".repeat(255) },
             KeyspaceEdit::Drop(id),
             KeyspaceEdit::Forget(id),
@@ -158,7 +160,7 @@ mod tests {
             let cut = &writer.bytes[..writer.bytes.len() - 1];
             assert_eq!(KeyspaceEdit::parse(&mut Reader::new(cut)), Err(Short));
         }
-        for none in [&[0, 1, 0][..], &[5, 1, 0], &[CREATE, 1, 0, 3, 1, 1, 0, b'a'], &[CREATE, 1, 0, 1, 9, 1, 0, b'a']] {
+        for none in [&[0, 1, 0][..], &[5, 1, 0], &[CREATE, 1, 0, 3, 1, 1, 0, b'a'], &[CREATE, 1, 0, 1, 0, 1, 0, b'a']] {
             assert_eq!(KeyspaceEdit::parse(&mut Reader::new(none)), Err(Short), "{none:?}");
         }
     }

@@ -5,6 +5,9 @@ pub mod catalogue;
 pub mod changing;
 pub mod decide;
 pub mod deletion_mark;
+pub mod engine;
+#[cfg(test)]
+mod engine_tests;
 pub mod hasher;
 pub mod item;
 pub mod keyspace_error;
@@ -12,6 +15,8 @@ mod manifest_client;
 pub mod notify;
 pub mod request;
 pub mod states;
+#[cfg(test)]
+pub mod toy_engine;
 
 use tapetum_kernels::record::Header;
 

@@ -11,6 +11,7 @@
 //! holds the queue, and takes the log's lock after it. `durable` is read without one.
 
 mod arenas;
+pub mod client;
 pub mod group;
 pub mod replay;
 mod sender;
@@ -64,6 +65,13 @@ pub struct Draft<'a> {
     pub stored: &'a [u8],
 }
 
+/// Where a record of a write buffer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub buffer: u64,
+    pub place: u32,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AppendError {
     /// The buffer has no room: seal it.
@@ -99,6 +107,8 @@ struct LogState {
     /// Those of the buffers, in turn.
     arenas: [HostArena; BUFFERS as usize],
     active: u64,
+    /// The oldest buffer that is not released.
+    oldest: u64,
     /// Where the next byte goes in the active arena.
     position: usize,
     open: Option<OpenGroup>,
@@ -110,6 +120,8 @@ struct LogState {
     stamp_last: u64,
     /// The last stamp in the buffer that was sealed last.
     stamp_sealed: u64,
+    /// The last stamp in those that were released since the store was opened.
+    stamp_released: u64,
     /// The crc of its last group.
     crc_sealed: u32,
     stamp_written: u64,
@@ -117,6 +129,12 @@ struct LogState {
     second_began_us: u64,
     /// The last stamp that is to be written, and at `EverySecond` flushed, in this second.
     due: u64,
+}
+
+impl LogState {
+    fn may_rotate(&self) -> bool {
+        self.active - self.oldest + 1 < BUFFERS
+    }
 }
 
 pub struct Log {
@@ -143,6 +161,8 @@ pub struct Log {
 /// Where recovery says the log goes on.
 pub struct Start {
     pub buffer: u64,
+    /// The oldest buffer of which something is needed.
+    pub oldest: u64,
     pub position: usize,
     pub stamp_next: u64,
     /// What was durable when the log was read.
@@ -170,6 +190,7 @@ impl Log {
         let state = LogState {
             arenas,
             active: start.buffer,
+            oldest: start.oldest,
             position: start.position,
             open: None,
             sealed: VecDeque::new(),
@@ -177,6 +198,7 @@ impl Log {
             flushing: None,
             stamp_next: start.stamp_next,
             stamp_sealed: 0,
+            stamp_released: 0,
             crc_sealed: start.crc_sealed,
             stamp_last: start.stamp_durable,
             stamp_written: start.stamp_durable,
@@ -295,7 +317,7 @@ impl Log {
     ///
     /// # Safety
     /// There is one: a place of this buffer that `append` gave, or recovery. And the buffer is not released while the record is
-    /// used: the caller holds the lock of a shard whose table names it, or is the flush that will have it released.
+    /// used: the caller holds a lock without which its engine does not let go of the record, or is what will have it released.
     pub unsafe fn record(&self, buffer: u64, place: u32) -> Record<'_> {
         // SAFETY: by our caller's word.
         unsafe { self.arenas.record(buffer, place) }.0
@@ -350,12 +372,12 @@ impl Log {
         state.position = end;
     }
 
-    /// Goes on in the next buffer.
-    ///
-    /// # Safety
-    /// The buffer that had the next one's arena before is released: all of it was written, and nobody has a record of it.
-    pub unsafe fn rotate(&self) -> u64 {
+    /// Goes on in the next buffer, if that is free.
+    pub fn rotate(&self) -> Option<u64> {
         let mut state = lock(&self.state);
+        if !state.may_rotate() {
+            return None;
+        }
         self.seal(&mut state);
         state.stamp_sealed = state.stamp_last;
         state.crc_sealed = state.previous_crc;
@@ -364,7 +386,23 @@ impl Log {
         state.arenas[next].reset();
         state.position = 0;
         self.filled_bytes.store(0, Ordering::Relaxed);
-        state.active
+        Some(state.active)
+    }
+
+    /// The zone and the arena of the oldest buffer are free: it is sealed, and nothing of it is needed after a crash.
+    ///
+    /// # Safety
+    /// All of the buffer was written, and nobody has a record of it or looks at one any more.
+    pub unsafe fn release(&self, buffer: u64) {
+        let mut state = lock(&self.state);
+        assert!(buffer == state.oldest && buffer < state.active, "buffers are released in turn");
+        state.oldest += 1;
+        state.stamp_released = state.stamp_sealed;
+    }
+
+    /// The log holds no record up to this stamp.
+    pub fn stamp_released(&self) -> u64 {
+        lock(&self.state).stamp_released
     }
 
     /// Whether nothing was appended to the active buffer.

@@ -30,6 +30,7 @@ impl Bench {
         let arenas = HostRegion::of_arenas(SEGMENT_BYTES as usize).unwrap();
         let start = Start {
             buffer: 0,
+            oldest: 0,
             position: 0,
             stamp_next: 1,
             stamp_durable: 0,
@@ -60,8 +61,12 @@ impl Bench {
     }
 
     fn rotate(&self) {
-        // SAFETY: what was in the arena before is written, and nobody looks at it any more.
-        unsafe { self.log.rotate() };
+        let oldest = lock(&self.log.state).oldest;
+        if self.log.rotate().is_none() {
+            // SAFETY: what is in it is written, and nobody looks at it any more.
+            unsafe { self.log.release(oldest) };
+            assert!(self.log.rotate().is_some());
+        }
     }
 
     fn flush_elsewhere(&self) -> Task<Result<(), Error>> {

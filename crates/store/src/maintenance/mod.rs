@@ -8,12 +8,11 @@ pub mod pace;
 pub mod resize;
 pub mod room;
 
-use crate::hashed::jobs::hashed_jobs;
+use crate::base::Base;
+use crate::keyspace::engine::Engine;
 use crate::maintenance::job::{Job, Others};
-use crate::maintenance::resize::ResizeJob;
 use crate::media::io::{Io, lock};
 use crate::phase::Phase;
-use crate::shared::Shared;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +31,7 @@ pub enum Step {
 const WORKS_US_MAX: u64 = 10_000;
 
 pub struct Maintenance {
-    shared: Arc<Shared>,
+    base: Arc<Base>,
     /// All tasks share it, so that what comes for one wakes the thread whatever the others wait for.
     io: Io,
     /// In the order of their steps.
@@ -49,10 +48,9 @@ impl Drop for Maintenance {
 }
 
 impl Maintenance {
-    pub fn new(shared: Arc<Shared>, io: Io) -> Maintenance {
-        let [segments, count, keyspaces] = hashed_jobs(&shared, &io);
-        let resize: Box<dyn Job> = Box::new(ResizeJob::new(&shared, &io));
-        Maintenance { shared, io, jobs: vec![segments, resize, count, keyspaces], over: false }
+    pub fn new(base: &Arc<Base>, engines: &[Arc<dyn Engine>], io: Io) -> Maintenance {
+        let jobs = engines.iter().flat_map(|engine| engine.clone().jobs(&io)).collect();
+        Maintenance { base: base.clone(), io, jobs, over: false }
     }
 
     /// One step. A failure poisons the store: it is not tried again.
@@ -60,17 +58,17 @@ impl Maintenance {
         if self.over {
             return Step::Idle;
         }
-        let shared = self.shared.clone();
-        shared.log.advance(false, shared.drive.env().now_us());
+        let base = self.base.clone();
+        base.log.advance(false, base.drive.env().now_us());
         let mut any = self.io.pump();
-        if let Err(error) = shared.log.poisoned() {
+        if let Err(error) = base.log.poisoned() {
             self.jobs.iter_mut().for_each(|job| job.fail(&error));
             return Step::Idle;
         }
         for number in 0..self.jobs.len() {
             let others = self.others_of(number);
             any |= self.jobs[number].step(others);
-            if shared.log.poisoned().is_err() {
+            if base.log.poisoned().is_err() {
                 return Step::Idle;
             }
         }
@@ -90,9 +88,8 @@ impl Maintenance {
     /// A step towards the end: what is in the middle of an install comes to its end, the rest is given up, as a crash
     /// would have it, and nothing is begun. Whether it is over; then the installer is there, or was lost with a failure.
     pub fn wind_down(&mut self) -> bool {
-        let shared = self.shared.clone();
         self.io.pump();
-        if lock(&shared.installer).is_some() || shared.log.poisoned().is_err() {
+        if lock(&self.base.installer).is_some() || self.base.log.poisoned().is_err() {
             // Nothing is half installed, or nothing will be whole any more. Tasks that are given up must not leave
             // buffers that the drive still uses.
             if self.io.in_flight() > 0 {
@@ -115,10 +112,10 @@ impl Maintenance {
 
     /// What waits between its steps. Whoever steps lets go of this maintenance before: others ask it for its phases.
     pub fn rest(&self) -> Rest {
-        Rest { shared: self.shared.clone(), io: self.io.clone(), gives_way_from_us: 0 }
+        Rest { base: self.base.clone(), io: self.io.clone(), gives_way_from_us: 0 }
     }
 
-    /// What its jobs are doing: flush, collector and a resize, in this order.
+    /// What its jobs are doing: flush, collector and a resize of hashed keyspaces first, in this order.
     pub fn phases(&self) -> Vec<Phase> {
         self.jobs.iter().flat_map(|job| job.phases()).collect()
     }
@@ -126,7 +123,7 @@ impl Maintenance {
 
 /// Waits between the steps of a [`Maintenance`], without it.
 pub struct Rest {
-    shared: Arc<Shared>,
+    base: Arc<Base>,
     io: Io,
     gives_way_from_us: u64,
 }
@@ -138,18 +135,18 @@ impl Rest {
             Step::Busy => self.give_way(),
             Step::Waiting if self.io.in_flight() > 0 => self.io.wait(Duration::from_millis(2)),
             // For the log, the installer or memory.
-            Step::Waiting => self.shared.wakeup.sleep(Duration::from_micros(200)),
-            Step::Idle => self.shared.wakeup.sleep(Duration::from_millis(50)),
+            Step::Waiting => self.base.wakeup.sleep(Duration::from_micros(200)),
+            Step::Idle => self.base.wakeup.sleep(Duration::from_millis(50)),
         }
     }
 
     /// Lets whoever waits for this processor go first, and then works for as long as that took: a session is back in some
     /// microseconds, but another program that computes keeps a processor for milliseconds each time.
     fn give_way(&mut self) {
-        let gave_us = self.shared.drive.env().now_us();
+        let gave_us = self.base.drive.env().now_us();
         if gave_us >= self.gives_way_from_us {
             std::thread::yield_now();
-            let back_us = self.shared.drive.env().now_us();
+            let back_us = self.base.drive.env().now_us();
             self.gives_way_from_us = back_us + back_us.saturating_sub(gave_us).min(WORKS_US_MAX);
         }
     }

@@ -2,10 +2,10 @@
 
 use super::log_zones::Replayed;
 use crate::error::Error;
-use crate::hashed::buffer::Place;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::large::{Claims, LargeEntries, LargeExtents};
 use crate::hashed::segment::{Descriptor, LargeEntry};
+use crate::log::Place;
 use crate::media::extents::Extents;
 use crate::media::superblock::Superblock;
 use crate::planted::{Bug, Planted};

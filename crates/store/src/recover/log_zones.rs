@@ -1,12 +1,13 @@
 //! Both zones of the log, read through local memory into the arenas of the write buffers, and their end written once more.
 
 use crate::error::Error;
-use crate::hashed::buffer::Place;
 use crate::hashed::deletion::note_deletion;
 use crate::installer::Clients;
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::deletion_mark::DeletionMarks;
 use crate::keyspace::hasher::KeyHasher;
+use crate::log::Place;
 use crate::log::replay::{Chain, ZoneReader};
 use crate::media::geometry::{BUFFERS, Geometry};
 use crate::media::io::Io;
@@ -16,7 +17,7 @@ use crate::opening::options::StoreOptions;
 use std::collections::{BTreeMap, VecDeque};
 use tapetum_drive::{HostArena, HostRegion};
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::record::{Codec, Kind};
+use tapetum_kernels::record::{Codec, Header, Kind};
 
 /// Commands on a log zone on their way at once, and bytes of each: together half of the smallest local memory.
 const ZONE_COMMANDS: usize = 4;
@@ -26,7 +27,7 @@ const ZONE_COMMAND_BYTES: usize = 512 << 10;
 pub struct Replayed {
     /// Their memory is all there: recovery has written it.
     pub arenas: [HostArena; BUFFERS as usize],
-    /// Places of items and deletions, in order of writing, by buffer. Their keys are in the arenas: there may be millions.
+    /// Places of records of live keyspaces, in order of writing, by buffer. Their keys are in the arenas: there may be millions.
     pub records: BTreeMap<u64, Vec<u32>>,
     /// Records whose values lie in extents of their own, and their references; also those that were written over.
     pub large: Vec<(HashKey, Place, Vec<u8>)>,
@@ -71,6 +72,10 @@ pub async fn replay_log(
         deletions: marks.deletions.clone(),
         deletions_sealed: marks.deletions.clone(),
     };
+    let is_hashed = |header: &Header| {
+        let keyspace = keyspaces.get(KeyspaceId::of(header));
+        keyspace.is_some_and(|keyspace| keyspace.kind == KeyspaceKind::Hashed)
+    };
     let reader = ZoneReader { geometry, store_id: superblock.store_id, planted: options.planted };
     let first = marks.trim.buffer_next;
     for buffer in first..first + BUFFERS {
@@ -87,7 +92,7 @@ pub async fn replay_log(
             _ if !keyspaces.is_live(KeyspaceId::of(&record.header)) => {}
             Kind::Control => note_deletion(deletions, &record),
             _ => {
-                if record.header.codec == Codec::OutOfLine {
+                if record.header.codec == Codec::OutOfLine && is_hashed(&record.header) {
                     let hash = hasher.hash_of(&record.header, record.key);
                     large.push((hash, Place { buffer, place }, record.stored.to_vec()));
                 }

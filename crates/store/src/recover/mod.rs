@@ -19,7 +19,7 @@ mod stopwatch;
 
 use crate::base::{Base, Wakeup};
 use crate::error::Error;
-use crate::hashed::buffer::{Glance, Place, Shard};
+use crate::hashed::buffer::{Glance, Shard};
 use crate::hashed::catalog::Catalog;
 use crate::hashed::index::GlobalIndex;
 use crate::hashed::index::checkpoint::{self, Checkpoint, Source};
@@ -32,9 +32,12 @@ use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
 use crate::installer::Installer;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::{Catalogue, KeyspaceKind};
+use crate::keyspace::engine::{Engine, EngineList, EngineMaker};
 use crate::keyspace::hasher::KeyHasher;
 use crate::keyspace::states::KeyspaceStates;
-use crate::log::{Log, Start};
+use crate::log::{Log, Place, Start};
 use crate::maintenance::pace::Pace;
 use crate::manifest::Manifest;
 use crate::manifest::base_marks::{LogTrim, MarksEdit};
@@ -103,13 +106,31 @@ pub fn refuse_lost_end(stamp_durable: u64, stamp_opened: u64) -> Result<(), Erro
     Ok(())
 }
 
-/// Opens the store on a drive.
-pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Arc<Shared>, Error> {
+/// The engines of a store that was opened.
+pub struct OpenedEngines {
+    pub hashed: Arc<Shared>,
+    /// All of them, that of hashed keyspaces first.
+    pub all: Vec<Arc<dyn Engine>>,
+}
+
+/// An error if there are keyspaces without an engine among those that `makers` make and that of hashed keyspaces.
+pub fn refuse_other_kinds(keyspaces: &Catalogue, makers: &[EngineMaker<'_>]) -> Result<(), Error> {
+    let kinds: Vec<_> = makers.iter().map(|maker| maker.kind).chain([KeyspaceKind::Hashed]).collect();
+    keyspaces.refuse_other_kinds(&kinds).map_err(Error::Keyspace)
+}
+
+/// Opens the store on a drive; `makers` make the engines beside that of hashed keyspaces.
+pub async fn open(
+    drive: &Drive,
+    io: &Io,
+    options: &StoreOptions,
+    makers: &[EngineMaker<'_>],
+) -> Result<OpenedEngines, Error> {
     let found = read_superblock(drive, io).await?;
     found.superblock.features.check_write()?;
-    let mut found = FoundStore::read(drive, io, options, found).await?;
+    let mut found = FoundStore::read(drive, io, options, found, makers).await?;
     found.make_durable(io, options).await?;
-    found.into_shared(drive, io, options, None).await
+    found.into_engines((drive, io), options, None, makers).await
 }
 
 /// Opens the store on the drive of an overlay, which takes what is made anew, to read. What was believed is made durable
@@ -119,9 +140,10 @@ pub async fn open_read_only(
     io: &Io,
     options: &StoreOptions,
     overlay: OverlayFlash,
-) -> Result<Arc<Shared>, Error> {
+) -> Result<OpenedEngines, Error> {
     let found = read_superblock(drive, io).await?;
-    FoundStore::read(drive, io, options, found).await?.into_shared(drive, io, options, Some(overlay)).await
+    let found = FoundStore::read(drive, io, options, found, &[]).await?;
+    found.into_engines((drive, io), options, Some(overlay), &[]).await
 }
 
 /// What superblock, manifest, log and fences say, read and believed.
@@ -147,13 +169,20 @@ struct FoundStore {
 
 impl FoundStore {
     /// Reads. Nothing is written but pages of fences that are damaged, after all the rest held.
-    async fn read(drive: &Drive, io: &Io, options: &StoreOptions, found: Found) -> Result<FoundStore, Error> {
+    async fn read(
+        drive: &Drive,
+        io: &Io,
+        options: &StoreOptions,
+        found: Found,
+        makers: &[EngineMaker<'_>],
+    ) -> Result<FoundStore, Error> {
         let mut watch = Stopwatch::new(drive.env());
         let programs = DrivePrograms::find(io).await?;
         let Found { superblock, behind } = found;
         let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
         let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
         let mut installer = Box::new(Installer::from(recovered));
+        refuse_other_kinds(&installer.keyspaces, makers)?;
         let extents = claim_extents(&superblock, &installer.catalog)?;
         watch.lap("manifest");
         let replayed = replay_log(io, &superblock, &hasher, &installer, options).await?;
@@ -229,16 +258,20 @@ impl FoundStore {
     }
 
     /// Brings all of it into memory, and the index.
-    async fn into_shared(
+    async fn into_engines(
         mut self,
-        drive: &Drive,
-        io: &Io,
+        (drive, io): (&Drive, &Io),
         options: &StoreOptions,
         overlay: Option<OverlayFlash>,
-    ) -> Result<Arc<Shared>, Error> {
+        makers: &[EngineMaker<'_>],
+    ) -> Result<OpenedEngines, Error> {
         let generation_before = self.generation_before;
         let (large_in_log, checkpoint) = (std::mem::take(&mut self.large_in_log), self.checkpoint.take());
-        let (shared, mut installer, mut watch) = self.share(drive, options, overlay)?;
+        let records = std::mem::take(&mut self.replayed.records);
+        let (shared, mut installer, mut watch) = self.share(drive, options, overlay, records.keys().next().copied())?;
+        let all = make_engines(&shared, makers);
+        replay_into(&all, &shared.base, &installer.keyspaces, records)?;
+        watch.lap("write buffers");
         for (hash, place, extents) in large_in_log {
             let mut shard = shared.shard(hash);
             if place.buffer == shard.active() {
@@ -252,8 +285,11 @@ impl FoundStore {
         watch.lap("index");
         let (keys, segments) = (shared.index.entries(), installer.catalog.segments.len());
         tracing::info!("recovered {keys} keys of {segments} segments: {watch}");
+        for engine in &all {
+            engine.clone().recover(io.clone()).await?;
+        }
         shared.return_installer(installer);
-        Ok(shared)
+        Ok(OpenedEngines { hashed: shared, all })
     }
 
     /// Everything but the index, which is empty yet.
@@ -262,15 +298,18 @@ impl FoundStore {
         drive: &Drive,
         options: &StoreOptions,
         overlay: Option<OverlayFlash>,
+        oldest: Option<u64>,
     ) -> Result<(Arc<Shared>, Box<Installer>, Stopwatch), Error> {
-        let FoundStore { superblock, installer, mut replayed, extents, large, segments, mut watch, .. } = self;
+        let FoundStore { superblock, installer, replayed, extents, large, segments, watch, .. } = self;
         let (geometry, stamp_durable) = (superblock.geometry, self.stamp_durable);
         let generation = installer.marks.opening.generation;
         let region = replayed.arenas[0].region();
         let queue = drive.queue_pair_with_host(region, 64).map_err(|error| Error::Io(error.to_string()))?;
         let arenas_bytes = region.bytes_total();
+        let oldest = oldest.unwrap_or(replayed.active);
         let start = Start {
             buffer: replayed.active,
+            oldest,
             position: replayed.position,
             stamp_next: self.stamp_next,
             stamp_durable,
@@ -280,15 +319,16 @@ impl FoundStore {
         };
         let ids = (geometry, superblock.store_id);
         let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
-        let (shards, glance) = make_shards((&geometry, &self.hasher), &log, &mut replayed.records, replayed.active)?;
+        let (shards, glance) = make_shards(&geometry, oldest)?;
         let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
             .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
-        watch.lap("write buffers");
         let catalogue = installer.keyspaces.clone();
         let keyspaces = KeyspaceStates::new(catalogue, &replayed.deletions, replayed.deletions_sealed);
         log.keep_for_planned(keyspaces.planned_count());
         let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
         let base = Base {
+            engines: EngineList::default(),
+            pace: Pace::default(),
             drive: drive.clone(),
             overlay,
             geometry,
@@ -333,7 +373,6 @@ impl FoundStore {
             counters: Counters::default(),
             levels: Levels::default(),
             manifest_room: ManifestRoom::default(),
-            pace: Pace::default(),
         };
         Ok((Arc::new(shared), installer, watch))
     }
@@ -364,29 +403,48 @@ async fn fill_index(
     }
 }
 
-fn make_shards(
-    (geometry, hasher): (&Geometry, &KeyHasher),
-    log: &Log,
-    records: &mut BTreeMap<u64, Vec<u32>>,
-    active: u64,
-) -> Result<(Vec<Mutex<Shard>>, Glance), Error> {
-    let first = records.keys().next().copied().unwrap_or(active);
+/// Empty write buffers, of which `buffer` is the first.
+fn make_shards(geometry: &Geometry, buffer: u64) -> Result<(Vec<Mutex<Shard>>, Glance), Error> {
     let entries = geometry.buffer_entries_max() / geometry.partitions();
-    let (mut shards, glance) = Shard::many(geometry.partitions(), entries, first)
+    let (shards, glance) = Shard::many(geometry.partitions(), entries, buffer)
         .map_err(|error| Error::Io(format!("no memory for the write buffers' tables: {error}")))?;
-    for (buffer, records) in std::mem::take(records) {
-        if buffer > first {
-            shards.iter_mut().for_each(|shard| shard.rotate(buffer));
-            glance.rotate(buffer);
+    Ok((shards.into_iter().map(Mutex::new).collect(), glance))
+}
+
+/// All engines of a store, that of hashed keyspaces first, and makes them known to their base.
+fn make_engines(hashed: &Arc<Shared>, makers: &[EngineMaker<'_>]) -> Vec<Arc<dyn Engine>> {
+    let others = makers.iter().map(|maker| (maker.make)(&hashed.base));
+    let all: Vec<Arc<dyn Engine>> = std::iter::once(hashed.clone() as Arc<dyn Engine>).chain(others).collect();
+    hashed.base.engines.set(&all);
+    all
+}
+
+/// Gives the log's records back, each to the engine of its keyspace, buffer by buffer.
+fn replay_into(
+    engines: &[Arc<dyn Engine>],
+    base: &Base,
+    keyspaces: &Catalogue,
+    records: BTreeMap<u64, Vec<u32>>,
+) -> Result<(), Error> {
+    let first = records.keys().next().copied();
+    for (buffer, places) in records {
+        if first < Some(buffer) {
+            base.engines.hold_writers(&mut || Some(buffer));
         }
-        for place in records {
+        let mut last = None::<(KeyspaceId, &Arc<dyn Engine>)>;
+        for place in places {
             // SAFETY: it was replayed from there, and nothing is released before the store is open.
-            let record = unsafe { log.record(buffer, place) };
-            let hash = hasher.hash_of(&record.header, record.key);
-            shards[hash.partition(geometry.partition_bits)].insert(hash, place);
+            let record = unsafe { base.log.record(buffer, place) };
+            let id = KeyspaceId::of(&record.header);
+            if last.is_none_or(|(known, _)| known != id) {
+                let kind = keyspaces.get(id).map(|keyspace| keyspace.kind);
+                last = engines.iter().find(|engine| Some(engine.kind()) == kind).map(|engine| (id, engine));
+            }
+            let Some((_, engine)) = last else { unreachable!("each kind of keyspace has an engine") };
+            engine.replay(Place { buffer, place }, &record)?;
         }
     }
-    Ok((shards.into_iter().map(Mutex::new).collect(), glance))
+    Ok(())
 }
 
 #[cfg(test)]

@@ -109,7 +109,6 @@ impl OtherEngines {
         Some(EngineSlot(at as u8 + 1))
     }
 
-    #[cfg(test)]
     /// Adds the part for a kind; `open` is told its slot.
     pub fn add(&mut self, kind: KeyspaceKind, open: impl FnOnce(EngineSlot) -> Box<dyn EngineSession>) -> EngineSlot {
         let slot = EngineSlot(self.opened.len() as u8 + 1);

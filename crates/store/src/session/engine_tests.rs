@@ -1,20 +1,26 @@
 //! Keyspaces of an engine that is not the hashed one, beside hashed ones, over one session.
 
-use super::toy_session::{ToyEngine, ToySession};
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
-use crate::keyspace::catalogue::{KeyspaceEdit, KeyspaceKind};
+use crate::base::Base;
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
+use crate::keyspace::catalogue::KeyspaceEdit;
+use crate::keyspace::engine::{Engine, EngineMaker};
 use crate::keyspace::states::tests::create_of;
+use crate::keyspace::toy_engine::{TOY, ToyEngine};
 use crate::{
     Ask, Condition, Error, ItemPipeline, KeyspaceError, KeyspaceRef, Outcome, Reply, Request, Session, Store, Write,
 };
+use std::sync::Arc;
+use tapetum_drive::Env;
 
 /// A store, a session, and a keyspace of the toy.
 fn toy() -> (Store, Session, KeyspaceRef) {
-    let (_, store) = store_in_memory(SMALL_BYTES, &small_options());
-    let mut session = store.session().unwrap();
-    let keyspace = create_of(&store.shared().keyspaces, KeyspaceKind::Toy, 7, 0);
-    let engine = ToyEngine::new(&store.shared().base);
-    session.others.add(KeyspaceKind::Toy, |slot| Box::new(ToySession::new(engine, slot)));
+    let options = small_options();
+    let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
+    Store::create_on(&drive, &options).unwrap();
+    let make = |base: &Arc<Base>| -> Arc<dyn Engine> { ToyEngine::new(base) };
+    let store = Store::open_on_with_engines(&drive, &options, &[EngineMaker { kind: TOY, make: &make }]).unwrap();
+    let session = store.session().unwrap();
+    let keyspace = create_of(&store.shared().keyspaces, TOY, 7, 0);
     (store, session, keyspace)
 }
 

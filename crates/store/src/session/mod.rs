@@ -21,12 +21,13 @@ pub mod reply_values;
 pub mod session_core;
 pub mod spare_buffers;
 #[cfg(test)]
-mod toy_session;
+pub mod toy_session;
 
 use crate::base::Base;
 use crate::error::Error;
 use crate::hashed::session::{HashedSession, limits};
 use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::request::{Outcome, Reply, Request, ValueRange};
 use crate::keyspace::states::KeyspaceRef;
 use crate::shared::Shared;
@@ -132,13 +133,16 @@ impl Session {
     }
 
     /// The part for keyspaces of a kind, which is opened if it was not.
-    fn engine_of(&self, kind: KeyspaceKind) -> Result<EngineSlot, Error> {
+    fn engine_of(&mut self, kind: KeyspaceKind) -> Result<EngineSlot, Error> {
         if kind == KeyspaceKind::Hashed {
             return Ok(EngineSlot::HASHED);
         }
-        let none =
-            || Error::Options(format!("the store has no engine for such keyspaces ({kind:?}): open it with one"));
-        self.others.find(kind).ok_or_else(none)
+        if let Some(slot) = self.others.find(kind) {
+            return Ok(slot);
+        }
+        let engine = self.core.base.engines.find(kind);
+        let engine = engine.ok_or(Error::Keyspace(KeyspaceError::OtherKind { kind }))?;
+        Ok(self.others.add(kind, |slot| engine.open_session(slot)))
     }
 
     /// Advances everything without blocking, and appends the replies that are ready. As long as operations are on their way, the

@@ -5,75 +5,19 @@ use super::asks::Ask;
 use super::batch::{BatchPart, BatchStop, Write};
 use super::engine_session::{EngineSession, EngineSlot, EngineWait};
 use super::order::{Op, OpTarget, Operations, closed};
-use super::session_core::{SessionCore, poison};
-use crate::base::Base;
+use super::session_core::SessionCore;
 use crate::error::Error;
-use crate::keyspace::KeyspaceId;
 use crate::keyspace::decide::{Current, Decision, NewValue, decide};
 use crate::keyspace::item::{Access, ItemHead};
 use crate::keyspace::request::{Outcome, Request};
-use crate::keyspace::states::KeyspaceRef;
-use crate::log::{AppendError, Draft};
+use crate::keyspace::toy_engine::{ToyEngine, ToyState};
+use crate::log::Draft;
 use crate::media::io::lock;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 use tapetum_drive::{Command, Operation, Purpose, Returned};
-use tapetum_kernels::record::{Codec, Header, Kind, Marks, Record};
+use tapetum_kernels::record::{Codec, Header, Marks, Record};
 
 const PAGE_BYTES: usize = 4096;
-
-/// Stamp and value, which a deleted key has none of.
-type ToyItem = (u64, Option<Vec<u8>>);
-
-#[derive(Default)]
-pub struct ToyState {
-    items: BTreeMap<(KeyspaceId, Vec<u8>), ToyItem>,
-}
-
-impl ToyState {
-    fn take(&mut self, record: &Record<'_>) {
-        let (Header { kind, stamp, .. }, key) = (record.header, record.key.to_vec());
-        let value = (kind == Kind::Value).then(|| record.stored.to_vec());
-        self.items.insert((KeyspaceId::of(&record.header), key), (stamp, value));
-    }
-}
-
-/// A map in memory, whose writes are records of the log.
-pub struct ToyEngine {
-    base: Arc<Base>,
-    state: Mutex<ToyState>,
-}
-
-impl ToyEngine {
-    pub fn new(base: &Arc<Base>) -> Arc<ToyEngine> {
-        Arc::new(ToyEngine { base: base.clone(), state: Mutex::default() })
-    }
-
-    /// Puts a value, or, for `None`, deletes the key: the record's stamp. `None` where there is no room for now.
-    fn write(&self, keyspace: KeyspaceRef, key: &[u8], value: Option<&[u8]>) -> Result<Option<u64>, Error> {
-        let stored = value.unwrap_or_default();
-        let header = match value {
-            Some(_) => Header::value(0, key.len(), stored.len()),
-            None => Header::tombstone(0, key.len()),
-        };
-        let header = Header { keyspace: keyspace.id().0, ..header };
-        let (mut state, mut given) = (lock(&self.state), 0);
-        self.base.refuse_dropped(keyspace)?;
-        match self.base.log.append(&[Draft { header, key, stored }], |_, stamp, _| given = stamp) {
-            Ok(()) => {
-                state.take(&Record { header: Header { stamp: given, ..header }, key, stored });
-                Ok(Some(given))
-            }
-            Err(AppendError::Poisoned) => Err(poison(&self.base)),
-            Err(AppendError::BufferFull) => Ok(None),
-        }
-    }
-
-    fn get(&self, keyspace: KeyspaceRef, key: &[u8]) -> Option<(u64, Vec<u8>)> {
-        let (stamp, value) = lock(&self.state).items.get(&(keyspace.id(), key.to_vec()))?.clone();
-        Some((stamp, value?))
-    }
-}
 
 pub struct ToySession {
     toy: Arc<ToyEngine>,
@@ -103,7 +47,7 @@ impl ToySession {
     /// Decides an operation whose page has come.
     fn decide(&mut self, core: &mut SessionCore, number: usize, op: Box<Op<()>>) {
         let (request, target) = (op.request.borrow(), op.target());
-        let found = self.toy.get(target.keyspace, request.key());
+        let found = self.toy.look_up(target.keyspace, request.key());
         let item = found.as_ref().map(|(stamp, value)| ItemHead {
             flags: 0,
             expiry: 0,

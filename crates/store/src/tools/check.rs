@@ -34,19 +34,37 @@ pub struct CheckReport {
     pub problems: Vec<String>,
 }
 
+impl CheckReport {
+    fn add(&mut self, other: CheckReport) {
+        self.segments += other.segments;
+        self.records += other.records;
+        self.valid_records += other.valid_records;
+        self.large_values += other.large_values;
+        self.problems.extend(other.problems);
+    }
+}
+
 /// Checks an open store. Manifest and log were checked by opening it. Of a store that was opened to read, what opening made
 /// anew is named too: it is damaged on the drive.
 pub fn check(store: &Store) -> Result<CheckReport, Error> {
     let shared = store.shared();
     let queue = shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
     let io = Io::new(queue).of(Purpose::Check);
-    shared.run_beside_maintenance(&io, check_all(shared, &io))?
+    let all = async {
+        let mut report = CheckReport::default();
+        check_superblocks(&io, &mut report).await?;
+        for engine in store.engines() {
+            report.add(engine.clone().check(io.clone()).await?);
+        }
+        Ok(report)
+    };
+    shared.run_beside_maintenance(&io, all)?
 }
 
-async fn check_all(shared: &Arc<Shared>, io: &Io) -> Result<CheckReport, Error> {
+/// Checks the segments of hashed keyspaces, and the index.
+pub async fn check_hashed(shared: &Arc<Shared>, io: &Io) -> Result<CheckReport, Error> {
     let installer = shared.take_installer().await;
     let mut report = CheckReport::default();
-    check_superblocks(io, &mut report).await?;
     for state in installer.catalog.segments.values() {
         report.segments += 1;
         report.problems.extend(pages_made_anew(shared, state.descriptor.number));

@@ -49,7 +49,7 @@ pub fn scan(
     mut visit: impl FnMut(Scanned<'_>) -> ControlFlow<()>,
 ) -> Result<(), Error> {
     let shared = store.shared();
-    shared.refuse_dropped(keyspace)?;
+    shared.refuse_unservable(keyspace)?;
     let wanted = Wanted { keyspace: keyspace.id(), prefix };
     let io = Io::new(shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Scan);
     let walk = async {

@@ -7,6 +7,7 @@
 mod table;
 
 use crate::hashed::large::LargeExtents;
+pub use crate::log::Place;
 use crate::media::geometry::BUFFERS;
 use std::collections::BTreeMap;
 use std::io;
@@ -15,13 +16,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use table::{Lines, READ, Table, Tables, place_of};
 use tapetum_kernels::hash::HashKey;
-
-/// Where a record of a write buffer is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
-    pub buffer: u64,
-    pub place: u32,
-}
 
 /// A record as a shard's table has it, until the key is written or its buffer released.
 pub struct Found {

@@ -1,7 +1,7 @@
 //! The flush: a sealed write buffer becomes a segment.
 //!
 //! ```text
-//! check keys · write records  →  flush  →  manifest record (segment, deaths)  →  index merge  →  DRAM tier  →  buffer released,
+//! check keys · write records  →  flush  →  others checkpointed  →  manifest record (segment, deaths)  →  index merge  →  DRAM tier  →  buffer released,
 //!                                                                                                             log trimmed
 //! ```
 //! The buffer answers reads until the index does. A crash before the manifest record leaves free extents and the log; a
@@ -24,6 +24,7 @@ use crate::hashed::segment::layout::page_size;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
 use crate::installer::Installer;
+use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::item::ItemHead;
 use crate::maintenance::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
 use crate::manifest::base_marks::{LogTrim, MarksEdit};
@@ -55,6 +56,7 @@ pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u
         done => Poll::Ready(done),
     })
     .await?;
+    shared.engines.checkpoint_others_through(KeyspaceKind::Hashed, shared.log.sealed().0);
     let installer = shared.take_installer().await;
     let name = shared.name_segment(&installer.catalog);
     shared.return_installer(installer);
@@ -148,6 +150,8 @@ async fn flush_as(
         io.step().await;
     }
     let segment = if writer.record_bytes() > 0 { Some(finish_segment(shared, writer).await?) } else { None };
+    // The install trims the log.
+    shared.await_others(KeyspaceKind::Hashed, shared.log.sealed().0).await?;
     let mut installer = shared.take_installer().await;
     let done = install(shared, io, phase, buffer, &mut installer, segment, relied, shards).await;
     shared.return_installer(installer);
@@ -311,6 +315,8 @@ fn release(shared: &Shared, buffer: u64) {
         lock(shard).release(buffer);
     }
     shared.glance.release(buffer);
+    // SAFETY: all of it was written before its flush began. No shard names a record of it any more, and no other engine needs one.
+    unsafe { shared.log.release(buffer) };
     shared.log.wake();
 }
 

@@ -15,7 +15,7 @@ use crate::media::geometry::SUPERBLOCK_BYTES;
 use crate::media::io::Io;
 use crate::media::superblock::{Found, Superblock};
 use crate::opening::options::StoreOptions;
-use crate::recover::{claim_extents, claim_large, read_superblock, refuse_lost_end, replay_log};
+use crate::recover::{claim_extents, claim_large, read_superblock, refuse_lost_end, refuse_other_kinds, replay_log};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -62,6 +62,7 @@ pub async fn read_roots(
     }
     let (recovered, damage) = Manifest::recover_readable(io, drive.local(), &geometry, superblock.store_id).await?;
     let mut installer = Installer::from(recovered);
+    refuse_other_kinds(&installer.keyspaces, &[])?;
     let is_log_damaged = match &damage {
         Some(_) => true,
         None => match replay_log(io, &superblock, &hasher, &installer, options).await {

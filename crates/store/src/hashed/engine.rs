@@ -1,0 +1,138 @@
+//! The hashed engine as the store knows it.
+
+use crate::error::Error;
+use crate::hashed::index::checkpoint;
+use crate::hashed::jobs::hashed_jobs;
+use crate::hashed::tier::Tier;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::engine::Engine;
+use crate::log::Place;
+use crate::log::client::LogClient;
+use crate::maintenance::job::Job;
+use crate::media::io::{Io, Task, lock};
+use crate::session::engine_session::{EngineSession, EngineSlot};
+use crate::shared::Shared;
+use crate::stats::Stats;
+use crate::tools::check::{CheckReport, check_hashed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tapetum_kernels::record::Record;
+
+impl LogClient for Shared {
+    /// Its flush trims the log: what is in it is needed, whosever it is.
+    fn stamp_needed(&self) -> u64 {
+        self.log.stamp_released() + 1
+    }
+
+    fn checkpoint_through(&self, stamp: u64) {
+        if self.sealed_buffer().is_none() && stamp >= self.stamp_needed() {
+            self.rotate();
+        }
+        self.wakeup.wake();
+    }
+
+    fn hold_writers(&self, change: &mut dyn FnMut() -> Option<u64>) {
+        let mut shards: Vec<_> = self.shards.iter().map(lock).collect();
+        let Some(buffer) = change() else { return };
+        self.large_named_bytes.store(0, Ordering::Relaxed);
+        shards.iter_mut().for_each(|shard| shard.rotate(buffer));
+        self.glance.rotate(buffer);
+    }
+}
+
+impl Engine for Shared {
+    fn kind(&self) -> KeyspaceKind {
+        KeyspaceKind::Hashed
+    }
+
+    fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error> {
+        let hash = self.hasher.hash_of(&record.header, record.key);
+        self.shard(hash).insert(hash, place.place);
+        Ok(())
+    }
+
+    /// The store's opening has done it all: the manifest is of segments.
+    fn recover(self: Arc<Self>, _: Io) -> Task<Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn open_session(self: Arc<Self>, _: EngineSlot) -> Box<dyn EngineSession> {
+        unreachable!("sessions hold the part for hashed keyspaces by value")
+    }
+
+    fn jobs(self: Arc<Self>, io: &Io) -> Vec<Box<dyn Job>> {
+        hashed_jobs(&self, io)
+    }
+
+    fn holds(&self, keyspace: KeyspaceId) -> bool {
+        self.keyspaces.dropped().contains(&keyspace)
+    }
+
+    fn add_stats(&self, stats: &mut Stats) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (index_bytes, index_entries) = (self.index_bytes(), self.index.entries() as u64);
+        let buffer_entries = self.shards.iter().map(|shard| lock(shard).entries() as u64).sum();
+        stats.items += self.items_max(index_entries, buffer_entries);
+        stats.index_entries += index_entries;
+        stats.buffer_entries += buffer_entries;
+        stats.index_bytes += index_bytes;
+        stats.index_segment_bytes += load(&self.levels.segment_index_bytes);
+        stats.index_pointer_bits = u64::from(self.index.geometry().payload_bits);
+        stats.index_limit_bytes += self.index_bytes_max();
+        stats.index_room_entries += self.index_room_entries();
+        stats.index_extensions += self.index.extension_buckets_used() as u64;
+        stats.partitions_rebuilt += load(&self.counters.partitions_rebuilt);
+        stats.partitions_rebuilding += load(&self.levels.partitions_rebuilding);
+        stats.memory_used_bytes += index_bytes + self.key_tables.bytes();
+        stats.key_tables_bytes += self.key_tables.bytes();
+        stats.flash_reserve_bytes += self.flash_reserve_bytes();
+        stats.flash_room_bytes += self.flash_room_bytes();
+        stats.user_write_bytes += load(&self.counters.user_write_bytes);
+        stats.tier_bytes += self.tier.as_ref().map_or(0, Tier::bytes);
+        stats.get_from_tier += self.tier.as_ref().map_or(0, |tier| tier.hits().each().sum());
+        stats.tier_evictions += self.tier.as_ref().map_or(0, Tier::evictions);
+        stats.get_from_flash += load(&self.counters.get_from_flash);
+        stats.get_expired += load(&self.counters.get_expired);
+        stats.get_flushed += load(&self.counters.get_flushed);
+        stats.reclaimed += load(&self.counters.reclaimed);
+        stats.get_flash_reads += load(&self.counters.get_flash_reads);
+        stats.get_flash_read_max_bytes = load(&self.counters.get_flash_read_max_bytes);
+        stats.key_check_reads += load(&self.counters.key_check_reads);
+        stats.large_values += load(&self.large.levels.values);
+        stats.large_bytes += load(&self.large.levels.extents) * self.geometry.extent_bytes;
+        stats.large_reads += load(&self.counters.large_reads);
+        stats.large_write_bytes += load(&self.counters.large_write_bytes);
+        stats.flushes += load(&self.counters.flushes);
+        stats.collections += load(&self.counters.collections);
+        stats.evictions += load(&self.counters.evictions);
+        stats.segments_evicted += load(&self.counters.segments_evicted);
+        stats.segments_unreadable += self.unreadable.count() as u64;
+        stats.writes_paced += load(&self.counters.writes_paced);
+        stats.buffers_sealed += u64::from(self.sealed_buffer().is_some());
+    }
+
+    fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {
+        Box::pin(async move { check_hashed(&self, &io).await })
+    }
+
+    /// Leaves a checkpoint of the index.
+    fn close(self: Arc<Self>, io: Io) -> Task<Result<(), Error>> {
+        Box::pin(async move {
+            let Some(mut installer) = lock(&self.installer).take() else {
+                tracing::info!(
+                    "no checkpoint of the index: an install was given up; opening the store builds the index anew"
+                );
+                return Ok(());
+            };
+            let written = checkpoint::write(&self, &io, &mut installer).await;
+            lock(&self.installer).get_or_insert(installer);
+            if !written? {
+                tracing::info!(
+                    "no checkpoint of the index: there is no room for it; opening the store builds the index anew"
+                );
+            }
+            Ok(())
+        })
+    }
+}

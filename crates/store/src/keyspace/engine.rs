@@ -1,0 +1,117 @@
+//! An engine holds the keyspaces of one kind. It stands on the [`Base`] and knows no other engine.
+//!
+//! ```text
+//! opening:  make ─► replay of each of its log records, in order ─► recover ─► jobs
+//! open:     sessions · jobs of maintenance · a client of the log
+//! closing:  jobs wound down ─► close
+//! ```
+//! 1. A record of the log belongs to the engine of its keyspace's kind; no other sees it.
+//! 2. A store opens only with an engine for each kind of keyspace that it has, dropped ones included.
+//! 3. The id of a dropped keyspace is given again only when no engine holds anything of it ([`Engine::holds`]).
+//!
+//! Threads: any. The store and its sessions hold engines, engines hold the base; the base knows them weakly.
+
+use crate::base::Base;
+use crate::error::Error;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::log::Place;
+use crate::log::client::LogClient;
+use crate::maintenance::job::Job;
+use crate::media::io::{Io, Task};
+use crate::session::engine_session::{EngineSession, EngineSlot};
+use crate::stats::Stats;
+use crate::tools::check::CheckReport;
+use std::sync::{Arc, OnceLock, Weak};
+use tapetum_kernels::record::Record;
+
+pub trait Engine: LogClient {
+    fn kind(&self) -> KeyspaceKind;
+
+    /// Takes a record of the log back, before the store is open. Records come in the order of their stamps.
+    fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error>;
+
+    /// All was replayed: makes ready to serve. Nobody takes extents before every engine has claimed its own here.
+    fn recover(self: Arc<Self>, io: Io) -> Task<Result<(), Error>>;
+
+    /// Its part of a session. Sessions hold that of hashed keyspaces by value, and never ask for it.
+    fn open_session(self: Arc<Self>, slot: EngineSlot) -> Box<dyn EngineSession>;
+
+    /// What it has to do again and again while the store is open.
+    fn jobs(self: Arc<Self>, io: &Io) -> Vec<Box<dyn Job>>;
+
+    /// Whether anything of a dropped keyspace is left in it, or can come.
+    fn holds(&self, keyspace: KeyspaceId) -> bool;
+
+    /// Adds its figures.
+    fn add_stats(&self, stats: &mut Stats);
+
+    /// Reads all that it has on flash and looks whether it holds.
+    fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>>;
+
+    /// Its jobs were wound down, and the log is durable: leaves what makes the next opening quick.
+    fn close(self: Arc<Self>, io: Io) -> Task<Result<(), Error>>;
+}
+
+/// Makes the engine for keyspaces of a kind, empty, over the base of a store that is being opened.
+#[derive(Clone, Copy)]
+pub struct EngineMaker<'a> {
+    pub kind: KeyspaceKind,
+    pub make: &'a dyn Fn(&Arc<Base>) -> Arc<dyn Engine>,
+}
+
+/// The engines of an open store, as its base knows them.
+#[derive(Default)]
+pub struct EngineList {
+    engines: OnceLock<Vec<Weak<dyn Engine>>>,
+}
+
+impl EngineList {
+    /// Once, when the store is opened.
+    pub fn set(&self, engines: &[Arc<dyn Engine>]) {
+        let set = self.engines.set(engines.iter().map(Arc::downgrade).collect());
+        assert!(set.is_ok(), "engines are made once");
+    }
+
+    /// Those that are still there: what is gone has no writers any more.
+    fn live(&self) -> Vec<Arc<dyn Engine>> {
+        self.engines.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The engine of a kind.
+    pub fn find(&self, kind: KeyspaceKind) -> Option<Arc<dyn Engine>> {
+        self.live().into_iter().find(|engine| engine.kind() == kind)
+    }
+
+    /// Whether anything of a dropped keyspace is left in an engine but that of this kind.
+    pub fn others_hold(&self, kind: KeyspaceKind, keyspace: KeyspaceId) -> bool {
+        self.live().iter().any(|engine| engine.kind() != kind && engine.holds(keyspace))
+    }
+
+    /// Asks all engines but that of this kind to come to need no log record up to a stamp.
+    pub fn checkpoint_others_through(&self, kind: KeyspaceKind, stamp: u64) {
+        let engines = self.live();
+        let needing = engines.iter().filter(|engine| engine.kind() != kind && engine.stamp_needed() <= stamp);
+        needing.for_each(|engine| engine.checkpoint_through(stamp));
+    }
+
+    /// Whether an engine but that of this kind needs a log record up to a stamp.
+    pub fn others_need(&self, kind: KeyspaceKind, stamp: u64) -> bool {
+        self.live().iter().any(|engine| engine.kind() != kind && engine.stamp_needed() <= stamp)
+    }
+
+    /// [`LogClient::hold_writers`] of all of them at once.
+    pub fn hold_writers(&self, change: &mut dyn FnMut() -> Option<u64>) {
+        hold_writers_of(&self.live(), change);
+    }
+}
+
+fn hold_writers_of(engines: &[Arc<dyn Engine>], change: &mut dyn FnMut() -> Option<u64>) -> Option<u64> {
+    let Some((first, others)) = engines.split_first() else { return change() };
+    let mut gone_on_to = None;
+    first.hold_writers(&mut || {
+        gone_on_to = hold_writers_of(others, change);
+        gone_on_to
+    });
+    gone_on_to
+}
