@@ -18,6 +18,7 @@ use crate::media::extents::Extents;
 use crate::media::geometry::Geometry;
 use crate::media::io::lock;
 use crate::media::superblock::Superblock;
+use crate::memory::budget::MemoryBudget;
 use crate::opening::options::StoreOptions;
 use crate::planted::Planted;
 use crate::stats::Stats;
@@ -97,6 +98,11 @@ impl Base {
     /// An error if a keyspace was dropped.
     pub fn refuse_dropped(&self, keyspace: KeyspaceRef) -> Result<(), Error> {
         if self.keyspaces.is_open(keyspace) { Ok(()) } else { Err(Error::Keyspace(KeyspaceError::Gone)) }
+    }
+
+    /// The budget of memory as it is, in shares.
+    pub fn budget(&self) -> MemoryBudget {
+        MemoryBudget { memory_bytes: self.memory_bytes.load(Ordering::SeqCst), ..self.options.budget() }
     }
 
     pub fn now(&self) -> u32 {

@@ -25,7 +25,6 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::maintenance::pace::Room;
 use crate::media::io::{Io, lock, run};
 use crate::needs::DrivePrograms;
-use crate::opening::options::StoreOptions;
 use crate::planted::Bug;
 use arc_swap::ArcSwapOption;
 use std::future::Future;
@@ -299,14 +298,13 @@ impl Shared {
 
     /// What the index may grow to.
     pub fn index_bytes_max(&self) -> u64 {
-        StoreOptions { memory_bytes: self.memory_bytes.load(Ordering::SeqCst), ..self.options }.index_bytes_max()
+        self.budget().index_bytes_max()
     }
 
-    /// What key tables may take in memory now: a sixteenth of the budget is for lists that come and go.
+    /// What key tables may take in memory now.
     pub fn key_tables_bytes_max(&self) -> u64 {
-        let memory_bytes = self.memory_bytes.load(Ordering::SeqCst);
-        let taken_bytes = self.pools_bytes + self.index_bytes() + memory_bytes / 16;
-        memory_bytes.saturating_sub(taken_bytes).min(self.options.key_tables_bytes_max)
+        let bytes_max = self.budget().key_tables_bytes_max(self.pools_bytes, self.index_bytes());
+        bytes_max.min(self.options.key_tables_bytes_max)
     }
 
     /// Whether every buffer below this one is in a segment, and the levels say so.

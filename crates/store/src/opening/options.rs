@@ -3,7 +3,8 @@
 use crate::error::Error;
 use crate::hashed::index::IndexGeometry;
 use crate::log::Sync;
-use crate::media::geometry::{BUFFERS, Geometry, PARTITION_BITS_MAX};
+use crate::media::geometry::{Geometry, PARTITION_BITS_MAX};
+use crate::memory::budget::MemoryBudget;
 use crate::planted::Planted;
 use tapetum_kernels::record::VALUE_BYTES_MAX;
 
@@ -120,14 +121,14 @@ impl StoreOptions {
         StoreOptions { memory_bytes: self.memory_bytes + tier_bytes, tier_bytes, ..self }
     }
 
-    /// The budget but for the DRAM tier.
-    fn rest_bytes(&self) -> u64 {
-        self.memory_bytes.saturating_sub(self.tier_bytes)
+    /// The budget, in shares.
+    pub(crate) fn budget(&self) -> MemoryBudget {
+        MemoryBudget { memory_bytes: self.memory_bytes, tier_bytes: self.tier_bytes }
     }
 
     /// The local memory that a drive needs for this store: for what is read, flushed and collected. Write buffers are the host's own.
     pub fn local_memory_bytes(&self) -> u64 {
-        (self.rest_bytes() / 4).max(4 << 20)
+        self.budget().local_bytes()
     }
 
     /// The shape of the index of a store with these options.
@@ -147,13 +148,12 @@ impl StoreOptions {
 
     /// What the index may grow to.
     pub fn index_bytes_max(&self) -> u64 {
-        self.rest_bytes() / 4
+        self.budget().index_bytes_max()
     }
 
     /// An error if a store with segments of `segment_bytes` does not fit into the budget.
     pub fn check(&self, segment_bytes: u64) -> Result<(), Error> {
-        let pools = self.local_memory_bytes() + BUFFERS * segment_bytes + segment_bytes / 2;
-        let least = (pools + pools / 2).max(16 << 20) + self.tier_bytes;
+        let least = self.budget().least_bytes(segment_bytes);
         if self.memory_bytes < least {
             return Err(Error::Options(format!(
                 "{} bytes of memory are too few for write buffers of {}: give {} or more",

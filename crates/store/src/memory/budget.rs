@@ -1,0 +1,89 @@
+//! The memory budget of a store, in named shares.
+//!
+//! ```text
+//!  │ DRAM tier │ local memory: ¼ of the rest │ write buffers │ index: up to ¼ of the rest │ key tables: what is left │ lists: 1/16 │
+//!  └─────────── pools: taken when the store is opened ───────┘
+//! ```
+//! 1. Pools keep their size until the store is opened again. The other shares are limits that follow a resize of the budget.
+//! 2. Key tables take nothing that another share may still need.
+
+use crate::media::geometry::BUFFERS;
+
+/// The least share of local memory.
+const LOCAL_BYTES_MIN: u64 = 4 << 20;
+/// The least budget beside the tier.
+const MEMORY_BYTES_MIN: u64 = 16 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryBudget {
+    /// All of it.
+    pub memory_bytes: u64,
+    /// The DRAM tier's share.
+    pub tier_bytes: u64,
+}
+
+impl MemoryBudget {
+    /// What the tier leaves to the others.
+    fn rest_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_sub(self.tier_bytes)
+    }
+
+    /// The drive's local memory, for what is read, flushed and collected.
+    pub fn local_bytes(&self) -> u64 {
+        (self.rest_bytes() / 4).max(LOCAL_BYTES_MIN)
+    }
+
+    /// The write buffers of a store with segments of `segment_bytes`, and their tables.
+    pub fn write_buffers_bytes(segment_bytes: u64) -> u64 {
+        BUFFERS * segment_bytes + segment_bytes / 2
+    }
+
+    /// What the index may grow to.
+    pub fn index_bytes_max(&self) -> u64 {
+        self.rest_bytes() / 4
+    }
+
+    /// Lists of flush, collector and sessions, which come and go.
+    pub fn lists_bytes(&self) -> u64 {
+        self.memory_bytes / 16
+    }
+
+    /// What key tables may take beside pools and an index of so many bytes.
+    pub fn key_tables_bytes_max(&self, pools_bytes: u64, index_bytes: u64) -> u64 {
+        self.memory_bytes.saturating_sub(pools_bytes + index_bytes + self.lists_bytes())
+    }
+
+    /// The least budget for a store with segments of `segment_bytes` and this tier.
+    pub fn least_bytes(&self, segment_bytes: u64) -> u64 {
+        let pools = self.local_bytes() + MemoryBudget::write_buffers_bytes(segment_bytes);
+        (pools + pools / 2).max(MEMORY_BYTES_MIN) + self.tier_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_budget_that_is_large_enough_fit_into_it() {
+        for (memory_bytes, tier_bytes, segment_bytes) in
+            [(16 << 20, 0, 64 << 10), (64 << 20, 0, 4 << 20), (1 << 30, 512 << 20, 32 << 20)]
+        {
+            let budget = MemoryBudget { memory_bytes, tier_bytes };
+            assert!(budget.least_bytes(segment_bytes) <= memory_bytes);
+            let pools = budget.tier_bytes + budget.local_bytes() + MemoryBudget::write_buffers_bytes(segment_bytes);
+            let key_tables = budget.key_tables_bytes_max(pools, budget.index_bytes_max());
+            assert!(key_tables > 0);
+            assert_eq!(pools + budget.index_bytes_max() + key_tables + budget.lists_bytes(), memory_bytes);
+        }
+    }
+
+    #[test]
+    fn a_tier_leaves_the_other_shares_as_they_are() {
+        let plain = MemoryBudget { memory_bytes: 64 << 20, tier_bytes: 0 };
+        let tiered = MemoryBudget { memory_bytes: 96 << 20, tier_bytes: 32 << 20 };
+        assert_eq!(plain.local_bytes(), tiered.local_bytes());
+        assert_eq!(plain.index_bytes_max(), tiered.index_bytes_max());
+        assert_eq!(plain.least_bytes(1 << 20) + (32 << 20), tiered.least_bytes(1 << 20));
+    }
+}
