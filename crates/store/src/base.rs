@@ -14,6 +14,8 @@ use crate::keyspace::states::{KeyspaceRef, KeyspaceStates};
 use crate::log::Log;
 use crate::maintenance::pace::Pace;
 use crate::maintenance::resize::Resizing;
+use crate::manifest::engine_roots::EngineRoots;
+use crate::manifest::items::FrameItems;
 use crate::media::extents::Extents;
 use crate::media::geometry::Geometry;
 use crate::media::io::lock;
@@ -88,6 +90,20 @@ impl Base {
     pub fn take_installer(self: &Arc<Self>) -> impl Future<Output = Box<Installer>> + Send + use<> {
         let base = self.clone();
         std::future::poll_fn(move |_| lock(&base.installer).take().map_or(Poll::Pending, Poll::Ready))
+    }
+
+    /// Makes the root of an engine durable. What it names is durable already. A failure poisons the log.
+    pub async fn set_root(self: &Arc<Self>, kind: KeyspaceKind, root: Vec<u8>) -> Result<(), Error> {
+        let mut installer = self.take_installer().await;
+        let mut items = FrameItems::default();
+        EngineRoots::put(kind, &root, &mut items);
+        let appended = installer.append(&items).await;
+        match &appended {
+            Ok(()) => installer.roots.set(kind, root),
+            Err(error) => self.log.poison("the root of an engine", error.clone()),
+        }
+        *lock(&self.installer) = Some(installer);
+        appended
     }
 
     /// An error if the store was opened to read.

@@ -8,6 +8,7 @@ use crate::hashed::catalog::Catalog;
 use crate::keyspace::catalogue::Catalogue;
 use crate::manifest::base_marks::{BaseMarks, MarksEdit, Opening};
 use crate::manifest::client::{ManifestClient, ManifestClients};
+use crate::manifest::engine_roots::EngineRoots;
 use crate::manifest::items::FrameItems;
 use crate::manifest::{Manifest, Recovered};
 use std::ops::{Deref, DerefMut};
@@ -17,17 +18,18 @@ use std::ops::{Deref, DerefMut};
 pub struct Clients {
     pub marks: BaseMarks,
     pub keyspaces: Catalogue,
+    pub roots: EngineRoots,
     /// The hashed engine's.
     pub catalog: Catalog,
 }
 
 impl ManifestClients for Clients {
     fn each(&self) -> Vec<&dyn ManifestClient> {
-        vec![&self.marks, &self.keyspaces, &self.catalog]
+        vec![&self.marks, &self.keyspaces, &self.roots, &self.catalog]
     }
 
     fn each_mut(&mut self) -> Vec<&mut dyn ManifestClient> {
-        vec![&mut self.marks, &mut self.keyspaces, &mut self.catalog]
+        vec![&mut self.marks, &mut self.keyspaces, &mut self.roots, &mut self.catalog]
     }
 }
 

@@ -52,8 +52,8 @@ impl Engine for Shared {
         Ok(())
     }
 
-    /// The store's opening has done it all: the manifest is of segments.
-    fn recover(self: Arc<Self>, _: Io) -> Task<Result<(), Error>> {
+    /// The store's opening has done it all: the catalog is a client of the manifest.
+    fn recover(self: Arc<Self>, _: Io, _: Vec<u8>) -> Task<Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 

@@ -31,8 +31,9 @@ pub trait Engine: LogClient {
     /// Takes a record of the log back, before the store is open. Records come in the order of their stamps.
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error>;
 
-    /// All was replayed: makes ready to serve. Nobody takes extents before every engine has claimed its own here.
-    fn recover(self: Arc<Self>, io: Io) -> Task<Result<(), Error>>;
+    /// All was replayed: makes ready to serve, from the root that it left in the manifest ([`Base::set_root`]). Nobody takes extents before
+    /// every engine has claimed its own here.
+    fn recover(self: Arc<Self>, io: Io, root: Vec<u8>) -> Task<Result<(), Error>>;
 
     /// Its part of a session. Sessions hold that of hashed keyspaces by value, and never ask for it.
     fn open_session(self: Arc<Self>, slot: EngineSlot) -> Box<dyn EngineSession>;

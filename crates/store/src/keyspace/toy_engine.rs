@@ -1,11 +1,11 @@
-//! A toy engine: a map in memory. Its puts are records of the log, and its checkpoints lie in extents of its own. It stands on the
-//! [`Base`] alone, as any engine can.
+//! A toy engine: a map in memory. Its puts are records of the log, and its checkpoints lie in extents of its own, which its root names. It
+//! stands on the [`Base`] alone, as any engine can.
 //!
 //! ```text
-//!  the store's last extents, in two halves, to which checkpoints are written in turn
-//!  half: crc u32 · length u32 · sequence u64 · records, each of a live item
+//!  root:       stamp u64 · length u32 · crc u32 · extents: count u32, numbers
+//!  checkpoint: records, each of a live item, in the order of keyspaces and keys
 //! ```
-//! 1. A checkpoint has every item as it was at one stamp, up to which the log was durable before.
+//! 1. A checkpoint has every item as it was at its stamp, up to which the log was durable before.
 //! 2. Of two records of a key the one with the higher stamp counts, wherever it is.
 
 use crate::base::Base;
@@ -24,14 +24,12 @@ use crate::session::toy_session::ToySession;
 use crate::stats::Stats;
 use crate::tools::check::CheckReport;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_kernels::checksum::{Salt, checksum};
 use tapetum_kernels::record::{Header, Kind, Record};
 
 pub const TOY: KeyspaceKind = KeyspaceKind::Other(250);
-const HALF_BYTES: u64 = 64 << 10;
 
 /// An item's stamp and its value, which a deleted one has none of.
 type ToyItem = (u64, Option<Vec<u8>>);
@@ -43,10 +41,36 @@ pub struct ToyState {
     checkpointed: u64,
     /// A checkpoint is to go so far.
     wanted: u64,
-    /// The last checkpoint's.
-    sequence: u64,
+    /// Where the last checkpoint is.
+    place: Checkpoint,
     /// The keyspaces that it has items of.
     on_flash: BTreeSet<KeyspaceId>,
+    /// Checkpoints since the store was opened.
+    count: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Checkpoint {
+    stamp: u64,
+    length: u32,
+    crc: u32,
+    extents: Vec<u32>,
+}
+
+impl Checkpoint {
+    fn root(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.stamp);
+        writer.u32(self.length);
+        writer.u32(self.crc);
+        writer.list(&self.extents);
+        writer.bytes
+    }
+
+    fn parse(root: &[u8]) -> Result<Checkpoint, Short> {
+        let mut reader = Reader::new(root);
+        Ok(Checkpoint { stamp: reader.u64()?, length: reader.u32()?, crc: reader.u32()?, extents: reader.list()? })
+    }
 }
 
 impl ToyState {
@@ -104,7 +128,7 @@ impl ToyEngine {
 
     /// Checkpoints that were made.
     pub fn checkpoints(&self) -> u64 {
-        lock(&self.state).sequence
+        lock(&self.state).count
     }
 
     pub fn get(&self, keyspace: KeyspaceRef, key: &[u8]) -> Option<Vec<u8>> {
@@ -119,88 +143,80 @@ impl ToyEngine {
         value.clone().filter(|_| is_live).map(|value| (*stamp, value))
     }
 
-    /// Where a checkpoint goes.
-    fn half(&self, sequence: u64) -> Range<u64> {
-        let extents = self.extents();
-        let start = self.base.geometry.extent_offset(extents.start) + sequence % 2 * HALF_BYTES;
-        start..start + HALF_BYTES
-    }
-
-    fn extents(&self) -> Range<u32> {
-        let geometry = &self.base.geometry;
-        let end = geometry.extents(geometry.created_bytes);
-        end - (2 * HALF_BYTES).div_ceil(geometry.extent_bytes) as u32..end
-    }
-
-    fn crc(&self, half: u64, bytes: &[u8]) -> u32 {
-        checksum(Salt { store: self.base.store_id, address: half, version: 0 }, &[bytes])
-    }
-
-    /// A checkpoint of all items, its keyspaces, and the stamp up to which it has them.
+    /// A checkpoint's bytes, the keyspaces that it has, and the stamp up to which it has all.
     fn image(&self) -> (Vec<u8>, BTreeSet<KeyspaceId>, u64) {
-        let mut state = lock(&self.state);
-        let base = &self.base;
+        let (mut state, base) = (lock(&self.state), &self.base);
         state.items.retain(|(id, _), _| base.keyspaces.has(*id));
-        let (sequence, mut body, mut keyspaces) = (state.sequence + 1, Writer::default(), BTreeSet::new());
-        body.u64(sequence);
+        let (mut image, mut keyspaces) = (Vec::new(), BTreeSet::new());
         for ((id, key), (stamp, value)) in &state.items {
             let Some(stored) = value else { continue };
             let header = Header { keyspace: id.0, ..Header::value(*stamp, key.len(), stored.len()) };
-            let start = body.bytes.len();
-            body.bytes.resize(start + header.record_bytes(), 0);
-            Record { header, key, stored }.encode(&mut body.bytes[start..]);
+            let start = image.len();
+            image.resize(start + header.record_bytes(), 0);
+            Record { header, key, stored }.encode(&mut image[start..]);
             keyspaces.insert(*id);
         }
-        let mut image = Writer::default();
-        image.u32(self.crc(self.half(sequence).start, &body.bytes));
-        image.u32(body.bytes.len() as u32);
-        image.bytes.append(&mut body.bytes);
-        (image.bytes, keyspaces, base.log.stamp_last())
+        (image, keyspaces, base.log.stamp_last())
     }
 
     async fn checkpoint(&self, io: &Io) -> Result<(), Error> {
-        let (image, keyspaces, stamp) = self.image();
-        if image.len() as u64 > HALF_BYTES {
-            return Err(Error::FullFlash);
+        let (base, (image, keyspaces, stamp)) = (&self.base, self.image());
+        base.log.make_durable(io, stamp, || base.drive.env().now_us()).await?;
+        let extent_bytes = base.geometry.extent_bytes as usize;
+        let mut place =
+            Checkpoint { stamp, length: image.len() as u32, crc: self.crc(stamp, &image), extents: Vec::new() };
+        let mut buffer = io.allocate(extent_bytes).await?;
+        for piece in image.chunks(extent_bytes) {
+            let extent = lock(&base.extents).allocate().ok_or(Error::FullFlash)?;
+            place.extents.push(extent);
+            io.fill(&mut buffer, 0..extent_bytes).fill(0);
+            io.fill(&mut buffer, 0..piece.len()).copy_from_slice(piece);
+            io.write(base.geometry.extent_offset(extent), &mut buffer, extent_bytes).await?;
         }
-        self.base.log.make_durable(io, stamp, || self.base.drive.env().now_us()).await?;
-        let mut buffer = io.allocate(HALF_BYTES as usize).await?;
-        io.fill(&mut buffer, 0..HALF_BYTES as usize).fill(0);
-        io.fill(&mut buffer, 0..image.len()).copy_from_slice(&image);
-        let half = self.half(lock(&self.state).sequence + 1);
-        io.write(half.start, &mut buffer, HALF_BYTES as usize).await?;
-        self.base.log.flush_elsewhere(io).await?;
+        base.log.flush_elsewhere(io).await?;
+        let root = if image.is_empty() { Vec::new() } else { place.root() };
+        base.set_root(TOY, root).await?;
         let mut state = lock(&self.state);
+        let before = std::mem::replace(&mut state.place, place);
         state.items.retain(|_, (of, value)| *of > stamp || value.is_some());
         (state.checkpointed, state.on_flash) = (stamp, keyspaces);
-        state.sequence += 1;
+        state.count += 1;
+        before.extents.into_iter().for_each(|extent| lock(&base.extents).release(extent));
         Ok(())
     }
 
-    /// The items of a half's checkpoint.
-    fn parse(&self, half: u64, bytes: &[u8]) -> Result<(u64, Vec<u8>), Short> {
-        let mut reader = Reader::new(bytes);
-        let (crc, length) = (reader.u32()?, reader.u32()?);
-        let body = reader.take(length as usize)?;
-        let sequence = Reader::new(body).u64()?;
-        if self.crc(half, body) == crc { Ok((sequence, body[8..].to_vec())) } else { Err(Short) }
+    fn crc(&self, stamp: u64, image: &[u8]) -> u32 {
+        checksum(Salt { store: self.base.store_id, address: 0, version: stamp }, &[image])
     }
 
-    async fn read(&self, io: &Io) -> Result<(), Error> {
-        let mut checkpoints = Vec::new();
-        for half in [self.half(0), self.half(1)] {
-            let mut buffer = io.allocate(HALF_BYTES as usize).await?;
-            io.read(half.start, &mut buffer, 0, HALF_BYTES as usize).await?;
-            checkpoints.extend(self.parse(half.start, io.look(&buffer, 0..HALF_BYTES as usize)));
+    /// The bytes of a checkpoint, which hold.
+    async fn read(&self, io: &Io, place: &Checkpoint) -> Result<Vec<u8>, Error> {
+        let extent_bytes = self.base.geometry.extent_bytes as usize;
+        let (mut image, mut buffer) = (Vec::new(), io.allocate(extent_bytes).await?);
+        for extent in &place.extents {
+            io.read(self.base.geometry.extent_offset(*extent), &mut buffer, 0, extent_bytes).await?;
+            image.extend_from_slice(io.look(&buffer, 0..extent_bytes));
         }
-        let Some((sequence, records)) = checkpoints.into_iter().max() else { return Ok(()) };
+        image.truncate(place.length as usize);
+        let holds = image.len() == place.length as usize && self.crc(place.stamp, &image) == place.crc;
+        if holds { Ok(image) } else { Err(Error::Corrupt("the checkpoint of the toy".into())) }
+    }
+
+    async fn load(&self, io: &Io, root: &[u8]) -> Result<(), Error> {
+        let damaged = || Error::Corrupt("the root of the toy".into());
+        let place = Checkpoint::parse(root).map_err(|Short| damaged())?;
+        let are_free = place.extents.iter().all(|extent| lock(&self.base.extents).claim(*extent));
+        if !are_free {
+            return Err(damaged());
+        }
+        let image = self.read(io, &place).await?;
         let (mut state, mut at) = (lock(&self.state), 0);
-        state.sequence = sequence;
-        while let Ok(record) = Record::parse(&records[at..]) {
+        while let Ok(record) = Record::parse(&image[at..]) {
             state.take(&record);
             state.on_flash.insert(KeyspaceId::of(&record.header));
             at += record.header.record_bytes();
         }
+        (state.checkpointed, state.place) = (place.stamp, place);
         Ok(())
     }
 }
@@ -233,16 +249,8 @@ impl Engine for ToyEngine {
         Ok(())
     }
 
-    fn recover(self: Arc<Self>, io: Io) -> Task<Result<(), Error>> {
-        let mut extents = lock(&self.base.extents);
-        let are_free = self.extents().all(|extent| extents.claim(extent));
-        drop(extents);
-        Box::pin(async move {
-            match are_free {
-                true => self.read(&io).await,
-                false => Err(Error::Corrupt("extents of the toy are taken".into())),
-            }
-        })
+    fn recover(self: Arc<Self>, io: Io, root: Vec<u8>) -> Task<Result<(), Error>> {
+        Box::pin(async move { if root.is_empty() { Ok(()) } else { self.load(&io, &root).await } })
     }
 
     fn open_session(self: Arc<Self>, slot: EngineSlot) -> Box<dyn EngineSession> {
@@ -264,12 +272,9 @@ impl Engine for ToyEngine {
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {
         Box::pin(async move {
-            let (mut report, sequence) = (CheckReport::default(), lock(&self.state).sequence);
-            let half = self.half(sequence);
-            let mut buffer = io.allocate(HALF_BYTES as usize).await?;
-            io.read(half.start, &mut buffer, 0, HALF_BYTES as usize).await?;
-            if sequence > 0 && self.parse(half.start, io.look(&buffer, 0..HALF_BYTES as usize)).is_err() {
-                report.problems.push("the toy's checkpoint".into());
+            let (mut report, place) = (CheckReport::default(), lock(&self.state).place.clone());
+            if !place.extents.is_empty() {
+                report.problems.extend(self.read(&io, &place).await.err().map(|error| error.to_string()));
             }
             Ok(report)
         })

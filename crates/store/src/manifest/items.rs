@@ -22,6 +22,8 @@ impl ClientId {
     pub const KEYSPACES: ClientId = ClientId(2);
     /// The hashed engine. 4 is kept for the ordered one.
     pub const HASHED: ClientId = ClientId(3);
+    /// Roots of engines that are no clients of their own.
+    pub const ROOTS: ClientId = ClientId(5);
 }
 
 #[repr(C)]

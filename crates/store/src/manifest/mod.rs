@@ -26,6 +26,7 @@
 mod area;
 pub mod base_marks;
 pub mod client;
+pub mod engine_roots;
 pub mod items;
 mod readable;
 mod replay;

@@ -31,7 +31,7 @@ use crate::hashed::segment::unreadable::Unreadable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
-use crate::installer::Installer;
+use crate::installer::{Clients, Installer};
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::{Catalogue, KeyspaceKind};
 use crate::keyspace::engine::{Engine, EngineList, EngineMaker};
@@ -113,10 +113,16 @@ pub struct OpenedEngines {
     pub all: Vec<Arc<dyn Engine>>,
 }
 
-/// An error if there are keyspaces without an engine among those that `makers` make and that of hashed keyspaces.
-pub fn refuse_other_kinds(keyspaces: &Catalogue, makers: &[EngineMaker<'_>]) -> Result<(), Error> {
+/// An error if the engine of a keyspace, or of a root, is not among those that `makers` make and that of hashed keyspaces.
+pub fn refuse_other_kinds(clients: &Clients, makers: &[EngineMaker<'_>]) -> Result<(), Error> {
     let kinds: Vec<_> = makers.iter().map(|maker| maker.kind).chain([KeyspaceKind::Hashed]).collect();
-    keyspaces.refuse_other_kinds(&kinds).map_err(Error::Keyspace)
+    clients.keyspaces.refuse_other_kinds(&kinds).map_err(Error::Keyspace)?;
+    match clients.roots.kinds().find(|kind| !kinds.contains(kind)) {
+        None => Ok(()),
+        Some(kind) => Err(Error::Unusable(format!(
+            "the store has extents of an engine ({kind}) that this version does not have: use the version that made them"
+        ))),
+    }
 }
 
 /// Opens the store on a drive; `makers` make the engines beside that of hashed keyspaces.
@@ -182,7 +188,7 @@ impl FoundStore {
         let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
         let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
         let mut installer = Box::new(Installer::from(recovered));
-        refuse_other_kinds(&installer.keyspaces, makers)?;
+        refuse_other_kinds(&installer, makers)?;
         let extents = claim_extents(&superblock, &installer.catalog)?;
         watch.lap("manifest");
         let replayed = replay_log(io, &superblock, &hasher, &installer, options).await?;
@@ -286,7 +292,8 @@ impl FoundStore {
         let (keys, segments) = (shared.index.entries(), installer.catalog.segments.len());
         tracing::info!("recovered {keys} keys of {segments} segments: {watch}");
         for engine in &all {
-            engine.clone().recover(io.clone()).await?;
+            let root = installer.roots.get(engine.kind()).to_vec();
+            engine.clone().recover(io.clone(), root).await?;
         }
         shared.return_installer(installer);
         Ok(OpenedEngines { hashed: shared, all })

@@ -62,7 +62,7 @@ pub async fn read_roots(
     }
     let (recovered, damage) = Manifest::recover_readable(io, drive.local(), &geometry, superblock.store_id).await?;
     let mut installer = Installer::from(recovered);
-    refuse_other_kinds(&installer.keyspaces, &[])?;
+    refuse_other_kinds(&installer, &[])?;
     let is_log_damaged = match &damage {
         Some(_) => true,
         None => match replay_log(io, &superblock, &hasher, &installer, options).await {
