@@ -68,6 +68,13 @@ pub struct OpTarget {
     pub value_bytes_allowed: usize,
 }
 
+impl OpTarget {
+    /// Whether the answer to its request may not have as much.
+    pub fn must_ask_for(&self, request: &Request<'_>, value_bytes: usize) -> bool {
+        value_bytes > self.value_bytes_allowed && request.shows_value()
+    }
+}
+
 /// An operation that was not answered at once, with what its engine keeps of it.
 #[derive(Default)]
 pub struct Op<K> {
@@ -92,9 +99,9 @@ impl<K> Op<K> {
         OpTarget { token, keyspace, hash, value_bytes_allowed }
     }
 
-    /// Whether it may not bring as much.
+    /// As [`OpTarget::must_ask_for`].
     pub fn must_ask_for(&self, value_bytes: usize) -> bool {
-        value_bytes > self.value_bytes_allowed && self.request.borrow().shows_value()
+        self.target().must_ask_for(&self.request.borrow(), value_bytes)
     }
 }
 

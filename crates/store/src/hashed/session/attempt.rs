@@ -1,17 +1,12 @@
-//! The attempt: decides an operation on what is known now, under the lock of its key's shard, and appends what it writes.
+//! The attempt of an operation that is no get: finds out what is known of its item now, and has it decided ([`super::change`]).
 
 use super::flash_read::FlashRead;
 use super::large::{LargeOp, LargeRead, OutOfLine};
-use super::large_write::Basis;
-use super::limits::check_value;
 use super::{Attempt, FromFlash, HashedSession};
 use crate::error::Error;
-use crate::hashed::buffer::{Seen, Shard};
-use crate::hashed::large::{inline_bytes_max, is_inline};
-use crate::keyspace::decide::{
-    Current, Decision, NewValue, counts_as_read, decide, is_counted_as_get, keeps_reads, needs_current, needs_value,
-    unchanged, uses_value,
-};
+use crate::hashed::buffer::{Place, Seen, Shard};
+use crate::hashed::large::is_inline;
+use crate::keyspace::decide::{is_counted_as_get, needs_current, needs_value, uses_value};
 use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
@@ -27,11 +22,25 @@ use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
 /// Longer values are compressed and inflated with no lock held, and what was decided is looked at again.
-const LOCKED_BYTES_MAX: usize = 4 << 10; // bytes; some 10 us of zstd
+pub(super) const LOCKED_BYTES_MAX: usize = 4 << 10; // bytes; some 10 us of zstd
 
 /// What is known of an item, if it is there (its value is in `scratch`, if it is needed); where its value lies, if that is
 /// elsewhere; the stamp that an answer which shows this waits for.
-type KnownItem<'a> = (Option<ItemHead>, Option<&'a OutOfLine>, u64);
+pub(super) type KnownItem<'a> = (Option<ItemHead>, Option<&'a OutOfLine>, u64);
+
+/// What came of a look at a key's record in a write buffer.
+enum BufferLook<'a> {
+    /// As [`KnownItem`] has it. The shard is held.
+    Known {
+        shard: MutexGuard<'a, Shard>,
+        current: Option<ItemHead>,
+        large: Option<OutOfLine>,
+        shown_by: u64,
+    },
+    Decided(Attempt),
+    /// The key was written meanwhile: it is to be looked at again.
+    Changed,
+}
 
 pub(super) enum WriteError {
     NoRoom,
@@ -124,8 +133,7 @@ impl HashedSession {
         if let Request::DeleteAll { at } = *request {
             return self.delete_all(core, shared, target, at);
         }
-        let OpTarget { token, keyspace: KeyspaceRef { id: keyspace, .. }, hash, .. } = target;
-        let asks = |value_bytes: usize| value_bytes > target.value_bytes_allowed && request.shows_value();
+        let OpTarget { keyspace: KeyspaceRef { id: keyspace, .. }, hash, .. } = target;
         loop {
             let sequence = shared.install_sequence.load(Ordering::SeqCst);
             let mut shard = shared.shard(hash);
@@ -147,45 +155,14 @@ impl HashedSession {
                     let deleted = flash.found.map_or(0, |item| shared.deletion_of(keyspace, item.stamp));
                     (found, flash.large.as_ref(), flash.shown_by.max(deleted))
                 }
-                (None, Some(place)) => {
-                    // SAFETY: the shard names the place; the record is not used when the shard is let go of.
-                    let record = unsafe { shared.log.record(place.buffer, place.place) };
-                    let header = record.header;
-                    let live = header.kind == Kind::Value && shared.is_live(&header, shared.now());
-                    if header.kind == Kind::Value && !live && is_counted_as_get(request) {
-                        shared.note_lapsed(keyspace, header.stamp);
+                (None, Some(place)) => match self.look_at_record(core, shared, (shard, place), target, request) {
+                    BufferLook::Known { shard: held, current, large, shown_by } => {
+                        (shard, in_buffer) = (held, large);
+                        (current, in_buffer.as_ref(), shown_by)
                     }
-                    let shown_by = header.stamp.max(shared.deletion_of(keyspace, header.stamp));
-                    if live && asks(header.raw_bytes as usize) {
-                        return Attempt::Asks { value_bytes: header.raw_bytes as usize };
-                    }
-                    if live && header.codec == Codec::OutOfLine {
-                        in_buffer = HashedSession::out_of_line(&record, shard.large(place));
-                        if needs_value(request) {
-                            let seen = shard.see(hash);
-                            drop(shard);
-                            return self.read_large(core, shared, token, in_buffer, seen, &header);
-                        }
-                        (Some(ItemHead::of(&header)), Some(&in_buffer), shown_by)
-                    } else {
-                        if live && uses_value(request) {
-                            if header.codec == Codec::Raw || header.raw_bytes as usize <= LOCKED_BYTES_MAX {
-                                self.inflate_into_scratch(&record);
-                            } else {
-                                let seen = shard.see(hash);
-                                self.inflated.clear();
-                                self.inflated.extend_from_slice(record.stored);
-                                drop(shard);
-                                self.inflate_copied(header.raw_bytes as usize);
-                                shard = shared.shard(hash);
-                                if !shard.is_as(hash, seen) || !shared.is_live(&header, shared.now()) {
-                                    continue;
-                                }
-                            }
-                        }
-                        (live.then(|| ItemHead::of(&header)), None, shown_by)
-                    }
-                }
+                    BufferLook::Decided(attempt) => return attempt,
+                    BufferLook::Changed => continue,
+                },
                 (None, None) => {
                     // The tier has what flash has, as long as the shard is held.
                     let Some(item) = self.copy_from_tier(shared, hash) else {
@@ -198,13 +175,65 @@ impl HashedSession {
                     (live.then_some(item), None, shared.deletion_of(keyspace, item.stamp))
                 }
             };
-            if let Some(ItemHead { value_bytes, .. }) = current.filter(|item| asks(item.value_bytes)) {
+            if let Some(ItemHead { value_bytes, .. }) =
+                current.filter(|item| target.must_ask_for(request, item.value_bytes))
+            {
                 return Attempt::Asks { value_bytes };
             }
             if let Some(attempt) = self.decide(core, shared, shard, target, request, (current, large, stamp)) {
                 return attempt;
             }
         }
+    }
+
+    /// What the record of a key in a write buffer says of its item.
+    fn look_at_record<'a>(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &'a Shared,
+        (mut shard, place): (MutexGuard<'a, Shard>, Place),
+        target: OpTarget,
+        request: &Request<'_>,
+    ) -> BufferLook<'a> {
+        let (hash, keyspace) = (target.hash, target.keyspace.id);
+        // SAFETY: the shard names the place; the record is not used when the shard is let go of.
+        let record = unsafe { shared.log.record(place.buffer, place.place) };
+        let header = record.header;
+        let live = header.kind == Kind::Value && shared.is_live(&header, shared.now());
+        if header.kind == Kind::Value && !live && is_counted_as_get(request) {
+            shared.note_lapsed(keyspace, header.stamp);
+        }
+        let shown_by = header.stamp.max(shared.deletion_of(keyspace, header.stamp));
+        let value_bytes = header.raw_bytes as usize;
+        if live && target.must_ask_for(request, value_bytes) {
+            return BufferLook::Decided(Attempt::Asks { value_bytes });
+        }
+        let current = live.then(|| ItemHead::of(&header));
+        if live && header.codec == Codec::OutOfLine {
+            let large = HashedSession::out_of_line(&record, shard.large(place));
+            if !needs_value(request) {
+                return BufferLook::Known { shard, current, large: Some(large), shown_by };
+            }
+            let seen = shard.see(hash);
+            drop(shard);
+            return BufferLook::Decided(self.read_large(core, shared, target.token, large, seen, &header));
+        }
+        if live && uses_value(request) {
+            if header.codec == Codec::Raw || value_bytes <= LOCKED_BYTES_MAX {
+                self.inflate_into_scratch(&record);
+            } else {
+                let seen = shard.see(hash);
+                self.inflated.clear();
+                self.inflated.extend_from_slice(record.stored);
+                drop(shard);
+                self.inflate_copied(value_bytes);
+                shard = shared.shard(hash);
+                if !shard.is_as(hash, seen) || !shared.is_live(&header, shared.now()) {
+                    return BufferLook::Changed;
+                }
+            }
+        }
+        BufferLook::Known { shard, current, large: None, shown_by }
     }
 
     /// The value of a record in a write buffer is to be read from its extents.
@@ -300,116 +329,5 @@ impl HashedSession {
         let (codec, stored) = self.compressor.compress(value);
         let header = Header::value(0, key.len(), stored.len());
         (Header { codec, flags, expiry, raw_bytes: value.len() as u32, ..header }, stored)
-    }
-
-    /// Decides on what is known, under the shard's lock; `None` when it must be looked at again, in the next buffer. `current`'s value is in `scratch`.
-    pub(super) fn decide(
-        &mut self,
-        core: &mut SessionCore,
-        shared: &Shared,
-        mut shard: MutexGuard<'_, Shard>,
-        OpTarget { token, keyspace, hash, .. }: OpTarget,
-        request: &Request<'_>,
-        (current, large, stamp): KnownItem<'_>,
-    ) -> Option<Attempt> {
-        let asked_about = current.filter(|_| keeps_reads(request));
-        let access = asked_about.map(|item| shared.access(&shard, hash, item.stamp)).unwrap_or_default();
-        let known = current.map(|item| Current::new(item, access, &self.scratch));
-        let decision = decide(request, known);
-        let key = request.key();
-        let (header, new_value, answer) = match decision {
-            Decision::Answer(outcome) => {
-                drop(shard);
-                core.answer_after(token, stamp, outcome);
-                return Some(Attempt::Answered);
-            }
-            Decision::Show => {
-                drop(shard);
-                let Some(item) = current else { unreachable!("what is shown is there") };
-                let value = core.values.add(&self.scratch);
-                core.answer_after(token, stamp, unchanged(item, access, value));
-                return Some(Attempt::Answered);
-            }
-            Decision::Delete => (Header::tombstone(0, key.len()), NewValue::Given, None),
-            Decision::Store { flags, expiry, marks, value, answer } => {
-                (Header { flags, expiry, marks, ..Header::value(0, key.len(), 0) }, value, Some(answer))
-            }
-        };
-        // A value that stays as it is stays where it is.
-        let stays = large.filter(|_| matches!(new_value, NewValue::Same) && answer.is_some());
-        let value: &[u8] = match (&new_value, request) {
-            (NewValue::Made(bytes), _) => bytes,
-            (NewValue::Same, _) => &self.scratch,
-            (NewValue::Given, Request::Put { value, .. }) => value,
-            (NewValue::Given, _) => &[],
-        };
-        if !matches!(new_value, NewValue::Same)
-            && let Err(error) = check_value(shared, value.len())
-        {
-            drop(shard);
-            core.answer(token, Outcome::Failed(error));
-            return Some(Attempt::Answered);
-        }
-        if value.len() > inline_bytes_max(&shared.geometry).min(LOCKED_BYTES_MAX)
-            && let (Some(answer), None) = (answer, stays)
-        {
-            // Compressed and written with no lock held; the record goes out if this is still right then.
-            let seen = shard.see(hash);
-            drop(shard);
-            let (value, was_read) = (value.to_vec(), access.was_read || counts_as_read(request));
-            let basis = Basis { seen, current: current.map(|item| (item.stamp, item.expiry)), was_read };
-            return Some(self.write_large(header, value, answer, basis));
-        }
-        if answer.is_some() {
-            match shared.admit(|| current.is_some()) {
-                Admission::Go => {}
-                Admission::Wait => return Some(Attempt::Waits),
-                Admission::Refuse(error) => {
-                    drop(shard);
-                    core.answer(token, Outcome::Failed(error));
-                    return Some(Attempt::Answered);
-                }
-            }
-        }
-        let (codec, stored, raw_bytes) = match stays {
-            Some(large) => (Codec::OutOfLine, &large.reference[..], large.raw_bytes),
-            None => {
-                let (codec, stored) = self.compressor.compress(value);
-                (codec, stored, value.len() as u32)
-            }
-        };
-        let header = Header { codec, stored_bytes: stored.len() as u32, raw_bytes, ..header };
-        let done = append(shared, &mut shard, (keyspace, hash), Draft { header, key, stored });
-        if done.is_ok()
-            && let (Some(large), Some(place)) = (stays, shard.get(hash))
-        {
-            shared.name_large(&mut shard, place, large.extents.clone());
-        }
-        if done.is_ok() && (access.was_read || counts_as_read(request)) {
-            shard.note_read(hash);
-        }
-        drop(shard);
-        let stamp = match done {
-            Ok(stamp) => stamp,
-            Err(WriteError::Refused(error)) => {
-                core.answer(token, Outcome::Failed(error));
-                return Some(Attempt::Answered);
-            }
-            Err(WriteError::NoRoom) => {
-                return if shared.rotate() { None } else { Some(Attempt::Waits) };
-            }
-        };
-        if answer.is_some() {
-            shared.counters.user_write_bytes.fetch_add((key.len() + value.len()) as u64, Ordering::Relaxed);
-        }
-        let outcome = match answer {
-            None => Outcome::Deleted,
-            Some(answer) => {
-                let value = core.values.add(if answer.shows_value() { &self.scratch } else { &[] });
-                answer.outcome(ItemHead { stamp, ..ItemHead::of(&header) }, value)
-            }
-        };
-        core.answer_after(token, stamp, outcome);
-        Some(Attempt::Answered)
     }
 }

@@ -16,6 +16,7 @@
 
 mod attempt;
 mod batch_part;
+mod change;
 mod flash_read;
 mod large;
 mod large_write;

@@ -1,0 +1,168 @@
+//! A change: an operation decided on its item as it is, under the lock of the key's shard, and the record that this takes.
+
+use super::attempt::{KnownItem, LOCKED_BYTES_MAX, WriteError, append};
+use super::large::OutOfLine;
+use super::large_write::Basis;
+use super::limits::check_value;
+use super::{Attempt, HashedSession};
+use crate::error::Error;
+use crate::hashed::buffer::Shard;
+use crate::hashed::large::inline_bytes_max;
+use crate::keyspace::decide::{Answer, Current, Decision, NewValue, counts_as_read, decide, keeps_reads, unchanged};
+use crate::keyspace::item::{Access, ItemHead};
+use crate::keyspace::request::{Outcome, Request};
+use crate::log::Draft;
+use crate::maintenance::room::Admission;
+use crate::session::order::OpTarget;
+use crate::session::session_core::SessionCore;
+use crate::shared::Shared;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+use tapetum_kernels::record::{Codec, Header};
+
+/// A write that was decided.
+struct DecidedWrite<'a> {
+    /// But for what the value adds to it.
+    header: Header,
+    value: NewValue,
+    /// `None` of a deletion.
+    answer: Option<Answer>,
+    /// The item as it was, if there was one.
+    current: Option<ItemHead>,
+    access: Access,
+    /// Where its value lies, if that is in extents of its own.
+    large: Option<&'a OutOfLine>,
+}
+
+impl DecidedWrite<'_> {
+    /// A value that stays as it is stays where it is.
+    fn large_that_stays(&self) -> Option<&OutOfLine> {
+        self.large.filter(|_| matches!(self.value, NewValue::Same) && self.answer.is_some())
+    }
+
+    /// Its value; that of the item as it was is in `scratch`.
+    fn value_bytes<'a>(&'a self, request: &Request<'a>, scratch: &'a [u8]) -> &'a [u8] {
+        match (&self.value, *request) {
+            (NewValue::Made(bytes), _) => bytes,
+            (NewValue::Same, _) => scratch,
+            (NewValue::Given, Request::Put { value, .. }) => value,
+            (NewValue::Given, _) => &[],
+        }
+    }
+}
+
+fn failed(core: &mut SessionCore, token: u64, error: Error) -> Option<Attempt> {
+    core.answer(token, Outcome::Failed(error));
+    Some(Attempt::Answered)
+}
+
+impl HashedSession {
+    /// Decides on what is known, under the shard's lock; `None` when it must be looked at again, in the next buffer. `current`'s value is in `scratch`.
+    pub(super) fn decide(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        shard: MutexGuard<'_, Shard>,
+        target: OpTarget,
+        request: &Request<'_>,
+        (current, large, stamp): KnownItem<'_>,
+    ) -> Option<Attempt> {
+        let asked_about = current.filter(|_| keeps_reads(request));
+        let access = asked_about.map(|item| shared.access(&shard, target.hash, item.stamp)).unwrap_or_default();
+        let known = current.map(|item| Current::new(item, access, &self.scratch));
+        let decision = decide(request, known);
+        let key_bytes = request.key().len();
+        let (header, value, answer) = match decision {
+            Decision::Answer(outcome) => {
+                drop(shard);
+                core.answer_after(target.token, stamp, outcome);
+                return Some(Attempt::Answered);
+            }
+            Decision::Show => {
+                drop(shard);
+                let Some(item) = current else { unreachable!("what is shown is there") };
+                let value = core.values.add(&self.scratch);
+                core.answer_after(target.token, stamp, unchanged(item, access, value));
+                return Some(Attempt::Answered);
+            }
+            Decision::Delete => (Header::tombstone(0, key_bytes), NewValue::Given, None),
+            Decision::Store { flags, expiry, marks, value, answer } => {
+                (Header { flags, expiry, marks, ..Header::value(0, key_bytes, 0) }, value, Some(answer))
+            }
+        };
+        let write = DecidedWrite { header, value, answer, current, access, large };
+        self.write(core, shared, shard, target, request, write)
+    }
+
+    /// Writes what was decided; `None` as [`HashedSession::decide`] has it.
+    fn write(
+        &mut self,
+        core: &mut SessionCore,
+        shared: &Shared,
+        mut shard: MutexGuard<'_, Shard>,
+        OpTarget { token, keyspace, hash, .. }: OpTarget,
+        request: &Request<'_>,
+        write: DecidedWrite<'_>,
+    ) -> Option<Attempt> {
+        let (header, answer, current, stays) = (write.header, write.answer, write.current, write.large_that_stays());
+        let value = write.value_bytes(request, &self.scratch);
+        let was_read = write.access.was_read || counts_as_read(request);
+        if !matches!(write.value, NewValue::Same)
+            && let Err(error) = check_value(shared, value.len())
+        {
+            drop(shard);
+            return failed(core, token, error);
+        }
+        if value.len() > inline_bytes_max(&shared.geometry).min(LOCKED_BYTES_MAX)
+            && let (Some(answer), None) = (answer, stays)
+        {
+            // Compressed and written with no lock held; the record goes out if this is still right then.
+            let seen = shard.see(hash);
+            drop(shard);
+            let basis = Basis { seen, current: current.map(|item| (item.stamp, item.expiry)), was_read };
+            let value = value.to_vec();
+            return Some(self.write_large(header, value, answer, basis));
+        }
+        if answer.is_some() {
+            match shared.admit(|| current.is_some()) {
+                Admission::Go => {}
+                Admission::Wait => return Some(Attempt::Waits),
+                Admission::Refuse(error) => {
+                    drop(shard);
+                    return failed(core, token, error);
+                }
+            }
+        }
+        let (codec, stored, raw_bytes) = match stays {
+            Some(large) => (Codec::OutOfLine, &large.reference[..], large.raw_bytes),
+            None => {
+                let (codec, stored) = self.compressor.compress(value);
+                (codec, stored, value.len() as u32)
+            }
+        };
+        let (key, header) = (request.key(), Header { codec, stored_bytes: stored.len() as u32, raw_bytes, ..header });
+        let done = append(shared, &mut shard, (keyspace, hash), Draft { header, key, stored });
+        if done.is_ok()
+            && let (Some(large), Some(place)) = (stays, shard.get(hash))
+        {
+            shared.name_large(&mut shard, place, large.extents.clone());
+        }
+        if done.is_ok() && was_read {
+            shard.note_read(hash);
+        }
+        drop(shard);
+        let stamp = match done {
+            Ok(stamp) => stamp,
+            Err(WriteError::Refused(error)) => return failed(core, token, error),
+            Err(WriteError::NoRoom) => return if shared.rotate() { None } else { Some(Attempt::Waits) },
+        };
+        let bytes = key.len() + value.len();
+        let outcome = answer.map_or(Outcome::Deleted, |answer| {
+            shared.counters.user_write_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            let shown = core.values.add(if answer.shows_value() { &self.scratch } else { &[] });
+            answer.outcome(ItemHead { stamp, ..ItemHead::of(&header) }, shown)
+        });
+        core.answer_after(token, stamp, outcome);
+        Some(Attempt::Answered)
+    }
+}
