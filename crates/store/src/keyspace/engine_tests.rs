@@ -195,6 +195,11 @@ fn a_zone_is_kept_while_an_engine_needs_it_and_writers_go_on_when_it_has_made_a_
     assert_eq!(bench.get(b"key 499"), Some(value));
 }
 
+/// The number that a value begins with; 0 where there is none.
+fn number_of(value: Option<Vec<u8>>) -> u64 {
+    value.map_or(0, |value| u64::from_le_bytes(*value.first_chunk().unwrap()))
+}
+
 /// Both engines written at random until a crash; then each acknowledged write is there, or one that came after it.
 fn crash_after(commands: u64) -> u64 {
     let mut bench = Bench::new(commands);
@@ -230,7 +235,6 @@ fn crash_after(commands: u64) -> u64 {
     }
     let checkpoints = bench.toy.checkpoints();
     bench = bench.crash();
-    let number_of = |value: Option<Vec<u8>>| value.map_or(0, |value| u64::from_le_bytes(*value.first_chunk().unwrap()));
     assert_eq!(check(&bench.store).unwrap().problems, Vec::<String>::new());
     for (key, number) in &acknowledged[0] {
         assert!(number_of(bench.get(key)) >= *number, "after {commands} commands");
@@ -245,6 +249,48 @@ fn crash_after(commands: u64) -> u64 {
 fn what_was_acknowledged_of_either_engine_is_there_after_a_crash_anywhere() {
     let checkpoints: u64 = (1..60).map(|number| crash_after(number * 41)).sum();
     assert!(checkpoints > 50, "crashes came before and after checkpoints: {checkpoints}");
+}
+
+/// Batches across both engines until a crash; then the last one is whole, whether it was acknowledged or not. How many were.
+fn batches_until_a_crash_after(commands: u64) -> u64 {
+    const KEYS: u64 = 20;
+    let key = |number: u64| format!("key {}", number % KEYS).into_bytes();
+    let mut bench = Bench::new(commands);
+    bench.flash.crash_after(commands);
+    let (mut acknowledged, mut value) = (0, vec![7; 700]);
+    'batches: while !bench.flash.crashed() {
+        let number: u64 = acknowledged + 1;
+        value[..8].copy_from_slice(&number.to_le_bytes());
+        let keys = [number, number + 1, number + 2].map(key);
+        let write = |(keyspace, key)| Write::Put { keyspace, key, value: &value, flags: 0, expiry: 0 };
+        let of = |keyspace| keys.iter().map(move |key| (keyspace, &key[..]));
+        let writes: Vec<Write<'_>> = of(bench.toys).chain(of(KeyspaceRef::DEFAULT)).map(write).collect();
+        let mut is_submitted = false;
+        loop {
+            is_submitted = is_submitted || bench.session.submit_batch(1, &writes).is_ok();
+            match bench.step() {
+                Some(Outcome::Done) => break,
+                None if !bench.flash.crashed() => {}
+                _ => break 'batches,
+            }
+        }
+        acknowledged = number;
+    }
+    bench = bench.crash();
+    let numbers: Vec<u64> = (0..KEYS).map(|number| number_of(bench.get(&key(number)))).collect();
+    let toys: Vec<u64> = (0..KEYS).map(|number| number_of(bench.toy.get(bench.toys, &key(number)))).collect();
+    assert_eq!(numbers, toys, "after {commands} commands");
+    let last = numbers.iter().copied().max().unwrap_or(0);
+    assert!(last == acknowledged || last == acknowledged + 1, "{last} of {acknowledged} after {commands} commands");
+    let of_last = [last, last + 1, last + 2].map(|number| numbers[(number % KEYS) as usize]);
+    assert_eq!(of_last, [last; 3], "after {commands} commands");
+    acknowledged
+}
+
+#[test]
+fn no_crash_parts_a_batch_across_two_engines() {
+    let acknowledged: u64 = (1..60).map(|number| batches_until_a_crash_after(number * 23)).sum();
+    assert!(acknowledged > 1000, "{acknowledged}");
 }
 
 #[test]

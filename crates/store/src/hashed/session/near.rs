@@ -21,6 +21,7 @@ use crate::hashed::large::verify::corrupt;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::item::Access;
 use crate::keyspace::item::ItemHead;
+use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::media::geometry::Geometry;
@@ -192,7 +193,7 @@ fn refuse_other_kinds(keyspace: KeyspaceRef) -> Result<(), Error> {
     if keyspace.kind() == KeyspaceKind::Hashed {
         return Ok(());
     }
-    Err(Error::Options("items of such keyspaces do not go through programs: use a hashed keyspace".into()))
+    Err(Error::Keyspace(KeyspaceError::OtherKind { kind: keyspace.kind() }))
 }
 
 /// A value as a pipeline takes it, and where what belongs to it lies in one buffer: descriptor, ranges, the host's bytes, room for the
