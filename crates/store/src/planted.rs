@@ -17,6 +17,8 @@ pub enum Bug {
     FlushBeforeLog,
     /// A write buffer's zone is reused before the manifest record that trims it is durable.
     TrimLogEarly,
+    /// What an install says, and the log's trim, are two frames of the manifest, the trim first.
+    SplitFrame,
     /// One death of an install is not written down.
     ForgetDeath,
     /// A tombstone kills nothing.
@@ -119,6 +121,7 @@ pub const ALL: &[Bug] = &[
     Bug::InstallEarly,
     Bug::ReuseExtentEarly,
     Bug::TrimLogEarly,
+    Bug::SplitFrame,
     Bug::ForgetDeath,
     Bug::ForgetTombstone,
     Bug::SkipRecheck,

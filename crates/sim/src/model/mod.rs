@@ -173,16 +173,6 @@ impl Model {
         self.stamp_max_at_crash = self.stamp_max;
     }
 
-    /// Damage may hide the end of the log, and with it writes before a deletion of everything that the manifest knows of: that reaches
-    /// one keyspace. So a group is whole among the keys of a slot alone.
-    pub fn part_groups(&mut self, slot_of: impl Fn(usize) -> usize) {
-        for (group, keys) in std::mem::take(&mut self.caught) {
-            let mut by_slot: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-            keys.into_iter().for_each(|key| by_slot.entry(slot_of(key)).or_default().push(key));
-            self.caught.extend(by_slot.into_values().map(|keys| (group, keys)));
-        }
-    }
-
     /// What was evicted may be back: damage may hide that it was.
     pub fn undo_evictions(&mut self) {
         self.keys.iter_mut().for_each(Key::undo_evictions);

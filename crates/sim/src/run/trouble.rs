@@ -169,9 +169,6 @@ impl World {
                 self.model.forget_nothing();
             }
             self.model.crash();
-            if trouble.damages() && self.log_is_damaged {
-                self.model.part_groups(|key| self.workload.slot_of(key));
-            }
             if trouble.damages() && self.manifest_is_damaged {
                 self.model.undo_evictions();
                 if self.options.sync != Sync::Always {

@@ -61,10 +61,10 @@ pub fn manifest_payload(bytes: &[u8]) {
                 let Ok(edit) = MarksEdit::parse(&mut Reader::new(payload)) else { continue };
                 edit.encode(&mut writer);
                 assert_eq!(MarksEdit::parse(&mut Reader::new(&writer.bytes)), Ok(edit));
-                let known = marks.stamp_known();
+                let known = marks.stamp_deleted();
                 marks.edit(&edit);
                 if matches!(edit, MarksEdit::Drop(_)) {
-                    assert_eq!(marks.stamp_known(), known);
+                    assert_eq!(marks.stamp_deleted(), known);
                 }
                 assert_eq!(reloaded(&marks), marks);
             }

@@ -13,8 +13,7 @@ use crate::manifest::base_marks::MarksEdit;
 use std::collections::BTreeSet;
 use tapetum_kernels::record::{Header, Kind, Record};
 
-/// Takes a record of the log that may be a mark. An install may have made a later watermark durable than the log has: that ended
-/// older plans.
+/// Takes a record of the log that may be a mark. The manifest may have a later one, which ended older plans.
 pub fn note_deletion(marks: &mut DeletionMarks, record: &Record<'_>) {
     let Header { kind, keyspace, stamp, .. } = record.header;
     let mark = marks.get(&KeyspaceId(keyspace)).copied().unwrap_or_default();

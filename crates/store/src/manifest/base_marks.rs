@@ -6,6 +6,7 @@
 //!   2 deletion: keyspace u16 · watermark u64 · planned at u32
 //!   3 drop:     keyspace u16
 //!   4 opened:   generation u64 · stamp base u64 · stamp opened u64
+//!   5 known:    stamp u64
 //! ```
 //! Any engine's frame may bring edits of it.
 
@@ -19,10 +20,12 @@ const TRIM: u8 = 1;
 const DELETION: u8 = 2;
 const DROP: u8 = 3;
 const OPENED: u8 = 4;
+const KNOWN: u8 = 5;
 
 pub const TRIM_BYTES: u64 = 1 + 20;
 const DELETION_BYTES: u64 = 1 + 14;
 const OPENED_BYTES: u64 = 1 + 24;
+const KNOWN_BYTES: u64 = 1 + 8;
 
 /// How far the log is trimmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,6 +55,8 @@ pub struct BaseMarks {
     pub trim: LogTrim,
     pub deletions: DeletionMarks,
     pub opening: Opening,
+    /// This stamp was durable when the manifest last forgot a deletion: that of a keyspace that was dropped.
+    pub stamp_known: u64,
 }
 
 /// A change of the marks.
@@ -62,6 +67,8 @@ pub enum MarksEdit {
     /// Of a keyspace that is dropped nothing is deleted any more.
     Drop(KeyspaceId),
     Open(Opening),
+    /// This stamp was durable once.
+    Know(u64),
 }
 
 impl MarksEdit {
@@ -87,6 +94,10 @@ impl MarksEdit {
                 writer.bytes.push(OPENED);
                 [generation, stamp_base, stamp_opened].into_iter().for_each(|number| writer.u64(*number));
             }
+            MarksEdit::Know(stamp) => {
+                writer.bytes.push(KNOWN);
+                writer.u64(*stamp);
+            }
         }
     }
 
@@ -106,6 +117,7 @@ impl MarksEdit {
                 let (generation, stamp_base) = (reader.u64()?, reader.u64()?);
                 MarksEdit::Open(Opening { generation, stamp_base, stamp_opened: reader.u64()? })
             }
+            KNOWN => MarksEdit::Know(reader.u64()?),
             _ => return Err(Short),
         })
     }
@@ -124,9 +136,21 @@ pub fn deletions_bytes(marks: usize) -> u64 {
 }
 
 impl BaseMarks {
-    /// The last stamp that is known to have been given.
-    pub fn stamp_known(&self) -> u64 {
-        self.deletions.values().map(|mark| mark.watermark).fold(self.trim.stamp_max, u64::max)
+    /// The last stamp that a deletion had: an install makes the log durable up to it first.
+    pub fn stamp_deleted(&self) -> u64 {
+        self.deletions.values().map(|mark| mark.watermark).fold(self.stamp_known, u64::max)
+    }
+
+    /// The last stamp that the log had once, as far as the manifest knows.
+    pub fn stamp_durable(&self) -> u64 {
+        self.opening.stamp_opened.max(self.stamp_deleted())
+    }
+
+    /// Takes back what is said of stamps above `end`, where the log is to end there. Nothing that is left has one of them.
+    pub fn end_log_at(&mut self, end: u64) {
+        self.deletions.values_mut().for_each(|mark| mark.watermark = mark.watermark.min(end));
+        self.stamp_known = self.stamp_known.min(end);
+        self.opening.stamp_opened = end;
     }
 
     pub fn edit(&mut self, edit: &MarksEdit) {
@@ -140,11 +164,11 @@ impl BaseMarks {
             }
             MarksEdit::Drop(keyspace) => {
                 if let Some(mark) = self.deletions.remove(&keyspace) {
-                    // Its stamp was given, whatever becomes of the log.
-                    self.trim.stamp_max = self.trim.stamp_max.max(mark.watermark);
+                    self.edit(&MarksEdit::Know(mark.watermark));
                 }
             }
             MarksEdit::Open(opening) => self.opening = opening,
+            MarksEdit::Know(stamp) => self.stamp_known = self.stamp_known.max(stamp),
         }
     }
 }
@@ -165,12 +189,12 @@ impl ManifestClient for BaseMarks {
     /// Edits that make them from nothing.
     fn snapshot(&self) -> Box<dyn Iterator<Item = Vec<u8>> + Send + '_> {
         let deletions = self.deletions.iter().map(|(keyspace, mark)| MarksEdit::Delete(*keyspace, *mark));
-        let all = [MarksEdit::Trim(self.trim), MarksEdit::Open(self.opening)].into_iter().chain(deletions);
-        pieces(all, |edit, writer| edit.encode(writer))
+        let whole = [MarksEdit::Trim(self.trim), MarksEdit::Open(self.opening), MarksEdit::Know(self.stamp_known)];
+        pieces(whole.into_iter().chain(deletions), |edit, writer| edit.encode(writer))
     }
 
     fn snapshot_bytes_max(&self) -> u64 {
-        TRIM_BYTES + OPENED_BYTES + deletions_bytes(self.deletions.len())
+        TRIM_BYTES + OPENED_BYTES + KNOWN_BYTES + deletions_bytes(self.deletions.len())
     }
 
     fn apply(&mut self, edit: &[u8]) -> Result<(), Misfit> {
@@ -199,7 +223,9 @@ mod tests {
         let trim = LogTrim { buffer_next: 3, stamp_max: 5, log_crc: 7 };
         let mark = DeletionMark { watermark: 11, planned_at: 13 };
         let opening = Opening { generation: 2, stamp_base: 17, stamp_opened: 4 };
-        BaseMarks { trim, deletions: [(KeyspaceId(300), mark), (KeyspaceId(1), mark)].into(), opening }
+        let later = DeletionMark { watermark: 12, ..mark };
+        let deletions = [(KeyspaceId(300), mark), (KeyspaceId(1), later)].into();
+        BaseMarks { trim, deletions, opening, stamp_known: 6 }
     }
 
     #[test]
@@ -221,8 +247,18 @@ mod tests {
         marks.edit(&MarksEdit::Drop(KeyspaceId(9)));
         assert_eq!(marks, filled());
         marks.edit(&MarksEdit::Drop(KeyspaceId(1)));
-        assert_eq!((marks.trim.stamp_max, marks.deletions.len()), (11, 1));
-        assert_eq!(marks.stamp_known(), filled().stamp_known());
+        assert_eq!((marks.stamp_known, marks.deletions.len()), (12, 1));
+        assert_eq!((marks.trim, marks.stamp_deleted()), (filled().trim, filled().stamp_deleted()));
+    }
+
+    #[test]
+    fn where_the_log_is_made_to_end_nothing_is_said_of_later_stamps() {
+        let mut marks = filled();
+        marks.end_log_at(11);
+        assert_eq!((marks.stamp_deleted(), marks.opening.stamp_opened), (11, 11));
+        assert_eq!(marks.deletions.values().map(|mark| mark.planned_at).collect::<Vec<_>>(), [13, 13]);
+        marks.end_log_at(5);
+        assert_eq!((marks.stamp_deleted(), marks.stamp_known, marks.opening.stamp_opened), (5, 5, 5));
     }
 
     #[test]

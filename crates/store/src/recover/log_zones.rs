@@ -44,7 +44,7 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// The last stamp that is known to be durable: of a record, or of a mark that an install made durable ahead of the log.
+    /// The last stamp that is known to be durable: of a record, or of a deletion that the manifest has.
     pub fn stamp_durable(&self) -> u64 {
         self.deletions.values().map(|mark| mark.watermark).fold(self.chain.stamp_last, u64::max)
     }
@@ -66,8 +66,7 @@ pub async fn replay_log(
         large: Vec::new(),
         active: marks.trim.buffer_next,
         position: 0,
-        // A watermark that an install made durable ahead of the log counts: groups written since say so.
-        chain: Chain::new(marks.trim.log_crc, marks.stamp_known()),
+        chain: Chain::new(marks.trim.log_crc, marks.trim.stamp_max),
         crc_sealed: marks.trim.log_crc,
         deletions: marks.deletions.clone(),
         deletions_sealed: marks.deletions.clone(),

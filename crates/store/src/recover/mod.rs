@@ -40,7 +40,7 @@ use crate::keyspace::states::KeyspaceStates;
 use crate::log::{Log, Place, Start};
 use crate::maintenance::pace::Pace;
 use crate::manifest::Manifest;
-use crate::manifest::base_marks::{LogTrim, MarksEdit};
+use crate::manifest::base_marks::{BaseMarks, LogTrim, MarksEdit};
 use crate::manifest::items::FrameItems;
 use crate::media::extents::Extents;
 use crate::media::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
@@ -96,14 +96,16 @@ pub async fn segment_bytes(drive: &Drive, io: &Io) -> Result<u64, Error> {
     Ok(read_superblock(drive, io).await?.superblock.geometry.segment_bytes)
 }
 
-/// What was durable when the store was last opened is durable still: a log that ends before it was damaged.
-pub fn refuse_lost_end(stamp_durable: u64, stamp_opened: u64) -> Result<(), Error> {
-    if stamp_durable < stamp_opened {
-        return Err(Error::Corrupt(format!(
-            "the commit log ends at stamp {stamp_durable} although stamp {stamp_opened} was there when the store was opened"
-        )));
-    }
-    Ok(())
+/// What was durable when the store was last opened, or before an install that deleted everything in a keyspace, is durable still: a log
+/// that ends before it was damaged.
+pub fn refuse_lost_end(stamp_last: u64, marks: &BaseMarks) -> Result<(), Error> {
+    let (opened, deleted) = (marks.opening.stamp_opened, marks.stamp_deleted());
+    let amiss = match stamp_last {
+        _ if stamp_last < opened => format!("stamp {opened} was there when the store was opened"),
+        _ if stamp_last < deleted => format!("the manifest has a deletion with stamp {deleted}"),
+        _ => return Ok(()),
+    };
+    Err(Error::Corrupt(format!("the commit log ends at stamp {stamp_last} although {amiss}")))
 }
 
 /// The engines of a store that was opened.
@@ -205,7 +207,7 @@ impl FoundStore {
         let checkpoint = checkpoint.filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
         let stamp_durable = replayed.stamp_durable();
         if !options.planted.has(Bug::TrustShortLog) {
-            refuse_lost_end(stamp_durable, installer.marks.opening.stamp_opened)?;
+            refuse_lost_end(replayed.chain.stamp_last, &installer.marks)?;
         }
         let stamp_next = stamp_durable.max(installer.marks.opening.stamp_base) + stamps_skipped(&geometry);
         // Superblock, manifest and log hold: from here on something is written, fences first where they are damaged.
@@ -518,7 +520,7 @@ pub mod tests {
         let (drive, store) = store_in_memory(SMALL_BYTES, &options);
         store.run(Request::DeleteAll { at: 0 }).unwrap();
         store.run(Request::DeleteAll { at: u32::MAX }).unwrap();
-        let ends_both = store.shared().log.stamp_last() + 1;
+        let ends_both = store.shared().log.stamp_last();
         drop(store);
         let io = Io::new(drive.queue_pair(16).unwrap());
         let delete = async {

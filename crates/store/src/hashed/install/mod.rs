@@ -140,6 +140,11 @@ async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, frame
         forgetful.install.deaths.remove(0);
         return installer.append(&forgetful.items()).await;
     }
+    if shared.planted.has(Bug::SplitFrame) {
+        let trim = InstallFrame { install: Install::default(), ..frame.clone() };
+        installer.append(&trim.items()).await?;
+        return installer.append(&InstallFrame { marks: Vec::new(), ..frame.clone() }.items()).await;
+    }
     if shared.planted.has(Bug::ForgetLargeDeath) {
         let install = without_large_deaths(&installer.catalog, &frame.install);
         return installer.append(&InstallFrame { install, ..frame.clone() }.items()).await;

@@ -71,7 +71,7 @@ pub async fn read_log(
     seen.sort_by_key(|header| (header.buffer, header.position));
     let buffer_seen = seen.last().map_or(marks.trim.buffer_next, |last| last.buffer);
     let said = |header: &GroupHeader| stamp_last(header).max(header.durable_stamp);
-    let stamp_seen = seen.iter().map(said).max().unwrap_or(0).max(marks.opening.stamp_opened);
+    let stamp_seen = seen.iter().map(said).max().unwrap_or(0).max(marks.stamp_durable());
     let generation_seen =
         seen.iter().map(|header| header.generation.into()).max().unwrap_or(0).max(marks.opening.generation);
     let mut log = FoundLog {
@@ -149,9 +149,8 @@ impl FoundLog {
                 }
             }
         }
-        let stamp_before = marks.stamp_known();
-        let durable_max =
-            seen.iter().map(|header| header.durable_stamp).max().unwrap_or(0).max(marks.opening.stamp_opened);
+        let stamp_before = marks.trim.stamp_max;
+        let durable_max = seen.iter().map(|header| header.durable_stamp).max().unwrap_or(0).max(marks.stamp_durable());
         let (mut last, mut has_ended) = (None::<GroupHeader>, false);
         for (header, counts) in seen.into_iter().zip(counts) {
             let stamp_last = self.kept.last().map_or(stamp_before, FoundGroup::stamp_last);

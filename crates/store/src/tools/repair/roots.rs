@@ -66,10 +66,7 @@ pub async fn read_roots(
     let is_log_damaged = match &damage {
         Some(_) => true,
         None => match replay_log(io, &superblock, &hasher, &installer, options).await {
-            Ok(replayed) => {
-                let stamp = replayed.stamp_durable();
-                refuse_lost_end(stamp, installer.marks.opening.stamp_opened).is_err()
-            }
+            Ok(replayed) => refuse_lost_end(replayed.chain.stamp_last, &installer.marks).is_err(),
             Err(Error::Corrupt(_)) => true,
             Err(error) => return Err(error),
         },
@@ -94,15 +91,15 @@ pub async fn read_roots(
         is_changed = true;
         let marks = &mut installer.marks;
         marks.trim.buffer_next = log.buffer_first().max(marks.trim.buffer_next);
-        marks.opening.stamp_opened = marks.stamp_known().max(log.stamp_last());
         marks.opening.stamp_base = marks.opening.stamp_base.max(log.stamp_seen + 1);
+        marks.end_log_at(marks.trim.stamp_max.max(log.stamp_last()));
     }
     Ok(Roots { superblock, hasher, behind, installer, is_changed, log, newest, space, large, _claims: claims })
 }
 
 /// What is missing before the log's first group is what the manifest does not name any more.
 fn tell_of_manifest(log: &mut FoundLog, marks: &BaseMarks) {
-    let first = marks.stamp_known() + 1;
+    let first = marks.trim.stamp_max + 1;
     for loss in &mut log.losses {
         if let Loss::Writes { stamps, place } = loss
             && *stamps.start() == first

@@ -1,5 +1,14 @@
 use super::*;
+use crate::installer::Installer;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::deletion_mark::DeletionMark;
+use crate::manifest::Manifest;
+use crate::manifest::base_marks::MarksEdit;
+use crate::manifest::items::FrameItems;
 use crate::media::geometry::Geometry;
+use crate::media::superblock::Superblock;
+use crate::planted::Planted;
+use crate::recover::read_superblock;
 use crate::{Request, Store, Sync};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -320,4 +329,73 @@ fn everything_stays_deleted_that_was_deleted_with_everything() {
     let store = Store::open_on(&drive(&flash), &options(Sync::No)).unwrap();
     assert!(history.writes.keys().all(|key| found(&store, key).is_none()));
     assert_eq!(found(&store, "new").as_deref(), Some(&b"1"[..]));
+}
+
+/// A store in which everything of the default keyspace was deleted, which the manifest knows, while the log has all writes; the stamp
+/// of that deletion, and of a write to the keyspace `other` before it.
+fn partly_deleted() -> (FaultyFlash, u64, u64) {
+    let flash = FaultyFlash::new(CAPACITY_BYTES, 3);
+    let drive = drive(&flash);
+    Store::create_on(&drive, &options(Sync::No)).unwrap();
+    let store = Store::open_on(&drive, &options(Sync::Always)).unwrap();
+    let other = store.create_keyspace("other").unwrap();
+    store.put(b"gone", b"1").unwrap();
+    let before = other.put(b"before", b"1").unwrap();
+    store.run(Request::DeleteAll { at: 0 }).unwrap();
+    let watermark = store.shared().log.stamp_last();
+    other.put(b"behind", b"1").unwrap();
+    drop((store, other));
+    let io = Io::new(drive.queue_pair(16).unwrap());
+    let install = async {
+        let Superblock { geometry, store_id, .. } = read_superblock(&drive, &io).await?.superblock;
+        let recovered = Manifest::recover(&io, drive.local(), &geometry, store_id, Planted::default()).await?;
+        let mut items = FrameItems::default();
+        let mark = DeletionMark { watermark, planned_at: 0 };
+        MarksEdit::put(&[MarksEdit::Delete(KeyspaceId::DEFAULT, mark)], &mut items);
+        Installer::from(recovered).append(&items).await
+    };
+    run(&io, install, || false).unwrap().unwrap();
+    (flash, watermark, before)
+}
+
+fn salvaged(flash: &FaultyFlash, keyspace: &str) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    salvage(&drive(flash), &options(Sync::No), keyspace, |item| {
+        keys.push(item.key.to_vec());
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    keys.sort();
+    keys
+}
+
+#[test]
+fn a_deletion_in_one_keyspace_takes_no_writes_of_the_log_from_others() {
+    let (flash, _, _) = partly_deleted();
+    assert_eq!(salvaged(&flash, "other"), [&b"before"[..], b"behind"]);
+    assert!(salvaged(&flash, crate::DEFAULT_KEYSPACE_NAME).is_empty());
+    // The last group of the log is damaged.
+    let (zones, sector) = (flash.peek(log_zones().start, 2 * SEGMENT_BYTES), 512);
+    let last = zones.chunks(sector).rposition(|bytes| bytes.iter().any(|byte| *byte != 0)).unwrap();
+    flash.flip(log_zones().start + (last * sector) as u64 + 8, 1);
+    drop(Store::open_on(&drive(&flash), &options(Sync::No)).unwrap());
+    assert_eq!(salvaged(&flash, "other"), [b"before"]);
+}
+
+#[test]
+fn a_log_that_ends_before_a_deletion_that_the_manifest_knows_is_refused_and_repaired() {
+    let (flash, watermark, before) = partly_deleted();
+    for (at, byte) in (log_zones().start..).zip(flash.peek(log_zones().start, 2 * SEGMENT_BYTES)) {
+        flash.flip(at, byte);
+    }
+    let refused = Store::open_on(&drive(&flash), &options(Sync::No)).err().unwrap().to_string();
+    assert!(refused.contains(&format!("the manifest has a deletion with stamp {watermark}")), "{refused}");
+    let report = repair(&drive(&flash), &options(Sync::No), &mut Kept::default()).unwrap();
+    let is_told = |loss: &Loss| matches!(loss, Loss::Writes { stamps, .. } if stamps.contains(&before));
+    assert!(report.losses.iter().any(is_told), "{:?}", report.losses);
+    assert!(look(&drive(&flash), &options(Sync::No)).unwrap().is_clean());
+    let store = Store::open_on(&drive(&flash), &options(Sync::No)).unwrap();
+    let other = store.keyspace("other").unwrap();
+    assert!(other.get(b"before").unwrap().is_none() && found(&store, "gone").is_none());
+    assert!(other.put(b"new", b"1").unwrap() > watermark, "no stamp is given twice");
 }
