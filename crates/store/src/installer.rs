@@ -11,6 +11,7 @@ use crate::manifest::client::{ManifestClient, ManifestClients};
 use crate::manifest::engine_roots::EngineRoots;
 use crate::manifest::items::FrameItems;
 use crate::manifest::{Manifest, Recovered};
+use crate::ordered::slabs::group_table::GroupTable;
 use std::ops::{Deref, DerefMut};
 
 /// The clients of a store's manifest: the base's own, and each engine's.
@@ -21,15 +22,17 @@ pub struct Clients {
     pub roots: EngineRoots,
     /// The hashed engine's.
     pub catalog: Catalog,
+    /// The ordered engine's.
+    pub groups: GroupTable,
 }
 
 impl ManifestClients for Clients {
     fn each(&self) -> Vec<&dyn ManifestClient> {
-        vec![&self.marks, &self.keyspaces, &self.roots, &self.catalog]
+        vec![&self.marks, &self.keyspaces, &self.roots, &self.catalog, &self.groups]
     }
 
     fn each_mut(&mut self) -> Vec<&mut dyn ManifestClient> {
-        vec![&mut self.marks, &mut self.keyspaces, &mut self.roots, &mut self.catalog]
+        vec![&mut self.marks, &mut self.keyspaces, &mut self.roots, &mut self.catalog, &mut self.groups]
     }
 }
 

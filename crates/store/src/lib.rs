@@ -41,6 +41,9 @@ mod media;
 mod memory;
 mod needs;
 mod opening;
+// Open until the store has an engine over it.
+#[doc(hidden)]
+pub mod ordered;
 mod phase;
 pub mod planted;
 mod recover;

@@ -109,6 +109,18 @@ pub enum Bug {
     DropUndurably,
     /// The id of a dropped keyspace is free before its records are dead.
     ForgetUnpurged,
+    /// A slot of an ordered keyspace is free although something that is not durable yet replaces what it holds.
+    OrderedReuseSlotEarly,
+    /// Recovery of an ordered keyspace forgets some of its groups.
+    OrderedSkipGroup,
+    /// Recovery of an ordered keyspace takes images that may be in nothing but the drive's cache for durable.
+    OrderedTrustCachedImage,
+    /// Recovery of an ordered keyspace writes over images that newer ones replace which may be in nothing but the drive's cache.
+    OrderedForgetOlder,
+    /// A group of slots is closed while images are written to it.
+    OrderedCloseEarly,
+    /// A group of slots is named open before it is zero-written.
+    OrderedOpenUnzeroed,
 }
 
 pub const ALL: &[Bug] = &[

@@ -20,8 +20,10 @@ impl ClientId {
     pub const MARKS: ClientId = ClientId(1);
     /// The catalogue of keyspaces.
     pub const KEYSPACES: ClientId = ClientId(2);
-    /// The hashed engine. 4 is kept for the ordered one.
+    /// The hashed engine.
     pub const HASHED: ClientId = ClientId(3);
+    /// Groups of slots, of the ordered engine.
+    pub const ORDERED: ClientId = ClientId(4);
     /// Roots of engines that are no clients of their own.
     pub const ROOTS: ClientId = ClientId(5);
 }

@@ -70,6 +70,20 @@ impl Extents {
         Some(runs)
     }
 
+    /// The first of `count` neighbours, all taken; nothing when there are not so many side by side.
+    pub fn allocate_neighbours(&mut self, count: u32) -> Option<u32> {
+        let mut first = self.low;
+        for extent in self.low..self.count {
+            if !self.is_free(extent) {
+                first = extent + 1;
+            } else if extent + 1 - first == count {
+                (first..=extent).for_each(|extent| assert!(self.claim(extent), "it was free"));
+                return Some(first);
+            }
+        }
+        None
+    }
+
     /// The highest free extent.
     pub fn allocate_last(&mut self) -> Option<u32> {
         let word = self.free.iter().rposition(|&word| word != 0)?;
@@ -145,6 +159,16 @@ mod tests {
         let runs = [Run { first: 0, count: 2 }, Run { first: 3, count: 3 }];
         assert_eq!((extents.allocate_runs(5), extents.free_count()), (Some(runs.to_vec()), 3));
         assert_eq!(extents.allocate_runs(3), Some(vec![Run { first: 6, count: 3 }]), "all there are");
+    }
+
+    #[test]
+    fn hands_out_neighbours_or_nothing() {
+        let mut extents = Extents::new(9);
+        assert!(extents.claim(2) && extents.claim(6));
+        assert_eq!((extents.allocate_neighbours(4), extents.free_count()), (None, 7));
+        assert_eq!(extents.allocate_neighbours(3), Some(3));
+        assert_eq!([1, 2, 1].map(|count| extents.allocate_neighbours(count)), [Some(0), Some(7), Some(1)]);
+        assert_eq!((extents.allocate_neighbours(1), extents.free_count()), (None, 0));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The extents that are taken: by segments, by large values in segments, and by large values that log records name.
+//! The extents that are taken: by segments, by groups of slots, by large values in segments, and by large values that log records name.
 
 use super::log_zones::Replayed;
 use crate::error::Error;
@@ -8,6 +8,7 @@ use crate::hashed::segment::{Descriptor, LargeEntry};
 use crate::log::Place;
 use crate::media::extents::Extents;
 use crate::media::superblock::Superblock;
+use crate::ordered::slabs::group_table::GroupTable;
 use crate::planted::{Bug, Planted};
 use std::sync::Arc;
 use tapetum_kernels::data_page::PAGE_BYTES;
@@ -35,6 +36,19 @@ pub fn claim_extents(superblock: &Superblock, catalog: &Catalog) -> Result<Exten
         }
     }
     Ok(extents)
+}
+
+/// Takes the extents of all groups of slots; an error where others have them.
+pub fn claim_groups(extents: &mut Extents, groups: &GroupTable) -> Result<(), Error> {
+    for group in groups.iter() {
+        if !(group.first..group.first + group.extents).all(|extent| extents.claim(extent)) {
+            return Err(Error::Corrupt(format!(
+                "the manifest gives a group of slots at extent {} what the store does not have, or a segment has",
+                group.first
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Takes the extents of the large values of a segment.
@@ -73,9 +87,30 @@ mod tests {
     use super::*;
     use crate::hashed::catalog::SegmentState;
     use crate::hashed::catalog::tests::descriptor;
+    use crate::keyspace::KeyspaceId;
     use crate::media::geometry::Geometry;
+    use crate::ordered::slabs::group_table::{Group, GroupEdit};
+    use crate::ordered::slabs::slot_class::SlotClass;
     use std::collections::BTreeMap;
     use tapetum_kernels::data_page::PageSize;
+
+    #[test]
+    fn a_group_of_slots_takes_its_extents_and_nobody_elses() {
+        let mut groups = GroupTable::default();
+        for (first, extents) in [(3, 2), (8, 1)] {
+            let class = SlotClass::Nodes;
+            let group = Group { first, extents, keyspace: KeyspaceId(1), class, version: first.into(), open: false };
+            groups.edit(&GroupEdit::Add(group)).unwrap();
+        }
+        let claim = |taken: Option<u32>, count: u32| {
+            let mut extents = Extents::new(count);
+            assert!(taken.is_none_or(|extent| extents.claim(extent)));
+            claim_groups(&mut extents, &groups).map(|()| extents.free_count()).map_err(|error| error.to_string())
+        };
+        assert_eq!([claim(None, 10), claim(Some(5), 10)], [Ok(7), Ok(6)]);
+        assert!(claim(Some(4), 10).unwrap_err().contains("at extent 3 "));
+        assert!(claim(None, 8).unwrap_err().contains("at extent 8 "));
+    }
 
     #[test]
     fn a_segment_that_does_not_fit_its_extents_is_refused() {

@@ -51,7 +51,7 @@ use crate::opening::options::StoreOptions;
 use crate::planted::Bug;
 use crate::shared::{Counters, Levels, Shared};
 use arc_swap::ArcSwapOption;
-pub use claims::{claim_extents, claim_large, claim_log};
+pub use claims::{claim_extents, claim_groups, claim_large, claim_log};
 pub use create::create;
 use fences::{open_segments, segment_table};
 use log_zones::{Replayed, write_unsure_groups};
@@ -191,7 +191,8 @@ impl FoundStore {
         let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
         let mut installer = Box::new(Installer::from(recovered));
         refuse_other_kinds(&installer, makers)?;
-        let extents = claim_extents(&superblock, &installer.catalog)?;
+        let mut extents = claim_extents(&superblock, &installer.catalog)?;
+        claim_groups(&mut extents, &installer.groups)?;
         watch.lap("manifest");
         let replayed = replay_log(io, &superblock, &hasher, &installer, options).await?;
         let extents = Arc::new(Mutex::new(extents));

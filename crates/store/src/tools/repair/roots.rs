@@ -15,7 +15,9 @@ use crate::media::geometry::SUPERBLOCK_BYTES;
 use crate::media::io::Io;
 use crate::media::superblock::{Found, Superblock};
 use crate::opening::options::StoreOptions;
-use crate::recover::{claim_extents, claim_large, read_superblock, refuse_lost_end, refuse_other_kinds, replay_log};
+use crate::recover::{
+    claim_extents, claim_groups, claim_large, read_superblock, refuse_lost_end, refuse_other_kinds, replay_log,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -76,7 +78,9 @@ pub async fn read_roots(
         tell_of_manifest(&mut log, &installer.marks);
     }
     report.losses.append(&mut log.losses);
-    let extents = Arc::new(Mutex::new(claim_extents(&superblock, &installer.catalog)?));
+    let mut extents = claim_extents(&superblock, &installer.catalog)?;
+    claim_groups(&mut extents, &installer.groups)?;
+    let extents = Arc::new(Mutex::new(extents));
     let space = LargeSpace::new(extents);
     let mut claims = Claims::new(space.clone());
     let mut large = BTreeMap::new();

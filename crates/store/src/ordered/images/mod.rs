@@ -1,0 +1,327 @@
+//! The live rule: which image of a node is live for which keys.
+//!
+//! ```text
+//!            −∞        d        k              t       +∞
+//! stamp 9              |---------------|
+//! stamp 5    |---------|
+//! stamp 3    |------------------------------------------|
+//! tiles      |    5    |       9       |        3       |
+//! ```
+//! For each key the image with the highest stamp whose fences cover it is live. A **tile** is a range of keys for which one image is
+//! live; an image may have several, or none. Nothing else is looked at: not the order in which images are found, not ids of nodes.
+//!
+//! 1. Tiles do not overlap, are in the order of their keys, and no two neighbours have one image.
+//! 2. A key without a tile is in a gap: no image covers it.
+//!
+//! A sweep over the low fences with a heap of stamps: n log n steps for n images, and a bounded number of bytes for each
+//! ([`IMAGE_BYTES_MAX`]).
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// What an image takes at most while the rule is applied, beside its fences: itself, its places in order and heap, and two tiles.
+pub const IMAGE_BYTES_MAX: u64 = (size_of::<PackedImage>() + 4 + size_of::<HeapImage>() + 2 * size_of::<Tile>()) as u64;
+const _: () = assert!(size_of::<PackedImage>() == 32 && size_of::<Tile>() == 12 && IMAGE_BYTES_MAX == 76);
+/// Images whose fences have a name.
+const IMAGES_MAX: usize = 1 << 31;
+const NO_FENCE: u16 = u16::MAX;
+
+/// What the head of an intact image says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ImageHead<'a> {
+    /// The first key that it covers; of no bytes where there is no lower one.
+    pub low: &'a [u8],
+    /// The first key that it does not cover. `None`: it covers all from the low fence on.
+    pub high: Option<&'a [u8]>,
+    pub stamp: u64,
+    /// Number of its slot.
+    pub slot: u32,
+    /// Its node's. The live rule does not look at it.
+    pub id: u32,
+}
+
+/// The heads of many images.
+#[derive(Default)]
+pub struct ImageSet {
+    images: Vec<PackedImage>,
+    /// Low and high fence of each.
+    fences: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+struct PackedImage {
+    stamp: u64,
+    /// In `fences`, the high one behind the low one.
+    fences_at: u64,
+    slot: u32,
+    id: u32,
+    low_bytes: u16,
+    /// Or [`NO_FENCE`].
+    high_bytes: u16,
+}
+
+/// Names a fence: twice the place of its image, and one more for the high one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FenceName(u32);
+
+/// A range of keys for which an image is live.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tile {
+    low: FenceName,
+    high: FenceName,
+    /// Its place in the set.
+    image: u32,
+}
+
+/// A range of keys that no image covers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// Of no bytes where there is no lower key.
+    pub from: Vec<u8>,
+    /// `None`: all keys from there on.
+    pub to: Option<Vec<u8>>,
+}
+
+/// Two images for the same keys, with the same stamp: one of them is not what was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SameStamp {
+    pub stamp: u64,
+    /// Numbers of their slots.
+    pub slots: [u32; 2],
+}
+
+/// What the rule says of all keys.
+#[derive(PartialEq, Eq, Debug)]
+pub struct LiveImages {
+    pub tiles: Vec<Tile>,
+    /// Empty unless there is damage. A set of no images has no gap: nothing was ever written.
+    pub gaps: Vec<Gap>,
+}
+
+/// An image among those whose low fence is behind the sweep.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct HeapImage {
+    stamp: u64,
+    image: u32,
+}
+
+impl ImageSet {
+    /// Adds an image; its place.
+    ///
+    /// # Panics
+    /// At 2³¹ images, which are 8 TiB of nodes, and when a fence is longer than a key.
+    pub fn push(&mut self, head: &ImageHead<'_>) -> u32 {
+        assert!(self.images.len() < IMAGES_MAX, "more images than have a place");
+        let length = |fence: &[u8]| u16::try_from(fence.len()).ok().filter(|bytes| *bytes < NO_FENCE);
+        let image = PackedImage {
+            stamp: head.stamp,
+            fences_at: self.fences.len() as u64,
+            slot: head.slot,
+            id: head.id,
+            low_bytes: length(head.low).expect("a fence is as long as a key at most"),
+            high_bytes: head.high.map_or(NO_FENCE, |high| length(high).expect("so is the other")),
+        };
+        self.fences.extend_from_slice(head.low);
+        self.fences.extend_from_slice(head.high.unwrap_or_default());
+        self.images.push(image);
+        self.images.len() as u32 - 1
+    }
+
+    /// Adds the images of another set, behind these.
+    pub fn append(&mut self, other: &ImageSet) {
+        assert!(self.images.len() + other.images.len() < IMAGES_MAX, "more images than have a place");
+        let behind = self.fences.len() as u64;
+        let moved = |image: &PackedImage| PackedImage { fences_at: behind + image.fences_at, ..*image };
+        self.images.extend(other.images.iter().map(moved));
+        self.fences.extend_from_slice(&other.fences);
+    }
+
+    pub fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.images.is_empty()
+    }
+
+    pub fn get(&self, image: u32) -> ImageHead<'_> {
+        let PackedImage { stamp, slot, id, .. } = self.images[image as usize];
+        ImageHead { low: self.low(image), high: self.high(image), stamp, slot, id }
+    }
+
+    /// The highest stamp; 0 without images.
+    pub fn stamp_last(&self) -> u64 {
+        self.images.iter().map(|image| image.stamp).max().unwrap_or(0)
+    }
+
+    /// Bytes that the set takes, and the rule will take of it.
+    pub fn bytes(&self) -> u64 {
+        self.images.len() as u64 * IMAGE_BYTES_MAX + self.fences.len() as u64
+    }
+
+    fn low(&self, image: u32) -> &[u8] {
+        let image = &self.images[image as usize];
+        let at = image.fences_at as usize;
+        &self.fences[at..at + usize::from(image.low_bytes)]
+    }
+
+    fn high(&self, image: u32) -> Option<&[u8]> {
+        let image = &self.images[image as usize];
+        let at = image.fences_at as usize + usize::from(image.low_bytes);
+        (image.high_bytes != NO_FENCE).then(|| &self.fences[at..at + usize::from(image.high_bytes)])
+    }
+
+    /// `None`: there is no such key, as it is behind all others.
+    fn fence(&self, name: FenceName) -> Option<&[u8]> {
+        match name.0 % 2 {
+            0 => Some(self.low(name.0 / 2)),
+            _ => self.high(name.0 / 2),
+        }
+    }
+
+    /// Fences of a tile, as of an image.
+    pub fn fences_of(&self, tile: &Tile) -> (&[u8], Option<&[u8]>) {
+        (self.fence(tile.low).unwrap_or_default(), self.fence(tile.high))
+    }
+
+    /// Whether the tile is all that its image covers.
+    pub fn is_whole(&self, tile: &Tile) -> bool {
+        self.fences_of(tile) == (self.low(tile.image), self.high(tile.image))
+    }
+
+    /// The image that is live for each key.
+    ///
+    /// # Errors
+    /// When two images with one stamp would be live for a key.
+    pub fn live(&self) -> Result<LiveImages, SameStamp> {
+        self.live_up_to(u64::MAX)
+    }
+
+    /// The same, as if there were no images with higher stamps.
+    pub fn live_up_to(&self, stamp: u64) -> Result<LiveImages, SameStamp> {
+        let images = (0..self.images.len() as u32).filter(|image| self.images[*image as usize].stamp <= stamp);
+        let mut by_low: Vec<u32> = images.collect();
+        by_low.sort_unstable_by(|a, b| self.low(*a).cmp(self.low(*b)));
+        let sweep = Sweep {
+            set: self,
+            by_low: &by_low,
+            passed: 0,
+            heap: BinaryHeap::new(),
+            tiles: Vec::new(),
+            gaps: Vec::new(),
+        };
+        sweep.run()
+    }
+}
+
+impl Tile {
+    /// All that an image covers.
+    pub fn whole(image: u32) -> Tile {
+        Tile { low: FenceName(2 * image), high: FenceName(2 * image + 1), image }
+    }
+
+    /// The place of its image in the set.
+    pub fn image(&self) -> u32 {
+        self.image
+    }
+}
+
+struct Sweep<'a> {
+    set: &'a ImageSet,
+    /// All images, by their low fences.
+    by_low: &'a [u32],
+    /// How many of them begin at or before where the sweep is.
+    passed: usize,
+    /// These, and none that ends there or before at its top.
+    heap: BinaryHeap<HeapImage>,
+    tiles: Vec<Tile>,
+    gaps: Vec<Gap>,
+}
+
+/// Orders fences, where none is behind all keys.
+fn by_key(a: Option<&[u8]>, b: Option<&[u8]>) -> Ordering {
+    match (a, b) {
+        (Some(a), Some(b)) => a.cmp(b),
+        (a, b) => a.is_none().cmp(&b.is_none()),
+    }
+}
+
+impl Sweep<'_> {
+    fn run(mut self) -> Result<LiveImages, SameStamp> {
+        let Some(&first) = self.by_low.first() else { return Ok(LiveImages { tiles: Vec::new(), gaps: Vec::new() }) };
+        let mut at = FenceName(2 * first);
+        if !self.set.low(first).is_empty() {
+            self.gap(Some(&[]), Some(at));
+        }
+        while let Some(key) = self.set.fence(at) {
+            self.pass(key);
+            let next = self.by_low.get(self.passed).map(|image| FenceName(2 * image));
+            let Some(top) = self.top(key)? else {
+                self.gap(Some(key), next);
+                let Some(next) = next else { break };
+                at = next;
+                continue;
+            };
+            let high = FenceName(2 * top + 1);
+            let until = match next {
+                Some(next) if by_key(self.set.fence(next), self.set.fence(high)).is_lt() => next,
+                _ => high,
+            };
+            self.tile(top, at, until);
+            at = until;
+        }
+        Ok(LiveImages { tiles: self.tiles, gaps: self.gaps })
+    }
+
+    /// Takes in all images that begin at `key` or before.
+    fn pass(&mut self, key: &[u8]) {
+        while let Some(&image) = self.by_low.get(self.passed)
+            && self.set.low(image) <= key
+        {
+            self.heap.push(HeapImage { stamp: self.set.images[image as usize].stamp, image });
+            self.passed += 1;
+        }
+    }
+
+    /// The image that is live at `key`.
+    fn top(&mut self, key: &[u8]) -> Result<Option<u32>, SameStamp> {
+        self.drop_ended(key);
+        let Some(top) = self.heap.pop() else { return Ok(None) };
+        self.drop_ended(key);
+        if let Some(other) = self.heap.peek().filter(|other| other.stamp == top.stamp) {
+            let slots = [top, *other].map(|image| self.set.images[image.image as usize].slot);
+            return Err(SameStamp { stamp: top.stamp, slots });
+        }
+        self.heap.push(top);
+        Ok(Some(top.image))
+    }
+
+    fn drop_ended(&mut self, key: &[u8]) {
+        while let Some(top) = self.heap.peek()
+            && self.set.high(top.image).is_some_and(|high| high <= key)
+        {
+            self.heap.pop();
+        }
+    }
+
+    /// The image is live from `at` until `until`.
+    fn tile(&mut self, image: u32, at: FenceName, until: FenceName) {
+        match self.tiles.last_mut().filter(|last| last.image == image) {
+            // No other image was live in between; a gap was neither, as this one covers all keys up to here.
+            Some(last) => last.high = until,
+            None => self.tiles.push(Tile { low: at, high: until, image }),
+        }
+    }
+
+    fn gap(&mut self, from: Option<&[u8]>, to: Option<FenceName>) {
+        let to = to.and_then(|to| self.set.fence(to)).map(<[u8]>::to_vec);
+        self.gaps.push(Gap { from: from.unwrap_or_default().to_vec(), to });
+    }
+}
+
+#[cfg(test)]
+mod history;
+#[cfg(test)]
+mod history_tests;
+#[cfg(test)]
+mod tests;

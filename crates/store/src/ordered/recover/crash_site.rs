@@ -1,0 +1,212 @@
+//! A drive as a crash left it, for tests: images, torn slots and extensions are put where the test says, and recovery is run.
+
+use super::{RecoverOptions, RecoveryCounts, recover};
+use crate::error::Error;
+use crate::media::io::run;
+use crate::ordered::slabs::SlotShare;
+use crate::ordered::slabs::group_table::{Group, GroupEdit};
+use crate::ordered::slabs::growth::GroupLog;
+use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
+use crate::ordered::slabs::slot_class::{PAGE_BYTES, SlotClass};
+use crate::ordered::testing::{KEYSPACE, STORE, TestMedia};
+use crate::planted::Planted;
+use std::collections::{BTreeMap, BTreeSet};
+use tapetum_kernels::ordered::extension::{ExtensionClass, ExtensionHead, ExtensionReference, stored_crc};
+use tapetum_kernels::ordered::{NODE_BYTES, NewNode, NodeMut, NodeRef, SlotSalt};
+use tapetum_kernels::record::{Codec, Header, Record};
+
+/// Slots of a group.
+pub const GROUP_SLOTS: u32 = 8;
+
+pub struct CrashSite {
+    pub media: TestMedia,
+    /// As it was before the crash.
+    pub slots: KeyspaceSlots,
+    pub options: RecoverOptions,
+    /// What images that are written say was durable.
+    pub stamp_durable: u64,
+}
+
+/// What a record has.
+#[derive(Clone, Copy)]
+pub enum Stored<'a> {
+    Value(&'a str),
+    Extension(ExtensionReference, &'a str),
+}
+
+/// A keyspace as recovery found it.
+pub struct Opened {
+    pub slots: KeyspaceSlots,
+    pub items: BTreeMap<String, String>,
+    /// The stamp and slot of each node, by low fence. No two have one id.
+    pub nodes: BTreeMap<String, (u64, u32)>,
+    pub counts: RecoveryCounts,
+    pub stamp_next: u64,
+}
+
+impl Opened {
+    pub fn is_free(&self, slot: u32) -> bool {
+        self.slots.nodes().share(self.slots.nodes().map().address(slot)).is_none()
+    }
+
+    pub fn items(&self) -> Vec<(&str, &str)> {
+        self.items.iter().map(|(key, value)| (&key[..], &value[..])).collect()
+    }
+}
+
+fn slab_options(media: &TestMedia) -> SlabOptions {
+    SlabOptions {
+        map: media.map,
+        store_id: STORE,
+        open_groups: 2,
+        group_pages_min: GROUP_SLOTS,
+        planted: Planted::default(),
+    }
+}
+
+impl CrashSite {
+    /// A keyspace with two open groups of nodes, and no image.
+    pub fn new() -> CrashSite {
+        let mut media = TestMedia::new();
+        let slots = KeyspaceSlots::new(&slab_options(&media), KEYSPACE, &media.log.table);
+        media.grow(slots.nodes()).unwrap();
+        let options = RecoverOptions { stamp_durable: 1000, stamp_next: 5000, memory_bytes: 1 << 20 };
+        CrashSite { media, slots, options, stamp_durable: 0 }
+    }
+
+    /// The bytes of an image in a slot. An empty high fence: there is none.
+    pub fn image_bytes(
+        &self,
+        salt: SlotSalt,
+        stamp: u64,
+        (low, high): (&str, &str),
+        records: &[(&str, Stored<'_>)],
+    ) -> Vec<u8> {
+        let high_fence = (!high.is_empty()).then_some(high.as_bytes());
+        let id = u64::from(low.bytes().next().unwrap_or(0));
+        let new = NewNode { keyspace: KEYSPACE.0, id, low_fence: low.as_bytes(), high_fence };
+        let mut bytes = [0; NODE_BYTES];
+        let mut node = NodeMut::format(&mut bytes, &new).unwrap();
+        for (key, stored) in records {
+            let key = key.as_bytes();
+            let put = match stored {
+                Stored::Value(value) => node.put(&Record {
+                    header: Header::value(stamp, key.len(), value.len()),
+                    key,
+                    stored: value.as_bytes(),
+                }),
+                Stored::Extension(reference, value) => {
+                    let stored = reference.encode();
+                    let mut header = Header::value(stamp, key.len(), stored.len());
+                    (header.codec, header.raw_bytes) = (Codec::OutOfLine, value.len() as u32);
+                    node.put(&Record { header, key, stored: &stored })
+                }
+            };
+            put.unwrap();
+        }
+        node.seal(salt, (stamp, self.stamp_durable));
+        bytes.to_vec()
+    }
+
+    /// Writes an image to a slot that is free; the share of it.
+    pub fn image(&self, stamp: u64, fences: (&str, &str), records: &[(&str, Stored<'_>)]) -> SlotShare {
+        let share = self.slots.nodes().take(None).unwrap();
+        self.media.write(share.flash_offset(), &self.image_bytes(share.salt(), stamp, fences, records));
+        share.settle();
+        share
+    }
+
+    /// The same of values.
+    pub fn values(&self, stamp: u64, fences: (&str, &str), items: &[(&str, &str)]) -> SlotShare {
+        let records: Vec<_> = items.iter().map(|(key, value)| (*key, Stored::Value(value))).collect();
+        self.image(stamp, fences, &records)
+    }
+
+    /// Tears a slot: the last sectors of what was written are not there.
+    pub fn tear(&self, slot: u32) {
+        self.media.write(self.media.map.flash(slot) + 1024, &[0x55; 3072]);
+    }
+
+    /// Writes an extension; the reference to it, and its share.
+    pub fn extension(&self, stamp: u64, key: &str, value: &str) -> (ExtensionReference, SlotShare) {
+        let class = SlotClass::of_extension(ExtensionClass::of(key.len(), value.len()).unwrap());
+        let share = self.slots.of_class(class).take(None).unwrap();
+        let stored_crc = stored_crc(share.salt(), value.as_bytes());
+        let bytes = value.len() as u32;
+        let head = ExtensionHead {
+            keyspace: KEYSPACE.0,
+            stamp,
+            codec: Codec::Raw,
+            raw_bytes: bytes,
+            stored_bytes: bytes,
+            stored_crc,
+        };
+        let mut page = vec![0; PAGE_BYTES as usize];
+        let at = head.encode(key.as_bytes(), share.salt(), &mut page);
+        page[at..at + value.len()].copy_from_slice(value.as_bytes());
+        self.media.write(share.flash_offset(), &page);
+        (ExtensionReference { stamp, slot: share.address(), codec: Codec::Raw, stored_bytes: bytes }, share)
+    }
+
+    /// Makes slots for small extensions.
+    pub fn with_extensions(mut self) -> CrashSite {
+        self.media.grow(&self.slots.of_class(SlotClass::Extensions(0)).clone()).unwrap();
+        self
+    }
+
+    pub fn edit(&mut self, edits: Vec<GroupEdit>) {
+        run(&self.media.io, self.media.log.append(edits), || false).unwrap().unwrap();
+    }
+
+    /// The group of a slot.
+    pub fn group_of(&self, slot: u32) -> Group {
+        let holds = |group: &&Group| (group.first..group.first + group.extents).contains(&slot);
+        *self.media.log.table.iter().find(holds).unwrap()
+    }
+
+    /// Opens after the crash: what was in memory is not there any more.
+    pub fn recover(&mut self) -> Result<Opened, Error> {
+        let slots = KeyspaceSlots::new(&slab_options(&self.media), KEYSPACE, &self.media.log.table);
+        let TestMedia { drive, io, extents, log, .. } = &mut self.media;
+        let recovered = run(io, recover(drive, io, &slots, &self.options, (extents, log)), || false).unwrap()?;
+        let (mut items, mut nodes) = (BTreeMap::new(), BTreeMap::new());
+        let mut ids = BTreeSet::new();
+        for node in recovered.nodes() {
+            assert!(ids.insert(node.id), "{node:?}");
+            self.read_node(&slots, &node, &mut items);
+            nodes.insert(String::from_utf8(node.low.to_vec()).unwrap(), (node.stamp, node.slot));
+        }
+        let (counts, stamp_next) = (recovered.counts, recovered.stamp_next);
+        Ok(Opened { slots, items, nodes, counts, stamp_next })
+    }
+
+    fn read_node(&self, slots: &KeyspaceSlots, node: &super::LiveNode<'_>, items: &mut BTreeMap<String, String>) {
+        let share = slots.nodes().resume(node.slot);
+        let page = self.media.read(share.flash_offset(), NODE_BYTES);
+        let image = NodeRef::check(&page, share.salt()).unwrap();
+        assert_eq!((image.low_fence(), image.high_fence()), (node.low, node.high), "its image has just its fences");
+        assert_eq!((image.stamp(), image.id()), (node.stamp, u64::from(node.id)));
+        for record in image.records() {
+            let record = record.unwrap();
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            let value = match record.extension().unwrap() {
+                None => text(record.stored),
+                Some(reference) => text(&self.read_extension(slots, &reference, record.header.raw_bytes)),
+            };
+            assert_eq!(items.insert(text(record.key), value), None, "a key is in one node");
+        }
+        let _ = share.keep();
+    }
+
+    fn read_extension(&self, slots: &KeyspaceSlots, reference: &ExtensionReference, raw_bytes: u32) -> Vec<u8> {
+        let space = slots.of_class(SlotClass::Extensions(0));
+        let share = space.share(reference.slot).expect("recovery claimed it");
+        let page = self.media.read(share.flash_offset(), PAGE_BYTES as usize);
+        let (head, key) = ExtensionHead::parse(&page, share.salt()).unwrap();
+        head.check(reference, raw_bytes).unwrap();
+        let at = tapetum_kernels::ordered::extension::EXTENSION_HEAD_BYTES + key.len();
+        let stored = page[at..at + reference.stored_bytes as usize].to_vec();
+        assert!(head.holds(share.salt(), &stored));
+        stored
+    }
+}

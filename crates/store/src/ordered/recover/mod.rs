@@ -1,0 +1,287 @@
+//! Recovery of an ordered keyspace: which images are live, and which slots are in use.
+//!
+//! ```text
+//! read all groups of nodes, a thread a core ─► heads of intact images, torn slots, extensions that records name
+//!   ─► the live rule ─► shares of the slots of live images and extensions
+//!   ─► (first writes) torn slots zeroed; parts of images, and images that may be in nothing but the drive's cache, written again
+//!   ─► flush
+//! ```
+//! 1. Nothing is written before all images were read and the live rule held for all keys.
+//! 2. A slot of an open group that holds no intact image is torn, and free. In a closed group it is damage.
+//! 3. Afterwards each node has an image with just its fences, in a slot of which one share is kept; all images are durable. What follows
+//!    in the manifest may say *opened*.
+//! 4. Before that, nothing is written over an image that would be live if images in the drive's cache vanished.
+//! 5. A recovery that is cut short is begun anew by the next opening: what it wrote are images like others.
+//!
+//! Threads: one a core reads; the rest is the caller's.
+
+mod image_reader;
+mod node_ids;
+mod rewrite;
+
+use self::image_reader::{ReadImages, read_images};
+use self::node_ids::NodeIds;
+use self::rewrite::Rewrite;
+use super::images::{Gap, ImageSet, LiveImages, SameStamp, Tile};
+use super::slabs::growth::GroupLog;
+use super::slabs::keyspace_slots::KeyspaceSlots;
+use super::slabs::{SlotShare, SlotSpace};
+use crate::error::Error;
+use crate::media::extents::Extents;
+use crate::media::io::Io;
+use crate::planted::Bug;
+use std::sync::Mutex;
+use tapetum_drive::{Drive, Purpose};
+
+/// What recovery goes by.
+#[derive(Clone, Copy, Debug)]
+pub struct RecoverOptions {
+    /// Images with a stamp up to this one are durable, whatever they say: the last opening saw them.
+    pub stamp_durable: u64,
+    /// The first stamp for images that are written, unless there are images with higher ones.
+    pub stamp_next: u64,
+    /// What images, and what they name, may take in memory.
+    pub memory_bytes: u64,
+}
+
+/// A keyspace after recovery.
+pub struct RecoveredKeyspace {
+    set: ImageSet,
+    nodes: Vec<RecoveredNode>,
+    /// The stamp for the next image.
+    pub stamp_next: u64,
+    pub counts: RecoveryCounts,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RecoveredNode {
+    tile: Tile,
+    stamp: u64,
+    /// The slot of its image, of which a share is kept.
+    slot: u32,
+    /// `None` while another node has the one that stands in its image.
+    id: Option<u32>,
+}
+
+/// A data node, as recovery found or wrote it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveNode<'a> {
+    pub low: &'a [u8],
+    /// `None`: it has all keys from the low fence on.
+    pub high: Option<&'a [u8]>,
+    pub stamp: u64,
+    /// The number of its slot. A share of it is kept: [`super::slabs::SlotSpace::resume`] takes it up.
+    pub slot: u32,
+    /// As its image says. No other node of the keyspace has it.
+    pub id: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RecoveryCounts {
+    /// Intact images on flash.
+    pub images: u64,
+    /// Those that are live for no key.
+    pub images_dead: u64,
+    pub slots_torn: u64,
+    /// Live ones, or parts of them, that were written again.
+    pub rewritten: u64,
+    /// Extensions that are live.
+    pub extensions: u64,
+}
+
+impl RecoveredKeyspace {
+    /// The nodes, in the order of their keys. None at all: nothing was ever durable in the keyspace.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = LiveNode<'_>> {
+        self.nodes.iter().map(|node| {
+            let (low, high) = self.set.fences_of(&node.tile);
+            let id = node.id.expect("each node has one by now");
+            LiveNode { low, high, stamp: node.stamp, slot: node.slot, id }
+        })
+    }
+}
+
+/// How much of an image is live.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ImageUse {
+    Dead,
+    Whole,
+    Parts,
+}
+
+/// Kept shares of the slots of dead images that may not be written over yet. Given up when dropped.
+struct DeadImages {
+    space: SlotSpace,
+    slots: Vec<u32>,
+}
+
+impl Drop for DeadImages {
+    fn drop(&mut self) {
+        self.slots.iter().for_each(|slot| drop(self.space.resume(*slot)));
+    }
+}
+
+/// Recovers a keyspace. All of its slots are free before; afterwards they are in use as they are on flash.
+pub async fn recover(
+    drive: &Drive,
+    io: &Io,
+    slots: &KeyspaceSlots,
+    options: &RecoverOptions,
+    (extents, log): (&Mutex<Extents>, &mut impl GroupLog),
+) -> Result<RecoveredKeyspace, Error> {
+    let io = &io.of(Purpose::Recover);
+    let planted = slots.nodes().options().planted;
+    let found = read_images(drive, io, slots.nodes(), options.memory_bytes).await?;
+    let live = live_images(slots, &found.set)?;
+    let uses = uses(&found.set, &live);
+    let mut ids = NodeIds::default();
+    let claimed = live.tiles.iter().map(|tile| claim_node(slots, &found.set, &uses, &mut ids, *tile));
+    let nodes = claimed.collect::<Result<Vec<_>, _>>()?;
+    let stamp_durable = options.stamp_durable.max(found.stamp_durable);
+    let dead = hold_dead(slots, &found.set, &uses, stamp_durable)?;
+    let mut extensions = claim_extensions(slots, &found, &uses)?;
+    let mut counts = RecoveryCounts {
+        images: found.set.len() as u64,
+        images_dead: uses.iter().filter(|image| **image == ImageUse::Dead).count() as u64,
+        slots_torn: found.torn.len() as u64,
+        ..RecoveryCounts::default()
+    };
+    let ReadImages { mut set, torn, .. } = found;
+    let stamp_next = options.stamp_next.max(set.stamp_last() + 1);
+    let mut rewrite = Rewrite::new(io, slots, (extents, log), (stamp_durable, stamp_next)).await?;
+    rewrite.zero(&torn).await?;
+    let mut replaced: Vec<SlotShare> = Vec::new();
+    let mut recovered = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let is_unsure = node.stamp > stamp_durable && !planted.has(Bug::OrderedTrustCachedImage);
+        // A part of an image has no id.
+        if node.id.is_some() && !is_unsure {
+            recovered.push(node);
+            continue;
+        }
+        let is_part = uses[node.tile.image() as usize] == ImageUse::Parts;
+        extensions += rewrite.write_again(&mut set, &node, is_part, &mut ids, &mut recovered).await?;
+        replaced.push(slots.nodes().resume(node.slot));
+        counts.rewritten += 1;
+    }
+    let stamp_next = rewrite.end().await?;
+    // What they held is in durable images by now.
+    drop((replaced, dead));
+    counts.extensions = extensions;
+    Ok(RecoveredKeyspace { set, nodes: recovered, stamp_next, counts })
+}
+
+/// The live rule, as far as all is well.
+fn live_images(slots: &KeyspaceSlots, set: &ImageSet) -> Result<LiveImages, Error> {
+    let keyspace = slots.keyspace().0;
+    let live = set.live().map_err(|same| same_stamp(slots, &same))?;
+    match live.gaps.first() {
+        None => Ok(live),
+        Some(Gap { from, to }) => {
+            let to = to.as_ref().map_or("the end".into(), |to| format!("\"{}\"", to.escape_ascii()));
+            Err(Error::Corrupt(format!(
+                "no data node of keyspace {keyspace} has the keys from \"{}\" to {to} ({} such gaps)",
+                from.escape_ascii(),
+                live.gaps.len()
+            )))
+        }
+    }
+}
+
+fn same_stamp(slots: &KeyspaceSlots, same: &SameStamp) -> Error {
+    let places = same.slots.map(|slot| place(slots, slot)).join(" and ");
+    let (keyspace, stamp) = (slots.keyspace().0, same.stamp);
+    Error::Corrupt(format!(
+        "two data nodes of keyspace {keyspace} have the stamp {stamp} and a key in common: {places}"
+    ))
+}
+
+/// Where a slot is, for whoever looks for it.
+fn place(slots: &KeyspaceSlots, number: u32) -> String {
+    let map = slots.nodes().map();
+    let address = map.address(number);
+    format!("slot {} of extent {} (byte {} of the drive)", address.page(), address.extent().number(), map.flash(number))
+}
+
+fn uses(set: &ImageSet, live: &LiveImages) -> Vec<ImageUse> {
+    let mut uses = vec![ImageUse::Dead; set.len()];
+    for tile in &live.tiles {
+        uses[tile.image() as usize] = if set.is_whole(tile) { ImageUse::Whole } else { ImageUse::Parts };
+    }
+    uses
+}
+
+/// Claims the slot of a tile's image, and its id if it is all of the image.
+fn claim_node(
+    slots: &KeyspaceSlots,
+    set: &ImageSet,
+    uses: &[ImageUse],
+    ids: &mut NodeIds,
+    tile: Tile,
+) -> Result<RecoveredNode, Error> {
+    let head = set.get(tile.image());
+    let is_whole = uses[tile.image() as usize] == ImageUse::Whole;
+    let id = (is_whole && ids.take(head.id)).then_some(head.id);
+    Ok(RecoveredNode { tile, stamp: head.stamp, slot: claim(slots, head.slot)?, id })
+}
+
+/// Claims the slot of an image, and keeps the share.
+fn claim(slots: &KeyspaceSlots, slot: u32) -> Result<u32, Error> {
+    let share = slots.nodes().claim(slot);
+    let share = share.ok_or_else(|| Error::Corrupt(format!("a data node is in no slot: {}", place(slots, slot))))?;
+    Ok(share.keep())
+}
+
+/// Holds the dead images that are live for a key if some of those above `stamp_durable` vanish: all of these, and what is live without
+/// them.
+fn hold_dead(
+    slots: &KeyspaceSlots,
+    set: &ImageSet,
+    uses: &[ImageUse],
+    stamp_durable: u64,
+) -> Result<DeadImages, Error> {
+    let mut held = DeadImages { space: slots.nodes().clone(), slots: Vec::new() };
+    let all = || (0..set.len() as u32).map(|image| (image, set.get(image)));
+    if !all().any(|(_, head)| head.stamp > stamp_durable)
+        || slots.nodes().options().planted.has(Bug::OrderedForgetOlder)
+    {
+        return Ok(held);
+    }
+    let mut needed = vec![false; set.len()];
+    let durable = set.live_up_to(stamp_durable).map_err(|same| same_stamp(slots, &same))?;
+    durable.tiles.iter().for_each(|tile| needed[tile.image() as usize] = true);
+    for (image, head) in all() {
+        let may_be_live = needed[image as usize] || head.stamp > stamp_durable;
+        if may_be_live && uses[image as usize] == ImageUse::Dead {
+            held.slots.push(claim(slots, head.slot)?);
+        }
+    }
+    Ok(held)
+}
+
+/// Claims the extensions that images name which are live as a whole, and keeps the shares; how many they are.
+fn claim_extensions(slots: &KeyspaceSlots, found: &ReadImages, uses: &[ImageUse]) -> Result<u64, Error> {
+    let live = found.named.iter().filter(|named| uses[named.image as usize] == ImageUse::Whole);
+    live.map(|named| claim_extension(slots, named.pages, named.slot)).sum()
+}
+
+/// Claims an extension, and keeps the share.
+fn claim_extension(slots: &KeyspaceSlots, pages: u32, slot: Option<u32>) -> Result<u64, Error> {
+    match slot.and_then(|slot| slots.claim_extension(pages, slot)) {
+        Some(share) => {
+            let _ = share.keep();
+            Ok(1)
+        }
+        None => Err(Error::Corrupt(format!(
+            "a data node of keyspace {} names an extension of {pages} pages in {}, where no slot of that size is free for it",
+            slots.keyspace().0,
+            slot.map_or("an extent of another drive".into(), |slot| place(slots, slot)),
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod crash_site;
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod damage_tests;

@@ -1,0 +1,171 @@
+//! Writes images again, and zeros to torn slots, before a keyspace is opened.
+
+use super::super::images::{ImageHead, ImageSet, Tile};
+use super::super::slabs::SlotShare;
+use super::super::slabs::growth::{GroupLog, grow};
+use super::super::slabs::keyspace_slots::KeyspaceSlots;
+use super::super::slabs::slot_class::PAGE_BYTES;
+use super::image_reader::named_by;
+use super::node_ids::NodeIds;
+use super::{RecoveredNode, claim_extension, place};
+use crate::error::Error;
+use crate::media::extents::Extents;
+use crate::media::io::Io;
+use std::sync::Mutex;
+use tapetum_drive::LocalBuffer;
+use tapetum_kernels::ordered::{NODE_BYTES, NewNode, NodeError, NodeMut, NodeRecord, NodeRef, separator};
+use tapetum_kernels::record::Record;
+
+pub struct Rewrite<'a, L> {
+    io: &'a Io,
+    slots: &'a KeyspaceSlots,
+    extents: &'a Mutex<Extents>,
+    log: &'a mut L,
+    stamp_durable: u64,
+    stamp_next: u64,
+    page: LocalBuffer,
+    /// Of what was written, until it is durable.
+    written: Vec<SlotShare>,
+}
+
+/// Records in the order of keys, for a node with these fences.
+struct NodePart<'n> {
+    low: Vec<u8>,
+    high: Option<Vec<u8>>,
+    records: &'n [NodeRecord<'n>],
+}
+
+impl<'a, L: GroupLog> Rewrite<'a, L> {
+    pub async fn new(
+        io: &'a Io,
+        slots: &'a KeyspaceSlots,
+        (extents, log): (&'a Mutex<Extents>, &'a mut L),
+        (stamp_durable, stamp_next): (u64, u64),
+    ) -> Result<Rewrite<'a, L>, Error> {
+        let page = io.allocate(NODE_BYTES).await?;
+        Ok(Rewrite { io, slots, extents, log, stamp_durable, stamp_next, page, written: Vec::new() })
+    }
+
+    /// Writes zeros to torn slots, so that their groups can be closed.
+    pub async fn zero(&mut self, torn: &[u32]) -> Result<(), Error> {
+        self.io.fill(&mut self.page, 0..NODE_BYTES).fill(0);
+        for slot in torn {
+            self.io.write(self.slots.nodes().map().flash(*slot), &mut self.page, NODE_BYTES).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes what a node has to another slot, under a new stamp and with the fences of its tile, and adds it to `recovered`: as two nodes
+    /// or more, where longer fences leave too little room. `is_part`: the extensions that it names are claimed; how many they are.
+    /// Without an id of its own, it gets a new one.
+    pub async fn write_again(
+        &mut self,
+        set: &mut ImageSet,
+        node: &RecoveredNode,
+        is_part: bool,
+        ids: &mut NodeIds,
+        recovered: &mut Vec<RecoveredNode>,
+    ) -> Result<u64, Error> {
+        let bytes = self.read(node.slot).await?;
+        let salt = self.slots.nodes().salt(self.slots.nodes().map().address(node.slot));
+        let salt = salt.expect("a share of the slot is kept");
+        let image = NodeRef::check(&bytes, salt).map_err(|error| self.misread(node.slot, error))?;
+        let (low, high) = set.fences_of(&node.tile);
+        let (low, high) = (low.to_vec(), high.map(<[u8]>::to_vec));
+        let mut records =
+            image.records().collect::<Result<Vec<_>, _>>().map_err(|error| self.misread(node.slot, error))?;
+        records.retain(|record| *low <= *record.key && high.as_ref().is_none_or(|high| record.key < &high[..]));
+        records.sort_unstable_by_key(|record| record.key);
+        let extensions = if is_part { self.claim_extensions(node.slot, &records)? } else { 0 };
+        // Those behind are at the front.
+        let mut own_id = node.id;
+        let mut parts = vec![NodePart { low, high, records: &records }];
+        while let Some(part) = parts.pop() {
+            let id = *own_id.get_or_insert_with(|| ids.give());
+            match self.write_part(set, id, &part).await? {
+                Some(node) => {
+                    recovered.push(node);
+                    own_id = None;
+                }
+                None => {
+                    let (left, right) = part.records.split_at(part.records.len() / 2);
+                    let between = separator(left[left.len() - 1].key, right[0].key).to_vec();
+                    parts.push(NodePart { low: between.clone(), high: part.high, records: right });
+                    parts.push(NodePart { low: part.low, high: Some(between), records: left });
+                }
+            }
+        }
+        Ok(extensions)
+    }
+
+    /// `None`: there are too many records for one node.
+    async fn write_part(
+        &mut self,
+        set: &mut ImageSet,
+        id: u32,
+        part: &NodePart<'_>,
+    ) -> Result<Option<RecoveredNode>, Error> {
+        let new = NewNode {
+            keyspace: self.slots.keyspace().0,
+            id: id.into(),
+            low_fence: &part.low,
+            high_fence: part.high.as_deref(),
+        };
+        let mut bytes = [0; NODE_BYTES];
+        let mut node = NodeMut::format(&mut bytes, &new).expect("the fences of a tile are a range");
+        for record in part.records {
+            let record = Record { header: record.header, key: record.key, stored: record.stored };
+            match node.put(&record) {
+                Ok(_) => (),
+                Err(NodeError::NoRoom) => return Ok(None),
+                Err(error) => unreachable!("it was in a node, and is between the fences: {error:?}"),
+            }
+        }
+        let share = self.take().await?;
+        let stamp = self.stamp_next;
+        self.stamp_next += 1;
+        node.seal(share.salt(), (stamp, self.stamp_durable));
+        self.io.fill(&mut self.page, 0..NODE_BYTES).copy_from_slice(&bytes);
+        self.io.write(share.flash_offset(), &mut self.page, NODE_BYTES).await?;
+        let head = ImageHead { low: &part.low, high: part.high.as_deref(), stamp, slot: share.number(), id };
+        let tile = Tile::whole(set.push(&head));
+        self.written.push(share.clone());
+        Ok(Some(RecoveredNode { tile, stamp, slot: share.keep(), id: Some(id) }))
+    }
+
+    async fn take(&mut self) -> Result<SlotShare, Error> {
+        let nodes = self.slots.nodes();
+        if let Some(share) = nodes.take_kept_back() {
+            return Ok(share);
+        }
+        grow(nodes, self.io, self.extents, self.log).await?;
+        nodes.take_kept_back().ok_or(Error::FullFlash)
+    }
+
+    async fn read(&mut self, slot: u32) -> Result<Vec<u8>, Error> {
+        self.io.read(self.slots.nodes().map().flash(slot), &mut self.page, 0, PAGE_BYTES as usize).await?;
+        Ok(self.io.look(&self.page, 0..NODE_BYTES).to_vec())
+    }
+
+    fn claim_extensions(&self, slot: u32, records: &[NodeRecord<'_>]) -> Result<u64, Error> {
+        let mut claimed = 0;
+        for record in records {
+            let Some(reference) = record.extension().map_err(|error| self.misread(slot, error))? else { continue };
+            let named = named_by(self.slots.nodes(), &reference, record.key.len());
+            let (pages, at) = named.ok_or_else(|| self.misread(slot, NodeError::Damaged))?;
+            claimed += claim_extension(self.slots, pages, at)?;
+        }
+        Ok(claimed)
+    }
+
+    fn misread(&self, slot: u32, error: NodeError) -> Error {
+        Error::Corrupt(format!("{} held an intact data node and does not any more: {error:?}", place(self.slots, slot)))
+    }
+
+    /// Makes all of it durable; the stamp for the next image.
+    pub async fn end(self) -> Result<u64, Error> {
+        self.log.flush().await?;
+        self.written.iter().for_each(SlotShare::settle);
+        Ok(self.stamp_next)
+    }
+}

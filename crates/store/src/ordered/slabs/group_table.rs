@@ -1,0 +1,297 @@
+//! Which groups there are, as the manifest has it.
+//!
+//! ```text
+//!  item: edits, one behind the other, up to its end; a piece of a snapshot is edits that make what there is
+//!   1 add:      first u32, extents varint, keyspace u16, class u8, version u64     a closed group
+//!   2 open:     count u32, first u32 × count
+//!   3 close:    count u32, first u32 × count
+//!   4 remove:   count u32, first u32 × count
+//!   5 drop:     keyspace u16                                                       all groups of the keyspace go
+//!   6 versions: u64                                                                that of the next group
+//! ```
+//! `first` is the address of a group's first extent, which names the group. Numbers are little-endian; a class is
+//! [`SlotClass::code`].
+//!
+//! 1. No two groups have an extent in common.
+//! 2. A version is given to one group in the store's life.
+
+use super::slot_class::SlotClass;
+use crate::keyspace::KeyspaceId;
+use crate::media::wire::{Reader, Short, Writer};
+use std::collections::BTreeMap;
+use tapetum_kernels::extent_address::{EXTENTS_MAX, ExtentAddress};
+
+const ADD: u8 = 1;
+const OPEN: u8 = 2;
+const CLOSE: u8 = 3;
+const REMOVE: u8 = 4;
+const DROP: u8 = 5;
+const VERSIONS: u8 = 6;
+
+/// Neighbouring extents that are cut into slots of one class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Group {
+    /// The number of its first extent, which names it.
+    pub first: u32,
+    pub extents: u32,
+    pub keyspace: KeyspaceId,
+    pub class: SlotClass,
+    /// Part of the salt of what is in it.
+    pub version: u64,
+    /// Images are written to it, so it may hold torn ones.
+    pub open: bool,
+}
+
+/// A change of the groups. Those that name groups name them by their first extents.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GroupEdit {
+    /// A group, which is closed whatever it says.
+    Add(Group),
+    Open(Vec<u32>),
+    Close(Vec<u32>),
+    Remove(Vec<u32>),
+    /// A keyspace is dropped.
+    Drop(KeyspaceId),
+    /// The version of the next group is at least this one.
+    Versions(u64),
+}
+
+/// All groups of a store.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct GroupTable {
+    /// By first extent.
+    groups: BTreeMap<u32, Group>,
+    version_next: u64,
+}
+
+impl GroupEdit {
+    /// Appends the edit, unless it names no group at all.
+    pub fn encode(&self, writer: &mut Writer) {
+        let mut list = |edit, groups: &[u32]| {
+            if !groups.is_empty() {
+                writer.bytes.push(edit);
+                writer.extents(groups);
+            }
+        };
+        match self {
+            GroupEdit::Open(groups) => list(OPEN, groups),
+            GroupEdit::Close(groups) => list(CLOSE, groups),
+            GroupEdit::Remove(groups) => list(REMOVE, groups),
+            GroupEdit::Add(group) => {
+                writer.bytes.push(ADD);
+                writer.u32(ExtentAddress::new(0, group.first).word());
+                writer.varint(group.extents);
+                writer.u16(group.keyspace.0);
+                writer.bytes.push(group.class.code());
+                writer.u64(group.version);
+            }
+            GroupEdit::Drop(keyspace) => {
+                writer.bytes.push(DROP);
+                writer.u16(keyspace.0);
+            }
+            GroupEdit::Versions(version) => {
+                writer.bytes.push(VERSIONS);
+                writer.u64(*version);
+            }
+        }
+    }
+
+    pub fn parse(reader: &mut Reader<'_>) -> Result<GroupEdit, Short> {
+        let [edit] = reader.array()?;
+        match edit {
+            ADD => parse_group(reader).map(GroupEdit::Add),
+            OPEN => reader.extents().map(GroupEdit::Open),
+            CLOSE => reader.extents().map(GroupEdit::Close),
+            REMOVE => reader.extents().map(GroupEdit::Remove),
+            DROP => Ok(GroupEdit::Drop(KeyspaceId(reader.u16()?))),
+            VERSIONS => reader.u64().map(GroupEdit::Versions),
+            _ => Err(Short),
+        }
+    }
+}
+
+fn parse_group(reader: &mut Reader<'_>) -> Result<Group, Short> {
+    let first = ExtentAddress::from_word(reader.u32()?).number_of_only_member().ok_or(Short)?;
+    let (extents, keyspace, [class]) = (reader.varint()?, KeyspaceId(reader.u16()?), reader.array()?);
+    let class = SlotClass::from_code(class).ok_or(Short)?;
+    if extents == 0 || extents > EXTENTS_MAX - first {
+        return Err(Short);
+    }
+    Ok(Group { first, extents, keyspace, class, version: reader.u64()?, open: false })
+}
+
+impl GroupTable {
+    /// The group with this first extent.
+    pub fn get(&self, first: u32) -> Option<&Group> {
+        self.groups.get(&first)
+    }
+
+    /// By first extent.
+    pub fn iter(&self) -> impl Iterator<Item = &Group> + Send {
+        self.groups.values()
+    }
+
+    pub fn of_keyspace(&self, keyspace: KeyspaceId) -> impl Iterator<Item = &Group> + Send {
+        self.iter().filter(move |group| group.keyspace == keyspace)
+    }
+
+    /// What no group has had.
+    pub fn version_next(&self) -> u64 {
+        self.version_next
+    }
+
+    /// Makes a change; an error says what makes no sense about it.
+    pub fn edit(&mut self, edit: &GroupEdit) -> Result<(), String> {
+        match edit {
+            GroupEdit::Add(group) => self.add(group)?,
+            GroupEdit::Open(groups) => self.set_open(groups, true)?,
+            GroupEdit::Close(groups) => self.set_open(groups, false)?,
+            GroupEdit::Remove(groups) => {
+                for first in groups {
+                    self.groups.remove(first).ok_or_else(|| absent(*first, "removes"))?;
+                }
+            }
+            GroupEdit::Drop(keyspace) => self.groups.retain(|_, group| group.keyspace != *keyspace),
+            GroupEdit::Versions(version) => self.version_next = self.version_next.max(*version),
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, group: &Group) -> Result<(), String> {
+        let end = group.first + group.extents;
+        let before = self.groups.range(..end).next_back();
+        if before.is_some_and(|(_, other)| other.first + other.extents > group.first) {
+            return Err(format!("adds a group of slots at extent {}, which another group has", group.first));
+        }
+        self.version_next = self.version_next.max(group.version.saturating_add(1));
+        self.groups.insert(group.first, Group { open: false, ..*group });
+        Ok(())
+    }
+
+    fn set_open(&mut self, groups: &[u32], open: bool) -> Result<(), String> {
+        for first in groups {
+            let group = self.groups.get_mut(first).ok_or_else(|| absent(*first, "opens or closes"))?;
+            group.open = open;
+        }
+        Ok(())
+    }
+
+    /// Makes the changes of an item, or of a piece of a snapshot. After an error the table is of no use.
+    pub fn apply(&mut self, item: &[u8]) -> Result<(), String> {
+        let mut reader = Reader::new(item);
+        while !reader.is_empty() {
+            let edit = GroupEdit::parse(&mut reader).map_err(|Short| String::from("says what makes no sense"))?;
+            self.edit(&edit)?;
+        }
+        Ok(())
+    }
+
+    /// The edits that make this table from an empty one, each group's together.
+    pub fn snapshot_edits(&self) -> impl Iterator<Item = Vec<GroupEdit>> + Send {
+        let versions = (self.version_next > 0).then(|| vec![GroupEdit::Versions(self.version_next)]);
+        versions.into_iter().chain(self.iter().map(|group| {
+            let opened = group.open.then(|| GroupEdit::Open(vec![group.first]));
+            [GroupEdit::Add(*group)].into_iter().chain(opened).collect()
+        }))
+    }
+
+    /// What they take at most.
+    pub fn snapshot_bytes_max(&self) -> u64 {
+        const VERSIONS_BYTES: u64 = 1 + 8;
+        const GROUP_BYTES_MAX: u64 = (1 + 4 + 5 + 2 + 1 + 8) + (1 + 4 + 4);
+        VERSIONS_BYTES + self.groups.len() as u64 * GROUP_BYTES_MAX
+    }
+}
+
+fn absent(first: u32, does: &str) -> String {
+    format!("{does} a group of slots at extent {first} that is not there")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(first: u32, extents: u32, keyspace: u16) -> Group {
+        let class = SlotClass::SLABS[first as usize % SlotClass::SLABS.len()];
+        Group { first, extents, keyspace: KeyspaceId(keyspace), class, version: 100 + u64::from(first), open: false }
+    }
+
+    fn encoded(edits: &[GroupEdit]) -> Vec<u8> {
+        let mut writer = Writer::default();
+        edits.iter().for_each(|edit| edit.encode(&mut writer));
+        writer.bytes
+    }
+
+    #[test]
+    fn edits_read_back_and_what_is_none_is_refused() {
+        let edits = [
+            GroupEdit::Add(group(7, 300, 2)),
+            GroupEdit::Open(vec![7, 9]),
+            GroupEdit::Close(vec![7]),
+            GroupEdit::Remove(vec![9]),
+            GroupEdit::Drop(KeyspaceId(300)),
+            GroupEdit::Versions(1 << 40),
+        ];
+        for edit in &edits {
+            let bytes = encoded(std::slice::from_ref(edit));
+            assert_eq!(GroupEdit::parse(&mut Reader::new(&bytes)).as_ref(), Ok(edit));
+            for length in 0..bytes.len() {
+                assert_eq!(GroupEdit::parse(&mut Reader::new(&bytes[..length])), Err(Short));
+            }
+        }
+        assert!(encoded(&[GroupEdit::Open(Vec::new()), GroupEdit::Close(Vec::new())]).is_empty());
+        let add = encoded(&edits[..1]);
+        // Extents: none, and more than there are; a class that is none; another member; no such edit.
+        for (at, byte) in [(5, 0), (3, 0xff), (9, 9), (4, 0x10), (0, 7)] {
+            let mut bytes = add.clone();
+            bytes[at] = byte;
+            let parsed = GroupEdit::parse(&mut Reader::new(&bytes));
+            assert!(parsed == Err(Short) || parsed.is_ok_and(|edit| edit != edits[0]), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_what_its_snapshot_says() {
+        let mut table = GroupTable::default();
+        for number in 0..40 {
+            table.edit(&GroupEdit::Add(group(10 * number, 1 + number % 10, (number % 3) as u16))).unwrap();
+        }
+        table.edit(&GroupEdit::Open(vec![0, 50, 390])).unwrap();
+        table.edit(&GroupEdit::Remove(vec![390, 10])).unwrap();
+        let bytes: Vec<u8> = table.snapshot_edits().flat_map(|edits| encoded(&edits)).collect();
+        assert!(bytes.len() as u64 <= table.snapshot_bytes_max());
+        let mut loaded = GroupTable::default();
+        loaded.apply(&bytes).unwrap();
+        assert_eq!(loaded, table);
+        assert_eq!(loaded.version_next(), 491, "the version of a removed group is not given again");
+        assert!(loaded.get(0).unwrap().open && !loaded.get(20).unwrap().open);
+    }
+
+    #[test]
+    fn a_dropped_keyspace_takes_its_groups_along() {
+        let mut table = GroupTable::default();
+        for first in [0, 1, 2, 3] {
+            table.edit(&GroupEdit::Add(group(first, 1, (first % 2) as u16))).unwrap();
+        }
+        table.edit(&GroupEdit::Drop(KeyspaceId(1))).unwrap();
+        assert_eq!(table.iter().map(|group| group.first).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(table.of_keyspace(KeyspaceId(1)).count(), 0);
+    }
+
+    #[test]
+    fn edits_that_do_not_fit_say_what_is_wrong() {
+        let mut table = GroupTable::default();
+        table.edit(&GroupEdit::Add(group(10, 5, 0))).unwrap();
+        for (first, extents) in [(10, 1), (14, 1), (8, 3), (8, 9), (11, 2)] {
+            let refused = table.edit(&GroupEdit::Add(group(first, extents, 0))).unwrap_err();
+            assert!(refused.contains("another group has"), "{refused}");
+        }
+        for edit in [GroupEdit::Open(vec![11]), GroupEdit::Close(vec![9]), GroupEdit::Remove(vec![15])] {
+            assert!(table.edit(&edit).unwrap_err().contains("is not there"));
+        }
+        for (first, extents) in [(15, 1), (9, 1)] {
+            table.edit(&GroupEdit::Add(group(first, extents, 0))).unwrap();
+        }
+        assert!(table.apply(&[99]).unwrap_err().contains("no sense"));
+    }
+}

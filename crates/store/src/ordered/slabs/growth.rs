@@ -1,0 +1,248 @@
+//! Makes, opens, closes and removes groups, so that a space has slots to give out and keeps no more extents than it needs.
+//!
+//! ```text
+//! plan → zero-write new groups → flush → edits, durable: close, add, open, remove → the space → extents of removed groups are free
+//! ```
+//! Where free extents do not make up for them, the last slots are kept back for recovery.
+//!
+//! A change is in the space only after it is durable, but for one: a group that is to be closed gives out no slots from the plan on. The
+//! flush covers what was written to groups that are closed, by holders that gave up their shares before they knew it durable.
+//!
+//! Threads: the caller's. It has the installer, so it is alone in changing groups.
+
+use super::SlotShare;
+use super::group_table::{Group, GroupEdit};
+use super::slot_class::SlotClass;
+use super::slot_group::{GroupPhase, SlotGroup};
+use super::space::{RESERVED_SLOTS, SlotSpace, SpaceOptions, SpaceState};
+use crate::error::Error;
+use crate::media::extents::Extents;
+use crate::media::io::{Io, lock};
+use crate::planted::Bug;
+use std::sync::Mutex;
+
+/// A group with fewer than one in so many slots free is as good as full.
+const FULL_PART: u32 = 16;
+/// A closed group is opened rather than a new one made if one in so many of its slots is free. Space amplification stays below
+/// 1 + 1/(n - 1) in the long run, if there are enough groups to choose from.
+const REOPEN_PART: u32 = 4;
+/// Bytes written at once where groups are zeroed.
+const ZERO_BYTES: usize = 256 << 10;
+
+/// Where changes of groups are made durable: the manifest.
+pub trait GroupLog: Send {
+    /// The version of the next group: see [`super::group_table::GroupTable::version_next`].
+    fn version_next(&self) -> u64;
+
+    /// Makes durable all that was written to the drive before.
+    fn flush(&mut self) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Makes edits durable, all of them or none, and makes them in the table.
+    fn append(&mut self, edits: Vec<GroupEdit>) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// What is to be done with the groups of a space. Groups are named by their first extents.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct GroupPlan {
+    pub close: Vec<u32>,
+    pub open: Vec<u32>,
+    pub remove: Vec<u32>,
+    /// New groups, if there are extents for them.
+    pub add: u32,
+    /// Closed groups with few free slots, to be opened for lack of extents. The emptiest first.
+    pub instead: Vec<u32>,
+}
+
+impl GroupPlan {
+    pub fn is_empty(&self) -> bool {
+        let GroupPlan { close, open, remove, add, instead: _ } = self;
+        close.is_empty() && open.is_empty() && remove.is_empty() && *add == 0
+    }
+}
+
+fn is_full(group: &SlotGroup) -> bool {
+    group.free() * FULL_PART < group.slots() || group.free() == 0
+}
+
+impl SpaceState {
+    fn phases(&self, phase: GroupPhase) -> impl Iterator<Item = (u32, &SlotGroup)> {
+        self.groups.iter().filter(move |(_, group)| group.phase == phase).map(|(first, group)| (*first, group))
+    }
+
+    /// Groups that have slots to give out.
+    fn useful(&self) -> u32 {
+        self.phases(GroupPhase::Open).filter(|(_, group)| !is_full(group)).count() as u32
+    }
+
+    /// Makes the plan; open groups that are full give out no more slots.
+    fn plan_nodes(&mut self, open_groups: u32, close_early: bool) -> GroupPlan {
+        let full = names(self.phases(GroupPhase::Open).filter(|(_, group)| is_full(group)));
+        full.into_iter().for_each(|first| self.set_phase(first, GroupPhase::Draining));
+        let close = names(self.phases(GroupPhase::Draining).filter(|(_, group)| close_early || group.unsettled() == 0));
+        let mut closed: Vec<_> = self.phases(GroupPhase::Closed).filter(|(_, group)| group.free() > 0).collect();
+        closed.sort_by_key(|(first, group)| (u32::MAX - group.free(), *first));
+        let wanted = open_groups.saturating_sub(self.useful()) as usize;
+        let is_good = |group: &SlotGroup| group.free() * REOPEN_PART >= group.slots();
+        let (good, poor): (Vec<_>, Vec<_>) = closed.into_iter().partition(|(_, group)| is_good(group));
+        let open = names(good.iter().copied().take(wanted));
+        let add = wanted - open.len();
+        GroupPlan {
+            close,
+            open,
+            remove: names(good.into_iter().skip(wanted).filter(|(_, group)| group.is_empty())),
+            add: add as u32,
+            instead: names(poor.into_iter().take(add)),
+        }
+    }
+
+    /// Makes the plan; groups that are to be removed give out no more slots.
+    fn plan_extensions(&mut self, open_groups: u32) -> GroupPlan {
+        let useful = self.useful();
+        let empty = names(self.phases(GroupPhase::Open).filter(|(_, group)| group.is_empty()));
+        let spare = useful.saturating_sub(open_groups) as usize;
+        empty.into_iter().rev().take(spare).for_each(|first| self.set_phase(first, GroupPhase::Draining));
+        GroupPlan {
+            remove: names(self.phases(GroupPhase::Draining).filter(|(_, group)| group.is_empty())),
+            add: open_groups.saturating_sub(useful),
+            ..GroupPlan::default()
+        }
+    }
+}
+
+fn names<'g>(groups: impl Iterator<Item = (u32, &'g SlotGroup)>) -> Vec<u32> {
+    groups.map(|(first, _)| first).collect()
+}
+
+impl SlotSpace {
+    /// Whether slots run short, or there are groups to give back: [`grow`] has something to do.
+    pub fn wants_change(&self) -> bool {
+        let open_groups = self.options().open_groups;
+        match self.options().class {
+            SlotClass::Nodes => self.with(|state| {
+                let spare = state.phases(GroupPhase::Closed).filter(|(_, group)| group.is_empty()).count();
+                state.useful() * 2 < open_groups.max(2) || spare > open_groups as usize
+            }),
+            SlotClass::Extensions(_) => self.with(|state| {
+                let empty = state.groups.values().filter(|group| group.is_empty()).count();
+                state.useful() == 0 && !state.groups.is_empty() || empty > open_groups as usize
+            }),
+            SlotClass::Large => self.with(|state| state.groups.values().any(SlotGroup::is_empty)),
+        }
+    }
+
+    fn plan(&self) -> GroupPlan {
+        let SpaceOptions { open_groups, planted, .. } = *self.options();
+        self.with(|state| match self.options().class {
+            SlotClass::Nodes => state.plan_nodes(open_groups, planted.has(Bug::OrderedCloseEarly)),
+            SlotClass::Extensions(_) => state.plan_extensions(open_groups),
+            SlotClass::Large => state.plan_extensions(0),
+        })
+    }
+}
+
+/// Does what the space needs: afterwards it has slots to give out, if there are extents or free slots.
+pub async fn grow(space: &SlotSpace, io: &Io, extents: &Mutex<Extents>, log: &mut impl GroupLog) -> Result<(), Error> {
+    let mut plan = space.plan();
+    let added = allocate(space, extents, plan.add, log.version_next());
+    let missing = plan.add as usize - added.len();
+    plan.open.extend(plan.instead.iter().take(missing));
+    plan.add = added.len() as u32;
+    if plan.is_empty() {
+        hold_back(space, extents);
+        return Ok(());
+    }
+    let is_zeroed = !space.options().planted.has(Bug::OrderedOpenUnzeroed);
+    for group in added.iter().filter(|_| is_zeroed) {
+        if let Err(error) = zero(space, io, group).await {
+            added.iter().for_each(|group| release(extents, group.first, group.extents));
+            return Err(error);
+        }
+    }
+    if !added.is_empty() || !plan.close.is_empty() {
+        log.flush().await?;
+    }
+    let mut edits = vec![GroupEdit::Close(plan.close.clone()), GroupEdit::Remove(plan.remove.clone())];
+    edits.extend(added.iter().map(|group| GroupEdit::Add(*group)));
+    let is_opened = space.options().class == SlotClass::Nodes;
+    let firsts = added.iter().filter(|_| is_opened).map(|group| group.first);
+    edits.push(GroupEdit::Open(plan.open.iter().copied().chain(firsts).collect()));
+    log.append(edits).await?;
+    apply(space, extents, &plan, &added);
+    hold_back(space, extents);
+    Ok(())
+}
+
+/// Keeps as many slots back as cannot be made of free extents.
+fn hold_back(space: &SlotSpace, extents: &Mutex<Extents>) {
+    if space.options().class == SlotClass::Nodes {
+        let groups_left = lock(extents).free_count() / space.options().group_extents;
+        let slots_left = groups_left.saturating_mul(space.map().pages(space.options().group_extents));
+        space.with(|state| state.held_back = RESERVED_SLOTS.saturating_sub(slots_left));
+    }
+}
+
+/// Makes a group of one slot, for an extension of so many pages. `None`: there are no such extents.
+pub async fn add_large(
+    space: &SlotSpace,
+    pages: u32,
+    extents: &Mutex<Extents>,
+    log: &mut impl GroupLog,
+) -> Result<Option<SlotShare>, Error> {
+    assert_eq!(space.options().class, SlotClass::Large);
+    let count = space.map().extents_of(pages);
+    let Some(first) = lock(extents).allocate_neighbours(count) else { return Ok(None) };
+    let group = group_of(space, first, count, log.version_next());
+    log.append(vec![GroupEdit::Add(group)]).await?;
+    space.insert(&group);
+    Ok(Some(space.claim(space.map().first_of(first)).expect("it was just added")))
+}
+
+fn group_of(space: &SlotSpace, first: u32, extents: u32, version: u64) -> Group {
+    let options = space.options();
+    Group {
+        first,
+        extents,
+        keyspace: options.keyspace,
+        class: options.class,
+        version,
+        open: options.class == SlotClass::Nodes,
+    }
+}
+
+/// Takes extents for so many groups, or fewer.
+fn allocate(space: &SlotSpace, extents: &Mutex<Extents>, count: u32, version_next: u64) -> Vec<Group> {
+    let group_extents = space.options().group_extents;
+    let mut extents = lock(extents);
+    let firsts = std::iter::from_fn(|| extents.allocate_neighbours(group_extents)).take(count as usize);
+    firsts.zip(version_next..).map(|(first, version)| group_of(space, first, group_extents, version)).collect()
+}
+
+fn release(extents: &Mutex<Extents>, first: u32, count: u32) {
+    let mut extents = lock(extents);
+    (first..first + count).for_each(|extent| extents.release(extent));
+}
+
+/// Writes zeros to all slots of a group. A flush makes them durable.
+async fn zero(space: &SlotSpace, io: &Io, group: &Group) -> Result<(), Error> {
+    let begin = space.map().flash(space.map().first_of(group.first));
+    let end = space.map().flash(space.map().first_of(group.first + group.extents));
+    let mut buffer = io.allocate(ZERO_BYTES.min((end - begin) as usize)).await?;
+    let length = buffer.len();
+    io.fill(&mut buffer, 0..length).fill(0);
+    for flash in (begin..end).step_by(length) {
+        io.write(flash, &mut buffer, length.min((end - flash) as usize)).await?;
+    }
+    Ok(())
+}
+
+/// Makes in memory what is durable.
+fn apply(space: &SlotSpace, extents: &Mutex<Extents>, plan: &GroupPlan, added: &[Group]) {
+    let removed = space.with(|state| {
+        plan.close.iter().for_each(|first| state.set_phase(*first, GroupPhase::Closed));
+        plan.open.iter().for_each(|first| state.set_phase(*first, GroupPhase::Open));
+        let remove = |first: &u32| state.remove(*first).map(|group| (*first, group.extents));
+        plan.remove.iter().filter_map(remove).collect::<Vec<_>>()
+    });
+    removed.into_iter().for_each(|(first, count)| release(extents, first, count));
+    added.iter().for_each(|group| space.insert(group));
+}

@@ -1,0 +1,92 @@
+//! All slots of one ordered keyspace: a space for each class.
+
+use super::SlotShare;
+use super::group_table::GroupTable;
+use super::slot_class::SlotClass;
+use super::slot_map::SlotMap;
+use super::space::{SlotSpace, SpaceOptions};
+use crate::keyspace::KeyspaceId;
+use crate::media::geometry::Geometry;
+use crate::planted::Planted;
+
+/// Groups of nodes that are open at once: enough that slots close to their neighbours can be found, few enough that few slots can be torn.
+pub const OPEN_GROUPS: u32 = 8;
+/// Pages of a group at least, where extents are small: one slot of the largest slab.
+const GROUP_PAGES_MIN: u32 = 16;
+
+/// How the slots of a store's keyspaces are laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct SlabOptions {
+    pub map: SlotMap,
+    pub store_id: u64,
+    /// Of nodes; of each class of extensions, one group has slots to give out.
+    pub open_groups: u32,
+    /// Pages of a group of slabs at least.
+    pub group_pages_min: u32,
+    pub planted: Planted,
+}
+
+#[derive(Clone)]
+pub struct KeyspaceSlots {
+    keyspace: KeyspaceId,
+    /// By [`SlotClass::SLABS`], and then the large ones.
+    spaces: Vec<SlotSpace>,
+}
+
+impl SlabOptions {
+    /// Those of a store.
+    ///
+    /// # Errors
+    /// As [`SlotMap::new`].
+    pub fn new(geometry: &Geometry, store_id: u64, planted: Planted) -> Result<SlabOptions, crate::Error> {
+        let map = SlotMap::new(geometry)?;
+        Ok(SlabOptions { map, store_id, open_groups: OPEN_GROUPS, group_pages_min: GROUP_PAGES_MIN, planted })
+    }
+
+    fn of(&self, keyspace: KeyspaceId, class: SlotClass) -> SpaceOptions {
+        let (open_groups, pages) = match class {
+            SlotClass::Nodes => (self.open_groups, self.group_pages_min),
+            SlotClass::Extensions(_) => (1, class.slot_pages(1).max(self.group_pages_min)),
+            // Each group is as large as its extension.
+            SlotClass::Large => (1, 1),
+        };
+        let group_extents = self.map.extents_of(pages);
+        SpaceOptions { store_id: self.store_id, keyspace, class, open_groups, group_extents, planted: self.planted }
+    }
+}
+
+impl KeyspaceSlots {
+    /// The slots of the keyspace's groups, all free.
+    pub fn new(options: &SlabOptions, keyspace: KeyspaceId, table: &GroupTable) -> KeyspaceSlots {
+        let classes = SlotClass::SLABS.into_iter().chain([SlotClass::Large]);
+        let space = |class| {
+            let groups = table.of_keyspace(keyspace).filter(|group| group.class == class);
+            SlotSpace::new(options.map, options.of(keyspace, class), groups)
+        };
+        KeyspaceSlots { keyspace, spaces: classes.map(space).collect() }
+    }
+
+    pub fn keyspace(&self) -> KeyspaceId {
+        self.keyspace
+    }
+
+    pub fn nodes(&self) -> &SlotSpace {
+        self.of_class(SlotClass::Nodes)
+    }
+
+    pub fn of_class(&self, class: SlotClass) -> &SlotSpace {
+        &self.spaces[usize::from(class.code())]
+    }
+
+    /// Claims the slot of an extension of so many pages for the one live record that names it ([`SlotSpace::claim`]). `None`: there is no
+    /// such slot, or another record has it.
+    pub fn claim_extension(&self, pages: u32, number: u32) -> Option<SlotShare> {
+        let space = self.of_class(SlotClass::of_extension_pages(pages));
+        space.claim(number).filter(SlotShare::is_only)
+    }
+
+    /// The spaces, the nodes' first.
+    pub fn spaces(&self) -> impl Iterator<Item = &SlotSpace> {
+        self.spaces.iter()
+    }
+}

@@ -1,0 +1,37 @@
+//! Slabs: where the data nodes and extensions of ordered keyspaces lie.
+//!
+//! ```text
+//! group: neighbouring extents, cut into slots of one class
+//!   | slot 0 | slot 1 | … | slot n |      each free, or held by shares
+//! ```
+//! A **group** belongs to one keyspace and has one class of slots ([`slot_class`]). The manifest names the groups ([`group_table`]); a
+//! [`SlotSpace`] has those of one keyspace and class in memory, and gives out their slots; [`growth`] makes, opens, closes and removes
+//! groups. A slot is held by [`SlotShare`]s. An image that replaces others holds shares of their slots until it is durable, so that they
+//! are not written over before.
+//!
+//! 1. A slot is given out while it has no share, and is free when its last share is dropped.
+//! 2. Slots of nodes are given out in groups that the manifest names open, and in no others. Groups of extensions are neither opened nor
+//!    closed.
+//! 3. A group of nodes is closed when no slot of it is given out to be written, and all that was written to it is durable. So an image
+//!    with a bad checksum in a closed group is damage.
+//! 4. A group leaves the manifest when none of its slots has a share; its extents are free when that is durable.
+//! 5. A group of slabs is zero-written, durably, before the manifest names it.
+//!
+//! Threads: any; a space has one lock, held for the time of a few words. Whoever changes groups holds the installer, and is alone.
+
+pub mod group_table;
+pub mod growth;
+pub mod keyspace_slots;
+pub mod manifest_client;
+mod share;
+pub mod slot_class;
+mod slot_group;
+pub mod slot_map;
+mod space;
+pub mod tending;
+
+pub use share::SlotShare;
+pub use space::{RESERVED_SLOTS, SlotCounts, SlotSpace, SpaceOptions};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! A share of a slot: while one lives, nobody else is given the slot.
+
+use super::space::{SlotGuards, SlotSpace};
+use std::fmt;
+use std::sync::Arc;
+use tapetum_kernels::ordered::{SlotAddress, SlotSalt};
+
+/// See the [module](super). Clones are shares of the same slot; the slot is free when the last one is dropped.
+#[must_use]
+pub struct SlotShare {
+    /// `None` only while it is dropped without giving up its share.
+    guards: Option<Arc<SlotGuards>>,
+    number: u32,
+}
+
+impl SlotShare {
+    /// Takes over a share that was counted already.
+    pub(super) fn counted(guards: &Arc<SlotGuards>, number: u32) -> SlotShare {
+        SlotShare { guards: Some(guards.clone()), number }
+    }
+
+    fn guards(&self) -> &Arc<SlotGuards> {
+        self.guards.as_ref().expect("keep alone takes them, and the share with them")
+    }
+
+    pub fn address(&self) -> SlotAddress {
+        self.guards().map.address(self.number)
+    }
+
+    /// The slot's number, which is shorter than its address.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Where the slot begins on flash.
+    pub fn flash_offset(&self) -> u64 {
+        self.guards().map.flash(self.number)
+    }
+
+    /// What an image in this slot is bound to.
+    pub fn salt(&self) -> SlotSalt {
+        self.guards().salt(self.number).expect("a slot with a share is of a group")
+    }
+
+    /// Whether nobody else holds a share of the slot.
+    pub fn is_only(&self) -> bool {
+        self.guards().shares(self.number) == 1
+    }
+
+    /// What was written to the slot is durable, and nothing more will be written to it by this holder: its group may be closed. A share
+    /// that is dropped before has no write on its way.
+    pub fn settle(&self) {
+        self.guards().settle(self.number);
+    }
+
+    /// Keeps the share as a number, to be taken up again by [`SlotSpace::resume`]. Takes no memory until then.
+    #[must_use]
+    pub fn keep(mut self) -> u32 {
+        self.guards = None;
+        self.number
+    }
+
+    /// Whether the slot is of this space.
+    pub fn is_of(&self, space: &SlotSpace) -> bool {
+        Arc::ptr_eq(self.guards(), space.guards())
+    }
+}
+
+impl Clone for SlotShare {
+    fn clone(&self) -> SlotShare {
+        self.guards().add_share(self.number);
+        SlotShare { guards: self.guards.clone(), number: self.number }
+    }
+}
+
+impl Drop for SlotShare {
+    fn drop(&mut self) {
+        if let Some(guards) = &self.guards {
+            guards.drop_share(self.number);
+        }
+    }
+}
+
+impl fmt::Debug for SlotShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SlotShare({})", self.number)
+    }
+}

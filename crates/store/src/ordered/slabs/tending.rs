@@ -1,0 +1,96 @@
+//! What maintenance does for the slots of ordered keyspaces.
+//!
+//! Threads: that of maintenance, with its I/O, by which the manifest is written too. While it has the installer, it is alone in changing
+//! groups.
+
+use super::SlotShare;
+use super::growth::{add_large, grow};
+use super::keyspace_slots::KeyspaceSlots;
+use super::manifest_client::GroupInstaller;
+use super::slot_class::SlotClass;
+use super::space::SlotSpace;
+use crate::base::Base;
+use crate::error::Error;
+use crate::media::io::{Io, lock};
+use std::sync::Arc;
+
+/// Gives the keyspace slots to give out, and extents back that it does not need; whether anything was to be done. An error leaves in doubt
+/// what the manifest says: the log is to be poisoned.
+pub async fn tend(base: &Arc<Base>, io: &Io, slots: &KeyspaceSlots) -> Result<bool, Error> {
+    let mut is_changed = false;
+    for space in slots.spaces().filter(|space| space.wants_change()) {
+        open_more(base, io, space).await?;
+        is_changed = true;
+    }
+    Ok(is_changed)
+}
+
+/// Gives a space slots to give out, for somebody who found none.
+pub async fn open_more(base: &Arc<Base>, io: &Io, space: &SlotSpace) -> Result<(), Error> {
+    let mut installer = base.take_installer().await;
+    let mut log = GroupInstaller { base, io, installer: &mut installer };
+    let grown = grow(space, io, &base.extents, &mut log).await;
+    *lock(&base.installer) = Some(installer);
+    grown
+}
+
+/// A slot for an extension of so many pages that is larger than those of slabs. `None`: there is no room.
+pub async fn take_large(
+    base: &Arc<Base>,
+    io: &Io,
+    slots: &KeyspaceSlots,
+    pages: u32,
+) -> Result<Option<SlotShare>, Error> {
+    let mut installer = base.take_installer().await;
+    let mut log = GroupInstaller { base, io, installer: &mut installer };
+    let added = add_large(slots.of_class(SlotClass::Large), pages, &base.extents, &mut log).await;
+    *lock(&base.installer) = Some(installer);
+    added
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keyspace_slots::SlabOptions;
+    use super::*;
+    use crate::KeyspaceId;
+    use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
+    use crate::media::io::run;
+    use crate::planted::Planted;
+    use crate::recover::{create, open};
+    use crate::shared::Shared;
+    use tapetum_drive::Env;
+
+    /// The groups of a keyspace, over the extents and the manifest that it shares with the hashed engine.
+    #[test]
+    fn groups_are_there_again_after_an_opening_and_nobody_else_has_their_extents() {
+        let options = small_options();
+        let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
+        let io = Io::new(drive.queue_pair(16).unwrap());
+        run(&io, create(&drive, &io, &options), || false).unwrap().unwrap();
+        let opened = || run(&io, open(&drive, &io, &options), || false).unwrap().unwrap();
+        let keyspace = KeyspaceId(7);
+        let slots_of = |shared: &Shared| {
+            let base = shared.base.clone();
+            let slabs = SlabOptions::new(&base.geometry, base.store_id, Planted::default()).unwrap();
+            let table = lock(&base.installer).as_ref().unwrap().groups.clone();
+            (base, KeyspaceSlots::new(&slabs, keyspace, &table), table)
+        };
+        let shared = opened();
+        let (base, slots, _) = slots_of(&shared);
+        let free = lock(&base.extents).free_count();
+        assert!(run(&io, tend(&base, &io, &slots), || false).unwrap().unwrap());
+        assert!(!run(&io, tend(&base, &io, &slots), || false).unwrap().unwrap(), "there is nothing more to do");
+        let share = slots.nodes().take(None).unwrap();
+        let large = run(&io, take_large(&base, &io, &slots, 32), || false).unwrap().unwrap().unwrap();
+        assert!(lock(&base.extents).free_count() < free - 32);
+        let before = (lock(&base.extents).free_count(), slots_of(&shared).2);
+        drop((share, large, slots, base, shared));
+        let (base, slots, table) = slots_of(&opened());
+        assert_eq!((lock(&base.extents).free_count(), table), before);
+        assert_eq!(slots.nodes().counts().groups_open, slots.nodes().counts().groups);
+        // Nobody has taken the large one over: its room comes back.
+        run(&io, tend(&base, &io, &slots), || false).unwrap().unwrap();
+        assert_eq!(slots.of_class(SlotClass::Large).counts().groups, 0);
+        assert!(lock(&base.extents).free_count() > before.0);
+    }
+}
