@@ -156,6 +156,24 @@ impl<M: TreeMemory> Blocks<M> {
         }
     }
 
+    /// A copy over other memory, whose chunks `make` fills.
+    #[cfg(test)]
+    pub fn copied<N: TreeMemory>(&self, memory: N, make: impl Fn(&[u64]) -> N::Chunk) -> Blocks<N> {
+        assert_eq!(M::CHUNK_WORDS, N::CHUNK_WORDS);
+        let copied = |words: &[M::Word]| make(&words.iter().map(|word| word.load(Relaxed)).collect::<Vec<_>>());
+        Blocks {
+            memory,
+            chunks: self
+                .chunks
+                .iter()
+                .map(|chunk| chunk.get().map_or_else(OnceLock::new, |words| OnceLock::from(copied(words))))
+                .collect(),
+            epochs: Epochs::new(make(&vec![0; epochs::words_for(self.handles_max)])),
+            allocator: N::Lock::new(self.allocator.with(|state| state.clone())),
+            handles_max: self.handles_max,
+        }
+    }
+
     #[cfg(test)]
     pub fn reclaim_all(&self) {
         self.allocator.with(|state| {

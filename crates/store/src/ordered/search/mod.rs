@@ -41,6 +41,8 @@ mod search_error;
 mod tree_memory;
 
 #[cfg(test)]
+mod models;
+#[cfg(test)]
 mod stress;
 #[cfg(test)]
 mod test_memory;
