@@ -15,7 +15,7 @@ pub mod client;
 pub mod group;
 pub mod replay;
 mod sender;
-mod turns;
+pub mod turns;
 
 use crate::error::Error;
 use crate::keyspace::notify::Notifier;
@@ -362,7 +362,7 @@ impl Log {
         arena.bytes_mut(state.position, end - state.position).fill(0);
         arena.seal(end);
         state.previous_crc = crc;
-        let stamp_last = state.stamp_next - 1;
+        let stamp_last = state.stamp_last;
         state.sealed.push_back(SealedGroup {
             buffer: state.active,
             start: open.start,
@@ -414,6 +414,26 @@ impl Log {
     pub fn buffer_written(&self, buffer: u64) -> bool {
         let state = lock(&self.state);
         state.active > buffer && state.sealed.iter().chain(&state.writing).all(|group| group.buffer > buffer)
+    }
+
+    /// A stamp without a record, of the sequence of all stamps: above each that was given before. What it is of is not the log's to make
+    /// durable.
+    pub fn give_stamp(&self) -> u64 {
+        let mut state = lock(&self.state);
+        let stamp = state.stamp_next;
+        state.stamp_next += 1;
+        stamp
+    }
+
+    /// Stamps go on above this one, which something has that is not in the log.
+    pub fn go_on_above(&self, stamp: u64) {
+        let mut state = lock(&self.state);
+        state.stamp_next = state.stamp_next.max(stamp + 1);
+    }
+
+    /// When a write is acknowledged.
+    pub fn sync(&self) -> Sync {
+        self.sync
     }
 
     /// The last stamp that a record has.

@@ -100,7 +100,10 @@ impl ZoneReader<'_> {
                 break;
             }
             let at = end.position + HEADER_BYTES;
+            // Stamps without a record may lie between those of a group.
+            let mut stamp_last = header.stamp_first.saturating_sub(1);
             let records = self.records(&zone[at..end.position + header.length as usize], &header, |place, record| {
+                stamp_last = stamp_last.max(record.header.stamp);
                 take((at + place) as u32, record);
             });
             if records != header.records && !self.planted.has(Bug::SkipGroupChecksum) {
@@ -110,14 +113,9 @@ impl ZoneReader<'_> {
                 )));
             }
             chain.previous_crc = header.crc;
-            let stamp_end = header.stamp_first.saturating_add(header.records.into());
-            chain.stamp_last = chain.stamp_last.max(stamp_end.saturating_sub(1));
+            chain.stamp_last = chain.stamp_last.max(stamp_last);
             let next = end.position + (header.length as usize).next_multiple_of(self.geometry.sector_bytes as usize);
-            chain.unsure.push_back(UnsureGroup {
-                buffer,
-                bytes: end.position..next,
-                stamp_last: stamp_end.saturating_sub(1),
-            });
+            chain.unsure.push_back(UnsureGroup { buffer, bytes: end.position..next, stamp_last });
             while chain.unsure.front().is_some_and(|group| group.stamp_last <= header.durable_stamp) {
                 chain.unsure.pop_front();
             }

@@ -162,14 +162,22 @@ impl Log {
     pub async fn flush_elsewhere(&self, io: &Io) -> Result<(), Error> {
         poll_fn(|_| self.begin_flush_elsewhere()).await?;
         let flushed = io.flush().await;
-        if let Err(error) = &flushed {
-            self.poison("a flush", error.clone());
-        }
-        lock(&self.state).flushing = None;
+        self.end_flush_elsewhere(flushed.as_ref().err());
         flushed
     }
 
-    fn begin_flush_elsewhere(&self) -> Poll<Result<(), Error>> {
+    /// The flush that another queue has begun has ended, with this error if it failed.
+    pub fn end_flush_elsewhere(&self, error: Option<&Error>) {
+        if let Some(error) = error {
+            self.poison("a flush", error.clone());
+        }
+        lock(&self.state).flushing = None;
+        // Somebody may wait for his turn to flush.
+        self.wake();
+    }
+
+    /// Lets another queue begin a flush, if none is on its way; whoever is let must end it.
+    pub fn begin_flush_elsewhere(&self) -> Poll<Result<(), Error>> {
         self.ask(REAP, None);
         let mut state = lock(&self.state);
         if let Err(error) = self.poisoned() {

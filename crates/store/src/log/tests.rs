@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::media::io::{Io, Task, poll_once};
+use std::task::Poll;
 use std::time::Duration;
 use tapetum_drive::{
     Command, Completion, Drive, Env, FaultyFlash, Flash, FlashError, FlashQueue, HostRegion, LocalMemory, Opcode,
@@ -112,6 +113,45 @@ fn at_no_what_is_appended_is_written_when_a_second_is_over_and_not_flushed() {
     bench.append();
     bench.advance_often(2 * SECOND_US - 1);
     assert!(bench.log.has_pending(), "the next second has not ended");
+}
+
+#[test]
+fn stamps_without_a_record_lie_between_those_of_a_group() {
+    let bench = Bench::new(Sync::Always);
+    bench.append();
+    assert_eq!(bench.log.give_stamp(), 2);
+    bench.append();
+    bench.log.go_on_above(7);
+    assert_eq!(bench.log.give_stamp(), 8);
+    bench.write_all();
+    assert_eq!(bench.log.durable_stamp(), 3, "of records alone");
+    let geometry = Geometry::new(8 << 20, SEGMENT_BYTES, 2, 512).unwrap();
+    let reader = replay::ZoneReader { geometry: &geometry, store_id: 1, planted: Planted::default() };
+    let zone = bench.flash.peek(geometry.zone_offset(0), SEGMENT_BYTES);
+    let (mut chain, mut stamps) = (replay::Chain::new(0, 0), Vec::new());
+    let end = reader.replay(&zone, 0, &mut chain, |_, record| stamps.push(record.header.stamp)).unwrap();
+    assert_eq!((end.groups, stamps, chain.stamp_last), (1, vec![1, 3], 3));
+    bench.append();
+    bench.write_all();
+    assert_eq!(bench.log.durable_stamp(), 9);
+    let zone = bench.flash.peek(geometry.zone_offset(0), SEGMENT_BYTES);
+    assert_eq!(reader.refuse_gap(&zone, 0, end.position, &chain), Ok(()), "what was durable before is there");
+}
+
+#[test]
+fn a_flush_of_another_queue_has_its_turn() {
+    let bench = Bench::new(Sync::EverySecond);
+    assert_eq!(bench.log.begin_flush_elsewhere(), Poll::Ready(Ok(())));
+    assert!(bench.log.begin_flush_elsewhere().is_pending());
+    bench.append();
+    bench.advance_often(SECOND_US);
+    assert_eq!(bench.log.durable_stamp(), 0, "the log waits for its end");
+    bench.log.end_flush_elsewhere(None);
+    bench.advance_often(SECOND_US);
+    assert_eq!(bench.log.durable_stamp(), 1);
+    assert_eq!(bench.log.begin_flush_elsewhere(), Poll::Ready(Ok(())));
+    bench.log.end_flush_elsewhere(Some(&Error::Io("for the test".into())));
+    assert!(matches!(bench.log.begin_flush_elsewhere(), Poll::Ready(Err(_))));
 }
 
 #[test]
