@@ -10,7 +10,8 @@
 //!  +-------+------+---------+-----+-------+-----------+-----------+---------+-----+-------+----------
 //! ```
 //! `store`, `slot` and `version` are what checksums are salted with: of the page with [`NodeFlags::CHECK`], and of the image that is
-//! made with [`NodeFlags::SEAL`], which has `new stamp` and `durable`. `id` and `stamp` are those that the page must have; a `stamp` of 0 is any.
+//! made with [`NodeFlags::SEAL`], which has `new stamp` and `durable`. `id` and `stamp` are those that the page must have; a `stamp` of 0 is any,
+//! and an `id` of all ones.
 //! A record is dead if its stamp is not above `watermark`, or its expiry not above `now`. What requests are is each program's.
 //!
 //! 1. Lengths are exact: parameters that go on behind the last request are refused.
@@ -58,6 +59,8 @@ pub const NOT_ALL: Status = Status::Program(6);
 /// Requests of one command.
 pub const NODE_REQUESTS_MAX: usize = 128;
 pub const ARGUMENTS_BYTES: usize = 72;
+/// An `id` that any node has.
+pub const ANY_NODE: u64 = u64::MAX;
 
 /// How a program is to go about it. A flag that a program has no use for is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -79,6 +82,8 @@ impl NodeFlags {
     pub const KEYS_ONLY: NodeFlags = NodeFlags(1 << 5);
     /// Values that are not compressed stay in the page. Of `node-get` and `node-scan`.
     pub const RAW_IN_PAGE: NodeFlags = NodeFlags(1 << 6);
+    /// The host knows which extension the record names that goes. Of `node-put` and `node-remove` whose output is a page alone.
+    pub const EXTENSION_KNOWN: NodeFlags = NodeFlags(1 << 7);
 
     #[must_use]
     pub const fn with(self, other: NodeFlags) -> NodeFlags {
@@ -94,7 +99,7 @@ impl NodeFlags {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeArguments {
     pub salt: SlotSalt,
-    /// The node's.
+    /// The node's; [`ANY_NODE`] for any.
     pub id: u64,
     /// The page's; 0 for any.
     pub stamp: u64,
@@ -143,7 +148,8 @@ impl NodeArguments {
             false => NodeRef::look(page),
         };
         let node = node.map_err(corrupt)?;
-        let is_meant = node.id() == self.id && (self.stamp == 0 || node.stamp() == self.stamp);
+        let is_id = self.id == ANY_NODE || node.id() == self.id;
+        let is_meant = is_id && (self.stamp == 0 || node.stamp() == self.stamp);
         if is_meant { Ok(node) } else { Err((ANOTHER_NODE, [node.id(), node.stamp()])) }
     }
 

@@ -10,12 +10,17 @@
 //!            | u64   | u8      | u8        | u16  | 20 bytes  |
 //!            +-------+---------+-----------+------+-----------+
 //! result:   bytes of page and outcomes · requests that took effect
+//!           one request, and an output of a page alone: stamp · outcome, and from bit 8 on the bytes that the node uses
 //! ```
+//! An output of a page alone, which may be a page in place that has no room behind it, takes no reference: where the record that would go
+//! names an extension, the program changes nothing and answers [`OUTPUT_SHORT`], unless the host knows ([`NodeFlags::EXTENSION_KNOWN`]).
+//!
 //! A record is as [`tapetum_kernels::record`] draws it, with a crc of zero and no keyspace. A tombstone removes, and `node-remove` takes no
 //! other ones. An outcome's `stamp` is that of the record that was there; `extension` is 1 if the value of a record that went was in the one
 //! that `reference` names. To conditions a dead record is absent. Behind a request that has no room none is tried: another one of the same
 //! key may be among them.
 
+use super::super::OUTPUT_SHORT;
 use super::{INVALID, NODE_PUT, NODE_REMOVE, NODE_REQUESTS_MAX, NOT_ALL, NodeArguments, NodeFlags, corrupt};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
@@ -28,7 +33,11 @@ pub struct NodePut;
 /// Removes records.
 pub struct NodeRemove;
 
-const FLAGS: NodeFlags = NodeFlags::CHECK.with(NodeFlags::SEAL).with(NodeFlags::IN_PLACE).with(NodeFlags::ALL);
+const FLAGS: NodeFlags = NodeFlags::CHECK
+    .with(NodeFlags::SEAL)
+    .with(NodeFlags::IN_PLACE)
+    .with(NodeFlags::ALL)
+    .with(NodeFlags::EXTENSION_KNOWN);
 const REQUEST_HEAD_BYTES: usize = 16;
 pub const NODE_OUTCOME_BYTES: usize = 32;
 const REFERENCE_AT: usize = NODE_OUTCOME_BYTES - REFERENCE_BYTES;
@@ -142,6 +151,12 @@ impl PutOutcome {
         out[8..REFERENCE_AT].copy_from_slice(&[self.result as u8, u8::from(self.extension.is_some()), 0, 0]);
         let reference = self.extension.map_or([0; REFERENCE_BYTES], |reference| reference.encode());
         out[REFERENCE_AT..].copy_from_slice(&reference);
+    }
+
+    /// The outcome of a program whose output was a page alone, and the bytes that its node uses, from the result.
+    pub fn of_result([stamp, word]: [u64; 2]) -> Option<(PutOutcome, usize)> {
+        let result = *PutResult::ALL.get((word & 0xff) as usize)?;
+        Some((PutOutcome { result, stamp, extension: None }, (word >> 8) as usize))
     }
 
     /// `None` where the bytes are no outcome.
@@ -265,8 +280,13 @@ fn change(context: Context<'_>, takes: fn(Kind) -> bool) -> Result<ProgramResult
     if wants_all && arguments.flags.has(NodeFlags::IN_PLACE) {
         return Err(INVALID);
     }
-    let (page, behind) = arguments.page_to_change((inputs, output), count * NODE_OUTCOME_BYTES)?;
+    let is_bare = count == 1 && output.len() == NODE_BYTES && !wants_all;
+    let behind_bytes = if is_bare { 0 } else { count * NODE_OUTCOME_BYTES };
+    let (page, behind) = arguments.page_to_change((inputs, output), behind_bytes)?;
     let mut node = NodeMut::look(page).map_err(corrupt)?;
+    if is_bare {
+        return change_one(&arguments, requests, &mut node);
+    }
     let (outcomes, _) = behind.as_chunks_mut();
     let (mut effects, mut is_full) = (0, false);
     for outcome in &mut outcomes[..count] {
@@ -282,4 +302,25 @@ fn change(context: Context<'_>, takes: fn(Kind) -> bool) -> Result<ProgramResult
     }
     let status = if wants_all && effects < count { NOT_ALL } else { Status::Success };
     Ok((status, [put_output_bytes(count) as u64, effects as u64]))
+}
+
+/// Runs one request over a page behind which there is no room for its outcome.
+fn change_one(
+    arguments: &NodeArguments,
+    requests: &[u8],
+    node: &mut NodeMut<'_>,
+) -> Result<ProgramResult, ProgramResult> {
+    let Some((request, _)) = PutRequest::split(requests) else { return Err(INVALID) };
+    if !arguments.flags.has(NodeFlags::EXTENSION_KNOWN) {
+        let there = node.view().get(request.record.key).map_err(corrupt)?;
+        let named = there.map_or(Ok(None), |record| record.extension()).map_err(corrupt)?;
+        if named.is_some() {
+            return Err((OUTPUT_SHORT, [put_output_bytes(1) as u64, 0]));
+        }
+    }
+    let done = request.run(arguments, node)?;
+    if arguments.flags.has(NodeFlags::SEAL) {
+        node.seal(arguments.salt, (arguments.new_stamp, arguments.durable));
+    }
+    Ok((Status::Success, [done.stamp, done.result as u64 | (node.view().used_bytes() as u64) << 8]))
 }

@@ -3,6 +3,7 @@
 use super::testing::*;
 use super::*;
 use tapetum_kernels::codec::Compressor;
+use tapetum_kernels::ordered::NodePage;
 use tapetum_kernels::ordered::extension::REFERENCE_BYTES;
 use tapetum_kernels::record::{Header, Marks, Record};
 
@@ -155,6 +156,44 @@ fn a_page_is_changed_in_place() {
 }
 
 #[test]
+fn a_page_with_no_room_behind_it_is_changed_in_place_and_the_result_says_how() {
+    let bytes = reference().encode();
+    let mut bench = Bench::new(&node(&[raw(30, b"k", b"value"), outside(b"large", &bytes)]));
+    let place = bench.range(PAGE_AT, NODE_BYTES);
+    let arguments = NodeArguments { id: ANY_NODE, ..arguments(NodeFlags::IN_PLACE) };
+    let known = NodeArguments { flags: NodeFlags::IN_PLACE.with(NodeFlags::EXTENSION_KNOWN), ..arguments };
+    let mut run = |arguments: &NodeArguments, request| {
+        let completion = bench.run_in(NODE_PUT, &put_parameters(arguments, &[request]), place);
+        let page: NodePage = bench.page().try_into().unwrap();
+        let used_bytes = NodeRef::look(&page).unwrap().used_bytes();
+        (completion, used_bytes, page)
+    };
+    let always = |record| (PutCondition::Always, record);
+    let expected = |result, stamp, used| Some((PutOutcome { result, stamp, extension: None }, used));
+    for (request, result, stamp) in [
+        (always(raw(31, b"k", b"other")), PutResult::Replaced, 30),
+        (always(raw(32, b"kk", b"new")), PutResult::Stored, 0),
+        ((PutCondition::Absent, raw(33, b"kk", b"newer")), PutResult::Refused, 32),
+        (always(tombstone(b"k")), PutResult::Removed, 31),
+        (always(tombstone(b"k")), PutResult::Missing, 0),
+        (always(raw(34, b"a", b"value")), PutResult::OutsideFences, 0),
+    ] {
+        let (completion, used_bytes, _) = run(&arguments, request);
+        assert_eq!(completion.status, Status::Success);
+        assert_eq!(PutOutcome::of_result(completion.result), expected(result, stamp, used_bytes));
+    }
+    let before = run(&arguments, always(tombstone(b"k"))).2;
+    for record in [raw(35, b"large", b"small"), tombstone(b"large")] {
+        let (completion, _, page) = run(&arguments, always(record));
+        assert_eq!((completion.status, completion.result[0]), (OUTPUT_SHORT, put_output_bytes(1) as u64));
+        assert_eq!(page, before);
+    }
+    let (completion, used_bytes, _) = run(&known, always(tombstone(b"large")));
+    assert_eq!(PutOutcome::of_result(completion.result), expected(PutResult::Removed, 20, used_bytes));
+    assert_eq!(PutOutcome::of_result([0, 9]), None);
+}
+
+#[test]
 fn a_scan_gives_what_lies_between_its_bounds_in_either_order() {
     let mut bench = Bench::new(&numbered(20, b"value"));
     let forwards = arguments(NodeFlags::NONE);
@@ -282,7 +321,7 @@ fn parameters_have_their_lengths_to_the_byte() {
                 NODE_SCAN => [0, 4, 5, 6].contains(&bit),
                 // In place without an input is right, with one it is not.
                 NODE_REALIGN => [0, 1].contains(&bit),
-                _ => [0, 1, 3].contains(&bit),
+                _ => [0, 1, 3, 7].contains(&bit),
             };
             // A condition that does not hold is not all.
             let expected = if bit == 3 && name == NODE_PUT { NOT_ALL } else { Status::Success };
