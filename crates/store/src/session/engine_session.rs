@@ -16,6 +16,7 @@ use super::order::OpTarget;
 use super::session_core::SessionCore;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::request::Request;
+use std::os::fd::RawFd;
 use tapetum_drive::Returned;
 
 /// Low bits of a command's tag, which are its engine's own.
@@ -34,13 +35,11 @@ impl EngineSlot {
         EngineSlot((tag >> OWN_TAG_BITS) as u8)
     }
 
-    #[cfg(test)]
     /// The tag of a command of this part; `own` has [`OWN_TAG_BITS`].
     pub fn tag(self, own: u64) -> u64 {
         u64::from(self.0) << OWN_TAG_BITS | own
     }
 
-    #[cfg(test)]
     /// What [`EngineSlot::tag`] was given.
     pub fn own(tag: u64) -> u64 {
         tag & ((1 << OWN_TAG_BITS) - 1)
@@ -74,6 +73,14 @@ pub trait EngineSession: Send {
 
     /// Ends what waits: the store was closed.
     fn fail_waiting(&mut self, core: &mut SessionCore);
+
+    /// Before the session goes, with its queue pair: takes back what is with commands that need no flash, and that others may wait for.
+    fn leave(&mut self, _core: &mut SessionCore) {}
+
+    /// Readable when a poll may get further, for other reasons than the session's queue pair and the log tell of.
+    fn event_fd(&self) -> Option<RawFd> {
+        None
+    }
 
     /// What keeps its operations.
     fn waits(&self) -> EngineWait;

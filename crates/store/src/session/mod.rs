@@ -31,7 +31,7 @@ use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::request::{Outcome, Reply, Request, ValueRange};
 use crate::keyspace::states::KeyspaceRef;
 use crate::shared::Shared;
-use engine_session::{EngineSlot, EngineWait, OtherEngines};
+use engine_session::{EngineSession, EngineSlot, EngineWait, OtherEngines};
 use order::OpTarget;
 use session_core::SessionCore;
 use std::os::fd::RawFd;
@@ -173,6 +173,10 @@ impl Session {
         for (_, part) in self.others.iter_mut().filter(|(_, part)| part.waits() > EngineWait::Commands) {
             if closed { part.fail_waiting(&mut self.core) } else { part.poll(&mut self.core) }
         }
+        if !self.core.completions.is_empty() {
+            // What came of other parts while one had its programs run.
+            self.reap();
+        }
         if closed && count > 0 {
             self.hashed.fail_waiting(&mut self.core);
             return self.reap();
@@ -244,7 +248,7 @@ impl Session {
     pub fn event_fds(&self) -> Vec<RawFd> {
         let core = &self.core;
         let fds = [core.queue.event_fd(), core.base.log.event_fd(), core.notifier.event_fd()];
-        fds.into_iter().flatten().collect()
+        fds.into_iter().chain(self.others.iter().map(EngineSession::event_fd)).flatten().collect()
     }
 
     /// What keeps the operations, the most pressing of it.
@@ -300,6 +304,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.core.base.log.unregister(&self.core.notifier);
         self.hashed.leave(&self.shared);
+        self.others.iter_mut().for_each(|(_, part)| part.leave(&mut self.core));
     }
 }
 

@@ -98,6 +98,11 @@ impl OwnedRequest {
         }
     }
 
+    /// The value that it brings.
+    pub fn value(&self) -> &[u8] {
+        &self.value
+    }
+
     /// The value, for whoever keeps it instead.
     pub fn take_value(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.value)
