@@ -2,17 +2,31 @@
 //!
 //! ```text
 //! search layer: anchor key ─► data node         host memory (`search`)
+//! node table:   data node ─► slot, stamp        host memory (`node_table`)
+//! mirror cache: pages in local memory, their metadata on the host, slot for slot (`cache`)
 //! data layer:   slots of groups of extents (`slabs`): data nodes of 4 KiB, extensions
+//! write-back:   changed pages become images, stamped, each in a free slot (`write_back`)
+//! sessions:     get, put, remove, scan, split, merge (`session`)
 //! recovery:     the live rule over the heads of all images (`images`), and what reads them (`recover`)
 //! ```
 //!
-//! Each data node holds a range of keys. Its **anchor** is the shortest separator between its smallest key and the keys
-//! of the node before it, so anchors are short where keys are long. The leftmost node's anchor is the empty key.
+//! Each data node holds a range of keys. Its **anchor** is the shortest separator between its smallest key and the keys of the node
+//! before it, so anchors are short where keys are long. The leftmost node's anchor is the empty key.
+//!
+//! Locks, each taken before those behind it: the write-back's turn → the lists of pages → a set of the cache → node table, slots. The log's
+//! locks come after the write-back's turn, and are taken with none of the others held. None is held across a submission. Pages are taken,
+//! not locked: whoever finds one taken does something else.
 
+pub mod cache;
 pub mod images;
+pub mod node_programs;
+pub mod node_table;
 pub mod recover;
 pub mod search;
+pub mod session;
 pub mod slabs;
+pub mod tree;
+pub mod write_back;
 
 #[cfg(test)]
 mod testing;

@@ -1,0 +1,250 @@
+//! The mirror cache: pages of data nodes in local memory, and what the host knows of them, slot for slot.
+//!
+//! ```text
+//!            ┌──────── in ─────────┐ take        ┌───── taken ─────┐
+//! absent ──► │ buffer, metadata    │ ──────────► │ metadata        │   buffer: with a command, or the taker
+//!   install, └─────────────────────┘ ◄────────── └─────────────────┘
+//!   reserve     clean ─► evicted       give back         discard ─► absent
+//! ```
+//! A node's page is in one of the [`WAYS`] places of its set. Who works on a page takes its buffer out, and everybody else finds it
+//! *taken* until it is back; nobody queues at a page.
+//!
+//! 1. A node's page is in the cache once or not at all. One that differs from the node's newest durable image stays until it does not.
+//! 2. A page is taken for as long as commands run that need no flash: whoever took one gives it back before he returns to his caller. So
+//!    who finds it taken tries again at once.
+//! 3. A page that was read is installed if the node was not cached meanwhile and has the home that was read. So a page that is installed is
+//!    the node as it is.
+//! 4. The metadata of a page that is taken changes too: its image becomes durable.
+//! 5. What one scan reads goes before what is read by key: a page is evicted that was not used since the hand passed it, and scans do not
+//!    count as use.
+//!
+//! Threads: any. A set has a lock, held for the time of a few words. Under it are the node table, the slots' lock, nothing else.
+
+pub mod durability_ticket;
+pub mod page_meta;
+#[cfg(test)]
+mod tests;
+
+use super::node_table::{NodeHome, NodeId, NodeTable};
+use crate::error::Error;
+use crate::media::io::lock;
+use page_meta::{PageMeta, PageUse};
+use std::sync::Mutex;
+use tapetum_drive::{LocalBuffer, LocalMemory};
+use tapetum_kernels::ordered::NODE_BYTES;
+
+/// Places of a set.
+pub const WAYS: usize = 8;
+const NO_NODE: u32 = u32::MAX;
+
+struct CachePlace {
+    /// `None` while it is taken.
+    buffer: Option<LocalBuffer>,
+    meta: PageMeta,
+}
+
+struct CacheSet {
+    /// The node in each place.
+    nodes: [u32; WAYS],
+    places: [CachePlace; WAYS],
+    /// Where the next page to evict is looked for.
+    hand: usize,
+}
+
+impl CacheSet {
+    fn find(&self, node: NodeId) -> Option<usize> {
+        self.nodes.iter().position(|other| *other == node.0)
+    }
+
+    /// A place for another node's page: one without a node, or of a page that is clean.
+    fn make_room(&mut self) -> Option<usize> {
+        if let Some(free) = self.nodes.iter().position(|node| *node == NO_NODE) {
+            return Some(free);
+        }
+        let may_go = |place: &CachePlace| place.buffer.is_some() && place.meta.is_clean();
+        if !self.places.iter().any(may_go) {
+            return None;
+        }
+        loop {
+            let at = self.hand;
+            self.hand = (self.hand + 1) % WAYS;
+            let place = &mut self.places[at];
+            if may_go(place) && !place.meta.cool() {
+                return Some(at);
+            }
+        }
+    }
+}
+
+/// What is known of a node's page when it is asked for.
+pub enum PageLook {
+    /// The caller's until it is given back.
+    Taken(LocalBuffer),
+    /// Somebody has it, for a short time.
+    Busy,
+    /// It is to be read.
+    Absent(NodeHome),
+    /// There is no such node, or it is of another keyspace.
+    Gone,
+}
+
+/// What came of a page that was read.
+pub enum Installed {
+    /// It is in the cache; a buffer in its place.
+    Done(LocalBuffer),
+    /// It is the node as it is, but all pages in its set are to be written first.
+    NoRoom(LocalBuffer),
+    /// It is not the node any more, or the node is cached.
+    Stale(LocalBuffer),
+}
+
+pub struct MirrorCache {
+    sets: Box<[Mutex<CacheSet>]>,
+    pub table: NodeTable,
+}
+
+impl MirrorCache {
+    /// A cache of so many pages, rounded up to sets, over a table of so many nodes.
+    ///
+    /// # Errors
+    /// When local memory has no room for them.
+    pub fn new(local: &LocalMemory, pages: usize, nodes_max: u32) -> Result<MirrorCache, Error> {
+        let place = || {
+            let buffer = local.allocate(NODE_BYTES).ok_or_else(|| {
+                Error::Options(format!(
+                    "the memory for {pages} cached pages is not to be had: give the store more memory"
+                ))
+            })?;
+            Ok(CachePlace { buffer: Some(buffer), meta: PageMeta::default() })
+        };
+        let mut sets = Vec::new();
+        for _ in 0..pages.div_ceil(WAYS).max(1) {
+            let places: Vec<CachePlace> = (0..WAYS).map(|_| place()).collect::<Result<_, Error>>()?;
+            let Ok(places) = places.try_into() else { unreachable!("there are {WAYS}") };
+            sets.push(Mutex::new(CacheSet { nodes: [NO_NODE; WAYS], places, hand: 0 }));
+        }
+        Ok(MirrorCache { sets: sets.into(), table: NodeTable::new(nodes_max) })
+    }
+
+    pub fn pages(&self) -> usize {
+        self.sets.len() * WAYS
+    }
+
+    fn set(&self, node: NodeId) -> &Mutex<CacheSet> {
+        let hash = u64::from(node.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.sets[((hash * self.sets.len() as u64) >> 32) as usize]
+    }
+
+    /// Takes a node's page.
+    pub fn take(&self, node: NodeId, keyspace: u16, used: PageUse) -> PageLook {
+        let mut set = lock(self.set(node));
+        let Some(at) = set.find(node) else {
+            return self.table.home(node).map_or(PageLook::Gone, PageLook::Absent);
+        };
+        let place = &mut set.places[at];
+        if place.meta.keyspace != keyspace {
+            return PageLook::Gone;
+        }
+        match place.buffer.take() {
+            Some(buffer) => {
+                place.meta.used(used);
+                PageLook::Taken(buffer)
+            }
+            None => PageLook::Busy,
+        }
+    }
+
+    /// Takes a page if what is known of it says so.
+    pub fn take_if(&self, node: NodeId, may: impl FnOnce(&mut PageMeta) -> bool) -> PageLook {
+        let mut set = lock(self.set(node));
+        let Some(at) = set.find(node) else { return PageLook::Gone };
+        let CachePlace { buffer, meta } = &mut set.places[at];
+        if buffer.is_none() {
+            return PageLook::Busy;
+        }
+        match buffer.take_if(|_| may(meta)) {
+            Some(buffer) => PageLook::Taken(buffer),
+            None => PageLook::Gone,
+        }
+    }
+
+    /// Gives a page back, and tells what became of it.
+    pub fn give_back<T>(&self, node: NodeId, buffer: LocalBuffer, tell: impl FnOnce(&mut PageMeta) -> T) -> T {
+        debug_assert_eq!(buffer.len(), NODE_BYTES, "the buffer of a page");
+        let mut set = lock(self.set(node));
+        let at = set.find(node).expect("a page that is taken stays");
+        let place = &mut set.places[at];
+        let told = tell(&mut place.meta);
+        assert!(place.buffer.replace(buffer).is_none(), "a page is given back once");
+        told
+    }
+
+    /// Looks at what is known of a page, taken or not.
+    pub fn with<T>(&self, node: NodeId, look: impl FnOnce(&mut PageMeta) -> T) -> Option<T> {
+        let mut set = lock(self.set(node));
+        let at = set.find(node)?;
+        Some(look(&mut set.places[at].meta))
+    }
+
+    /// The image of a node with this stamp, in this slot, is durable; `tell` hears of it if it is the one on its way.
+    pub fn landed(&self, node: NodeId, home: NodeHome, tell: impl FnOnce(&mut PageMeta)) {
+        let mut set = lock(self.set(node));
+        let at = set.find(node).expect("a page with an image on its way stays");
+        self.table.set(node, home);
+        let meta = &mut set.places[at].meta;
+        let flying = meta.flying.take().expect("it has one");
+        assert_eq!(flying.stamp, home.stamp, "of one image at a time");
+        meta.durable_stamp = home.stamp;
+        tell(meta);
+    }
+
+    /// Takes a place for the page of a node that is being made: the caller gives it back, or discards it. `None`: all pages in its set are
+    /// to be written first.
+    pub fn reserve(&self, node: NodeId, keyspace: u16) -> Option<LocalBuffer> {
+        let mut set = lock(self.set(node));
+        debug_assert!(set.find(node).is_none(), "a new node is not cached");
+        let at = set.make_room()?;
+        set.nodes[at] = node.0;
+        set.places[at].meta = PageMeta::new(keyspace, PageUse::ByKey);
+        set.places[at].buffer.take()
+    }
+
+    /// The node of a page that is taken is none any more, or never was one: what was known of it. Its id is free.
+    pub fn discard(&self, node: NodeId, buffer: LocalBuffer) -> PageMeta {
+        let mut set = lock(self.set(node));
+        let at = set.find(node).expect("a page that is taken stays");
+        set.nodes[at] = NO_NODE;
+        let place = &mut set.places[at];
+        assert!(place.buffer.replace(buffer).is_none(), "a page is given back once");
+        self.table.free(node);
+        std::mem::take(&mut place.meta)
+    }
+
+    /// Where the page of a node that is not cached is to be read.
+    pub fn absent_home(&self, node: NodeId) -> Option<NodeHome> {
+        let set = lock(self.set(node));
+        if set.find(node).is_some() { None } else { self.table.home(node) }
+    }
+
+    /// Whether a page that was read from this home is the node as it is, and not cached.
+    pub fn is_current(&self, node: NodeId, home: NodeHome) -> bool {
+        let set = lock(self.set(node));
+        set.find(node).is_none() && self.table.home(node) == Some(home)
+    }
+
+    /// Puts a page that was read from this home into the cache.
+    pub fn install(&self, node: NodeId, home: NodeHome, mut buffer: LocalBuffer, meta: PageMeta) -> Installed {
+        debug_assert_eq!(buffer.len(), NODE_BYTES, "the buffer of a page");
+        let mut set = lock(self.set(node));
+        if set.find(node).is_some() || self.table.home(node) != Some(home) {
+            return Installed::Stale(buffer);
+        }
+        let Some(at) = set.make_room() else { return Installed::NoRoom(buffer) };
+        set.nodes[at] = node.0;
+        let place = &mut set.places[at];
+        place.meta = PageMeta { slot: Some(home.slot), durable_stamp: home.stamp, ..meta };
+        let old = place.buffer.as_mut().expect("a page that may go is in its place");
+        std::mem::swap(old, &mut buffer);
+        Installed::Done(buffer)
+    }
+}

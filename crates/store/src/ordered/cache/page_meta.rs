@@ -1,0 +1,144 @@
+//! What the host knows of a cached page.
+
+use super::durability_ticket::DurabilityTicket;
+use crate::ordered::slabs::SlotShare;
+use std::sync::Arc;
+
+/// How often a page was used counts up to this.
+const HEAT_MAX: u8 = 3;
+
+/// What a page is asked for by: what a scan reads once is to go before what is read by key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageUse {
+    ByKey,
+    ByScan,
+}
+
+/// An image of a page on its way to be durable.
+pub struct FlyingImage {
+    pub stamp: u64,
+    /// Of the changes in it, if somebody waits for them.
+    pub ticket: Option<Arc<DurabilityTicket>>,
+}
+
+/// See the [module](self). Of a page that is in the cache, looked at with the lock of its set held.
+#[derive(Default)]
+pub struct PageMeta {
+    pub keyspace: u16,
+    pub(super) heat: u8,
+    /// It was changed since its last image was made.
+    pub is_dirty: bool,
+    /// It stands in the list of those that are to be written.
+    pub is_listed: bool,
+    /// The kept number of the slot of its newest image, durable or on its way, which is this node's alone.
+    pub slot: Option<u32>,
+    /// Shares of slots whose images its next image replaces, besides that one.
+    pub shared: Vec<SlotShare>,
+    /// Tickets of changes that its next image will have.
+    pub tickets: Vec<Arc<DurabilityTicket>>,
+    pub flying: Option<FlyingImage>,
+    /// Records and removals up to this stamp are durable.
+    pub durable_stamp: u64,
+    /// The last record or removal, or the last that came with a part of another node.
+    pub changed_stamp: u64,
+    /// The last removal.
+    pub removed_stamp: u64,
+}
+
+impl PageMeta {
+    pub fn new(keyspace: u16, used: PageUse) -> PageMeta {
+        let mut meta = PageMeta { keyspace, ..PageMeta::default() };
+        meta.used(used);
+        meta
+    }
+
+    pub fn used(&mut self, used: PageUse) {
+        if used == PageUse::ByKey {
+            self.heat = (self.heat + 1).min(HEAT_MAX);
+        }
+    }
+
+    /// Whether it was used since the hand passed it last; the hand passes.
+    pub(super) fn cool(&mut self) -> bool {
+        let is_warm = self.heat > 0;
+        self.heat = self.heat.saturating_sub(1);
+        is_warm
+    }
+
+    /// Whether the page is as its newest durable image, so that it may go.
+    pub fn is_clean(&self) -> bool {
+        !self.is_dirty && self.flying.is_none()
+    }
+
+    /// A record or, if `removes`, the removal of one, is in the page. The caller has the page.
+    pub fn changed(&mut self, stamp: u64, removes: bool) {
+        self.is_dirty = true;
+        self.changed_stamp = self.changed_stamp.max(stamp);
+        if removes {
+            self.removed_stamp = self.removed_stamp.max(stamp);
+        }
+    }
+
+    /// The ticket of what was changed since the last image.
+    pub fn ticket(&mut self) -> Arc<DurabilityTicket> {
+        if self.tickets.is_empty() {
+            self.tickets.push(DurabilityTicket::new());
+        }
+        self.tickets[0].clone()
+    }
+
+    /// What to wait for before a look that saw a stamp may be shown; `None`: it is durable.
+    pub fn wait_for(&self, seen: u64) -> Option<Arc<DurabilityTicket>> {
+        if seen <= self.durable_stamp {
+            return None;
+        }
+        // A later image has all that the one on its way has.
+        let flying = || self.flying.as_ref()?.ticket.clone();
+        self.tickets.first().cloned().or_else(flying)
+    }
+
+    /// Gives a part of the page's records to another page: what that is to begin with. Both are to be written.
+    pub fn split(&mut self, resume: impl FnOnce(u32) -> SlotShare) -> PageMeta {
+        if let Some(slot) = self.slot.take() {
+            self.shared.push(resume(slot));
+        }
+        self.is_dirty = true;
+        self.tickets.iter().for_each(|ticket| ticket.add_image());
+        // What is in the image on its way is in both halves, and not durable before that is; either half's next image has it as well.
+        if self.tickets.is_empty() && self.changed_stamp > self.durable_stamp {
+            let ticket = self.ticket();
+            ticket.add_image();
+        }
+        PageMeta {
+            keyspace: self.keyspace,
+            heat: self.heat,
+            is_dirty: true,
+            is_listed: false,
+            slot: None,
+            shared: self.shared.clone(),
+            tickets: self.tickets.clone(),
+            flying: None,
+            durable_stamp: self.durable_stamp,
+            changed_stamp: self.changed_stamp,
+            removed_stamp: self.removed_stamp,
+        }
+    }
+
+    /// Takes in what is known of a page whose records are now in this one. Neither has an image on its way.
+    pub fn merge(&mut self, other: PageMeta, resume: impl Fn(u32) -> SlotShare) {
+        debug_assert!(self.flying.is_none() && other.flying.is_none(), "an image on its way is of one node");
+        self.is_dirty = true;
+        self.shared.extend(other.slot.map(resume));
+        self.shared.extend(other.shared);
+        for ticket in other.tickets {
+            match self.tickets.iter().any(|own| Arc::ptr_eq(own, &ticket)) {
+                // One image has the changes of both.
+                true => ticket.image_done(),
+                false => self.tickets.push(ticket),
+            }
+        }
+        self.durable_stamp = self.durable_stamp.min(other.durable_stamp);
+        self.changed_stamp = self.changed_stamp.max(other.changed_stamp);
+        self.removed_stamp = self.removed_stamp.max(other.removed_stamp);
+    }
+}

@@ -1,0 +1,34 @@
+//! The drive's programs over data nodes, and what goes into a session's scratch for them.
+
+use crate::error::Error;
+use tapetum_drive::programs::node::{NODE_GET, NODE_PUT, NODE_REALIGN, NODE_SCAN};
+use tapetum_drive::{Identity, ProgramId};
+
+/// The programs' numbers at the drive.
+#[derive(Clone, Copy, Debug)]
+pub struct NodePrograms {
+    pub get: ProgramId,
+    pub put: ProgramId,
+    pub scan: ProgramId,
+    pub realign: ProgramId,
+}
+
+impl NodePrograms {
+    /// # Errors
+    /// When the drive lacks one of them.
+    pub fn find(identity: &Identity) -> Result<NodePrograms, Error> {
+        let find = |(name, version)| {
+            identity.program(name, version).ok_or_else(|| {
+                Error::Unusable(format!(
+                    "the drive lacks the program {name}, version {version}, which ordered keyspaces need: use a drive of this version"
+                ))
+            })
+        };
+        Ok(NodePrograms {
+            get: find(NODE_GET)?,
+            put: find(NODE_PUT)?,
+            scan: find(NODE_SCAN)?,
+            realign: find(NODE_REALIGN)?,
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! Operations that change a page, in place.
+
+use super::looks::{arguments, damaged};
+use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown};
+use super::{OrderedSession, scratch};
+use crate::error::Error;
+use crate::keyspace::decide::Answer;
+use crate::keyspace::item::ItemHead;
+use crate::keyspace::request::{Outcome, Request, ValueRange};
+use crate::log::Sync;
+use crate::ordered::cache::durability_ticket::DurabilityTicket;
+use crate::ordered::node_table::NodeId;
+use crate::ordered::slabs::SlotShare;
+use crate::ordered::tree::OrderedTree;
+use crate::session::session_core::SessionCore;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tapetum_drive::programs::OUTPUT_SHORT;
+use tapetum_drive::programs::node::{NodeFlags, PutCondition, PutOutcome, PutRequests, PutResult};
+use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
+use tapetum_kernels::ordered::{NODE_RECORD_BYTES_MAX, node_record_bytes};
+use tapetum_kernels::record::{Codec, Header, Marks, Record};
+
+impl OrderedSession {
+    /// Sends the program that stores or removes an operation's record, under a new stamp. A value that no node takes is written to an
+    /// extension first.
+    pub(super) fn change(
+        &mut self,
+        core: &mut SessionCore,
+        (number, mut op): (usize, Box<OrderedOp>),
+        node: NodeId,
+        page: LocalBuffer,
+    ) {
+        if let Err(error) = self.may_change(core, &op) {
+            self.state.cache.give_back(node, page, |_| ());
+            return self.fail(core, (number, op), error);
+        }
+        match large_value(&op) {
+            None => op.kept.extension = None,
+            Some(value) if op.kept.extension.as_ref().is_some_and(|written| written.value == value) => {}
+            Some(_) => {
+                self.state.cache.give_back(node, page, |_| ());
+                return self.write_extension(core, (number, op));
+            }
+        }
+        let kept = op.kept.scratch.take();
+        let Some(mut scratch) = kept.or_else(|| self.take_scratch(core)) else {
+            self.state.cache.give_back(node, page, |_| ());
+            return self.wait_for_room(number, op);
+        };
+        op.kept.stamp = core.base.log.give_stamp();
+        let known = if op.kept.change.is_some() { NodeFlags::EXTENSION_KNOWN } else { NodeFlags::NONE };
+        let arguments = arguments(NodeFlags::IN_PLACE.with(known));
+        with_record(&op, |record| {
+            PutRequests::new(&arguments, &mut self.parameters).push(PutCondition::Always, record);
+        });
+        let on = (&core.queue, Purpose::Put);
+        let operation = scratch::change(on, self.state.programs.put, &self.parameters, (&page, &mut scratch));
+        op.kept.stage = OpStage::Changes(node);
+        self.ops.put(number, op);
+        self.pages_taken += 1;
+        self.submit(core, (number as u64, Purpose::Put), operation, Lease::Buffers([page, scratch]));
+    }
+
+    fn may_change(&mut self, core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
+        core.base.log.poisoned()?;
+        let removes = matches!(&op.kept.change, Some(Change { value: ChangeValue::Removed, .. }));
+        let tree = self.tree_of(op.keyspace.id())?;
+        if !removes && self.trees[tree].tree.is_full.load(Ordering::Relaxed) {
+            return Err(Error::FullFlash);
+        }
+        Ok(())
+    }
+
+    /// A program has changed a cached page, or not.
+    pub(super) fn changed(
+        &mut self,
+        core: &mut SessionCore,
+        (number, mut op): (usize, Box<OrderedOp>),
+        node: NodeId,
+        Returned { completion, lease }: Returned,
+    ) {
+        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
+        self.give_scratch(core, scratch);
+        if completion.status == OUTPUT_SHORT {
+            // Nothing was changed: its record names an extension, and that is to be known.
+            op.kept.looks_first = true;
+            return self.look(core, (number, op), node, page);
+        }
+        let outcome = PutOutcome::of_result(completion.result);
+        let Some((done, used_bytes)) = outcome.filter(|_| completion.is_success()) else {
+            // What is left of the page nobody knows.
+            core.base.log.poison("a change of a data node", damaged(node));
+            self.state.cache.give_back(node, page, |_| ());
+            return self.fail(core, (number, op), damaged(node));
+        };
+        match done.result {
+            PutResult::Stored | PutResult::Replaced | PutResult::Removed | PutResult::Missing => {
+                let removed = matches!(done.result, PutResult::Removed);
+                let ticket = self.end_change(&mut op, (node, page), done.result);
+                if removed {
+                    self.wish_to_merge(&op, used_bytes);
+                }
+                self.answer_change(core, &op, ticket, done.result);
+                self.ops.forget(number, op);
+            }
+            PutResult::NoRoom => self.split(core, (number, op), node, page),
+            PutResult::OutsideFences => {
+                self.state.cache.give_back(node, page, |_| ());
+                op.kept.change = None;
+                self.try_again(number, op);
+            }
+            PutResult::NotTried | PutResult::Refused | PutResult::Unfit => {
+                self.state.cache.give_back(node, page, |_| ());
+                self.fail(core, (number, op), damaged(node));
+            }
+        }
+    }
+
+    /// Gives a page back with what it now has, and has it written. The ticket to wait for.
+    fn end_change(
+        &mut self,
+        op: &mut OrderedOp,
+        (node, page): (NodeId, LocalBuffer),
+        result: PutResult,
+    ) -> Option<Arc<DurabilityTicket>> {
+        let waits = self.state.base.log.sync() == Sync::Always;
+        let tree = self.trees.iter().find(|tree| tree.tree.keyspace == op.keyspace.id());
+        let tree = tree.expect("the operation found it").tree.clone();
+        let gone = match result {
+            PutResult::Replaced | PutResult::Removed => gone_extension(&tree, op),
+            _ => None,
+        };
+        let (ticket, is_new) = self.state.cache.give_back(node, page, |meta| {
+            if result == PutResult::Missing {
+                return (meta.wait_for(meta.removed_stamp), false);
+            }
+            meta.changed(op.kept.stamp, result == PutResult::Removed);
+            // Free when the image that ceases to name it is durable, as the slots of the images are that name it.
+            meta.shared.extend(gone);
+            (waits.then(|| meta.ticket()), !std::mem::replace(&mut meta.is_listed, true))
+        });
+        if let Some(extension) = op.kept.extension.take() {
+            // A record names it.
+            let _ = extension.share.keep();
+        }
+        if is_new {
+            self.state.write_back.list(&tree, node);
+        }
+        ticket
+    }
+
+    fn answer_change(
+        &mut self,
+        core: &mut SessionCore,
+        op: &OrderedOp,
+        ticket: Option<Arc<DurabilityTicket>>,
+        result: PutResult,
+    ) {
+        let stamp = op.kept.stamp;
+        let outcome = match &op.kept.change {
+            None => Outcome::Stored { stamp },
+            Some(Change { value: ChangeValue::Removed, .. }) if result == PutResult::Missing => Outcome::Missing,
+            Some(Change { value: ChangeValue::Removed, .. }) => Outcome::Deleted,
+            Some(Change { flags, expiry, marks, value, answer, shown }) => {
+                let value_bytes = match value {
+                    ChangeValue::Bytes(value) => value.len(),
+                    ChangeValue::Kept { raw_bytes, .. } => *raw_bytes as usize,
+                    ChangeValue::Removed => 0,
+                };
+                let head = ItemHead { flags: *flags, expiry: *expiry, stamp, value_bytes, marks: *marks };
+                let answer = answer.unwrap_or(Answer::Stored);
+                let none = ValueRange { start: 0, end: 0 };
+                let shown = if answer.shows_value() { core.values.add(shown) } else { none };
+                answer.outcome(head, shown)
+            }
+        };
+        self.answer(core, op.token, Shown::of(ticket), outcome);
+    }
+}
+
+/// Works on the record that an operation writes.
+pub(super) fn with_record<T>(op: &OrderedOp, work: impl FnOnce(&Record<'_>) -> T) -> T {
+    let request = op.request.borrow();
+    let (key, stamp) = (request.key(), op.kept.stamp);
+    let (flags, expiry, marks, value) = match (&op.kept.change, &request) {
+        (Some(Change { value: ChangeValue::Removed, .. }), _) => {
+            return work(&Record { header: Header::tombstone(stamp, key.len()), key, stored: &[] });
+        }
+        (Some(Change { flags, expiry, marks, value, .. }), _) => (*flags, *expiry, *marks, value),
+        (None, Request::Put { flags, expiry, .. }) => (*flags, *expiry, Marks::NONE, &ChangeValue::Bytes(Vec::new())),
+        (None, _) => unreachable!("only puts write before they look"),
+    };
+    let named = match (&op.kept.extension, value) {
+        (Some(written), _) => Some((written.reference, written.value.len() as u32)),
+        (None, ChangeValue::Kept { reference, raw_bytes }) => Some((*reference, *raw_bytes)),
+        (None, _) => None,
+    };
+    if let Some((reference, raw_bytes)) = named {
+        let stored = reference.encode();
+        let header = Header::value(stamp, key.len(), stored.len());
+        let header = Header { codec: Codec::OutOfLine, raw_bytes, flags, expiry, marks, ..header };
+        return work(&Record { header, key, stored: &stored });
+    }
+    let stored = value_to_store(op);
+    let header = Header { flags, expiry, marks, ..Header::value(stamp, key.len(), stored.len()) };
+    work(&Record { header, key, stored })
+}
+
+/// The bytes that are to be stored.
+fn value_to_store(op: &OrderedOp) -> &[u8] {
+    match &op.kept.change {
+        Some(Change { value: ChangeValue::Bytes(value), .. }) => value,
+        Some(_) => &[],
+        None => op.request.value(),
+    }
+}
+
+/// The value that an operation stores, if no node takes it.
+pub(super) fn large_value(op: &OrderedOp) -> Option<&[u8]> {
+    let value = value_to_store(op);
+    let request = op.request.borrow();
+    let (flags, expiry, marks) = match (&op.kept.change, &request) {
+        (Some(Change { flags, expiry, marks, .. }), _) => (*flags, *expiry, *marks),
+        (None, Request::Put { flags, expiry, .. }) => (*flags, *expiry, Marks::NONE),
+        (None, _) => return None,
+    };
+    let header = Header { flags, expiry, marks, ..Header::value(0, request.key().len(), value.len()) };
+    (node_record_bytes(&header) > NODE_RECORD_BYTES_MAX).then_some(value)
+}
+
+/// The share of the extension that goes with a record, if one does.
+fn gone_extension(tree: &OrderedTree, op: &OrderedOp) -> Option<SlotShare> {
+    let gone = op.kept.replaced?;
+    if matches!(&op.kept.change, Some(Change { value: ChangeValue::Kept { .. }, .. })) {
+        return None;
+    }
+    let space = tree.extensions(gone.class(op.request.key.len())?);
+    Some(space.resume(space.map().number(gone.slot)?))
+}

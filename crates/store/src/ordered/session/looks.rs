@@ -1,0 +1,296 @@
+//! Operations that look at their key's record: all but plain puts.
+
+use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown};
+use super::{OrderedSession, scratch};
+use crate::error::Error;
+use crate::keyspace::decide::{Answer, Current, Decision, NewValue, decide, needs_current, needs_value};
+use crate::keyspace::item::{Access, ItemHead};
+use crate::keyspace::request::{Outcome, Request};
+use crate::ordered::cache::PageLook;
+use crate::ordered::cache::page_meta::PageUse;
+use crate::ordered::node_table::NodeId;
+use crate::session::asks::Ask;
+use crate::session::session_core::SessionCore;
+use tapetum_drive::programs::node::{ANY_NODE, GetRequests, ItemPlace, ItemReader, NodeArguments, NodeFlags, NodeItem};
+use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
+use tapetum_kernels::extent_address::ExtentAddress;
+use tapetum_kernels::ordered::extension::ExtensionReference;
+use tapetum_kernels::ordered::{SlotAddress, SlotSalt};
+use tapetum_kernels::record::Marks;
+
+/// What `node-get` found of a key.
+pub(super) enum Found {
+    /// The key is another node's.
+    OutsideFences,
+    Missing,
+    /// Its value is in the page, from this byte on.
+    InPage(ItemHead, usize),
+    /// Its value is in an extension.
+    InExtension(ItemHead, ExtensionReference),
+}
+
+impl Found {
+    pub fn head(&self) -> Option<&ItemHead> {
+        match self {
+            Found::InPage(head, _) | Found::InExtension(head, _) => Some(head),
+            Found::Missing | Found::OutsideFences => None,
+        }
+    }
+
+    fn of(item: &NodeItem<'_>) -> Option<Found> {
+        let head = ItemHead {
+            flags: item.flags,
+            expiry: item.expiry,
+            stamp: item.stamp,
+            value_bytes: item.raw_bytes as usize,
+            marks: item.marks,
+        };
+        match item.place {
+            ItemPlace::OutsideFences => Some(Found::OutsideFences),
+            ItemPlace::Missing => Some(Found::Missing),
+            ItemPlace::Page(at) => Some(Found::InPage(head, at)),
+            ItemPlace::Extension(reference) => Some(Found::InExtension(head, reference)),
+            ItemPlace::Here(_) | ItemPlace::NotWanted => None,
+        }
+    }
+}
+
+/// An item that counts, and its value, as far as that is known.
+#[derive(Clone, Copy)]
+struct Item<'a> {
+    head: ItemHead,
+    value: &'a [u8],
+}
+
+impl OrderedSession {
+    /// Begins an operation, or goes on with one.
+    pub(super) fn attempt(&mut self, core: &mut SessionCore, number: usize, mut op: Box<OrderedOp>) {
+        if let Err(error) = self.may_begin(core, &op) {
+            return self.fail(core, (number, op), error);
+        }
+        if !self.has_credit(core) {
+            return self.ops.wait_again(number, op);
+        }
+        let tree = match self.tree_of(op.keyspace.id()) {
+            Ok(tree) => tree,
+            Err(error) => return self.fail(core, (number, op), error),
+        };
+        let node = self.node_of(tree, &op.request.key);
+        if let OpStage::Fetched(of, home, page) = std::mem::take(&mut op.kept.stage) {
+            if of != node {
+                self.give_page(page);
+            } else if !self.install(&mut op, (of, home), page) {
+                return self.wait_for_room(number, op);
+            }
+        }
+        match self.state.cache.take(node, op.keyspace.id().0, PageUse::ByKey) {
+            PageLook::Taken(page) => self.begin(core, (number, op), node, page),
+            PageLook::Busy | PageLook::Gone => self.try_again(number, op),
+            PageLook::Absent(home) => self.read(core, (number, op), (node, home)),
+        }
+    }
+
+    fn may_begin(&self, core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
+        core.base.refuse_dropped(op.keyspace)?;
+        if op.request.borrow().reads() { Ok(()) } else { core.base.log.poisoned() }
+    }
+
+    /// Sends the program that an operation begins with.
+    fn begin(
+        &mut self,
+        core: &mut SessionCore,
+        (number, op): (usize, Box<OrderedOp>),
+        node: NodeId,
+        page: LocalBuffer,
+    ) {
+        if !op.kept.looks_first && !needs_current(&op.request.borrow()) {
+            return self.change(core, (number, op), node, page);
+        }
+        self.look(core, (number, op), node, page);
+    }
+
+    pub(super) fn look(
+        &mut self,
+        core: &mut SessionCore,
+        (number, mut op): (usize, Box<OrderedOp>),
+        node: NodeId,
+        page: LocalBuffer,
+    ) {
+        let kept = op.kept.scratch.take();
+        let Some(mut scratch) = kept.or_else(|| self.take_scratch(core)) else {
+            self.state.cache.give_back(node, page, |_| ());
+            return self.wait_for_room(number, op);
+        };
+        let arguments = arguments(NodeFlags::RAW_IN_PAGE);
+        GetRequests::new(&arguments, &mut self.parameters).push(&op.request.key);
+        let on = (&core.queue, Purpose::Get);
+        let operation = scratch::look(on, self.state.programs.get, &self.parameters, (&page, &mut scratch));
+        op.kept.stage = OpStage::Looks(node);
+        self.ops.put(number, op);
+        self.pages_taken += 1;
+        self.submit(core, (number as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
+    }
+
+    /// A program has looked at a cached page.
+    pub(super) fn looked(
+        &mut self,
+        core: &mut SessionCore,
+        (number, mut op): (usize, Box<OrderedOp>),
+        node: NodeId,
+        Returned { completion, lease }: Returned,
+    ) {
+        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
+        let found = match completion.is_success() {
+            true => found_in(core, &scratch, completion.result[0]),
+            false => None,
+        };
+        self.give_scratch(core, scratch);
+        let Some(found) = found else {
+            self.state.cache.give_back(node, page, |_| ());
+            return self.fail(core, (number, op), damaged(node));
+        };
+        if matches!(found, Found::OutsideFences) {
+            self.state.cache.give_back(node, page, |_| ());
+            return self.try_again(number, op);
+        }
+        if let Some(value_bytes) = must_ask(core, &op, &found) {
+            self.state.cache.give_back(node, page, |_| ());
+            return self.ask(core, (number, op), value_bytes);
+        }
+        if let Found::InExtension(head, reference) = found
+            && is_live(core, &op, &head)
+            && needs_value(&op.request.borrow())
+            && op.kept.read.as_ref().is_none_or(|(stamp, _)| *stamp != head.stamp)
+        {
+            op.kept.ticket = self.state.cache.give_back(node, page, |meta| meta.wait_for(head.stamp));
+            return self.read_extension(core, (number, op), (head, reference));
+        }
+        if let Some(change) = self.decided(core, &op, &found, &page) {
+            op.kept.change = Some(change);
+            op.kept.replaced = if let Found::InExtension(_, reference) = found { Some(reference) } else { None };
+            return self.change(core, (number, op), node, page);
+        }
+        let (seen, outcome) = self.answer_of(core, &op, &found, &page);
+        let ticket = self.state.cache.give_back(node, page, |meta| match seen {
+            Some(stamp) => meta.wait_for(stamp),
+            None => meta.wait_for(meta.removed_stamp),
+        });
+        let deleted_by = found.head().map_or(0, |head| deleted_by(core, &op, head));
+        self.answer(core, op.token, Shown { ticket, deleted_by }, outcome);
+        self.ops.forget(number, op);
+    }
+
+    /// An operation that shows a longer value than it may bring asks first.
+    pub(super) fn ask(&mut self, core: &mut SessionCore, (number, op): (usize, Box<OrderedOp>), value_bytes: usize) {
+        core.asks.add(Ask { token: op.token, value_bytes }, (self.slot, number));
+        self.ops.step_aside(number, op);
+    }
+
+    /// The item of what was found, if it counts.
+    fn item<'a>(core: &SessionCore, op: &'a OrderedOp, found: &Found, page: &'a LocalBuffer) -> Option<Item<'a>> {
+        let (head, value) = match *found {
+            Found::InPage(head, at) => (head, core.queue.look(Purpose::Get, page, at..at + head.value_bytes)),
+            Found::InExtension(head, _) => {
+                (head, op.kept.read.as_ref().map(|(_, value)| &value[..]).unwrap_or_default())
+            }
+            Found::Missing | Found::OutsideFences => return None,
+        };
+        is_live(core, op, &head).then_some(Item { head, value })
+    }
+
+    fn decision(op: &OrderedOp, item: Option<Item<'_>>) -> Decision {
+        let current = item.map(|item| Current::new(item.head, Access::default(), item.value));
+        decide(&op.request.borrow(), current)
+    }
+
+    /// What an operation writes, if it does.
+    fn decided(&self, core: &SessionCore, op: &OrderedOp, found: &Found, page: &LocalBuffer) -> Option<Change> {
+        if let Request::Get { .. } = op.request.borrow() {
+            return None;
+        }
+        let item = Self::item(core, op, found, page);
+        let old = item.map(|item| item.value).unwrap_or_default();
+        let (flags, expiry, marks, value, answer) = match Self::decision(op, item) {
+            Decision::Answer(_) | Decision::Show => return None,
+            Decision::Delete => (0, 0, Marks::NONE, ChangeValue::Removed, None),
+            Decision::Store { flags, expiry, marks, value, answer } => {
+                let value = match (value, found) {
+                    (NewValue::Given, _) => ChangeValue::Bytes(op.request.value().to_vec()),
+                    (NewValue::Same, Found::InExtension(head, reference)) => {
+                        ChangeValue::Kept { reference: *reference, raw_bytes: head.value_bytes as u32 }
+                    }
+                    (NewValue::Same, _) => ChangeValue::Bytes(old.to_vec()),
+                    (NewValue::Made(value), _) => ChangeValue::Bytes(value),
+                };
+                (flags, expiry, marks, value, Some(answer))
+            }
+        };
+        let shown = if answer.is_some_and(Answer::shows_value) { old.to_vec() } else { Vec::new() };
+        Some(Change { flags, expiry, marks, value, answer, shown })
+    }
+
+    /// The answer of an operation that writes nothing, and the stamp that it shows.
+    pub(super) fn answer_of(
+        &self,
+        core: &mut SessionCore,
+        op: &OrderedOp,
+        found: &Found,
+        page: &LocalBuffer,
+    ) -> (Option<u64>, Outcome) {
+        let item = Self::item(core, op, found, page);
+        let outcome = match (Self::decision(op, item), item) {
+            (Decision::Answer(outcome), _) => outcome,
+            (Decision::Show, Some(Item { head, value })) => {
+                let value = core.values.add(value);
+                match op.request.borrow() {
+                    Request::GetAndLease { .. } => crate::keyspace::decide::unchanged(head, Access::default(), value),
+                    _ => Outcome::Value { flags: head.flags, stamp: head.stamp, expiry: head.expiry, value },
+                }
+            }
+            // What writes is a change's, and nothing is shown of what is not there.
+            _ => Outcome::Missing,
+        };
+        (item.map(|item| item.head.stamp), outcome)
+    }
+}
+
+/// What a `node-get` of one key filled.
+pub(super) fn found_in(core: &SessionCore, scratch: &LocalBuffer, filled: u64) -> Option<Found> {
+    let item = ItemReader::new(scratch::filled(&core.queue, Purpose::Get, scratch, filled)).next()?;
+    Found::of(&item)
+}
+
+/// Whether an item counts: not deleted with everything else, not expired.
+pub(super) fn is_live(core: &SessionCore, op: &OrderedOp, head: &ItemHead) -> bool {
+    let has_expired = head.expiry != 0 && head.expiry <= core.base.now();
+    !has_expired && head.stamp > core.base.keyspaces.watermark(op.keyspace.id())
+}
+
+/// The stamp of the deletion of everything that took an item; 0 if none did.
+pub(super) fn deleted_by(core: &SessionCore, op: &OrderedOp, head: &ItemHead) -> u64 {
+    let watermark = core.base.keyspaces.watermark(op.keyspace.id());
+    if head.stamp <= watermark { watermark } else { 0 }
+}
+
+/// The bytes for which an operation must ask first, if it does.
+pub(super) fn must_ask(core: &SessionCore, op: &OrderedOp, found: &Found) -> Option<usize> {
+    match found {
+        Found::InPage(head, _) | Found::InExtension(head, _)
+            if op.must_ask_for(head.value_bytes) && is_live(core, op, head) =>
+        {
+            Some(head.value_bytes)
+        }
+        _ => None,
+    }
+}
+
+/// The arguments of a program over a page of the cache, whose checksum nobody looks at.
+pub(super) fn arguments(flags: NodeFlags) -> NodeArguments {
+    let salt = SlotSalt { store: 0, slot: SlotAddress::new(ExtentAddress::new(0, 0), 0), version: 0 };
+    NodeArguments { salt, id: ANY_NODE, stamp: 0, watermark: 0, new_stamp: 0, durable: 0, now: 0, flags }
+}
+
+/// A page in memory is not what was put there.
+pub(super) fn damaged(node: NodeId) -> Error {
+    Error::Corrupt(format!("the cached page of data node {}", node.0))
+}

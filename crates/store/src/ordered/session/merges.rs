@@ -1,0 +1,229 @@
+//! Merges: two neighbours that are nearly empty become one, so that deletes give space back.
+//!
+//! ```text
+//! removal ─► node nearly empty ─► wish ─► both pages taken ─► merged into a third ─► right anchor goes ─► left one given back
+//!                                  ▲          └─ not cached: read, installed
+//!                                  └── taken, or on its way to flash: at a later poll, so many times
+//! ```
+//! No operation waits for a merge. A wish that is given up is made again by the next removal from the node.
+
+use super::fetches::arguments_of_flash;
+use super::op_state::OrderedOp;
+use super::splits::page_of;
+use super::{OrderedSession, TAG_MERGE, of_search, scratch};
+use crate::error::Error;
+use crate::keyspace::KeyspaceId;
+use crate::ordered::cache::page_meta::{PageMeta, PageUse};
+use crate::ordered::cache::{Installed, PageLook};
+use crate::ordered::node_table::{NodeHome, NodeId};
+use crate::ordered::search::{AnchorChange, AnchorKey};
+use crate::session::session_core::SessionCore;
+use tapetum_drive::programs::node::{GetRequests, NodeFlags};
+use tapetum_drive::{Lease, LocalBuffer, Purpose, QueuePair, Returned};
+use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeRef, merge, merged_bytes};
+
+/// A node that uses less than this is to be merged.
+const SPARSE_BYTES: usize = NODE_BYTES * 35 / 100;
+/// A merged node uses no more than this: it has room for what comes next.
+const MERGED_BYTES_MAX: usize = NODE_BYTES * 70 / 100;
+/// Wishes that a session keeps from one poll to the next.
+const WISHES_MAX: usize = 64;
+/// Polls for which a wish is kept: pages are on their way to flash for some.
+const TRIES_MAX: u32 = 200;
+
+/// A key whose node is nearly empty.
+pub(super) struct MergeWish {
+    keyspace: KeyspaceId,
+    key: Vec<u8>,
+    tries: u32,
+    /// The page of this node is being read for it.
+    reads: Option<(NodeId, NodeHome)>,
+}
+
+/// The merges that a session wishes for.
+#[derive(Default)]
+pub(super) struct Merges {
+    wishes: Vec<MergeWish>,
+    /// Those that have a read on its way, by its number.
+    reading: Vec<Option<MergeWish>>,
+}
+
+impl Merges {
+    /// Whether some are to be tried again.
+    pub fn wait(&self) -> bool {
+        !self.wishes.is_empty()
+    }
+}
+
+/// Two neighbours whose pages are taken.
+struct Neighbours {
+    left: (NodeId, LocalBuffer),
+    right: (NodeId, LocalBuffer),
+    /// The right one's anchor.
+    anchor: Box<AnchorKey>,
+}
+
+enum NeighbourLook {
+    Taken(Neighbours),
+    /// The page of this one is to be read.
+    Absent(NodeId, NodeHome),
+    /// Not now.
+    Busy,
+    /// The tree has one node.
+    Alone,
+}
+
+/// What came of a try.
+enum Tried {
+    /// The merged node uses so many bytes.
+    Merged(usize),
+    NotNow,
+    Reads(NodeId, NodeHome),
+    Over,
+}
+
+impl OrderedSession {
+    /// An operation removed a record from a node that now uses so many bytes.
+    pub(super) fn wish_to_merge(&mut self, op: &OrderedOp, used_bytes: usize) {
+        if used_bytes < SPARSE_BYTES && self.merges.wishes.len() < WISHES_MAX {
+            let (keyspace, key) = (op.keyspace.id(), op.request.key.clone());
+            self.merges.wishes.push(MergeWish { keyspace, key, tries: 0, reads: None });
+        }
+    }
+
+    pub(super) fn attempt_merges(&mut self, core: &mut SessionCore) {
+        for mut wish in std::mem::take(&mut self.merges.wishes) {
+            wish.tries += 1;
+            // Who is told what is wrong is the next operation that comes there.
+            match self.try_merge(core, &wish).unwrap_or(Tried::Over) {
+                Tried::Merged(used_bytes) if used_bytes < SPARSE_BYTES => {
+                    self.merges.wishes.push(MergeWish { tries: 0, ..wish });
+                }
+                Tried::NotNow if wish.tries < TRIES_MAX => self.merges.wishes.push(wish),
+                Tried::Reads(node, home) if wish.tries < TRIES_MAX => self.read_for_merge(core, wish, (node, home)),
+                Tried::Merged(_) | Tried::NotNow | Tried::Reads(..) | Tried::Over => {}
+            }
+        }
+    }
+
+    fn try_merge(&mut self, core: &mut SessionCore, wish: &MergeWish) -> Result<Tried, Error> {
+        let tree = self.tree_of(wish.keyspace)?;
+        let Neighbours { left, right, anchor } = match self.neighbours(tree, wish) {
+            NeighbourLook::Taken(neighbours) => neighbours,
+            NeighbourLook::Absent(node, home) => return Ok(Tried::Reads(node, home)),
+            NeighbourLook::Busy => return Ok(Tried::NotNow),
+            NeighbourLook::Alone => return Ok(Tried::Over),
+        };
+        let state = self.state.clone();
+        let mut merged = self.take_page(core);
+        let pages = (&left.1, &right.1);
+        let used_bytes = merged.as_mut().and_then(|merged| merge_into(&core.queue, pages, merged).ok());
+        let removed = match used_bytes {
+            Some(_) => self.trees[tree].search.remove(&anchor, right.0.0.into()).map_err(of_search),
+            None => Ok(AnchorChange::Absent),
+        };
+        let (Ok(AnchorChange::Done), Some(merged), Some(used_bytes)) = (&removed, merged, used_bytes) else {
+            [left, right].into_iter().for_each(|(node, page)| state.cache.give_back(node, page, |_| ()));
+            return removed.map(|_| Tried::Over);
+        };
+        let tree = self.trees[tree].tree.clone();
+        let of_right = state.cache.discard(right.0, right.1);
+        state.cache.give_back(left.0, merged, |meta| meta.merge(of_right, |slot| tree.nodes.resume(slot)));
+        state.list(&tree, left.0);
+        self.give_page(left.1);
+        Ok(Tried::Merged(used_bytes))
+    }
+
+    /// The pages of a key's node and its right neighbour, or of the left one if there is none, if they can be had at once.
+    fn neighbours(&mut self, tree: usize, wish: &MergeWish) -> NeighbourLook {
+        let mut node = self.node_of(tree, &wish.key);
+        let mut anchor = Box::new(self.anchor.clone());
+        let search = &mut self.trees[tree].search;
+        let right = match search.next(&mut anchor) {
+            Some(right) => NodeId(right as u32),
+            None => {
+                *anchor = self.anchor.clone();
+                let mut before = self.anchor.clone();
+                let Some(left) = search.previous(&mut before) else { return NeighbourLook::Alone };
+                std::mem::replace(&mut node, NodeId(left as u32))
+            }
+        };
+        let left = match self.take_for_merge(node, wish.keyspace) {
+            Ok(page) => (node, page),
+            Err(look) => return look,
+        };
+        match self.take_for_merge(right, wish.keyspace) {
+            Ok(page) => NeighbourLook::Taken(Neighbours { left, right: (right, page), anchor }),
+            Err(look) => {
+                self.state.cache.give_back(left.0, left.1, |_| ());
+                look
+            }
+        }
+    }
+
+    fn take_for_merge(&self, node: NodeId, keyspace: KeyspaceId) -> Result<LocalBuffer, NeighbourLook> {
+        let may = |meta: &mut PageMeta| meta.flying.is_none() && meta.keyspace == keyspace.0;
+        match self.state.cache.take_if(node, may) {
+            PageLook::Taken(page) => Ok(page),
+            PageLook::Busy => Err(NeighbourLook::Busy),
+            PageLook::Absent(home) => Err(NeighbourLook::Absent(node, home)),
+            PageLook::Gone => Err(match self.state.cache.absent_home(node) {
+                Some(home) => NeighbourLook::Absent(node, home),
+                None => NeighbourLook::Busy,
+            }),
+        }
+    }
+
+    /// Reads a neighbour's page, so that it is there at the next try.
+    fn read_for_merge(&mut self, core: &mut SessionCore, wish: MergeWish, (node, home): (NodeId, NodeHome)) {
+        let Some(tree) = self.tree_of(wish.keyspace).ok().map(|tree| self.trees[tree].tree.clone()) else { return };
+        let Some(arguments) = arguments_of_flash(&tree.nodes, home, NodeFlags::RAW_IN_PAGE) else { return };
+        let buffers = self.take_both(core);
+        let Some((page, mut scratch)) = buffers.filter(|_| self.has_credit(core)) else { return };
+        GetRequests::new(&arguments, &mut self.parameters).push(&wish.key);
+        let (on, what) = ((&core.queue, Purpose::Put), (self.state.programs.get, tree.nodes.map().flash(home.slot)));
+        let operation = scratch::read_and_look(on, what, &self.parameters, (&page, &mut scratch));
+        let wish = MergeWish { reads: Some((node, home)), ..wish };
+        let free = self.merges.reading.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.merges.reading.len());
+        match free {
+            Some(number) => self.merges.reading[number] = Some(wish),
+            None => self.merges.reading.push(Some(wish)),
+        }
+        let lease = Lease::Buffers([page, scratch]);
+        self.submit(core, (TAG_MERGE | number as u64, Purpose::Put), operation, lease);
+    }
+
+    /// A neighbour's page was read, or not.
+    pub(super) fn was_read_for_merge(&mut self, core: &mut SessionCore, number: usize, returned: Returned) {
+        let Lease::Buffers([page, scratch]) = returned.lease else { unreachable!("it was lent both") };
+        self.give_scratch(core, scratch);
+        let wish = self.merges.reading[number].take();
+        let Some((wish, (node, home))) = wish.and_then(|wish| wish.reads.map(|reads| (wish, reads))) else {
+            unreachable!("it has a read on its way")
+        };
+        if !returned.completion.is_success() {
+            return self.give_page(page);
+        }
+        match self.state.cache.install(node, home, page, PageMeta::new(wish.keyspace.0, PageUse::ByScan)) {
+            Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => self.give_page(page),
+        }
+        self.merges.wishes.push(MergeWish { reads: None, ..wish });
+    }
+}
+
+/// Makes one page of two neighbours' pages, if that leaves room to spare; how many bytes it uses.
+fn merge_into(
+    queue: &QueuePair,
+    (left, right): (&LocalBuffer, &LocalBuffer),
+    merged: &mut LocalBuffer,
+) -> Result<usize, NodeError> {
+    let left = NodeRef::look(queue.look(Purpose::Put, left, 0..NODE_BYTES))?;
+    let right = NodeRef::look(queue.look(Purpose::Put, right, 0..NODE_BYTES))?;
+    let used_bytes = merged_bytes(&left, &right)?;
+    if used_bytes > MERGED_BYTES_MAX {
+        return Err(NodeError::NoRoom);
+    }
+    merge(&left, &right, page_of(queue, merged)?)?;
+    Ok(used_bytes)
+}

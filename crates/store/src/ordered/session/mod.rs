@@ -1,0 +1,373 @@
+//! The ordered engine's part of a session: its operations, from the attempt to the answer.
+//!
+//! ```text
+//!                           ┌─ cached ─► program looks ─┬─ get ───────────────────────────────────► answer
+//! start ─► attempt: floor ──┤                           └─ decide ─► program changes the page ─┬──► held until durable ─► answer
+//!             ▲             └─ not ─► read, and looked at ─► installed                         └─ no room ─► split
+//!             ├───────────────────────────────────────────────────┘                                          │
+//!             └── the key is another node's, or somebody has the page ◄──────────────────────────────────────┘
+//! ```
+//! 1. A page that a session takes it gives back before its poll returns. It takes pages for programs alone, and for changes of two nodes:
+//!    never across a read or a write.
+//! 2. A page that a session reads is its own until it is there, and it is installed if the node has not changed meanwhile. So no session
+//!    waits for what another one reads, and none waits at a page: who finds one taken tries again.
+//! 3. The node that a key is in is known when its page says so: fences decide, and whoever finds that they do not cover his key asks the
+//!    search layer again.
+//! 4. An answer goes out when an image of each page with what it shows is durable (at `always`). Reads are held to that too.
+//! 5. Stamps of records are given while the page is taken. So they rise with the changes of a key.
+//!
+//! Who waits for whom: an operation waits for flash, for a page that another thread has (which that gives back without waiting for
+//! anybody), or for room in the cache or a durable image, for both of which it moves the write-back on itself.
+//!
+//! Threads: the session's. What is shared is [`OrderedState`].
+
+mod changes;
+mod engine_part;
+mod extensions;
+mod fetches;
+mod looks;
+mod merges;
+mod op_state;
+pub mod scan_op;
+pub mod scans;
+mod scratch;
+mod splits;
+#[cfg(test)]
+mod tests;
+
+use super::search::{AnchorKey, SearchHandle};
+use super::tree::{OrderedState, OrderedTree, of_search};
+use crate::error::Error;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::request::{Outcome, Request};
+use crate::log::Sync;
+use crate::ordered::node_table::NodeId;
+use crate::session::engine_session::{EngineSlot, EngineWait};
+use crate::session::order::{OpTarget, Operations};
+use crate::session::session_core::SessionCore;
+use merges::Merges;
+use op_state::{HeldAnswer, OpStage, OrderedOp, OrderedOpState, Shown};
+use scans::Scans;
+use std::sync::Arc;
+use std::time::Duration;
+use tapetum_drive::{Command, Lease, LocalBuffer, Operation, Purpose, Returned};
+use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NodeOrder};
+
+/// How often a poll attempts what tries again, before it leaves that to the next one.
+const ROUNDS_MAX: usize = 8;
+/// Buffers for pages that a session keeps between one read and the next.
+const SPARE_PAGES: usize = 64;
+/// Bit of a tag that says that it is a scan's.
+const TAG_SCAN: u64 = 1 << 57;
+/// That it reads a page to be merged.
+const TAG_MERGE: u64 = 1 << 56;
+
+/// A tree, and the session's way to ask its search layer.
+struct SessionTree {
+    tree: Arc<OrderedTree>,
+    search: SearchHandle,
+}
+
+pub struct OrderedSession {
+    state: Arc<OrderedState>,
+    slot: EngineSlot,
+    trees: Vec<SessionTree>,
+    ops: Operations<OrderedOpState>,
+    scans: Scans,
+    held: Vec<HeldAnswer>,
+    merges: Merges,
+    /// Pages that are with commands of this session.
+    pages_taken: usize,
+    /// Something tries again that another thread kept from going on for a moment.
+    tries_again: bool,
+    /// Something waits for a place in the cache.
+    wants_room: bool,
+    spare_pages: Vec<LocalBuffer>,
+    /// A scratch of its own, so that one command goes on however short memory is.
+    own_scratch: Option<LocalBuffer>,
+    completions: Vec<Returned>,
+    parameters: Vec<u8>,
+    anchor: AnchorKey,
+    order: Box<NodeOrder>,
+}
+
+impl OrderedSession {
+    pub fn new(state: &Arc<OrderedState>, slot: EngineSlot) -> OrderedSession {
+        OrderedSession {
+            state: state.clone(),
+            slot,
+            trees: Vec::new(),
+            ops: Operations::default(),
+            scans: Scans::default(),
+            held: Vec::new(),
+            merges: Merges::default(),
+            pages_taken: 0,
+            tries_again: false,
+            wants_room: false,
+            spare_pages: Vec::new(),
+            own_scratch: state.base.drive.local().allocate(scratch::SCRATCH_BYTES),
+            completions: Vec::new(),
+            parameters: Vec::new(),
+            anchor: AnchorKey::new(),
+            order: Box::new(NodeOrder::default()),
+        }
+    }
+
+    /// Starts an operation that the session has not refused.
+    pub fn start(&mut self, core: &mut SessionCore, target: OpTarget, request: &Request<'_>) {
+        match refuse(request) {
+            Ok(()) => self.ops.wait(target, request),
+            Err(error) => core.answer(target.token, Outcome::Failed(error)),
+        }
+    }
+
+    /// Takes the completion of a command of this part.
+    pub fn complete(&mut self, core: &mut SessionCore, returned: Returned) {
+        let own = EngineSlot::own(returned.completion.tag);
+        if own & TAG_SCAN != 0 {
+            return self.complete_scan(core, (own & !TAG_SCAN) as usize, returned);
+        }
+        if own & TAG_MERGE != 0 {
+            return self.was_read_for_merge(core, (own & !TAG_MERGE) as usize, returned);
+        }
+        let number = own as usize;
+        let mut op = self.ops.take(number);
+        match std::mem::take(&mut op.kept.stage) {
+            OpStage::Looks(node) => {
+                self.pages_taken -= 1;
+                self.looked(core, (number, op), node, returned);
+            }
+            OpStage::Changes(node) => {
+                self.pages_taken -= 1;
+                self.changed(core, (number, op), node, returned);
+            }
+            OpStage::Reads(node, home) => self.was_read(core, (number, op), (node, home), returned),
+            OpStage::ReadsExtension(head, reference) => {
+                self.was_read_out_of_line(core, (number, op), (head, reference), returned);
+            }
+            OpStage::WritesExtension(extension) => self.was_written(core, (number, op), extension, returned),
+            OpStage::Begins | OpStage::Fetched(..) => unreachable!("it has a command on its way"),
+        }
+    }
+
+    /// Attempts what waits, in order, moves the write-back on, and answers what has become durable. No page is taken when it returns.
+    pub fn poll(&mut self, core: &mut SessionCore) {
+        self.wants_room = false;
+        for _ in 0..ROUNDS_MAX {
+            self.tries_again = false;
+            let mut count = self.ops.begin_attempts();
+            while count > 0 {
+                for _ in 0..count {
+                    let Some((number, op)) = self.ops.take_waiting() else { break };
+                    self.attempt(core, number, op);
+                }
+                self.await_pages(core);
+                count = self.ops.take_woken();
+            }
+            self.attempt_scans(core);
+            self.await_pages(core);
+            if !self.tries_again {
+                break;
+            }
+        }
+        self.attempt_merges(core);
+        if self.state.write_back.has_work() {
+            self.state.write_back.advance(&self.state, self.wants_room);
+        }
+        self.release_held(core);
+    }
+
+    /// Polls until no page is with a command: programs are short, and run in the poll where the drive has no threads.
+    fn await_pages(&mut self, core: &mut SessionCore) {
+        while self.pages_taken > 0 {
+            let mut completions = std::mem::take(&mut self.completions);
+            core.queue.poll(&mut completions);
+            let none = completions.is_empty();
+            for returned in completions.drain(..) {
+                match EngineSlot::of(returned.completion.tag) == self.slot {
+                    true => self.complete(core, returned),
+                    false => core.completions.push(returned),
+                }
+            }
+            self.completions = completions;
+            if none {
+                if core.queue.event_fd().is_none() {
+                    // A simulated drive that stopped never answers.
+                    return;
+                }
+                core.queue.wait(Some(Duration::from_millis(1)));
+            }
+        }
+    }
+
+    /// Before the session goes: no page stays with it.
+    pub fn leave(&mut self, core: &mut SessionCore) {
+        self.await_pages(core);
+    }
+
+    fn release_held(&mut self, core: &mut SessionCore) {
+        if self.held.is_empty() {
+            return;
+        }
+        let poisoned = self.state.base.log.poisoned().err();
+        let mut place = 0;
+        while place < self.held.len() {
+            let is_durable = self.held[place].ticket.is_done();
+            if !is_durable && poisoned.is_none() {
+                place += 1;
+                continue;
+            }
+            let mut held = self.held.swap_remove(place);
+            match &poisoned {
+                Some(error) if !is_durable => core.answer(held.token, Outcome::Failed(error.clone())),
+                _ => {
+                    if let Some(value) = held.outcome.value_mut() {
+                        *value = core.values.add(&held.value);
+                    }
+                    core.answer_after(held.token, held.deleted_by, held.outcome);
+                }
+            }
+        }
+    }
+
+    /// Answers when what was seen or written is durable, where that is waited for.
+    fn answer(&mut self, core: &mut SessionCore, token: u64, shown: Shown, outcome: Outcome) {
+        let Shown { ticket, deleted_by } = shown;
+        match ticket.filter(|ticket| self.state.base.log.sync() == Sync::Always && !ticket.is_done()) {
+            None => core.answer_after(token, deleted_by, outcome),
+            Some(ticket) => {
+                let value = outcome.value().map(|value| core.values.bytes(value).to_vec()).unwrap_or_default();
+                self.held.push(HeldAnswer { token, ticket, deleted_by, outcome, value });
+            }
+        }
+    }
+
+    /// Ends an operation with an error.
+    fn fail(&mut self, core: &mut SessionCore, (number, mut op): (usize, Box<OrderedOp>), error: Error) {
+        if let Some(scratch) = op.kept.scratch.take() {
+            self.give_scratch(core, scratch);
+        }
+        core.answer(op.token, Outcome::Failed(error));
+        self.ops.forget(number, op);
+    }
+
+    /// An operation is attempted again, at once.
+    fn try_again(&mut self, number: usize, op: Box<OrderedOp>) {
+        self.tries_again = true;
+        self.ops.wait_again(number, op);
+    }
+
+    /// An operation is attempted again when there is room in the cache, or local memory.
+    fn wait_for_room(&mut self, number: usize, op: Box<OrderedOp>) {
+        self.wants_room = true;
+        self.ops.wait_again(number, op);
+    }
+
+    /// The place among the session's trees of a keyspace's.
+    fn tree_of(&mut self, keyspace: KeyspaceId) -> Result<usize, Error> {
+        if let Some(place) = self.trees.iter().position(|tree| tree.tree.keyspace == keyspace) {
+            return Ok(place);
+        }
+        let tree =
+            self.state.tree(keyspace).ok_or(Error::Keyspace(crate::keyspace::keyspace_error::KeyspaceError::Gone))?;
+        let search = tree.search.handle().map_err(of_search)?;
+        self.trees.push(SessionTree { tree, search });
+        Ok(self.trees.len() - 1)
+    }
+
+    /// The node that a key seems to be in.
+    fn node_of(&mut self, tree: usize, key: &[u8]) -> NodeId {
+        NodeId(self.trees[tree].search.floor(key, &mut self.anchor) as u32)
+    }
+
+    fn take_page(&mut self, core: &SessionCore) -> Option<LocalBuffer> {
+        self.spare_pages.pop().or_else(|| core.base.drive.local().allocate(NODE_BYTES))
+    }
+
+    fn give_page(&mut self, page: LocalBuffer) {
+        if self.spare_pages.len() < SPARE_PAGES {
+            self.spare_pages.push(page);
+        }
+    }
+
+    fn take_scratch(&mut self, core: &mut SessionCore) -> Option<LocalBuffer> {
+        core.spare_buffers.take(scratch::SCRATCH_BYTES).or_else(|| self.own_scratch.take())
+    }
+
+    fn give_scratch(&mut self, core: &mut SessionCore, scratch: LocalBuffer) {
+        match &self.own_scratch {
+            None => self.own_scratch = Some(scratch),
+            Some(_) => core.spare_buffers.give(scratch),
+        }
+    }
+
+    /// A page to read into, and a scratch.
+    fn take_both(&mut self, core: &mut SessionCore) -> Option<(LocalBuffer, LocalBuffer)> {
+        let page = self.take_page(core)?;
+        match self.take_scratch(core) {
+            Some(scratch) => Some((page, scratch)),
+            None => {
+                self.give_page(page);
+                None
+            }
+        }
+    }
+
+    /// Whether another command may be sent. If not, what asks is to wait; programs give their credits back within the poll.
+    fn has_credit(&mut self, core: &SessionCore) -> bool {
+        let has = core.queue.credits() > 0;
+        self.tries_again |= !has && self.pages_taken > 0;
+        has
+    }
+
+    /// Sends a command of an operation.
+    fn submit(&self, core: &mut SessionCore, (own, purpose): (u64, Purpose), operation: Operation, lease: Lease) {
+        let command = Command::new(self.slot.tag(own), operation).of(purpose);
+        core.queue.submit(command, lease).expect("a session has fewer commands on their way than its queue pair takes");
+    }
+
+    /// What keeps its operations, the most pressing of it.
+    pub fn waits(&self) -> EngineWait {
+        if self.tries_again {
+            return EngineWait::Poll;
+        }
+        let others = !self.held.is_empty() || self.merges.wait() || self.scans.wait();
+        let own = if others { EngineWait::Change } else { EngineWait::Commands };
+        self.ops.waits().max(self.scans.waits()).max(own)
+    }
+
+    /// Operations that were not answered.
+    pub fn in_flight(&self) -> usize {
+        self.ops.count() + self.held.len() + self.scans.count()
+    }
+
+    /// The tokens of its operations that are not answered.
+    pub fn tokens(&self) -> Vec<u64> {
+        self.ops.tokens().chain(self.held.iter().map(|held| held.token)).chain(self.scans.tokens()).collect()
+    }
+
+    /// Bytes of keys and values that its operations keep.
+    pub fn kept_bytes(&self) -> usize {
+        self.ops.kept_bytes() + self.held.iter().map(|held| held.value.len()).sum::<usize>()
+    }
+
+    /// Ends what waits: the store was closed.
+    pub fn fail_waiting(&mut self, core: &mut SessionCore) {
+        while let Some((number, op)) = self.ops.take_waiting() {
+            self.fail(core, (number, op), crate::session::order::closed());
+        }
+        for held in self.held.drain(..) {
+            core.answer(held.token, Outcome::Failed(crate::session::order::closed()));
+        }
+        self.fail_scans();
+    }
+}
+
+/// An error if no node takes what a request is about.
+fn refuse(request: &Request<'_>) -> Result<(), Error> {
+    match request.key().len() {
+        0 => Err(Error::KeyEmpty),
+        1..=NODE_KEY_BYTES_MAX => Ok(()),
+        _ => Err(Error::KeyTooLong { limit_bytes: NODE_KEY_BYTES_MAX }),
+    }
+}

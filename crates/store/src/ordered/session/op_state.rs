@@ -1,0 +1,114 @@
+//! What the ordered engine keeps with an operation, and with an answer that waits.
+
+use crate::keyspace::decide::Answer;
+use crate::keyspace::item::ItemHead;
+use crate::keyspace::request::Outcome;
+use crate::ordered::cache::durability_ticket::DurabilityTicket;
+use crate::ordered::node_table::{NodeHome, NodeId};
+use crate::ordered::slabs::SlotShare;
+use crate::session::order::Op;
+use std::sync::Arc;
+use tapetum_drive::LocalBuffer;
+use tapetum_kernels::ordered::extension::ExtensionReference;
+use tapetum_kernels::record::Marks;
+
+/// Where an operation is.
+#[derive(Default)]
+pub enum OpStage {
+    /// It is to be attempted.
+    #[default]
+    Begins,
+    /// A program looks at the cached page of this node.
+    Looks(NodeId),
+    /// A program changes it.
+    Changes(NodeId),
+    /// The page of this node is read from its home, and looked at.
+    Reads(NodeId, NodeHome),
+    /// The page was read, and waits for a place in the cache.
+    Fetched(NodeId, NodeHome, LocalBuffer),
+    /// The extension of this item is read.
+    ReadsExtension(ItemHead, ExtensionReference),
+    /// The extension for its record is written.
+    WritesExtension(Box<NewExtension>),
+}
+
+/// What a request writes, once that is decided.
+pub struct Change {
+    pub flags: u32,
+    pub expiry: u32,
+    pub marks: Marks,
+    pub value: ChangeValue,
+    pub answer: Option<Answer>,
+    /// The value that the answer shows.
+    pub shown: Vec<u8>,
+}
+
+/// What becomes of the value.
+pub enum ChangeValue {
+    /// The key is removed.
+    Removed,
+    Bytes(Vec<u8>),
+    /// It stays in the extension where it is.
+    Kept {
+        reference: ExtensionReference,
+        raw_bytes: u32,
+    },
+}
+
+/// An extension that was written, or is being written, and that no record names yet.
+pub struct NewExtension {
+    pub reference: ExtensionReference,
+    pub share: SlotShare,
+    /// The value in it.
+    pub value: Vec<u8>,
+}
+
+#[derive(Default)]
+pub struct OrderedOpState {
+    pub stage: OpStage,
+    /// What it writes, where that had to be decided.
+    pub change: Option<Change>,
+    /// The stamp of its record, once it has one.
+    pub stamp: u64,
+    /// It must know its key's record before it writes: that names an extension.
+    pub looks_first: bool,
+    /// What the record names that is there, and that goes.
+    pub replaced: Option<ExtensionReference>,
+    /// Where its value is, which its record is to name.
+    pub extension: Option<Box<NewExtension>>,
+    /// The value of the item with this stamp, from its extension.
+    pub read: Option<(u64, Vec<u8>)>,
+    /// What was not to be found in its place.
+    pub mismatched: Option<ExtensionReference>,
+    /// Of one whose page was read: it keeps its scratch, lest others read in turn and evict each other's pages.
+    pub scratch: Option<LocalBuffer>,
+    /// What is to be durable before the value is shown that it reads.
+    pub ticket: Option<Arc<DurabilityTicket>>,
+}
+
+pub type OrderedOp = Op<OrderedOpState>;
+
+/// What an answer shows, that may not be durable yet.
+#[derive(Default)]
+pub struct Shown {
+    /// Of a page.
+    pub ticket: Option<Arc<DurabilityTicket>>,
+    /// The stamp of the deletion of everything that took its item; 0 if none did.
+    pub deleted_by: u64,
+}
+
+impl Shown {
+    pub fn of(ticket: Option<Arc<DurabilityTicket>>) -> Shown {
+        Shown { ticket, deleted_by: 0 }
+    }
+}
+
+/// An answer that waits for what it shows to be durable.
+pub struct HeldAnswer {
+    pub token: u64,
+    pub ticket: Arc<DurabilityTicket>,
+    pub deleted_by: u64,
+    pub outcome: Outcome,
+    /// What the outcome's value is.
+    pub value: Vec<u8>,
+}

@@ -1,0 +1,230 @@
+//! A scan on its way: what is left of its range, and what it has.
+//!
+//! It goes on from a key: behind the last item that it has, or at the fence of the last node. So each key that is there throughout is seen
+//! once, in order, whatever is split or merged meanwhile.
+
+use super::scratch;
+use crate::keyspace::states::KeyspaceRef;
+use crate::ordered::cache::durability_ticket::DurabilityTicket;
+use crate::ordered::node_table::{NodeHome, NodeId};
+use crate::session::session_core::SessionCore;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tapetum_drive::programs::node::{ItemPlace, ItemReader, ScanBound, scan_has_more};
+use tapetum_drive::{LocalBuffer, Purpose};
+use tapetum_kernels::ordered::extension::ExtensionReference;
+use tapetum_kernels::ordered::{NODE_BYTES, NodeRef};
+
+/// Bytes of items that a part has, about.
+const PART_BYTES: usize = 64 << 10;
+
+/// An end of a range of keys.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum KeyBound {
+    #[default]
+    Unbounded,
+    Included(Vec<u8>),
+    Excluded(Vec<u8>),
+}
+
+impl KeyBound {
+    pub(super) fn borrow(&self) -> ScanBound<'_> {
+        match self {
+            KeyBound::Unbounded => ScanBound::Unbounded,
+            KeyBound::Included(key) => ScanBound::Included(key),
+            KeyBound::Excluded(key) => ScanBound::Excluded(key),
+        }
+    }
+
+    pub(super) fn key(&self) -> &[u8] {
+        match self {
+            KeyBound::Unbounded => &[],
+            KeyBound::Included(key) | KeyBound::Excluded(key) => key,
+        }
+    }
+}
+
+/// What is scanned.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KeyRange {
+    /// The lower bound, in either direction.
+    pub from: KeyBound,
+    pub to: KeyBound,
+    pub is_reverse: bool,
+}
+
+/// An item that a scan has seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScannedItem {
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+    pub flags: u32,
+    pub expiry: u32,
+    pub stamp: u64,
+}
+
+/// A part of a scan.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScanPart {
+    /// In the scan's order.
+    pub items: Vec<ScannedItem>,
+    /// What is left of the range; `None`: nothing.
+    pub rest: Option<KeyRange>,
+}
+
+pub(super) enum ScanStage {
+    Begins,
+    /// The cached page is with a program.
+    Looks(NodeId),
+    Reads(NodeId, NodeHome),
+    /// The extension of an item is read.
+    ReadsExtension(OutsideItem),
+    /// It has its part, and waits for that to be durable.
+    Holds,
+}
+
+/// An item whose value is in an extension, and was not read yet.
+#[derive(Clone, Copy)]
+pub(super) struct OutsideItem {
+    /// Its place among the items.
+    pub place: usize,
+    pub reference: ExtensionReference,
+    pub value_bytes: usize,
+}
+
+pub(super) struct ScanOp {
+    pub token: u64,
+    pub keyspace: KeyspaceRef,
+    pub range: KeyRange,
+    pub items: Vec<ScannedItem>,
+    pub items_max: usize,
+    pub bytes: usize,
+    pub outside: VecDeque<OutsideItem>,
+    /// What was not to be found in its place.
+    pub mismatched: Option<ExtensionReference>,
+    /// Of pages that have changes which are not durable.
+    pub tickets: Vec<Arc<DurabilityTicket>>,
+    /// Nothing of the range is left.
+    pub is_over: bool,
+    pub stage: ScanStage,
+}
+
+/// How far a scan got in a node.
+pub(super) struct ScanStep {
+    /// Items that it had before.
+    pub items_before: usize,
+    pub bytes_before: usize,
+    /// What is left of the range behind this node; `None`: nothing. The same range, if the node was another one.
+    pub rest: Option<KeyRange>,
+}
+
+impl ScanOp {
+    /// Takes the items that a program gave. `None`: they make no sense.
+    pub fn go_on(
+        &mut self,
+        core: &SessionCore,
+        (page, scratch): (&LocalBuffer, &LocalBuffer),
+        [filled, word]: [u64; 2],
+    ) -> Option<ScanStep> {
+        let node = NodeRef::look(core.queue.look(Purpose::Scan, page, 0..NODE_BYTES)).ok()?;
+        let (items_before, bytes_before) = (self.items.len(), self.bytes);
+        let step = |rest| ScanStep { items_before, bytes_before, rest };
+        if !self.begins_in(&node) {
+            return Some(step(Some(self.range.clone())));
+        }
+        let (count, has_more) = scan_has_more(word);
+        for item in ItemReader::new(scratch::filled(&core.queue, Purpose::Scan, scratch, filled)) {
+            let value = match item.place {
+                ItemPlace::Here(value) => value,
+                ItemPlace::Extension(reference) => {
+                    let (place, value_bytes) = (self.items.len(), item.raw_bytes as usize);
+                    self.outside.push_back(OutsideItem { place, reference, value_bytes });
+                    &[]
+                }
+                _ => return None,
+            };
+            let value_bytes = item.raw_bytes as usize;
+            let item = ScannedItem {
+                key: item.key.to_vec(),
+                value: value.to_vec(),
+                flags: item.flags,
+                expiry: item.expiry,
+                stamp: item.stamp,
+            };
+            self.bytes += item.key.len() + value_bytes;
+            self.items.push(item);
+        }
+        if self.items.len() - items_before != count as usize {
+            return None;
+        }
+        Some(step(self.rest_behind(&node, has_more)))
+    }
+
+    /// Whether the node has the keys that come next in the range.
+    fn begins_in(&self, node: &NodeRef<'_>) -> bool {
+        match (self.range.is_reverse, &self.range.to) {
+            (false, _) => node.covers(self.range.from.key()),
+            (true, KeyBound::Unbounded) => node.high_fence().is_none(),
+            (true, KeyBound::Included(key)) => node.covers(key),
+            (true, KeyBound::Excluded(key)) => {
+                node.low_fence() < &key[..] && node.high_fence().is_none_or(|high| key[..] <= *high)
+            }
+        }
+    }
+
+    /// What is left of the range when its part in this node is done, or, if that `has_more`, its part up to the last item.
+    fn rest_behind(&self, node: &NodeRef<'_>, has_more: bool) -> Option<KeyRange> {
+        let last = self.items.last().filter(|_| has_more).map(|item| item.key.clone());
+        let range = match (self.range.is_reverse, last) {
+            (false, Some(key)) => KeyRange { from: KeyBound::Excluded(key), ..self.range.clone() },
+            (true, Some(key)) => KeyRange { to: KeyBound::Excluded(key), ..self.range.clone() },
+            (false, None) => KeyRange { from: KeyBound::Included(node.high_fence()?.to_vec()), ..self.range.clone() },
+            (true, None) if node.low_fence().is_empty() => return None,
+            (true, None) => KeyRange { to: KeyBound::Excluded(node.low_fence().to_vec()), ..self.range.clone() },
+        };
+        (!is_crossed(&range)).then_some(range)
+    }
+
+    /// Lets go of what a node gave.
+    pub fn take_back(&mut self, step: Option<&ScanStep>) {
+        if let Some(step) = step {
+            self.items.truncate(step.items_before);
+            self.bytes = step.bytes_before;
+            // All before this node were read.
+            self.outside.clear();
+        }
+    }
+
+    /// Goes on from an item that it has, as if it had neither that nor those behind it.
+    pub fn go_back_to(&mut self, place: usize) {
+        let key = self.items[place].key.clone();
+        match self.range.is_reverse {
+            false => self.range.from = KeyBound::Included(key),
+            true => self.range.to = KeyBound::Included(key),
+        }
+        self.items.truncate(place);
+        self.outside.clear();
+        self.is_over = false;
+    }
+
+    pub fn has_enough(&self) -> bool {
+        self.is_over || self.items.len() >= self.items_max || self.bytes >= PART_BYTES
+    }
+
+    pub fn step(&mut self, step: ScanStep) {
+        match step.rest {
+            Some(rest) => self.range = rest,
+            None => self.is_over = true,
+        }
+    }
+}
+
+/// Whether no key is between the bounds.
+pub(super) fn is_crossed(range: &KeyRange) -> bool {
+    match (&range.from, &range.to) {
+        (KeyBound::Unbounded, KeyBound::Excluded(to)) => to.is_empty(),
+        (KeyBound::Unbounded, _) | (_, KeyBound::Unbounded) => false,
+        (KeyBound::Included(from), KeyBound::Included(to)) => from > to,
+        (from, to) => from.key() >= to.key(),
+    }
+}

@@ -1,0 +1,351 @@
+//! Scans: the items of a range of keys in their order, or against it, a part at a time.
+//!
+//! ```text
+//! start ─► node of the bound ─┬─ cached ─► program scans ─┬─ enough ──────────────► held until durable ─► part, and where to go on
+//!              ▲              └─ not ─► read and scanned ─┘
+//!              └──────────── the next node, from the fence of this one ◄──┘
+//! ```
+//! A part shows each node as it was at one moment.
+//!
+//! Values in extensions are read one by one when their node was scanned. If one is not there any more, the scan goes back to its key.
+//!
+//! What a scan reads it does not put into the cache: whoever reads a range once would drive out what others use.
+
+use super::extensions::{ExtensionRead, damaged_extension};
+use super::fetches::{arguments_of_flash, read_error};
+use super::looks::{arguments, damaged};
+use super::scan_op::{KeyBound, KeyRange, OutsideItem, ScanOp, ScanPart, ScanStage, is_crossed};
+use super::{OrderedSession, TAG_SCAN, scratch};
+use crate::error::Error;
+use crate::keyspace::states::KeyspaceRef;
+use crate::log::Sync;
+use crate::ordered::cache::PageLook;
+use crate::ordered::cache::page_meta::PageUse;
+use crate::ordered::node_table::NodeId;
+use crate::ordered::search::AnchorKey;
+use crate::session::engine_session::EngineWait;
+use crate::session::order::closed;
+use crate::session::session_core::SessionCore;
+use std::collections::VecDeque;
+use tapetum_drive::programs::node::{NodeArguments, NodeFlags, ScanRequest};
+use tapetum_drive::{Lease, Purpose, Returned};
+use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
+
+/// The answer to a scan.
+#[derive(Debug)]
+pub struct ScanReply {
+    pub token: u64,
+    pub part: Result<ScanPart, Error>,
+}
+
+#[derive(Default)]
+pub(super) struct Scans {
+    scans: Vec<Option<Box<ScanOp>>>,
+    free: Vec<usize>,
+    replies: Vec<ScanReply>,
+}
+
+impl Scans {
+    pub fn count(&self) -> usize {
+        self.scans.len() - self.free.len() + self.replies.len()
+    }
+
+    pub fn tokens(&self) -> impl Iterator<Item = u64> {
+        self.scans.iter().flatten().map(|scan| scan.token)
+    }
+
+    fn begin(&self) -> bool {
+        self.scans.iter().flatten().any(|scan| matches!(scan.stage, ScanStage::Begins))
+    }
+
+    /// Whether some wait for others.
+    pub fn wait(&self) -> bool {
+        self.scans.iter().flatten().any(|scan| matches!(scan.stage, ScanStage::Begins | ScanStage::Holds))
+    }
+
+    pub fn waits(&self) -> EngineWait {
+        match (self.begin(), self.wait()) {
+            (true, _) => EngineWait::Poll,
+            (false, true) => EngineWait::Change,
+            (false, false) => EngineWait::Commands,
+        }
+    }
+
+    fn take(&mut self, number: usize) -> Box<ScanOp> {
+        let Some(scan) = self.scans[number].take() else { unreachable!("scan {number} is in its place") };
+        scan
+    }
+
+    fn end(&mut self, number: usize, token: u64, part: Result<ScanPart, Error>) {
+        self.free.push(number);
+        self.replies.push(ScanReply { token, part });
+    }
+}
+
+impl OrderedSession {
+    /// Starts a scan, whose first part comes as a reply with `token`. It has up to so many items.
+    pub fn start_scan(&mut self, (keyspace, token): (KeyspaceRef, u64), range: KeyRange, items_max: usize) {
+        if range.from.key().len().max(range.to.key().len()) > NODE_KEY_BYTES_MAX {
+            let error = Error::KeyTooLong { limit_bytes: NODE_KEY_BYTES_MAX };
+            return self.scans.replies.push(ScanReply { token, part: Err(error) });
+        }
+        let is_over = items_max == 0 || is_crossed(&range);
+        let scan = Box::new(ScanOp {
+            token,
+            keyspace,
+            range,
+            items: Vec::new(),
+            items_max,
+            bytes: 0,
+            outside: VecDeque::new(),
+            mismatched: None,
+            tickets: Vec::new(),
+            is_over,
+            stage: if is_over { ScanStage::Holds } else { ScanStage::Begins },
+        });
+        match self.scans.free.pop() {
+            Some(number) => self.scans.scans[number] = Some(scan),
+            None => self.scans.scans.push(Some(scan)),
+        }
+    }
+
+    /// Takes the answers that are there.
+    pub fn take_scanned(&mut self, replies: &mut Vec<ScanReply>) {
+        replies.append(&mut self.scans.replies);
+    }
+
+    pub(super) fn attempt_scans(&mut self, core: &mut SessionCore) {
+        for number in 0..self.scans.scans.len() {
+            let stage = self.scans.scans[number].as_ref().map(|scan| &scan.stage);
+            match stage {
+                Some(ScanStage::Begins) => {
+                    let scan = self.scans.take(number);
+                    self.attempt_scan(core, number, scan);
+                }
+                Some(ScanStage::Holds) => self.release_scan(number),
+                _ => {}
+            }
+        }
+    }
+
+    fn release_scan(&mut self, number: usize) {
+        let waits = self.state.base.log.sync() == Sync::Always;
+        let Some(scan) = &mut self.scans.scans[number] else { return };
+        scan.tickets.retain(|ticket| waits && !ticket.is_done());
+        if scan.tickets.is_empty() {
+            let ScanOp { token, items, range, is_over, .. } = *self.scans.take(number);
+            let rest = (!is_over).then_some(range);
+            self.scans.end(number, token, Ok(ScanPart { items, rest }));
+        } else if let Err(error) = self.state.base.log.poisoned() {
+            let token = self.scans.take(number).token;
+            self.scans.end(number, token, Err(error));
+        }
+    }
+
+    pub(super) fn fail_scans(&mut self) {
+        for number in 0..self.scans.scans.len() {
+            if matches!(&self.scans.scans[number], Some(scan) if matches!(scan.stage, ScanStage::Begins | ScanStage::Holds))
+            {
+                let token = self.scans.take(number).token;
+                self.scans.end(number, token, Err(closed()));
+            }
+        }
+    }
+
+    /// Looks for the node that a scan goes on in, and scans it.
+    fn attempt_scan(&mut self, core: &mut SessionCore, number: usize, mut scan: Box<ScanOp>) {
+        let found = core.base.refuse_dropped(scan.keyspace).and_then(|()| self.tree_of(scan.keyspace.id()));
+        let tree = match found {
+            Ok(tree) => tree,
+            Err(error) => return self.scans.end(number, scan.token, Err(error)),
+        };
+        if !self.has_credit(core) {
+            self.scans.scans[number] = Some(scan);
+            return;
+        }
+        if let Some(outside) = scan.outside.pop_front() {
+            return self.read_outside(core, (number, scan), tree, outside);
+        }
+        if scan.has_enough() {
+            scan.stage = ScanStage::Holds;
+            self.scans.scans[number] = Some(scan);
+            return self.release_scan(number);
+        }
+        let node = self.scan_node(tree, &scan.range);
+        let looked = self.state.cache.take(node, scan.keyspace.id().0, PageUse::ByScan);
+        let home = match looked {
+            PageLook::Absent(home) => home,
+            PageLook::Busy | PageLook::Gone => {
+                self.tries_again = true;
+                self.scans.scans[number] = Some(scan);
+                return;
+            }
+            PageLook::Taken(page) => {
+                let Some(mut scratch) = self.take_scratch(core) else {
+                    self.state.cache.give_back(node, page, |_| ());
+                    self.wants_room = true;
+                    self.scans.scans[number] = Some(scan);
+                    return;
+                };
+                self.scan_parameters(core, &scan, arguments(NodeFlags::NONE));
+                let on = (&core.queue, Purpose::Scan);
+                let operation = scratch::look(on, self.state.programs.scan, &self.parameters, (&page, &mut scratch));
+                scan.stage = ScanStage::Looks(node);
+                self.scans.scans[number] = Some(scan);
+                self.pages_taken += 1;
+                let lease = Lease::Buffers([page, scratch]);
+                return self.submit(core, (TAG_SCAN | number as u64, Purpose::Scan), operation, lease);
+            }
+        };
+        let nodes = self.trees[tree].tree.nodes.clone();
+        let arguments = arguments_of_flash(&nodes, home, NodeFlags::NONE);
+        let buffers = self.take_both(core);
+        let (Some(arguments), Some((page, mut scratch))) = (arguments, buffers) else {
+            self.wants_room = true;
+            self.scans.scans[number] = Some(scan);
+            return;
+        };
+        self.scan_parameters(core, &scan, arguments);
+        let (on, what) = ((&core.queue, Purpose::Scan), (self.state.programs.scan, nodes.map().flash(home.slot)));
+        let operation = scratch::read_and_look(on, what, &self.parameters, (&page, &mut scratch));
+        scan.stage = ScanStage::Reads(node, home);
+        self.scans.scans[number] = Some(scan);
+        let lease = Lease::Buffers([page, scratch]);
+        self.submit(core, (TAG_SCAN | number as u64, Purpose::Scan), operation, lease);
+    }
+
+    /// The node in which the next item of a range may be.
+    fn scan_node(&mut self, tree: usize, range: &KeyRange) -> NodeId {
+        let (search, anchor) = (&mut self.trees[tree].search, &mut self.anchor);
+        let found = match (range.is_reverse, &range.to) {
+            (false, _) => search.floor(range.from.key(), anchor),
+            (true, KeyBound::Unbounded) => search.last(anchor),
+            (true, KeyBound::Included(key)) => search.floor(key, anchor),
+            (true, KeyBound::Excluded(key)) => {
+                // The greatest anchor below the bound: keys below it are in that node.
+                *anchor = AnchorKey::of(key);
+                search.previous(anchor).unwrap_or_else(|| search.floor(b"", anchor))
+            }
+        };
+        NodeId(found as u32)
+    }
+
+    fn scan_parameters(&mut self, core: &SessionCore, scan: &ScanOp, arguments: NodeArguments) {
+        let flags = if scan.range.is_reverse { NodeFlags::REVERSE } else { NodeFlags::NONE };
+        let (watermark, now) = (core.base.keyspaces.watermark(scan.keyspace.id()), core.base.now());
+        let arguments = NodeArguments { watermark, now, flags: arguments.flags.with(flags), ..arguments };
+        let limit = (scan.items_max - scan.items.len()).min(usize::from(u16::MAX)) as u16;
+        let request = ScanRequest { from: scan.range.from.borrow(), to: scan.range.to.borrow(), limit };
+        request.encode(&arguments, &mut self.parameters);
+    }
+
+    /// Reads the extension of an item.
+    fn read_outside(
+        &mut self,
+        core: &mut SessionCore,
+        (number, mut scan): (usize, Box<ScanOp>),
+        tree: usize,
+        outside: OutsideItem,
+    ) {
+        let tree = &self.trees[tree].tree;
+        let key_bytes = scan.items[outside.place].key.len();
+        let read = ExtensionRead::of(&outside.reference, key_bytes, |class| tree.extensions(class));
+        let Some(read) = read else { return self.scan_mismatched((number, scan), outside) };
+        let Some(buffer) = core.spare_buffers.take(read.bytes) else {
+            self.wants_room = true;
+            scan.outside.push_front(outside);
+            self.scans.scans[number] = Some(scan);
+            return;
+        };
+        let operation = read.operation(&buffer);
+        scan.stage = ScanStage::ReadsExtension(outside);
+        self.scans.scans[number] = Some(scan);
+        self.submit(core, (TAG_SCAN | number as u64, Purpose::Scan), operation, Lease::Buffer(buffer));
+    }
+
+    fn was_read_outside(
+        &mut self,
+        core: &mut SessionCore,
+        (number, mut scan): (usize, Box<ScanOp>),
+        outside: OutsideItem,
+        Returned { completion, lease }: Returned,
+    ) {
+        let buffer = lease.into_buffer();
+        let tree = self.tree_of(scan.keyspace.id()).map(|tree| self.trees[tree].tree.clone());
+        let error = match completion.is_success() {
+            true => tree.as_ref().err().cloned(),
+            false => Some(Error::of_command(core.queue.drive(), "read", &completion)),
+        };
+        if let Some(error) = error {
+            core.spare_buffers.give(buffer);
+            return self.scans.end(number, scan.token, Err(error));
+        }
+        let key = &scan.items[outside.place].key;
+        let value = tree.ok().and_then(|tree| {
+            let read = ExtensionRead::of(&outside.reference, key.len(), |class| tree.extensions(class))?;
+            read.value(&core.queue, &buffer, (key, outside.value_bytes)).map(<[u8]>::to_vec)
+        });
+        core.spare_buffers.give(buffer);
+        let Some(value) = value else { return self.scan_mismatched((number, scan), outside) };
+        scan.mismatched = None;
+        scan.items[outside.place].value = value;
+        self.tries_again = true;
+        self.scans.scans[number] = Some(scan);
+    }
+
+    /// A scan goes back to an item that was replaced meanwhile; if it names the same extension as before, the store is damaged.
+    fn scan_mismatched(&mut self, (number, mut scan): (usize, Box<ScanOp>), outside: OutsideItem) {
+        if scan.mismatched.replace(outside.reference) == Some(outside.reference) {
+            return self.scans.end(number, scan.token, Err(damaged_extension(&outside.reference)));
+        }
+        scan.go_back_to(outside.place);
+        self.tries_again = true;
+        self.scans.scans[number] = Some(scan);
+    }
+
+    pub(super) fn complete_scan(&mut self, core: &mut SessionCore, number: usize, returned: Returned) {
+        let mut scan = self.scans.take(number);
+        if let ScanStage::ReadsExtension(outside) = scan.stage {
+            scan.stage = ScanStage::Begins;
+            return self.was_read_outside(core, (number, scan), outside, returned);
+        }
+        let Returned { completion, lease } = returned;
+        let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
+        let stage = std::mem::replace(&mut scan.stage, ScanStage::Begins);
+        let gone_on = match completion.is_success() {
+            true => scan.go_on(core, (&page, &scratch), completion.result),
+            false => None,
+        };
+        self.give_scratch(core, scratch);
+        let error = match stage {
+            ScanStage::Looks(node) => {
+                self.pages_taken -= 1;
+                let ticket = self.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
+                scan.tickets.extend(ticket);
+                gone_on.is_none().then(|| damaged(node))
+            }
+            ScanStage::Reads(node, home) => {
+                self.give_page(page);
+                let is_current = self.state.cache.is_current(node, home);
+                if !is_current {
+                    // It shows what was.
+                    scan.take_back(gone_on.as_ref());
+                    self.tries_again = true;
+                    self.scans.scans[number] = Some(scan);
+                    return;
+                }
+                gone_on.is_none().then(|| read_error(core, (node, home), &completion))
+            }
+            ScanStage::Begins | ScanStage::ReadsExtension(_) | ScanStage::Holds => {
+                unreachable!("it has a command for a node on its way")
+            }
+        };
+        match (error, gone_on) {
+            (Some(error), _) => return self.scans.end(number, scan.token, Err(error)),
+            (None, Some(step)) => scan.step(step),
+            (None, None) => unreachable!("it failed"),
+        }
+        self.tries_again = true;
+        self.scans.scans[number] = Some(scan);
+    }
+}

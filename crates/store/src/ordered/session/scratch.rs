@@ -1,0 +1,85 @@
+//! A session's scratch for one command over a page: what the program is told, and where it answers.
+//!
+//! ```text
+//!  0          128            4096                   16 KiB
+//!  +----------+--------------+---------------+
+//!  | stages   | parameters   | output        |
+//!  +----------+--------------+---------------+
+//! ```
+
+use crate::session::spare_buffers::BUFFER_BYTES;
+use tapetum_drive::programs::node::{ARGUMENTS_BYTES, NODE_ITEM_HEAD_BYTES};
+use tapetum_drive::{Execution, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, QueuePair, Stage};
+use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX};
+
+const PARAMETERS_AT: usize = 2 * Stage::ENCODED_BYTES;
+const OUTPUT_AT: usize = 4096;
+/// What a request has in front of its record, and a scan in front of its bounds; and the crc that a record in a node is without.
+const REQUEST_HEAD_BYTES: usize = 16 + 4;
+const _: () = assert!(PARAMETERS_AT + ARGUMENTS_BYTES + REQUEST_HEAD_BYTES + NODE_RECORD_BYTES_MAX <= OUTPUT_AT);
+const _: () = assert!(PARAMETERS_AT + ARGUMENTS_BYTES + REQUEST_HEAD_BYTES + 2 * NODE_KEY_BYTES_MAX <= OUTPUT_AT);
+
+/// Of a session's spare buffers. Its output takes any item of a node.
+pub const SCRATCH_BYTES: usize = BUFFER_BYTES;
+const _: () = assert!(SCRATCH_BYTES - OUTPUT_AT >= NODE_ITEM_HEAD_BYTES + NODE_BYTES);
+
+fn part(buffer: &LocalBuffer, at: usize, length: usize) -> LocalRange {
+    LocalRange { offset: buffer.offset() + at as u64, length: length as u32 }
+}
+
+/// Puts parameters into a scratch; where they are.
+fn place_parameters(queue: &QueuePair, purpose: Purpose, scratch: &mut LocalBuffer, parameters: &[u8]) -> LocalRange {
+    let end = PARAMETERS_AT + parameters.len();
+    queue.fill(purpose, scratch, PARAMETERS_AT..end).copy_from_slice(parameters);
+    part(scratch, PARAMETERS_AT, parameters.len())
+}
+
+fn output(scratch: &LocalBuffer) -> LocalRange {
+    part(scratch, OUTPUT_AT, scratch.len() - OUTPUT_AT)
+}
+
+/// A program that reads a page and answers into the scratch.
+pub fn look(
+    (queue, purpose): (&QueuePair, Purpose),
+    program: ProgramId,
+    parameters: &[u8],
+    (page, scratch): (&LocalBuffer, &mut LocalBuffer),
+) -> Operation {
+    let parameters = place_parameters(queue, purpose, scratch, parameters);
+    Operation::Execute { program, parameters, input: page.range(), output: output(scratch) }
+}
+
+/// As [`look`], of a page that is read from flash first.
+pub fn read_and_look(
+    (queue, purpose): (&QueuePair, Purpose),
+    (program, flash): (ProgramId, u64),
+    parameters: &[u8],
+    (page, scratch): (&LocalBuffer, &mut LocalBuffer),
+) -> Operation {
+    let parameters = place_parameters(queue, purpose, scratch, parameters);
+    let stages = [
+        Stage::Read { flash, local: page.offset(), length: NODE_BYTES as u32 },
+        Stage::Execute(Execution::new(program, parameters, &[page.range()], output(scratch))),
+    ];
+    let bytes = queue.fill(purpose, scratch, 0..PARAMETERS_AT);
+    let (encoded, _) = bytes.as_chunks_mut::<{ Stage::ENCODED_BYTES }>();
+    encoded.iter_mut().zip(stages).for_each(|(to, stage)| *to = stage.encode());
+    Operation::Pipeline { stages: part(scratch, 0, PARAMETERS_AT) }
+}
+
+/// A program that changes a page in place.
+pub fn change(
+    (queue, purpose): (&QueuePair, Purpose),
+    program: ProgramId,
+    parameters: &[u8],
+    (page, scratch): (&LocalBuffer, &mut LocalBuffer),
+) -> Operation {
+    let parameters = place_parameters(queue, purpose, scratch, parameters);
+    Operation::Execute { program, parameters, input: LocalRange::EMPTY, output: page.range() }
+}
+
+/// What a program filled of its output.
+pub fn filled<'a>(queue: &QueuePair, purpose: Purpose, scratch: &'a LocalBuffer, bytes: u64) -> &'a [u8] {
+    let length = (bytes as usize).min(scratch.len() - OUTPUT_AT);
+    queue.look(purpose, scratch, OUTPUT_AT..OUTPUT_AT + length)
+}

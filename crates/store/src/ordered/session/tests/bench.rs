@@ -1,0 +1,239 @@
+//! An ordered tree over the base of a store in memory, its sessions, and a reader of all its slots.
+
+use crate::base::Base;
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::request::{Outcome, Request};
+use crate::keyspace::states::KeyspaceRef;
+use crate::log::Sync;
+use crate::media::io::lock;
+use crate::ordered::search::SearchLimits;
+use crate::ordered::session::OrderedSession;
+use crate::ordered::session::scan_op::{KeyRange, ScanPart};
+use crate::ordered::session::scans::ScanReply;
+use crate::ordered::slabs::group_table::{Group, GroupEdit, GroupTable};
+use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
+use crate::ordered::slabs::slot_class::SlotClass;
+use crate::ordered::tree::{OrderedLimits, OrderedState, OrderedTree};
+use crate::planted::Planted;
+use crate::session::engine_session::EngineSlot;
+use crate::session::order::OpTarget;
+use crate::session::session_core::SessionCore;
+use crate::{Store, StoreOptions};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tapetum_drive::{Drive, Env, FaultyFlash, Flash, LocalMemory, programs};
+use tapetum_kernels::ordered::NodeRef;
+use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionHead};
+
+const KEYSPACE: KeyspaceRef = KeyspaceRef::DEFAULT;
+/// More slots than any test has nodes.
+const MANY_SLOTS: u32 = 900;
+/// Steps after which whatever waits would wait for ever.
+const PATIENCE: u32 = 100_000;
+
+pub struct Bench {
+    // First: nobody has it when its store goes.
+    pub state: Arc<OrderedState>,
+    pub tree: Arc<OrderedTree>,
+    pub base: Arc<Base>,
+    pub group: Group,
+    pub slots: KeyspaceSlots,
+    _store: Store,
+}
+
+pub fn new_flash(seed: u64) -> FaultyFlash {
+    FaultyFlash::new(SMALL_BYTES, seed)
+}
+
+impl Bench {
+    /// A new tree on `flash`, over a cache of so many pages.
+    pub fn new(flash: Arc<dyn Flash>, cache_pages: usize, sync: Sync) -> Bench {
+        Bench::over(flash, cache_pages, sync, (Env::simulated(1).0, MANY_SLOTS))
+    }
+
+    /// As [`Bench::new`], with few slots, so that each is used again soon.
+    pub fn with_slots(flash: Arc<dyn Flash>, cache_pages: usize, slots: u32) -> Bench {
+        Bench::over(flash, cache_pages, Sync::Always, (Env::simulated(1).0, slots))
+    }
+
+    pub fn on_threads(flash: Arc<dyn Flash>, cache_pages: usize, sync: Sync) -> Bench {
+        Bench::over(flash, cache_pages, sync, (Env::system(), MANY_SLOTS))
+    }
+
+    fn over(flash: Arc<dyn Flash>, cache_pages: usize, sync: Sync, (env, extents): (Env, u32)) -> Bench {
+        let options = StoreOptions { sync, ..small_options() };
+        let local = LocalMemory::new(32 << 20).unwrap();
+        let drive = Drive::new(flash, local, programs::built_in(), env);
+        Store::create_on(&drive, &options).unwrap();
+        let store = Store::open_with(&drive, &options, || false).unwrap();
+        let base = store.shared().base.clone();
+        let mut groups = GroupTable::default();
+        let mut add = |class, extents| {
+            let runs = lock(&base.extents).allocate_runs(extents).unwrap();
+            assert_eq!(runs.len(), 1);
+            let (first, keyspace, version) = (runs[0].first, KEYSPACE.id(), groups.version_next());
+            let group = Group { first, extents, keyspace, class, version, open: true };
+            groups.edit(&GroupEdit::Add(group)).unwrap();
+            groups.edit(&GroupEdit::Open(vec![first])).unwrap();
+            group
+        };
+        let group = add(SlotClass::Nodes, extents);
+        for size in 0..5 {
+            add(SlotClass::Extensions(size), 160);
+        }
+        let slabs = SlabOptions::new(&base.geometry, base.store_id, Planted::default()).unwrap();
+        let slots = KeyspaceSlots::new(&slabs, KEYSPACE.id(), &groups);
+        let limits = OrderedLimits {
+            cache_pages,
+            nodes_max: 10_000,
+            search: SearchLimits { bytes_max: 8 << 20, handles_max: 16 },
+        };
+        let state = OrderedState::new(base.clone(), limits).unwrap();
+        let tree = state.add_empty(slots.clone()).unwrap();
+        Bench { state, tree, base, group, slots, _store: store }
+    }
+
+    pub fn client(&self) -> Client {
+        let slot = EngineSlot::of(u64::MAX >> 5);
+        let queue = self.base.drive.queue_pair(64).unwrap();
+        let core = SessionCore::new(self.base.clone(), queue);
+        let session = OrderedSession::new(&self.state, slot);
+        Client { core, session, answers: HashMap::new(), scanned: HashMap::new(), token_next: 0 }
+    }
+}
+
+/// An answer, with its value.
+pub type Answer = (Outcome, Vec<u8>);
+
+pub struct Client {
+    pub core: SessionCore,
+    pub session: OrderedSession,
+    answers: HashMap<u64, Answer>,
+    scanned: HashMap<u64, ScanPart>,
+    token_next: u64,
+}
+
+impl Client {
+    /// Its token.
+    pub fn start(&mut self, request: Request<'_>) -> u64 {
+        self.token_next += 1;
+        let hash = self.core.base.hasher.hash(KeyspaceId::DEFAULT, request.key());
+        let target = OpTarget { token: self.token_next, keyspace: KEYSPACE, hash, value_bytes_allowed: usize::MAX };
+        self.session.start(&mut self.core, target, &request);
+        self.token_next
+    }
+
+    pub fn step(&mut self) {
+        let mut completions = std::mem::take(&mut self.core.completions);
+        self.core.queue.poll(&mut completions);
+        completions.drain(..).for_each(|returned| self.session.complete(&mut self.core, returned));
+        self.core.completions = completions;
+        self.session.poll(&mut self.core);
+        for reply in std::mem::take(&mut self.core.ready) {
+            let value = reply.outcome.value().map(|value| self.core.values.bytes(value).to_vec());
+            self.answers.insert(reply.token, (reply.outcome, value.unwrap_or_default()));
+        }
+        self.core.values.turn();
+        let mut scanned: Vec<ScanReply> = Vec::new();
+        self.session.take_scanned(&mut scanned);
+        self.scanned.extend(scanned.into_iter().map(|reply| (reply.token, reply.part.unwrap())));
+    }
+
+    pub fn take_answer(&mut self, token: u64) -> Option<Answer> {
+        self.answers.remove(&token)
+    }
+
+    pub fn answer(&mut self, token: u64) -> Answer {
+        for _ in 0..PATIENCE {
+            if let Some(answer) = self.take_answer(token) {
+                return answer;
+            }
+            self.step();
+        }
+        panic!("no answer to {token}; {:?} are on their way", self.session.tokens());
+    }
+
+    pub fn run(&mut self, request: Request<'_>) -> Answer {
+        let token = self.start(request);
+        self.answer(token)
+    }
+
+    pub fn start_scan(&mut self, range: KeyRange, items_max: usize) -> u64 {
+        self.token_next += 1;
+        self.session.start_scan((KEYSPACE, self.token_next), range, items_max);
+        self.token_next
+    }
+
+    pub fn take_part(&mut self, token: u64) -> Option<ScanPart> {
+        self.scanned.remove(&token)
+    }
+
+    /// All items of a range, in parts of so many.
+    pub fn scan(&mut self, range: KeyRange, items_max: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let (mut items, mut rest) = (Vec::new(), Some(range));
+        while let Some(range) = rest {
+            let token = self.start_scan(range, items_max);
+            let part = (0..PATIENCE).find_map(|_| {
+                self.step();
+                self.take_part(token)
+            });
+            let part = part.expect("an answer to a scan");
+            assert!(part.items.len() <= items_max);
+            items.extend(part.items.into_iter().map(|item| (item.key, item.value)));
+            rest = part.rest;
+        }
+        items
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.session.leave(&mut self.core);
+        self.core.base.log.unregister(&self.core.notifier);
+    }
+}
+
+/// All images of a tree, as a flash has them, by the live rule.
+pub struct Images {
+    flash: FaultyFlash,
+    slots: KeyspaceSlots,
+    /// The newest first.
+    images: Vec<Vec<u8>>,
+}
+
+impl Images {
+    pub fn read(bench: &Bench, flash: &FaultyFlash) -> Images {
+        let (flash, slots, group) = (flash.clone(), bench.slots.clone(), &bench.group);
+        let (space, map) = (slots.nodes(), slots.nodes().map());
+        let mut images = Vec::new();
+        for number in map.first_of(group.first)..map.first_of(group.first + group.extents) {
+            let bytes = flash.peek(map.flash(number), 4096);
+            let salt = space.salt(map.address(number)).unwrap();
+            if let Ok(node) = NodeRef::check(&bytes, salt) {
+                images.push((node.stamp(), bytes));
+            }
+        }
+        images.sort_by_key(|(stamp, _)| std::cmp::Reverse(*stamp));
+        let images = images.into_iter().map(|(_, bytes)| bytes).collect();
+        Images { flash, slots, images }
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let nodes = self.images.iter().map(|bytes| NodeRef::look(bytes).unwrap());
+        let node = nodes.into_iter().find(|node| node.covers(key))?;
+        let record = node.get(key).unwrap()?;
+        let Some(reference) = record.extension().unwrap() else { return Some(record.stored.to_vec()) };
+        let class = reference.class(key.len()).unwrap();
+        let space = self.slots.of_class(SlotClass::of_extension(class));
+        let bytes = self.flash.peek(space.flash_offset(reference.slot).unwrap(), class.bytes());
+        let salt = space.salt(reference.slot).unwrap();
+        let (head, its_key) = ExtensionHead::parse(&bytes, salt).unwrap();
+        assert_eq!((its_key, head.check(&reference, record.header.raw_bytes)), (key, Ok(())));
+        let stored_at = EXTENSION_HEAD_BYTES + key.len();
+        let stored = &bytes[stored_at..stored_at + head.stored_bytes as usize];
+        assert!(head.holds(salt, stored));
+        Some(stored.to_vec())
+    }
+}

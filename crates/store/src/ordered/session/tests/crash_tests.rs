@@ -1,0 +1,145 @@
+//! What is answered is on flash, whenever the power fails.
+
+use super::bench::{Bench, Images, new_flash};
+use super::model_tests::put;
+use crate::keyspace::request::{Outcome, Request};
+use crate::log::Sync;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use tapetum_drive::{FaultyFlash, Opcode, SplitMix64};
+
+/// What may be on flash of a key: what was answered last, and all that was submitted since. `None`: nothing.
+#[derive(Clone)]
+struct MayBe {
+    values: Vec<Option<Vec<u8>>>,
+}
+
+impl Default for MayBe {
+    fn default() -> MayBe {
+        MayBe { values: vec![None] }
+    }
+}
+
+struct Run {
+    bench: Bench,
+    flash: FaultyFlash,
+    keys: BTreeMap<Vec<u8>, MayBe>,
+}
+
+impl Run {
+    fn check(&self, flash: &FaultyFlash) {
+        let images = Images::read(&self.bench, flash);
+        for (key, may_be) in &self.keys {
+            let found = images.get(key);
+            let is_right = may_be.values.contains(&found);
+            let lengths: Vec<_> = may_be.values.iter().map(|value| value.as_ref().map(Vec::len)).collect();
+            assert!(is_right, "{}: {:?} is none of {lengths:?}", key.escape_ascii(), found.map(|found| found.len()));
+        }
+    }
+}
+
+/// What a key gets: nothing, or a value that a node takes, or, seldom, one of an extension.
+fn value(random: &mut SplitMix64, byte: u8) -> Option<Vec<u8>> {
+    let length = match random.below(16) {
+        0..4 => return None,
+        4 => 2000 + random.below(9000),
+        _ => random.below(900),
+    };
+    Some(vec![byte; length as usize])
+}
+
+/// Puts and removes, each checked against what a power failure at that moment leaves of the flash's cache: nothing.
+#[test]
+fn what_is_answered_is_durable() {
+    let flash = new_flash(11);
+    let bench = Bench::with_slots(Arc::new(flash.clone()), 16, 50);
+    let mut client = bench.client();
+    let mut run = Run { bench, flash, keys: BTreeMap::new() };
+    let mut random = SplitMix64::new(11);
+    let mut started: HashMap<u64, (Vec<u8>, Option<Vec<u8>>)> = HashMap::new();
+    let mut answered = 0;
+    for step in 0..6000 {
+        if started.len() < 20 {
+            let key = format!("k{:03}", random.below(150)).into_bytes();
+            // One at a time of each key, so that it is known what comes first.
+            if started.values().any(|(other, _)| *other == key) {
+                client.step();
+                continue;
+            }
+            let value = value(&mut random, step as u8);
+            let token = client.start(match &value {
+                Some(value) => put(&key, value),
+                None => Request::Delete { key: &key, stamp: None },
+            });
+            run.keys.entry(key.clone()).or_default().values.push(value.clone());
+            started.insert(token, (key, value));
+        }
+        client.step();
+        let tokens: Vec<u64> = started.keys().copied().collect();
+        for token in tokens {
+            let Some((outcome, _)) = client.take_answer(token) else { continue };
+            assert!(!matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+            let (key, value) = started.remove(&token).unwrap();
+            run.keys.insert(key, MayBe { values: vec![value] });
+            answered += 1;
+        }
+        if step % 40 == 0 {
+            run.check(&run.flash.fork_durable(1));
+        }
+    }
+    assert!(answered > 500 && run.bench.state.cache.table.count() > 20, "{answered} answers");
+}
+
+/// As a crash leaves it: what is in the cache or on its way is lost, kept or torn, by chance.
+#[test]
+fn a_crash_loses_nothing_that_was_answered() {
+    for seed in 20..80 {
+        let flash = new_flash(seed);
+        let bench = Bench::with_slots(Arc::new(flash.clone()), 16, 40);
+        let mut client = bench.client();
+        let mut run = Run { bench, flash: flash.clone(), keys: BTreeMap::new() };
+        let mut random = SplitMix64::new(seed);
+        flash.crash_after(flash.events() + 200 + 37 * (seed - 20));
+        let mut started: HashMap<u64, (Vec<u8>, Option<Vec<u8>>)> = HashMap::new();
+        while !flash.crashed() {
+            if started.len() < 12 {
+                let key = format!("k{:03}", random.below(60)).into_bytes();
+                if !started.values().any(|(other, _)| *other == key) {
+                    let value = value(&mut random, seed as u8);
+                    let token = client.start(match &value {
+                        Some(value) => put(&key, value),
+                        None => Request::Delete { key: &key, stamp: None },
+                    });
+                    run.keys.entry(key.clone()).or_default().values.push(value.clone());
+                    started.insert(token, (key, value));
+                }
+            }
+            client.step();
+            let tokens: Vec<u64> = started.keys().copied().collect();
+            for token in tokens {
+                let Some((outcome, _)) = client.take_answer(token) else { continue };
+                if !matches!(outcome, Outcome::Failed(_)) {
+                    let (key, value) = started.remove(&token).unwrap();
+                    run.keys.insert(key, MayBe { values: vec![value] });
+                }
+            }
+        }
+        run.check(&flash.reopen());
+        (0..8).for_each(|other| run.check(&flash.reopen_otherwise(other).0));
+    }
+}
+
+#[test]
+fn a_failed_image_or_flush_ends_all_writes_and_nothing_is_answered() {
+    for opcode in [Opcode::Write, Opcode::Flush] {
+        let flash = new_flash(50);
+        let bench = Bench::new(Arc::new(flash.clone()), 16, Sync::Always);
+        let mut client = bench.client();
+        assert!(matches!(client.run(put(b"before", b"1")).0, Outcome::Stored { .. }));
+        flash.fail_nth(opcode, 1);
+        assert!(matches!(client.run(put(b"key", b"2")).0, Outcome::Failed(crate::Error::Poisoned(_))));
+        assert!(matches!(client.run(put(b"later", b"3")).0, Outcome::Failed(crate::Error::Poisoned(_))));
+        assert!(matches!(client.run(Request::Get { key: b"before" }).0, Outcome::Value { .. }));
+        assert!(matches!(client.run(Request::Get { key: b"key" }).0, Outcome::Failed(_)), "it is not durable");
+    }
+}

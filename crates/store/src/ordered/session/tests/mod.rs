@@ -1,0 +1,6 @@
+//! Sessions over a cache of few pages, against a map; what is answered is on flash; threads beside each other.
+
+mod bench;
+mod crash_tests;
+mod model_tests;
+mod thread_tests;

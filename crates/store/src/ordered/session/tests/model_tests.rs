@@ -1,0 +1,271 @@
+//! One or several sessions against a map, over a cache of few pages.
+
+use super::bench::{Answer, Bench, Client, new_flash};
+use crate::keyspace::request::{Condition, Outcome, Request};
+use crate::log::Sync;
+use crate::ordered::session::scan_op::{KeyBound, KeyRange};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use tapetum_drive::{Opcode, SplitMix64};
+
+pub fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
+    Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always }
+}
+
+/// Keys that are prefixes of each other, short and long.
+fn key(random: &mut SplitMix64, count: u64) -> Vec<u8> {
+    let number = random.below(count);
+    let mut key = format!("user:{:05}", number / 4).into_bytes();
+    match number % 4 {
+        0 => {}
+        1 => key.push(0),
+        2 => key.extend_from_slice(b":name"),
+        _ => key.extend(std::iter::repeat_n(b'x', (number % 700) as usize)),
+    }
+    key
+}
+
+fn value(random: &mut SplitMix64, key: &[u8]) -> Vec<u8> {
+    let longest = 1900 - key.len() as u64;
+    let lengths = [random.below(20), random.below(200), random.below(longest), longest, random.below(20_000)];
+    // Few of those that go to extensions.
+    let length = lengths[(random.below(33) as usize) / 8];
+    (0..length).map(|_| random.next_u64() as u8).collect()
+}
+
+/// What an answer must be.
+enum Expected {
+    Value(Option<Vec<u8>>),
+    Stored,
+    Deleted(bool),
+}
+
+impl Expected {
+    fn check(&self, (outcome, bytes): &Answer, key: &[u8]) {
+        let is_right = match self {
+            Expected::Value(None) => *outcome == Outcome::Missing,
+            Expected::Value(Some(value)) => matches!(outcome, Outcome::Value { .. }) && bytes == value,
+            Expected::Stored => matches!(outcome, Outcome::Stored { .. }),
+            Expected::Deleted(there) => *outcome == if *there { Outcome::Deleted } else { Outcome::Missing },
+        };
+        assert!(is_right, "{outcome:?} of {}", key.escape_ascii());
+    }
+}
+
+/// Operations that are submitted together.
+fn run_batch(client: &mut Client, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, random: &mut SplitMix64, removes: u64) {
+    let mut started = Vec::new();
+    for _ in 0..1 + random.below(24) {
+        let key = key(random, 1200);
+        let (token, expected) = match random.below(100) {
+            dice if dice < 40 => (client.start(Request::Get { key: &key }), Expected::Value(model.get(&key).cloned())),
+            dice if dice < 40 + removes => {
+                let expected = Expected::Deleted(model.remove(&key).is_some());
+                (client.start(Request::Delete { key: &key, stamp: None }), expected)
+            }
+            _ => {
+                let value = value(random, &key);
+                let token = client.start(put(&key, &value));
+                model.insert(key.clone(), value);
+                (token, Expected::Stored)
+            }
+        };
+        started.push((token, key, expected));
+    }
+    for (token, key, expected) in started {
+        expected.check(&client.answer(token), &key);
+    }
+}
+
+fn bound(random: &mut SplitMix64) -> (KeyBound, Bound<Vec<u8>>) {
+    let key = key(random, 1200);
+    match random.below(4) {
+        0 => (KeyBound::Unbounded, Bound::Unbounded),
+        1 => (KeyBound::Excluded(key.clone()), Bound::Excluded(key)),
+        _ => (KeyBound::Included(key.clone()), Bound::Included(key)),
+    }
+}
+
+fn check_scan(client: &mut Client, model: &BTreeMap<Vec<u8>, Vec<u8>>, random: &mut SplitMix64) {
+    let ((from, low), (to, high)) = (bound(random), bound(random));
+    let range = KeyRange { from, to, is_reverse: random.below(2) == 0 };
+    let inside = |key: &[u8]| {
+        let above = match &low {
+            Bound::Unbounded => true,
+            Bound::Included(low) => key >= low,
+            Bound::Excluded(low) => key > low,
+        };
+        above
+            && match &high {
+                Bound::Unbounded => true,
+                Bound::Included(high) => key <= high,
+                Bound::Excluded(high) => key < high,
+            }
+    };
+    let items = model.iter().filter(|(key, _)| inside(key)).map(|(key, value)| (key.clone(), value.clone()));
+    let mut expected: Vec<_> = items.collect();
+    if range.is_reverse {
+        expected.reverse();
+    }
+    let items_max = [1, 7, 100, usize::MAX][random.below(4) as usize];
+    let is_same = client.scan(range.clone(), items_max) == expected;
+    assert!(is_same, "{range:?}");
+}
+
+fn run_model(seed: u64, cache_pages: usize, sync: Sync, batches: u32) {
+    let flash = new_flash(seed);
+    let bench = Bench::new(Arc::new(flash), cache_pages, sync);
+    let (mut client, mut model) = (bench.client(), BTreeMap::new());
+    let mut random = SplitMix64::new(seed);
+    for batch in 0..batches {
+        // It grows, and shrinks, and grows.
+        let removes = if batch % 200 < 100 { 10 } else { 50 };
+        run_batch(&mut client, &mut model, &mut random, removes);
+        if batch % 20 == 0 {
+            check_scan(&mut client, &model, &mut random);
+        }
+    }
+    let all = client.scan(KeyRange::default(), 50);
+    assert!(all.into_iter().eq(model));
+    let reads = bench.base.drive.counters().opcode(Opcode::Pipeline).completed;
+    assert!(reads > 100 && bench.state.write_back.images() > 100, "{reads} reads");
+    assert!(bench.state.cache.table.count() > 3 * cache_pages as u32, "most nodes are not cached");
+}
+
+#[test]
+fn a_session_does_what_a_map_does() {
+    run_model(1, 16, Sync::Always, 400);
+}
+
+#[test]
+fn a_session_does_what_a_map_does_over_one_set_of_pages() {
+    run_model(2, 8, Sync::Always, 200);
+}
+
+#[test]
+fn a_session_does_what_a_map_does_where_answers_do_not_wait() {
+    run_model(3, 24, Sync::No, 400);
+    run_model(4, 24, Sync::EverySecond, 200);
+}
+
+#[test]
+fn deletes_give_nodes_and_slots_back() {
+    let bench = Bench::new(Arc::new(new_flash(5)), 400, Sync::Always);
+    let mut client = bench.client();
+    let keys: Vec<Vec<u8>> = (0..1000).map(|n| format!("key:{n:06}").into_bytes()).collect();
+    let tokens: Vec<u64> = keys.iter().map(|key| client.start(put(key, &[7; 300]))).collect();
+    tokens.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Stored { .. })));
+    let full = bench.state.cache.table.count();
+    assert!(full > 80, "{full} nodes");
+    let mut random = SplitMix64::new(5);
+    let mut left = keys;
+    while !left.is_empty() {
+        let key = left.swap_remove(random.below(left.len() as u64) as usize);
+        assert_eq!(client.run(Request::Delete { key: &key, stamp: None }).0, Outcome::Deleted);
+    }
+    while bench.state.write_back.has_work() {
+        client.step();
+    }
+    let (nodes, counts) = (bench.state.cache.table.count(), bench.tree.nodes.counts());
+    assert!(nodes <= full / 10, "{nodes} of {full} nodes");
+    assert_eq!(counts.slots - counts.slots_free, nodes, "a slot each");
+    assert_eq!(bench.tree.search.anchors(), u64::from(nodes));
+}
+
+#[test]
+fn conditions_hold_for_the_item_as_it_is() {
+    let bench = Bench::new(Arc::new(new_flash(6)), 16, Sync::Always);
+    let mut client = bench.client();
+    let put_if = |value, condition| Request::Put { key: b"k", value, flags: 5, expiry: 0, condition };
+    assert_eq!(client.run(put_if(b"1", Condition::Present)).0, Outcome::NotStored);
+    let Outcome::Stored { stamp } = client.run(put_if(b"1", Condition::Absent)).0 else { panic!("it was absent") };
+    assert_eq!(client.run(put_if(b"2", Condition::Absent)).0, Outcome::NotStored);
+    assert_eq!(client.run(put_if(b"2", Condition::Stamp(stamp + 1))).0, Outcome::Exists);
+    assert!(matches!(client.run(put_if(b"20", Condition::Stamp(stamp))).0, Outcome::Stored { .. }));
+    let increment =
+        Request::Increment { key: b"k", delta: 22, decrement: false, initial: None, stamp: None, touch: None };
+    assert!(matches!(client.run(increment).0, Outcome::Number { number: 42, .. }));
+    assert!(matches!(client.run(Request::Append { key: b"k", value: b"!", stamp: None }).0, Outcome::Stored { .. }));
+    let (outcome, value) = client.run(Request::Get { key: b"k" });
+    assert!(matches!(outcome, Outcome::Value { flags: 5, .. }) && value == b"42!");
+    let (outcome, value) = client.run(Request::GetAndTouch { key: b"k", expiry: u32::MAX });
+    assert!(matches!(outcome, Outcome::Value { expiry: u32::MAX, .. }) && value == b"42!", "{outcome:?}");
+    assert_eq!(client.run(Request::Delete { key: b"k", stamp: Some(stamp) }).0, Outcome::Exists);
+    assert_eq!(client.run(Request::Delete { key: b"k", stamp: None }).0, Outcome::Deleted);
+    assert_eq!(client.run(Request::Delete { key: b"k", stamp: None }).0, Outcome::Missing);
+    let expired = Request::Put { key: b"k", value: b"", flags: 0, expiry: 1, condition: Condition::Always };
+    assert!(matches!(client.run(expired).0, Outcome::Stored { .. }));
+    assert_eq!(client.run(Request::Get { key: b"k" }).0, Outcome::Missing);
+    assert_eq!(client.scan(KeyRange::default(), 9), []);
+}
+
+#[test]
+fn keys_and_values_that_no_node_takes_are_refused() {
+    let bench = Bench::new(Arc::new(new_flash(7)), 16, Sync::Always);
+    let mut client = bench.client();
+    let (longest, longer) = (vec![1; 1024], vec![1; 1025]);
+    assert!(matches!(client.run(put(&longest, b"v")).0, Outcome::Stored { .. }));
+    assert!(matches!(
+        client.run(put(&longer, b"v")).0,
+        Outcome::Failed(crate::Error::KeyTooLong { limit_bytes: 1024 })
+    ));
+    assert_eq!(client.run(put(b"", b"v")).0, Outcome::Failed(crate::Error::KeyEmpty));
+    let value = vec![1; 70_000];
+    let refused = client.run(put(b"k", &value)).0;
+    let Outcome::Failed(crate::Error::ValueTooLarge { limit_bytes }) = refused else { panic!("{refused:?}") };
+    assert!(matches!(client.run(put(b"k", &value[..limit_bytes])).0, Outcome::Stored { .. }));
+    assert_eq!(client.run(Request::Get { key: b"k" }).1.len(), limit_bytes);
+}
+
+/// Values of all sizes in turn under one key: of a node, and of each slab.
+#[test]
+fn values_move_between_nodes_and_extensions_and_leave_no_slot_behind() {
+    let bench = Bench::new(Arc::new(new_flash(8)), 16, Sync::Always);
+    let mut client = bench.client();
+    let lengths = [1, 1900, 2000, 4000, 4096, 8000, 9000, 16_000, 30_000, 65_000, 100];
+    for (number, length) in lengths.into_iter().enumerate() {
+        let value = vec![number as u8; length];
+        assert!(matches!(client.run(put(b"key", &value)).0, Outcome::Stored { .. }));
+        assert_eq!(client.run(Request::Get { key: b"key" }).1, value);
+        assert_eq!(client.scan(KeyRange::default(), 9), [(b"key".to_vec(), value)]);
+    }
+    let long = vec![b'x'; 5000];
+    assert!(matches!(client.run(put(b"key", &long)).0, Outcome::Stored { .. }));
+    assert!(matches!(client.run(Request::Append { key: b"key", value: b"!", stamp: None }).0, Outcome::Stored { .. }));
+    let touched = client.run(Request::Touch { key: b"key", expiry: u32::MAX }).0;
+    assert!(matches!(touched, Outcome::Touched { .. }), "{touched:?}");
+    let (outcome, value) = client.run(Request::GetAndTouch { key: b"key", expiry: 0 });
+    assert!(matches!(outcome, Outcome::Value { .. }) && value == [&long[..], b"!"].concat());
+    let present = Request::Put { key: b"key", value: b"short", flags: 0, expiry: 0, condition: Condition::Present };
+    assert!(matches!(client.run(present).0, Outcome::Stored { .. }));
+    assert!(matches!(client.run(put(b"key", &long)).0, Outcome::Stored { .. }));
+    assert_eq!(client.run(Request::Delete { key: b"key", stamp: None }).0, Outcome::Deleted);
+    while bench.state.write_back.has_work() {
+        client.step();
+    }
+    for space in bench.slots.spaces().skip(1) {
+        let counts = space.counts();
+        assert_eq!(counts.slots, counts.slots_free, "{:?}", space.options().class);
+    }
+}
+
+/// Others have taken nearly all of local memory.
+#[test]
+fn a_session_goes_on_however_short_memory_is() {
+    let bench = Bench::new(Arc::new(new_flash(9)), 8, Sync::Always);
+    let mut client = bench.client();
+    let local = bench.base.drive.local();
+    let sizes = (0..11).rev().map(|power| 4096 << power);
+    let taken: Vec<_> = sizes.flat_map(|bytes| std::iter::from_fn(move || local.allocate(bytes))).collect();
+    assert_eq!(local.bytes_used(), local.bytes_total());
+    // A page to read into, and one to split into, are there.
+    let taken: Vec<_> = taken.into_iter().rev().skip(2).collect();
+    let keys: Vec<Vec<u8>> = (0..100).map(|n| format!("key:{n:03}").into_bytes()).collect();
+    let tokens: Vec<u64> = keys.iter().map(|key| client.start(put(key, &[1; 900]))).collect();
+    tokens.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Stored { .. })));
+    let tokens: Vec<u64> = keys.iter().map(|key| client.start(Request::Get { key })).collect();
+    tokens.into_iter().for_each(|token| assert_eq!(client.answer(token).1, [1; 900]));
+    assert_eq!(client.scan(KeyRange::default(), 7).len(), 100);
+    drop(taken);
+}

@@ -1,0 +1,168 @@
+//! The tree of one ordered keyspace, and what all trees share.
+
+use super::cache::MirrorCache;
+use super::cache::page_meta::PageUse;
+use super::node_programs::NodePrograms;
+use super::node_table::{NodeHome, NodeId};
+use super::search::{AnchorChange, SearchError, SearchLimits, SearchTree};
+use super::slabs::SlotSpace;
+use super::slabs::keyspace_slots::KeyspaceSlots;
+use super::slabs::slot_class::SlotClass;
+use super::write_back::WriteBack;
+use crate::base::Base;
+use crate::error::Error;
+use crate::keyspace::KeyspaceId;
+use crate::media::io::lock;
+use crate::memory::region::Account;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tapetum_kernels::ordered::extension::ExtensionClass;
+use tapetum_kernels::ordered::{NewNode, NodeMut};
+
+/// One ordered keyspace: which node has which keys, and where its images go.
+pub struct OrderedTree {
+    pub keyspace: KeyspaceId,
+    pub search: Arc<SearchTree>,
+    pub nodes: SlotSpace,
+    slots: KeyspaceSlots,
+    /// Flash has no room for more: writes that could take some are refused.
+    pub is_full: AtomicBool,
+}
+
+impl OrderedTree {
+    /// The slots of extensions of this size.
+    pub fn extensions(&self, class: ExtensionClass) -> &SlotSpace {
+        self.slots.of_class(SlotClass::of_extension(class))
+    }
+}
+
+/// What an ordered engine may take.
+#[derive(Clone, Copy, Debug)]
+pub struct OrderedLimits {
+    /// Pages of the mirror cache.
+    pub cache_pages: usize,
+    pub nodes_max: u32,
+    /// Of each tree.
+    pub search: SearchLimits,
+}
+
+/// A node as recovery found it.
+#[derive(Clone, Debug)]
+pub struct FoundNode {
+    /// Its low fence.
+    pub anchor: Vec<u8>,
+    pub home: NodeHome,
+}
+
+/// What all sessions share.
+pub struct OrderedState {
+    pub base: Arc<Base>,
+    pub programs: NodePrograms,
+    pub cache: MirrorCache,
+    pub write_back: WriteBack,
+    limits: OrderedLimits,
+    trees: Mutex<BTreeMap<KeyspaceId, Arc<OrderedTree>>>,
+    /// Bytes of all search layers.
+    search_bytes: Account,
+}
+
+impl OrderedState {
+    /// # Errors
+    /// When memory or the drive has not what it takes.
+    pub fn new(base: Arc<Base>, limits: OrderedLimits) -> Result<Arc<OrderedState>, Error> {
+        let programs = NodePrograms::find(&base.drive.identity())?;
+        let cache = MirrorCache::new(base.drive.local(), limits.cache_pages, limits.nodes_max)?;
+        let write_back = WriteBack::new(&base.drive)?;
+        Ok(Arc::new(OrderedState {
+            base,
+            programs,
+            cache,
+            write_back,
+            limits,
+            trees: Mutex::default(),
+            search_bytes: Arc::new(AtomicUsize::new(0)),
+        }))
+    }
+
+    pub fn tree(&self, keyspace: KeyspaceId) -> Option<Arc<OrderedTree>> {
+        lock(&self.trees).get(&keyspace).cloned()
+    }
+
+    /// Adds the tree of a keyspace without items: one node that covers all keys, of which nothing is on flash yet.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn add_empty(&self, slots: KeyspaceSlots) -> Result<Arc<OrderedTree>, Error> {
+        let keyspace = slots.keyspace();
+        let node = self.cache.table.give().ok_or(Error::FullIndex)?;
+        let Some(mut page) = self.cache.reserve(node, keyspace.0) else {
+            self.cache.table.free(node);
+            return Err(Error::Options("all cached pages are to be written first: try again".into()));
+        };
+        let new = NewNode { keyspace: keyspace.0, id: node.0.into(), low_fence: &[], high_fence: None };
+        let Some(bytes) = page.bytes_mut().first_chunk_mut() else { unreachable!("it has a page's bytes") };
+        NodeMut::format(bytes, &new).expect("no fences are a range");
+        self.cache.give_back(node, page, |meta| meta.is_dirty = true);
+        self.add(slots, node)
+    }
+
+    /// Adds the tree of a keyspace with nodes that are on flash. Their slots' shares were kept.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn add_found(
+        &self,
+        slots: &KeyspaceSlots,
+        found: impl IntoIterator<Item = FoundNode>,
+    ) -> Result<Arc<OrderedTree>, Error> {
+        let mut tree = None;
+        for FoundNode { anchor, home } in found {
+            let node = self.cache.table.give().ok_or(Error::FullIndex)?;
+            self.cache.table.set(node, home);
+            let tree = match &tree {
+                None => tree.insert(self.add(slots.clone(), node)?),
+                Some(tree) => tree,
+            };
+            let mut handle = tree.search.handle().map_err(of_search)?;
+            if !anchor.is_empty() {
+                let inserted = handle.insert(&anchor, node.0.into()).map_err(of_search)?;
+                assert_eq!(inserted, AnchorChange::Done, "anchors are apart");
+            }
+        }
+        tree.ok_or_else(|| Error::Corrupt("an ordered keyspace has no data node".into()))
+    }
+
+    fn add(&self, slots: KeyspaceSlots, leftmost: NodeId) -> Result<Arc<OrderedTree>, Error> {
+        let search = SearchTree::new(self.limits.search, leftmost.0.into(), &self.search_bytes).map_err(of_search)?;
+        let (keyspace, nodes) = (slots.keyspace(), slots.nodes().clone());
+        let tree = Arc::new(OrderedTree { keyspace, search, nodes, slots, is_full: AtomicBool::new(false) });
+        let other = lock(&self.trees).insert(keyspace, tree.clone());
+        assert!(other.is_none(), "a keyspace has one tree");
+        Ok(tree)
+    }
+
+    /// Bytes in memory beside the cached pages.
+    pub fn index_bytes(&self) -> usize {
+        self.search_bytes.load(Ordering::Relaxed) + self.cache.table.bytes()
+    }
+
+    /// Lists a page that was changed for the write-back, unless it stands there.
+    pub fn list(&self, tree: &Arc<OrderedTree>, node: NodeId) {
+        let is_new = self.cache.with(node, |meta| meta.is_dirty && !std::mem::replace(&mut meta.is_listed, true));
+        if is_new == Some(true) {
+            self.write_back.list(tree, node);
+        }
+    }
+}
+
+/// How pages that are read for a client count.
+pub const BY_KEY: PageUse = PageUse::ByKey;
+
+/// What a caller is told of the search layer.
+pub fn of_search(error: SearchError) -> Error {
+    match error {
+        SearchError::Full { .. } | SearchError::Memory(_) => Error::FullIndex,
+        other => Error::Options(other.to_string()),
+    }
+}

@@ -1,0 +1,303 @@
+//! What the thread works with whose turn it is: a queue pair, copies of pages, and the images on their way.
+
+use super::{ListedPage, SECOND_US};
+use crate::error::Error;
+use crate::media::io::lock;
+use crate::ordered::cache::PageLook;
+use crate::ordered::cache::durability_ticket::DurabilityTicket;
+use crate::ordered::cache::page_meta::FlyingImage;
+use crate::ordered::node_table::NodeHome;
+use crate::ordered::slabs::SlotShare;
+use crate::ordered::tree::OrderedState;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+use tapetum_drive::programs::node::{ANY_NODE, ARGUMENTS_BYTES, NodeArguments, NodeFlags};
+use tapetum_drive::{
+    Command, Completion, Drive, Lease, LocalBuffer, LocalRange, MemoryAddress, Operation, Purpose, QueuePair, Returned,
+};
+use tapetum_kernels::ordered::NODE_BYTES;
+
+/// Images on their way at once: twice what a fast drive writes at a time.
+const IMAGES_MAX: usize = 64;
+/// A flush is sent when this many images were written, although others are being written.
+const FLUSH_IMAGES: usize = 16;
+/// A copy of a page, and behind it what the program is told.
+const COPY_BYTES: usize = NODE_BYTES + ARGUMENTS_BYTES;
+
+const TAG_SEAL: u64 = 0;
+const TAG_WRITE: u64 = 1;
+const TAG_FLUSH: u64 = 2;
+const TAG_KINDS: u64 = 3;
+
+/// An image from when its page was sealed until it has landed.
+struct Image {
+    page: ListedPage,
+    stamp: u64,
+    /// Its slot; the page's metadata, or the node table, keeps another share.
+    slot: SlotShare,
+    /// Of the slots whose images it replaces.
+    replaced: Vec<SlotShare>,
+    tickets: Vec<Arc<DurabilityTicket>>,
+}
+
+pub struct ImageWriter {
+    queue: QueuePair,
+    batch: Vec<Returned>,
+    copies: Vec<LocalBuffer>,
+    images: Vec<Option<Image>>,
+    free: Vec<usize>,
+    /// Pages that are with the drive to be sealed.
+    sealing: usize,
+    writing: usize,
+    /// Written, and in no flush yet.
+    written: Vec<usize>,
+    flushing: Vec<usize>,
+    arguments: Vec<u8>,
+    /// Where nobody hurries: pages that may be written in this second.
+    due: usize,
+    second_began_us: u64,
+}
+
+impl ImageWriter {
+    pub fn new(drive: &Drive) -> Result<ImageWriter, Error> {
+        let queue = drive.queue_pair(IMAGES_MAX as u32).map_err(|error| Error::Io(error.to_string()))?;
+        let copy = || drive.local().allocate(COPY_BYTES);
+        let copies: Option<Vec<LocalBuffer>> = (0..IMAGES_MAX).map(|_| copy()).collect();
+        let copies = copies.ok_or_else(|| {
+            Error::Options("the memory for pages that are written is not to be had: give the store more memory".into())
+        })?;
+        Ok(ImageWriter {
+            queue,
+            batch: Vec::new(),
+            copies,
+            images: (0..IMAGES_MAX).map(|_| None).collect(),
+            free: (0..IMAGES_MAX).rev().collect(),
+            sealing: 0,
+            writing: 0,
+            written: Vec::new(),
+            flushing: Vec::new(),
+            arguments: Vec::new(),
+            due: 0,
+            second_began_us: 0,
+        })
+    }
+
+    pub fn event_fd(&self) -> Option<RawFd> {
+        self.queue.event_fd()
+    }
+
+    pub fn work(&mut self, state: &OrderedState, (hurry, now_us): (bool, u64)) {
+        if now_us >= self.second_began_us + SECOND_US {
+            self.second_began_us = now_us;
+            self.due = lock(&state.write_back.listed).len();
+        }
+        loop {
+            let any = self.reap(state);
+            if state.base.log.poisoned().is_err() {
+                return;
+            }
+            let sealed = self.seal_pages(state, hurry);
+            if !any && !sealed && !self.flush(state) {
+                return;
+            }
+        }
+    }
+
+    /// Takes completions; whether there were any. Starts what was submitted.
+    fn reap(&mut self, state: &OrderedState) -> bool {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.queue.poll(&mut batch);
+        let any = !batch.is_empty();
+        batch.drain(..).for_each(|returned| self.completed(state, returned));
+        self.batch = batch;
+        any
+    }
+
+    fn completed(&mut self, state: &OrderedState, Returned { completion, lease }: Returned) {
+        let (kind, number) = (completion.tag & TAG_KINDS, (completion.tag >> 2) as usize);
+        match (kind, lease) {
+            (TAG_SEAL, Lease::Buffers([page, copy])) => self.sealed(state, number, &completion, (page, copy)),
+            (TAG_WRITE, Lease::Buffer(copy)) => {
+                self.copies.push(copy);
+                self.writing -= 1;
+                match completion.is_success() {
+                    true => self.written.push(number),
+                    false => self.fail(state, "write", &completion),
+                }
+            }
+            _ => {
+                let failed =
+                    (!completion.is_success()).then(|| Error::of_command(self.queue.drive(), "flush", &completion));
+                state.base.log.end_flush_elsewhere(failed.as_ref());
+                if failed.is_none() {
+                    self.landed(state);
+                }
+            }
+        }
+    }
+
+    fn fail(&self, state: &OrderedState, what: &str, completion: &Completion) {
+        let error = Error::of_command(self.queue.drive(), what, completion);
+        state.base.log.poison("the image of a data node", error);
+    }
+
+    /// Seals pages that are listed, as many as there are copies for; whether there were any.
+    fn seal_pages(&mut self, state: &OrderedState, hurry: bool) -> bool {
+        let mut busy = Vec::new();
+        let mut any = false;
+        // So many, lest those that are busy come round again.
+        let listed = lock(&state.write_back.listed).len();
+        for _ in 0..if hurry { listed } else { listed.min(self.due) } {
+            if self.copies.is_empty() || self.free.is_empty() {
+                break;
+            }
+            let Some(page) = lock(&state.write_back.listed).pop_front() else { break };
+            let look = state.cache.take_if(page.node, |meta| {
+                let may = meta.is_dirty && meta.flying.is_none();
+                meta.is_listed = may;
+                may
+            });
+            match look {
+                PageLook::Taken(buffer) => match self.seal(state, page, buffer) {
+                    Ok(()) => any = true,
+                    // Its slots are all in use: until groups are opened, or images land.
+                    Err(page) => {
+                        busy.push(page);
+                        break;
+                    }
+                },
+                PageLook::Busy => busy.push(page),
+                // It is clean, or its next image comes when the one on its way has landed, or it was merged.
+                PageLook::Absent(_) | PageLook::Gone => state.write_back.finished(1),
+            }
+            self.due = self.due.saturating_sub(1);
+        }
+        lock(&state.write_back.listed).extend(busy);
+        self.await_pages(state);
+        any
+    }
+
+    /// Sends a page to be sealed, under a new stamp, for a free slot. The page again, if there is none.
+    fn seal(&mut self, state: &OrderedState, page: ListedPage, buffer: LocalBuffer) -> Result<(), ListedPage> {
+        let nodes = &page.tree.nodes;
+        let near = state.cache.with(page.node, |meta| meta.slot).flatten();
+        let Some(slot) = nodes.take(near.map(|number| nodes.map().address(number))) else {
+            state.cache.give_back(page.node, buffer, |_| ());
+            return Err(page);
+        };
+        let stamp = state.base.log.give_stamp();
+        let (replaced, tickets) = state
+            .cache
+            .with(page.node, |meta| {
+                let mut replaced = std::mem::take(&mut meta.shared);
+                replaced.extend(meta.slot.replace(slot.clone().keep()).map(|number| nodes.resume(number)));
+                let tickets = std::mem::take(&mut meta.tickets);
+                meta.flying = Some(FlyingImage { stamp, ticket: tickets.first().cloned() });
+                (meta.is_dirty, meta.is_listed) = (false, false);
+                (replaced, tickets)
+            })
+            .expect("a page that is taken stays");
+        let (Some(number), Some(mut copy)) = (self.free.pop(), self.copies.pop()) else {
+            unreachable!("there is a copy for each image")
+        };
+        self.arguments.clear();
+        let (salt, id, flags, durable) = (slot.salt(), ANY_NODE, NodeFlags::SEAL, self.durable(stamp));
+        NodeArguments { salt, id, stamp: 0, watermark: 0, new_stamp: stamp, durable, now: 0, flags }
+            .encode(&mut self.arguments);
+        self.queue.fill(Purpose::Flush, &mut copy, NODE_BYTES..COPY_BYTES).copy_from_slice(&self.arguments);
+        let operation = Operation::Execute {
+            program: state.programs.realign,
+            parameters: LocalRange { offset: copy.offset() + NODE_BYTES as u64, length: ARGUMENTS_BYTES as u32 },
+            input: buffer.range(),
+            output: LocalRange { offset: copy.offset(), length: NODE_BYTES as u32 },
+        };
+        self.images[number] = Some(Image { page, stamp, slot, replaced, tickets });
+        self.sealing += 1;
+        self.submit(TAG_SEAL | (number as u64) << 2, operation, Lease::Buffers([buffer, copy]));
+        Ok(())
+    }
+
+    /// All images up to this stamp are durable, when the next one gets `stamp`.
+    fn durable(&self, stamp: u64) -> u64 {
+        self.images.iter().flatten().map(|image| image.stamp).min().unwrap_or(stamp) - 1
+    }
+
+    fn submit(&mut self, tag: u64, operation: Operation, lease: Lease) {
+        let command = Command::new(tag, operation).of(Purpose::Flush);
+        self.queue.submit(command, lease).expect("fewer commands are on their way than the queue pair takes");
+    }
+
+    /// Waits until all pages are given back: programs are short.
+    fn await_pages(&mut self, state: &OrderedState) {
+        while self.sealing > 0 {
+            if !self.reap(state) {
+                if self.queue.event_fd().is_none() {
+                    // A simulated drive that stopped never answers.
+                    return;
+                }
+                self.queue.wait(Some(Duration::from_millis(1)));
+            }
+        }
+    }
+
+    fn sealed(
+        &mut self,
+        state: &OrderedState,
+        number: usize,
+        completion: &Completion,
+        (page, copy): (LocalBuffer, LocalBuffer),
+    ) {
+        self.sealing -= 1;
+        let Some(image) = &self.images[number] else { unreachable!("it is on its way") };
+        state.cache.give_back(image.page.node, page, |_| ());
+        if !completion.is_success() {
+            return self.fail(state, "program over a data node", completion);
+        }
+        let operation = Operation::Write {
+            flash: image.slot.flash_offset(),
+            from: MemoryAddress::local(copy.offset()),
+            length: NODE_BYTES as u32,
+            fua: false,
+        };
+        self.writing += 1;
+        self.submit(TAG_WRITE | (number as u64) << 2, operation, Lease::Buffer(copy));
+    }
+
+    /// Sends a flush, if there is something to flush and nobody else's is on its way.
+    fn flush(&mut self, state: &OrderedState) -> bool {
+        let is_worth_it = self.writing == 0 || self.written.len() >= FLUSH_IMAGES;
+        if self.written.is_empty() || !self.flushing.is_empty() || !is_worth_it {
+            return false;
+        }
+        let Poll::Ready(Ok(())) = state.base.log.begin_flush_elsewhere() else { return false };
+        std::mem::swap(&mut self.written, &mut self.flushing);
+        self.submit(TAG_FLUSH, Operation::Flush, Lease::Nothing);
+        true
+    }
+
+    /// Images that were flushed are their nodes' homes.
+    fn landed(&mut self, state: &OrderedState) {
+        let landed = self.flushing.len();
+        for number in self.flushing.drain(..) {
+            let Some(image) = self.images[number].take() else { unreachable!("it is on its way") };
+            self.free.push(number);
+            let Image { page, stamp, slot, replaced, tickets } = image;
+            let mut is_next_due = false;
+            state.cache.landed(page.node, NodeHome { slot: slot.number(), stamp }, |meta| {
+                is_next_due = meta.is_dirty && !std::mem::replace(&mut meta.is_listed, meta.is_dirty);
+            });
+            slot.settle();
+            drop((slot, replaced));
+            tickets.iter().for_each(|ticket| ticket.image_done());
+            if is_next_due {
+                state.write_back.list(&page.tree, page.node);
+            }
+        }
+        state.write_back.images.fetch_add(landed as u64, Ordering::Relaxed);
+        state.write_back.finished(landed);
+        state.base.log.wake();
+    }
+}

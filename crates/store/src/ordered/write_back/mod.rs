@@ -1,0 +1,106 @@
+//! The write-back: pages that were changed become images on flash, each in a slot where nothing is that may be live.
+//!
+//! ```text
+//! listed ─► page taken, sealed into a copy, given back ─► copy written ─► flushed with all that were written before ─► landed
+//!    ▲             stamp, slot                                                                                       │
+//!    └───────────────────────────── changed meanwhile ◄──────────────────────────────────────────────────────────────┘
+//! ```
+//! 1. The stamp of an image is given while its page is taken, so an image of overlapping keys that is made later has a higher one.
+//! 2. A page has one image on its way. What changes meanwhile is in its next one.
+//! 3. An image that is on its way holds shares of the slots that it replaces. It gives them up when it has *landed*: when a flush that
+//!    began after it was written has ended. Then its slot and stamp are the node's home, and those who wait for it are told.
+//! 4. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](crate::log::Log)).
+//! 5. A failure poisons the log. Nothing that was on its way lands after that.
+//!
+//! Threads: any. One thread at a time does the work for all who ask ([`Turns`]). Whoever waits for an image, or for room in the cache,
+//! asks at every poll, so nobody's progress depends on another one. Locks under its turn: the lists, the cache's sets, the log's.
+
+mod image_writer;
+
+use super::node_table::NodeId;
+use super::tree::{OrderedState, OrderedTree};
+use crate::error::Error;
+use crate::log::Sync;
+use crate::log::turns::Turns;
+use crate::media::io::lock;
+use image_writer::ImageWriter;
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tapetum_drive::Drive;
+
+/// What a thread asks for: the work that is due, or all of it.
+const LOOK: u64 = 1;
+const HURRY: u64 = 2;
+const SECOND_US: u64 = 1_000_000;
+
+/// A page that is to be written.
+#[derive(Clone)]
+pub struct ListedPage {
+    pub tree: Arc<OrderedTree>,
+    pub node: NodeId,
+}
+
+pub struct WriteBack {
+    listed: Mutex<VecDeque<ListedPage>>,
+    turns: Turns<AtomicU64, ImageWriter>,
+    event_fd: Option<RawFd>,
+    /// Pages that are listed, and images on their way.
+    unfinished: AtomicUsize,
+    images: AtomicU64,
+}
+
+impl WriteBack {
+    /// # Errors
+    /// The operating system's, when it has no more rings to give; and when local memory has no room for copies of pages.
+    pub fn new(drive: &Drive) -> Result<WriteBack, Error> {
+        let writer = ImageWriter::new(drive)?;
+        Ok(WriteBack {
+            listed: Mutex::default(),
+            event_fd: writer.event_fd(),
+            turns: Turns::new(writer),
+            unfinished: AtomicUsize::new(0),
+            images: AtomicU64::new(0),
+        })
+    }
+
+    /// Adds a page that was not listed.
+    pub fn list(&self, tree: &Arc<OrderedTree>, node: NodeId) {
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        lock(&self.listed).push_back(ListedPage { tree: tree.clone(), node });
+    }
+
+    /// Whether pages are to be written, or images on their way.
+    pub fn has_work(&self) -> bool {
+        self.unfinished.load(Ordering::Relaxed) > 0
+    }
+
+    /// Images that have landed.
+    pub fn images(&self) -> u64 {
+        self.images.load(Ordering::Relaxed)
+    }
+
+    /// Readable when images may have got further.
+    pub fn event_fd(&self) -> Option<RawFd> {
+        self.event_fd
+    }
+
+    /// Moves images on. Where writes are answered before they are durable, a page is written within a second, or, if somebody is in a
+    /// `hurry` for room, at once. Never blocks on flash.
+    pub fn advance(&self, state: &OrderedState, hurry: bool) {
+        let now_us = state.base.drive.env().now_us();
+        let hurry = hurry || state.base.log.sync() == Sync::Always;
+        let left = self.turns.run(if hurry { HURRY } else { LOOK }, |writer, asks| {
+            writer.work(state, (asks & HURRY != 0, now_us));
+        });
+        if left {
+            // Each of them asks again.
+            state.base.log.wake();
+        }
+    }
+
+    fn finished(&self, pages: usize) {
+        self.unfinished.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
