@@ -75,6 +75,12 @@ impl NodeTable {
         Some(NodeId(id))
     }
 
+    /// Whether there are as many nodes as there may be.
+    pub fn is_full(&self) -> bool {
+        let free = lock(&self.free);
+        free.freed.is_empty() && free.next as usize >= self.chunks.len() * CHUNK_NODES
+    }
+
     /// The node is none any more, and nothing leads to it. With the lock of its set held.
     pub fn free(&self, node: NodeId) {
         self.chunk(node).slots[place(node)].store(NO_SLOT, Ordering::Relaxed);
@@ -125,7 +131,9 @@ mod tests {
         let table = NodeTable::new(CHUNK_NODES as u32);
         let all: Vec<NodeId> = std::iter::from_fn(|| table.give()).collect();
         assert_eq!(all, (0..CHUNK_NODES as u32).map(NodeId).collect::<Vec<_>>());
+        assert!(table.is_full());
         table.free(NodeId(7));
+        assert!(!table.is_full());
         assert_eq!((table.give(), table.give(), table.count()), (Some(NodeId(7)), None, CHUNK_NODES as u32));
     }
 

@@ -62,14 +62,11 @@ impl OrderedSession {
         self.submit(core, (number as u64, Purpose::Put), operation, Lease::Buffers([page, scratch]));
     }
 
-    fn may_change(&mut self, core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
+    fn may_change(&self, core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
         core.base.log.poisoned()?;
         let removes = matches!(&op.kept.change, Some(Change { value: ChangeValue::Removed, .. }));
-        let tree = self.tree_of(op.keyspace.id())?;
-        if !removes && self.trees[tree].tree.is_full.load(Ordering::Relaxed) {
-            return Err(Error::FullFlash);
-        }
-        Ok(())
+        let is_full = op.kept.tree.as_ref().is_some_and(|tree| tree.is_full.load(Ordering::Relaxed));
+        if is_full && !removes { Err(Error::FullFlash) } else { Ok(()) }
     }
 
     /// A program has changed a cached page, or not.
@@ -125,8 +122,7 @@ impl OrderedSession {
         result: PutResult,
     ) -> Option<Arc<DurabilityTicket>> {
         let waits = self.state.base.log.sync() == Sync::Always;
-        let tree = self.trees.iter().find(|tree| tree.tree.keyspace == op.keyspace.id());
-        let tree = tree.expect("the operation found it").tree.clone();
+        let tree = op.kept.tree.clone().expect("it was attempted");
         let gone = match result {
             PutResult::Replaced | PutResult::Removed => gone_extension(&tree, op),
             _ => None,

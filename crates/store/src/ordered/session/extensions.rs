@@ -39,10 +39,7 @@ impl OrderedSession {
                 return self.fail(core, (number, op), Error::ValueTooLarge { limit_bytes });
             }
         };
-        let tree = match self.tree_of(op.keyspace.id()) {
-            Ok(tree) => self.trees[tree].tree.clone(),
-            Err(error) => return self.fail(core, (number, op), error),
-        };
+        let tree = op.kept.tree.clone().expect("it was attempted");
         let bytes = (EXTENSION_HEAD_BYTES + key_bytes + value.len()).next_multiple_of(NODE_BYTES);
         let (share, buffer) = (tree.extensions(class).take(None), core.spare_buffers.take(bytes));
         let (Some(share), Some(mut buffer)) = (share, buffer) else { return self.wait_for_room(number, op) };
@@ -89,10 +86,7 @@ impl OrderedSession {
         (number, mut op): (usize, Box<OrderedOp>),
         (head, reference): (ItemHead, ExtensionReference),
     ) {
-        let tree = match self.tree_of(op.keyspace.id()) {
-            Ok(tree) => self.trees[tree].tree.clone(),
-            Err(error) => return self.fail(core, (number, op), error),
-        };
+        let tree = op.kept.tree.clone().expect("it was attempted");
         let Some(read) = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class)) else {
             return self.mismatched(core, (number, op), reference);
         };
@@ -117,10 +111,7 @@ impl OrderedSession {
             let error = Error::of_command(core.queue.drive(), "read", &completion);
             return self.fail(core, (number, op), error);
         }
-        let tree = match self.tree_of(op.keyspace.id()) {
-            Ok(tree) => self.trees[tree].tree.clone(),
-            Err(error) => return self.fail(core, (number, op), error),
-        };
+        let tree = op.kept.tree.clone().expect("it was attempted");
         let read = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class));
         let value = read.and_then(|read| read.value(&core.queue, &buffer, (&op.request.key, head.value_bytes)));
         let value = value.map(<[u8]>::to_vec);

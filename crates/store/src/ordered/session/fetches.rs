@@ -22,10 +22,7 @@ impl OrderedSession {
         (number, mut op): (usize, Box<OrderedOp>),
         (node, home): (NodeId, NodeHome),
     ) {
-        let tree = match self.tree_of(op.keyspace.id()) {
-            Ok(tree) => self.trees[tree].tree.clone(),
-            Err(error) => return self.fail(core, (number, op), error),
-        };
+        let tree = op.kept.tree.clone().expect("it was attempted");
         // The slot was another's by now.
         let Some(arguments) = arguments_of_flash(&tree.nodes, home, NodeFlags::RAW_IN_PAGE) else {
             return self.try_again(number, op);

@@ -75,6 +75,7 @@ impl OrderedSession {
             Ok(tree) => tree,
             Err(error) => return self.fail(core, (number, op), error),
         };
+        op.kept.tree = Some(self.trees[tree].tree.clone());
         let node = self.node_of(tree, &op.request.key);
         if let OpStage::Fetched(of, home, page) = std::mem::take(&mut op.kept.stage) {
             if of != node {

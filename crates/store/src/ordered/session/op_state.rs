@@ -6,6 +6,7 @@ use crate::keyspace::request::Outcome;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::slabs::SlotShare;
+use crate::ordered::tree::OrderedTree;
 use crate::session::order::Op;
 use std::sync::Arc;
 use tapetum_drive::LocalBuffer;
@@ -66,6 +67,8 @@ pub struct NewExtension {
 #[derive(Default)]
 pub struct OrderedOpState {
     pub stage: OpStage,
+    /// The tree that it is of, once it was attempted.
+    pub tree: Option<Arc<OrderedTree>>,
     /// What it writes, where that had to be decided.
     pub change: Option<Change>,
     /// The stamp of its record, once it has one.

@@ -11,6 +11,7 @@ use super::looks::damaged;
 use super::op_state::OrderedOp;
 use super::{OrderedSession, of_search};
 use crate::error::Error;
+use crate::keyspace::KeyspaceId;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::search::AnchorChange;
 use crate::session::session_core::SessionCore;
@@ -32,6 +33,7 @@ impl OrderedSession {
         op.kept.change = None;
         match made {
             Ok(true) => self.try_again(number, op),
+            Ok(false) if self.state.cache.table.is_full() => self.fail(core, (number, op), Error::FullIndex),
             Ok(false) => self.wait_for_room(number, op),
             Err(error) => self.fail(core, (number, op), error),
         }
@@ -47,15 +49,15 @@ impl OrderedSession {
     ) -> Result<bool, Error> {
         let keyspace = op.keyspace.id();
         let state = self.state.clone();
-        let (tree, spare, upper) = (self.tree_of(keyspace)?, self.take_page(core), state.cache.table.give());
-        let (Some(mut left), Some(upper)) = (spare, upper) else {
-            state.cache.give_back(node, page, |_| ());
-            return if upper.is_none() { Err(Error::FullIndex) } else { Ok(false) };
+        let tree = match self.tree_of(keyspace) {
+            Ok(tree) => tree,
+            Err(error) => {
+                state.cache.give_back(node, page, |_| ());
+                return Err(error);
+            }
         };
-        let Some(mut right) = state.cache.reserve(upper, keyspace.0) else {
-            state.cache.table.free(upper);
+        let Some((upper, mut left, mut right)) = self.take_halves(core, keyspace) else {
             state.cache.give_back(node, page, |_| ());
-            self.give_page(left);
             return Ok(false);
         };
         let made = with_record(op, |record| {
@@ -82,6 +84,23 @@ impl OrderedSession {
         [node, upper].into_iter().for_each(|node| state.list(&tree, node));
         self.give_page(page);
         Ok(true)
+    }
+}
+
+impl OrderedSession {
+    /// A new node, a buffer for the lower half, and the new node's page. `None`: there is no room for them now.
+    fn take_halves(&mut self, core: &SessionCore, keyspace: KeyspaceId) -> Option<(NodeId, LocalBuffer, LocalBuffer)> {
+        let left = self.take_page(core)?;
+        let upper = self.state.cache.table.give();
+        let right = upper.and_then(|upper| self.state.cache.reserve(upper, keyspace.0));
+        match (upper, right) {
+            (Some(upper), Some(right)) => Some((upper, left, right)),
+            (upper, _) => {
+                upper.into_iter().for_each(|upper| self.state.cache.table.free(upper));
+                self.give_page(left);
+                None
+            }
+        }
     }
 }
 
