@@ -17,6 +17,7 @@ use crate::maintenance::{Maintenance, Step};
 use crate::media::io::{Io, lock, run};
 use crate::opening::options::StoreOptions;
 use crate::opening::{OpenError, Options, Place};
+use crate::ordered::engine::ORDERED;
 use crate::phase::Phase;
 use crate::planted::Bug;
 use crate::recover::{self, OpenedEngines};
@@ -96,7 +97,7 @@ impl Store {
 
     /// Opens the store on `drive` without a maintenance thread: [`Store::maintain`] must be called.
     pub fn open_with(drive: &Drive, options: &StoreOptions, crashed: impl Fn() -> bool) -> Result<Store, Error> {
-        Store::open_with_engines(drive, options, &[], crashed)
+        Store::open_with_engines(drive, options, &[ORDERED], crashed)
     }
 
     /// As [`Store::open_with`], with engines beside that of hashed keyspaces.
@@ -141,7 +142,7 @@ impl Store {
 
     /// Opens the store on `drive`, with a thread for maintenance.
     pub fn open_on(drive: &Drive, options: &StoreOptions) -> Result<Store, Error> {
-        Store::open_on_with_engines(drive, options, &[])
+        Store::open_on_with_engines(drive, options, &[ORDERED])
     }
 
     /// As [`Store::open_on`], with engines beside that of hashed keyspaces.
@@ -195,7 +196,15 @@ impl Store {
     /// # Errors
     /// [`Error::Keyspace`], by what is amiss with the name; [`Error::ReadOnly`].
     pub fn create_keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
-        let (kind, options) = (KeyspaceKind::Hashed, Vec::new());
+        self.create_keyspace_of(name, KeyspaceKind::Hashed)
+    }
+
+    /// Makes a keyspace of a kind: hashed, or ordered, whose keys are scanned in their order and have 1,024 bytes at most.
+    ///
+    /// # Errors
+    /// As [`Store::create_keyspace`].
+    pub fn create_keyspace_of(&self, name: &str, kind: KeyspaceKind) -> Result<KeyspaceHandle, Error> {
+        let options = Vec::new();
         self.change_keyspaces(KeyspaceWish::Create { name: name.into(), kind, options })?;
         self.keyspace(name)
     }

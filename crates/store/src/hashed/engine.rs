@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::hashed::index::checkpoint;
 use crate::hashed::jobs::hashed_jobs;
 use crate::hashed::tier::Tier;
+use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::engine::Engine;
@@ -53,8 +54,8 @@ impl Engine for Shared {
     }
 
     /// The store's opening has done it all: the catalog is a client of the manifest.
-    fn recover(self: Arc<Self>, _: Io, _: Vec<u8>) -> Task<Result<(), Error>> {
-        Box::pin(async { Ok(()) })
+    fn recover(self: Arc<Self>, _: Io, installer: Box<Installer>) -> Task<Result<Box<Installer>, Error>> {
+        Box::pin(async { Ok(installer) })
     }
 
     fn open_session(self: Arc<Self>, _: EngineSlot) -> Box<dyn EngineSession> {

@@ -13,6 +13,7 @@
 
 use crate::base::Base;
 use crate::error::Error;
+use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::log::Place;
@@ -31,9 +32,9 @@ pub trait Engine: LogClient {
     /// Takes a record of the log back, before the store is open. Records come in the order of their stamps.
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error>;
 
-    /// All was replayed: makes ready to serve, from the root that it left in the manifest ([`Base::set_root`]). Nobody takes extents before
-    /// every engine has claimed its own here.
-    fn recover(self: Arc<Self>, io: Io, root: Vec<u8>) -> Task<Result<(), Error>>;
+    /// All was replayed: makes ready to serve, from what it left in the manifest (a root by [`Base::set_root`], or as a client), which it may
+    /// change. Gives the installer back. Nobody takes extents before every engine has claimed its own here.
+    fn recover(self: Arc<Self>, io: Io, installer: Box<Installer>) -> Task<Result<Box<Installer>, Error>>;
 
     /// Its part of a session. Sessions hold that of hashed keyspaces by value, and never ask for it.
     fn open_session(self: Arc<Self>, slot: EngineSlot) -> Box<dyn EngineSession>;

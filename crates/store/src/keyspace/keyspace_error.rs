@@ -42,6 +42,8 @@ pub enum KeyspaceError {
     OtherKind {
         kind: KeyspaceKind,
     },
+    /// It is a hashed one: its keys have no order, and no scan of a range.
+    Unordered,
     /// The manifest has no room for another name.
     NoRoom,
 }
@@ -87,6 +89,10 @@ impl fmt::Display for KeyspaceError {
             KeyspaceError::OtherKind { kind } => {
                 write!(f, "keyspaces of this kind ({kind}) do not take such requests: use one of another kind")
             }
+            KeyspaceError::Unordered => write!(
+                f,
+                "the keyspace is hashed, and its keys have no order: create an ordered one for scans, and load its items there"
+            ),
             KeyspaceError::NoRoom => write!(
                 f,
                 "the store has no room for another keyspace's name: use shorter names, drop keyspaces, or create a store of a \

@@ -10,6 +10,7 @@ pub mod engine;
 mod engine_tests;
 pub mod hasher;
 pub mod item;
+pub mod key_range;
 pub mod keyspace_error;
 mod manifest_client;
 pub mod notify;

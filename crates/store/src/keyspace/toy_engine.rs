@@ -10,6 +10,7 @@
 
 use crate::base::Base;
 use crate::error::Error;
+use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::engine::Engine;
@@ -249,8 +250,14 @@ impl Engine for ToyEngine {
         Ok(())
     }
 
-    fn recover(self: Arc<Self>, io: Io, root: Vec<u8>) -> Task<Result<(), Error>> {
-        Box::pin(async move { if root.is_empty() { Ok(()) } else { self.load(&io, &root).await } })
+    fn recover(self: Arc<Self>, io: Io, installer: Box<Installer>) -> Task<Result<Box<Installer>, Error>> {
+        Box::pin(async move {
+            let root = installer.roots.get(TOY);
+            if !root.is_empty() {
+                self.load(&io, root).await?;
+            }
+            Ok(installer)
+        })
     }
 
     fn open_session(self: Arc<Self>, slot: EngineSlot) -> Box<dyn EngineSession> {

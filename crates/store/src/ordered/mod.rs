@@ -18,9 +18,13 @@
 //! not locked: whoever finds one taken does something else.
 
 pub mod cache;
+mod check;
+pub mod engine;
 pub mod images;
+mod job;
 pub mod node_programs;
 pub mod node_table;
+mod part;
 pub mod recover;
 pub mod search;
 pub mod session;

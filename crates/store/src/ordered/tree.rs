@@ -28,6 +28,14 @@ pub struct OrderedTree {
     slots: KeyspaceSlots,
     /// Flash has no room for more: writes that could take some are refused.
     pub is_full: AtomicBool,
+    is_dropped: AtomicBool,
+}
+
+impl OrderedTree {
+    /// Its keyspace was dropped: nothing of it is to be read or written any more.
+    pub fn is_dropped(&self) -> bool {
+        self.is_dropped.load(Ordering::SeqCst)
+    }
 }
 
 impl OrderedTree {
@@ -136,10 +144,39 @@ impl OrderedState {
     fn add(&self, slots: KeyspaceSlots, leftmost: NodeId) -> Result<Arc<OrderedTree>, Error> {
         let search = SearchTree::new(self.limits.search, leftmost.0.into(), &self.search_bytes).map_err(of_search)?;
         let (keyspace, nodes) = (slots.keyspace(), slots.nodes().clone());
-        let tree = Arc::new(OrderedTree { keyspace, search, nodes, slots, is_full: AtomicBool::new(false) });
+        let tree = Arc::new(OrderedTree {
+            keyspace,
+            search,
+            nodes,
+            slots,
+            is_full: AtomicBool::new(false),
+            is_dropped: AtomicBool::new(false),
+        });
         let other = lock(&self.trees).insert(keyspace, tree.clone());
         assert!(other.is_none(), "a keyspace has one tree");
         Ok(tree)
+    }
+
+    /// The keyspace of a tree was dropped: takes its pages out of the cache, as far as nobody has them; whether none is left, and none is on
+    /// its way to flash. Asked again until then.
+    pub fn forget_tree(&self, keyspace: KeyspaceId) -> bool {
+        let tree = lock(&self.trees).remove(&keyspace);
+        if let Some(tree) = tree {
+            tree.is_dropped.store(true, Ordering::SeqCst);
+            self.free_absent(&tree);
+        }
+        self.cache.forget(keyspace.0)
+    }
+
+    /// Frees the ids of nodes of a dropped tree that are not cached.
+    fn free_absent(&self, tree: &OrderedTree) {
+        let Ok(mut search) = tree.search.handle() else { return };
+        let mut anchor = super::search::AnchorKey::new();
+        let mut next = Some(search.floor(&[], &mut anchor));
+        while let Some(node) = next {
+            self.cache.free_absent(NodeId(node as u32));
+            next = search.next(&mut anchor);
+        }
     }
 
     /// Bytes in memory beside the cached pages.

@@ -48,6 +48,7 @@ use crate::media::io::{Io, lock};
 use crate::media::superblock::{Found, Superblock};
 use crate::needs::DrivePrograms;
 use crate::opening::options::StoreOptions;
+use crate::ordered::engine::ORDERED;
 use crate::planted::Bug;
 use crate::shared::{Counters, Levels, Shared};
 use arc_swap::ArcSwapOption;
@@ -150,8 +151,8 @@ pub async fn open_read_only(
     overlay: OverlayFlash,
 ) -> Result<OpenedEngines, Error> {
     let found = read_superblock(drive, io).await?;
-    let found = FoundStore::read(drive, io, options, found, &[]).await?;
-    found.into_engines((drive, io), options, Some(overlay), &[]).await
+    let found = FoundStore::read(drive, io, options, found, &[ORDERED]).await?;
+    found.into_engines((drive, io), options, Some(overlay), &[ORDERED]).await
 }
 
 /// What superblock, manifest, log and fences say, read and believed.
@@ -295,8 +296,7 @@ impl FoundStore {
         let (keys, segments) = (shared.index.entries(), installer.catalog.segments.len());
         tracing::info!("recovered {keys} keys of {segments} segments: {watch}");
         for engine in &all {
-            let root = installer.roots.get(engine.kind()).to_vec();
-            engine.clone().recover(io.clone(), root).await?;
+            installer = engine.clone().recover(io.clone(), installer).await?;
         }
         shared.return_installer(installer);
         Ok(OpenedEngines { hashed: shared, all })

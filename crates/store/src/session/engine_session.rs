@@ -15,7 +15,9 @@ use super::batch::{BatchPart, BatchStop, Write};
 use super::order::OpTarget;
 use super::session_core::SessionCore;
 use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::key_range::{KeyRange, ScanReply};
 use crate::keyspace::request::Request;
+use crate::keyspace::states::KeyspaceRef;
 use std::os::fd::RawFd;
 use tapetum_drive::Returned;
 
@@ -98,6 +100,14 @@ pub trait EngineSession: Send {
 
     /// Ends an operation that asked; it was answered.
     fn give_up_value(&mut self, number: usize);
+
+    /// Starts a scan of a keyspace, which gives so many items at most. Its answer comes by [`EngineSession::take_scanned`].
+    fn start_scan(&mut self, scan: (KeyspaceRef, u64), _range: KeyRange, _items_max: usize) {
+        unreachable!("{:?} has no order of keys", scan.0.kind())
+    }
+
+    /// Takes the answers to scans that are there.
+    fn take_scanned(&mut self, _replies: &mut Vec<ScanReply>) {}
 
     /// Prepares its part of a batch, which has some: admits it, and makes its records. No lock is held when this returns.
     fn prepare<'a>(&'a mut self, writes: &'a [Write<'a>]) -> Result<Box<dyn BatchPart + 'a>, BatchStop>;

@@ -27,6 +27,7 @@ use crate::base::Base;
 use crate::error::Error;
 use crate::hashed::session::{HashedSession, limits};
 use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::key_range::{KeyRange, ScanReply};
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::request::{Outcome, Reply, Request, ValueRange};
 use crate::keyspace::states::KeyspaceRef;
@@ -143,6 +144,33 @@ impl Session {
         let engine = self.core.base.engines.find(kind);
         let engine = engine.ok_or(Error::Keyspace(KeyspaceError::OtherKind { kind }))?;
         Ok(self.others.add(kind, |slot| engine.open_session(slot)))
+    }
+
+    /// Starts a scan of an ordered keyspace: the answer has up to `items_max` items, or fewer and what is left of the range, and comes by
+    /// [`Session::take_scanned`] after polls.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::Unordered`] if the keyspace has no order of keys; [`KeyspaceError::Gone`] if it was dropped.
+    pub fn submit_scan(
+        &mut self,
+        keyspace: KeyspaceRef,
+        token: u64,
+        range: KeyRange,
+        items_max: usize,
+    ) -> Result<(), Error> {
+        if keyspace.kind() != KeyspaceKind::Ordered {
+            return Err(Error::Keyspace(KeyspaceError::Unordered));
+        }
+        self.core.base.refuse_dropped(keyspace)?;
+        self.shared.check_watermark();
+        let slot = self.engine_of(keyspace.kind())?;
+        self.others.get(slot).start_scan((keyspace, token), range, items_max);
+        Ok(())
+    }
+
+    /// Takes the answers to scans that are there.
+    pub fn take_scanned(&mut self, replies: &mut Vec<ScanReply>) {
+        self.others.iter_mut().for_each(|(_, part)| part.take_scanned(replies));
     }
 
     /// Advances everything without blocking, and appends the replies that are ready. As long as operations are on their way, the

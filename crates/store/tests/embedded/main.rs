@@ -6,6 +6,7 @@
 
 mod items;
 mod large_values;
+mod ordered;
 mod read_only;
 mod resources;
 mod unreadable;

@@ -220,6 +220,37 @@ impl MirrorCache {
         std::mem::take(&mut place.meta)
     }
 
+    /// The node is none any more, if it is not cached: its id is free.
+    pub fn free_absent(&self, node: NodeId) {
+        let set = lock(self.set(node));
+        if set.find(node).is_none() && self.table.home(node).is_some() {
+            self.table.free(node);
+        }
+    }
+
+    /// Takes all pages of a keyspace out, changed ones too, but for those that somebody has or that are on their way to flash; whether none
+    /// is left.
+    pub fn forget(&self, keyspace: u16) -> bool {
+        let mut is_empty = true;
+        for set in &self.sets {
+            let CacheSet { nodes, places, .. } = &mut *lock(set);
+            for (node, place) in nodes.iter_mut().zip(places) {
+                if *node == NO_NODE || place.meta.keyspace != keyspace {
+                    continue;
+                }
+                if place.buffer.is_none() || place.meta.flying.is_some() {
+                    is_empty = false;
+                    continue;
+                }
+                self.table.free(NodeId(*node));
+                *node = NO_NODE;
+                let meta = std::mem::take(&mut place.meta);
+                meta.tickets.iter().for_each(|ticket| ticket.image_done());
+            }
+        }
+        is_empty
+    }
+
     /// Where the page of a node that is not cached is to be read.
     pub fn absent_home(&self, node: NodeId) -> Option<NodeHome> {
         let set = lock(self.set(node));

@@ -68,8 +68,11 @@ impl OrderedSession {
         if let Err(error) = self.may_begin(core, &op) {
             return self.fail(core, (number, op), error);
         }
-        if !self.has_credit(core) {
+        if !self.has_credit(core) || self.ops.is_behind_deletion(&op) {
             return self.ops.wait_again(number, op);
+        }
+        if let Request::DeleteAll { at } = op.request.borrow() {
+            return self.delete_all(core, (number, op), at);
         }
         let tree = match self.tree_of(op.keyspace.id()) {
             Ok(tree) => tree,
@@ -88,6 +91,19 @@ impl OrderedSession {
             PageLook::Taken(page) => self.begin(core, (number, op), node, page),
             PageLook::Busy | PageLook::Gone => self.try_again(number, op),
             PageLook::Absent(home) => self.read(core, (number, op), (node, home)),
+        }
+    }
+
+    /// Deletes everything in a keyspace, now or at a time: by a mark in the log, as in hashed keyspaces.
+    fn delete_all(&mut self, core: &mut SessionCore, (number, op): (usize, Box<OrderedOp>), at: u32) {
+        match core.base.mark_deletion(op.keyspace, at) {
+            Ok(Some(stamp)) => {
+                core.answer_after(op.token, stamp, Outcome::Done);
+                self.ops.forget(number, op);
+            }
+            // The log has no room now.
+            Ok(None) => self.ops.wait_again(number, op),
+            Err(error) => self.fail(core, (number, op), error),
         }
     }
 

@@ -266,7 +266,10 @@ impl OrderedSession {
     /// The place among the session's trees of a keyspace's.
     fn tree_of(&mut self, keyspace: KeyspaceId) -> Result<usize, Error> {
         if let Some(place) = self.trees.iter().position(|tree| tree.tree.keyspace == keyspace) {
-            return Ok(place);
+            if !self.trees[place].tree.is_dropped() {
+                return Ok(place);
+            }
+            self.trees.swap_remove(place);
         }
         let tree =
             self.state.tree(keyspace).ok_or(Error::Keyspace(crate::keyspace::keyspace_error::KeyspaceError::Gone))?;
@@ -328,7 +331,9 @@ impl OrderedSession {
 
     /// What keeps its operations, the most pressing of it.
     pub fn waits(&self) -> EngineWait {
-        if self.tries_again {
+        // A drive without an event descriptor ends what it does in the next polls.
+        let is_polled = self.state.write_back.event_fd().is_none() && self.state.write_back.has_work();
+        if self.tries_again || (is_polled && self.in_flight() > 0) {
             return EngineWait::Poll;
         }
         let others = !self.held.is_empty() || self.merges.wait() || self.scans.wait();
@@ -366,6 +371,7 @@ impl OrderedSession {
 /// An error if no node takes what a request is about.
 fn refuse(request: &Request<'_>) -> Result<(), Error> {
     match request.key().len() {
+        0 if matches!(request, Request::DeleteAll { .. }) => Ok(()),
         0 => Err(Error::KeyEmpty),
         1..=NODE_KEY_BYTES_MAX => Ok(()),
         _ => Err(Error::KeyTooLong { limit_bytes: NODE_KEY_BYTES_MAX }),

@@ -4,6 +4,7 @@
 //! once, in order, whatever is split or merged meanwhile.
 
 use super::scratch;
+use crate::keyspace::key_range::{KeyBound, KeyRange, ScannedItem};
 use crate::keyspace::states::KeyspaceRef;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::{NodeHome, NodeId};
@@ -18,58 +19,13 @@ use tapetum_kernels::ordered::{NODE_BYTES, NodeRef};
 /// Bytes of items that a part has, about.
 const PART_BYTES: usize = 64 << 10;
 
-/// An end of a range of keys.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum KeyBound {
-    #[default]
-    Unbounded,
-    Included(Vec<u8>),
-    Excluded(Vec<u8>),
-}
-
-impl KeyBound {
-    pub(super) fn borrow(&self) -> ScanBound<'_> {
-        match self {
-            KeyBound::Unbounded => ScanBound::Unbounded,
-            KeyBound::Included(key) => ScanBound::Included(key),
-            KeyBound::Excluded(key) => ScanBound::Excluded(key),
-        }
+/// As the program is told it.
+pub(super) fn bound(bound: &KeyBound) -> ScanBound<'_> {
+    match bound {
+        KeyBound::Unbounded => ScanBound::Unbounded,
+        KeyBound::Included(key) => ScanBound::Included(key),
+        KeyBound::Excluded(key) => ScanBound::Excluded(key),
     }
-
-    pub(super) fn key(&self) -> &[u8] {
-        match self {
-            KeyBound::Unbounded => &[],
-            KeyBound::Included(key) | KeyBound::Excluded(key) => key,
-        }
-    }
-}
-
-/// What is scanned.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct KeyRange {
-    /// The lower bound, in either direction.
-    pub from: KeyBound,
-    pub to: KeyBound,
-    pub is_reverse: bool,
-}
-
-/// An item that a scan has seen.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ScannedItem {
-    pub key: Vec<u8>,
-    pub value: Vec<u8>,
-    pub flags: u32,
-    pub expiry: u32,
-    pub stamp: u64,
-}
-
-/// A part of a scan.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ScanPart {
-    /// In the scan's order.
-    pub items: Vec<ScannedItem>,
-    /// What is left of the range; `None`: nothing.
-    pub rest: Option<KeyRange>,
 }
 
 pub(super) enum ScanStage {

@@ -14,9 +14,10 @@
 use super::extensions::{ExtensionRead, damaged_extension};
 use super::fetches::{arguments_of_flash, read_error};
 use super::looks::{arguments, damaged};
-use super::scan_op::{KeyBound, KeyRange, OutsideItem, ScanOp, ScanPart, ScanStage, is_crossed};
+use super::scan_op::{OutsideItem, ScanOp, ScanStage, bound, is_crossed};
 use super::{OrderedSession, TAG_SCAN, scratch};
 use crate::error::Error;
+use crate::keyspace::key_range::{KeyBound, KeyRange, ScanPart, ScanReply};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
 use crate::ordered::cache::PageLook;
@@ -30,13 +31,6 @@ use std::collections::VecDeque;
 use tapetum_drive::programs::node::{NodeArguments, NodeFlags, ScanRequest};
 use tapetum_drive::{Lease, Purpose, Returned};
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
-
-/// The answer to a scan.
-#[derive(Debug)]
-pub struct ScanReply {
-    pub token: u64,
-    pub part: Result<ScanPart, Error>,
-}
 
 #[derive(Default)]
 pub(super) struct Scans {
@@ -235,7 +229,7 @@ impl OrderedSession {
         let (watermark, now) = (core.base.keyspaces.watermark(scan.keyspace.id()), core.base.now());
         let arguments = NodeArguments { watermark, now, flags: arguments.flags.with(flags), ..arguments };
         let limit = (scan.items_max - scan.items.len()).min(usize::from(u16::MAX)) as u16;
-        let request = ScanRequest { from: scan.range.from.borrow(), to: scan.range.to.borrow(), limit };
+        let request = ScanRequest { from: bound(&scan.range.from), to: bound(&scan.range.to), limit };
         request.encode(&arguments, &mut self.parameters);
     }
 

@@ -119,12 +119,14 @@ impl SlotSpace {
         let open_groups = self.options().open_groups;
         match self.options().class {
             SlotClass::Nodes => self.with(|state| {
+                let wanted = state.is_wanted;
                 let spare = state.phases(GroupPhase::Closed).filter(|(_, group)| group.is_empty()).count();
-                state.useful() * 2 < open_groups.max(2) || spare > open_groups as usize
+                wanted || state.useful() * 2 < open_groups.max(2) || spare > open_groups as usize
             }),
             SlotClass::Extensions(_) => self.with(|state| {
                 let empty = state.groups.values().filter(|group| group.is_empty()).count();
-                state.useful() == 0 && !state.groups.is_empty() || empty > open_groups as usize
+                let is_used = state.is_wanted || !state.groups.is_empty();
+                state.useful() == 0 && is_used || empty > open_groups as usize
             }),
             SlotClass::Large => self.with(|state| state.groups.values().any(SlotGroup::is_empty)),
         }
@@ -142,6 +144,7 @@ impl SlotSpace {
 
 /// Does what the space needs: afterwards it has slots to give out, if there are extents or free slots.
 pub async fn grow(space: &SlotSpace, io: &Io, extents: &Mutex<Extents>, log: &mut impl GroupLog) -> Result<(), Error> {
+    space.with(|state| state.is_wanted = false);
     let mut plan = space.plan();
     let added = allocate(space, extents, plan.add, log.version_next());
     let missing = plan.add as usize - added.len();

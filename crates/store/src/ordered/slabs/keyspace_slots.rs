@@ -85,6 +85,11 @@ impl KeyspaceSlots {
         space.claim(number).filter(SlotShare::is_only)
     }
 
+    /// Whether slots of a class run short, or there are groups to give back.
+    pub fn want_change(&self) -> bool {
+        self.spaces().any(SlotSpace::wants_change)
+    }
+
     /// The spaces, the nodes' first.
     pub fn spaces(&self) -> impl Iterator<Item = &SlotSpace> {
         self.spaces.iter()

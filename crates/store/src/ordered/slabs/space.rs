@@ -71,6 +71,8 @@ pub struct SpaceState {
     pub slots_free: u32,
     /// So many of them are kept back.
     pub held_back: u32,
+    /// Somebody found no slot since the last change of groups.
+    pub is_wanted: bool,
 }
 
 impl SlotSpace {
@@ -113,8 +115,12 @@ impl SlotSpace {
     /// were opened ([`SlotSpace::wants_change`]).
     pub fn take(&self, near: Option<SlotAddress>) -> Option<SlotShare> {
         let near = near.and_then(|slot| self.map().number(slot));
-        let taken = self
-            .with(|state| (state.slots_free > state.held_back).then(|| state.take_near(&self.guards, near)).flatten());
+        let taken = self.with(|state| {
+            let may = state.slots_free > state.held_back;
+            let taken = may.then(|| state.take_near(&self.guards, near)).flatten();
+            state.is_wanted |= taken.is_none();
+            taken
+        });
         taken.map(|number| SlotShare::counted(&self.guards, number))
     }
 
@@ -122,6 +128,11 @@ impl SlotSpace {
     pub fn take_kept_back(&self) -> Option<SlotShare> {
         let taken = self.with(|state| state.take_near(&self.guards, None));
         taken.map(|number| SlotShare::counted(&self.guards, number))
+    }
+
+    /// Whether no slot can be given out, though groups may have some that are kept back.
+    pub fn has_none(&self) -> bool {
+        self.with(|state| state.slots_open == 0 || state.slots_free <= state.held_back)
     }
 
     /// Another share of a slot that has one. `None`: it has none, or there is no such slot in this space.

@@ -156,6 +156,10 @@ impl ImageWriter {
             }
             let Some(page) = lock(&state.write_back.listed).pop_front() else { break };
             let look = state.cache.take_if(page.node, |meta| {
+                // Its id may be another tree's by now.
+                if meta.keyspace != page.tree.keyspace.0 {
+                    return false;
+                }
                 let may = meta.is_dirty && meta.flying.is_none();
                 meta.is_listed = may;
                 may

@@ -3,14 +3,13 @@
 use crate::base::Base;
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
 use crate::keyspace::KeyspaceId;
+use crate::keyspace::key_range::{KeyRange, ScanPart, ScanReply};
 use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
 use crate::media::io::lock;
 use crate::ordered::search::SearchLimits;
 use crate::ordered::session::OrderedSession;
-use crate::ordered::session::scan_op::{KeyRange, ScanPart};
-use crate::ordered::session::scans::ScanReply;
 use crate::ordered::slabs::group_table::{Group, GroupEdit, GroupTable};
 use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
 use crate::ordered::slabs::slot_class::SlotClass;

@@ -1,9 +1,9 @@
 //! One or several sessions against a map, over a cache of few pages.
 
 use super::bench::{Answer, Bench, Client, new_flash};
+use crate::keyspace::key_range::{KeyBound, KeyRange};
 use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::log::Sync;
-use crate::ordered::session::scan_op::{KeyBound, KeyRange};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;

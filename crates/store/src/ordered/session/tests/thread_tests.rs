@@ -3,9 +3,9 @@
 use super::bench::{Bench, Client};
 use super::model_tests::put;
 use crate::hashed::collect::victim::tests::SMALL_BYTES;
+use crate::keyspace::key_range::{KeyBound, KeyRange};
 use crate::keyspace::request::{Outcome, Request};
 use crate::log::Sync;
-use crate::ordered::session::scan_op::{KeyBound, KeyRange};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,0 +1,280 @@
+//! The engine of ordered keyspaces, as the store knows it: a tree for each keyspace, and the slots of each.
+//!
+//! 1. Nothing is taken of memory while the store has no ordered keyspace: what all trees share is made with the first.
+//! 2. A tree is made when its keyspace is first named. What was never durable is an empty tree after a crash.
+//! 3. The groups of a dropped keyspace go when no image of it is on its way to flash.
+//!
+//! Threads: any.
+
+use super::job::OrderedJob;
+use super::part::OrderedPart;
+use super::recover::{RecoverOptions, recover};
+use super::search::SearchLimits;
+use super::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
+use super::slabs::manifest_client::OpeningGroups;
+use super::slabs::slot_class::PAGE_BYTES;
+use super::slabs::tending::tend;
+use super::tree::{FoundNode, OrderedLimits, OrderedState, OrderedTree};
+use crate::base::Base;
+use crate::error::Error;
+use crate::installer::Installer;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::{KeyspaceKind, KeyspaceState};
+use crate::keyspace::engine::{Engine, EngineMaker};
+use crate::keyspace::keyspace_error::KeyspaceError;
+use crate::log::Place;
+use crate::log::client::LogClient;
+use crate::maintenance::job::Job;
+use crate::media::io::{Io, Task, lock};
+use crate::ordered::node_table::NodeHome;
+use crate::session::engine_session::{EngineSession, EngineSlot};
+use crate::stats::Stats;
+use crate::tools::check::CheckReport;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock};
+use tapetum_kernels::record::Record;
+
+/// The mirror cache's part of local memory: one in so many bytes. What is read for other ends needs the rest.
+const CACHE_PART: u64 = 4;
+/// Sessions that name ordered keyspaces at once, at most.
+const SESSIONS_MAX: usize = 4096;
+/// Data nodes at least, whatever the capacity: it may grow.
+const NODES_MIN: u64 = 1 << 20;
+const NODES_MAX: u64 = 1 << 28;
+/// With free extents for so many groups, there is one whose extents are neighbours.
+const NEIGHBOURS_FREE: u32 = 16;
+
+/// Makes the engine over the base of a store that is being opened.
+pub const ORDERED: EngineMaker<'static> =
+    EngineMaker { kind: KeyspaceKind::Ordered, make: &|base| OrderedEngine::new(base) };
+
+pub struct OrderedEngine {
+    pub base: Arc<Base>,
+    /// What all trees share, once there is one.
+    shared: OnceLock<OrderedShared>,
+    /// By keyspace. Locked while a tree is made, so that none is made twice.
+    pub slots: Mutex<BTreeMap<KeyspaceId, KeyspaceSlots>>,
+}
+
+pub struct OrderedShared {
+    pub state: Arc<OrderedState>,
+    pub slabs: SlabOptions,
+}
+
+impl OrderedEngine {
+    pub fn new(base: &Arc<Base>) -> Arc<OrderedEngine> {
+        Arc::new(OrderedEngine { base: base.clone(), shared: OnceLock::new(), slots: Mutex::default() })
+    }
+
+    /// What all trees share, if there is one.
+    pub fn shared(&self) -> Option<&OrderedShared> {
+        self.shared.get()
+    }
+
+    fn limits(&self) -> OrderedLimits {
+        let (local_bytes, budget) = (self.base.drive.local().bytes_total() as u64, self.base.budget());
+        let nodes = (self.base.capacity_bytes() / PAGE_BYTES * 2).clamp(NODES_MIN, NODES_MAX);
+        OrderedLimits {
+            cache_pages: (local_bytes / CACHE_PART / PAGE_BYTES) as usize,
+            nodes_max: nodes as u32,
+            search: SearchLimits { bytes_max: budget.index_bytes_max() as usize / 2, handles_max: SESSIONS_MAX },
+        }
+    }
+
+    fn slabs(&self) -> Result<SlabOptions, Error> {
+        SlabOptions::new(&self.base.geometry, self.base.store_id, self.base.planted)
+    }
+
+    /// What all trees share; made if it is not there. `slots` is locked by the caller, so that it is made once.
+    fn make_shared(&self) -> Result<&OrderedShared, Error> {
+        if let Some(shared) = self.shared.get() {
+            return Ok(shared);
+        }
+        let base = &self.base;
+        let slabs = self.slabs()?;
+        let state = OrderedState::new(base.clone(), self.limits())?;
+        Ok(self.shared.get_or_init(|| OrderedShared { state, slabs }))
+    }
+
+    /// The tree of a keyspace that is open; made if it is not there.
+    ///
+    /// # Errors
+    /// When the keyspace was dropped, or there is no memory for its tree.
+    pub fn tree(&self, keyspace: KeyspaceId) -> Result<Arc<OrderedTree>, Error> {
+        if let Some(tree) = self.shared.get().and_then(|shared| shared.state.tree(keyspace)) {
+            return Ok(tree);
+        }
+        let mut slots = lock(&self.slots);
+        if !self.base.keyspaces.has(keyspace) || slots.contains_key(&keyspace) {
+            let made = self.shared.get().and_then(|shared| shared.state.tree(keyspace));
+            return made.ok_or(Error::Keyspace(KeyspaceError::Gone));
+        }
+        let shared = self.make_shared()?;
+        // It has no groups: all that the manifest has were found when the store was opened.
+        let empty = KeyspaceSlots::new(&shared.slabs, keyspace, &Default::default());
+        let tree = shared.state.add_empty(empty.clone())?;
+        slots.insert(keyspace, empty);
+        drop(slots);
+        self.base.wakeup.wake();
+        Ok(tree)
+    }
+
+    /// Slots were looked for: writes that could take some are refused while there are none, and no extents for more.
+    pub fn tended(&self, slots: &KeyspaceSlots) {
+        let nodes = slots.nodes();
+        let free = lock(&self.base.extents).free_count();
+        // Groups are of neighbouring extents: the last few that are free may be none.
+        let is_full = nodes.has_none() && free < NEIGHBOURS_FREE * nodes.options().group_extents;
+        if let Some(tree) = self.tree_if_there(slots.keyspace()) {
+            tree.is_full.store(is_full, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there was no room for the keyspace when it was last looked for.
+    pub fn is_full(&self, slots: &KeyspaceSlots) -> bool {
+        self.tree_if_there(slots.keyspace()).is_some_and(|tree| tree.is_full.load(Ordering::Relaxed))
+    }
+
+    fn tree_if_there(&self, keyspace: KeyspaceId) -> Option<Arc<OrderedTree>> {
+        self.shared.get()?.state.tree(keyspace)
+    }
+
+    /// The dropped keyspaces of which something may be left.
+    pub fn dropped(&self) -> Vec<KeyspaceId> {
+        lock(&self.slots).keys().copied().filter(|id| !self.base.keyspaces.has(*id)).collect()
+    }
+
+    /// Takes the pages of a dropped keyspace out of the cache, as far as they are not in use; whether none is left, and none is on its way
+    /// to flash.
+    pub fn forget_pages(&self, keyspace: KeyspaceId) -> bool {
+        self.shared.get().is_none_or(|shared| shared.state.forget_tree(keyspace))
+    }
+
+    /// Nothing of a dropped keyspace is left on flash.
+    pub fn forget(&self, keyspace: KeyspaceId) {
+        lock(&self.slots).remove(&keyspace);
+    }
+
+    /// Brings an open keyspace back, as it is on flash.
+    async fn recover_keyspace(&self, io: &Io, id: KeyspaceId, installer: &mut Installer) -> Result<(), Error> {
+        let (slabs, state) = {
+            let _slots = lock(&self.slots);
+            let shared = self.make_shared()?;
+            (shared.slabs, shared.state.clone())
+        };
+        let base = &self.base;
+        let keyspace_slots = KeyspaceSlots::new(&slabs, id, &installer.groups);
+        let options = RecoverOptions {
+            // Images are believed on their own word: an opening that failed behind its record may have seen others.
+            stamp_durable: 0,
+            stamp_next: base.log.give_stamp(),
+            memory_bytes: base.budget().index_bytes_max(),
+        };
+        let mut log = OpeningGroups { io, installer };
+        let recovered = recover(&base.drive, io, &keyspace_slots, &options, (&base.extents, &mut log)).await?;
+        base.log.go_on_above(recovered.stamp_next);
+        if recovered.nodes().len() == 0 {
+            state.add_empty(keyspace_slots.clone())?;
+        } else {
+            let found = recovered.nodes().map(|node| FoundNode {
+                anchor: node.low.to_vec(),
+                home: NodeHome { slot: node.slot, stamp: node.stamp },
+            });
+            state.add_found(&keyspace_slots, found)?;
+        }
+        tracing::info!("recovered ordered keyspace {}: {:?}", id.0, recovered.counts);
+        lock(&self.slots).insert(id, keyspace_slots);
+        Ok(())
+    }
+}
+
+/// Single-node changes need no log: an image with them is durable before they are acknowledged.
+impl LogClient for OrderedEngine {
+    fn stamp_needed(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn checkpoint_through(&self, _: u64) {}
+
+    fn hold_writers(&self, change: &mut dyn FnMut() -> Option<u64>) {
+        change();
+    }
+}
+
+impl Engine for OrderedEngine {
+    fn kind(&self) -> KeyspaceKind {
+        KeyspaceKind::Ordered
+    }
+
+    fn replay(&self, _: Place, record: &Record<'_>) -> Result<(), Error> {
+        let keyspace = KeyspaceId::of(&record.header).0;
+        Err(Error::Corrupt(format!(
+            "the log has an item of the ordered keyspace {keyspace}, which none is written for"
+        )))
+    }
+
+    fn recover(self: Arc<Self>, io: Io, mut installer: Box<Installer>) -> Task<Result<Box<Installer>, Error>> {
+        Box::pin(async move {
+            let ordered = installer.keyspaces.iter().filter(|keyspace| keyspace.kind == KeyspaceKind::Ordered);
+            let found: Vec<_> = ordered.map(|keyspace| (keyspace.id, keyspace.state)).collect();
+            for (id, state) in found {
+                match state {
+                    KeyspaceState::Live => self.recover_keyspace(&io, id, &mut installer).await?,
+                    // Its groups are to go.
+                    KeyspaceState::Dropping if installer.groups.of_keyspace(id).next().is_some() => {
+                        let slots = KeyspaceSlots::new(&self.slabs()?, id, &installer.groups);
+                        lock(&self.slots).insert(id, slots);
+                    }
+                    KeyspaceState::Dropping => {}
+                }
+            }
+            Ok(installer)
+        })
+    }
+
+    fn open_session(self: Arc<Self>, slot: EngineSlot) -> Box<dyn EngineSession> {
+        Box::new(OrderedPart::new(self, slot))
+    }
+
+    fn jobs(self: Arc<Self>, io: &Io) -> Vec<Box<dyn Job>> {
+        vec![Box::new(OrderedJob::new(self, io))]
+    }
+
+    fn holds(&self, keyspace: KeyspaceId) -> bool {
+        lock(&self.slots).contains_key(&keyspace)
+    }
+
+    fn add_stats(&self, stats: &mut Stats) {
+        let Some(OrderedShared { state, .. }) = self.shared.get() else { return };
+        stats.index_bytes += state.index_bytes() as u64;
+        stats.memory_used_bytes += state.index_bytes() as u64;
+    }
+
+    fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {
+        Box::pin(async move { super::check::check(&self, &io).await })
+    }
+
+    /// Writes what is in cached pages alone. Maintenance is over, so slots for that are looked for here.
+    fn close(self: Arc<Self>, io: Io) -> Task<Result<(), Error>> {
+        Box::pin(async move {
+            let Some(OrderedShared { state, .. }) = self.shared.get() else { return Ok(()) };
+            loop {
+                state.write_back.advance(state, true);
+                self.base.log.poisoned()?;
+                if !state.write_back.has_work() {
+                    return Ok(());
+                }
+                let wanting: Vec<_> = lock(&self.slots).values().filter(|slots| slots.want_change()).cloned().collect();
+                for slots in wanting.iter().filter(|slots| self.base.keyspaces.has(slots.keyspace())) {
+                    tend(&self.base, &io, slots).await?;
+                    self.tended(slots);
+                    if self.is_full(slots) {
+                        return Err(Error::FullFlash);
+                    }
+                }
+                io.step().await;
+            }
+        })
+    }
+}

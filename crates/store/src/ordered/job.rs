@@ -1,0 +1,125 @@
+//! The ordered engine's job of maintenance: slots to give out, pages that are to be written, and the end of dropped keyspaces.
+
+use super::engine::{OrderedEngine, OrderedShared};
+use super::slabs::group_table::GroupEdit;
+use super::slabs::keyspace_slots::KeyspaceSlots;
+use super::slabs::tending::tend;
+use crate::error::Error;
+use crate::keyspace::KeyspaceId;
+use crate::maintenance::job::{Job, Others};
+use crate::manifest::client::Misfit;
+use crate::manifest::items::FrameItems;
+use crate::media::io::{Io, Task, lock, poll_once};
+use std::sync::Arc;
+use tapetum_drive::Purpose;
+
+pub struct OrderedJob {
+    engine: Arc<OrderedEngine>,
+    io: Io,
+    task: Option<Task<Result<(), Error>>>,
+    /// Slots were wanted and none came: another try comes later.
+    next_try_us: u64,
+}
+
+/// How long no slots are looked for after there were none, microseconds.
+const FULL_US: u64 = 100_000;
+
+impl OrderedJob {
+    pub fn new(engine: Arc<OrderedEngine>, io: &Io) -> OrderedJob {
+        OrderedJob { engine, io: io.of(Purpose::Flush), task: None, next_try_us: 0 }
+    }
+
+    /// What is to be done with groups, if anything.
+    fn next(&mut self) -> Option<Task<Result<(), Error>>> {
+        if let Some(id) = self.dropped() {
+            return Some(Box::pin(remove(self.engine.clone(), id)));
+        }
+        let now_us = self.engine.base.drive.env().now_us();
+        if now_us < self.next_try_us {
+            return None;
+        }
+        let is_open = |slots: &KeyspaceSlots| self.engine.base.keyspaces.has(slots.keyspace());
+        let slots = lock(&self.engine.slots).values().find(|slots| is_open(slots) && slots.want_change()).cloned()?;
+        if self.engine.is_full(&slots) {
+            self.next_try_us = now_us + FULL_US;
+        }
+        let (engine, io) = (self.engine.clone(), self.io.clone());
+        Some(Box::pin(async move {
+            tend(&engine.base, &io, &slots).await?;
+            engine.tended(&slots);
+            Ok(())
+        }))
+    }
+
+    /// A dropped keyspace whose groups may go: no image of it is on its way to flash.
+    fn dropped(&self) -> Option<KeyspaceId> {
+        self.engine.dropped().into_iter().find(|id| self.engine.forget_pages(*id))
+    }
+}
+
+/// Gives all groups of a dropped keyspace back.
+async fn remove(engine: Arc<OrderedEngine>, id: KeyspaceId) -> Result<(), Error> {
+    let base = &engine.base;
+    let mut installer = base.take_installer().await;
+    let groups: Vec<_> = installer.groups.of_keyspace(id).copied().collect();
+    let edits = [GroupEdit::Remove(groups.iter().map(|group| group.first).collect())];
+    let mut items = FrameItems::default();
+    GroupEdit::put(&edits, &mut items);
+    let mut done = Ok(());
+    if !groups.is_empty() {
+        done = installer.append(&items).await;
+        if done.is_ok() {
+            let edited = edits.iter().try_for_each(|edit| installer.groups.edit(edit));
+            done = edited.map_err(|what| Misfit(what).into());
+        }
+    }
+    *lock(&base.installer) = Some(installer);
+    done?;
+    let mut extents = lock(&base.extents);
+    groups.iter().flat_map(|group| group.first..group.first + group.extents).for_each(|extent| extents.release(extent));
+    drop(extents);
+    engine.forget(id);
+    Ok(())
+}
+
+impl Job for OrderedJob {
+    fn step(&mut self, _: Others) -> bool {
+        if let Some(OrderedShared { state, .. }) = self.engine.shared()
+            && state.write_back.has_work()
+        {
+            state.write_back.advance(state, false);
+        }
+        if self.task.is_none() {
+            self.task = self.next();
+        }
+        let Some(done) = self.task.as_mut().and_then(poll_once) else { return false };
+        self.task = None;
+        match done {
+            Ok(()) => self.engine.base.log.wake(),
+            Err(error) => self.engine.base.log.poison("a change of the groups of an ordered keyspace", error),
+        }
+        true
+    }
+
+    fn is_changing(&self) -> bool {
+        self.task.is_some()
+    }
+
+    fn rests(&self) -> bool {
+        let has_work = self.engine.shared().is_some_and(|shared| shared.state.write_back.has_work());
+        self.task.is_none() && !has_work
+    }
+
+    fn give_up(&mut self) {
+        self.task = None;
+    }
+
+    fn wind_down(&mut self) {
+        if let Some(Some(done)) = self.task.as_mut().map(poll_once) {
+            self.task = None;
+            if let Err(error) = done {
+                self.engine.base.log.poison("a change of the groups of an ordered keyspace", error);
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The ordered engine's part of a session, from when the session first names an ordered keyspace. It sees to it that there is a tree.
+
+use super::engine::OrderedEngine;
+use super::session::OrderedSession;
+use super::tree::OrderedTree;
+use crate::error::Error;
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::key_range::{KeyRange, ScanReply};
+use crate::keyspace::request::{Outcome, Request};
+use crate::keyspace::states::KeyspaceRef;
+use crate::session::batch::{BatchPart, BatchStop, Write};
+use crate::session::engine_session::{EngineSession, EngineSlot, EngineWait};
+use crate::session::order::OpTarget;
+use crate::session::session_core::SessionCore;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use tapetum_drive::Returned;
+
+pub struct OrderedPart {
+    engine: Arc<OrderedEngine>,
+    slot: EngineSlot,
+    /// Trees that this session has named.
+    known: Vec<Arc<OrderedTree>>,
+    /// Once there is a tree.
+    session: Option<OrderedSession>,
+    /// Scans that could not begin.
+    failed: Vec<ScanReply>,
+}
+
+impl OrderedPart {
+    pub fn new(engine: Arc<OrderedEngine>, slot: EngineSlot) -> OrderedPart {
+        OrderedPart { engine, slot, known: Vec::new(), session: None, failed: Vec::new() }
+    }
+
+    /// The session, once the keyspace's tree is there.
+    fn session_for(&mut self, keyspace: KeyspaceId) -> Result<&mut OrderedSession, Error> {
+        self.known.retain(|tree| !tree.is_dropped());
+        if !self.known.iter().any(|tree| tree.keyspace == keyspace) {
+            self.known.push(self.engine.tree(keyspace)?);
+        }
+        let shared = self.engine.shared().expect("a tree was made");
+        Ok(self.session.get_or_insert_with(|| OrderedSession::new(&shared.state, self.slot)))
+    }
+}
+
+impl EngineSession for OrderedPart {
+    fn start(&mut self, core: &mut SessionCore, target: OpTarget, request: &Request<'_>) {
+        match self.session_for(target.keyspace.id()) {
+            Ok(session) => session.start(core, target, request),
+            Err(error) => core.answer(target.token, Outcome::Failed(error)),
+        }
+    }
+
+    fn complete(&mut self, core: &mut SessionCore, returned: Returned) {
+        let Some(session) = &mut self.session else { unreachable!("it has a command on its way") };
+        session.complete(core, returned);
+    }
+
+    fn poll(&mut self, core: &mut SessionCore) {
+        if let Some(session) = &mut self.session {
+            session.poll(core);
+        }
+    }
+
+    fn fail_waiting(&mut self, core: &mut SessionCore) {
+        if let Some(session) = &mut self.session {
+            session.fail_waiting(core);
+        }
+    }
+
+    fn leave(&mut self, core: &mut SessionCore) {
+        if let Some(session) = &mut self.session {
+            session.leave(core);
+        }
+    }
+
+    fn event_fd(&self) -> Option<RawFd> {
+        self.engine.shared()?.state.write_back.event_fd()
+    }
+
+    fn waits(&self) -> EngineWait {
+        self.session.as_ref().map_or(EngineWait::Commands, OrderedSession::waits)
+    }
+
+    fn tokens(&self) -> Vec<u64> {
+        self.session.as_ref().map(OrderedSession::tokens).unwrap_or_default()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.session.as_ref().map_or(0, OrderedSession::in_flight) + self.failed.len()
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.session.as_ref().map_or(0, OrderedSession::kept_bytes)
+    }
+
+    fn allow_value(&mut self, core: &mut SessionCore, number: usize, value_bytes: usize) {
+        if let Some(session) = &mut self.session {
+            session.allow_value(core, number, value_bytes);
+        }
+    }
+
+    fn give_up_value(&mut self, number: usize) {
+        if let Some(session) = &mut self.session {
+            session.give_up_value(number);
+        }
+    }
+
+    fn start_scan(&mut self, (keyspace, token): (KeyspaceRef, u64), range: KeyRange, items_max: usize) {
+        match self.session_for(keyspace.id()) {
+            Ok(session) => session.start_scan((keyspace, token), range, items_max),
+            Err(error) => self.failed.push(ScanReply { token, part: Err(error) }),
+        }
+    }
+
+    fn take_scanned(&mut self, replies: &mut Vec<ScanReply>) {
+        replies.append(&mut self.failed);
+        if let Some(session) = &mut self.session {
+            session.take_scanned(replies);
+        }
+    }
+
+    fn prepare<'a>(&'a mut self, _: &'a [Write<'a>]) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
+        let what = "a batch of ordered keyspaces is not written yet: put and delete their keys one by one";
+        Err(BatchStop::Refused(Error::Options(what.into())))
+    }
+}

@@ -1,0 +1,193 @@
+//! Ordered keyspaces: point reads and writes, as hashed ones have them, over openings, crashes and drops.
+
+use super::*;
+use std::collections::BTreeMap;
+use tapetum::{KeyBound, KeyRange, KeyspaceError, KeyspaceHandle, KeyspaceKind};
+use tapetum_drive::SplitMix64;
+
+const KEYS: u64 = 600;
+
+fn ordered(store: &Store) -> KeyspaceHandle {
+    store.create_keyspace_of("orders", KeyspaceKind::Ordered).unwrap()
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key{number:05}").into_bytes()
+}
+
+/// Writes, overwrites and deletes at random; what is there afterwards.
+fn filled(keyspace: &KeyspaceHandle, seed: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let (mut random, mut model) = (SplitMix64::new(seed), BTreeMap::new());
+    for turn in 0..3 * KEYS {
+        let key = key(random.below(KEYS));
+        if random.below(4) == 0 {
+            assert_eq!(keyspace.delete(&key).unwrap(), model.remove(&key).is_some());
+            continue;
+        }
+        let value = noise(turn, random.below(600) as usize);
+        keyspace.put(&key, &value).unwrap();
+        model.insert(key, value);
+    }
+    model
+}
+
+fn assert_has(keyspace: &KeyspaceHandle, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
+    for number in 0..KEYS {
+        let key = key(number);
+        let value = keyspace.get(&key).unwrap().map(|item| item.value);
+        assert!(value.as_ref() == model.get(&key), "{}", key.escape_ascii());
+    }
+}
+
+#[test]
+fn an_ordered_keyspace_has_what_was_put_and_not_what_was_deleted_after_every_opening() {
+    let flash = flash();
+    Store::create_on(&drive_on(flash.clone()), &options()).unwrap();
+    let mut model = BTreeMap::new();
+    for opening in 0..4 {
+        let store = Store::open_on(&drive_on(flash.clone()), &options()).unwrap();
+        let orders = if opening == 0 { ordered(&store) } else { store.keyspace("orders").unwrap() };
+        if opening > 0 {
+            assert_has(&orders, &model);
+        }
+        for number in 0..KEYS {
+            orders.delete(&key(number)).unwrap();
+        }
+        model = filled(&orders, opening);
+        store.put(b"hashed", &noise(opening, 3000)).unwrap();
+        assert_has(&orders, &model);
+        // Every other time it is not closed.
+        if opening % 2 == 0 {
+            store.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn requests_with_conditions_are_answered_as_those_of_hashed_keyspaces() {
+    let store = new_store();
+    let orders = ordered(&store);
+    let stamp = orders.put(b"number", b"41").unwrap();
+    assert_eq!(orders.increment(b"number", 1).unwrap(), Some(42));
+    assert_eq!(orders.compare_and_swap(b"number", b"7", stamp).unwrap(), None);
+    let stamp = orders.get(b"number").unwrap().unwrap().stamp;
+    assert!(orders.compare_and_swap(b"number", b"7", stamp).unwrap().is_some());
+    let run = |request| orders.run(request).unwrap().0;
+    let append = Request::Append { key: b"number", value: b"0", stamp: None };
+    assert!(matches!(run(append), Outcome::Stored { .. }));
+    assert_eq!(orders.get(b"number").unwrap().unwrap().value, b"70");
+    let add = Request::Put { key: b"number", value: b"", flags: 0, expiry: 0, condition: Condition::Absent };
+    assert_eq!(run(add), Outcome::NotStored);
+    orders.put_until(b"gone", b"value", 1).unwrap();
+    assert_eq!(orders.get(b"gone").unwrap(), None);
+    assert_eq!(run(Request::DeleteAll { at: 0 }), Outcome::Done);
+    assert_eq!(orders.get(b"number").unwrap(), None);
+    store.put(b"number", b"of another keyspace").unwrap();
+    assert_eq!(orders.get(b"number").unwrap(), None);
+}
+
+#[test]
+fn keys_and_values_that_no_node_takes_are_refused() {
+    let store = new_store();
+    let orders = ordered(&store);
+    assert!(matches!(orders.put(b"", b"value"), Err(Error::KeyEmpty)));
+    orders.put(&[b'k'; 1024], b"value").unwrap();
+    assert_eq!(orders.get(&[b'k'; 1024]).unwrap().unwrap().value, b"value");
+    assert!(matches!(orders.put(&[b'k'; 1025], b"value"), Err(Error::KeyTooLong { limit_bytes: 1024 })));
+}
+
+#[test]
+fn a_dropped_ordered_keyspace_gives_its_room_back() {
+    let store = new_store();
+    let before = store.stats().flash_used_bytes;
+    let orders = ordered(&store);
+    filled(&orders, 1);
+    assert!(store.stats().flash_used_bytes > before);
+    store.drop_keyspace("orders").unwrap();
+    assert!(matches!(orders.get(b"key"), Err(Error::Keyspace(KeyspaceError::Gone))));
+    for _ in 0..10_000 {
+        if store.keyspaces().len() == 1 && store.stats().flash_used_bytes == before {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!((store.keyspaces().len(), store.stats().flash_used_bytes), (1, before));
+    let again = ordered(&store);
+    assert_eq!(again.get(&key(1)).unwrap(), None);
+    let model = filled(&again, 2);
+    assert_has(&again, &model);
+}
+
+/// What a scan shows.
+fn scanned(keyspace: &KeyspaceHandle, range: KeyRange) -> Vec<(Vec<u8>, Vec<u8>)> {
+    keyspace.scan(range).unwrap().map(|item| item.unwrap()).map(|(key, item)| (key, item.value)).collect()
+}
+
+#[test]
+fn a_scan_shows_a_range_in_order_either_way_and_while_its_nodes_split() {
+    let store = new_store();
+    let orders = ordered(&store);
+    let model = filled(&orders, 3);
+    let all: Vec<_> = model.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    assert!(scanned(&orders, KeyRange::default()) == all);
+    let (from, to) = (KeyBound::Included(key(100)), KeyBound::Excluded(key(400)));
+    let part: Vec<_> = all.iter().filter(|(key, _)| (self::key(100)..self::key(400)).contains(key)).cloned().collect();
+    assert!(scanned(&orders, KeyRange { from: from.clone(), to: to.clone(), is_reverse: false }) == part);
+    let backwards: Vec<_> = part.into_iter().rev().collect();
+    assert!(scanned(&orders, KeyRange { from, to, is_reverse: true }) == backwards);
+    let crossed = KeyRange { from: KeyBound::Included(key(2)), to: KeyBound::Excluded(key(1)), is_reverse: false };
+    assert!(scanned(&orders, crossed).is_empty());
+    let mut shown = Vec::new();
+    for (turn, item) in orders.scan(KeyRange::default()).unwrap().enumerate() {
+        let (key, _) = item.unwrap();
+        orders.put(format!("key{turn:05}~{turn}").as_bytes(), &noise(turn as u64, 300)).unwrap();
+        shown.push(key);
+        assert!(shown.len() < 3 * KEYS as usize);
+    }
+    assert!(shown.is_sorted() && model.keys().all(|key| shown.binary_search(key).is_ok()));
+    shown.dedup();
+    assert!(matches!(
+        store.keyspace("default").unwrap().scan(KeyRange::default()),
+        Err(Error::Keyspace(KeyspaceError::Unordered))
+    ));
+}
+
+#[test]
+fn values_of_every_size_come_back_after_an_opening() {
+    let flash = flash();
+    Store::create_on(&drive_on(flash.clone()), &options()).unwrap();
+    let store = Store::open_on(&drive_on(flash.clone()), &options()).unwrap();
+    let orders = ordered(&store);
+    let sizes = [0, 1, 1000, 1900, 1960, 2000, 3000, 4040, 4096, 5000, 8100, 8192, 16_000, 32_000, 65_000];
+    for (number, size) in sizes.into_iter().enumerate() {
+        orders.put(&key(number as u64), &noise(size as u64, size)).unwrap();
+    }
+    assert!(matches!(orders.put(b"longer", &noise(1, 66_000)), Err(Error::ValueTooLarge { .. })));
+    drop((orders, store));
+    let store = Store::open_on(&drive_on(flash), &options()).unwrap();
+    let orders = store.keyspace("orders").unwrap();
+    for (number, size) in sizes.into_iter().enumerate() {
+        assert!(orders.get(&key(number as u64)).unwrap().unwrap().value == noise(size as u64, size), "{size}");
+    }
+    assert!(tapetum::check(&store).unwrap().problems.is_empty());
+}
+
+#[test]
+fn what_was_answered_before_it_was_durable_is_there_after_a_clean_close() {
+    let flash = flash();
+    let lazily = StoreOptions { sync: Sync::EverySecond, ..options() };
+    Store::create_on(&drive_on(flash.clone()), &lazily).unwrap();
+    // Nobody maintains it: at the close there are no slots yet.
+    let store = Store::open_with(&drive_on(flash.clone()), &lazily, || false).unwrap();
+    let orders = ordered(&store);
+    for number in 0..KEYS {
+        orders.put(&key(number), &noise(number, 100)).unwrap();
+    }
+    store.close().unwrap();
+    drop((orders, store));
+    let store = Store::open_on(&drive_on(flash), &lazily).unwrap();
+    let orders = store.keyspace("orders").unwrap();
+    for number in 0..KEYS {
+        assert!(orders.get(&key(number)).unwrap().unwrap().value == noise(number, 100));
+    }
+}
