@@ -93,6 +93,32 @@ fn stop(server: &mut Child) {
 }
 
 #[test]
+fn an_ordered_keyspace_is_filled_scanned_listed_dumped_and_loaded() {
+    let store = Scratch::new("ordered");
+    store.succeeds(&["keyspace", "create", "places", "--index", "ordered"]);
+    for (key, value) in [("b:2", "two"), ("a:1", "one"), ("b:10", "ten"), ("c:3", "three")] {
+        store.succeeds(&["put", key, value, "--keyspace", "places"]);
+    }
+    let scan = |options: &[&str]| store.succeeds(&[&["scan", "--keyspace", "places"], options].concat());
+    assert_eq!(scan(&[]), "a:1\tone\nb:10\tten\nb:2\ttwo\nc:3\tthree\n");
+    assert_eq!(scan(&["--prefix", "b:", "--reverse"]), "b:2\ttwo\nb:10\tten\n");
+    assert_eq!(scan(&["--from", "b", "--to", "c", "--limit", "1"]), "b:10\tten\n");
+    assert_eq!(scan(&["--count"]), "4\n");
+    assert_eq!(scan(&["--from", "c:3", "--format", "jsonl"]), "{\"key\":\"c:3\",\"value\":\"three\"}\n");
+    assert!(store.fails(&["scan", "--keyspace", "places", "--from", "c", "--to", "b"]).contains("--reverse"));
+    assert!(store.fails(&["scan", "--keyspace", "default"]).contains("ordered"));
+    assert_eq!(store.succeeds(&["list", "--keyspace", "places", "--prefix", "b:"]), "b:10\nb:2\n");
+    let dumped = store.path("dumped.jsonl");
+    fs::write(&dumped, store.succeeds(&["dump", "--keyspace", "places"])).unwrap();
+    store.succeeds(&["keyspace", "create", "copies", "--index", "ordered"]);
+    store.succeeds(&["load", &dumped, "--keyspace", "copies"]);
+    assert_eq!(store.succeeds(&["scan", "--keyspace", "copies"]), scan(&[]));
+    assert!(store.succeeds(&["check"]).contains("no damage"));
+    store.succeeds(&["keyspace", "drop", "places"]);
+    assert!(store.fails(&["scan", "--keyspace", "places"]).contains("no keyspace"));
+}
+
+#[test]
 fn a_keyspace_has_keys_of_its_own() {
     let scratch = Scratch::new("own");
     assert_eq!(scratch.succeeds(&["keyspace", "create", "orders"]), "keyspace orders was created\n");
@@ -177,7 +203,7 @@ fn what_cannot_be_done_to_a_keyspace_is_refused_and_nothing_is_written() {
         (&["create", ""], "is empty"),
         (&["create", &long], "has 300 bytes: use at most 255"),
         (&["create", "a\tb"], "control character"),
-        (&["create", "a", "--index", "ordered"], "hashed"),
+        (&["create", "a", "--index", "sorted"], "ordered"),
         (&["drop", "default"], "default keyspace is always there"),
         (&["drop", "dropped"], "keyspace"),
         (&["drop", "none"], "`tapetum keyspace list` prints those it has"),

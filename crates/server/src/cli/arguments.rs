@@ -8,6 +8,7 @@ use tapetum::Place;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments, KeyspaceCommand, keyspace_name};
 use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::cli::ranges::{capacity, memory};
+use crate::cli::scan_arguments::ScanArguments;
 use crate::cli::serve_arguments::ServeArguments;
 use crate::net::listen::Address;
 use crate::tools::item_lines::Format;
@@ -128,6 +129,8 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
+    /// Print the items of an ordered keyspace in the order of their keys, without a server
+    Scan(ScanArguments),
     /// Look inside a store, or a running server: superblock, manifest and segments, or where a key lives
     Inspect {
         /// Say where this key lives, rather than what there is

@@ -16,6 +16,7 @@ use super::{keyspaces, serve};
 use crate::cli::arguments::{Cli, Command, ResizeArguments, StoreArguments};
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments};
 use crate::cli::pipeline_arguments::PipelineCommand;
+use crate::cli::scan_arguments::ScanArguments;
 use crate::logging;
 use crate::net::listen::Address;
 use crate::store::store_open::{self, OpenError};
@@ -24,7 +25,7 @@ use crate::tools::load::{Existing, StoreSink, WireSink};
 use crate::tools::pipelines::PipelineRun;
 use crate::tools::remote::{self, Remote};
 use crate::tools::warm::{self, Source};
-use crate::tools::{inspect, inspect_lines, list, load, pipelines, repair};
+use crate::tools::{inspect, inspect_lines, list, load, pipelines, repair, scan as scan_items};
 use crate::{os, size, stats};
 
 /// Memory to open a store with that is to grow: the index of a large one.
@@ -112,6 +113,7 @@ fn run(command: Command) -> Outcome {
             let mut out = std::io::stdout();
             read_keyspace((&store, &keyspace), |opened| Ok(list::dump(opened, prefix.as_bytes(), format, &mut out)?))
         }
+        Command::Scan(arguments) => scan(&arguments),
         Command::Inspect { key: Some(key), keyspace, json, memcached, store, .. } => {
             inspect_key(&key, json, memcached.as_ref(), (&store, &KeyspaceArguments { keyspace }))
         }
@@ -144,6 +146,18 @@ fn with_keyspace<R>(
 ) -> Result<R, Box<dyn Error>> {
     expect_store_of(&store.place(), keyspace)?;
     with_store(store, options, |store| work(&store.keyspace(keyspace)?))
+}
+
+fn scan(arguments: &ScanArguments) -> Outcome {
+    let (range, limit) = (arguments.range()?, arguments.limit);
+    let keyspace = KeyspaceArguments { keyspace: arguments.keyspace.clone() };
+    read_keyspace((&arguments.store, &keyspace), |opened| {
+        if arguments.count {
+            return print(format!("{}\n", scan_items::count(opened, range, limit)?).as_bytes());
+        }
+        scan_items::print(opened, range, limit, arguments.format, &mut std::io::stdout())?;
+        Ok(())
+    })
 }
 
 /// Runs `work` on a keyspace of the store without a server, and leaves the store as it is.

@@ -60,6 +60,8 @@ the data; `tapetum serve --keyspace NAME` serves one.";
 pub enum IndexArgument {
     /// By a hash of the key: one at a time, in no order
     Hashed,
+    /// By the order of the keys: scans too; keys to 1,024 bytes
+    Ordered,
 }
 
 #[derive(Debug, Args)]
@@ -117,6 +119,8 @@ mod tests {
             "tapetum pipeline run sha256 --key k --keyspace a",
             "tapetum load --memcached unix:/x",
             "tapetum keyspace create a --index hashed",
+            "tapetum keyspace create a --index ordered",
+            "tapetum scan --keyspace a --count",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }
@@ -126,7 +130,9 @@ mod tests {
             "tapetum inspect key --memcached unix:/x --keyspace a",
             "tapetum inspect --keyspace a",
             "tapetum pipeline run sha256 --file f --keyspace a",
-            "tapetum keyspace create a --index ordered",
+            "tapetum keyspace create a --index sorted",
+            "tapetum scan --from a",
+            "tapetum scan --keyspace a --count --format tsv",
             "tapetum keyspace",
         ] {
             assert!(parse(line).is_err(), "{line}");

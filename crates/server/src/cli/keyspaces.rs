@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::Write;
 
-use tapetum::{KeyspaceError, KeyspaceState, Store};
+use tapetum::{KeyspaceError, KeyspaceKind, KeyspaceState, Store};
 
 use super::commands::{Outcome, offline_options, read_store, with_store};
 use super::keyspace_arguments::{DEFAULT_NAME, IndexArgument, KeyspaceCommand};
@@ -11,12 +11,14 @@ use crate::store::store_open::OpenError;
 
 pub fn run(command: KeyspaceCommand) -> Outcome {
     let done = match command {
-        KeyspaceCommand::Create { name, index: IndexArgument::Hashed, store } => {
+        KeyspaceCommand::Create { name, index, store } => {
             if name == DEFAULT_NAME {
                 // Found out in time, nothing is made.
                 return Err(KeyspaceError::NameTaken { name }.to_string().into());
             }
-            let created = with_store(&store, offline_options(&store, true), |store| Ok(store.create_keyspace(&name)?));
+            let created = with_store(&store, offline_options(&store, true), |store| {
+                Ok(store.create_keyspace_of(&name, kind_of(index))?)
+            });
             created.and_then(|_| say(&format!("keyspace {name} was created")))
         }
         KeyspaceCommand::List { json, store } => {
@@ -56,6 +58,13 @@ fn list(store: &Store, json: bool) -> String {
     }
     let live = keyspaces.iter().filter(|keyspace| keyspace.state == KeyspaceState::Live);
     live.map(|keyspace| format!("{}\n", keyspace.name)).collect()
+}
+
+fn kind_of(index: IndexArgument) -> KeyspaceKind {
+    match index {
+        IndexArgument::Hashed => KeyspaceKind::Hashed,
+        IndexArgument::Ordered => KeyspaceKind::Ordered,
+    }
 }
 
 /// Of a store that a server has open, also what to do for its keyspaces.

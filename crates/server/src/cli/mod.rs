@@ -6,5 +6,6 @@ pub mod keyspace_arguments;
 mod keyspaces;
 pub mod pipeline_arguments;
 mod ranges;
+pub mod scan_arguments;
 mod serve;
 pub mod serve_arguments;

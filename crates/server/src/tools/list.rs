@@ -1,11 +1,13 @@
-//! `list` and `dump`: the keys of a keyspace, or its items, as lines that `load` reads. In no order that means anything.
+//! `list` and `dump`: the keys of a keyspace, or its items, as lines that `load` reads. In no order that means anything where the keyspace
+//! is hashed, and in the order of the keys where it is ordered.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
-use tapetum::{Error, Item, KeyspaceHandle, Scanned};
+use tapetum::{Error, Item, KeyspaceHandle, KeyspaceKind, Scanned};
 
 use super::item_lines::{self, Format, ItemLine};
+use super::scan;
 
 /// What is gathered before it is written, or read from flash at once.
 const BATCH_BYTES: usize = 1 << 20;
@@ -42,7 +44,7 @@ impl std::fmt::Display for ListError {
 impl std::error::Error for ListError {}
 
 /// Writes what was gathered; a reader that has gone (`| head`) has seen enough.
-fn write_out(out: &mut dyn Write, text: &mut Vec<u8>) -> Result<ControlFlow<()>, ListError> {
+pub(super) fn write_out(out: &mut dyn Write, text: &mut Vec<u8>) -> Result<ControlFlow<()>, ListError> {
     let written = out.write_all(text).and_then(|()| out.flush());
     text.clear();
     match written {
@@ -54,15 +56,14 @@ fn write_out(out: &mut dyn Write, text: &mut Vec<u8>) -> Result<ControlFlow<()>,
 
 /// Lists the keys that begin with `prefix`, one a line; `long` adds bytes of the value, flags and expiry.
 pub fn list(keyspace: &KeyspaceHandle, prefix: &[u8], long: bool, out: &mut dyn Write) -> Result<(), ListError> {
+    if keyspace.keyspace().kind() == KeyspaceKind::Ordered {
+        return list_ordered(keyspace, prefix, long, out);
+    }
     let mut text = Vec::new();
     let mut written = Ok(ControlFlow::Continue(()));
     tapetum::scan(keyspace.store(), keyspace.keyspace(), prefix, |item: Scanned<'_>| {
-        item_lines::escape(item.key, &mut text);
-        if long {
-            let Scanned { value_bytes, flags, expiry, .. } = item;
-            text.extend_from_slice(format!("\t{value_bytes}\t{flags}\t{expiry}").as_bytes());
-        }
-        text.push(b'\n');
+        let Scanned { value_bytes, flags, expiry, .. } = item;
+        write_key(item.key, long.then_some((value_bytes, flags, expiry)), &mut text);
         if text.len() >= BATCH_BYTES {
             written = write_out(out, &mut text);
         }
@@ -76,6 +77,27 @@ pub fn list(keyspace: &KeyspaceHandle, prefix: &[u8], long: bool, out: &mut dyn 
         ControlFlow::Continue(()) => write_out(out, &mut text).map(|_| ()),
         ControlFlow::Break(()) => Ok(()),
     }
+}
+
+/// Appends a line with a key, and, if wanted, the bytes of its value, flags and expiry.
+fn write_key(key: &[u8], of_value: Option<(u64, u32, u32)>, text: &mut Vec<u8>) {
+    item_lines::escape(key, text);
+    if let Some((value_bytes, flags, expiry)) = of_value {
+        text.extend_from_slice(format!("\t{value_bytes}\t{flags}\t{expiry}").as_bytes());
+    }
+    text.push(b'\n');
+}
+
+fn list_ordered(keyspace: &KeyspaceHandle, prefix: &[u8], long: bool, out: &mut dyn Write) -> Result<(), ListError> {
+    let mut text = Vec::new();
+    for item in keyspace.scan(scan::of_prefix(prefix))? {
+        let (key, Item { value, flags, expiry, .. }) = item?;
+        write_key(&key, long.then_some((value.len() as u64, flags, expiry)), &mut text);
+        if text.len() >= BATCH_BYTES && write_out(out, &mut text)?.is_break() {
+            return Ok(());
+        }
+    }
+    write_out(out, &mut text).map(|_| ())
 }
 
 /// A key whose item is to be dumped.
@@ -98,6 +120,9 @@ impl DumpKey {
 
 /// Writes the items whose keys begin with `prefix`.
 pub fn dump(keyspace: &KeyspaceHandle, prefix: &[u8], format: Format, out: &mut dyn Write) -> Result<(), ListError> {
+    if keyspace.keyspace().kind() == KeyspaceKind::Ordered {
+        return scan::print(keyspace, scan::of_prefix(prefix), None, format, out).map(|_| ());
+    }
     let mut keys: Vec<DumpKey> = Vec::new();
     let mut values_bytes = 0;
     let mut written = Ok(ControlFlow::Continue(()));

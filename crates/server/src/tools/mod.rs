@@ -13,4 +13,5 @@ pub mod load;
 pub mod pipelines;
 pub mod remote;
 pub mod repair;
+pub mod scan;
 pub mod warm;

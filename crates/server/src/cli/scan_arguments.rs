@@ -1,0 +1,103 @@
+//! The command line of `tapetum scan`.
+
+use clap::Args;
+use tapetum::{KeyBound, KeyRange};
+
+use crate::cli::arguments::StoreArguments;
+use crate::cli::keyspace_arguments::keyspace_name;
+use crate::tools::item_lines::Format;
+use crate::tools::scan::successor;
+
+#[derive(Debug, Args)]
+pub struct ScanArguments {
+    /// The keyspace; it was created with --index ordered
+    #[arg(long, value_name = "NAME", value_parser = keyspace_name())]
+    pub keyspace: String,
+    /// The first key, if it is there
+    #[arg(long, value_name = "KEY")]
+    pub from: Option<String>,
+    /// The key to end before
+    #[arg(long, value_name = "KEY")]
+    pub to: Option<String>,
+    /// Only keys that begin so
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub prefix: String,
+    /// Print so many items at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// From the last key to the first
+    #[arg(long)]
+    pub reverse: bool,
+    /// Print how many items there are, rather than the items
+    #[arg(long)]
+    pub count: bool,
+    /// What lines to print; tsv has no place for flags and expiry
+    #[arg(long, value_enum, default_value = "tsv", conflicts_with = "count")]
+    pub format: Format,
+    #[command(flatten)]
+    pub store: StoreArguments,
+}
+
+impl ScanArguments {
+    /// The range of keys that is asked for.
+    ///
+    /// # Errors
+    /// When no key can be in it.
+    pub fn range(&self) -> Result<KeyRange, String> {
+        let (from, to) = (self.from.as_deref().unwrap_or(""), self.to.as_deref());
+        if let Some(to) = to
+            && from >= to
+        {
+            return Err(format!(
+                "no key is from {from:?} on and before {to:?}: give the smaller key to --from; --reverse prints a range from its end"
+            ));
+        }
+        let prefix = self.prefix.as_bytes();
+        let from = from.as_bytes().max(prefix);
+        let end = match (to.map(str::as_bytes), successor(prefix)) {
+            (Some(to), Some(end)) => Some(to.min(&end).to_vec()),
+            (to, end) => to.map(<[u8]>::to_vec).or(end),
+        };
+        if end.as_deref().is_some_and(|end| from >= end) {
+            return Err(format!("no key that begins with {:?} is between --from and --to", self.prefix));
+        }
+        let from = if from.is_empty() { KeyBound::Unbounded } else { KeyBound::Included(from.to_vec()) };
+        Ok(KeyRange { from, to: end.map_or(KeyBound::Unbounded, KeyBound::Excluded), is_reverse: self.reverse })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::arguments::{Cli, Command};
+    use clap::Parser;
+
+    fn range(line: &str) -> Result<KeyRange, String> {
+        let words = format!("tapetum scan --keyspace orders {line}");
+        match Cli::try_parse_from(words.split_whitespace()).unwrap().command {
+            Command::Scan(arguments) => arguments.range(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn bounds_and_prefix_meet_in_one_range() {
+        let included = |key: &str| KeyBound::Included(key.into());
+        let excluded = |key: &str| KeyBound::Excluded(key.into());
+        for (line, from, to) in [
+            ("", KeyBound::Unbounded, KeyBound::Unbounded),
+            ("--from b", included("b"), KeyBound::Unbounded),
+            ("--to b", KeyBound::Unbounded, excluded("b")),
+            ("--from b --to c", included("b"), excluded("c")),
+            ("--prefix ab", included("ab"), excluded("ac")),
+            ("--prefix ab --from abc --to b", included("abc"), excluded("ac")),
+            ("--prefix ab --from a --to abx", included("ab"), excluded("abx")),
+        ] {
+            assert_eq!(range(line), Ok(KeyRange { from, to, is_reverse: false }), "{line}");
+        }
+        assert!(range("--reverse").unwrap().is_reverse);
+        for line in ["--from c --to b", "--from b --to b", "--prefix a --from b", "--prefix b --to b"] {
+            assert!(range(line).is_err(), "{line}");
+        }
+    }
+}
