@@ -317,7 +317,7 @@ impl Log {
     ///
     /// # Safety
     /// There is one: a place of this buffer that `append` gave, or recovery. And the buffer is not released while the record is
-    /// used: the caller holds a lock without which its engine does not let go of the record, or is what will have it released.
+    /// used: the caller holds the lock under which its engine forgets the record, or is the flush that releases the buffer.
     pub unsafe fn record(&self, buffer: u64, place: u32) -> Record<'_> {
         // SAFETY: by our caller's word.
         unsafe { self.arenas.record(buffer, place) }.0

@@ -191,3 +191,28 @@ fn what_was_answered_before_it_was_durable_is_there_after_a_clean_close() {
         assert!(orders.get(&key(number)).unwrap().unwrap().value == noise(number, 100));
     }
 }
+
+#[test]
+fn an_opening_after_a_drop_gives_back_the_room_that_was_left() {
+    let flash = flash();
+    Store::create_on(&drive_on(flash.clone()), &options()).unwrap();
+    // Nothing is maintained but until a change of keyspaces is made, so the groups are there when the store goes.
+    let store = Store::open_with(&drive_on(flash.clone()), &options(), || false).unwrap();
+    let before = store.stats().flash_used_bytes;
+    let orders = ordered(&store);
+    while store.stats().flash_used_bytes == before {
+        drop(orders.run(Request::Get { key: b"key" }));
+        store.maintain();
+    }
+    store.drop_keyspace("orders").unwrap();
+    assert!(store.stats().flash_used_bytes > before, "the groups are given back later");
+    drop((orders, store));
+    let store = Store::open_on(&drive_on(flash), &options()).unwrap();
+    for _ in 0..10_000 {
+        if store.keyspaces().len() == 1 && store.stats().flash_used_bytes == before {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!((store.keyspaces().len(), store.stats().flash_used_bytes), (1, before));
+}

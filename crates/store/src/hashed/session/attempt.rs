@@ -196,7 +196,7 @@ impl HashedSession {
         request: &Request<'_>,
     ) -> BufferLook<'a> {
         let (hash, keyspace) = (target.hash, target.keyspace.id);
-        // SAFETY: the shard names the place; the record is not used when the shard is let go of.
+        // SAFETY: the shard names the place, and is locked for as long as the record is used.
         let record = unsafe { shared.log.record(place.buffer, place.place) };
         let header = record.header;
         let live = header.kind == Kind::Value && shared.is_live(&header, shared.now());

@@ -206,7 +206,7 @@ impl HashedSession {
         let mut shard = shared.shard(hash);
         let found = shard.find(hash)?;
         let (place, was_read) = (found.place, found.was_read);
-        // SAFETY: the shard names the place; the record is not used when the shard is let go of.
+        // SAFETY: the shard names the place, and is locked for as long as the record is used.
         let record = unsafe { shared.log.record(place.buffer, place.place) };
         let header = record.header;
         let live = header.holds_value() && shared.is_live_now(KeyspaceId::of(&header), header.stamp, header.expiry);
@@ -240,7 +240,7 @@ impl HashedSession {
             let seen = shard.see_absent();
             return Some(Miss { number, op, seen });
         };
-        // SAFETY: the shard names the place; the record is not used when the shard is let go of.
+        // SAFETY: the shard names the place, and is locked for as long as the record is used.
         let record = unsafe { shared.log.record(place.buffer, place.place) };
         let header = record.header;
         if header.kind != Kind::Value || !shared.is_live(&header, shared.now()) {
