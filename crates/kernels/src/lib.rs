@@ -16,6 +16,7 @@ pub mod prefetch;
 pub mod range_checksums;
 pub mod record;
 pub mod reference;
+pub mod scan;
 pub mod sha256;
 pub mod snappy;
 pub mod tag_bucket;

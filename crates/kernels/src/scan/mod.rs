@@ -1,0 +1,25 @@
+//! Typed scans: what the fields of a keyspace's records are, and what is computed of them.
+//!
+//! ```text
+//! format ─► field reader ─┐
+//! program ────────────────┴─► machine: batch of records ─► those that are kept, their registers
+//! ```
+//! 1. Formats and programs are plain data with a binary form, which crosses to the drive. Whatever its bytes are, reading it ends in time
+//!    in proportion to their number, and gives a checked value or an error.
+//! 2. Whatever a record's bytes are, it has values, or is a [`Misfit`]. Nothing panics.
+//! 3. Work on a record is bounded by its length and the program's.
+//!
+//! Functions of a caller's bytes: threads are the caller's.
+
+pub mod fields;
+pub mod format;
+mod format_text;
+pub mod json_path;
+pub mod json_scanner;
+pub mod value;
+pub mod wire;
+
+pub use fields::{FieldReader, Misfit};
+pub use format::{Field, FieldKind, Format};
+pub use format_text::{FormatProblem, FormatTextError};
+pub use value::{OwnedScalar, Scalar, ScalarType};
