@@ -11,15 +11,24 @@
 //!
 //! Functions of a caller's bytes: threads are the caller's.
 
+pub mod batch;
 pub mod fields;
 pub mod format;
 mod format_text;
 pub mod json_path;
 pub mod json_scanner;
+pub mod machine;
+pub mod program;
 pub mod value;
 pub mod wire;
 
+pub use batch::{BATCH_BYTES, BATCH_ROWS, RowBatch};
 pub use fields::{FieldReader, Misfit};
 pub use format::{Field, FieldKind, Format};
 pub use format_text::{FormatProblem, FormatTextError};
+pub use machine::Machine;
+pub use program::Program;
 pub use value::{OwnedScalar, Scalar, ScalarType};
+
+#[cfg(test)]
+mod model_tests;

@@ -1,0 +1,388 @@
+//! Runs a condition program over a batch of records, an instruction at a time over all of them.
+//!
+//! 1. After a `keep`, and after a record that does not fit, instructions look at the records that are left alone.
+//! 2. A register's values hold for the records that were left when it was defined.
+//! 3. Between batches nothing is kept but room: a batch allocates only where its strings have escapes.
+//!
+//! Of one thread.
+
+mod columns;
+mod loads;
+
+use self::columns::{Column, ColumnData, Selection, map, map_two, map_two_total};
+use super::batch::{BATCH_ROWS, RowBatch};
+use super::fields::{FieldReader, Misfit};
+use super::format::Format;
+use super::program::{Arithmetic, Comparison, Constant, Instruction, Program, Register};
+use super::value::{OwnedScalar, Scalar, ScalarType, compare_floats};
+use std::cmp::Ordering;
+
+/// The first record of a batch that did not fit, and how many there were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BatchMisfits {
+    pub count: usize,
+    pub first: Option<RowMisfit>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowMisfit {
+    pub row: usize,
+    /// Its place in the format.
+    pub field: usize,
+    pub misfit: Misfit,
+}
+
+pub struct Machine {
+    program: Program,
+    reader: FieldReader,
+    columns: Vec<Column>,
+    selection: Selection,
+    /// Of constants.
+    constant_bytes: Vec<u8>,
+    /// Of strings of the batch, without their escapes.
+    unescaped: Vec<u8>,
+    misfits: BatchMisfits,
+}
+
+/// Bytes that are a value, by where they lie.
+#[derive(Clone, Copy, Default)]
+struct Span {
+    source: SpanSource,
+    at: u32,
+    bytes: u32,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum SpanSource {
+    #[default]
+    Batch,
+    Constants,
+    Unescaped,
+}
+
+/// What spans point into.
+#[derive(Clone, Copy)]
+struct SpanBytes<'a> {
+    batch: &'a [u8],
+    constants: &'a [u8],
+    unescaped: &'a [u8],
+}
+
+impl<'a> SpanBytes<'a> {
+    #[inline]
+    fn of(self, span: Span) -> &'a [u8] {
+        let bytes = match span.source {
+            SpanSource::Batch => self.batch,
+            SpanSource::Constants => self.constants,
+            SpanSource::Unescaped => self.unescaped,
+        };
+        &bytes[span.at as usize..][..span.bytes as usize]
+    }
+}
+
+impl Machine {
+    /// The program was checked for the types of this format's fields.
+    pub fn new(format: &Format, program: Program) -> Machine {
+        let mut machine = Machine {
+            reader: FieldReader::new(format),
+            columns: Vec::with_capacity(program.instructions().len()),
+            selection: Selection::default(),
+            constant_bytes: Vec::new(),
+            unescaped: Vec::new(),
+            misfits: BatchMisfits::default(),
+            program,
+        };
+        for place in 0..machine.program.instructions().len() {
+            let of = machine.program.register_type(place as Register);
+            let mut column = Column::new(of);
+            if let Instruction::Constant(number) = machine.program.instructions()[place] {
+                machine.fill_constant(number, &mut column);
+            }
+            machine.columns.push(column);
+        }
+        machine
+    }
+
+    fn fill_constant(&mut self, number: u16, column: &mut Column) {
+        let Some(value) = &self.program.constants()[usize::from(number)].value else { return };
+        column.there.fill(true);
+        match (value, &mut column.data) {
+            (OwnedScalar::Bool(value), ColumnData::Bool(data)) => data.fill(*value),
+            (OwnedScalar::Int(value) | OwnedScalar::Timestamp(value), ColumnData::Int(data)) => data.fill(*value),
+            (OwnedScalar::Unsigned(value), ColumnData::Unsigned(data)) => data.fill(*value),
+            (OwnedScalar::Float(value), ColumnData::Float(data)) => data.fill(*value),
+            (value, ColumnData::Span(data)) => {
+                let bytes = value.as_scalar().bytes().unwrap_or_default();
+                let at = self.constant_bytes.len() as u32;
+                self.constant_bytes.extend_from_slice(bytes);
+                data.fill(Span { source: SpanSource::Constants, at, bytes: bytes.len() as u32 });
+            }
+            _ => unreachable!("a constant has the type that it says"),
+        }
+    }
+
+    /// Runs the program; the records of the batch that are left, ascending.
+    pub fn run(&mut self, batch: &RowBatch) -> &[u16] {
+        assert!(batch.len() <= BATCH_ROWS, "a batch of {} rows", batch.len());
+        self.selection.all(batch.len());
+        self.unescaped.clear();
+        self.misfits = BatchMisfits::default();
+        for place in 0..self.program.instructions().len() {
+            if self.selection.is_empty() {
+                break;
+            }
+            self.step(place, batch);
+        }
+        self.selection.rows()
+    }
+
+    /// Of the last batch.
+    pub fn misfits(&self) -> BatchMisfits {
+        self.misfits
+    }
+
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The value of a register for a record that the last [`Machine::run`] left; `None` for NULL.
+    ///
+    /// # Panics
+    /// When the register is not defined, or the batch is another one.
+    #[inline]
+    pub fn value<'a>(&'a self, batch: &'a RowBatch, register: Register, row: usize) -> Option<Scalar<'a>> {
+        let column = &self.columns[usize::from(register)];
+        if !column.there[row] {
+            return None;
+        }
+        let of = self.program.register_type(register);
+        let bytes = SpanBytes { batch: batch.bytes(), constants: &self.constant_bytes, unescaped: &self.unescaped };
+        Some(match &column.data {
+            ColumnData::Bool(data) => Scalar::Bool(data[row]),
+            ColumnData::Int(data) if of == Some(ScalarType::Timestamp) => Scalar::Timestamp(data[row]),
+            ColumnData::Int(data) => Scalar::Int(data[row]),
+            ColumnData::Unsigned(data) => Scalar::Unsigned(data[row]),
+            ColumnData::Float(data) => Scalar::Float(data[row]),
+            ColumnData::Span(data) if of == Some(ScalarType::Bytes) => Scalar::Bytes(bytes.of(data[row])),
+            // It was checked when it was read.
+            ColumnData::Span(data) => Scalar::Text(std::str::from_utf8(bytes.of(data[row])).unwrap_or_default()),
+            ColumnData::Nothing => panic!("register {register} is not defined"),
+        })
+    }
+
+    fn step(&mut self, place: usize, batch: &RowBatch) {
+        let instruction = self.program.instructions()[place];
+        if let Instruction::Field(field) = instruction {
+            return self.load(usize::from(field), place, batch);
+        }
+        let (before, rest) = self.columns.split_at_mut(place);
+        let (out, selection) = (&mut rest[0], &mut self.selection);
+        let bytes = SpanBytes { batch: batch.bytes(), constants: &self.constant_bytes, unescaped: &self.unescaped };
+        let of = |register: Register| &before[usize::from(register)];
+        match instruction {
+            Instruction::Field(_) | Instruction::Constant(_) => {}
+            Instruction::ToFloat(a) => to_float(selection, of(a), out),
+            Instruction::Compare(comparison, a, b) => compare(comparison, selection, (of(a), of(b)), out, bytes),
+            Instruction::Arithmetic(operation, a, b) => arithmetic(operation, selection, (of(a), of(b)), out),
+            Instruction::Negate(a) => negate(selection, of(a), out),
+            Instruction::Not(a) => map(selection, of(a).bools(), out.bools_mut(), |value| Some(!value)),
+            Instruction::And(a, b) => connect(selection, (of(a), of(b)), out, false),
+            Instruction::Or(a, b) => connect(selection, (of(a), of(b)), out, true),
+            Instruction::IsNull(a) => {
+                let (a, (there, data)) = (of(a), out.bools_mut());
+                selection.each(|row| (there[row], data[row]) = (true, !a.there[row]));
+            }
+            Instruction::StartsWith(a, prefix) => {
+                let prefix = constant_bytes(&self.program, prefix);
+                let starts = |span| Some(bytes.of(span).starts_with(prefix));
+                map(selection, of(a).spans(), out.bools_mut(), starts);
+            }
+            Instruction::In { value, first, count } => {
+                let list = &self.program.constants()[usize::from(first)..][..usize::from(count)];
+                let (a, (there, data)) = (of(value), out.bools_mut());
+                let is_timestamp = self.program.register_type(value) == Some(ScalarType::Timestamp);
+                selection.each(|row| {
+                    there[row] = a.there[row];
+                    if there[row] {
+                        data[row] = is_listed((a, row), is_timestamp, list, bytes);
+                    }
+                });
+            }
+            Instruction::Keep(a) => {
+                let (there, data) = of(a).bools();
+                selection.retain(|row| there[row] && data[row]);
+            }
+        }
+    }
+}
+
+fn constant_bytes(program: &Program, number: u16) -> &[u8] {
+    let value = program.constants()[usize::from(number)].value.as_ref();
+    value.and_then(|value| value.as_scalar().bytes()).unwrap_or_default()
+}
+
+/// Whether a value that is there is in a list that ascends.
+fn is_listed((column, row): (&Column, usize), is_timestamp: bool, list: &[Constant], bytes: SpanBytes<'_>) -> bool {
+    let found = |ordering: &dyn Fn(Scalar<'_>) -> Option<Ordering>| {
+        let order = |constant: &Constant| {
+            let value = constant.value.as_ref().map(OwnedScalar::as_scalar);
+            value.and_then(ordering).unwrap_or(Ordering::Less)
+        };
+        list.binary_search_by(order).is_ok()
+    };
+    let scalar = match &column.data {
+        ColumnData::Span(data) => {
+            let wanted = bytes.of(data[row]);
+            return found(&|listed| listed.bytes().map(|listed| listed.cmp(wanted)));
+        }
+        ColumnData::Bool(data) => Scalar::Bool(data[row]),
+        ColumnData::Int(data) if is_timestamp => Scalar::Timestamp(data[row]),
+        ColumnData::Int(data) => Scalar::Int(data[row]),
+        ColumnData::Unsigned(data) => Scalar::Unsigned(data[row]),
+        ColumnData::Float(data) => Scalar::Float(data[row]),
+        ColumnData::Nothing => return false,
+    };
+    found(&|listed| listed.compare(scalar))
+}
+
+fn to_float(selection: &Selection, a: &Column, out: &mut Column) {
+    let there = &a.there;
+    match &a.data {
+        ColumnData::Int(data) => map(selection, (there, data), out.floats_mut(), |value| Some(value as f64)),
+        ColumnData::Unsigned(data) => map(selection, (there, data), out.floats_mut(), |value| Some(value as f64)),
+        ColumnData::Float(data) => map(selection, (there, data), out.floats_mut(), Some),
+        _ => unreachable!("a checked program converts numbers"),
+    }
+}
+
+fn negate(selection: &Selection, a: &Column, out: &mut Column) {
+    let there = &a.there;
+    match &a.data {
+        ColumnData::Int(data) => map(selection, (there, data), out.ints_mut(), i64::checked_neg),
+        ColumnData::Unsigned(data) => {
+            map(selection, (there, data), out.ints_mut(), |value: u64| i64::try_from(-i128::from(value)).ok());
+        }
+        ColumnData::Float(data) => map(selection, (there, data), out.floats_mut(), |value: f64| Some(-value)),
+        _ => unreachable!("a checked program negates numbers"),
+    }
+}
+
+/// `and`, for which a false decides, and `or`, for which a true does.
+fn connect(selection: &Selection, (a, b): (&Column, &Column), out: &mut Column, decides: bool) {
+    let ((a_there, a), (b_there, b)) = (a.bools(), b.bools());
+    let (there, data) = out.bools_mut();
+    selection.each(|row| {
+        let is_decided = a_there[row] && a[row] == decides || b_there[row] && b[row] == decides;
+        there[row] = is_decided || a_there[row] && b_there[row];
+        data[row] = is_decided == decides;
+    });
+}
+
+fn compare(
+    comparison: Comparison,
+    selection: &Selection,
+    (a, b): (&Column, &Column),
+    out: &mut Column,
+    bytes: SpanBytes<'_>,
+) {
+    let (a_there, b_there, out) = (&a.there, &b.there, out.bools_mut());
+    match (&a.data, &b.data) {
+        (ColumnData::Int(a), ColumnData::Int(b)) => {
+            compare_plain(comparison, selection, (a_there, a), (b_there, b), out);
+        }
+        (ColumnData::Unsigned(a), ColumnData::Unsigned(b)) => {
+            compare_plain(comparison, selection, (a_there, a), (b_there, b), out);
+        }
+        (ColumnData::Bool(a), ColumnData::Bool(b)) => {
+            compare_plain(comparison, selection, (a_there, a), (b_there, b), out);
+        }
+        (ColumnData::Float(a), ColumnData::Float(b)) => {
+            let holds = |a: f64, b: f64| comparison.holds(compare_floats(a, b));
+            map_two_total(selection, (a_there, a), (b_there, b), out, holds);
+        }
+        (ColumnData::Int(a), ColumnData::Unsigned(b)) => {
+            let holds = |a: i64, b: u64| comparison.holds(i128::from(a).cmp(&i128::from(b)));
+            map_two_total(selection, (a_there, a), (b_there, b), out, holds);
+        }
+        (ColumnData::Unsigned(a), ColumnData::Int(b)) => {
+            let holds = |a: u64, b: i64| comparison.holds(i128::from(a).cmp(&i128::from(b)));
+            map_two_total(selection, (a_there, a), (b_there, b), out, holds);
+        }
+        // Spans of NULLs lie anywhere, so they are not looked at.
+        (ColumnData::Span(a), ColumnData::Span(b)) if comparison == Comparison::Equal => {
+            map_two(selection, (a_there, a), (b_there, b), out, |a, b| Some(bytes.of(a) == bytes.of(b)));
+        }
+        (ColumnData::Span(a), ColumnData::Span(b)) => {
+            let holds = |a, b| Some(comparison.holds(bytes.of(a).cmp(bytes.of(b))));
+            map_two(selection, (a_there, a), (b_there, b), out, holds);
+        }
+        _ => unreachable!("a checked program compares like with like"),
+    }
+}
+
+/// Each comparison is a loop of its own.
+fn compare_plain<T: Copy + Ord>(
+    comparison: Comparison,
+    selection: &Selection,
+    a: (&[bool], &[T]),
+    b: (&[bool], &[T]),
+    out: (&mut [bool], &mut [bool]),
+) {
+    match comparison {
+        Comparison::Equal => map_two_total(selection, a, b, out, |a, b| a == b),
+        Comparison::NotEqual => map_two_total(selection, a, b, out, |a, b| a != b),
+        Comparison::Less => map_two_total(selection, a, b, out, |a, b| a < b),
+        Comparison::LessOrEqual => map_two_total(selection, a, b, out, |a, b| a <= b),
+        Comparison::Greater => map_two_total(selection, a, b, out, |a, b| a > b),
+        Comparison::GreaterOrEqual => map_two_total(selection, a, b, out, |a, b| a >= b),
+    }
+}
+
+fn arithmetic(operation: Arithmetic, selection: &Selection, (a, b): (&Column, &Column), out: &mut Column) {
+    let (a_there, b_there) = (&a.there, &b.there);
+    let exact = |a: i128, b: i128| i64::try_from(exact_integer(operation, a, b)?).ok();
+    match (&a.data, &b.data) {
+        (ColumnData::Int(a), ColumnData::Int(b)) => {
+            let compute = |a: i64, b: i64| match operation {
+                Arithmetic::Add => a.checked_add(b),
+                Arithmetic::Subtract => a.checked_sub(b),
+                Arithmetic::Multiply => a.checked_mul(b),
+                Arithmetic::Divide => a.checked_div(b),
+                // The only remainder that does not come out is 0.
+                Arithmetic::Remainder if b == -1 => Some(0),
+                Arithmetic::Remainder => a.checked_rem(b),
+            };
+            map_two(selection, (a_there, a), (b_there, b), out.ints_mut(), compute);
+        }
+        (ColumnData::Int(a), ColumnData::Unsigned(b)) => {
+            map_two(selection, (a_there, a), (b_there, b), out.ints_mut(), |a, b| exact(a.into(), b.into()));
+        }
+        (ColumnData::Unsigned(a), ColumnData::Int(b)) => {
+            map_two(selection, (a_there, a), (b_there, b), out.ints_mut(), |a, b| exact(a.into(), b.into()));
+        }
+        (ColumnData::Unsigned(a), ColumnData::Unsigned(b)) => {
+            map_two(selection, (a_there, a), (b_there, b), out.ints_mut(), |a, b| exact(a.into(), b.into()));
+        }
+        (ColumnData::Float(a), ColumnData::Float(b)) => {
+            let compute = |a: f64, b: f64| match operation {
+                Arithmetic::Add => Some(a + b),
+                Arithmetic::Subtract => Some(a - b),
+                Arithmetic::Multiply => Some(a * b),
+                Arithmetic::Divide => (b != 0.0).then_some(a / b),
+                Arithmetic::Remainder => (b != 0.0).then_some(a % b),
+            };
+            map_two(selection, (a_there, a), (b_there, b), out.floats_mut(), compute);
+        }
+        _ => unreachable!("a checked program computes with numbers of one kind"),
+    }
+}
+
+fn exact_integer(operation: Arithmetic, a: i128, b: i128) -> Option<i128> {
+    match operation {
+        Arithmetic::Add => a.checked_add(b),
+        Arithmetic::Subtract => a.checked_sub(b),
+        Arithmetic::Multiply => a.checked_mul(b),
+        Arithmetic::Divide => a.checked_div(b),
+        Arithmetic::Remainder => a.checked_rem(b),
+    }
+}

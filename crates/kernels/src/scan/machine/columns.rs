@@ -1,0 +1,164 @@
+//! Columns: the values of a register for each record of a batch, and the loops over them.
+
+use super::Span;
+use crate::scan::batch::BATCH_ROWS;
+use crate::scan::value::ScalarType;
+
+/// For each record whether there is a value, and which.
+pub(super) struct Column {
+    pub there: Box<[bool]>,
+    pub data: ColumnData,
+}
+
+pub(super) enum ColumnData {
+    Bool(Box<[bool]>),
+    /// Timestamps, too.
+    Int(Box<[i64]>),
+    Unsigned(Box<[u64]>),
+    Float(Box<[f64]>),
+    Span(Box<[Span]>),
+    /// Of an instruction that defines no register.
+    Nothing,
+}
+
+fn filled<T: Clone + Default>() -> Box<[T]> {
+    vec![T::default(); BATCH_ROWS].into()
+}
+
+impl Column {
+    pub fn new(of: Option<ScalarType>) -> Column {
+        let Some(of) = of else { return Column { there: Box::default(), data: ColumnData::Nothing } };
+        let data = match of {
+            ScalarType::Bool => ColumnData::Bool(filled()),
+            ScalarType::Int | ScalarType::Timestamp => ColumnData::Int(filled()),
+            ScalarType::Unsigned => ColumnData::Unsigned(filled()),
+            ScalarType::Float => ColumnData::Float(filled()),
+            ScalarType::Text | ScalarType::Bytes => ColumnData::Span(filled()),
+        };
+        Column { there: filled(), data }
+    }
+
+    pub fn bools(&self) -> (&[bool], &[bool]) {
+        match &self.data {
+            ColumnData::Bool(data) => (&self.there, data),
+            _ => unreachable!("a checked program has a bool here"),
+        }
+    }
+
+    pub fn spans(&self) -> (&[bool], &[Span]) {
+        match &self.data {
+            ColumnData::Span(data) => (&self.there, data),
+            _ => unreachable!("a checked program has bytes here"),
+        }
+    }
+
+    pub fn bools_mut(&mut self) -> (&mut [bool], &mut [bool]) {
+        match &mut self.data {
+            ColumnData::Bool(data) => (&mut self.there, data),
+            _ => unreachable!("a checked program has a bool here"),
+        }
+    }
+
+    pub fn ints_mut(&mut self) -> (&mut [bool], &mut [i64]) {
+        match &mut self.data {
+            ColumnData::Int(data) => (&mut self.there, data),
+            _ => unreachable!("a checked program has an integer here"),
+        }
+    }
+
+    pub fn floats_mut(&mut self) -> (&mut [bool], &mut [f64]) {
+        match &mut self.data {
+            ColumnData::Float(data) => (&mut self.there, data),
+            _ => unreachable!("a checked program has a float here"),
+        }
+    }
+}
+
+/// The records that are looked at.
+#[derive(Default)]
+pub(super) struct Selection {
+    rows: Vec<u16>,
+    /// They are all of the batch, from the first on.
+    is_all: bool,
+}
+
+impl Selection {
+    pub fn all(&mut self, rows: usize) {
+        self.rows.clear();
+        self.rows.extend(0..rows as u16);
+        self.is_all = true;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub fn rows(&self) -> &[u16] {
+        &self.rows
+    }
+
+    pub fn retain(&mut self, mut is_kept: impl FnMut(usize) -> bool) {
+        let before = self.rows.len();
+        self.rows.retain(|row| is_kept(usize::from(*row)));
+        self.is_all &= self.rows.len() == before;
+    }
+
+    #[inline(always)]
+    pub fn each(&self, mut visit: impl FnMut(usize)) {
+        if self.is_all {
+            (0..self.rows.len().min(BATCH_ROWS)).for_each(visit);
+        } else {
+            self.rows.iter().for_each(|row| visit(usize::from(*row)));
+        }
+    }
+}
+
+/// Of each value that is there, a value or NULL.
+#[inline(always)]
+pub(super) fn map<A: Copy, R>(
+    selection: &Selection,
+    (a_there, a): (&[bool], &[A]),
+    (there, out): (&mut [bool], &mut [R]),
+    compute: impl Fn(A) -> Option<R>,
+) {
+    selection.each(|row| {
+        let value = if a_there[row] { compute(a[row]) } else { None };
+        there[row] = value.is_some();
+        if let Some(value) = value {
+            out[row] = value;
+        }
+    });
+}
+
+/// Of each two that are there, a value or NULL.
+#[inline(always)]
+pub(super) fn map_two<A: Copy, B: Copy, R>(
+    selection: &Selection,
+    (a_there, a): (&[bool], &[A]),
+    (b_there, b): (&[bool], &[B]),
+    (there, out): (&mut [bool], &mut [R]),
+    compute: impl Fn(A, B) -> Option<R>,
+) {
+    selection.each(|row| {
+        let value = if a_there[row] && b_there[row] { compute(a[row], b[row]) } else { None };
+        there[row] = value.is_some();
+        if let Some(value) = value {
+            out[row] = value;
+        }
+    });
+}
+
+/// Of each two a value, whatever stands where one is not there: a loop without branches.
+#[inline(always)]
+pub(super) fn map_two_total<A: Copy, B: Copy>(
+    selection: &Selection,
+    (a_there, a): (&[bool], &[A]),
+    (b_there, b): (&[bool], &[B]),
+    (there, out): (&mut [bool], &mut [bool]),
+    compute: impl Fn(A, B) -> bool,
+) {
+    selection.each(|row| {
+        there[row] = a_there[row] & b_there[row];
+        out[row] = compute(a[row], b[row]);
+    });
+}

@@ -1,0 +1,492 @@
+//! Condition programs: what is computed of each record, as plain data that was checked.
+//!
+//! ```text
+//!  0         1      2               4                  6      8
+//!  +---------+------+---------------+------------------+------+----------+-----+-------------+-----
+//!  | version | zero | constants u16 | instructions u16 | zero | constant | ... | instruction | ...
+//!  +---------+------+---------------+------------------+------+----------+-----+-------------+-----
+//!  constant:     type u8 · is there u8 · length u16 · bytes         none there: length 0
+//!                bool: 1 byte; numbers and timestamps: 8, little endian; string, bytes: as they are
+//!  instruction:  code u8 · operation u8 · a u16 · b u16 · c u16
+//!                1 field a                    2 constant a               3 float of a
+//!                4 a operation b: 0 =, 1 <>, 2 <, 3 <=, 4 >, 5 >=        5 a operation b: 0 +, 1 -, 2 *, 3 /, 4 %
+//!                6 minus a      7 not a       8 a and b      9 a or b    10 a is null
+//!                11 a begins with constant b  12 a is one of c constants from b on, which ascend
+//!                13 keep the records for which a is true
+//! ```
+//! Each instruction defines the register of its own number, from registers before it; `keep` defines none, and what follows it is
+//! computed for the records that are kept.
+//!
+//! 1. A checked program is total: it has no jumps, each instruction has a result for all values of its operands' types, and NULL where
+//!    SQL has none: a NULL operand, a division by zero, a result that its type does not hold.
+//! 2. `and`, `or`, `not` have SQL's three values.
+//! 3. Integers of both kinds compare with each other; arithmetic on them is exact, and its result an [`ScalarType::Int`].
+
+use super::value::{OwnedScalar, ScalarType};
+use super::wire::{ScanReader, WireError};
+use std::cmp::Ordering;
+
+pub const PROGRAM_VERSION: u8 = 1;
+pub const INSTRUCTIONS_MAX: usize = 256;
+pub const CONSTANTS_MAX: usize = 1024;
+/// Of all constants together.
+pub const CONSTANT_BYTES_MAX: usize = 64 << 10;
+
+/// The number of the instruction that defines it.
+pub type Register = u16;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Comparison {
+    Equal = 0,
+    NotEqual = 1,
+    Less = 2,
+    LessOrEqual = 3,
+    Greater = 4,
+    GreaterOrEqual = 5,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Arithmetic {
+    Add = 0,
+    Subtract = 1,
+    Multiply = 2,
+    Divide = 3,
+    Remainder = 4,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Instruction {
+    Field(u16),
+    Constant(u16),
+    ToFloat(Register),
+    Compare(Comparison, Register, Register),
+    Arithmetic(Arithmetic, Register, Register),
+    Negate(Register),
+    Not(Register),
+    And(Register, Register),
+    Or(Register, Register),
+    IsNull(Register),
+    StartsWith(Register, u16),
+    In { value: Register, first: u16, count: u16 },
+    Keep(Register),
+}
+
+/// `None` is a NULL of the type.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Constant {
+    pub scalar_type: ScalarType,
+    pub value: Option<OwnedScalar>,
+}
+
+impl Constant {
+    pub fn of(value: OwnedScalar) -> Constant {
+        Constant { scalar_type: value.as_scalar().scalar_type(), value: Some(value) }
+    }
+}
+
+/// What no program has, and at which instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProgramError {
+    TooManyInstructions,
+    TooManyConstants,
+    /// A constant whose value has another type than it says.
+    Constant(usize),
+    /// These name an instruction: an operand that is not defined before it,
+    Operand(usize),
+    /// or has a type that the instruction does not take,
+    Type(usize),
+    /// or a list that is empty, does not ascend, or has a NULL.
+    List(usize),
+}
+
+impl Comparison {
+    pub const ALL: [Comparison; 6] = [
+        Comparison::Equal,
+        Comparison::NotEqual,
+        Comparison::Less,
+        Comparison::LessOrEqual,
+        Comparison::Greater,
+        Comparison::GreaterOrEqual,
+    ];
+
+    #[inline]
+    pub fn holds(self, ordering: Ordering) -> bool {
+        match self {
+            Comparison::Equal => ordering.is_eq(),
+            Comparison::NotEqual => ordering.is_ne(),
+            Comparison::Less => ordering.is_lt(),
+            Comparison::LessOrEqual => ordering.is_le(),
+            Comparison::Greater => ordering.is_gt(),
+            Comparison::GreaterOrEqual => ordering.is_ge(),
+        }
+    }
+
+    /// The one that holds of b and a when this one holds of a and b.
+    pub fn mirrored(self) -> Comparison {
+        match self {
+            Comparison::Less => Comparison::Greater,
+            Comparison::LessOrEqual => Comparison::GreaterOrEqual,
+            Comparison::Greater => Comparison::Less,
+            Comparison::GreaterOrEqual => Comparison::LessOrEqual,
+            same => same,
+        }
+    }
+}
+
+impl Arithmetic {
+    pub const ALL: [Arithmetic; 5] =
+        [Arithmetic::Add, Arithmetic::Subtract, Arithmetic::Multiply, Arithmetic::Divide, Arithmetic::Remainder];
+}
+
+/// A program whose every instruction was checked against the types of a format's fields.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Program {
+    instructions: Vec<Instruction>,
+    constants: Vec<Constant>,
+    /// By instruction; `None` for `keep`.
+    types: Vec<Option<ScalarType>>,
+}
+
+impl Program {
+    /// Checks a program for a format whose fields have these types.
+    pub fn new(
+        instructions: Vec<Instruction>,
+        constants: Vec<Constant>,
+        fields: &[ScalarType],
+    ) -> Result<Program, ProgramError> {
+        if instructions.len() > INSTRUCTIONS_MAX {
+            return Err(ProgramError::TooManyInstructions);
+        }
+        let constant_bytes =
+            constants.iter().filter_map(|constant| constant.value.as_ref()).map(OwnedScalar::heap_bytes);
+        if constants.len() > CONSTANTS_MAX || constant_bytes.sum::<usize>() > CONSTANT_BYTES_MAX {
+            return Err(ProgramError::TooManyConstants);
+        }
+        let is_typed = |constant: &Constant| match &constant.value {
+            Some(value) => value.as_scalar().scalar_type() == constant.scalar_type,
+            None => true,
+        };
+        if let Some(place) = constants.iter().position(|constant| !is_typed(constant)) {
+            return Err(ProgramError::Constant(place));
+        }
+        let mut types = Vec::with_capacity(instructions.len());
+        for (place, instruction) in instructions.iter().enumerate() {
+            let defined = check(place, instruction, (&types, &constants, fields))?;
+            types.push(defined);
+        }
+        Ok(Program { instructions, constants, types })
+    }
+
+    pub fn instructions(&self) -> &[Instruction] {
+        &self.instructions
+    }
+
+    pub fn constants(&self) -> &[Constant] {
+        &self.constants
+    }
+
+    /// The type of a register; `None` if none is defined by this number.
+    pub fn register_type(&self, register: Register) -> Option<ScalarType> {
+        self.types.get(usize::from(register)).copied().flatten()
+    }
+}
+
+/// The type of what the instruction defines.
+fn check(
+    place: usize,
+    instruction: &Instruction,
+    (types, constants, fields): (&[Option<ScalarType>], &[Constant], &[ScalarType]),
+) -> Result<Option<ScalarType>, ProgramError> {
+    let of =
+        |register: Register| types.get(usize::from(register)).copied().flatten().ok_or(ProgramError::Operand(place));
+    let constant = |number: u16| constants.get(usize::from(number)).ok_or(ProgramError::Operand(place));
+    let require = |holds: bool| if holds { Ok(()) } else { Err(ProgramError::Type(place)) };
+    let is_bool = |register| require(of(register)? == ScalarType::Bool);
+    Ok(Some(match *instruction {
+        Instruction::Field(field) => *fields.get(usize::from(field)).ok_or(ProgramError::Operand(place))?,
+        Instruction::Constant(number) => constant(number)?.scalar_type,
+        Instruction::ToFloat(a) => {
+            require(of(a)?.is_number())?;
+            ScalarType::Float
+        }
+        Instruction::Compare(_, a, b) => {
+            let (a, b) = (of(a)?, of(b)?);
+            require(a == b || a.is_integer() && b.is_integer())?;
+            ScalarType::Bool
+        }
+        Instruction::Arithmetic(_, a, b) => {
+            let (a, b) = (of(a)?, of(b)?);
+            let is_integer = a.is_integer() && b.is_integer();
+            require(is_integer || a == ScalarType::Float && b == ScalarType::Float)?;
+            if is_integer { ScalarType::Int } else { ScalarType::Float }
+        }
+        Instruction::Negate(a) => {
+            let a = of(a)?;
+            require(a.is_number())?;
+            if a == ScalarType::Float { a } else { ScalarType::Int }
+        }
+        Instruction::Not(a) => {
+            is_bool(a)?;
+            ScalarType::Bool
+        }
+        Instruction::And(a, b) | Instruction::Or(a, b) => {
+            is_bool(a)?;
+            is_bool(b)?;
+            ScalarType::Bool
+        }
+        Instruction::IsNull(a) => {
+            of(a)?;
+            ScalarType::Bool
+        }
+        Instruction::StartsWith(a, prefix) => {
+            let (a, prefix) = (of(a)?, constant(prefix)?);
+            require(a.is_span() && prefix.scalar_type == a && prefix.value.is_some())?;
+            ScalarType::Bool
+        }
+        Instruction::In { value, first, count } => {
+            let (first, count) = (usize::from(first), usize::from(count));
+            let list = constants.get(first..first + count).ok_or(ProgramError::Operand(place))?;
+            check_list(of(value)?, list, place)?;
+            ScalarType::Bool
+        }
+        Instruction::Keep(a) => {
+            is_bool(a)?;
+            return Ok(None);
+        }
+    }))
+}
+
+fn check_list(of: ScalarType, list: &[Constant], place: usize) -> Result<(), ProgramError> {
+    let is_of = |constant: &Constant| {
+        let listed = constant.scalar_type;
+        listed == of || listed.is_integer() && of.is_integer()
+    };
+    if !list.iter().all(is_of) {
+        return Err(ProgramError::Type(place));
+    }
+    let ascends = |pair: &[Constant]| match (&pair[0].value, &pair[1].value) {
+        (Some(a), Some(b)) => a.as_scalar().compare(b.as_scalar()) == Some(Ordering::Less),
+        _ => false,
+    };
+    let is_list = list.first().is_some_and(|first| first.value.is_some()) && list.windows(2).all(ascends);
+    if is_list { Ok(()) } else { Err(ProgramError::List(place)) }
+}
+
+impl Instruction {
+    pub const ENCODED_BYTES: usize = 8;
+
+    fn encode(self) -> [u8; Instruction::ENCODED_BYTES] {
+        let (code, operation, [a, b, c]) = match self {
+            Instruction::Field(a) => (1, 0, [a, 0, 0]),
+            Instruction::Constant(a) => (2, 0, [a, 0, 0]),
+            Instruction::ToFloat(a) => (3, 0, [a, 0, 0]),
+            Instruction::Compare(operation, a, b) => (4, operation as u8, [a, b, 0]),
+            Instruction::Arithmetic(operation, a, b) => (5, operation as u8, [a, b, 0]),
+            Instruction::Negate(a) => (6, 0, [a, 0, 0]),
+            Instruction::Not(a) => (7, 0, [a, 0, 0]),
+            Instruction::And(a, b) => (8, 0, [a, b, 0]),
+            Instruction::Or(a, b) => (9, 0, [a, b, 0]),
+            Instruction::IsNull(a) => (10, 0, [a, 0, 0]),
+            Instruction::StartsWith(a, b) => (11, 0, [a, b, 0]),
+            Instruction::In { value, first, count } => (12, 0, [value, first, count]),
+            Instruction::Keep(a) => (13, 0, [a, 0, 0]),
+        };
+        let [a, b, c] = [a, b, c].map(u16::to_le_bytes);
+        [code, operation, a[0], a[1], b[0], b[1], c[0], c[1]]
+    }
+
+    fn decode(bytes: [u8; Instruction::ENCODED_BYTES]) -> Result<Instruction, WireError> {
+        let [code, operation, operands @ ..] = bytes;
+        let operand = |place: usize| u16::from_le_bytes([operands[2 * place], operands[2 * place + 1]]);
+        let (a, b, c) = (operand(0), operand(1), operand(2));
+        let place = usize::from(operation);
+        let instruction = match code {
+            1 => Instruction::Field(a),
+            2 => Instruction::Constant(a),
+            3 => Instruction::ToFloat(a),
+            4 => Instruction::Compare(*Comparison::ALL.get(place).ok_or(WireError::Malformed)?, a, b),
+            5 => Instruction::Arithmetic(*Arithmetic::ALL.get(place).ok_or(WireError::Malformed)?, a, b),
+            6 => Instruction::Negate(a),
+            7 => Instruction::Not(a),
+            8 => Instruction::And(a, b),
+            9 => Instruction::Or(a, b),
+            10 => Instruction::IsNull(a),
+            11 => Instruction::StartsWith(a, b),
+            12 => Instruction::In { value: a, first: b, count: c },
+            13 => Instruction::Keep(a),
+            _ => return Err(WireError::Malformed),
+        };
+        if instruction.encode() == bytes { Ok(instruction) } else { Err(WireError::Malformed) }
+    }
+}
+
+impl Constant {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[self.scalar_type as u8, u8::from(self.value.is_some())]);
+        let mut put = |bytes: &[u8]| {
+            out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+            out.extend_from_slice(bytes);
+        };
+        match &self.value {
+            None => put(&[]),
+            Some(OwnedScalar::Bool(value)) => put(&[u8::from(*value)]),
+            Some(OwnedScalar::Int(value) | OwnedScalar::Timestamp(value)) => put(&value.to_le_bytes()),
+            Some(OwnedScalar::Unsigned(value)) => put(&value.to_le_bytes()),
+            Some(OwnedScalar::Float(value)) => put(&value.to_bits().to_le_bytes()),
+            Some(OwnedScalar::Text(value)) => put(value.as_bytes()),
+            Some(OwnedScalar::Bytes(value)) => put(value),
+        }
+    }
+
+    fn decode(reader: &mut ScanReader<'_>) -> Result<Constant, WireError> {
+        let scalar_type = ScalarType::of_code(reader.u8()?).ok_or(WireError::Malformed)?;
+        let is_there = reader.u8()?;
+        let length = usize::from(reader.u16()?);
+        let mut bytes = ScanReader::new(reader.take(length)?);
+        let value = match (is_there, scalar_type) {
+            (0, _) => None,
+            (1, ScalarType::Bool) => match bytes.u8()? {
+                byte @ (0 | 1) => Some(OwnedScalar::Bool(byte == 1)),
+                _ => return Err(WireError::Malformed),
+            },
+            (1, ScalarType::Int) => Some(OwnedScalar::Int(bytes.u64()? as i64)),
+            (1, ScalarType::Unsigned) => Some(OwnedScalar::Unsigned(bytes.u64()?)),
+            (1, ScalarType::Float) => Some(OwnedScalar::Float(f64::from_bits(bytes.u64()?))),
+            (1, ScalarType::Timestamp) => Some(OwnedScalar::Timestamp(bytes.u64()? as i64)),
+            (1, ScalarType::Text) => Some(OwnedScalar::Text(bytes.text(length)?.into())),
+            (1, ScalarType::Bytes) => Some(OwnedScalar::Bytes(bytes.take(length)?.into())),
+            _ => return Err(WireError::Malformed),
+        };
+        if bytes.is_empty() { Ok(Constant { scalar_type, value }) } else { Err(WireError::Malformed) }
+    }
+}
+
+impl Program {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[PROGRAM_VERSION, 0]);
+        out.extend_from_slice(&(self.constants.len() as u16).to_le_bytes());
+        out.extend_from_slice(&(self.instructions.len() as u16).to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        self.constants.iter().for_each(|constant| constant.encode(out));
+        self.instructions.iter().for_each(|instruction| out.extend_from_slice(&instruction.encode()));
+    }
+
+    /// Reads a program from the front of `reader`, which may go on behind it, and checks it.
+    pub fn decode(reader: &mut ScanReader<'_>, fields: &[ScalarType]) -> Result<Program, WireError> {
+        let [version, 0] = reader.array()? else { return Err(WireError::Malformed) };
+        if version != PROGRAM_VERSION {
+            return Err(WireError::Version(version));
+        }
+        let (constants, instructions) = (usize::from(reader.u16()?), usize::from(reader.u16()?));
+        if reader.u16()? != 0 || constants > CONSTANTS_MAX || instructions > INSTRUCTIONS_MAX {
+            return Err(WireError::Malformed);
+        }
+        let constants = (0..constants).map(|_| Constant::decode(reader)).collect::<Result<_, WireError>>()?;
+        let instructions =
+            (0..instructions).map(|_| Instruction::decode(reader.array()?)).collect::<Result<_, WireError>>()?;
+        Program::new(instructions, constants, fields).map_err(|_| WireError::Malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIELDS: [ScalarType; 4] = [ScalarType::Int, ScalarType::Text, ScalarType::Unsigned, ScalarType::Float];
+
+    fn int(value: i64) -> Constant {
+        Constant::of(OwnedScalar::Int(value))
+    }
+
+    fn program(instructions: &[Instruction], constants: &[Constant]) -> Result<Program, ProgramError> {
+        Program::new(instructions.to_vec(), constants.to_vec(), &FIELDS)
+    }
+
+    #[test]
+    fn a_program_has_its_bytes() {
+        let text = Constant::of(OwnedScalar::Text("ab".into()));
+        let null = Constant { scalar_type: ScalarType::Float, value: None };
+        let compare = Instruction::Compare(Comparison::GreaterOrEqual, 0, 1);
+        let listed = Instruction::In { value: 0, first: 0, count: 1 };
+        let instructions = [Instruction::Field(0), Instruction::Constant(0), compare, Instruction::Keep(2), listed];
+        let program = program(&instructions, &[int(-2), text, null]).unwrap();
+        let mut bytes = Vec::new();
+        program.encode(&mut bytes);
+        let mut expected = vec![1, 0, 3, 0, 5, 0, 0, 0];
+        expected.extend_from_slice(&[2, 1, 8, 0, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+        expected.extend_from_slice(&[6, 1, 2, 0, b'a', b'b', 4, 0, 0, 0]);
+        expected.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend_from_slice(&[4, 5, 0, 0, 1, 0, 0, 0, 13, 0, 2, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(bytes, expected);
+        assert_eq!(Program::decode(&mut ScanReader::new(&bytes), &FIELDS).as_ref(), Ok(&program));
+        for length in 0..bytes.len() {
+            assert!(Program::decode(&mut ScanReader::new(&bytes[..length]), &FIELDS).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn what_reads_registers_that_are_not_defined_is_refused() {
+        let compare = |a, b| Instruction::Compare(Comparison::Equal, a, b);
+        for (instructions, expected) in [
+            (vec![compare(0, 0)], ProgramError::Operand(0)),
+            (vec![Instruction::Field(0), compare(0, 1)], ProgramError::Operand(1)),
+            (vec![Instruction::Field(4)], ProgramError::Operand(0)),
+            (vec![Instruction::Constant(1)], ProgramError::Operand(0)),
+            (
+                vec![Instruction::Field(0), Instruction::IsNull(0), Instruction::Keep(1), Instruction::Not(2)],
+                ProgramError::Operand(3),
+            ),
+            (vec![Instruction::Field(0), Instruction::In { value: 0, first: 0, count: 2 }], ProgramError::Operand(1)),
+            (vec![Instruction::Field(0), Instruction::In { value: 0, first: 0, count: 0 }], ProgramError::List(1)),
+            (vec![Instruction::Field(0); INSTRUCTIONS_MAX + 1], ProgramError::TooManyInstructions),
+        ] {
+            assert_eq!(program(&instructions, &[int(1)]), Err(expected), "{instructions:?}");
+        }
+    }
+
+    #[test]
+    fn what_mixes_types_is_refused() {
+        let fields = [0, 1, 2, 3].map(Instruction::Field);
+        let with = |last: Instruction| program(&[&fields[..], &[last]].concat(), &[int(1)]);
+        for last in [
+            Instruction::Compare(Comparison::Equal, 0, 1),
+            Instruction::Compare(Comparison::Equal, 0, 3),
+            Instruction::Arithmetic(Arithmetic::Add, 1, 1),
+            Instruction::Arithmetic(Arithmetic::Add, 2, 3),
+            Instruction::ToFloat(1),
+            Instruction::Negate(1),
+            Instruction::Not(0),
+            Instruction::And(0, 0),
+            Instruction::StartsWith(1, 0),
+            Instruction::StartsWith(0, 0),
+            Instruction::In { value: 1, first: 0, count: 1 },
+            Instruction::Keep(0),
+        ] {
+            assert_eq!(with(last), Err(ProgramError::Type(4)), "{last:?}");
+        }
+        for (last, defined) in [
+            (Instruction::Compare(Comparison::Equal, 0, 2), ScalarType::Bool),
+            (Instruction::Arithmetic(Arithmetic::Add, 2, 2), ScalarType::Int),
+            (Instruction::ToFloat(2), ScalarType::Float),
+            (Instruction::Negate(2), ScalarType::Int),
+            (Instruction::In { value: 2, first: 0, count: 1 }, ScalarType::Bool),
+        ] {
+            assert_eq!(with(last).unwrap().register_type(4), Some(defined), "{last:?}");
+        }
+    }
+
+    #[test]
+    fn lists_ascend() {
+        let listed = |constants: &[Constant]| {
+            let count = constants.len() as u16;
+            program(&[Instruction::Field(0), Instruction::In { value: 0, first: 0, count }], constants)
+        };
+        let null = Constant { scalar_type: ScalarType::Int, value: None };
+        assert!(listed(&[int(1), int(2)]).is_ok());
+        for constants in [[int(2), int(1)], [int(1), int(1)], [null.clone(), int(1)], [int(1), null]] {
+            assert_eq!(listed(&constants), Err(ProgramError::List(1)));
+        }
+    }
+}
