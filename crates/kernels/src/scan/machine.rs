@@ -136,6 +136,11 @@ impl Machine {
         self.selection.rows()
     }
 
+    /// The records that the last [`Machine::run`] left.
+    pub fn kept(&self) -> &[u16] {
+        self.selection.rows()
+    }
+
     /// Of the last batch.
     pub fn misfits(&self) -> BatchMisfits {
         self.misfits

@@ -3,6 +3,8 @@
 //! ```text
 //! format ─► field reader ─┐
 //! program ────────────────┴─► machine: batch of records ─► those that are kept, their registers
+//!                                                             │
+//! query ─► run: a part of the records ─► frames: rows, or a partial ─► result: those of all parts, merged
 //! ```
 //! 1. Formats and programs are plain data with a binary form, which crosses to the drive. Whatever its bytes are, reading it ends in time
 //!    in proportion to their number, and gives a checked value or an error.
@@ -11,14 +13,21 @@
 //!
 //! Functions of a caller's bytes: threads are the caller's.
 
+pub mod aggregate;
 pub mod batch;
 pub mod fields;
 pub mod format;
 mod format_text;
+pub mod groups;
 pub mod json_path;
 pub mod json_scanner;
 pub mod machine;
 pub mod program;
+pub mod query;
+pub mod result;
+pub mod rows;
+pub mod run;
+pub mod top;
 pub mod value;
 pub mod wire;
 
@@ -28,7 +37,12 @@ pub use format::{Field, FieldKind, Format};
 pub use format_text::{FormatProblem, FormatTextError};
 pub use machine::Machine;
 pub use program::Program;
+pub use query::Query;
+pub use result::QueryResult;
+pub use run::{QueryRun, RunError, ScanCounts};
 pub use value::{OwnedScalar, Scalar, ScalarType};
 
 #[cfg(test)]
 mod model_tests;
+#[cfg(test)]
+mod query_tests;

@@ -1,0 +1,232 @@
+//! Runs a query over batches of records, and writes what comes of it as frames.
+//!
+//! ```text
+//! frame:  0      1      4            8
+//!         +------+------+------------+------+
+//!         | kind | zero | length u32 | body |
+//!         +------+------+------------+------+
+//! kind 1  rows, one behind the other ([`super::rows`])
+//!      2  a partial of groups ([`super::groups`]) or of the first rows ([`super::top`])
+//!      3  the end:  records u64 · kept u64 · misfits u64 · misfit u8 · zero u8 · field u16 · key length u32 · key
+//!                   misfit, field and key are the first record's that did not fit; all zero, if each did
+//! ```
+//! 1. A run writes rows as it goes, partials when it is finished, and one end, last.
+//! 2. Runs of parts of the records, in any order, are merged by [`super::result`].
+
+use super::aggregate::AggregateState;
+use super::batch::RowBatch;
+use super::fields::Misfit;
+use super::groups::{Groups, TooManyGroups};
+use super::machine::Machine;
+use super::program::Register;
+use super::query::{Aggregate, MisfitPolicy, Query, QueryOutput, RowOrder};
+use super::rows::write_row;
+use super::top::{TopRows, TopTooLarge};
+use super::value::Scalar;
+
+pub const FRAME_HEAD_BYTES: usize = 8;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum FrameKind {
+    Rows = 1,
+    Partial = 2,
+    End = 3,
+}
+
+/// The first record that did not fit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FirstMisfit {
+    /// Its place in the format.
+    pub field: u16,
+    pub misfit: Misfit,
+    pub key: Box<[u8]>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScanCounts {
+    pub records: u64,
+    /// Of them, those for which the condition is true.
+    pub kept: u64,
+    pub misfits: u64,
+    pub first_misfit: Option<FirstMisfit>,
+}
+
+/// What ends a run early.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RunError {
+    TooManyGroups,
+    /// The first rows in the order that was asked for take too many bytes.
+    TopTooLarge,
+    /// A record does not fit, and [`MisfitPolicy::Fail`] was asked for.
+    Misfit(FirstMisfit),
+}
+
+pub struct QueryRun {
+    machine: Machine,
+    sink: RunSink,
+    policy: MisfitPolicy,
+    counts: ScanCounts,
+    row: Vec<u8>,
+}
+
+enum RunSink {
+    Rows { columns: Vec<Register>, left: u64 },
+    Top { columns: Vec<Register>, order: RowOrder, top: TopRows },
+    Groups { keys: Vec<Register>, aggregates: Vec<Aggregate>, groups: Groups },
+}
+
+impl QueryRun {
+    pub fn new(query: &Query) -> QueryRun {
+        let sink = match query.output().clone() {
+            QueryOutput::Rows { columns, order: None, limit } => {
+                RunSink::Rows { columns, left: limit.unwrap_or(u64::MAX) }
+            }
+            QueryOutput::Rows { columns, order: Some(order), limit } => {
+                let of = query.register_type(order.by);
+                let top = TopRows::new(of, order.is_descending, limit.unwrap_or(0) as usize);
+                RunSink::Top { columns, order, top }
+            }
+            QueryOutput::Groups { keys, aggregates } => {
+                let groups = Groups::new(&query.types(&keys), &query.aggregates());
+                RunSink::Groups { keys, aggregates, groups }
+            }
+        };
+        let machine = Machine::new(query.format(), query.program().clone());
+        QueryRun { machine, sink, policy: query.policy(), counts: ScanCounts::default(), row: Vec::new() }
+    }
+
+    /// Runs a batch; rows are appended to `out` as a frame.
+    pub fn run(&mut self, batch: &RowBatch, out: &mut Vec<u8>) -> Result<(), RunError> {
+        self.machine.run(batch);
+        self.count(batch)?;
+        let (machine, row) = (&self.machine, &mut self.row);
+        match &mut self.sink {
+            RunSink::Rows { columns, left } => {
+                let frame = Frame::begin(FrameKind::Rows, out);
+                for kept in machine.kept() {
+                    if *left == 0 {
+                        break;
+                    }
+                    *left -= 1;
+                    write_columns(machine, batch, columns, *kept, out);
+                }
+                frame.end_unless_empty(out);
+            }
+            RunSink::Top { columns, order, top } => {
+                for kept in machine.kept() {
+                    row.clear();
+                    write_columns(machine, batch, columns, *kept, row);
+                    let value = machine.value(batch, order.by, usize::from(*kept)).map(Scalar::to_owned);
+                    top.push(value, row).map_err(|TopTooLarge| RunError::TopTooLarge)?;
+                }
+            }
+            RunSink::Groups { keys, aggregates, groups } => {
+                for kept in machine.kept() {
+                    row.clear();
+                    write_columns(machine, batch, keys, *kept, row);
+                    let added = groups.update(row, |states| {
+                        let pairs = states.iter_mut().zip(aggregates.iter());
+                        pairs.map(|(state, aggregate)| add(machine, (batch, *kept), aggregate, state)).sum()
+                    });
+                    added.map_err(|TooManyGroups| RunError::TooManyGroups)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, batch: &RowBatch) -> Result<(), RunError> {
+        let misfits = self.machine.misfits();
+        self.counts.records += batch.len() as u64;
+        self.counts.kept += self.machine.kept().len() as u64;
+        self.counts.misfits += misfits.count as u64;
+        if let Some(first) = misfits.first
+            && self.counts.first_misfit.is_none()
+        {
+            let key = batch.key(first.row).into();
+            let first = FirstMisfit { field: first.field as u16, misfit: first.misfit, key };
+            if self.policy == MisfitPolicy::Fail {
+                return Err(RunError::Misfit(first));
+            }
+            self.counts.first_misfit = Some(first);
+        }
+        Ok(())
+    }
+
+    /// Whether further records would change nothing but counts.
+    pub fn is_done(&self) -> bool {
+        matches!(self.sink, RunSink::Rows { left: 0, .. })
+    }
+
+    pub fn counts(&self) -> &ScanCounts {
+        &self.counts
+    }
+
+    /// Appends the partial, if there is one, and the end.
+    pub fn finish(&self, out: &mut Vec<u8>) {
+        match &self.sink {
+            RunSink::Rows { .. } => {}
+            RunSink::Top { top, .. } => {
+                let frame = Frame::begin(FrameKind::Partial, out);
+                top.encode(out);
+                frame.end(out);
+            }
+            RunSink::Groups { groups, .. } => {
+                let frame = Frame::begin(FrameKind::Partial, out);
+                groups.encode(out);
+                frame.end(out);
+            }
+        }
+        let frame = Frame::begin(FrameKind::End, out);
+        let counts = &self.counts;
+        for count in [counts.records, counts.kept, counts.misfits] {
+            out.extend_from_slice(&count.to_le_bytes());
+        }
+        let (code, field, key) = match &counts.first_misfit {
+            Some(first) => (first.misfit as u8, first.field, &first.key[..]),
+            None => (0, 0, &[][..]),
+        };
+        out.extend_from_slice(&[code, 0]);
+        out.extend_from_slice(&field.to_le_bytes());
+        out.extend_from_slice(&(key.len() as u32).to_le_bytes());
+        out.extend_from_slice(key);
+        frame.end(out);
+    }
+}
+
+fn write_columns(machine: &Machine, batch: &RowBatch, columns: &[Register], row: u16, out: &mut Vec<u8>) {
+    let values = columns.iter().map(|column| machine.value(batch, *column, usize::from(row)));
+    write_row(columns.len(), values, out);
+}
+
+/// How many bytes more the state holds.
+fn add(machine: &Machine, (batch, row): (&RowBatch, u16), aggregate: &Aggregate, state: &mut AggregateState) -> isize {
+    let value = match aggregate.register {
+        Some(register) => machine.value(batch, register, usize::from(row)),
+        None => Some(Scalar::Bool(true)),
+    };
+    value.map_or(0, |value| state.add(aggregate.kind, value))
+}
+
+/// A frame that is being written.
+struct Frame {
+    at: usize,
+}
+
+impl Frame {
+    fn begin(kind: FrameKind, out: &mut Vec<u8>) -> Frame {
+        let at = out.len();
+        out.extend_from_slice(&[kind as u8, 0, 0, 0, 0, 0, 0, 0]);
+        Frame { at }
+    }
+
+    fn end(self, out: &mut [u8]) {
+        let length = (out.len() - self.at - FRAME_HEAD_BYTES) as u32;
+        out[self.at + 4..self.at + FRAME_HEAD_BYTES].copy_from_slice(&length.to_le_bytes());
+    }
+
+    fn end_unless_empty(self, out: &mut Vec<u8>) {
+        if out.len() == self.at + FRAME_HEAD_BYTES { out.truncate(self.at) } else { self.end(out) }
+    }
+}
