@@ -212,7 +212,7 @@ impl Server {
 }
 
 fn figures<S: Store>(store: &Arc<S>, udp: Option<Arc<Terminal>>, options: Options) -> Figures {
-    let [figures_store, slabs_store, stages_store] = std::array::from_fn(|_| Arc::clone(store));
+    let [figures_store, items_store, slabs_store, stages_store] = std::array::from_fn(|_| Arc::clone(store));
     Figures {
         counters: (0..options.threads).map(|_| Counters::default()).collect(),
         connections: AtomicUsize::new(0),
@@ -225,6 +225,7 @@ fn figures<S: Store>(store: &Arc<S>, udp: Option<Arc<Terminal>>, options: Option
         full_log: FullLog::default(),
         log: options.log,
         store: Box::new(move || figures_store.stats()),
+        keyspace_items: Box::new(move || items_store.keyspace_items()),
         slabs: Box::new(move || slabs_store.slabs()),
         stages: Box::new(move || stages_store.stages()),
         udp_dropped_unseen: Box::new(move || udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),

@@ -60,8 +60,10 @@ impl Scratch {
         lines
     }
 
+    /// Their names.
     fn keyspaces(&self) -> Vec<String> {
-        self.lines(&["keyspace", "list"])
+        let lines = self.lines(&["keyspace", "list"]);
+        lines.iter().map(|line| line.split('\t').next().unwrap().to_owned()).collect()
     }
 }
 
@@ -113,6 +115,10 @@ fn an_ordered_keyspace_is_filled_scanned_listed_dumped_and_loaded() {
     store.succeeds(&["keyspace", "create", "copies", "--index", "ordered"]);
     store.succeeds(&["load", &dumped, "--keyspace", "copies"]);
     assert_eq!(store.succeeds(&["scan", "--keyspace", "copies"]), scan(&[]));
+    store.succeeds(&["delete", "a:1", "--keyspace", "places"]);
+    let listed = store.lines(&["keyspace", "list"]);
+    assert_eq!(listed, ["copies\tordered\t4", "default\thashed\t0", "places\tordered\t3"]);
+    store.succeeds(&["put", "a:1", "one", "--keyspace", "places"]);
     assert!(store.succeeds(&["check"]).contains("no damage"));
     store.succeeds(&["keyspace", "drop", "places"]);
     assert!(store.fails(&["scan", "--keyspace", "places"]).contains("no keyspace"));
@@ -184,6 +190,12 @@ fn what_is_dumped_of_a_keyspace_is_loaded_into_another() {
     assert_eq!(of("from"), of("to"));
     assert_eq!(of("to"), scratch.lines(&["dump", "--skip-bad", "--keyspace", "to"]));
     assert_eq!(of("default").len(), 1);
+    let listed = scratch.lines(&["keyspace", "list"]);
+    assert_eq!(listed[0], "default\thashed\t1");
+    for (line, name) in listed[1..].iter().zip(["from", "to"]) {
+        let items: u64 = line.strip_prefix(&format!("{name}\thashed\t")).unwrap().parse().unwrap();
+        assert!(items.abs_diff(5_000) < 500, "about 5,000: {line}");
+    }
     let error = scratch.fails(&["dump", "--skip-bad", "--keyspace", "none"]);
     assert!(error.contains("no keyspace \"none\""), "{error}");
 }
@@ -317,6 +329,8 @@ fn clients_of_each_listener_see_and_flush_their_own_keyspace() {
             );
         }
         assert!(at_x("stats\r\n").contains("STAT keyspace a\r\n") && at_y("stats\r\n").contains("STAT keyspace b\r\n"));
+        assert!(at_x("stats\r\n").contains("STAT curr_items 2\r\n"));
+        assert!(at_y("stats\r\n").contains("STAT curr_items 1\r\n"));
         assert_ne!(at_x("stats inspect key\r\n"), at_y("stats inspect key\r\n"));
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         udp.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();

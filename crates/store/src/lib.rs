@@ -28,6 +28,7 @@
 mod base;
 mod blocking;
 mod error;
+mod figures;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod hashed;

@@ -9,6 +9,7 @@ use crate::hashed::buffer::{Glance, Place, Shard};
 use crate::hashed::catalog::Catalog;
 use crate::hashed::index::GlobalIndex;
 use crate::hashed::item_count::ItemCount;
+use crate::hashed::item_count::by_keyspace::KeyspaceItems;
 use crate::hashed::key_tables::KeyTables;
 use crate::hashed::large::LargeSpace;
 use crate::hashed::manifest_room::ManifestRoom;
@@ -95,6 +96,7 @@ pub struct Shared {
     pub tier: Option<Tier>,
     pub access_clock: AccessClock,
     pub item_count: ItemCount,
+    pub keyspace_items: KeyspaceItems,
     pub large: LargeSpace,
     /// The largest value.
     pub value_bytes_max: usize,

@@ -5,7 +5,8 @@ use tapetum_drive::{Purpose, PurposeBytes};
 /// Counters run from when the store was opened; the rest are levels now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Items: an upper bound, which is the number itself when nothing was written for some seconds.
+    /// Items: an upper bound, which is the number itself when nothing was written for some seconds. Of ordered keyspaces all count whose
+    /// records are there, those included that have expired. [`Store::keyspace_items`](crate::Store::keyspace_items) has them by keyspace.
     pub items: u64,
     /// Keys that the index holds.
     pub index_entries: u64,

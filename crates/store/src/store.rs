@@ -7,7 +7,6 @@
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
 use crate::hashed::large::ValueLimits;
-use crate::hashed::tier::SlabClass;
 use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
 use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
 use crate::keyspace::engine::{Engine, EngineMaker};
@@ -23,13 +22,11 @@ use crate::planted::Bug;
 use crate::recover::{self, OpenedEngines};
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::stats::Stats;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tapetum_drive::engine::StageSnapshot;
-use tapetum_drive::{Drive, Flash, Identity, OverlayFlash, Purpose, QueuePair};
+use tapetum_drive::{Drive, Flash, OverlayFlash, Purpose, QueuePair};
 
 /// Commands a session has on its way at most before they queue in the process.
 const SESSION_DEPTH: u32 = 256;
@@ -321,28 +318,6 @@ impl Store {
             kept.push(session);
         }
         done
-    }
-
-    /// What the drive is, and the programs that it has.
-    pub fn drive_identity(&self) -> Identity {
-        self.inner.shared.drive.identity()
-    }
-
-    /// What the drive's programs did as stages of pipelines.
-    pub fn stage_counters(&self) -> Vec<StageSnapshot> {
-        self.inner.shared.drive.stage_counters()
-    }
-
-    pub fn stats(&self) -> Stats {
-        let mut stats = self.inner.shared.base.stats();
-        self.inner.engines.iter().for_each(|engine| engine.add_stats(&mut stats));
-        stats
-    }
-
-    /// The classes of slots that the DRAM tier has, the smallest first; none without a tier.
-    pub fn slabs(&self) -> Vec<SlabClass> {
-        let shared = &self.inner.shared;
-        shared.tier.as_ref().map_or_else(Vec::new, |tier| tier.slabs(shared.access_clock.seconds()))
     }
 
     /// Grows the store to `capacity_bytes` of its drive while it serves; at most to four times what it was made with. The

@@ -19,6 +19,7 @@ use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::cli::scan_arguments::ScanArguments;
 use crate::logging;
 use crate::net::listen::Address;
+use crate::stats::keyspace_stats;
 use crate::store::store_open::{self, OpenError};
 use crate::tools::item_lines::Format;
 use crate::tools::load::{Existing, StoreSink, WireSink};
@@ -426,8 +427,9 @@ fn not_found(key: &str) -> String {
 }
 
 fn offline_stats(json: bool, arguments: &StoreArguments) -> Outcome {
-    let figures = read_store(arguments, |store| Ok(store.stats()))?;
-    let lines: Vec<_> = stats::store_figures(&figures).into_iter().map(|one| (one.name.into(), one.value)).collect();
+    let (figures, keyspace_items) = read_store(arguments, |store| Ok((store.stats(), store.keyspace_items())))?;
+    let mut lines = stats::lines(stats::store_figures(&figures));
+    lines.extend(keyspace_stats::lines(keyspace_items));
     print_stats(&lines, json)
 }
 

@@ -25,7 +25,7 @@ pub enum KeyspaceCommand {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Print the names of a store's keyspaces, one a line
+    /// Print a store's keyspaces, one a line: its name, its kind, and about how many items it has, with tabs between
     List {
         /// As JSON, with numbers, kinds and states, dropped ones included whose room has not come back
         #[arg(long)]

@@ -43,21 +43,22 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
 
 /// Those that there are, by name.
 fn list(store: &Store, json: bool) -> String {
-    let mut keyspaces = store.keyspaces();
-    keyspaces.sort_by(|one, other| one.name.cmp(&other.name));
+    let mut keyspaces = store.keyspace_items();
+    keyspaces.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
     if json {
-        let described = keyspaces.iter().map(|keyspace| {
+        let described = keyspaces.iter().map(|(keyspace, items)| {
             serde_json::json!({
                 "id": keyspace.id.0,
                 "name": keyspace.name,
                 "kind": keyspace.kind.to_string(),
                 "state": match keyspace.state { KeyspaceState::Live => "live", KeyspaceState::Dropping => "dropping" },
+                "items": items,
             })
         });
         return format!("{:#}\n", serde_json::Value::from_iter(described));
     }
-    let live = keyspaces.iter().filter(|keyspace| keyspace.state == KeyspaceState::Live);
-    live.map(|keyspace| format!("{}\n", keyspace.name)).collect()
+    let live = keyspaces.iter().filter(|(keyspace, _)| keyspace.state == KeyspaceState::Live);
+    live.map(|(keyspace, items)| format!("{}\t{}\t{items}\n", keyspace.name, keyspace.kind)).collect()
 }
 
 fn kind_of(index: IndexArgument) -> KeyspaceKind {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tapetum::{SlabClass, Stats};
+use tapetum::{Keyspace, KeyspaceId, SlabClass, Stats};
 use tapetum_drive::engine::StageSnapshot;
 
 use crate::doors::metrics;
@@ -14,6 +14,7 @@ use crate::store::hot_keys::Progress;
 
 mod drive_stats;
 pub mod exporter_names;
+pub mod keyspace_stats;
 pub mod slab_stats;
 mod stage_stats;
 
@@ -247,6 +248,7 @@ pub struct Figures {
     pub hot_keys: Arc<Progress>,
     pub full_log: FullLog,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
+    pub keyspace_items: Box<dyn Fn() -> Vec<(Keyspace, u64)> + Send + Sync>,
     pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
     pub stages: Box<dyn Fn() -> Vec<StageSnapshot> + Send + Sync>,
     pub udp_dropped_unseen: Box<dyn Fn() -> Option<u64> + Send + Sync>,
@@ -267,6 +269,7 @@ impl Default for Figures {
             hot_keys: Arc::default(),
             full_log: FullLog::default(),
             store: Box::new(Stats::default),
+            keyspace_items: Box::new(Vec::new),
             slabs: Box::new(Vec::new),
             stages: Box::new(Vec::new),
             udp_dropped_unseen: Box::new(|| Some(0)),
@@ -279,6 +282,17 @@ impl Figures {
     /// memcached's general figures, as far as they mean something here, then the store's.
     pub fn general(&self, now: u32) -> Vec<Figure> {
         self.general_with(now, &(self.slabs)())
+    }
+
+    /// The same for a client of one keyspace: `curr_items` are its own.
+    pub fn general_of(&self, keyspace: KeyspaceId, now: u32) -> Vec<Figure> {
+        let mut figures = self.general(now);
+        let of_all = (self.keyspace_items)();
+        if let Some((_, items)) = of_all.into_iter().find(|(other, _)| other.id == keyspace) {
+            let own = figures.iter_mut().filter(|figure| figure.name == "curr_items");
+            own.for_each(|figure| figure.value = items.to_string());
+        }
+        figures
     }
 
     fn general_with(&self, now: u32, classes: &[SlabClass]) -> Vec<Figure> {
@@ -356,6 +370,7 @@ impl Figures {
         let classes = (self.slabs)();
         let figures = self.general_with(now, &classes);
         let mut page = metrics::exposition(&figures);
+        keyspace_stats::append(&mut page, &(self.keyspace_items)());
         exporter_names::append(&mut page, &figures, &classes);
         page
     }

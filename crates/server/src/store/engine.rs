@@ -3,8 +3,8 @@
 use std::os::fd::RawFd;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, KeyspaceRef, Location, Reply, Request, SlabClass, Stats,
-    ValueRange,
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceRef, Location, Reply, Request, SlabClass,
+    Stats, ValueRange,
 };
 use tapetum_drive::engine::StageSnapshot;
 
@@ -101,6 +101,10 @@ pub trait Store: Send + Sync + 'static {
     type Session: Session;
     fn session(&self) -> Result<Self::Session, Error>;
     fn stats(&self) -> Stats;
+    /// Each keyspace, and about how many items it has.
+    fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
+        Vec::new()
+    }
     /// The classes of slots in DRAM, the smallest first.
     fn slabs(&self) -> Vec<SlabClass>;
     /// What the drive's programs did as stages of pipelines.

@@ -3,8 +3,8 @@
 use std::os::fd::RawFd;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, KeyspaceRef, Location, Reply, Request, SlabClass, Stats,
-    ValueRange,
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceRef, Location, Reply, Request, SlabClass,
+    Stats, ValueRange,
 };
 use tapetum_drive::engine::StageSnapshot;
 
@@ -109,6 +109,10 @@ impl engine::Store for tapetum::Store {
 
     fn stats(&self) -> Stats {
         self.stats()
+    }
+
+    fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
+        self.keyspace_items()
     }
 
     fn inspect(&self) -> Result<Inspection, Error> {

@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tapetum::{
-    Access, Ask, DramItem, Error, Inspection, KeyDigest, KeyspaceRef, Location, Outcome, Reply, Request, SlabClass,
-    Stats, ValueRange,
+    Access, Ask, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceRef, Location, Outcome, Reply, Request,
+    SlabClass, Stats, ValueRange,
 };
 use tapetum_drive::Event;
 use tapetum_drive::engine::StageSnapshot;
@@ -40,7 +40,13 @@ const REFUSALS_MAX: usize = 4096;
 /// The store, or what is said while there is none.
 enum Occupant<T> {
     Store(Arc<T>),
-    Absent { why: Error, stats: Box<Stats>, slabs: Vec<SlabClass>, stages: Vec<StageSnapshot> },
+    Absent {
+        why: Error,
+        stats: Box<Stats>,
+        keyspace_items: Vec<(Keyspace, u64)>,
+        slabs: Vec<SlabClass>,
+        stages: Vec<StageSnapshot>,
+    },
 }
 
 /// What a worker is to do with its seat.
@@ -99,7 +105,8 @@ impl<T: Store> StoreSlot<T> {
     pub fn withdraw(&self, why: &Error) -> Option<T> {
         let mut borrowed = self.store().ok()?;
         let (stats, slabs, stages) = (Box::new(borrowed.stats()), borrowed.slabs(), borrowed.stages());
-        *lock(&self.occupant) = Occupant::Absent { why: why.clone(), stats, slabs, stages };
+        let keyspace_items = borrowed.keyspace_items();
+        *lock(&self.occupant) = Occupant::Absent { why: why.clone(), stats, keyspace_items, slabs, stages };
         let store = loop {
             match Arc::try_unwrap(borrowed) {
                 Ok(store) => break store,
@@ -162,6 +169,14 @@ impl<T: Store> Store for StoreSlot<T> {
             Occupant::Absent { stats, .. } => return **stats,
         };
         store.stats()
+    }
+
+    fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
+        let store = match &*lock(&self.occupant) {
+            Occupant::Store(store) => Arc::clone(store),
+            Occupant::Absent { keyspace_items, .. } => return keyspace_items.clone(),
+        };
+        store.keyspace_items()
     }
 
     fn slabs(&self) -> Vec<SlabClass> {

@@ -272,7 +272,8 @@ fn step(area: &Area, installer: &mut Installer, input: &mut Input<'_>) -> bool {
         _ => {
             let shape = input.u8();
             let marks = marks(installer, input);
-            let frame = InstallFrame { install: install(&installer.catalog, shape, input), marks };
+            let frame =
+                InstallFrame { install: install(&installer.catalog, shape, input), marks, ..InstallFrame::default() };
             let mut changed = copy_of(installer);
             if frame.apply(&mut changed).is_err() {
                 return false;
@@ -319,6 +320,9 @@ fn checkpoint(input: &mut Input<'_>) -> Checkpoint {
     (0..7).for_each(|_| writer.u32(input.u8().into()));
     writer.list(&[3, 1]);
     writer.list(&vec![9; usize::from(input.u8())]);
+    writer.u32(1);
+    writer.u16(input.u16());
+    writer.u64(input.u8().into());
     Checkpoint::parse(&mut Reader::new(&writer.bytes)).expect("it is whole")
 }
 

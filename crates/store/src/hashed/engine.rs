@@ -7,7 +7,7 @@ use crate::hashed::tier::Tier;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::engine::Engine;
+use crate::keyspace::engine::{Engine, ItemCounts};
 use crate::log::Place;
 use crate::log::client::LogClient;
 use crate::maintenance::job::Job;
@@ -70,10 +70,14 @@ impl Engine for Shared {
         self.keyspaces.dropped().contains(&keyspace)
     }
 
+    fn add_counts(&self, counts: &mut ItemCounts) {
+        self.count_keyspaces(counts);
+    }
+
     fn add_stats(&self, stats: &mut Stats) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (index_bytes, index_entries) = (self.index_bytes(), self.index.entries() as u64);
-        let buffer_entries = self.shards.iter().map(|shard| lock(shard).entries() as u64).sum();
+        let buffer_entries = self.buffer_entries();
         stats.items += self.items_max(index_entries, buffer_entries);
         stats.index_entries += index_entries;
         stats.buffer_entries += buffer_entries;

@@ -9,6 +9,7 @@
 
 use super::catalog::{Catalog, Install, SegmentState};
 use super::index::checkpoint::Checkpoint;
+use super::item_count::by_keyspace::ItemTally;
 use crate::installer::Clients;
 use crate::manifest::base_marks::MarksEdit;
 use crate::manifest::client::{ManifestClient, Misfit, pieces};
@@ -90,10 +91,12 @@ impl ManifestClient for Catalog {
 }
 
 /// What one frame says: an install, and what it brings to the base's marks.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct InstallFrame {
     pub install: Install,
     pub marks: Vec<MarksEdit>,
+    /// Keys that come in and go out. The manifest does not say so: key tables do.
+    pub tally: ItemTally,
 }
 
 impl InstallFrame {

@@ -113,6 +113,7 @@ struct Doomed {
     hash: HashKey,
     entry: u32,
     size_bytes: u32,
+    keyspace: KeyspaceId,
     is_dropped: bool,
 }
 
@@ -195,10 +196,11 @@ impl Purge {
         let mut doomed = Vec::new();
         let mut take = |page: tapetum_kernels::key_table::KeyPage<'_>| {
             for (number, entry) in (page.first_entry..).zip(page.entries()) {
-                let target = self.targets.get(&KeyspaceId(entry.keyspace()));
+                let keyspace = KeyspaceId(entry.keyspace());
+                let target = self.targets.get(&keyspace);
                 if let Some(&watermark) = target.filter(|watermark| self.reaches(**watermark, segment)) {
                     let (hash, size_bytes, is_dropped) = (entry.hash, entry.size_bytes, watermark == u64::MAX);
-                    doomed.push(Doomed { hash, entry: number, size_bytes, is_dropped });
+                    doomed.push(Doomed { hash, entry: number, size_bytes, keyspace, is_dropped });
                 }
             }
         };
@@ -308,6 +310,7 @@ async fn install(
     let frame = InstallFrame {
         install: Install { deaths: deaths_of(deaths), ..Install::default() },
         marks: shared.deletion_edits(deletions, deletions),
+        tally: doomed.iter().map(|doomed| (doomed.keyspace, -1)).collect(),
     };
     for doomed in doomed.iter().filter(|doomed| doomed.is_dropped) {
         let _shard = shared.shard(doomed.hash);

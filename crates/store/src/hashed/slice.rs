@@ -118,16 +118,14 @@ impl Gathering<'_> {
         let (first, last) = (self.bounds.start().partition(bits), self.bounds.end().partition(bits));
         for shard in &self.shared.shards[first..=last] {
             let shard = lock(shard);
-            shard.each(|Place { buffer, place }| {
+            let bounds = self.bounds.clone();
+            for (hash, Place { buffer, place }) in shard.latest().filter(|(hash, _)| bounds.contains(hash)) {
+                self.in_buffers.insert(hash);
                 // SAFETY: the shard names the place, and we hold it.
                 let record = unsafe { self.shared.log.record(buffer, place) };
-                let hash = self.shared.hasher.hash_of(&record.header, record.key);
-                if self.bounds.contains(&hash) {
-                    self.in_buffers.insert(hash);
-                    let taken = self.take(&record);
-                    assert!(taken.is_ok(), "the arena holds what was compressed");
-                }
-            });
+                let taken = self.take(&record);
+                assert!(taken.is_ok(), "the arena holds what was compressed");
+            }
         }
     }
 

@@ -23,8 +23,12 @@ use crate::media::io::{Io, Task};
 use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
 use crate::tools::check::CheckReport;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use tapetum_kernels::record::Record;
+
+/// Numbers of items, by keyspace.
+pub type ItemCounts = BTreeMap<KeyspaceId, u64>;
 
 pub trait Engine: LogClient {
     fn kind(&self) -> KeyspaceKind;
@@ -44,6 +48,9 @@ pub trait Engine: LogClient {
 
     /// Whether anything of a dropped keyspace is left in it, or can come.
     fn holds(&self, keyspace: KeyspaceId) -> bool;
+
+    /// Adds about how many items each of its open keyspaces has: none is missing, those may count whose room is still to be taken back.
+    fn add_counts(&self, counts: &mut ItemCounts);
 
     /// Adds its figures.
     fn add_stats(&self, stats: &mut Stats);

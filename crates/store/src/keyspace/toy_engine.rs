@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::engine::Engine;
+use crate::keyspace::engine::{Engine, ItemCounts};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::client::LogClient;
 use crate::log::{AppendError, Draft, Place};
@@ -271,6 +271,12 @@ impl Engine for ToyEngine {
     fn holds(&self, keyspace: KeyspaceId) -> bool {
         let state = lock(&self.state);
         state.on_flash.contains(&keyspace) || state.items.keys().any(|(id, _)| *id == keyspace)
+    }
+
+    fn add_counts(&self, counts: &mut ItemCounts) {
+        let state = lock(&self.state);
+        let values = state.items.iter().filter(|(_, (_, value))| value.is_some());
+        values.for_each(|((id, _), _)| *counts.entry(*id).or_default() += 1);
     }
 
     fn add_stats(&self, stats: &mut Stats) {

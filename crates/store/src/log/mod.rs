@@ -441,6 +441,11 @@ impl Log {
         lock(&self.state).stamp_last
     }
 
+    /// The last stamp that was given, to a record or without one.
+    pub fn stamp_given(&self) -> u64 {
+        lock(&self.state).stamp_next - 1
+    }
+
     /// Everything up to this stamp is durable: by the log, or since an install.
     pub fn durable_stamp(&self) -> u64 {
         self.durable.load(Ordering::SeqCst)

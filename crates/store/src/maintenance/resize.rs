@@ -216,7 +216,7 @@ async fn widen_index(shared: &Arc<Shared>, io: &Io, phase: &PhaseCell, capacity_
             true => Ok(()),
             false => {
                 phase.set(Phase::Grow);
-                rebuild(shared, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await
+                rebuild(shared, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await.map(drop)
             }
         };
         phase.set(Phase::Resize);

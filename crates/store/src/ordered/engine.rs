@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::{KeyspaceKind, KeyspaceState};
-use crate::keyspace::engine::{Engine, EngineMaker};
+use crate::keyspace::engine::{Engine, EngineMaker, ItemCounts};
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::log::Place;
 use crate::log::client::LogClient;
@@ -180,6 +180,7 @@ impl OrderedEngine {
             let found = recovered.nodes().map(|node| FoundNode {
                 anchor: node.low.to_vec(),
                 home: NodeHome { slot: node.slot, stamp: node.stamp },
+                records: node.records,
             });
             state.add_found(&keyspace_slots, found)?;
         }
@@ -245,8 +246,14 @@ impl Engine for OrderedEngine {
         lock(&self.slots).contains_key(&keyspace)
     }
 
+    fn add_counts(&self, counts: &mut ItemCounts) {
+        let Some(OrderedShared { state, .. }) = self.shared.get() else { return };
+        counts.extend(state.trees().iter().map(|tree| (tree.keyspace, tree.items())));
+    }
+
     fn add_stats(&self, stats: &mut Stats) {
         let Some(OrderedShared { state, .. }) = self.shared.get() else { return };
+        stats.items += state.trees().iter().map(|tree| tree.items()).sum::<u64>();
         stats.index_bytes += state.index_bytes() as u64;
         stats.memory_used_bytes += state.index_bytes() as u64;
     }

@@ -15,8 +15,9 @@ use crate::keyspace::KeyspaceId;
 use crate::media::io::lock;
 use crate::memory::region::Account;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use tapetum_drive::programs::node::PutResult;
 use tapetum_kernels::ordered::extension::ExtensionClass;
 use tapetum_kernels::ordered::{NewNode, NodeMut};
 
@@ -29,6 +30,8 @@ pub struct OrderedTree {
     /// Flash has no room for more: writes that could take some are refused.
     pub is_full: AtomicBool,
     is_dropped: AtomicBool,
+    /// Records in all nodes.
+    items: AtomicU64,
 }
 
 impl OrderedTree {
@@ -36,9 +39,21 @@ impl OrderedTree {
     pub fn is_dropped(&self) -> bool {
         self.is_dropped.load(Ordering::SeqCst)
     }
-}
 
-impl OrderedTree {
+    /// Counts what became of a record; whoever has the node's page says so before he gives it back.
+    pub fn note(&self, result: PutResult) {
+        match result {
+            PutResult::Stored => self.items.fetch_add(1, Ordering::Relaxed),
+            PutResult::Removed => self.items.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
+    }
+
+    /// Items, those included that have expired or are deleted with everything else, as long as their records are there.
+    pub fn items(&self) -> u64 {
+        self.items.load(Ordering::Relaxed)
+    }
+
     /// The slots of extensions of this size.
     pub fn extensions(&self, class: ExtensionClass) -> &SlotSpace {
         self.slots.of_class(SlotClass::of_extension(class))
@@ -61,6 +76,8 @@ pub struct FoundNode {
     /// Its low fence.
     pub anchor: Vec<u8>,
     pub home: NodeHome,
+    /// How many it has.
+    pub records: u16,
 }
 
 /// What all sessions share.
@@ -97,6 +114,10 @@ impl OrderedState {
         lock(&self.trees).get(&keyspace).cloned()
     }
 
+    pub fn trees(&self) -> Vec<Arc<OrderedTree>> {
+        lock(&self.trees).values().cloned().collect()
+    }
+
     /// Adds the tree of a keyspace without items: one node that covers all keys, of which nothing is on flash yet.
     ///
     /// # Errors
@@ -125,13 +146,14 @@ impl OrderedState {
         found: impl IntoIterator<Item = FoundNode>,
     ) -> Result<Arc<OrderedTree>, Error> {
         let mut tree = None;
-        for FoundNode { anchor, home } in found {
+        for FoundNode { anchor, home, records } in found {
             let node = self.cache.table.give().ok_or(Error::FullIndex)?;
             self.cache.table.set(node, home);
             let tree = match &tree {
                 None => tree.insert(self.add(slots.clone(), node)?),
                 Some(tree) => tree,
             };
+            tree.items.fetch_add(records.into(), Ordering::Relaxed);
             let mut handle = tree.search.handle().map_err(of_search)?;
             if !anchor.is_empty() {
                 let inserted = handle.insert(&anchor, node.0.into()).map_err(of_search)?;
@@ -151,6 +173,7 @@ impl OrderedState {
             slots,
             is_full: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
+            items: AtomicU64::new(0),
         });
         let other = lock(&self.trees).insert(keyspace, tree.clone());
         assert!(other.is_none(), "a keyspace has one tree");

@@ -372,6 +372,7 @@ impl FoundStore {
             tier: Tier::new(options.tier_bytes, options.slabs)
                 .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
             item_count: Default::default(),
+            keyspace_items: Default::default(),
             access_clock: AccessClock::new(stamp_durable, drive.env().unix_seconds()),
             large,
             value_bytes_max: value_bytes_max(&geometry, options.memory_bytes).min(options.value_bytes_max),
@@ -405,7 +406,10 @@ async fn fill_index(
     };
     let Some(checkpoint) = checkpoint else { return index_recovery::build(shared, io, catalog).await };
     match checkpoint::load(&source, io, shared.drive.local(), &shared.index, &checkpoint).await {
-        Ok(()) => Ok(catalog),
+        Ok(()) => {
+            shared.keyspace_items.note(&checkpoint.tally());
+            Ok(catalog)
+        }
         Err(amiss) => {
             tracing::warn!("the index checkpoint is passed over ({amiss}): the index is built from key tables");
             index_recovery::build(shared, io, catalog).await

@@ -74,7 +74,7 @@ fn buffers(
         // Copied, so that writers wait for no one who prints.
         let mut found: Vec<(Vec<u8>, Header)> = Vec::new();
         let shard = crate::media::io::lock(shard);
-        shard.each(|place| {
+        shard.latest().for_each(|(_, place)| {
             // SAFETY: the shard names the place, and we hold it.
             let record = unsafe { shared.log.record(place.buffer, place.place) };
             if wanted.is(shared, &record.header, record.key) {

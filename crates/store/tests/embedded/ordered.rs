@@ -32,6 +32,7 @@ fn filled(keyspace: &KeyspaceHandle, seed: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 fn assert_has(keyspace: &KeyspaceHandle, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
+    assert_eq!(keyspace.item_count().unwrap(), model.len() as u64);
     for number in 0..KEYS {
         let key = key(number);
         let value = keyspace.get(&key).unwrap().map(|item| item.value);

@@ -126,7 +126,7 @@ impl Memcached {
 
 /// The figures of `stats`, with the keyspace that its listener serves.
 pub(super) fn general_lines<S>(options: &MemcachedOptions, cx: &DoorContext<'_, S>) -> Vec<(String, String)> {
-    let mut lines = stats::lines(cx.figures.general(cx.now));
+    let mut lines = stats::lines(cx.figures.general_of(options.keyspace.id(), cx.now));
     lines.push(("keyspace".into(), options.keyspace_name.to_string()));
     lines
 }

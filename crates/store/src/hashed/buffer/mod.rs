@@ -183,16 +183,10 @@ impl Shard {
         into.extend(wanted.map(|(_, hash, place)| (hash, place)));
     }
 
-    /// Shows `visit` where the latest record of every key is.
-    pub fn each(&self, mut visit: impl FnMut(Place)) {
-        for buffer in self.oldest..=self.active {
-            for (_, hash, place) in self.table(buffer).entries() {
-                let found = Place { buffer, place };
-                if self.get(hash) == Some(found) {
-                    visit(found);
-                }
-            }
-        }
+    /// Every key, and where its latest record is.
+    pub fn latest(&self) -> impl Iterator<Item = (HashKey, Place)> + '_ {
+        let of = |buffer| self.table(buffer).entries().map(move |(_, hash, place)| (hash, Place { buffer, place }));
+        (self.oldest..=self.active).flat_map(of).filter(|(hash, place)| self.get(*hash) == Some(*place))
     }
 
     /// Whether the active table takes no further key.

@@ -21,6 +21,7 @@ use crate::hashed::segment::unreadable::Part;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
 use crate::installer::Installer;
+use crate::keyspace::KeyspaceId;
 use crate::maintenance::pace::{COLLECT_MERGE, COLLECT_WRITE};
 use crate::media::io::{Io, lock};
 use crate::opening::options::Full;
@@ -393,7 +394,7 @@ async fn install_output(
         dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),
     };
     let deletions = &installer.marks.deletions;
-    let frame = InstallFrame { install, marks: shared.deletion_edits(deletions, deletions) };
+    let marks = shared.deletion_edits(deletions, deletions);
     let left_behind = match left_behind(shared, io, installer, victims, sources, &alive).await {
         Ok(left_behind) => left_behind,
         Err(failure) => {
@@ -401,6 +402,8 @@ async fn install_output(
             return Err(failure);
         }
     };
+    let tally = left_behind.iter().flatten().map(|(_, keyspace)| (*keyspace, -1)).collect();
+    let frame = InstallFrame { install, marks, tally };
     let evicts = frame.install.added.is_empty();
     let too_early = shared.planted.has(Bug::ReuseExtentEarly) || (evicts && shared.planted.has(Bug::EvictExtentsEarly));
     if too_early {
@@ -416,7 +419,7 @@ async fn install_output(
         let mut moved: Vec<_> =
             own.filter(|(_, alive)| **alive).map(|(source, _)| (source.hash, Moved::Over)).collect();
         if let Some(left_behind) = left_behind.get(partition).filter(|left_behind| !left_behind.is_empty()) {
-            moved.extend(left_behind.iter().map(|hash| (*hash, Moved::Out)));
+            moved.extend(left_behind.iter().map(|(hash, _)| (*hash, Moved::Out)));
             moved.sort_unstable_by_key(|(hash, _)| *hash);
         }
         moved
@@ -447,7 +450,7 @@ async fn left_behind(
     victims: &[Victim],
     sources: &[Source],
     alive: &[bool],
-) -> Result<Vec<Vec<HashKey>>, Failure> {
+) -> Result<Vec<Vec<(HashKey, KeyspaceId)>>, Failure> {
     let state = |victim: &Victim| &installer.catalog.segments[&victim.segment.descriptor.number];
     let valid: usize = victims.iter().map(|victim| state(victim).valid_entries as usize).sum();
     if valid == alive.iter().filter(|alive| **alive).count() {
@@ -458,9 +461,9 @@ async fn left_behind(
     let mut left_behind = vec![Vec::new(); shared.geometry.partitions()];
     for (victim, copied) in victims.iter().zip(&copied).filter(|(victim, _)| state(victim).valid_entries > 0) {
         let valid = &state(victim).valid;
-        each_key(shared, io, &victim.segment, |entry, hash| {
+        each_key(shared, io, &victim.segment, |entry, hash, keyspace| {
             if valid.get(entry) && copied.binary_search(&entry).is_err() {
-                left_behind[hash.partition(shared.geometry.partition_bits)].push(hash);
+                left_behind[hash.partition(shared.geometry.partition_bits)].push((hash, keyspace));
             }
         })
         .await
@@ -474,12 +477,13 @@ async fn each_key(
     shared: &Shared,
     io: &Io,
     segment: &Arc<Segment>,
-    mut take: impl FnMut(u32, HashKey),
+    mut take: impl FnMut(u32, HashKey, KeyspaceId),
 ) -> Result<(), Error> {
     let mut reader = KeyReader::new(io, shared.drive.local(), shared.hasher.clone());
     let look = |read: &KeyPages<()>| {
         for page in read.pages() {
-            page.entries().enumerate().for_each(|(place, entry)| take(page.first_entry + place as u32, entry.hash));
+            let entries = (page.first_entry..).zip(page.entries());
+            entries.for_each(|(number, entry)| take(number, entry.hash, KeyspaceId(entry.keyspace())));
         }
         Ok(())
     };

@@ -1,15 +1,17 @@
 //! The keys of a flush as they were checked, packed: a buffer may have eleven million of them, and all are kept until the install.
 //!
 //! ```text
-//!  +------+- - - - - - - - - - - - - - - - - - - - - - - +
-//!  | tag  | near: hash key, segment                      |
-//!  | u8   | older: segment, entry, bytes of its record   |
-//!  +------+- - - - - - - - - - - - - - - - - - - - - - - +
-//!  tag: bit 0 live · bits 1-2 new 0, near 1, older 2, unclear 3 · a hash key is a u128, all else a varint
+//!  +------+- - - - - +- - - - - - - - - - - - - - - - - - - - - - - +
+//!  | tag  | keyspace | near: hash key, segment                      |
+//!  | u8   |          | older: segment, entry, bytes of its record   |
+//!  +------+- - - - - +- - - - - - - - - - - - - - - - - - - - - - - +
+//!  tag: bit 0 live · bits 1-2 new 0, near 1, older 2, unclear 3 · bit 3 a keyspace follows: it is not the default
+//!  a hash key is a u128, all else a varint
 //! ```
 //! So a new key takes one byte, one that is on flash about eight, and one that the index takes for another about eighteen.
 
 use crate::hashed::flush::key_check::Checked;
+use crate::keyspace::KeyspaceId;
 use crate::media::wire::{Reader, Short, Writer};
 use tapetum_kernels::hash::HashKey;
 
@@ -18,12 +20,14 @@ const NEW: u8 = 0;
 const NEAR: u8 = 1 << 1;
 const OLDER: u8 = 2 << 1;
 const UNCLEAR: u8 = 3 << 1;
+const NAMED: u8 = 1 << 3;
 
 /// A key of a write buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckedKey {
     /// It is in the new segment.
     pub live: bool,
+    pub keyspace: KeyspaceId,
     pub checked: Checked,
 }
 
@@ -34,9 +38,15 @@ pub struct CheckedKeys {
 }
 
 impl CheckedKeys {
-    pub fn push(&mut self, CheckedKey { live, checked }: CheckedKey) {
+    pub fn push(&mut self, CheckedKey { live, keyspace, checked }: CheckedKey) {
         let packed = &mut self.packed;
-        let mut tag = |kind: u8| packed.bytes.push(kind | if live { LIVE } else { 0 });
+        let is_named = keyspace != KeyspaceId::DEFAULT;
+        let mut tag = |kind: u8| {
+            packed.bytes.push(kind | if live { LIVE } else { 0 } | if is_named { NAMED } else { 0 });
+            if is_named {
+                packed.varint(keyspace.0.into());
+            }
+        };
         match checked {
             Checked::New => tag(NEW),
             Checked::Near { hash, segment } => {
@@ -82,7 +92,11 @@ impl FromIterator<CheckedKey> for CheckedKeys {
 
 fn unpack(reader: &mut Reader<'_>) -> Result<CheckedKey, Short> {
     let [tag] = reader.array()?;
-    let checked = match tag & !LIVE {
+    let keyspace = match tag & NAMED {
+        0 => KeyspaceId::DEFAULT,
+        _ => KeyspaceId(reader.varint()?.try_into().map_err(|_| Short)?),
+    };
+    let checked = match tag & !(LIVE | NAMED) {
         NEW => Checked::New,
         NEAR => {
             let hash = HashKey(u128::from_le_bytes(reader.array()?));
@@ -94,7 +108,7 @@ fn unpack(reader: &mut Reader<'_>) -> Result<CheckedKey, Short> {
         }
         _ => Checked::Unclear,
     };
-    Ok(CheckedKey { live: tag & LIVE != 0, checked })
+    Ok(CheckedKey { live: tag & LIVE != 0, keyspace, checked })
 }
 
 #[cfg(test)]
@@ -113,7 +127,8 @@ mod tests {
             }),
             Just(Checked::Unclear),
         ];
-        (any::<bool>(), checked).prop_map(|(live, checked)| CheckedKey { live, checked })
+        let keyspace = prop_oneof![Just(0), any::<u16>()].prop_map(KeyspaceId);
+        (any::<bool>(), keyspace, checked).prop_map(|(live, keyspace, checked)| CheckedKey { live, keyspace, checked })
     }
 
     proptest! {
@@ -128,7 +143,8 @@ mod tests {
     fn a_full_buffer_of_a_gibibyte_takes_a_sixth_of_what_it_took() {
         const KEYS: u32 = (1 << 30) / 96;
         let bytes_each = |checked: fn(u32) -> Checked| {
-            let key = |number| CheckedKey { live: true, checked: checked(number) };
+            let keyspace = KeyspaceId::DEFAULT;
+            let key = |number| CheckedKey { live: true, keyspace, checked: checked(number) };
             let packed: CheckedKeys = (0..KEYS).step_by(100).map(key).collect();
             packed.bytes() as f64 / f64::from(KEYS.div_ceil(100))
         };

@@ -18,12 +18,14 @@ use crate::hashed::catalog::{Deaths, Install};
 use crate::hashed::flush::checked_keys::{CheckedKey, CheckedKeys};
 use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
 use crate::hashed::install::{Moved, apply, forget_large};
+use crate::hashed::item_count::by_keyspace::ItemTally;
 use crate::hashed::key_tables::finish_segment;
 use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::layout::page_size;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
 use crate::installer::Installer;
+use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::item::ItemHead;
 use crate::maintenance::pace::{FLUSH_KEEP, FLUSH_MERGE, FLUSH_MERGE_TIERED, FLUSH_WRITE};
@@ -142,7 +144,7 @@ async fn flush_as(
             }
             let lapsed = header.kind == Kind::Value && !live;
             shared.counters.reclaimed.fetch_add(lapsed.into(), Ordering::Relaxed);
-            keys.push(CheckedKey { live, checked });
+            keys.push(CheckedKey { live, keyspace: KeyspaceId::of(&header), checked });
         }
         keys.shrink();
         shards.push(ShardKeys { generation, keys });
@@ -176,7 +178,7 @@ async fn install(
     for (number, shard) in shards.iter_mut().enumerate() {
         check_again(shared, io, buffer, number, &relied, shard).await?;
     }
-    let deaths = deaths_by(shared, &shards);
+    let (deaths, tally) = (deaths_by(shared, &shards), tally_of(shared, &shards));
     let (stamp_sealed, log_crc) = shared.log.sealed();
     let installed = &installer.marks;
     let stamp_max = installed.trim.stamp_max.max(stamp_sealed);
@@ -184,7 +186,7 @@ async fn install(
     marks.extend(shared.deletion_edits(&shared.keyspaces.sealed(), &installed.deletions));
     let added = segment.iter().map(|segment| segment.descriptor.clone()).collect();
     let install = Install { added, deaths: deaths_of(deaths), dropped: Vec::new() };
-    let frame = InstallFrame { install, marks };
+    let frame = InstallFrame { install, marks, tally };
     phase.set(Phase::Install);
     if shared.planted.has(Bug::TrimLogEarly) {
         release(shared, buffer);
@@ -304,6 +306,12 @@ fn deaths_by(shared: &Shared, shards: &[ShardKeys]) -> DeathsBySegment {
     deaths
 }
 
+/// How many keys come to flash and go, by keyspace.
+fn tally_of(shared: &Shared, shards: &[ShardKeys]) -> ItemTally {
+    let keys = shards.iter().flat_map(|shard| shard.keys.iter());
+    keys.map(|key| (key.keyspace, moved(shared, key).items())).collect()
+}
+
 /// What becomes of a key's place in the index.
 fn moved(shared: &Shared, key: CheckedKey) -> Moved {
     Moved::from_check(key.live && !is_forgotten(shared, key), key.checked)
@@ -407,7 +415,8 @@ mod tests {
         let generation = shared.index.partition_generation(partition);
         let check = |generation| {
             // What was found when nothing of the key was on flash.
-            let keys = batch.iter().map(|_| CheckedKey { live: true, checked: Checked::New }).collect();
+            let keyspace = KeyspaceId::DEFAULT;
+            let keys = batch.iter().map(|_| CheckedKey { live: true, keyspace, checked: Checked::New }).collect();
             let mut keys = ShardKeys { generation, keys };
             let relied = Relied::default();
             let checking = check_again(shared, &io, buffer, partition, &relied, &mut keys);

@@ -5,7 +5,7 @@
 //!  chunks, in extents that are free:   the image of the index (index/image.rs), cut into chunks of equal size
 //!  manifest frame "Checkpoint":
 //!   fingerprint bits u32 · chunk bytes u32 · partitions u32 · shape × partitions
-//!   · extents, a list · crc of each chunk, a list
+//!   · extents, a list · crc of each chunk, a list · keys by keyspace, a list: id u16 · count u64
 //!  shape: buckets u32 · payload bits u32 · entries u64 · extensions free, fresh, used u32
 //! ```
 //! A chunk's crc is salted with its place on flash and the store's generation. The chunks are durable before the frame is
@@ -16,8 +16,10 @@
 
 use crate::error::Error;
 use crate::hashed::index::{GlobalIndex, IndexImage, IndexRestorer, PartitionShape};
+use crate::hashed::item_count::by_keyspace::ItemTally;
 use crate::hashed::manifest_client::HashedEdit;
 use crate::installer::Installer;
+use crate::keyspace::KeyspaceId;
 use crate::manifest::items::{ClientId, FrameItems};
 use crate::media::extents::Extents;
 use crate::media::flight::Flying;
@@ -33,6 +35,8 @@ use tapetum_kernels::checksum::{Salt, checksum};
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of a shape in the frame.
 const SHAPE_BYTES: usize = 28;
+/// Bytes of a keyspace's count in the frame.
+const ITEMS_BYTES: usize = 10;
 
 /// What the manifest says of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,9 +47,16 @@ pub struct Checkpoint {
     extents: Vec<u32>,
     /// Of each chunk.
     crcs: Vec<u32>,
+    /// Keys by keyspace; none where the tapetum that wrote it did not count them.
+    items: Vec<(KeyspaceId, u64)>,
 }
 
 impl Checkpoint {
+    /// Keys by keyspace.
+    pub fn tally(&self) -> ItemTally {
+        self.items.iter().map(|(id, items)| (*id, *items as i64)).collect()
+    }
+
     pub fn extents(&self) -> &[u32] {
         &self.extents
     }
@@ -64,6 +75,11 @@ impl Checkpoint {
         }
         writer.extents(&self.extents);
         writer.list(&self.crcs);
+        writer.u32(self.items.len() as u32);
+        for (id, items) in &self.items {
+            writer.u16(id.0);
+            writer.u64(*items);
+        }
     }
 
     pub fn parse(reader: &mut Reader<'_>) -> Result<Checkpoint, Short> {
@@ -79,7 +95,10 @@ impl Checkpoint {
             })
         });
         let shapes = shapes.collect::<Result<_, _>>()?;
-        Ok(Checkpoint { fingerprint_bits, chunk_bytes, shapes, extents: reader.extents()?, crcs: reader.list()? })
+        let (extents, crcs) = (reader.extents()?, reader.list()?);
+        let counts = if reader.is_empty() { 0 } else { reader.count(ITEMS_BYTES)? };
+        let items = (0..counts).map(|_| Ok((KeyspaceId(reader.u16()?), reader.u64()?))).collect::<Result<_, _>>()?;
+        Ok(Checkpoint { fingerprint_bits, chunk_bytes, shapes, extents, crcs, items })
     }
 
     /// Where chunk `number` lies; `None` if it lies nowhere.
@@ -121,6 +140,7 @@ pub async fn write(shared: &Shared, io: &Io, installer: &mut Installer) -> Resul
         shapes: image.shapes(),
         extents,
         crcs: Vec::with_capacity(chunks),
+        items: shared.keyspace_items.on_flash().iter().map(|(id, items)| (id, items as u64)).collect(),
     };
     let mut flying = Flying::new(io, shared.drive.local(), chunk_bytes as usize);
     let mut words = image.words();
@@ -188,6 +208,11 @@ pub async fn load(
     if restorer.entries() != source.entries {
         return Err(format!("it has {} keys instead of {}", restorer.entries(), source.entries));
     }
+    // One that counts none was written by a tapetum that did not; and what does not add up is not believed.
+    let counted = checkpoint.items.iter().try_fold(0u64, |sum, (_, items)| sum.checked_add(*items));
+    if counted != Some(source.entries) {
+        return Err("it does not say which keyspaces its keys are in".into());
+    }
     let mut flying = Flying::new(io, local, checkpoint.chunk_bytes as usize);
     let mut sent = 0;
     for (number, crc) in checkpoint.crcs.iter().enumerate() {
@@ -232,17 +257,23 @@ mod tests {
             shapes: vec![shape; 2],
             extents: vec![9, 8],
             crcs: vec![1, 2, 3],
+            items: vec![(KeyspaceId(0), 3), (KeyspaceId(7), 2)],
         };
         let mut writer = Writer::default();
         checkpoint.encode(&mut writer);
-        assert_eq!(Checkpoint::parse(&mut Reader::new(&writer.bytes)), Ok(checkpoint));
-        for length in 0..writer.bytes.len() {
+        assert_eq!(Checkpoint::parse(&mut Reader::new(&writer.bytes)), Ok(checkpoint.clone()));
+        // Earlier ones end with the checksums.
+        let uncounted = writer.bytes.len() - 4 - 2 * ITEMS_BYTES;
+        for length in (0..writer.bytes.len()).filter(|length| *length != uncounted) {
             assert_eq!(Checkpoint::parse(&mut Reader::new(&writer.bytes[..length])), Err(Short));
         }
+        let uncounted = Checkpoint::parse(&mut Reader::new(&writer.bytes[..uncounted])).unwrap();
+        assert_eq!(uncounted, Checkpoint { items: Vec::new(), ..checkpoint });
     }
 
     fn with(extents: Vec<u32>) -> Checkpoint {
-        Checkpoint { fingerprint_bits: 6, chunk_bytes: 4096, shapes: Vec::new(), extents, crcs: Vec::new() }
+        let (shapes, crcs, items) = Default::default();
+        Checkpoint { fingerprint_bits: 6, chunk_bytes: 4096, shapes, extents, crcs, items }
     }
 
     #[test]

@@ -74,10 +74,12 @@ impl Work {
             if partition >= partitions {
                 break;
             }
-            let built = rebuild(&self.shared, io, &self.catalog, partition, DEPTH).await;
-            if built.is_err() {
-                self.failed.store(true, Ordering::Relaxed);
-                return built;
+            match rebuild(&self.shared, io, &self.catalog, partition, DEPTH).await {
+                Ok(tally) => self.shared.keyspace_items.note(&tally),
+                Err(error) => {
+                    self.failed.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
             }
             let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
             self.tell(done, partitions);

@@ -8,7 +8,9 @@ use crate::error::Error;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::flush::hash_sort::{Entry, HashSort, STEP_ENTRIES};
 use crate::hashed::index::RebuildError;
+use crate::hashed::item_count::by_keyspace::ItemTally;
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
+use crate::keyspace::KeyspaceId;
 use crate::media::io::Io;
 use crate::planted::Bug;
 use crate::shared::Shared;
@@ -20,46 +22,49 @@ use tapetum_kernels::hash::HashKey;
 /// Entries of a cut, about: 64 bytes each while they are sorted.
 const CUT_ENTRIES: usize = 64 << 10;
 
-/// Builds a partition anew, sized for the entries it has, while the old one serves; with `depth` reads on their way.
+/// Builds a partition anew, sized for the entries it has, while the old one serves; with `depth` reads on their way. Its keys by keyspace.
 pub async fn rebuild(
     shared: &Arc<Shared>,
     io: &Io,
     catalog: &Catalog,
     partition: usize,
     depth: usize,
-) -> Result<(), Error> {
+) -> Result<ItemTally, Error> {
     let valid: u64 = catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum();
     // Hash keys are uniform, so a partition's share is known but for its deviation.
     let share = valid as f64 / shared.geometry.partitions() as f64;
     let mut entries = (share + 3.0 * share.sqrt()) as usize;
     shared.levels.partitions_rebuilding.fetch_add(1, Ordering::Relaxed);
-    while !build(shared, io, catalog, (partition, entries), depth).await? {
-        entries += entries / 16 + 16;
-    }
+    let tally = loop {
+        match build(shared, io, catalog, (partition, entries), depth).await? {
+            Some(tally) => break tally,
+            None => entries += entries / 16 + 16,
+        }
+    };
     shared.levels.partitions_rebuilding.fetch_sub(1, Ordering::Relaxed);
     shared.counters.partitions_rebuilt.fetch_add(1, Ordering::Relaxed);
-    Ok(())
+    Ok(tally)
 }
 
-/// Builds a partition for about so many entries; false when it needs more room.
+/// Builds a partition for about so many entries; `None` when it needs more room.
 async fn build(
     shared: &Arc<Shared>,
     io: &Io,
     catalog: &Catalog,
     (partition, entries): (usize, usize),
     depth: usize,
-) -> Result<bool, Error> {
+) -> Result<Option<ItemTally>, Error> {
     let failed = |error: RebuildError| match error {
-        RebuildError::PartitionFull => Ok(false),
+        RebuildError::PartitionFull => Ok(None),
         RebuildError::OutOfMemory(_) => Err(Error::Io(error.to_string())),
     };
     let mut builder = match shared.index.builder(partition, shared.index.room_for(partition, entries)) {
         Ok(builder) => builder,
         Err(error) => return failed(error),
     };
-    let (mut cut, mut sort) = (Vec::new(), HashSort::default());
+    let (mut cut, mut sort, mut tally) = (Vec::new(), HashSort::default(), ItemTally::default());
     for bounds in cuts(partition, shared.geometry.partition_bits, entries.div_ceil(CUT_ENTRIES).max(1)) {
-        load_cut(shared, io, catalog, bounds.clone(), depth, &mut cut).await?;
+        load_cut(shared, io, catalog, bounds.clone(), depth, (&mut cut, &mut tally)).await?;
         let sorted = sort.sort(io, &cut, &bounds).await;
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             let ((hash, one), (_, other)) = (twice[0], twice[1]);
@@ -68,13 +73,13 @@ async fn build(
         for step in sorted.chunks(STEP_ENTRIES) {
             for &(hash, segment) in step {
                 if builder.push(hash, segment).is_err() {
-                    return Ok(false);
+                    return Ok(None);
                 }
             }
             io.step().await;
         }
     }
-    shared.index.install(builder).map_or_else(failed, |()| Ok(true))
+    shared.index.install(builder).map_or_else(failed, |()| Ok(Some(tally)))
 }
 
 /// Cuts the hash keys of a partition into `count` ranges.
@@ -89,14 +94,14 @@ fn cuts(partition: usize, bits: u32, count: usize) -> impl Iterator<Item = Range
     })
 }
 
-/// The valid entries within `bounds`, in no order.
+/// The valid entries within `bounds`, in no order, which are added to the tally.
 async fn load_cut(
     shared: &Arc<Shared>,
     io: &Io,
     catalog: &Catalog,
     bounds: RangeInclusive<HashKey>,
     depth: usize,
-    entries: &mut Vec<Entry>,
+    (entries, tally): (&mut Vec<Entry>, &mut ItemTally),
 ) -> Result<(), Error> {
     entries.clear();
     let (low, high) = bounds.into_inner();
@@ -134,6 +139,7 @@ async fn load_cut(
                 let revived = shared.planted.has(Bug::GrowWithDead) && is_new(&number);
                 if valid.get(page.first_entry + place as u32) || revived {
                     entries.push((entry.hash, number));
+                    tally.add(KeyspaceId(entry.keyspace()), 1);
                 }
             }
         }

@@ -49,6 +49,15 @@ impl Moved {
         }
     }
 
+    /// How many more keys are on flash.
+    pub fn items(self) -> i64 {
+        match self {
+            Moved::In { .. } => 1,
+            Moved::Out => -1,
+            Moved::Over | Moved::Nothing => 0,
+        }
+    }
+
     fn change(self, hash: HashKey, payload: u32) -> Option<Change> {
         match self {
             Moved::In { near } => Some(Change::Insert { hash, payload, neighbor: near }),
@@ -78,6 +87,7 @@ pub async fn apply(
     phase.set(Phase::Merge);
     shared.install_sequence.fetch_add(1, Ordering::SeqCst);
     frame.apply(installer)?;
+    shared.keyspace_items.note(&frame.tally);
     let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
     if let Some(segment) = segment {
         segment.attach(&installer.catalog.segments[&number].valid);
@@ -181,7 +191,7 @@ async fn merge_partition(
     phase.set(Phase::Grow);
     let done = rebuild(shared, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await;
     phase.set(Phase::Merge);
-    done
+    done.map(drop)
 }
 
 /// Takes segments out of sight. Their extents are free when the last reader has left.

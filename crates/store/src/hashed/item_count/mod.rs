@@ -11,6 +11,10 @@
 //!
 //! Threads: maintenance counts, anyone asks.
 
+pub mod by_keyspace;
+#[cfg(test)]
+mod by_keyspace_tests;
+
 use crate::error::Error;
 use crate::hashed::collect::victim::VictimCursor;
 use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
@@ -59,6 +63,11 @@ impl ItemCount {
 }
 
 impl Shared {
+    /// Keys in the write buffers; those in both count twice.
+    pub fn buffer_entries(&self) -> u64 {
+        self.shards.iter().map(|shard| lock(shard).entries() as u64).sum()
+    }
+
     /// Items, at most.
     pub fn items_max(&self, index_entries: u64, buffer_entries: u64) -> u64 {
         let keys = index_entries + buffer_entries;

@@ -396,7 +396,14 @@ fn set_of(flash: &BTreeMap<u32, ModelImage>) -> ImageSet {
     for (slot, image) in flash {
         let (low, high) = (fence(image.low), fence(image.high));
         let low = low.as_ref().map_or(&[][..], |low| low);
-        set.push(&ImageHead { low, high: high.as_ref().map(|high| &high[..]), stamp: image.stamp, slot: *slot, id: 0 });
+        set.push(&ImageHead {
+            low,
+            high: high.as_ref().map(|high| &high[..]),
+            stamp: image.stamp,
+            slot: *slot,
+            id: 0,
+            records: 0,
+        });
     }
     set
 }

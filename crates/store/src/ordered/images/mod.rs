@@ -38,6 +38,8 @@ pub struct ImageHead<'a> {
     pub slot: u32,
     /// Its node's. The live rule does not look at it.
     pub id: u32,
+    /// How many records it has.
+    pub records: u16,
 }
 
 /// The heads of many images.
@@ -58,6 +60,7 @@ struct PackedImage {
     low_bytes: u16,
     /// Or [`NO_FENCE`].
     high_bytes: u16,
+    records: u16,
 }
 
 /// Names a fence: twice the place of its image, and one more for the high one.
@@ -118,6 +121,7 @@ impl ImageSet {
             fences_at: self.fences.len() as u64,
             slot: head.slot,
             id: head.id,
+            records: head.records,
             low_bytes: length(head.low).expect("a fence is as long as a key at most"),
             high_bytes: head.high.map_or(NO_FENCE, |high| length(high).expect("so is the other")),
         };
@@ -145,8 +149,8 @@ impl ImageSet {
     }
 
     pub fn get(&self, image: u32) -> ImageHead<'_> {
-        let PackedImage { stamp, slot, id, .. } = self.images[image as usize];
-        ImageHead { low: self.low(image), high: self.high(image), stamp, slot, id }
+        let PackedImage { stamp, slot, id, records, .. } = self.images[image as usize];
+        ImageHead { low: self.low(image), high: self.high(image), stamp, slot, id, records }
     }
 
     /// The highest stamp; 0 without images.

@@ -7,7 +7,14 @@ fn set_of(images: &[(u64, u8, u8)]) -> ImageSet {
     for (slot, (stamp, low, high)) in images.iter().enumerate() {
         let (low, high) = ([*low], [*high]);
         let low = if low == [0] { &[][..] } else { &low };
-        set.push(&ImageHead { low, high: (high[0] < 200).then_some(&high), stamp: *stamp, slot: slot as u32, id: 7 });
+        set.push(&ImageHead {
+            low,
+            high: (high[0] < 200).then_some(&high),
+            stamp: *stamp,
+            slot: slot as u32,
+            id: 7,
+            records: 3,
+        });
     }
     set
 }
@@ -118,7 +125,7 @@ fn sets_of_several_readers_are_one() {
     all.append(&part);
     all.append(&set_of(&[]));
     assert_eq!(all.len(), 3);
-    assert_eq!(all.get(2), ImageHead { low: &[40], high: Some(&[60]), stamp: 3, slot: 0, id: 7 });
+    assert_eq!(all.get(2), ImageHead { low: &[40], high: Some(&[60]), stamp: 3, slot: 0, id: 7, records: 3 });
     let live = all.live().unwrap();
     assert_eq!(live.tiles.iter().map(Tile::image).collect::<Vec<_>>(), [0, 2, 1]);
     assert_eq!(all.bytes(), 3 * IMAGE_BYTES_MAX + 4, "a set counts its fences, and the rule what it will take");
@@ -133,7 +140,14 @@ fn many_images_over_each_other_take_no_more_steps_than_there_are_fences() {
         let high = (2 * count - number).to_be_bytes();
         let low = number.to_be_bytes();
         let low = if number == 0 { &[][..] } else { &low };
-        set.push(&ImageHead { low, high: (number > 0).then_some(&high), stamp: number.into(), slot: number, id: 7 });
+        set.push(&ImageHead {
+            low,
+            high: (number > 0).then_some(&high),
+            stamp: number.into(),
+            slot: number,
+            id: 7,
+            records: 0,
+        });
     }
     let live = set.live().unwrap();
     assert_eq!((live.tiles.len() as u32, live.gaps.len()), (2 * count - 1, 0));

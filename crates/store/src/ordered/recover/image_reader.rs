@@ -230,7 +230,8 @@ impl ReadImages {
             return Err(damage(space, slot, NodeError::Damaged));
         }
         let id = u32::try_from(node.id()).map_err(|_| damage(space, slot, NodeError::Damaged))?;
-        let head = ImageHead { low: node.low_fence(), high: node.high_fence(), stamp: node.stamp(), slot, id };
+        let (stamp, records) = (node.stamp(), node.count() as u16);
+        let head = ImageHead { low: node.low_fence(), high: node.high_fence(), stamp, slot, id, records };
         let image = self.set.push(&head);
         self.stamp_durable = self.stamp_durable.max(node.durable());
         for named in node.extensions() {

@@ -74,6 +74,7 @@ pub struct LiveNode<'a> {
     pub slot: u32,
     /// As its image says. No other node of the keyspace has it.
     pub id: u32,
+    pub records: u16,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -95,7 +96,8 @@ impl RecoveredKeyspace {
         self.nodes.iter().map(|node| {
             let (low, high) = self.set.fences_of(&node.tile);
             let id = node.id.expect("each node has one by now");
-            LiveNode { low, high, stamp: node.stamp, slot: node.slot, id }
+            let records = self.set.get(node.tile.image()).records;
+            LiveNode { low, high, stamp: node.stamp, slot: node.slot, id, records }
         })
     }
 }

@@ -127,7 +127,8 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         node.seal(share.salt(), (stamp, self.stamp_durable));
         self.io.fill(&mut self.page, 0..NODE_BYTES).copy_from_slice(&bytes);
         self.io.write(share.flash_offset(), &mut self.page, NODE_BYTES).await?;
-        let head = ImageHead { low: &part.low, high: part.high.as_deref(), stamp, slot: share.number(), id };
+        let records = part.records.len() as u16;
+        let head = ImageHead { low: &part.low, high: part.high.as_deref(), stamp, slot: share.number(), id, records };
         let tile = Tile::whole(set.push(&head));
         self.written.push(share.clone());
         Ok(Some(RecoveredNode { tile, stamp, slot: share.keep(), id: Some(id) }))

@@ -127,6 +127,7 @@ impl OrderedSession {
             PutResult::Replaced | PutResult::Removed => gone_extension(&tree, op),
             _ => None,
         };
+        tree.note(result);
         let (ticket, is_new) = self.state.cache.give_back(node, page, |meta| {
             if result == PutResult::Missing {
                 return (meta.wait_for(meta.removed_stamp), false);

@@ -1,0 +1,49 @@
+//! What a store tells of itself. Each call looks at the store as it is, and may be made from any thread.
+
+use crate::hashed::tier::SlabClass;
+use crate::keyspace::catalogue::Keyspace;
+use crate::keyspace::engine::ItemCounts;
+use crate::stats::Stats;
+use crate::store::Store;
+use tapetum_drive::Identity;
+use tapetum_drive::engine::StageSnapshot;
+
+impl Store {
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.shared().base.stats();
+        self.engines().iter().for_each(|engine| engine.add_stats(&mut stats));
+        stats
+    }
+
+    /// Each keyspace, by id, and about how many items it has; none of them is left out. Those that have expired, or were deleted with everything
+    /// else, count until their room is taken back. What only write buffers have of a hashed keyspace is estimated from 4,096 of their keys,
+    /// where they have more; where there is but one hashed keyspace, it has as many as [`Stats::items`] says.
+    pub fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
+        let (base, mut counts) = (&self.shared().base, ItemCounts::new());
+        self.engines().iter().for_each(|engine| engine.add_counts(&mut counts));
+        let stamp_given = base.log.stamp_given();
+        let with_items = |keyspace: Keyspace| {
+            // Each item has a stamp of its own, above what is deleted of its keyspace.
+            let most = stamp_given.saturating_sub(base.keyspaces.watermark(keyspace.id));
+            let items = counts.get(&keyspace.id).copied().unwrap_or(0).min(most);
+            (keyspace, items)
+        };
+        base.keyspaces.list().into_iter().map(with_items).collect()
+    }
+
+    /// The classes of slots that the DRAM tier has, the smallest first; none without a tier.
+    pub fn slabs(&self) -> Vec<SlabClass> {
+        let shared = self.shared();
+        shared.tier.as_ref().map_or_else(Vec::new, |tier| tier.slabs(shared.access_clock.seconds()))
+    }
+
+    /// What the drive is, and the programs that it has.
+    pub fn drive_identity(&self) -> Identity {
+        self.drive().identity()
+    }
+
+    /// What the drive's programs did as stages of pipelines.
+    pub fn stage_counters(&self) -> Vec<StageSnapshot> {
+        self.drive().stage_counters()
+    }
+}

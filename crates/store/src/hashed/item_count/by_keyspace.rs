@@ -1,0 +1,113 @@
+//! Items by keyspace: keys on flash, counted at each install, and from a part of the write buffers how many more there are about.
+//!
+//! Invariants:
+//! 1. What counts as on flash is what the index maps to segments: an install says which keys come in and go out, and an opening counts all
+//!    of them, from the checkpoint or from key tables.
+//! 2. Items that have expired, or are deleted with everything else, count until flush, collector or purge takes their room back.
+//! 3. A look at the write buffers is at [`KEYS_LOOKED_AT`] keys at most. Where these are all there are, each key counts as it is, but for
+//!    keys that the index takes for others; else they stand for the rest.
+//!
+//! Threads: the holder of the installer changes counts, anyone asks.
+
+use crate::keyspace::KeyspaceId;
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::engine::ItemCounts;
+use crate::media::io::lock;
+use crate::shared::Shared;
+use std::sync::Mutex;
+use tapetum_kernels::record::{Kind, Record};
+
+/// Keys of write buffers that one count looks at: a fraction of a millisecond, and right to a few percent.
+const KEYS_LOOKED_AT: usize = 4096;
+
+/// Numbers of items by keyspace: counts, or what is to be added to counts.
+#[derive(Clone, Default, Debug)]
+pub struct ItemTally {
+    by_id: Vec<i64>,
+}
+
+impl ItemTally {
+    pub fn add(&mut self, KeyspaceId(id): KeyspaceId, items: i64) {
+        let at = usize::from(id);
+        if at >= self.by_id.len() {
+            self.by_id.resize(at + 1, 0);
+        }
+        self.by_id[at] += items;
+    }
+
+    pub fn append(&mut self, other: &ItemTally) {
+        other.iter().for_each(|(id, items)| self.add(id, items));
+    }
+
+    /// Those that are not zero.
+    pub fn iter(&self) -> impl Iterator<Item = (KeyspaceId, i64)> + '_ {
+        let all = (0..=u16::MAX).map(KeyspaceId).zip(self.by_id.iter().copied());
+        all.filter(|(_, items)| *items != 0)
+    }
+
+    pub fn sum(&self) -> i64 {
+        self.by_id.iter().sum()
+    }
+}
+
+impl FromIterator<(KeyspaceId, i64)> for ItemTally {
+    fn from_iter<I: IntoIterator<Item = (KeyspaceId, i64)>>(items: I) -> ItemTally {
+        let mut tally = ItemTally::default();
+        items.into_iter().for_each(|(id, items)| tally.add(id, items));
+        tally
+    }
+}
+
+/// Keys on flash, by keyspace.
+#[derive(Default)]
+pub struct KeyspaceItems {
+    on_flash: Mutex<ItemTally>,
+}
+
+impl KeyspaceItems {
+    pub fn note(&self, changes: &ItemTally) {
+        lock(&self.on_flash).append(changes);
+    }
+
+    pub fn on_flash(&self) -> ItemTally {
+        lock(&self.on_flash).clone()
+    }
+}
+
+impl Shared {
+    /// Adds about how many items each hashed keyspace has. The only one has at most so many as the store.
+    pub fn count_keyspaces(&self, counts: &mut ItemCounts) {
+        let keyspaces = self.keyspaces.list();
+        let mut hashed = keyspaces.iter().filter(|keyspace| keyspace.kind == KeyspaceKind::Hashed);
+        if let (Some(only), None) = (hashed.next(), hashed.next()) {
+            counts.insert(only.id, self.items_max(self.index.entries() as u64, self.buffer_entries()));
+            return;
+        }
+        let mut tally = self.keyspace_items.on_flash();
+        tally.append(&self.tally_buffers());
+        counts.extend(tally.iter().map(|(id, items)| (id, items.max(0) as u64)));
+    }
+
+    /// About how many more items there are with what the write buffers have.
+    fn tally_buffers(&self) -> ItemTally {
+        let (mut tally, now) = (ItemTally::default(), self.now());
+        let (mut looked_at, mut entries) = (0, 0);
+        for shard in &self.shards {
+            let shard = lock(shard);
+            entries += shard.entries();
+            for (hash, place) in shard.latest().take(KEYS_LOOKED_AT - looked_at) {
+                looked_at += 1;
+                // SAFETY: the shard's table gave the place, and nothing is released while the shard's lock is held.
+                let Record { header, .. } = unsafe { self.log.record(place.buffer, place.place) };
+                let is_live = header.kind == Kind::Value && self.is_live(&header, now);
+                let change = i64::from(is_live) - i64::from(self.index.lookup(hash).is_some());
+                tally.add(KeyspaceId::of(&header), change);
+            }
+        }
+        if looked_at < KEYS_LOOKED_AT {
+            return tally;
+        }
+        let for_all = |items: i64| (i128::from(items) * entries as i128 / looked_at as i128) as i64;
+        tally.iter().map(|(id, items)| (id, for_all(items))).collect()
+    }
+}
