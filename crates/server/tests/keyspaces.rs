@@ -295,6 +295,33 @@ fn there_may_be_a_thousand_and_at_the_limit_it_is_said() {
     assert!(!scratch.keyspaces().contains(&"17".into()));
 }
 
+/// Values beyond a mebibyte go to an ordered keyspace as they go to a hashed one.
+#[test]
+fn large_values_of_an_ordered_keyspace_are_served_and_there_after_a_restart() {
+    let scratch = Scratch::new("large");
+    scratch.succeeds(&["keyspace", "create", "blobs", "--index", "ordered"]);
+    let socket = format!("unix:{}", scratch.path("socket"));
+    let value: String = (0..1_300_000_u64).map(|at| char::from(b'a' + (at * at / 977 % 26) as u8)).collect();
+    let (most, more) = ("x".repeat(3 << 20), "x".repeat(5 << 20));
+    let is_value = |reply: &str, value: &str| reply == format!("VALUE key 0 {}\r\n{value}\r\nEND\r\n", value.len());
+    for turn in 0..2 {
+        let mut server = serve(&scratch, &["--memcached", &socket, "--keyspace", "blobs"]);
+        let ask = |script: &str| exchange(&scratch, "socket", script);
+        if turn == 0 {
+            assert_eq!(ask(&format!("set key 0 0 {}\r\n{value}\r\n", value.len())), "STORED\r\n");
+            assert_eq!(ask("append key 0 0 3\r\nend\r\n"), "STORED\r\n");
+            assert_eq!(ask(&format!("set most 0 0 {}\r\n{most}\r\n", most.len())), "STORED\r\n");
+            let refused = ask(&format!("set more 0 0 {}\r\n{more}\r\nget more\r\n", more.len()));
+            assert_eq!(refused, "SERVER_ERROR object too large for cache\r\nEND\r\n");
+        }
+        assert!(is_value(&ask("get key\r\n"), &format!("{value}end")));
+        assert!(ask("get most\r\n").contains(&most));
+        stop(&mut server);
+        assert!(scratch.succeeds(&["check"]).contains("no damage"));
+    }
+    assert_eq!(scratch.succeeds(&["scan", "--keyspace", "blobs", "--from", "most"]), format!("most\t{most}\n"));
+}
+
 /// Sends a script to a socket of a server, and returns all that came back.
 fn exchange(scratch: &Scratch, socket: &str, script: &str) -> String {
     let mut client = UnixStream::connect(scratch.0.join(socket)).unwrap();

@@ -76,6 +76,8 @@ pub struct Base {
     pub resizing: Mutex<Option<Resizing>>,
     /// The budget for everything in memory; a resize changes what the index may take of it.
     pub memory_bytes: AtomicU64,
+    /// The largest value that the store takes, before compression.
+    pub value_bytes_max: usize,
     /// Bytes of everything that was allocated when the store was opened.
     pub pools_bytes: u64,
     pub pace: Pace,

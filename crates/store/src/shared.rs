@@ -98,8 +98,6 @@ pub struct Shared {
     pub item_count: ItemCount,
     pub keyspace_items: KeyspaceItems,
     pub large: LargeSpace,
-    /// The largest value.
-    pub value_bytes_max: usize,
     /// Bytes of the extents that the active write buffer names.
     pub large_named_bytes: AtomicU64,
     /// Numbers and versions of segments that are being written.

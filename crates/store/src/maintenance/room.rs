@@ -40,7 +40,7 @@ const RESERVE_SEGMENTS: u64 = 2;
 /// Segments more that new keys leave free, so that overwrites go on when they are refused.
 const NEW_KEYS_SEGMENTS: u64 = 3;
 /// Free extents that large values leave to flush and collector, in segments.
-const LARGE_FREE_SEGMENTS: u64 = 3;
+pub const LARGE_FREE_SEGMENTS: u32 = 3;
 /// A write buffer that names more large bytes than so many segments hold is sealed: those that it wrote over are free
 /// only when it is flushed.
 pub const LARGE_NAMED_SEGMENTS: u64 = 2;
@@ -210,7 +210,7 @@ impl Shared {
         if self.levels.room_extents.load(Ordering::Relaxed) < count + keep {
             return LargeRoom::None;
         }
-        let leave = LARGE_FREE_SEGMENTS * u64::from(self.segment_extents());
+        let leave = u64::from(LARGE_FREE_SEGMENTS * self.segment_extents());
         let is_free = u64::from(extents.free_count()) >= count + leave;
         if is_free && !needed {
             return LargeRoom::Unneeded;
@@ -238,7 +238,7 @@ impl Shared {
     /// Whether a large value waits for free extents that the collector could make.
     pub fn large_waits_for_collector(&self) -> bool {
         let wanted = self.large.wanted_extents();
-        let leave = LARGE_FREE_SEGMENTS * u64::from(self.segment_extents());
+        let leave = u64::from(LARGE_FREE_SEGMENTS * self.segment_extents());
         wanted > 0 && u64::from(lock(&self.extents).free_count()) < wanted + leave
     }
 

@@ -5,6 +5,7 @@ pub mod features;
 pub mod flight;
 pub mod geometry;
 pub mod io;
+pub mod piece_transfer;
 pub mod superblock;
 pub mod transfer;
 pub mod wire;

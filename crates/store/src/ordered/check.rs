@@ -1,4 +1,5 @@
-//! Checks an ordered keyspace: each data node is read as it is on flash, with its checksum, fences and stamp.
+//! Checks an ordered keyspace: each data node is read as it is on flash, with its checksum, fences and stamp, and each extension that a
+//! record names.
 
 use super::engine::{OrderedEngine, OrderedShared};
 use super::node_table::NodeId;
@@ -7,7 +8,10 @@ use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::tree::{OrderedTree, of_search};
 use crate::error::Error;
 use crate::media::io::{Io, lock};
+use crate::media::piece_transfer::{PIECE_BYTES_MAX, Piece, cut};
 use crate::tools::check::CheckReport;
+use tapetum_kernels::checksum::crc32c_append;
+use tapetum_kernels::ordered::extension::{EXTENSION_HEAD_BYTES, ExtensionHead, ExtensionReference, stored_crc};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeRef};
 
 /// Checks all open keyspaces. Pages that were changed and not written yet are looked at as they are on flash.
@@ -34,20 +38,62 @@ async fn check_node(io: &Io, tree: &OrderedTree, slot: u32, stamp: u64, report: 
     let map = tree.nodes.map();
     let mut buffer = io.allocate(NODE_BYTES).await?;
     io.read(map.flash(slot), &mut buffer, 0, NODE_BYTES).await?;
-    let bytes = io.look(&buffer, 0..NODE_BYTES);
+    let bytes = io.look(&buffer, 0..NODE_BYTES).to_vec();
+    drop(buffer);
     let salt = tree.nodes.salt(map.address(slot));
-    let checked = salt.map(|salt| NodeRef::check(bytes, salt));
-    match checked {
-        Some(Ok(node)) if node.stamp() == stamp => {
-            let records = node.records().filter(Result::is_ok).count() as u64;
-            report.records += records;
-            report.valid_records += records;
+    let checked = salt.map(|salt| NodeRef::check(&bytes, salt));
+    let Some(Ok(node)) = checked.filter(|node| node.as_ref().is_ok_and(|node| node.stamp() == stamp)) else {
+        let (keyspace, flash) = (tree.keyspace.0, map.flash(slot));
+        report.problems.push(format!("a data node of ordered keyspace {keyspace} at byte {flash} of the drive"));
+        return Ok(());
+    };
+    for record in node.records().filter_map(Result::ok) {
+        report.records += 1;
+        let reference = record.extension().ok().flatten();
+        let is_whole = match &reference {
+            None => true,
+            Some(reference) => holds_value(io, tree, reference, (record.key, record.header.raw_bytes)).await?,
+        };
+        report.valid_records += u64::from(is_whole);
+        if let Some(ExtensionReference { slot, stored_bytes, .. }) = reference.filter(|_| !is_whole) {
+            let (keyspace, extent, page) = (tree.keyspace.0, slot.extent().number(), slot.page());
+            report.problems.push(format!(
+                "a value of {stored_bytes} bytes of ordered keyspace {keyspace} in page {page} of extent {extent}"
+            ));
         }
-        _ => report.problems.push(format!(
-            "a data node of ordered keyspace {} at byte {} of the drive",
-            tree.keyspace.0,
-            map.flash(slot)
-        )),
     }
     Ok(())
+}
+
+/// Whether the extension that a record names is there, and whole.
+async fn holds_value(
+    io: &Io,
+    tree: &OrderedTree,
+    reference: &ExtensionReference,
+    (key, raw_bytes): (&[u8], u32),
+) -> Result<bool, Error> {
+    let Some(class) = reference.class(key.len()) else { return Ok(false) };
+    let space = tree.extensions(class);
+    let (Some(flash), Some(salt)) = (space.flash_offset(reference.slot), space.salt(reference.slot)) else {
+        return Ok(false);
+    };
+    let bytes = (EXTENSION_HEAD_BYTES + key.len()) as u64 + u64::from(reference.stored_bytes);
+    let mut buffer = io.allocate(PIECE_BYTES_MAX.min(class.bytes()) as usize).await?;
+    let (mut head, mut crc) = (None, stored_crc(salt, &[]));
+    for Piece { flash, bytes, length } in cut(flash, bytes, PIECE_BYTES_MAX, NODE_BYTES as u64) {
+        io.read(flash, &mut buffer, 0, length as usize).await?;
+        let piece = io.look(&buffer, 0..bytes as usize);
+        let stored_at = match head {
+            Some(_) => 0,
+            None => {
+                let parsed = ExtensionHead::parse(piece, salt).ok();
+                let right = parsed.filter(|(head, its)| *its == key && head.check(reference, raw_bytes).is_ok());
+                let Some((found, _)) = right else { return Ok(false) };
+                head = Some(found);
+                EXTENSION_HEAD_BYTES + key.len()
+            }
+        };
+        crc = crc32c_append(crc, &piece[stored_at..]);
+    }
+    Ok(head.is_some_and(|head| head.stored_crc == crc))
 }

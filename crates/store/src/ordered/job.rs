@@ -10,6 +10,8 @@ use crate::maintenance::job::{Job, Others};
 use crate::manifest::client::Misfit;
 use crate::manifest::items::FrameItems;
 use crate::media::io::{Io, Task, lock, poll_once};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use tapetum_drive::Purpose;
 
@@ -17,8 +19,10 @@ pub struct OrderedJob {
     engine: Arc<OrderedEngine>,
     io: Io,
     task: Option<Task<Result<(), Error>>>,
-    /// Slots were wanted and none came: another try comes later.
-    next_try_us: u64,
+    /// When slots are looked for again in keyspaces for which there was no room.
+    tries_us: BTreeMap<KeyspaceId, u64>,
+    /// The keyspace that was tended last: the next one is behind it.
+    last: KeyspaceId,
 }
 
 /// How long no slots are looked for after there were none, microseconds.
@@ -26,7 +30,7 @@ const FULL_US: u64 = 100_000;
 
 impl OrderedJob {
     pub fn new(engine: Arc<OrderedEngine>, io: &Io) -> OrderedJob {
-        OrderedJob { engine, io: io.of(Purpose::Flush), task: None, next_try_us: 0 }
+        OrderedJob { engine, io: io.of(Purpose::Flush), task: None, tries_us: BTreeMap::new(), last: KeyspaceId(0) }
     }
 
     /// What is to be done with groups, if anything.
@@ -35,13 +39,20 @@ impl OrderedJob {
             return Some(Box::pin(remove(self.engine.clone(), id)));
         }
         let now_us = self.engine.base.drive.env().now_us();
-        if now_us < self.next_try_us {
-            return None;
-        }
-        let is_open = |slots: &KeyspaceSlots| self.engine.base.keyspaces.has(slots.keyspace());
-        let slots = lock(&self.engine.slots).values().find(|slots| is_open(slots) && slots.want_change()).cloned()?;
-        if self.engine.is_full(&slots) {
-            self.next_try_us = now_us + FULL_US;
+        self.tries_us.retain(|_, try_us| *try_us > now_us);
+        let may = |slots: &KeyspaceSlots| {
+            let id = slots.keyspace();
+            self.engine.base.keyspaces.has(id) && !self.tries_us.contains_key(&id) && slots.want_change()
+        };
+        let slots = {
+            let all = lock(&self.engine.slots);
+            let (behind, before) = ((Bound::Excluded(self.last), Bound::Unbounded), ..=self.last);
+            let mut in_turn = all.range(behind).chain(all.range(before)).map(|(_, slots)| slots);
+            in_turn.find(|slots| may(slots)).cloned()?
+        };
+        self.last = slots.keyspace();
+        if self.engine.is_full(&slots) || slots.is_full() {
+            self.tries_us.insert(self.last, now_us + FULL_US);
         }
         let (engine, io) = (self.engine.clone(), self.io.clone());
         Some(Box::pin(async move {

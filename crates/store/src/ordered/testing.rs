@@ -90,7 +90,15 @@ impl TestMedia {
 
     pub fn options(class: SlotClass, group_extents: u32) -> SpaceOptions {
         let planted = Planted::default();
-        SpaceOptions { store_id: STORE, keyspace: KEYSPACE, class, open_groups: 2, group_extents, planted }
+        SpaceOptions {
+            store_id: STORE,
+            keyspace: KEYSPACE,
+            class,
+            open_groups: 2,
+            group_extents,
+            reserve_extents: 0,
+            planted,
+        }
     }
 
     /// The space of all groups of a class.

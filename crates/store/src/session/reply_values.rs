@@ -27,6 +27,15 @@ impl ReplyValues {
         self.range_from(start)
     }
 
+    /// As [`ReplyValues::add`]; a value that is the first is not copied.
+    pub fn add_owned(&mut self, value: Vec<u8>) -> ValueRange {
+        if !self.current().is_empty() {
+            return self.add(&value);
+        }
+        *self.current() = value;
+        self.range_from(0)
+    }
+
     /// Names the bytes of this poll's values from `start` on.
     pub fn range_from(&self, start: usize) -> ValueRange {
         let half = if self.now == 1 { SECOND } else { 0 };

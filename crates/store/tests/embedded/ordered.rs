@@ -159,11 +159,11 @@ fn values_of_every_size_come_back_after_an_opening() {
     Store::create_on(&drive_on(flash.clone()), &options()).unwrap();
     let store = Store::open_on(&drive_on(flash.clone()), &options()).unwrap();
     let orders = ordered(&store);
-    let sizes = [0, 1, 1000, 1900, 1960, 2000, 3000, 4040, 4096, 5000, 8100, 8192, 16_000, 32_000, 65_000];
+    let sizes =
+        [0, 1, 1000, 1900, 1960, 2000, 3000, 4040, 4096, 5000, 8100, 8192, 16_000, 32_000, 65_536, 65_537, 400_000];
     for (number, size) in sizes.into_iter().enumerate() {
         orders.put(&key(number as u64), &noise(size as u64, size)).unwrap();
     }
-    assert!(matches!(orders.put(b"longer", &noise(1, 66_000)), Err(Error::ValueTooLarge { .. })));
     drop((orders, store));
     let store = Store::open_on(&drive_on(flash), &options()).unwrap();
     let orders = store.keyspace("orders").unwrap();
@@ -171,6 +171,79 @@ fn values_of_every_size_come_back_after_an_opening() {
         assert!(orders.get(&key(number as u64)).unwrap().unwrap().value == noise(size as u64, size), "{size}");
     }
     assert!(tapetum::check(&store).unwrap().problems.is_empty());
+}
+
+/// Values to 16 MiB, over openings, with and without a close: all at once in one node, replaced, appended to and deleted.
+#[test]
+fn values_to_sixteen_mebibytes_come_back_and_give_their_room_back() {
+    const MAX: usize = 16 << 20;
+    let wide = StoreOptions { segment_bytes: 1 << 20, ..StoreOptions::new(512 << 20, 160 << 20) };
+    let flash = Arc::new(MemoryFlash::new(512 << 20));
+    let drive = || {
+        let local = LocalMemory::new(wide.local_memory_bytes() as usize).unwrap();
+        Drive::new(flash.clone(), local, programs::built_in(), Env::system())
+    };
+    Store::create_on(&drive(), &wide).unwrap();
+    let store = Store::open_on(&drive(), &wide).unwrap();
+    assert_eq!(store.value_bytes_max(), MAX);
+    let orders = ordered(&store);
+    orders.put(b"small", b"").unwrap();
+    let before = store.stats().flash_used_bytes;
+    let sizes = [65_537, 1 << 20, (1 << 20) + 1, 5_000_000, MAX - 1, MAX];
+    let value = |number: usize| noise(number as u64, sizes[number]);
+    for number in 0..sizes.len() {
+        orders.put(&key(number as u64), &value(number)).unwrap();
+    }
+    assert!(matches!(orders.put(b"k", &vec![0; MAX + 1]), Err(Error::ValueTooLarge { limit_bytes: MAX })));
+    let append = |orders: &KeyspaceHandle, number: u64| {
+        let key = key(number);
+        orders.run(Request::Append { key: &key, value: b"!", stamp: None }).map(|(outcome, _)| outcome)
+    };
+    assert!(matches!(append(&orders, 5), Err(Error::ValueTooLarge { .. })));
+    assert!(matches!(append(&orders, 4), Ok(Outcome::Stored { .. })));
+    drop((orders, store));
+    for _ in 0..2 {
+        let store = Store::open_on(&drive(), &wide).unwrap();
+        let orders = store.keyspace("orders").unwrap();
+        for number in 0..sizes.len() {
+            let expected = if number == 4 { [value(4), b"!".to_vec()].concat() } else { value(number) };
+            assert!(orders.get(&key(number as u64)).unwrap().unwrap().value == expected, "{number}");
+        }
+        assert_eq!(scanned(&orders, KeyRange::default()).len(), sizes.len() + 1);
+        assert!(tapetum::check(&store).unwrap().problems.is_empty());
+        store.close().unwrap();
+    }
+    let store = Store::open_on(&drive(), &wide).unwrap();
+    let orders = store.keyspace("orders").unwrap();
+    (0..sizes.len()).for_each(|number| assert!(orders.delete(&key(number as u64)).unwrap()));
+    for _ in 0..10_000 {
+        if store.stats().flash_used_bytes <= before {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(store.stats().flash_used_bytes <= before, "{} of {before} bytes", store.stats().flash_used_bytes);
+}
+
+/// What takes more extents than are side by side is refused, and neither waits nor takes any.
+#[test]
+fn a_value_for_which_there_is_no_room_is_refused() {
+    let store = new_store();
+    let orders = ordered(&store);
+    let most = store.value_bytes_max();
+    let refused =
+        (0..).find_map(|number| orders.put(&key(number), &noise(number, most)).err().map(|error| (number, error)));
+    let (number, error) = refused.unwrap();
+    assert!(matches!(error, Error::FullFlash) && number > 3, "{number}: {error}");
+    assert!(orders.get(&key(0)).unwrap().unwrap().value == noise(0, most));
+    assert!(orders.delete(&key(0)).unwrap());
+    let mut tries = 0..10_000;
+    while orders.put(b"again", &noise(7, most)).is_err() {
+        tries.next().expect("what was deleted gives room");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(orders.get(b"again").unwrap().unwrap().value == noise(7, most));
+    store.put(b"hashed", b"value").unwrap();
 }
 
 #[test]

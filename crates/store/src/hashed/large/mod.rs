@@ -15,7 +15,7 @@
 //!
 //! Locks: the allocator's alone, last in order.
 
-pub mod transfer;
+pub mod pieces;
 pub mod verify;
 
 use crate::error::Error;

@@ -1,6 +1,6 @@
 //! Reads a large value and checks it, whole: for the offline check.
 
-use super::transfer::pieces;
+use super::pieces::pieces;
 use crate::error::Error;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;

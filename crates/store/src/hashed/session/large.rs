@@ -12,9 +12,10 @@ use super::{FromFlash, HashedOp, HashedSession};
 use crate::error::Error;
 use crate::hashed::buffer::Seen;
 use crate::hashed::large::LargeExtents;
-use crate::hashed::large::transfer::Transfer;
+use crate::hashed::large::pieces::pieces;
 use crate::hashed::large::verify::corrupt;
 use crate::keyspace::item::ItemHead;
+use crate::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer};
 use crate::planted::Bug;
 use crate::session::engine_session::OWN_TAG_BITS;
 use crate::session::session_core::SessionCore;
@@ -50,7 +51,7 @@ pub(super) struct LargeRead {
     item: ItemHead,
     seen: Seen,
     shown_by: u64,
-    transfer: Option<Transfer>,
+    transfer: Option<PieceTransfer>,
     stored: Vec<u8>,
     crc: u32,
 }
@@ -75,13 +76,13 @@ pub(super) fn tag_of(number: usize) -> impl Fn(usize) -> u64 {
     move |slot| TAG_LARGE | (slot as u64) << TAG_SLOT_SHIFT | number as u64
 }
 
-pub(super) fn transfer(core: &mut SessionCore, shared: &Shared, reference: &Reference) -> Option<Transfer> {
-    let allocate = |bytes| core.spare_buffers.take(bytes);
-    Transfer::new(&shared.geometry, &reference.runs, reference.stored_bytes, allocate)
+pub(super) fn transfer(core: &mut SessionCore, shared: &Shared, reference: &Reference) -> Option<PieceTransfer> {
+    let pieces = pieces(&shared.geometry, &reference.runs, reference.stored_bytes, PIECE_BYTES_MAX);
+    PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes))
 }
 
-pub(super) fn give_slots(core: &mut SessionCore, transfer: &mut Option<Transfer>) {
-    let slots = transfer.take().into_iter().flat_map(Transfer::into_buffers);
+pub(super) fn give_slots(core: &mut SessionCore, transfer: &mut Option<PieceTransfer>) {
+    let slots = transfer.take().into_iter().flat_map(PieceTransfer::into_buffers);
     slots.for_each(|buffer| core.spare_buffers.give(buffer));
 }
 
@@ -139,9 +140,9 @@ impl HashedSession {
         if let Some(transfer) = &mut read.transfer {
             (read.stored, read.crc) = (Vec::new(), read.reference.crc_of_none(shared.store_id));
             read.stored.reserve_exact(read.reference.stored_bytes as usize);
-            transfer.read(&mut core.queue, tag_of(number));
+            transfer.read(&mut core.queue, Purpose::Get, tag_of(number));
         }
-        let waits = read.transfer.as_ref().is_none_or(Transfer::is_idle);
+        let waits = read.transfer.as_ref().is_none_or(PieceTransfer::is_idle);
         self.keep_large(number, op, LargeOp::Read(read), waits);
     }
 
@@ -174,7 +175,7 @@ impl HashedSession {
             core.queue.copy_to_host(Purpose::Get, buffer, 0..bytes, &mut read.stored);
             read.crc = crc_append(read.crc, &read.stored[from..]);
         }
-        transfer.read(&mut core.queue, tag_of(number));
+        transfer.read(&mut core.queue, Purpose::Get, tag_of(number));
         match transfer.outcome() {
             None => {
                 let waits = transfer.is_idle();

@@ -11,13 +11,13 @@ use super::large::{LargeOp, give_slots, tag_of, transfer};
 use super::{Attempt, HashedOp, HashedSession};
 use crate::error::Error;
 use crate::hashed::buffer::{Seen, Shard};
-use crate::hashed::large::transfer::Transfer;
 use crate::hashed::large::{LargeExtents, LargeWant, is_inline};
 use crate::keyspace::decide::Answer;
 use crate::keyspace::item::ItemHead;
 use crate::log::Draft;
 use crate::maintenance::room::{Admission, LargeRoom};
 use crate::media::io::lock;
+use crate::media::piece_transfer::PieceTransfer;
 use crate::opening::options::Full;
 use crate::planted::Bug;
 use crate::session::session_core::{SessionCore, poison};
@@ -49,7 +49,7 @@ pub(super) struct LargeWrite {
     basis: Option<Basis>,
     extents: Option<LargeExtents>,
     reference: Option<Reference>,
-    transfer: Option<Transfer>,
+    transfer: Option<PieceTransfer>,
     written: bool,
     /// There was no room: it is looked for again when this buffer is the oldest.
     flush_awaited: Option<u64>,
@@ -167,6 +167,11 @@ impl LargeWrite {
     }
 }
 
+/// Fills a piece of a value that begins at `at`.
+fn fill(stored: &[u8], at: u64, to: &mut [u8]) {
+    to.copy_from_slice(&stored[at as usize..][..to.len()]);
+}
+
 impl HashedSession {
     /// A blind put whose value is large.
     pub(super) fn put_large(&mut self, header: Header, codec: Codec) -> Attempt {
@@ -222,9 +227,9 @@ impl HashedSession {
         write.transfer = transfer(core, shared, reference);
         if let Some(transfer) = &mut write.transfer {
             let fua = !shared.planted.has(Bug::AppendBeforeLarge);
-            transfer.write(&mut core.queue, &write.stored, fua, tag_of(number));
+            transfer.write(&mut core.queue, fua, tag_of(number), |at, to| fill(&write.stored, at, to));
         }
-        let waits = write.transfer.as_ref().is_none_or(Transfer::is_idle);
+        let waits = write.transfer.as_ref().is_none_or(PieceTransfer::is_idle);
         self.keep_large(number, op, LargeOp::Write(write), waits);
     }
 
@@ -241,7 +246,7 @@ impl HashedSession {
         transfer.completed(slot, returned);
         while transfer.take().is_some() {}
         let fua = !shared.planted.has(Bug::AppendBeforeLarge);
-        transfer.write(&mut core.queue, &write.stored, fua, tag_of(number));
+        transfer.write(&mut core.queue, fua, tag_of(number), |at, to| fill(&write.stored, at, to));
         match transfer.outcome() {
             None => {
                 let waits = transfer.is_idle();

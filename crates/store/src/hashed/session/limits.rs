@@ -25,7 +25,7 @@ pub fn refuse(shared: &Shared, keyspace: KeyspaceRef, request: &Request<'_>) -> 
 
 /// The largest value that a store takes.
 pub fn value_bytes_max(shared: &Shared) -> usize {
-    shared.value_bytes_max
+    shared.base.value_bytes_max
 }
 
 pub fn check_value(shared: &Shared, bytes: usize) -> Result<(), Error> {

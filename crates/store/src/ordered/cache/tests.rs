@@ -174,6 +174,7 @@ fn the_slot_of_a_node_that_was_split_stays_until_both_halves_have_given_it_up() 
         class: group.class,
         open_groups: 1,
         group_extents: 4,
+        reserve_extents: 0,
         planted: Planted::default(),
     };
     let space = SlotSpace::new(SlotMap::new(&geometry).unwrap(), options, [&group]);

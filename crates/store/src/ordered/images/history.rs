@@ -123,6 +123,7 @@ fn new_space() -> SlotSpace {
         class,
         open_groups: 1,
         group_extents: SLOTS,
+        reserve_extents: 0,
         planted: Planted::default(),
     };
     let group = Group { first: 0, extents: SLOTS, keyspace: KeyspaceId::DEFAULT, class, version: 1, open: true };

@@ -7,11 +7,14 @@ use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::group_table::{Group, GroupEdit};
 use crate::ordered::slabs::growth::GroupLog;
 use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
+use crate::ordered::slabs::large_groups::WantedSlot;
 use crate::ordered::slabs::slot_class::{PAGE_BYTES, SlotClass};
 use crate::ordered::testing::{KEYSPACE, STORE, TestMedia};
 use crate::planted::Planted;
 use std::collections::{BTreeMap, BTreeSet};
-use tapetum_kernels::ordered::extension::{ExtensionClass, ExtensionHead, ExtensionReference, stored_crc};
+use tapetum_kernels::ordered::extension::{
+    EXTENSION_HEAD_BYTES, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
+};
 use tapetum_kernels::ordered::{NODE_BYTES, NewNode, NodeMut, NodeRef, SlotSalt};
 use tapetum_kernels::record::{Codec, Header, Record};
 
@@ -60,6 +63,7 @@ fn slab_options(media: &TestMedia) -> SlabOptions {
         store_id: STORE,
         open_groups: 2,
         group_pages_min: GROUP_SLOTS,
+        reserve_extents: 0,
         planted: Planted::default(),
     }
 }
@@ -131,6 +135,15 @@ impl CrashSite {
     pub fn extension(&self, stamp: u64, key: &str, value: &str) -> (ExtensionReference, SlotShare) {
         let class = SlotClass::of_extension(ExtensionClass::of(key.len(), value.len()).unwrap());
         let share = self.slots.of_class(class).take(None).unwrap();
+        self.write_extension(share, stamp, (key, value))
+    }
+
+    fn write_extension(
+        &self,
+        share: SlotShare,
+        stamp: u64,
+        (key, value): (&str, &str),
+    ) -> (ExtensionReference, SlotShare) {
         let stored_crc = stored_crc(share.salt(), value.as_bytes());
         let bytes = value.len() as u32;
         let head = ExtensionHead {
@@ -141,11 +154,22 @@ impl CrashSite {
             stored_bytes: bytes,
             stored_crc,
         };
-        let mut page = vec![0; PAGE_BYTES as usize];
+        let pages = (EXTENSION_HEAD_BYTES + key.len() + value.len()).next_multiple_of(PAGE_BYTES as usize);
+        let mut page = vec![0; pages];
         let at = head.encode(key.as_bytes(), share.salt(), &mut page);
         page[at..at + value.len()].copy_from_slice(value.as_bytes());
         self.media.write(share.flash_offset(), &page);
         (ExtensionReference { stamp, slot: share.address(), codec: Codec::Raw, stored_bytes: bytes }, share)
+    }
+
+    /// The same of an extension beyond the slabs, which gets a group of its own.
+    pub fn large_extension(&mut self, stamp: u64, key: &str, value: &str) -> (ExtensionReference, SlotShare) {
+        let pages = (ExtensionClass::of(key.len(), value.len()).unwrap().bytes() / PAGE_BYTES) as u32;
+        let space = self.slots.of_class(SlotClass::Large).clone();
+        let want = space.want(pages);
+        self.media.grow(&space).unwrap();
+        let WantedSlot::Given(share) = want.take() else { panic!("there are extents") };
+        self.write_extension(share, stamp, (key, value))
     }
 
     /// Makes slots for small extensions.
@@ -199,12 +223,13 @@ impl CrashSite {
     }
 
     fn read_extension(&self, slots: &KeyspaceSlots, reference: &ExtensionReference, raw_bytes: u32) -> Vec<u8> {
-        let space = slots.of_class(SlotClass::Extensions(0));
-        let share = space.share(reference.slot).expect("recovery claimed it");
-        let page = self.media.read(share.flash_offset(), PAGE_BYTES as usize);
+        let classes = SlotClass::SLABS.into_iter().chain([SlotClass::Large]).skip(1);
+        let mut shares = classes.filter_map(|class| slots.of_class(class).share(reference.slot));
+        let share = shares.next().expect("recovery claimed it");
+        let page = self.media.read(share.flash_offset(), (share.pages() * PAGE_BYTES as u32) as usize);
         let (head, key) = ExtensionHead::parse(&page, share.salt()).unwrap();
         head.check(reference, raw_bytes).unwrap();
-        let at = tapetum_kernels::ordered::extension::EXTENSION_HEAD_BYTES + key.len();
+        let at = EXTENSION_HEAD_BYTES + key.len();
         let stored = page[at..at + reference.stored_bytes as usize].to_vec();
         assert!(head.holds(share.salt(), &stored));
         stored

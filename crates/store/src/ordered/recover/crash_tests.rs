@@ -6,6 +6,7 @@ use crate::keyspace::KeyspaceId;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::group_table::{Group, GroupEdit};
 use crate::ordered::slabs::slot_class::SlotClass;
+use tapetum_kernels::ordered::extension::ExtensionReference;
 
 const ALL: (&str, &str) = ("", "");
 const LOWER: (&str, &str) = ("", "m");
@@ -152,6 +153,41 @@ fn extension_stamp_differs() {
     let _live = site.image(9, ALL, &[("b", Stored::Extension(two, "two"))]);
     let opened = site.recover().unwrap();
     assert_eq!((opened.items(), opened.counts.extensions), (vec![("b", "two")], 1));
+}
+
+/// Beyond the slabs: one that was torn, one that no image names, one that a dead image names, and one that is live. All but the last go.
+#[test]
+fn large_extensions() {
+    let mut site = CrashSite::new();
+    let text = |byte: char, bytes: usize| String::from_iter(std::iter::repeat_n(byte, bytes));
+    let (live, unnamed) = (text('l', 70_000), text('u', 200_000));
+    let (replaced, _first) = site.large_extension(3, "a", &text('r', 70_000));
+    let _dead = site.image(4, ("", ""), &[("a", Stored::Extension(replaced, &text('r', 70_000)))]);
+    let (two, _second) = site.large_extension(5, "a", &live);
+    let _new = site.image(6, ("", ""), &[("a", Stored::Extension(two, &live))]);
+    let (_, _unnamed) = site.large_extension(7, "b", &unnamed);
+    let (_, torn) = site.large_extension(8, "c", &text('t', 131_000));
+    site.tear(torn.number() + 20);
+    let opened = site.recover().unwrap();
+    assert_eq!((opened.items(), opened.counts.extensions), (vec![("a", &live[..])], 1));
+    let large = opened.slots.of_class(SlotClass::Large);
+    assert_eq!(large.counts().groups, 4);
+    site.media.grow(large).unwrap();
+    assert_eq!((large.counts().groups, large.counts().slots_free), (1, 0), "the others were given back");
+    let again = site.recover().unwrap();
+    assert_eq!((again.items(), again.counts.extensions), (vec![("a", &live[..])], 1));
+}
+
+/// A reference that says more than its group has is damage.
+#[test]
+fn a_group_that_is_too_small_for_its_extension_is_damage() {
+    let mut site = CrashSite::new();
+    let value = String::from_iter(std::iter::repeat_n('x', 70_000));
+    let (reference, _share) = site.large_extension(3, "a", &value);
+    let longer = ExtensionReference { stored_bytes: 200_000, ..reference };
+    let _image = site.image(4, ("", ""), &[("a", Stored::Extension(longer, &value))]);
+    let error = site.recover().err().unwrap().to_string();
+    assert!(error.contains("no slot of that size"), "{error}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::looks::{arguments, damaged};
 use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown};
-use super::{OrderedSession, scratch};
+use super::{OrderedSession, check_value, scratch};
 use crate::error::Error;
 use crate::keyspace::decide::Answer;
 use crate::keyspace::item::ItemHead;
@@ -37,7 +37,7 @@ impl OrderedSession {
         }
         match large_value(&op) {
             None => op.kept.extension = None,
-            Some(value) if op.kept.extension.as_ref().is_some_and(|written| written.value == value) => {}
+            Some(_) if op.kept.extension.as_ref().is_some_and(|written| written.basis == basis(&op)) => {}
             Some(_) => {
                 self.state.cache.give_back(node, page, |_| ());
                 return self.write_extension(core, (number, op));
@@ -64,6 +64,7 @@ impl OrderedSession {
 
     fn may_change(&self, core: &SessionCore, op: &OrderedOp) -> Result<(), Error> {
         core.base.log.poisoned()?;
+        check_value(core, value_to_store(op).len())?;
         let removes = matches!(&op.kept.change, Some(Change { value: ChangeValue::Removed, .. }));
         let is_full = op.kept.tree.as_ref().is_some_and(|tree| tree.is_full.load(Ordering::Relaxed));
         if is_full && !removes { Err(Error::FullFlash) } else { Ok(()) }
@@ -159,8 +160,9 @@ impl OrderedSession {
             None => Outcome::Stored { stamp },
             Some(Change { value: ChangeValue::Removed, .. }) if result == PutResult::Missing => Outcome::Missing,
             Some(Change { value: ChangeValue::Removed, .. }) => Outcome::Deleted,
-            Some(Change { flags, expiry, marks, value, answer, shown }) => {
+            Some(Change { flags, expiry, marks, value, answer, shown, .. }) => {
                 let value_bytes = match value {
+                    ChangeValue::Given => op.request.value().len(),
                     ChangeValue::Bytes(value) => value.len(),
                     ChangeValue::Kept { raw_bytes, .. } => *raw_bytes as usize,
                     ChangeValue::Removed => 0,
@@ -185,11 +187,11 @@ pub(super) fn with_record<T>(op: &OrderedOp, work: impl FnOnce(&Record<'_>) -> T
             return work(&Record { header: Header::tombstone(stamp, key.len()), key, stored: &[] });
         }
         (Some(Change { flags, expiry, marks, value, .. }), _) => (*flags, *expiry, *marks, value),
-        (None, Request::Put { flags, expiry, .. }) => (*flags, *expiry, Marks::NONE, &ChangeValue::Bytes(Vec::new())),
+        (None, Request::Put { flags, expiry, .. }) => (*flags, *expiry, Marks::NONE, &ChangeValue::Given),
         (None, _) => unreachable!("only puts write before they look"),
     };
     let named = match (&op.kept.extension, value) {
-        (Some(written), _) => Some((written.reference, written.value.len() as u32)),
+        (Some(written), _) => Some((written.reference, written.reference.stored_bytes)),
         (None, ChangeValue::Kept { reference, raw_bytes }) => Some((*reference, *raw_bytes)),
         (None, _) => None,
     };
@@ -207,9 +209,9 @@ pub(super) fn with_record<T>(op: &OrderedOp, work: impl FnOnce(&Record<'_>) -> T
 /// The bytes that are to be stored.
 fn value_to_store(op: &OrderedOp) -> &[u8] {
     match &op.kept.change {
+        None | Some(Change { value: ChangeValue::Given, .. }) => op.request.value(),
         Some(Change { value: ChangeValue::Bytes(value), .. }) => value,
         Some(_) => &[],
-        None => op.request.value(),
     }
 }
 
@@ -224,6 +226,12 @@ pub(super) fn large_value(op: &OrderedOp) -> Option<&[u8]> {
     };
     let header = Header { flags, expiry, marks, ..Header::value(0, request.key().len(), value.len()) };
     (node_record_bytes(&header) > NODE_RECORD_BYTES_MAX).then_some(value)
+}
+
+/// The stamp of the item that the value which an operation stores was made of; `None` where it is the request's.
+pub(super) fn basis(op: &OrderedOp) -> Option<u64> {
+    let made = op.kept.change.as_ref().filter(|change| !matches!(change.value, ChangeValue::Given));
+    made.map(|change| change.basis)
 }
 
 /// The share of the extension that goes with a record, if one does.

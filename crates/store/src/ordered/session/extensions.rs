@@ -1,81 +1,157 @@
 //! Values that no node takes: written to an extension before the record that names it, and read from there.
 //!
 //! ```text
-//! change ─► value too long ─► slot, stamp ─► forced write ─► attempt again ─► record with the reference ─► the old extension's share
-//!                                                                                                        goes with the old images'
+//! change ─► value too long ─► slot, stamp ─► written ─► flushed with others ─► attempt again ─► record with the reference
+//!                                                                                               ─► the old extension's share goes
+//!                                                                                                  with the old images'
 //! look ─► record names one ─► page given back ─► read ─┬─ stamp and checksum are right ─► answer, or decide
 //!                                                      └─ not ─► look again ─► another reference: read that; the same: damage
 //! ```
 //! 1. An extension is durable before a page names it.
 //! 2. Its slot is free when all images are durable that replace those which named it. Until a page names it, its writer has the only share.
 //! 3. Nothing keeps a reader's extension from being replaced meanwhile: the stamp tells.
+//! 4. What was written for a request is named by its record if that is decided on the same item again: then it is the same value.
 
 use super::OrderedSession;
-use super::changes::large_value;
+use super::changes::{basis, large_value};
+use super::extension_read::{ExtensionRead, ExtensionStep, ReadOf};
 use super::looks::{deleted_by, is_live};
-use super::op_state::{NewExtension, OpStage, OrderedOp, Shown};
+use super::op_state::{ExtensionWrite, NewExtension, OpStage, OrderedOp, Shown};
 use crate::error::Error;
 use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::{Outcome, Request};
-use crate::ordered::slabs::SlotSpace;
+use crate::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
+use crate::ordered::slabs::SlotShare;
+use crate::ordered::slabs::large_groups::WantedSlot;
 use crate::session::session_core::SessionCore;
-use tapetum_drive::{Lease, LocalBuffer, MemoryAddress, Operation, Purpose, QueuePair, Returned};
+use tapetum_drive::{Purpose, Returned};
+use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::ordered::extension::{
     EXTENSION_HEAD_BYTES, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
 };
-use tapetum_kernels::ordered::{NODE_BYTES, SlotSalt};
 use tapetum_kernels::record::Codec;
 
+/// Where a tag has the number of the buffer that a piece goes through.
+const TAG_PIECE_SHIFT: u32 = 48;
+const TAG_PIECE_BITS: u32 = 4;
+
+/// Makes tags of the pieces of what `own` moves.
+pub(super) fn piece_tag(own: u64) -> impl Fn(usize) -> u64 {
+    move |piece| own | (piece as u64) << TAG_PIECE_SHIFT
+}
+
+/// Takes a tag apart: what it was made of, and the piece.
+pub(super) fn of_piece_tag(tag: u64) -> (u64, usize) {
+    let piece = tag >> TAG_PIECE_SHIFT & ((1 << TAG_PIECE_BITS) - 1);
+    (tag & !(piece << TAG_PIECE_SHIFT), piece as usize)
+}
+
 impl OrderedSession {
-    /// Writes an operation's value to an extension, durably.
-    pub(super) fn write_extension(&mut self, core: &mut SessionCore, (number, mut op): (usize, Box<OrderedOp>)) {
-        op.kept.extension = None;
-        let Some(value) = large_value(&op).map(<[u8]>::to_vec) else { return self.try_again(number, op) };
-        let key_bytes = op.request.key.len();
-        let class = match ExtensionClass::of(key_bytes, value.len()) {
-            Some(class @ ExtensionClass::Slab(_)) => class,
-            _ => {
-                let limit_bytes = (64 << 10) - EXTENSION_HEAD_BYTES - key_bytes;
-                return self.fail(core, (number, op), Error::ValueTooLarge { limit_bytes });
-            }
-        };
-        let tree = op.kept.tree.clone().expect("it was attempted");
-        let bytes = (EXTENSION_HEAD_BYTES + key_bytes + value.len()).next_multiple_of(NODE_BYTES);
-        let (share, buffer) = (tree.extensions(class).take(None), core.spare_buffers.take(bytes));
-        let (Some(share), Some(mut buffer)) = (share, buffer) else { return self.wait_for_room(number, op) };
-        let (slot, stamp) = (share.address(), core.base.log.give_stamp());
-        let stored_bytes = value.len() as u32;
-        let reference = ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes };
-        let keyspace = op.keyspace.id().0;
-        fill(&core.queue, (&reference, keyspace, &op.request.key, &value), share.salt(), (&mut buffer, bytes));
-        let operation = Operation::Write {
-            flash: share.flash_offset(),
-            from: MemoryAddress::local(buffer.offset()),
-            length: bytes as u32,
-            fua: true,
-        };
-        op.kept.stage = OpStage::WritesExtension(Box::new(NewExtension { reference, share, value }));
-        self.ops.put(number, op);
-        self.submit(core, (number as u64, Purpose::Put), operation, Lease::Buffer(buffer));
+    /// Whether an operation waits for its extension to be durable, or for a slot for it.
+    pub(super) fn waits_for_extension(op: &OrderedOp) -> bool {
+        let is_flushed = |extension: &NewExtension| extension.flushed.is_done();
+        op.kept.extension.as_ref().is_some_and(|extension| !is_flushed(extension))
+            || op.kept.want.as_ref().is_some_and(|want| want.waits())
     }
 
-    /// An extension is durable, or not.
+    /// Writes an operation's value to an extension.
+    pub(super) fn write_extension(&mut self, core: &mut SessionCore, (number, mut op): (usize, Box<OrderedOp>)) {
+        op.kept.extension = None;
+        let key_bytes = op.request.key.len();
+        let Some(value_bytes) = large_value(&op).map(<[u8]>::len) else { return self.try_again(number, op) };
+        let Some(class) = ExtensionClass::of(key_bytes, value_bytes) else {
+            let limit_bytes = core.base.value_bytes_max;
+            return self.fail(core, (number, op), Error::ValueTooLarge { limit_bytes });
+        };
+        let share = match self.extension_slot(core, &mut op, class) {
+            Ok(Some(share)) => share,
+            Ok(None) => return self.wait_for_room(number, op),
+            Err(error) => return self.fail(core, (number, op), error),
+        };
+        let bytes = (EXTENSION_HEAD_BYTES + key_bytes + value_bytes) as u64;
+        let pieces = cut(share.flash_offset(), bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
+        let Some(transfer) = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes)) else {
+            op.kept.slot = Some(share);
+            return self.wait_for_room(number, op);
+        };
+        let (slot, stamp, stored_bytes) = (share.address(), core.base.log.give_stamp(), value_bytes as u32);
+        let reference = ExtensionReference { stamp, slot, codec: Codec::Raw, stored_bytes };
+        let value = large_value(&op).unwrap_or_default();
+        let prefix = prefix(&reference, (op.keyspace.id().0, &op.request.key), value, &share);
+        let write = ExtensionWrite { reference, share, basis: basis(&op), prefix, transfer };
+        self.go_on_writing(core, (number, op), Box::new(write));
+    }
+
+    /// A slot for an extension. `Ok(None)`: it comes.
+    fn extension_slot(
+        &self,
+        core: &SessionCore,
+        op: &mut OrderedOp,
+        class: ExtensionClass,
+    ) -> Result<Option<SlotShare>, Error> {
+        let tree = op.kept.tree.clone().expect("it was attempted");
+        let (space, pages) = (tree.extensions(class), (class.bytes() / NODE_BYTES as u64) as u32);
+        let fits = |share: &SlotShare| share.is_of(space) && share.pages() >= pages;
+        if let Some(kept) = op.kept.slot.take().filter(fits) {
+            return Ok(Some(kept));
+        }
+        let taken = match (class, op.kept.want.take()) {
+            (ExtensionClass::Slab(_), _) => space.take(None),
+            (ExtensionClass::Large(_), None) => None,
+            (ExtensionClass::Large(_), Some(want)) => match want.take() {
+                WantedSlot::Given(share) => Some(share).filter(fits),
+                WantedSlot::Waits => None,
+                WantedSlot::None => return Err(Error::FullFlash),
+            },
+        };
+        if taken.is_some() {
+            return Ok(taken);
+        }
+        match class {
+            ExtensionClass::Slab(_) if space.is_full() => return Err(Error::FullFlash),
+            ExtensionClass::Slab(_) => {}
+            ExtensionClass::Large(_) => op.kept.want = Some(space.want(pages)),
+        }
+        core.base.wakeup.wake();
+        Ok(None)
+    }
+
+    fn go_on_writing(
+        &mut self,
+        core: &mut SessionCore,
+        (number, mut op): (usize, Box<OrderedOp>),
+        mut write: Box<ExtensionWrite>,
+    ) {
+        let value = large_value(&op).unwrap_or_default();
+        let ExtensionWrite { transfer, prefix, .. } = &mut *write;
+        transfer.write(&mut core.queue, false, piece_tag(self.slot.tag(number as u64)), |at, to| {
+            fill((prefix, value), at as usize, to);
+        });
+        op.kept.stage = OpStage::WritesExtension(write);
+        self.ops.put(number, op);
+    }
+
+    /// A piece of an extension was written, or not.
     pub(super) fn was_written(
         &mut self,
         core: &mut SessionCore,
         (number, mut op): (usize, Box<OrderedOp>),
-        extension: Box<NewExtension>,
-        Returned { completion, lease }: Returned,
+        mut write: Box<ExtensionWrite>,
+        (piece, returned): (usize, Returned),
     ) {
-        core.spare_buffers.give(lease.into_buffer());
-        if !completion.is_success() {
-            let error = Error::of_command(core.queue.drive(), "write", &completion);
+        write.transfer.completed(piece, returned);
+        while write.transfer.take().is_some() {}
+        let Some(outcome) = write.transfer.outcome() else { return self.go_on_writing(core, (number, op), write) };
+        let ExtensionWrite { reference, share, basis, transfer, .. } = *write;
+        transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
+        if let Err(failed) = outcome {
+            let error = Error::of_command(core.queue.drive(), "write", &failed);
             core.base.log.poison("an extension", error);
             let error = core.base.log.poisoned().err().unwrap_or(Error::FullFlash);
             return self.fail(core, (number, op), error);
         }
-        extension.share.settle();
-        op.kept.extension = Some(extension);
+        let flushed = self.state.write_back.flush_written();
+        op.kept.extension = Some(Box::new(NewExtension { reference, share, basis, flushed }));
         self.try_again(number, op);
     }
 
@@ -87,36 +163,37 @@ impl OrderedSession {
         (head, reference): (ItemHead, ExtensionReference),
     ) {
         let tree = op.kept.tree.clone().expect("it was attempted");
-        let Some(read) = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class)) else {
+        let Some(mut read) = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class)) else {
             return self.mismatched(core, (number, op), reference);
         };
-        let Some(buffer) = core.spare_buffers.take(read.bytes) else { return self.wait_for_room(number, op) };
-        let operation = read.operation(&buffer);
-        op.kept.stage = OpStage::ReadsExtension(head, reference);
+        if !read.begin(core, Purpose::Get, piece_tag(self.slot.tag(number as u64))) {
+            return self.wait_for_room(number, op);
+        }
+        op.kept.stage = OpStage::ReadsExtension(head, Box::new(read));
         self.ops.put(number, op);
-        self.submit(core, (number as u64, Purpose::Get), operation, Lease::Buffer(buffer));
     }
 
-    /// An extension was read, or something else was in its place.
+    /// A piece of an extension was read, or something else was in its place.
     pub(super) fn was_read_out_of_line(
         &mut self,
         core: &mut SessionCore,
         (number, mut op): (usize, Box<OrderedOp>),
-        (head, reference): (ItemHead, ExtensionReference),
-        Returned { completion, lease }: Returned,
+        (head, mut read): (ItemHead, Box<ExtensionRead>),
+        piece: (usize, Returned),
     ) {
-        let buffer = lease.into_buffer();
-        if !completion.is_success() {
-            core.spare_buffers.give(buffer);
-            let error = Error::of_command(core.queue.drive(), "read", &completion);
-            return self.fail(core, (number, op), error);
-        }
-        let tree = op.kept.tree.clone().expect("it was attempted");
-        let read = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class));
-        let value = read.and_then(|read| read.value(&core.queue, &buffer, (&op.request.key, head.value_bytes)));
-        let value = value.map(<[u8]>::to_vec);
-        core.spare_buffers.give(buffer);
-        let Some(value) = value else { return self.mismatched(core, (number, op), reference) };
+        let of = ReadOf { key: &op.request.key, value_bytes: head.value_bytes, purpose: Purpose::Get };
+        let value = match read.completed(core, of, piece, piece_tag(self.slot.tag(number as u64))) {
+            ExtensionStep::OnItsWay => {
+                op.kept.stage = OpStage::ReadsExtension(head, read);
+                return self.ops.put(number, op);
+            }
+            ExtensionStep::Another => return self.mismatched(core, (number, op), *read.reference()),
+            ExtensionStep::Failed(failed) => {
+                let error = Error::of_command(core.queue.drive(), "read", &failed);
+                return self.fail(core, (number, op), error);
+            }
+            ExtensionStep::Value(value) => value,
+        };
         op.kept.mismatched = None;
         if !matches!(op.request.borrow(), Request::Get { .. }) {
             op.kept.read = Some((head.stamp, value));
@@ -125,7 +202,7 @@ impl OrderedSession {
         let ticket = op.kept.ticket.take();
         let outcome = match is_live(core, &op, &head) {
             true => {
-                let value = core.values.add(&value);
+                let value = core.values.add_owned(value);
                 Outcome::Value { flags: head.flags, stamp: head.stamp, expiry: head.expiry, value }
             }
             false => Outcome::Missing,
@@ -149,61 +226,15 @@ impl OrderedSession {
     }
 }
 
-/// Where an extension is, and how much of it is read.
-pub(super) struct ExtensionRead {
-    flash: u64,
-    pub bytes: usize,
-    salt: SlotSalt,
-    reference: ExtensionReference,
-}
-
-impl ExtensionRead {
-    /// `None`: there is no such slot any more.
-    pub fn of<'s>(
-        reference: &ExtensionReference,
-        key_bytes: usize,
-        space: impl FnOnce(ExtensionClass) -> &'s SlotSpace,
-    ) -> Option<ExtensionRead> {
-        let space = space(reference.class(key_bytes)?);
-        let (flash, salt) = (space.flash_offset(reference.slot)?, space.salt(reference.slot)?);
-        let bytes = EXTENSION_HEAD_BYTES + key_bytes + reference.stored_bytes as usize;
-        Some(ExtensionRead { flash, bytes: bytes.next_multiple_of(NODE_BYTES), salt, reference: *reference })
-    }
-
-    pub fn operation(&self, buffer: &LocalBuffer) -> Operation {
-        Operation::Read { flash: self.flash, local: buffer.offset(), length: self.bytes as u32 }
-    }
-
-    /// The value, if this is the extension.
-    pub fn value<'a>(
-        &self,
-        queue: &QueuePair,
-        buffer: &'a LocalBuffer,
-        (key, value_bytes): (&[u8], usize),
-    ) -> Option<&'a [u8]> {
-        let bytes = queue.look(Purpose::Get, buffer, 0..self.bytes);
-        let (head, its_key) = ExtensionHead::parse(bytes, self.salt).ok()?;
-        head.check(&self.reference, value_bytes as u32).ok()?;
-        let stored_at = EXTENSION_HEAD_BYTES + its_key.len();
-        let stored = bytes.get(stored_at..stored_at + head.stored_bytes as usize)?;
-        (its_key == key && head.codec == Codec::Raw && head.holds(self.salt, stored)).then_some(stored)
-    }
-}
-
 pub(super) fn damaged_extension(reference: &ExtensionReference) -> Error {
     let ExtensionReference { stamp, slot, stored_bytes, .. } = reference;
     let (extent, page) = (slot.extent().number(), slot.page());
     Error::Corrupt(format!("the extension with stamp {stamp} of {stored_bytes} bytes in extent {extent}, page {page}"))
 }
 
-/// Writes an extension, as it is to be on flash, to a buffer's first bytes.
-fn fill(
-    queue: &QueuePair,
-    (reference, keyspace, key, value): (&ExtensionReference, u16, &[u8], &[u8]),
-    salt: SlotSalt,
-    (buffer, bytes): (&mut LocalBuffer, usize),
-) {
-    let out = queue.fill(Purpose::Put, buffer, 0..bytes);
+/// What an extension has in front of its stored bytes.
+fn prefix(reference: &ExtensionReference, (keyspace, key): (u16, &[u8]), value: &[u8], share: &SlotShare) -> Vec<u8> {
+    let (salt, mut prefix) = (share.salt(), vec![0; EXTENSION_HEAD_BYTES + key.len()]);
     let head = ExtensionHead {
         keyspace,
         stamp: reference.stamp,
@@ -212,7 +243,42 @@ fn fill(
         stored_bytes: reference.stored_bytes,
         stored_crc: stored_crc(salt, value),
     };
-    let at = head.encode(key, salt, out);
-    out[at..at + value.len()].copy_from_slice(value);
-    out[at + value.len()..].fill(0);
+    head.encode(key, salt, &mut prefix);
+    prefix
+}
+
+/// Fills a piece that begins at `at` of what is in front and the value behind it.
+fn fill((prefix, value): (&[u8], &[u8]), at: usize, to: &mut [u8]) {
+    let of_prefix = prefix.get(at..).unwrap_or_default();
+    let of_prefix = &of_prefix[..of_prefix.len().min(to.len())];
+    let (front, behind) = to.split_at_mut(of_prefix.len());
+    front.copy_from_slice(of_prefix);
+    let from = at.saturating_sub(prefix.len());
+    behind.copy_from_slice(&value[from..from + behind.len()]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_filled_from_what_is_in_front_and_from_the_value() {
+        let (prefix, value): (Vec<u8>, Vec<u8>) = ((0..10).collect(), (10..50).collect());
+        for piece_bytes in [1, 3, 10, 11, 50] {
+            let mut filled = vec![0; 50];
+            for (number, piece) in filled.chunks_mut(piece_bytes).enumerate() {
+                fill((&prefix, &value), number * piece_bytes, piece);
+            }
+            assert!(filled.into_iter().eq(0..50), "{piece_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_tag_says_what_it_was_made_of() {
+        for own in [0, 77, super::super::TAG_SCAN | 9] {
+            for piece in 0..1 << TAG_PIECE_BITS {
+                assert_eq!(of_piece_tag(piece_tag(own)(piece)), (own, piece));
+            }
+        }
+    }
 }

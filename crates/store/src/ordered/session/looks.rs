@@ -68,7 +68,7 @@ impl OrderedSession {
         if let Err(error) = self.may_begin(core, &op) {
             return self.fail(core, (number, op), error);
         }
-        if !self.has_credit(core) || self.ops.is_behind_deletion(&op) {
+        if Self::waits_for_extension(&op) || !self.has_credit(core) || self.ops.is_behind_deletion(&op) {
             return self.ops.wait_again(number, op);
         }
         if let Request::DeleteAll { at } = op.request.borrow() {
@@ -232,7 +232,7 @@ impl OrderedSession {
             Decision::Delete => (0, 0, Marks::NONE, ChangeValue::Removed, None),
             Decision::Store { flags, expiry, marks, value, answer } => {
                 let value = match (value, found) {
-                    (NewValue::Given, _) => ChangeValue::Bytes(op.request.value().to_vec()),
+                    (NewValue::Given, _) => ChangeValue::Given,
                     (NewValue::Same, Found::InExtension(head, reference)) => {
                         ChangeValue::Kept { reference: *reference, raw_bytes: head.value_bytes as u32 }
                     }
@@ -243,7 +243,8 @@ impl OrderedSession {
             }
         };
         let shown = if answer.is_some_and(Answer::shows_value) { old.to_vec() } else { Vec::new() };
-        Some(Change { flags, expiry, marks, value, answer, shown })
+        let basis = item.map_or(0, |item| item.head.stamp);
+        Some(Change { flags, expiry, marks, value, answer, shown, basis })
     }
 
     /// The answer of an operation that writes nothing, and the stamp that it shows.

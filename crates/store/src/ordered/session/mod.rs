@@ -23,6 +23,7 @@
 
 mod changes;
 mod engine_part;
+mod extension_read;
 mod extensions;
 mod fetches;
 mod looks;
@@ -45,6 +46,7 @@ use crate::ordered::node_table::NodeId;
 use crate::session::engine_session::{EngineSlot, EngineWait};
 use crate::session::order::{OpTarget, Operations};
 use crate::session::session_core::SessionCore;
+use extensions::of_piece_tag;
 use merges::Merges;
 use op_state::{HeldAnswer, OpStage, OrderedOp, OrderedOpState, Shown};
 use scans::Scans;
@@ -115,7 +117,7 @@ impl OrderedSession {
 
     /// Starts an operation that the session has not refused.
     pub fn start(&mut self, core: &mut SessionCore, target: OpTarget, request: &Request<'_>) {
-        match refuse(request) {
+        match refuse(core, request) {
             Ok(()) => self.ops.wait(target, request),
             Err(error) => core.answer(target.token, Outcome::Failed(error)),
         }
@@ -124,8 +126,9 @@ impl OrderedSession {
     /// Takes the completion of a command of this part.
     pub fn complete(&mut self, core: &mut SessionCore, returned: Returned) {
         let own = EngineSlot::own(returned.completion.tag);
+        let (own, piece) = of_piece_tag(own);
         if own & TAG_SCAN != 0 {
-            return self.complete_scan(core, (own & !TAG_SCAN) as usize, returned);
+            return self.complete_scan(core, (own & !TAG_SCAN) as usize, (piece, returned));
         }
         if own & TAG_MERGE != 0 {
             return self.was_read_for_merge(core, (own & !TAG_MERGE) as usize, returned);
@@ -142,10 +145,10 @@ impl OrderedSession {
                 self.changed(core, (number, op), node, returned);
             }
             OpStage::Reads(node, home) => self.was_read(core, (number, op), (node, home), returned),
-            OpStage::ReadsExtension(head, reference) => {
-                self.was_read_out_of_line(core, (number, op), (head, reference), returned);
+            OpStage::ReadsExtension(head, read) => {
+                self.was_read_out_of_line(core, (number, op), (head, read), (piece, returned));
             }
-            OpStage::WritesExtension(extension) => self.was_written(core, (number, op), extension, returned),
+            OpStage::WritesExtension(write) => self.was_written(core, (number, op), write, (piece, returned)),
             OpStage::Begins | OpStage::Fetched(..) => unreachable!("it has a command on its way"),
         }
     }
@@ -368,12 +371,19 @@ impl OrderedSession {
     }
 }
 
-/// An error if no node takes what a request is about.
-fn refuse(request: &Request<'_>) -> Result<(), Error> {
+/// An error if no node takes what a request is about, or its value is larger than any.
+fn refuse(core: &SessionCore, request: &Request<'_>) -> Result<(), Error> {
+    check_value(core, request.payload_bytes() - request.key().len())?;
     match request.key().len() {
         0 if matches!(request, Request::DeleteAll { .. }) => Ok(()),
         0 => Err(Error::KeyEmpty),
         1..=NODE_KEY_BYTES_MAX => Ok(()),
         _ => Err(Error::KeyTooLong { limit_bytes: NODE_KEY_BYTES_MAX }),
     }
+}
+
+/// An error if a value is larger than the store takes.
+fn check_value(core: &SessionCore, bytes: usize) -> Result<(), Error> {
+    let limit_bytes = core.base.value_bytes_max;
+    if bytes > limit_bytes { Err(Error::ValueTooLarge { limit_bytes }) } else { Ok(()) }
 }

@@ -1,11 +1,14 @@
 //! What the ordered engine keeps with an operation, and with an answer that waits.
 
+use super::extension_read::ExtensionRead;
 use crate::keyspace::decide::Answer;
 use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::Outcome;
+use crate::media::piece_transfer::PieceTransfer;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::slabs::SlotShare;
+use crate::ordered::slabs::large_groups::SlotWant;
 use crate::ordered::tree::OrderedTree;
 use crate::session::order::Op;
 use std::sync::Arc;
@@ -28,9 +31,9 @@ pub enum OpStage {
     /// The page was read, and waits for a place in the cache.
     Fetched(NodeId, NodeHome, LocalBuffer),
     /// The extension of this item is read.
-    ReadsExtension(ItemHead, ExtensionReference),
+    ReadsExtension(ItemHead, Box<ExtensionRead>),
     /// The extension for its record is written.
-    WritesExtension(Box<NewExtension>),
+    WritesExtension(Box<ExtensionWrite>),
 }
 
 /// What a request writes, once that is decided.
@@ -42,12 +45,16 @@ pub struct Change {
     pub answer: Option<Answer>,
     /// The value that the answer shows.
     pub shown: Vec<u8>,
+    /// The stamp of the item that it was decided on; 0 without one.
+    pub basis: u64,
 }
 
 /// What becomes of the value.
 pub enum ChangeValue {
     /// The key is removed.
     Removed,
+    /// It is the request's.
+    Given,
     Bytes(Vec<u8>),
     /// It stays in the extension where it is.
     Kept {
@@ -56,12 +63,24 @@ pub enum ChangeValue {
     },
 }
 
-/// An extension that was written, or is being written, and that no record names yet.
+/// An extension that is being written.
+pub struct ExtensionWrite {
+    pub reference: ExtensionReference,
+    pub share: SlotShare,
+    /// What its value was made of ([`Change::basis`]); `None` for the request's.
+    pub basis: Option<u64>,
+    /// What is in front of the value.
+    pub prefix: Vec<u8>,
+    pub transfer: PieceTransfer,
+}
+
+/// An extension that was written, and that no record names yet.
 pub struct NewExtension {
     pub reference: ExtensionReference,
     pub share: SlotShare,
-    /// The value in it.
-    pub value: Vec<u8>,
+    pub basis: Option<u64>,
+    /// Done when it is durable.
+    pub flushed: Arc<DurabilityTicket>,
 }
 
 #[derive(Default)]
@@ -79,6 +98,10 @@ pub struct OrderedOpState {
     pub replaced: Option<ExtensionReference>,
     /// Where its value is, which its record is to name.
     pub extension: Option<Box<NewExtension>>,
+    /// A slot for that was asked for.
+    pub want: Option<Arc<SlotWant>>,
+    /// A slot that it has, and no memory to write through yet.
+    pub slot: Option<SlotShare>,
     /// The value of the item with this stamp, from its extension.
     pub read: Option<(u64, Vec<u8>)>,
     /// What was not to be found in its place.

@@ -3,6 +3,7 @@
 //! It goes on from a key: behind the last item that it has, or at the fence of the last node. So each key that is there throughout is seen
 //! once, in order, whatever is split or merged meanwhile.
 
+use super::extension_read::ExtensionRead;
 use super::scratch;
 use crate::keyspace::key_range::{KeyBound, KeyRange, ScannedItem};
 use crate::keyspace::states::KeyspaceRef;
@@ -34,7 +35,7 @@ pub(super) enum ScanStage {
     Looks(NodeId),
     Reads(NodeId, NodeHome),
     /// The extension of an item is read.
-    ReadsExtension(OutsideItem),
+    ReadsExtension(OutsideItem, Box<ExtensionRead>),
     /// It has its part, and waits for that to be durable.
     Holds,
 }
@@ -88,8 +89,15 @@ impl ScanOp {
         if !self.begins_in(&node) {
             return Some(step(Some(self.range.clone())));
         }
-        let (count, has_more) = scan_has_more(word);
+        let (count, mut has_more) = scan_has_more(word);
+        let mut seen = 0;
         for item in ItemReader::new(scratch::filled(&core.queue, Purpose::Scan, scratch, filled)) {
+            seen += 1;
+            // Long values: the rest comes with the next part.
+            if self.bytes >= PART_BYTES {
+                has_more = true;
+                continue;
+            }
             let value = match item.place {
                 ItemPlace::Here(value) => value,
                 ItemPlace::Extension(reference) => {
@@ -110,7 +118,7 @@ impl ScanOp {
             self.bytes += item.key.len() + value_bytes;
             self.items.push(item);
         }
-        if self.items.len() - items_before != count as usize {
+        if seen != count {
             return None;
         }
         Some(step(self.rest_behind(&node, has_more)))
@@ -159,6 +167,7 @@ impl ScanOp {
             true => self.range.to = KeyBound::Included(key),
         }
         self.items.truncate(place);
+        self.bytes = self.items.iter().map(|item| item.key.len() + item.value.len()).sum();
         self.outside.clear();
         self.is_over = false;
     }

@@ -11,7 +11,8 @@
 //!
 //! What a scan reads it does not put into the cache: whoever reads a range once would drive out what others use.
 
-use super::extensions::{ExtensionRead, damaged_extension};
+use super::extension_read::{ExtensionRead, ExtensionStep, ReadOf};
+use super::extensions::{damaged_extension, piece_tag};
 use super::fetches::{arguments_of_flash, read_error};
 use super::looks::{arguments, damaged};
 use super::scan_op::{OutsideItem, ScanOp, ScanStage, bound, is_crossed};
@@ -244,43 +245,39 @@ impl OrderedSession {
         let tree = &self.trees[tree].tree;
         let key_bytes = scan.items[outside.place].key.len();
         let read = ExtensionRead::of(&outside.reference, key_bytes, |class| tree.extensions(class));
-        let Some(read) = read else { return self.scan_mismatched((number, scan), outside) };
-        let Some(buffer) = core.spare_buffers.take(read.bytes) else {
-            self.wants_room = true;
-            scan.outside.push_front(outside);
-            self.scans.scans[number] = Some(scan);
-            return;
-        };
-        let operation = read.operation(&buffer);
-        scan.stage = ScanStage::ReadsExtension(outside);
+        let Some(mut read) = read else { return self.scan_mismatched((number, scan), outside) };
+        match read.begin(core, Purpose::Scan, piece_tag(self.slot.tag(TAG_SCAN | number as u64))) {
+            true => scan.stage = ScanStage::ReadsExtension(outside, Box::new(read)),
+            false => {
+                self.wants_room = true;
+                scan.outside.push_front(outside);
+            }
+        }
         self.scans.scans[number] = Some(scan);
-        self.submit(core, (TAG_SCAN | number as u64, Purpose::Scan), operation, Lease::Buffer(buffer));
     }
 
     fn was_read_outside(
         &mut self,
         core: &mut SessionCore,
         (number, mut scan): (usize, Box<ScanOp>),
-        outside: OutsideItem,
-        Returned { completion, lease }: Returned,
+        (outside, mut read): (OutsideItem, Box<ExtensionRead>),
+        piece: (usize, Returned),
     ) {
-        let buffer = lease.into_buffer();
-        let tree = self.tree_of(scan.keyspace.id()).map(|tree| self.trees[tree].tree.clone());
-        let error = match completion.is_success() {
-            true => tree.as_ref().err().cloned(),
-            false => Some(Error::of_command(core.queue.drive(), "read", &completion)),
+        let OutsideItem { place, value_bytes, .. } = outside;
+        let of = ReadOf { key: &scan.items[place].key, value_bytes, purpose: Purpose::Scan };
+        let value = match read.completed(core, of, piece, piece_tag(self.slot.tag(TAG_SCAN | number as u64))) {
+            ExtensionStep::OnItsWay => {
+                scan.stage = ScanStage::ReadsExtension(outside, read);
+                self.scans.scans[number] = Some(scan);
+                return;
+            }
+            ExtensionStep::Another => return self.scan_mismatched((number, scan), outside),
+            ExtensionStep::Failed(failed) => {
+                let error = Error::of_command(core.queue.drive(), "read", &failed);
+                return self.scans.end(number, scan.token, Err(error));
+            }
+            ExtensionStep::Value(value) => value,
         };
-        if let Some(error) = error {
-            core.spare_buffers.give(buffer);
-            return self.scans.end(number, scan.token, Err(error));
-        }
-        let key = &scan.items[outside.place].key;
-        let value = tree.ok().and_then(|tree| {
-            let read = ExtensionRead::of(&outside.reference, key.len(), |class| tree.extensions(class))?;
-            read.value(&core.queue, &buffer, (key, outside.value_bytes)).map(<[u8]>::to_vec)
-        });
-        core.spare_buffers.give(buffer);
-        let Some(value) = value else { return self.scan_mismatched((number, scan), outside) };
         scan.mismatched = None;
         scan.items[outside.place].value = value;
         self.tries_again = true;
@@ -297,15 +294,16 @@ impl OrderedSession {
         self.scans.scans[number] = Some(scan);
     }
 
-    pub(super) fn complete_scan(&mut self, core: &mut SessionCore, number: usize, returned: Returned) {
+    pub(super) fn complete_scan(&mut self, core: &mut SessionCore, number: usize, piece: (usize, Returned)) {
         let mut scan = self.scans.take(number);
-        if let ScanStage::ReadsExtension(outside) = scan.stage {
-            scan.stage = ScanStage::Begins;
-            return self.was_read_outside(core, (number, scan), outside, returned);
-        }
-        let Returned { completion, lease } = returned;
+        let stage = match std::mem::replace(&mut scan.stage, ScanStage::Begins) {
+            ScanStage::ReadsExtension(outside, read) => {
+                return self.was_read_outside(core, (number, scan), (outside, read), piece);
+            }
+            stage => stage,
+        };
+        let Returned { completion, lease } = piece.1;
         let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
-        let stage = std::mem::replace(&mut scan.stage, ScanStage::Begins);
         let gone_on = match completion.is_success() {
             true => scan.go_on(core, (&page, &scratch), completion.result),
             false => None,
@@ -330,7 +328,7 @@ impl OrderedSession {
                 }
                 gone_on.is_none().then(|| read_error(core, (node, home), &completion))
             }
-            ScanStage::Begins | ScanStage::ReadsExtension(_) | ScanStage::Holds => {
+            ScanStage::Begins | ScanStage::ReadsExtension(..) | ScanStage::Holds => {
                 unreachable!("it has a command for a node on its way")
             }
         };

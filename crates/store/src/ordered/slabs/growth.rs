@@ -10,8 +10,8 @@
 //!
 //! Threads: the caller's. It has the installer, so it is alone in changing groups.
 
-use super::SlotShare;
 use super::group_table::{Group, GroupEdit};
+use super::large_groups::grow_large;
 use super::slot_class::SlotClass;
 use super::slot_group::{GroupPhase, SlotGroup};
 use super::space::{RESERVED_SLOTS, SlotSpace, SpaceOptions, SpaceState};
@@ -128,8 +128,23 @@ impl SlotSpace {
                 let is_used = state.is_wanted || !state.groups.is_empty();
                 state.useful() == 0 && is_used || empty > open_groups as usize
             }),
-            SlotClass::Large => self.with(|state| state.groups.values().any(SlotGroup::is_empty)),
+            SlotClass::Large => {
+                self.with(|state| !state.wants.is_empty() || state.groups.values().any(SlotGroup::is_empty))
+            }
         }
+    }
+
+    /// Keeps as many slots of nodes back as cannot be made of free extents, and notes whether there is none to give out.
+    fn note_room(&self, extents: &Mutex<Extents>) {
+        let options = self.options();
+        let groups_left = lock(extents).free_count() / options.group_extents;
+        let slots_left = groups_left.saturating_mul(self.map().pages(options.group_extents));
+        self.with(|state| {
+            if options.class == SlotClass::Nodes {
+                state.held_back = RESERVED_SLOTS.saturating_sub(slots_left);
+            }
+            state.is_full = state.slots_open == 0;
+        });
     }
 
     fn plan(&self) -> GroupPlan {
@@ -137,13 +152,16 @@ impl SlotSpace {
         self.with(|state| match self.options().class {
             SlotClass::Nodes => state.plan_nodes(open_groups, planted.has(Bug::OrderedCloseEarly)),
             SlotClass::Extensions(_) => state.plan_extensions(open_groups),
-            SlotClass::Large => state.plan_extensions(0),
+            SlotClass::Large => unreachable!("their groups are made one by one"),
         })
     }
 }
 
 /// Does what the space needs: afterwards it has slots to give out, if there are extents or free slots.
 pub async fn grow(space: &SlotSpace, io: &Io, extents: &Mutex<Extents>, log: &mut impl GroupLog) -> Result<(), Error> {
+    if space.options().class == SlotClass::Large {
+        return grow_large(space, extents, log).await;
+    }
     space.with(|state| state.is_wanted = false);
     let mut plan = space.plan();
     let added = allocate(space, extents, plan.add, log.version_next());
@@ -151,7 +169,7 @@ pub async fn grow(space: &SlotSpace, io: &Io, extents: &Mutex<Extents>, log: &mu
     plan.open.extend(plan.instead.iter().take(missing));
     plan.add = added.len() as u32;
     if plan.is_empty() {
-        hold_back(space, extents);
+        space.note_room(extents);
         return Ok(());
     }
     let is_zeroed = !space.options().planted.has(Bug::OrderedOpenUnzeroed);
@@ -171,36 +189,11 @@ pub async fn grow(space: &SlotSpace, io: &Io, extents: &Mutex<Extents>, log: &mu
     edits.push(GroupEdit::Open(plan.open.iter().copied().chain(firsts).collect()));
     log.append(edits).await?;
     apply(space, extents, &plan, &added);
-    hold_back(space, extents);
+    space.note_room(extents);
     Ok(())
 }
 
-/// Keeps as many slots back as cannot be made of free extents.
-fn hold_back(space: &SlotSpace, extents: &Mutex<Extents>) {
-    if space.options().class == SlotClass::Nodes {
-        let groups_left = lock(extents).free_count() / space.options().group_extents;
-        let slots_left = groups_left.saturating_mul(space.map().pages(space.options().group_extents));
-        space.with(|state| state.held_back = RESERVED_SLOTS.saturating_sub(slots_left));
-    }
-}
-
-/// Makes a group of one slot, for an extension of so many pages. `None`: there are no such extents.
-pub async fn add_large(
-    space: &SlotSpace,
-    pages: u32,
-    extents: &Mutex<Extents>,
-    log: &mut impl GroupLog,
-) -> Result<Option<SlotShare>, Error> {
-    assert_eq!(space.options().class, SlotClass::Large);
-    let count = space.map().extents_of(pages);
-    let Some(first) = lock(extents).allocate_neighbours(count) else { return Ok(None) };
-    let group = group_of(space, first, count, log.version_next());
-    log.append(vec![GroupEdit::Add(group)]).await?;
-    space.insert(&group);
-    Ok(Some(space.claim(space.map().first_of(first)).expect("it was just added")))
-}
-
-fn group_of(space: &SlotSpace, first: u32, extents: u32, version: u64) -> Group {
+pub(super) fn group_of(space: &SlotSpace, first: u32, extents: u32, version: u64) -> Group {
     let options = space.options();
     Group {
         first,
@@ -220,7 +213,7 @@ fn allocate(space: &SlotSpace, extents: &Mutex<Extents>, count: u32, version_nex
     firsts.zip(version_next..).map(|(first, version)| group_of(space, first, group_extents, version)).collect()
 }
 
-fn release(extents: &Mutex<Extents>, first: u32, count: u32) {
+pub(super) fn release(extents: &Mutex<Extents>, first: u32, count: u32) {
     let mut extents = lock(extents);
     (first..first + count).for_each(|extent| extents.release(extent));
 }

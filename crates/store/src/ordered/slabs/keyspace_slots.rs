@@ -6,6 +6,7 @@ use super::slot_class::SlotClass;
 use super::slot_map::SlotMap;
 use super::space::{SlotSpace, SpaceOptions};
 use crate::keyspace::KeyspaceId;
+use crate::maintenance::room::{LARGE_FREE_SEGMENTS, segment_extents};
 use crate::media::geometry::Geometry;
 use crate::planted::Planted;
 
@@ -23,6 +24,8 @@ pub struct SlabOptions {
     pub open_groups: u32,
     /// Pages of a group of slabs at least.
     pub group_pages_min: u32,
+    /// Free extents that extensions beyond the slabs leave to what must not fail.
+    pub reserve_extents: u32,
     pub planted: Planted,
 }
 
@@ -40,7 +43,9 @@ impl SlabOptions {
     /// As [`SlotMap::new`].
     pub fn new(geometry: &Geometry, store_id: u64, planted: Planted) -> Result<SlabOptions, crate::Error> {
         let map = SlotMap::new(geometry)?;
-        Ok(SlabOptions { map, store_id, open_groups: OPEN_GROUPS, group_pages_min: GROUP_PAGES_MIN, planted })
+        let reserve_extents = LARGE_FREE_SEGMENTS * segment_extents(geometry);
+        let group_pages_min = GROUP_PAGES_MIN;
+        Ok(SlabOptions { map, store_id, open_groups: OPEN_GROUPS, group_pages_min, reserve_extents, planted })
     }
 
     fn of(&self, keyspace: KeyspaceId, class: SlotClass) -> SpaceOptions {
@@ -51,7 +56,8 @@ impl SlabOptions {
             SlotClass::Large => (1, 1),
         };
         let group_extents = self.map.extents_of(pages);
-        SpaceOptions { store_id: self.store_id, keyspace, class, open_groups, group_extents, planted: self.planted }
+        let SlabOptions { store_id, reserve_extents, planted, .. } = *self;
+        SpaceOptions { store_id, keyspace, class, open_groups, group_extents, reserve_extents, planted }
     }
 }
 
@@ -82,12 +88,17 @@ impl KeyspaceSlots {
     /// such slot, or another record has it.
     pub fn claim_extension(&self, pages: u32, number: u32) -> Option<SlotShare> {
         let space = self.of_class(SlotClass::of_extension_pages(pages));
-        space.claim(number).filter(SlotShare::is_only)
+        space.claim(number).filter(|share| share.is_only() && share.pages() >= pages)
     }
 
     /// Whether slots of a class run short, or there are groups to give back.
     pub fn want_change(&self) -> bool {
         self.spaces().any(SlotSpace::wants_change)
+    }
+
+    /// Whether there was no room for slots of some class when they were last looked for.
+    pub fn is_full(&self) -> bool {
+        self.spaces().any(SlotSpace::is_full)
     }
 
     /// The spaces, the nodes' first.

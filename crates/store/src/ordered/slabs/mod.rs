@@ -22,6 +22,7 @@
 pub mod group_table;
 pub mod growth;
 pub mod keyspace_slots;
+pub mod large_groups;
 pub mod manifest_client;
 mod share;
 pub mod slot_class;

@@ -42,6 +42,11 @@ impl SlotShare {
         self.guards().salt(self.number).expect("a slot with a share is of a group")
     }
 
+    /// Pages of the slot.
+    pub fn pages(&self) -> u32 {
+        self.guards().pages(self.number)
+    }
+
     /// Whether nobody else holds a share of the slot.
     pub fn is_only(&self) -> bool {
         self.guards().shares(self.number) == 1

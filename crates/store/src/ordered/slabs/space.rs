@@ -1,6 +1,7 @@
 //! The slots of one keyspace and class.
 
 use super::group_table::Group;
+use super::large_groups::SlotWant;
 use super::share::SlotShare;
 use super::slot_class::SlotClass;
 use super::slot_group::{GroupPhase, SlotGroup};
@@ -29,6 +30,8 @@ pub struct SpaceOptions {
     pub open_groups: u32,
     /// Extents of a new group.
     pub group_extents: u32,
+    /// Free extents that extensions beyond the slabs leave to others.
+    pub reserve_extents: u32,
     pub planted: Planted,
 }
 
@@ -73,6 +76,10 @@ pub struct SpaceState {
     pub held_back: u32,
     /// Somebody found no slot since the last change of groups.
     pub is_wanted: bool,
+    /// There was no slot, and no extents for more, when they were last looked for.
+    pub is_full: bool,
+    /// Slots beyond the slabs that are waited for.
+    pub wants: Vec<Arc<SlotWant>>,
 }
 
 impl SlotSpace {
@@ -128,6 +135,11 @@ impl SlotSpace {
     pub fn take_kept_back(&self) -> Option<SlotShare> {
         let taken = self.with(|state| state.take_near(&self.guards, None));
         taken.map(|number| SlotShare::counted(&self.guards, number))
+    }
+
+    /// Whether there was no slot to give out, and no extents for more, when they were last looked for.
+    pub fn is_full(&self) -> bool {
+        self.with(|state| state.is_full)
     }
 
     /// Whether no slot can be given out, though groups may have some that are kept back.
@@ -239,6 +251,14 @@ impl SlotGuards {
         Some(SlotSalt { store: self.options.store_id, slot: self.map.address(number), version })
     }
 
+    /// Pages of a slot; 0 if there is none.
+    pub fn pages(&self, number: u32) -> u32 {
+        let pages = |state: &mut SpaceState, first: u32, _| {
+            self.options.class.slot_pages(self.map.pages(state.groups[&first].extents))
+        };
+        self.with_slot(number, pages).unwrap_or(0)
+    }
+
     pub fn shares(&self, number: u32) -> u16 {
         self.with_slot(number, |state, first, slot| state.groups[&first].shares(slot)).unwrap_or(0)
     }
@@ -314,6 +334,7 @@ impl SpaceState {
     /// A slot of this group was freed.
     fn freed(&mut self, first: u32) {
         self.slots_free += 1;
+        self.is_full = false;
         if self.group_mut(first).phase == GroupPhase::Open {
             self.available.insert(first);
             self.slots_open += 1;

@@ -3,11 +3,9 @@
 //! Threads: that of maintenance, with its I/O, by which the manifest is written too. While it has the installer, it is alone in changing
 //! groups.
 
-use super::SlotShare;
-use super::growth::{add_large, grow};
+use super::growth::grow;
 use super::keyspace_slots::KeyspaceSlots;
 use super::manifest_client::GroupInstaller;
-use super::slot_class::SlotClass;
 use super::space::SlotSpace;
 use crate::base::Base;
 use crate::error::Error;
@@ -34,23 +32,11 @@ pub async fn open_more(base: &Arc<Base>, io: &Io, space: &SlotSpace) -> Result<(
     grown
 }
 
-/// A slot for an extension of so many pages that is larger than those of slabs. `None`: there is no room.
-pub async fn take_large(
-    base: &Arc<Base>,
-    io: &Io,
-    slots: &KeyspaceSlots,
-    pages: u32,
-) -> Result<Option<SlotShare>, Error> {
-    let mut installer = base.take_installer().await;
-    let mut log = GroupInstaller { base, io, installer: &mut installer };
-    let added = add_large(slots.of_class(SlotClass::Large), pages, &base.extents, &mut log).await;
-    *lock(&base.installer) = Some(installer);
-    added
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::keyspace_slots::SlabOptions;
+    use super::super::large_groups::WantedSlot;
+    use super::super::slot_class::SlotClass;
     use super::*;
     use crate::KeyspaceId;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
@@ -81,7 +67,9 @@ mod tests {
         assert!(run(&io, tend(&base, &io, &slots), || false).unwrap().unwrap());
         assert!(!run(&io, tend(&base, &io, &slots), || false).unwrap().unwrap(), "there is nothing more to do");
         let share = slots.nodes().take(None).unwrap();
-        let large = run(&io, take_large(&base, &io, &slots, 32), || false).unwrap().unwrap().unwrap();
+        let want = slots.of_class(SlotClass::Large).want(32);
+        assert!(run(&io, tend(&base, &io, &slots), || false).unwrap().unwrap());
+        let WantedSlot::Given(large) = want.take() else { panic!("there is room") };
         assert!(lock(&base.extents).free_count() < free - 32);
         let before = (lock(&base.extents).free_count(), slots_of(&shared).2);
         drop((share, large, slots, base, shared));

@@ -1,9 +1,9 @@
 use super::group_table::Group;
-use super::growth::add_large;
+use super::large_groups::WantedSlot;
 use super::slot_class::{PAGE_BYTES, SlotClass};
 use super::{RESERVED_SLOTS, SlotShare, SlotSpace};
 use crate::error::Error;
-use crate::media::io::{lock, run};
+use crate::media::io::lock;
 use crate::ordered::testing::{KEYSPACE, TestMedia};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -287,14 +287,24 @@ fn where_extents_are_all_taken_the_emptiest_groups_are_opened_and_the_last_slots
 fn a_large_extension_has_a_group_of_its_own() {
     let mut media = TestMedia::new();
     let space = media.space(SlotClass::Large, 1);
-    let mut add =
-        |pages| run(&media.io, add_large(&space, pages, &media.extents, &mut media.log), || false).unwrap().unwrap();
-    let (one, two) = (add(32).unwrap(), add(48).unwrap());
-    assert_eq!((one.number(), two.number()), (0, 32));
-    assert!(add(1 << 20).is_none(), "there are not so many extents");
+    let wants = [32, 48, 1 << 20, 32].map(|pages| space.want(pages));
+    assert!(space.wants_change() && matches!(wants[0].take(), WantedSlot::Waits));
+    let [one, two, none, dropped] = wants;
+    drop(dropped);
+    media.grow(&space).unwrap();
+    assert_eq!(media.log.appends, 1, "all that is wanted is one edit");
+    let (WantedSlot::Given(one), WantedSlot::Given(two)) = (one.take(), two.take()) else { panic!("there is room") };
+    assert!(matches!(none.take(), WantedSlot::None), "there are not so many extents");
+    assert_eq!((one.number(), two.number(), one.pages()), (0, 32, 32));
     assert!(!space.wants_change());
     drop(one);
     assert!(space.wants_change());
+    // Its group is given out again as it is.
+    let again = space.want(32);
+    media.grow(&space).unwrap();
+    let WantedSlot::Given(one) = again.take() else { panic!("there is room") };
+    assert_eq!((one.number(), media.log.appends), (0, 1));
+    drop(one);
     media.grow(&space).unwrap();
     assert_eq!(media.log.table.iter().map(|group| group.first).collect::<Vec<_>>(), [32]);
     assert!(lock(&media.extents).is_free(31) && !lock(&media.extents).is_free(32));

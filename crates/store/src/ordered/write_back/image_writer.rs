@@ -54,7 +54,10 @@ pub struct ImageWriter {
     writing: usize,
     /// Written, and in no flush yet.
     written: Vec<usize>,
+    is_flushing: bool,
     flushing: Vec<usize>,
+    /// Of what others wrote before the flush that is on its way.
+    flushing_tickets: Vec<Arc<DurabilityTicket>>,
     arguments: Vec<u8>,
     /// Where nobody hurries: pages that may be written in this second.
     due: usize,
@@ -78,7 +81,9 @@ impl ImageWriter {
             sealing: 0,
             writing: 0,
             written: Vec::new(),
+            is_flushing: false,
             flushing: Vec::new(),
+            flushing_tickets: Vec::new(),
             arguments: Vec::new(),
             due: 0,
             second_began_us: 0,
@@ -131,6 +136,7 @@ impl ImageWriter {
             _ => {
                 let failed =
                     (!completion.is_success()).then(|| Error::of_command(self.queue.drive(), "flush", &completion));
+                self.is_flushing = false;
                 state.base.log.end_flush_elsewhere(failed.as_ref());
                 if failed.is_none() {
                     self.landed(state);
@@ -272,19 +278,23 @@ impl ImageWriter {
 
     /// Sends a flush, if there is something to flush and nobody else's is on its way.
     fn flush(&mut self, state: &OrderedState) -> bool {
-        let is_worth_it = self.writing == 0 || self.written.len() >= FLUSH_IMAGES;
-        if self.written.is_empty() || !self.flushing.is_empty() || !is_worth_it {
+        let written = self.written.len() + lock(&state.write_back.unflushed).len();
+        let is_worth_it = self.writing == 0 || written >= FLUSH_IMAGES;
+        if written == 0 || self.is_flushing || !is_worth_it {
             return false;
         }
         let Poll::Ready(Ok(())) = state.base.log.begin_flush_elsewhere() else { return false };
+        self.is_flushing = true;
         std::mem::swap(&mut self.written, &mut self.flushing);
+        self.flushing_tickets = std::mem::take(&mut *lock(&state.write_back.unflushed));
         self.submit(TAG_FLUSH, Operation::Flush, Lease::Nothing);
         true
     }
 
     /// Images that were flushed are their nodes' homes.
     fn landed(&mut self, state: &OrderedState) {
-        let landed = self.flushing.len();
+        let (landed, flushed) = (self.flushing.len(), self.flushing_tickets.len());
+        self.flushing_tickets.drain(..).for_each(|ticket| ticket.image_done());
         for number in self.flushing.drain(..) {
             let Some(image) = self.images[number].take() else { unreachable!("it is on its way") };
             self.free.push(number);
@@ -301,7 +311,7 @@ impl ImageWriter {
             }
         }
         state.write_back.images.fetch_add(landed as u64, Ordering::Relaxed);
-        state.write_back.finished(landed);
+        state.write_back.finished(landed + flushed);
         state.base.log.wake();
     }
 }

@@ -9,7 +9,8 @@
 //! 2. A page has one image on its way. What changes meanwhile is in its next one.
 //! 3. An image that is on its way holds shares of the slots that it replaces. It gives them up when it has *landed*: when a flush that
 //!    began after it was written has ended. Then its slot and stamp are the node's home, and those who wait for it are told.
-//! 4. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](crate::log::Log)).
+//! 4. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](crate::log::Log)). It covers all
+//!    images, and all extensions, that were written before it began.
 //! 5. A failure poisons the log. Nothing that was on its way lands after that.
 //!
 //! Threads: any. One thread at a time does the work for all who ask ([`Turns`]). Whoever waits for an image, or for room in the cache,
@@ -17,6 +18,7 @@
 
 mod image_writer;
 
+use super::cache::durability_ticket::DurabilityTicket;
 use super::node_table::NodeId;
 use super::tree::{OrderedState, OrderedTree};
 use crate::error::Error;
@@ -44,9 +46,11 @@ pub struct ListedPage {
 
 pub struct WriteBack {
     listed: Mutex<VecDeque<ListedPage>>,
+    /// Of what others have written, which no flush covers yet.
+    unflushed: Mutex<Vec<Arc<DurabilityTicket>>>,
     turns: Turns<AtomicU64, ImageWriter>,
     event_fd: Option<RawFd>,
-    /// Pages that are listed, and images on their way.
+    /// Pages that are listed, images on their way, and what waits for a flush.
     unfinished: AtomicUsize,
     images: AtomicU64,
 }
@@ -58,6 +62,7 @@ impl WriteBack {
         let writer = ImageWriter::new(drive)?;
         Ok(WriteBack {
             listed: Mutex::default(),
+            unflushed: Mutex::default(),
             event_fd: writer.event_fd(),
             turns: Turns::new(writer),
             unfinished: AtomicUsize::new(0),
@@ -69,6 +74,14 @@ impl WriteBack {
     pub fn list(&self, tree: &Arc<OrderedTree>, node: NodeId) {
         self.unfinished.fetch_add(1, Ordering::Relaxed);
         lock(&self.listed).push_back(ListedPage { tree: tree.clone(), node });
+    }
+
+    /// What the caller has written is to be flushed: done when it is durable. Others' writes are covered by the same flush.
+    pub fn flush_written(&self) -> Arc<DurabilityTicket> {
+        let ticket = DurabilityTicket::new();
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        lock(&self.unflushed).push(ticket.clone());
+        ticket
     }
 
     /// Whether pages are to be written, or images on their way.

@@ -1,18 +1,20 @@
 //! An ordered tree over the base of a store in memory, its sessions, and a reader of all its slots.
 
 use crate::base::Base;
+use crate::error::Error;
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::key_range::{KeyRange, ScanPart, ScanReply};
 use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
-use crate::media::io::lock;
+use crate::media::io::{Io, Task, lock, poll_once};
 use crate::ordered::search::SearchLimits;
 use crate::ordered::session::OrderedSession;
 use crate::ordered::slabs::group_table::{Group, GroupEdit, GroupTable};
 use crate::ordered::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
 use crate::ordered::slabs::slot_class::SlotClass;
+use crate::ordered::slabs::tending::open_more;
 use crate::ordered::tree::{OrderedLimits, OrderedState, OrderedTree};
 use crate::planted::Planted;
 use crate::session::engine_session::EngineSlot;
@@ -38,7 +40,7 @@ pub struct Bench {
     pub base: Arc<Base>,
     pub group: Group,
     pub slots: KeyspaceSlots,
-    _store: Store,
+    store: Store,
 }
 
 pub fn new_flash(seed: u64) -> FaultyFlash {
@@ -90,7 +92,7 @@ impl Bench {
         };
         let state = OrderedState::new(base.clone(), limits).unwrap();
         let tree = state.add_empty(slots.clone()).unwrap();
-        Bench { state, tree, base, group, slots, _store: store }
+        Bench { state, tree, base, group, slots, store }
     }
 
     pub fn client(&self) -> Client {
@@ -98,7 +100,10 @@ impl Bench {
         let queue = self.base.drive.queue_pair(64).unwrap();
         let core = SessionCore::new(self.base.clone(), queue);
         let session = OrderedSession::new(&self.state, slot);
-        Client { core, session, answers: HashMap::new(), scanned: HashMap::new(), token_next: 0 }
+        let (slots, io) = (self.slots.clone(), Io::new(self.base.drive.queue_pair(8).unwrap()));
+        let (answers, scanned) = (HashMap::new(), HashMap::new());
+        let store = self.store.clone();
+        Client { core, session, slots, store, io, tends: None, failed: None, answers, scanned, token_next: 0 }
     }
 }
 
@@ -108,6 +113,12 @@ pub type Answer = (Outcome, Vec<u8>);
 pub struct Client {
     pub core: SessionCore,
     pub session: OrderedSession,
+    slots: KeyspaceSlots,
+    store: Store,
+    io: Io,
+    /// Makes slots beyond the slabs, as maintenance does.
+    tends: Option<Task<Result<(), Error>>>,
+    failed: Option<Error>,
     answers: HashMap<u64, Answer>,
     scanned: HashMap<u64, ScanPart>,
     token_next: u64,
@@ -123,7 +134,27 @@ impl Client {
         self.token_next
     }
 
+    fn tend(&mut self) {
+        let large = self.slots.of_class(SlotClass::Large);
+        if self.tends.is_none() && large.wants_change() {
+            let (base, io, large) = (self.core.base.clone(), self.io.clone(), large.clone());
+            self.tends = Some(Box::pin(async move { open_more(&base, &io, &large).await }));
+        }
+        if self.tends.is_none() {
+            return;
+        }
+        self.io.pump();
+        // The manifest is written with its I/O.
+        self.store.maintain();
+        if let Some(done) = self.tends.as_mut().and_then(poll_once) {
+            self.tends = None;
+            // A power failure ends it.
+            self.failed = self.failed.take().or(done.err());
+        }
+    }
+
     pub fn step(&mut self) {
+        self.tend();
         let mut completions = std::mem::take(&mut self.core.completions);
         self.core.queue.poll(&mut completions);
         completions.drain(..).for_each(|returned| self.session.complete(&mut self.core, returned));
@@ -150,7 +181,8 @@ impl Client {
             }
             self.step();
         }
-        panic!("no answer to {token}; {:?} are on their way", self.session.tokens());
+        let (tokens, failed) = (self.session.tokens(), &self.failed);
+        panic!("no answer to {token}; {tokens:?} are on their way; {failed:?}");
     }
 
     pub fn run(&mut self, request: Request<'_>) -> Answer {
@@ -189,6 +221,8 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.session.leave(&mut self.core);
+        self.tends = None;
+        self.io.drain();
         self.core.base.log.unregister(&self.core.notifier);
     }
 }

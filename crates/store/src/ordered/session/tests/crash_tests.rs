@@ -38,10 +38,11 @@ impl Run {
     }
 }
 
-/// What a key gets: nothing, or a value that a node takes, or, seldom, one of an extension.
+/// What a key gets: nothing, or a value that a node takes, or, seldom, one of an extension, of a slab or beyond.
 fn value(random: &mut SplitMix64, byte: u8) -> Option<Vec<u8>> {
     let length = match random.below(16) {
         0..4 => return None,
+        4 if random.below(6) == 0 => 60_000 + random.below(20_000),
         4 => 2000 + random.below(9000),
         _ => random.below(900),
     };

@@ -4,10 +4,12 @@ use super::bench::{Answer, Bench, Client, new_flash};
 use crate::keyspace::key_range::{KeyBound, KeyRange};
 use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::log::Sync;
+use crate::ordered::slabs::slot_class::SlotClass;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use tapetum_drive::{Opcode, SplitMix64};
+use tapetum_kernels::ordered::extension::EXTENSION_HEAD_BYTES;
 
 pub fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
     Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always }
@@ -202,7 +204,7 @@ fn conditions_hold_for_the_item_as_it_is() {
 
 #[test]
 fn keys_and_values_that_no_node_takes_are_refused() {
-    let bench = Bench::new(Arc::new(new_flash(7)), 16, Sync::Always);
+    let bench = Bench::with_slots(Arc::new(new_flash(7)), 16, 100);
     let mut client = bench.client();
     let (longest, longer) = (vec![1; 1024], vec![1; 1025]);
     assert!(matches!(client.run(put(&longest, b"v")).0, Outcome::Stored { .. }));
@@ -211,43 +213,104 @@ fn keys_and_values_that_no_node_takes_are_refused() {
         Outcome::Failed(crate::Error::KeyTooLong { limit_bytes: 1024 })
     ));
     assert_eq!(client.run(put(b"", b"v")).0, Outcome::Failed(crate::Error::KeyEmpty));
-    let value = vec![1; 70_000];
-    let refused = client.run(put(b"k", &value)).0;
-    let Outcome::Failed(crate::Error::ValueTooLarge { limit_bytes }) = refused else { panic!("{refused:?}") };
-    assert!(matches!(client.run(put(b"k", &value[..limit_bytes])).0, Outcome::Stored { .. }));
+    let limit_bytes = bench.base.value_bytes_max;
+    let value = vec![1; limit_bytes + 1];
+    let too_large = Outcome::Failed(crate::Error::ValueTooLarge { limit_bytes });
+    assert_eq!(client.run(put(b"k", &value)).0, too_large);
+    assert!(matches!(client.run(put(b"k", &value[1..])).0, Outcome::Stored { .. }));
     assert_eq!(client.run(Request::Get { key: b"k" }).1.len(), limit_bytes);
+    assert_eq!(client.run(Request::Append { key: b"k", value: b"1", stamp: None }).0, too_large);
 }
 
 /// Values of all sizes in turn under one key: of a node, and of each slab.
 #[test]
 fn values_move_between_nodes_and_extensions_and_leave_no_slot_behind() {
-    let bench = Bench::new(Arc::new(new_flash(8)), 16, Sync::Always);
+    let bench = Bench::with_slots(Arc::new(new_flash(8)), 16, 100);
     let mut client = bench.client();
-    let lengths = [1, 1900, 2000, 4000, 4096, 8000, 9000, 16_000, 30_000, 65_000, 100];
+    // With the key and what is in front, the sizes of slabs and of what is beyond.
+    let totals = [4, 8, 16, 32, 64, 128, 256, 320].map(|kib| (kib << 10) - EXTENSION_HEAD_BYTES - 3);
+    let around = totals.into_iter().flat_map(|length| [length - 1, length, length + 1]);
+    // And of a record: what a node takes, and one more.
+    let lengths: Vec<usize> = (1940..1990).chain([1, 4096, 65_536, 65_537]).chain(around).chain([100]).collect();
     for (number, length) in lengths.into_iter().enumerate() {
         let value = vec![number as u8; length];
         assert!(matches!(client.run(put(b"key", &value)).0, Outcome::Stored { .. }));
         assert_eq!(client.run(Request::Get { key: b"key" }).1, value);
         assert_eq!(client.scan(KeyRange::default(), 9), [(b"key".to_vec(), value)]);
     }
-    let long = vec![b'x'; 5000];
-    assert!(matches!(client.run(put(b"key", &long)).0, Outcome::Stored { .. }));
-    assert!(matches!(client.run(Request::Append { key: b"key", value: b"!", stamp: None }).0, Outcome::Stored { .. }));
-    let touched = client.run(Request::Touch { key: b"key", expiry: u32::MAX }).0;
-    assert!(matches!(touched, Outcome::Touched { .. }), "{touched:?}");
-    let (outcome, value) = client.run(Request::GetAndTouch { key: b"key", expiry: 0 });
-    assert!(matches!(outcome, Outcome::Value { .. }) && value == [&long[..], b"!"].concat());
-    let present = Request::Put { key: b"key", value: b"short", flags: 0, expiry: 0, condition: Condition::Present };
-    assert!(matches!(client.run(present).0, Outcome::Stored { .. }));
-    assert!(matches!(client.run(put(b"key", &long)).0, Outcome::Stored { .. }));
-    assert_eq!(client.run(Request::Delete { key: b"key", stamp: None }).0, Outcome::Deleted);
-    while bench.state.write_back.has_work() {
+    for long in [5000, 64_000, 300_000].map(|length| vec![b'x'; length]) {
+        change_in_all_ways(&mut client, &long);
+    }
+    while bench.state.write_back.has_work() || bench.slots.of_class(SlotClass::Large).wants_change() {
         client.step();
     }
     for space in bench.slots.spaces().skip(1) {
         let counts = space.counts();
         assert_eq!(counts.slots, counts.slots_free, "{:?}", space.options().class);
     }
+    assert_eq!(bench.slots.of_class(SlotClass::Large).counts().groups, 0, "their extents are given back");
+}
+
+/// Changes an item whose value is in an extension.
+fn change_in_all_ways(client: &mut Client, long: &[u8]) {
+    assert!(matches!(client.run(put(b"key", long)).0, Outcome::Stored { .. }));
+    assert!(matches!(client.run(Request::Append { key: b"key", value: b"!", stamp: None }).0, Outcome::Stored { .. }));
+    let touched = client.run(Request::Touch { key: b"key", expiry: u32::MAX }).0;
+    assert!(matches!(touched, Outcome::Touched { .. }), "{touched:?}");
+    let (outcome, value) = client.run(Request::GetAndTouch { key: b"key", expiry: 0 });
+    assert!(matches!(outcome, Outcome::Value { .. }) && value == [long, b"!"].concat());
+    let present = Request::Put { key: b"key", value: b"short", flags: 0, expiry: 0, condition: Condition::Present };
+    assert!(matches!(client.run(present).0, Outcome::Stored { .. }));
+    assert!(matches!(client.run(put(b"key", long)).0, Outcome::Stored { .. }));
+    assert_eq!(client.run(Request::Delete { key: b"key", stamp: None }).0, Outcome::Deleted);
+}
+
+/// Several values beyond the slabs in one node, written and read at once, each in pieces; a scan has few of them in a part.
+#[test]
+fn many_large_values_of_one_node_are_there() {
+    let bench = Bench::with_slots(Arc::new(new_flash(13)), 16, 100);
+    let mut client = bench.client();
+    let items: Vec<(Vec<u8>, Vec<u8>)> = (0..6)
+        .map(|n| (vec![b'a' + n], (0..70_000 + 9000 * u32::from(n)).map(|at| (at % 251) as u8 ^ n).collect()))
+        .collect();
+    for _ in 0..3 {
+        let puts: Vec<u64> = items.iter().map(|(key, value)| client.start(put(key, value))).collect();
+        puts.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Stored { .. })));
+        let gets: Vec<u64> = items.iter().map(|(key, _)| client.start(Request::Get { key })).collect();
+        for (token, (key, value)) in gets.into_iter().zip(&items) {
+            assert!(client.answer(token).1 == *value, "{key:?}");
+        }
+    }
+    for is_reverse in [false, true] {
+        let mut scanned = client.scan(KeyRange { is_reverse, ..KeyRange::default() }, 100);
+        if is_reverse {
+            scanned.reverse();
+        }
+        assert!(scanned == items);
+    }
+    let token = client.start_scan(KeyRange::default(), 100);
+    let part = loop {
+        client.step();
+        if let Some(part) = client.take_part(token) {
+            break part;
+        }
+    };
+    assert_eq!((part.items.len(), part.rest.is_some()), (1, true), "a part has about 64 KiB");
+}
+
+/// Flushes cover all extensions and images that were written before.
+#[test]
+fn many_values_of_extensions_share_few_flushes() {
+    let flash = new_flash(14);
+    let bench = Bench::new(Arc::new(flash.clone()), 64, Sync::Always);
+    let mut client = bench.client();
+    assert!(matches!(client.run(put(b"first", b"")).0, Outcome::Stored { .. }));
+    let before = flash.submitted(Opcode::Flush);
+    let keys: Vec<Vec<u8>> = (0..48).map(|n| format!("key{n:02}").into_bytes()).collect();
+    let tokens: Vec<u64> = keys.iter().map(|key| client.start(put(key, &[1; 5000]))).collect();
+    tokens.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Stored { .. })));
+    let flushes = flash.submitted(Opcode::Flush) - before;
+    assert!(flushes <= 16, "{flushes} flushes for 48 puts, each of an extension and an image");
 }
 
 /// Others have taken nearly all of local memory.

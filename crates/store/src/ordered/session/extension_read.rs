@@ -1,0 +1,135 @@
+//! An extension on its way from flash: through a few buffers of local memory, into host memory.
+//!
+//! Nothing keeps it from being replaced meanwhile, or its slot from being another's: its head, key and checksums tell.
+
+use crate::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, cut};
+use crate::ordered::slabs::SlotSpace;
+use crate::session::session_core::SessionCore;
+use tapetum_drive::{Completion, LocalBuffer, Purpose, Returned};
+use tapetum_kernels::checksum::crc32c_append;
+use tapetum_kernels::ordered::extension::{
+    EXTENSION_HEAD_BYTES, EXTENSION_PREFIX_BYTES_MAX, ExtensionClass, ExtensionHead, ExtensionReference, stored_crc,
+};
+use tapetum_kernels::ordered::{NODE_BYTES, SlotSalt};
+use tapetum_kernels::record::Codec;
+
+const _: () = assert!(EXTENSION_PREFIX_BYTES_MAX as u64 <= PIECE_BYTES_MAX);
+
+/// See the [module](self).
+pub(super) struct ExtensionRead {
+    flash: u64,
+    /// Of head, key and stored bytes.
+    bytes: u64,
+    salt: SlotSalt,
+    reference: ExtensionReference,
+    transfer: Option<PieceTransfer>,
+    /// As it was read, once it is known to be the right one.
+    head: Option<ExtensionHead>,
+    /// What is there is another one.
+    is_another: bool,
+    value: Vec<u8>,
+    crc: u32,
+}
+
+/// How far a read is.
+pub(super) enum ExtensionStep {
+    OnItsWay,
+    Value(Vec<u8>),
+    /// What the reference names is not there.
+    Another,
+    Failed(Completion),
+}
+
+/// What an extension is read for.
+#[derive(Clone, Copy)]
+pub(super) struct ReadOf<'k> {
+    pub key: &'k [u8],
+    pub value_bytes: usize,
+    pub purpose: Purpose,
+}
+
+impl ExtensionRead {
+    /// `None`: there is no such slot any more.
+    pub fn of<'s>(
+        reference: &ExtensionReference,
+        key_bytes: usize,
+        space: impl FnOnce(ExtensionClass) -> &'s SlotSpace,
+    ) -> Option<ExtensionRead> {
+        let space = space(reference.class(key_bytes)?);
+        let (flash, salt) = (space.flash_offset(reference.slot)?, space.salt(reference.slot)?);
+        let bytes = (EXTENSION_HEAD_BYTES + key_bytes) as u64 + u64::from(reference.stored_bytes);
+        let (crc, reference) = (stored_crc(salt, &[]), *reference);
+        let (transfer, head, is_another, value) = (None, None, false, Vec::new());
+        Some(ExtensionRead { flash, bytes, salt, reference, transfer, head, is_another, value, crc })
+    }
+
+    pub fn reference(&self) -> &ExtensionReference {
+        &self.reference
+    }
+
+    /// Starts to read; whether there is memory for it. The queue has a place.
+    pub fn begin(&mut self, core: &mut SessionCore, purpose: Purpose, tag: impl Fn(usize) -> u64) -> bool {
+        let pieces = cut(self.flash, self.bytes, PIECE_BYTES_MAX, NODE_BYTES as u64).collect();
+        self.transfer = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes));
+        let Some(transfer) = &mut self.transfer else { return false };
+        transfer.read(&mut core.queue, purpose, tag);
+        true
+    }
+
+    /// Goes on with what a command brought.
+    pub fn completed(
+        &mut self,
+        core: &mut SessionCore,
+        of: ReadOf<'_>,
+        (slot, returned): (usize, Returned),
+        tag: impl Fn(usize) -> u64,
+    ) -> ExtensionStep {
+        let Some(mut transfer) = self.transfer.take() else { unreachable!("a completion has a transfer") };
+        transfer.completed(slot, returned);
+        while let Some((buffer, bytes)) = transfer.take() {
+            self.take(core, of, (buffer, bytes));
+        }
+        if self.is_another {
+            transfer.stop();
+        }
+        transfer.read(&mut core.queue, of.purpose, tag);
+        let Some(outcome) = transfer.outcome() else {
+            self.transfer = Some(transfer);
+            return ExtensionStep::OnItsWay;
+        };
+        transfer.into_buffers().for_each(|buffer| core.spare_buffers.give(buffer));
+        match (outcome, self.head) {
+            (Err(failed), _) => ExtensionStep::Failed(failed),
+            (Ok(()), Some(head)) if head.stored_crc == self.crc && self.value.len() == head.stored_bytes as usize => {
+                ExtensionStep::Value(std::mem::take(&mut self.value))
+            }
+            (Ok(()), _) => ExtensionStep::Another,
+        }
+    }
+
+    fn take(&mut self, core: &SessionCore, of: ReadOf<'_>, (buffer, bytes): (&LocalBuffer, usize)) {
+        if self.is_another {
+            return;
+        }
+        let mut bytes = core.queue.look(of.purpose, buffer, 0..bytes);
+        if self.head.is_none() {
+            let Some((head, stored)) = self.parse(of, bytes) else {
+                self.is_another = true;
+                return;
+            };
+            self.head = Some(head);
+            self.value.reserve_exact(head.stored_bytes as usize);
+            bytes = stored;
+        }
+        self.crc = crc32c_append(self.crc, bytes);
+        self.value.extend_from_slice(bytes);
+    }
+
+    /// The head of the extension that is meant, and the first stored bytes.
+    fn parse<'b>(&self, of: ReadOf<'_>, bytes: &'b [u8]) -> Option<(ExtensionHead, &'b [u8])> {
+        let (head, key) = ExtensionHead::parse(bytes, self.salt).ok()?;
+        head.check(&self.reference, of.value_bytes as u32).ok()?;
+        let stored = bytes.get(EXTENSION_HEAD_BYTES + key.len()..)?;
+        (key == of.key && head.codec == Codec::Raw).then_some((head, stored))
+    }
+}
