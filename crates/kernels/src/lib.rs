@@ -8,6 +8,7 @@ pub mod delta_bucket;
 pub mod extent_address;
 pub mod fence_page;
 pub mod fences;
+pub mod graph;
 pub mod hash;
 pub mod hash_each;
 pub mod key_table;

@@ -1,0 +1,318 @@
+//! Betweenness centrality: on how many of the shortest paths between two others a node lies (Brandes, 2001).
+//!
+//! ```text
+//! from a source s, outwards:  paths(v) = sum of paths(u) over the nodes u before v
+//!                 backwards:  share(u) = sum of paths(u) / paths(v) · (1 + share(v)) over the nodes v behind u
+//! a node's betweenness is the sum of its shares over all sources but itself
+//! ```
+//! 1. Exact: all nodes are sources. Sampled: some are, and the sums are scaled by nodes ÷ samples.
+//! 2. A state belongs to one thread. States of disjoint sources merge to the state of all of them; sums of floats differ in their last
+//!    bits by how the sources were parted.
+//! 3. A source takes time in proportion to the edges that it reaches. It asks every [`EDGES_UNTIL_ASKED`] edges whether to go on.
+
+use super::csr::{CsrGraph, Direction};
+
+/// Edges after which a source asks whether it is cancelled: some ten microseconds.
+const EDGES_UNTIL_ASKED: usize = 16 << 10;
+const UNREACHED: u32 = u32::MAX;
+
+/// Nobody wants the result any more. The state's sums hold a source in part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cancelled;
+
+/// What the sums are divided by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Normalization {
+    /// The number of paths, those of undirected graphs counted once.
+    None,
+    /// By the number of pairs of other nodes: 0 to 1.
+    Pairs,
+}
+
+pub struct Betweenness<'g> {
+    graph: &'g CsrGraph,
+    sums: Vec<f64>,
+    /// Sources that were taken.
+    sources: u64,
+    // Of the source that is at work.
+    distances: Vec<u32>,
+    paths: Vec<f64>,
+    shares: Vec<f64>,
+    /// The nodes that were reached, the nearest first.
+    reached: Vec<u32>,
+    edges_until_asked: usize,
+}
+
+impl<'g> Betweenness<'g> {
+    /// Bytes of a state.
+    pub fn bytes(nodes: usize) -> u64 {
+        nodes as u64 * (3 * 8 + 2 * 4)
+    }
+
+    pub fn new(graph: &'g CsrGraph) -> Betweenness<'g> {
+        let nodes = graph.nodes();
+        Betweenness {
+            graph,
+            sums: vec![0.0; nodes],
+            sources: 0,
+            distances: vec![UNREACHED; nodes],
+            paths: vec![0.0; nodes],
+            shares: vec![0.0; nodes],
+            reached: Vec::with_capacity(nodes),
+            edges_until_asked: EDGES_UNTIL_ASKED,
+        }
+    }
+
+    /// Adds the shares of the paths from a node.
+    ///
+    /// # Panics
+    /// When the graph has no such node.
+    pub fn add_source(&mut self, source: u32, is_cancelled: &mut dyn FnMut() -> bool) -> Result<(), Cancelled> {
+        self.spread(source, is_cancelled)?;
+        self.gather(source, is_cancelled)?;
+        for node in self.reached.drain(..) {
+            let node = node as usize;
+            (self.distances[node], self.paths[node], self.shares[node]) = (UNREACHED, 0.0, 0.0);
+        }
+        self.sources += 1;
+        Ok(())
+    }
+
+    fn ask(&mut self, edges: usize, is_cancelled: &mut dyn FnMut() -> bool) -> Result<(), Cancelled> {
+        if let Some(left) = self.edges_until_asked.checked_sub(edges + 1) {
+            self.edges_until_asked = left;
+            return Ok(());
+        }
+        self.edges_until_asked = EDGES_UNTIL_ASKED;
+        if is_cancelled() { Err(Cancelled) } else { Ok(()) }
+    }
+
+    fn spread(&mut self, source: u32, is_cancelled: &mut dyn FnMut() -> bool) -> Result<(), Cancelled> {
+        self.distances[source as usize] = 0;
+        self.paths[source as usize] = 1.0;
+        self.reached.push(source);
+        let mut next = 0;
+        while let Some(node) = self.reached.get(next).copied() {
+            next += 1;
+            let neighbours = self.graph.neighbours(node);
+            self.ask(neighbours.len(), is_cancelled)?;
+            let (behind, paths) = (self.distances[node as usize] + 1, self.paths[node as usize]);
+            for neighbour in neighbours {
+                let distance = &mut self.distances[*neighbour as usize];
+                if *distance == UNREACHED {
+                    *distance = behind;
+                    self.reached.push(*neighbour);
+                }
+                if *distance == behind {
+                    self.paths[*neighbour as usize] += paths;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, source: u32, is_cancelled: &mut dyn FnMut() -> bool) -> Result<(), Cancelled> {
+        for place in (0..self.reached.len()).rev() {
+            let node = self.reached[place];
+            let neighbours = self.graph.neighbours(node);
+            self.ask(neighbours.len(), is_cancelled)?;
+            let behind = self.distances[node as usize] + 1;
+            let mut share = 0.0;
+            for neighbour in neighbours {
+                let neighbour = *neighbour as usize;
+                if self.distances[neighbour] == behind {
+                    share += (1.0 + self.shares[neighbour]) / self.paths[neighbour];
+                }
+            }
+            share *= self.paths[node as usize];
+            self.shares[node as usize] = share;
+            if node != source {
+                self.sums[node as usize] += share;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn sources(&self) -> u64 {
+        self.sources
+    }
+
+    /// The sums by node, to be sent to who merges them.
+    pub fn sums(&self) -> &[f64] {
+        &self.sums
+    }
+
+    /// Takes the sums of another state of the same graph, of so many other sources.
+    ///
+    /// # Panics
+    /// When they are of another number of nodes.
+    pub fn merge(&mut self, sums: &[f64], sources: u64) {
+        assert_eq!(sums.len(), self.sums.len(), "sums of another graph");
+        self.sums.iter_mut().zip(sums).for_each(|(sum, other)| *sum += other);
+        self.sources += sources;
+    }
+
+    /// The centrality of each node: scaled, if not all nodes were sources.
+    pub fn centralities(&self, normalization: Normalization) -> Vec<f64> {
+        let nodes = self.graph.nodes() as f64;
+        let sampled = if self.sources == 0 { 0.0 } else { nodes / self.sources as f64 };
+        let scale = match (normalization, self.graph.direction()) {
+            // Graphs of two nodes have no third one between them.
+            (Normalization::Pairs, _) if nodes <= 2.0 => 1.0,
+            // Both directions of each pair are in the sums.
+            (Normalization::Pairs, _) => 1.0 / ((nodes - 1.0) * (nodes - 2.0)),
+            (Normalization::None, Direction::Undirected) => 0.5,
+            (Normalization::None, Direction::Directed) => 1.0,
+        };
+        self.sums.iter().map(|sum| sum * sampled * scale).collect()
+    }
+}
+
+/// Distinct nodes, ascending, drawn by a seed: `samples` of them, or all, if there are no more.
+pub fn sampled_sources(nodes: usize, samples: usize, seed: u64) -> Vec<u32> {
+    let mut state = seed;
+    // SplitMix64.
+    let mut random = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    };
+    let mut all: Vec<u32> = (0..nodes as u32).collect();
+    let samples = samples.min(nodes);
+    for place in 0..samples {
+        let left = (nodes - place) as u64;
+        let drawn = place + ((u128::from(random()) * u128::from(left)) >> 64) as usize;
+        all.swap(place, drawn);
+    }
+    all.truncate(samples);
+    all.sort_unstable();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By definition: counts shortest paths between all pairs.
+    fn by_definition(graph: &CsrGraph) -> Vec<f64> {
+        let nodes = graph.nodes();
+        let from = |source: usize| {
+            let (mut distances, mut paths) = (vec![usize::MAX; nodes], vec![0.0; nodes]);
+            (distances[source], paths[source]) = (0, 1.0);
+            let mut level = vec![source];
+            while !level.is_empty() {
+                let mut next = Vec::new();
+                for node in level {
+                    for neighbour in graph.neighbours(node as u32).iter().map(|neighbour| *neighbour as usize) {
+                        if distances[neighbour] == usize::MAX {
+                            distances[neighbour] = distances[node] + 1;
+                            next.push(neighbour);
+                        }
+                        if distances[neighbour] == distances[node] + 1 {
+                            paths[neighbour] += paths[node];
+                        }
+                    }
+                }
+                level = next;
+            }
+            (distances, paths)
+        };
+        let all: Vec<_> = (0..nodes).map(from).collect();
+        let mut sums = vec![0.0; nodes];
+        for s in 0..nodes {
+            for t in (0..nodes).filter(|t| *t != s && all[s].0[*t] != usize::MAX) {
+                for v in (0..nodes).filter(|v| *v != s && *v != t) {
+                    let is_between = all[s].0[v] != usize::MAX
+                        && all[v].0[t] != usize::MAX
+                        && all[s].0[v] + all[v].0[t] == all[s].0[t];
+                    if is_between {
+                        sums[v] += all[s].1[v] * all[v].1[t] / all[s].1[t];
+                    }
+                }
+            }
+        }
+        sums
+    }
+
+    fn random_graph(nodes: u64, edges: usize, direction: Direction, seed: u64) -> CsrGraph {
+        let ends = sampled_sources(nodes as usize * edges, 2 * edges, seed);
+        let edges: Vec<_> =
+            ends.chunks(2).map(|pair| (u64::from(pair[0]) % nodes, u64::from(pair[1]) * 7 % nodes)).collect();
+        CsrGraph::build(&edges, direction, 1 << 30).unwrap()
+    }
+
+    fn exact(graph: &CsrGraph) -> Betweenness<'_> {
+        let mut state = Betweenness::new(graph);
+        (0..graph.nodes() as u32).for_each(|source| state.add_source(source, &mut || false).unwrap());
+        state
+    }
+
+    fn is_near(a: &[f64], b: &[f64]) -> bool {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-9 * b.abs().max(1.0))
+    }
+
+    #[test]
+    fn it_is_what_the_definition_says() {
+        for seed in 0..20 {
+            for direction in [Direction::Directed, Direction::Undirected] {
+                let graph = random_graph(25, 40, direction, seed);
+                assert!(is_near(exact(&graph).sums(), &by_definition(&graph)), "seed {seed} {direction:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_by_source_merge_to_the_whole() {
+        let graph = random_graph(200, 600, Direction::Directed, 3);
+        let whole = exact(&graph);
+        let mut merged = Betweenness::new(&graph);
+        for part in 0..3 {
+            let mut state = Betweenness::new(&graph);
+            (part..graph.nodes() as u32).step_by(3).for_each(|source| state.add_source(source, &mut || false).unwrap());
+            merged.merge(state.sums(), state.sources());
+        }
+        assert_eq!(merged.sources(), whole.sources());
+        assert!(is_near(&merged.centralities(Normalization::Pairs), &whole.centralities(Normalization::Pairs)));
+    }
+
+    #[test]
+    fn a_sample_of_all_is_exact_and_samples_center_on_it() {
+        let graph = random_graph(300, 1200, Direction::Undirected, 9);
+        let whole = exact(&graph).centralities(Normalization::None);
+        let sampled = |samples: usize, seed: u64| {
+            let mut state = Betweenness::new(&graph);
+            let sources = sampled_sources(graph.nodes(), samples, seed);
+            sources.into_iter().for_each(|source| state.add_source(source, &mut || false).unwrap());
+            state.centralities(Normalization::None)
+        };
+        assert!(is_near(&sampled(graph.nodes(), 1), &whole));
+        let total = |centralities: &[f64]| centralities.iter().sum::<f64>();
+        let mean = (0..40).map(|seed| total(&sampled(30, seed))).sum::<f64>() / 40.0;
+        assert!((mean / total(&whole) - 1.0).abs() < 0.05, "{mean} of {}", total(&whole));
+        assert_eq!(sampled(30, 7), sampled(30, 7));
+    }
+
+    #[test]
+    fn sources_are_distinct_and_drawn_by_the_seed() {
+        let drawn = sampled_sources(1000, 100, 5);
+        assert!(drawn.windows(2).all(|pair| pair[0] < pair[1]) && drawn.len() == 100);
+        assert_ne!(drawn, sampled_sources(1000, 100, 6));
+        assert_eq!(sampled_sources(3, 10, 1), [0, 1, 2]);
+        assert!(sampled_sources(0, 10, 1).is_empty());
+    }
+
+    #[test]
+    fn a_source_ends_when_it_is_cancelled() {
+        let star: Vec<_> = (1..100_000).map(|leaf| (0, leaf)).collect();
+        let graph = CsrGraph::build(&star, Direction::Undirected, 1 << 30).unwrap();
+        let mut asked = 0;
+        let mut state = Betweenness::new(&graph);
+        let ended = state.add_source(1, &mut || {
+            asked += 1;
+            asked == 2
+        });
+        assert_eq!((ended, asked), (Err(Cancelled), 2));
+    }
+}

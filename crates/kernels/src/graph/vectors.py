@@ -1,0 +1,28 @@
+"""Makes vectors.txt: betweenness as networkx has it. Run: python3 crates/kernels/src/graph/vectors.py (networkx 3.6.1)."""
+
+import pathlib
+
+import networkx
+
+
+def graphs():
+    yield "karate club", networkx.Graph(networkx.karate_club_graph().edges())
+    yield "path", networkx.path_graph(5)
+    yield "two nodes", networkx.path_graph(2)
+    yield "grid", networkx.convert_node_labels_to_integers(networkx.grid_2d_graph(5, 6))
+    yield "two parts, loops", networkx.Graph([(1, 2), (2, 3), (3, 3), (7, 8), (8, 9), (9, 7), (2, 2)])
+    yield "random", networkx.gnp_random_graph(50, 0.1, seed=1)
+    yield "scale-free", networkx.barabasi_albert_graph(120, 2, seed=2)
+    yield "directed", networkx.gnp_random_graph(60, 0.06, seed=3, directed=True)
+    yield "citations", networkx.DiGraph(networkx.gn_graph(100, seed=4))
+
+
+lines = []
+for name, graph in graphs():
+    directed = graph.is_directed()
+    lines.append(f"graph {'directed' if directed else 'undirected'} {name}")
+    lines += [f"edge {a} {b}" for a, b in graph.edges()]
+    plain = networkx.betweenness_centrality(graph, normalized=False)
+    normalized = networkx.betweenness_centrality(graph, normalized=True)
+    lines += [f"node {node} {plain[node]!r} {normalized[node]!r}" for node in sorted(graph) if graph.degree(node) > 0]
+pathlib.Path(__file__).with_name("vectors.txt").write_text("\n".join(lines) + "\n")
