@@ -17,6 +17,7 @@ mod item_lines;
 mod memcached;
 mod nodes;
 mod pages;
+mod scans;
 
 /// One target.
 pub struct Target {
@@ -52,6 +53,11 @@ pub const TARGETS: &[Target] = &[
     target("record", formats::record, 256),
     target("reference", formats::reference, 128),
     target("fences", formats::fences, 1024),
+    target("scan_format", scans::format, 512),
+    target("scan_format_text", scans::format_text, 256),
+    target("scan_query", scans::query, 1024),
+    target("scan_result", scans::result, 512),
+    target("query_text", tapetum::fuzzing::query_text, 512),
     target("codec", formats::codec, 1024),
     target("delta_bucket", delta_bucket::against_a_map, 512),
     target("delta_nonsense", delta_bucket::nonsense, 512),

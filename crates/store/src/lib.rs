@@ -47,6 +47,8 @@ mod opening;
 pub mod ordered;
 mod phase;
 pub mod planted;
+#[cfg(feature = "sql")]
+pub mod query;
 mod recover;
 mod scan;
 mod session;

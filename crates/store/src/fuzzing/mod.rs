@@ -4,10 +4,12 @@ mod index;
 mod input;
 mod log;
 mod manifest;
+mod query;
 mod superblock;
 
 pub use index::{index, index_image};
 pub use input::Input;
 pub use log::log;
 pub use manifest::{keyspace_edits, manifest_frames, manifest_payload};
+pub use query::query_text;
 pub use superblock::superblock;

@@ -1,0 +1,179 @@
+//! Literals, and the constants of each type that they stand for.
+
+use super::QueryProblem;
+use sqlparser::ast::Value;
+use tapetum_kernels::scan::program::Constant;
+use tapetum_kernels::scan::{OwnedScalar, ScalarType};
+
+/// What stands in a text; its type shows where it is used.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Literal {
+    Integer(i128),
+    Decimal(f64),
+    Text(String),
+    Bytes(Vec<u8>),
+    Timestamp(i64),
+    Bool(bool),
+    Null,
+}
+
+impl Literal {
+    pub fn of(value: &Value) -> Result<Literal, QueryProblem> {
+        Ok(match value {
+            Value::Number(digits, _) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Literal::Integer(digits.parse().map_err(|_| QueryProblem::Number)?)
+            }
+            Value::Number(digits, _) => Literal::Decimal(digits.parse().map_err(|_| QueryProblem::Number)?),
+            Value::SingleQuotedString(text) => Literal::Text(text.clone()),
+            Value::HexStringLiteral(digits) => Literal::Bytes(hex(digits).ok_or(QueryProblem::HexBytes)?),
+            Value::Boolean(value) => Literal::Bool(*value),
+            Value::Null => Literal::Null,
+            Value::Placeholder(_) => return Err(QueryProblem::Unsupported("there is nothing to put in its place")),
+            _ => return Err(QueryProblem::Unsupported("strings are written as 'text'")),
+        })
+    }
+
+    pub fn negated(self) -> Result<Literal, QueryProblem> {
+        match self {
+            Literal::Integer(number) => Ok(Literal::Integer(-number)),
+            Literal::Decimal(number) => Ok(Literal::Decimal(-number)),
+            Literal::Null => Ok(Literal::Null),
+            other => Err(QueryProblem::NotNumber(other.default_type().name())),
+        }
+    }
+
+    /// The type that it has alone.
+    pub fn default_type(&self) -> ScalarType {
+        match self {
+            Literal::Integer(number) if i64::try_from(*number).is_err() => ScalarType::Unsigned,
+            Literal::Integer(_) => ScalarType::Int,
+            Literal::Decimal(_) => ScalarType::Float,
+            Literal::Text(_) => ScalarType::Text,
+            Literal::Bytes(_) => ScalarType::Bytes,
+            Literal::Timestamp(_) => ScalarType::Timestamp,
+            Literal::Bool(_) | Literal::Null => ScalarType::Bool,
+        }
+    }
+
+    /// The constant for a value of this type; `None` if it is a number that no integer is, where one is wanted.
+    pub fn constant(&self, wanted: ScalarType) -> Result<Option<Constant>, QueryProblem> {
+        let value = match (self, wanted) {
+            (Literal::Null, _) => return Ok(Some(Constant { scalar_type: wanted, value: None })),
+            (Literal::Integer(number), ScalarType::Int | ScalarType::Unsigned) => match i64::try_from(*number) {
+                Ok(number) => OwnedScalar::Int(number),
+                Err(_) => OwnedScalar::Unsigned(u64::try_from(*number).map_err(|_| QueryProblem::Number)?),
+            },
+            (Literal::Integer(number), ScalarType::Float) => OwnedScalar::Float(*number as f64),
+            (Literal::Decimal(_), ScalarType::Int | ScalarType::Unsigned) => return Ok(None),
+            (Literal::Decimal(number), ScalarType::Float) => OwnedScalar::Float(*number),
+            (Literal::Text(text), ScalarType::Text) => OwnedScalar::Text(text.as_str().into()),
+            (Literal::Text(text), ScalarType::Bytes) => OwnedScalar::Bytes(text.as_bytes().into()),
+            (Literal::Text(text), ScalarType::Timestamp) => {
+                OwnedScalar::Timestamp(timestamp(text).ok_or(QueryProblem::Timestamp)?)
+            }
+            (Literal::Timestamp(micros), ScalarType::Timestamp) => OwnedScalar::Timestamp(*micros),
+            (Literal::Bytes(bytes), ScalarType::Bytes) => OwnedScalar::Bytes(bytes.as_slice().into()),
+            (Literal::Bool(value), ScalarType::Bool) => OwnedScalar::Bool(*value),
+            (Literal::Integer(_) | Literal::Decimal(_), ScalarType::Timestamp) => return Err(QueryProblem::Timestamp),
+            (other, wanted) => return Err(QueryProblem::types(wanted, other.default_type())),
+        };
+        Ok(Some(Constant::of(value)))
+    }
+}
+
+fn hex(digits: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = digits.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+    let (pairs, []) = digits.as_deref()?.as_chunks::<2>() else { return None };
+    Some(pairs.iter().map(|[high, low]| high << 4 | low).collect())
+}
+
+/// Microseconds since 1970 of a time in UTC: a date, and perhaps a time of day behind a space or `T`, and a `Z`.
+pub(super) fn timestamp(text: &str) -> Option<i64> {
+    let text = text.strip_suffix('Z').unwrap_or(text);
+    let (date, time) = match text.split_once([' ', 'T']) {
+        Some((date, time)) => (date, time),
+        None => (text, "00:00:00"),
+    };
+    let [year, month, day] = numbers(date, '-', [4, 2, 2])?;
+    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    let [hour, minute, second] = numbers(time, ':', [2, 2, 2])?;
+    let is_time = hour < 24 && minute < 60 && second < 60;
+    let is_fraction = (1..=6).contains(&fraction.len()) && fraction.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_time || !is_fraction || !(1..=12).contains(&month) || !(1..=days_of_month(year, month)).contains(&day) {
+        return None;
+    }
+    let micros = fraction.parse::<i64>().ok()? * 10i64.pow(6 - fraction.len() as u32);
+    let seconds = (days_since_1970(year, month, day) * 24 + hour) * 3600 + minute * 60 + second;
+    Some(seconds * 1_000_000 + micros)
+}
+
+fn numbers(text: &str, between: char, digits: [usize; 3]) -> Option<[i64; 3]> {
+    let mut parts = text.split(between);
+    let mut all = [0; 3];
+    for (number, digits) in all.iter_mut().zip(digits) {
+        let part = parts.next()?;
+        let is_number = part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit());
+        *number = part.parse().ok().filter(|_| is_number)?;
+    }
+    parts.next().is_none().then_some(all)
+}
+
+fn is_leap(year: i64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
+fn days_of_month(year: i64, month: i64) -> i64 {
+    match month {
+        2 => 28 + i64::from(is_leap(year)),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    // Years before this one since the year 0, each with its leap day.
+    let before = |year: i64| year * 365 + (year + 3) / 4 - (year + 99) / 100 + (year + 399) / 400;
+    let months: i64 = (1..month).map(|month| days_of_month(year, month)).sum();
+    before(year) - before(1970) + months + day - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (text, seconds) in [
+            ("1970-01-01", 0),
+            ("1970-01-02", 86_400),
+            ("1969-12-31 23:59:59", -1),
+            ("2000-02-29", 951_782_400),
+            ("2000-03-01T00:00:00Z", 951_868_800),
+            ("2026-11-26 05:45:00", 1_795_671_900),
+            ("1900-03-01", -2_203_891_200),
+            ("0001-01-01", -62_135_596_800),
+            ("9999-12-31 23:59:59", 253_402_300_799),
+        ] {
+            assert_eq!(timestamp(text), Some(seconds * 1_000_000), "{text}");
+        }
+        assert_eq!(timestamp("1970-01-01 00:00:00.5"), Some(500_000));
+        assert_eq!(timestamp("1970-01-01 00:00:00.000001Z"), Some(1));
+        for text in [
+            "",
+            "2000",
+            "2000-13-01",
+            "2000-00-01",
+            "1900-02-29",
+            "2000-04-31",
+            "2000-01-01 24:00:00",
+            "2000-01-01 1:00:00",
+            "2000-01-01 00:00",
+            "2000-01-01 00:00:00.",
+            "2000-01-01 00:00:00.1234567",
+            "+200-01-01",
+            "2000-01-01-01",
+        ] {
+            assert_eq!(timestamp(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Queries as text: expressions of SQL, checked against a format and compiled to a program.
+//!
+//! ```text
+//! text ─► tokens (bounded) ─► sqlparser's tree ─► instructions, constants ─► Query
+//! ```
+//! 1. Every error names a clause, a place in its text and the word there, and says what would be right.
+//! 2. Texts are bounded in bytes and tokens, so no tree is deep. What is compiled passes the check that the drive makes of it.
+//! 3. A condition's parts that are joined by `and` are compiled to one `keep` each, in their order: what follows is computed, and fields
+//!    are read, for the records that are left.
+//!
+//! Pure.
+
+mod compile;
+mod literals;
+mod parse;
+mod select;
+mod text_error;
+
+use self::compile::Compiler;
+use self::text_error::TextPlace;
+use tapetum_kernels::scan::query::MisfitPolicy;
+use tapetum_kernels::scan::{Format, Query, ScalarType};
+
+pub use text_error::{QueryProblem, QueryTextError};
+
+/// Bytes of one clause.
+pub const CLAUSE_BYTES_MAX: usize = 64 << 10;
+/// Words and signs of one clause.
+pub const CLAUSE_TOKENS_MAX: usize = 1024;
+
+/// A part of a query's text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clause {
+    Where,
+    Select,
+    GroupBy,
+    OrderBy,
+}
+
+/// What is asked, in words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueryText<'a> {
+    /// A condition. None: all records.
+    pub condition: Option<&'a str>,
+    /// Expressions, each with a name behind `as` if it is to have one; or `*`, all fields.
+    pub select: &'a str,
+    pub group_by: Option<&'a str>,
+    /// One expression, and perhaps `desc`. Rows that are ordered need a limit.
+    pub order_by: Option<&'a str>,
+    pub limit: Option<u64>,
+    pub policy: MisfitPolicy,
+}
+
+impl Default for QueryText<'_> {
+    fn default() -> Self {
+        let (condition, group_by, order_by, limit) = (None, None, None, None);
+        QueryText { condition, select: "*", group_by, order_by, limit, policy: MisfitPolicy::Fail }
+    }
+}
+
+/// A column that is shown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResultColumn {
+    pub name: String,
+    /// Its place among the columns of the query's result.
+    pub place: usize,
+    pub scalar_type: ScalarType,
+}
+
+/// Groups are put in order where they are shown: they are few.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GroupOrder {
+    /// By a column of the query's result, and whether from the greatest to the least.
+    pub by: Option<(usize, bool)>,
+    pub limit: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct CompiledQuery {
+    pub query: Query,
+    pub columns: Vec<ResultColumn>,
+    pub group_order: GroupOrder,
+}
+
+/// Compiles a query for records of a format.
+///
+/// # Errors
+/// At the word that is wrong.
+pub fn compile(format: &Format, text: &QueryText<'_>) -> Result<CompiledQuery, QueryTextError> {
+    let mut compiler = Compiler::new(format);
+    if let Some(condition) = text.condition {
+        compiler.condition(condition)?;
+    }
+    let selected = compiler.select(text)?;
+    let (program, output) = (compiler.program()?, selected.output);
+    let query = Query::new(format.clone(), program, output, text.policy)
+        .map_err(|_| TextPlace::end(Clause::Select, text.select).error(QueryProblem::TooManyColumns))?;
+    let types = query.result_types();
+    let column = |(name, place): (String, usize)| ResultColumn { name, place, scalar_type: types[place] };
+    let columns = selected.columns.into_iter().map(column).collect();
+    Ok(CompiledQuery { query, columns, group_order: selected.group_order })
+}
+
+#[cfg(test)]
+mod tests;
