@@ -121,6 +121,12 @@ pub enum Bug {
     OrderedCloseEarly,
     /// A group of slots is named open before it is zero-written.
     OrderedOpenUnzeroed,
+    /// An image with a change of a batch is written before the log has the batch durable.
+    OrderedImageBeforeLog,
+    /// The log is trimmed although pages lack images with a batch's changes.
+    OrderedTrimBatch,
+    /// Recovery makes no record of the log again.
+    OrderedForgetBatch,
 }
 
 pub const ALL: &[Bug] = &[

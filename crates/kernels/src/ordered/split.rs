@@ -70,19 +70,51 @@ pub fn split(
     let cuts = Cuts::of(node, order, arrival)?;
     let cut = cuts.best().ok_or(NodeError::TooFew)?;
     let separator = separator(cuts.key(cut - 1), cuts.key(cut));
-    let of_left = cuts.records_before(cut);
+    cut_at((node, order), (separator, cuts.records_before(cut)), right_id, (left, right))
+        .map_err(|_| NodeError::Damaged)?;
+    let is_left = cuts.arrival_at.is_none_or(|at| at < cut);
+    let side = if is_left { SplitSide::Left } else { SplitSide::Right };
+    Ok(NodeSplit { side, has_room: cuts.sides(cut).has_room() })
+}
+
+/// Splits a node whose order is given in front of `separator`, between whichever of its records that is: a half may have none. The left
+/// half keeps its id. Neither half is sealed.
+///
+/// # Errors
+/// [`NodeError::OutsideFences`] when the separator is none of its keys, or the first one; [`NodeError::NoRoom`] when a half has no room for
+/// it as a fence; [`NodeError::Damaged`] when a record does not hold together.
+pub fn split_at(
+    (node, order): (&NodeRef<'_>, &NodeOrder),
+    separator: &[u8],
+    right_id: u64,
+    halves: (&mut NodePage, &mut NodePage),
+) -> Result<(), NodeError> {
+    if order.count() != node.count() {
+        return Err(NodeError::Damaged);
+    }
+    if !node.covers(separator) || separator == node.low_fence() {
+        return Err(NodeError::OutsideFences);
+    }
+    cut_at((node, order), (separator, order.lower_bound(node, separator)), right_id, halves)
+}
+
+/// Makes both halves: so many records go to the left one.
+fn cut_at(
+    (node, order): (&NodeRef<'_>, &NodeOrder),
+    (separator, of_left): (&[u8], usize),
+    right_id: u64,
+    (left, right): (&mut NodePage, &mut NodePage),
+) -> Result<(), NodeError> {
     let low =
         NewNode { keyspace: node.keyspace(), id: node.id(), low_fence: node.low_fence(), high_fence: Some(separator) };
     let high = NewNode { id: right_id, low_fence: separator, high_fence: node.high_fence(), ..low };
     for (page, half, places) in [(left, low, 0..of_left), (right, high, of_left..node.count())] {
-        let mut made = NodeMut::format(page, &half).map_err(|_| NodeError::Damaged)?;
+        let mut made = NodeMut::format(page, &half)?;
         for record in order.records(*node, places) {
-            made.append(&record?, node.bytes).map_err(|_| NodeError::Damaged)?;
+            made.append(&record?, node.bytes)?;
         }
     }
-    let is_left = cuts.arrival_at.is_none_or(|at| at < cut);
-    let side = if is_left { SplitSide::Left } else { SplitSide::Right };
-    Ok(NodeSplit { side, has_room: cuts.sides(cut).has_room() })
+    Ok(())
 }
 
 /// The places at which a node can be cut: in front of each item but the first. Items are its records in order, and the arrival.

@@ -99,8 +99,8 @@ struct SealedGroup {
 enum Flushing {
     /// Of the log, which makes durable what is written up to this stamp.
     Log(u64),
-    /// Of another queue.
-    Elsewhere,
+    /// Of another queue. It makes durable what was written of the log when it began, up to this stamp.
+    Elsewhere(u64),
 }
 
 struct LogState {
@@ -449,6 +449,11 @@ impl Log {
     /// Everything up to this stamp is durable: by the log, or since an install.
     pub fn durable_stamp(&self) -> u64 {
         self.durable.load(Ordering::SeqCst)
+    }
+
+    /// Records up to this stamp are written: the next flush that begins makes them durable, whoever's it is.
+    pub fn written_stamp(&self) -> u64 {
+        lock(&self.state).stamp_written
     }
 
     /// Whether an answer that shows the record with `stamp` may go out.

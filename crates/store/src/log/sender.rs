@@ -85,7 +85,7 @@ impl Log {
             }),
             _ => match state.flushing.take() {
                 Some(Flushing::Log(stamp)) => Some(stamp),
-                Some(Flushing::Elsewhere) | None => unreachable!("the log's flush was the only one"),
+                Some(Flushing::Elsewhere(_)) | None => unreachable!("the log's flush was the only one"),
             },
         };
         if let Some(stamp) = durable {
@@ -153,7 +153,6 @@ impl Log {
         .await?;
         if stamp > self.durable_stamp() {
             self.flush_elsewhere(io).await?;
-            self.durable.fetch_max(stamp, Ordering::SeqCst);
         }
         Ok(())
     }
@@ -171,7 +170,10 @@ impl Log {
         if let Some(error) = error {
             self.poison("a flush", error.clone());
         }
-        lock(&self.state).flushing = None;
+        let flushed = lock(&self.state).flushing.take();
+        if let (Some(Flushing::Elsewhere(stamp)), None) = (flushed, error) {
+            self.durable.fetch_max(stamp, Ordering::SeqCst);
+        }
         // Somebody may wait for his turn to flush.
         self.wake();
     }
@@ -186,7 +188,7 @@ impl Log {
         if state.flushing.is_some() {
             return Poll::Pending;
         }
-        state.flushing = Some(Flushing::Elsewhere);
+        state.flushing = Some(Flushing::Elsewhere(state.stamp_written));
         Poll::Ready(Ok(()))
     }
 }

@@ -6,9 +6,10 @@
 //!
 //! Threads: any.
 
+use super::batches::BatchList;
 use super::job::OrderedJob;
 use super::part::OrderedPart;
-use super::recover::{RecoverOptions, recover};
+use super::recover::{LogRecords, RecoverOptions, recover};
 use super::search::SearchLimits;
 use super::slabs::keyspace_slots::{KeyspaceSlots, SlabOptions};
 use super::slabs::manifest_client::OpeningGroups;
@@ -27,6 +28,7 @@ use crate::log::client::LogClient;
 use crate::maintenance::job::Job;
 use crate::media::io::{Io, Task, lock};
 use crate::ordered::node_table::NodeHome;
+use crate::planted::Bug;
 use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
 use crate::tools::check::CheckReport;
@@ -55,6 +57,10 @@ pub struct OrderedEngine {
     shared: OnceLock<OrderedShared>,
     /// By keyspace. Locked while a tree is made, so that none is made twice.
     pub slots: Mutex<BTreeMap<KeyspaceId, KeyspaceSlots>>,
+    /// What is needed of the log.
+    pub batches: BatchList,
+    /// Where the log has records of each keyspace, in the order of their stamps, until it is recovered.
+    replayed: Mutex<BTreeMap<KeyspaceId, Vec<Place>>>,
 }
 
 pub struct OrderedShared {
@@ -64,7 +70,13 @@ pub struct OrderedShared {
 
 impl OrderedEngine {
     pub fn new(base: &Arc<Base>) -> Arc<OrderedEngine> {
-        Arc::new(OrderedEngine { base: base.clone(), shared: OnceLock::new(), slots: Mutex::default() })
+        Arc::new(OrderedEngine {
+            base: base.clone(),
+            shared: OnceLock::new(),
+            slots: Mutex::default(),
+            batches: BatchList::default(),
+            replayed: Mutex::default(),
+        })
     }
 
     /// What all trees share, if there is one.
@@ -172,7 +184,13 @@ impl OrderedEngine {
             memory_bytes: base.budget().index_bytes_max(),
         };
         let mut log = OpeningGroups { io, installer };
-        let recovered = recover(&base.drive, io, &keyspace_slots, &options, (&base.extents, &mut log)).await?;
+        let mut replayed = lock(&self.replayed).remove(&id).unwrap_or_default();
+        replayed.retain(|_| !base.planted.has(Bug::OrderedForgetBatch));
+        // SAFETY: they were replayed from there, and nothing is released before the store is open.
+        let records = replayed.iter().map(|place| unsafe { base.log.record(place.buffer, place.place) });
+        let records = LogRecords::of(records);
+        let recovering = recover(&base.drive, io, &keyspace_slots, &options, &records, (&base.extents, &mut log));
+        let recovered = recovering.await?;
         base.log.go_on_above(recovered.stamp_next);
         if recovered.nodes().len() == 0 {
             state.add_empty(keyspace_slots.clone())?;
@@ -190,16 +208,21 @@ impl OrderedEngine {
     }
 }
 
-/// Single-node changes need no log: an image with them is durable before they are acknowledged.
+/// Changes of one node need no log: an image with them is durable before they are acknowledged. Batches do.
 impl LogClient for OrderedEngine {
     fn stamp_needed(&self) -> u64 {
-        u64::MAX
+        if self.base.planted.has(Bug::OrderedTrimBatch) { u64::MAX } else { self.batches.stamp_needed() }
     }
 
-    fn checkpoint_through(&self, _: u64) {}
+    fn checkpoint_through(&self, stamp: u64) {
+        self.batches.checkpoint_through(stamp);
+        self.base.wakeup.wake();
+    }
 
     fn hold_writers(&self, change: &mut dyn FnMut() -> Option<u64>) {
-        change();
+        self.batches.hold_writers(|| {
+            change();
+        });
     }
 }
 
@@ -208,11 +231,9 @@ impl Engine for OrderedEngine {
         KeyspaceKind::Ordered
     }
 
-    fn replay(&self, _: Place, record: &Record<'_>) -> Result<(), Error> {
-        let keyspace = KeyspaceId::of(&record.header).0;
-        Err(Error::Corrupt(format!(
-            "the log has an item of the ordered keyspace {keyspace}, which none is written for"
-        )))
+    fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error> {
+        lock(&self.replayed).entry(KeyspaceId::of(&record.header)).or_default().push(place);
+        Ok(())
     }
 
     fn recover(self: Arc<Self>, io: Io, mut installer: Box<Installer>) -> Task<Result<Box<Installer>, Error>> {

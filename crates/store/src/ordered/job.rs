@@ -98,7 +98,7 @@ impl Job for OrderedJob {
         if let Some(OrderedShared { state, .. }) = self.engine.shared()
             && state.write_back.has_work()
         {
-            state.write_back.advance(state, false);
+            state.write_back.advance(state, self.engine.batches.wants_checkpoint());
         }
         if self.task.is_none() {
             self.task = self.next();

@@ -13,10 +13,11 @@
 //! Each data node holds a range of keys. Its **anchor** is the shortest separator between its smallest key and the keys of the node
 //! before it, so anchors are short where keys are long. The leftmost node's anchor is the empty key.
 //!
-//! Locks, each taken before those behind it: the write-back's turn → the lists of pages → a set of the cache → node table, slots. The log's
+//! Locks, each taken before those behind it: writers of batches → the write-back's turn → the lists of pages → a set of the cache → node table, slots. The log's
 //! locks come after the write-back's turn, and are taken with none of the others held. None is held across a submission. Pages are taken,
 //! not locked: whoever finds one taken does something else.
 
+pub mod batches;
 pub mod cache;
 mod check;
 pub mod engine;
@@ -32,5 +33,7 @@ pub mod slabs;
 pub mod tree;
 pub mod write_back;
 
+#[cfg(test)]
+mod batch_crash_tests;
 #[cfg(test)]
 mod testing;

@@ -56,6 +56,12 @@ impl EngineSession for OrderedPart {
         session.complete(core, returned);
     }
 
+    fn send(&mut self, core: &mut SessionCore) {
+        if let Some(session) = &mut self.session {
+            session.send(core);
+        }
+    }
+
     fn poll(&mut self, core: &mut SessionCore) {
         if let Some(session) = &mut self.session {
             session.poll(core);
@@ -94,9 +100,9 @@ impl EngineSession for OrderedPart {
         self.session.as_ref().map_or(0, OrderedSession::kept_bytes)
     }
 
-    fn allow_value(&mut self, core: &mut SessionCore, number: usize, value_bytes: usize) {
+    fn allow_value(&mut self, _: &mut SessionCore, number: usize, value_bytes: usize) {
         if let Some(session) = &mut self.session {
-            session.allow_value(core, number, value_bytes);
+            session.allow_value(number, value_bytes);
         }
     }
 
@@ -120,8 +126,15 @@ impl EngineSession for OrderedPart {
         }
     }
 
-    fn prepare<'a>(&'a mut self, _: &'a [Write<'a>]) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
-        let what = "a batch of ordered keyspaces is not written yet: put and delete their keys one by one";
-        Err(BatchStop::Refused(Error::Options(what.into())))
+    fn prepare<'a>(
+        &'a mut self,
+        core: &'a SessionCore,
+        writes: &'a [Write<'a>],
+    ) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
+        for write in writes {
+            self.session_for(write.keyspace().id()).map_err(BatchStop::Refused)?;
+        }
+        let OrderedPart { engine, session: Some(session), .. } = self else { unreachable!("the batch names a tree") };
+        Ok(Box::new(session.prepare_batch(core, &engine.batches, writes)?))
     }
 }

@@ -102,7 +102,7 @@ impl Session {
         let mut other_parts = Vec::new();
         for ((_, engine), writes) in others.iter_mut().zip(&other_writes) {
             if !writes.is_empty() {
-                other_parts.push((writes.len(), engine.prepare(writes)?));
+                other_parts.push((writes.len(), engine.prepare(&*core, writes)?));
             }
         }
         parts.extend(other_parts.iter_mut().map(|(count, part)| (*count, &mut **part as &mut dyn BatchPart)));

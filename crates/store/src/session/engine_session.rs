@@ -109,8 +109,13 @@ pub trait EngineSession: Send {
     /// Takes the answers to scans that are there.
     fn take_scanned(&mut self, _replies: &mut Vec<ScanReply>) {}
 
-    /// Prepares its part of a batch, which has some: admits it, and makes its records. No lock is held when this returns.
-    fn prepare<'a>(&'a mut self, writes: &'a [Write<'a>]) -> Result<Box<dyn BatchPart + 'a>, BatchStop>;
+    /// Prepares its part of a batch, which has some: admits it, and makes its records. No lock is held when this returns. What it has to read
+    /// or write before goes with [`EngineSession::send`], and the batch comes again.
+    fn prepare<'a>(
+        &'a mut self,
+        core: &'a SessionCore,
+        writes: &'a [Write<'a>],
+    ) -> Result<Box<dyn BatchPart + 'a>, BatchStop>;
 }
 
 /// The parts of a session but the hashed engine's, by slot.

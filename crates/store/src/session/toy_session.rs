@@ -163,7 +163,11 @@ impl EngineSession for ToySession {
         self.ops.end(number, op);
     }
 
-    fn prepare<'a>(&'a mut self, writes: &'a [Write<'a>]) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
+    fn prepare<'a>(
+        &'a mut self,
+        _: &'a SessionCore,
+        writes: &'a [Write<'a>],
+    ) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
         let hash = |write: &Write<'_>| self.toy.base.hasher.hash(write.keyspace().id, write.key());
         if writes.iter().any(|write| self.ops.has_undecided(hash(write))) {
             return Err(BatchStop::Busy);

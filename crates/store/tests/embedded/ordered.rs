@@ -251,17 +251,18 @@ fn what_was_answered_before_it_was_durable_is_there_after_a_clean_close() {
     let flash = flash();
     let lazily = StoreOptions { sync: Sync::EverySecond, ..options() };
     Store::create_on(&drive_on(flash.clone()), &lazily).unwrap();
-    // Nobody maintains it: at the close there are no slots yet.
+    // Nobody maintains it: at the close there are no slots yet, and all is in the first node, which needs one to be split.
+    const OF_A_NODE: u64 = 20;
     let store = Store::open_with(&drive_on(flash.clone()), &lazily, || false).unwrap();
     let orders = ordered(&store);
-    for number in 0..KEYS {
+    for number in 0..OF_A_NODE {
         orders.put(&key(number), &noise(number, 100)).unwrap();
     }
     store.close().unwrap();
     drop((orders, store));
     let store = Store::open_on(&drive_on(flash), &lazily).unwrap();
     let orders = store.keyspace("orders").unwrap();
-    for number in 0..KEYS {
+    for number in 0..OF_A_NODE {
         assert!(orders.get(&key(number)).unwrap().unwrap().value == noise(number, 100));
     }
 }
@@ -289,4 +290,78 @@ fn an_opening_after_a_drop_gives_back_the_room_that_was_left() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert_eq!((store.keyspaces().len(), store.stats().flash_used_bytes), (1, before));
+}
+
+#[test]
+fn a_batch_over_keyspaces_of_both_kinds_is_there_as_a_whole_and_many_keys_are_read_at_once() {
+    let flash = flash();
+    Store::create_on(&drive_on(flash.clone()), &options()).unwrap();
+    let store = Store::open_on(&drive_on(flash.clone()), &options()).unwrap();
+    let orders = ordered(&store);
+    let keyspaces = [orders.keyspace(), tapetum::KeyspaceRef::DEFAULT];
+    let keys: Vec<Vec<u8>> = (0..KEYS / 20).map(|number| key(7 * number)).collect();
+    for round in 0..20_u64 {
+        // One of them is in an extension.
+        let value = |number: usize| noise(round, if number == 3 { 3000 } else { 100 });
+        let values: Vec<Vec<u8>> = (0..keys.len()).map(value).collect();
+        let put = |keyspace, number: usize| Write::Put {
+            keyspace,
+            key: &keys[number],
+            value: &values[number],
+            flags: round as u32,
+            expiry: 0,
+        };
+        let mut writes: Vec<Write<'_>> =
+            (0..keys.len()).flat_map(|number| keyspaces.map(|keyspace| put(keyspace, number))).collect();
+        writes.extend(keyspaces.map(|keyspace| Write::Delete { keyspace, key: &keys[5] }));
+        store.batch(&writes).unwrap();
+        let asked: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        for items in [orders.multi_get(&asked).unwrap(), store.multi_get(&asked).unwrap()] {
+            for (number, item) in items.into_iter().enumerate() {
+                let expected = (number != 5).then(|| (values[number].clone(), round as u32));
+                assert_eq!(item.map(|item| (item.value, item.flags)), expected, "{round} {number}");
+            }
+        }
+    }
+    let too_large = noise(1, 40_000);
+    let too_large = [Write::Put { keyspace: keyspaces[0], key: b"k", value: &too_large, flags: 0, expiry: 0 }];
+    assert!(matches!(store.batch(&too_large), Err(Error::BatchTooLarge { .. })));
+    assert!(matches!(
+        store.batch(&[Write::Delete { keyspace: keyspaces[0], key: &[1; 1025] }]),
+        Err(Error::KeyTooLong { limit_bytes: 1024 })
+    ));
+    // It is not closed: what no image has yet comes from the log.
+    drop((orders, store));
+    let store = Store::open_on(&drive_on(flash), &options()).unwrap();
+    let orders = store.keyspace("orders").unwrap();
+    let there = |keyspace: &dyn Fn(&[u8]) -> Option<Vec<u8>>| keys.iter().map(|key| keyspace(key)).collect::<Vec<_>>();
+    let of_orders = there(&|key| orders.get(key).unwrap().map(|item| item.value));
+    assert_eq!(of_orders, there(&|key| store.get(key).unwrap().map(|item| item.value)));
+    assert!(of_orders[3] == Some(noise(19, 3000)) && of_orders[5].is_none());
+    store.drop_keyspace("orders").unwrap();
+    let late = [Write::Delete { keyspace: orders.keyspace(), key: b"k" }];
+    assert_eq!(store.batch(&late), Err(Error::Keyspace(KeyspaceError::Gone)));
+}
+
+#[test]
+fn batches_of_many_threads_beside_single_writes_leave_each_batch_whole() {
+    const THREADS: u64 = 3;
+    let store = new_store();
+    let orders = ordered(&store);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (store, orders) = (&store, &orders);
+            scope.spawn(move || {
+                for turn in 0..150_u64 {
+                    let value = [thread.to_le_bytes(), turn.to_le_bytes()].concat();
+                    let keys: Vec<Vec<u8>> = (0..8).map(|number| key(70 * number)).collect();
+                    let put = |key| Write::Put { keyspace: orders.keyspace(), key, value: &value, flags: 0, expiry: 0 };
+                    store.batch(&keys.iter().map(|key| put(&key[..])).collect::<Vec<_>>()).unwrap();
+                    orders.put(&key(1 + turn % 60 + 70 * thread), &noise(turn, 300)).unwrap();
+                }
+            });
+        }
+    });
+    let values: Vec<_> = (0..8).map(|number| orders.get(&key(70 * number)).unwrap().unwrap().value).collect();
+    assert!(values.iter().all(|value| *value == values[0]), "the last batch is whole: {values:?}");
 }

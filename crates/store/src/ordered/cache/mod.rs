@@ -135,6 +135,11 @@ impl MirrorCache {
         &self.sets[((hash * self.sets.len() as u64) >> 32) as usize]
     }
 
+    /// Whether the pages of two nodes have their places in one set.
+    pub fn are_of_one_set(&self, one: NodeId, other: NodeId) -> bool {
+        std::ptr::eq(self.set(one), self.set(other))
+    }
+
     /// Takes a node's page.
     pub fn take(&self, node: NodeId, keyspace: u16, used: PageUse) -> PageLook {
         let mut set = lock(self.set(node));

@@ -43,6 +43,8 @@ pub struct PageMeta {
     pub changed_stamp: u64,
     /// The last removal.
     pub removed_stamp: u64,
+    /// The last record that came with a batch: an image with it is written when the log is durable up to here.
+    pub log_stamp: u64,
 }
 
 impl PageMeta {
@@ -121,6 +123,7 @@ impl PageMeta {
             durable_stamp: self.durable_stamp,
             changed_stamp: self.changed_stamp,
             removed_stamp: self.removed_stamp,
+            log_stamp: self.log_stamp,
         }
     }
 
@@ -140,5 +143,6 @@ impl PageMeta {
         self.durable_stamp = self.durable_stamp.min(other.durable_stamp);
         self.changed_stamp = self.changed_stamp.max(other.changed_stamp);
         self.removed_stamp = self.removed_stamp.max(other.removed_stamp);
+        self.log_stamp = self.log_stamp.max(other.log_stamp);
     }
 }

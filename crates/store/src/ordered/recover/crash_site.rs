@@ -1,6 +1,6 @@
 //! A drive as a crash left it, for tests: images, torn slots and extensions are put where the test says, and recovery is run.
 
-use super::{RecoverOptions, RecoveryCounts, recover};
+use super::{LogRecords, RecoverOptions, RecoveryCounts, recover};
 use crate::error::Error;
 use crate::media::io::run;
 use crate::ordered::slabs::SlotShare;
@@ -28,6 +28,15 @@ pub struct CrashSite {
     pub options: RecoverOptions,
     /// What images that are written say was durable.
     pub stamp_durable: u64,
+    /// Records that the log has, in the order of their stamps.
+    pub log: Vec<(u64, &'static str, Logged)>,
+}
+
+/// A record of the log.
+#[derive(Clone, Copy)]
+pub enum Logged {
+    Put(Stored<'static>),
+    Delete,
 }
 
 /// What a record has.
@@ -45,6 +54,27 @@ pub struct Opened {
     pub nodes: BTreeMap<String, (u64, u32)>,
     pub counts: RecoveryCounts,
     pub stamp_next: u64,
+}
+
+impl Logged {
+    fn stored(&self) -> Vec<u8> {
+        match self {
+            Logged::Put(Stored::Value(value)) => value.as_bytes().to_vec(),
+            Logged::Put(Stored::Extension(reference, _)) => reference.encode().to_vec(),
+            Logged::Delete => Vec::new(),
+        }
+    }
+
+    fn header(&self, stamp: u64, key_bytes: usize) -> Header {
+        let header = Header { keyspace: KEYSPACE.0, ..Header::value(stamp, key_bytes, self.stored().len()) };
+        match self {
+            Logged::Put(Stored::Value(_)) => header,
+            Logged::Put(Stored::Extension(_, value)) => {
+                Header { codec: Codec::OutOfLine, raw_bytes: value.len() as u32, ..header }
+            }
+            Logged::Delete => Header { keyspace: KEYSPACE.0, ..Header::tombstone(stamp, key_bytes) },
+        }
+    }
 }
 
 impl Opened {
@@ -75,7 +105,7 @@ impl CrashSite {
         let slots = KeyspaceSlots::new(&slab_options(&media), KEYSPACE, &media.log.table);
         media.grow(slots.nodes()).unwrap();
         let options = RecoverOptions { stamp_durable: 1000, stamp_next: 5000, memory_bytes: 1 << 20 };
-        CrashSite { media, slots, options, stamp_durable: 0 }
+        CrashSite { media, slots, options, stamp_durable: 0, log: Vec::new() }
     }
 
     /// The bytes of an image in a slot. An empty high fence: there is none.
@@ -191,8 +221,16 @@ impl CrashSite {
     /// Opens after the crash: what was in memory is not there any more.
     pub fn recover(&mut self) -> Result<Opened, Error> {
         let slots = KeyspaceSlots::new(&slab_options(&self.media), KEYSPACE, &self.media.log.table);
+        let references: Vec<Vec<u8>> = self.log.iter().map(|(.., logged)| logged.stored()).collect();
+        let of_log = self.log.iter().zip(&references).map(|((stamp, key, logged), stored)| Record {
+            header: logged.header(*stamp, key.len()),
+            key: key.as_bytes(),
+            stored,
+        });
+        let records = LogRecords::of(of_log);
         let TestMedia { drive, io, extents, log, .. } = &mut self.media;
-        let recovered = run(io, recover(drive, io, &slots, &self.options, (extents, log)), || false).unwrap()?;
+        let recovering = recover(drive, io, &slots, &self.options, &records, (extents, log));
+        let recovered = run(io, recovering, || false).unwrap()?;
         let (mut items, mut nodes) = (BTreeMap::new(), BTreeMap::new());
         let mut ids = BTreeSet::new();
         for node in recovered.nodes() {

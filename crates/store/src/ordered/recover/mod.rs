@@ -3,7 +3,8 @@
 //! ```text
 //! read all groups of nodes, a thread a core ─► heads of intact images, torn slots, extensions that records name
 //!   ─► the live rule ─► shares of the slots of live images and extensions
-//!   ─► (first writes) torn slots zeroed; parts of images, and images that may be in nothing but the drive's cache, written again
+//!   ─► (first writes) torn slots zeroed; parts of images, images that may be in nothing but the drive's cache, and those that lack records
+//!      of the log, written again, with these
 //!   ─► flush
 //! ```
 //! 1. Nothing is written before all images were read and the live rule held for all keys.
@@ -11,21 +12,25 @@
 //! 3. Afterwards each node has an image with just its fences, in a slot of which one share is kept; all images are durable. What follows
 //!    in the manifest may say *opened*.
 //! 4. Before that, nothing is written over an image that would be live if images in the drive's cache vanished.
-//! 5. A recovery that is cut short is begun anew by the next opening: what it wrote are images like others.
+//! 5. What is written again has all records of the log that its keys have above the image's stamp: they are durable by then. Otherwise its
+//!    stamp, which is above theirs, would say that it has them.
+//! 6. A recovery that is cut short is begun anew by the next opening: what it wrote are images like others.
 //!
 //! Threads: one a core reads; the rest is the caller's.
 
 mod image_reader;
+mod log_records;
 mod node_ids;
 mod rewrite;
 
 use self::image_reader::{ReadImages, read_images};
+pub use self::log_records::LogRecords;
 use self::node_ids::NodeIds;
-use self::rewrite::Rewrite;
+use self::rewrite::{Replaced, Rewrite};
 use super::images::{Gap, ImageSet, LiveImages, SameStamp, Tile};
+use super::slabs::SlotSpace;
 use super::slabs::growth::GroupLog;
 use super::slabs::keyspace_slots::KeyspaceSlots;
-use super::slabs::{SlotShare, SlotSpace};
 use crate::error::Error;
 use crate::media::extents::Extents;
 use crate::media::io::Io;
@@ -88,6 +93,8 @@ pub struct RecoveryCounts {
     pub rewritten: u64,
     /// Extensions that are live.
     pub extensions: u64,
+    /// Records of the log that no image had.
+    pub made_again: u64,
 }
 
 impl RecoveredKeyspace {
@@ -102,11 +109,12 @@ impl RecoveredKeyspace {
     }
 }
 
-/// How much of an image is live.
+/// How much of an image is live, and stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ImageUse {
     Dead,
     Whole,
+    /// Parts of it, or all, without what the log has of it.
     Parts,
 }
 
@@ -128,16 +136,20 @@ pub async fn recover(
     io: &Io,
     slots: &KeyspaceSlots,
     options: &RecoverOptions,
+    records: &LogRecords<'_>,
     (extents, log): (&Mutex<Extents>, &mut impl GroupLog),
 ) -> Result<RecoveredKeyspace, Error> {
     let io = &io.of(Purpose::Recover);
     let planted = slots.nodes().options().planted;
     let found = read_images(drive, io, slots.nodes(), options.memory_bytes).await?;
     let live = live_images(slots, &found.set)?;
-    let uses = uses(&found.set, &live);
+    let mut uses = uses(&found.set, &live);
     let mut ids = NodeIds::default();
     let claimed = live.tiles.iter().map(|tile| claim_node(slots, &found.set, &uses, &mut ids, *tile));
     let nodes = claimed.collect::<Result<Vec<_>, _>>()?;
+    for tile in live.tiles.iter().filter(|tile| lacks_records(&found.set, tile, records)) {
+        uses[tile.image() as usize] = ImageUse::Parts;
+    }
     let stamp_durable = options.stamp_durable.max(found.stamp_durable);
     let dead = hold_dead(slots, &found.set, &uses, stamp_durable)?;
     let mut extensions = claim_extensions(slots, &found, &uses)?;
@@ -151,23 +163,26 @@ pub async fn recover(
     let stamp_next = options.stamp_next.max(set.stamp_last() + 1);
     let mut rewrite = Rewrite::new(io, slots, (extents, log), (stamp_durable, stamp_next)).await?;
     rewrite.zero(&torn).await?;
-    let mut replaced: Vec<SlotShare> = Vec::new();
     let mut recovered = Vec::with_capacity(nodes.len());
     for node in nodes {
         let is_unsure = node.stamp > stamp_durable && !planted.has(Bug::OrderedTrustCachedImage);
         // A part of an image has no id.
-        if node.id.is_some() && !is_unsure {
+        if node.id.is_some() && !is_unsure && !lacks_records(&set, &node.tile, records) {
             recovered.push(node);
             continue;
         }
         let is_part = uses[node.tile.image() as usize] == ImageUse::Parts;
-        extensions += rewrite.write_again(&mut set, &node, is_part, &mut ids, &mut recovered).await?;
-        replaced.push(slots.nodes().resume(node.slot));
+        let replaced = Replaced { node, is_part };
+        extensions += rewrite.write_again(&mut set, &replaced, records, &mut ids, &mut recovered).await?;
         counts.rewritten += 1;
     }
+    if live.tiles.is_empty() && !records.is_empty() {
+        extensions += rewrite.write_new(&mut set, records, &mut ids, &mut recovered).await?;
+    }
+    counts.made_again = rewrite.made_again;
     let stamp_next = rewrite.end().await?;
     // What they held is in durable images by now.
-    drop((replaced, dead));
+    drop(dead);
     counts.extensions = extensions;
     Ok(RecoveredKeyspace { set, nodes: recovered, stamp_next, counts })
 }
@@ -210,6 +225,12 @@ fn uses(set: &ImageSet, live: &LiveImages) -> Vec<ImageUse> {
         uses[tile.image() as usize] = if set.is_whole(tile) { ImageUse::Whole } else { ImageUse::Parts };
     }
     uses
+}
+
+/// Whether the log has records of a tile that its image has not.
+fn lacks_records(set: &ImageSet, tile: &Tile, records: &LogRecords<'_>) -> bool {
+    let (low, high) = set.fences_of(tile);
+    records.above(set.get(tile.image()).stamp, low, high).next().is_some()
 }
 
 /// Claims the slot of a tile's image, and its id if it is all of the image.
@@ -281,6 +302,8 @@ fn claim_extension(slots: &KeyspaceSlots, pages: u32, slot: Option<u32>) -> Resu
     }
 }
 
+#[cfg(test)]
+mod batch_tests;
 #[cfg(test)]
 mod crash_site;
 #[cfg(test)]

@@ -7,14 +7,16 @@ use super::super::slabs::keyspace_slots::KeyspaceSlots;
 use super::super::slabs::slot_class::PAGE_BYTES;
 use super::image_reader::named_by;
 use super::node_ids::NodeIds;
-use super::{RecoveredNode, claim_extension, place};
+use super::{LogRecords, RecoveredNode, claim_extension, place};
 use crate::error::Error;
 use crate::media::extents::Extents;
 use crate::media::io::Io;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use tapetum_drive::LocalBuffer;
-use tapetum_kernels::ordered::{NODE_BYTES, NewNode, NodeError, NodeMut, NodeRecord, NodeRef, separator};
-use tapetum_kernels::record::Record;
+use tapetum_kernels::ordered::extension::ExtensionReference;
+use tapetum_kernels::ordered::{NODE_BYTES, NewNode, NodeError, NodeMut, NodeRef, separator};
+use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
 pub struct Rewrite<'a, L> {
     io: &'a Io,
@@ -26,13 +28,24 @@ pub struct Rewrite<'a, L> {
     page: LocalBuffer,
     /// Of what was written, until it is durable.
     written: Vec<SlotShare>,
+    /// Of the images that it replaces, until then.
+    replaced: Vec<SlotShare>,
+    /// Records of the log that were made again.
+    pub made_again: u64,
+}
+
+/// A node whose image is to be replaced.
+pub struct Replaced {
+    pub node: RecoveredNode,
+    /// The extensions that it names are not claimed yet.
+    pub is_part: bool,
 }
 
 /// Records in the order of keys, for a node with these fences.
 struct NodePart<'n> {
     low: Vec<u8>,
     high: Option<Vec<u8>>,
-    records: &'n [NodeRecord<'n>],
+    records: &'n [Record<'n>],
 }
 
 impl<'a, L: GroupLog> Rewrite<'a, L> {
@@ -43,7 +56,18 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         (stamp_durable, stamp_next): (u64, u64),
     ) -> Result<Rewrite<'a, L>, Error> {
         let page = io.allocate(NODE_BYTES).await?;
-        Ok(Rewrite { io, slots, extents, log, stamp_durable, stamp_next, page, written: Vec::new() })
+        Ok(Rewrite {
+            io,
+            slots,
+            extents,
+            log,
+            stamp_durable,
+            stamp_next,
+            page,
+            written: Vec::new(),
+            replaced: Vec::new(),
+            made_again: 0,
+        })
     }
 
     /// Writes zeros to torn slots, so that their groups can be closed.
@@ -55,14 +79,14 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         Ok(())
     }
 
-    /// Writes what a node has to another slot, under a new stamp and with the fences of its tile, and adds it to `recovered`: as two nodes
-    /// or more, where longer fences leave too little room. `is_part`: the extensions that it names are claimed; how many they are.
-    /// Without an id of its own, it gets a new one.
+    /// Writes what a node has, and what the log has of its keys above its image's stamp, to another slot, under a new stamp and with the
+    /// fences of its tile, and adds it to `recovered`: as two nodes or more, where there is too little room. How many extensions were
+    /// claimed. Without an id of its own, it gets a new one.
     pub async fn write_again(
         &mut self,
         set: &mut ImageSet,
-        node: &RecoveredNode,
-        is_part: bool,
+        Replaced { node, is_part }: &Replaced,
+        log: &LogRecords<'_>,
         ids: &mut NodeIds,
         recovered: &mut Vec<RecoveredNode>,
     ) -> Result<u64, Error> {
@@ -72,14 +96,48 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         let image = NodeRef::check(&bytes, salt).map_err(|error| self.misread(node.slot, error))?;
         let (low, high) = set.fences_of(&node.tile);
         let (low, high) = (low.to_vec(), high.map(<[u8]>::to_vec));
-        let mut records =
-            image.records().collect::<Result<Vec<_>, _>>().map_err(|error| self.misread(node.slot, error))?;
-        records.retain(|record| *low <= *record.key && high.as_ref().is_none_or(|high| record.key < &high[..]));
-        records.sort_unstable_by_key(|record| record.key);
-        let extensions = if is_part { self.claim_extensions(node.slot, &records)? } else { 0 };
+        let of_image = image.records().collect::<Result<Vec<_>, _>>();
+        let of_image = of_image.map_err(|error| self.misread(node.slot, error))?;
+        let is_in_tile = |key: &[u8]| *low <= *key && high.as_ref().is_none_or(|high| key < &high[..]);
+        let in_tile = of_image.iter().filter(|record| is_in_tile(record.key));
+        let mut records: BTreeMap<&[u8], Record<'_>> = in_tile
+            .map(|record| (record.key, Record { header: record.header, key: record.key, stored: record.stored }))
+            .collect();
+        self.made_again += make_again(&mut records, log.above(image.stamp(), &low, high.as_deref()));
+        let records: Vec<Record<'_>> = records.into_values().collect();
+        let extensions = if *is_part { self.claim_extensions(node.slot, &records)? } else { 0 };
+        self.write_parts(set, (node.id, ids), NodePart { low, high, records: &records }, recovered).await?;
+        self.replaced.push(self.slots.nodes().resume(node.slot));
+        Ok(extensions)
+    }
+
+    /// Makes the nodes of a keyspace of which nothing but records of the log is durable. How many extensions were claimed.
+    pub async fn write_new(
+        &mut self,
+        set: &mut ImageSet,
+        log: &LogRecords<'_>,
+        ids: &mut NodeIds,
+        recovered: &mut Vec<RecoveredNode>,
+    ) -> Result<u64, Error> {
+        let mut records = BTreeMap::new();
+        self.made_again += make_again(&mut records, log.above(0, &[], None));
+        let records: Vec<Record<'_>> = records.into_values().collect();
+        let extensions = self.claim_extensions(0, &records)?;
+        let all = NodePart { low: Vec::new(), high: None, records: &records };
+        self.write_parts(set, (None, ids), all, recovered).await?;
+        Ok(extensions)
+    }
+
+    /// Writes records as one node or more. Without an id for the first one, it gets a new one, as the others do.
+    async fn write_parts(
+        &mut self,
+        set: &mut ImageSet,
+        (mut own_id, ids): (Option<u32>, &mut NodeIds),
+        all: NodePart<'_>,
+        recovered: &mut Vec<RecoveredNode>,
+    ) -> Result<(), Error> {
         // Those behind are at the front.
-        let mut own_id = node.id;
-        let mut parts = vec![NodePart { low, high, records: &records }];
+        let mut parts = vec![all];
         while let Some(part) = parts.pop() {
             let id = *own_id.get_or_insert_with(|| ids.give());
             match self.write_part(set, id, &part).await? {
@@ -95,7 +153,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
                 }
             }
         }
-        Ok(extensions)
+        Ok(())
     }
 
     /// `None`: there are too many records for one node.
@@ -114,8 +172,7 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         let mut bytes = [0; NODE_BYTES];
         let mut node = NodeMut::format(&mut bytes, &new).expect("the fences of a tile are a range");
         for record in part.records {
-            let record = Record { header: record.header, key: record.key, stored: record.stored };
-            match node.put(&record) {
+            match node.put(record) {
                 Ok(_) => (),
                 Err(NodeError::NoRoom) => return Ok(None),
                 Err(error) => unreachable!("it was in a node, and is between the fences: {error:?}"),
@@ -139,8 +196,25 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         if let Some(share) = nodes.take_kept_back() {
             return Ok(share);
         }
-        grow(nodes, self.io, self.extents, self.log).await?;
-        nodes.take_kept_back().ok_or(Error::FullFlash)
+        // A group that is full is closed first, and opened again by the next change.
+        for turn in 0..3 {
+            grow(nodes, self.io, self.extents, self.log).await?;
+            if let Some(share) = nodes.take_kept_back() {
+                return Ok(share);
+            }
+            if turn == 0 {
+                self.flush().await?;
+            }
+        }
+        Err(Error::FullFlash)
+    }
+
+    /// Makes all that was written durable: what it replaces is free.
+    async fn flush(&mut self) -> Result<(), Error> {
+        self.log.flush().await?;
+        self.written.drain(..).for_each(|share| share.settle());
+        self.replaced.clear();
+        Ok(())
     }
 
     async fn read(&mut self, slot: u32) -> Result<Vec<u8>, Error> {
@@ -148,11 +222,11 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
         Ok(self.io.look(&self.page, 0..NODE_BYTES).to_vec())
     }
 
-    fn claim_extensions(&self, slot: u32, records: &[NodeRecord<'_>]) -> Result<u64, Error> {
+    fn claim_extensions(&self, slot: u32, records: &[Record<'_>]) -> Result<u64, Error> {
         let mut claimed = 0;
-        for record in records {
-            let Some(reference) = record.extension().map_err(|error| self.misread(slot, error))? else { continue };
-            let named = named_by(self.slots.nodes(), &reference, record.key.len());
+        for record in records.iter().filter(|record| record.header.codec == Codec::OutOfLine) {
+            let reference = ExtensionReference::parse(record.stored).ok();
+            let named = reference.and_then(|reference| named_by(self.slots.nodes(), &reference, record.key.len()));
             let (pages, at) = named.ok_or_else(|| self.misread(slot, NodeError::Damaged))?;
             claimed += claim_extension(self.slots, pages, at)?;
         }
@@ -164,9 +238,23 @@ impl<'a, L: GroupLog> Rewrite<'a, L> {
     }
 
     /// Makes all of it durable; the stamp for the next image.
-    pub async fn end(self) -> Result<u64, Error> {
-        self.log.flush().await?;
-        self.written.iter().for_each(SlotShare::settle);
+    pub async fn end(mut self) -> Result<u64, Error> {
+        self.flush().await?;
         Ok(self.stamp_next)
     }
+}
+
+/// Makes records of the log again, on those of an image; how many there were.
+fn make_again<'r>(records: &mut BTreeMap<&'r [u8], Record<'r>>, log: impl Iterator<Item = &'r Record<'r>>) -> u64 {
+    let mut made = 0;
+    for record in log {
+        made += 1;
+        // The node has the keyspace.
+        let header = Header { keyspace: 0, ..record.header };
+        let _ = match header.kind {
+            Kind::Tombstone => records.remove(record.key),
+            _ => records.insert(record.key, Record { header, ..*record }),
+        };
+    }
+    made
 }

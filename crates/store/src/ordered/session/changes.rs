@@ -97,7 +97,7 @@ impl OrderedSession {
                 let removed = matches!(done.result, PutResult::Removed);
                 let ticket = self.end_change(&mut op, (node, page), done.result);
                 if removed {
-                    self.wish_to_merge(&op, used_bytes);
+                    self.wish_to_merge(op.keyspace.id(), &op.request.key, used_bytes);
                 }
                 self.answer_change(core, &op, ticket, done.result);
                 self.ops.forget(number, op);

@@ -203,6 +203,21 @@ impl OrderedSession {
         self.ops.step_aside(number, op);
     }
 
+    /// An operation that asked may bring so much, and goes on as if it was submitted now.
+    pub fn allow_value(&mut self, number: usize, value_bytes: usize) {
+        let mut op = self.ops.take(number);
+        op.value_bytes_allowed = value_bytes;
+        let hash = op.hash;
+        self.ops.enter(number, op);
+        self.ops.wait_for_turn(hash, number);
+    }
+
+    /// Ends an operation that asked; it was answered.
+    pub fn give_up_value(&mut self, number: usize) {
+        let op = self.ops.take(number);
+        self.ops.end(number, op);
+    }
+
     /// The item of what was found, if it counts.
     fn item<'a>(core: &SessionCore, op: &'a OrderedOp, found: &Found, page: &'a LocalBuffer) -> Option<Item<'a>> {
         let (head, value) = match *found {

@@ -7,19 +7,17 @@
 //! ```
 //! No operation waits for a merge. A wish that is given up is made again by the next removal from the node.
 
-use super::fetches::arguments_of_flash;
-use super::op_state::OrderedOp;
+use super::page_reads::{PageRead, PageReader};
 use super::splits::page_of;
-use super::{OrderedSession, TAG_MERGE, of_search, scratch};
+use super::{OrderedSession, of_search};
 use crate::error::Error;
 use crate::keyspace::KeyspaceId;
-use crate::ordered::cache::page_meta::{PageMeta, PageUse};
-use crate::ordered::cache::{Installed, PageLook};
+use crate::ordered::cache::PageLook;
+use crate::ordered::cache::page_meta::PageMeta;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::{AnchorChange, AnchorKey};
 use crate::session::session_core::SessionCore;
-use tapetum_drive::programs::node::{GetRequests, NodeFlags};
-use tapetum_drive::{Lease, LocalBuffer, Purpose, QueuePair, Returned};
+use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeRef, merge, merged_bytes};
 
 /// A node that uses less than this is to be merged.
@@ -36,22 +34,23 @@ pub(super) struct MergeWish {
     keyspace: KeyspaceId,
     key: Vec<u8>,
     tries: u32,
-    /// The page of this node is being read for it.
-    reads: Option<(NodeId, NodeHome)>,
 }
 
 /// The merges that a session wishes for.
 #[derive(Default)]
 pub(super) struct Merges {
     wishes: Vec<MergeWish>,
-    /// Those that have a read on its way, by its number.
-    reading: Vec<Option<MergeWish>>,
 }
 
 impl Merges {
     /// Whether some are to be tried again.
     pub fn wait(&self) -> bool {
         !self.wishes.is_empty()
+    }
+
+    /// The page that a wish waited for was read.
+    pub fn wish_again(&mut self, wish: MergeWish) {
+        self.wishes.push(wish);
     }
 }
 
@@ -83,11 +82,10 @@ enum Tried {
 }
 
 impl OrderedSession {
-    /// An operation removed a record from a node that now uses so many bytes.
-    pub(super) fn wish_to_merge(&mut self, op: &OrderedOp, used_bytes: usize) {
+    /// The record of this key was removed from its node, which now uses so many bytes.
+    pub(super) fn wish_to_merge(&mut self, keyspace: KeyspaceId, key: &[u8], used_bytes: usize) {
         if used_bytes < SPARSE_BYTES && self.merges.wishes.len() < WISHES_MAX {
-            let (keyspace, key) = (op.keyspace.id(), op.request.key.clone());
-            self.merges.wishes.push(MergeWish { keyspace, key, tries: 0, reads: None });
+            self.merges.wishes.push(MergeWish { keyspace, key: key.to_vec(), tries: 0 });
         }
     }
 
@@ -100,7 +98,11 @@ impl OrderedSession {
                     self.merges.wishes.push(MergeWish { tries: 0, ..wish });
                 }
                 Tried::NotNow if wish.tries < TRIES_MAX => self.merges.wishes.push(wish),
-                Tried::Reads(node, home) if wish.tries < TRIES_MAX => self.read_for_merge(core, wish, (node, home)),
+                // The neighbour's page is there at the next try.
+                Tried::Reads(node, home) if wish.tries < TRIES_MAX => {
+                    let (keyspace, key) = (wish.keyspace, wish.key.clone());
+                    self.read_page(core, PageRead { keyspace, node, home, key, reader: PageReader::Merge(wish) });
+                }
                 Tried::Merged(_) | Tried::NotNow | Tried::Reads(..) | Tried::Over => {}
             }
         }
@@ -172,43 +174,6 @@ impl OrderedSession {
                 None => NeighbourLook::Busy,
             }),
         }
-    }
-
-    /// Reads a neighbour's page, so that it is there at the next try.
-    fn read_for_merge(&mut self, core: &mut SessionCore, wish: MergeWish, (node, home): (NodeId, NodeHome)) {
-        let Some(tree) = self.tree_of(wish.keyspace).ok().map(|tree| self.trees[tree].tree.clone()) else { return };
-        let Some(arguments) = arguments_of_flash(&tree.nodes, home, NodeFlags::RAW_IN_PAGE) else { return };
-        let buffers = self.take_both(core);
-        let Some((page, mut scratch)) = buffers.filter(|_| self.has_credit(core)) else { return };
-        GetRequests::new(&arguments, &mut self.parameters).push(&wish.key);
-        let (on, what) = ((&core.queue, Purpose::Put), (self.state.programs.get, tree.nodes.map().flash(home.slot)));
-        let operation = scratch::read_and_look(on, what, &self.parameters, (&page, &mut scratch));
-        let wish = MergeWish { reads: Some((node, home)), ..wish };
-        let free = self.merges.reading.iter().position(Option::is_none);
-        let number = free.unwrap_or(self.merges.reading.len());
-        match free {
-            Some(number) => self.merges.reading[number] = Some(wish),
-            None => self.merges.reading.push(Some(wish)),
-        }
-        let lease = Lease::Buffers([page, scratch]);
-        self.submit(core, (TAG_MERGE | number as u64, Purpose::Put), operation, lease);
-    }
-
-    /// A neighbour's page was read, or not.
-    pub(super) fn was_read_for_merge(&mut self, core: &mut SessionCore, number: usize, returned: Returned) {
-        let Lease::Buffers([page, scratch]) = returned.lease else { unreachable!("it was lent both") };
-        self.give_scratch(core, scratch);
-        let wish = self.merges.reading[number].take();
-        let Some((wish, (node, home))) = wish.and_then(|wish| wish.reads.map(|reads| (wish, reads))) else {
-            unreachable!("it has a read on its way")
-        };
-        if !returned.completion.is_success() {
-            return self.give_page(page);
-        }
-        match self.state.cache.install(node, home, page, PageMeta::new(wish.keyspace.0, PageUse::ByScan)) {
-            Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => self.give_page(page),
-        }
-        self.merges.wishes.push(MergeWish { reads: None, ..wish });
     }
 }
 

@@ -21,14 +21,16 @@
 //!
 //! Threads: the session's. What is shared is [`OrderedState`].
 
+pub mod batch_part;
 mod changes;
-mod engine_part;
 mod extension_read;
 mod extensions;
 mod fetches;
 mod looks;
 mod merges;
 mod op_state;
+mod page_reads;
+mod preparation;
 pub mod scan_op;
 pub mod scans;
 mod scratch;
@@ -49,6 +51,8 @@ use crate::session::session_core::SessionCore;
 use extensions::of_piece_tag;
 use merges::Merges;
 use op_state::{HeldAnswer, OpStage, OrderedOp, OrderedOpState, Shown};
+use page_reads::PageReads;
+use preparation::Preparation;
 use scans::Scans;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,8 +65,10 @@ const ROUNDS_MAX: usize = 8;
 const SPARE_PAGES: usize = 64;
 /// Bit of a tag that says that it is a scan's.
 const TAG_SCAN: u64 = 1 << 57;
-/// That it reads a page to be merged.
-const TAG_MERGE: u64 = 1 << 56;
+/// That it reads a page for a merge or a batch.
+const TAG_PAGE: u64 = 1 << 56;
+/// That it writes a value of a batch.
+const TAG_VALUE: u64 = 1 << 55;
 
 /// A tree, and the session's way to ask its search layer.
 struct SessionTree {
@@ -78,6 +84,8 @@ pub struct OrderedSession {
     scans: Scans,
     held: Vec<HeldAnswer>,
     merges: Merges,
+    page_reads: PageReads,
+    preparation: Preparation,
     /// Pages that are with commands of this session.
     pages_taken: usize,
     /// Something tries again that another thread kept from going on for a moment.
@@ -103,6 +111,8 @@ impl OrderedSession {
             scans: Scans::default(),
             held: Vec::new(),
             merges: Merges::default(),
+            page_reads: PageReads::default(),
+            preparation: Preparation::default(),
             pages_taken: 0,
             tries_again: false,
             wants_room: false,
@@ -130,8 +140,11 @@ impl OrderedSession {
         if own & TAG_SCAN != 0 {
             return self.complete_scan(core, (own & !TAG_SCAN) as usize, (piece, returned));
         }
-        if own & TAG_MERGE != 0 {
-            return self.was_read_for_merge(core, (own & !TAG_MERGE) as usize, returned);
+        if own & TAG_PAGE != 0 {
+            return self.page_was_read(core, (own & !TAG_PAGE) as usize, returned);
+        }
+        if own & TAG_VALUE != 0 {
+            return self.value_was_written(core, (own & !TAG_VALUE) as usize, returned);
         }
         let number = own as usize;
         let mut op = self.ops.take(number);

@@ -5,6 +5,8 @@
 //! ```
 //! A reader that comes with the new anchor finds the upper half taken until it is there. One that came with the old one finds that the
 //! lower half's fences do not cover its key, and asks the search layer again, which has the anchor by then.
+//!
+//! A node that was never durable is not split: of two halves one may be durable before the other, and then no image had the other's keys.
 
 use super::changes::with_record;
 use super::looks::damaged;
@@ -17,8 +19,19 @@ use crate::ordered::search::AnchorChange;
 use crate::session::session_core::SessionCore;
 use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
 use tapetum_kernels::ordered::{
-    Arrival, NODE_BYTES, NodeError, NodeOrder, NodePage, NodeRef, node_record_bytes, split,
+    Arrival, NODE_BYTES, NodeError, NodeOrder, NodePage, NodeRef, node_record_bytes, split, split_at,
 };
+
+/// Ids that are tried for a new node: a set of the cache in which all pages are to be written first has no place for it.
+const IDS_TRIED: usize = 8;
+
+/// Where a node is split.
+pub(super) enum NodeCut<'k> {
+    /// So that this record has room.
+    For(Arrival<'k>),
+    /// In front of this key; in the middle, if no half has room for it as a fence.
+    At(&'k [u8]),
+}
 
 impl OrderedSession {
     /// Splits a node for an operation's record; the operation is attempted again.
@@ -29,7 +42,11 @@ impl OrderedSession {
         node: NodeId,
         page: LocalBuffer,
     ) {
-        let made = self.try_split(core, &op, node, page);
+        let keyspace = op.keyspace.id();
+        let made = with_record(&op, |record| {
+            let arrival = Arrival { key: record.key, record_bytes: node_record_bytes(&record.header) };
+            self.try_split(core, keyspace, (node, page), &NodeCut::For(arrival))
+        });
         op.kept.change = None;
         match made {
             Ok(true) => self.try_again(number, op),
@@ -39,15 +56,14 @@ impl OrderedSession {
         }
     }
 
-    /// Whether there was room for another page. The page is given back in any case.
-    fn try_split(
+    /// Whether there was room for another page, and the node durable before. The page is given back in any case.
+    pub(super) fn try_split(
         &mut self,
-        core: &mut SessionCore,
-        op: &OrderedOp,
-        node: NodeId,
-        page: LocalBuffer,
+        core: &SessionCore,
+        keyspace: KeyspaceId,
+        (node, page): (NodeId, LocalBuffer),
+        cut: &NodeCut<'_>,
     ) -> Result<bool, Error> {
-        let keyspace = op.keyspace.id();
         let state = self.state.clone();
         let tree = match self.tree_of(keyspace) {
             Ok(tree) => tree,
@@ -56,14 +72,17 @@ impl OrderedSession {
                 return Err(error);
             }
         };
+        // A tree's first node has an image before it is split: recovery takes keys that no image covers for damage.
+        if state.cache.with(node, |meta| meta.durable_stamp) == Some(0) {
+            state.cache.give_back(node, page, |meta| meta.is_dirty = meta.flying.is_none());
+            state.list(&self.trees[tree].tree, node);
+            return Ok(false);
+        }
         let Some((upper, mut left, mut right)) = self.take_halves(core, keyspace) else {
             state.cache.give_back(node, page, |_| ());
             return Ok(false);
         };
-        let made = with_record(op, |record| {
-            let arrival = Arrival { key: record.key, record_bytes: node_record_bytes(&record.header) };
-            halve(&core.queue, &page, (arrival, upper), (&mut left, &mut right), &mut self.order)
-        });
+        let made = halve(&core.queue, &page, (cut, upper), (&mut left, &mut right), &mut self.order);
         let anchored = made.map_err(|_| damaged(node)).and_then(|()| {
             let right = core.queue.look(Purpose::Put, &right, 0..NODE_BYTES);
             let anchor = NodeRef::look(right).map_err(|_| damaged(node))?.low_fence();
@@ -91,12 +110,21 @@ impl OrderedSession {
     /// A new node, a buffer for the lower half, and the new node's page. `None`: there is no room for them now.
     fn take_halves(&mut self, core: &SessionCore, keyspace: KeyspaceId) -> Option<(NodeId, LocalBuffer, LocalBuffer)> {
         let left = self.take_page(core)?;
-        let upper = self.state.cache.table.give();
-        let right = upper.and_then(|upper| self.state.cache.reserve(upper, keyspace.0));
-        match (upper, right) {
-            (Some(upper), Some(right)) => Some((upper, left, right)),
-            (upper, _) => {
-                upper.into_iter().for_each(|upper| self.state.cache.table.free(upper));
+        let cache = &self.state.cache;
+        let (mut without_place, mut halves) = (Vec::new(), None);
+        while without_place.len() < IDS_TRIED
+            && let Some(upper) = cache.table.give()
+        {
+            if let Some(right) = cache.reserve(upper, keyspace.0) {
+                halves = Some((upper, right));
+                break;
+            }
+            without_place.push(upper);
+        }
+        without_place.into_iter().for_each(|node| cache.table.free(node));
+        match halves {
+            Some((upper, right)) => Some((upper, left, right)),
+            None => {
                 self.give_page(left);
                 None
             }
@@ -104,18 +132,25 @@ impl OrderedSession {
     }
 }
 
-/// Makes two pages of one, so that there is room for the arrival, or more than there was.
+/// Makes two pages of one.
 fn halve(
     queue: &QueuePair,
     page: &LocalBuffer,
-    (arrival, upper): (Arrival<'_>, NodeId),
+    (cut, upper): (&NodeCut<'_>, NodeId),
     (left, right): (&mut LocalBuffer, &mut LocalBuffer),
     order: &mut NodeOrder,
 ) -> Result<(), NodeError> {
     let node = NodeRef::look(queue.look(Purpose::Put, page, 0..NODE_BYTES))?;
     order.sort(&node)?;
-    let halves = (page_of(queue, left)?, page_of(queue, right)?);
-    split((&node, order), Some(arrival), upper.0.into(), halves)?;
+    let (left, right) = (page_of(queue, left)?, page_of(queue, right)?);
+    let arrival = match cut {
+        NodeCut::For(arrival) => Some(*arrival),
+        NodeCut::At(key) => match split_at((&node, order), key, upper.0.into(), (&mut *left, &mut *right)) {
+            Err(NodeError::NoRoom) => None,
+            done => return done,
+        },
+    };
+    split((&node, order), arrival, upper.0.into(), (left, right))?;
     Ok(())
 }
 

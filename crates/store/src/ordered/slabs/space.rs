@@ -142,6 +142,11 @@ impl SlotSpace {
         self.with(|state| state.is_full)
     }
 
+    /// Free slots that are not kept back, in open groups and others.
+    pub fn spare_slots(&self) -> u32 {
+        self.with(|state| state.slots_free.saturating_sub(state.held_back))
+    }
+
     /// Whether no slot can be given out, though groups may have some that are kept back.
     pub fn has_none(&self) -> bool {
         self.with(|state| state.slots_open == 0 || state.slots_free <= state.held_back)

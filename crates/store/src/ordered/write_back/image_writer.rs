@@ -9,6 +9,7 @@ use crate::ordered::cache::page_meta::FlyingImage;
 use crate::ordered::node_table::NodeHome;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::tree::OrderedState;
+use crate::planted::Bug;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,6 +42,8 @@ struct Image {
     /// Of the slots whose images it replaces.
     replaced: Vec<SlotShare>,
     tickets: Vec<Arc<DurabilityTicket>>,
+    /// It is written when the log is durable up to this stamp.
+    log_stamp: u64,
 }
 
 pub struct ImageWriter {
@@ -51,6 +54,8 @@ pub struct ImageWriter {
     free: Vec<usize>,
     /// Pages that are with the drive to be sealed.
     sealing: usize,
+    /// Sealed copies that wait for the log.
+    held: Vec<(usize, LocalBuffer)>,
     writing: usize,
     /// Written, and in no flush yet.
     written: Vec<usize>,
@@ -79,6 +84,7 @@ impl ImageWriter {
             images: (0..IMAGES_MAX).map(|_| None).collect(),
             free: (0..IMAGES_MAX).rev().collect(),
             sealing: 0,
+            held: Vec::new(),
             writing: 0,
             written: Vec::new(),
             is_flushing: false,
@@ -105,7 +111,8 @@ impl ImageWriter {
                 return;
             }
             let sealed = self.seal_pages(state, hurry);
-            if !any && !sealed && !self.flush(state) {
+            let written = self.write_held(state, now_us);
+            if !any && !sealed && !written && !self.flush(state) {
                 return;
             }
         }
@@ -194,12 +201,15 @@ impl ImageWriter {
     fn seal(&mut self, state: &OrderedState, page: ListedPage, buffer: LocalBuffer) -> Result<(), ListedPage> {
         let nodes = &page.tree.nodes;
         let near = state.cache.with(page.node, |meta| meta.slot).flatten();
-        let Some(slot) = nodes.take(near.map(|number| nodes.map().address(number))) else {
+        let slot = nodes.take(near.map(|number| nodes.map().address(number)));
+        // Where flash is full, an image that gives its old slot back takes one that is kept back, one image at a time.
+        let is_alone = near.is_some() && self.free.len() == IMAGES_MAX;
+        let Some(slot) = slot.or_else(|| is_alone.then(|| nodes.take_kept_back()).flatten()) else {
             state.cache.give_back(page.node, buffer, |_| ());
             return Err(page);
         };
         let stamp = state.base.log.give_stamp();
-        let (replaced, tickets) = state
+        let (replaced, tickets, log_stamp) = state
             .cache
             .with(page.node, |meta| {
                 let mut replaced = std::mem::take(&mut meta.shared);
@@ -207,7 +217,7 @@ impl ImageWriter {
                 let tickets = std::mem::take(&mut meta.tickets);
                 meta.flying = Some(FlyingImage { stamp, ticket: tickets.first().cloned() });
                 (meta.is_dirty, meta.is_listed) = (false, false);
-                (replaced, tickets)
+                (replaced, tickets, meta.log_stamp)
             })
             .expect("a page that is taken stays");
         let (Some(number), Some(mut copy)) = (self.free.pop(), self.copies.pop()) else {
@@ -224,7 +234,7 @@ impl ImageWriter {
             input: buffer.range(),
             output: LocalRange { offset: copy.offset(), length: NODE_BYTES as u32 },
         };
-        self.images[number] = Some(Image { page, stamp, slot, replaced, tickets });
+        self.images[number] = Some(Image { page, stamp, slot, replaced, tickets, log_stamp });
         self.sealing += 1;
         self.submit(TAG_SEAL | (number as u64) << 2, operation, Lease::Buffers([buffer, copy]));
         Ok(())
@@ -266,6 +276,38 @@ impl ImageWriter {
         if !completion.is_success() {
             return self.fail(state, "program over a data node", completion);
         }
+        let is_early = state.base.planted.has(Bug::OrderedImageBeforeLog);
+        match image.log_stamp > state.base.log.durable_stamp() && !is_early {
+            true => self.held.push((number, copy)),
+            false => self.write(number, copy),
+        }
+    }
+
+    /// Moves the log on for copies that wait for it, and writes those that need not wait any more; whether there were any.
+    fn write_held(&mut self, state: &OrderedState, now_us: u64) -> bool {
+        if self.held.is_empty() {
+            return false;
+        }
+        state.base.log.advance(true, now_us);
+        let durable = state.base.log.durable_stamp();
+        let may_go = |(number, _): &mut (usize, LocalBuffer)| {
+            self.images[*number].as_ref().is_some_and(|image| image.log_stamp <= durable)
+        };
+        let ready: Vec<_> = self.held.extract_if(.., may_go).collect();
+        let any = !ready.is_empty();
+        ready.into_iter().for_each(|(number, copy)| self.write(number, copy));
+        any
+    }
+
+    /// Whether a flush would let copies go that wait for the log.
+    fn log_wants_flush(&self, state: &OrderedState) -> bool {
+        let written = state.base.log.written_stamp();
+        let stamps = self.held.iter().filter_map(|(number, _)| self.images[*number].as_ref());
+        written > state.base.log.durable_stamp() && stamps.into_iter().any(|image| image.log_stamp <= written)
+    }
+
+    fn write(&mut self, number: usize, copy: LocalBuffer) {
+        let Some(image) = &self.images[number] else { unreachable!("it is on its way") };
         let operation = Operation::Write {
             flash: image.slot.flash_offset(),
             from: MemoryAddress::local(copy.offset()),
@@ -280,7 +322,8 @@ impl ImageWriter {
     fn flush(&mut self, state: &OrderedState) -> bool {
         let written = self.written.len() + lock(&state.write_back.unflushed).len();
         let is_worth_it = self.writing == 0 || written >= FLUSH_IMAGES;
-        if written == 0 || self.is_flushing || !is_worth_it {
+        let is_wanted = written > 0 && is_worth_it || !self.held.is_empty() && self.log_wants_flush(state);
+        if self.is_flushing || !is_wanted {
             return false;
         }
         let Poll::Ready(Ok(())) = state.base.log.begin_flush_elsewhere() else { return false };
@@ -298,7 +341,7 @@ impl ImageWriter {
         for number in self.flushing.drain(..) {
             let Some(image) = self.images[number].take() else { unreachable!("it is on its way") };
             self.free.push(number);
-            let Image { page, stamp, slot, replaced, tickets } = image;
+            let Image { page, stamp, slot, replaced, tickets, log_stamp: _ } = image;
             let mut is_next_due = false;
             state.cache.landed(page.node, NodeHome { slot: slot.number(), stamp }, |meta| {
                 is_next_due = meta.is_dirty && !std::mem::replace(&mut meta.is_listed, meta.is_dirty);

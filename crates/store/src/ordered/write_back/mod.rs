@@ -9,9 +9,10 @@
 //! 2. A page has one image on its way. What changes meanwhile is in its next one.
 //! 3. An image that is on its way holds shares of the slots that it replaces. It gives them up when it has *landed*: when a flush that
 //!    began after it was written has ended. Then its slot and stamp are the node's home, and those who wait for it are told.
-//! 4. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](crate::log::Log)). It covers all
+//! 4. An image with a change of a batch is written when the log has the batch durable. Its sealed copy waits for that.
+//! 5. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](crate::log::Log)). It covers all
 //!    images, and all extensions, that were written before it began.
-//! 5. A failure poisons the log. Nothing that was on its way lands after that.
+//! 6. A failure poisons the log. Nothing that was on its way lands after that.
 //!
 //! Threads: any. One thread at a time does the work for all who ask ([`Turns`]). Whoever waits for an image, or for room in the cache,
 //! asks at every poll, so nobody's progress depends on another one. Locks under its turn: the lists, the cache's sets, the log's.

@@ -1,0 +1,243 @@
+//! Batches over a whole store, with keyspaces of both engines, whose power fails anywhere: all of a batch is there, or none.
+
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::request::{Outcome, Reply, Request};
+use crate::keyspace::states::KeyspaceRef;
+use crate::log::Sync;
+use crate::session::{Session, Write};
+use crate::{Condition, Error, Store, StoreOptions};
+use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, programs};
+
+const KEYS: u64 = 60;
+const PATIENCE: u32 = 1_000_000;
+
+fn drive(flash: &FaultyFlash) -> Drive {
+    let local = LocalMemory::new(small_options().local_memory_bytes() as usize).unwrap();
+    Drive::new(std::sync::Arc::new(flash.clone()), local, programs::built_in(), Env::simulated(1).0)
+}
+
+/// Before the store: a session lets its pages go.
+struct Bench {
+    session: Session,
+    store: Store,
+    flash: FaultyFlash,
+    options: StoreOptions,
+}
+
+impl Bench {
+    fn new(sync: Sync, seed: u64) -> Bench {
+        let flash = FaultyFlash::new(SMALL_BYTES, seed);
+        let options = StoreOptions { sync, ..small_options() };
+        Store::create_on(&drive(&flash), &options).unwrap();
+        let store = Store::open_with(&drive(&flash), &options, || false).unwrap();
+        let (created, session) = (store.create_keyspace_of("orders", KeyspaceKind::Ordered), store.session().unwrap());
+        drop(created.unwrap());
+        Bench { session, store, flash, options }
+    }
+
+    fn orders(&self) -> KeyspaceRef {
+        self.store.keyspace("orders").unwrap().keyspace()
+    }
+
+    /// A step of all that goes on; the answer to the session's only operation, if it came. `None` once the flash has crashed.
+    fn step(&mut self) -> Option<Option<Reply>> {
+        self.store.maintain();
+        let mut replies = Vec::new();
+        self.session.poll(&mut replies);
+        (!self.flash.crashed()).then(|| replies.pop())
+    }
+
+    fn answer(&mut self) -> Option<Outcome> {
+        for _ in 0..PATIENCE {
+            if let Some(reply) = self.step()? {
+                return Some(reply.outcome);
+            }
+        }
+        panic!("no answer; {:?} are on their way", self.session.tokens_in_flight());
+    }
+
+    fn batch(&mut self, writes: &[Write<'_>]) -> Option<Outcome> {
+        for _ in 0..PATIENCE {
+            if self.session.submit_batch(1, writes).is_ok() {
+                return self.answer();
+            }
+            self.step()?;
+        }
+        panic!("a batch waits for ever");
+    }
+
+    fn run(&mut self, keyspace: KeyspaceRef, request: Request<'_>) -> Option<Outcome> {
+        self.session.submit_to(keyspace, 1, request).unwrap();
+        self.answer()
+    }
+
+    fn get(&mut self, keyspace: KeyspaceRef, key: &[u8]) -> Option<Vec<u8>> {
+        match self.run(keyspace, Request::Get { key }).unwrap() {
+            Outcome::Value { value, .. } => Some(self.session.bytes(value).to_vec()),
+            Outcome::Missing => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// As the power failure left it.
+    fn reopen(self) -> Bench {
+        let Bench { session, store, flash, options } = self;
+        drop((session, store));
+        if !flash.crashed() {
+            flash.crash();
+        }
+        let flash = flash.reopen();
+        let store = Store::open_with(&drive(&flash), &options, || false).unwrap();
+        Bench { session: store.session().unwrap(), store, flash, options }
+    }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {:03}", number % KEYS).into_bytes()
+}
+
+/// A value of a generation: of a node, or, of every fifth one, of an extension.
+fn value(generation: u64) -> Vec<u8> {
+    let bytes = if generation.is_multiple_of(5) { 2500 } else { 400 };
+    let mut value = vec![generation as u8; bytes];
+    value[..8].copy_from_slice(&generation.to_le_bytes());
+    value
+}
+
+fn generation_of(value: Option<&Vec<u8>>) -> u64 {
+    value.map_or(0, |value| u64::from_le_bytes(value[..8].try_into().unwrap()))
+}
+
+fn put<'a>(keyspace: KeyspaceRef, key: &'a [u8], value: &'a [u8]) -> Write<'a> {
+    Write::Put { keyspace, key, value, flags: 0, expiry: 0 }
+}
+
+/// What each batch writes: some keys of both keyspaces, and one that every batch writes; the key of the batch before is deleted.
+fn keys_of(generation: u64) -> Vec<Vec<u8>> {
+    (0..4).map(|number| key(generation * 7 + number * 13)).collect()
+}
+
+/// Batches until the flash crashes after so many of its events; what was acknowledged before, and whether singles came between.
+fn crash_after(events: u64, sync: Sync) -> u64 {
+    let mut bench = Bench::new(sync, events);
+    let orders = bench.orders();
+    bench.flash.crash_after(events);
+    let mut acknowledged = 0;
+    let mut single = 0;
+    loop {
+        let generation = acknowledged + 1;
+        let (keys, value) = (keys_of(generation), value(generation));
+        let gone = format!("gone {:03}", generation - 1).into_bytes();
+        let comes = format!("gone {generation:03}").into_bytes();
+        let mut writes: Vec<Write<'_>> =
+            keys.iter().flat_map(|key| [put(orders, key, &value), put(KeyspaceRef::DEFAULT, key, &value)]).collect();
+        writes.push(Write::Delete { keyspace: orders, key: &gone });
+        writes.push(put(orders, &comes, &value));
+        match bench.batch(&writes) {
+            Some(Outcome::Done) => acknowledged = generation,
+            None => break,
+            Some(other) => panic!("{other:?}"),
+        }
+        if generation % 3 == 0 {
+            let request =
+                Request::Put { key: b"single", value: &value, flags: 0, expiry: 0, condition: Condition::Always };
+            match bench.run(orders, request) {
+                Some(Outcome::Stored { .. }) => single = generation,
+                None => break,
+                Some(other) => panic!("{other:?}"),
+            }
+        }
+    }
+    let place = format!("after {events} events, {sync:?}");
+    // Twice: what the first opening wrote is as good.
+    for _ in 0..2 {
+        bench = bench.reopen();
+        let orders = bench.orders();
+        let both = [orders, KeyspaceRef::DEFAULT].map(|keyspace| {
+            (0..KEYS).map(|number| generation_of(bench.get(keyspace, &key(number)).as_ref())).collect::<Vec<_>>()
+        });
+        assert_eq!(both[0], both[1], "{place}");
+        let last = both[0].iter().copied().max().unwrap();
+        let lost = acknowledged.saturating_sub(last);
+        assert!(last <= acknowledged + 1 && (lost == 0 || sync != Sync::Always), "{last} of {acknowledged} {place}");
+        // As a model of all batches up to that one says.
+        let mut model = vec![0; KEYS as usize];
+        for generation in 1..=last {
+            for number in 0..4 {
+                model[((generation * 7 + number * 13) % KEYS) as usize] = generation;
+            }
+        }
+        assert_eq!(both[0], model, "{place}");
+        for generation in 1..=last + 1 {
+            let there = bench.get(orders, format!("gone {generation:03}").as_bytes()).is_some();
+            assert_eq!(there, generation == last, "{generation} of {last} {place}");
+        }
+        let of_single = generation_of(bench.get(orders, b"single").as_ref());
+        assert!(of_single >= single || sync != Sync::Always, "{of_single} of {single} {place}");
+        assert_eq!(crate::check(&bench.store).unwrap().problems, Vec::<String>::new());
+    }
+    acknowledged
+}
+
+#[test]
+fn batch_across_engines() {
+    let always: u64 = (1..50).map(|number| crash_after(number * 37, Sync::Always)).sum();
+    assert!(always > 500, "{always}");
+    let later: u64 = (1..12).map(|number| crash_after(number * 61, Sync::EverySecond)).sum();
+    assert!(later > 100, "{later}");
+}
+
+/// Nodes that split for a batch, values of extensions, the same key twice.
+#[test]
+fn a_batch_is_seen_as_a_whole_however_many_nodes_it_takes() {
+    let mut bench = Bench::new(Sync::Always, 3);
+    let orders = bench.orders();
+    for round in 0..6_u64 {
+        let keys: Vec<Vec<u8>> = (0..26).map(|number| format!("{number:02}:{round}").into_bytes()).collect();
+        let values: Vec<Vec<u8>> = (0..26).map(|number| vec![round as u8; 170 * number % 2600]).collect();
+        let mut writes: Vec<Write<'_>> = keys.iter().zip(&values).map(|(key, value)| put(orders, key, value)).collect();
+        writes.push(put(orders, &keys[3], b"again"));
+        writes.push(Write::Delete { keyspace: orders, key: &keys[5] });
+        assert_eq!(bench.batch(&writes), Some(Outcome::Done));
+        for (number, (key, value)) in keys.iter().zip(&values).enumerate() {
+            let expected = match number {
+                3 => Some(b"again".to_vec()),
+                5 => None,
+                _ => Some(value.clone()),
+            };
+            assert_eq!(bench.get(orders, key), expected, "{round} {number}");
+        }
+    }
+    let long = vec![1; 66_000];
+    let refused = bench.batch(&[put(orders, b"k", b"v"), put(orders, b"long", &long)]);
+    assert!(
+        matches!(refused, Some(Outcome::Failed(Error::ValueTooLarge { .. } | Error::BatchTooLarge { .. }))),
+        "{refused:?}"
+    );
+    let refused = bench.batch(&[put(orders, b"k", b"v"), put(orders, &[1; 1025], b"")]);
+    assert!(matches!(refused, Some(Outcome::Failed(Error::KeyTooLong { limit_bytes: 1024 }))), "{refused:?}");
+    assert_eq!(bench.get(orders, b"k"), None);
+}
+
+/// The log is trimmed while batches of ordered keys come: their pages are written first.
+#[test]
+fn the_log_is_trimmed_when_pages_have_what_it_has() {
+    for sync in [Sync::Always, Sync::EverySecond, Sync::No] {
+        let mut bench = Bench::new(sync, 5);
+        let orders = bench.orders();
+        for generation in 1..400 {
+            let (keys, value) = (keys_of(generation), vec![generation as u8; 700]);
+            let writes: Vec<Write<'_>> = keys
+                .iter()
+                .flat_map(|key| [put(orders, key, &value), put(KeyspaceRef::DEFAULT, key, &value)])
+                .collect();
+            assert_eq!(bench.batch(&writes), Some(Outcome::Done));
+        }
+        assert!(bench.store.stats().flushes > 5, "{sync:?}: {}", bench.store.stats().flushes);
+        bench.store.close().unwrap();
+        let bench = &mut bench.reopen();
+        let last = keys_of(399);
+        assert!(last.iter().all(|key| bench.get(orders, key) == Some(vec![399_u16 as u8; 700])), "{sync:?}");
+    }
+}

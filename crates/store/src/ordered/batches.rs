@@ -1,0 +1,114 @@
+//! The batches whose changes are in the log and not in images of all their pages yet: what the ordered engine needs of the log.
+//!
+//! ```text
+//! batch: pages taken ─► one group of the log ─► pages changed, batch listed ─► images, each written when the log is durable ─► not needed
+//! ```
+//! 1. A batch is listed before the writers that appended it are let go. So whoever held them sees all that the log has.
+//! 2. It is listed until each page that has changes of it has a durable image. Those are the tickets of its pages.
+//! 3. Nothing is appended for a batch to leave the list: images are written, and that is bounded work.
+//!
+//! Threads: any. Locks: writers → pages → the log's; the list's is taken with none held but writers'.
+
+use super::cache::durability_ticket::DurabilityTicket;
+use crate::media::io::lock;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use tapetum_drive::locks::whole;
+
+struct ListedBatch {
+    /// Of its first record.
+    stamp: u64,
+    tickets: Vec<Arc<DurabilityTicket>>,
+}
+
+impl ListedBatch {
+    fn is_done(&self) -> bool {
+        self.tickets.iter().all(|ticket| ticket.is_done())
+    }
+}
+
+#[derive(Default)]
+pub struct BatchList {
+    /// Read by whoever appends a batch, from before the append until the batch is listed.
+    writers: RwLock<()>,
+    /// By stamp.
+    listed: Mutex<VecDeque<ListedBatch>>,
+    /// No record up to this stamp is to be needed.
+    wanted: AtomicU64,
+}
+
+/// A writer of a batch.
+pub struct BatchWriter<'a> {
+    list: &'a BatchList,
+    _held: RwLockReadGuard<'a, ()>,
+}
+
+impl BatchWriter<'_> {
+    /// The batch with this first stamp is in pages with these tickets, and in the log.
+    pub fn list(&self, stamp: u64, tickets: Vec<Arc<DurabilityTicket>>) {
+        let mut listed = lock(&self.list.listed);
+        // Two writers may come here in another order than to the log.
+        let place = listed.iter().rposition(|other| other.stamp < stamp).map_or(0, |before| before + 1);
+        listed.insert(place, ListedBatch { stamp, tickets });
+        drop_done(&mut listed);
+    }
+}
+
+fn drop_done(listed: &mut VecDeque<ListedBatch>) {
+    while listed.front().is_some_and(ListedBatch::is_done) {
+        listed.pop_front();
+    }
+}
+
+impl BatchList {
+    /// Before an append.
+    pub fn writer(&self) -> BatchWriter<'_> {
+        BatchWriter { list: self, _held: whole(self.writers.read()) }
+    }
+
+    /// Runs `change` while no batch is between its append and the list.
+    pub fn hold_writers(&self, change: impl FnOnce()) {
+        let _held = whole(self.writers.write());
+        change();
+    }
+
+    /// The lowest stamp of a record that is needed; `u64::MAX`: none is.
+    pub fn stamp_needed(&self) -> u64 {
+        let mut listed = lock(&self.listed);
+        drop_done(&mut listed);
+        listed.front().map_or(u64::MAX, |batch| batch.stamp)
+    }
+
+    /// No record up to `stamp` is to be needed.
+    pub fn checkpoint_through(&self, stamp: u64) {
+        self.wanted.fetch_max(stamp, Ordering::SeqCst);
+    }
+
+    /// Whether pages are to be written for a checkpoint.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.stamp_needed() <= self.wanted.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_batch_that_is_not_in_images_is_needed() {
+        let list = BatchList::default();
+        let [one, two, three] = [(); 3].map(|()| DurabilityTicket::new());
+        list.writer().list(20, vec![two.clone(), three.clone()]);
+        list.writer().list(10, vec![one.clone()]);
+        list.writer().list(30, vec![three.clone()]);
+        assert_eq!((list.stamp_needed(), list.wants_checkpoint()), (10, false));
+        list.checkpoint_through(15);
+        assert!(list.wants_checkpoint());
+        two.image_done();
+        one.image_done();
+        assert_eq!((list.stamp_needed(), list.wants_checkpoint()), (20, false));
+        three.image_done();
+        assert_eq!(list.stamp_needed(), u64::MAX);
+    }
+}

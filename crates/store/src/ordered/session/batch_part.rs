@@ -1,0 +1,369 @@
+//! The ordered engine's part of a batch: the pages of its keys, all taken at once, and its records.
+//!
+//! ```text
+//! prepare ─► values in extensions? ─► lock: writers' list ─► pages, in the order of keys ─► one group of the log ─► pages changed,
+//!    └─ no: asked for, busy            split where there is too little room ─┘ └─ absent: asked for, busy           given back, listed
+//! ```
+//! 1. All pages are taken, and have room for all records, before the log has one. So nothing can go wrong between the append and the change.
+//! 2. Stamps are given while all pages are taken: an image of one of them with a higher stamp has the batch's changes.
+//! 3. Pages are given back when all are changed, so that nobody sees one of them as it was after another as it is.
+//! 4. Who finds a page taken, or none, gives all back and comes again: pages of a batch keep nobody waiting for them.
+
+use super::looks::damaged;
+use super::page_reads::{PageRead, PageReader};
+use super::preparation::BatchValue;
+use super::splits::NodeCut;
+use super::{OrderedSession, refuse};
+use crate::error::Error;
+use crate::log::Draft;
+use crate::media::io::lock;
+use crate::ordered::batches::{BatchList, BatchWriter};
+use crate::ordered::cache::durability_ticket::DurabilityTicket;
+use crate::ordered::cache::page_meta::PageUse;
+use crate::ordered::cache::{PageLook, WAYS};
+use crate::ordered::node_table::NodeId;
+use crate::ordered::slabs::SlotShare;
+use crate::ordered::tree::OrderedTree;
+use crate::session::batch::{BatchPart, BatchStop, Write};
+use crate::session::session_core::SessionCore;
+use std::ops::Range;
+use std::sync::Arc;
+use tapetum_drive::programs::node::PutResult;
+use tapetum_drive::{LocalBuffer, Purpose};
+use tapetum_kernels::ordered::extension::{ExtensionReference, REFERENCE_BYTES};
+use tapetum_kernels::ordered::{
+    Arrival, NODE_BYTES, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, ReplacedRecord, node_record_bytes, split,
+};
+use tapetum_kernels::record::{Codec, Header, Kind, Record};
+
+/// A batch has pages of one in so many of the cache's at most: others go on meanwhile, and after it.
+const CACHE_PART: usize = 4;
+
+/// A page of a batch, taken.
+struct BatchPage {
+    tree: Arc<OrderedTree>,
+    node: NodeId,
+    page: LocalBuffer,
+    /// Of the writes in the order of their keys, those of this page.
+    writes: Range<usize>,
+}
+
+pub struct OrderedBatch<'a> {
+    session: &'a mut OrderedSession,
+    core: &'a SessionCore,
+    list: &'a BatchList,
+    writes: &'a [Write<'a>],
+    /// The values in extensions, in the place of their writes; empty if there are none.
+    values: Vec<Option<BatchValue>>,
+    references: Vec<[u8; REFERENCE_BYTES]>,
+    /// The places of the writes, in the order of keyspaces and keys, and as they are where these are the same.
+    order: Vec<usize>,
+    pages: Vec<BatchPage>,
+    writer: Option<BatchWriter<'a>>,
+}
+
+impl OrderedSession {
+    /// Prepares writes of a batch. What it lacks is asked for, and it comes again.
+    pub fn prepare_batch<'a>(
+        &'a mut self,
+        core: &'a SessionCore,
+        list: &'a BatchList,
+        writes: &'a [Write<'a>],
+    ) -> Result<OrderedBatch<'a>, BatchStop> {
+        let refused = writes.iter().try_for_each(|write| refuse(core, &write.request()));
+        let failed = self.preparation.failed.take().map_or(Ok(()), Err);
+        refused.and(failed).and(core.base.log.poisoned()).map_err(BatchStop::Refused)?;
+        if std::mem::take(&mut self.preparation.wants_room) {
+            self.state.write_back.advance(&self.state, true);
+        }
+        let hash = |write: &Write<'_>| core.base.hasher.hash(write.keyspace().id(), write.key());
+        let is_behind = self.ops.deletes_all() || writes.iter().any(|write| self.ops.has_undecided(hash(write)));
+        if core.base.is_paced() || is_behind {
+            return Err(BatchStop::Busy);
+        }
+        let values = self.take_values(writes)?;
+        let reference = |value: &Option<BatchValue>| value.as_ref().and_then(BatchValue::reference);
+        let encoded = |value| reference(value).map_or([0; REFERENCE_BYTES], |reference| reference.encode());
+        let references = values.iter().map(encoded).collect();
+        let mut order: Vec<usize> = (0..writes.len()).collect();
+        order.sort_by_key(|place| (writes[*place].keyspace().id(), writes[*place].key()));
+        Ok(OrderedBatch {
+            session: self,
+            core,
+            list,
+            writes,
+            values,
+            references,
+            order,
+            pages: Vec::new(),
+            writer: None,
+        })
+    }
+}
+
+impl<'a> OrderedBatch<'a> {
+    /// The record of a write, as the log gets it.
+    fn draft<'b>(&'b self, place: usize) -> Draft<'b>
+    where
+        'a: 'b,
+    {
+        let write = &self.writes[place];
+        match self.values.get(place) {
+            Some(Some(_)) => write.draft(Codec::OutOfLine, &self.references[place]),
+            _ => write.draft(Codec::Raw, write.value()),
+        }
+    }
+
+    /// Takes the pages of all writes, with room for their records.
+    fn take_pages(&mut self) -> Result<(), BatchStop> {
+        let (mut at, mut is_missing) = (0, false);
+        while at < self.order.len() {
+            let write = &self.writes[self.order[at]];
+            let (keyspace, key) = (write.keyspace().id(), write.key());
+            let tree = self.session.tree_of(keyspace).map_err(BatchStop::Refused)?;
+            let node = self.session.node_of(tree, key);
+            let page = match self.session.state.cache.take(node, keyspace.0, PageUse::ByKey) {
+                PageLook::Taken(page) => page,
+                PageLook::Busy | PageLook::Gone => return Err(BatchStop::Busy),
+                PageLook::Absent(home) => {
+                    self.refuse_if_crowded(node)?;
+                    is_missing = true;
+                    let is_asked = |wanted: &PageRead| wanted.node == node;
+                    if !self.session.preparation.wanted.last().is_some_and(is_asked)
+                        && !self.session.page_reads.has(node)
+                    {
+                        let read = PageRead { keyspace, node, home, key: key.to_vec(), reader: PageReader::Batch };
+                        self.session.preparation.wanted.push(read);
+                    }
+                    at += 1;
+                    continue;
+                }
+            };
+            let tree = self.session.trees[tree].tree.clone();
+            let writes = at..at + self.count_of(&page, at);
+            if writes.is_empty() {
+                // The node was split after it was looked up, or is damaged.
+                self.session.state.cache.give_back(node, page, |_| ());
+                return Err(BatchStop::Busy);
+            }
+            let page = BatchPage { tree, node, page, writes };
+            if is_missing {
+                at = page.writes.end;
+                self.pages.push(page);
+                continue;
+            }
+            at = self.keep_or_split(page)?;
+        }
+        if is_missing { Err(BatchStop::Busy) } else { Ok(()) }
+    }
+
+    /// How many of the writes from `at` on, in the order of their keys, are of this page.
+    fn count_of(&self, page: &LocalBuffer, at: usize) -> usize {
+        let keyspace = self.writes[self.order[at]].keyspace();
+        let Ok(node) = NodeRef::look(self.core.queue.look(Purpose::Put, page, 0..NODE_BYTES)) else { return 0 };
+        let rest = self.order[at..].iter().map(|place| &self.writes[*place]);
+        rest.take_while(|write| write.keyspace() == keyspace && node.covers(write.key())).count()
+    }
+
+    /// Keeps a page that has room for its writes, or splits its node; the write to go on with.
+    fn keep_or_split(&mut self, page: BatchPage) -> Result<usize, BatchStop> {
+        match self.room_in(&page) {
+            Ok(None) => {
+                let end = page.writes.end;
+                self.pages.push(page);
+                Ok(end)
+            }
+            Ok(Some(separator)) => {
+                let (keyspace, begin) = (page.tree.keyspace, page.writes.start);
+                let cut = NodeCut::At(&separator);
+                match self.session.try_split(self.core, keyspace, (page.node, page.page), &cut) {
+                    Ok(true) => Ok(begin),
+                    Ok(false) if self.session.state.cache.table.is_full() => Err(BatchStop::Refused(Error::FullIndex)),
+                    Ok(false) => {
+                        self.session.preparation.wants_room = true;
+                        Err(BatchStop::Busy)
+                    }
+                    Err(error) => Err(BatchStop::Refused(error)),
+                }
+            }
+            Err(_) => {
+                let error = damaged(page.node);
+                self.session.state.cache.give_back(page.node, page.page, |_| ());
+                Err(BatchStop::Refused(error))
+            }
+        }
+    }
+
+    /// Whether a page has room for its writes; if not, the key in front of which its node is to be split.
+    fn room_in(&self, page: &BatchPage) -> Result<Option<Vec<u8>>, NodeError> {
+        let bytes = self.core.queue.look(Purpose::Put, &page.page, 0..NODE_BYTES);
+        let mut copy: NodePage = bytes.try_into().map_err(|_| NodeError::Damaged)?;
+        for place in page.writes.clone() {
+            let draft = self.draft(self.order[place]);
+            match apply(&mut NodeMut::look(&mut copy)?, &draft, 0) {
+                Ok(_) => {}
+                Err(NodeError::NoRoom) => {
+                    let arrival = Arrival { key: draft.key, record_bytes: node_record_bytes(&in_node(&draft, 0)) };
+                    return separator_for(&copy, arrival).map(Some);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// A batch that can never have all of its pages in the cache is refused.
+    fn refuse_if_crowded(&self, node: NodeId) -> Result<(), BatchStop> {
+        let cache = &self.session.state.cache;
+        let of_its_set = self.pages.iter().filter(|page| cache.are_of_one_set(page.node, node)).count();
+        let limit_writes = (cache.pages() / CACHE_PART).max(WAYS);
+        if of_its_set < WAYS && self.pages.len() < limit_writes {
+            return Ok(());
+        }
+        let limit_bytes = self.core.base.geometry.segment_bytes as usize / 2;
+        Err(BatchStop::Refused(Error::BatchTooLarge { limit_bytes, limit_writes }))
+    }
+
+    /// Refuses puts where flash has no room for the images that they come to: one a page, and one more if it is split before.
+    fn refuse_if_full(&self) -> Result<(), BatchStop> {
+        for pages in self.pages.chunk_by(|one, other| Arc::ptr_eq(&one.tree, &other.tree)) {
+            let nodes = &pages[0].tree.nodes;
+            let group_extents = nodes.options().group_extents;
+            let groups_left = lock(&self.core.base.extents).free_count() / group_extents;
+            // Others want extents, too.
+            let in_extents = u64::from(groups_left) * u64::from(nodes.map().pages(group_extents)) / 2;
+            let puts =
+                pages.iter().flat_map(|page| &self.order[page.writes.clone()]).any(|at| self.writes[*at].is_put());
+            if puts && u64::from(nodes.spare_slots()) + in_extents < 2 * pages.len() as u64 {
+                return Err(BatchStop::Refused(Error::FullFlash));
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes a page; what the cache is to know of it.
+    fn change(&self, page: &mut BatchPage, records: &[(u64, u32)]) -> Result<PageChanges, NodeError> {
+        let mut node = NodeMut::look(self.core.queue.fill(Purpose::Put, &mut page.page, 0..NODE_BYTES))?;
+        let mut changes = PageChanges::default();
+        for place in self.order[page.writes.clone()].iter().copied() {
+            let (draft, stamp) = (self.draft(place), records[place].0);
+            let replaced = apply(&mut node, &draft, stamp)?;
+            page.tree.note(match (draft.header.kind, replaced.is_some()) {
+                (Kind::Tombstone, true) => PutResult::Removed,
+                (Kind::Tombstone, false) => PutResult::Missing,
+                (_, true) => PutResult::Replaced,
+                (_, false) => PutResult::Stored,
+            });
+            let gone = replaced.and_then(|replaced| replaced.extension);
+            changes.gone.extend(gone.and_then(|gone| share_of(&page.tree, &gone, draft.key.len())));
+            changes.stamp_last = changes.stamp_last.max(stamp);
+            if draft.header.kind == Kind::Tombstone {
+                changes.removed = changes.removed.max(Some(stamp));
+            }
+        }
+        changes.used_bytes = node.view().used_bytes();
+        Ok(changes)
+    }
+
+    /// Gives a changed page back, to be written when the log has the batch durable; the ticket of its image.
+    fn give_back(&mut self, page: BatchPage, changes: PageChanges) -> Arc<DurabilityTicket> {
+        let PageChanges { stamp_last, removed, gone, used_bytes } = changes;
+        let BatchPage { tree, node, page, writes } = page;
+        let (ticket, is_new) = self.session.state.cache.give_back(node, page, |meta| {
+            meta.changed(stamp_last, false);
+            removed.into_iter().for_each(|stamp| meta.changed(stamp, true));
+            meta.log_stamp = meta.log_stamp.max(stamp_last);
+            // Free when the image that ceases to name them is durable.
+            meta.shared.extend(gone);
+            (meta.ticket(), !std::mem::replace(&mut meta.is_listed, true))
+        });
+        if is_new {
+            self.session.state.write_back.list(&tree, node);
+        }
+        if removed.is_some() {
+            let key = self.writes[self.order[writes.start]].key();
+            self.session.wish_to_merge(tree.keyspace, key, used_bytes);
+        }
+        ticket
+    }
+}
+
+/// What a batch made of a page.
+#[derive(Default)]
+struct PageChanges {
+    stamp_last: u64,
+    /// The stamp of the last removal.
+    removed: Option<u64>,
+    /// Extensions that no record of the page names any more.
+    gone: Vec<SlotShare>,
+    used_bytes: usize,
+}
+
+impl BatchPart for OrderedBatch<'_> {
+    fn lock(&mut self) -> Result<(), BatchStop> {
+        self.writer = Some(self.list.writer());
+        self.take_pages()?;
+        self.refuse_if_full()
+    }
+
+    fn add_drafts<'a>(&'a self, drafts: &mut Vec<Draft<'a>>) {
+        drafts.extend((0..self.writes.len()).map(|place| self.draft(place)));
+    }
+
+    fn appended(&mut self, records: &[(u64, u32)]) {
+        let mut pages = std::mem::take(&mut self.pages);
+        let changed: Vec<_> = pages.iter_mut().map(|page| self.change(page, records)).collect();
+        let mut tickets = Vec::with_capacity(pages.len());
+        for (page, changes) in pages.into_iter().zip(changed) {
+            if changes.is_err() {
+                // It had room, so it is not what it was.
+                self.core.base.log.poison("a change of a data node", damaged(page.node));
+            }
+            tickets.push(self.give_back(page, changes.unwrap_or_default()));
+        }
+        std::mem::take(&mut self.values).into_iter().flatten().for_each(BatchValue::keep);
+        if let (Some(writer), Some((stamp, _))) = (&self.writer, records.first()) {
+            writer.list(*stamp, tickets);
+        }
+    }
+}
+
+impl Drop for OrderedBatch<'_> {
+    fn drop(&mut self) {
+        for BatchPage { node, page, .. } in self.pages.drain(..) {
+            self.session.state.cache.give_back(node, page, |_| ());
+        }
+        if !self.values.is_empty() {
+            self.session.give_values(std::mem::take(&mut self.values));
+        }
+    }
+}
+
+/// The header of a record in a node, which has the keyspace itself.
+fn in_node(draft: &Draft<'_>, stamp: u64) -> Header {
+    Header { keyspace: 0, stamp, ..draft.header }
+}
+
+/// Puts or removes a record; what was there before.
+fn apply(node: &mut NodeMut<'_>, draft: &Draft<'_>, stamp: u64) -> Result<Option<ReplacedRecord>, NodeError> {
+    let record = Record { header: in_node(draft, stamp), key: draft.key, stored: draft.stored };
+    match record.header.kind {
+        Kind::Tombstone => node.remove(draft.key),
+        _ => node.put(&record),
+    }
+}
+
+/// The share of an extension that a node's record named.
+fn share_of(tree: &OrderedTree, gone: &ExtensionReference, key_bytes: usize) -> Option<SlotShare> {
+    let space = tree.extensions(gone.class(key_bytes)?);
+    Some(space.resume(space.map().number(gone.slot)?))
+}
+
+/// Where a node would be split that has a batch's records up to one that has no room.
+fn separator_for(copy: &NodePage, arrival: Arrival<'_>) -> Result<Vec<u8>, NodeError> {
+    let (node, mut order) = (NodeRef::look(copy)?, NodeOrder::new());
+    order.sort(&node)?;
+    let (mut left, mut right) = ([0; NODE_BYTES], [0; NODE_BYTES]);
+    split((&node, &order), Some(arrival), 0, (&mut left, &mut right))?;
+    Ok(NodeRef::look(&right)?.low_fence().to_vec())
+}
