@@ -37,6 +37,8 @@ pub struct TaskState {
     pub consumed: usize,
     /// Another part of the input follows.
     pub more_input: bool,
+    /// What the pipeline has for all of its programs. Nothing, where it has none.
+    pub attachment: Arc<[u8]>,
     /// The program's own.
     pub kept: Option<Box<dyn Any + Send>>,
     /// A task that nobody can cancel has none: it is short.
@@ -58,9 +60,9 @@ impl CancelFlag {
 }
 
 impl TaskState {
-    /// A task that this flag cancels.
-    pub fn with_flag(flag: CancelFlag) -> TaskState {
-        TaskState { cancel: Some(flag), ..TaskState::default() }
+    /// A task that this flag cancels, of a pipeline with this attachment.
+    pub fn with_flag(flag: CancelFlag, attachment: Arc<[u8]>) -> TaskState {
+        TaskState { cancel: Some(flag), attachment, ..TaskState::default() }
     }
 
     /// Nobody wants the result any more. A program that takes long looks now and then, and ends with any status.

@@ -14,6 +14,8 @@ pub const PIPELINES_MAX: usize = 128;
 pub const PROGRAMS_MAX: usize = 8;
 /// The most bytes that a program is told beside its input.
 pub const PARAMETERS_MAX: usize = 27; // so that a task packet is a cache line
+/// The most bytes of an attachment: the query of a scan, and the validity of what it reads.
+pub const ATTACHMENT_BYTES_MAX: usize = 8 << 20;
 /// The most ranges of a source: as many as a record of 16 MiB has pages.
 pub const SOURCE_RANGES_MAX: usize = 4096;
 
@@ -103,16 +105,18 @@ pub struct PipelineDescriptor {
     pub deadline_us: u64,
     pub source: PipelineSource,
     pub sink: PipelineSink,
+    /// Bytes of local memory, up to [`ATTACHMENT_BYTES_MAX`], that are shown to all of its programs: what does not fit in parameters.
+    pub attachment: LocalRange,
     stages: [PipelineStage; PROGRAMS_MAX],
     stage_count: u8,
 }
 
 // A descriptor, little endian, six cache lines:
 //
-//   0             2        3        4      5       6      8          16       24       28     32     40      48     64       128
-//   | application | stages | source | sink | flags | zero | deadline | source | source | zero | sink | sink  | zero | result | stages |
-//   | u16         | u8     | u8     | u8   | u8    |      | u64      | at u64 | length |      | at   | bytes |      |        | 8 × 32 |
-//   |             |        |        |      |       |      |          |        | u32    |      | u64  | u64   |      |        |        |
+//   0             2        3        4      5       6      8          16       24       28     32     40      48           56           60     64       128
+//   | application | stages | source | sink | flags | zero | deadline | source | source | zero | sink | sink  | attachment | attachment | zero | result | stages |
+//   | u16         | u8     | u8     | u8   | u8    |      | u64      | at u64 | length |      | at   | bytes | at u64     | length u32 |      |        | 8 × 32 |
+//   |             |        |        |      |       |      |          |        | u32    |      | u64  | u64   |            |            |      |        |        |
 //
 //   source     at        length            sink       at        bytes
 //   Local 1    list      of the list       Host 1     into      its length
@@ -130,10 +134,16 @@ const SOURCE_AT: usize = 16;
 const SOURCE_LENGTH: usize = 24;
 const SINK_AT: usize = 32;
 const SINK_BYTES: usize = 40;
+const ATTACHMENT_AT: usize = 48;
+const ATTACHMENT_LENGTH: usize = 56;
 const RESULT: usize = 64;
 const STAGES: usize = 128;
 const STAGE_BYTES: usize = 32;
-const _: () = assert!(SINK_BYTES + 8 <= RESULT && RESULT + PipelineResult::ENCODED_BYTES <= STAGES);
+const _: () = assert!(
+    SINK_BYTES + 8 == ATTACHMENT_AT
+        && ATTACHMENT_LENGTH + 4 <= RESULT
+        && RESULT + PipelineResult::ENCODED_BYTES <= STAGES
+);
 const _: () = assert!(STAGES + PROGRAMS_MAX * STAGE_BYTES == PipelineDescriptor::ENCODED_BYTES);
 const _: () = assert!(3 + PARAMETERS_MAX <= STAGE_BYTES && PipelineDescriptor::ENCODED_BYTES.is_multiple_of(64));
 
@@ -154,6 +164,7 @@ impl PipelineDescriptor {
             deadline_us: 0,
             source,
             sink,
+            attachment: LocalRange::EMPTY,
             stages: all,
             stage_count: stages.len() as u8,
         })
@@ -184,6 +195,8 @@ impl PipelineDescriptor {
         bytes[SINK] = kind;
         put(&mut bytes, SINK_AT, at.to_le_bytes());
         put(&mut bytes, SINK_BYTES, most.to_le_bytes());
+        put(&mut bytes, ATTACHMENT_AT, self.attachment.offset.to_le_bytes());
+        put(&mut bytes, ATTACHMENT_LENGTH, self.attachment.length.to_le_bytes());
         let flag = |is: bool, flag| if is { flag } else { 0 };
         bytes[FLAGS] = flag(durable, FLAG_DURABLE) | flag(stays, FLAG_STAYS);
         for (place, stage) in self.stages.iter().enumerate() {
@@ -230,7 +243,9 @@ impl PipelineDescriptor {
         }
         let application = u16::from_le_bytes(get(bytes, APPLICATION));
         let deadline_us = long(DEADLINE);
-        let descriptor = PipelineDescriptor { application, deadline_us, source, sink, stages, stage_count };
+        let attachment =
+            LocalRange { offset: long(ATTACHMENT_AT), length: u32::from_le_bytes(get(bytes, ATTACHMENT_LENGTH)) };
+        let descriptor = PipelineDescriptor { application, deadline_us, source, sink, attachment, stages, stage_count };
         same_or_not_zero(bytes, &descriptor.encode())?;
         Ok(descriptor)
     }
@@ -266,10 +281,10 @@ mod tests {
         let stage = (any::<u16>(), parameters)
             .prop_map(|(program, parameters)| PipelineStage::new(ProgramId(program), &parameters).unwrap());
         let stages = proptest::collection::vec(stage, 0..=PROGRAMS_MAX);
-        (stages, source(), sink(), any::<u16>(), any::<u64>()).prop_map(
-            |(stages, source, sink, application, deadline_us)| {
+        (stages, source(), sink(), range(), any::<u16>(), any::<u64>()).prop_map(
+            |(stages, source, sink, attachment, application, deadline_us)| {
                 let descriptor = PipelineDescriptor::new(&stages, source, sink).unwrap();
-                PipelineDescriptor { application, deadline_us, ..descriptor }
+                PipelineDescriptor { application, deadline_us, attachment, ..descriptor }
             },
         )
     }
@@ -296,10 +311,12 @@ mod tests {
         let source = PipelineSource::Flash { list: LocalRange { offset: 5, length: 6 } };
         let sink = PipelineSink::Flash { flash: 7, bytes: 8, durable: true };
         let descriptor = PipelineDescriptor::new(&[stage], source, sink).unwrap();
-        let descriptor = PipelineDescriptor { application: 0x0a09, deadline_us: 11, ..descriptor };
+        let attachment = LocalRange { offset: 12, length: 13 };
+        let descriptor = PipelineDescriptor { application: 0x0a09, deadline_us: 11, attachment, ..descriptor };
         let mut expected = [0; 384];
         expected[..6].copy_from_slice(&[9, 10, 1, 2, 2, 1]);
         (expected[8], expected[16], expected[24], expected[32], expected[40]) = (11, 5, 6, 7, 8);
+        (expected[48], expected[56]) = (12, 13);
         expected[128..133].copy_from_slice(&[1, 2, 2, 3, 4]);
         assert_eq!(descriptor.encode(), expected);
     }

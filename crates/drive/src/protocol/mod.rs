@@ -18,8 +18,8 @@ mod wire;
 pub use command::{Command, EventId, EventUse, LocalRange, MemoryAddress, Opcode, Operation, ProgramId, RegionId};
 pub use completion::{Completion, Status};
 pub use descriptor::{
-    PARAMETERS_MAX, PIPELINES_MAX, PROGRAMS_MAX, PipelineDescriptor, PipelineSink, PipelineSource, PipelineStage,
-    SOURCE_RANGES_MAX, SourceRange,
+    ATTACHMENT_BYTES_MAX, PARAMETERS_MAX, PIPELINES_MAX, PROGRAMS_MAX, PipelineDescriptor, PipelineSink,
+    PipelineSource, PipelineStage, SOURCE_RANGES_MAX, SourceRange,
 };
 pub use identity::{Identity, IdentityError, PROGRAM_NAME_BYTES, ProgramIdentity};
 pub use leased::LeasedRanges;

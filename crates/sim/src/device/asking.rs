@@ -19,8 +19,16 @@ impl DeviceWorld {
         let Some((sink, kept_sink)) = self.place_sink(at, &mut expected) else { return Ok(false) };
         let token = self.token_next;
         self.token_next += 1;
-        let request =
-            JobRequest { owner: OWNER, token, application, deadline_us, stages: stages.clone(), source, sink };
+        let request = JobRequest {
+            owner: OWNER,
+            token,
+            application,
+            deadline_us,
+            stages: stages.clone(),
+            source,
+            sink,
+            attachment: std::sync::Arc::default(),
+        };
         let sequence = match self.core.submit(request) {
             Ok(sequence) => sequence,
             Err(failure) => {

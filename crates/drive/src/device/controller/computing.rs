@@ -6,9 +6,11 @@ use crate::device::engine::{JobRequest, SinkRequest, SourceRequest, TaskResult};
 use crate::device::events::{CommandEnd, CommandStart, HeldCommand, HeldWork};
 use crate::device::ranges::copy_once;
 use crate::protocol::{
-    Completion, LeasedRanges, LocalRange, Opcode, PIPELINES_MAX, PipelineDescriptor, PipelineFailure, PipelinePlace,
-    PipelineReason, PipelineSink, PipelineSource, SOURCE_RANGES_MAX, SourceRange, Status,
+    ATTACHMENT_BYTES_MAX, Completion, LeasedRanges, LocalRange, Opcode, PIPELINES_MAX, PipelineDescriptor,
+    PipelineFailure, PipelinePlace, PipelineReason, PipelineSink, PipelineSource, SOURCE_RANGES_MAX, SourceRange,
+    Status,
 };
+use std::sync::Arc;
 
 impl Controller {
     /// # Safety
@@ -106,6 +108,8 @@ impl Controller {
                 SinkRequest::Flash { flash, bytes_max: bytes, durable }
             }
         };
+        // SAFETY: by our caller's word.
+        let attachment = unsafe { self.attachment(descriptor.attachment, leased) }?;
         Ok(JobRequest {
             owner: 0,
             token: 0,
@@ -114,7 +118,26 @@ impl Controller {
             stages: descriptor.stages().to_vec(),
             source,
             sink,
+            attachment,
         })
+    }
+
+    /// Copies an attachment.
+    ///
+    /// # Safety
+    /// As [`Controller::submit`].
+    unsafe fn attachment(&self, range: LocalRange, leased: &LeasedRanges) -> Result<Arc<[u8]>, PipelineFailure> {
+        if range.length == 0 {
+            return Ok(Arc::default());
+        }
+        let is_short = range.length as usize <= ATTACHMENT_BYTES_MAX;
+        if !is_short || self.check_leased(range, leased).is_err() {
+            return Err(PipelineFailure::new(PipelinePlace::Source, PipelineReason::OutsideLocal));
+        }
+        let mut bytes = vec![0; range.length as usize];
+        // SAFETY: it is inside local memory, and leased, so that nobody frees it.
+        unsafe { std::ptr::copy_nonoverlapping(self.pointer(range).as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        Ok(bytes.into())
     }
 
     /// # Safety

@@ -62,6 +62,8 @@ pub struct JobRequest {
     pub stages: Vec<PipelineStage>,
     pub source: SourceRequest,
     pub sink: SinkRequest,
+    /// Shown to all of its programs.
+    pub attachment: Arc<[u8]>,
 }
 
 /// The end of a pipeline.
@@ -172,7 +174,7 @@ impl EngineCore {
     /// # Errors
     /// What is wrong with it. Nothing is changed.
     pub fn submit(&mut self, request: JobRequest) -> Result<u32, PipelineFailure> {
-        let JobRequest { owner, token, application, deadline_us, stages, source, sink } = request;
+        let JobRequest { owner, token, application, deadline_us, stages, source, sink, attachment } = request;
         if stages.is_empty() {
             return Err(PipelineFailure::new(PipelinePlace::Source, PipelineReason::NoStages));
         }
@@ -209,7 +211,7 @@ impl EngineCore {
             Some(maker) => maker.readers.push(sequence),
             None => self.arbiter.release(sequence),
         }
-        self.jobs.insert(sequence, EngineJob::new((owner, token), stage_count, source, sink));
+        self.jobs.insert(sequence, EngineJob::new((owner, token), (stage_count, &attachment), source, sink));
         self.start();
         Ok(sequence)
     }

@@ -78,6 +78,7 @@ impl CoreBench {
             stages: programs.iter().map(|program| PipelineStage::new(*program, &[]).unwrap()).collect(),
             source: SourceRequest::Local(vec![SourceRange { offset: self.host.offset(), bytes }]),
             sink: SinkRequest::Host(LocalRange { offset: self.host.offset() + half as u64, length: half as u32 }),
+            attachment: Arc::default(),
         }
     }
 

@@ -200,7 +200,12 @@ pub(super) struct EngineJob {
 }
 
 impl EngineJob {
-    pub fn new((owner, token): (u64, u64), stage_count: u8, source: JobSource, sink: JobSink) -> EngineJob {
+    pub fn new(
+        (owner, token): (u64, u64),
+        (stage_count, attachment): (u8, &Arc<[u8]>),
+        source: JobSource,
+        sink: JobSink,
+    ) -> EngineJob {
         let cancel = CancelFlag::default();
         EngineJob {
             owner,
@@ -208,7 +213,7 @@ impl EngineJob {
             stage_count,
             source,
             sink,
-            tasks: std::array::from_fn(|_| Some(TaskState::with_flag(cancel.clone()))),
+            tasks: std::array::from_fn(|_| Some(TaskState::with_flag(cancel.clone(), attachment.clone()))),
             filled: [0; PIPELINE_STAGES_MAX],
             written: 0,
             cancel,
