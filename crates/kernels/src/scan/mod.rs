@@ -13,6 +13,7 @@
 //!
 //! Functions of a caller's bytes: threads are the caller's.
 
+pub mod access;
 pub mod aggregate;
 pub mod batch;
 pub mod fields;

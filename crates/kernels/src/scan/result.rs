@@ -3,6 +3,7 @@
 //! 1. Frames come from a drive: whatever their bytes are, they are merged or refused.
 //! 2. Rows are handed out as they come, ordered rows and groups when all is merged.
 //! 3. A limit holds over all runs together.
+//! 4. Keys that runs could not look at are kept for the caller, who runs them and merges that too.
 
 use super::aggregate::AggregateState;
 use super::fields::Misfit;
@@ -29,6 +30,7 @@ pub struct QueryResult {
     types: Vec<ScalarType>,
     merged: MergedSink,
     counts: ScanCounts,
+    deferred: Vec<Box<[u8]>>,
 }
 
 enum MergedSink {
@@ -51,7 +53,7 @@ impl QueryResult {
                 MergedSink::Groups { keys, kinds, groups }
             }
         };
-        QueryResult { types: query.result_types(), merged, counts: ScanCounts::default() }
+        QueryResult { types: query.result_types(), merged, counts: ScanCounts::default(), deferred: Vec::new() }
     }
 
     /// Takes whole frames.
@@ -65,6 +67,7 @@ impl QueryResult {
                 kind if kind == FrameKind::Rows as u8 => self.merge_rows(body, rows)?,
                 kind if kind == FrameKind::Partial as u8 => self.merge_partial(body)?,
                 kind if kind == FrameKind::End as u8 => self.merge_end(body)?,
+                kind if kind == FrameKind::Deferred as u8 => self.deferred.push(body.into()),
                 _ => return Err(WireError::Malformed.into()),
             }
         }
@@ -122,6 +125,15 @@ impl QueryResult {
     /// Whether no further rows are wanted.
     pub fn is_done(&self) -> bool {
         matches!(self.merged, MergedSink::Rows { left: 0 })
+    }
+
+    /// The keys that runs could not look at.
+    pub fn take_deferred(&mut self) -> Vec<Box<[u8]>> {
+        std::mem::take(&mut self.deferred)
+    }
+
+    pub fn counts(&self) -> &ScanCounts {
+        &self.counts
     }
 
     pub fn types(&self) -> &[ScalarType] {

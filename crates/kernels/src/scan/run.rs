@@ -7,6 +7,7 @@
 //!         +------+------+------------+------+
 //! kind 1  rows, one behind the other ([`super::rows`])
 //!      2  a partial of groups ([`super::groups`]) or of the first rows ([`super::top`])
+//!      4  the key of a record whose value the run could not reach: it lies elsewhere
 //!      3  the end:  records u64 · kept u64 · misfits u64 · misfit u8 · zero u8 · field u16 · key length u32 · key
 //!                   misfit, field and key are the first record's that did not fit; all zero, if each did
 //! ```
@@ -32,6 +33,7 @@ pub enum FrameKind {
     Rows = 1,
     Partial = 2,
     End = 3,
+    Deferred = 4,
 }
 
 /// The first record that did not fit.
@@ -146,10 +148,10 @@ impl QueryRun {
         {
             let key = batch.key(first.row).into();
             let first = FirstMisfit { field: first.field as u16, misfit: first.misfit, key };
+            self.counts.first_misfit = Some(first.clone());
             if self.policy == MisfitPolicy::Fail {
                 return Err(RunError::Misfit(first));
             }
-            self.counts.first_misfit = Some(first);
         }
         Ok(())
     }
@@ -207,6 +209,13 @@ fn add(machine: &Machine, (batch, row): (&RowBatch, u16), aggregate: &Aggregate,
         None => Some(Scalar::Bool(true)),
     };
     value.map_or(0, |value| state.add(aggregate.kind, value))
+}
+
+/// Says that a record is to be looked at by whoever merges the frames.
+pub fn write_deferred(key: &[u8], out: &mut Vec<u8>) {
+    let frame = Frame::begin(FrameKind::Deferred, out);
+    out.extend_from_slice(key);
+    frame.end(out);
 }
 
 /// A frame that is being written.

@@ -31,6 +31,7 @@ stages!(
     "snappy-decompress" "snappy_decompress": "inflated Snappy",
     "zstd-compress" "zstd_compress": "compressed by Zstandard",
     "zstd-decompress" "zstd_decompress": "inflated Zstandard",
+    "scan" "scan": "scanned records",
     "sink" "sink": "wrote sinks",
 );
 

@@ -3,6 +3,7 @@
 mod digests;
 pub mod match_record;
 pub mod node;
+pub mod scan;
 mod transforms;
 
 use crate::device::program::{Program, TaskState};
@@ -40,6 +41,7 @@ pub fn built_in() -> Vec<Box<dyn Program>> {
         Box::new(node::NodeRemove),
         Box::new(node::NodeScan),
         Box::new(node::NodeRealign),
+        Box::new(scan::ScanProgram),
     ]
 }
 

@@ -1,0 +1,280 @@
+//! `scan`: a query over the records of a layout, beside them (nKV's `NDP_SCAN`).
+//!
+//! ```text
+//! attachment:  0         1        2      4          6      8         16     20        24         28         32
+//!              +---------+--------+------+----------+------+---------+------+---------+----------+----------+
+//!              | version | layout | zero | keyspace | zero | deleted | now  | query   | pieces   | replaced |
+//!              | u8      | u8     | u16  | u16      | u16  | u64     | u32  | u32     | u32      | u32      |
+//!              +---------+--------+------+----------+------+---------+------+---------+----------+----------+
+//!              | query | piece … | replaced: key length u16 · key … |
+//! input:       the bytes of the pieces, one behind the other
+//! output:      frames ([`tapetum_kernels::scan::run`])
+//! layout:      1 hashed segments ([`PieceOfSegment`])
+//! ```
+//! Records of other keyspaces are passed over, those with stamps up to `deleted`, those that have expired at `now`, and those whose keys
+//! are among the replaced ones: there is a later word on them elsewhere. Of a value out of line the key is given.
+//!
+//! Its statuses: [`CORRUPT`]; [`TOO_LARGE`] where groups or ordered rows are more than their limits. A record that does not fit ends the
+//! walk, if the query says so; the last frame names it.
+
+use super::{CORRUPT, TOO_LARGE, inflate};
+use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
+use crate::protocol::Status;
+use std::collections::{BTreeSet, VecDeque};
+use tapetum_kernels::record::{Codec, Header};
+use tapetum_kernels::scan::access::{Entry, EntryAccessor, EntrySink, PieceOfSegment, SegmentAccessor};
+use tapetum_kernels::scan::run::write_deferred;
+use tapetum_kernels::scan::wire::{ScanReader, WireError};
+use tapetum_kernels::scan::{Query, QueryRun, RowBatch, RunError};
+
+/// Its name, and the version of its attachment.
+pub const SCAN: (&str, u16) = ("scan", 1);
+const LAYOUT_SEGMENTS: u8 = 1;
+pub const SCAN_HEAD_BYTES: usize = 32;
+
+/// What a scan is told.
+#[derive(Clone, Debug, Default)]
+pub struct ScanRequest<'a> {
+    pub keyspace: u16,
+    /// Records up to this stamp were deleted together.
+    pub deleted_through: u64,
+    /// Unix seconds.
+    pub now: u32,
+    /// An encoded query.
+    pub query: &'a [u8],
+    /// Keys that have a later record elsewhere.
+    pub replaced: &'a [Vec<u8>],
+}
+
+impl ScanRequest<'_> {
+    /// The attachment for these pieces of hashed segments.
+    pub fn encode(&self, pieces: &[PieceOfSegment], out: &mut Vec<u8>) {
+        out.extend_from_slice(&[SCAN.1 as u8, LAYOUT_SEGMENTS, 0, 0]);
+        out.extend_from_slice(&self.keyspace.to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        out.extend_from_slice(&self.deleted_through.to_le_bytes());
+        for number in [self.now, self.query.len() as u32, pieces.len() as u32, self.replaced.len() as u32] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(self.query);
+        pieces.iter().for_each(|piece| piece.encode(out));
+        for key in self.replaced {
+            out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            out.extend_from_slice(key);
+        }
+    }
+}
+
+pub struct ScanProgram;
+
+/// Which records are looked at.
+struct LiveRecords {
+    keyspace: u16,
+    deleted_through: u64,
+    now: u32,
+    replaced: BTreeSet<Box<[u8]>>,
+}
+
+/// What lasts from part to part.
+struct ScanTask {
+    live: LiveRecords,
+    /// With the bytes that each is still to be given.
+    accessors: VecDeque<(SegmentAccessor, u64)>,
+    work: ScanWork,
+    /// Nothing more is wanted of the input.
+    is_enough: bool,
+    is_finished: bool,
+    /// How many of the pending bytes were given out.
+    given: usize,
+}
+
+struct ScanWork {
+    run: QueryRun,
+    batch: RowBatch,
+    /// Frames.
+    pending: Vec<u8>,
+    scratch: Vec<u8>,
+    failure: Option<Status>,
+}
+
+impl ScanTask {
+    fn decode(attachment: &[u8]) -> Result<ScanTask, WireError> {
+        let mut reader = ScanReader::new(attachment);
+        let [version, layout, 0, 0] = reader.array()? else { return Err(WireError::Malformed) };
+        if u16::from(version) != SCAN.1 || layout != LAYOUT_SEGMENTS {
+            return Err(WireError::Version(version));
+        }
+        let (keyspace, zero) = (reader.u16()?, reader.u16()?);
+        let (deleted_through, now) = (reader.u64()?, reader.u32()?);
+        let (query_bytes, pieces, replaced) = (reader.u32()? as usize, reader.u32()?, reader.u32()?);
+        let mut query = ScanReader::new(reader.take(query_bytes)?);
+        let run = QueryRun::new(&Query::decode(&mut query)?);
+        let accessor = |reader: &mut ScanReader<'_>| -> Result<(SegmentAccessor, u64), WireError> {
+            let accessor = SegmentAccessor::new(PieceOfSegment::decode(reader)?);
+            let bytes = accessor.bytes_total();
+            Ok((accessor, bytes))
+        };
+        let accessors = (0..pieces).map(|_| accessor(&mut reader)).collect::<Result<VecDeque<_>, WireError>>()?;
+        let key = |reader: &mut ScanReader<'_>| -> Result<Box<[u8]>, WireError> {
+            let length = reader.u16()?;
+            reader.take(length.into()).map(Box::from)
+        };
+        let replaced = (0..replaced).map(|_| key(&mut reader)).collect::<Result<BTreeSet<_>, WireError>>()?;
+        if zero != 0 || !query.is_empty() || !reader.is_empty() {
+            return Err(WireError::Malformed);
+        }
+        let live = LiveRecords { keyspace, deleted_through, now, replaced };
+        let (batch, pending, scratch) = (RowBatch::new(), Vec::new(), Vec::new());
+        let work = ScanWork { run, batch, pending, scratch, failure: None };
+        Ok(ScanTask { live, accessors, work, is_enough: false, is_finished: false, given: 0 })
+    }
+
+    /// Takes input; an error is how the program ends.
+    fn take(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
+        while !bytes.is_empty() && !self.is_enough {
+            let Some((accessor, left)) = self.accessors.front_mut() else { return Err(Status::InvalidField) };
+            let (now, later) = bytes.split_at(bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX)));
+            *left -= now.len() as u64;
+            bytes = later;
+            let mut sink = LiveSink { live: &self.live, work: &mut self.work };
+            let wants_more = accessor.take(now, &mut sink).map_err(|_| CORRUPT)?;
+            if let Some(failure) = self.work.failure {
+                return Err(failure);
+            }
+            self.is_enough = !wants_more;
+            if *left == 0 {
+                self.accessors.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), Status> {
+        if !self.is_enough {
+            // Less came than the pieces have.
+            if !self.accessors.is_empty() {
+                return Err(Status::InvalidField);
+            }
+            self.work.run_batch();
+        }
+        self.work.failure.map_or(Ok(()), Err)?;
+        self.work.run.finish(&mut self.work.pending);
+        self.is_finished = true;
+        Ok(())
+    }
+
+    /// Gives pending bytes; how many.
+    fn give(&mut self, output: &mut [u8]) -> usize {
+        let pending = &self.work.pending[self.given..];
+        let bytes = pending.len().min(output.len());
+        output[..bytes].copy_from_slice(&pending[..bytes]);
+        self.given += bytes;
+        if self.given == self.work.pending.len() {
+            self.work.pending.clear();
+            self.given = 0;
+        }
+        bytes
+    }
+}
+
+impl ScanWork {
+    /// Whether the query wants more records.
+    fn run_batch(&mut self) -> bool {
+        let ran = self.run.run(&self.batch, &mut self.pending);
+        self.batch.clear();
+        match ran {
+            Ok(()) => !self.run.is_done(),
+            // It is in the counts.
+            Err(RunError::Misfit(_)) => false,
+            Err(RunError::TooManyGroups | RunError::TopTooLarge) => {
+                self.failure = Some(TOO_LARGE);
+                false
+            }
+        }
+    }
+}
+
+impl LiveRecords {
+    fn has(&self, header: &Header) -> bool {
+        let is_there = header.stamp > self.deleted_through && (header.expiry == 0 || header.expiry > self.now);
+        header.keyspace == self.keyspace && is_there
+    }
+}
+
+/// Gathers live records to batches.
+struct LiveSink<'a> {
+    live: &'a LiveRecords,
+    work: &'a mut ScanWork,
+}
+
+impl EntrySink for LiveSink<'_> {
+    fn entry(&mut self, entry: &dyn Entry) -> bool {
+        let (header, work) = (*entry.header(), &mut *self.work);
+        if !self.live.has(&header) {
+            return true;
+        }
+        let key_bytes = header.key_bytes as usize;
+        let is_elsewhere = header.codec == Codec::OutOfLine;
+        if is_elsewhere || !self.live.replaced.is_empty() {
+            work.scratch.resize(key_bytes, 0);
+            entry.copy_key(&mut work.scratch);
+            if self.live.replaced.contains(&work.scratch[..]) {
+                return true;
+            }
+            if is_elsewhere {
+                write_deferred(&work.scratch, &mut work.pending);
+                return true;
+            }
+        }
+        let scratch = &mut work.scratch;
+        let filled = work.batch.push_with(key_bytes, header.raw_bytes as usize, |key, value| {
+            entry.copy_key(key);
+            match header.codec {
+                Codec::Raw => {
+                    entry.copy_stored(value);
+                    true
+                }
+                Codec::Zstd => {
+                    scratch.resize(header.stored_bytes as usize, 0);
+                    entry.copy_stored(scratch);
+                    inflate(scratch, value)
+                }
+                Codec::ZstdDictionary | Codec::OutOfLine => false,
+            }
+        });
+        if !filled {
+            work.failure = Some(CORRUPT);
+            return false;
+        }
+        !work.batch.is_full() || work.run_batch()
+    }
+}
+
+impl Program for ScanProgram {
+    fn descriptor(&self) -> ProgramDescriptor {
+        ProgramDescriptor { name: SCAN.0, version: SCAN.1, is_stream: true }
+    }
+
+    fn run(&self, Context { inputs, output, task, .. }: Context<'_>) -> ProgramResult {
+        let attachment = task.attachment.clone();
+        let (consumed, more_input) = (task.consumed, task.more_input);
+        let kept = super::keep(task, || ScanTask::decode(&attachment).ok());
+        let Some(scan) = kept else { return (Status::InvalidField, [0; 2]) };
+        // The first run with these inputs takes all of them; the others give what came of it.
+        if consumed == 0 {
+            let mut taken = inputs.iter().try_for_each(|input| scan.take(input));
+            if taken.is_ok() && !more_input && !scan.is_finished {
+                taken = scan.finish();
+            }
+            if let Err(status) = taken {
+                return (status, [0; 2]);
+            }
+        }
+        let filled = scan.give(output) as u64;
+        let is_more = !scan.work.pending.is_empty();
+        let total: usize = inputs.iter().map(|input| input.len()).sum();
+        // An input of no bytes is not taken twice: then nothing is left to take.
+        task.consumed = if is_more { total.max(1) } else { 0 };
+        (if is_more { Status::More } else { Status::Success }, [filled, 0])
+    }
+}

@@ -1,0 +1,49 @@
+//! Accessors: how the records of a layout are found in its bytes (nKV, figure 3: layout, block, entry; fields are
+//! [`super::fields`]').
+//!
+//! ```text
+//! bytes of a layout, in order ─► accessor ─► entries: header, key, value as it is stored ─► sink
+//! ```
+//! 1. An accessor takes its layout's bytes in parts of any length, and shows each live record once, in the order in which they lie.
+//! 2. What it shows was checked: checksums, lengths, numbers. Whatever the bytes are, nothing panics, and what does not hold is an error
+//!    that names the place.
+//! 3. It holds no more bytes than the longest record and a page.
+//!
+//! A layout is one file beside this one.
+
+mod segment;
+
+pub use segment::{PieceOfSegment, SegmentAccessor};
+
+use crate::record::Header;
+
+/// A layout that does not hold together, at a page of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AccessError {
+    pub page: u32,
+}
+
+/// A record as it lies in a layout, maybe in several pieces.
+pub trait Entry {
+    fn header(&self) -> &Header;
+
+    /// Fills `out`, which is as long as the key.
+    fn copy_key(&self, out: &mut [u8]);
+
+    /// Fills `out`, which is as long as the value is stored.
+    fn copy_stored(&self, out: &mut [u8]);
+}
+
+/// Takes entries. `false` ends the walk early.
+pub trait EntrySink {
+    fn entry(&mut self, entry: &dyn Entry) -> bool;
+}
+
+/// Walks one layout.
+pub trait EntryAccessor {
+    /// Bytes that it takes altogether.
+    fn bytes_total(&self) -> u64;
+
+    /// Takes the next bytes, no more than are left, and shows what is whole with them; whether the sink wants more.
+    fn take(&mut self, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError>;
+}

@@ -1,0 +1,377 @@
+//! Hashed segments: data pages, and the validity map of their records ([`crate::data_page`]).
+//!
+//! Lengths of dead records are covered by no checksum that is looked at. That none was damaged, and each record is judged by its own
+//! bit, shows in that they lead from start to start, as many as each page has, and to the numbers that the pages say.
+
+use super::{AccessError, Entry, EntryAccessor, EntrySink};
+use crate::data_page::{FoundRecord, PageRun, PageSize, SegmentSalt, Trailer};
+use crate::record::Header;
+use crate::scan::wire::{ScanReader, WireError};
+
+/// The records that start in some pages of a segment.
+///
+/// ```text
+///  0          8         16            20           24            28        32       36       40
+///  +----------+---------+-------------+------------+-------------+---------+--------+--------+-------------+
+///  | store id | version | page bytes  | first page | starts end  | pages   | entry  | entry  | valid       |
+///  | u64      | u64     | u32         | u32        | u32         | end u32 | first  | count  | u64 ...     |
+///  +----------+---------+-------------+------------+-------------+---------+--------+--------+-------------+
+/// ```
+/// Records that start from `first page` up to `starts end` are shown; the bytes go on to `pages end`, for the end of the last one. Bit
+/// n of `valid` says whether record `entry first` + n of the segment is alive; all records that start in the pages have one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PieceOfSegment {
+    pub salt: SegmentSalt,
+    pub page_size: PageSize,
+    pub first_page: u32,
+    pub starts_end: u32,
+    pub pages_end: u32,
+    pub entry_first: u32,
+    pub entry_count: u32,
+    pub valid: Vec<u64>,
+}
+
+impl PieceOfSegment {
+    pub const HEAD_BYTES: usize = 40;
+
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.salt.store.to_le_bytes());
+        out.extend_from_slice(&self.salt.version.to_le_bytes());
+        let page_bytes = self.page_size.bytes() as u32;
+        for number in [page_bytes, self.first_page, self.starts_end, self.pages_end, self.entry_first, self.entry_count]
+        {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        self.valid.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+    }
+
+    /// Reads a piece from the front of `reader`, which may go on behind it.
+    pub fn decode(reader: &mut ScanReader<'_>) -> Result<PieceOfSegment, WireError> {
+        let salt = SegmentSalt { store: reader.u64()?, version: reader.u64()? };
+        let page_size = PageSize::of(reader.u32()?).ok_or(WireError::Malformed)?;
+        let (first_page, starts_end, pages_end) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let (entry_first, entry_count) = (reader.u32()?, reader.u32()?);
+        if first_page > starts_end || starts_end > pages_end {
+            return Err(WireError::Malformed);
+        }
+        let words = reader.take(entry_count.div_ceil(64) as usize * 8)?.as_chunks::<8>().0;
+        let valid = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        Ok(PieceOfSegment { salt, page_size, first_page, starts_end, pages_end, entry_first, entry_count, valid })
+    }
+
+    fn is_valid(&self, entry: u32) -> Option<bool> {
+        let place = entry.checked_sub(self.entry_first).filter(|place| *place < self.entry_count)?;
+        Some(self.valid[place as usize / 64] >> (place % 64) & 1 == 1)
+    }
+}
+
+pub struct SegmentAccessor {
+    piece: PieceOfSegment,
+    /// Pages from `window_first` on, the last of which may not be whole yet.
+    window: Vec<u8>,
+    window_first: u32,
+    /// The page whose records are passed.
+    page: Option<u32>,
+    starts_left: u16,
+    address_next: u64,
+    entry_next: u32,
+}
+
+struct SegmentEntry<'a> {
+    run: PageRun<'a>,
+    record: &'a FoundRecord,
+}
+
+impl Entry for SegmentEntry<'_> {
+    fn header(&self) -> &Header {
+        &self.record.header
+    }
+
+    fn copy_key(&self, out: &mut [u8]) {
+        self.run.copy(self.record.key_address(), out);
+    }
+
+    fn copy_stored(&self, out: &mut [u8]) {
+        self.run.copy(self.record.stored_address(), out);
+    }
+}
+
+/// What a step came to.
+enum Walk {
+    /// More bytes are needed.
+    Short,
+    Passed,
+    /// The sink has enough.
+    Enough,
+    AtEnd,
+}
+
+impl SegmentAccessor {
+    pub fn new(piece: PieceOfSegment) -> SegmentAccessor {
+        let (window, window_first) = (Vec::new(), piece.first_page);
+        SegmentAccessor { piece, window, window_first, page: None, starts_left: 0, address_next: 0, entry_next: 0 }
+    }
+
+    fn run(&self) -> PageRun<'_> {
+        PageRun { bytes: &self.window, first_page: self.window_first, page_size: self.piece.page_size }
+    }
+
+    /// Whether all pages up to this one are there, as far as there are so many.
+    fn has_pages(&self, end: u32) -> bool {
+        let wanted = end.min(self.piece.pages_end).saturating_sub(self.window_first);
+        self.window.len() as u64 >= u64::from(wanted) * self.piece.page_size.bytes() as u64
+    }
+
+    fn corrupt(&self) -> AccessError {
+        AccessError { page: self.page.unwrap_or(self.piece.first_page) }
+    }
+
+    /// Begins the next page.
+    fn next_page(&mut self) -> Result<Walk, AccessError> {
+        let page = self.page.map_or(self.piece.first_page, |page| page + 1);
+        if page >= self.piece.starts_end {
+            return Ok(Walk::AtEnd);
+        }
+        if !self.has_pages(page + 1) {
+            return Ok(Walk::Short);
+        }
+        let size = self.piece.page_size;
+        let at = (page - self.window_first) as usize * size.bytes();
+        let trailer = Trailer::parse(self.piece.salt, page, &self.window[at..at + size.bytes()]);
+        let trailer = trailer.map_err(|_| AccessError { page })?;
+        if self.page.is_none() {
+            self.entry_next = trailer.entry_first;
+        }
+        if trailer.entry_first != self.entry_next {
+            return Err(AccessError { page });
+        }
+        (self.page, self.starts_left) = (Some(page), trailer.starts);
+        self.address_next = size.address(page) + u64::from(trailer.first);
+        Ok(Walk::Passed)
+    }
+
+    fn next_record(&mut self, sink: &mut dyn EntrySink) -> Result<Walk, AccessError> {
+        let (size, address) = (self.piece.page_size, self.address_next);
+        let page = size.page_of(address);
+        if self.page != Some(page) {
+            return Err(self.corrupt());
+        }
+        // A header may lie in two pages.
+        if !self.has_pages(page.saturating_add(2)) {
+            return Ok(Walk::Short);
+        }
+        let passed = self.run().header(address).map_err(|_| self.corrupt())?;
+        let record_bytes = passed.header.record_bytes() as u64;
+        let is_valid = self.piece.is_valid(self.entry_next).ok_or(self.corrupt())?;
+        // Zeros at a page's end, and what lies in the next one, may look like any header.
+        let is_doubtful = size.page_of(passed.key_address() - 1) != page;
+        let mut is_wanted = true;
+        if is_valid || is_doubtful {
+            let last_page = size.page_of(address + record_bytes - 1);
+            if last_page >= self.piece.pages_end {
+                return Err(self.corrupt());
+            }
+            if !self.has_pages(last_page + 1) {
+                return Ok(Walk::Short);
+            }
+            let record = self.run().record(self.piece.salt, address).map_err(|_| self.corrupt())?;
+            if is_valid {
+                is_wanted = sink.entry(&SegmentEntry { run: self.run(), record: &record });
+            }
+        }
+        self.address_next += record_bytes;
+        self.starts_left -= 1;
+        self.entry_next += 1;
+        Ok(if is_wanted { Walk::Passed } else { Walk::Enough })
+    }
+
+    /// Lets go of the pages that were passed.
+    fn trim(&mut self) {
+        let next = match self.page {
+            Some(page) if self.starts_left > 0 => self.piece.page_size.page_of(self.address_next).min(page),
+            Some(page) => page + 1,
+            None => return,
+        };
+        let passed = next.saturating_sub(self.window_first) as usize * self.piece.page_size.bytes();
+        let passed = passed.min(self.window.len() / self.piece.page_size.bytes() * self.piece.page_size.bytes());
+        self.window.drain(..passed);
+        self.window_first += (passed / self.piece.page_size.bytes()) as u32;
+    }
+}
+
+impl EntryAccessor for SegmentAccessor {
+    fn bytes_total(&self) -> u64 {
+        u64::from(self.piece.pages_end - self.piece.first_page) * self.piece.page_size.bytes() as u64
+    }
+
+    fn take(&mut self, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
+        self.window.extend_from_slice(bytes);
+        loop {
+            let walk = if self.starts_left == 0 { self.next_page()? } else { self.next_record(sink)? };
+            match walk {
+                Walk::Passed => {}
+                Walk::Enough => return Ok(false),
+                // Behind the last record lies nothing that is looked at.
+                Walk::AtEnd => {
+                    self.window.clear();
+                    return Ok(true);
+                }
+                Walk::Short => {
+                    self.trim();
+                    return Ok(true);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_page::record_checksum;
+    use crate::record::Record;
+
+    const SALT: SegmentSalt = SegmentSalt { store: 5, version: 9 };
+
+    /// Pages of records with values of these lengths.
+    fn pages(size: PageSize, lengths: &[usize]) -> Vec<u8> {
+        let (mut stream, mut starts) = (Vec::new(), Vec::new());
+        for (number, length) in lengths.iter().enumerate() {
+            let (key, stored) = (format!("key{number}").into_bytes(), vec![number as u8; *length]);
+            let record =
+                Record { header: Header::value(number as u64, key.len(), *length), key: &key, stored: &stored };
+            let address = stream.len();
+            stream.resize(address + record.header.record_bytes(), 0);
+            record.encode(&mut stream[address..]);
+            let crc = record_checksum(SALT, address as u64, &stream[address..]);
+            stream[address..address + 4].copy_from_slice(&crc.to_le_bytes());
+            starts.push(address as u64);
+        }
+        let mut bytes = Vec::new();
+        for (page, payload) in stream.chunks(size.payload_bytes()).enumerate() {
+            let (from, end) = (size.address(page as u32), size.address(page as u32 + 1));
+            let here: Vec<u64> = starts.iter().copied().filter(|start| (from..end).contains(start)).collect();
+            let mut image = payload.to_vec();
+            image.resize(size.bytes(), 0);
+            let first = here.first().map_or(0, |start| (start - from) as u16);
+            let entry_first = starts.iter().filter(|start| **start < from).count() as u32;
+            Trailer { first, starts: here.len() as u16, entry_first }.encode(SALT, page as u32, &mut image);
+            bytes.extend_from_slice(&image);
+        }
+        bytes
+    }
+
+    fn lengths() -> Vec<usize> {
+        (0..60).map(|number| number * 37 % 900 + if number % 17 == 0 { 6000 } else { 0 }).collect()
+    }
+
+    fn piece(size: PageSize, pages: usize, valid: impl Fn(u32) -> bool) -> PieceOfSegment {
+        let pages = pages as u32;
+        let mut words = vec![0u64];
+        (0..60).filter(|entry| valid(*entry)).for_each(|entry| words[0] |= 1 << entry);
+        let (entry_first, entry_count) = (0, 60);
+        PieceOfSegment {
+            salt: SALT,
+            page_size: size,
+            first_page: 0,
+            starts_end: pages,
+            pages_end: pages,
+            entry_first,
+            entry_count,
+            valid: words,
+        }
+    }
+
+    #[derive(Default)]
+    struct Keys {
+        keys: Vec<String>,
+        wanted: Option<usize>,
+    }
+
+    impl EntrySink for Keys {
+        fn entry(&mut self, entry: &dyn Entry) -> bool {
+            let mut key = vec![0; entry.header().key_bytes as usize];
+            entry.copy_key(&mut key);
+            let mut stored = vec![0; entry.header().stored_bytes as usize];
+            entry.copy_stored(&mut stored);
+            assert!(stored.iter().all(|byte| u64::from(*byte) == entry.header().stamp));
+            self.keys.push(String::from_utf8(key).unwrap());
+            self.wanted.is_none_or(|wanted| self.keys.len() < wanted)
+        }
+    }
+
+    fn walk(piece: &PieceOfSegment, bytes: &[u8], part: usize) -> Result<Vec<String>, AccessError> {
+        let (mut accessor, mut keys) = (SegmentAccessor::new(piece.clone()), Keys::default());
+        assert_eq!(accessor.bytes_total(), bytes.len() as u64);
+        for part in bytes.chunks(part) {
+            assert!(accessor.take(part, &mut keys)?);
+        }
+        Ok(keys.keys)
+    }
+
+    #[test]
+    fn valid_records_are_shown_once_in_whatever_parts_the_bytes_come() {
+        for size in [PageSize::Small, PageSize::Large] {
+            let bytes = pages(size, &lengths());
+            for valid in [|_| true, |entry: u32| entry % 3 == 1, |_| false] {
+                let piece = piece(size, bytes.len() / size.bytes(), valid);
+                let expected: Vec<_> =
+                    (0..60).filter(|entry| valid(*entry)).map(|entry| format!("key{entry}")).collect();
+                for part in [1, 7, 512, 4096, 5000, 32 << 10, bytes.len()] {
+                    assert_eq!(walk(&piece, &bytes, part).as_ref(), Ok(&expected), "parts of {part}");
+                }
+                let mut encoded = Vec::new();
+                piece.encode(&mut encoded);
+                assert_eq!(PieceOfSegment::decode(&mut ScanReader::new(&encoded)), Ok(piece));
+                assert!(PieceOfSegment::decode(&mut ScanReader::new(&encoded[..encoded.len() - 1])).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_tile_a_segment() {
+        let size = PageSize::Large;
+        let bytes = pages(size, &lengths());
+        let pages = bytes.len() / size.bytes();
+        let whole = piece(size, pages, |entry| entry % 2 == 0);
+        let mut shown = Vec::new();
+        for first in (0..pages).step_by(3) {
+            let (starts_end, pages_end) = ((first + 3).min(pages), (first + 6).min(pages));
+            let part = PieceOfSegment {
+                first_page: first as u32,
+                starts_end: starts_end as u32,
+                pages_end: pages_end as u32,
+                ..whole.clone()
+            };
+            shown.extend(walk(&part, &bytes[first * size.bytes()..pages_end * size.bytes()], 4096).unwrap());
+        }
+        assert_eq!(shown, walk(&whole, &bytes, 4096).unwrap());
+    }
+
+    #[test]
+    fn damage_is_an_error_or_changes_nothing() {
+        let size = PageSize::Small;
+        let bytes = pages(size, &lengths());
+        let piece = piece(size, bytes.len() / size.bytes(), |entry| entry % 2 == 0);
+        let truth = walk(&piece, &bytes, 4096).unwrap();
+        for at in (0..bytes.len()).step_by(3) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            if let Ok(shown) = walk(&piece, &damaged, 4096) {
+                assert_eq!(shown, truth, "byte {at}");
+            }
+        }
+        let short = PieceOfSegment { entry_count: 30, ..piece.clone() };
+        assert!(walk(&short, &bytes, 4096).is_err(), "records without a bit");
+    }
+
+    #[test]
+    fn a_sink_that_has_enough_ends_the_walk() {
+        let size = PageSize::Large;
+        let bytes = pages(size, &lengths());
+        let piece = piece(size, bytes.len() / size.bytes(), |_| true);
+        let mut keys = Keys { wanted: Some(5), ..Keys::default() };
+        assert_eq!(SegmentAccessor::new(piece).take(&bytes, &mut keys), Ok(false));
+        assert_eq!(keys.keys.len(), 5);
+    }
+}
