@@ -57,6 +57,11 @@ impl Bitmap {
         self.words.iter().map(|word| word.load(Ordering::SeqCst))
     }
 
+    /// A copy of its words.
+    pub fn to_words(&self) -> Vec<u64> {
+        self.words().collect()
+    }
+
     pub fn ones(&self) -> u32 {
         self.words().map(u64::count_ones).sum()
     }

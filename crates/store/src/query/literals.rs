@@ -107,6 +107,32 @@ pub(super) fn timestamp(text: &str) -> Option<i64> {
     Some(seconds * 1_000_000 + micros)
 }
 
+/// A time in UTC, as [`timestamp`] reads it, in years from 0 to 9999; else its microseconds since 1970.
+pub fn timestamp_text(micros: i64) -> String {
+    let (seconds, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Never too late.
+    let mut year = 1970 + days.div_euclid(if days < 0 { 365 } else { 366 });
+    while days_since_1970(year + 1, 1, 1) <= days {
+        year += 1;
+    }
+    if !(0..=9999).contains(&year) {
+        return micros.to_string();
+    }
+    let mut day = days - days_since_1970(year, 1, 1);
+    let mut month = 1;
+    while day >= days_of_month(year, month) {
+        day -= days_of_month(year, month);
+        month += 1;
+    }
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let text = format!("{year:04}-{month:02}-{:02} {hour:02}:{minute:02}:{second:02}", day + 1);
+    match fraction {
+        0 => text,
+        fraction => format!("{text}.{fraction:06}"),
+    }
+}
+
 fn numbers(text: &str, between: char, digits: [usize; 3]) -> Option<[i64; 3]> {
     let mut parts = text.split(between);
     let mut all = [0; 3];
@@ -156,6 +182,12 @@ mod tests {
         ] {
             assert_eq!(timestamp(text), Some(seconds * 1_000_000), "{text}");
         }
+        for text in
+            ["0001-01-01 00:00:00", "1600-02-29 12:34:56.000001", "1969-12-31 23:59:59.999999", "9999-12-31 23:59:59"]
+        {
+            assert_eq!(timestamp(text).map(timestamp_text).as_deref(), Some(text));
+        }
+        assert_eq!([i64::MIN, i64::MAX].map(timestamp_text), [i64::MIN, i64::MAX].map(|micros| micros.to_string()));
         assert_eq!(timestamp("1970-01-01 00:00:00.5"), Some(500_000));
         assert_eq!(timestamp("1970-01-01 00:00:00.000001Z"), Some(1));
         for text in [

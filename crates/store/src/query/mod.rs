@@ -21,6 +21,7 @@ use self::text_error::TextPlace;
 use tapetum_kernels::scan::query::MisfitPolicy;
 use tapetum_kernels::scan::{Format, Query, ScalarType};
 
+pub use literals::timestamp_text;
 pub use text_error::{QueryProblem, QueryTextError};
 
 /// Bytes of one clause.

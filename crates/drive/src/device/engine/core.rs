@@ -62,7 +62,6 @@ pub struct JobRequest {
     pub stages: Vec<PipelineStage>,
     pub source: SourceRequest,
     pub sink: SinkRequest,
-    /// Shown to all of its programs.
     pub attachment: Arc<[u8]>,
 }
 

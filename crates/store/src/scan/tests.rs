@@ -1,0 +1,205 @@
+//! Queries at the drive against the same queries on the host.
+
+use super::{QueryError, QueryReport, QuerySide};
+use crate::hashed::collect::victim::tests::store_in_memory;
+use crate::{Error, KeyspaceHandle, Store, StoreOptions, Sync};
+use tapetum_drive::{Drive, Purpose, SplitMix64};
+use tapetum_kernels::scan::aggregate::AggregateKind;
+use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
+use tapetum_kernels::scan::query::{Aggregate, MisfitPolicy, QueryOutput, RowOrder};
+use tapetum_kernels::scan::{Format, Misfit, OwnedScalar, Query, Scalar, ScalarType};
+
+const CAPACITY: u64 = 64 << 20;
+
+fn store() -> (Drive, Store) {
+    let options = StoreOptions {
+        segment_bytes: 256 << 10,
+        partition_bits: 2,
+        sync: Sync::No,
+        ..StoreOptions::new(CAPACITY, 64 << 20)
+    };
+    store_in_memory(CAPACITY, &options)
+}
+
+/// Values of many lengths, some of which shrink.
+fn value(random: &mut SplitMix64, year: u16) -> Vec<u8> {
+    let mut value = year.to_le_bytes().to_vec();
+    let length = random.next_u64() % 200;
+    if length.is_multiple_of(2) {
+        value.extend("mirror ".bytes().cycle().take(length as usize * 3));
+    } else {
+        value.extend((0..length).map(|_| b'a' + (random.next_u64() % 26) as u8));
+    }
+    value
+}
+
+/// Papers on flash and in buffers: written once, written over, deleted, with large values among them.
+fn fill(keyspace: &KeyspaceHandle) {
+    let mut random = SplitMix64::new(7);
+    for round in 0..3 {
+        for number in 0..4000u32 {
+            let is_written = round == 0 || random.one_in(4);
+            let key = number.to_be_bytes();
+            if is_written {
+                let year = 1990 + (random.next_u64() % 30) as u16;
+                keyspace.put(&key, &value(&mut random, year)).unwrap();
+            } else if random.one_in(10) {
+                keyspace.delete(&key).unwrap();
+            }
+        }
+        for number in 0..5u32 {
+            let mut large = vec![b'x'; 60_000];
+            random.fill(&mut large[2..50_000]);
+            large[..2].copy_from_slice(&2000u16.to_le_bytes());
+            keyspace.put(&(100_000 + number).to_be_bytes(), &large).unwrap();
+        }
+    }
+}
+
+/// Registers: 0 id, 1 year, and 2 all behind it, of records with `year >= from`.
+fn query(from: i64, output: QueryOutput) -> Query {
+    query_of("key: id u32be; value: year u16le, text bytes", from, output, MisfitPolicy::Fail)
+}
+
+fn query_of(format: &str, from: i64, output: QueryOutput, policy: MisfitPolicy) -> Query {
+    let format = Format::parse(format).unwrap();
+    let fields: Vec<ScalarType> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
+    let instructions = vec![
+        Instruction::Field(0),
+        Instruction::Field(1),
+        Instruction::Constant(0),
+        Instruction::Compare(Comparison::GreaterOrEqual, 1, 2),
+        Instruction::Keep(3),
+        Instruction::Field(2),
+    ];
+    let program = Program::new(instructions, vec![Constant::of(OwnedScalar::Int(from))], &fields).unwrap();
+    Query::new(format, program, output, policy).unwrap()
+}
+
+fn rows(limit: Option<u64>) -> QueryOutput {
+    QueryOutput::Rows { columns: vec![0, 1, 5], order: None, limit }
+}
+
+fn count() -> QueryOutput {
+    QueryOutput::Groups { keys: vec![], aggregates: vec![Aggregate { kind: AggregateKind::Count, register: None }] }
+}
+
+type Rows = Vec<Vec<Option<OwnedScalar>>>;
+
+fn run(keyspace: &KeyspaceHandle, query: &Query, side: QuerySide) -> Result<(Rows, QueryReport), QueryError> {
+    let mut rows = Rows::new();
+    let mut take =
+        |values: &[Option<Scalar<'_>>]| rows.push(values.iter().map(|value| value.map(Scalar::to_owned)).collect());
+    let report = keyspace.query(query, side, &mut take)?;
+    // In the order of their ids.
+    rows.sort_by(|a, b| format!("{a:?}").cmp(&format!("{b:?}")));
+    Ok((rows, report))
+}
+
+fn handle(store: &Store, name: &str) -> KeyspaceHandle {
+    store.create_keyspace(name).unwrap()
+}
+
+#[test]
+fn the_drive_answers_as_the_host_does() {
+    let (_drive, store) = store();
+    let (papers, others) = (handle(&store, "papers"), handle(&store, "others"));
+    fill(&papers);
+    for number in 0..2000u32 {
+        others.put(&number.to_be_bytes(), &[0xcf, 7, 1]).unwrap();
+    }
+    let order = Some(RowOrder { by: 0, is_descending: true });
+    let top = QueryOutput::Rows { columns: vec![0], order, limit: Some(20) };
+    let sum = Aggregate { kind: AggregateKind::Sum, register: Some(0) };
+    let years = QueryOutput::Groups { keys: vec![1], aggregates: vec![sum] };
+    for from in [0, 2000, 2015, 3000] {
+        for output in [rows(None), count(), top.clone(), years.clone()] {
+            let query = query(from, output);
+            let (at_drive, report) = run(&papers, &query, QuerySide::Drive).unwrap();
+            let (at_host, of_host) = run(&papers, &query, QuerySide::Host).unwrap();
+            assert!(at_drive == at_host, "from {from}: {} and {} rows", at_drive.len(), at_host.len());
+            assert_eq!((report.counts.records, report.counts.kept), (of_host.counts.records, of_host.counts.kept));
+            assert!(report.segments > 0 && report.commands > 0, "{report:?}");
+        }
+    }
+    let (some, _) = run(&papers, &query(0, rows(Some(7))), QuerySide::Drive).unwrap();
+    assert_eq!(some.len(), 7);
+}
+
+#[test]
+fn only_the_result_crosses() {
+    let (drive, store) = store();
+    let papers = handle(&store, "papers");
+    fill(&papers);
+    let crossed = || drive.counters().purpose(Purpose::Scan).local_to_host;
+    let before = crossed();
+    let (_, report) = run(&papers, &query(2000, count()), QuerySide::Drive).unwrap();
+    assert_eq!(report.commands, 1);
+    assert!(report.flash_bytes > 100 << 10 && report.returned_bytes < 512, "{report:?}");
+    assert_eq!(crossed() - before, report.returned_bytes);
+}
+
+/// As often as the rows of several pages, of one, and none of one fit.
+#[test]
+fn a_result_that_is_too_long_for_its_room_comes_in_parts() {
+    let (_drive, store) = store();
+    let papers = handle(&store, "papers");
+    fill(&papers);
+    let query = query(0, rows(None));
+    let (expected, _) = run(&papers, &query, QuerySide::Host).unwrap();
+    for sink_bytes in [64 << 10, 4096, 512] {
+        let (mut rows, mut count) = (Rows::new(), 0);
+        let mut take =
+            |values: &[Option<Scalar<'_>>]| rows.push(values.iter().map(|value| value.map(Scalar::to_owned)).collect());
+        count += papers.query_within(&query, sink_bytes, &mut take).unwrap().commands;
+        rows.sort_by(|a, b| format!("{a:?}").cmp(&format!("{b:?}")));
+        assert!(rows == expected, "{} and {} rows", rows.len(), expected.len());
+        assert!(count > 3, "{count} commands");
+    }
+}
+
+#[test]
+fn a_record_that_does_not_fit_is_named_or_counted() {
+    let (_drive, store) = store();
+    let papers = handle(&store, "papers");
+    fill(&papers);
+    papers.put(b"odd", b"x").unwrap();
+    for number in 0..40_000u32 {
+        papers.put(format!("{number:04}").as_bytes(), &[1; 40]).unwrap();
+    }
+    let format = "key: id u32be; value: year u16le, text bytes";
+    let failing = query_of(format, 0, count(), MisfitPolicy::Fail);
+    match run(&papers, &failing, QuerySide::Drive) {
+        Err(QueryError::Misfit(first)) => assert_eq!((&first.key[..], first.misfit), (&b"odd"[..], Misfit::Short)),
+        other => panic!("{:?}", other.map(|(_, report)| report)),
+    }
+    // In a write buffer, which is looked at before segments.
+    papers.put(b"odd", b"x").unwrap();
+    let skipping = query_of(format, 0, count(), MisfitPolicy::Skip);
+    let (at_drive, report) = run(&papers, &skipping, QuerySide::Drive).unwrap();
+    assert_eq!((report.counts.misfits, report.counts.first_misfit.unwrap().key), (1, Box::from(*b"odd")));
+    assert_eq!(at_drive, run(&papers, &skipping, QuerySide::Host).unwrap().0);
+}
+
+#[test]
+fn groups_without_end_are_refused() {
+    let (_drive, store) = store();
+    let papers = handle(&store, "papers");
+    for number in 0..70_000u32 {
+        papers.put(&number.to_be_bytes(), &[1; 4]).unwrap();
+    }
+    let output = QueryOutput::Groups {
+        keys: vec![0],
+        aggregates: vec![Aggregate { kind: AggregateKind::Count, register: None }],
+    };
+    assert_eq!(run(&papers, &query(0, output), QuerySide::Drive).unwrap_err(), QueryError::TooManyGroups);
+}
+
+#[test]
+fn a_dropped_keyspace_is_not_scanned() {
+    let (_drive, store) = store();
+    let papers = handle(&store, "papers");
+    store.drop_keyspace("papers").unwrap();
+    let ended = run(&papers, &query(0, count()), QuerySide::Drive);
+    assert!(matches!(ended, Err(QueryError::Store(Error::Keyspace(_)))), "{ended:?}");
+}
