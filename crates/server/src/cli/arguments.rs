@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use tapetum::Place;
 
+use crate::cli::generate_arguments::GenerateCommand;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments, KeyspaceCommand, keyspace_name};
 use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::cli::ranges::{capacity, memory};
@@ -129,7 +130,10 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Print the items of an ordered keyspace in the order of their keys, without a server
+    /// Print the lines of a database made from a seed
+    #[command(subcommand)]
+    Generate(GenerateCommand),
+    /// Print the items of an ordered keyspace in the order of their keys, or what a query says of any keyspace, without a server
     Scan(ScanArguments),
     /// Look inside a store, or a running server: superblock, manifest and segments, or where a key lives
     Inspect {

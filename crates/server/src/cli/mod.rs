@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod commands;
+pub mod generate_arguments;
 pub mod keyspace_arguments;
 mod keyspaces;
 pub mod pipeline_arguments;

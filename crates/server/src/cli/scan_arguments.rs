@@ -6,11 +6,12 @@ use tapetum::{KeyBound, KeyRange};
 use crate::cli::arguments::StoreArguments;
 use crate::cli::keyspace_arguments::keyspace_name;
 use crate::tools::item_lines::Format;
+use crate::tools::query_rows::RowFormat;
 use crate::tools::scan::successor;
 
 #[derive(Debug, Args)]
 pub struct ScanArguments {
-    /// The keyspace; it was created with --index ordered
+    /// The keyspace; for items in the order of their keys, one that was created with --index ordered
     #[arg(long, value_name = "NAME", value_parser = keyspace_name())]
     pub keyspace: String,
     /// The first key, if it is there
@@ -31,14 +32,98 @@ pub struct ScanArguments {
     /// Print how many items there are, rather than the items
     #[arg(long)]
     pub count: bool,
-    /// What lines to print; tsv has no place for flags and expiry
-    #[arg(long, value_enum, default_value = "tsv", conflicts_with = "count")]
-    pub format: Format,
+    /// What to print: tsv (the default) or jsonl of items, which `load` reads; table (the default), csv or jsonl of a query's rows
+    #[arg(long, value_enum, conflicts_with = "count")]
+    pub format: Option<ScanFormat>,
+    #[command(flatten)]
+    pub query: QueryArguments,
     #[command(flatten)]
     pub store: StoreArguments,
 }
 
+/// A query over the fields of the records; it runs at the drive.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Queries")]
+pub struct QueryArguments {
+    /// Ask for fields rather than items: what keys and values are made of, such as 'key: id u64be; value: year u16le, title string';
+    /// or papers, venues, authors, references, authorships, as `generate papers` writes them
+    #[arg(long, value_name = "FORMAT", conflicts_with_all = ["from", "to", "prefix", "reverse", "count"])]
+    pub fields: Option<String>,
+    /// Which records: "year = 2000 and venue like 'VLDB%'"
+    #[arg(long = "where", value_name = "CONDITION", requires = "fields")]
+    pub condition: Option<String>,
+    /// What to show of them: "title, year + 1 as next", or "count(*), avg(year)"; all fields if not said
+    #[arg(long, value_name = "COLUMNS", requires = "fields")]
+    pub select: Option<String>,
+    /// One row for all records with the same of these
+    #[arg(long, value_name = "COLUMNS", requires = "fields")]
+    pub group_by: Option<String>,
+    /// By what to order, with desc from the greatest to the least; rows need a --limit
+    #[arg(long, value_name = "COLUMN", requires = "fields")]
+    pub order_by: Option<String>,
+    /// Where to run it
+    #[arg(long, value_enum, default_value = "drive")]
+    pub run: RunSide,
+    /// What to do about a record that does not fit the fields
+    #[arg(long, value_enum, default_value = "fail")]
+    pub on_error: OnError,
+    /// Say on standard error what was read, sent and returned
+    #[arg(long, requires = "fields")]
+    pub explain: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ScanFormat {
+    Tsv,
+    Jsonl,
+    Table,
+    Csv,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum RunSide {
+    /// Beside the records: only the result crosses
+    Drive,
+    /// All records cross
+    Host,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnError {
+    /// End, and name it
+    Fail,
+    /// Leave it out, and say how many there were
+    Skip,
+}
+
 impl ScanArguments {
+    /// The lines of items.
+    ///
+    /// # Errors
+    /// When the format is one of a query's rows.
+    pub fn item_format(&self) -> Result<Format, String> {
+        match self.format {
+            None | Some(ScanFormat::Tsv) => Ok(Format::Tsv),
+            Some(ScanFormat::Jsonl) => Ok(Format::Jsonl),
+            Some(ScanFormat::Table | ScanFormat::Csv) => {
+                Err("--format table and csv are of queries: say with --fields what the records are made of".into())
+            }
+        }
+    }
+
+    /// How a query's rows are printed.
+    ///
+    /// # Errors
+    /// When the format is one of items.
+    pub fn row_format(&self) -> Result<RowFormat, String> {
+        match self.format {
+            None | Some(ScanFormat::Table) => Ok(RowFormat::Table),
+            Some(ScanFormat::Csv) => Ok(RowFormat::Csv),
+            Some(ScanFormat::Jsonl) => Ok(RowFormat::Jsonl),
+            Some(ScanFormat::Tsv) => Err("a query's rows are printed as table, csv or jsonl: tsv is of items".into()),
+        }
+    }
+
     /// The range of keys that is asked for.
     ///
     /// # Errors

@@ -1,0 +1,244 @@
+//! The rows of a query, as a table, CSV or JSON lines.
+//!
+//! A table's columns are as wide as the first rows need. Groups are put in order here: they are few.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+use tapetum::query::{CompiledQuery, QueryText, compile as compile_text, timestamp_text};
+use tapetum::{KeyspaceHandle, QueryError, QueryReport, QuerySide};
+use tapetum_kernels::scan::{Format, OwnedScalar, Scalar};
+
+use super::item_lines;
+use super::papers;
+
+/// Rows that a table's widths are taken from.
+const TABLE_ROWS: usize = 1000;
+/// A column is not made wider; longer cells are shown whole.
+const TABLE_COLUMN_MAX: usize = 60;
+/// Bytes of text that are gathered before they are written.
+const BATCH_BYTES: usize = 1 << 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowFormat {
+    Table,
+    Csv,
+    Jsonl,
+}
+
+type OwnedRow = Vec<Option<OwnedScalar>>;
+
+/// A query over records of fields, which are a format or the name of one.
+///
+/// # Errors
+/// At the word that is wrong.
+pub fn compile(fields: &str, text: &QueryText<'_>) -> Result<CompiledQuery, String> {
+    let fields = papers::format_text(fields).unwrap_or(fields);
+    let format = Format::parse(fields).map_err(|error| format!("--fields, {error}"))?;
+    compile_text(&format, text).map_err(|error| error.to_string())
+}
+
+/// Runs a query and prints its rows.
+pub fn print(
+    keyspace: &KeyspaceHandle,
+    compiled: &CompiledQuery,
+    (side, format): (QuerySide, RowFormat),
+    out: &mut dyn Write,
+) -> Result<QueryReport, Box<dyn std::error::Error>> {
+    let mut printer = RowPrinter::new(compiled, format, out);
+    let order = compiled.group_order;
+    let is_ordered = order.by.is_some() || order.limit.is_some();
+    let mut gathered: Vec<OwnedRow> = Vec::new();
+    let mut take = |values: &[Option<Scalar<'_>>]| match is_ordered {
+        true => gathered.push(values.iter().map(|value| value.map(Scalar::to_owned)).collect()),
+        false => printer.row(values),
+    };
+    let report = keyspace.query(&compiled.query, side, &mut take).map_err(|error| match error {
+        QueryError::Store(error) => Box::<dyn std::error::Error>::from(error),
+        error => error.to_string().into(),
+    })?;
+    if let Some((by, is_descending)) = order.by {
+        gathered.sort_by(|a, b| compare(&a[by], &b[by], is_descending));
+    }
+    let limit = order.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    for row in gathered.iter().take(limit) {
+        let values: Vec<Option<Scalar<'_>>> =
+            row.iter().map(|value| value.as_ref().map(OwnedScalar::as_scalar)).collect();
+        printer.row(&values);
+    }
+    printer.finish()?;
+    Ok(report)
+}
+
+/// NULLs come last, whichever way the order goes.
+fn compare(a: &Option<OwnedScalar>, b: &Option<OwnedScalar>, is_descending: bool) -> std::cmp::Ordering {
+    match (a, b) {
+        (Some(a), Some(b)) => {
+            let ordering = a.as_scalar().compare(b.as_scalar()).unwrap_or(std::cmp::Ordering::Equal);
+            if is_descending { ordering.reverse() } else { ordering }
+        }
+        (a, b) => a.is_none().cmp(&b.is_none()),
+    }
+}
+
+/// What a query read, sent and returned.
+pub fn explanation(report: &QueryReport) -> String {
+    let counts = &report.counts;
+    let records = format!("{} of {} records kept", counts.kept, counts.records);
+    match report.side {
+        QuerySide::Host => format!("on the host: all records crossed to it; {records}"),
+        QuerySide::Drive => format!(
+            "at the drive: {} commands over {} segments, {} bytes read from flash, {} sent, {} returned; {} records in write buffers; {records}",
+            report.commands,
+            report.segments,
+            report.flash_bytes,
+            report.sent_bytes,
+            report.returned_bytes,
+            report.buffered
+        ),
+    }
+}
+
+/// How many records did not fit, if some did not.
+pub fn misfits(report: &QueryReport) -> Option<String> {
+    let first = report.counts.first_misfit.as_ref()?;
+    let key = String::from_utf8_lossy(&first.key).into_owned();
+    let (misfits, why) = (report.counts.misfits, first.misfit.explain());
+    Some(format!("{misfits} records do not fit and were left out, such as that of the key {key:?}: {why}"))
+}
+
+struct RowPrinter<'a> {
+    compiled: &'a CompiledQuery,
+    format: RowFormat,
+    out: &'a mut dyn Write,
+    text: Vec<u8>,
+    /// Of a table, until its widths are known.
+    waiting: Vec<Vec<String>>,
+    widths: Option<Vec<usize>>,
+    begun: bool,
+    failed: Option<io::Error>,
+}
+
+impl<'a> RowPrinter<'a> {
+    fn new(compiled: &'a CompiledQuery, format: RowFormat, out: &'a mut dyn Write) -> RowPrinter<'a> {
+        let (text, waiting) = (Vec::new(), Vec::new());
+        RowPrinter { compiled, format, out, text, waiting, widths: None, begun: false, failed: None }
+    }
+
+    fn row(&mut self, values: &[Option<Scalar<'_>>]) {
+        if self.failed.is_some() {
+            return;
+        }
+        let columns = &self.compiled.columns;
+        match self.format {
+            RowFormat::Jsonl => {
+                let members = columns.iter().map(|column| {
+                    let name = Value::from(&column.name[..]);
+                    format!("{name}:{}", json(values[column.place]))
+                });
+                let line = members.collect::<Vec<String>>().join(",");
+                self.text.extend_from_slice(format!("{{{line}}}\n").as_bytes());
+            }
+            RowFormat::Csv => {
+                self.head();
+                let cells = columns.iter().map(|column| csv(&values[column.place].map_or(String::new(), cell)));
+                self.text.extend_from_slice(cells.collect::<Vec<String>>().join(",").as_bytes());
+                self.text.push(b'\n');
+            }
+            RowFormat::Table => {
+                let cells = columns.iter().map(|column| values[column.place].map_or("NULL".into(), cell)).collect();
+                self.waiting.push(cells);
+                if self.widths.is_some() || self.waiting.len() == TABLE_ROWS {
+                    self.table();
+                }
+            }
+        }
+        if self.text.len() >= BATCH_BYTES {
+            self.write();
+        }
+    }
+
+    /// The names of the columns, once.
+    fn head(&mut self) {
+        if std::mem::replace(&mut self.begun, true) || self.format != RowFormat::Csv {
+            return;
+        }
+        let names = self.compiled.columns.iter().map(|column| csv(&column.name)).collect::<Vec<String>>();
+        self.text.extend_from_slice(names.join(",").as_bytes());
+        self.text.push(b'\n');
+    }
+
+    fn table(&mut self) {
+        if self.widths.is_none() {
+            let names: Vec<String> = self.compiled.columns.iter().map(|column| column.name.clone()).collect();
+            let width = |place: usize| {
+                let cells = self.waiting.iter().map(|row| row[place].chars().count());
+                cells.chain([names[place].chars().count()]).max().unwrap_or(0).min(TABLE_COLUMN_MAX)
+            };
+            let widths: Vec<usize> = (0..names.len()).map(width).collect();
+            let rule = widths.iter().map(|width| "-".repeat(*width)).collect();
+            self.waiting.splice(0..0, [names, rule]);
+            self.widths = Some(widths);
+        }
+        let Some(widths) = &self.widths else { return };
+        for row in self.waiting.drain(..) {
+            let padded = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+            let line = padded.collect::<Vec<String>>().join("  ");
+            self.text.extend_from_slice(line.trim_end().as_bytes());
+            self.text.push(b'\n');
+        }
+    }
+
+    fn write(&mut self) {
+        if let Err(error) = self.out.write_all(&self.text) {
+            self.failed = Some(error);
+        }
+        self.text.clear();
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        match self.format {
+            RowFormat::Table => self.table(),
+            RowFormat::Csv => self.head(),
+            RowFormat::Jsonl => {}
+        }
+        self.write();
+        self.failed.map_or_else(|| self.out.flush(), Err)
+    }
+}
+
+/// A value in a table or CSV. Bytes that are no text, and control characters, are escaped.
+fn cell(value: Scalar<'_>) -> String {
+    match value {
+        Scalar::Bool(value) => value.to_string(),
+        Scalar::Int(value) => value.to_string(),
+        Scalar::Unsigned(value) => value.to_string(),
+        Scalar::Float(value) => value.to_string(),
+        Scalar::Timestamp(micros) => timestamp_text(micros),
+        Scalar::Text(_) | Scalar::Bytes(_) => {
+            let mut text = Vec::new();
+            item_lines::escape(value.bytes().unwrap_or_default(), &mut text);
+            String::from_utf8_lossy(&text).into_owned()
+        }
+    }
+}
+
+fn csv(cell: &str) -> String {
+    match cell.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell.into(),
+    }
+}
+
+fn json(value: Option<Scalar<'_>>) -> Value {
+    match value {
+        None => Value::Null,
+        Some(Scalar::Bool(value)) => value.into(),
+        Some(Scalar::Int(value)) => value.into(),
+        Some(Scalar::Unsigned(value)) => value.into(),
+        // JSON has no NaN and no infinity.
+        Some(Scalar::Float(value)) => value.into(),
+        Some(Scalar::Text(text)) => text.into(),
+        Some(value) => cell(value).into(),
+    }
+}

@@ -1,0 +1,115 @@
+//! Queries from outside: a database of papers is generated, loaded and asked, at the drive and on the host.
+
+#![allow(clippy::disallowed_methods)]
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // The next run would do it.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("tapetum-queries-{name}-{}", std::process::id()));
+        // Left by an earlier process of the same number, if at all.
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn run(&self, words: &[&str], input: &[u8]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tapetum"));
+        command.args(words).args(["--capacity", "64MiB", "--memory", "32MiB", "--data"]).arg(self.0.join("data"));
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    #[track_caller]
+    fn succeeds(&self, words: &[&str], input: &[u8]) -> (String, String) {
+        let output = self.run(words, input);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{words:?}: {told}");
+        (String::from_utf8(output.stdout).unwrap(), told)
+    }
+
+    #[track_caller]
+    fn fails(&self, words: &[&str]) -> String {
+        let output = self.run(words, b"");
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+fn generated(table: &str) -> Vec<u8> {
+    let words = ["generate", "papers", "--scale", "0.001", "--seed", "3", "--table", table];
+    let output = Command::new(env!("CARGO_BIN_EXE_tapetum")).args(words).output().unwrap();
+    assert!(output.status.success());
+    output.stdout
+}
+
+#[test]
+fn papers_are_found_by_venue_and_year() {
+    let scratch = Scratch::new("papers");
+    scratch.succeeds(&["keyspace", "create", "papers"], b"");
+    let lines = generated("papers");
+    scratch.succeeds(&["load", "--keyspace", "papers"], &lines);
+    // As the lines say themselves: year and venue lie at the front of a value.
+    let text = String::from_utf8_lossy(&lines);
+    let vldb = text.lines().filter(|line| line.contains("\\x04VLDB")).count();
+    assert!(vldb > 50, "{vldb} papers");
+    let asked = ["scan", "--keyspace", "papers", "--fields", "papers"];
+    let count = ["--where", "venue = 'VLDB'", "--select", "count(*) as papers", "--format", "csv"];
+    for side in ["drive", "host"] {
+        let words = [&asked[..], &count, &["--run", side, "--explain"]].concat();
+        let (rows, told) = scratch.succeeds(&words, b"");
+        assert_eq!(rows, format!("papers\n{vldb}\n"), "{side}: {told}");
+        assert!(told.contains(&format!("{vldb} of 3800 records kept")), "{told}");
+    }
+    let title = ["--where", "id = 17", "--select", "id, year, title like 'A%' as a", "--format", "jsonl"];
+    let (row, _) = scratch.succeeds(&[&asked[..], &title].concat(), b"");
+    assert!(row.starts_with("{\"id\":17,\"year\":19") && row.ends_with("}\n") && row.lines().count() == 1, "{row}");
+    let years =
+        ["--select", "year, count(*) as papers", "--group-by", "year", "--order-by", "papers desc", "--limit", "2"];
+    let (table, _) = scratch.succeeds(&[&asked[..], &years].concat(), b"");
+    let table: Vec<&str> = table.lines().collect();
+    assert_eq!((table.len(), table[0], table[1]), (4, "year  papers", "----  ------"));
+    assert!(table[2].starts_with("20"), "{table:?}");
+    let last = ["--select", "id", "--order-by", "id desc", "--limit", "3", "--format", "csv"];
+    assert_eq!(scratch.succeeds(&[&asked[..], &last].concat(), b"").0, "id\n3799\n3798\n3797\n");
+}
+
+#[test]
+fn what_is_wrong_with_a_query_is_told_at_its_word() {
+    let scratch = Scratch::new("wrong");
+    scratch.succeeds(&["keyspace", "create", "papers"], b"");
+    scratch.succeeds(&["load", "--keyspace", "papers"], b"k\tx\n");
+    let asked = ["scan", "--keyspace", "papers", "--fields"];
+    for (words, expected) in [
+        (&["papers", "--where", "yaer = 2000"][..], "where, column 1, yaer: the format has no such field; year is one"),
+        (&["key: id u12"], "--fields, column 9, \"u12\": no such type"),
+        (&["papers"], "the record of the key \"k\" does not fit the format: the record ends before the field does"),
+        (&["papers", "--format", "tsv"], "a query's rows are printed as table, csv or jsonl"),
+        (&["papers", "--select", "id", "--order-by", "id"], "order by, column 1, id: ordered rows need a limit"),
+    ] {
+        let told = scratch.fails(&[&asked[..], words].concat());
+        assert!(told.contains(expected), "{words:?}: {told}");
+    }
+    let skipped = [&asked[..], &["papers", "--on-error", "skip", "--format", "csv"]].concat();
+    let (rows, told) = scratch.succeeds(&skipped, b"");
+    assert_eq!(rows, "id,year,venue,title\n");
+    assert!(told.contains("1 records do not fit and were left out"), "{told}");
+}
