@@ -127,6 +127,8 @@ pub enum Bug {
     OrderedTrimBatch,
     /// Recovery makes no record of the log again.
     OrderedForgetBatch,
+    /// A checkpoint of anchors is believed by later openings than the one that ends its generation.
+    OrderedStaleCheckpoint,
 }
 
 pub const ALL: &[Bug] = &[

@@ -1,97 +1,13 @@
 //! Batches over a whole store, with keyspaces of both engines, whose power fails anywhere: all of a batch is there, or none.
 
-use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
-use crate::keyspace::catalogue::KeyspaceKind;
-use crate::keyspace::request::{Outcome, Reply, Request};
+use super::store_bench::Bench;
+use crate::Error;
+use crate::keyspace::request::Outcome;
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
-use crate::session::{Session, Write};
-use crate::{Condition, Error, Store, StoreOptions};
-use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, programs};
+use crate::session::Write;
 
 const KEYS: u64 = 60;
-const PATIENCE: u32 = 1_000_000;
-
-fn drive(flash: &FaultyFlash) -> Drive {
-    let local = LocalMemory::new(small_options().local_memory_bytes() as usize).unwrap();
-    Drive::new(std::sync::Arc::new(flash.clone()), local, programs::built_in(), Env::simulated(1).0)
-}
-
-/// Before the store: a session lets its pages go.
-struct Bench {
-    session: Session,
-    store: Store,
-    flash: FaultyFlash,
-    options: StoreOptions,
-}
-
-impl Bench {
-    fn new(sync: Sync, seed: u64) -> Bench {
-        let flash = FaultyFlash::new(SMALL_BYTES, seed);
-        let options = StoreOptions { sync, ..small_options() };
-        Store::create_on(&drive(&flash), &options).unwrap();
-        let store = Store::open_with(&drive(&flash), &options, || false).unwrap();
-        let (created, session) = (store.create_keyspace_of("orders", KeyspaceKind::Ordered), store.session().unwrap());
-        drop(created.unwrap());
-        Bench { session, store, flash, options }
-    }
-
-    fn orders(&self) -> KeyspaceRef {
-        self.store.keyspace("orders").unwrap().keyspace()
-    }
-
-    /// A step of all that goes on; the answer to the session's only operation, if it came. `None` once the flash has crashed.
-    fn step(&mut self) -> Option<Option<Reply>> {
-        self.store.maintain();
-        let mut replies = Vec::new();
-        self.session.poll(&mut replies);
-        (!self.flash.crashed()).then(|| replies.pop())
-    }
-
-    fn answer(&mut self) -> Option<Outcome> {
-        for _ in 0..PATIENCE {
-            if let Some(reply) = self.step()? {
-                return Some(reply.outcome);
-            }
-        }
-        panic!("no answer; {:?} are on their way", self.session.tokens_in_flight());
-    }
-
-    fn batch(&mut self, writes: &[Write<'_>]) -> Option<Outcome> {
-        for _ in 0..PATIENCE {
-            if self.session.submit_batch(1, writes).is_ok() {
-                return self.answer();
-            }
-            self.step()?;
-        }
-        panic!("a batch waits for ever");
-    }
-
-    fn run(&mut self, keyspace: KeyspaceRef, request: Request<'_>) -> Option<Outcome> {
-        self.session.submit_to(keyspace, 1, request).unwrap();
-        self.answer()
-    }
-
-    fn get(&mut self, keyspace: KeyspaceRef, key: &[u8]) -> Option<Vec<u8>> {
-        match self.run(keyspace, Request::Get { key }).unwrap() {
-            Outcome::Value { value, .. } => Some(self.session.bytes(value).to_vec()),
-            Outcome::Missing => None,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// As the power failure left it.
-    fn reopen(self) -> Bench {
-        let Bench { session, store, flash, options } = self;
-        drop((session, store));
-        if !flash.crashed() {
-            flash.crash();
-        }
-        let flash = flash.reopen();
-        let store = Store::open_with(&drive(&flash), &options, || false).unwrap();
-        Bench { session: store.session().unwrap(), store, flash, options }
-    }
-}
 
 fn key(number: u64) -> Vec<u8> {
     format!("key {:03}", number % KEYS).into_bytes()
@@ -140,9 +56,7 @@ fn crash_after(events: u64, sync: Sync) -> u64 {
             Some(other) => panic!("{other:?}"),
         }
         if generation % 3 == 0 {
-            let request =
-                Request::Put { key: b"single", value: &value, flags: 0, expiry: 0, condition: Condition::Always };
-            match bench.run(orders, request) {
+            match bench.put(orders, b"single", &value) {
                 Some(Outcome::Stored { .. }) => single = generation,
                 None => break,
                 Some(other) => panic!("{other:?}"),

@@ -12,7 +12,7 @@
 use super::cache::durability_ticket::DurabilityTicket;
 use crate::media::io::lock;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use tapetum_drive::locks::whole;
 
@@ -36,6 +36,8 @@ pub struct BatchList {
     listed: Mutex<VecDeque<ListedBatch>>,
     /// No record up to this stamp is to be needed.
     wanted: AtomicU64,
+    /// The store is being closed.
+    is_closed: AtomicBool,
 }
 
 /// A writer of a batch.
@@ -62,9 +64,15 @@ fn drop_done(listed: &mut VecDeque<ListedBatch>) {
 }
 
 impl BatchList {
-    /// Before an append.
-    pub fn writer(&self) -> BatchWriter<'_> {
-        BatchWriter { list: self, _held: whole(self.writers.read()) }
+    /// Before an append. `None`: no batch is appended any more.
+    pub fn writer(&self) -> Option<BatchWriter<'_>> {
+        let held = whole(self.writers.read());
+        (!self.is_closed.load(Ordering::SeqCst)).then_some(BatchWriter { list: self, _held: held })
+    }
+
+    /// No batch is appended after this.
+    pub fn close(&self) {
+        self.hold_writers(|| self.is_closed.store(true, Ordering::SeqCst));
     }
 
     /// Runs `change` while no batch is between its append and the list.
@@ -99,9 +107,9 @@ mod tests {
     fn the_oldest_batch_that_is_not_in_images_is_needed() {
         let list = BatchList::default();
         let [one, two, three] = [(); 3].map(|()| DurabilityTicket::new());
-        list.writer().list(20, vec![two.clone(), three.clone()]);
-        list.writer().list(10, vec![one.clone()]);
-        list.writer().list(30, vec![three.clone()]);
+        list.writer().unwrap().list(20, vec![two.clone(), three.clone()]);
+        list.writer().unwrap().list(10, vec![one.clone()]);
+        list.writer().unwrap().list(30, vec![three.clone()]);
         assert_eq!((list.stamp_needed(), list.wants_checkpoint()), (10, false));
         list.checkpoint_through(15);
         assert!(list.wants_checkpoint());
@@ -110,5 +118,7 @@ mod tests {
         assert_eq!((list.stamp_needed(), list.wants_checkpoint()), (20, false));
         three.image_done();
         assert_eq!(list.stamp_needed(), u64::MAX);
+        list.close();
+        assert!(list.writer().is_none());
     }
 }

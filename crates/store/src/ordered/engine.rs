@@ -6,6 +6,7 @@
 //!
 //! Threads: any.
 
+use super::anchor_checkpoint::{self, AnchorRoot, CheckpointKeyspace};
 use super::batches::BatchList;
 use super::job::OrderedJob;
 use super::part::OrderedPart;
@@ -26,6 +27,8 @@ use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::log::Place;
 use crate::log::client::LogClient;
 use crate::maintenance::job::Job;
+use crate::manifest::engine_roots::{EngineRoots, ROOT_BYTES_MAX};
+use crate::manifest::items::FrameItems;
 use crate::media::io::{Io, Task, lock};
 use crate::ordered::node_table::NodeHome;
 use crate::planted::Bug;
@@ -33,7 +36,7 @@ use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
 use crate::tools::check::CheckReport;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tapetum_kernels::record::Record;
 
@@ -61,6 +64,8 @@ pub struct OrderedEngine {
     pub batches: BatchList,
     /// Where the log has records of each keyspace, in the order of their stamps, until it is recovered.
     replayed: Mutex<BTreeMap<KeyspaceId, Vec<Place>>>,
+    /// The highest stamp of these.
+    stamp_replayed: AtomicU64,
 }
 
 pub struct OrderedShared {
@@ -76,6 +81,7 @@ impl OrderedEngine {
             slots: Mutex::default(),
             batches: BatchList::default(),
             replayed: Mutex::default(),
+            stamp_replayed: AtomicU64::new(0),
         })
     }
 
@@ -168,6 +174,95 @@ impl OrderedEngine {
         lock(&self.slots).remove(&keyspace);
     }
 
+    /// The checkpoint of anchors, if it holds for this opening.
+    async fn checkpoint(&self, io: &Io, installer: &Installer) -> Option<BTreeMap<KeyspaceId, CheckpointKeyspace>> {
+        let base = &self.base;
+        let root = installer.roots.get(KeyspaceKind::Ordered);
+        if root.is_empty() {
+            return None;
+        }
+        let Ok(root) = AnchorRoot::parse(root) else {
+            tracing::warn!("the root of ordered keyspaces makes no sense: data nodes are read");
+            return None;
+        };
+        // An opening to read ends no generation.
+        let ended = installer.marks.opening.generation - u64::from(base.overlay.is_none());
+        if root.generation != ended && !base.planted.has(Bug::OrderedStaleCheckpoint) {
+            return None;
+        }
+        let found = match self.stamp_replayed.load(Ordering::SeqCst) > root.stamp {
+            true => Err("the log has a later batch".into()),
+            false => anchor_checkpoint::read(base, io, &root, base.budget().index_bytes_max()).await,
+        };
+        match found {
+            Ok(keyspaces) => {
+                base.log.go_on_above(root.stamp);
+                Some(keyspaces)
+            }
+            Err(amiss) => {
+                tracing::warn!("the checkpoint of anchors is passed over ({amiss}): data nodes are read");
+                None
+            }
+        }
+    }
+
+    /// Brings an open keyspace back, as the checkpoint has it; whether that could be.
+    fn take_from(&self, id: KeyspaceId, found: CheckpointKeyspace, installer: &Installer) -> Result<bool, Error> {
+        let mut all = lock(&self.slots);
+        let OrderedShared { state, slabs } = self.make_shared()?;
+        let slots = KeyspaceSlots::new(slabs, id, &installer.groups);
+        if let Err(amiss) = anchor_checkpoint::claim(&slots, &found) {
+            tracing::warn!("the checkpoint of anchors is passed over for keyspace {} ({amiss})", id.0);
+            return Ok(false);
+        }
+        let nodes = found.nodes.len();
+        if nodes == 0 {
+            state.add_empty(slots.clone())?;
+        } else {
+            state.add_found(&slots, found.nodes)?.count_items(found.items);
+        }
+        tracing::info!("recovered ordered keyspace {}: {nodes} data nodes of the checkpoint of anchors", id.0);
+        lock(&self.replayed).remove(&id);
+        all.insert(id, slots);
+        Ok(true)
+    }
+
+    /// Leaves a checkpoint of anchors. All pages are as their images are.
+    async fn leave_checkpoint(&self, io: &Io, state: &OrderedState) -> Result<(), Error> {
+        let base = &self.base;
+        let Some(mut installer) = lock(&base.installer).take() else {
+            tracing::info!(
+                "no checkpoint of anchors: a change of the manifest was given up; opening the store reads data nodes"
+            );
+            return Ok(());
+        };
+        let trees: Vec<_> = {
+            let slots = lock(&self.slots);
+            let is_open = |tree: &Arc<OrderedTree>| base.keyspaces.has(tree.keyspace);
+            let trees = state.trees().into_iter().filter(is_open);
+            trees.filter_map(|tree| Some((tree.clone(), slots.get(&tree.keyspace)?.clone()))).collect()
+        };
+        let of = (installer.marks.opening.generation, base.log.give_stamp());
+        let written = anchor_checkpoint::write(base, io, (&state.cache, &trees), of).await;
+        let named = match written {
+            Ok(Some(root)) if root.encode().len() <= ROOT_BYTES_MAX => {
+                let mut items = FrameItems::default();
+                EngineRoots::put(KeyspaceKind::Ordered, &root.encode(), &mut items);
+                let appended = installer.manifest.append_if_room(&installer.clients, &items).await;
+                if appended == Ok(true) {
+                    installer.roots.set(KeyspaceKind::Ordered, root.encode());
+                }
+                appended
+            }
+            other => other.map(|_| false),
+        };
+        lock(&base.installer).get_or_insert(installer);
+        if !named? {
+            tracing::info!("no checkpoint of anchors: there is no room for it; opening the store reads data nodes");
+        }
+        Ok(())
+    }
+
     /// Brings an open keyspace back, as it is on flash.
     async fn recover_keyspace(&self, io: &Io, id: KeyspaceId, installer: &mut Installer) -> Result<(), Error> {
         let (slabs, state) = {
@@ -232,6 +327,7 @@ impl Engine for OrderedEngine {
     }
 
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error> {
+        self.stamp_replayed.fetch_max(record.header.stamp, Ordering::SeqCst);
         lock(&self.replayed).entry(KeyspaceId::of(&record.header)).or_default().push(place);
         Ok(())
     }
@@ -240,9 +336,19 @@ impl Engine for OrderedEngine {
         Box::pin(async move {
             let ordered = installer.keyspaces.iter().filter(|keyspace| keyspace.kind == KeyspaceKind::Ordered);
             let found: Vec<_> = ordered.map(|keyspace| (keyspace.id, keyspace.state)).collect();
+            // All of it is read before anything is written, which may be to its extents.
+            let mut checkpoint = self.checkpoint(&io, &installer).await.unwrap_or_default();
             for (id, state) in found {
                 match state {
-                    KeyspaceState::Live => self.recover_keyspace(&io, id, &mut installer).await?,
+                    KeyspaceState::Live => {
+                        let is_there = match checkpoint.remove(&id) {
+                            Some(found) => self.take_from(id, found, &installer)?,
+                            None => false,
+                        };
+                        if !is_there {
+                            self.recover_keyspace(&io, id, &mut installer).await?;
+                        }
+                    }
                     // Its groups are to go.
                     KeyspaceState::Dropping if installer.groups.of_keyspace(id).next().is_some() => {
                         let slots = KeyspaceSlots::new(&self.slabs()?, id, &installer.groups);
@@ -283,15 +389,17 @@ impl Engine for OrderedEngine {
         Box::pin(async move { super::check::check(&self, &io).await })
     }
 
-    /// Writes what is in cached pages alone. Maintenance is over, so slots for that are looked for here.
+    /// Writes what is in cached pages alone, and leaves a checkpoint of anchors. Maintenance is over, so slots for pages are looked for
+    /// here.
     fn close(self: Arc<Self>, io: Io) -> Task<Result<(), Error>> {
         Box::pin(async move {
             let Some(OrderedShared { state, .. }) = self.shared.get() else { return Ok(()) };
+            self.batches.close();
             loop {
                 state.write_back.advance(state, true);
                 self.base.log.poisoned()?;
-                if !state.write_back.has_work() {
-                    return Ok(());
+                if state.write_back.is_closed() || !state.write_back.has_work() && state.write_back.close(state) {
+                    return self.leave_checkpoint(&io, state).await;
                 }
                 let wanting: Vec<_> = lock(&self.slots).values().filter(|slots| slots.want_change()).cloned().collect();
                 for slots in wanting.iter().filter(|slots| self.base.keyspaces.has(slots.keyspace())) {

@@ -7,7 +7,8 @@
 //! data layer:   slots of groups of extents (`slabs`): data nodes of 4 KiB, extensions
 //! write-back:   changed pages become images, stamped, each in a free slot (`write_back`)
 //! sessions:     get, put, remove, scan, split, merge (`session`)
-//! recovery:     the live rule over the heads of all images (`images`), and what reads them (`recover`)
+//! recovery:     the live rule over the heads of all images (`images`), and what reads them (`recover`); after a clean stop, a checkpoint
+//!               of anchors (`anchor_checkpoint`)
 //! ```
 //!
 //! Each data node holds a range of keys. Its **anchor** is the shortest separator between its smallest key and the keys of the node
@@ -17,6 +18,7 @@
 //! locks come after the write-back's turn, and are taken with none of the others held. None is held across a submission. Pages are taken,
 //! not locked: whoever finds one taken does something else.
 
+pub mod anchor_checkpoint;
 pub mod batches;
 pub mod cache;
 mod check;
@@ -35,5 +37,9 @@ pub mod write_back;
 
 #[cfg(test)]
 mod batch_crash_tests;
+#[cfg(test)]
+mod checkpoint_tests;
+#[cfg(test)]
+mod store_bench;
 #[cfg(test)]
 mod testing;

@@ -49,6 +49,11 @@ impl OrderedTree {
         };
     }
 
+    /// Counts items of nodes that nobody has looked into.
+    pub fn count_items(&self, items: u64) {
+        self.items.fetch_add(items, Ordering::Relaxed);
+    }
+
     /// Items, those included that have expired or are deleted with everything else, as long as their records are there.
     pub fn items(&self) -> u64 {
         self.items.load(Ordering::Relaxed)

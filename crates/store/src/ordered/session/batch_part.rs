@@ -301,7 +301,8 @@ struct PageChanges {
 
 impl BatchPart for OrderedBatch<'_> {
     fn lock(&mut self) -> Result<(), BatchStop> {
-        self.writer = Some(self.list.writer());
+        // Without one, the store is being closed.
+        self.writer = Some(self.list.writer().ok_or(BatchStop::Busy)?);
         self.take_pages()?;
         self.refuse_if_full()
     }

@@ -142,6 +142,18 @@ impl SlotSpace {
         self.with(|state| state.is_full)
     }
 
+    /// The numbers of all slots that have a share.
+    pub fn slots_in_use(&self) -> Vec<u32> {
+        self.with(|state| {
+            let groups = state.groups.iter();
+            let of_group = |(first, group): (&u32, &SlotGroup)| {
+                let used = (0..group.slots()).filter(|slot| group.shares(*slot) > 0);
+                used.map(|slot| self.guards.number(*first, slot)).collect::<Vec<_>>()
+            };
+            groups.flat_map(of_group).collect()
+        })
+    }
+
     /// Free slots that are not kept back, in open groups and others.
     pub fn spare_slots(&self) -> u32 {
         self.with(|state| state.slots_free.saturating_sub(state.held_back))

@@ -100,7 +100,10 @@ impl ImageWriter {
         self.queue.event_fd()
     }
 
-    pub fn work(&mut self, state: &OrderedState, (hurry, now_us): (bool, u64)) {
+    pub fn work(&mut self, state: &OrderedState, (hurry, now_us): (bool, u64), closes: bool) {
+        if closes && self.free.len() == IMAGES_MAX {
+            state.write_back.is_closed.store(true, Ordering::SeqCst);
+        }
         if now_us >= self.second_began_us + SECOND_US {
             self.second_began_us = now_us;
             self.due = lock(&state.write_back.listed).len();
@@ -161,6 +164,9 @@ impl ImageWriter {
     fn seal_pages(&mut self, state: &OrderedState, hurry: bool) -> bool {
         let mut busy = Vec::new();
         let mut any = false;
+        if state.write_back.is_closed() {
+            return false;
+        }
         // So many, lest those that are busy come round again.
         let listed = lock(&state.write_back.listed).len();
         for _ in 0..if hurry { listed } else { listed.min(self.due) } {

@@ -29,13 +29,15 @@ use crate::media::io::lock;
 use image_writer::ImageWriter;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::Drive;
 
 /// What a thread asks for: the work that is due, or all of it.
 const LOOK: u64 = 1;
 const HURRY: u64 = 2;
+/// That no image is made any more, if none is on its way.
+const CLOSE: u64 = 4;
 const SECOND_US: u64 = 1_000_000;
 
 /// A page that is to be written.
@@ -54,6 +56,7 @@ pub struct WriteBack {
     /// Pages that are listed, images on their way, and what waits for a flush.
     unfinished: AtomicUsize,
     images: AtomicU64,
+    is_closed: AtomicBool,
 }
 
 impl WriteBack {
@@ -68,6 +71,7 @@ impl WriteBack {
             turns: Turns::new(writer),
             unfinished: AtomicUsize::new(0),
             images: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
         })
     }
 
@@ -106,12 +110,25 @@ impl WriteBack {
         let now_us = state.base.drive.env().now_us();
         let hurry = hurry || state.base.log.sync() == Sync::Always;
         let left = self.turns.run(if hurry { HURRY } else { LOOK }, |writer, asks| {
-            writer.work(state, (asks & HURRY != 0, now_us));
+            writer.work(state, (asks & HURRY != 0, now_us), asks & CLOSE != 0);
         });
         if left {
             // Each of them asks again.
             state.base.log.wake();
         }
+    }
+
+    /// Makes no image any more, unless one is on its way; whether that is so. Pages that are changed later stay as they are.
+    pub fn close(&self, state: &OrderedState) -> bool {
+        let now_us = state.base.drive.env().now_us();
+        let _ =
+            self.turns.run(CLOSE, |writer, asks| writer.work(state, (asks & HURRY != 0, now_us), asks & CLOSE != 0));
+        self.is_closed()
+    }
+
+    /// Whether no image is made any more.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     fn finished(&self, pages: usize) {

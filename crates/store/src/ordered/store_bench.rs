@@ -1,0 +1,98 @@
+//! A store with keyspaces of both engines on a flash whose power fails, for tests.
+
+use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options};
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::request::{Condition, Outcome, Reply, Request};
+use crate::keyspace::states::KeyspaceRef;
+use crate::log::Sync;
+use crate::session::{Session, Write};
+use crate::{Store, StoreOptions};
+use std::sync::Arc;
+use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory, programs};
+
+const PATIENCE: u32 = 1_000_000;
+
+fn drive(flash: &FaultyFlash) -> Drive {
+    let local = LocalMemory::new(small_options().local_memory_bytes() as usize).unwrap();
+    Drive::new(Arc::new(flash.clone()), local, programs::built_in(), Env::simulated(1).0)
+}
+
+/// Nothing is maintained but by steps.
+pub struct Bench {
+    pub session: Session,
+    pub store: Store,
+    pub flash: FaultyFlash,
+    options: StoreOptions,
+}
+
+impl Bench {
+    pub fn new(sync: Sync, seed: u64) -> Bench {
+        let flash = FaultyFlash::new(SMALL_BYTES, seed);
+        let options = StoreOptions { sync, ..small_options() };
+        Store::create_on(&drive(&flash), &options).unwrap();
+        let store = Store::open_with(&drive(&flash), &options, || false).unwrap();
+        let (created, session) = (store.create_keyspace_of("orders", KeyspaceKind::Ordered), store.session().unwrap());
+        drop(created.unwrap());
+        Bench { session, store, flash, options }
+    }
+
+    pub fn orders(&self) -> KeyspaceRef {
+        self.store.keyspace("orders").unwrap().keyspace()
+    }
+
+    /// A step of all that goes on; the answer to the session's only operation, if it came. `None` once the flash has crashed.
+    pub fn step(&mut self) -> Option<Option<Reply>> {
+        self.store.maintain();
+        let mut replies = Vec::new();
+        self.session.poll(&mut replies);
+        (!self.flash.crashed()).then(|| replies.pop())
+    }
+
+    pub fn answer(&mut self) -> Option<Outcome> {
+        for _ in 0..PATIENCE {
+            if let Some(reply) = self.step()? {
+                return Some(reply.outcome);
+            }
+        }
+        panic!("no answer; {:?} are on their way", self.session.tokens_in_flight());
+    }
+
+    pub fn batch(&mut self, writes: &[Write<'_>]) -> Option<Outcome> {
+        for _ in 0..PATIENCE {
+            if self.session.submit_batch(1, writes).is_ok() {
+                return self.answer();
+            }
+            self.step()?;
+        }
+        panic!("a batch waits for ever");
+    }
+
+    pub fn run(&mut self, keyspace: KeyspaceRef, request: Request<'_>) -> Option<Outcome> {
+        self.session.submit_to(keyspace, 1, request).unwrap();
+        self.answer()
+    }
+
+    pub fn get(&mut self, keyspace: KeyspaceRef, key: &[u8]) -> Option<Vec<u8>> {
+        match self.run(keyspace, Request::Get { key }).unwrap() {
+            Outcome::Value { value, .. } => Some(self.session.bytes(value).to_vec()),
+            Outcome::Missing => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn put(&mut self, keyspace: KeyspaceRef, key: &[u8], value: &[u8]) -> Option<Outcome> {
+        self.run(keyspace, Request::Put { key, value, flags: 0, expiry: 0, condition: Condition::Always })
+    }
+
+    /// As a power failure left it, which comes now if it did not before.
+    pub fn reopen(self) -> Bench {
+        let Bench { session, store, flash, options } = self;
+        drop((session, store));
+        if !flash.crashed() {
+            flash.crash();
+        }
+        let flash = flash.reopen();
+        let store = Store::open_with(&drive(&flash), &options, || false).unwrap();
+        Bench { session: store.session().unwrap(), store, flash, options }
+    }
+}
