@@ -102,7 +102,7 @@ impl OrderedSession {
                 self.answer_change(core, &op, ticket, done.result);
                 self.ops.forget(number, op);
             }
-            PutResult::NoRoom => self.split(core, (number, op), node, page),
+            PutResult::NoRoom => self.make_room(core, (number, op), node, page),
             PutResult::OutsideFences => {
                 self.state.cache.give_back(node, page, |_| ());
                 op.kept.change = None;

@@ -5,9 +5,10 @@
 //!                                  ▲          └─ not cached: read, installed
 //!                                  └── taken, or on its way to flash: at a later poll, so many times
 //! ```
-//! No operation waits for a merge. A wish that is given up is made again by the next removal from the node.
+//! Dead records of both go first. No operation waits for a merge. A wish that is given up is made again by the next removal from the node.
 
 use super::page_reads::{PageRead, PageReader};
+use super::purges::purge;
 use super::splits::page_of;
 use super::{OrderedSession, of_search};
 use crate::error::Error;
@@ -82,7 +83,7 @@ enum Tried {
 }
 
 impl OrderedSession {
-    /// The record of this key was removed from its node, which now uses so many bytes.
+    /// The node of a key has lost records, and uses so many bytes.
     pub(super) fn wish_to_merge(&mut self, keyspace: KeyspaceId, key: &[u8], used_bytes: usize) {
         if used_bytes < SPARSE_BYTES && self.merges.wishes.len() < WISHES_MAX {
             self.merges.wishes.push(MergeWish { keyspace, key: key.to_vec(), tries: 0 });
@@ -100,7 +101,9 @@ impl OrderedSession {
                 Tried::NotNow if wish.tries < TRIES_MAX => self.merges.wishes.push(wish),
                 // The neighbour's page is there at the next try.
                 Tried::Reads(node, home) if wish.tries < TRIES_MAX => {
-                    let (keyspace, key) = (wish.keyspace, wish.key.clone());
+                    // No record has the empty key, which is the leftmost node's.
+                    let key = if wish.key.is_empty() { vec![0] } else { wish.key.clone() };
+                    let keyspace = wish.keyspace;
                     self.read_page(core, PageRead { keyspace, node, home, key, reader: PageReader::Merge(wish) });
                 }
                 Tried::Merged(_) | Tried::NotNow | Tried::Reads(..) | Tried::Over => {}
@@ -110,13 +113,16 @@ impl OrderedSession {
 
     fn try_merge(&mut self, core: &mut SessionCore, wish: &MergeWish) -> Result<Tried, Error> {
         let tree = self.tree_of(wish.keyspace)?;
-        let Neighbours { left, right, anchor } = match self.neighbours(tree, wish) {
+        let Neighbours { mut left, mut right, anchor } = match self.neighbours(tree, wish) {
             NeighbourLook::Taken(neighbours) => neighbours,
             NeighbourLook::Absent(node, home) => return Ok(Tried::Reads(node, home)),
             NeighbourLook::Busy => return Ok(Tried::NotNow),
             NeighbourLook::Alone => return Ok(Tried::Over),
         };
         let state = self.state.clone();
+        let keyspace_tree = self.trees[tree].tree.clone();
+        let [of_left, of_right] =
+            [&mut left, &mut right].map(|(_, page)| purge(core, &keyspace_tree, page).unwrap_or_default());
         let mut merged = self.take_page(core);
         let pages = (&left.1, &right.1);
         let used_bytes = merged.as_mut().and_then(|merged| merge_into(&core.queue, pages, merged).ok());
@@ -125,13 +131,19 @@ impl OrderedSession {
             None => Ok(AnchorChange::Absent),
         };
         let (Ok(AnchorChange::Done), Some(merged), Some(used_bytes)) = (&removed, merged, used_bytes) else {
-            [left, right].into_iter().for_each(|(node, page)| state.cache.give_back(node, page, |_| ()));
+            for ((node, page), purged) in [(left, of_left), (right, of_right)] {
+                state.cache.give_back(node, page, |meta| purged.tell(meta));
+                state.list(&keyspace_tree, node);
+            }
             return removed.map(|_| Tried::Over);
         };
-        let tree = self.trees[tree].tree.clone();
-        let of_right = state.cache.discard(right.0, right.1);
-        state.cache.give_back(left.0, merged, |meta| meta.merge(of_right, |slot| tree.nodes.resume(slot)));
-        state.list(&tree, left.0);
+        let mut meta_of_right = state.cache.discard(right.0, right.1);
+        of_right.tell(&mut meta_of_right);
+        state.cache.give_back(left.0, merged, |meta| {
+            of_left.tell(meta);
+            meta.merge(meta_of_right, |slot| keyspace_tree.nodes.resume(slot));
+        });
+        state.list(&keyspace_tree, left.0);
         self.give_page(left.1);
         Ok(Tried::Merged(used_bytes))
     }

@@ -31,6 +31,7 @@ mod merges;
 mod op_state;
 mod page_reads;
 mod preparation;
+mod purges;
 pub mod scan_op;
 pub mod scans;
 mod scratch;

@@ -71,6 +71,8 @@ pub(super) struct ScanStep {
     /// Items that it had before.
     pub items_before: usize,
     pub bytes_before: usize,
+    /// The low fence of the node, if it has nothing but dead records.
+    pub dead: Option<Vec<u8>>,
     /// What is left of the range behind this node; `None`: nothing. The same range, if the node was another one.
     pub rest: Option<KeyRange>,
 }
@@ -85,9 +87,8 @@ impl ScanOp {
     ) -> Option<ScanStep> {
         let node = NodeRef::look(core.queue.look(Purpose::Scan, page, 0..NODE_BYTES)).ok()?;
         let (items_before, bytes_before) = (self.items.len(), self.bytes);
-        let step = |rest| ScanStep { items_before, bytes_before, rest };
         if !self.begins_in(&node) {
-            return Some(step(Some(self.range.clone())));
+            return Some(ScanStep { items_before, bytes_before, dead: None, rest: Some(self.range.clone()) });
         }
         let (count, mut has_more) = scan_has_more(word);
         let mut seen = 0;
@@ -121,7 +122,18 @@ impl ScanOp {
         if seen != count {
             return None;
         }
-        Some(step(self.rest_behind(&node, has_more)))
+        let is_dead = seen == 0 && !has_more && !node.is_empty() && self.range_has(&node);
+        let dead = is_dead.then(|| node.low_fence().to_vec());
+        Some(ScanStep { items_before, bytes_before, dead, rest: self.rest_behind(&node, has_more) })
+    }
+
+    /// Whether all keys of a node are in the range.
+    fn range_has(&self, node: &NodeRef<'_>) -> bool {
+        let is_below = match &self.range.to {
+            KeyBound::Unbounded => true,
+            KeyBound::Included(key) | KeyBound::Excluded(key) => node.high_fence().is_some_and(|high| high <= key),
+        };
+        self.range.from.key() <= node.low_fence() && is_below
     }
 
     /// Whether the node has the keys that come next in the range.
@@ -176,11 +188,13 @@ impl ScanOp {
         self.is_over || self.items.len() >= self.items_max || self.bytes >= PART_BYTES
     }
 
-    pub fn step(&mut self, step: ScanStep) {
+    /// Goes on behind a node; a key of that, if all its records are dead.
+    pub fn step(&mut self, step: ScanStep) -> Option<Vec<u8>> {
         match step.rest {
             Some(rest) => self.range = rest,
             None => self.is_over = true,
         }
+        step.dead
     }
 }
 

@@ -334,7 +334,10 @@ impl OrderedSession {
         };
         match (error, gone_on) {
             (Some(error), _) => return self.scans.end(number, scan.token, Err(error)),
-            (None, Some(step)) => scan.step(step),
+            (None, Some(step)) => {
+                let dead = scan.step(step);
+                dead.iter().for_each(|key| self.wish_to_merge(scan.keyspace.id(), key, 0));
+            }
             (None, None) => unreachable!("it failed"),
         }
         self.tries_again = true;

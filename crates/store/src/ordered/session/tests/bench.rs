@@ -160,6 +160,7 @@ impl Client {
         completions.drain(..).for_each(|returned| self.session.complete(&mut self.core, returned));
         self.core.completions = completions;
         self.session.poll(&mut self.core);
+        self.core.release_held(false);
         for reply in std::mem::take(&mut self.core.ready) {
             let value = reply.outcome.value().map(|value| self.core.values.bytes(value).to_vec());
             self.answers.insert(reply.token, (reply.outcome, value.unwrap_or_default()));

@@ -4,7 +4,9 @@ use super::bench::{Answer, Bench, Client, new_flash};
 use crate::keyspace::key_range::{KeyBound, KeyRange};
 use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::log::Sync;
+use crate::ordered::slabs::SlotSpace;
 use crate::ordered::slabs::slot_class::SlotClass;
+use crate::session::engine_session::EngineWait;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -311,6 +313,72 @@ fn many_values_of_extensions_share_few_flushes() {
     tokens.into_iter().for_each(|token| assert!(matches!(client.answer(token).0, Outcome::Stored { .. })));
     let flushes = flash.submitted(Opcode::Flush) - before;
     assert!(flushes <= 16, "{flushes} flushes for 48 puts, each of an extension and an image");
+}
+
+/// Steps until what a client has begun by itself has come to its end.
+fn settle(client: &mut Client, bench: &Bench) {
+    for _ in 0..20_000 {
+        client.step();
+        if !bench.state.write_back.has_work() && client.session.waits() == EngineWait::Commands {
+            return;
+        }
+    }
+    panic!("it does not come to an end");
+}
+
+fn fill(client: &mut Client, expiry: u32) {
+    for number in 0..1500 {
+        let (key, value) = (format!("key{number:05}"), vec![7; if number % 50 == 0 { 5000 } else { 200 }]);
+        let put = Request::Put { key: key.as_bytes(), value: &value, flags: 0, expiry, condition: Condition::Always };
+        assert!(matches!(client.run(put).0, Outcome::Stored { .. }));
+    }
+}
+
+/// The nodes of a tree, and its extensions.
+fn counts(bench: &Bench) -> (u32, u32) {
+    let extensions = bench.slots.spaces().skip(1).map(SlotSpace::counts);
+    (bench.state.cache.table.count(), extensions.map(|counts| counts.slots - counts.slots_free).sum())
+}
+
+/// Expired records make room where there is none, so that nodes of them alone do not split.
+#[test]
+fn expired_records_leave_their_nodes_when_others_come() {
+    let bench = Bench::new(Arc::new(new_flash(15)), 64, Sync::Always);
+    let mut client = bench.client();
+    fill(&mut client, 1);
+    settle(&mut client, &bench);
+    let (nodes, extensions) = counts(&bench);
+    assert!(nodes <= 2 && extensions <= 2, "{nodes} nodes, {extensions} extensions");
+    fill(&mut client, 0);
+    assert_eq!(client.scan(KeyRange::default(), 100).len(), 1500);
+}
+
+/// What was deleted with everything goes with the next scans: its nodes are merged, and its extensions are free.
+#[test]
+fn a_keyspace_that_was_emptied_gives_its_space_back_with_a_scan() {
+    for is_reverse in [false, true] {
+        let bench = Bench::new(Arc::new(new_flash(16)), 16, Sync::Always);
+        let mut client = bench.client();
+        fill(&mut client, 0);
+        settle(&mut client, &bench);
+        let (nodes, extensions) = counts(&bench);
+        assert!(nodes > 60 && extensions == 30, "{nodes} nodes, {extensions} extensions");
+        assert_eq!(client.run(Request::DeleteAll { at: 0 }).0, Outcome::Done);
+        let before = nodes;
+        // A wish to merge may be given up: another scan makes it again.
+        for scan in 0..5 {
+            assert_eq!(client.scan(KeyRange { is_reverse, ..KeyRange::default() }, 100), []);
+            settle(&mut client, &bench);
+            let (nodes, extensions) = counts(&bench);
+            assert!(
+                nodes * 4 < before && (scan < 4 || nodes + extensions <= 4),
+                "{nodes} nodes, {extensions} extensions"
+            );
+        }
+        assert_eq!(client.run(Request::Get { key: b"key00007" }).0, Outcome::Missing);
+        assert!(matches!(client.run(put(b"key00007", b"new")).0, Outcome::Stored { .. }));
+        assert_eq!(client.scan(KeyRange::default(), 100), [(b"key00007".to_vec(), b"new".to_vec())]);
+    }
 }
 
 /// Others have taken nearly all of local memory.

@@ -1,0 +1,108 @@
+//! Dead records go: those that have expired, and those that were deleted with everything in their keyspace.
+//!
+//! ```text
+//! no room for a record ──┐
+//! to be merged ──────────┼─► dead records removed ─► page changed, their extensions' shares go with the old images'
+//! scanned, and all dead ─┘ (by a wish to merge)
+//! ```
+//! So a keyspace whose items have expired shrinks as it is used.
+//!
+//! 1. A deletion of everything counts here when it is durable: before, a crash may take it back.
+//! 2. Whoever looks at a dead record sees that it is none, so nobody waits for its removal.
+
+use super::OrderedSession;
+use super::op_state::OrderedOp;
+use super::splits::page_of;
+use crate::ordered::cache::page_meta::PageMeta;
+use crate::ordered::node_table::NodeId;
+use crate::ordered::slabs::SlotShare;
+use crate::ordered::tree::OrderedTree;
+use crate::session::session_core::SessionCore;
+use std::sync::Arc;
+use tapetum_drive::programs::node::PutResult;
+use tapetum_drive::{LocalBuffer, Purpose};
+use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeMut, NodeRecord, NodeRef};
+
+/// What was removed from a page.
+#[derive(Default)]
+pub(super) struct Purged {
+    records: usize,
+    /// Shares of the extensions that they named.
+    extensions: Vec<SlotShare>,
+    /// Bytes that the node uses now.
+    used_bytes: usize,
+}
+
+impl Purged {
+    pub fn is_none(&self) -> bool {
+        self.records == 0
+    }
+
+    /// Tells the page's metadata, when it is given back.
+    pub fn tell(self, meta: &mut PageMeta) {
+        meta.is_dirty |= self.records > 0;
+        meta.shared.extend(self.extensions);
+    }
+}
+
+/// Removes dead records from a page that the caller has.
+pub(super) fn purge(core: &SessionCore, tree: &OrderedTree, page: &mut LocalBuffer) -> Result<Purged, NodeError> {
+    let (now, watermark) = (core.base.now(), core.base.keyspaces.watermark(tree.keyspace));
+    let watermark = if watermark <= core.base.log.durable_stamp() { watermark } else { 0 };
+    let is_live = |record: &NodeRecord<'_>| {
+        let (stamp, expiry) = (record.header.stamp, record.header.expiry);
+        stamp > watermark && (expiry == 0 || expiry > now)
+    };
+    let node = NodeRef::look(core.queue.look(Purpose::Put, page, 0..NODE_BYTES))?;
+    let mut purged = Purged::default();
+    for record in node.records() {
+        let record = record?;
+        if is_live(&record) {
+            continue;
+        }
+        purged.records += 1;
+        tree.note(PutResult::Removed);
+        if let Some(reference) = record.extension()? {
+            let class = reference.class(record.key.len()).ok_or(NodeError::Damaged)?;
+            let space = tree.extensions(class);
+            let number = space.map().number(reference.slot).ok_or(NodeError::Damaged)?;
+            purged.extensions.push(space.resume(number));
+        }
+    }
+    if purged.records > 0 {
+        let mut node = NodeMut::look(page_of(&core.queue, page)?)?;
+        node.retain(is_live, |_| ())?;
+        purged.used_bytes = node.view().used_bytes();
+    }
+    Ok(purged)
+}
+
+impl OrderedSession {
+    /// Makes room in a node for an operation's record: dead ones go, or else the node becomes two. The operation is attempted again.
+    pub(super) fn make_room(
+        &mut self,
+        core: &mut SessionCore,
+        (number, mut op): (usize, Box<OrderedOp>),
+        node: NodeId,
+        mut page: LocalBuffer,
+    ) {
+        let tree: Arc<OrderedTree> = op.kept.tree.clone().expect("it was attempted");
+        match purge(core, &tree, &mut page) {
+            Ok(purged) if purged.is_none() => self.split(core, (number, op), node, page),
+            Ok(purged) => {
+                let used_bytes = purged.used_bytes;
+                self.state.cache.give_back(node, page, |meta| purged.tell(meta));
+                self.state.list(&tree, node);
+                self.wish_to_merge(op.keyspace.id(), &op.request.key, used_bytes);
+                op.kept.change = None;
+                self.try_again(number, op);
+            }
+            Err(_) => {
+                let error = super::looks::damaged(node);
+                core.base.log.poison("a change of a data node", error.clone());
+                self.state.cache.give_back(node, page, |_| ());
+                self.fail(core, (number, op), error);
+            }
+        }
+    }
+}
