@@ -32,6 +32,7 @@ mod op_state;
 mod page_reads;
 mod preparation;
 mod purges;
+mod scan_ahead;
 pub mod scan_op;
 pub mod scans;
 mod scratch;
@@ -70,6 +71,8 @@ const TAG_SCAN: u64 = 1 << 57;
 const TAG_PAGE: u64 = 1 << 56;
 /// That it writes a value of a batch.
 const TAG_VALUE: u64 = 1 << 55;
+/// That it reads pages ahead of a scan.
+const TAG_AHEAD: u64 = 1 << 54;
 
 /// A tree, and the session's way to ask its search layer.
 struct SessionTree {
@@ -146,6 +149,9 @@ impl OrderedSession {
         }
         if own & TAG_VALUE != 0 {
             return self.value_was_written(core, (own & !TAG_VALUE) as usize, returned);
+        }
+        if own & TAG_AHEAD != 0 {
+            return self.was_read_ahead((own & !TAG_AHEAD) as usize, returned);
         }
         let number = own as usize;
         let mut op = self.ops.take(number);

@@ -4,6 +4,7 @@
 //! once, in order, whatever is split or merged meanwhile.
 
 use super::extension_read::ExtensionRead;
+use super::scan_ahead::{AheadRead, ScanAhead};
 use super::scratch;
 use crate::keyspace::key_range::{KeyBound, KeyRange, ScannedItem};
 use crate::keyspace::states::KeyspaceRef;
@@ -34,6 +35,10 @@ pub(super) enum ScanStage {
     /// The cached page is with a program.
     Looks(NodeId),
     Reads(NodeId, NodeHome),
+    /// The page of its node is being read ahead.
+    AwaitsAhead,
+    /// A page that was read ahead is with a program.
+    LooksAhead(NodeId, NodeHome, Arc<AheadRead>),
     /// The extension of an item is read.
     ReadsExtension(OutsideItem, Box<ExtensionRead>),
     /// It has its part, and waits for that to be durable.
@@ -57,6 +62,7 @@ pub(super) struct ScanOp {
     pub items_max: usize,
     pub bytes: usize,
     pub outside: VecDeque<OutsideItem>,
+    pub ahead: ScanAhead,
     /// What was not to be found in its place.
     pub mismatched: Option<ExtensionReference>,
     /// Of pages that have changes which are not durable.
@@ -82,10 +88,10 @@ impl ScanOp {
     pub fn go_on(
         &mut self,
         core: &SessionCore,
-        (page, scratch): (&LocalBuffer, &LocalBuffer),
+        (page, at, scratch): (&LocalBuffer, usize, &LocalBuffer),
         [filled, word]: [u64; 2],
     ) -> Option<ScanStep> {
-        let node = NodeRef::look(core.queue.look(Purpose::Scan, page, 0..NODE_BYTES)).ok()?;
+        let node = NodeRef::look(core.queue.look(Purpose::Scan, page, at..at + NODE_BYTES)).ok()?;
         let (items_before, bytes_before) = (self.items.len(), self.bytes);
         if !self.begins_in(&node) {
             return Some(ScanStep { items_before, bytes_before, dead: None, rest: Some(self.range.clone()) });
@@ -184,12 +190,30 @@ impl ScanOp {
         self.is_over = false;
     }
 
+    pub fn items_left(&self) -> usize {
+        self.items_max - self.items.len()
+    }
+
+    pub fn bytes_left(&self) -> usize {
+        PART_BYTES.saturating_sub(self.bytes).max(1)
+    }
+
+    /// Whether a node with this anchor has none of the range's keys, as they are all below it.
+    pub fn is_behind(&self, anchor: &[u8]) -> bool {
+        match &self.range.to {
+            KeyBound::Unbounded => false,
+            KeyBound::Included(key) => anchor > &key[..],
+            KeyBound::Excluded(key) => anchor >= &key[..],
+        }
+    }
+
     pub fn has_enough(&self) -> bool {
         self.is_over || self.items.len() >= self.items_max || self.bytes >= PART_BYTES
     }
 
     /// Goes on behind a node; a key of that, if all its records are dead.
     pub fn step(&mut self, step: ScanStep) -> Option<Vec<u8>> {
+        self.ahead.passed(self.items.len() - step.items_before, self.bytes - step.bytes_before);
         match step.rest {
             Some(rest) => self.range = rest,
             None => self.is_over = true,

@@ -9,12 +9,13 @@
 //!
 //! Values in extensions are read one by one when their node was scanned. If one is not there any more, the scan goes back to its key.
 //!
-//! What a scan reads it does not put into the cache: whoever reads a range once would drive out what others use.
+//! The pages of the next nodes are read ahead ([`super::scan_ahead`]). What a scan reads it does not put into the cache: whoever reads a range once would drive out what others use.
 
 use super::extension_read::{ExtensionRead, ExtensionStep, ReadOf};
 use super::extensions::{damaged_extension, piece_tag};
 use super::fetches::{arguments_of_flash, read_error};
 use super::looks::{arguments, damaged};
+use super::scan_ahead::{AheadRead, AheadState, ScanAhead, page_range};
 use super::scan_op::{OutsideItem, ScanOp, ScanStage, bound, is_crossed};
 use super::{OrderedSession, TAG_SCAN, scratch};
 use crate::error::Error;
@@ -23,12 +24,13 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageUse;
-use crate::ordered::node_table::NodeId;
+use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::AnchorKey;
 use crate::session::engine_session::EngineWait;
 use crate::session::order::closed;
 use crate::session::session_core::SessionCore;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use tapetum_drive::programs::node::{NodeArguments, NodeFlags, ScanRequest};
 use tapetum_drive::{Lease, Purpose, Returned};
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
@@ -37,6 +39,8 @@ use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
 pub(super) struct Scans {
     scans: Vec<Option<Box<ScanOp>>>,
     free: Vec<usize>,
+    /// Reads ahead that are on their way, by their numbers.
+    aheads: Vec<Option<Arc<AheadRead>>>,
     replies: Vec<ScanReply>,
 }
 
@@ -66,6 +70,36 @@ impl Scans {
         }
     }
 
+    /// Adds a read ahead; its number.
+    pub fn add_ahead(&mut self, read: Arc<AheadRead>) -> usize {
+        let free = self.aheads.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.aheads.len());
+        match free {
+            Some(number) => self.aheads[number] = Some(read),
+            None => self.aheads.push(Some(read)),
+        }
+        number
+    }
+
+    pub fn take_ahead(&mut self, number: usize) -> Arc<AheadRead> {
+        let Some(read) = self.aheads[number].take() else { unreachable!("read {number} is on its way") };
+        read
+    }
+
+    /// Something that was read ahead is there.
+    pub fn wake_ahead(&mut self) {
+        for scan in self.scans.iter_mut().flatten().filter(|scan| matches!(scan.stage, ScanStage::AwaitsAhead)) {
+            scan.stage = ScanStage::Begins;
+        }
+    }
+
+    /// Reads of pages that are on their way.
+    #[cfg(test)]
+    pub fn reads(&self) -> usize {
+        let of_scans = self.scans.iter().flatten().filter(|scan| matches!(scan.stage, ScanStage::Reads(..))).count();
+        of_scans + self.aheads.iter().flatten().count()
+    }
+
     fn take(&mut self, number: usize) -> Box<ScanOp> {
         let Some(scan) = self.scans[number].take() else { unreachable!("scan {number} is in its place") };
         scan
@@ -93,6 +127,7 @@ impl OrderedSession {
             items_max,
             bytes: 0,
             outside: VecDeque::new(),
+            ahead: ScanAhead::default(),
             mismatched: None,
             tickets: Vec::new(),
             is_over,
@@ -168,14 +203,22 @@ impl OrderedSession {
         }
         let node = self.scan_node(tree, &scan.range);
         let looked = self.state.cache.take(node, scan.keyspace.id().0, PageUse::ByScan);
-        let home = match looked {
-            PageLook::Absent(home) => home,
-            PageLook::Busy | PageLook::Gone => {
+        let ahead = match looked {
+            PageLook::Absent(home) => scan.ahead.find(core, node, home),
+            _ => None,
+        };
+        self.read_ahead(core, tree, &mut scan);
+        let home = match (looked, ahead) {
+            (PageLook::Absent(home), Some(read)) => {
+                return self.scan_ahead((number, scan), core, tree, ((node, home), read));
+            }
+            (PageLook::Absent(home), None) => home,
+            (PageLook::Busy | PageLook::Gone, _) => {
                 self.tries_again = true;
                 self.scans.scans[number] = Some(scan);
                 return;
             }
-            PageLook::Taken(page) => {
+            (PageLook::Taken(page), _) => {
                 let Some(mut scratch) = self.take_scratch(core) else {
                     self.state.cache.give_back(node, page, |_| ());
                     self.wants_room = true;
@@ -207,6 +250,47 @@ impl OrderedSession {
         self.scans.scans[number] = Some(scan);
         let lease = Lease::Buffers([page, scratch]);
         self.submit(core, (TAG_SCAN | number as u64, Purpose::Scan), operation, lease);
+    }
+
+    /// Scans a page that was read ahead, or waits for it.
+    fn scan_ahead(
+        &mut self,
+        (number, mut scan): (usize, Box<ScanOp>),
+        core: &mut SessionCore,
+        tree: usize,
+        ((node, home), read): ((NodeId, NodeHome), Arc<AheadRead>),
+    ) {
+        let page = match read.take() {
+            AheadState::Here(page) => page,
+            AheadState::OnItsWay => {
+                scan.stage = ScanStage::AwaitsAhead;
+                self.scans.scans[number] = Some(scan);
+                return;
+            }
+            AheadState::Gone => {
+                // Who reads it by itself is told what is wrong.
+                scan.ahead = ScanAhead::default();
+                self.tries_again = true;
+                self.scans.scans[number] = Some(scan);
+                return;
+            }
+        };
+        let arguments = arguments_of_flash(&self.trees[tree].tree.nodes, home, NodeFlags::NONE);
+        let scratch = self.take_scratch(core);
+        let (Some(arguments), Some(mut scratch)) = (arguments, scratch) else {
+            read.give_back(page);
+            self.wants_room = true;
+            self.scans.scans[number] = Some(scan);
+            return;
+        };
+        self.scan_parameters(core, &scan, arguments);
+        let (on, program) = ((&core.queue, Purpose::Scan), self.state.programs.scan);
+        let input = page_range(&page, read.page_at(home.slot));
+        let operation = scratch::look_at(on, program, &self.parameters, (input, &mut scratch));
+        scan.stage = ScanStage::LooksAhead(node, home, read);
+        self.scans.scans[number] = Some(scan);
+        self.pages_taken += 1;
+        self.submit(core, (TAG_SCAN | number as u64, Purpose::Scan), operation, Lease::Buffers([page, scratch]));
     }
 
     /// The node in which the next item of a range may be.
@@ -304,8 +388,9 @@ impl OrderedSession {
         };
         let Returned { completion, lease } = piece.1;
         let Lease::Buffers([page, scratch]) = lease else { unreachable!("it was lent both") };
+        let at = if let ScanStage::LooksAhead(_, home, read) = &stage { read.page_at(home.slot) } else { 0 };
         let gone_on = match completion.is_success() {
-            true => scan.go_on(core, (&page, &scratch), completion.result),
+            true => scan.go_on(core, (&page, at, &scratch), completion.result),
             false => None,
         };
         self.give_scratch(core, scratch);
@@ -316,8 +401,19 @@ impl OrderedSession {
                 scan.tickets.extend(ticket);
                 gone_on.is_none().then(|| damaged(node))
             }
-            ScanStage::Reads(node, home) => {
-                self.give_page(page);
+            ScanStage::Reads(..) | ScanStage::LooksAhead(..) => {
+                let (node, home) = match stage {
+                    ScanStage::LooksAhead(node, home, read) => {
+                        self.pages_taken -= 1;
+                        read.give_back(page);
+                        (node, home)
+                    }
+                    ScanStage::Reads(node, home) => {
+                        self.give_page(page);
+                        (node, home)
+                    }
+                    _ => unreachable!("it is one of the two"),
+                };
                 let is_current = self.state.cache.is_current(node, home);
                 if !is_current {
                     // It shows what was.
@@ -328,7 +424,7 @@ impl OrderedSession {
                 }
                 gone_on.is_none().then(|| read_error(core, (node, home), &completion))
             }
-            ScanStage::Begins | ScanStage::ReadsExtension(..) | ScanStage::Holds => {
+            ScanStage::Begins | ScanStage::AwaitsAhead | ScanStage::ReadsExtension(..) | ScanStage::Holds => {
                 unreachable!("it has a command for a node on its way")
             }
         };

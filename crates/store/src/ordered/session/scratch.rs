@@ -45,8 +45,18 @@ pub fn look(
     parameters: &[u8],
     (page, scratch): (&LocalBuffer, &mut LocalBuffer),
 ) -> Operation {
+    look_at((queue, purpose), program, parameters, (page.range(), scratch))
+}
+
+/// As [`look`], of a page in a buffer of several.
+pub fn look_at(
+    (queue, purpose): (&QueuePair, Purpose),
+    program: ProgramId,
+    parameters: &[u8],
+    (page, scratch): (LocalRange, &mut LocalBuffer),
+) -> Operation {
     let parameters = place_parameters(queue, purpose, scratch, parameters);
-    Operation::Execute { program, parameters, input: page.range(), output: output(scratch) }
+    Operation::Execute { program, parameters, input: page, output: output(scratch) }
 }
 
 /// As [`look`], of a page that is read from flash first.

@@ -4,6 +4,7 @@ use super::bench::{Answer, Bench, Client, new_flash};
 use crate::keyspace::key_range::{KeyBound, KeyRange};
 use crate::keyspace::request::{Condition, Outcome, Request};
 use crate::log::Sync;
+use crate::ordered::node_table::NodeId;
 use crate::ordered::slabs::SlotSpace;
 use crate::ordered::slabs::slot_class::SlotClass;
 use crate::session::engine_session::EngineWait;
@@ -338,6 +339,54 @@ fn fill(client: &mut Client, expiry: u32) {
 fn counts(bench: &Bench) -> (u32, u32) {
     let extensions = bench.slots.spaces().skip(1).map(SlotSpace::counts);
     (bench.state.cache.table.count(), extensions.map(|counts| counts.slots - counts.slots_free).sum())
+}
+
+/// The next nodes' pages are on their way while one is scanned, in either direction; where they are neighbours on flash, few reads bring
+/// them. Nothing of it goes into the cache.
+#[test]
+fn a_cold_scan_reads_ahead() {
+    let flash = new_flash(17);
+    let bench = Bench::new(Arc::new(flash.clone()), 8, Sync::Always);
+    let mut client = bench.client();
+    let keys: Vec<Vec<u8>> = (0..600).map(|number| format!("key{number:05}").into_bytes()).collect();
+    keys.iter().for_each(|key| assert!(matches!(client.run(put(key, &[7; 900])).0, Outcome::Stored { .. })));
+    settle(&mut client, &bench);
+    let nodes = u64::from(bench.state.cache.table.count());
+    for is_reverse in [false, true] {
+        let cached: Vec<bool> =
+            (0..nodes).map(|node| bench.state.cache.absent_home(NodeId(node as u32)).is_none()).collect();
+        let (before, mut reads_max) = (flash.submitted(Opcode::Read), 0);
+        let (mut scanned, mut rest) = (Vec::new(), Some(KeyRange { is_reverse, ..KeyRange::default() }));
+        while let Some(range) = rest {
+            let token = client.start_scan(range, usize::MAX);
+            let part = loop {
+                client.step();
+                reads_max = reads_max.max(client.session.scans.reads());
+                if let Some(part) = client.take_part(token) {
+                    break part;
+                }
+            };
+            scanned.extend(part.items.into_iter().map(|item| item.key));
+            rest = part.rest;
+        }
+        if is_reverse {
+            scanned.reverse();
+        }
+        assert!(scanned == keys);
+        let reads = flash.submitted(Opcode::Read) - before;
+        assert!(reads_max >= 2 && nodes > 140, "{reads_max} reads on their way");
+        assert!(reads < nodes * 3 / 4, "{reads} reads for {nodes} nodes");
+        let after: Vec<bool> =
+            (0..nodes).map(|node| bench.state.cache.absent_home(NodeId(node as u32)).is_none()).collect();
+        assert_eq!(cached, after);
+    }
+    // A scan of few items reads its node alone.
+    let before = flash.submitted(Opcode::Read);
+    let token = client.start_scan(KeyRange { from: KeyBound::Included(keys[300].clone()), ..KeyRange::default() }, 2);
+    while client.take_part(token).is_none() {
+        client.step();
+    }
+    assert!(flash.submitted(Opcode::Read) - before <= 2);
 }
 
 /// Expired records make room where there is none, so that nodes of them alone do not split.
