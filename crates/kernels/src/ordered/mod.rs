@@ -56,6 +56,8 @@ pub enum NodeError {
 }
 
 #[cfg(test)]
+mod compression_tests;
+#[cfg(test)]
 mod model_tests;
 #[cfg(test)]
 mod node_tests;
