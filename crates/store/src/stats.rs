@@ -50,6 +50,13 @@ pub struct Stats {
     pub get_from_tier: u64,
     /// Items that left it for others.
     pub tier_evictions: u64,
+    /// Cached nodes of ordered keyspaces, a part of what was allocated when the store was opened; 0 while there is no such keyspace.
+    pub node_cache_bytes: u64,
+    /// Of these, nodes that were changed and are not on flash as they are.
+    pub node_cache_dirty_bytes: u64,
+    /// Looks at nodes that were cached, and at nodes that were not.
+    pub node_cache_hits: u64,
+    pub node_cache_misses: u64,
     /// Gets answered from flash rather than from a write buffer.
     pub get_from_flash: u64,
     /// Gets of items that had expired and whose records were there still.

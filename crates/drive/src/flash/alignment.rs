@@ -63,6 +63,20 @@ fn stated(file: &File) -> io::Result<Stated> {
     }
 }
 
+/// `STATX_WRITE_ATOMIC` of Linux 6.11.
+const WRITE_ATOMIC: StatxFlags = StatxFlags::from_bits_retain(0x0001_0000);
+
+/// The most that the device writes whole or not at all, if a write of `bytes` is such a one; 0 if the kernel does not say so.
+pub(super) fn atomic_write_bytes(file: &File, bytes: u32) -> u32 {
+    match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, WRITE_ATOMIC) {
+        Ok(found) if StatxFlags::from_bits_retain(found.stx_mask).contains(WRITE_ATOMIC) => {
+            let (least, most) = (found.stx_atomic_write_unit_min, found.stx_atomic_write_unit_max);
+            if (least..=most).contains(&bytes) { most } else { 0 }
+        }
+        _ => 0,
+    }
+}
+
 /// Zero, as the kernel has it, is no O_DIRECT.
 fn sectors_for(offset_align_bytes: u32, memory_align_bytes: u32) -> Stated {
     if offset_align_bytes == 0 || memory_align_bytes == 0 {

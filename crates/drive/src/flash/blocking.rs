@@ -154,8 +154,7 @@ unsafe fn run(command: &Command, data: &DataFile, memory: &PairMemory) -> Comple
     let moved = match command.operation {
         Operation::Read { flash, length, .. } | Operation::Write { flash, length, .. } => {
             let (way, address) = match command.operation {
-                Operation::Write { from, fua: true, .. } => (Way::InDurably, from),
-                Operation::Write { from, .. } => (Way::In, from),
+                Operation::Write { from, fua, .. } => (Way::In { flags: data.write_flags(flash, length, fua) }, from),
                 Operation::Read { local, .. } => (Way::Out, MemoryAddress::local(local)),
                 _ => unreachable!("it moves bytes"),
             };
@@ -187,9 +186,10 @@ unsafe fn run(command: &Command, data: &DataFile, memory: &PairMemory) -> Comple
 #[derive(Clone, Copy)]
 enum Way {
     Out,
-    In,
-    /// Syncs these bytes alone.
-    InDurably,
+    /// With the kernel's flags.
+    In {
+        flags: i32,
+    },
 }
 
 /// One system call; how many bytes it moved.
@@ -203,8 +203,8 @@ unsafe fn transfer(fd: RawFd, way: Way, memory: *mut u8, length: usize, flash: u
     let moved = unsafe {
         match way {
             Way::Out => libc::pread(fd, memory, length, flash),
-            Way::In => libc::pwrite(fd, memory, length, flash),
-            Way::InDurably => libc::pwritev2(fd, &piece, 1, flash, libc::RWF_DSYNC),
+            Way::In { flags: 0 } => libc::pwrite(fd, memory, length, flash),
+            Way::In { flags } => libc::pwritev2(fd, &piece, 1, flash, flags),
         }
     };
     usize::try_from(moved).map_err(|_| io::Error::last_os_error())

@@ -10,9 +10,12 @@ use std::sync::{Mutex, Once};
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, getrlimit};
 
-use super::{Health, claim};
+use super::{Health, alignment, claim};
 use crate::locks::whole;
 use crate::memory::PairMemory;
+
+/// Writes of this many bytes are to be atomic where the device can do that.
+const ATOMIC_BYTES: u32 = 4096;
 
 pub(super) struct DataFile {
     file: File,
@@ -20,6 +23,8 @@ pub(super) struct DataFile {
     path: Mutex<PathBuf>,
     sector_bytes: u32,
     direct: bool,
+    /// See [`super::Flash::atomic_write_bytes`].
+    atomic_write_bytes: u32,
     ring_refused: Once,
     memory_unregistered: Once,
 }
@@ -27,7 +32,20 @@ pub(super) struct DataFile {
 impl DataFile {
     pub(super) fn new(file: File, path: &Path, sector_bytes: u32, direct: bool) -> DataFile {
         let (ring_refused, memory_unregistered) = (Once::new(), Once::new());
-        DataFile { file, path: Mutex::new(path.into()), sector_bytes, direct, ring_refused, memory_unregistered }
+        let atomic_write_bytes = if direct { alignment::atomic_write_bytes(&file, ATOMIC_BYTES) } else { 0 };
+        let path = Mutex::new(path.into());
+        DataFile { file, path, sector_bytes, direct, atomic_write_bytes, ring_refused, memory_unregistered }
+    }
+
+    pub(super) fn atomic_write_bytes(&self) -> u32 {
+        self.atomic_write_bytes
+    }
+
+    /// The kernel's flags for a write. One of a page is to be atomic where that is promised: without the flag it may be split.
+    pub(super) fn write_flags(&self, flash: u64, length: u32, fua: bool) -> i32 {
+        let is_page = length == ATOMIC_BYTES && flash.is_multiple_of(ATOMIC_BYTES.into());
+        let atomic = if is_page && self.atomic_write_bytes >= ATOMIC_BYTES { libc::RWF_ATOMIC } else { 0 };
+        atomic | if fua { libc::RWF_DSYNC } else { 0 }
     }
 
     pub(super) fn fd(&self) -> RawFd {

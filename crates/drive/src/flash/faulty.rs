@@ -124,6 +124,13 @@ impl FaultyFlash {
         FaultyFlash::with_image(capacity_bytes, Image::default(), SplitMix64::new(seed), Faults::default(), 0)
     }
 
+    /// The same, whose writes of `bytes`, a power of two, at a multiple of that are there whole or not at all after a crash.
+    #[must_use]
+    pub fn with_atomic_writes(self, bytes: u32) -> FaultyFlash {
+        self.lock().image.atomic_sectors = u64::from(bytes) / SECTOR_BYTES as u64;
+        self
+    }
+
     fn with_image(capacity_bytes: u64, image: Image, random: SplitMix64, faults: Faults, trace: u64) -> FaultyFlash {
         let state = State {
             capacity_bytes,
@@ -331,6 +338,10 @@ impl Flash for FaultyFlash {
 
     fn sector_bytes(&self) -> u32 {
         SECTOR_BYTES as u32
+    }
+
+    fn atomic_write_bytes(&self) -> u32 {
+        (self.lock().image.atomic_sectors * SECTOR_BYTES as u64) as u32
     }
 
     fn describe(&self) -> String {

@@ -231,6 +231,10 @@ impl Flash for FileFlash {
         self.data.sector_bytes()
     }
 
+    fn atomic_write_bytes(&self) -> u32 {
+        self.data.atomic_write_bytes()
+    }
+
     fn describe(&self) -> String {
         let engine = match self.engine {
             IoEngine::Auto => "io_uring where it is allowed",

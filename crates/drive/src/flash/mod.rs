@@ -83,6 +83,12 @@ pub trait Flash: Send + Sync {
     /// The unit of addresses and lengths, a power of two of at least 512 bytes.
     fn sector_bytes(&self) -> u32;
 
+    /// A write of so many bytes, at a multiple of so many, is there whole or not at all after a power failure; so is one of half as many, to
+    /// the sector. 0 promises nothing.
+    fn atomic_write_bytes(&self) -> u32 {
+        0
+    }
+
     /// One line for the log: what it is and how it moves bytes.
     fn describe(&self) -> String;
 

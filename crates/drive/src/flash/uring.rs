@@ -98,7 +98,7 @@ pub(super) struct UringQueue {
     #[cfg(test)]
     enters: u64,
     // Last: the ring closes before the file does.
-    _data: Arc<DataFile>,
+    data: Arc<DataFile>,
 }
 
 impl UringQueue {
@@ -153,7 +153,7 @@ impl UringQueue {
             results: Vec::new(),
             #[cfg(test)]
             enters: 0,
-            _data: data,
+            data,
         })
     }
 
@@ -191,7 +191,7 @@ impl UringQueue {
         let pieces_before = if region == RegionId::HOST { pieces_of(&self.memory.local) } else { 0 };
         let is_one_piece = self.fixed && piece == last / FIXED_BUFFER_BYTES as u64;
         let fixed = is_one_piece.then_some((pieces_before as u64 + piece) as u16);
-        let write_flags = |fua| if fua { libc::RWF_DSYNC } else { 0 };
+        let write_flags = |fua| self.data.write_flags(flash, length, fua);
         match (transfer.action, fixed) {
             (Action::Read, Some(piece)) => opcode::ReadFixed::new(DATA, memory, length, piece).offset(flash).build(),
             (Action::Read, None) => opcode::Read::new(DATA, memory, length).offset(flash).build(),

@@ -22,6 +22,10 @@ pub fn tier(text: &str) -> Result<u64, String> {
     }
 }
 
+pub fn node_cache(text: &str) -> Result<u64, String> {
+    size::within(text, 1 << 20, 1 << 50)
+}
+
 pub fn slab_factor(text: &str) -> Result<f64, String> {
     let factor = text.parse().ok().filter(|factor| (1.1..=16.0).contains(factor));
     factor.ok_or_else(|| "give 1.1 to 16".into())

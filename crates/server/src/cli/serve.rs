@@ -150,6 +150,8 @@ fn open_options(arguments: &ServeArguments) -> tapetum::Options {
         write_buffer_bytes: arguments.write_buffer,
         tier_bytes: arguments.tier_bytes(),
         slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },
+        node_cache_bytes: arguments.node_cache.unwrap_or(0),
+        assume_atomic_writes: arguments.assume_atomic_writes,
         value_bytes_max: arguments.item_size.map_or(usize::MAX, |bytes| bytes as usize),
         sync: arguments.sync().into(),
         full: arguments.full().into(),

@@ -8,7 +8,9 @@ use tapetum_drive::DRIVE_THREADS_MAX;
 
 use crate::cli::arguments::StoreArguments;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
-use crate::cli::ranges::{IDLE_SECONDS_MAX, item_size, slab_factor, slab_size, tier, udp_rate, write_buffer};
+use crate::cli::ranges::{
+    IDLE_SECONDS_MAX, item_size, node_cache, slab_factor, slab_size, tier, udp_rate, write_buffer,
+};
 use crate::doors::memcached::udp::UdpOptions;
 use crate::doors::memcached::udp::guard::Network;
 use crate::net::listen::{Address, LoopbackAddress};
@@ -64,6 +66,13 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SECONDS", requires = "tiered", default_value = "300",
           value_parser = clap::value_parser!(u32).range(0..=86_400))]
     hot_keys_every: u32,
+    /// The part of --memory for cached nodes of ordered keyspaces [default: a sixteenth]
+    #[arg(long, value_name = "SIZE", value_parser = node_cache)]
+    pub node_cache: Option<u64>,
+    /// Write nodes of ordered keyspaces in place, though the drive does not promise that writes of 4 KiB are atomic: where they are not, a
+    /// power failure may lose nodes
+    #[arg(long)]
+    pub assume_atomic_writes: bool,
     /// When a write is acknowledged [default: always]
     #[arg(long, value_enum)]
     sync: Option<SyncArgument>,

@@ -1,7 +1,7 @@
 //! The memory budget of a store, in named shares.
 //!
 //! ```text
-//!  │ DRAM tier │ local memory: ¼ of the rest │ write buffers │ index: up to ¼ of the rest │ key tables: what is left │ lists: 1/16 │
+//!  │ DRAM tier │ local memory: cached nodes, ¼ of the rest │ write buffers │ index: up to ¼ of the rest │ key tables: what is left │ lists: 1/16 │
 //!  └─────────── pools: taken when the store is opened ───────┘
 //! ```
 //! 1. Pools keep their size until the store is opened again. The other shares are limits that follow a resize of the budget.
@@ -9,6 +9,8 @@
 
 use crate::media::geometry::BUFFERS;
 
+/// Cached nodes take one in so many bytes of local memory, if nothing else is said.
+const NODE_CACHE_PART: u64 = 4;
 /// The least share of local memory.
 const LOCAL_BYTES_MIN: u64 = 4 << 20;
 /// The least budget beside the tier.
@@ -20,17 +22,29 @@ pub struct MemoryBudget {
     pub memory_bytes: u64,
     /// The DRAM tier's share.
     pub tier_bytes: u64,
+    /// The share of cached nodes in local memory; 0: a quarter of what local memory has without it.
+    pub node_cache_bytes: u64,
 }
 
 impl MemoryBudget {
-    /// What the tier leaves to the others.
+    /// What tier and cached nodes leave to the others.
     fn rest_bytes(&self) -> u64 {
-        self.memory_bytes.saturating_sub(self.tier_bytes)
+        self.memory_bytes.saturating_sub(self.tier_bytes + self.node_cache_bytes)
     }
 
-    /// The drive's local memory, for what is read, flushed and collected.
+    /// The drive's local memory, for what is read, flushed and collected, and for cached nodes.
     pub fn local_bytes(&self) -> u64 {
+        self.working_bytes() + self.node_cache_bytes
+    }
+
+    /// That without the share of cached nodes.
+    pub fn working_bytes(&self) -> u64 {
         (self.rest_bytes() / 4).max(LOCAL_BYTES_MIN)
+    }
+
+    /// What cached nodes take, once there is an ordered keyspace.
+    pub fn cached_nodes_bytes(&self) -> u64 {
+        if self.node_cache_bytes > 0 { self.node_cache_bytes } else { self.working_bytes() / NODE_CACHE_PART }
     }
 
     /// The write buffers of a store with segments of `segment_bytes`, and their tables.
@@ -55,8 +69,8 @@ impl MemoryBudget {
 
     /// The least budget for a store with segments of `segment_bytes` and this tier.
     pub fn least_bytes(&self, segment_bytes: u64) -> u64 {
-        let pools = self.local_bytes() + MemoryBudget::write_buffers_bytes(segment_bytes);
-        (pools + pools / 2).max(MEMORY_BYTES_MIN) + self.tier_bytes
+        let pools = self.working_bytes() + MemoryBudget::write_buffers_bytes(segment_bytes);
+        (pools + pools / 2).max(MEMORY_BYTES_MIN) + self.tier_bytes + self.node_cache_bytes
     }
 }
 
@@ -66,10 +80,14 @@ mod tests {
 
     #[test]
     fn shares_of_a_budget_that_is_large_enough_fit_into_it() {
-        for (memory_bytes, tier_bytes, segment_bytes) in
-            [(16 << 20, 0, 64 << 10), (64 << 20, 0, 4 << 20), (1 << 30, 512 << 20, 32 << 20)]
-        {
-            let budget = MemoryBudget { memory_bytes, tier_bytes };
+        for (memory_bytes, tier_bytes, segment_bytes, node_cache_bytes) in [
+            (16 << 20, 0, 64 << 10, 0),
+            (64 << 20, 0, 4 << 20, 0),
+            (1 << 30, 512 << 20, 32 << 20, 0),
+            (1 << 30, 256 << 20, 32 << 20, 256 << 20),
+        ] {
+            let budget = MemoryBudget { memory_bytes, tier_bytes, node_cache_bytes };
+            assert!(budget.cached_nodes_bytes() > 0 && budget.cached_nodes_bytes() < budget.local_bytes());
             assert!(budget.least_bytes(segment_bytes) <= memory_bytes);
             let pools = budget.tier_bytes + budget.local_bytes() + MemoryBudget::write_buffers_bytes(segment_bytes);
             let key_tables = budget.key_tables_bytes_max(pools, budget.index_bytes_max());
@@ -80,8 +98,14 @@ mod tests {
 
     #[test]
     fn a_tier_leaves_the_other_shares_as_they_are() {
-        let plain = MemoryBudget { memory_bytes: 64 << 20, tier_bytes: 0 };
-        let tiered = MemoryBudget { memory_bytes: 96 << 20, tier_bytes: 32 << 20 };
+        let plain = MemoryBudget { memory_bytes: 64 << 20, tier_bytes: 0, node_cache_bytes: 0 };
+        let tiered = MemoryBudget { memory_bytes: 96 << 20, tier_bytes: 32 << 20, node_cache_bytes: 0 };
+        let cached = MemoryBudget { memory_bytes: 96 << 20, tier_bytes: 0, node_cache_bytes: 32 << 20 };
+        assert_eq!(plain.local_bytes(), cached.working_bytes());
+        assert_eq!(
+            (plain.index_bytes_max(), plain.least_bytes(1 << 20) + (32 << 20)),
+            (cached.index_bytes_max(), cached.least_bytes(1 << 20))
+        );
         assert_eq!(plain.local_bytes(), tiered.local_bytes());
         assert_eq!(plain.index_bytes_max(), tiered.index_bytes_max());
         assert_eq!(plain.least_bytes(1 << 20) + (32 << 20), tiered.least_bytes(1 << 20));

@@ -63,6 +63,8 @@ pub struct Options {
     pub tier_bytes: u64,
     pub slabs: Slabs,
     pub value_bytes_max: usize,
+    pub assume_atomic_writes: bool,
+    pub node_cache_bytes: u64,
     pub sync: Sync,
     pub full: Full,
     pub create: bool,
@@ -106,6 +108,8 @@ impl Default for Options {
             tier_bytes: 0,
             slabs: Slabs::default(),
             value_bytes_max: usize::MAX,
+            assume_atomic_writes: false,
+            node_cache_bytes: 0,
             sync: Sync::default(),
             full: Full::default(),
             create: true,
@@ -142,6 +146,16 @@ impl Options {
     /// The part of the memory for copies in DRAM of items that are asked for often.
     pub fn tier_bytes(self, bytes: u64) -> Options {
         Options { tier_bytes: bytes, ..self }
+    }
+
+    /// The part of the memory for cached nodes of ordered keyspaces; 0, if nothing is said, for a sixteenth.
+    pub fn node_cache_bytes(self, bytes: u64) -> Options {
+        Options { node_cache_bytes: bytes, ..self }
+    }
+
+    /// Writes nodes of ordered keyspaces in place on a drive that does not promise atomic writes of 4 KiB: a power failure may lose nodes.
+    pub fn assume_atomic_writes(self, assume: bool) -> Options {
+        Options { assume_atomic_writes: assume, ..self }
     }
 
     /// When a write is acknowledged.
@@ -335,13 +349,16 @@ impl Options {
     /// What these options are for a store of `capacity_bytes`.
     fn of_store(&self, capacity_bytes: u64) -> StoreOptions {
         // Segments by what is not the tier's, so that the largest value does not depend on what is beside the store.
-        let whole = StoreOptions::new(capacity_bytes, self.memory_bytes.saturating_sub(self.tier_bytes));
+        let beside_bytes = self.tier_bytes + self.node_cache_bytes;
+        let whole = StoreOptions::new(capacity_bytes, self.memory_bytes.saturating_sub(beside_bytes));
         let whole = self.write_buffer_bytes.map_or(whole, |bytes| whole.with_write_buffers_of(bytes));
         StoreOptions {
             memory_bytes: self.memory_bytes.saturating_sub((self.memory_beside)(self.memory_bytes)),
             tier_bytes: self.tier_bytes,
             slabs: self.slabs,
             value_bytes_max: self.value_bytes_max,
+            assume_atomic_writes: self.assume_atomic_writes,
+            node_cache_bytes: self.node_cache_bytes,
             sync: self.sync,
             full: self.full,
             ..whole

@@ -84,6 +84,11 @@ pub struct StoreOptions {
     pub key_tables_bytes_max: u64,
     /// The largest value to take, in bytes, where memory and capacity allow as much.
     pub value_bytes_max: usize,
+    /// Nodes of ordered keyspaces are written in place, as they are where the drive promises atomic writes of 4 KiB, though it promises none.
+    /// A power failure may lose nodes then.
+    pub assume_atomic_writes: bool,
+    /// The part of the budget for cached nodes of ordered keyspaces; 0 for a quarter of the drive's local memory.
+    pub node_cache_bytes: u64,
     pub sync: Sync,
     pub full: Full,
     /// Test only.
@@ -104,6 +109,8 @@ impl StoreOptions {
             slabs: Slabs::default(),
             key_tables_bytes_max: memory_bytes / 4,
             value_bytes_max: VALUE_BYTES_MAX,
+            assume_atomic_writes: false,
+            node_cache_bytes: 0,
             sync: Sync::default(),
             full: Full::default(),
             planted: Planted::default(),
@@ -121,9 +128,15 @@ impl StoreOptions {
         StoreOptions { memory_bytes: self.memory_bytes + tier_bytes, tier_bytes, ..self }
     }
 
+    /// With so many bytes more for cached nodes of ordered keyspaces.
+    pub fn with_node_cache(self, node_cache_bytes: u64) -> StoreOptions {
+        StoreOptions { memory_bytes: self.memory_bytes + node_cache_bytes, node_cache_bytes, ..self }
+    }
+
     /// The budget, in shares.
     pub(crate) fn budget(&self) -> MemoryBudget {
-        MemoryBudget { memory_bytes: self.memory_bytes, tier_bytes: self.tier_bytes }
+        let StoreOptions { memory_bytes, tier_bytes, node_cache_bytes, .. } = *self;
+        MemoryBudget { memory_bytes, tier_bytes, node_cache_bytes }
     }
 
     /// The local memory that a drive needs for this store: for what is read, flushed and collected. Write buffers are the host's own.

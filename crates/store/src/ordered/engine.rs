@@ -8,6 +8,7 @@
 
 use super::anchor_checkpoint::{self, AnchorRoot, CheckpointKeyspace};
 use super::batches::BatchList;
+use super::cache::CacheCounts;
 use super::job::OrderedJob;
 use super::part::OrderedPart;
 use super::recover::{LogRecords, RecoverOptions, recover};
@@ -40,8 +41,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tapetum_kernels::record::Record;
 
-/// The mirror cache's part of local memory: one in so many bytes. What is read for other ends needs the rest.
-const CACHE_PART: u64 = 4;
 /// Sessions that name ordered keyspaces at once, at most.
 const SESSIONS_MAX: usize = 4096;
 /// Data nodes at least, whatever the capacity: it may grow.
@@ -91,13 +90,31 @@ impl OrderedEngine {
     }
 
     fn limits(&self) -> OrderedLimits {
-        let (local_bytes, budget) = (self.base.drive.local().bytes_total() as u64, self.base.budget());
+        let budget = self.base.options.budget();
         let nodes = (self.base.capacity_bytes() / PAGE_BYTES * 2).clamp(NODES_MIN, NODES_MAX);
         OrderedLimits {
-            cache_pages: (local_bytes / CACHE_PART / PAGE_BYTES) as usize,
+            cache_pages: (budget.cached_nodes_bytes() / PAGE_BYTES) as usize,
             nodes_max: nodes as u32,
-            search: SearchLimits { bytes_max: budget.index_bytes_max() as usize / 2, handles_max: SESSIONS_MAX },
+            in_place: self.in_place(),
+            search: SearchLimits {
+                bytes_max: self.base.budget().index_bytes_max() as usize / 2,
+                handles_max: SESSIONS_MAX,
+            },
         }
+    }
+
+    /// Whether images of nodes are written in place: the drive promises that a page is there whole or not at all after a power failure, or
+    /// the options have it taken for granted.
+    fn in_place(&self) -> bool {
+        let promised = self.base.drive.flash().atomic_write_bytes() >= PAGE_BYTES as u32;
+        let is_aligned = self.base.geometry.extents_offset().is_multiple_of(PAGE_BYTES);
+        if !promised && self.base.options.assume_atomic_writes {
+            tracing::warn!(
+                "nodes of ordered keyspaces are written in place, as the options say that the drive's writes of 4 KiB are atomic, which \
+                 it does not: if they are not, a power failure may lose nodes"
+            );
+        }
+        is_aligned && (promised || self.base.options.assume_atomic_writes)
     }
 
     fn slabs(&self) -> Result<SlabOptions, Error> {
@@ -383,6 +400,11 @@ impl Engine for OrderedEngine {
         stats.items += state.trees().iter().map(|tree| tree.items()).sum::<u64>();
         stats.index_bytes += state.index_bytes() as u64;
         stats.memory_used_bytes += state.index_bytes() as u64;
+        let CacheCounts { pages, dirty, hits, misses } = state.cache.counts();
+        stats.node_cache_bytes += pages * PAGE_BYTES;
+        stats.node_cache_dirty_bytes += dirty * PAGE_BYTES;
+        stats.node_cache_hits += hits;
+        stats.node_cache_misses += misses;
     }
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {

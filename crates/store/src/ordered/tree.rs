@@ -71,6 +71,8 @@ pub struct OrderedLimits {
     /// Pages of the mirror cache.
     pub cache_pages: usize,
     pub nodes_max: u32,
+    /// An image may be written over the one that it replaces, if no other image needs that.
+    pub in_place: bool,
     /// Of each tree.
     pub search: SearchLimits,
 }
@@ -91,7 +93,7 @@ pub struct OrderedState {
     pub programs: NodePrograms,
     pub cache: MirrorCache,
     pub write_back: WriteBack,
-    limits: OrderedLimits,
+    pub limits: OrderedLimits,
     trees: Mutex<BTreeMap<KeyspaceId, Arc<OrderedTree>>>,
     /// Bytes of all search layers.
     search_bytes: Account,

@@ -49,7 +49,7 @@ impl SessionCore {
         // Made now, so that no notification comes before it.
         notifier.event_fd();
         base.log.register(notifier.clone());
-        let (local, pool_bytes) = (base.drive.local().clone(), base.options.local_memory_bytes() as usize);
+        let (local, pool_bytes) = (base.drive.local().clone(), base.options.budget().working_bytes() as usize);
         SessionCore {
             queue,
             completions: Vec::new(),

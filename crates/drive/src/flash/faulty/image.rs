@@ -35,6 +35,24 @@ pub(super) struct Image {
     damaged: BTreeSet<u64>,
     /// Sectors that cannot be read.
     unreadable: BTreeSet<u64>,
+    /// Of so many sectors, at a multiple of so many, a write leaves all or none; 0 and 1 are each by itself.
+    pub(super) atomic_sectors: u64,
+}
+
+/// Tosses for the sectors of a torn write, once for those that stay together.
+struct Tears {
+    atomic_sectors: u64,
+    last: Option<(u64, bool)>,
+}
+
+impl Tears {
+    fn keeps(&mut self, sector: u64, toss: impl FnOnce() -> bool) -> bool {
+        let unit = sector / self.atomic_sectors.max(1);
+        match self.last {
+            Some((of, keeps)) if of == unit => keeps,
+            _ => self.last.insert((unit, toss())).1,
+        }
+    }
 }
 
 /// What became of one write in a crash.
@@ -170,19 +188,21 @@ impl Image {
 
     /// The durable bytes alone.
     pub(super) fn without_cache(&self) -> Image {
-        Image { durable: self.durable.clone(), ..Image::default() }
+        Image { durable: self.durable.clone(), atomic_sectors: self.atomic_sectors, ..Image::default() }
     }
 
     /// Settles the cache: each write is lost, kept or torn, and of a torn one each sector is tossed for.
     pub(super) fn crash(&mut self, random: &mut SplitMix64) -> Cache {
         let mut cache = Cache::default();
-        let mut writes: BTreeMap<u64, (Fate, bool, bool)> = BTreeMap::new();
+        let atomic_sectors = self.atomic_sectors;
+        let mut writes: BTreeMap<u64, (Fate, bool, bool, Tears)> = BTreeMap::new();
         for (sector, versions) in std::mem::take(&mut self.unsynced) {
             for version in versions {
-                let (fate, kept, lost) =
-                    writes.entry(version.completed).or_insert_with(|| (Fate::draw(random), false, false));
+                let (fate, kept, lost, tears) = writes
+                    .entry(version.completed)
+                    .or_insert_with(|| (Fate::draw(random), false, false, Tears { atomic_sectors, last: None }));
                 cache.sectors += 1;
-                if !version.dropped && fate.keeps_sector(random) {
+                if !version.dropped && tears.keeps(sector, || fate.keeps_sector(random)) {
                     self.settle(sector, &version.bytes);
                     *kept = true;
                 } else {
@@ -192,7 +212,7 @@ impl Image {
             }
         }
         let mut any_lost = false;
-        for (_, kept, lost) in writes.into_values() {
+        for (_, kept, lost, _) in writes.into_values() {
             cache.reordered |= kept && any_lost;
             cache.torn |= kept && lost;
             any_lost |= lost;
@@ -203,9 +223,9 @@ impl Image {
     /// Settles a write that had not completed: how many of its sectors survived.
     pub(super) fn crash_write(&mut self, first: u64, bytes: &[u8], random: &mut SplitMix64) -> u64 {
         let fate = Fate::draw(random);
-        let mut kept = 0;
+        let (mut kept, mut tears) = (0, Tears { atomic_sectors: self.atomic_sectors, last: None });
         for (sector, bytes) in (first..).zip(bytes.as_chunks::<SECTOR_BYTES>().0) {
-            if fate.keeps_sector(random) {
+            if tears.keeps(sector, || fate.keeps_sector(random)) {
                 self.write_durable(sector, bytes);
                 kept += 1;
             }

@@ -49,6 +49,8 @@ struct CacheSet {
     places: [CachePlace; WAYS],
     /// Where the next page to evict is looked for.
     hand: usize,
+    hits: u64,
+    misses: u64,
 }
 
 impl CacheSet {
@@ -98,6 +100,16 @@ pub enum Installed {
     Stale(LocalBuffer),
 }
 
+/// See [`MirrorCache::counts`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CacheCounts {
+    pub pages: u64,
+    /// Those that are not as on flash.
+    pub dirty: u64,
+    pub hits: u64,
+    pub misses: u64,
+}
+
 pub struct MirrorCache {
     sets: Box<[Mutex<CacheSet>]>,
     pub table: NodeTable,
@@ -121,9 +133,22 @@ impl MirrorCache {
         for _ in 0..pages.div_ceil(WAYS).max(1) {
             let places: Vec<CachePlace> = (0..WAYS).map(|_| place()).collect::<Result<_, Error>>()?;
             let Ok(places) = places.try_into() else { unreachable!("there are {WAYS}") };
-            sets.push(Mutex::new(CacheSet { nodes: [NO_NODE; WAYS], places, hand: 0 }));
+            sets.push(Mutex::new(CacheSet { nodes: [NO_NODE; WAYS], places, hand: 0, hits: 0, misses: 0 }));
         }
         Ok(MirrorCache { sets: sets.into(), table: NodeTable::new(nodes_max) })
+    }
+
+    /// What it holds and how often that was enough. Looks at each set.
+    pub fn counts(&self) -> CacheCounts {
+        let mut counts = CacheCounts { pages: self.pages() as u64, ..CacheCounts::default() };
+        for set in &self.sets {
+            let set = lock(set);
+            counts.hits += set.hits;
+            counts.misses += set.misses;
+            let is_dirty = |at: &usize| set.nodes[*at] != NO_NODE && !set.places[*at].meta.is_clean();
+            counts.dirty += (0..WAYS).filter(is_dirty).count() as u64;
+        }
+        counts
     }
 
     pub fn pages(&self) -> usize {
@@ -144,8 +169,11 @@ impl MirrorCache {
     pub fn take(&self, node: NodeId, keyspace: u16, used: PageUse) -> PageLook {
         let mut set = lock(self.set(node));
         let Some(at) = set.find(node) else {
-            return self.table.home(node).map_or(PageLook::Gone, PageLook::Absent);
+            let home = self.table.home(node);
+            set.misses += u64::from(home.is_some());
+            return home.map_or(PageLook::Gone, PageLook::Absent);
         };
+        set.hits += u64::from(used != PageUse::Again && set.places[at].buffer.is_some());
         let place = &mut set.places[at];
         if place.meta.keyspace != keyspace {
             return PageLook::Gone;

@@ -12,6 +12,8 @@ const HEAT_MAX: u8 = 3;
 pub enum PageUse {
     ByKey,
     ByScan,
+    /// What was just read for this, and counted then.
+    Again,
 }
 
 /// An image of a page on its way to be durable.

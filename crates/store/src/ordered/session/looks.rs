@@ -80,14 +80,16 @@ impl OrderedSession {
         };
         op.kept.tree = Some(self.trees[tree].tree.clone());
         let node = self.node_of(tree, &op.request.key);
+        let mut used = PageUse::ByKey;
         if let OpStage::Fetched(of, home, page) = std::mem::take(&mut op.kept.stage) {
+            used = PageUse::Again;
             if of != node {
                 self.give_page(page);
             } else if !self.install(&mut op, (of, home), page) {
                 return self.wait_for_room(number, op);
             }
         }
-        match self.state.cache.take(node, op.keyspace.id().0, PageUse::ByKey) {
+        match self.state.cache.take(node, op.keyspace.id().0, used) {
             PageLook::Taken(page) => self.begin(core, (number, op), node, page),
             PageLook::Busy | PageLook::Gone => self.try_again(number, op),
             PageLook::Absent(home) => self.read(core, (number, op), (node, home)),

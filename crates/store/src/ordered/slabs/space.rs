@@ -137,6 +137,14 @@ impl SlotSpace {
         taken.map(|number| SlotShare::counted(&self.guards, number))
     }
 
+    /// Another share of a slot of which one is kept, and no other.
+    pub fn share_alone(&self, number: u32) -> Option<SlotShare> {
+        let kept = self.resume(number);
+        let share = kept.is_only().then(|| kept.clone());
+        let _ = kept.keep();
+        share
+    }
+
     /// Whether there was no slot to give out, and no extents for more, when they were last looked for.
     pub fn is_full(&self) -> bool {
         self.with(|state| state.is_full)

@@ -206,10 +206,12 @@ impl ImageWriter {
     /// Sends a page to be sealed, under a new stamp, for a free slot. The page again, if there is none.
     fn seal(&mut self, state: &OrderedState, page: ListedPage, buffer: LocalBuffer) -> Result<(), ListedPage> {
         let nodes = &page.tree.nodes;
-        let near = state.cache.with(page.node, |meta| meta.slot).flatten();
-        let slot = nodes.take(near.map(|number| nodes.map().address(number)));
+        let own = state.cache.with(page.node, |meta| meta.slot).flatten();
+        let over = own.filter(|_| state.limits.in_place).and_then(|number| nodes.share_alone(number));
+        let is_over = over.is_some();
+        let slot = over.or_else(|| nodes.take(own.map(|number| nodes.map().address(number))));
         // Where flash is full, an image that gives its old slot back takes one that is kept back, one image at a time.
-        let is_alone = near.is_some() && self.free.len() == IMAGES_MAX;
+        let is_alone = own.is_some() && self.free.len() == IMAGES_MAX;
         let Some(slot) = slot.or_else(|| is_alone.then(|| nodes.take_kept_back()).flatten()) else {
             state.cache.give_back(page.node, buffer, |_| ());
             return Err(page);
@@ -219,7 +221,9 @@ impl ImageWriter {
             .cache
             .with(page.node, |meta| {
                 let mut replaced = std::mem::take(&mut meta.shared);
-                replaced.extend(meta.slot.replace(slot.clone().keep()).map(|number| nodes.resume(number)));
+                if !is_over {
+                    replaced.extend(meta.slot.replace(slot.clone().keep()).map(|number| nodes.resume(number)));
+                }
                 let tickets = std::mem::take(&mut meta.tickets);
                 meta.flying = Some(FlyingImage { stamp, ticket: tickets.first().cloned() });
                 (meta.is_dirty, meta.is_listed) = (false, false);

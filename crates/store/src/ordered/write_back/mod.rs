@@ -12,7 +12,9 @@
 //! 4. An image with a change of a batch is written when the log has the batch durable. Its sealed copy waits for that.
 //! 5. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](crate::log::Log)). It covers all
 //!    images, and all extensions, that were written before it began.
-//! 6. A failure poisons the log. Nothing that was on its way lands after that.
+//! 6. Where a write of a page is atomic ([`OrderedLimits::in_place`](super::tree::OrderedLimits)), an image goes over the one that it replaces if
+//!    nobody else has a share of that slot: after a power failure one of the two is there.
+//! 7. A failure poisons the log. Nothing that was on its way lands after that.
 //!
 //! Threads: any. One thread at a time does the work for all who ask ([`Turns`]). Whoever waits for an image, or for room in the cache,
 //! asks at every poll, so nobody's progress depends on another one. Locks under its turn: the lists, the cache's sets, the log's.

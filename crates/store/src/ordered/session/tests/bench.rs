@@ -50,19 +50,29 @@ pub fn new_flash(seed: u64) -> FaultyFlash {
 impl Bench {
     /// A new tree on `flash`, over a cache of so many pages.
     pub fn new(flash: Arc<dyn Flash>, cache_pages: usize, sync: Sync) -> Bench {
-        Bench::over(flash, cache_pages, sync, (Env::simulated(1).0, MANY_SLOTS))
+        Bench::over(flash, cache_pages, sync, (Env::simulated(1).0, MANY_SLOTS, false))
+    }
+
+    /// As [`Bench::with_slots`], with images written over those that they replace.
+    pub fn in_place(flash: Arc<dyn Flash>, cache_pages: usize, slots: u32) -> Bench {
+        Bench::over(flash, cache_pages, Sync::Always, (Env::simulated(1).0, slots, true))
     }
 
     /// As [`Bench::new`], with few slots, so that each is used again soon.
     pub fn with_slots(flash: Arc<dyn Flash>, cache_pages: usize, slots: u32) -> Bench {
-        Bench::over(flash, cache_pages, Sync::Always, (Env::simulated(1).0, slots))
+        Bench::over(flash, cache_pages, Sync::Always, (Env::simulated(1).0, slots, false))
     }
 
     pub fn on_threads(flash: Arc<dyn Flash>, cache_pages: usize, sync: Sync) -> Bench {
-        Bench::over(flash, cache_pages, sync, (Env::system(), MANY_SLOTS))
+        Bench::over(flash, cache_pages, sync, (Env::system(), MANY_SLOTS, false))
     }
 
-    fn over(flash: Arc<dyn Flash>, cache_pages: usize, sync: Sync, (env, extents): (Env, u32)) -> Bench {
+    fn over(
+        flash: Arc<dyn Flash>,
+        cache_pages: usize,
+        sync: Sync,
+        (env, extents, in_place): (Env, u32, bool),
+    ) -> Bench {
         let options = StoreOptions { sync, ..small_options() };
         let local = LocalMemory::new(32 << 20).unwrap();
         let drive = Drive::new(flash, local, programs::built_in(), env);
@@ -88,6 +98,7 @@ impl Bench {
         let limits = OrderedLimits {
             cache_pages,
             nodes_max: 10_000,
+            in_place,
             search: SearchLimits { bytes_max: 8 << 20, handles_max: 16 },
         };
         let state = OrderedState::new(base.clone(), limits).unwrap();

@@ -4,6 +4,7 @@ use super::bench::{Bench, Images, new_flash};
 use super::model_tests::put;
 use crate::keyspace::request::{Outcome, Request};
 use crate::log::Sync;
+use crate::ordered::node_table::NodeId;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tapetum_drive::{FaultyFlash, Opcode, SplitMix64};
@@ -53,7 +54,16 @@ fn value(random: &mut SplitMix64, byte: u8) -> Option<Vec<u8>> {
 #[test]
 fn what_is_answered_is_durable() {
     let flash = new_flash(11);
-    let bench = Bench::with_slots(Arc::new(flash.clone()), 16, 50);
+    run_and_check(Bench::with_slots(Arc::new(flash.clone()), 16, 50), flash);
+}
+
+#[test]
+fn what_is_answered_is_durable_where_images_are_written_in_place() {
+    let flash = new_flash(11).with_atomic_writes(4096);
+    run_and_check(Bench::in_place(Arc::new(flash.clone()), 16, 50), flash);
+}
+
+fn run_and_check(bench: Bench, flash: FaultyFlash) {
     let mut client = bench.client();
     let mut run = Run { bench, flash, keys: BTreeMap::new() };
     let mut random = SplitMix64::new(11);
@@ -94,9 +104,33 @@ fn what_is_answered_is_durable() {
 /// As a crash leaves it: what is in the cache or on its way is lost, kept or torn, by chance.
 #[test]
 fn a_crash_loses_nothing_that_was_answered() {
-    for seed in 20..80 {
+    crash(|seed| {
         let flash = new_flash(seed);
-        let bench = Bench::with_slots(Arc::new(flash.clone()), 16, 40);
+        (Bench::with_slots(Arc::new(flash.clone()), 16, 40), flash)
+    });
+}
+
+#[test]
+fn a_crash_loses_nothing_where_images_are_written_in_place() {
+    crash(|seed| {
+        let flash = new_flash(seed).with_atomic_writes(4096);
+        (Bench::in_place(Arc::new(flash.clone()), 16, 40), flash)
+    });
+}
+
+/// What the warning is about: the drive tears pages, and nodes are written in place.
+#[test]
+#[should_panic(expected = "is none of")]
+fn images_in_place_are_lost_where_the_drive_tears_them() {
+    crash(|seed| {
+        let flash = new_flash(seed);
+        (Bench::in_place(Arc::new(flash.clone()), 16, 40), flash)
+    });
+}
+
+fn crash(new: impl Fn(u64) -> (Bench, FaultyFlash)) {
+    for seed in 20..80 {
+        let (bench, flash) = new(seed);
         let mut client = bench.client();
         let mut run = Run { bench, flash: flash.clone(), keys: BTreeMap::new() };
         let mut random = SplitMix64::new(seed);
@@ -127,6 +161,32 @@ fn a_crash_loses_nothing_that_was_answered() {
         }
         run.check(&flash.reopen());
         (0..8).for_each(|other| run.check(&flash.reopen_otherwise(other).0));
+    }
+}
+
+/// An update of a node is one write, in place and shadowed; no log is written.
+#[test]
+fn an_update_is_one_write() {
+    for in_place in [false, true] {
+        let flash = new_flash(12).with_atomic_writes(4096);
+        let bench = match in_place {
+            true => Bench::in_place(Arc::new(flash.clone()), 16, 50),
+            false => Bench::with_slots(Arc::new(flash.clone()), 16, 50),
+        };
+        let mut client = bench.client();
+        for number in 0..20 {
+            assert!(matches!(client.run(put(format!("key{number}").as_bytes(), &[1; 900])).0, Outcome::Stored { .. }));
+        }
+        let homes = || (0..bench.state.cache.table.count()).map(|node| bench.state.cache.table.home(NodeId(node)));
+        for number in 0..20 {
+            let (before, homes_before) = (flash.submitted(Opcode::Write), homes().collect::<Vec<_>>());
+            assert!(matches!(client.run(put(format!("key{number}").as_bytes(), &[2; 900])).0, Outcome::Stored { .. }));
+            assert_eq!(flash.submitted(Opcode::Write) - before, 1);
+            let moved = homes()
+                .zip(homes_before)
+                .filter(|(now, before)| now.map(|home| home.slot) != before.map(|home| home.slot));
+            assert_eq!(moved.count(), usize::from(!in_place));
+        }
     }
 }
 
