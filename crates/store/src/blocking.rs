@@ -50,7 +50,7 @@ impl KeyspaceHandle {
 
     /// About how many items it has: see [`Store::keyspace_items`].
     pub fn item_count(&self) -> Result<u64, Error> {
-        self.store.shared().refuse_dropped(self.keyspace)?;
+        self.store.hashed().refuse_dropped(self.keyspace)?;
         let of_all = self.store.keyspace_items();
         Ok(of_all.into_iter().find(|(keyspace, _)| keyspace.id == self.id()).map_or(0, |(_, items)| items))
     }

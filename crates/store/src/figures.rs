@@ -10,7 +10,7 @@ use tapetum_drive::engine::StageSnapshot;
 
 impl Store {
     pub fn stats(&self) -> Stats {
-        let mut stats = self.shared().base.stats();
+        let mut stats = self.base().stats();
         self.engines().iter().for_each(|engine| engine.add_stats(&mut stats));
         stats
     }
@@ -19,7 +19,7 @@ impl Store {
     /// else, count until their room is taken back. What only write buffers have of a hashed keyspace is estimated from 4,096 of their keys,
     /// where they have more; where there is but one hashed keyspace, it has as many as [`Stats::items`] says.
     pub fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
-        let (base, mut counts) = (&self.shared().base, ItemCounts::new());
+        let (base, mut counts) = (self.base(), ItemCounts::new());
         self.engines().iter().for_each(|engine| engine.add_counts(&mut counts));
         let stamp_given = base.log.stamp_given();
         let with_items = |keyspace: Keyspace| {
@@ -33,8 +33,8 @@ impl Store {
 
     /// The classes of slots that the DRAM tier has, the smallest first; none without a tier.
     pub fn slabs(&self) -> Vec<SlabClass> {
-        let shared = self.shared();
-        shared.tier.as_ref().map_or_else(Vec::new, |tier| tier.slabs(shared.access_clock.seconds()))
+        let engine = self.hashed();
+        engine.tier.as_ref().map_or_else(Vec::new, |tier| tier.slabs(engine.access_clock.seconds()))
     }
 
     /// What the drive is, and the programs that it has.

@@ -43,12 +43,12 @@ impl Items {
 
     /// Takes the next slice; whether there was one.
     fn advance(&mut self) -> Result<bool, Error> {
-        let shared = self.store.shared();
-        shared.refuse_dropped(self.keyspace)?;
+        let engine = self.store.hashed();
+        engine.refuse_dropped(self.keyspace)?;
         let io = match &self.io {
             Some(io) => io.clone(),
             None => {
-                let queue = shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+                let queue = engine.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
                 self.io.insert(Io::new(queue).of(Purpose::Scan)).clone()
             }
         };
@@ -58,13 +58,13 @@ impl Items {
         let wanted = (self.keyspace.id(), &self.prefix[..]);
         let (slices, number) = (self.slices, self.slice_next);
         let gathering = async {
-            let installer = shared.take_installer().await;
+            let installer = engine.take_installer().await;
             let slices = slices.unwrap_or_else(|| slice::count(&installer));
-            let found = slice::gather(shared, &io, &installer, wanted, slice::bounds(number, slices)).await;
-            shared.return_installer(installer);
+            let found = slice::gather(engine, &io, &installer, wanted, slice::bounds(number, slices)).await;
+            engine.return_installer(installer);
             found.map(|found| (slices, found))
         };
-        let (slices, found) = shared.run_beside_maintenance(&io, gathering)??;
+        let (slices, found) = engine.run_beside_maintenance(&io, gathering)??;
         self.slices = Some(slices);
         self.slice_next += 1;
         self.found = found.into_iter();

@@ -52,7 +52,6 @@ pub mod query;
 mod recover;
 mod scan;
 mod session;
-mod shared;
 pub mod stats;
 mod store;
 mod tools;

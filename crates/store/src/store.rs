@@ -4,9 +4,11 @@
 //! on their way at once take a session of their own. Maintenance runs on a thread of its own, or, in a simulation, when
 //! [`Store::maintain`] is called.
 
+use crate::base::Base;
 use crate::blocking::KeyspaceHandle;
 use crate::error::Error;
 use crate::hashed::large::ValueLimits;
+use crate::hashed::{self, HashedEngine};
 use crate::keyspace::catalogue::{Keyspace, KeyspaceKind};
 use crate::keyspace::changing::{KeyspaceChange, KeyspaceWish};
 use crate::keyspace::engine::{Engine, EngineMaker};
@@ -14,14 +16,14 @@ use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::maintenance::resize::{self, Resizing};
 use crate::maintenance::{Maintenance, Step};
 use crate::media::io::{Io, lock, run};
+use crate::opening::engines::{self, OpenedEngines};
 use crate::opening::options::StoreOptions;
 use crate::opening::{OpenError, Options, Place};
 use crate::ordered::engine::ORDERED;
 use crate::phase::Phase;
 use crate::planted::Bug;
-use crate::recover::{self, OpenedEngines};
+use crate::recover;
 use crate::session::Session;
-use crate::shared::Shared;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -35,7 +37,8 @@ const SESSION_DEPTH: u32 = 256;
 const SESSIONS_KEPT: usize = 64;
 
 struct Inner {
-    shared: Arc<Shared>,
+    base: Arc<Base>,
+    hashed: Arc<HashedEngine>,
     /// All of them, that of hashed keyspaces first.
     engines: Vec<Arc<dyn Engine>>,
     /// None maintains a store that was opened to read.
@@ -106,8 +109,8 @@ impl Store {
     ) -> Result<Store, Error> {
         options.slabs.check(options.tier_bytes)?;
         let io = queue(drive)?;
-        let opened = run(&io, recover::open(drive, &io, options, makers), crashed).ok_or_else(stopped)??;
-        let maintenance = Maintenance::new(&opened.hashed.base, &opened.all, io.of(Purpose::Other));
+        let opened = run(&io, engines::open(drive, &io, options, makers), crashed).ok_or_else(stopped)??;
+        let maintenance = Maintenance::new(&opened.base, &opened.all, io.of(Purpose::Other));
         Ok(Store::of(opened, Some(Arc::new(Mutex::new(maintenance)))))
     }
 
@@ -119,14 +122,15 @@ impl Store {
         let overlay = OverlayFlash::new(drive.flash().clone(), options.memory_bytes / 4);
         let drive = drive.with_flash(Arc::new(overlay.clone()));
         let io = queue(&drive)?;
-        let opening = recover::open_read_only(&drive, &io, options, overlay);
+        let opening = engines::open_read_only(&drive, &io, options, overlay);
         let opened = run(&io, opening, || false).ok_or_else(stopped)??;
         Ok(Store::of(opened, None))
     }
 
     fn of(opened: OpenedEngines, maintenance: Option<Arc<Mutex<Maintenance>>>) -> Store {
         let inner = Inner {
-            shared: opened.hashed,
+            base: opened.base,
+            hashed: opened.hashed,
             engines: opened.all,
             maintenance,
             sessions: Mutex::new(Vec::new()),
@@ -153,10 +157,10 @@ impl Store {
         let store = Store::open_with_engines(drive, options, makers, || false)?;
         // It holds what it works on, and no handle: who drops the last handle waits for the step that it is in, so that nothing of
         // this store is done to the drive after that.
-        let Inner { shared, maintenance, stopping, .. } = &*store.inner;
-        let (shared, maintenance, stopping) = (shared.clone(), maintenance.clone(), stopping.clone());
+        let Inner { base, maintenance, stopping, .. } = &*store.inner;
+        let (base, maintenance, stopping) = (base.clone(), maintenance.clone(), stopping.clone());
         let thread = drive.env().spawn("tapetum-maintenance", move || {
-            let _watch = PoisonOnPanic(shared);
+            let _watch = PoisonOnPanic(base);
             let Some(maintenance) = maintenance.as_ref() else { return };
             let mut rest = lock(maintenance).rest();
             while !stopping.load(Ordering::SeqCst) {
@@ -180,12 +184,12 @@ impl Store {
     /// # Errors
     /// [`KeyspaceError::Unknown`](crate::KeyspaceError::Unknown) if there is none.
     pub fn keyspace(&self, name: &str) -> Result<KeyspaceHandle, Error> {
-        Ok(KeyspaceHandle::new(self.clone(), self.inner.shared.keyspaces.find(name)?))
+        Ok(KeyspaceHandle::new(self.clone(), self.inner.base.keyspaces.find(name)?))
     }
 
     /// The keyspaces that there are, dropped ones whose room is being freed included, by id.
     pub fn keyspaces(&self) -> Vec<Keyspace> {
-        self.inner.shared.keyspaces.list()
+        self.inner.base.keyspaces.list()
     }
 
     /// Makes a keyspace.
@@ -229,17 +233,17 @@ impl Store {
 
     /// As [`Store::create_keyspace`] and its like, but returns at once: maintenance makes the change.
     pub fn begin_keyspace_change(&self, wish: KeyspaceWish) -> Result<KeyspaceChange, Error> {
-        let shared = &self.inner.shared;
-        shared.refuse_to_write()?;
-        shared.log.poisoned()?;
+        let base = &self.inner.base;
+        base.refuse_to_write()?;
+        base.log.poisoned()?;
         if let KeyspaceWish::Create { name, kind, .. } = &wish
-            && shared.engines.find(*kind).is_none()
+            && base.engines.find(*kind).is_none()
         {
             let name = String::from_utf8_lossy(name).into_owned();
             return Err(Error::Keyspace(KeyspaceError::NoEngine { name, kind: *kind }));
         }
-        let change = shared.keyspace_changes.ask(wish)?;
-        shared.wakeup.wake();
+        let change = base.keyspace_changes.ask(wish)?;
+        base.wakeup.wake();
         Ok(change)
     }
 
@@ -262,17 +266,17 @@ impl Store {
 
     /// A session of the caller's own.
     pub fn session(&self) -> Result<Session, Error> {
-        self.session_on(self.inner.shared.drive.queue_pair(SESSION_DEPTH))
+        self.session_on(self.inner.base.drive.queue_pair(SESSION_DEPTH))
     }
 
     /// A session for one thread alone: the first that submits to it and polls it must be the one that does so from then on,
     /// and drops it. Reads from flash cost it less.
     pub fn session_of_one_thread(&self) -> Result<Session, Error> {
-        self.session_on(self.inner.shared.drive.queue_pair_of_one_thread(SESSION_DEPTH))
+        self.session_on(self.inner.base.drive.queue_pair_of_one_thread(SESSION_DEPTH))
     }
 
     fn session_on(&self, queue: std::io::Result<QueuePair>) -> Result<Session, Error> {
-        Session::new(self.inner.shared.clone(), queue.map_err(|error| Error::Io(error.to_string()))?)
+        Session::new(self.inner.hashed.clone(), queue.map_err(|error| Error::Io(error.to_string()))?)
     }
 
     /// One bounded step of flush, collection and the log's clock.
@@ -287,23 +291,23 @@ impl Store {
 
     /// No item with a higher stamp was evicted since the store was opened.
     pub fn evicted_through(&self) -> u64 {
-        self.inner.shared.levels.evicted_stamp_max.load(Ordering::SeqCst)
+        self.inner.hashed.levels.evicted_stamp_max.load(Ordering::SeqCst)
     }
 
     /// Whether log groups are gathering or on their way.
     pub fn log_is_busy(&self) -> bool {
-        self.inner.shared.log.has_pending()
+        self.inner.base.log.has_pending()
     }
 
     /// The largest value in bytes.
     pub fn value_bytes_max(&self) -> usize {
-        crate::session::value_bytes_max(&self.inner.shared)
+        crate::session::value_bytes_max(&self.inner.hashed)
     }
 
     /// What limits it, beside the options and the format.
     pub fn value_limits(&self) -> ValueLimits {
-        let shared = &self.inner.shared;
-        ValueLimits::of(&shared.geometry, shared.memory_bytes.load(Ordering::SeqCst))
+        let base = &self.inner.base;
+        ValueLimits::of(&base.geometry, base.memory_bytes.load(Ordering::SeqCst))
     }
 
     pub(crate) fn with_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T, Error>) -> Result<T, Error> {
@@ -329,70 +333,70 @@ impl Store {
 
     /// As [`Store::resize_capacity`], but returns when the file has grown: maintenance does the rest.
     pub fn begin_resize_capacity(&self, capacity_bytes: u64) -> Result<Resizing, Error> {
-        let shared = &self.inner.shared;
-        shared.refuse_to_write()?;
-        shared.log.poisoned()?;
-        let capacity_bytes = resize::grow_flash(shared, capacity_bytes)?;
-        resize::ask(shared, capacity_bytes)
+        let base = &self.inner.base;
+        base.refuse_to_write()?;
+        base.log.poisoned()?;
+        let capacity_bytes = resize::grow_flash(base, capacity_bytes)?;
+        resize::ask(base, capacity_bytes)
     }
 
     /// Gives everything that the store keeps in memory another budget, while it serves. The index gets its share at once;
     /// pools keep theirs until the store is opened again.
     pub fn resize_memory(&self, memory_bytes: u64) -> Result<(), Error> {
-        resize::resize_memory(&self.inner.shared, memory_bytes)
+        hashed::resize::resize_memory(&self.inner.hashed, memory_bytes)
     }
 
     pub fn drive(&self) -> &Drive {
-        &self.inner.shared.drive
+        &self.inner.base.drive
     }
 
     /// Why the store takes no writes any more, if it has failed: it must be opened again.
     pub fn failure(&self) -> Option<Error> {
-        self.inner.shared.log.poisoned().err()
+        self.inner.base.log.poisoned().err()
     }
 
     /// Takes no writes from now on, because of `error`, and changes nothing on the drive any more; reads go on. What was acknowledged
     /// is written before, as far as that takes less than a second.
     pub fn fail(&self, error: Error) {
         const PATIENCE_US: u64 = 1_000_000;
-        let shared = &self.inner.shared;
-        let until_us = shared.drive.env().now_us() + PATIENCE_US;
-        while shared.log.has_pending() && shared.log.poisoned().is_ok() {
-            let now_us = shared.drive.env().now_us();
+        let base = &self.inner.base;
+        let until_us = base.drive.env().now_us() + PATIENCE_US;
+        while base.log.has_pending() && base.log.poisoned().is_ok() {
+            let now_us = base.drive.env().now_us();
             if now_us >= until_us {
                 break;
             }
-            shared.log.advance(true, now_us);
+            base.log.advance(true, now_us);
             std::thread::yield_now();
         }
-        shared.log.poison("the store", error);
+        base.log.poison("the store", error);
     }
 
     /// Stops maintenance, makes durable what was acknowledged, and leaves a checkpoint of the index, so that the store opens
     /// at once. Operations still on their way are lost unless they were acknowledged.
     pub fn close(&self) -> Result<(), Error> {
-        self.inner.shared.closed.store(true, Ordering::SeqCst);
-        self.inner.shared.log.wake();
+        self.inner.base.closed.store(true, Ordering::SeqCst);
+        self.inner.base.log.wake();
         self.close_with(|| false)
     }
 
     /// As [`Store::close`]; `crashed` says that the drive answers no more.
     pub fn close_with(&self, crashed: impl Fn() -> bool) -> Result<(), Error> {
         self.inner.stopping.store(true, Ordering::SeqCst);
-        self.inner.shared.wakeup.wake();
+        self.inner.base.wakeup.wake();
         let thread = lock(&self.inner.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             return Err(Error::Poisoned("maintenance panicked".into()));
         }
-        let shared = &self.inner.shared;
+        let base = &self.inner.base;
         // What was opened to read is left as it is.
         let Some(maintenance) = &self.inner.maintenance else { return Ok(()) };
-        while shared.log.has_pending() {
-            shared.log.poisoned()?;
+        while base.log.has_pending() {
+            base.log.poisoned()?;
             if crashed() {
                 return Err(stopped());
             }
-            shared.log.advance(true, shared.drive.env().now_us());
+            base.log.advance(true, base.drive.env().now_us());
             std::thread::yield_now();
         }
         let mut rest = lock(maintenance).rest();
@@ -400,15 +404,15 @@ impl Store {
             if crashed() {
                 return Err(stopped());
             }
-            shared.log.advance(true, shared.drive.env().now_us());
+            base.log.advance(true, base.drive.env().now_us());
             rest.wait(Step::Waiting);
         }
         let io = &lock(maintenance).manifest_io().clone();
-        let fail = |error: &Error| shared.log.poison("closing", error.clone());
+        let fail = |error: &Error| base.log.poison("closing", error.clone());
         let flush = async {
-            match shared.planted.has(Bug::CloseOverFailure) {
+            match base.planted.has(Bug::CloseOverFailure) {
                 true => io.flush().await,
-                false => shared.log.flush_elsewhere(io).await,
+                false => base.log.flush_elsewhere(io).await,
             }
         };
         run(io, flush, &crashed).ok_or_else(stopped)?.inspect_err(fail)?;
@@ -424,7 +428,7 @@ impl Store {
     /// Ends a store as a crash would, without a word to the drive, and gives back what it lies on, to be opened again. This is the
     /// way on for a store that has failed. An error while sessions or other handles of it live.
     pub fn abandon(self) -> Result<Arc<dyn Flash>, Error> {
-        let base = &self.inner.shared.base;
+        let base = &self.inner.base;
         let (flash, base) = (base.drive.flash().clone(), Arc::downgrade(base));
         // The last handle waits for the step that maintenance is in.
         drop(self);
@@ -438,14 +442,18 @@ impl Store {
         &self.inner.engines
     }
 
-    /// The shared state, for the tools of this crate.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.inner.shared
+    pub(crate) fn base(&self) -> &Arc<Base> {
+        &self.inner.base
+    }
+
+    /// The hashed engine, for the tools of this crate.
+    pub(crate) fn hashed(&self) -> &Arc<HashedEngine> {
+        &self.inner.hashed
     }
 }
 
 /// Maintenance that panicked makes no room any more: who waits for it must hear of that.
-struct PoisonOnPanic(Arc<Shared>);
+struct PoisonOnPanic(Arc<Base>);
 
 impl Drop for PoisonOnPanic {
     fn drop(&mut self) {
@@ -460,9 +468,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         // Sessions may live on: nobody makes room for them any more.
-        self.shared.closed.store(true, Ordering::SeqCst);
-        self.shared.log.wake();
-        self.shared.wakeup.wake();
+        self.base.closed.store(true, Ordering::SeqCst);
+        self.base.log.wake();
+        self.base.wakeup.wake();
         if let Some(thread) = lock(&self.thread).take() {
             // A panic there has been reported; this is not the place for another.
             let _ = thread.join();

@@ -1,6 +1,7 @@
 //! The hashed engine as the store knows it.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::index::checkpoint;
 use crate::hashed::jobs::hashed_jobs;
 use crate::hashed::tier::Tier;
@@ -13,43 +14,41 @@ use crate::log::client::LogClient;
 use crate::maintenance::job::Job;
 use crate::media::io::{Io, Task, lock};
 use crate::session::engine_session::{EngineSession, EngineSlot};
-use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::tools::check::{CheckReport, check_hashed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_kernels::record::Record;
 
-impl LogClient for Shared {
+/// Write buffers that the manifest must be able to name beside the reserve, for one keyspace more.
+const KEYSPACE_SEGMENTS: u64 = 3;
+
+impl LogClient for HashedEngine {
     /// Its flush trims the log: what is in it is needed, whosever it is.
     fn stamp_needed(&self) -> u64 {
         self.log.stamp_released() + 1
     }
 
     fn checkpoint_through(&self, stamp: u64) {
-        if self.sealed_buffer().is_none() && stamp >= self.stamp_needed() {
+        if self.buffers.sealed().is_none() && stamp >= self.stamp_needed() {
             self.rotate();
         }
         self.wakeup.wake();
     }
 
     fn hold_writers(&self, change: &mut dyn FnMut() -> Option<u64>) {
-        let mut shards: Vec<_> = self.shards.iter().map(lock).collect();
-        let Some(buffer) = change() else { return };
-        self.large_named_bytes.store(0, Ordering::Relaxed);
-        shards.iter_mut().for_each(|shard| shard.rotate(buffer));
-        self.glance.rotate(buffer);
+        self.buffers.hold(change);
     }
 }
 
-impl Engine for Shared {
+impl Engine for HashedEngine {
     fn kind(&self) -> KeyspaceKind {
         KeyspaceKind::Hashed
     }
 
     fn replay(&self, place: Place, record: &Record<'_>) -> Result<(), Error> {
         let hash = self.hasher.hash_of(&record.header, record.key);
-        self.shard(hash).insert(hash, place.place);
+        self.buffers.shard(hash).insert(hash, place.place);
         Ok(())
     }
 
@@ -67,7 +66,21 @@ impl Engine for Shared {
     }
 
     fn holds(&self, keyspace: KeyspaceId) -> bool {
-        self.keyspaces.dropped().contains(&keyspace)
+        !lock(&self.purged).contains(&keyspace)
+    }
+
+    fn has_room_for_keyspace(&self) -> bool {
+        !self.is_manifest_tight(KEYSPACE_SEGMENTS)
+    }
+
+    fn keyspaces_changed(&self) {
+        self.forget_count();
+        let dropped = self.keyspaces.dropped();
+        lock(&self.purged).retain(|id| dropped.contains(id));
+    }
+
+    fn installed(&self, installer: &Installer) {
+        self.note_levels(installer);
     }
 
     fn add_counts(&self, counts: &mut ItemCounts) {
@@ -77,7 +90,7 @@ impl Engine for Shared {
     fn add_stats(&self, stats: &mut Stats) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (index_bytes, index_entries) = (self.index_bytes(), self.index.entries() as u64);
-        let buffer_entries = self.buffer_entries();
+        let buffer_entries = self.buffers.entries();
         stats.items += self.items_max(index_entries, buffer_entries);
         stats.index_entries += index_entries;
         stats.buffer_entries += buffer_entries;
@@ -89,8 +102,8 @@ impl Engine for Shared {
         stats.index_extensions += self.index.extension_buckets_used() as u64;
         stats.partitions_rebuilt += load(&self.counters.partitions_rebuilt);
         stats.partitions_rebuilding += load(&self.levels.partitions_rebuilding);
-        stats.memory_used_bytes += index_bytes + self.key_tables.bytes();
-        stats.key_tables_bytes += self.key_tables.bytes();
+        stats.memory_used_bytes += index_bytes + self.segments.key_tables.bytes();
+        stats.key_tables_bytes += self.segments.key_tables.bytes();
         stats.flash_reserve_bytes += self.flash_reserve_bytes();
         stats.flash_room_bytes += self.flash_room_bytes();
         stats.user_write_bytes += load(&self.counters.user_write_bytes);
@@ -112,9 +125,9 @@ impl Engine for Shared {
         stats.collections += load(&self.counters.collections);
         stats.evictions += load(&self.counters.evictions);
         stats.segments_evicted += load(&self.counters.segments_evicted);
-        stats.segments_unreadable += self.unreadable.count() as u64;
+        stats.segments_unreadable += self.segments.unreadable.count() as u64;
         stats.writes_paced += load(&self.counters.writes_paced);
-        stats.buffers_sealed += u64::from(self.sealed_buffer().is_some());
+        stats.buffers_sealed += u64::from(self.buffers.sealed().is_some());
     }
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {

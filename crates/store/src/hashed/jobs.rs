@@ -1,26 +1,24 @@
 //! The hashed engine's jobs of maintenance: flush and collector, which wait for each other's room, and the count of items.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::item_count::{self, CountPace};
-use crate::hashed::keyspace_job::KeyspaceJob;
 use crate::hashed::purge::{self, Progress, Purge, Purged};
+use crate::hashed::resize::ResizeJob;
 use crate::hashed::{collect, flush};
 use crate::maintenance::job::{Job, Others};
-use crate::maintenance::resize::ResizeJob;
-use crate::media::io::{Io, Task, lock, poll_once};
+use crate::media::io::{Io, Task, poll_once};
 use crate::phase::{Phase, PhaseCell};
-use crate::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_drive::Purpose;
 
-/// Flush, collector and purge; resizes; the count, which comes when nothing else is under way; changes of keyspaces.
-pub fn hashed_jobs(shared: &Arc<Shared>, io: &Io) -> Vec<Box<dyn Job>> {
+/// Flush, collector and purge; resizes; the count, which comes when nothing else is under way.
+pub fn hashed_jobs(engine: &Arc<HashedEngine>, io: &Io) -> Vec<Box<dyn Job>> {
     vec![
-        Box::new(SegmentJob::new(shared, io)),
-        Box::new(ResizeJob::new(shared, io)),
-        Box::new(CountJob::new(shared, io)),
-        Box::new(KeyspaceJob::new(shared)),
+        Box::new(SegmentJob::new(engine, io)),
+        Box::new(ResizeJob::new(engine, io)),
+        Box::new(CountJob::new(engine, io)),
     ]
 }
 
@@ -33,19 +31,19 @@ struct Moment {
 }
 
 impl Moment {
-    fn now(shared: &Shared) -> Moment {
+    fn now(engine: &HashedEngine) -> Moment {
         const SECONDS: u32 = 4;
         Moment {
-            flushes: shared.counters.flushes.load(Ordering::Relaxed),
-            deletions: shared.keyspaces.changes(),
-            seconds: shared.now() / SECONDS,
+            flushes: engine.counters.flushes.load(Ordering::Relaxed),
+            deletions: engine.keyspaces.changes(),
+            seconds: engine.now() / SECONDS,
         }
     }
 }
 
 /// Writes segments: flushes, collections, evictions.
 struct SegmentJob {
-    shared: Arc<Shared>,
+    engine: Arc<HashedEngine>,
     io: Io,
     flush: Option<Task<Result<(), Error>>>,
     collect: Option<Task<Result<bool, Error>>>,
@@ -73,9 +71,9 @@ struct PurgeTurn {
 }
 
 impl SegmentJob {
-    fn new(shared: &Arc<Shared>, io: &Io) -> SegmentJob {
+    fn new(engine: &Arc<HashedEngine>, io: &Io) -> SegmentJob {
         SegmentJob {
-            shared: shared.clone(),
+            engine: engine.clone(),
             io: io.clone(),
             flush: None,
             collect: None,
@@ -91,13 +89,13 @@ impl SegmentJob {
     fn step_flush(&mut self, others: Others) -> bool {
         if self.flush.is_none()
             && self.purge.task.is_none()
-            && let Some(buffer) = self.shared.sealed_buffer()
+            && let Some(buffer) = self.engine.buffers.sealed()
         {
-            if flush::has_room(&self.shared) {
+            if flush::has_room(&self.engine) {
                 let (io, phase) = (self.io.of(Purpose::Flush), self.flush_phase.clone());
-                self.flush = Some(Box::pin(flush::flush(self.shared.clone(), io, phase, buffer)));
+                self.flush = Some(Box::pin(flush::flush(self.engine.clone(), io, phase, buffer)));
             } else if self.no_room_comes(others) {
-                let why = format!("all room left is in {} segments", self.shared.unreadable.count());
+                let why = format!("all room left is in {} segments", self.engine.segments.unreadable.count());
                 self.poison("a flush", Error::Io(format!("{why} that cannot be read")));
             }
         }
@@ -115,25 +113,25 @@ impl SegmentJob {
     fn step_purge(&mut self) -> bool {
         let PurgeTurn { task, purge, purged, .. } = &mut self.purge;
         if task.is_none() {
-            *purge = purge.take().or_else(|| purged.begin(&self.shared));
-            let waits = self.shared.sealed_buffer().is_some() && flush::has_room(&self.shared);
+            *purge = purge.take().or_else(|| purged.begin(&self.engine));
+            let waits = self.engine.buffers.sealed().is_some() && flush::has_room(&self.engine);
             if self.flush.is_some() || (waits && !self.purge.is_next) {
                 return false;
             }
             self.purge.is_next = false;
             let Some(purge) = self.purge.purge.take() else { return false };
-            let (shared, io, phase) = (self.shared.clone(), self.io.of(Purpose::Collect), self.purge.phase.clone());
-            self.purge.task = Some(Box::pin(purge::step(shared, io, phase, purge)));
+            let (engine, io, phase) = (self.engine.clone(), self.io.of(Purpose::Collect), self.purge.phase.clone());
+            self.purge.task = Some(Box::pin(purge::step(engine, io, phase, purge)));
         }
         let Some((purge, done)) = self.purge.task.as_mut().and_then(poll_once) else { return false };
         self.purge.task = None;
         match done {
             Ok(Progress::Done) => {
                 self.purge.purged.end(&purge);
-                self.shared.forget_count();
+                self.engine.forget_count();
                 // Room was made: who waits for it looks again.
                 self.fruitless_at = None;
-                self.shared.log.wake();
+                self.engine.log.wake();
             }
             Ok(progress) => {
                 self.purge.purge = Some(purge);
@@ -146,26 +144,26 @@ impl SegmentJob {
 
     /// Whether what would make room for a flush cannot be read, so that whoever waits for the flush would wait in vain.
     fn no_room_comes(&self, others: Others) -> bool {
-        let (shared, moment) = (&self.shared, Moment::now(&self.shared));
+        let (engine, moment) = (&self.engine, Moment::now(&self.engine));
         let flushing = self.flush_phase.get() != Phase::Idle;
-        let collects = self.fruitless_at != Some(moment) && collect::is_needed(shared, flushing);
-        let evicts = self.nothing_to_evict_at != Some(moment) && collect::must_evict(shared);
-        let none_under_way = self.collect.is_none() && !others.are_changing && lock(&shared.retired).is_empty();
-        shared.unreadable.count() > 0 && none_under_way && !collects && !evicts
+        let collects = self.fruitless_at != Some(moment) && collect::is_needed(engine, flushing);
+        let evicts = self.nothing_to_evict_at != Some(moment) && collect::must_evict(engine);
+        let none_under_way = self.collect.is_none() && !others.are_changing && !engine.segments.has_retired();
+        engine.segments.unreadable.count() > 0 && none_under_way && !collects && !evicts
     }
 
     fn step_collect(&mut self) -> bool {
-        let moment = Moment::now(&self.shared);
+        let moment = Moment::now(&self.engine);
         let flushing = self.flush_phase.get() != Phase::Idle;
-        if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::is_needed(&self.shared, flushing) {
+        if self.collect.is_none() && self.fruitless_at != Some(moment) && collect::is_needed(&self.engine, flushing) {
             let phase = self.collect_phase.clone();
-            self.collect = Some(Box::pin(collect::collect(self.shared.clone(), self.io.of(Purpose::Collect), phase)));
+            self.collect = Some(Box::pin(collect::collect(self.engine.clone(), self.io.of(Purpose::Collect), phase)));
         }
         // Where a collection gains nothing, an eviction does.
-        if self.collect.is_none() && self.nothing_to_evict_at != Some(moment) && collect::must_evict(&self.shared) {
+        if self.collect.is_none() && self.nothing_to_evict_at != Some(moment) && collect::must_evict(&self.engine) {
             self.evicting = true;
             let phase = self.collect_phase.clone();
-            self.collect = Some(Box::pin(collect::evict(self.shared.clone(), self.io.of(Purpose::Collect), phase)));
+            self.collect = Some(Box::pin(collect::evict(self.engine.clone(), self.io.of(Purpose::Collect), phase)));
         }
         let Some(done) = self.collect.as_mut().and_then(poll_once) else { return false };
         self.collect = None;
@@ -179,7 +177,7 @@ impl SegmentJob {
                     (false, true) => self.nothing_to_evict_at = Some(moment),
                 }
                 // Room was made, or will not be: who waits for it looks again.
-                self.shared.log.wake();
+                self.engine.log.wake();
             }
             Err(error) => self.poison("a collection", error),
         }
@@ -190,7 +188,7 @@ impl SegmentJob {
     /// in one process.
     fn give_back_memory(&self) {
         #[cfg(target_env = "gnu")]
-        if !self.shared.drive.env().is_simulated() {
+        if !self.engine.drive.env().is_simulated() {
             // SAFETY: no pointers; safe at any time from any thread.
             unsafe { libc::malloc_trim(0) };
         }
@@ -198,30 +196,30 @@ impl SegmentJob {
 
     fn poison(&self, what: &str, error: Error) {
         tracing::error!("{what} failed: {error}");
-        self.shared.log.poison(what, error);
+        self.engine.log.poison(what, error);
     }
 }
 
 impl Job for SegmentJob {
     fn step(&mut self, others: Others) -> bool {
-        let shared = &self.shared;
-        shared.access_clock.advance(shared.now(), || shared.log.stamp_last());
-        shared.check_watermark();
-        let mut any = shared.reap_retired();
+        let engine = &self.engine;
+        engine.access_clock.advance(engine.now(), || engine.log.stamp_last());
+        engine.check_watermark();
+        let mut any = engine.segments.reap(&engine.extents);
         if any {
             // A large value may have waited for it.
-            shared.log.wake();
+            engine.log.wake();
         }
         any |= self.step_flush(others);
-        if self.shared.log.poisoned().is_err() {
+        if self.engine.log.poisoned().is_err() {
             return any;
         }
         any |= self.step_purge();
-        if self.shared.log.poisoned().is_err() {
+        if self.engine.log.poisoned().is_err() {
             return any;
         }
         any |= self.step_collect();
-        self.shared.set_pace(self.collect.is_some());
+        self.engine.set_pace(self.collect.is_some());
         any
     }
 
@@ -239,13 +237,13 @@ impl Job for SegmentJob {
             done.unwrap_or_else(|error| self.poison("a flush", error));
         }
         // Nothing is built on what failed.
-        if self.shared.log.poisoned().is_ok()
+        if self.engine.log.poisoned().is_ok()
             && let Some((_, done)) = self.purge.task.as_mut().and_then(poll_once)
         {
             self.purge.task = None;
             done.map(drop).unwrap_or_else(|error| self.poison("a purge", error));
         }
-        if self.shared.log.poisoned().is_ok()
+        if self.engine.log.poisoned().is_ok()
             && let Some(done) = self.collect.as_mut().and_then(poll_once)
         {
             self.collect = None;
@@ -254,7 +252,7 @@ impl Job for SegmentJob {
     }
 
     fn close(&mut self) {
-        self.shared.reap_retired();
+        self.engine.segments.reap(&self.engine.extents);
     }
 
     fn phases(&self) -> Vec<Phase> {
@@ -264,24 +262,24 @@ impl Job for SegmentJob {
 
 /// Counts items, while nothing is written.
 struct CountJob {
-    shared: Arc<Shared>,
+    engine: Arc<HashedEngine>,
     io: Io,
     count: Option<Task<()>>,
     pace: CountPace,
 }
 
 impl CountJob {
-    fn new(shared: &Arc<Shared>, io: &Io) -> CountJob {
-        CountJob { shared: shared.clone(), io: io.clone(), count: None, pace: CountPace::default() }
+    fn new(engine: &Arc<HashedEngine>, io: &Io) -> CountJob {
+        CountJob { engine: engine.clone(), io: io.clone(), count: None, pace: CountPace::default() }
     }
 }
 
 impl Job for CountJob {
     fn step(&mut self, others: Others) -> bool {
-        let now_us = self.shared.drive.env().now_us();
-        if self.count.is_none() && !others.are_changing && self.pace.is_due(&self.shared, now_us) {
+        let now_us = self.engine.drive.env().now_us();
+        if self.count.is_none() && !others.are_changing && self.pace.is_due(&self.engine, now_us) {
             self.pace.begin(now_us);
-            self.count = Some(Box::pin(item_count::count(self.shared.clone(), self.io.of(Purpose::Scan))));
+            self.count = Some(Box::pin(item_count::count(self.engine.clone(), self.io.of(Purpose::Scan))));
         }
         let Some(()) = self.count.as_mut().and_then(poll_once) else { return false };
         self.count = None;
@@ -294,7 +292,7 @@ impl Job for CountJob {
     }
 
     fn rests(&self) -> bool {
-        self.count.is_none() || self.shared.item_count.rests()
+        self.count.is_none() || self.engine.item_count.rests()
     }
 
     fn give_up(&mut self) {

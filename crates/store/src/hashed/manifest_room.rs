@@ -7,9 +7,10 @@
 
 use crate::hashed::catalog::encoded_bytes_max;
 use crate::hashed::large::value_bytes_max;
+use crate::hashed::room::LARGE_NAMED_SEGMENTS;
 use crate::hashed::segment::{EXTENT_NUMBER_BYTES, LARGE_HEAD_BYTES, LARGE_RUN_BYTES_MAX};
 use crate::installer::Clients;
-use crate::maintenance::room::{LARGE_NAMED_SEGMENTS, segment_extents};
+use crate::maintenance::room::segment_extents;
 use crate::manifest::base_marks::{TRIM_BYTES, deletions_bytes};
 use crate::manifest::client::{ManifestClient, ManifestClients};
 use crate::manifest::items::ITEM_HEAD_BYTES;

@@ -9,20 +9,24 @@
 pub mod buffer;
 pub mod catalog;
 pub mod collect;
-pub mod deletion;
 pub mod engine;
 pub mod flush;
+pub mod hashed_engine;
 pub mod index;
 pub mod install;
 pub mod item_count;
 pub mod jobs;
 pub mod key_tables;
-pub mod keyspace_job;
 pub mod large;
 pub mod manifest_client;
 pub mod manifest_room;
+pub mod opening;
 pub mod purge;
+pub mod resize;
+pub mod room;
 pub mod segment;
 pub mod session;
 pub mod slice;
 pub mod tier;
+
+pub use hashed_engine::HashedEngine;

@@ -3,36 +3,33 @@
 //!
 //! ```text
 //! targets ─► a segment's key table, some pages ─► deaths by route, installed ─► the next pages … ─► every segment looked at
-//!                                                                                      └ nothing can bring more ─► ids forgotten
+//!                                                                                      └ nothing can bring more ─► held no more
 //! ```
 //! 1. A step takes at most [`STEP_PAGES`] pages of one key table, and installs once. No flush is between its key check and its install
 //!    meanwhile, or it would kill what is dead.
 //! 2. Of a keyspace that lives on only segments are looked at in which nothing is younger than its watermark: the key table
 //!    knows no stamps. What of it lies in others is left to the collector. Its watermark is in the install that brings the deaths.
-//! 3. An id is forgotten when nothing is left of it and nothing can come: every segment was looked at, every write buffer that was
-//!    written to before the drop is in a segment, and so is whatever was being flushed or collected then. Other engines hold nothing
-//!    of it either.
+//! 3. A dropped keyspace is held until nothing is left of it and nothing can come: every segment was looked at, every write buffer that
+//!    was written to before the drop is in a segment, and so is whatever was being flushed or collected then. No later purge
+//!    names it: its id is another keyspace's soon.
 //!
 //! Nothing is written down of how far it is: an opening begins anew, with what the manifest has as dropped. Threads: maintenance's.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::catalog::Install;
 use crate::hashed::flush::{DeathsBySegment, deaths_of};
 use crate::hashed::install::{Moved, apply};
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
-use crate::hashed::keyspace_job;
 use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::view::Segment;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::{KeyspaceEdit, KeyspaceKind};
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
-use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
 
@@ -76,24 +73,26 @@ pub struct Purged {
 
 impl Purged {
     /// What there is to purge, if anything has changed.
-    pub fn begin(&mut self, shared: &Shared) -> Option<Purge> {
-        let changes = shared.keyspaces.changes();
+    pub fn begin(&mut self, engine: &HashedEngine) -> Option<Purge> {
+        let changes = engine.keyspaces.changes();
         if self.changes == Some(changes) {
             return None;
         }
         self.changes = Some(changes);
-        let dropped = shared.keyspaces.dropped();
+        // An id that is not held any more may be another keyspace's before this purge ends.
+        let purged = lock(&engine.purged).clone();
+        let dropped: Vec<_> = engine.keyspaces.dropped().into_iter().filter(|id| !purged.contains(id)).collect();
         let mut targets: BTreeMap<KeyspaceId, u64> = dropped.iter().map(|id| (*id, u64::MAX)).collect();
-        let floor = shared.keyspaces.floor();
-        let marks = shared.keyspaces.marks().into_iter().map(|(id, mark)| (id, mark.watermark));
+        let floor = engine.keyspaces.floor();
+        let marks = engine.keyspaces.marks().into_iter().map(|(id, mark)| (id, mark.watermark));
         let was_purged = |id: &KeyspaceId| self.watermarks.get(id).copied().unwrap_or(0);
         targets.extend(marks.filter(|(id, watermark)| *watermark > floor.max(was_purged(id))));
         if targets.is_empty() {
             return None;
         }
-        let active = lock(&shared.shards[0]).active();
-        let buffer_next = active + u64::from(!shared.log.active_is_empty());
-        let version_next = shared.version_next.load(Ordering::SeqCst);
+        let active = engine.buffers.active();
+        let buffer_next = active + u64::from(!engine.log.active_is_empty());
+        let version_next = engine.segments.names.version_next();
         let (looked_at, at) = (BTreeSet::new(), None);
         Some(Purge { targets, dropped, buffer_next, version_next, looked_at, at, is_incomplete: false })
     }
@@ -119,12 +118,12 @@ struct Doomed {
 
 /// Takes a step.
 pub async fn step(
-    shared: Arc<Shared>,
+    engine: Arc<HashedEngine>,
     io: Io,
     phase: Arc<PhaseCell>,
     mut purge: Purge,
 ) -> (Purge, Result<Progress, Error>) {
-    let done = purge.step(&shared, &io, &phase).await;
+    let done = purge.step(&engine, &io, &phase).await;
     phase.set(Phase::Idle);
     (purge, done)
 }
@@ -135,14 +134,14 @@ impl Purge {
         watermark == u64::MAX || segment.descriptor.stamp_max <= watermark
     }
 
-    async fn step(&mut self, shared: &Arc<Shared>, io: &Io, phase: &PhaseCell) -> Result<Progress, Error> {
-        let installer = shared.take_installer().await;
-        let next = self.next_segment(shared, &installer);
-        shared.return_installer(installer);
-        let Some((segment, page)) = next else { return self.forget(shared).await };
+    async fn step(&mut self, engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell) -> Result<Progress, Error> {
+        let installer = engine.take_installer().await;
+        let next = self.next_segment(engine, &installer);
+        engine.return_installer(installer);
+        let Some((segment, page)) = next else { return Ok(self.forget(engine).await) };
         let version = segment.descriptor.version;
         let pages = page..segment.key_pages().min(page + STEP_PAGES);
-        let doomed = match self.doomed(shared, io, &segment, pages.clone()).await {
+        let doomed = match self.doomed(engine, io, &segment, pages.clone()).await {
             Ok(doomed) => doomed,
             Err(error @ (Error::Corrupt(_) | Error::Io(_))) => {
                 tracing::error!(
@@ -155,7 +154,7 @@ impl Purge {
             }
             Err(error) => return Err(error),
         };
-        self.kill(shared, io, phase, &segment, doomed).await?;
+        self.kill(engine, io, phase, &segment, doomed).await?;
         self.at = Some((version, pages.end));
         if pages.end >= segment.key_pages() {
             self.looked_at.insert(version);
@@ -165,12 +164,12 @@ impl Purge {
     }
 
     /// The segment to look at, and from which page on.
-    fn next_segment(&mut self, shared: &Shared, installer: &Installer) -> Option<(Arc<Segment>, u32)> {
-        if shared.planted.has(Bug::ForgetUnpurged) {
+    fn next_segment(&mut self, engine: &HashedEngine, installer: &Installer) -> Option<(Arc<Segment>, u32)> {
+        if engine.planted.has(Bug::ForgetUnpurged) {
             return None;
         }
         for state in installer.catalog.segments.values().filter(|state| state.valid_entries > 0) {
-            let Some(segment) = shared.segments[state.descriptor.number as usize].load_full() else { continue };
+            let Some(segment) = engine.segments.get(state.descriptor.number) else { continue };
             let version = segment.descriptor.version;
             if self.looked_at.contains(&version) {
                 continue;
@@ -188,7 +187,7 @@ impl Purge {
     /// The entries that are to die among those of some pages, dead ones too.
     async fn doomed(
         &self,
-        shared: &Shared,
+        engine: &HashedEngine,
         io: &Io,
         segment: &Arc<Segment>,
         pages: std::ops::Range<u32>,
@@ -204,11 +203,11 @@ impl Purge {
                 }
             }
         };
-        if let Some(table) = shared.key_tables.get(segment.descriptor.version) {
+        if let Some(table) = engine.segments.key_tables.get(segment.descriptor.version) {
             pages.for_each(|page| take(table.page(page)));
             return Ok(doomed);
         }
-        let mut reader = KeyReader::new(io, shared.drive.local(), shared.hasher.clone());
+        let mut reader = KeyReader::new(io, engine.drive.local(), engine.hasher.clone());
         let mut starts = pages.clone().step_by(PAGES_PER_READ as usize).peekable();
         while starts.peek().is_some() || !reader.is_idle() {
             while reader.has_room()
@@ -227,13 +226,13 @@ impl Purge {
     /// Installs the deaths of those that are alive.
     async fn kill(
         &self,
-        shared: &Arc<Shared>,
+        engine: &Arc<HashedEngine>,
         io: &Io,
         phase: &PhaseCell,
         segment: &Segment,
         mut doomed: Vec<Doomed>,
     ) -> Result<(), Error> {
-        let mut installer = shared.take_installer().await;
+        let mut installer = engine.take_installer().await;
         let number = segment.descriptor.number;
         match installer.catalog.segments.get(&number) {
             Some(state) if state.descriptor.version == segment.descriptor.version => {
@@ -246,57 +245,44 @@ impl Purge {
             Ok(())
         } else {
             phase.set(Phase::Install);
-            install(shared, io, phase, &mut installer, number, &doomed).await
+            install(engine, io, phase, &mut installer, number, &doomed).await
         };
-        shared.return_installer(installer);
+        engine.return_installer(installer);
         done
     }
 
-    /// Forgets the ids of which nothing is left and nothing can come.
-    async fn forget(&self, shared: &Arc<Shared>) -> Result<Progress, Error> {
+    /// Tells of the dropped keyspaces of which nothing is left and nothing can come.
+    async fn forget(&self, engine: &Arc<HashedEngine>) -> Progress {
         if self.dropped.is_empty() || self.is_incomplete {
-            return Ok(Progress::Done);
+            return Progress::Done;
         }
-        let mut installer = shared.take_installer().await;
-        let is_over = self.may_forget(shared, &installer) || shared.planted.has(Bug::ForgetUnpurged);
-        let mut done = Ok(Progress::Waits);
+        let installer = engine.take_installer().await;
+        let is_over = self.may_forget(engine, &installer) || engine.planted.has(Bug::ForgetUnpurged);
+        engine.return_installer(installer);
         if is_over {
-            done = Ok(Progress::Done);
-            for id in &self.dropped {
-                let forgotten = keyspace_job::apply(shared, &mut installer, &KeyspaceEdit::Forget(*id)).await;
-                if let Err(error) = forgotten {
-                    done = Err(error);
-                    break;
-                }
-            }
+            lock(&engine.purged).extend(&self.dropped);
+            return Progress::Done;
         }
-        shared.return_installer(installer);
         // What was written before the drop is to be in a segment.
-        if done == Ok(Progress::Waits) && shared.sealed_buffer().is_none() {
-            let active = lock(&shared.shards[0]).active();
-            if active < self.buffer_next {
-                shared.rotate();
-            }
+        if engine.buffers.sealed().is_none() && engine.buffers.active() < self.buffer_next {
+            engine.rotate();
         }
-        done
+        Progress::Waits
     }
 
-    fn may_forget(&self, shared: &Shared, installer: &Installer) -> bool {
-        let is_begun_before = |(_, version): &(u32, u64)| *version < self.version_next;
+    fn may_forget(&self, engine: &HashedEngine, installer: &Installer) -> bool {
         let has_unseen = || {
             let states = installer.catalog.segments.values().filter(|state| state.valid_entries > 0);
             states.into_iter().any(|state| !self.looked_at.contains(&state.descriptor.version))
         };
-        let is_held = |id: &KeyspaceId| shared.engines.others_hold(KeyspaceKind::Hashed, *id);
         installer.marks.trim.buffer_next >= self.buffer_next
-            && !self.dropped.iter().any(is_held)
-            && !lock(&shared.numbers_taken).iter().any(is_begun_before)
+            && !engine.segments.names.is_writing_older(self.version_next)
             && !has_unseen()
     }
 }
 
 async fn install(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     phase: &PhaseCell,
     installer: &mut Installer,
@@ -309,15 +295,15 @@ async fn install(
     let deletions = &installer.marks.deletions;
     let frame = InstallFrame {
         install: Install { deaths: deaths_of(deaths), ..Install::default() },
-        marks: shared.deletion_edits(deletions, deletions),
+        marks: engine.deletion_edits(deletions, deletions),
         tally: doomed.iter().map(|doomed| (doomed.keyspace, -1)).collect(),
     };
     for doomed in doomed.iter().filter(|doomed| doomed.is_dropped) {
-        let _shard = shared.shard(doomed.hash);
-        shared.forget_in_tier(doomed.hash);
+        let _shard = engine.buffers.shard(doomed.hash);
+        engine.forget_in_tier(doomed.hash);
     }
-    let bits = shared.geometry.partition_bits;
-    apply(shared, io, phase, installer, &frame, None, |partition| {
+    let bits = engine.geometry.partition_bits;
+    apply(engine, io, phase, installer, &frame, None, |partition| {
         let start = doomed.partition_point(|doomed| doomed.hash.partition(bits) < partition);
         let own = doomed[start..].iter().take_while(|doomed| doomed.hash.partition(bits) == partition);
         own.map(|doomed| (doomed.hash, Moved::Out)).collect()

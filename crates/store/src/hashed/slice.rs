@@ -6,13 +6,13 @@
 //! 3. A key has one hash, so it is in one slice.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
 use crate::hashed::collect::victim::VictimCursor;
 use crate::hashed::segment::view::Segment;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::media::io::{Io, lock};
-use crate::shared::Shared;
 use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub fn count(installer: &Installer) -> u64 {
 
 /// What a gathering looks for, and what it has found.
 struct Gathering<'a> {
-    shared: &'a Arc<Shared>,
+    engine: &'a Arc<HashedEngine>,
     keyspace: KeyspaceId,
     prefix: &'a [u8],
     bounds: RangeInclusive<HashKey>,
@@ -66,30 +66,30 @@ struct Gathering<'a> {
 
 /// The live items of a keyspace whose keys begin with `prefix`, in a slice of the hash space. The caller holds the installer.
 pub async fn gather(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     installer: &Installer,
     (keyspace, prefix): (KeyspaceId, &[u8]),
     bounds: RangeInclusive<HashKey>,
 ) -> Result<Vec<SliceItem>, Error> {
     let mut gathering = Gathering {
-        shared,
+        engine,
         keyspace,
         prefix,
         bounds,
-        now: shared.now(),
+        now: engine.now(),
         decompressor: Decompressor::new().map_err(|error| Error::Io(error.to_string()))?,
         in_buffers: HashSet::new(),
         found: Vec::new(),
     };
     gathering.look_in_buffers();
     for state in installer.catalog.segments.values() {
-        let Some(segment) = shared.segments[state.descriptor.number as usize].load_full() else { continue };
+        let Some(segment) = engine.segments.get(state.descriptor.number) else { continue };
         let pages = pages_of(&segment, &gathering.bounds);
         if pages.is_empty() {
             continue;
         }
-        let (local, hasher) = (shared.drive.local(), shared.hasher.clone());
+        let (local, hasher) = (engine.drive.local(), engine.hasher.clone());
         let mut cursor = VictimCursor::within(segment, pages, io, local, hasher).await?;
         cursor.advance(&state.valid).await?;
         while let Some(hash) = cursor.head().filter(|hash| hash <= gathering.bounds.end()) {
@@ -114,15 +114,15 @@ fn pages_of(segment: &Segment, bounds: &RangeInclusive<HashKey>) -> Range<u32> {
 
 impl Gathering<'_> {
     fn look_in_buffers(&mut self) {
-        let bits = self.shared.geometry.partition_bits;
+        let bits = self.engine.geometry.partition_bits;
         let (first, last) = (self.bounds.start().partition(bits), self.bounds.end().partition(bits));
-        for shard in &self.shared.shards[first..=last] {
+        for shard in &self.engine.buffers.shards()[first..=last] {
             let shard = lock(shard);
             let bounds = self.bounds.clone();
             for (hash, Place { buffer, place }) in shard.latest().filter(|(hash, _)| bounds.contains(hash)) {
                 self.in_buffers.insert(hash);
                 // SAFETY: the shard names the place, and we hold it.
-                let record = unsafe { self.shared.log.record(buffer, place) };
+                let record = unsafe { self.engine.log.record(buffer, place) };
                 let taken = self.take(&record);
                 assert!(taken.is_ok(), "the arena holds what was compressed");
             }
@@ -134,7 +134,7 @@ impl Gathering<'_> {
         let is_wanted = header.kind == Kind::Value
             && KeyspaceId::of(&header) == self.keyspace
             && record.key.starts_with(self.prefix)
-            && self.shared.is_live(&header, self.now);
+            && self.engine.is_live(&header, self.now);
         if !is_wanted {
             return Ok(());
         }

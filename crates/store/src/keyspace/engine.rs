@@ -49,6 +49,17 @@ pub trait Engine: LogClient {
     /// Whether anything of a dropped keyspace is left in it, or can come.
     fn holds(&self, keyspace: KeyspaceId) -> bool;
 
+    /// Whether the manifest has room to name one keyspace more, beside what it may have to say of this engine's data.
+    fn has_room_for_keyspace(&self) -> bool {
+        true
+    }
+
+    /// A keyspace was created, renamed, dropped or forgotten.
+    fn keyspaces_changed(&self) {}
+
+    /// Somebody else has changed what the installer has, and is about to give it back: leaves behind what others may know of that.
+    fn installed(&self, _: &Installer) {}
+
     /// Adds about how many items each of its open keyspaces has: none is missing, those may count whose room is still to be taken back.
     fn add_counts(&self, counts: &mut ItemCounts);
 
@@ -92,9 +103,22 @@ impl EngineList {
         self.live().into_iter().find(|engine| engine.kind() == kind)
     }
 
-    /// Whether anything of a dropped keyspace is left in an engine but that of this kind.
-    pub fn others_hold(&self, kind: KeyspaceKind, keyspace: KeyspaceId) -> bool {
-        self.live().iter().any(|engine| engine.kind() != kind && engine.holds(keyspace))
+    /// Whether anything of a dropped keyspace is left in an engine.
+    pub fn hold(&self, keyspace: KeyspaceId) -> bool {
+        self.live().iter().any(|engine| engine.holds(keyspace))
+    }
+
+    /// [`Engine::has_room_for_keyspace`] of all of them.
+    pub fn have_room_for_keyspace(&self) -> bool {
+        self.live().iter().all(|engine| engine.has_room_for_keyspace())
+    }
+
+    pub fn keyspaces_changed(&self) {
+        self.live().iter().for_each(|engine| engine.keyspaces_changed());
+    }
+
+    pub fn installed(&self, installer: &Installer) {
+        self.live().iter().for_each(|engine| engine.installed(installer));
     }
 
     /// Asks all engines but that of this kind to come to need no log record up to a stamp.

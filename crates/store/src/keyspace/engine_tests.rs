@@ -75,7 +75,7 @@ impl Bench {
     /// A step of everything; whether something was answered.
     fn step(&mut self) -> Option<Outcome> {
         self.store.maintain();
-        let base = &self.store.shared().base;
+        let base = &self.store.hashed().base;
         base.log.advance(true, base.drive.env().now_us());
         let mut replies = Vec::new();
         self.session.poll(&mut replies);
@@ -112,7 +112,7 @@ impl Bench {
                     Err(_) => return false,
                 },
             };
-            let base = &self.store.shared().base;
+            let base = &self.store.hashed().base;
             if stamp.is_some_and(|stamp| base.log.may_acknowledge(stamp)) {
                 return true;
             }
@@ -176,7 +176,7 @@ fn a_zone_is_kept_while_an_engine_needs_it_and_writers_go_on_when_it_has_made_a_
         number += 1;
         assert!(number < 1000, "the zone that the toy needs was given to another buffer");
     }
-    let base = bench.store.shared().base.clone();
+    let base = bench.store.hashed().base.clone();
     assert!(number > 60, "the next buffer was open to writers: {number}");
     assert!(base.log.poisoned().is_ok() && bench.store.stats().flushes == 0 && bench.toy.checkpoints() == 0);
     assert!(!base.rotate());
@@ -340,7 +340,7 @@ fn a_deletion_of_everything_reaches_whatever_engine_has_the_keyspace() {
     let mut bench = Bench::new(6);
     assert!(bench.write_toy(b"old", Some(b"toy")));
     assert!(bench.put(b"old", b"value").is_some());
-    let base = bench.store.shared().base.clone();
+    let base = bench.store.hashed().base.clone();
     base.mark_deletion(bench.toys, 0).unwrap().unwrap();
     drop(base);
     assert!(bench.write_toy(b"new", Some(b"toy")));

@@ -4,6 +4,7 @@ mod by_id;
 pub mod catalogue;
 pub mod changing;
 pub mod decide;
+pub mod deletion;
 pub mod deletion_mark;
 pub mod engine;
 #[cfg(test)]
@@ -12,6 +13,7 @@ pub mod hasher;
 pub mod item;
 pub mod key_range;
 pub mod keyspace_error;
+pub mod keyspace_job;
 mod manifest_client;
 pub mod notify;
 pub mod request;

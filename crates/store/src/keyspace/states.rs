@@ -74,6 +74,8 @@ pub struct KeyspaceStates {
     /// When the next watermark is to rise; 0 for never.
     planned_next: AtomicU32,
     planned_count: AtomicU32,
+    /// Those that were dropped and are not forgotten.
+    dropped_count: AtomicU32,
     /// As the marks of the open keyspaces were when the last buffer was sealed.
     sealed: Mutex<DeletionMarks>,
 }
@@ -88,6 +90,7 @@ impl KeyspaceStates {
             floor: AtomicU64::new(0),
             planned_next: AtomicU32::new(0),
             planned_count: AtomicU32::new(0),
+            dropped_count: AtomicU32::new(0),
             sealed: Mutex::new(sealed),
         };
         for id in states.ids() {
@@ -117,6 +120,11 @@ impl KeyspaceStates {
     pub fn dropped(&self) -> Vec<KeyspaceId> {
         let catalogue = lock(&self.catalogue);
         catalogue.iter().map(|keyspace| keyspace.id).filter(|id| !catalogue.is_live(*id)).collect()
+    }
+
+    /// Whether there are any of them.
+    pub fn has_dropped(&self) -> bool {
+        self.dropped_count.load(Ordering::Relaxed) > 0
     }
 
     /// All that there are.
@@ -160,6 +168,7 @@ impl KeyspaceStates {
         // Held, so that nobody finds a name whose cell is another one's.
         let mut catalogue = lock(&self.catalogue);
         catalogue.apply(edit)?;
+        self.count_dropped(&catalogue);
         let (id, watermark) = match edit {
             KeyspaceEdit::Create(keyspace) => (keyspace.id, stamp),
             KeyspaceEdit::Drop(id) => (*id, u64::MAX),
@@ -202,7 +211,13 @@ impl KeyspaceStates {
         self.refresh(&lock(&self.catalogue));
     }
 
+    fn count_dropped(&self, catalogue: &Catalogue) {
+        let dropped = catalogue.iter().filter(|keyspace| !catalogue.is_live(keyspace.id)).count();
+        self.dropped_count.store(dropped as u32, Ordering::Relaxed);
+    }
+
     fn refresh(&self, catalogue: &Catalogue) {
+        self.count_dropped(catalogue);
         let floor = catalogue.live_ids().map(|id| self.watermark(id)).min().unwrap_or(0);
         self.floor.store(floor, Ordering::SeqCst);
         let planned = || catalogue.live_ids().map(|id| self.mark(id).planned_at).filter(|at| *at != 0);

@@ -10,6 +10,7 @@ pub mod room;
 
 use crate::base::Base;
 use crate::keyspace::engine::Engine;
+use crate::keyspace::keyspace_job::KeyspaceJob;
 use crate::maintenance::job::{Job, Others};
 use crate::media::io::{Io, lock};
 use crate::phase::Phase;
@@ -49,7 +50,8 @@ impl Drop for Maintenance {
 
 impl Maintenance {
     pub fn new(base: &Arc<Base>, engines: &[Arc<dyn Engine>], io: Io) -> Maintenance {
-        let jobs = engines.iter().flat_map(|engine| engine.clone().jobs(&io)).collect();
+        let mut jobs: Vec<_> = engines.iter().flat_map(|engine| engine.clone().jobs(&io)).collect();
+        jobs.push(Box::new(KeyspaceJob::new(base)));
         Maintenance { base: base.clone(), io, jobs, over: false }
     }
 

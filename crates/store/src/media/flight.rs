@@ -2,7 +2,7 @@
 //! writes of recovery and close.
 
 use crate::error::Error;
-use crate::hashed::segment::view::Run;
+use crate::media::flash_run::FlashRun;
 use crate::media::io::Io;
 use crate::media::transfer::Transfer;
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ impl<'a> Flying<'a> {
 
     /// Reads as much as the buffer holds.
     pub fn read(&mut self, flash: u64, buffer: LocalBuffer) {
-        let run = Run { flash, at: 0, length: buffer.len() as u32 };
+        let run = FlashRun { flash, at: 0, length: buffer.len() as u32 };
         self.on_their_way.push_back(Transfer::read(self.io, buffer, 0, std::iter::once(run)));
     }
 

@@ -319,9 +319,9 @@ mod tests {
         let options = small_options();
         let (drive, store) = store_in_memory(SMALL_BYTES, &options);
         store.put(b"key", b"acknowledged").unwrap();
-        let shared = store.shared().clone();
+        let shared = store.hashed().clone();
         let panics = || {
-            let _shard = shared.shard(shared.hash(crate::KeyspaceId::DEFAULT, b"key"));
+            let _shard = shared.buffers.shard(shared.hash(crate::KeyspaceId::DEFAULT, b"key"));
             panic!("for the test");
         };
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());

@@ -2,6 +2,7 @@
 
 pub mod extents;
 pub mod features;
+pub mod flash_run;
 pub mod flight;
 pub mod geometry;
 pub mod io;

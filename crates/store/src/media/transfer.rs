@@ -3,7 +3,7 @@
 //! leaves them to their commands.
 
 use crate::error::Error;
-use crate::hashed::segment::view::Run;
+use crate::media::flash_run::FlashRun;
 use crate::media::io::{Io, Tag};
 use std::collections::VecDeque;
 use tapetum_drive::{Lease, LocalBuffer, LocalRange, MemoryAddress, Operation, PartedBuffer};
@@ -24,7 +24,7 @@ impl Transfer {
     }
 
     /// Starts to read `runs` into the buffer, from byte `at` of it on.
-    pub fn read(io: &Io, buffer: LocalBuffer, at: usize, runs: impl Iterator<Item = Run>) -> Transfer {
+    pub fn read(io: &Io, buffer: LocalBuffer, at: usize, runs: impl Iterator<Item = FlashRun>) -> Transfer {
         let mut transfer = Transfer::new(io, buffer);
         runs.for_each(|run| transfer.start_read(run.flash, at + run.at as usize, run.length as usize));
         transfer

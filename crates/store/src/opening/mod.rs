@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod creation;
+pub mod engines;
 mod error;
 pub mod options;
 mod place;

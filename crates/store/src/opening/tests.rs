@@ -104,7 +104,7 @@ fn with_compute_units_only_results_of_items_on_flash_come_to_the_host() {
 }
 
 fn check_digests(store: &Store, value: &impl Fn(u32) -> Vec<u8>) {
-    let drive = &store.shared().drive;
+    let drive = &store.hashed().drive;
     let programs = drive.identity().programs;
     let id = |name| programs.iter().find(|program| program.name == name).unwrap().id;
     let stages = ["zstd-compress", "zstd-decompress", "sha256"].map(|name| (id(name), Vec::new())).into();

@@ -40,7 +40,7 @@ fn assert_has(bench: &mut Bench, model: &Model) {
 
 /// Bytes that the opening read, and those of groups of data nodes.
 fn read_bytes(bench: &Bench) -> (u64, u64) {
-    let shared = bench.store.shared();
+    let shared = bench.store.hashed();
     let read_bytes = shared.drive.counters().purpose(Purpose::Recover).flash_to_local;
     let installer = lock(&shared.installer);
     let groups = installer.as_ref().unwrap().groups.iter().filter(|group| group.class == SlotClass::Nodes);
@@ -109,9 +109,9 @@ fn a_checkpoint_of_anchors_that_is_damaged_is_passed_over() {
     let (beside, _) = read_bytes(&bench);
     change(&mut bench, &mut model, 2);
     bench.store.close().unwrap();
-    let root = lock(&bench.store.shared().installer).as_ref().unwrap().roots.get(KeyspaceKind::Ordered).to_vec();
+    let root = lock(&bench.store.hashed().installer).as_ref().unwrap().roots.get(KeyspaceKind::Ordered).to_vec();
     let first = u32::from_le_bytes(root[28..32].try_into().unwrap());
-    let flash = bench.store.shared().geometry.extent_offset(first);
+    let flash = bench.store.hashed().geometry.extent_offset(first);
     bench.flash.flip(flash + 100, 1);
     bench = bench.reopen();
     let (read_bytes, group_bytes) = read_bytes(&bench);

@@ -1,10 +1,10 @@
 //! Both zones of the log, read through local memory into the arenas of the write buffers, and their end written once more.
 
 use crate::error::Error;
-use crate::hashed::deletion::note_deletion;
 use crate::installer::Clients;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::deletion::note_deletion;
 use crate::keyspace::deletion_mark::DeletionMarks;
 use crate::keyspace::hasher::KeyHasher;
 use crate::log::Place;
@@ -44,6 +44,11 @@ pub struct Replayed {
 }
 
 impl Replayed {
+    /// The oldest buffer that is in no segment.
+    pub fn oldest(&self) -> u64 {
+        self.records.keys().next().copied().unwrap_or(self.active)
+    }
+
     /// The last stamp that is known to be durable: of a record, or of a deletion that the manifest has.
     pub fn stamp_durable(&self) -> u64 {
         self.deletions.values().map(|mark| mark.watermark).fold(self.chain.stamp_last, u64::max)

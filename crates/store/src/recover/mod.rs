@@ -1,4 +1,4 @@
-//! Opening a store after whatever happened to it; and creating one.
+//! What the base of a store does when the store is opened, after whatever happened to it; and creating one.
 //!
 //! ```text
 //! superblock  →  manifest: segments, validity  →  log zones into the write buffers
@@ -11,30 +11,16 @@
 //! error that says where. An opening to read writes nothing at all: pages that are made anew are in its overlay, the rest is
 //! left to the next opening that writes.
 
-mod claims;
 mod create;
-mod fences;
-mod log_zones;
+pub mod log_zones;
 mod stopwatch;
 
 use crate::base::{Base, Wakeup};
 use crate::error::Error;
-use crate::hashed::buffer::{Glance, Shard};
-use crate::hashed::catalog::Catalog;
-use crate::hashed::index::GlobalIndex;
-use crate::hashed::index::checkpoint::{self, Checkpoint, Source};
-use crate::hashed::index::index_recovery;
-use crate::hashed::key_tables::KeyTables;
-use crate::hashed::large::{Claims, LargeExtents, LargeSpace, value_bytes_max};
-use crate::hashed::manifest_room::ManifestRoom;
-use crate::hashed::segment::unreadable::Unreadable;
-use crate::hashed::segment::view::Segment;
-use crate::hashed::tier::Tier;
-use crate::hashed::tier::access::AccessClock;
 use crate::installer::{Clients, Installer};
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::{Catalogue, KeyspaceKind};
-use crate::keyspace::engine::{Engine, EngineList, EngineMaker};
+use crate::keyspace::engine::{Engine, EngineList};
 use crate::keyspace::hasher::KeyHasher;
 use crate::keyspace::states::KeyspaceStates;
 use crate::log::{Log, Place, Start};
@@ -44,25 +30,18 @@ use crate::manifest::base_marks::{BaseMarks, LogTrim, MarksEdit};
 use crate::manifest::items::FrameItems;
 use crate::media::extents::Extents;
 use crate::media::geometry::{BUFFERS, Geometry, SUPERBLOCK_BYTES};
-use crate::media::io::{Io, lock};
+use crate::media::io::Io;
 use crate::media::superblock::{Found, Superblock};
-use crate::needs::DrivePrograms;
 use crate::opening::options::StoreOptions;
-use crate::ordered::engine::ORDERED;
-use crate::planted::Bug;
-use crate::shared::{Counters, Levels, Shared};
-use arc_swap::ArcSwapOption;
-pub use claims::{claim_extents, claim_groups, claim_large, claim_log};
+use crate::planted::{Bug, Planted};
 pub use create::create;
-use fences::{open_segments, segment_table};
 use log_zones::{Replayed, write_unsure_groups};
 pub use log_zones::{read_zone, replay_log};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use stopwatch::Stopwatch;
 use tapetum_drive::{Drive, OverlayFlash};
-use tapetum_kernels::hash::HashKey;
 
 /// Stamps that a restart skips, so that none is given twice even where some were given and lost: at most those of the write buffers,
 /// of which no record takes less than eight bytes.
@@ -109,17 +88,9 @@ pub fn refuse_lost_end(stamp_last: u64, marks: &BaseMarks) -> Result<(), Error> 
     Err(Error::Corrupt(format!("the commit log ends at stamp {stamp_last} although {amiss}")))
 }
 
-/// The engines of a store that was opened.
-pub struct OpenedEngines {
-    pub hashed: Arc<Shared>,
-    /// All of them, that of hashed keyspaces first.
-    pub all: Vec<Arc<dyn Engine>>,
-}
-
-/// An error if the engine of a keyspace, or of a root, is not among those that `makers` make and that of hashed keyspaces.
-pub fn refuse_other_kinds(clients: &Clients, makers: &[EngineMaker<'_>]) -> Result<(), Error> {
-    let kinds: Vec<_> = makers.iter().map(|maker| maker.kind).chain([KeyspaceKind::Hashed]).collect();
-    clients.keyspaces.refuse_other_kinds(&kinds).map_err(Error::Keyspace)?;
+/// An error if the engine of a keyspace, or of a root, is not of one of these kinds.
+pub fn refuse_other_kinds(clients: &Clients, kinds: &[KeyspaceKind]) -> Result<(), Error> {
+    clients.keyspaces.refuse_other_kinds(kinds).map_err(Error::Keyspace)?;
     match clients.roots.kinds().find(|kind| !kinds.contains(kind)) {
         None => Ok(()),
         Some(kind) => Err(Error::Unusable(format!(
@@ -128,121 +99,86 @@ pub fn refuse_other_kinds(clients: &Clients, makers: &[EngineMaker<'_>]) -> Resu
     }
 }
 
-/// Opens the store on a drive; `makers` make the engines beside that of hashed keyspaces.
-pub async fn open(
-    drive: &Drive,
-    io: &Io,
-    options: &StoreOptions,
-    makers: &[EngineMaker<'_>],
-) -> Result<OpenedEngines, Error> {
-    let found = read_superblock(drive, io).await?;
-    found.superblock.features.check_write()?;
-    let mut found = FoundStore::read(drive, io, options, found, makers).await?;
-    found.make_durable(io, options).await?;
-    found.into_engines((drive, io), options, None, makers).await
-}
-
-/// Opens the store on the drive of an overlay, which takes what is made anew, to read. What was believed is made durable
-/// by whoever opens the store to write.
-pub async fn open_read_only(
-    drive: &Drive,
-    io: &Io,
-    options: &StoreOptions,
-    overlay: OverlayFlash,
-) -> Result<OpenedEngines, Error> {
-    let found = read_superblock(drive, io).await?;
-    let found = FoundStore::read(drive, io, options, found, &[ORDERED]).await?;
-    found.into_engines((drive, io), options, Some(overlay), &[ORDERED]).await
-}
-
-/// What superblock, manifest, log and fences say, read and believed.
-struct FoundStore {
-    programs: DrivePrograms,
-    superblock: Superblock,
-    hasher: KeyHasher,
+/// What superblock, manifest and log say, read and believed.
+pub struct FoundBase {
+    pub superblock: Superblock,
+    pub hasher: KeyHasher,
     /// The copy of the superblock that is to be written again.
     behind: Option<u64>,
-    installer: Box<Installer>,
-    /// The generation that ends here: a checkpoint was made in it.
-    generation_before: u64,
-    checkpoint: Option<Checkpoint>,
-    replayed: Replayed,
-    extents: Arc<Mutex<Extents>>,
-    large: LargeSpace,
-    large_in_log: Vec<(HashKey, Place, Arc<LargeExtents>)>,
-    segments: Vec<ArcSwapOption<Segment>>,
-    stamp_durable: u64,
-    stamp_next: u64,
-    watch: Stopwatch,
+    pub installer: Box<Installer>,
+    /// The generation that ends here.
+    pub generation_before: u64,
+    pub extents: Extents,
+    pub watch: Stopwatch,
 }
 
-impl FoundStore {
-    /// Reads. Nothing is written but pages of fences that are damaged, after all the rest held.
-    async fn read(
-        drive: &Drive,
-        io: &Io,
-        options: &StoreOptions,
-        found: Found,
-        makers: &[EngineMaker<'_>],
-    ) -> Result<FoundStore, Error> {
-        let mut watch = Stopwatch::new(drive.env());
-        let programs = DrivePrograms::find(io).await?;
+/// The same with the log.
+pub struct FoundLog {
+    pub replayed: Replayed,
+    pub stamp_durable: u64,
+    stamp_next: u64,
+}
+
+/// What the base of an open store is told by its engines.
+pub struct OfEngines {
+    /// They have claimed what is theirs.
+    pub extents: Arc<Mutex<Extents>>,
+    /// Bytes of memory that they take at once.
+    pub pools_bytes: u64,
+    /// The largest value that they take.
+    pub value_bytes_max: usize,
+}
+
+/// What an open store has of its log, for its engines to take back.
+pub struct OpenedBase {
+    pub base: Arc<Base>,
+    pub installer: Box<Installer>,
+    /// Places of the log's records, by buffer.
+    pub records: BTreeMap<u64, Vec<u32>>,
+    pub watch: Stopwatch,
+}
+
+impl FoundBase {
+    /// Reads superblock and manifest. Nobody has claimed any extents.
+    pub async fn read(drive: &Drive, io: &Io, options: &StoreOptions, found: Found) -> Result<FoundBase, Error> {
+        let watch = Stopwatch::new(drive.env());
         let Found { superblock, behind } = found;
         let (geometry, hasher) = (superblock.geometry, KeyHasher::new(superblock.secret));
         let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, options.planted).await?;
-        let mut installer = Box::new(Installer::from(recovered));
-        refuse_other_kinds(&installer, makers)?;
-        let mut extents = claim_extents(&superblock, &installer.catalog)?;
-        claim_groups(&mut extents, &installer.groups)?;
-        watch.lap("manifest");
-        let replayed = replay_log(io, &superblock, &hasher, &installer, options).await?;
-        let extents = Arc::new(Mutex::new(extents));
-        let large = LargeSpace::new(extents.clone());
-        let mut claims = Claims::new(large.clone());
-        watch.lap("log");
-        let mut large_in_segments = Vec::new();
-        for descriptor in installer.catalog.segments.values().map(|state| &state.descriptor) {
-            large_in_segments.push((descriptor.number, claim_large(&mut claims, descriptor)?));
-        }
-        let large_in_log = claim_log(&mut claims, &replayed, options.planted)?;
-        let checkpoint = installer.catalog.checkpoint.take();
-        let checkpoint = checkpoint.filter(|checkpoint| checkpoint.is_apart(&mut lock(&extents)));
+        let installer = Box::new(Installer::from(recovered));
+        let extents = Extents::new(geometry.extents(superblock.capacity_bytes));
+        let generation_before = installer.marks.opening.generation;
+        Ok(FoundBase { superblock, hasher, behind, installer, generation_before, extents, watch })
+    }
+
+    /// The extents, when engines have claimed those that the manifest names.
+    pub fn take_extents(&mut self) -> Extents {
+        std::mem::replace(&mut self.extents, Extents::new(0))
+    }
+
+    /// Reads the log.
+    pub async fn read_log(&mut self, io: &Io, options: &StoreOptions) -> Result<FoundLog, Error> {
+        self.watch.lap("manifest");
+        let replayed = replay_log(io, &self.superblock, &self.hasher, &self.installer, options).await?;
+        self.watch.lap("log");
         let stamp_durable = replayed.stamp_durable();
-        if !options.planted.has(Bug::TrustShortLog) {
-            refuse_lost_end(replayed.chain.stamp_last, &installer.marks)?;
+        let stamp_base = self.installer.marks.opening.stamp_base;
+        let stamp_next = stamp_durable.max(stamp_base) + stamps_skipped(&self.superblock.geometry);
+        Ok(FoundLog { replayed, stamp_durable, stamp_next })
+    }
+
+    /// An error if the log ends before what was durable. When that holds, all holds: something may be written.
+    pub fn believe(&self, log: &FoundLog, planted: Planted) -> Result<(), Error> {
+        match planted.has(Bug::TrustShortLog) {
+            true => Ok(()),
+            false => refuse_lost_end(log.replayed.chain.stamp_last, &self.installer.marks),
         }
-        let stamp_next = stamp_durable.max(installer.marks.opening.stamp_base) + stamps_skipped(&geometry);
-        // Superblock, manifest and log hold: from here on something is written, fences first where they are damaged.
-        let segments = segment_table(&geometry);
-        open_segments(drive, io, &superblock, &hasher, &installer.catalog, &segments).await?;
-        for (number, large) in large_in_segments {
-            if let Some(segment) = segments[number as usize].load_full() {
-                segment.own_large(large);
-            }
-        }
-        watch.lap("fences");
-        Ok(FoundStore {
-            programs,
-            superblock,
-            hasher,
-            behind,
-            generation_before: installer.marks.opening.generation,
-            installer,
-            checkpoint,
-            replayed,
-            extents,
-            large,
-            large_in_log,
-            segments,
-            stamp_durable,
-            stamp_next,
-            watch,
-        })
     }
 
     /// Makes durable all that was believed, by the record "opened".
-    async fn make_durable(&mut self, io: &Io, options: &StoreOptions) -> Result<(), Error> {
-        let FoundStore { superblock, installer, replayed, .. } = self;
+    pub async fn make_durable(&mut self, log: &mut FoundLog, io: &Io, options: &StoreOptions) -> Result<(), Error> {
+        let FoundBase { superblock, installer, .. } = self;
+        let FoundLog { replayed, stamp_durable, stamp_next } = log;
         if let Some(copy) = self.behind {
             superblock.write(io, &[copy]).await?;
         }
@@ -256,86 +192,46 @@ impl FoundStore {
             MarksEdit::put(&[MarksEdit::Trim(LogTrim { buffer_next, ..trim })], &mut items);
             installer.append(&items).await?;
         }
-        // The checkpoint was made in the generation that ends here, and ends with it; nothing is written to its extents
-        // before this is over.
-        let opened = installer.open(self.stamp_next, self.stamp_durable).await;
+        // A checkpoint that was made in the generation that ends here ends with it; nothing is written to its extents before this is over.
+        let opened = installer.open(*stamp_next, *stamp_durable).await;
         if !options.planted.has(Bug::OpenOverFailure) {
             opened?;
         }
         let opening = &mut installer.marks.opening;
-        (opening.stamp_base, opening.stamp_opened) = (self.stamp_next, self.stamp_durable);
+        (opening.stamp_base, opening.stamp_opened) = (*stamp_next, *stamp_durable);
         Ok(())
     }
 
-    /// Brings all of it into memory, and the index.
-    async fn into_engines(
-        mut self,
-        (drive, io): (&Drive, &Io),
-        options: &StoreOptions,
-        overlay: Option<OverlayFlash>,
-        makers: &[EngineMaker<'_>],
-    ) -> Result<OpenedEngines, Error> {
-        let generation_before = self.generation_before;
-        let (large_in_log, checkpoint) = (std::mem::take(&mut self.large_in_log), self.checkpoint.take());
-        let records = std::mem::take(&mut self.replayed.records);
-        let (shared, mut installer, mut watch) = self.share(drive, options, overlay, records.keys().next().copied())?;
-        let all = make_engines(&shared, makers);
-        replay_into(&all, &shared.base, &installer.keyspaces, records)?;
-        watch.lap("write buffers");
-        for (hash, place, extents) in large_in_log {
-            let mut shard = shared.shard(hash);
-            if place.buffer == shard.active() {
-                shared.name_large(&mut shard, place, extents);
-            } else {
-                shard.insert_large(place, extents);
-            }
-        }
-        let catalog = std::mem::take(&mut installer.catalog);
-        installer.catalog = fill_index(&shared, io, catalog, checkpoint, generation_before).await?;
-        watch.lap("index");
-        let (keys, segments) = (shared.index.entries(), installer.catalog.segments.len());
-        tracing::info!("recovered {keys} keys of {segments} segments: {watch}");
-        for engine in &all {
-            installer = engine.clone().recover(io.clone(), installer).await?;
-        }
-        shared.return_installer(installer);
-        Ok(OpenedEngines { hashed: shared, all })
-    }
-
-    /// Everything but the index, which is empty yet.
-    fn share(
+    /// The base of the open store.
+    pub fn into_base(
         self,
-        drive: &Drive,
+        log: FoundLog,
+        (drive, overlay): (&Drive, Option<OverlayFlash>),
         options: &StoreOptions,
-        overlay: Option<OverlayFlash>,
-        oldest: Option<u64>,
-    ) -> Result<(Arc<Shared>, Box<Installer>, Stopwatch), Error> {
-        let FoundStore { superblock, installer, replayed, extents, large, segments, watch, .. } = self;
-        let (geometry, stamp_durable) = (superblock.geometry, self.stamp_durable);
-        let generation = installer.marks.opening.generation;
+        of_engines: OfEngines,
+    ) -> Result<OpenedBase, Error> {
+        let FoundBase { superblock, installer, watch, hasher, .. } = self;
+        let FoundLog { replayed, stamp_durable, stamp_next } = log;
+        let OfEngines { extents, pools_bytes, value_bytes_max } = of_engines;
+        let (geometry, oldest) = (superblock.geometry, replayed.oldest());
         let region = replayed.arenas[0].region();
         let queue = drive.queue_pair_with_host(region, 64).map_err(|error| Error::Io(error.to_string()))?;
         let arenas_bytes = region.bytes_total();
-        let oldest = oldest.unwrap_or(replayed.active);
         let start = Start {
             buffer: replayed.active,
             oldest,
             position: replayed.position,
-            stamp_next: self.stamp_next,
+            stamp_next,
             stamp_durable,
             previous_crc: replayed.chain.previous_crc,
             crc_sealed: replayed.crc_sealed,
-            generation,
+            generation: installer.marks.opening.generation,
         };
         let ids = (geometry, superblock.store_id);
         let log = Log::new(queue, replayed.arenas, ids, options.sync, options.planted, start);
-        let (shards, glance) = make_shards(&geometry, oldest)?;
-        let index = GlobalIndex::new(options.index_geometry(&geometry, superblock.capacity_bytes))
-            .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
         let catalogue = installer.keyspaces.clone();
         let keyspaces = KeyspaceStates::new(catalogue, &replayed.deletions, replayed.deletions_sealed);
         log.keep_for_planned(keyspaces.planned_count());
-        let tables: usize = shards.iter().map(|shard| lock(shard).bytes()).sum();
         let base = Base {
             engines: EngineList::default(),
             pace: Pace::default(),
@@ -343,7 +239,7 @@ impl FoundStore {
             overlay,
             geometry,
             store_id: superblock.store_id,
-            hasher: self.hasher,
+            hasher,
             keyspaces,
             keyspace_changes: Default::default(),
             options: *options,
@@ -354,87 +250,17 @@ impl FoundStore {
             superblock: Mutex::new(superblock),
             resizing: Mutex::new(None),
             memory_bytes: AtomicU64::new(options.memory_bytes),
-            value_bytes_max: value_bytes_max(&geometry, options.memory_bytes).min(options.value_bytes_max),
-            pools_bytes: (drive.local().bytes_total() + arenas_bytes + tables) as u64 + options.tier_bytes,
+            pools_bytes: (drive.local().bytes_total() + arenas_bytes) as u64 + pools_bytes,
+            value_bytes_max,
             wakeup: Wakeup::default(),
             closed: AtomicBool::new(false),
         };
-        let shared = Shared {
-            base: Arc::new(base),
-            programs: self.programs,
-            shards,
-            glance,
-            index,
-            segments,
-            install_sequence: AtomicU64::new(0),
-            retired: Mutex::new(Vec::new()),
-            unreadable: Unreadable::default(),
-            key_tables: KeyTables::default(),
-            tier: Tier::new(options.tier_bytes, options.slabs)
-                .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
-            item_count: Default::default(),
-            keyspace_items: Default::default(),
-            access_clock: AccessClock::new(stamp_durable, drive.env().unix_seconds()),
-            large,
-            large_named_bytes: AtomicU64::new(0),
-            numbers_taken: Mutex::new(Vec::new()),
-            segments_limit: AtomicU32::new(geometry.segments(superblock.capacity_bytes)),
-            // Unique in the store's life without being written down: no generation comes twice, unless damage hid one.
-            version_next: AtomicU64::new(generation << 32 | 1),
-            counters: Counters::default(),
-            levels: Levels::default(),
-            manifest_room: ManifestRoom::default(),
-        };
-        Ok((Arc::new(shared), installer, watch))
+        Ok(OpenedBase { base: Arc::new(base), installer, records: replayed.records, watch })
     }
-}
-
-/// Makes the index that of a checkpoint, or builds it from key tables; gives the catalog back.
-async fn fill_index(
-    shared: &Arc<Shared>,
-    io: &Io,
-    catalog: Catalog,
-    checkpoint: Option<Checkpoint>,
-    generation: u64,
-) -> Result<Catalog, Error> {
-    let source = Source {
-        geometry: &shared.geometry,
-        store_id: shared.store_id,
-        generation,
-        entries: catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum(),
-        trusting: shared.planted.has(Bug::TrustCheckpoint) || shared.planted.has(Bug::StaleCheckpoint),
-    };
-    let Some(checkpoint) = checkpoint else { return index_recovery::build(shared, io, catalog).await };
-    match checkpoint::load(&source, io, shared.drive.local(), &shared.index, &checkpoint).await {
-        Ok(()) => {
-            shared.keyspace_items.note(&checkpoint.tally());
-            Ok(catalog)
-        }
-        Err(amiss) => {
-            tracing::warn!("the index checkpoint is passed over ({amiss}): the index is built from key tables");
-            index_recovery::build(shared, io, catalog).await
-        }
-    }
-}
-
-/// Empty write buffers, of which `buffer` is the first.
-fn make_shards(geometry: &Geometry, buffer: u64) -> Result<(Vec<Mutex<Shard>>, Glance), Error> {
-    let entries = geometry.buffer_entries_max() / geometry.partitions();
-    let (shards, glance) = Shard::many(geometry.partitions(), entries, buffer)
-        .map_err(|error| Error::Io(format!("no memory for the write buffers' tables: {error}")))?;
-    Ok((shards.into_iter().map(Mutex::new).collect(), glance))
-}
-
-/// All engines of a store, that of hashed keyspaces first, and makes them known to their base.
-fn make_engines(hashed: &Arc<Shared>, makers: &[EngineMaker<'_>]) -> Vec<Arc<dyn Engine>> {
-    let others = makers.iter().map(|maker| (maker.make)(&hashed.base));
-    let all: Vec<Arc<dyn Engine>> = std::iter::once(hashed.clone() as Arc<dyn Engine>).chain(others).collect();
-    hashed.base.engines.set(&all);
-    all
 }
 
 /// Gives the log's records back, each to the engine of its keyspace, buffer by buffer.
-fn replay_into(
+pub fn replay_into(
     engines: &[Arc<dyn Engine>],
     base: &Base,
     keyspaces: &Catalogue,
@@ -525,7 +351,7 @@ pub mod tests {
         let (drive, store) = store_in_memory(SMALL_BYTES, &options);
         store.run(Request::DeleteAll { at: 0 }).unwrap();
         store.run(Request::DeleteAll { at: u32::MAX }).unwrap();
-        let ends_both = store.shared().log.stamp_last();
+        let ends_both = store.hashed().log.stamp_last();
         drop(store);
         let io = Io::new(drive.queue_pair(16).unwrap());
         let delete = async {
@@ -538,20 +364,20 @@ pub mod tests {
         };
         run(&io, delete, || false).unwrap().unwrap();
         let store = Store::open_on(&drive, &options).unwrap();
-        let shared = store.shared();
+        let hashed = store.hashed();
         let mark = DeletionMark { watermark: ends_both, planned_at: 0 };
-        assert_eq!(shared.keyspaces.mark(KeyspaceId::DEFAULT), mark);
+        assert_eq!(hashed.keyspaces.mark(KeyspaceId::DEFAULT), mark);
     }
 
     #[test]
     fn pools_are_all_that_is_allocated_at_once() {
         let options = StoreOptions::new(64 << 20, 64 << 20).with_tier(16 << 20);
         let (drive, store) = store_in_memory(64 << 20, &options);
-        let shared = store.shared();
-        let tables: usize = shared.shards.iter().map(|shard| lock(shard).bytes()).sum();
-        let arenas_bytes = (BUFFERS * shared.geometry.segment_bytes) as usize;
+        let hashed = store.hashed();
+        let tables = hashed.buffers.bytes();
+        let arenas_bytes = (BUFFERS * hashed.geometry.segment_bytes) as usize;
         let pools_bytes = (drive.local().bytes_total() + arenas_bytes + tables) as u64 + options.tier_bytes;
-        assert_eq!(shared.pools_bytes, pools_bytes);
+        assert_eq!(hashed.pools_bytes, pools_bytes);
         assert!(tables > 0 && options.tier_bytes > 0);
     }
 }

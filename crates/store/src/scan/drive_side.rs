@@ -11,9 +11,9 @@
 use super::query_scan::{QueryError, QueryReport};
 use super::snapshot::{SegmentSnapshot, Snapshot};
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::segment::view::Segment;
 use crate::keyspace::KeyspaceId;
-use crate::shared::Shared;
 use std::collections::VecDeque;
 use std::ops::Range;
 use tapetum_drive::programs::TOO_LARGE;
@@ -67,7 +67,7 @@ impl<'s> Piece<'s> {
         let segment: &Segment = &self.segment.segment;
         let bytes = (self.pages_end() - self.pages.start) * segment.page_size().bytes() as u32;
         let range =
-            |run: crate::hashed::segment::view::Run| SourceRange { offset: run.flash, bytes: run.length.into() };
+            |run: crate::media::flash_run::FlashRun| SourceRange { offset: run.flash, bytes: run.length.into() };
         segment.data_runs(self.pages.start, bytes).map(range).collect()
     }
 
@@ -83,7 +83,7 @@ impl<'s> Piece<'s> {
 }
 
 pub(super) struct DriveScan<'s> {
-    shared: &'s Shared,
+    engine: &'s HashedEngine,
     pair: QueuePair,
     stage: PipelineStage,
     keyspace: KeyspaceId,
@@ -105,22 +105,22 @@ enum Given {
 
 impl<'s> DriveScan<'s> {
     pub fn new(
-        shared: &'s Shared,
+        engine: &'s HashedEngine,
         (keyspace, query): (KeyspaceId, &Query),
         snapshot: &'s Snapshot,
         sink_bytes: Option<usize>,
     ) -> Result<DriveScan<'s>, QueryError> {
-        let pair = shared.drive.queue_pair(1).map_err(|error| Error::Io(error.to_string()))?;
-        let identity = shared.drive.identity();
+        let pair = engine.drive.queue_pair(1).map_err(|error| Error::Io(error.to_string()))?;
+        let identity = engine.drive.identity();
         let program = identity.programs.iter().find(|program| (&program.name[..], program.version) == SCAN);
         let program = program.ok_or_else(|| Error::Io(format!("the drive has no program {} {}", SCAN.0, SCAN.1)))?;
         let Some(stage) = PipelineStage::new(program.id, &[]) else { unreachable!("it has no parameters") };
         let mut encoded = Vec::new();
         query.encode(&mut encoded);
-        let usual = SINK_BYTES.min(shared.drive.local().bytes_total() / SINK_SHARE);
+        let usual = SINK_BYTES.min(engine.drive.local().bytes_total() / SINK_SHARE);
         let sink_bytes = sink_bytes.unwrap_or(usual);
         let (is_strict, pieces_max) = (query.policy() == MisfitPolicy::Fail, usize::MAX);
-        Ok(DriveScan { shared, pair, stage, keyspace, query: encoded, snapshot, sink_bytes, is_strict, pieces_max })
+        Ok(DriveScan { engine, pair, stage, keyspace, query: encoded, snapshot, sink_bytes, is_strict, pieces_max })
     }
 
     pub fn run(
@@ -202,7 +202,7 @@ impl<'s> DriveScan<'s> {
         let room = |bytes: usize| {
             let no_room =
                 || Error::Options(format!("local memory has no {bytes} bytes for a scan: give the store more memory"));
-            self.shared.drive.local().allocate(bytes).ok_or_else(no_room)
+            self.engine.drive.local().allocate(bytes).ok_or_else(no_room)
         };
         let (mut work, into) = (room(attachment_at + attachment.len())?, room(self.sink_bytes)?);
         let at = |at: usize, length: usize| LocalRange { offset: work.offset() + at as u64, length: length as u32 };
@@ -229,7 +229,7 @@ impl<'s> DriveScan<'s> {
         let Some(returned) = returned.pop() else { unreachable!("something was polled") };
         let Lease::Buffers([work, into]) = returned.lease else { unreachable!("two buffers were lent") };
         if returned.completion.status != Status::Success {
-            return Err(Error::of_command(&self.shared.drive, "scan", &returned.completion).into());
+            return Err(Error::of_command(&self.engine.drive, "scan", &returned.completion).into());
         }
         let encoded = self.pair.copy_array_to_host(Purpose::Scan, &work, PipelineDescriptor::RESULT_AT);
         report.returned_bytes += encoded.len() as u64;

@@ -165,7 +165,7 @@ impl KeyspaceHandle {
         rows: &mut dyn RowSink,
         report: &mut QueryReport,
     ) -> Result<(), QueryError> {
-        let shared = self.store().shared();
+        let shared = self.store().hashed();
         shared.refuse_unservable(self.keyspace())?;
         let snapshot = {
             let queue = shared.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?;

@@ -6,6 +6,7 @@
 //! 3. The bitmaps are copies, and so are the records of write buffers, which are few against segments.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
 use crate::hashed::segment::view::Segment;
 use crate::installer::Installer;
@@ -13,7 +14,6 @@ use crate::keyspace::KeyspaceId;
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Sync;
 use crate::media::io::{Io, lock};
-use crate::shared::Shared;
 use std::sync::Arc;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::record::{Codec, Kind};
@@ -42,39 +42,39 @@ pub(super) struct BufferedItem {
 
 impl Snapshot {
     /// Takes one; where writes are acknowledged when they are durable, all that it shows is.
-    pub async fn take(shared: &Arc<Shared>, io: &Io, keyspace: KeyspaceRef) -> Result<Snapshot, Error> {
-        let installer = shared.take_installer().await;
-        let taken = Snapshot::take_now(shared, &installer, keyspace.id());
-        shared.return_installer(installer);
+    pub async fn take(engine: &Arc<HashedEngine>, io: &Io, keyspace: KeyspaceRef) -> Result<Snapshot, Error> {
+        let installer = engine.take_installer().await;
+        let taken = Snapshot::take_now(engine, &installer, keyspace.id());
+        engine.return_installer(installer);
         let (snapshot, stamp) = taken?;
-        if shared.log.sync() == Sync::Always {
-            shared.log.make_durable(io, stamp, || shared.drive.env().now_us()).await?;
+        if engine.log.sync() == Sync::Always {
+            engine.log.make_durable(io, stamp, || engine.drive.env().now_us()).await?;
         }
         Ok(snapshot)
     }
 
-    fn take_now(shared: &Shared, installer: &Installer, keyspace: KeyspaceId) -> Result<(Snapshot, u64), Error> {
+    fn take_now(engine: &HashedEngine, installer: &Installer, keyspace: KeyspaceId) -> Result<(Snapshot, u64), Error> {
         let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
         let mut snapshot = Snapshot {
             segments: Vec::new(),
             buffered: Vec::new(),
             replaced: Vec::new(),
             deleted_through: 0,
-            now: shared.now(),
+            now: engine.now(),
         };
         // Ascending, as everywhere.
-        let shards: Vec<_> = shared.shards.iter().map(lock).collect();
-        let stamp = shared.log.stamp_last();
-        snapshot.deleted_through = shared.keyspaces.watermark(keyspace);
+        let shards: Vec<_> = engine.buffers.shards().iter().map(lock).collect();
+        let stamp = engine.log.stamp_last();
+        snapshot.deleted_through = engine.keyspaces.watermark(keyspace);
         for (_, Place { buffer, place }) in shards.iter().flat_map(|shard| shard.latest()) {
             // SAFETY: the shard names the place, and we hold it.
-            let record = unsafe { shared.log.record(buffer, place) };
+            let record = unsafe { engine.log.record(buffer, place) };
             let header = record.header;
             if KeyspaceId::of(&header) != keyspace {
                 continue;
             }
             snapshot.replaced.push(record.key.to_vec());
-            if header.kind != Kind::Value || !shared.is_live(&header, snapshot.now) {
+            if header.kind != Kind::Value || !engine.is_live(&header, snapshot.now) {
                 continue;
             }
             let mut value = None;
@@ -85,7 +85,7 @@ impl Snapshot {
             snapshot.buffered.push(BufferedItem { key: record.key.to_vec(), value });
         }
         for state in installer.catalog.segments.values().filter(|state| state.valid_entries > 0) {
-            if let Some(segment) = shared.segments[state.descriptor.number as usize].load_full() {
+            if let Some(segment) = engine.segments.get(state.descriptor.number) {
                 snapshot.segments.push(SegmentSnapshot { segment, valid: state.valid.to_words() });
             }
         }

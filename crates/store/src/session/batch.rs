@@ -59,7 +59,7 @@ impl Session {
             self.core.answer(token, Outcome::Failed(error));
             return Ok(());
         }
-        self.shared.check_watermark();
+        self.hashed_engine.check_watermark();
         if !self.has_room() {
             return Err(Busy);
         }
@@ -75,7 +75,7 @@ impl Session {
                     self.core.answer(token, Outcome::Failed(error));
                     false
                 }
-                Err(BatchStop::Full) if self.shared.rotate() => continue,
+                Err(BatchStop::Full) if self.hashed_engine.rotate() => continue,
                 Err(BatchStop::Full | BatchStop::Busy) if self.core.base.closed.load(Ordering::SeqCst) => {
                     self.core.answer(token, Outcome::Failed(closed()));
                     false
@@ -93,11 +93,11 @@ impl Session {
         for kind in writes.iter().map(|write| write.keyspace().kind()) {
             self.engine_of(kind).map_err(BatchStop::Refused)?;
         }
-        let Session { core, hashed, others, shared } = self;
+        let Session { core, hashed, others, hashed_engine } = self;
         let of_kind = |kind| writes.iter().copied().filter(|write| write.keyspace().kind() == kind).collect();
         let hashed_writes: Vec<Write<'_>> = of_kind(KeyspaceKind::Hashed);
         let other_writes: Vec<Vec<Write<'_>>> = others.iter_mut().map(|(kind, _)| of_kind(kind)).collect();
-        let mut hashed_part = hashed.prepare(shared, &hashed_writes)?;
+        let mut hashed_part = hashed.prepare(hashed_engine, &hashed_writes)?;
         let mut parts: Vec<(usize, &mut dyn BatchPart)> = vec![(hashed_writes.len(), &mut hashed_part)];
         let mut other_parts = Vec::new();
         for ((_, engine), writes) in others.iter_mut().zip(&other_writes) {
@@ -135,14 +135,14 @@ impl Session {
         for write in writes {
             let request = write.request();
             match write.keyspace().kind() == KeyspaceKind::Hashed {
-                true => limits::refuse(&self.shared, write.keyspace(), &request)?,
+                true => limits::refuse(&self.hashed_engine, write.keyspace(), &request)?,
                 false => refuse(base, write.keyspace(), &request)?,
             }
             bytes += request.payload_bytes() + RECORD_BESIDE_BYTES;
         }
         // It lies in one group of the log, large values too.
         let limit_bytes = base.geometry.segment_bytes as usize / 2;
-        let limit_writes = limits::batch_writes_max(&self.shared);
+        let limit_writes = limits::batch_writes_max(&self.hashed_engine);
         let fits = bytes <= limit_bytes && writes.len() <= limit_writes;
         if fits { Ok(()) } else { Err(Error::BatchTooLarge { limit_bytes, limit_writes }) }
     }

@@ -20,7 +20,7 @@ fn toy() -> (Store, Session, KeyspaceRef) {
     let make = |base: &Arc<Base>| -> Arc<dyn Engine> { ToyEngine::new(base) };
     let store = Store::open_on_with_engines(&drive, &options, &[EngineMaker { kind: TOY, make: &make }]).unwrap();
     let session = store.session().unwrap();
-    let keyspace = create_of(&store.shared().keyspaces, TOY, 7, 0);
+    let keyspace = create_of(&store.hashed().keyspaces, TOY, 7, 0);
     (store, session, keyspace)
 }
 
@@ -96,7 +96,7 @@ fn a_write_is_answered_when_it_is_durable() {
     let mut replies = Vec::new();
     while replies.is_empty() {
         session.poll(&mut replies);
-        let durable = store.shared().log.durable_stamp();
+        let durable = store.hashed().log.durable_stamp();
         let is_durable = |reply: &Reply| matches!(reply.outcome, Outcome::Stored { stamp } if stamp <= durable);
         assert!(replies.iter().all(is_durable));
     }
@@ -135,10 +135,10 @@ fn a_batch_of_two_engines_is_whole_or_absent() {
     let (both, default) = ([toy, KeyspaceRef::DEFAULT], KeyspaceRef::DEFAULT);
     let writes = [write(default, b"a"), write(toy, b"a"), write(default, b"b"), write(toy, b"b")];
     run(&mut session, toy, put(b"c", b"before"));
-    let stamp_before = store.shared().log.stamp_last();
+    let stamp_before = store.hashed().log.stamp_last();
     session.submit_batch(1, &writes).unwrap();
     assert_eq!(answers(&mut session, 1)[0].0, Outcome::Done);
-    assert_eq!(store.shared().log.stamp_last(), stamp_before + 4);
+    assert_eq!(store.hashed().log.stamp_last(), stamp_before + 4);
     let get = |session: &mut Session, keyspace, key| run(session, keyspace, Request::Get { key }).1;
     for (keyspace, key) in both.into_iter().flat_map(|keyspace| [(keyspace, b"a"), (keyspace, b"b")]) {
         assert_eq!(get(&mut session, keyspace, key), b"value");
@@ -147,7 +147,7 @@ fn a_batch_of_two_engines_is_whole_or_absent() {
     session.submit_to(toy, 1, Request::Get { key: b"a" }).unwrap();
     assert!(session.submit_batch(2, &writes).is_err());
     answers(&mut session, 1);
-    store.shared().keyspaces.apply(&KeyspaceEdit::Drop(toy.id()), 0).unwrap();
+    store.hashed().keyspaces.apply(&KeyspaceEdit::Drop(toy.id()), 0).unwrap();
     session.submit_batch(1, &[write(default, b"c"), write(toy, b"c")]).unwrap();
     assert_eq!(answers(&mut session, 1)[0].0, Outcome::Failed(Error::Keyspace(KeyspaceError::Gone)));
     assert_eq!(run(&mut session, default, Request::Get { key: b"c" }).0, Outcome::Missing);

@@ -57,7 +57,7 @@ impl Bench {
         let options = StoreOptions { sync: Sync::No, ..small_options() }.with_tier(tier_bytes);
         let (_, store) = store_in_memory(SMALL_BYTES, &options);
         let mut keyspaces = vec![KeyspaceRef::DEFAULT];
-        keyspaces.extend(IDS.map(|id| create(&store.shared().keyspaces, id, 0)));
+        keyspaces.extend(IDS.map(|id| create(&store.hashed().keyspaces, id, 0)));
         let session = store.session().unwrap();
         Bench { store, session, keyspaces, model: HashMap::new(), random: SplitMix64::new(seed) }
     }
@@ -140,11 +140,11 @@ fn a_dropped_keyspace_refuses_and_shows_nothing() {
     let mut bench = Bench::new(3, 0);
     let keyspace = bench.keyspaces[3];
     put(&mut bench.session, keyspace, b"key", b"value");
-    bench.store.shared().keyspaces.apply(&KeyspaceEdit::Drop(keyspace.id()), 0).unwrap();
+    bench.store.hashed().keyspaces.apply(&KeyspaceEdit::Drop(keyspace.id()), 0).unwrap();
     let refused = Outcome::Failed(Error::Keyspace(KeyspaceError::Gone));
     assert_eq!(run(&mut bench.session, keyspace, Request::Get { key: b"key" }).0, refused);
     assert_eq!(run(&mut bench.session, keyspace, Request::DeleteAll { at: 0 }).0, refused);
-    let shared = bench.store.shared();
+    let shared = bench.store.hashed();
     shared.keyspaces.apply(&KeyspaceEdit::Forget(keyspace.id()), 0).unwrap();
     let again = create(&shared.keyspaces, keyspace.id().0, shared.log.stamp_last());
     assert_eq!(get(&mut bench.session, again, b"key"), None);
@@ -160,7 +160,7 @@ fn a_handle_has_the_calls_of_a_store_for_its_own_keyspace() {
     let name = |name: &str| store.keyspace(name).map(|handle| handle.id()).map_err(|error| error.to_string());
     assert_eq!(name("default"), Ok(KeyspaceRef::DEFAULT.id()));
     assert!(name("keyspace 300").unwrap_err().contains("there is no keyspace"));
-    create(&store.shared().keyspaces, 300, 0);
+    create(&store.hashed().keyspaces, 300, 0);
     let orders = store.keyspace("keyspace 300").unwrap();
     store.put(b"key", b"of the default").unwrap();
     orders.put(b"key", b"of the orders").unwrap();
@@ -189,7 +189,7 @@ fn a_handle_has_the_calls_of_a_store_for_its_own_keyspace() {
     assert_eq!(keys(orders.keyspace()), Ok(vec![b"key".to_vec(), b"other".to_vec()]));
     let place = |keyspace| crate::locate(&store, keyspace, b"key").unwrap();
     assert_ne!(place(KeyspaceRef::DEFAULT).hash, place(orders.keyspace()).hash);
-    store.shared().keyspaces.apply(&KeyspaceEdit::Drop(orders.id()), 0).unwrap();
+    store.hashed().keyspaces.apply(&KeyspaceEdit::Drop(orders.id()), 0).unwrap();
     let gone = Error::Keyspace(KeyspaceError::Gone);
     assert_eq!((orders.get(b"key"), orders.put(b"key", b"v")), (Err(gone.clone()), Err(gone.clone())));
     assert_eq!((store.batch(&writes), keys(orders.keyspace())), (Err(gone.clone()), Err(gone)));

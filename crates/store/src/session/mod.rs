@@ -25,13 +25,13 @@ pub mod toy_session;
 
 use crate::base::Base;
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::session::{HashedSession, limits};
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::key_range::{KeyRange, ScanReply};
 use crate::keyspace::keyspace_error::KeyspaceError;
 use crate::keyspace::request::{Outcome, Reply, Request, ValueRange};
 use crate::keyspace::states::KeyspaceRef;
-use crate::shared::Shared;
 use engine_session::{EngineSession, EngineSlot, EngineWait, OtherEngines};
 use order::OpTarget;
 use session_core::SessionCore;
@@ -62,14 +62,14 @@ pub struct Session {
     pub(crate) core: SessionCore,
     pub(crate) hashed: HashedSession,
     pub(crate) others: OtherEngines,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) hashed_engine: Arc<HashedEngine>,
 }
 
 impl Session {
-    pub(crate) fn new(shared: Arc<Shared>, queue: QueuePair) -> Result<Session, Error> {
-        let core = SessionCore::new(shared.base.clone(), queue);
-        let hashed = HashedSession::new(&shared)?;
-        Ok(Session { core, hashed, others: OtherEngines::default(), shared })
+    pub(crate) fn new(hashed_engine: Arc<HashedEngine>, queue: QueuePair) -> Result<Session, Error> {
+        let core = SessionCore::new(hashed_engine.base.clone(), queue);
+        let hashed = HashedSession::new(&hashed_engine)?;
+        Ok(Session { core, hashed, others: OtherEngines::default(), hashed_engine })
     }
 
     /// Whether [`Session::submit`] takes a request: fewer than [`OPERATIONS_MAX`] are on their way, and of keys and values they
@@ -104,14 +104,14 @@ impl Session {
         if keyspace.kind() != KeyspaceKind::Hashed {
             return self.start_elsewhere((keyspace, token), request, value_bytes_allowed);
         }
-        let shared = &*self.shared;
-        if let Err(error) = limits::refuse(shared, keyspace, request) {
+        let hashed_engine = &*self.hashed_engine;
+        if let Err(error) = limits::refuse(hashed_engine, keyspace, request) {
             return self.core.answer(token, Outcome::Failed(error));
         }
-        shared.check_watermark();
-        let hash = shared.hash(keyspace.id, request.key());
+        hashed_engine.check_watermark();
+        let hash = hashed_engine.hash(keyspace.id, request.key());
         let target = OpTarget { token, keyspace, hash, value_bytes_allowed };
-        self.hashed.start(&mut self.core, shared, target, request);
+        self.hashed.start(&mut self.core, hashed_engine, target, request);
     }
 
     /// Starts an operation on a keyspace that is not a hashed one.
@@ -127,7 +127,7 @@ impl Session {
             Ok(slot) => slot,
             Err(error) => return self.core.answer(token, Outcome::Failed(error)),
         };
-        self.shared.check_watermark();
+        self.hashed_engine.check_watermark();
         let hash = self.core.base.hasher.hash(keyspace.id, request.key());
         let target = OpTarget { token, keyspace, hash, value_bytes_allowed };
         self.others.get(slot).start(&mut self.core, target, request);
@@ -162,7 +162,7 @@ impl Session {
             return Err(Error::Keyspace(KeyspaceError::Unordered));
         }
         self.core.base.refuse_dropped(keyspace)?;
-        self.shared.check_watermark();
+        self.hashed_engine.check_watermark();
         let slot = self.engine_of(keyspace.kind())?;
         self.others.get(slot).start_scan((keyspace, token), range, items_max);
         Ok(())
@@ -176,14 +176,14 @@ impl Session {
     /// Advances everything without blocking, and appends the replies that are ready. As long as operations are on their way, the
     /// session holds what they read: others may wait for that to be free.
     pub fn poll(&mut self, replies: &mut Vec<Reply>) {
-        self.shared.check_watermark();
+        self.hashed_engine.check_watermark();
         // What changes after an attempt that had to wait must wake the session. Nobody writes for one that asks for nothing.
         self.core.notifier.set_waiting(self.in_flight() > 0 || self.core.batch_waits);
         self.reap();
         self.attempt_waiting();
         let waits = self.waits() > EngineWait::Commands;
         self.core.release_held(waits);
-        self.hashed.end_poll(&self.shared);
+        self.hashed.end_poll(&self.hashed_engine);
         replies.append(&mut self.core.ready);
         self.core.values.turn();
         if self.in_flight() == self.core.asks.count() {
@@ -211,7 +211,7 @@ impl Session {
         }
         // Who gets a reply polls again.
         while count > 0 {
-            self.hashed.attempt_front(&mut self.core, &self.shared, count);
+            self.hashed.attempt_front(&mut self.core, &self.hashed_engine, count);
             self.reap();
             count = if self.core.ready.is_empty() { self.hashed.take_woken() } else { 0 };
         }
@@ -223,7 +223,7 @@ impl Session {
         let mut completions = std::mem::take(&mut self.core.completions);
         loop {
             self.send();
-            let Session { core, hashed, others, shared } = self;
+            let Session { core, hashed, others, hashed_engine } = self;
             core.queue.poll(&mut completions);
             if completions.is_empty() {
                 break;
@@ -231,7 +231,7 @@ impl Session {
             completions.iter().for_each(|returned| hashed.prefetch(&returned.completion));
             for returned in completions.drain(..) {
                 match EngineSlot::of(returned.completion.tag) {
-                    EngineSlot::HASHED => hashed.complete(core, shared, returned),
+                    EngineSlot::HASHED => hashed.complete(core, hashed_engine, returned),
                     slot => others.get(slot).complete(core, returned),
                 }
             }
@@ -240,12 +240,12 @@ impl Session {
             }
         }
         self.core.completions = completions;
-        self.hashed.count_gets(&self.shared);
+        self.hashed.count_gets(&self.hashed_engine);
     }
 
     /// Sends what was gathered.
     fn send(&mut self) {
-        self.hashed.look_up_gathered(&mut self.core, &self.shared);
+        self.hashed.look_up_gathered(&mut self.core, &self.hashed_engine);
         self.others.iter_mut().for_each(|(_, part)| part.send(&mut self.core));
     }
 
@@ -331,7 +331,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.core.base.log.unregister(&self.core.notifier);
-        self.hashed.leave(&self.shared);
+        self.hashed.leave(&self.hashed_engine);
         self.others.iter_mut().for_each(|(_, part)| part.leave(&mut self.core));
     }
 }

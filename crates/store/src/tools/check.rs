@@ -1,6 +1,7 @@
 //! The offline check: every checksum of every record and key-table page, and the invariants that tie them together.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Bitmap, SegmentState};
 use crate::hashed::collect::victim::VictimCursor;
 use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader, page_name};
@@ -10,7 +11,6 @@ use crate::hashed::segment::view::Segment;
 use crate::media::geometry::SUPERBLOCK_BYTES;
 use crate::media::io::Io;
 use crate::media::superblock::Superblock;
-use crate::shared::Shared;
 use crate::store::Store;
 use std::sync::Arc;
 use tapetum_drive::Purpose;
@@ -47,8 +47,8 @@ impl CheckReport {
 /// Checks an open store. Manifest and log were checked by opening it. Of a store that was opened to read, what opening made
 /// anew is named too: it is damaged on the drive.
 pub fn check(store: &Store) -> Result<CheckReport, Error> {
-    let shared = store.shared();
-    let queue = shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+    let engine = store.hashed();
+    let queue = engine.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
     let io = Io::new(queue).of(Purpose::Check);
     let all = async {
         let mut report = CheckReport::default();
@@ -58,25 +58,25 @@ pub fn check(store: &Store) -> Result<CheckReport, Error> {
         }
         Ok(report)
     };
-    shared.run_beside_maintenance(&io, all)?
+    engine.run_beside_maintenance(&io, all)?
 }
 
 /// Checks the segments of hashed keyspaces, and the index.
-pub async fn check_hashed(shared: &Arc<Shared>, io: &Io) -> Result<CheckReport, Error> {
-    let installer = shared.take_installer().await;
+pub async fn check_hashed(engine: &Arc<HashedEngine>, io: &Io) -> Result<CheckReport, Error> {
+    let installer = engine.take_installer().await;
     let mut report = CheckReport::default();
     for state in installer.catalog.segments.values() {
         report.segments += 1;
-        report.problems.extend(pages_made_anew(shared, state.descriptor.number));
-        if let Err(error) = check_segment(shared, io, state, &mut report).await {
+        report.problems.extend(pages_made_anew(engine, state.descriptor.number));
+        if let Err(error) = check_segment(engine, io, state, &mut report).await {
             report.problems.push(error.to_string());
         }
     }
-    let entries = shared.index.entries() as u64;
+    let entries = engine.index.entries() as u64;
     if report.problems.is_empty() && entries != report.valid_records {
         report.problems.push(format!("the index has {entries} entries for {} valid records", report.valid_records));
     }
-    shared.return_installer(installer);
+    engine.return_installer(installer);
     Ok(report)
 }
 
@@ -93,9 +93,9 @@ async fn check_superblocks(io: &Io, report: &mut CheckReport) -> Result<(), Erro
 }
 
 /// Pages of a segment's key table, and of its fences, that were made anew in memory alone.
-fn pages_made_anew(shared: &Shared, number: u32) -> Vec<String> {
-    let segment = shared.segments[number as usize].load_full();
-    let (Some(overlay), Some(segment)) = (&shared.overlay, segment) else { return Vec::new() };
+fn pages_made_anew(engine: &HashedEngine, number: u32) -> Vec<String> {
+    let segment = engine.segments.get(number);
+    let (Some(overlay), Some(segment)) = (&engine.overlay, segment) else { return Vec::new() };
     let is_anew = |page: &u32| {
         let mut runs = segment.key_runs(*page..*page + 1);
         runs.any(|run| overlay.touches(run.flash..run.flash + u64::from(run.length)))
@@ -105,16 +105,16 @@ fn pages_made_anew(shared: &Shared, number: u32) -> Vec<String> {
 }
 
 async fn check_segment(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     state: &SegmentState,
     report: &mut CheckReport,
 ) -> Result<(), Error> {
     let number = state.descriptor.number;
     let wrong = |what: String| Error::Corrupt(format!("segment {number}: {what}"));
-    let segment = shared.segments[number as usize].load_full().ok_or_else(|| wrong("it is not open".into()))?;
-    let entries = key_table(shared, io, &segment).await?;
-    let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.hasher.clone()).await?;
+    let segment = engine.segments.get(number).ok_or_else(|| wrong("it is not open".into()))?;
+    let entries = key_table(engine, io, &segment).await?;
+    let mut cursor = VictimCursor::new(segment, io, engine.drive.local(), engine.hasher.clone()).await?;
     let all = Bitmap::full(state.descriptor.entries);
     let (mut valid_bytes, mut last) = (0, None::<HashKey>);
     let mut large = state.descriptor.large.iter();
@@ -133,7 +133,7 @@ async fn check_segment(
         if state.valid.get(place) {
             report.valid_records += 1;
             valid_bytes += cursor.record().len() as u64;
-            if shared.index.lookup(hash) != Some(number) {
+            if engine.index.lookup(hash) != Some(number) {
                 return Err(wrong(format!("the index does not lead to record {place}, which is valid")));
             }
             if cursor.header().codec == Codec::OutOfLine {
@@ -143,7 +143,7 @@ async fn check_segment(
                 if large.next().is_none_or(|named| (named.entry, &named.runs) != (place, &reference.runs)) {
                     return Err(wrong(format!("record {place} is not the large value that the manifest names")));
                 }
-                if let Err(error) = verify(shared, io, &reference, cursor.header().raw_bytes).await {
+                if let Err(error) = verify(engine, io, &reference, cursor.header().raw_bytes).await {
                     report.problems.push(error.to_string());
                 }
             }
@@ -160,11 +160,11 @@ async fn check_segment(
 }
 
 /// The entries of a key table, whose fences must be those that were read from flash.
-async fn key_table(shared: &Arc<Shared>, io: &Io, segment: &Arc<Segment>) -> Result<Vec<Entry>, Error> {
+async fn key_table(engine: &Arc<HashedEngine>, io: &Io, segment: &Arc<Segment>) -> Result<Vec<Entry>, Error> {
     let number = segment.descriptor.number;
-    let mut fences = FenceBuilder::new(&shared.geometry, segment.descriptor.data_page_size);
+    let mut fences = FenceBuilder::new(&engine.geometry, segment.descriptor.data_page_size);
     let mut entries = Vec::with_capacity(segment.descriptor.entries as usize);
-    let mut reader = KeyReader::telling(io, shared.drive.local());
+    let mut reader = KeyReader::telling(io, engine.drive.local());
     let look = |read: &KeyPages<()>| {
         for page in read.pages() {
             if page.first_entry != fences.entries() || page.count() == 0 {

@@ -3,6 +3,7 @@
 //! [`inspect`] asks an open store, [`inspect_drive`] reads a drive that no store has open, and writes nothing.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Catalog, SegmentState};
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
@@ -12,7 +13,6 @@ use crate::media::io::{Io, lock, run};
 use crate::media::superblock::Superblock;
 use crate::planted::Planted;
 use crate::recover::read_superblock;
-use crate::shared::Shared;
 use crate::store::Store;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -118,20 +118,20 @@ segment_fields!(
 
 /// What an open store has on its drive now. Flush and collector wait meanwhile.
 pub fn inspect(store: &Store) -> Result<Inspection, Error> {
-    let shared = store.shared();
-    let io = Io::new(shared.drive.queue_pair(4).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
+    let engine = store.hashed();
+    let io = Io::new(engine.drive.queue_pair(4).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
     let ask = async {
-        let installer = shared.take_installer().await;
-        let inspection = of_installed(shared, &installer);
-        shared.return_installer(installer);
+        let installer = engine.take_installer().await;
+        let inspection = of_installed(engine, &installer);
+        engine.return_installer(installer);
         inspection
     };
-    shared.run_beside_maintenance(&io, ask)
+    engine.run_beside_maintenance(&io, ask)
 }
 
-fn of_installed(shared: &Arc<Shared>, installer: &Installer) -> Inspection {
-    let superblock = *lock(&shared.superblock);
-    let extents = lock(&shared.extents);
+fn of_installed(engine: &Arc<HashedEngine>, installer: &Installer) -> Inspection {
+    let superblock = *lock(&engine.superblock);
+    let extents = lock(&engine.extents);
     let is_free = |extent| extents.is_free(extent);
     describe(&superblock, installer, is_free, AreaKind::Held)
 }

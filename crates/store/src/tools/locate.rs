@@ -1,12 +1,12 @@
 //! Where a key lives: in a write buffer, or in which bytes of which segment. For tools; a get takes a faster way.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::segment::view::Segment;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::states::KeyspaceRef;
 use crate::media::io::{Io, run};
 use crate::media::transfer::Transfer;
-use crate::shared::Shared;
 use crate::store::Store;
 use std::sync::Arc;
 use tapetum_drive::Purpose;
@@ -76,7 +76,7 @@ pub struct RecordFacts {
     pub live: bool,
 }
 
-fn facts(shared: &Shared, header: &Header) -> RecordFacts {
+fn facts(engine: &HashedEngine, header: &Header) -> RecordFacts {
     RecordFacts {
         kind: format!("{:?}", header.kind).to_lowercase(),
         codec: format!("{:?}", header.codec).to_lowercase(),
@@ -87,50 +87,50 @@ fn facts(shared: &Shared, header: &Header) -> RecordFacts {
         flags: header.flags,
         expiry: header.expiry,
         stamp: header.stamp,
-        live: header.kind == Kind::Value && shared.is_live(header, shared.now()),
+        live: header.kind == Kind::Value && engine.is_live(header, engine.now()),
     }
 }
 
 /// Finds where a key of a keyspace lives in an open store.
 pub fn locate(store: &Store, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
-    let shared = store.shared();
-    let io = Io::new(shared.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
-    let hash = shared.hash(keyspace.id, key);
-    let place = run(&io, find(shared, &io, hash, (keyspace.id, key)), || false)
+    let engine = store.hashed();
+    let io = Io::new(engine.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Check);
+    let hash = engine.hash(keyspace.id, key);
+    let place = run(&io, find(engine, &io, hash, (keyspace.id, key)), || false)
         .ok_or_else(|| Error::Io("the drive stopped answering".into()))??;
-    Ok(Location { hash: hash.0, partition: hash.partition(shared.geometry.partition_bits) as u64, place })
+    Ok(Location { hash: hash.0, partition: hash.partition(engine.geometry.partition_bits) as u64, place })
 }
 
-async fn find(shared: &Arc<Shared>, io: &Io, hash: HashKey, key: (KeyspaceId, &[u8])) -> Result<KeyPlace, Error> {
+async fn find(engine: &Arc<HashedEngine>, io: &Io, hash: HashKey, key: (KeyspaceId, &[u8])) -> Result<KeyPlace, Error> {
     loop {
-        if let Some(place) = in_buffer(shared, hash) {
+        if let Some(place) = in_buffer(engine, hash) {
             return Ok(place);
         }
-        let Some(segment) = shared.candidate(hash) else {
+        let Some(segment) = engine.candidate(hash) else {
             // It may have come, or gone to a segment, between the two looks.
-            if in_buffer(shared, hash).is_none() && shared.candidate(hash).is_none() {
+            if in_buffer(engine, hash).is_none() && engine.candidate(hash).is_none() {
                 return Ok(KeyPlace::Nowhere { segment: None });
             }
             continue;
         };
-        return match in_segment(shared, io, &segment, hash, key).await? {
+        return match in_segment(engine, io, &segment, hash, key).await? {
             Some(place) => Ok(KeyPlace::Segment(place)),
             None => Ok(KeyPlace::Nowhere { segment: Some(segment.descriptor.number) }),
         };
     }
 }
 
-fn in_buffer(shared: &Shared, hash: HashKey) -> Option<KeyPlace> {
-    let shard = shared.shard(hash);
+fn in_buffer(engine: &HashedEngine, hash: HashKey) -> Option<KeyPlace> {
+    let shard = engine.buffers.shard(hash);
     let place = shard.get(hash)?;
     // SAFETY: the shard names the place, and we hold it.
-    let record = facts(shared, &unsafe { shared.log.record(place.buffer, place.place) }.header);
-    let flash_bytes = shared.geometry.zone_offset(place.buffer) + u64::from(place.place);
+    let record = facts(engine, &unsafe { engine.log.record(place.buffer, place.place) }.header);
+    let flash_bytes = engine.geometry.zone_offset(place.buffer) + u64::from(place.place);
     Some(KeyPlace::Buffer { buffer: place.buffer, sealed: shard.sealed() == Some(place.buffer), flash_bytes, record })
 }
 
 async fn in_segment(
-    shared: &Shared,
+    engine: &HashedEngine,
     io: &Io,
     segment: &Segment,
     hash: HashKey,
@@ -139,7 +139,7 @@ async fn in_segment(
     let number = segment.descriptor.number;
     for page in segment.start_pages(hash) {
         let read_bytes = segment.span_bytes(page);
-        let room = shared.drive.local().allocate(read_bytes as usize);
+        let room = engine.drive.local().allocate(read_bytes as usize);
         let buffer =
             room.ok_or_else(|| Error::Options("the budget of memory is too small to read a record: raise it".into()))?;
         let (buffer, result) =
@@ -151,25 +151,31 @@ async fn in_segment(
             .find(segment.salt, (keyspace.0, key))
             .map_err(|_| Error::Corrupt(format!("data page {page} of segment {number}")))?;
         if let Some(found) = found {
-            return Ok(Some(segment_place(shared, segment, page, read_bytes, &found)));
+            return Ok(Some(segment_place(engine, segment, page, read_bytes, &found)));
         }
     }
     Ok(None)
 }
 
-fn segment_place(shared: &Shared, segment: &Segment, page: u32, read_bytes: u32, found: &FoundRecord) -> SegmentPlace {
+fn segment_place(
+    engine: &HashedEngine,
+    segment: &Segment,
+    page: u32,
+    read_bytes: u32,
+    found: &FoundRecord,
+) -> SegmentPlace {
     let page_at = (found.address - segment.page_size().address(page)) as u32;
     let page_flash = segment.data_runs(page, 1).next().map_or(0, |run| run.flash);
     SegmentPlace {
         segment: segment.descriptor.number,
         entry: found.entry,
         extent: segment.descriptor.data_extents
-            [(page / shared.geometry.pages_per_extent(segment.page_size().bytes())) as usize],
+            [(page / engine.geometry.pages_per_extent(segment.page_size().bytes())) as usize],
         page,
         page_at,
         flash_bytes: page_flash + u64::from(page_at),
         read_bytes: u64::from(read_bytes),
         valid: segment.is_valid(found.entry),
-        record: facts(shared, &found.header),
+        record: facts(engine, &found.header),
     }
 }

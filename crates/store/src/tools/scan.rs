@@ -5,13 +5,13 @@
 //! the scan runs.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
 use crate::hashed::collect::victim::VictimCursor;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::states::KeyspaceRef;
 use crate::media::io::Io;
-use crate::shared::Shared;
 use crate::store::Store;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -48,36 +48,36 @@ pub fn scan(
     prefix: &[u8],
     mut visit: impl FnMut(Scanned<'_>) -> ControlFlow<()>,
 ) -> Result<(), Error> {
-    let shared = store.shared();
-    shared.refuse_unservable(keyspace)?;
+    let engine = store.hashed();
+    engine.refuse_unservable(keyspace)?;
     let wanted = Wanted { keyspace: keyspace.id(), prefix };
-    let io = Io::new(shared.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Scan);
+    let io = Io::new(engine.drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Scan);
     let walk = async {
-        let installer = shared.take_installer().await;
-        let stamp_begun = shared.log.stamp_last();
+        let installer = engine.take_installer().await;
+        let stamp_begun = engine.log.stamp_last();
         let mut outcome = Ok(ControlFlow::Continue(()));
-        if buffers(shared, wanted, &mut visit).is_continue() {
-            outcome = segments(shared, &io, &installer, stamp_begun, wanted, &mut visit).await;
+        if buffers(engine, wanted, &mut visit).is_continue() {
+            outcome = segments(engine, &io, &installer, stamp_begun, wanted, &mut visit).await;
         }
-        shared.return_installer(installer);
+        engine.return_installer(installer);
         outcome
     };
-    shared.run_beside_maintenance(&io, walk)?.map(|_| ())
+    engine.run_beside_maintenance(&io, walk)?.map(|_| ())
 }
 
 fn buffers(
-    shared: &Shared,
+    engine: &HashedEngine,
     wanted: Wanted<'_>,
     visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    for shard in &shared.shards {
+    for shard in engine.buffers.shards() {
         // Copied, so that writers wait for no one who prints.
         let mut found: Vec<(Vec<u8>, Header)> = Vec::new();
         let shard = crate::media::io::lock(shard);
         shard.latest().for_each(|(_, place)| {
             // SAFETY: the shard names the place, and we hold it.
-            let record = unsafe { shared.log.record(place.buffer, place.place) };
-            if wanted.is(shared, &record.header, record.key) {
+            let record = unsafe { engine.log.record(place.buffer, place.place) };
+            if wanted.is(engine, &record.header, record.key) {
                 found.push((record.key.to_vec(), record.header));
             }
         });
@@ -99,14 +99,14 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    fn is(self, shared: &Shared, header: &Header, key: &[u8]) -> bool {
+    fn is(self, engine: &HashedEngine, header: &Header, key: &[u8]) -> bool {
         let is_named = KeyspaceId::of(header) == self.keyspace && key.starts_with(self.prefix);
-        is_named && header.kind == Kind::Value && shared.is_live(header, shared.now())
+        is_named && header.kind == Kind::Value && engine.is_live(header, engine.now())
     }
 }
 
 async fn segments(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     installer: &Installer,
     stamp_begun: u64,
@@ -114,8 +114,8 @@ async fn segments(
     visit: &mut impl FnMut(Scanned<'_>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, Error> {
     for state in installer.catalog.segments.values() {
-        let Some(segment) = shared.segments[state.descriptor.number as usize].load_full() else { continue };
-        let mut cursor = VictimCursor::new(segment, io, shared.drive.local(), shared.hasher.clone()).await?;
+        let Some(segment) = engine.segments.get(state.descriptor.number) else { continue };
+        let mut cursor = VictimCursor::new(segment, io, engine.drive.local(), engine.hasher.clone()).await?;
         // Those of one page, shown when it is known what they are.
         let (mut found, mut page) = (Vec::new(), None);
         cursor.advance(&state.valid).await?;
@@ -128,7 +128,7 @@ async fn segments(
             }
             let header = cursor.header();
             let key = &cursor.record()[header.header_bytes()..][..header.key_bytes as usize];
-            if wanted.is(shared, &header, key) && !was_in_buffer(shared, hash, stamp_begun) {
+            if wanted.is(engine, &header, key) && !was_in_buffer(engine, hash, stamp_begun) {
                 found.push((key.to_vec(), header));
             }
             cursor.advance(&state.valid).await?;
@@ -141,10 +141,10 @@ async fn segments(
 }
 
 /// Whether the write buffers had a later word on the key when the scan passed them.
-fn was_in_buffer(shared: &Shared, hash: HashKey, stamp_begun: u64) -> bool {
-    let shard = shared.shard(hash);
+fn was_in_buffer(engine: &HashedEngine, hash: HashKey, stamp_begun: u64) -> bool {
+    let shard = engine.buffers.shard(hash);
     // SAFETY: the shard names the place, and we hold it.
-    let stamp = |place: Place| unsafe { shared.log.record(place.buffer, place.place) }.header.stamp;
+    let stamp = |place: Place| unsafe { engine.log.record(place.buffer, place.place) }.header.stamp;
     shard.get(hash).is_some_and(|place| stamp(place) <= stamp_begun)
 }
 
@@ -161,13 +161,13 @@ mod tests {
     fn a_deleted_key_is_not_shown_for_the_damaged_length_of_another_one() {
         const SEGMENT_BYTES: u64 = 64 << 10;
         let (drive, store) = store_of_equal_records(SEGMENT_BYTES, RECORD_BYTES);
-        let shared = store.shared();
-        let segment = first_segment(shared);
+        let engine = store.hashed();
+        let segment = first_segment(engine);
         let io = Io::new(drive.queue_pair(16).unwrap());
         let first_six = async {
             let (all, mut keys) = (Bitmap::full(segment.descriptor.entries), Vec::new());
             let mut cursor =
-                VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await.unwrap();
+                VictimCursor::new(segment.clone(), &io, drive.local(), engine.hasher.clone()).await.unwrap();
             while keys.len() < 6 {
                 cursor.advance(&all).await.unwrap();
                 let header = cursor.header();

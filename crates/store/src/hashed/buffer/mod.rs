@@ -5,6 +5,7 @@
 //! are the index's partitions, so a sorted shard is a slice of the sorted buffer.
 
 mod table;
+pub mod write_buffers;
 
 use crate::hashed::large::LargeExtents;
 pub use crate::log::Place;

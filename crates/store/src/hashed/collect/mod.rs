@@ -8,6 +8,7 @@
 pub mod victim;
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Bitmap, Catalog, Install, SegmentState};
 use crate::hashed::collect::victim::VictimCursor;
 use crate::hashed::flush::{DeathsBySegment, Dying, deaths_of};
@@ -27,7 +28,6 @@ use crate::media::io::{Io, lock};
 use crate::opening::options::Full;
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
-use crate::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
@@ -73,9 +73,9 @@ impl Victim {
         }
     }
 
-    fn new(shared: &Shared, state: &SegmentState) -> Option<Victim> {
-        let segment = shared.segments[state.descriptor.number as usize].load_full()?;
-        Some(Victim { segment, valid: state.valid.clone(), live_bytes: shared.live_bytes(state) })
+    fn new(engine: &HashedEngine, state: &SegmentState) -> Option<Victim> {
+        let segment = engine.segments.get(state.descriptor.number)?;
+        Some(Victim { segment, valid: state.valid.clone(), live_bytes: engine.live_bytes(state) })
     }
 }
 
@@ -89,140 +89,140 @@ struct Source {
 
 /// Whether extents, segment numbers or room in the manifest are scarce enough to collect, and there is room for an output beside
 /// what a flush that has begun (`flushing`) may still take.
-pub fn is_needed(shared: &Shared, flushing: bool) -> bool {
-    let free = lock(&shared.extents).free_count();
-    let segment = shared.segment_extents();
-    let scarce = is_flash_scarce(shared)
-        || shared.numbers_left() < NUMBERS_SCARCE
-        || shared.is_manifest_tight(3)
-        || shared.manifest_room.flushes_now() < MANIFEST_SCARCE;
+pub fn is_needed(engine: &HashedEngine, flushing: bool) -> bool {
+    let free = lock(&engine.extents).free_count();
+    let segment = engine.segment_extents();
+    let scarce = is_flash_scarce(engine)
+        || engine.numbers_left() < NUMBERS_SCARCE
+        || engine.is_manifest_tight(3)
+        || engine.manifest_room.flushes_now() < MANIFEST_SCARCE;
     scarce && free >= if flushing { 2 * segment } else { segment }
 }
 
-fn is_flash_scarce(shared: &Shared) -> bool {
+fn is_flash_scarce(engine: &HashedEngine) -> bool {
     // Where writes are refused, what can be freed is freed, and the levels are looked at anew.
-    lock(&shared.extents).free_count() < 3 * shared.segment_extents()
-        || shared.is_flash_tight(3)
-        || shared.large_waits_for_collector()
+    lock(&engine.extents).free_count() < 3 * engine.segment_extents()
+        || engine.is_flash_tight(3)
+        || engine.large_waits_for_collector()
 }
 
 /// Whether the coldest segment is to make room, before writers run into the limits of flash, index or manifest.
-pub fn must_evict(shared: &Shared) -> bool {
-    shared.options.full == Full::Evict
-        && (shared.is_flash_tight(4)
-            || shared.is_index_tight(2)
-            || shared.is_manifest_tight(4)
-            || shared.large_waits_for_eviction())
+pub fn must_evict(engine: &HashedEngine) -> bool {
+    engine.options.full == Full::Evict
+        && (engine.is_flash_tight(4)
+            || engine.is_index_tight(2)
+            || engine.is_manifest_tight(4)
+            || engine.large_waits_for_eviction())
 }
 
 /// Collects once; whether there was anything to gain.
-pub async fn collect(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
-    let installer = shared.take_installer().await;
-    let victims = choose(&shared, &installer.catalog);
-    let name = shared.name_segment(&installer.catalog);
-    shared.return_installer(installer);
+pub async fn collect(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
+    let installer = engine.take_installer().await;
+    let victims = choose(&engine, &installer.catalog);
+    let name = engine.segments.names.take(&installer.catalog, engine.planted);
+    engine.return_installer(installer);
     let done = if victims.is_empty() {
         Ok(false)
     } else {
         phase.set(Phase::Collect);
         let extents = victims.iter().map(|victim| u64::from(victim.segment.descriptor.extent_count())).sum();
-        shared.pace.victim_extents.store(extents, Ordering::Relaxed);
-        let done = collect_as(&shared, &io, &phase, &victims, name).await;
-        shared.pace.collect.reset();
-        shared.counters.collections.fetch_add(1, Ordering::Relaxed);
+        engine.pace.victim_extents.store(extents, Ordering::Relaxed);
+        let done = collect_as(&engine, &io, &phase, &victims, name).await;
+        engine.pace.collect.reset();
+        engine.counters.collections.fetch_add(1, Ordering::Relaxed);
         match done {
-            Err(failure) => set_aside(&shared, failure).await,
+            Err(failure) => set_aside(&engine, failure).await,
             Ok(()) => Ok(true),
         }
     };
     phase.set(Phase::Idle);
-    shared.release_number(name.0);
+    engine.segments.names.release(name.0);
     done
 }
 
 /// Leaves a segment alone that cannot be read for a while, and expects no room of it. `true`: others are worth another try.
-async fn set_aside(shared: &Arc<Shared>, failure: Failure) -> Result<bool, Error> {
+async fn set_aside(engine: &Arc<HashedEngine>, failure: Failure) -> Result<bool, Error> {
     let (version, part, error) = match failure {
         Failure::Unreadable(version, part, error) => (version, part, error),
         Failure::Store(error) => return Err(error),
     };
     tracing::error!("a segment is left as it is, and takes its space until all its items are written anew: {error}");
-    shared.unreadable.note(version, part, shared.now());
-    let installer = shared.take_installer().await;
-    shared.return_installer(installer);
+    engine.segments.unreadable.note(version, part, engine.now());
+    let installer = engine.take_installer().await;
+    engine.return_installer(installer);
     Ok(true)
 }
 
 /// Drops the coldest segment whole, with whatever is valid in it; whether there was one.
-pub async fn evict(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
-    let mut installer = shared.take_installer().await;
+pub async fn evict(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
+    let mut installer = engine.take_installer().await;
     phase.set(Phase::Evict);
-    let now = shared.now();
+    let now = engine.now();
     let states = || installer.catalog.segments.values();
-    let readable = states().filter(|state| !shared.unreadable.cannot_be_evicted(state, now));
+    let readable = states().filter(|state| !engine.segments.unreadable.cannot_be_evicted(state, now));
     let coldest = readable.min_by_key(|state| state.descriptor.stamp_max);
     let none_is_readable = coldest.is_none() && states().next().is_some();
     let entries = coldest.map_or(0, |state| u64::from(state.valid_entries));
     if let Some(state) = coldest {
-        shared.levels.evicted_stamp_max.fetch_max(state.descriptor.stamp_max, Ordering::SeqCst);
+        engine.levels.evicted_stamp_max.fetch_max(state.descriptor.stamp_max, Ordering::SeqCst);
     }
-    let victim = coldest.and_then(|state| Victim::new(&shared, state));
+    let victim = coldest.and_then(|state| Victim::new(&engine, state));
     let done = match victim {
         // Nobody would make room for those who wait for it.
         None if none_is_readable => Err(Failure::Store(Error::Io("no segment can be read".into()))),
         None => Ok(false),
-        Some(victim) => install_output(&shared, &io, &phase, &mut installer, &[victim], &[], None).await.map(|()| true),
+        Some(victim) => install_output(&engine, &io, &phase, &mut installer, &[victim], &[], None).await.map(|()| true),
     };
-    shared.return_installer(installer);
+    engine.return_installer(installer);
     phase.set(Phase::Idle);
     match done {
         Ok(true) => {
-            shared.counters.evictions.fetch_add(entries, Ordering::Relaxed);
-            shared.counters.segments_evicted.fetch_add(1, Ordering::Relaxed);
+            engine.counters.evictions.fetch_add(entries, Ordering::Relaxed);
+            engine.counters.segments_evicted.fetch_add(1, Ordering::Relaxed);
             Ok(true)
         }
         Ok(false) => Ok(false),
-        Err(failure) => set_aside(&shared, failure).await,
+        Err(failure) => set_aside(&engine, failure).await,
     }
 }
 
 /// Extents that a segment holds, but for those of large values that live on.
-fn all_extents(shared: &Shared, state: &SegmentState) -> u64 {
-    u64::from(state.descriptor.extent_count()) + shared.large_expired_extents(state)
+fn all_extents(engine: &HashedEngine, state: &SegmentState) -> u64 {
+    u64::from(state.descriptor.extent_count()) + engine.large_expired_extents(state)
 }
 
 /// Segments to merge: those with the least valid share, where there are few numbers left those with the fewest bytes, and where
 /// the manifest is short of room those with the most dead entries. None if that would gain nothing.
-fn choose(shared: &Shared, catalog: &Catalog) -> Vec<Victim> {
+fn choose(engine: &HashedEngine, catalog: &Catalog) -> Vec<Victim> {
     let share = |part: u64, whole: u64| part * 1_000_000 / whole.max(1);
     let live_share = |state: &SegmentState| {
-        let extents = all_extents(shared, state);
+        let extents = all_extents(engine, state);
         // Deletions of everything happen meanwhile.
-        share(extents.saturating_sub(shared.reclaimable_extents(state)), extents)
+        share(extents.saturating_sub(engine.reclaimable_extents(state)), extents)
     };
     let valid_share = |state: &SegmentState| share(state.valid_entries.into(), state.descriptor.entries.into());
     // Numbers run out before space does only when there are many small segments.
-    let numbers_scarce = shared.numbers_left() < NUMBERS_SCARCE;
+    let numbers_scarce = engine.numbers_left() < NUMBERS_SCARCE;
     let first = match numbers_scarce {
-        true => gather(shared, catalog, |state| shared.live_bytes(state)),
-        false => gather(shared, catalog, live_share),
+        true => gather(engine, catalog, |state| engine.live_bytes(state)),
+        false => gather(engine, catalog, live_share),
     };
-    let least_freed = if is_flash_scarce(shared) { 1 } else { (first.extents / FREED_SHARE).max(1) };
+    let least_freed = if is_flash_scarce(engine) { 1 } else { (first.extents / FREED_SHARE).max(1) };
     if first.extents_freed >= least_freed || (numbers_scarce && first.states.len() > 1) {
-        return first.victims(shared);
+        return first.victims(engine);
     }
-    let flushes = shared.manifest_room.flushes_now();
+    let flushes = engine.manifest_room.flushes_now();
     if flushes >= MANIFEST_SCARCE {
         return Vec::new();
     }
-    let dead = gather(shared, catalog, valid_share);
+    let dead = gather(engine, catalog, valid_share);
     let (dead_entries, entries) = dead.entries();
     // A flush that waits is worth any.
     if is_worth_collecting(dead_entries, entries) || (flushes == 0 && dead_entries > 0) {
-        return dead.victims(shared);
+        return dead.victims(engine);
     }
-    let small = gather(shared, catalog, |state| shared.live_bytes(state));
-    if small.states.len() > 1 { small.victims(shared) } else { Vec::new() }
+    let small = gather(engine, catalog, |state| engine.live_bytes(state));
+    if small.states.len() > 1 { small.victims(engine) } else { Vec::new() }
 }
 
 /// Segments that fill one output.
@@ -233,8 +233,8 @@ struct Gathered<'a> {
 }
 
 impl Gathered<'_> {
-    fn victims(self, shared: &Shared) -> Vec<Victim> {
-        self.states.into_iter().filter_map(|state| Victim::new(shared, state)).collect()
+    fn victims(self, engine: &HashedEngine) -> Vec<Victim> {
+        self.states.into_iter().filter_map(|state| Victim::new(engine, state)).collect()
     }
 
     /// How many are dead, of how many.
@@ -247,9 +247,10 @@ impl Gathered<'_> {
 
 /// Takes segments in the order of a key as long as one output holds them. One that names so many large values that the install
 /// would be longer than the manifest keeps room for is passed over.
-fn gather<'a>(shared: &Shared, catalog: &'a Catalog, key: impl Fn(&SegmentState) -> u64) -> Gathered<'a> {
-    let now = shared.now();
-    let left_alone = |state: &SegmentState| shared.unreadable.is_left_alone(state, shared.live_bytes(state), now);
+fn gather<'a>(engine: &HashedEngine, catalog: &'a Catalog, key: impl Fn(&SegmentState) -> u64) -> Gathered<'a> {
+    let now = engine.now();
+    let left_alone =
+        |state: &SegmentState| engine.segments.unreadable.is_left_alone(state, engine.live_bytes(state), now);
     let readable = catalog.segments.values().filter(|state| !left_alone(state));
     let mut in_order: Vec<&SegmentState> = readable.collect();
     // Keys are cached: what they are made of, time too, goes on.
@@ -258,55 +259,55 @@ fn gather<'a>(shared: &Shared, catalog: &'a Catalog, key: impl Fn(&SegmentState)
     let (mut bytes, mut pages, mut extents, mut large_bytes) = (0, (0, 0), 0, 0);
     for state in in_order {
         let more_large_bytes = large_bytes + state.large_bytes_max();
-        if !states.is_empty() && more_large_bytes > large_bytes_max(&shared.geometry) {
+        if !states.is_empty() && more_large_bytes > large_bytes_max(&engine.geometry) {
             continue;
         }
-        let live = shared.live_pages(state);
-        let (more_bytes, more_pages) = (bytes + shared.live_bytes(state), (pages.0 + live.0, pages.1 + live.1));
-        let too_large = more_bytes > shared.geometry.segment_bytes
-            || shared.extents_for(more_pages) > u64::from(shared.segment_extents());
+        let live = engine.live_pages(state);
+        let (more_bytes, more_pages) = (bytes + engine.live_bytes(state), (pages.0 + live.0, pages.1 + live.1));
+        let too_large = more_bytes > engine.geometry.segment_bytes
+            || engine.extents_for(more_pages) > u64::from(engine.segment_extents());
         if states.len() >= VICTIMS_MAX || (!states.is_empty() && too_large) {
             break;
         }
         (bytes, pages, large_bytes) = (more_bytes, more_pages, more_large_bytes);
-        extents += all_extents(shared, state);
+        extents += all_extents(engine, state);
         states.push(state);
     }
-    Gathered { states, extents, extents_freed: extents.saturating_sub(shared.extents_for(pages)) }
+    Gathered { states, extents, extents_freed: extents.saturating_sub(engine.extents_for(pages)) }
 }
 
 async fn collect_as(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     phase: &PhaseCell,
     victims: &[Victim],
     name: (u32, u64),
 ) -> Result<(), Failure> {
-    let key_table_bytes_max = shared.key_tables_bytes_max();
-    let (geometry, extents) = (&shared.geometry, &shared.extents);
+    let key_table_bytes_max = engine.key_tables_bytes_max();
+    let (geometry, extents) = (&engine.geometry, &engine.extents);
     let (records, record_bytes) = victims
         .iter()
         .fold((0, 0), |(records, bytes), victim| (records + u64::from(victim.valid.ones()), bytes + victim.live_bytes));
     let page_size = page_size(geometry, records, record_bytes);
     let mut writer =
-        SegmentWriter::new(io, geometry, shared.store_id, extents, name, page_size, key_table_bytes_max).await?;
-    let sources = match merge(shared, io, victims, &mut writer).await {
+        SegmentWriter::new(io, geometry, engine.store_id, extents, name, page_size, key_table_bytes_max).await?;
+    let sources = match merge(engine, io, victims, &mut writer).await {
         Ok(sources) => sources,
         Err(failure) => {
             writer.give_up().await?;
             return Err(failure);
         }
     };
-    let segment = if sources.is_empty() { None } else { Some(finish_segment(shared, writer).await?) };
-    let mut installer = shared.take_installer().await;
-    let done = install_output(shared, io, phase, &mut installer, victims, &sources, segment).await;
-    shared.return_installer(installer);
+    let segment = if sources.is_empty() { None } else { Some(finish_segment(engine, writer).await?) };
+    let mut installer = engine.take_installer().await;
+    let done = install_output(engine, io, phase, &mut installer, victims, &sources, segment).await;
+    engine.return_installer(installer);
     done
 }
 
 /// Writes the victims' valid records in the order of their hash keys.
 async fn merge(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     victims: &[Victim],
     writer: &mut SegmentWriter,
@@ -315,7 +316,7 @@ async fn merge(
     // Where nothing is live there is nothing to read.
     for (number, victim) in victims.iter().enumerate().filter(|(_, victim)| victim.live_bytes > 0) {
         let mut cursor =
-            VictimCursor::new(victim.segment.clone(), io, shared.drive.local(), shared.hasher.clone()).await?;
+            VictimCursor::new(victim.segment.clone(), io, engine.drive.local(), engine.hasher.clone()).await?;
         cursor.advance(&victim.valid).await.map_err(|error| victim.failure(Part::Data, error))?;
         cursors.push((number, cursor));
     }
@@ -323,7 +324,7 @@ async fn merge(
     let live_bytes = victims.iter().map(|victim| victim.live_bytes).sum();
     let mut copied_bytes = 0;
     let mut since_step_bytes = 0;
-    let mut now = shared.now();
+    let mut now = engine.now();
     loop {
         let heads = cursors.iter_mut().filter_map(|(number, cursor)| Some((cursor.head()?, *number, cursor)));
         let Some((hash, number, cursor)) = heads.min_by_key(|(hash, ..)| *hash) else { return Ok(sources) };
@@ -332,11 +333,11 @@ async fn merge(
         let is_large = header.codec == Codec::OutOfLine;
         let large = if is_large { victims[number].segment.large(cursor.entry()) } else { None };
         let gone = is_large && large.is_none();
-        if shared.is_live(&header, now) && !gone {
+        if engine.is_live(&header, now) && !gone {
             let record = cursor.record();
             writer.add(hash, &header, record).await?;
             if let Some(extents) = large
-                && !shared.planted.has(Bug::DropLargeInCollection)
+                && !engine.planted.has(Bug::DropLargeInCollection)
             {
                 writer.own_large(&header, extents);
             }
@@ -351,15 +352,15 @@ async fn merge(
         cursor.advance(&victims[number].valid).await.map_err(|error| victims[number].failure(Part::Data, error))?;
         if since_step_bytes > STEP_BYTES {
             copied_bytes += std::mem::take(&mut since_step_bytes) as u64;
-            shared.pace.collect.set(COLLECT_WRITE, copied_bytes, live_bytes);
+            engine.pace.collect.set(COLLECT_WRITE, copied_bytes, live_bytes);
             io.step().await;
-            now = shared.now();
+            now = engine.now();
         }
     }
 }
 
 async fn install_output(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     phase: &PhaseCell,
     installer: &mut Installer,
@@ -378,7 +379,7 @@ async fn install_output(
         .map(|(place, source)| {
             let number = victims[source.victim as usize].segment.descriptor.number;
             let alive = installer.catalog.segments[&number].valid.get(source.entry);
-            if !alive && !shared.planted.has(Bug::SkipRecheck) {
+            if !alive && !engine.planted.has(Bug::SkipRecheck) {
                 born_dead.add(place as u32, source.size_bytes);
             }
             alive
@@ -394,25 +395,25 @@ async fn install_output(
         dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),
     };
     let deletions = &installer.marks.deletions;
-    let marks = shared.deletion_edits(deletions, deletions);
-    let left_behind = match left_behind(shared, io, installer, victims, sources, &alive).await {
+    let marks = engine.deletion_edits(deletions, deletions);
+    let left_behind = match left_behind(engine, io, installer, victims, sources, &alive).await {
         Ok(left_behind) => left_behind,
         Err(failure) => {
-            discard(shared, segment);
+            segment.into_iter().for_each(|segment| engine.segments.discard(segment));
             return Err(failure);
         }
     };
     let tally = left_behind.iter().flatten().map(|(_, keyspace)| (*keyspace, -1)).collect();
     let frame = InstallFrame { install, marks, tally };
     let evicts = frame.install.added.is_empty();
-    let too_early = shared.planted.has(Bug::ReuseExtentEarly) || (evicts && shared.planted.has(Bug::EvictExtentsEarly));
+    let too_early = engine.planted.has(Bug::ReuseExtentEarly) || (evicts && engine.planted.has(Bug::EvictExtentsEarly));
     if too_early {
         let early = victims.iter().flat_map(|victim| victim.segment.descriptor.extents());
-        early.for_each(|extent| lock(&shared.extents).release(extent));
+        early.for_each(|extent| lock(&engine.extents).release(extent));
     }
-    let bits = shared.geometry.partition_bits;
-    apply(shared, io, phase, installer, &frame, segment, |partition| {
-        shared.pace.collect.set(COLLECT_MERGE, partition as u64, shared.shards.len() as u64);
+    let bits = engine.geometry.partition_bits;
+    apply(engine, io, phase, installer, &frame, segment, |partition| {
+        engine.pace.collect.set(COLLECT_MERGE, partition as u64, engine.buffers.shards().len() as u64);
         let start = sources.partition_point(|source| source.hash.partition(bits) < partition);
         let own = sources[start..].iter().zip(&alive[start..]);
         let own = own.take_while(|(source, _)| source.hash.partition(bits) == partition);
@@ -427,24 +428,19 @@ async fn install_output(
     .await?;
     if phase.get() != Phase::Evict {
         let reclaimed = left_behind.iter().map(|keys| keys.len() as u64).sum();
-        shared.counters.reclaimed.fetch_add(reclaimed, Ordering::Relaxed);
+        engine.counters.reclaimed.fetch_add(reclaimed, Ordering::Relaxed);
     }
     if too_early {
-        lock(&shared.retired).retain(|retired| victims.iter().all(|victim| !Arc::ptr_eq(&victim.segment, retired)));
+        let is_gone = |retired: &Arc<Segment>| victims.iter().any(|victim| Arc::ptr_eq(&victim.segment, retired));
+        engine.segments.forget_retired(is_gone);
     }
     Ok(())
-}
-
-/// Gives back what was written and is in no manifest.
-fn discard(shared: &Shared, segment: Option<Arc<Segment>>) {
-    segment.iter().for_each(|segment| shared.key_tables.forget(segment.descriptor.version));
-    lock(&shared.retired).extend(segment);
 }
 
 /// The keys of the victims' valid records that were not copied (expired, or deleted with everything else), by partition:
 /// they go out of the index. Empty when there are none.
 async fn left_behind(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     installer: &Installer,
     victims: &[Victim],
@@ -458,12 +454,12 @@ async fn left_behind(
     }
     let mut copied = vec![Vec::new(); victims.len()];
     sources.iter().for_each(|source| copied[source.victim as usize].push(source.entry));
-    let mut left_behind = vec![Vec::new(); shared.geometry.partitions()];
+    let mut left_behind = vec![Vec::new(); engine.geometry.partitions()];
     for (victim, copied) in victims.iter().zip(&copied).filter(|(victim, _)| state(victim).valid_entries > 0) {
         let valid = &state(victim).valid;
-        each_key(shared, io, &victim.segment, |entry, hash, keyspace| {
+        each_key(engine, io, &victim.segment, |entry, hash, keyspace| {
             if valid.get(entry) && copied.binary_search(&entry).is_err() {
-                left_behind[hash.partition(shared.geometry.partition_bits)].push((hash, keyspace));
+                left_behind[hash.partition(engine.geometry.partition_bits)].push((hash, keyspace));
             }
         })
         .await
@@ -474,12 +470,12 @@ async fn left_behind(
 
 /// Reads a key table from front to back.
 async fn each_key(
-    shared: &Shared,
+    engine: &HashedEngine,
     io: &Io,
     segment: &Arc<Segment>,
     mut take: impl FnMut(u32, HashKey, KeyspaceId),
 ) -> Result<(), Error> {
-    let mut reader = KeyReader::new(io, shared.drive.local(), shared.hasher.clone());
+    let mut reader = KeyReader::new(io, engine.drive.local(), engine.hasher.clone());
     let look = |read: &KeyPages<()>| {
         for page in read.pages() {
             let entries = (page.first_entry..).zip(page.entries());

@@ -19,19 +19,19 @@ use tapetum_drive::{Env, SplitMix64};
 fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
     let options = small_options();
     let (drive, store) = store_in_memory(SMALL_BYTES, &options);
-    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+    let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
     // Nobody else looks at the levels anew.
-    let installer = run(&io, shared.take_installer(), || false).unwrap();
-    let needed = || [false, true].map(|flushing| is_needed(shared, flushing));
+    let installer = run(&io, engine.take_installer(), || false).unwrap();
+    let needed = || [false, true].map(|flushing| is_needed(engine, flushing));
     assert_eq!(needed(), [false, false]);
 
     let mut taken = Vec::new();
     let mut leave = |free| {
-        while lock(&shared.extents).free_count() > free {
-            taken.push(lock(&shared.extents).allocate().unwrap());
+        while lock(&engine.extents).free_count() > free {
+            taken.push(lock(&engine.extents).allocate().unwrap());
         }
     };
-    let segment = shared.segment_extents();
+    let segment = engine.segment_extents();
     for (free, expected) in [
         (3 * segment, [false, false]),
         (3 * segment - 1, [true, true]),
@@ -43,42 +43,42 @@ fn a_collection_is_needed_where_something_is_scarce_and_its_output_has_room() {
         leave(free);
         assert_eq!(needed(), expected, "{free} extents are free");
     }
-    taken.drain(..).for_each(|extent| lock(&shared.extents).release(extent));
+    taken.drain(..).for_each(|extent| lock(&engine.extents).release(extent));
 
-    let limit = shared.segments_limit.load(Ordering::SeqCst);
+    let limit = engine.segments.names.limit();
     for (left, expected) in [(NUMBERS_SCARCE, false), (NUMBERS_SCARCE - 1, true)] {
-        shared.segments_limit.store(limit - (shared.numbers_left() - left) as u32, Ordering::SeqCst);
-        assert_eq!((shared.numbers_left(), needed()), (left, [expected; 2]));
-        shared.segments_limit.store(limit, Ordering::SeqCst);
+        engine.segments.names.set_limit(limit - (engine.numbers_left() - left) as u32);
+        assert_eq!((engine.numbers_left(), needed()), (left, [expected; 2]));
+        engine.segments.names.set_limit(limit);
     }
 
     for (flushes, expected) in [(MANIFEST_SCARCE, false), (MANIFEST_SCARCE - 1, true)] {
-        leave_room_in_the_manifest(shared, flushes);
+        leave_room_in_the_manifest(engine, flushes);
         assert_eq!(needed(), [expected; 2]);
     }
-    shared.return_installer(installer);
+    engine.return_installer(installer);
 }
 
 /// For so many flushes, by dead entries, which a collection would free.
-fn leave_room_in_the_manifest(shared: &Shared, flushes: u64) {
+fn leave_room_in_the_manifest(engine: &HashedEngine, flushes: u64) {
     let mut entries = 0;
-    while entries == 0 || shared.manifest_room.flushes_now() > flushes {
+    while entries == 0 || engine.manifest_room.flushes_now() > flushes {
         entries += 16 << 10;
         let states = BTreeMap::from([(0, SegmentState::new(descriptor(0, entries)))]);
         let catalog = Catalog { segments: states, ..Catalog::default() };
         let clients = Clients { catalog, ..Clients::default() };
-        shared.manifest_room.refresh(&shared.geometry, &clients, Kept::default());
+        engine.manifest_room.refresh(&engine.geometry, &clients, Kept::default());
     }
-    assert_eq!(shared.manifest_room.flushes_now(), flushes);
+    assert_eq!(engine.manifest_room.flushes_now(), flushes);
 }
 
 #[test]
 fn dead_entries_are_collected_for_the_sake_of_the_manifest_where_it_is_short_of_room() {
     // Full segments, of records of 256 bytes.
     let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
-    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
-    wait_for_flush(shared);
-    let mut installer = run(&io, shared.take_installer(), || false).unwrap();
+    let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
+    wait_for_flush(engine);
+    let mut installer = run(&io, engine.take_installer(), || false).unwrap();
     let segment = *installer.catalog.segments.keys().next().expect("some were flushed");
     let few = installer.catalog.segments[&segment].descriptor.entries / 64;
     for dead in [0, 1, few, few + 1] {
@@ -89,14 +89,14 @@ fn dead_entries_are_collected_for_the_sake_of_the_manifest_where_it_is_short_of_
         let install = Install { deaths: vec![deaths], ..Install::default() };
         installer.catalog.install(&install).unwrap();
         for flushes in [0, 1, MANIFEST_SCARCE - 1, MANIFEST_SCARCE] {
-            leave_room_in_the_manifest(shared, flushes);
+            leave_room_in_the_manifest(engine, flushes);
             let gains = flushes < MANIFEST_SCARCE && (dead > few || flushes == 0 && dead > 0);
-            let victims = choose(shared, &installer.catalog);
+            let victims = choose(engine, &installer.catalog);
             let taken = victims.iter().any(|victim| victim.segment.descriptor.number == segment);
             assert_eq!(taken, gains, "{dead} dead, room for {flushes} flushes");
         }
     }
-    shared.return_installer(installer);
+    engine.return_installer(installer);
 }
 
 #[test]
@@ -104,19 +104,19 @@ fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
     for full in [Full::Error, Full::Evict] {
         let options = StoreOptions { full, ..small_options() };
         let (drive, store) = store_in_memory(SMALL_BYTES, &options);
-        let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
-        let installer = run(&io, shared.take_installer(), || false).unwrap();
-        assert!(!must_evict(shared));
+        let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
+        let installer = run(&io, engine.take_installer(), || false).unwrap();
+        assert!(!must_evict(engine));
         let evicts = full == Full::Evict;
-        for level in [&shared.levels.room_extents, &shared.levels.index_room_entries] {
+        for level in [&engine.levels.room_extents, &engine.levels.index_room_entries] {
             let before = level.swap(0, Ordering::Relaxed);
-            assert_eq!(must_evict(shared), evicts);
+            assert_eq!(must_evict(engine), evicts);
             level.store(before, Ordering::Relaxed);
         }
-        let geometry = Geometry { manifest_bytes: 0, ..shared.geometry };
-        shared.manifest_room.refresh(&geometry, &Clients::default(), Kept::default());
-        assert_eq!(must_evict(shared), evicts);
-        shared.return_installer(installer);
+        let geometry = Geometry { manifest_bytes: 0, ..engine.geometry };
+        engine.manifest_room.refresh(&geometry, &Clients::default(), Kept::default());
+        assert_eq!(must_evict(engine), evicts);
+        engine.return_installer(installer);
     }
 }
 
@@ -124,8 +124,8 @@ fn a_store_that_evicts_makes_room_wherever_it_is_tight() {
 fn who_waits_for_an_eviction_hears_where_no_segment_can_be_read() {
     let options = StoreOptions { full: Full::Evict, ..small_options() };
     let (drive, store) = store_in_memory(SMALL_BYTES, &options);
-    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
-    let try_to = || run(&io, evict(shared.clone(), io.clone(), Arc::default()), || false).unwrap();
+    let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
+    let try_to = || run(&io, evict(engine.clone(), io.clone(), Arc::default()), || false).unwrap();
     assert_eq!(try_to(), Ok(false), "there is none");
     for number in 0.. {
         store.put(format!("key {number}").as_bytes(), &[7; 1000]).unwrap();
@@ -133,14 +133,14 @@ fn who_waits_for_an_eviction_hears_where_no_segment_can_be_read() {
             break;
         }
     }
-    wait_for_flush(shared);
+    wait_for_flush(engine);
     assert_eq!(try_to(), Ok(true));
-    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    let installer = run(&io, engine.take_installer(), || false).unwrap();
     for state in installer.catalog.segments.values() {
-        shared.unreadable.note(state.descriptor.version, Part::KeyTable, shared.now());
+        engine.segments.unreadable.note(state.descriptor.version, Part::KeyTable, engine.now());
     }
     assert!(!installer.catalog.segments.is_empty());
-    shared.return_installer(installer);
+    engine.return_installer(installer);
     assert!(try_to().unwrap_err().to_string().contains("no segment can be read"));
 }
 
@@ -160,29 +160,29 @@ fn segments_that_name_many_large_values_are_merged_as_far_as_an_install_may_be_l
         random.fill(&mut value);
         store.put(format!("large:{number}").as_bytes(), &value).unwrap();
     }
-    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
-    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
+    let installer = run(&io, engine.take_installer(), || false).unwrap();
     let named = |states: &mut dyn Iterator<Item = &SegmentState>| -> u64 { states.map(|s| s.large_bytes_max()).sum() };
-    let max = large_bytes_max(&shared.geometry);
+    let max = large_bytes_max(&engine.geometry);
     assert!(named(&mut installer.catalog.segments.values()) > max, "there is more than fits an install");
-    let gathered = gather(shared, &installer.catalog, |state| shared.live_bytes(state));
+    let gathered = gather(engine, &installer.catalog, |state| engine.live_bytes(state));
     assert!(gathered.states.len() > 1 && named(&mut gathered.states.iter().copied()) <= max);
     drop(gathered);
-    shared.return_installer(installer);
+    engine.return_installer(installer);
     store.close().unwrap();
 }
 
 #[test]
 fn an_output_that_is_in_no_manifest_is_given_back() {
     let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
-    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
-    let taken = || (lock(&shared.extents).free_count(), shared.key_tables.bytes());
+    let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
+    let taken = || (lock(&engine.extents).free_count(), engine.segments.key_tables.bytes());
     let before = taken();
-    let writing = async { finish_segment(shared, fill(shared, &io, 1 << 20, 200).await).await.unwrap() };
+    let writing = async { finish_segment(engine, fill(engine, &io, 1 << 20, 200).await).await.unwrap() };
     let segment = run(&io, writing, || false).unwrap();
     assert!(taken().0 < before.0 && taken().1 > before.1);
-    discard(shared, Some(segment));
-    shared.reap_retired();
+    engine.segments.discard(segment);
+    engine.segments.reap(&engine.extents);
     assert_eq!(taken(), before);
 }
 
@@ -193,8 +193,8 @@ fn what_has_expired_since_is_not_copied() {
     let drive = drive_in_memory(SMALL_BYTES, &options, env);
     Store::create_on(&drive, &options).unwrap();
     let store = Store::open_with(&drive, &options, || false).unwrap();
-    let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
-    let expiry = shared.now() + 10;
+    let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
+    let expiry = engine.now() + 10;
     for number in 0..100 {
         let key = format!("key {number}");
         let expiry = if number % 4 == 0 { expiry } else { 0 };
@@ -208,22 +208,22 @@ fn what_has_expired_since_is_not_copied() {
             }])
             .unwrap();
     }
-    assert!(shared.rotate());
-    while shared.sealed_buffer().is_some() {
+    assert!(engine.rotate());
+    while engine.buffers.sealed().is_some() {
         store.maintain();
     }
-    let installer = run(&io, shared.take_installer(), || false).unwrap();
+    let installer = run(&io, engine.take_installer(), || false).unwrap();
     let states = installer.catalog.segments.values();
-    let victims: Vec<Victim> = states.filter_map(|state| Victim::new(shared, state)).collect();
+    let victims: Vec<Victim> = states.filter_map(|state| Victim::new(engine, state)).collect();
     for (seconds, copied) in [(0, 100), (20, 75)] {
         clock.advance_us(seconds * 1_000_000);
         let merging = async {
-            let mut writer = fill(shared, &io, 0, 0).await;
-            let merged = merge(shared, &io, &victims, &mut writer).await.map(|sources| sources.len());
+            let mut writer = fill(engine, &io, 0, 0).await;
+            let merged = merge(engine, &io, &victims, &mut writer).await.map(|sources| sources.len());
             writer.give_up().await.unwrap();
             merged
         };
         assert!(matches!(run(&io, merging, || false).unwrap(), Ok(count) if count == copied), "{copied}");
     }
-    shared.return_installer(installer);
+    engine.return_installer(installer);
 }

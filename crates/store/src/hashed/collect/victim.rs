@@ -296,8 +296,8 @@ impl VictimCursor {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::hashed::HashedEngine;
     use crate::media::io::run;
-    use crate::shared::Shared;
     use crate::{Store, StoreOptions, Sync};
     use tapetum_drive::{Drive, Env, MemoryFlash, SplitMix64, programs};
 
@@ -316,13 +316,13 @@ pub mod tests {
             random.fill(&mut value);
             store.put(format!("key:{number}").as_bytes(), &value).unwrap();
         }
-        let shared = store.shared();
-        let segment = first_segment(shared);
+        let engine = store.hashed();
+        let segment = first_segment(engine);
         assert!(segment.descriptor.data_pages > 4 * TAIL_PAGES_MAX);
         let io = Io::new(drive.queue_pair(16).unwrap());
         let dead = Bitmap::none(segment.descriptor.entries);
         let pass = async || -> Result<Option<HashKey>, Error> {
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await?;
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), engine.hasher.clone()).await?;
             cursor.advance(&dead).await?;
             Ok(cursor.head())
         };
@@ -374,15 +374,15 @@ pub mod tests {
         let payload = PageSize::Large.payload_bytes() as u64;
         let record_bytes = (151..400).find(|bytes| (9..12).contains(&(payload % bytes))).unwrap();
         let (drive, store) = store_of_equal_records(64 << 10, record_bytes);
-        let shared = store.shared();
-        let segment = first_segment(shared);
+        let engine = store.hashed();
+        let segment = first_segment(engine);
         let io = Io::new(drive.queue_pair(16).unwrap());
         // The second is passed over, so that each of the others goes by its neighbour's bit: the last, which is dead, too.
         let (valid, last) = (Bitmap::full(segment.descriptor.entries), (payload / record_bytes) as u32 - 1);
         valid.clear(0);
         valid.clear(last);
         let pass = async || -> Result<u32, Error> {
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await?;
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), engine.hasher.clone()).await?;
             cursor.advance(&valid).await?;
             while cursor.page() == Some(0) {
                 cursor.advance(&valid).await?;
@@ -397,16 +397,16 @@ pub mod tests {
     #[test]
     fn a_pass_reads_every_page_once_and_says_in_which_it_is() {
         let (drive, store) = store_of_equal_records(1 << 20, RECORD_BYTES);
-        let shared = store.shared();
+        let engine = store.hashed();
         let io = Io::new(drive.queue_pair(16).unwrap());
         // Nobody else reads.
-        wait_for_flush(shared);
-        let installer = run(&io, shared.take_installer(), || false).unwrap();
-        let segment = first_segment(shared);
+        wait_for_flush(engine);
+        let installer = run(&io, engine.take_installer(), || false).unwrap();
+        let segment = first_segment(engine);
         let (entries, pages) = (segment.descriptor.entries, segment.descriptor.data_pages);
         assert!(pages > 4 * TAIL_PAGES_MAX);
         let pass = async |valid: Bitmap| -> Result<Vec<u32>, Error> {
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await?;
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), engine.hasher.clone()).await?;
             let mut pages = Vec::new();
             cursor.advance(&valid).await?;
             while cursor.head().is_some() {
@@ -423,7 +423,7 @@ pub mod tests {
             let read = drive.counters().flash_to_local_bytes - before;
             assert_eq!(read, u64::from(pages) * segment.page_size().bytes() as u64);
         }
-        shared.return_installer(installer);
+        engine.return_installer(installer);
     }
 
     #[test]
@@ -431,25 +431,25 @@ pub mod tests {
         let options =
             StoreOptions { segment_bytes: 1 << 20, partition_bits: 2, ..StoreOptions::new(64 << 20, 64 << 20) };
         let (drive, store) = store_in_memory(64 << 20, &options);
-        let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+        let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
         // Nothing is flushed until a buffer is full.
-        let installer = run(&io, shared.take_installer(), || false).unwrap();
+        let installer = run(&io, engine.take_installer(), || false).unwrap();
         let value = |number: u64| {
             let mut value = vec![0; [100, 60_000, 125_000, 20_000][number as usize % 4]];
             SplitMix64::new(number).fill(&mut value);
             value
         };
         let mut number = 0;
-        while shared.sealed_buffer().is_none() {
+        while engine.buffers.sealed().is_none() {
             store.put(format!("key:{number:04}").as_bytes(), &value(number)).unwrap();
             number += 1;
         }
-        shared.return_installer(installer);
-        wait_for_flush(shared);
-        let segment = shared.segments.iter().find_map(|segment| segment.load_full()).expect("one was flushed");
+        engine.return_installer(installer);
+        wait_for_flush(engine);
+        let segment = engine.segments.iter().next().expect("one was flushed");
         let all = Bitmap::full(segment.descriptor.entries);
         let pass = async || -> Result<u32, Error> {
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await?;
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), engine.hasher.clone()).await?;
             let mut seen = 0;
             cursor.advance(&all).await?;
             while cursor.head().is_some() {
@@ -484,14 +484,14 @@ pub mod tests {
         }
     }
 
-    pub fn first_segment(shared: &Shared) -> Arc<Segment> {
-        shared.segments.iter().find_map(|segment| segment.load_full()).expect("some were flushed")
+    pub fn first_segment(engine: &HashedEngine) -> Arc<Segment> {
+        engine.segments.iter().next().expect("some were flushed")
     }
 
     /// Until maintenance has flushed what is sealed.
-    pub fn wait_for_flush(shared: &Shared) {
-        while shared.sealed_buffer().is_some() {
-            shared.log.poisoned().expect("maintenance works");
+    pub fn wait_for_flush(engine: &HashedEngine) {
+        while engine.buffers.sealed().is_some() {
+            engine.log.poisoned().expect("maintenance works");
             std::thread::yield_now();
         }
     }
@@ -510,15 +510,15 @@ pub mod tests {
 
     fn shift_numbers(segment_bytes: u64) {
         let (drive, store) = store_of_equal_records(segment_bytes, RECORD_BYTES);
-        let shared = store.shared();
-        let segment = first_segment(shared);
+        let engine = store.hashed();
+        let segment = first_segment(engine);
         let (entries, record_bytes) = (segment.descriptor.entries, segment.descriptor.record_bytes);
         assert_eq!((record_bytes, segment.page_size()), (u64::from(entries) * RECORD_BYTES, PageSize::Large));
         let io = Io::new(drive.queue_pair(16).unwrap());
         let first_dead = Bitmap::full(entries);
         first_dead.clear(0);
         let pass = async || -> Result<Vec<HashKey>, Error> {
-            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), shared.hasher.clone()).await?;
+            let mut cursor = VictimCursor::new(segment.clone(), &io, drive.local(), engine.hasher.clone()).await?;
             let mut seen = Vec::new();
             cursor.advance(&first_dead).await?;
             while let Some(hash) = cursor.head() {

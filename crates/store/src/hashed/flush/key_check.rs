@@ -5,13 +5,13 @@
 //! neighbouring pages are read together. A key for which the index has no candidate is new and costs nothing.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::key_tables::find_or_load;
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::hashed::segment::Descriptor;
 use crate::hashed::segment::view::Segment;
 use crate::media::io::Io;
-use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ struct Check {
 
 /// Checks a sorted batch of one partition. Installs may come between: `relied` tells afterwards what must be checked again.
 pub async fn check_keys(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     relied: &mut Relied,
     batch: &[(HashKey, u32)],
@@ -86,12 +86,12 @@ pub async fn check_keys(
 ) -> Result<(), Error> {
     results.clear();
     results.resize(batch.len(), Checked::New);
-    let checks = candidates(shared, batch, results);
-    let mut finder = Finder { shared, batch, results };
+    let checks = candidates(engine, batch, results);
+    let mut finder = Finder { engine, batch, results };
     let mut reads = Vec::new();
     for of_segment in checks.chunk_by(|a, b| a.version == b.version) {
         relied.on(&of_segment[0].segment);
-        match find_or_load(shared, io, &of_segment[0].segment).await? {
+        match find_or_load(engine, io, &of_segment[0].segment).await? {
             Some(table) => {
                 for check in of_segment {
                     check.pages.clone().for_each(|page| finder.look(check, table.page(page)));
@@ -101,7 +101,7 @@ pub async fn check_keys(
         }
     }
     let mut reads = reads.into_iter().peekable();
-    let mut reader = KeyReader::new(io, shared.drive.local(), shared.hasher.clone());
+    let mut reader = KeyReader::new(io, engine.drive.local(), engine.hasher.clone());
     while reads.peek().is_some() || !reader.is_idle() {
         while reader.has_room()
             && let Some((pages, checks)) = reads.next()
@@ -115,20 +115,20 @@ pub async fn check_keys(
         }
         reader.recycle(read);
     }
-    shared.counters.key_check_reads.fetch_add(reader.reads(), Ordering::Relaxed);
+    engine.counters.key_check_reads.fetch_add(reader.reads(), Ordering::Relaxed);
     Ok(())
 }
 
 /// The keys that have a candidate, in the order of its segments and key tables. Their results are unclear for now.
-fn candidates(shared: &Shared, batch: &[(HashKey, u32)], results: &mut [Checked]) -> Vec<Check> {
+fn candidates(engine: &HashedEngine, batch: &[(HashKey, u32)], results: &mut [Checked]) -> Vec<Check> {
     let mut checks = Vec::new();
     for (key, (hash, _)) in batch.iter().enumerate() {
         if let Some((ahead, _)) = batch.get(key + PREFETCH_AHEAD) {
-            shared.index.prefetch(*ahead);
+            engine.index.prefetch(*ahead);
         }
-        let Some(segment) = shared.candidate(*hash) else { continue };
+        let Some(segment) = engine.candidate(*hash) else { continue };
         results[key] = Checked::Unclear;
-        let cell = shared.index.cell(*hash);
+        let cell = engine.index.cell(*hash);
         let pages = segment.key_pages_between(*cell.start(), *cell.end());
         checks.push(Check { version: segment.descriptor.version, pages, cell, segment, key });
     }
@@ -166,7 +166,7 @@ impl<'a> Iterator for Coalesced<'a> {
 }
 
 struct Finder<'a> {
-    shared: &'a Arc<Shared>,
+    engine: &'a Arc<HashedEngine>,
     batch: &'a [(HashKey, u32)],
     results: &'a mut Vec<Checked>,
 }
@@ -193,7 +193,7 @@ impl Finder<'_> {
                 return;
             }
             // The candidate shares the longest prefix with the key as the index sees it, up to ties, which are as good.
-            let shared_bits = |other: HashKey| self.shared.index.shared_bits(other, hash);
+            let shared_bits = |other: HashKey| self.engine.index.shared_bits(other, hash);
             match self.results[check.key] {
                 Checked::Near { hash: near, .. } if shared_bits(near) >= shared_bits(entry.hash) => {}
                 _ => self.results[check.key] = Checked::Near { hash: entry.hash, segment },
@@ -217,19 +217,19 @@ mod tests {
     /// the cell's start by its width.
     fn looked(distances: impl Fn(u128) -> Vec<u128>) -> (Checked, Vec<HashKey>) {
         let (_drive, store) = store_in_memory(SMALL_BYTES, &small_options());
-        let shared = store.shared();
-        let cell = shared.index.cell(HashKey(5 << 90));
+        let engine = store.hashed();
+        let cell = engine.index.cell(HashKey(5 << 90));
         let width = cell.end().0 - cell.start().0;
         let hashes: Vec<HashKey> = distances(width).iter().map(|distance| HashKey(cell.start().0 + distance)).collect();
         let (mut builder, mut bytes) = (PageBuilder::default(), vec![0; PAGE_BYTES]);
         hashes.iter().for_each(|hash| builder.push(Entry { hash: *hash, size_bytes: 130, route: 0 }));
         builder.encode(SegmentSalt { store: 1, version: 11 }, 0, 0, &mut bytes);
-        let segment = Segment::new(descriptor(1, hashes.len() as u32), 1, shared.geometry, LocalIndex::empty());
+        let segment = Segment::new(descriptor(1, hashes.len() as u32), 1, engine.geometry, LocalIndex::empty());
         segment.attach(&Bitmap::full(hashes.len() as u32));
         let batch = [(HashKey(cell.start().0 + width / 100 * 67), 0)];
         let mut results = vec![Checked::Unclear];
         let check = Check { version: 11, pages: 0..1, cell, segment: Arc::new(segment), key: 0 };
-        Finder { shared, batch: &batch, results: &mut results }.look(&check, KeyPage::trusted(&bytes));
+        Finder { engine, batch: &batch, results: &mut results }.look(&check, KeyPage::trusted(&bytes));
         (results[0], hashes)
     }
 

@@ -13,6 +13,7 @@ pub mod hash_sort;
 pub mod key_check;
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
 use crate::hashed::catalog::{Deaths, Install};
 use crate::hashed::flush::checked_keys::{CheckedKey, CheckedKeys};
@@ -33,7 +34,6 @@ use crate::manifest::base_marks::{LogTrim, MarksEdit};
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
-use crate::shared::Shared;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,45 +48,45 @@ const PREFETCH_AHEAD: usize = 8;
 const PAGE_SIZE_SAMPLE_RECORDS: u64 = 256;
 
 /// Flushes `buffer`, which is sealed, and for which there is room.
-pub async fn flush(shared: Arc<Shared>, io: Io, phase: Arc<PhaseCell>, buffer: u64) -> Result<(), Error> {
+pub async fn flush(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>, buffer: u64) -> Result<(), Error> {
     phase.set(Phase::Flush);
-    std::future::poll_fn(|_| match shared.log.poisoned() {
-        Ok(()) if !shared.log.buffer_written(buffer) && !shared.planted.has(Bug::FlushBeforeLog) => {
-            shared.log.advance(true, shared.drive.env().now_us());
+    std::future::poll_fn(|_| match engine.log.poisoned() {
+        Ok(()) if !engine.log.buffer_written(buffer) && !engine.planted.has(Bug::FlushBeforeLog) => {
+            engine.log.advance(true, engine.drive.env().now_us());
             Poll::Pending
         }
         done => Poll::Ready(done),
     })
     .await?;
-    shared.engines.checkpoint_others_through(KeyspaceKind::Hashed, shared.log.sealed().0);
-    let installer = shared.take_installer().await;
-    let name = shared.name_segment(&installer.catalog);
-    shared.return_installer(installer);
-    shared.pace.flush_began(shared.log.filled_bytes());
-    let done = flush_as(&shared, &io, &phase, buffer, name).await;
-    shared.release_number(name.0);
-    shared.pace.flush_ended();
+    engine.engines.checkpoint_others_through(KeyspaceKind::Hashed, engine.log.sealed().0);
+    let installer = engine.take_installer().await;
+    let name = engine.segments.names.take(&installer.catalog, engine.planted);
+    engine.return_installer(installer);
+    engine.pace.flush_began(engine.log.filled_bytes());
+    let done = flush_as(&engine, &io, &phase, buffer, name).await;
+    engine.segments.names.release(name.0);
+    engine.pace.flush_ended();
     phase.set(Phase::Idle);
     done?;
-    shared.counters.flushes.fetch_add(1, Ordering::Relaxed);
+    engine.counters.flushes.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
 /// Whether a flush can end and leave the collector's reserve alone: extents, segment numbers, which buffers of few
 /// live records use up first, and what the manifest can name.
-pub fn has_room(shared: &Shared) -> bool {
-    lock(&shared.extents).free_count() >= 2 * shared.segment_extents()
-        && shared.numbers_left() >= 4
-        && shared.manifest_room.flushes_now() >= 1
+pub fn has_room(engine: &HashedEngine) -> bool {
+    lock(&engine.extents).free_count() >= 2 * engine.segment_extents()
+        && engine.numbers_left() >= 4
+        && engine.manifest_room.flushes_now() >= 1
 }
 
 /// The size of data pages for a buffer's records, by those of its first shards: hash keys spread them evenly.
-fn page_size_for(shared: &Shared, buffer: u64) -> PageSize {
+fn page_size_for(engine: &HashedEngine, buffer: u64) -> PageSize {
     let (mut batch, mut records, mut record_bytes) = (Vec::new(), 0, 0);
-    for shard in &shared.shards {
+    for shard in engine.buffers.shards() {
         lock(shard).sorted(buffer, &mut batch);
         // SAFETY: the table gave the place. Only the flush that we are part of releases the buffer, at its end.
-        let headers = batch.iter().map(|&(_, place)| unsafe { shared.log.record(buffer, place) }.header);
+        let headers = batch.iter().map(|&(_, place)| unsafe { engine.log.record(buffer, place) }.header);
         for header in headers.filter(|header| header.kind == Kind::Value) {
             records += 1;
             record_bytes += header.record_bytes() as u64;
@@ -95,46 +95,46 @@ fn page_size_for(shared: &Shared, buffer: u64) -> PageSize {
             break;
         }
     }
-    page_size(&shared.geometry, records, record_bytes)
+    page_size(&engine.geometry, records, record_bytes)
 }
 
 async fn flush_as(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     phase: &PhaseCell,
     buffer: u64,
     name: (u32, u64),
 ) -> Result<(), Error> {
-    let key_table_bytes_max = shared.key_tables_bytes_max();
-    let (geometry, extents) = (&shared.geometry, &shared.extents);
-    let page_size = page_size_for(shared, buffer);
+    let key_table_bytes_max = engine.key_tables_bytes_max();
+    let (geometry, extents) = (&engine.geometry, &engine.extents);
+    let page_size = page_size_for(engine, buffer);
     let mut writer =
-        SegmentWriter::new(io, geometry, shared.store_id, extents, name, page_size, key_table_bytes_max).await?;
+        SegmentWriter::new(io, geometry, engine.store_id, extents, name, page_size, key_table_bytes_max).await?;
     let mut relied = Relied::default();
-    let mut shards = Vec::with_capacity(shared.shards.len());
+    let mut shards = Vec::with_capacity(engine.buffers.shards().len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
-    for (number, shard) in shared.shards.iter().enumerate() {
+    for (number, shard) in engine.buffers.shards().iter().enumerate() {
         lock(shard).sorted(buffer, &mut batch);
-        let generation = shared.index.partition_generation(number);
-        check_keys(shared, io, &mut relied, &batch, &mut checked).await?;
-        if shared.planted.has(Bug::FreeLargeEarly) {
+        let generation = engine.index.partition_generation(number);
+        check_keys(engine, io, &mut relied, &batch, &mut checked).await?;
+        if engine.planted.has(Bug::FreeLargeEarly) {
             let mut early = DeathsBySegment::new();
             for checked in &checked {
                 if let Checked::Older { segment, entry, size_bytes } = *checked {
                     early.entry(segment).or_default().add(entry, size_bytes);
                 }
             }
-            forget_large(shared, &Install { deaths: deaths_of(early), ..Install::default() });
+            forget_large(engine, &Install { deaths: deaths_of(early), ..Install::default() });
         }
         let mut keys = CheckedKeys::default();
-        let now = shared.now();
+        let now = engine.now();
         for (at, (&(hash, place), &checked)) in batch.iter().zip(&checked).enumerate() {
             if let Some(&(_, place_ahead)) = batch.get(at + PREFETCH_AHEAD) {
-                shared.log.prefetch_record(buffer, place_ahead);
+                engine.log.prefetch_record(buffer, place_ahead);
             }
             // SAFETY: the table gave the place. The buffer is released at the end of this flush.
-            let (Record { header, .. }, bytes) = unsafe { shared.log.record_and_bytes(buffer, place) };
-            let live = header.kind == Kind::Value && shared.is_live(&header, now);
+            let (Record { header, .. }, bytes) = unsafe { engine.log.record_and_bytes(buffer, place) };
+            let live = header.kind == Kind::Value && engine.is_live(&header, now);
             if live {
                 writer.add(hash, &header, bytes).await?;
                 if header.codec == Codec::OutOfLine {
@@ -143,29 +143,29 @@ async fn flush_as(
                 }
             }
             let lapsed = header.kind == Kind::Value && !live;
-            shared.counters.reclaimed.fetch_add(lapsed.into(), Ordering::Relaxed);
+            engine.counters.reclaimed.fetch_add(lapsed.into(), Ordering::Relaxed);
             keys.push(CheckedKey { live, keyspace: KeyspaceId::of(&header), checked });
         }
         keys.shrink();
         shards.push(ShardKeys { generation, keys });
-        shared.pace.flush.set(FLUSH_WRITE, shards.len() as u64, shared.shards.len() as u64);
+        engine.pace.flush.set(FLUSH_WRITE, shards.len() as u64, engine.buffers.shards().len() as u64);
         io.step().await;
     }
-    let segment = if writer.record_bytes() > 0 { Some(finish_segment(shared, writer).await?) } else { None };
+    let segment = if writer.record_bytes() > 0 { Some(finish_segment(engine, writer).await?) } else { None };
     // The install trims the log.
-    shared.await_others(KeyspaceKind::Hashed, shared.log.sealed().0).await?;
-    let mut installer = shared.take_installer().await;
-    let done = install(shared, io, phase, buffer, &mut installer, segment, relied, shards).await;
-    shared.return_installer(installer);
+    engine.await_others(KeyspaceKind::Hashed, engine.log.sealed().0).await?;
+    let mut installer = engine.take_installer().await;
+    let done = install(engine, io, phase, buffer, &mut installer, segment, relied, shards).await;
+    engine.return_installer(installer);
     // Who waits for this buffer to be in a segment could not see it before.
-    shared.log.wake();
+    engine.log.wake();
     done
 }
 
 /// Makes the segment and the deaths it brings one change.
 #[allow(clippy::too_many_arguments)]
 async fn install(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     phase: &PhaseCell,
     buffer: u64,
@@ -176,60 +176,60 @@ async fn install(
 ) -> Result<(), Error> {
     relied.compare(&installer.catalog);
     for (number, shard) in shards.iter_mut().enumerate() {
-        check_again(shared, io, buffer, number, &relied, shard).await?;
+        check_again(engine, io, buffer, number, &relied, shard).await?;
     }
-    let (deaths, tally) = (deaths_by(shared, &shards), tally_of(shared, &shards));
-    let (stamp_sealed, log_crc) = shared.log.sealed();
+    let (deaths, tally) = (deaths_by(engine, &shards), tally_of(engine, &shards));
+    let (stamp_sealed, log_crc) = engine.log.sealed();
     let installed = &installer.marks;
     let stamp_max = installed.trim.stamp_max.max(stamp_sealed);
     let mut marks = vec![MarksEdit::Trim(LogTrim { buffer_next: buffer + 1, stamp_max, log_crc })];
-    marks.extend(shared.deletion_edits(&shared.keyspaces.sealed(), &installed.deletions));
+    marks.extend(engine.deletion_edits(&engine.keyspaces.sealed(), &installed.deletions));
     let added = segment.iter().map(|segment| segment.descriptor.clone()).collect();
     let install = Install { added, deaths: deaths_of(deaths), dropped: Vec::new() };
     let frame = InstallFrame { install, marks, tally };
     phase.set(Phase::Install);
-    if shared.planted.has(Bug::TrimLogEarly) {
-        release(shared, buffer);
+    if engine.planted.has(Bug::TrimLogEarly) {
+        release(engine, buffer);
     }
-    let merge = if shared.tier.is_some() { FLUSH_MERGE_TIERED } else { FLUSH_MERGE };
-    apply(shared, io, phase, installer, &frame, segment, |partition| {
-        shared.pace.flush.set(merge, partition as u64, shared.shards.len() as u64);
+    let merge = if engine.tier.is_some() { FLUSH_MERGE_TIERED } else { FLUSH_MERGE };
+    apply(engine, io, phase, installer, &frame, segment, |partition| {
+        engine.pace.flush.set(merge, partition as u64, engine.buffers.shards().len() as u64);
         let mut batch = Vec::new();
-        lock(&shared.shards[partition]).sorted(buffer, &mut batch);
-        batch.iter().zip(shards[partition].keys.iter()).map(|((hash, _), key)| (*hash, moved(shared, key))).collect()
+        lock(&engine.buffers.shards()[partition]).sorted(buffer, &mut batch);
+        batch.iter().zip(shards[partition].keys.iter()).map(|((hash, _), key)| (*hash, moved(engine, key))).collect()
     })
     .await?;
-    if !shared.planted.has(Bug::TrimLogEarly) {
-        keep_wanted(shared, io, buffer).await;
-        release(shared, buffer);
+    if !engine.planted.has(Bug::TrimLogEarly) {
+        keep_wanted(engine, io, buffer).await;
+        release(engine, buffer);
     }
     Ok(())
 }
 
 /// Puts what is asked for into the DRAM tier, now that flash has it: it will not have to be read from there. The buffer is not
 /// released yet, so a record that is still its key's latest is what flash has.
-async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
+async fn keep_wanted(engine: &HashedEngine, io: &Io, buffer: u64) {
     // Copies in DRAM are a help: without memory for them the flush goes on.
-    let (Some(tier), Ok(mut decompressor)) = (&shared.tier, Decompressor::new()) else { return };
+    let (Some(tier), Ok(mut decompressor)) = (&engine.tier, Decompressor::new()) else { return };
     let (mut wanted, mut value) = (Vec::new(), Vec::new());
-    shared.glance.begin_giving();
-    for (number, shard) in shared.shards.iter().enumerate() {
+    engine.buffers.glance.begin_giving();
+    for (number, shard) in engine.buffers.shards().iter().enumerate() {
         {
             let mut shard = lock(shard);
-            if !shared.planted.has(Bug::TierKeepsGiven) {
+            if !engine.planted.has(Bug::TierKeepsGiven) {
                 shard.begin_giving();
             }
             shard.wanted(buffer, &mut wanted);
         }
         for (at, &(hash, place)) in wanted.iter().enumerate() {
             if let Some(&(hash_ahead, place_ahead)) = wanted.get(at + PREFETCH_AHEAD) {
-                shared.log.prefetch_record(buffer, place_ahead);
+                engine.log.prefetch_record(buffer, place_ahead);
                 tier.prefetch_bucket(hash_ahead);
             }
             // SAFETY: the table gave the place. The buffer is released after this.
-            let record = unsafe { shared.log.record(buffer, place) };
+            let record = unsafe { engine.log.record(buffer, place) };
             let header = &record.header;
-            if !header.holds_value() || !shared.is_live(header, shared.now()) {
+            if !header.holds_value() || !engine.is_live(header, engine.now()) {
                 continue;
             }
             let inflated = decompressor.inflate(&record, &mut value);
@@ -237,15 +237,15 @@ async fn keep_wanted(shared: &Shared, io: &Io, buffer: u64) {
             let shard = lock(shard);
             match shard.look(hash) {
                 Some((latest, was_read))
-                    if latest == (Place { buffer, place }) || shared.planted.has(Bug::TierKeepsFlushed) =>
+                    if latest == (Place { buffer, place }) || engine.planted.has(Bug::TierKeepsFlushed) =>
                 {
-                    let (now, access) = (shared.access_clock.seconds(), shared.access_by_stamp(was_read, header.stamp));
+                    let (now, access) = (engine.access_clock.seconds(), engine.access_by_stamp(was_read, header.stamp));
                     tier.put((hash, now), (ItemHead::of(header), &value), access);
                 }
                 _ => {}
             }
         }
-        shared.pace.flush.set(FLUSH_KEEP, number as u64 + 1, shared.shards.len() as u64);
+        engine.pace.flush.set(FLUSH_KEEP, number as u64 + 1, engine.buffers.shards().len() as u64);
         io.step().await;
     }
 }
@@ -258,24 +258,24 @@ struct ShardKeys {
 
 /// Checks those keys again whose checks an install has overtaken. Nothing moves meanwhile: the caller holds the installer.
 async fn check_again(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     buffer: u64,
     number: usize,
     relied: &Relied,
     shard: &mut ShardKeys,
 ) -> Result<(), Error> {
-    let rebuilt = shared.index.partition_generation(number) != shard.generation;
+    let rebuilt = engine.index.partition_generation(number) != shard.generation;
     let overtaken = |key: CheckedKey| rebuilt || !relied.holds(key.checked);
     if !shard.keys.iter().any(overtaken) {
         return Ok(());
     }
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
-    lock(&shared.shards[number]).sorted(buffer, &mut batch);
+    lock(&engine.buffers.shards()[number]).sorted(buffer, &mut batch);
     let mut keep = shard.keys.iter().map(overtaken);
     batch.retain(|_| keep.next() == Some(true));
     drop(keep);
-    check_keys(shared, io, &mut Relied::default(), &batch, &mut checked).await?;
+    check_keys(engine, io, &mut Relied::default(), &batch, &mut checked).await?;
     if let Some((_, (hash, _))) = checked.iter().zip(&batch).find(|(checked, _)| **checked == Checked::Unclear) {
         return Err(Error::Corrupt(format!(
             "the index names a segment for {hash:?} whose key table has no such entry"
@@ -291,14 +291,14 @@ async fn check_again(
 }
 
 /// A key that is to be forgotten by a planted bug, or not.
-fn is_forgotten(shared: &Shared, key: CheckedKey) -> bool {
-    !key.live && shared.planted.has(Bug::ForgetTombstone)
+fn is_forgotten(engine: &HashedEngine, key: CheckedKey) -> bool {
+    !key.live && engine.planted.has(Bug::ForgetTombstone)
 }
 
 /// What becomes of older records, by segment.
-fn deaths_by(shared: &Shared, shards: &[ShardKeys]) -> DeathsBySegment {
+fn deaths_by(engine: &HashedEngine, shards: &[ShardKeys]) -> DeathsBySegment {
     let mut deaths = DeathsBySegment::new();
-    for key in shards.iter().flat_map(|shard| shard.keys.iter()).filter(|key| !is_forgotten(shared, *key)) {
+    for key in shards.iter().flat_map(|shard| shard.keys.iter()).filter(|key| !is_forgotten(engine, *key)) {
         if let Checked::Older { segment, entry, size_bytes } = key.checked {
             deaths.entry(segment).or_default().add(entry, size_bytes);
         }
@@ -307,25 +307,22 @@ fn deaths_by(shared: &Shared, shards: &[ShardKeys]) -> DeathsBySegment {
 }
 
 /// How many keys come to flash and go, by keyspace.
-fn tally_of(shared: &Shared, shards: &[ShardKeys]) -> ItemTally {
+fn tally_of(engine: &HashedEngine, shards: &[ShardKeys]) -> ItemTally {
     let keys = shards.iter().flat_map(|shard| shard.keys.iter());
-    keys.map(|key| (key.keyspace, moved(shared, key).items())).collect()
+    keys.map(|key| (key.keyspace, moved(engine, key).items())).collect()
 }
 
 /// What becomes of a key's place in the index.
-fn moved(shared: &Shared, key: CheckedKey) -> Moved {
-    Moved::from_check(key.live && !is_forgotten(shared, key), key.checked)
+fn moved(engine: &HashedEngine, key: CheckedKey) -> Moved {
+    Moved::from_check(key.live && !is_forgotten(engine, key), key.checked)
 }
 
 /// Readers find the records by the index from here on; the zone and the arena are free.
-fn release(shared: &Shared, buffer: u64) {
-    for shard in &shared.shards {
-        lock(shard).release(buffer);
-    }
-    shared.glance.release(buffer);
+fn release(engine: &HashedEngine, buffer: u64) {
+    engine.buffers.release(buffer);
     // SAFETY: all of it was written before its flush began. No shard names a record of it any more, and no other engine needs one.
-    unsafe { shared.log.release(buffer) };
-    shared.log.wake();
+    unsafe { engine.log.release(buffer) };
+    engine.log.wake();
 }
 
 /// Entries of a segment that die, and the bytes of their records.
@@ -376,7 +373,7 @@ mod tests {
         let options = StoreOptions { sync: Sync::No, ..small_options() };
         let page_size_of = |value_bytes: usize| {
             let (_drive, store) = store_in_memory(SMALL_BYTES, &options);
-            let shared = store.shared();
+            let engine = store.hashed();
             let mut random = SplitMix64::new(1);
             // Half of them are deleted again: what says so is in no page.
             for number in 0..(48 << 10) / (value_bytes + 40) / 2 * 2 {
@@ -387,8 +384,8 @@ mod tests {
                     store.delete(key.as_bytes()).unwrap();
                 }
             }
-            let buffer = lock(&shared.shards[0]).active();
-            page_size_for(shared, buffer)
+            let buffer = engine.buffers.active();
+            page_size_for(engine, buffer)
         };
         assert_eq!([20, 600, 6 << 10].map(page_size_of), [PageSize::Large, PageSize::Small, PageSize::Large]);
     }
@@ -397,35 +394,35 @@ mod tests {
     fn keys_are_checked_again_where_their_partition_was_built_anew_since() {
         let options = small_options();
         let (drive, store) = store_in_memory(SMALL_BYTES, &options);
-        let shared = store.shared();
+        let engine = store.hashed();
         let key = |number: u32| format!("key {number}").into_bytes();
         let mut number = 0;
         while store.stats().flushes == 0 {
             store.put(&key(number), &[7; 100]).unwrap();
             number += 1;
         }
-        let hash = shared.hash(crate::KeyspaceId::DEFAULT, &key(0));
+        let hash = engine.hash(crate::KeyspaceId::DEFAULT, &key(0));
         store.put(&key(0), b"again").unwrap();
-        let (partition, mut batch) = (hash.partition(shared.geometry.partition_bits), Vec::new());
-        let buffer = lock(&shared.shards[partition]).active();
-        lock(&shared.shards[partition]).sorted(buffer, &mut batch);
+        let (partition, mut batch) = (hash.partition(engine.geometry.partition_bits), Vec::new());
+        let buffer = lock(&engine.buffers.shards()[partition]).active();
+        lock(&engine.buffers.shards()[partition]).sorted(buffer, &mut batch);
         let place = batch.iter().position(|entry| entry.0 == hash).unwrap();
         let io = Io::new(drive.queue_pair(16).unwrap());
-        let installer = run(&io, shared.take_installer(), || false).unwrap();
-        let generation = shared.index.partition_generation(partition);
+        let installer = run(&io, engine.take_installer(), || false).unwrap();
+        let generation = engine.index.partition_generation(partition);
         let check = |generation| {
             // What was found when nothing of the key was on flash.
             let keyspace = KeyspaceId::DEFAULT;
             let keys = batch.iter().map(|_| CheckedKey { live: true, keyspace, checked: Checked::New }).collect();
             let mut keys = ShardKeys { generation, keys };
             let relied = Relied::default();
-            let checking = check_again(shared, &io, buffer, partition, &relied, &mut keys);
+            let checking = check_again(engine, &io, buffer, partition, &relied, &mut keys);
             run(&io, checking, || false).unwrap().unwrap();
             keys.keys.iter().nth(place).map(|key| key.checked)
         };
         assert_eq!(check(generation), Some(Checked::New), "nothing has come between");
         assert!(matches!(check(generation + 1), Some(Checked::Older { .. })));
-        shared.return_installer(installer);
+        engine.return_installer(installer);
     }
 
     #[test]
@@ -442,7 +439,7 @@ mod tests {
                 assert_eq!(store.delete(&key(deleted)), Ok(true));
                 deleted += 1;
             }
-            store.shared().levels.segments.load(Ordering::Relaxed)
+            store.hashed().levels.segments.load(Ordering::Relaxed)
         };
         // The first buffers have puts before them.
         let flushes = store.stats().flushes;
@@ -453,28 +450,28 @@ mod tests {
     #[test]
     fn records_that_end_with_their_page_leave_no_empty_one() {
         let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
-        let shared = store.shared();
-        let (mut random, hash) = (SplitMix64::new(1), shared.hash(crate::KeyspaceId::DEFAULT, b"key"));
+        let engine = store.hashed();
+        let (mut random, hash) = (SplitMix64::new(1), engine.hash(crate::KeyspaceId::DEFAULT, b"key"));
         let target = 2 * PageSize::Large.payload_bytes();
         let mut put = |bytes| {
             let mut value = vec![0; bytes];
             random.fill(&mut value);
             store.put(b"key", &value).unwrap();
-            let Some(Place { buffer, place }) = shared.shard(hash).get(hash) else {
+            let Some(Place { buffer, place }) = engine.buffers.shard(hash).get(hash) else {
                 unreachable!("it was just written")
             };
             // SAFETY: the table gave the place, and nothing is flushed meanwhile.
-            unsafe { shared.log.record(buffer, place) }.header.record_bytes()
+            unsafe { engine.log.record(buffer, place) }.header.record_bytes()
         };
         let bytes = target - 60;
         let more = target - put(bytes);
         assert_eq!(put(bytes + more), target);
-        assert!(shared.rotate());
-        wait_for_flush(shared);
+        assert!(engine.rotate());
+        wait_for_flush(engine);
         store.close().unwrap();
         drop(store);
         let store = Store::open_on(&drive, &small_options()).unwrap();
-        let segment = store.shared().candidate(hash).unwrap();
+        let segment = store.hashed().candidate(hash).unwrap();
         assert_eq!((segment.page_size(), segment.descriptor.data_pages), (PageSize::Large, 2));
         assert_eq!(store.get(b"key").unwrap().unwrap().value.len(), bytes + more);
     }
@@ -485,28 +482,28 @@ mod tests {
         let drive = drive_in_memory(SMALL_BYTES, &options, Env::system());
         Store::create_on(&drive, &options).unwrap();
         let store = Store::open_with(&drive, &options, || false).unwrap();
-        let shared = store.shared();
-        assert!(has_room(shared));
+        let engine = store.hashed();
+        assert!(has_room(engine));
 
-        let reserve = 2 * shared.segment_extents();
+        let reserve = 2 * engine.segment_extents();
         let mut taken = Vec::new();
-        while lock(&shared.extents).free_count() > reserve {
-            taken.push(lock(&shared.extents).allocate().unwrap());
+        while lock(&engine.extents).free_count() > reserve {
+            taken.push(lock(&engine.extents).allocate().unwrap());
         }
-        assert!(has_room(shared));
-        taken.push(lock(&shared.extents).allocate().unwrap());
-        assert!(!has_room(shared), "an extent less than the collector's reserve");
-        taken.drain(..).for_each(|extent| lock(&shared.extents).release(extent));
+        assert!(has_room(engine));
+        taken.push(lock(&engine.extents).allocate().unwrap());
+        assert!(!has_room(engine), "an extent less than the collector's reserve");
+        taken.drain(..).for_each(|extent| lock(&engine.extents).release(extent));
 
-        let numbers = shared.segments_limit.load(Ordering::SeqCst);
-        shared.segments_limit.store(numbers - shared.numbers_left() as u32 + 4, Ordering::SeqCst);
-        assert!(has_room(shared));
-        shared.segments_limit.fetch_sub(1, Ordering::SeqCst);
-        assert!(!has_room(shared), "a number less");
-        shared.segments_limit.store(numbers, Ordering::SeqCst);
+        let numbers = engine.segments.names.limit();
+        engine.segments.names.set_limit(numbers - engine.numbers_left() as u32 + 4);
+        assert!(has_room(engine));
+        engine.segments.names.set_limit(engine.segments.names.limit() - 1);
+        assert!(!has_room(engine), "a number less");
+        engine.segments.names.set_limit(numbers);
 
-        let geometry = Geometry { manifest_bytes: 0, ..shared.geometry };
-        shared.manifest_room.refresh(&geometry, &Clients::default(), Kept::default());
-        assert!(!has_room(shared), "the manifest cannot name another segment");
+        let geometry = Geometry { manifest_bytes: 0, ..engine.geometry };
+        engine.manifest_room.refresh(&geometry, &Clients::default(), Kept::default());
+        assert!(!has_room(engine), "the manifest cannot name another segment");
     }
 }

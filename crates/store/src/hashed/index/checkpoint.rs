@@ -15,6 +15,7 @@
 //! It is a copy of what key tables say. Where anything is amiss, it is passed over and the index is built from them.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::index::{GlobalIndex, IndexImage, IndexRestorer, PartitionShape};
 use crate::hashed::item_count::by_keyspace::ItemTally;
 use crate::hashed::manifest_client::HashedEdit;
@@ -27,7 +28,6 @@ use crate::media::geometry::Geometry;
 use crate::media::io::{Io, lock};
 use crate::media::wire::{Reader, Short, Writer};
 use crate::planted::Bug;
-use crate::shared::Shared;
 use std::sync::Mutex;
 use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
@@ -128,21 +128,21 @@ fn chunk_crc(store_id: u64, flash: u64, generation: u64, bytes: &[u8]) -> u32 {
 
 /// Writes the index to free extents and names them in the manifest. Nothing is merged or installed meanwhile, nor after, or
 /// the checkpoint does not hold. `false` when there is no room for it.
-pub async fn write(shared: &Shared, io: &Io, installer: &mut Installer) -> Result<bool, Error> {
-    let image = IndexImage::of(&shared.index);
-    let chunk_bytes = shared.geometry.extent_bytes.min(CHUNK_BYTES_MAX);
+pub async fn write(engine: &HashedEngine, io: &Io, installer: &mut Installer) -> Result<bool, Error> {
+    let image = IndexImage::of(&engine.index);
+    let chunk_bytes = engine.geometry.extent_bytes.min(CHUNK_BYTES_MAX);
     let chunks = image.bytes().div_ceil(chunk_bytes) as usize;
-    let per_extent = (shared.geometry.extent_bytes / chunk_bytes) as usize;
-    let Some(extents) = take_extents(&shared.extents, chunks.div_ceil(per_extent)) else { return Ok(false) };
+    let per_extent = (engine.geometry.extent_bytes / chunk_bytes) as usize;
+    let Some(extents) = take_extents(&engine.extents, chunks.div_ceil(per_extent)) else { return Ok(false) };
     let mut checkpoint = Checkpoint {
-        fingerprint_bits: shared.index.geometry().fingerprint_bits,
+        fingerprint_bits: engine.index.geometry().fingerprint_bits,
         chunk_bytes: chunk_bytes as u32,
         shapes: image.shapes(),
         extents,
         crcs: Vec::with_capacity(chunks),
-        items: shared.keyspace_items.on_flash().iter().map(|(id, items)| (id, items as u64)).collect(),
+        items: engine.item_count.by_keyspace.on_flash().iter().map(|(id, items)| (id, items as u64)).collect(),
     };
-    let mut flying = Flying::new(io, shared.drive.local(), chunk_bytes as usize);
+    let mut flying = Flying::new(io, engine.drive.local(), chunk_bytes as usize);
     let mut words = image.words();
     for number in 0..chunks {
         let sent_first = if flying.spare.is_empty() { flying.next("write of a checkpoint").await? } else { None };
@@ -152,15 +152,15 @@ pub async fn write(shared: &Shared, io: &Io, installer: &mut Installer) -> Resul
         for out in bytes.chunks_exact_mut(8) {
             out.copy_from_slice(&words.next().unwrap_or(0).to_le_bytes());
         }
-        let Some(flash) = checkpoint.place(&shared.geometry, number) else {
+        let Some(flash) = checkpoint.place(&engine.geometry, number) else {
             unreachable!("every chunk has its extent")
         };
-        checkpoint.crcs.push(chunk_crc(shared.store_id, flash, installer.marks.opening.generation, bytes));
+        checkpoint.crcs.push(chunk_crc(engine.store_id, flash, installer.marks.opening.generation, bytes));
         flying.write(flash, buffer);
     }
     while flying.next("write of a checkpoint").await?.is_some() {}
-    if !shared.planted.has(Bug::TrustCheckpoint) {
-        shared.log.flush_elsewhere(io).await?;
+    if !engine.planted.has(Bug::TrustCheckpoint) {
+        engine.log.flush_elsewhere(io).await?;
     }
     let mut items = FrameItems::default();
     items.put(ClientId::HASHED, |writer| HashedEdit::Checkpoint(checkpoint).encode(writer));

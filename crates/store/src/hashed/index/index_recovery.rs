@@ -5,12 +5,12 @@
 //! partition in memory at a time. A simulation has one thread, the caller's.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::index::partition_load::rebuild;
 use crate::hashed::key_tables::key_reader::DEPTH;
 use crate::media::io::{Io, lock, run};
 use crate::planted::Bug;
-use crate::shared::Shared;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_drive::Purpose;
@@ -20,7 +20,7 @@ const THREAD_BYTES: u64 = 4 << 20;
 const PROGRESS_INTERVAL_US: u64 = 1_000_000;
 
 struct Work {
-    shared: Arc<Shared>,
+    engine: Arc<HashedEngine>,
     catalog: Catalog,
     /// The next partition to build.
     next: AtomicUsize,
@@ -31,23 +31,23 @@ struct Work {
 }
 
 /// Builds every partition; gives the catalog back.
-pub async fn build(shared: &Arc<Shared>, io: &Io, catalog: Catalog) -> Result<Catalog, Error> {
-    let env = shared.drive.env();
+pub async fn build(engine: &Arc<HashedEngine>, io: &Io, catalog: Catalog) -> Result<Catalog, Error> {
+    let env = engine.drive.env();
     let work = Arc::new(Work {
-        shared: shared.clone(),
+        engine: engine.clone(),
         catalog,
-        next: AtomicUsize::new(usize::from(shared.planted.has(Bug::SkipPartition))),
+        next: AtomicUsize::new(usize::from(engine.planted.has(Bug::SkipPartition))),
         done: AtomicUsize::new(0),
         failed: AtomicBool::new(false),
         told_us: Mutex::new(env.now_us()),
     });
     let mut helpers = Vec::new();
     // Many cores must not take more memory than there is: all threads together a sixteenth of it.
-    let affordable = (shared.options.memory_bytes / 16 / THREAD_BYTES).max(1) as usize;
-    for number in 1..env.parallelism().min(shared.geometry.partitions()).min(affordable) {
+    let affordable = (engine.options.memory_bytes / 16 / THREAD_BYTES).max(1) as usize;
+    for number in 1..env.parallelism().min(engine.geometry.partitions()).min(affordable) {
         let work = work.clone();
         // Without a thread, or without a queue pair, there is one less: the others do its part.
-        let Ok(queue) = shared.drive.queue_pair(64) else { break };
+        let Ok(queue) = engine.drive.queue_pair(64) else { break };
         let io = Io::new(queue).of(Purpose::Recover);
         let help = move || run(&io, work.build_next(&io), || false).unwrap_or(Ok(()));
         let Ok(thread) = env.spawn(&format!("tapetum-recovery-{number}"), help) else { break };
@@ -68,14 +68,14 @@ pub async fn build(shared: &Arc<Shared>, io: &Io, catalog: Catalog) -> Result<Ca
 impl Work {
     /// Builds partitions until none is left.
     async fn build_next(&self, io: &Io) -> Result<(), Error> {
-        let partitions = self.shared.geometry.partitions();
+        let partitions = self.engine.geometry.partitions();
         while !self.failed.load(Ordering::Relaxed) {
             let partition = self.next.fetch_add(1, Ordering::Relaxed);
             if partition >= partitions {
                 break;
             }
-            match rebuild(&self.shared, io, &self.catalog, partition, DEPTH).await {
-                Ok(tally) => self.shared.keyspace_items.note(&tally),
+            match rebuild(&self.engine, io, &self.catalog, partition, DEPTH).await {
+                Ok(tally) => self.engine.item_count.by_keyspace.note(&tally),
                 Err(error) => {
                     self.failed.store(true, Ordering::Relaxed);
                     return Err(error);
@@ -88,7 +88,7 @@ impl Work {
     }
 
     fn tell(&self, done: usize, partitions: usize) {
-        let now_us = self.shared.drive.env().now_us();
+        let now_us = self.engine.drive.env().now_us();
         let mut told_us = lock(&self.told_us);
         if now_us >= *told_us + PROGRESS_INTERVAL_US {
             *told_us = now_us;

@@ -5,6 +5,7 @@
 //! short.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::flush::hash_sort::{Entry, HashSort, STEP_ENTRIES};
 use crate::hashed::index::RebuildError;
@@ -13,7 +14,6 @@ use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::keyspace::KeyspaceId;
 use crate::media::io::Io;
 use crate::planted::Bug;
-use crate::shared::Shared;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ const CUT_ENTRIES: usize = 64 << 10;
 
 /// Builds a partition anew, sized for the entries it has, while the old one serves; with `depth` reads on their way. Its keys by keyspace.
 pub async fn rebuild(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     catalog: &Catalog,
     partition: usize,
@@ -32,23 +32,23 @@ pub async fn rebuild(
 ) -> Result<ItemTally, Error> {
     let valid: u64 = catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum();
     // Hash keys are uniform, so a partition's share is known but for its deviation.
-    let share = valid as f64 / shared.geometry.partitions() as f64;
+    let share = valid as f64 / engine.geometry.partitions() as f64;
     let mut entries = (share + 3.0 * share.sqrt()) as usize;
-    shared.levels.partitions_rebuilding.fetch_add(1, Ordering::Relaxed);
+    engine.levels.partitions_rebuilding.fetch_add(1, Ordering::Relaxed);
     let tally = loop {
-        match build(shared, io, catalog, (partition, entries), depth).await? {
+        match build(engine, io, catalog, (partition, entries), depth).await? {
             Some(tally) => break tally,
             None => entries += entries / 16 + 16,
         }
     };
-    shared.levels.partitions_rebuilding.fetch_sub(1, Ordering::Relaxed);
-    shared.counters.partitions_rebuilt.fetch_add(1, Ordering::Relaxed);
+    engine.levels.partitions_rebuilding.fetch_sub(1, Ordering::Relaxed);
+    engine.counters.partitions_rebuilt.fetch_add(1, Ordering::Relaxed);
     Ok(tally)
 }
 
 /// Builds a partition for about so many entries; `None` when it needs more room.
 async fn build(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     catalog: &Catalog,
     (partition, entries): (usize, usize),
@@ -58,13 +58,13 @@ async fn build(
         RebuildError::PartitionFull => Ok(None),
         RebuildError::OutOfMemory(_) => Err(Error::Io(error.to_string())),
     };
-    let mut builder = match shared.index.builder(partition, shared.index.room_for(partition, entries)) {
+    let mut builder = match engine.index.builder(partition, engine.index.room_for(partition, entries)) {
         Ok(builder) => builder,
         Err(error) => return failed(error),
     };
     let (mut cut, mut sort, mut tally) = (Vec::new(), HashSort::default(), ItemTally::default());
-    for bounds in cuts(partition, shared.geometry.partition_bits, entries.div_ceil(CUT_ENTRIES).max(1)) {
-        load_cut(shared, io, catalog, bounds.clone(), depth, (&mut cut, &mut tally)).await?;
+    for bounds in cuts(partition, engine.geometry.partition_bits, entries.div_ceil(CUT_ENTRIES).max(1)) {
+        load_cut(engine, io, catalog, bounds.clone(), depth, (&mut cut, &mut tally)).await?;
         let sorted = sort.sort(io, &cut, &bounds).await;
         if let Some(twice) = sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             let ((hash, one), (_, other)) = (twice[0], twice[1]);
@@ -79,7 +79,7 @@ async fn build(
             io.step().await;
         }
     }
-    shared.index.install(builder).map_or_else(failed, |()| Ok(Some(tally)))
+    engine.index.install(builder).map_or_else(failed, |()| Ok(Some(tally)))
 }
 
 /// Cuts the hash keys of a partition into `count` ranges.
@@ -96,7 +96,7 @@ fn cuts(partition: usize, bits: u32, count: usize) -> impl Iterator<Item = Range
 
 /// The valid entries within `bounds`, in no order, which are added to the tally.
 async fn load_cut(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     catalog: &Catalog,
     bounds: RangeInclusive<HashKey>,
@@ -106,24 +106,24 @@ async fn load_cut(
     entries.clear();
     let (low, high) = bounds.into_inner();
     // Segments made since the store was opened: with them a partition is grown, not recovered.
-    let generation = shared.version_next.load(Ordering::Relaxed) >> 32;
+    let generation = engine.segments.names.version_next() >> 32;
     let is_new = |number: &u32| catalog.segments[number].descriptor.version >> 32 == generation;
     let newest = catalog
         .segments
         .keys()
         .filter(|number| is_new(number))
         .max_by_key(|number| catalog.segments[number].descriptor.version);
-    let forgotten = newest.copied().filter(|_| shared.planted.has(Bug::GrowWithoutNewest));
+    let forgotten = newest.copied().filter(|_| engine.planted.has(Bug::GrowWithoutNewest));
     let numbers = catalog.segments.keys().filter(move |number| Some(**number) != forgotten);
     let mut slices = numbers.flat_map(|number| {
-        let Some(segment) = shared.segments[*number as usize].load_full() else {
+        let Some(segment) = engine.segments.get(*number) else {
             unreachable!("segment {number} of the catalog is not open")
         };
         let pages = segment.key_pages_between(low, high);
         let reads = pages.clone().step_by(PAGES_PER_READ as usize);
         reads.map(move |start| (segment.clone(), start..pages.end.min(start + PAGES_PER_READ)))
     });
-    let mut reader = KeyReader::with_depth(io, shared.drive.local(), shared.hasher.clone(), depth);
+    let mut reader = KeyReader::with_depth(io, engine.drive.local(), engine.hasher.clone(), depth);
     loop {
         while reader.has_room()
             && let Some((segment, pages)) = slices.next()
@@ -136,7 +136,7 @@ async fn load_cut(
         for page in read.pages() {
             let within = (page.lower_bound(low)..page.count()).map(|place| (place, page.entry(place)));
             for (place, entry) in within.take_while(|(_, entry)| entry.hash <= high) {
-                let revived = shared.planted.has(Bug::GrowWithDead) && is_new(&number);
+                let revived = engine.planted.has(Bug::GrowWithDead) && is_new(&number);
                 if valid.get(page.first_entry + place as u32) || revived {
                     entries.push((entry.hash, number));
                     tally.add(KeyspaceId(entry.keyspace()), 1);

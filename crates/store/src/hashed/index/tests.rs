@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 
 fn hash_key() -> impl Strategy<Value = HashKey> {
     // A few stems, with 40 and more leading bits in common with others, or none.
-    let alike = (0u64..6, 40u32..127, 0u64..12).prop_map(|(stem, shared, rest)| {
-        HashKey(uniform(stem).0 & !(u128::MAX >> shared) | uniform(1000 + rest).0 & (u128::MAX >> shared))
+    let alike = (0u64..6, 40u32..127, 0u64..12).prop_map(|(stem, engine, rest)| {
+        HashKey(uniform(stem).0 & !(u128::MAX >> engine) | uniform(1000 + rest).0 & (u128::MAX >> engine))
     });
     prop_oneof![1 => alike, 8 => (0u64..3000).prop_map(uniform)]
 }

@@ -7,6 +7,7 @@
 //! built anew from the key tables, which by then say exactly what must be in it.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Catalog, Install};
 use crate::hashed::flush::key_check::Checked;
 use crate::hashed::index::Change;
@@ -18,9 +19,7 @@ use crate::installer::Installer;
 use crate::media::io::{Io, lock};
 use crate::phase::{Phase, PhaseCell};
 use crate::planted::Bug;
-use crate::shared::Shared;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
 
 /// What an install does to one key's place in the index.
@@ -71,7 +70,7 @@ impl Moved {
 /// Makes an install durable, with what its frame says beside it, and then seen. `segment` is what it adds; `moved` gives a partition's
 /// keys, sorted.
 pub async fn apply(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     phase: &PhaseCell,
     installer: &mut Installer,
@@ -80,82 +79,87 @@ pub async fn apply(
     moved: impl Fn(usize) -> Vec<(HashKey, Moved)>,
 ) -> Result<(), Error> {
     let evicts = phase.get() == Phase::Evict;
-    if !(shared.planted.has(Bug::EvictUndurably) && phase.get() == Phase::Evict) {
-        make_durable(shared, io, installer, frame).await?;
+    if !(engine.planted.has(Bug::EvictUndurably) && phase.get() == Phase::Evict) {
+        make_durable(engine, io, installer, frame).await?;
     }
     let install = &frame.install;
     phase.set(Phase::Merge);
-    shared.install_sequence.fetch_add(1, Ordering::SeqCst);
+    engine.segments.turn();
     frame.apply(installer)?;
-    shared.keyspace_items.note(&frame.tally);
+    engine.item_count.by_keyspace.note(&frame.tally);
     let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
     if let Some(segment) = segment {
         segment.attach(&installer.catalog.segments[&number].valid);
-        shared.segments[number as usize].store(Some(segment));
+        engine.segments.open(segment);
     }
-    forget_large(shared, install);
-    for partition in 0..shared.geometry.partitions() {
+    forget_large(engine, install);
+    for partition in 0..engine.geometry.partitions() {
         let moved = moved(partition);
         if evicts {
-            begin_eviction(shared, partition, &moved);
+            begin_eviction(engine, partition, &moved);
         }
-        let merged = merge_partition(shared, io, phase, installer, partition, number, moved).await;
+        let merged = merge_partition(engine, io, phase, installer, partition, number, moved).await;
         if evicts {
-            lock(&shared.shards[partition]).turn_eviction();
+            lock(&engine.buffers.shards()[partition]).turn_eviction();
         }
         merged?;
         io.step().await;
     }
-    retire(shared, &install.dropped);
+    engine.segments.retire(&install.dropped);
     Ok(())
 }
 
 /// From now on nothing that is read of a partition's keys is believed to be on flash; nor is it in the DRAM tier.
-fn begin_eviction(shared: &Shared, partition: usize, moved: &[(HashKey, Moved)]) {
-    let mut shard = lock(&shared.shards[partition]);
+fn begin_eviction(engine: &HashedEngine, partition: usize, moved: &[(HashKey, Moved)]) {
+    let mut shard = lock(&engine.buffers.shards()[partition]);
     shard.turn_eviction();
-    if !shared.planted.has(Bug::TierOutlivesEviction) {
+    if !engine.planted.has(Bug::TierOutlivesEviction) {
         let out = moved.iter().filter(|(_, moved)| *moved == Moved::Out);
         out.for_each(|(hash, _)| {
-            shared.forget_in_tier(*hash);
+            engine.forget_in_tier(*hash);
         });
     }
 }
 
 /// Lets go of the extents of large values whose records died, also of those that were born dead.
-pub fn forget_large(shared: &Shared, install: &Install) {
+pub fn forget_large(engine: &HashedEngine, install: &Install) {
     for deaths in &install.deaths {
-        if let Some(segment) = shared.segments[deaths.segment as usize].load_full() {
+        if let Some(segment) = engine.segments.get(deaths.segment) {
             segment.forget_large(&deaths.entries);
         }
     }
 }
 
-async fn make_durable(shared: &Shared, io: &Io, installer: &mut Installer, frame: &InstallFrame) -> Result<(), Error> {
+async fn make_durable(
+    engine: &HashedEngine,
+    io: &Io,
+    installer: &mut Installer,
+    frame: &InstallFrame,
+) -> Result<(), Error> {
     // A watermark reaches one keyspace: ahead of the log, it would outlive earlier writes to others.
-    shared.log.make_durable(io, frame.watermark(), || shared.drive.env().now_us()).await?;
-    if shared.planted.has(Bug::InstallEarly) || shared.planted.has(Bug::SkipSegmentFlush) {
+    engine.log.make_durable(io, frame.watermark(), || engine.drive.env().now_us()).await?;
+    if engine.planted.has(Bug::InstallEarly) || engine.planted.has(Bug::SkipSegmentFlush) {
         return installer.append(&frame.items()).await;
     }
     let adds = !frame.install.added.is_empty();
-    if shared.planted.has(Bug::RetryFlush) && adds && io.flush().await.is_err() {
+    if engine.planted.has(Bug::RetryFlush) && adds && io.flush().await.is_err() {
         io.flush().await?;
         return installer.append(&frame.items()).await;
     }
     if adds {
-        shared.log.flush_elsewhere(io).await?;
+        engine.log.flush_elsewhere(io).await?;
     }
-    if shared.planted.has(Bug::ForgetDeath) && !frame.install.deaths.is_empty() {
+    if engine.planted.has(Bug::ForgetDeath) && !frame.install.deaths.is_empty() {
         let mut forgetful = frame.clone();
         forgetful.install.deaths.remove(0);
         return installer.append(&forgetful.items()).await;
     }
-    if shared.planted.has(Bug::SplitFrame) {
+    if engine.planted.has(Bug::SplitFrame) {
         let trim = InstallFrame { install: Install::default(), ..frame.clone() };
         installer.append(&trim.items()).await?;
         return installer.append(&InstallFrame { marks: Vec::new(), ..frame.clone() }.items()).await;
     }
-    if shared.planted.has(Bug::ForgetLargeDeath) {
+    if engine.planted.has(Bug::ForgetLargeDeath) {
         let install = without_large_deaths(&installer.catalog, &frame.install);
         return installer.append(&InstallFrame { install, ..frame.clone() }.items()).await;
     }
@@ -173,7 +177,7 @@ fn without_large_deaths(catalog: &Catalog, install: &Install) -> Install {
 }
 
 async fn merge_partition(
-    shared: &Arc<Shared>,
+    engine: &Arc<HashedEngine>,
     io: &Io,
     phase: &PhaseCell,
     installer: &Installer,
@@ -182,28 +186,16 @@ async fn merge_partition(
     moved: Vec<(HashKey, Moved)>,
 ) -> Result<(), Error> {
     let inserts = moved.iter().filter(|(_, moved)| matches!(moved, Moved::In { .. })).count();
-    if shared.index.fits(partition, shared.index.partition_entries(partition) + inserts) {
+    if engine.index.fits(partition, engine.index.partition_entries(partition) + inserts) {
         let changes = moved.into_iter().filter_map(|(hash, moved)| moved.change(hash, payload));
-        if shared.index.merge(partition, changes).is_ok() {
+        if engine.index.merge(partition, changes).is_ok() {
             return Ok(());
         }
     }
     phase.set(Phase::Grow);
-    let done = rebuild(shared, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await;
+    let done = rebuild(engine, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await;
     phase.set(Phase::Merge);
     done.map(drop)
-}
-
-/// Takes segments out of sight. Their extents are free when the last reader has left.
-fn retire(shared: &Shared, numbers: &[u32]) {
-    let gone: Vec<Arc<Segment>> =
-        numbers.iter().filter_map(|number| shared.segments[*number as usize].swap(None)).collect();
-    shared.install_sequence.fetch_add(1, Ordering::SeqCst);
-    for segment in &gone {
-        shared.key_tables.forget(segment.descriptor.version);
-        shared.unreadable.forget(segment.descriptor.version);
-    }
-    lock(&shared.retired).extend(gone);
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A GET beside an install, step by step as `hashed/session/attempt.rs`, `shared.rs` and `hashed/session/reads.rs` take them, and
+//! A GET beside an install, step by step as `hashed/session/attempt.rs`, `hashed_engine.rs` and `hashed/session/reads.rs` take them, and
 //! [`super::apply`] takes them: a key that is always there is always found.
 
 use loom::sync::atomic::{AtomicU64, Ordering::SeqCst};

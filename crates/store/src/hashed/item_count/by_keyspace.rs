@@ -9,11 +9,11 @@
 //!
 //! Threads: the holder of the installer changes counts, anyone asks.
 
+use crate::hashed::HashedEngine;
 use crate::keyspace::KeyspaceId;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::engine::ItemCounts;
 use crate::media::io::lock;
-use crate::shared::Shared;
 use std::sync::Mutex;
 use tapetum_kernels::record::{Kind, Record};
 
@@ -74,16 +74,16 @@ impl KeyspaceItems {
     }
 }
 
-impl Shared {
+impl HashedEngine {
     /// Adds about how many items each hashed keyspace has. The only one has at most so many as the store.
     pub fn count_keyspaces(&self, counts: &mut ItemCounts) {
         let keyspaces = self.keyspaces.list();
         let mut hashed = keyspaces.iter().filter(|keyspace| keyspace.kind == KeyspaceKind::Hashed);
         if let (Some(only), None) = (hashed.next(), hashed.next()) {
-            counts.insert(only.id, self.items_max(self.index.entries() as u64, self.buffer_entries()));
+            counts.insert(only.id, self.items_max(self.index.entries() as u64, self.buffers.entries()));
             return;
         }
-        let mut tally = self.keyspace_items.on_flash();
+        let mut tally = self.item_count.by_keyspace.on_flash();
         tally.append(&self.tally_buffers());
         counts.extend(tally.iter().map(|(id, items)| (id, items.max(0) as u64)));
     }
@@ -92,7 +92,7 @@ impl Shared {
     fn tally_buffers(&self) -> ItemTally {
         let (mut tally, now) = (ItemTally::default(), self.now());
         let (mut looked_at, mut entries) = (0, 0);
-        for shard in &self.shards {
+        for shard in self.buffers.shards() {
             let shard = lock(shard);
             entries += shard.entries();
             for (hash, place) in shard.latest().take(KEYS_LOOKED_AT - looked_at) {

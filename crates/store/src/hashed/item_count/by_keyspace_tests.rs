@@ -48,10 +48,10 @@ impl CountBench {
 
     fn flush(&self) {
         // A purge may have sealed a buffer.
-        while !self.store.shared().rotate() {
+        while !self.store.hashed().rotate() {
             self.store.maintain();
         }
-        while self.store.shared().sealed_buffer().is_some() {
+        while self.store.hashed().buffers.sealed().is_some() {
             self.store.maintain();
         }
         while self.store.maintain() != crate::Step::Idle {}
@@ -61,9 +61,9 @@ impl CountBench {
         if closes {
             self.store.close_with(|| false).unwrap();
         } else {
-            self.store.shared().log.advance(true, 0);
+            self.store.hashed().log.advance(true, 0);
             while self.store.log_is_busy() {
-                self.store.shared().log.advance(true, 0);
+                self.store.hashed().log.advance(true, 0);
             }
         }
         drop(self.store);

@@ -16,12 +16,13 @@ pub mod by_keyspace;
 mod by_keyspace_tests;
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::collect::victim::VictimCursor;
 use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
+use crate::hashed::item_count::by_keyspace::KeyspaceItems;
 use crate::hashed::segment::lapsed::{Entries, is_set};
 use crate::hashed::segment::view::Segment;
 use crate::media::io::{Io, lock};
-use crate::shared::Shared;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,6 +46,7 @@ const KEY_BYTES: u64 = 512;
 pub struct ItemCount {
     last: Mutex<Option<Counted>>,
     rests: AtomicBool,
+    pub by_keyspace: KeyspaceItems,
 }
 
 #[derive(Clone, Copy)]
@@ -62,12 +64,7 @@ impl ItemCount {
     }
 }
 
-impl Shared {
-    /// Keys in the write buffers; those in both count twice.
-    pub fn buffer_entries(&self) -> u64 {
-        self.shards.iter().map(|shard| lock(shard).entries() as u64).sum()
-    }
-
+impl HashedEngine {
     /// Items, at most.
     pub fn items_max(&self, index_entries: u64, buffer_entries: u64) -> u64 {
         let keys = index_entries + buffer_entries;
@@ -97,17 +94,17 @@ pub struct CountPace {
 }
 
 impl CountPace {
-    pub fn is_due(&mut self, shared: &Shared, now_us: u64) -> bool {
+    pub fn is_due(&mut self, engine: &HashedEngine, now_us: u64) -> bool {
         if now_us < self.look_at_us {
             return false;
         }
         self.look_at_us = now_us + LOOK_EVERY_US;
-        let stamp = shared.log.stamp_last();
+        let stamp = engine.log.stamp_last();
         if stamp != self.stamp {
             (self.stamp, self.quiet_since_us) = (stamp, now_us);
         }
         let is_quiet = now_us >= self.quiet_since_us + QUIET_US;
-        is_quiet && now_us >= self.not_before_us && shared.is_count_due(stamp)
+        is_quiet && now_us >= self.not_before_us && engine.is_count_due(stamp)
     }
 
     pub fn begin(&mut self, now_us: u64) {
@@ -121,11 +118,11 @@ impl CountPace {
 }
 
 /// Counts once.
-pub async fn count(shared: Arc<Shared>, io: Io) {
-    let (stamp, sequence) = (shared.log.stamp_last(), shared.install_sequence.load(Ordering::SeqCst));
+pub async fn count(engine: Arc<HashedEngine>, io: Io) {
+    let (stamp, sequence) = (engine.log.stamp_last(), engine.segments.sequence());
     let lapsed = BTreeMap::new();
     let mut turn = CountTurn {
-        shared,
+        engine,
         io,
         stamp,
         sequence,
@@ -148,7 +145,7 @@ enum LapsedPart {
 }
 
 struct CountTurn {
-    shared: Arc<Shared>,
+    engine: Arc<HashedEngine>,
     io: Io,
     stamp: u64,
     sequence: u64,
@@ -162,19 +159,19 @@ struct CountTurn {
 impl CountTurn {
     async fn run(&mut self) -> Result<(), Overtaken> {
         let lapsed = self.segments().await?;
-        let mut items = (self.shared.index.entries() as u64).saturating_sub(lapsed);
-        for number in 0..self.shared.shards.len() {
+        let mut items = (self.engine.index.entries() as u64).saturating_sub(lapsed);
+        for number in 0..self.engine.buffers.shards().len() {
             let (live, on_flash) = self.shard(number).await?;
             items = (items + live).saturating_sub(on_flash);
         }
         self.check()?;
         let counted = Counted { items, stamp: self.stamp, expires_next: self.expires_next };
-        *lock(&self.shared.item_count.last) = Some(counted);
+        *lock(&self.engine.item_count.last) = Some(counted);
         Ok(())
     }
 
     fn check(&self) -> Result<(), Overtaken> {
-        if is_overtaken(&self.shared, self.stamp, self.sequence) { Err(Overtaken) } else { Ok(()) }
+        if is_overtaken(&self.engine, self.stamp, self.sequence) { Err(Overtaken) } else { Ok(()) }
     }
 
     /// Lets others go first, now and then; work that counts for `bytes` was done.
@@ -194,33 +191,33 @@ impl CountTurn {
     }
 
     async fn rest(&self) {
-        let (shared, stamp, sequence) = (&self.shared, self.stamp, self.sequence);
-        let until_us = shared.drive.env().now_us() + REST_US;
-        shared.item_count.rests.store(true, Ordering::Relaxed);
+        let (engine, stamp, sequence) = (&self.engine, self.stamp, self.sequence);
+        let until_us = engine.drive.env().now_us() + REST_US;
+        engine.item_count.rests.store(true, Ordering::Relaxed);
         std::future::poll_fn(|_| {
-            let over = shared.drive.env().now_us() >= until_us || is_overtaken(shared, stamp, sequence);
+            let over = engine.drive.env().now_us() >= until_us || is_overtaken(engine, stamp, sequence);
             if over { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        shared.item_count.rests.store(false, Ordering::Relaxed);
+        engine.item_count.rests.store(false, Ordering::Relaxed);
     }
 
     /// Valid records on flash that have expired or are deleted with everything else.
     async fn segments(&mut self) -> Result<u64, Overtaken> {
         let mut sum = 0;
-        for number in 0..self.shared.segments.len() {
-            let Some(segment) = self.shared.segments[number].load_full() else { continue };
-            if !self.shared.may_hold_live(&segment.descriptor) {
+        for number in self.engine.segments.numbers() {
+            let Some(segment) = self.engine.segments.get(number) else { continue };
+            if !self.engine.may_hold_live(&segment.descriptor) {
                 sum += u64::from(segment.valid_entries());
-                self.lapsed.insert(number as u32, LapsedPart::All);
+                self.lapsed.insert(number, LapsedPart::All);
             } else if segment.descriptor.may_expire() {
-                if segment.lapsed.look_at() <= self.shared.now() {
+                if segment.lapsed.look_at() <= self.engine.now() {
                     self.look(&segment).await?;
                 }
                 self.expires_next = self.expires_next.min(segment.lapsed.look_at());
                 if let Some(entries) = segment.lapsed.entries() {
                     sum += u64::from(segment.valid_among(&entries));
-                    self.lapsed.insert(number as u32, LapsedPart::Some(entries));
+                    self.lapsed.insert(number, LapsedPart::Some(entries));
                 }
             }
             self.worked(segment.descriptor.entries.into()).await?;
@@ -241,15 +238,15 @@ impl CountTurn {
 
     async fn read(&mut self, segment: &Arc<Segment>) -> Result<Result<(), Overtaken>, Error> {
         let Some(valid) = segment.validity() else { return Ok(Ok(())) };
-        let now = self.shared.now();
+        let now = self.engine.now();
         let (mut look_at, mut any) = (u32::MAX, false);
         let mut words = vec![0; segment.descriptor.entries.div_ceil(64) as usize];
-        let (local, hasher) = (self.shared.drive.local().clone(), self.shared.hasher.clone());
+        let (local, hasher) = (self.engine.drive.local().clone(), self.engine.hasher.clone());
         let mut cursor = VictimCursor::new(segment.clone(), &self.io, &local, hasher).await?;
         cursor.advance(&valid).await?;
         while cursor.head().is_some() {
             let header = cursor.header();
-            if !self.shared.is_live(&header, now) {
+            if !self.engine.is_live(&header, now) {
                 words[cursor.entry() as usize / 64] |= 1 << (cursor.entry() % 64);
                 any = true;
             } else if header.expiry != 0 {
@@ -268,14 +265,14 @@ impl CountTurn {
     async fn shard(&mut self, number: usize) -> Result<(u64, u64), Overtaken> {
         let (mut batch, mut checked) = (Vec::new(), Vec::new());
         let buffer = {
-            let shard = lock(&self.shared.shards[number]);
+            let shard = lock(&self.engine.buffers.shards()[number]);
             shard.sorted(shard.active(), &mut batch);
             shard.active()
         };
         let (mut live, mut on_flash) = (0, 0);
         for keys in batch.chunks(KEYS_AT_ONCE) {
             live += self.live(number, buffer, keys)?;
-            let done = check_keys(&self.shared, &self.io, &mut Relied::default(), keys, &mut checked).await;
+            let done = check_keys(&self.engine, &self.io, &mut Relied::default(), keys, &mut checked).await;
             if done.is_ok() {
                 on_flash += checked.iter().filter(|checked| self.is_live_on_flash(checked)).count() as u64;
             }
@@ -286,15 +283,15 @@ impl CountTurn {
 
     /// How many of these keys of the active buffer are live.
     fn live(&mut self, number: usize, buffer: u64, keys: &[(HashKey, u32)]) -> Result<u64, Overtaken> {
-        let (mut live, now) = (0, self.shared.now());
-        let shard = lock(&self.shared.shards[number]);
+        let (mut live, now) = (0, self.engine.now());
+        let shard = lock(&self.engine.buffers.shards()[number]);
         if shard.active() != buffer {
             return Err(Overtaken);
         }
         for &(_, place) in keys {
             // SAFETY: the shard's table gave the place, of a buffer that is active while its lock is held.
-            let header = unsafe { self.shared.log.record(buffer, place) }.header;
-            if header.kind == Kind::Value && self.shared.is_live(&header, now) {
+            let header = unsafe { self.engine.log.record(buffer, place) }.header;
+            if header.kind == Kind::Value && self.engine.is_live(&header, now) {
                 live += 1;
                 if header.expiry != 0 {
                     self.expires_next = self.expires_next.min(header.expiry);
@@ -314,10 +311,8 @@ impl CountTurn {
     }
 }
 
-fn is_overtaken(shared: &Shared, stamp: u64, sequence: u64) -> bool {
-    shared.log.stamp_last() != stamp
-        || shared.install_sequence.load(Ordering::SeqCst) != sequence
-        || shared.sealed_buffer().is_some()
+fn is_overtaken(engine: &HashedEngine, stamp: u64, sequence: u64) -> bool {
+    engine.log.stamp_last() != stamp || engine.segments.sequence() != sequence || engine.buffers.sealed().is_some()
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ impl Bench {
 
     /// Keys `from..to` of a kind; `ttl` of 0 is for ever.
     fn put(&self, kind: &str, numbers: std::ops::Range<u32>, ttl: u32) {
-        let expiry = if ttl == 0 { 0 } else { self.store.shared().now() + ttl };
+        let expiry = if ttl == 0 { 0 } else { self.store.hashed().now() + ttl };
         for number in numbers {
             let key = format!("{kind}{number}");
             let put = Write::Put {
@@ -53,8 +53,8 @@ impl Bench {
     }
 
     fn flush(&self) {
-        assert!(self.store.shared().rotate());
-        while self.store.shared().sealed_buffer().is_some() {
+        assert!(self.store.hashed().rotate());
+        while self.store.hashed().buffers.sealed().is_some() {
             self.store.maintain();
         }
     }
@@ -127,7 +127,7 @@ fn a_deletion_of_everything_leaves_nothing_to_count() {
     bench.put("flash", 0..100, 0);
     bench.flush();
     bench.put("buffer", 0..10, 0);
-    assert!(bench.store.shared().mark_deletion(crate::KeyspaceRef::DEFAULT, 0).unwrap().is_some());
+    assert!(bench.store.hashed().mark_deletion(crate::KeyspaceRef::DEFAULT, 0).unwrap().is_some());
     bench.put("after", 0..3, 0);
     bench.put("flash", 0..2, 0);
     bench.pass(60);
@@ -150,7 +150,7 @@ fn what_has_gone_is_told_from_what_never_was_while_its_record_is_there() {
     ["flash0", "buffer0", "buffer1", "never"].into_iter().for_each(get);
     assert_eq!(counted(), (3, 0, 0));
     bench.store.delete(b"stays1").unwrap();
-    assert!(bench.store.shared().mark_deletion(crate::KeyspaceRef::DEFAULT, 0).unwrap().is_some());
+    assert!(bench.store.hashed().mark_deletion(crate::KeyspaceRef::DEFAULT, 0).unwrap().is_some());
     ["stays0", "stays1", "flash0"].into_iter().for_each(get);
     assert_eq!(counted(), (3, 2, 0), "those on flash are deleted too by then");
     bench.flush();
@@ -191,9 +191,9 @@ fn a_count_that_is_overtaken_says_nothing() {
         bench.flush();
     }
     bench.clock.advance_us(60_000_000);
-    let (shared, io) = (bench.store.shared(), Io::new(bench.drive.queue_pair(16).unwrap()));
+    let (engine, io) = (bench.store.hashed(), Io::new(bench.drive.queue_pair(16).unwrap()));
     let keys = bench.items();
-    let mut counting: Task<()> = Box::pin(count(shared.clone(), io.clone()));
+    let mut counting: Task<()> = Box::pin(count(engine.clone(), io.clone()));
     assert!(poll_once(&mut counting).is_none(), "it reads");
     bench.put("new", 0..1, 0);
     run(&io, counting, || false).unwrap();

@@ -11,11 +11,11 @@ pub mod key_mend;
 pub mod key_reader;
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader};
 use crate::hashed::segment::view::Segment;
 use crate::hashed::segment::writer::SegmentWriter;
 use crate::media::io::{Io, lock};
-use crate::shared::Shared;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -85,33 +85,37 @@ impl KeyTables {
 }
 
 /// Ends a segment and keeps its key table, as far as there is room.
-pub async fn finish_segment(shared: &Shared, writer: SegmentWriter) -> Result<Arc<Segment>, Error> {
+pub async fn finish_segment(engine: &HashedEngine, writer: SegmentWriter) -> Result<Arc<Segment>, Error> {
     let (segment, key_table) = writer.finish().await?;
     if let Some(pages) = key_table {
-        shared.key_tables.keep(segment.descriptor.version, pages);
+        engine.segments.key_tables.keep(segment.descriptor.version, pages);
     }
-    shared.key_tables.trim(shared.key_tables_bytes_max());
+    engine.segments.key_tables.trim(engine.key_tables_bytes_max());
     Ok(Arc::new(segment))
 }
 
 /// The key table of a segment: the one that is here, or the one on flash if there is room to keep it.
-pub async fn find_or_load(shared: &Shared, io: &Io, segment: &Arc<Segment>) -> Result<Option<Arc<KeyTable>>, Error> {
+pub async fn find_or_load(
+    engine: &HashedEngine,
+    io: &Io,
+    segment: &Arc<Segment>,
+) -> Result<Option<Arc<KeyTable>>, Error> {
     let version = segment.descriptor.version;
-    let kept = shared.key_tables.get(version);
+    let kept = engine.segments.key_tables.get(version);
     let bytes = segment.key_pages() as usize * PAGE_BYTES;
-    if kept.is_some() || shared.key_tables.bytes() + bytes as u64 > shared.key_tables_bytes_max() {
+    if kept.is_some() || engine.segments.key_tables.bytes() + bytes as u64 > engine.key_tables_bytes_max() {
         return Ok(kept);
     }
     let mut pages = Vec::with_capacity(bytes);
-    let mut reader = KeyReader::new(io, shared.drive.local(), shared.hasher.clone());
+    let mut reader = KeyReader::new(io, engine.drive.local(), engine.hasher.clone());
     let take = |read: &KeyPages<()>| {
         pages.extend_from_slice(read.bytes());
         Ok(())
     };
     reader.each(segment, take).await?;
-    shared.counters.key_check_reads.fetch_add(reader.reads(), Ordering::Relaxed);
+    engine.counters.key_check_reads.fetch_add(reader.reads(), Ordering::Relaxed);
     // A flush and a count of items read the same one at the same time.
-    Ok(Some(shared.key_tables.get(version).unwrap_or_else(|| shared.key_tables.keep(version, pages))))
+    Ok(Some(engine.segments.key_tables.get(version).unwrap_or_else(|| engine.segments.key_tables.keep(version, pages))))
 }
 
 #[cfg(test)]

@@ -183,8 +183,8 @@ impl Claims {
 
     /// The owner of `runs`, which `whose` names.
     pub fn claim(&mut self, runs: &[Run], whose: impl FnOnce() -> String) -> Result<Arc<LargeExtents>, Error> {
-        if let Some(shared) = self.claimed.get(&runs[0].first).filter(|shared| shared.runs == runs) {
-            return Ok(shared.clone());
+        if let Some(engine) = self.claimed.get(&runs[0].first).filter(|engine| engine.runs == runs) {
+            return Ok(engine.clone());
         }
         let mut allocator = lock(&self.space.allocator);
         let all = runs.iter().flat_map(|run| run.first..run.first.saturating_add(run.count));

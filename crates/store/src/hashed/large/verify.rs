@@ -2,9 +2,9 @@
 
 use super::pieces::pieces;
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::media::geometry::Geometry;
 use crate::media::io::Io;
-use crate::shared::Shared;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::record::Codec;
 use tapetum_kernels::reference::{Reference, crc_append};
@@ -12,8 +12,8 @@ use tapetum_kernels::reference::{Reference, crc_append};
 const PIECE_BYTES: u64 = 256 << 10;
 
 /// An error if the stored bytes are not those that `reference` names, or do not give a value of `raw_bytes`.
-pub async fn verify(shared: &Shared, io: &Io, reference: &Reference, raw_bytes: u32) -> Result<(), Error> {
-    read_value(io, &shared.geometry, shared.store_id, reference, raw_bytes).await.map(drop)
+pub async fn verify(engine: &HashedEngine, io: &Io, reference: &Reference, raw_bytes: u32) -> Result<(), Error> {
+    read_value(io, &engine.geometry, engine.store_id, reference, raw_bytes).await.map(drop)
 }
 
 /// The value that `reference` names, checked.

@@ -8,6 +8,8 @@
 pub mod lapsed;
 pub mod layout;
 pub mod local_index;
+pub mod segment_names;
+pub mod segment_table;
 pub mod unreadable;
 pub mod view;
 pub mod writer;

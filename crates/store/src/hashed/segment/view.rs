@@ -6,6 +6,7 @@ use super::layout::StreamLayout;
 use super::local_index::LocalIndex;
 use crate::hashed::catalog::Bitmap;
 use crate::hashed::large::{LargeEntries, LargeExtents};
+use crate::media::flash_run::FlashRun;
 use crate::media::geometry::Geometry;
 use crate::media::io::lock;
 use std::ops::Range;
@@ -26,15 +27,6 @@ pub struct Segment {
     /// The extents of large values whose records are here and alive.
     large: Mutex<LargeEntries>,
     pub lapsed: Lapsed,
-}
-
-/// One read command's worth of neighbouring bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Run {
-    pub flash: u64,
-    /// Offset in the buffer.
-    pub at: u32,
-    pub length: u32,
 }
 
 impl Segment {
@@ -174,7 +166,7 @@ impl Segment {
     }
 
     /// The read commands for `length` bytes of the data area from the start of `page`.
-    pub fn data_runs(&self, page: u32, length: u32) -> impl Iterator<Item = Run> + '_ {
+    pub fn data_runs(&self, page: u32, length: u32) -> impl Iterator<Item = FlashRun> + '_ {
         self.runs(&self.descriptor.data_extents, u64::from(page) * self.page_size().bytes() as u64, length)
     }
 
@@ -184,7 +176,7 @@ impl Segment {
     }
 
     /// The read commands for whole pages of the key table, or of the fences behind it.
-    pub fn key_runs(&self, pages: Range<u32>) -> impl Iterator<Item = Run> + '_ {
+    pub fn key_runs(&self, pages: Range<u32>) -> impl Iterator<Item = FlashRun> + '_ {
         self.runs(
             &self.descriptor.key_extents,
             u64::from(pages.start) * PAGE_BYTES as u64,
@@ -193,7 +185,7 @@ impl Segment {
     }
 
     /// The read commands for `length` bytes from `start` on of what lies in `extents`.
-    fn runs<'a>(&'a self, extents: &'a [u32], start: u64, length: u32) -> impl Iterator<Item = Run> + 'a {
+    fn runs<'a>(&'a self, extents: &'a [u32], start: u64, length: u32) -> impl Iterator<Item = FlashRun> + 'a {
         // Where the bytes at `at` are, and how many follow them in their extent.
         let extent = move |at: u32| {
             let (place, extent_bytes) = (start + u64::from(at), self.geometry.extent_bytes);
@@ -207,7 +199,7 @@ impl Segment {
                 return None;
             }
             let (flash, taken) = extent(at);
-            let mut run = Run { flash, at, length: taken };
+            let mut run = FlashRun { flash, at, length: taken };
             at += taken;
             while at < length {
                 let (flash, taken) = extent(at);
@@ -259,10 +251,10 @@ mod tests {
         let segment = Segment::new(Descriptor { data_extents, ..descriptor(1, 9) }, 1, geometry, LocalIndex::empty());
         let at = |extent| geometry.extent_offset(extent);
         let runs = |page, length| segment.data_runs(page, length).collect::<Vec<_>>();
-        let last = Run { flash: at(9), at: 2 * extent, length: 512 };
-        assert_eq!(runs(0, 2 * extent + 512), [Run { flash: at(3), at: 0, length: 2 * extent }, last]);
+        let last = FlashRun { flash: at(9), at: 2 * extent, length: 512 };
+        assert_eq!(runs(0, 2 * extent + 512), [FlashRun { flash: at(3), at: 0, length: 2 * extent }, last]);
         let pages = extent / PageSize::Large.bytes() as u32;
-        assert_eq!(runs(pages, 512), [Run { flash: at(4), at: 0, length: 512 }]);
+        assert_eq!(runs(pages, 512), [FlashRun { flash: at(4), at: 0, length: 512 }]);
     }
 
     #[test]

@@ -352,15 +352,15 @@ impl SegmentWriter {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::hashed::HashedEngine;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
     use crate::media::io::run;
-    use crate::shared::Shared;
     use tapetum_kernels::record::Record;
 
     /// Writes so many records of 300 bytes and more, as they would be in a segment.
-    pub async fn fill(shared: &Shared, io: &Io, key_table_bytes_max: u64, records: u8) -> SegmentWriter {
-        let (extents, size) = (&shared.extents, PageSize::Large);
-        let writer = SegmentWriter::new(io, &shared.geometry, 1, extents, (0, 1), size, key_table_bytes_max).await;
+    pub async fn fill(engine: &HashedEngine, io: &Io, key_table_bytes_max: u64, records: u8) -> SegmentWriter {
+        let (extents, size) = (&engine.extents, PageSize::Large);
+        let writer = SegmentWriter::new(io, &engine.geometry, 1, extents, (0, 1), size, key_table_bytes_max).await;
         let mut writer = writer.unwrap();
         for number in 0..records {
             let (key, stored) = ([number; 4], [number; 300]);
@@ -375,10 +375,10 @@ pub mod tests {
     #[test]
     fn a_key_table_is_kept_that_is_no_longer_than_was_asked_for() {
         let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
-        let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
+        let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
         let page_bytes = PAGE_BYTES as u64;
         for (bytes_max, kept) in [(page_bytes, true), (page_bytes + 1, true), (page_bytes - 1, false), (0, false)] {
-            let finished = async { fill(shared, &io, bytes_max, 10).await.finish().await };
+            let finished = async { fill(engine, &io, bytes_max, 10).await.finish().await };
             let (segment, key_table) = run(&io, finished, || false).unwrap().unwrap();
             assert_eq!((segment.key_pages(), key_table.map(|table| table.len())), (1, kept.then_some(PAGE_BYTES)));
         }
@@ -387,11 +387,11 @@ pub mod tests {
     #[test]
     fn a_segment_that_is_not_to_be_gives_its_extents_back() {
         let (drive, store) = store_in_memory(SMALL_BYTES, &small_options());
-        let (shared, io) = (store.shared(), Io::new(drive.queue_pair(16).unwrap()));
-        let free = || lock(&shared.extents).free_count();
+        let (engine, io) = (store.hashed(), Io::new(drive.queue_pair(16).unwrap()));
+        let free = || lock(&engine.extents).free_count();
         let before = free();
         let writing = async {
-            let writer = fill(shared, &io, 0, 200).await;
+            let writer = fill(engine, &io, 0, 200).await;
             assert!(free() < before);
             writer.give_up().await
         };

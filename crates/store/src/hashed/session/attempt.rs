@@ -4,18 +4,18 @@ use super::flash_read::FlashRead;
 use super::large::{LargeOp, LargeRead, OutOfLine};
 use super::{Attempt, FromFlash, HashedSession};
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Seen, Shard};
 use crate::hashed::large::is_inline;
+use crate::hashed::room::Admission;
 use crate::keyspace::decide::{is_counted_as_get, needs_current, needs_value, uses_value};
 use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::{Outcome, Request};
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::{AppendError, Draft};
-use crate::maintenance::room::Admission;
 use crate::planted::Bug;
 use crate::session::order::OpTarget;
 use crate::session::session_core::{SessionCore, poison};
-use crate::shared::Shared;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::hash::HashKey;
@@ -49,26 +49,26 @@ pub(super) enum WriteError {
 
 /// Appends a record to a keyspace and lets readers find it. The caller holds the shard.
 pub(super) fn append(
-    shared: &Shared,
+    engine: &HashedEngine,
     shard: &mut Shard,
     (keyspace, hash): (KeyspaceRef, HashKey),
     draft: Draft<'_>,
 ) -> Result<u64, WriteError> {
     // With the shard held: after a drop, nothing is written.
-    shared.refuse_dropped(keyspace).map_err(WriteError::Refused)?;
+    engine.refuse_dropped(keyspace).map_err(WriteError::Refused)?;
     let draft = Draft { header: Header { keyspace: keyspace.id.0, ..draft.header }, ..draft };
     if shard.is_full() {
         // Room comes with a flush, and after a failure there is none.
-        return Err(shared.log.poisoned().map_or_else(WriteError::Refused, |()| WriteError::NoRoom));
+        return Err(engine.log.poisoned().map_or_else(WriteError::Refused, |()| WriteError::NoRoom));
     }
     let mut given = (0, 0);
-    match shared.log.append(&[draft], |_, stamp, place| given = (stamp, place)) {
+    match engine.log.append(&[draft], |_, stamp, place| given = (stamp, place)) {
         Ok(()) => {
-            shared.insert(shard, hash, given.1);
+            engine.insert(shard, hash, given.1);
             Ok(given.0)
         }
         Err(AppendError::BufferFull) => Err(WriteError::NoRoom),
-        Err(AppendError::Poisoned) => Err(WriteError::Refused(poison(shared))),
+        Err(AppendError::Poisoned) => Err(WriteError::Refused(poison(engine))),
     }
 }
 
@@ -81,25 +81,25 @@ pub(super) enum Put {
 }
 
 /// Puts a record into the write buffer, over whatever its key had.
-pub(super) fn put_record(shared: &Shared, (keyspace, hash): (KeyspaceRef, HashKey), draft: Draft<'_>) -> Put {
+pub(super) fn put_record(engine: &HashedEngine, (keyspace, hash): (KeyspaceRef, HashKey), draft: Draft<'_>) -> Put {
     loop {
-        let mut shard = shared.shard(hash);
-        match shared.admit(|| shared.has_probably(&shard, hash)) {
+        let mut shard = engine.buffers.shard(hash);
+        match engine.admit(|| engine.has_probably(&shard, hash)) {
             Admission::Go => {}
             Admission::Wait => return Put::Waits,
             Admission::Refuse(error) => return Put::Refused(error),
         }
         let user_bytes = draft.key.len() as u64 + u64::from(draft.header.raw_bytes);
-        match append(shared, &mut shard, (keyspace, hash), draft) {
+        match append(engine, &mut shard, (keyspace, hash), draft) {
             Ok(stamp) => {
-                shared.counters.user_write_bytes.fetch_add(user_bytes, Ordering::Relaxed);
+                engine.counters.user_write_bytes.fetch_add(user_bytes, Ordering::Relaxed);
                 return Put::Stored(stamp);
             }
             Err(WriteError::Refused(error)) => return Put::Refused(error),
             Err(WriteError::NoRoom) => {}
         }
         drop(shard);
-        if !shared.rotate() {
+        if !engine.rotate() {
             return Put::Waits;
         }
     }
@@ -109,11 +109,11 @@ impl HashedSession {
     pub(super) fn delete_all(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         OpTarget { token, keyspace, .. }: OpTarget,
         at: u32,
     ) -> Attempt {
-        match shared.mark_deletion(keyspace, if at <= shared.now() { 0 } else { at }) {
+        match engine.mark_deletion(keyspace, if at <= engine.now() { 0 } else { at }) {
             Ok(Some(stamp)) => core.answer_after(token, stamp, Outcome::Done),
             Ok(None) => return Attempt::Waits,
             Err(error) => core.answer(token, Outcome::Failed(error)),
@@ -125,37 +125,37 @@ impl HashedSession {
     pub(super) fn attempt(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         target: OpTarget,
         request: &Request<'_>,
         flash: Option<FromFlash>,
     ) -> Attempt {
         if let Request::DeleteAll { at } = *request {
-            return self.delete_all(core, shared, target, at);
+            return self.delete_all(core, engine, target, at);
         }
         let OpTarget { keyspace: KeyspaceRef { id: keyspace, .. }, hash, .. } = target;
         loop {
-            let sequence = shared.install_sequence.load(Ordering::SeqCst);
-            let mut shard = shared.shard(hash);
-            let late = shared.planted.has(Bug::DecideLate);
+            let sequence = engine.segments.sequence();
+            let mut shard = engine.buffers.shard(hash);
+            let late = engine.planted.has(Bug::DecideLate);
             let flash = flash.as_ref().filter(|flash| shard.is_on_flash_as(hash, flash.seen) || late);
             if !needs_current(request) {
                 let Request::Put { key, value, flags, expiry, .. } = *request else {
                     unreachable!("only a put is blind")
                 };
                 drop(shard);
-                return self.put(core, shared, target, (key, value, flags, expiry));
+                return self.put(core, engine, target, (key, value, flags, expiry));
             }
             let in_buffer;
             let (current, large, stamp) = match (flash, shard.get(hash)) {
                 (Some(flash), _) => {
                     // Everything may have been deleted since it was read: that is no write of the key.
-                    let now = shared.now();
-                    let found = flash.found.filter(|item| shared.is_live_stamp(keyspace, item.stamp, item.expiry, now));
-                    let deleted = flash.found.map_or(0, |item| shared.deletion_of(keyspace, item.stamp));
+                    let now = engine.now();
+                    let found = flash.found.filter(|item| engine.is_live_stamp(keyspace, item.stamp, item.expiry, now));
+                    let deleted = flash.found.map_or(0, |item| engine.deletion_of(keyspace, item.stamp));
                     (found, flash.large.as_ref(), flash.shown_by.max(deleted))
                 }
-                (None, Some(place)) => match self.look_at_record(core, shared, (shard, place), target, request) {
+                (None, Some(place)) => match self.look_at_record(core, engine, (shard, place), target, request) {
                     BufferLook::Known { shard: held, current, large, shown_by } => {
                         (shard, in_buffer) = (held, large);
                         (current, in_buffer.as_ref(), shown_by)
@@ -165,14 +165,14 @@ impl HashedSession {
                 },
                 (None, None) => {
                     // The tier has what flash has, as long as the shard is held.
-                    let Some(item) = self.copy_from_tier(shared, hash) else {
-                        match self.attempt_beyond_memory(core, shared, shard, (target, sequence), request) {
+                    let Some(item) = self.copy_from_tier(engine, hash) else {
+                        match self.attempt_beyond_memory(core, engine, shard, (target, sequence), request) {
                             Some(attempt) => return attempt,
                             None => continue,
                         }
                     };
-                    let live = shared.is_live_stamp(keyspace, item.stamp, item.expiry, shared.now());
-                    (live.then_some(item), None, shared.deletion_of(keyspace, item.stamp))
+                    let live = engine.is_live_stamp(keyspace, item.stamp, item.expiry, engine.now());
+                    (live.then_some(item), None, engine.deletion_of(keyspace, item.stamp))
                 }
             };
             if let Some(ItemHead { value_bytes, .. }) =
@@ -180,7 +180,7 @@ impl HashedSession {
             {
                 return Attempt::Asks { value_bytes };
             }
-            if let Some(attempt) = self.decide(core, shared, shard, target, request, (current, large, stamp)) {
+            if let Some(attempt) = self.decide(core, engine, shard, target, request, (current, large, stamp)) {
                 return attempt;
             }
         }
@@ -190,20 +190,20 @@ impl HashedSession {
     fn look_at_record<'a>(
         &mut self,
         core: &mut SessionCore,
-        shared: &'a Shared,
+        engine: &'a HashedEngine,
         (mut shard, place): (MutexGuard<'a, Shard>, Place),
         target: OpTarget,
         request: &Request<'_>,
     ) -> BufferLook<'a> {
         let (hash, keyspace) = (target.hash, target.keyspace.id);
         // SAFETY: the shard names the place, and is locked for as long as the record is used.
-        let record = unsafe { shared.log.record(place.buffer, place.place) };
+        let record = unsafe { engine.log.record(place.buffer, place.place) };
         let header = record.header;
-        let live = header.kind == Kind::Value && shared.is_live(&header, shared.now());
+        let live = header.kind == Kind::Value && engine.is_live(&header, engine.now());
         if header.kind == Kind::Value && !live && is_counted_as_get(request) {
-            shared.note_lapsed(keyspace, header.stamp);
+            engine.note_lapsed(keyspace, header.stamp);
         }
-        let shown_by = header.stamp.max(shared.deletion_of(keyspace, header.stamp));
+        let shown_by = header.stamp.max(engine.deletion_of(keyspace, header.stamp));
         let value_bytes = header.raw_bytes as usize;
         if live && target.must_ask_for(request, value_bytes) {
             return BufferLook::Decided(Attempt::Asks { value_bytes });
@@ -216,7 +216,7 @@ impl HashedSession {
             }
             let seen = shard.see(hash);
             drop(shard);
-            return BufferLook::Decided(self.read_large(core, shared, target.token, large, seen, &header));
+            return BufferLook::Decided(self.read_large(core, engine, target.token, large, seen, &header));
         }
         if live && uses_value(request) {
             if header.codec == Codec::Raw || value_bytes <= LOCKED_BYTES_MAX {
@@ -227,8 +227,8 @@ impl HashedSession {
                 self.inflated.extend_from_slice(record.stored);
                 drop(shard);
                 self.inflate_copied(value_bytes);
-                shard = shared.shard(hash);
-                if !shard.is_as(hash, seen) || !shared.is_live(&header, shared.now()) {
+                shard = engine.buffers.shard(hash);
+                if !shard.is_as(hash, seen) || !engine.is_live(&header, engine.now()) {
                     return BufferLook::Changed;
                 }
             }
@@ -240,13 +240,13 @@ impl HashedSession {
     fn read_large(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         token: u64,
         value: OutOfLine,
         seen: Seen,
         header: &Header,
     ) -> Attempt {
-        match LargeRead::new(shared, value, ItemHead::of(header), seen, header.stamp) {
+        match LargeRead::new(engine, value, ItemHead::of(header), seen, header.stamp) {
             Ok(read) => Attempt::Large(Box::new(LargeOp::Read(read))),
             Err(error) => {
                 core.answer(token, Outcome::Failed(error));
@@ -259,7 +259,7 @@ impl HashedSession {
     fn attempt_beyond_memory(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         shard: MutexGuard<'_, Shard>,
         (target, sequence): (OpTarget, u64),
         request: &Request<'_>,
@@ -267,24 +267,24 @@ impl HashedSession {
         let hash = target.hash;
         let seen = shard.see(hash);
         drop(shard);
-        if let Some(segment) = shared.candidate(hash) {
+        if let Some(segment) = engine.candidate(hash) {
             let pages = segment.start_pages(hash);
             return Some(Attempt::NeedsFlash {
-                read: FlashRead::new(shared.programs.match_record, segment, (seen, sequence), pages),
+                read: FlashRead::new(engine.programs.match_record, segment, (seen, sequence), pages),
             });
         }
         // Nobody has it: decide on that, unless somebody wrote it just now.
-        let shard = shared.shard(hash);
+        let shard = engine.buffers.shard(hash);
         if !shard.is_as(hash, seen) {
             return None;
         }
-        self.decide(core, shared, shard, target, request, (None, None, 0))
+        self.decide(core, engine, shard, target, request, (None, None, 0))
     }
 
     /// What the DRAM tier has of a key, its value in `scratch`.
-    fn copy_from_tier(&mut self, shared: &Shared, hash: HashKey) -> Option<ItemHead> {
+    fn copy_from_tier(&mut self, engine: &HashedEngine, hash: HashKey) -> Option<ItemHead> {
         self.scratch.clear();
-        let copied = shared.tier.as_ref()?.copy((hash, shared.access_clock.seconds()), &mut self.scratch)?;
+        let copied = engine.tier.as_ref()?.copy((hash, engine.access_clock.seconds()), &mut self.scratch)?;
         Some(copied.item)
     }
 
@@ -305,15 +305,15 @@ impl HashedSession {
     pub(super) fn put(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         OpTarget { token, keyspace, hash, .. }: OpTarget,
         put @ (key, value, ..): (&[u8], &[u8], u32, u32),
     ) -> Attempt {
         let (header, stored) = self.compress(put);
-        if !is_inline(&shared.geometry, stored.len(), value.len()) {
+        if !is_inline(&engine.geometry, stored.len(), value.len()) {
             return self.put_large(header, header.codec);
         }
-        match put_record(shared, (keyspace, hash), Draft { header, key, stored }) {
+        match put_record(engine, (keyspace, hash), Draft { header, key, stored }) {
             Put::Stored(stamp) => core.answer_after(token, stamp, Outcome::Stored { stamp }),
             Put::Refused(error) => core.answer(token, Outcome::Failed(error)),
             Put::Waits => return Attempt::Waits,

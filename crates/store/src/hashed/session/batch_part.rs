@@ -1,19 +1,19 @@
 //! The hashed engine's part of a batch: its records, and the shards of their keys, locked in ascending order.
 
 use super::HashedSession;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Shard;
 use crate::hashed::large::inline_raw_bytes_max;
+use crate::hashed::room::Admission;
 use crate::log::Draft;
-use crate::maintenance::room::Admission;
 use crate::media::io::lock;
 use crate::session::batch::{BatchPart, BatchStop, Write};
-use crate::shared::Shared;
 use std::sync::MutexGuard;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Codec;
 
 pub struct HashedBatch<'a> {
-    shared: &'a Shared,
+    engine: &'a HashedEngine,
     writes: &'a [Write<'a>],
     hashes: Vec<HashKey>,
     /// The values as they are stored.
@@ -26,16 +26,20 @@ pub struct HashedBatch<'a> {
 
 impl HashedSession {
     /// Admits writes of a batch, and compresses their values.
-    pub fn prepare<'a>(&mut self, shared: &'a Shared, writes: &'a [Write<'a>]) -> Result<HashedBatch<'a>, BatchStop> {
-        let hashes: Vec<HashKey> = writes.iter().map(|write| shared.hash(write.keyspace().id, write.key())).collect();
-        let waits = shared.is_paced() || self.ops.deletes_all();
+    pub fn prepare<'a>(
+        &mut self,
+        engine: &'a HashedEngine,
+        writes: &'a [Write<'a>],
+    ) -> Result<HashedBatch<'a>, BatchStop> {
+        let hashes: Vec<HashKey> = writes.iter().map(|write| engine.hash(write.keyspace().id, write.key())).collect();
+        let waits = engine.is_paced() || self.ops.deletes_all();
         if !writes.is_empty() && (waits || hashes.iter().any(|hash| self.ops.has_undecided(*hash))) {
             return Err(BatchStop::Busy);
         }
         if writes.iter().any(Write::is_put) {
-            let has_probably = |hash| shared.has_probably(&shared.shard(hash), hash);
+            let has_probably = |hash| engine.has_probably(&engine.buffers.shard(hash), hash);
             let overwrites = || writes.iter().zip(&hashes).all(|(write, &hash)| !write.is_put() || has_probably(hash));
-            match shared.admit(overwrites) {
+            match engine.admit(overwrites) {
                 Admission::Go => {}
                 Admission::Wait => return Err(BatchStop::Busy),
                 Admission::Refuse(error) => return Err(BatchStop::Refused(error)),
@@ -44,28 +48,28 @@ impl HashedSession {
         let mut values = Vec::with_capacity(writes.len());
         for write in writes {
             let value = write.value();
-            let (codec, stored) = match value.len() > inline_raw_bytes_max(&shared.geometry) {
+            let (codec, stored) = match value.len() > inline_raw_bytes_max(&engine.geometry) {
                 true => (Codec::Raw, value),
                 false => self.compressor.compress(value),
             };
             values.push((codec, stored.to_vec()));
         }
-        let bits = shared.geometry.partition_bits;
+        let bits = engine.geometry.partition_bits;
         let mut numbers: Vec<usize> = hashes.iter().map(|hash| hash.partition(bits)).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        Ok(HashedBatch { shared, writes, hashes, values, numbers, shards: Vec::new() })
+        Ok(HashedBatch { engine, writes, hashes, values, numbers, shards: Vec::new() })
     }
 }
 
 impl BatchPart for HashedBatch<'_> {
     fn lock(&mut self) -> Result<(), BatchStop> {
-        self.shards = self.numbers.iter().map(|number| lock(&self.shared.shards[*number])).collect();
+        self.shards = self.numbers.iter().map(|number| lock(&self.engine.buffers.shards()[*number])).collect();
         if self.shards.iter().all(|shard| shard.has_room_for(self.writes.len())) {
             return Ok(());
         }
         // Room comes with a flush, and after a failure there is none.
-        Err(self.shared.log.poisoned().map_or_else(BatchStop::Refused, |()| BatchStop::Full))
+        Err(self.engine.log.poisoned().map_or_else(BatchStop::Refused, |()| BatchStop::Full))
     }
 
     fn add_drafts<'a>(&'a self, drafts: &mut Vec<Draft<'a>>) {
@@ -74,10 +78,10 @@ impl BatchPart for HashedBatch<'_> {
     }
 
     fn appended(&mut self, records: &[(u64, u32)]) {
-        let bits = self.shared.geometry.partition_bits;
+        let bits = self.engine.geometry.partition_bits;
         for (hash, (_, place)) in self.hashes.iter().zip(records) {
             if let Ok(at) = self.numbers.binary_search(&hash.partition(bits)) {
-                self.shared.insert(&mut self.shards[at], *hash, *place);
+                self.engine.insert(&mut self.shards[at], *hash, *place);
             }
         }
     }

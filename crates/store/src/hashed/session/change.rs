@@ -6,16 +6,16 @@ use super::large_write::Basis;
 use super::limits::check_value;
 use super::{Attempt, HashedSession};
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Shard;
 use crate::hashed::large::inline_bytes_max;
+use crate::hashed::room::Admission;
 use crate::keyspace::decide::{Answer, Current, Decision, NewValue, counts_as_read, decide, keeps_reads, unchanged};
 use crate::keyspace::item::{Access, ItemHead};
 use crate::keyspace::request::{Outcome, Request};
 use crate::log::Draft;
-use crate::maintenance::room::Admission;
 use crate::session::order::OpTarget;
 use crate::session::session_core::SessionCore;
-use crate::shared::Shared;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use tapetum_kernels::record::{Codec, Header};
@@ -61,14 +61,14 @@ impl HashedSession {
     pub(super) fn decide(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         shard: MutexGuard<'_, Shard>,
         target: OpTarget,
         request: &Request<'_>,
         (current, large, stamp): KnownItem<'_>,
     ) -> Option<Attempt> {
         let asked_about = current.filter(|_| keeps_reads(request));
-        let access = asked_about.map(|item| shared.access(&shard, target.hash, item.stamp)).unwrap_or_default();
+        let access = asked_about.map(|item| engine.access(&shard, target.hash, item.stamp)).unwrap_or_default();
         let known = current.map(|item| Current::new(item, access, &self.scratch));
         let decision = decide(request, known);
         let key_bytes = request.key().len();
@@ -91,14 +91,14 @@ impl HashedSession {
             }
         };
         let write = DecidedWrite { header, value, answer, current, access, large };
-        self.write(core, shared, shard, target, request, write)
+        self.write(core, engine, shard, target, request, write)
     }
 
     /// Writes what was decided; `None` as [`HashedSession::decide`] has it.
     fn write(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         mut shard: MutexGuard<'_, Shard>,
         OpTarget { token, keyspace, hash, .. }: OpTarget,
         request: &Request<'_>,
@@ -108,12 +108,12 @@ impl HashedSession {
         let value = write.value_bytes(request, &self.scratch);
         let was_read = write.access.was_read || counts_as_read(request);
         if !matches!(write.value, NewValue::Same)
-            && let Err(error) = check_value(shared, value.len())
+            && let Err(error) = check_value(engine, value.len())
         {
             drop(shard);
             return failed(core, token, error);
         }
-        if value.len() > inline_bytes_max(&shared.geometry).min(LOCKED_BYTES_MAX)
+        if value.len() > inline_bytes_max(&engine.geometry).min(LOCKED_BYTES_MAX)
             && let (Some(answer), None) = (answer, stays)
         {
             // Compressed and written with no lock held; the record goes out if this is still right then.
@@ -124,7 +124,7 @@ impl HashedSession {
             return Some(self.write_large(header, value, answer, basis));
         }
         if answer.is_some() {
-            match shared.admit(|| current.is_some()) {
+            match engine.admit(|| current.is_some()) {
                 Admission::Go => {}
                 Admission::Wait => return Some(Attempt::Waits),
                 Admission::Refuse(error) => {
@@ -141,11 +141,11 @@ impl HashedSession {
             }
         };
         let (key, header) = (request.key(), Header { codec, stored_bytes: stored.len() as u32, raw_bytes, ..header });
-        let done = append(shared, &mut shard, (keyspace, hash), Draft { header, key, stored });
+        let done = append(engine, &mut shard, (keyspace, hash), Draft { header, key, stored });
         if done.is_ok()
             && let (Some(large), Some(place)) = (stays, shard.get(hash))
         {
-            shared.name_large(&mut shard, place, large.extents.clone());
+            engine.name_large(&mut shard, place, large.extents.clone());
         }
         if done.is_ok() && was_read {
             shard.note_read(hash);
@@ -154,11 +154,11 @@ impl HashedSession {
         let stamp = match done {
             Ok(stamp) => stamp,
             Err(WriteError::Refused(error)) => return failed(core, token, error),
-            Err(WriteError::NoRoom) => return if shared.rotate() { None } else { Some(Attempt::Waits) },
+            Err(WriteError::NoRoom) => return if engine.rotate() { None } else { Some(Attempt::Waits) },
         };
         let bytes = key.len() + value.len();
         let outcome = answer.map_or(Outcome::Deleted, |answer| {
-            shared.counters.user_write_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+            engine.counters.user_write_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             let shown = core.values.add(if answer.shows_value() { &self.scratch } else { &[] });
             answer.outcome(ItemHead { stamp, ..ItemHead::of(&header) }, shown)
         });

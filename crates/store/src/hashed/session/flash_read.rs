@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn of_a_get_from_flash_its_value_crosses_to_the_host_and_its_pages_do_not() {
         let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
-        wait_for_flush(store.shared());
+        wait_for_flush(store.hashed());
         let moved = || drive.counters().purpose(Purpose::Get);
         assert_eq!(moved(), PurposeBytes::default(), "a flush is no get");
         let value = store.get(b"key:0001").unwrap().unwrap().value;
@@ -341,8 +341,8 @@ mod tests {
     #[test]
     fn a_session_that_goes_while_it_reads_keeps_no_local_memory() {
         let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
-        wait_for_flush(store.shared());
-        while lock(&store.shared().installer).is_none() {
+        wait_for_flush(store.hashed());
+        while lock(&store.hashed().installer).is_none() {
             std::thread::yield_now();
         }
         let used_before = drive.local().bytes_used();

@@ -10,6 +10,7 @@ use super::large_write::LargeWrite;
 use super::near::NearValue;
 use super::{FromFlash, HashedOp, HashedSession};
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
 use crate::hashed::large::LargeExtents;
 use crate::hashed::large::pieces::pieces;
@@ -19,7 +20,6 @@ use crate::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer};
 use crate::planted::Bug;
 use crate::session::engine_session::OWN_TAG_BITS;
 use crate::session::session_core::SessionCore;
-use crate::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_drive::{Purpose, Returned};
@@ -58,7 +58,7 @@ pub(super) struct LargeRead {
 
 impl LargeRead {
     pub(super) fn new(
-        shared: &Shared,
+        engine: &HashedEngine,
         value: OutOfLine,
         item: ItemHead,
         seen: Seen,
@@ -67,7 +67,7 @@ impl LargeRead {
         let Ok(reference) = Reference::parse(&value.reference) else {
             return Err(Error::Corrupt("a record names a large value that makes no sense".into()));
         };
-        let (stored, crc) = (Vec::new(), reference.crc_of_none(shared.store_id));
+        let (stored, crc) = (Vec::new(), reference.crc_of_none(engine.store_id));
         Ok(LargeRead { value, reference, item, seen, shown_by, transfer: None, stored, crc })
     }
 }
@@ -76,8 +76,8 @@ pub(super) fn tag_of(number: usize) -> impl Fn(usize) -> u64 {
     move |slot| TAG_LARGE | (slot as u64) << TAG_SLOT_SHIFT | number as u64
 }
 
-pub(super) fn transfer(core: &mut SessionCore, shared: &Shared, reference: &Reference) -> Option<PieceTransfer> {
-    let pieces = pieces(&shared.geometry, &reference.runs, reference.stored_bytes, PIECE_BYTES_MAX);
+pub(super) fn transfer(core: &mut SessionCore, engine: &HashedEngine, reference: &Reference) -> Option<PieceTransfer> {
+    let pieces = pieces(&engine.geometry, &reference.runs, reference.stored_bytes, PIECE_BYTES_MAX);
     PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes))
 }
 
@@ -97,14 +97,14 @@ impl HashedSession {
     pub(super) fn go_on_large(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         op: Box<HashedOp>,
         large: Box<LargeOp>,
     ) {
         match *large {
-            LargeOp::Read(read) => self.begin_large_read(core, shared, number, op, read),
-            LargeOp::Write(write) => self.go_on_writing(core, shared, number, op, write),
+            LargeOp::Read(read) => self.begin_large_read(core, engine, number, op, read),
+            LargeOp::Write(write) => self.go_on_writing(core, engine, number, op, write),
         }
     }
 
@@ -119,7 +119,7 @@ impl HashedSession {
     fn begin_large_read(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         op: Box<HashedOp>,
         mut read: LargeRead,
@@ -128,17 +128,17 @@ impl HashedSession {
         if op.must_ask_for(raw_bytes) {
             return self.ask(core, number, op, raw_bytes);
         }
-        if let Some(prefix) = op.kept.near.as_ref().and_then(|near| near.prefix_of_large(shared, &read.reference)) {
+        if let Some(prefix) = op.kept.near.as_ref().and_then(|near| near.prefix_of_large(engine, &read.reference)) {
             let LargeRead { value, reference, item, shown_by, .. } = read;
             let value = NearValue::Large { value, reference, prefix };
-            return self.compute(core, shared, number, op, (item, shown_by), value);
+            return self.compute(core, engine, number, op, (item, shown_by), value);
         }
-        read.transfer = transfer(core, shared, &read.reference);
-        if shared.planted.has(Bug::FreeLargeUnderReader) {
-            read.value.extents = Arc::new(shared.large.own(Vec::new()));
+        read.transfer = transfer(core, engine, &read.reference);
+        if engine.planted.has(Bug::FreeLargeUnderReader) {
+            read.value.extents = Arc::new(engine.large.own(Vec::new()));
         }
         if let Some(transfer) = &mut read.transfer {
-            (read.stored, read.crc) = (Vec::new(), read.reference.crc_of_none(shared.store_id));
+            (read.stored, read.crc) = (Vec::new(), read.reference.crc_of_none(engine.store_id));
             read.stored.reserve_exact(read.reference.stored_bytes as usize);
             transfer.read(&mut core.queue, Purpose::Get, tag_of(number));
         }
@@ -147,22 +147,22 @@ impl HashedSession {
     }
 
     /// Takes the completion of a command that moves a large value.
-    pub(super) fn large_completed(&mut self, core: &mut SessionCore, shared: &Shared, returned: Returned) {
+    pub(super) fn large_completed(&mut self, core: &mut SessionCore, engine: &HashedEngine, returned: Returned) {
         let tag = returned.completion.tag;
         let number = (tag & ((1 << TAG_SLOT_SHIFT) - 1)) as usize;
         let slot = (tag >> TAG_SLOT_SHIFT & 0xff) as usize;
         let mut op = self.ops.take(number);
         let Some(large) = op.kept.large.take() else { unreachable!("a completion has a large value") };
         match *large {
-            LargeOp::Read(read) => self.large_read(core, shared, number, op, read, (slot, returned)),
-            LargeOp::Write(write) => self.large_written(core, shared, number, op, write, (slot, returned)),
+            LargeOp::Read(read) => self.large_read(core, engine, number, op, read, (slot, returned)),
+            LargeOp::Write(write) => self.large_written(core, engine, number, op, write, (slot, returned)),
         }
     }
 
     fn large_read(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         op: Box<HashedOp>,
         mut read: LargeRead,
@@ -182,11 +182,11 @@ impl HashedSession {
                 self.keep_large(number, op, LargeOp::Read(read), waits);
             }
             Some(Err(failed)) => {
-                self.refuse(core, number, op, Error::of_command(&shared.drive, "read of a large value", &failed));
+                self.refuse(core, number, op, Error::of_command(&engine.drive, "read of a large value", &failed));
             }
             Some(Ok(())) => {
                 give_slots(core, &mut read.transfer);
-                self.large_read_done(core, shared, number, op, read);
+                self.large_read_done(core, engine, number, op, read);
             }
         }
     }
@@ -194,7 +194,7 @@ impl HashedSession {
     fn large_read_done(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         op: Box<HashedOp>,
         read: LargeRead,
@@ -202,7 +202,7 @@ impl HashedSession {
         let LargeRead { value, reference, item, seen, shown_by, stored, crc, .. } = read;
         let raw_bytes = value.raw_bytes as usize;
         let whole = crc == reference.crc && (reference.codec == Codec::Zstd || stored.len() == raw_bytes);
-        if !whole && !shared.planted.has(Bug::TrustLarge) {
+        if !whole && !engine.planted.has(Bug::TrustLarge) {
             return self.refuse(core, number, op, corrupt(&reference));
         }
         let is_get = op.request.is_get() && op.kept.near.is_none();
@@ -222,18 +222,18 @@ impl HashedSession {
         } else {
             into.extend_from_slice(&stored);
         }
-        shared.counters.large_reads.fetch_add(1, Ordering::Relaxed);
+        engine.counters.large_reads.fetch_add(1, Ordering::Relaxed);
         if is_get {
             let value = core.values.range_from(start);
-            let outcome = op.request.found(item, || shared.access_by_stamp(false, item.stamp), value);
+            let outcome = op.request.found(item, || engine.access_by_stamp(false, item.stamp), value);
             core.answer_after(op.token, shown_by, outcome);
             return self.forget(core, number, op);
         }
         if op.kept.near.is_some() {
             let value = std::mem::take(&mut self.scratch);
-            return self.compute(core, shared, number, op, (item, shown_by), NearValue::Host(value));
+            return self.compute(core, engine, number, op, (item, shown_by), NearValue::Host(value));
         }
         let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
-        self.attempt_op(core, shared, number, op, Some(flash));
+        self.attempt_op(core, engine, number, op, Some(flash));
     }
 }

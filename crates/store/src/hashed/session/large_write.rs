@@ -10,18 +10,17 @@ use super::attempt::{WriteError, append};
 use super::large::{LargeOp, give_slots, tag_of, transfer};
 use super::{Attempt, HashedOp, HashedSession};
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Seen, Shard};
 use crate::hashed::large::{LargeExtents, LargeWant, is_inline};
+use crate::hashed::room::{Admission, LargeRoom};
 use crate::keyspace::decide::Answer;
 use crate::keyspace::item::ItemHead;
 use crate::log::Draft;
-use crate::maintenance::room::{Admission, LargeRoom};
-use crate::media::io::lock;
 use crate::media::piece_transfer::PieceTransfer;
 use crate::opening::options::Full;
 use crate::planted::Bug;
 use crate::session::session_core::{SessionCore, poison};
-use crate::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_drive::Returned;
@@ -84,85 +83,85 @@ impl LargeWrite {
     }
 
     /// Small enough for a log record after all.
-    fn is_inline(&self, shared: &Shared) -> bool {
-        is_inline(&shared.geometry, self.stored.len(), self.header.raw_bytes as usize)
+    fn is_inline(&self, engine: &HashedEngine) -> bool {
+        is_inline(&engine.geometry, self.stored.len(), self.header.raw_bytes as usize)
     }
 
-    fn overwrites(&self, shared: &Shared, op: &HashedOp) -> bool {
+    fn overwrites(&self, engine: &HashedEngine, op: &HashedOp) -> bool {
         match &self.basis {
             Some(basis) => basis.current.is_some(),
-            None => shared.shard(op.hash).get(op.hash).is_some() || shared.index.lookup(op.hash).is_some(),
+            None => engine.buffers.shard(op.hash).get(op.hash).is_some() || engine.index.lookup(op.hash).is_some(),
         }
     }
 
     /// Takes extents, if there are any.
-    fn take_room(&mut self, shared: &Shared, op: &HashedOp) -> WriteRoom {
-        let overwrites = self.overwrites(shared, op);
-        match shared.admit(|| overwrites) {
+    fn take_room(&mut self, engine: &HashedEngine, op: &HashedOp) -> WriteRoom {
+        let overwrites = self.overwrites(engine, op);
+        match engine.admit(|| overwrites) {
             Admission::Go => {}
             Admission::Wait => return WriteRoom::Waits,
-            Admission::Refuse(Error::FullFlash) => return self.flush_or_refuse(shared),
+            Admission::Refuse(Error::FullFlash) => return self.flush_or_refuse(engine),
             Admission::Refuse(error) => return WriteRoom::Refused(error),
         }
-        let shard = shared.shard(op.hash);
-        let holds = self.still_holds(shared, op, &shard);
-        let room = shared.take_large(self.stored.len() as u64, overwrites, holds);
+        let shard = engine.buffers.shard(op.hash);
+        let holds = self.still_holds(engine, op, &shard);
+        let room = engine.take_large(self.stored.len() as u64, overwrites, holds);
         drop(shard);
         match room {
             LargeRoom::Unneeded => WriteRoom::Stale,
             LargeRoom::Taken(extents) => {
-                self.refer(shared, &extents);
+                self.refer(engine, &extents);
                 (self.extents, self.want) = (Some(extents), None);
                 WriteRoom::Taken
             }
             LargeRoom::Comes => {
-                self.want = Some(shared.want_large(shared.extents_of(self.stored.len() as u64)));
+                self.want = Some(engine.want_large(engine.extents_of(self.stored.len() as u64)));
                 WriteRoom::Waits
             }
-            LargeRoom::None => self.flush_or_refuse(shared),
+            LargeRoom::None => self.flush_or_refuse(engine),
         }
     }
 
     /// There is no room: what the write buffers hold may give some back when they are flushed, and then evicting may.
-    fn flush_or_refuse(&mut self, shared: &Shared) -> WriteRoom {
+    fn flush_or_refuse(&mut self, engine: &HashedEngine) -> WriteRoom {
         let flushed = match self.flush_awaited {
-            Some(buffer) => shared.is_installed_below(buffer),
-            None if shared.log.active_is_empty() || shared.rotate() => {
-                let active = lock(&shared.shards[0]).active();
+            Some(buffer) => engine.is_installed_below(buffer),
+            None if engine.log.active_is_empty() || engine.rotate() => {
+                let active = engine.buffers.active();
                 self.flush_awaited = Some(active);
-                shared.is_installed_below(active)
+                engine.is_installed_below(active)
             }
             None => false,
         };
         if !flushed {
             return WriteRoom::Waits;
         }
-        match shared.options.full {
+        match engine.options.full {
             Full::Error => WriteRoom::Refused(Error::FullFlash),
             Full::Evict => {
                 self.flush_awaited = None;
-                self.want = Some(shared.want_large(2 * shared.extents_of(self.stored.len() as u64)));
+                self.want = Some(engine.want_large(2 * engine.extents_of(self.stored.len() as u64)));
                 WriteRoom::Waits
             }
         }
     }
 
-    fn refer(&mut self, shared: &Shared, extents: &LargeExtents) {
+    fn refer(&mut self, engine: &HashedEngine, extents: &LargeExtents) {
         let mut reference = Reference {
-            version: shared.version_next.fetch_add(1, Ordering::Relaxed),
+            version: engine.segments.names.version(),
             crc: 0,
             stored_bytes: self.stored.len() as u32,
             codec: self.codec,
             runs: extents.runs().to_vec(),
         };
-        reference.crc = crc_append(reference.crc_of_none(shared.store_id), &self.stored);
+        reference.crc = crc_append(reference.crc_of_none(engine.store_id), &self.stored);
         self.reference = Some(reference);
     }
 
     /// Whether what was decided on is still so. The caller holds the shard.
-    fn still_holds(&self, shared: &Shared, op: &HashedOp, shard: &Shard) -> bool {
+    fn still_holds(&self, engine: &HashedEngine, op: &HashedOp, shard: &Shard) -> bool {
         let Some(basis) = &self.basis else { return true };
-        let alive = |(stamp, expiry)| shared.is_live_stamp(op.keyspace.id, stamp, expiry, shared.now());
+        let alive = |(stamp, expiry)| engine.is_live_stamp(op.keyspace.id, stamp, expiry, engine.now());
         basis.current.is_none_or(alive) && shard.is_on_flash_as(op.hash, basis.seen)
     }
 }
@@ -193,40 +192,40 @@ impl HashedSession {
     pub(super) fn go_on_writing(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
         mut write: LargeWrite,
     ) {
-        if shared.log.poisoned().is_err() {
-            return self.refuse(core, number, op, poison(shared));
+        if engine.log.poisoned().is_err() {
+            return self.refuse(core, number, op, poison(engine));
         }
         if write.stored.is_empty() {
             write.stored = op.request.take_value();
         }
         if write.written {
-            return self.publish(core, shared, number, op, write);
+            return self.publish(core, engine, number, op, write);
         }
-        if write.is_inline(shared) {
-            let overwrites = write.overwrites(shared, &op);
-            return match shared.admit(|| overwrites) {
-                Admission::Go => self.publish(core, shared, number, op, write),
+        if write.is_inline(engine) {
+            let overwrites = write.overwrites(engine, &op);
+            return match engine.admit(|| overwrites) {
+                Admission::Go => self.publish(core, engine, number, op, write),
                 Admission::Wait => self.keep_large(number, op, LargeOp::Write(write), true),
                 Admission::Refuse(error) => self.refuse(core, number, op, error),
             };
         }
         if write.extents.is_none() {
-            match write.take_room(shared, &op) {
+            match write.take_room(engine, &op) {
                 WriteRoom::Taken => {}
-                WriteRoom::Stale => return self.attempt_op(core, shared, number, op, None),
+                WriteRoom::Stale => return self.attempt_op(core, engine, number, op, None),
                 WriteRoom::Waits => return self.keep_large(number, op, LargeOp::Write(write), true),
                 WriteRoom::Refused(error) => return self.refuse(core, number, op, error),
             }
         }
         let Some(reference) = &write.reference else { unreachable!("extents that were taken have a reference") };
-        write.transfer = transfer(core, shared, reference);
+        write.transfer = transfer(core, engine, reference);
         if let Some(transfer) = &mut write.transfer {
-            let fua = !shared.planted.has(Bug::AppendBeforeLarge);
+            let fua = !engine.planted.has(Bug::AppendBeforeLarge);
             transfer.write(&mut core.queue, fua, tag_of(number), |at, to| fill(&write.stored, at, to));
         }
         let waits = write.transfer.as_ref().is_none_or(PieceTransfer::is_idle);
@@ -236,7 +235,7 @@ impl HashedSession {
     pub(super) fn large_written(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         op: Box<HashedOp>,
         mut write: LargeWrite,
@@ -245,7 +244,7 @@ impl HashedSession {
         let Some(transfer) = &mut write.transfer else { unreachable!("a completion has a transfer") };
         transfer.completed(slot, returned);
         while transfer.take().is_some() {}
-        let fua = !shared.planted.has(Bug::AppendBeforeLarge);
+        let fua = !engine.planted.has(Bug::AppendBeforeLarge);
         transfer.write(&mut core.queue, fua, tag_of(number), |at, to| fill(&write.stored, at, to));
         match transfer.outcome() {
             None => {
@@ -255,14 +254,14 @@ impl HashedSession {
             // It was to be durable at once, and may have failed for what another write left in a cache: as with a flush, the store
             // believes nothing from then on. Nothing names the extents.
             Some(Err(failed)) => {
-                let error = Error::of_command(&shared.drive, "write of a large value", &failed);
-                shared.log.poison("a large value", error.clone());
+                let error = Error::of_command(&engine.drive, "write of a large value", &failed);
+                engine.log.poison("a large value", error.clone());
                 self.refuse(core, number, op, error);
             }
             Some(Ok(())) => {
                 give_slots(core, &mut write.transfer);
                 write.written = true;
-                self.publish(core, shared, number, op, write);
+                self.publish(core, engine, number, op, write);
             }
         }
     }
@@ -271,7 +270,7 @@ impl HashedSession {
     fn publish(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         op: Box<HashedOp>,
         mut write: LargeWrite,
@@ -284,28 +283,28 @@ impl HashedSession {
         let header = Header { codec, stored_bytes: stored.len() as u32, ..write.header };
         let key = &op.request.key;
         loop {
-            if write.extents.is_some() && shared.names_much() && !shared.rotate() {
+            if write.extents.is_some() && engine.names_much() && !engine.rotate() {
                 return self.keep_large(number, op, LargeOp::Write(write), true);
             }
-            let mut shard = shared.shard(op.hash);
-            if !write.still_holds(shared, &op, &shard) {
+            let mut shard = engine.buffers.shard(op.hash);
+            if !write.still_holds(engine, &op, &shard) {
                 drop(shard);
-                return self.attempt_op(core, shared, number, op, None);
+                return self.attempt_op(core, engine, number, op, None);
             }
-            let done = append(shared, &mut shard, (op.keyspace, op.hash), Draft { header, key, stored });
+            let done = append(engine, &mut shard, (op.keyspace, op.hash), Draft { header, key, stored });
             if done.is_ok()
                 && let (Some(extents), Some(place)) = (write.extents.take(), shard.get(op.hash))
             {
-                shared.name_large(&mut shard, place, Arc::new(extents));
+                engine.name_large(&mut shard, place, Arc::new(extents));
             }
             if done.is_ok() && write.basis.as_ref().is_some_and(|basis| basis.was_read) {
                 shard.note_read(op.hash);
             }
             drop(shard);
             match done {
-                Ok(stamp) => return self.answer_large(core, shared, number, op, write, stamp),
+                Ok(stamp) => return self.answer_large(core, engine, number, op, write, stamp),
                 Err(WriteError::Refused(error)) => return self.refuse(core, number, op, error),
-                Err(WriteError::NoRoom) if shared.rotate() => {}
+                Err(WriteError::NoRoom) if engine.rotate() => {}
                 Err(WriteError::NoRoom) => return self.keep_large(number, op, LargeOp::Write(write), true),
             }
         }
@@ -314,14 +313,14 @@ impl HashedSession {
     fn answer_large(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         op: Box<HashedOp>,
         write: LargeWrite,
         stamp: u64,
     ) {
         let bytes = op.request.key.len() as u64 + u64::from(write.header.raw_bytes);
-        shared.counters.user_write_bytes.fetch_add(bytes, Ordering::Relaxed);
+        engine.counters.user_write_bytes.fetch_add(bytes, Ordering::Relaxed);
         let value = core.values.add(&write.shown);
         let outcome = write.answer.outcome(ItemHead { stamp, ..ItemHead::of(&write.header) }, value);
         core.answer_after(op.token, stamp, outcome);

@@ -13,6 +13,7 @@
 use super::large::{LargeOp, LargeRead};
 use super::near::NearValue;
 use super::{FlashRead, HashedOp, HashedOpState, HashedSession};
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Seen, Shard};
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Copied;
@@ -23,7 +24,6 @@ use crate::keyspace::request::Outcome;
 use crate::planted::Bug;
 use crate::session::order::Operations;
 use crate::session::session_core::SessionCore;
-use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use tapetum_kernels::hash::HashKey;
@@ -44,15 +44,15 @@ pub(super) struct Miss {
 
 impl HashedSession {
     /// Looks up what was gathered, until nothing is left; what an install keeps changing all the while is left to the next call.
-    pub fn look_up_gathered(&mut self, core: &mut SessionCore, shared: &Shared) {
+    pub fn look_up_gathered(&mut self, core: &mut SessionCore, engine: &HashedEngine) {
         for _ in 0..LOOKS_MAX {
             if self.gathered.is_empty() {
                 return;
             }
             let mut gathered = std::mem::take(&mut self.gathered);
             for numbers in gathered.chunks_mut(BATCH) {
-                let left = self.answer_from_tier(core, shared, numbers);
-                self.look_up(core, shared, &numbers[..left]);
+                let left = self.answer_from_tier(core, engine, numbers);
+                self.look_up(core, engine, &numbers[..left]);
             }
             gathered.clear();
             // What must be looked up again has been gathered meanwhile.
@@ -62,9 +62,9 @@ impl HashedSession {
     }
 
     /// Answers gets from the DRAM tier. Gives how many it leaves, and puts these first.
-    fn answer_from_tier(&mut self, core: &mut SessionCore, shared: &Shared, numbers: &mut [usize]) -> usize {
-        let Some(tier) = &shared.tier else { return numbers.len() };
-        let now = shared.access_clock.seconds();
+    fn answer_from_tier(&mut self, core: &mut SessionCore, engine: &HashedEngine, numbers: &mut [usize]) -> usize {
+        let Some(tier) = &engine.tier else { return numbers.len() };
+        let now = engine.access_clock.seconds();
         let hash_of = |ops: &Operations<HashedOpState>, number: usize| ops.get(number).map(|op| op.hash);
         numbers.iter().filter_map(|number| hash_of(&self.ops, *number)).for_each(|hash| tier.prefetch_bucket(hash));
         for hash in numbers.iter().filter_map(|number| hash_of(&self.ops, *number)) {
@@ -77,8 +77,8 @@ impl HashedSession {
             let values = core.values.current();
             let start = values.len();
             let found = tier.copy((op.hash, now), values).filter(|Copied { item: found, .. }| {
-                shared.planted.has(Bug::TierForgetsDeletion)
-                    || shared.is_live_now(op.keyspace.id, found.stamp, found.expiry)
+                engine.planted.has(Bug::TierForgetsDeletion)
+                    || engine.is_live_now(op.keyspace.id, found.stamp, found.expiry)
             });
             let Some(copied) = found else {
                 values.truncate(start);
@@ -89,7 +89,7 @@ impl HashedSession {
             };
             if !op.request.judge(Some(copied.item)) {
                 values.truncate(start);
-                self.begin_write(core, shared, number, op);
+                self.begin_write(core, engine, number, op);
                 continue;
             }
             if op.must_ask_for(copied.item.value_bytes) {
@@ -104,7 +104,7 @@ impl HashedSession {
             if op.kept.near.is_some() {
                 let values = core.values.current();
                 let value = values.split_off(start);
-                self.compute(core, shared, number, op, (copied.item, 0), NearValue::Host(value));
+                self.compute(core, engine, number, op, (copied.item, 0), NearValue::Host(value));
                 continue;
             }
             let value = core.values.range_from(start);
@@ -114,36 +114,36 @@ impl HashedSession {
         left
     }
 
-    fn look_up(&mut self, core: &mut SessionCore, shared: &Shared, numbers: &[usize]) {
-        let sequence = shared.install_sequence.load(Ordering::SeqCst);
+    fn look_up(&mut self, core: &mut SessionCore, engine: &HashedEngine, numbers: &[usize]) {
+        let sequence = engine.segments.sequence();
         for &number in numbers {
             if let Some(op) = self.ops.get(number) {
-                shared.prefetch_in_buffers(op.hash);
+                engine.buffers.prefetch(op.hash);
             }
         }
         let mut hashes = [HashKey::default(); BATCH];
         let mut misses = std::mem::take(&mut self.misses);
         for &number in numbers {
             let op = self.ops.take(number);
-            if let Some(miss) = self.look_into_buffers(core, shared, number, op) {
+            if let Some(miss) = self.look_into_buffers(core, engine, number, op) {
                 hashes[misses.len()] = miss.op.hash;
                 misses.push(miss);
             }
         }
         let count = misses.len();
         let mut candidates = [None; BATCH];
-        shared.index.lookup_batch(&hashes[..count], &mut candidates[..count]);
+        engine.index.lookup_batch(&hashes[..count], &mut candidates[..count]);
         let mut segments: [Option<Arc<Segment>>; BATCH] = [const { None }; BATCH];
         for place in 0..count {
-            segments[place] = candidates[place].and_then(|number| shared.hold(number, sequence));
+            segments[place] = candidates[place].and_then(|number| engine.segments.hold(number, sequence));
             if let Some(segment) = &segments[place] {
                 segment.prefetch(hashes[place]);
             }
         }
         for (place, miss) in misses.drain(..).enumerate() {
             match (segments[place].take(), candidates[place]) {
-                (Some(segment), _) => self.read_candidate(core, shared, miss, segment, sequence),
-                (None, None) => self.answer_missing(core, shared, miss),
+                (Some(segment), _) => self.read_candidate(core, engine, miss, segment, sequence),
+                (None, None) => self.answer_missing(core, engine, miss),
                 (None, Some(_)) => self.gather_again(miss.number, miss.op),
             }
         }
@@ -156,18 +156,18 @@ impl HashedSession {
     }
 
     /// A get has found what makes it write: it goes on as a write, before the later operations of its key.
-    fn begin_write(&mut self, core: &mut SessionCore, shared: &Shared, number: usize, op: Box<HashedOp>) {
-        if self.is_paced(shared, &op.request.borrow()) {
-            shared.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
+    fn begin_write(&mut self, core: &mut SessionCore, engine: &HashedEngine, number: usize, op: Box<HashedOp>) {
+        if self.is_paced(engine, &op.request.borrow()) {
+            engine.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
             return self.ops.wait_again(number, op);
         }
-        self.attempt_op(core, shared, number, op, None);
+        self.attempt_op(core, engine, number, op, None);
     }
 
     fn read_candidate(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         miss: Miss,
         segment: Arc<Segment>,
         sequence: u64,
@@ -176,20 +176,20 @@ impl HashedSession {
         let pages = segment.start_pages(op.hash);
         self.begin_read(
             core,
-            shared,
+            engine,
             number,
             op,
-            FlashRead::new(shared.programs.match_record, segment, (seen, sequence), pages),
+            FlashRead::new(engine.programs.match_record, segment, (seen, sequence), pages),
         );
     }
 
     /// Nobody has it, unless somebody wrote it just now.
-    fn answer_missing(&mut self, core: &mut SessionCore, shared: &Shared, Miss { number, mut op, seen }: Miss) {
-        if !shared.shard(op.hash).is_as(op.hash, seen) {
+    fn answer_missing(&mut self, core: &mut SessionCore, engine: &HashedEngine, Miss { number, mut op, seen }: Miss) {
+        if !engine.buffers.shard(op.hash).is_as(op.hash, seen) {
             return self.gather_again(number, op);
         }
         if !op.request.judge(None) {
-            return self.begin_write(core, shared, number, op);
+            return self.begin_write(core, engine, number, op);
         }
         core.answer_after(op.token, 0, Outcome::Missing);
         self.forget(core, number, op);
@@ -198,24 +198,24 @@ impl HashedSession {
     /// An item that a write buffer has and that may be shown now, its value appended to `out` behind what `head` appends.
     pub(super) fn copy_item_from_buffers(
         &mut self,
-        shared: &Shared,
+        engine: &HashedEngine,
         hash: HashKey,
         out: &mut Vec<u8>,
         mut head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
     ) -> Option<ItemHead> {
-        let mut shard = shared.shard(hash);
+        let mut shard = engine.buffers.shard(hash);
         let found = shard.find(hash)?;
         let (place, was_read) = (found.place, found.was_read);
         // SAFETY: the shard names the place, and is locked for as long as the record is used.
-        let record = unsafe { shared.log.record(place.buffer, place.place) };
+        let record = unsafe { engine.log.record(place.buffer, place.place) };
         let header = record.header;
-        let live = header.holds_value() && shared.is_live_now(KeyspaceId::of(&header), header.stamp, header.expiry);
-        let may_show = shared.log.may_acknowledge(header.stamp) || shared.planted.has(Bug::ReadUndurable);
+        let live = header.holds_value() && engine.is_live_now(KeyspaceId::of(&header), header.stamp, header.expiry);
+        let may_show = engine.log.may_acknowledge(header.stamp) || engine.planted.has(Bug::ReadUndurable);
         if !live || !may_show {
             return None;
         }
         let (start, item) = (out.len(), ItemHead::of(&header));
-        if !head(out, &item, &|| shared.access_by_stamp(was_read, header.stamp)) {
+        if !head(out, &item, &|| engine.access_by_stamp(was_read, header.stamp)) {
             out.truncate(start);
             return None;
         }
@@ -231,28 +231,28 @@ impl HashedSession {
     fn look_into_buffers(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
     ) -> Option<Miss> {
-        let mut shard = shared.shard(op.hash);
+        let mut shard = engine.buffers.shard(op.hash);
         let Some((place, was_read)) = shard.look(op.hash) else {
             let seen = shard.see_absent();
             return Some(Miss { number, op, seen });
         };
         // SAFETY: the shard names the place, and is locked for as long as the record is used.
-        let record = unsafe { shared.log.record(place.buffer, place.place) };
+        let record = unsafe { engine.log.record(place.buffer, place.place) };
         let header = record.header;
-        if header.kind != Kind::Value || !shared.is_live(&header, shared.now()) {
+        if header.kind != Kind::Value || !engine.is_live(&header, engine.now()) {
             drop(shard);
             if !op.request.judge(None) {
-                self.begin_write(core, shared, number, op);
+                self.begin_write(core, engine, number, op);
                 return None;
             }
             if header.kind == Kind::Value {
-                shared.note_lapsed(op.keyspace.id, header.stamp);
+                engine.note_lapsed(op.keyspace.id, header.stamp);
             }
-            let stamp = header.stamp.max(shared.deletion_of(op.keyspace.id, header.stamp));
+            let stamp = header.stamp.max(engine.deletion_of(op.keyspace.id, header.stamp));
             core.answer_after(op.token, stamp, Outcome::Missing);
             self.forget(core, number, op);
             return None;
@@ -260,7 +260,7 @@ impl HashedSession {
         let item = ItemHead::of(&header);
         if !op.request.judge(Some(item)) {
             drop(shard);
-            self.begin_write(core, shared, number, op);
+            self.begin_write(core, engine, number, op);
             return None;
         }
         if op.must_ask_for(item.value_bytes) {
@@ -274,8 +274,8 @@ impl HashedSession {
         if header.codec == Codec::OutOfLine {
             let (value, seen) = (HashedSession::out_of_line(&record, shard.large(place)), shard.see(op.hash));
             drop(shard);
-            match LargeRead::new(shared, value, item, seen, header.stamp) {
-                Ok(read) => self.go_on_large(core, shared, number, op, Box::new(LargeOp::Read(read))),
+            match LargeRead::new(engine, value, item, seen, header.stamp) {
+                Ok(read) => self.go_on_large(core, engine, number, op, Box::new(LargeOp::Read(read))),
                 Err(error) => self.refuse(core, number, op, error),
             }
             return None;
@@ -283,14 +283,14 @@ impl HashedSession {
         if op.kept.near.is_some() {
             let mut value = Vec::new();
             self.copy_from_buffer(record, shard, &mut value);
-            self.compute(core, shared, number, op, (item, header.stamp), NearValue::Host(value));
+            self.compute(core, engine, number, op, (item, header.stamp), NearValue::Host(value));
             return None;
         }
         let values = core.values.current();
         let start = values.len();
         self.copy_from_buffer(record, shard, values);
         let value = core.values.range_from(start);
-        let outcome = op.request.found(item, || shared.access_by_stamp(was_read, header.stamp), value);
+        let outcome = op.request.found(item, || engine.access_by_stamp(was_read, header.stamp), value);
         core.answer_after(op.token, header.stamp, outcome);
         self.forget(core, number, op);
         None

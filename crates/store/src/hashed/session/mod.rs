@@ -12,7 +12,7 @@
 //! A read-modify-write holds nothing across its flash read: it remembers where its key was in the write buffers and starts
 //! over if somebody wrote it meanwhile (docs/decisions). So no session waits for another to poll.
 //!
-//! Threads: the session's. What is shared is [`Shared`].
+//! Threads: the session's. All sessions share the [`HashedEngine`].
 
 mod attempt;
 mod batch_part;
@@ -30,6 +30,7 @@ mod staged;
 mod waiting;
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
 use crate::hashed::tier::HitCounts;
 use crate::keyspace::item::ItemHead;
@@ -37,7 +38,6 @@ use crate::keyspace::request::{Outcome, Request};
 use crate::maintenance::pace::Share;
 use crate::session::order::{Op, OpTarget, Operations};
 use crate::session::session_core::SessionCore;
-use crate::shared::Shared;
 use flash_read::FlashRead;
 use large::{LargeOp, OutOfLine};
 use lookup::Miss;
@@ -110,7 +110,7 @@ pub struct HashedSession {
 }
 
 impl HashedSession {
-    pub fn new(shared: &Shared) -> Result<HashedSession, Error> {
+    pub fn new(engine: &HashedEngine) -> Result<HashedSession, Error> {
         let io = |error: std::io::Error| Error::Io(error.to_string());
         Ok(HashedSession {
             ops: Operations::default(),
@@ -124,15 +124,15 @@ impl HashedSession {
             decompressor: Decompressor::new().map_err(io)?,
             near_in_flight: 0,
             gets: GetCount::default(),
-            hits: shared.tier.as_ref().map(|tier| tier.hits().counts()),
+            hits: engine.tier.as_ref().map(|tier| tier.hits().counts()),
             found_lately: FoundLately::default(),
         })
     }
 
     /// Starts an operation.
-    pub fn start(&mut self, core: &mut SessionCore, shared: &Shared, target: OpTarget, request: &Request<'_>) {
-        if !request.reads() && self.is_paced(shared, request) {
-            shared.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
+    pub fn start(&mut self, core: &mut SessionCore, engine: &HashedEngine, target: OpTarget, request: &Request<'_>) {
+        if !request.reads() && self.is_paced(engine, request) {
+            engine.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
             return self.ops.wait(target, request);
         }
         if self.ops.must_wait(target.hash, request) {
@@ -142,23 +142,30 @@ impl HashedSession {
             let number = self.ops.keep(target, request);
             return self.gathered.push(number);
         }
-        match self.attempt(core, shared, target, request, None) {
+        match self.attempt(core, engine, target, request, None) {
             Attempt::Answered => {}
             Attempt::Waits => self.ops.wait(target, request),
             attempt => {
                 let (number, op) = self.ops.keep_at_hand(target, request);
-                self.go_on(core, shared, number, op, attempt);
+                self.go_on(core, engine, number, op, attempt);
             }
         }
     }
 
     /// Does what came of an operation's attempt.
-    fn go_on(&mut self, core: &mut SessionCore, shared: &Shared, number: usize, op: Box<HashedOp>, attempt: Attempt) {
+    fn go_on(
+        &mut self,
+        core: &mut SessionCore,
+        engine: &HashedEngine,
+        number: usize,
+        op: Box<HashedOp>,
+        attempt: Attempt,
+    ) {
         match attempt {
             Attempt::Answered => self.forget(core, number, op),
             Attempt::Asks { value_bytes } => self.ask(core, number, op, value_bytes),
-            Attempt::NeedsFlash { read } => self.begin_read(core, shared, number, op, read),
-            Attempt::Large(large) => self.go_on_large(core, shared, number, op, large),
+            Attempt::NeedsFlash { read } => self.begin_read(core, engine, number, op, read),
+            Attempt::Large(large) => self.go_on_large(core, engine, number, op, large),
             Attempt::Waits => self.ops.wait_again(number, op),
         }
     }

@@ -17,6 +17,7 @@ use super::large::OutOfLine;
 use super::limits::refuse;
 use super::{HashedOp, HashedSession, end_read};
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::large::verify::corrupt;
 use crate::keyspace::catalogue::KeyspaceKind;
 use crate::keyspace::item::Access;
@@ -29,7 +30,6 @@ use crate::session::engine_session::OWN_TAG_BITS;
 use crate::session::order::OpTarget;
 use crate::session::session_core::SessionCore;
 use crate::session::{Busy, Session};
-use crate::shared::Shared;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use tapetum_drive::programs::match_record::Matched;
@@ -107,9 +107,9 @@ impl NearGet {
 
     /// What checks and inflates a large value at the drive. `None` where the host has to: the drive lacks a program, or the pipeline
     /// has no room for it.
-    pub fn prefix_of_large(&self, shared: &Shared, reference: &Reference) -> Option<Vec<PipelineStage>> {
-        let programs = shared.programs.large?;
-        let crcs = [reference.crc_of_none(shared.store_id), reference.crc].map(u32::to_le_bytes).concat();
+    pub fn prefix_of_large(&self, engine: &HashedEngine, reference: &Reference) -> Option<Vec<PipelineStage>> {
+        let programs = engine.programs.large?;
+        let crcs = [reference.crc_of_none(engine.store_id), reference.crc].map(u32::to_le_bytes).concat();
         let mut prefix = vec![PipelineStage::new(programs.crc32c_check, &crcs)?];
         if reference.codec == Codec::Zstd {
             prefix.push(PipelineStage::new(programs.zstd_decompress, &[])?);
@@ -150,8 +150,8 @@ impl Session {
         if !self.has_room() {
             return Err(Busy);
         }
-        let (shared, hashed, request) = (&*self.shared, &mut self.hashed, Request::Get { key });
-        let refused = refuse(shared, keyspace, &request);
+        let (engine, hashed, request) = (&*self.hashed_engine, &mut self.hashed, Request::Get { key });
+        let refused = refuse(engine, keyspace, &request);
         let near = match refused.and_then(|()| refuse_other_kinds(keyspace)).and_then(|()| NearGet::new(pipeline)) {
             Ok(near) => near,
             Err(error) => {
@@ -159,8 +159,8 @@ impl Session {
                 return Ok(());
             }
         };
-        shared.check_watermark();
-        let hash = shared.hash(keyspace.id, key);
+        engine.check_watermark();
+        let hash = engine.hash(keyspace.id, key);
         let goes_on = !hashed.ops.must_wait(hash, &request);
         let target = OpTarget { token, keyspace, hash, value_bytes_allowed: usize::MAX };
         let (number, mut op) = hashed.ops.keep_at_hand(target, &request);
@@ -208,7 +208,7 @@ struct NearSource {
 }
 
 impl NearSource {
-    fn new(shared: &Shared, value: NearValue) -> Result<NearSource, Error> {
+    fn new(engine: &HashedEngine, value: NearValue) -> Result<NearSource, Error> {
         let none = NearSource { host: None, source: None, ranges: Vec::new(), large: None, prefix: Vec::new() };
         Ok(match value {
             NearValue::Host(host) => NearSource { host: Some(host), ..none },
@@ -219,7 +219,7 @@ impl NearSource {
                 return Err(corrupt(&reference));
             }
             NearValue::Large { value, reference, prefix } => {
-                let ranges = ranges_of(&shared.geometry, &reference);
+                let ranges = ranges_of(&engine.geometry, &reference);
                 NearSource { ranges, large: Some((value, reference)), prefix, ..none }
             }
         })
@@ -261,7 +261,7 @@ impl HashedSession {
     pub(super) fn compute_found(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
         found: (ItemHead, u64),
@@ -277,14 +277,14 @@ impl HashedSession {
                 NearValue::Host(value)
             }
         };
-        self.compute(core, shared, number, op, found, value);
+        self.compute(core, engine, number, op, found, value);
     }
 
     /// Gives a value that was found to the drive's programs, or has the get begin anew when there is room.
     pub(super) fn compute(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
         (item, shown_by): (ItemHead, u64),
@@ -296,7 +296,7 @@ impl HashedSession {
             let cancelled = PipelineFailure::new(PipelinePlace::Source, PipelineReason::Cancelled);
             return self.refuse(core, number, op, Error::Pipeline(cancelled));
         }
-        let source = match NearSource::new(shared, value) {
+        let source = match NearSource::new(engine, value) {
             Ok(source) => source,
             Err(error) => return self.refuse(core, number, op, error),
         };
@@ -332,7 +332,7 @@ impl HashedSession {
     pub(super) fn computed(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         Returned { completion, lease }: Returned,
     ) {
         let number = (completion.tag & !TAG_NEAR) as usize;
@@ -346,7 +346,7 @@ impl HashedSession {
         };
         source.into_iter().for_each(|buffer| core.spare_buffers.give(buffer));
         if !completion.is_success() {
-            return self.refuse(core, number, op, Error::of_command(&shared.drive, "pipeline", &completion));
+            return self.refuse(core, number, op, Error::of_command(&engine.drive, "pipeline", &completion));
         }
         let result_at = PipelineDescriptor::RESULT_AT;
         let encoded = core.queue.copy_array_to_host(Purpose::Pipeline, &work, result_at);
@@ -357,7 +357,7 @@ impl HashedSession {
                 let at = run.sink_at..run.sink_at + bytes as usize;
                 core.queue.copy_to_host(Purpose::Pipeline, &work, at, values);
                 core.spare_buffers.give(work);
-                shared.counters.large_reads.fetch_add(u64::from(run.large.is_some()), Ordering::Relaxed);
+                engine.counters.large_reads.fetch_add(u64::from(run.large.is_some()), Ordering::Relaxed);
                 let outcome = op.request.found(run.item, Access::default, core.values.range_from(start));
                 core.answer_after(op.token, run.shown_by, outcome);
                 self.forget(core, number, op);

@@ -44,8 +44,8 @@ fn flushed_on_a_drive_thread() -> (Drive, Store) {
 }
 
 fn settled(drive: Drive, store: Store) -> (Drive, Store) {
-    wait_for_flush(store.shared());
-    while lock(&store.shared().installer).is_none() {
+    wait_for_flush(store.hashed());
+    while lock(&store.hashed().installer).is_none() {
         std::thread::yield_now();
     }
     (drive, store)

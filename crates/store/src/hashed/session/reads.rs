@@ -5,6 +5,7 @@ use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
 use super::near::TAG_NEAR;
 use super::{FromFlash, HashedOp, HashedOpState, HashedSession, end_read};
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
 use crate::keyspace::decide::needs_value;
 use crate::keyspace::item::Access;
@@ -12,7 +13,6 @@ use crate::keyspace::item::ItemHead;
 use crate::keyspace::request::Outcome;
 use crate::planted::Bug;
 use crate::session::session_core::SessionCore;
-use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use tapetum_drive::programs::match_record::{Matched, Place};
 use tapetum_drive::{Completion, Returned};
@@ -30,13 +30,13 @@ pub(super) struct GetCount {
 }
 
 /// Keeps what was read from flash in the DRAM tier, if it is still what there is.
-fn put_into_tier(shared: &Shared, hash: HashKey, seen: Seen, item: ItemHead, value: &[u8]) {
-    let Some(tier) = &shared.tier else { return };
-    let item = if shared.planted.has(Bug::TierForgetsMarks) { ItemHead { marks: Marks::NONE, ..item } } else { item };
-    let shard = shared.shard(hash);
-    if shard.is_on_flash_as(hash, seen) || shared.planted.has(Bug::TierFillsLate) {
+fn put_into_tier(engine: &HashedEngine, hash: HashKey, seen: Seen, item: ItemHead, value: &[u8]) {
+    let Some(tier) = &engine.tier else { return };
+    let item = if engine.planted.has(Bug::TierForgetsMarks) { ItemHead { marks: Marks::NONE, ..item } } else { item };
+    let shard = engine.buffers.shard(hash);
+    if shard.is_on_flash_as(hash, seen) || engine.planted.has(Bug::TierFillsLate) {
         let access = Access { was_read: true, idle_seconds: 0 };
-        tier.put((hash, shared.access_clock.seconds()), (item, value), access);
+        tier.put((hash, engine.access_clock.seconds()), (item, value), access);
     }
 }
 
@@ -49,17 +49,17 @@ impl HashedSession {
     pub(super) fn begin_read(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
         read: FlashRead,
     ) {
         op.kept.read = Some(read);
-        self.read_next(core, shared, number, op);
+        self.read_next(core, engine, number, op);
     }
 
     /// Reads the next page in which the record may start.
-    fn read_next(&mut self, core: &mut SessionCore, shared: &Shared, number: usize, mut op: Box<HashedOp>) {
+    fn read_next(&mut self, core: &mut SessionCore, engine: &HashedEngine, number: usize, mut op: Box<HashedOp>) {
         let HashedOp { kept: HashedOpState { read: Some(read), .. }, request, keyspace, .. } = &mut *op else {
             unreachable!("the operation reads")
         };
@@ -74,7 +74,7 @@ impl HashedSession {
                 self.ops.put(number, op);
             }
             // No page may hold it: the candidate was another key's.
-            ReadStep::Missing => self.read_decided(core, shared, number, op, None),
+            ReadStep::Missing => self.read_decided(core, engine, number, op, None),
             _ => self.wait_for_room(core, number, op),
         }
     }
@@ -88,17 +88,17 @@ impl HashedSession {
     }
 
     /// Tells the store's counters what gets did.
-    pub fn count_gets(&mut self, shared: &Shared) {
-        if let (Some(tier), Some(hits)) = (&shared.tier, &mut self.hits) {
+    pub fn count_gets(&mut self, engine: &HashedEngine) {
+        if let (Some(tier), Some(hits)) = (&engine.tier, &mut self.hits) {
             tier.hits().add(hits);
         }
         let GetCount { from_flash, flash_reads, flash_read_max_bytes } = std::mem::take(&mut self.gets);
         if from_flash > 0 {
-            shared.counters.get_from_flash.fetch_add(from_flash, Ordering::Relaxed);
+            engine.counters.get_from_flash.fetch_add(from_flash, Ordering::Relaxed);
         }
         if flash_reads > 0 {
-            shared.counters.get_flash_reads.fetch_add(flash_reads, Ordering::Relaxed);
-            shared.counters.get_flash_read_max_bytes.fetch_max(flash_read_max_bytes, Ordering::Relaxed);
+            engine.counters.get_flash_reads.fetch_add(flash_reads, Ordering::Relaxed);
+            engine.counters.get_flash_read_max_bytes.fetch_max(flash_read_max_bytes, Ordering::Relaxed);
         }
     }
 
@@ -113,13 +113,13 @@ impl HashedSession {
     }
 
     /// Takes the completion of a command of this engine.
-    pub fn complete(&mut self, core: &mut SessionCore, shared: &Shared, returned: Returned) {
+    pub fn complete(&mut self, core: &mut SessionCore, engine: &HashedEngine, returned: Returned) {
         let tag = returned.completion.tag;
         if tag & TAG_LARGE != 0 {
-            return self.large_completed(core, shared, returned);
+            return self.large_completed(core, engine, returned);
         }
         if tag & TAG_NEAR != 0 {
-            return self.computed(core, shared, returned);
+            return self.computed(core, engine, returned);
         }
         let number = tag as usize;
         let mut op = self.ops.take(number);
@@ -133,11 +133,11 @@ impl HashedSession {
         match step {
             ReadStep::Waits => self.ops.put(number, op),
             ReadStep::NoRoom => self.wait_for_room(core, number, op),
-            ReadStep::Missing if read.has_more_pages() => self.read_next(core, shared, number, op),
-            ReadStep::Missing => self.read_decided(core, shared, number, op, None),
-            ReadStep::Found(matched) => self.read_decided(core, shared, number, op, Some(matched)),
-            ReadStep::Failed(Error::Io(_)) if shared.planted.has(Bug::MissUnreadable) => {
-                self.read_decided(core, shared, number, op, None);
+            ReadStep::Missing if read.has_more_pages() => self.read_next(core, engine, number, op),
+            ReadStep::Missing => self.read_decided(core, engine, number, op, None),
+            ReadStep::Found(matched) => self.read_decided(core, engine, number, op, Some(matched)),
+            ReadStep::Failed(Error::Io(_)) if engine.planted.has(Bug::MissUnreadable) => {
+                self.read_decided(core, engine, number, op, None);
             }
             ReadStep::Failed(error) => self.refuse(core, number, op, error),
         }
@@ -146,36 +146,36 @@ impl HashedSession {
     fn read_decided(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
         matched: Option<Matched>,
     ) {
         let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
         let dead = matched.as_ref().is_some_and(|found| !read.segment.is_valid(found.entry));
-        if dead && shared.install_sequence.load(Ordering::SeqCst) != read.sequence {
+        if dead && engine.segments.sequence() != read.sequence {
             // It died since the look at the index: look again.
             end_read(core, &mut op);
-            return self.attempt_op(core, shared, number, op, None);
+            return self.attempt_op(core, engine, number, op, None);
         }
         let has_ended = matched
             .as_ref()
-            .is_some_and(|found| !dead && !shared.is_live_now(op.keyspace.id, found.stamp, found.expiry));
-        if has_ended && shared.shard(op.hash).get(op.hash).is_some() {
+            .is_some_and(|found| !dead && !engine.is_live_now(op.keyspace.id, found.stamp, found.expiry));
+        if has_ended && engine.buffers.shard(op.hash).get(op.hash).is_some() {
             // It has expired since the look at the buffers, and another one took its place before that: look again.
             end_read(core, &mut op);
-            return self.attempt_op(core, shared, number, op, None);
+            return self.attempt_op(core, engine, number, op, None);
         }
         if let Some(found) = matched.as_ref().filter(|_| has_ended && op.request.is_counted_as_get()) {
-            shared.note_lapsed(op.keyspace.id, found.stamp);
+            engine.note_lapsed(op.keyspace.id, found.stamp);
         }
-        let shown_by = matched.as_ref().map_or(0, |found| shared.deletion_of(op.keyspace.id, found.stamp));
+        let shown_by = matched.as_ref().map_or(0, |found| engine.deletion_of(op.keyspace.id, found.stamp));
         // A dead record that the index did not mean: it took another key's entry for this one's.
         let matched = matched.filter(|_| !dead && !has_ended);
         if let Some(found) = &matched
             && matches!(found.place, Place::OutOfLine(_))
         {
-            return self.large_found(core, shared, number, op, (*found, shown_by));
+            return self.large_found(core, engine, number, op, (*found, shown_by));
         }
         let item = matched.as_ref().map(item_of);
         op.request.judge(item);
@@ -189,14 +189,14 @@ impl HashedSession {
                     let start = values.len();
                     self.gets.from_flash += 1;
                     if op.kept.near.is_some() {
-                        return self.compute_found(core, shared, number, op, (item, shown_by), found);
+                        return self.compute_found(core, engine, number, op, (item, shown_by), found);
                     }
                     let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
                     read.copy_value(found, &core.queue, values);
                     if !op.request.is_unnoticed() {
-                        put_into_tier(shared, op.hash, read.seen, item, &values[start..]);
+                        put_into_tier(engine, op.hash, read.seen, item, &values[start..]);
                     }
-                    op.request.found(item, || shared.access_by_stamp(false, item.stamp), core.values.range_from(start))
+                    op.request.found(item, || engine.access_by_stamp(false, item.stamp), core.values.range_from(start))
                 }
                 _ => Outcome::Missing,
             };
@@ -209,14 +209,14 @@ impl HashedSession {
         }
         let flash = FromFlash { seen: read.seen, found: item, large: None, shown_by };
         end_read(core, &mut op);
-        self.attempt_op(core, shared, number, op, Some(flash));
+        self.attempt_op(core, engine, number, op, Some(flash));
     }
 
     /// The record is there and names a large value.
     fn large_found(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
         (found, shown_by): (Matched, u64),
@@ -228,7 +228,7 @@ impl HashedSession {
             let place = format!("record {} of segment {}, whose value is nowhere", found.entry, descriptor.number);
             end_read(core, &mut op);
             if gone {
-                return self.attempt_op(core, shared, number, op, None);
+                return self.attempt_op(core, engine, number, op, None);
             }
             return self.refuse(core, number, op, Error::Corrupt(place));
         };
@@ -240,13 +240,13 @@ impl HashedSession {
         op.request.judge(Some(item));
         if !needs_value(&op.request.borrow()) {
             let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
-            return self.attempt_op(core, shared, number, op, Some(flash));
+            return self.attempt_op(core, engine, number, op, Some(flash));
         }
         if op.request.is_get() && !op.must_ask_for(value.raw_bytes as usize) {
             self.gets.from_flash += 1;
         }
-        match LargeRead::new(shared, value, item, seen, shown_by) {
-            Ok(read) => self.go_on_large(core, shared, number, op, Box::new(LargeOp::Read(read))),
+        match LargeRead::new(engine, value, item, seen, shown_by) {
+            Ok(read) => self.go_on_large(core, engine, number, op, Box::new(LargeOp::Read(read))),
             Err(error) => self.refuse(core, number, op, error),
         }
     }
@@ -254,18 +254,18 @@ impl HashedSession {
     pub(super) fn attempt_op(
         &mut self,
         core: &mut SessionCore,
-        shared: &Shared,
+        engine: &HashedEngine,
         number: usize,
         mut op: Box<HashedOp>,
         flash: Option<FromFlash>,
     ) {
         if let Some(large) = op.kept.large.take() {
-            return self.go_on_large(core, shared, number, op, large);
+            return self.go_on_large(core, engine, number, op, large);
         }
         if op.request.is_get() {
             return self.gather_again(number, op);
         }
-        let attempt = self.attempt(core, shared, op.target(), &op.request.borrow(), flash);
-        self.go_on(core, shared, number, op, attempt);
+        let attempt = self.attempt(core, engine, op.target(), &op.request.borrow(), flash);
+        self.go_on(core, engine, number, op, attempt);
     }
 }

@@ -50,22 +50,22 @@ fn for_each_bit(mut bits: u32, mut visit: impl FnMut(usize)) {
 impl Session {
     /// Whether gets are ever answered so: the store has a DRAM tier.
     pub fn answers_from_dram(&self) -> bool {
-        self.shared.tier.is_some()
+        self.hashed_engine.tier.is_some()
     }
 
     /// Whether puts are ever done so: they need not wait to be durable.
     pub fn puts_at_once(&self) -> bool {
-        self.shared.options.sync != Sync::Always
+        self.hashed_engine.options.sync != Sync::Always
     }
 
     /// First stage: hashes keys of a keyspace, and brings nearer what the second will look at. `digests` are at least as many.
     pub fn digest_each(&self, keyspace: KeyspaceRef, keys: &[&[u8]], digests: &mut [KeyDigest]) {
-        let shared = &*self.shared;
-        let tier = shared.tier.as_ref().filter(|_| !self.hashed.found_lately.in_buffers());
-        hash_each(shared.hasher.secret(keyspace.id), keys, |number, hash| {
+        let engine = &*self.hashed_engine;
+        let tier = engine.tier.as_ref().filter(|_| !self.hashed.found_lately.in_buffers());
+        hash_each(engine.hasher.secret(keyspace.id), keys, |number, hash| {
             match tier {
                 Some(tier) => tier.prefetch_bucket(hash),
-                None => shared.prefetch_in_buffers(hash),
+                None => engine.buffers.prefetch(hash),
             }
             digests[number] = KeyDigest(hash.0);
         });
@@ -82,7 +82,7 @@ impl Session {
     /// the keys, at most 32, that is set for those that are put: of these it is the place of the new record.
     pub fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
         assert!(keys.len() <= u32::BITS as usize);
-        let Some(tier) = &self.shared.tier else { return };
+        let Some(tier) = &self.hashed_engine.tier else { return };
         match self.hashed.found_lately.in_buffers() {
             true => self.fetch_from_buffers_or(tier, keys, puts),
             false => self.fetch_from_tier_or(tier, keys, puts),
@@ -95,14 +95,14 @@ impl Session {
             let (hash, is_put) = (HashKey(key.0), puts >> number & 1 == 1);
             let is_there = tier.prefetch_slot(hash);
             if is_put || !is_there {
-                self.shared.prefetch_in_buffers(hash);
+                self.hashed_engine.buffers.prefetch(hash);
             }
             if !is_put && !is_there {
                 elsewhere |= 1 << number;
             }
         }
         for_each_bit(elsewhere, |number| {
-            self.shared.prefetch_record(HashKey(keys[number].0));
+            self.hashed_engine.prefetch_record(HashKey(keys[number].0));
         });
     }
 
@@ -111,7 +111,8 @@ impl Session {
         for (number, key) in keys.iter().enumerate() {
             let (hash, is_put) = (HashKey(key.0), puts >> number & 1 == 1);
             // Over what a buffer has, a put leaves the tier alone, as a rule.
-            let is_there = if is_put { self.shared.is_in_buffers(hash) } else { self.shared.prefetch_record(hash) };
+            let is_there =
+                if is_put { self.hashed_engine.is_in_buffers(hash) } else { self.hashed_engine.prefetch_record(hash) };
             if !is_there {
                 tier.prefetch_bucket(hash);
                 elsewhere |= 1 << number;
@@ -132,27 +133,27 @@ impl Session {
         out: &mut Vec<u8>,
         mut head: impl FnMut(&mut Vec<u8>, &ItemHead, &dyn Fn() -> Access) -> bool,
     ) -> Option<ItemHead> {
-        let (shared, hash) = (&*self.shared, HashKey(digest));
-        let tier = shared.tier.as_ref()?;
-        shared.check_watermark();
+        let (engine, hash) = (&*self.hashed_engine, HashKey(digest));
+        let tier = engine.tier.as_ref()?;
+        engine.check_watermark();
         let is_behind = self.hashed.ops.must_wait(hash, &Request::Get { key: &[] });
-        if is_behind && !shared.planted.has(Bug::TierJumpsTheQueue) {
+        if is_behind && !engine.planted.has(Bug::TierJumpsTheQueue) {
             return None;
         }
         // No key is in both, but while a flush hands the item over, whose uses the tier is told then.
         let buffers_first =
-            self.hashed.found_lately.in_buffers() && !shared.glance.is_giving() && shared.is_in_buffers(hash);
-        if buffers_first && let Some(found) = self.hashed.copy_item_from_buffers(shared, hash, out, &mut head) {
+            self.hashed.found_lately.in_buffers() && !engine.buffers.glance.is_giving() && engine.is_in_buffers(hash);
+        if buffers_first && let Some(found) = self.hashed.copy_item_from_buffers(engine, hash, out, &mut head) {
             return Some(found);
         }
         let start = out.len();
-        let Some(found) = tier.get((hash, shared.access_clock.seconds()), out, &mut head) else {
+        let Some(found) = tier.get((hash, engine.access_clock.seconds()), out, &mut head) else {
             if buffers_first {
                 return None;
             }
-            return self.hashed.copy_item_from_buffers(shared, hash, out, &mut head);
+            return self.hashed.copy_item_from_buffers(engine, hash, out, &mut head);
         };
-        if !shared.is_live_now(keyspace.id, found.stamp, found.expiry) {
+        if !engine.is_live_now(keyspace.id, found.stamp, found.expiry) {
             out.truncate(start);
             return None;
         }
@@ -170,20 +171,20 @@ impl Session {
         (key, value): (&[u8], &[u8]),
         (flags, expiry): (u32, u32),
     ) -> Option<u64> {
-        let (shared, hash) = (&*self.shared, HashKey(digest));
+        let (engine, hash) = (&*self.hashed_engine, HashKey(digest));
         let request = Request::Put { key, value, flags, expiry, condition: Condition::Always };
-        let is_short = value.len() <= inline_bytes_max(&shared.geometry);
+        let is_short = value.len() <= inline_bytes_max(&engine.geometry);
         let is_hashed = keyspace.kind() == KeyspaceKind::Hashed;
-        if !self.puts_at_once() || !is_short || !is_hashed || refuse(shared, keyspace, &request).is_err() {
+        if !self.puts_at_once() || !is_short || !is_hashed || refuse(engine, keyspace, &request).is_err() {
             return None;
         }
-        shared.check_watermark();
+        engine.check_watermark();
         let is_behind = self.hashed.ops.must_wait(hash, &request);
-        if (is_behind && !shared.planted.has(Bug::PutJumpsTheQueue)) || self.hashed.is_paced(shared, &request) {
+        if (is_behind && !engine.planted.has(Bug::PutJumpsTheQueue)) || self.hashed.is_paced(engine, &request) {
             return None;
         }
         let (header, stored) = self.hashed.compress((key, value, flags, expiry));
-        let Put::Stored(stamp) = put_record(shared, (keyspace, hash), Draft { header, key, stored }) else {
+        let Put::Stored(stamp) = put_record(engine, (keyspace, hash), Draft { header, key, stored }) else {
             self.hashed.share.give_back(request.payload_bytes() as u64);
             return None;
         };

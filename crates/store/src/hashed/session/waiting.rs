@@ -1,13 +1,13 @@
 //! Operations of the hashed engine that do not go on at once: paced, without room, behind others of their key, or asking.
 
 use super::{HashedOp, HashedSession, end_read};
+use crate::hashed::HashedEngine;
 use crate::keyspace::request::Request;
 use crate::session::KEEP_BYTES;
 use crate::session::asks::Ask;
 use crate::session::engine_session::{EngineSlot, EngineWait};
 use crate::session::order::closed;
 use crate::session::session_core::SessionCore;
-use crate::shared::Shared;
 
 impl HashedSession {
     pub fn in_flight(&self) -> usize {
@@ -40,19 +40,19 @@ impl HashedSession {
     }
 
     /// Attempts so many of those that wait, and those that this wakes.
-    pub fn attempt_front(&mut self, core: &mut SessionCore, shared: &Shared, count: usize) {
+    pub fn attempt_front(&mut self, core: &mut SessionCore, engine: &HashedEngine, count: usize) {
         let mut left = count;
         while left > 0 {
             let Some((number, op)) = self.ops.take_waiting() else { unreachable!("so many wait") };
             left -= 1;
             // In this order: what stays behind a deletion takes no share of what may be written.
             let stays =
-                self.ops.is_behind_deletion(&op) || !op.request.is_get() && self.is_paced(shared, &op.request.borrow());
+                self.ops.is_behind_deletion(&op) || !op.request.is_get() && self.is_paced(engine, &op.request.borrow());
             if stays {
                 self.ops.wait_again(number, op);
                 continue;
             }
-            self.attempt_op(core, shared, number, op, None);
+            self.attempt_op(core, engine, number, op, None);
             left = (left + self.ops.take_woken()).min(self.ops.waiting_count());
         }
     }
@@ -66,8 +66,8 @@ impl HashedSession {
     }
 
     /// A poll ends: tells whether writes wait to be let on, and gives large buffers back.
-    pub fn end_poll(&mut self, shared: &Shared) {
-        self.share.set_waiting(&shared.pace, self.paced);
+    pub fn end_poll(&mut self, engine: &HashedEngine) {
+        self.share.set_waiting(&engine.pace, self.paced);
         for buffer in [&mut self.scratch, &mut self.inflated] {
             if buffer.capacity() > KEEP_BYTES {
                 *buffer = Vec::new();
@@ -77,15 +77,15 @@ impl HashedSession {
     }
 
     /// The session goes.
-    pub fn leave(&mut self, shared: &Shared) {
-        self.share.set_waiting(&shared.pace, false);
+    pub fn leave(&mut self, engine: &HashedEngine) {
+        self.share.set_waiting(&engine.pace, false);
     }
 
     /// Whether a write is to wait for flush and collector.
-    pub(super) fn is_paced(&mut self, shared: &Shared, request: &Request<'_>) -> bool {
-        if !self.paced && shared.log.poisoned().is_ok() {
+    pub(super) fn is_paced(&mut self, engine: &HashedEngine, request: &Request<'_>) -> bool {
+        if !self.paced && engine.log.poisoned().is_ok() {
             let bytes = request.payload_bytes() as u64;
-            self.paced = !self.share.take(&shared.pace, shared.log.filled_bytes(), bytes);
+            self.paced = !self.share.take(&engine.pace, engine.log.filled_bytes(), bytes);
         }
         self.paced
     }

@@ -11,6 +11,7 @@
 //! [`Warming`] steps it.
 
 use crate::error::Error;
+use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Seen};
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::{Fit, Tier};
@@ -19,7 +20,6 @@ use crate::media::io::{Io, Task, lock, poll_once};
 use crate::media::transfer::Transfer;
 use crate::planted::Bug;
 use crate::session::KeyDigest;
-use crate::shared::Shared;
 use crate::store::Store;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -83,13 +83,13 @@ pub struct Warming {
 impl Store {
     /// The store's own number: hash keys of one store mean nothing to another.
     pub fn id(&self) -> u64 {
-        self.shared().store_id
+        self.hashed().store_id
     }
 
     /// Shows `visit` the items in DRAM that are worth warming it with after a restart, some at a time, those that are asked for
     /// more first, until it breaks off. Some may be missing or come twice.
     pub fn hot_keys(&self, mut visit: impl FnMut(&[KeyDigest]) -> ControlFlow<()>) {
-        let Some(tier) = &self.shared().tier else { return };
+        let Some(tier) = &self.hashed().tier else { return };
         let mut digests = Vec::new();
         let mut show = |hashes: &[HashKey]| {
             digests.clear();
@@ -104,7 +104,7 @@ impl Store {
     /// What the tier will have when the write buffers are on flash.
     fn hot_keys_of_buffers(&self, show: &mut impl FnMut(&[HashKey]) -> ControlFlow<()>) -> ControlFlow<()> {
         let (mut wanted, mut hashes) = (Vec::new(), Vec::new());
-        for shard in &self.shared().shards {
+        for shard in self.hashed().buffers.shards() {
             hashes.clear();
             {
                 let shard = lock(shard);
@@ -120,13 +120,13 @@ impl Store {
 
     /// Begins to put the items with these hash keys into DRAM, as far as flash has them and there is room.
     pub fn warm(&self, keys: Vec<KeyDigest>) -> Result<Warming, Error> {
-        let shared = self.shared().clone();
-        let queue = shared.drive.queue_pair(READS_MAX as u32).map_err(|error| Error::Io(error.to_string()))?;
+        let engine = self.hashed().clone();
+        let queue = engine.drive.queue_pair(READS_MAX as u32).map_err(|error| Error::Io(error.to_string()))?;
         let io = Io::new(queue).of(Purpose::Warm);
         let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
         let warmed = Arc::new(Mutex::new(Warmed::default()));
         let warmer = Warmer {
-            shared,
+            engine,
             decompressor,
             io: io.clone(),
             reads: VecDeque::new(),
@@ -189,7 +189,7 @@ struct Start {
 }
 
 struct Warmer {
-    shared: Arc<Shared>,
+    engine: Arc<HashedEngine>,
     decompressor: Decompressor,
     io: Io,
     /// In the order in which they were sent.
@@ -227,7 +227,7 @@ impl Warmer {
     }
 
     fn tier(&self) -> Option<&Tier> {
-        self.shared.tier.as_ref()
+        self.engine.tier.as_ref()
     }
 
     /// Where to look for the keys that are not there yet, in the order of flash. Only a hint: it may change.
@@ -237,7 +237,7 @@ impl Warmer {
         for &hash in keys {
             if tier.has(hash) || self.wants(hash) {
                 lock(&self.warmed).there += 1;
-            } else if let Some(found) = self.shared.candidate(hash) {
+            } else if let Some(found) = self.engine.candidate(hash) {
                 let segment = found.descriptor.number;
                 starts.extend(found.start_pages(hash).map(|page| Start { segment, page, hash }));
             }
@@ -248,10 +248,10 @@ impl Warmer {
 
     /// Whether a key's item is in a write buffer; then the tier is to have it when it is on flash.
     fn wants(&self, hash: HashKey) -> bool {
-        let mut shard = self.shared.shard(hash);
+        let mut shard = self.engine.buffers.shard(hash);
         let place = shard.get(hash);
         // SAFETY: the shard names the place, and we hold it.
-        let record = |at: Place| unsafe { self.shared.log.record(at.buffer, at.place) };
+        let record = |at: Place| unsafe { self.engine.log.record(at.buffer, at.place) };
         let has_item = place.is_some_and(|at| record(at).header.holds_value());
         if has_item {
             shard.want(hash);
@@ -261,7 +261,7 @@ impl Warmer {
 
     /// Whether one more read may be on its way: the first always, more while half of local memory is free.
     fn has_room(&self) -> bool {
-        let local = self.shared.drive.local();
+        let local = self.engine.drive.local();
         let reads = self.reads.len();
         reads == 0 || (reads < READS_MAX && local.bytes_used() < local.bytes_total() / 2)
     }
@@ -288,14 +288,14 @@ impl Warmer {
 
     /// A key as it is now, if it is on flash and nowhere else, and may still start where it was thought to.
     fn look(&self, start: &Start) -> Option<(Seen, Arc<Segment>)> {
-        let shared = &*self.shared;
-        let sequence = shared.install_sequence.load(std::sync::atomic::Ordering::SeqCst);
+        let engine = &*self.engine;
+        let sequence = engine.segments.sequence();
         let seen = {
-            let shard = shared.shard(start.hash);
+            let shard = engine.buffers.shard(start.hash);
             shard.get(start.hash).is_none().then(|| shard.see_absent())?
         };
-        let number = shared.index.lookup(start.hash).filter(|number| *number == start.segment)?;
-        let segment = shared.hold(number, sequence)?;
+        let number = engine.index.lookup(start.hash).filter(|number| *number == start.segment)?;
+        let segment = engine.segments.hold(number, sequence)?;
         segment.start_pages(start.hash).contains(&start.page).then_some((seen, segment))
     }
 
@@ -316,11 +316,11 @@ impl Warmer {
         for record in run.starting(read.segment.salt)?.collect::<Result<Vec<FoundRecord>, Corrupt>>()? {
             self.key.resize(record.header.key_bytes as usize, 0);
             run.copy(record.key_address(), &mut self.key);
-            let hash = self.shared.hasher.hash_of(&record.header, &self.key);
+            let hash = self.engine.hasher.hash_of(&record.header, &self.key);
             let Ok(at) = read.wanted.binary_search_by_key(&hash, |wanted| wanted.hash) else { continue };
             let is_there = read.segment.is_valid(record.entry)
                 && record.header.holds_value()
-                && self.shared.is_live(&record.header, self.shared.now());
+                && self.engine.is_live(&record.header, self.engine.now());
             if is_there {
                 self.read_value(run, &record)?;
                 self.put(&read.wanted[at], ItemHead::of(&record.header));
@@ -338,12 +338,12 @@ impl Warmer {
 
     fn put(&self, wanted: &Wanted, item: ItemHead) {
         let Some(tier) = self.tier() else { return };
-        let shard = self.shared.shard(wanted.hash);
-        if !shard.is_on_flash_as(wanted.hash, wanted.seen) && !self.shared.planted.has(Bug::TierWarmsLate) {
+        let shard = self.engine.buffers.shard(wanted.hash);
+        if !shard.is_on_flash_as(wanted.hash, wanted.seen) && !self.engine.planted.has(Bug::TierWarmsLate) {
             return;
         }
         // Whether it was read since it was written is not known any more.
-        let (now, access) = (self.shared.access_clock.seconds(), self.shared.access_by_stamp(false, item.stamp));
+        let (now, access) = (self.engine.access_clock.seconds(), self.engine.access_by_stamp(false, item.stamp));
         let fit = tier.put_back((wanted.hash, now), (item, &self.value), access);
         drop(shard);
         let mut warmed = lock(&self.warmed);

@@ -19,6 +19,7 @@
 //!
 //! Threads: any; a space has one lock, held for the time of a few words. Whoever changes groups holds the installer, and is alone.
 
+pub mod claims;
 pub mod group_table;
 pub mod growth;
 pub mod keyspace_slots;

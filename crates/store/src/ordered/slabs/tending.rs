@@ -39,11 +39,12 @@ mod tests {
     use super::super::slot_class::SlotClass;
     use super::*;
     use crate::KeyspaceId;
+    use crate::hashed::HashedEngine;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, drive_in_memory, small_options};
     use crate::media::io::run;
+    use crate::opening::engines::open;
     use crate::planted::Planted;
-    use crate::recover::{create, open};
-    use crate::shared::Shared;
+    use crate::recover::create;
     use tapetum_drive::Env;
 
     /// The groups of a keyspace, over the extents and the manifest that it shares with the hashed engine.
@@ -55,8 +56,8 @@ mod tests {
         run(&io, create(&drive, &io, &options), || false).unwrap().unwrap();
         let opened = || run(&io, open(&drive, &io, &options, &[]), || false).unwrap().unwrap().hashed;
         let keyspace = KeyspaceId(7);
-        let slots_of = |shared: &Shared| {
-            let base = shared.base.clone();
+        let slots_of = |hashed: &HashedEngine| {
+            let base = hashed.base.clone();
             let slabs = SlabOptions::new(&base.geometry, base.store_id, Planted::default()).unwrap();
             let table = lock(&base.installer).as_ref().unwrap().groups.clone();
             (base, KeyspaceSlots::new(&slabs, keyspace, &table), table)

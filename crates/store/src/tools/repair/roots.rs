@@ -5,19 +5,20 @@ use super::report::{Loss, RepairReport};
 use crate::error::Error;
 use crate::hashed::large::verify::read_value;
 use crate::hashed::large::{Claims, LargeEntries, LargeSpace};
+use crate::hashed::opening::claims::{claim_large, claim_segments};
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::catalogue::Catalogue;
+use crate::keyspace::catalogue::{Catalogue, KeyspaceKind};
 use crate::keyspace::hasher::KeyHasher;
 use crate::manifest::Manifest;
 use crate::manifest::base_marks::BaseMarks;
+use crate::media::extents::Extents;
 use crate::media::geometry::SUPERBLOCK_BYTES;
 use crate::media::io::Io;
 use crate::media::superblock::{Found, Superblock};
 use crate::opening::options::StoreOptions;
-use crate::recover::{
-    claim_extents, claim_groups, claim_large, read_superblock, refuse_lost_end, refuse_other_kinds, replay_log,
-};
+use crate::ordered::slabs::claims::claim_groups;
+use crate::recover::{read_superblock, refuse_lost_end, refuse_other_kinds, replay_log};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -64,7 +65,7 @@ pub async fn read_roots(
     }
     let (recovered, damage) = Manifest::recover_readable(io, drive.local(), &geometry, superblock.store_id).await?;
     let mut installer = Installer::from(recovered);
-    refuse_other_kinds(&installer, &[])?;
+    refuse_other_kinds(&installer, &[KeyspaceKind::Hashed])?;
     let is_log_damaged = match &damage {
         Some(_) => true,
         None => match replay_log(io, &superblock, &hasher, &installer, options).await {
@@ -78,7 +79,8 @@ pub async fn read_roots(
         tell_of_manifest(&mut log, &installer.marks);
     }
     report.losses.append(&mut log.losses);
-    let mut extents = claim_extents(&superblock, &installer.catalog)?;
+    let mut extents = Extents::new(geometry.extents(superblock.capacity_bytes));
+    claim_segments(&mut extents, &superblock, &installer.catalog)?;
     claim_groups(&mut extents, &installer.groups)?;
     let extents = Arc::new(Mutex::new(extents));
     let space = LargeSpace::new(extents);

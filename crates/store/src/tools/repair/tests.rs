@@ -342,7 +342,7 @@ fn partly_deleted() -> (FaultyFlash, u64, u64) {
     store.put(b"gone", b"1").unwrap();
     let before = other.put(b"before", b"1").unwrap();
     store.run(Request::DeleteAll { at: 0 }).unwrap();
-    let watermark = store.shared().log.stamp_last();
+    let watermark = store.hashed().log.stamp_last();
     other.put(b"behind", b"1").unwrap();
     drop((store, other));
     let io = Io::new(drive.queue_pair(16).unwrap());

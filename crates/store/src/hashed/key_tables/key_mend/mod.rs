@@ -228,7 +228,7 @@ mod tests {
         SMALL_BYTES, drive_in_memory, first_segment, small_options, store_in_memory,
     };
     use crate::hashed::segment::layout::StreamLayout;
-    use crate::hashed::segment::view::Run;
+    use crate::media::flash_run::FlashRun;
     use crate::media::io::run;
     use crate::{Store, StoreOptions, Sync};
     use std::sync::Arc;
@@ -243,7 +243,7 @@ mod tests {
     /// Spoils the page of each segment that `page` names.
     fn damage(drive: &Drive, store: &Store, page: impl Fn(&Segment) -> u32) -> Result<(), Error> {
         let io = Io::new(drive.queue_pair(16).unwrap());
-        let segments: Vec<_> = store.shared().segments.iter().filter_map(|segment| segment.load_full()).collect();
+        let segments: Vec<_> = store.hashed().segments.iter().collect();
         assert!(segments.len() > 3);
         let spoil = async {
             let mut buffer = io.allocate(PAGE_BYTES).await?;
@@ -301,7 +301,7 @@ mod tests {
     }
 
     /// Zeros a page that lies at `run`.
-    async fn zero(run: Run, io: &Io) {
+    async fn zero(run: FlashRun, io: &Io) {
         let mut buffer = io.allocate(PAGE_BYTES).await.unwrap();
         buffer.bytes_mut().fill(0);
         io.write_durably(run.flash, &mut buffer, run.length as usize).await.unwrap();
@@ -345,7 +345,7 @@ mod tests {
         let options =
             StoreOptions { segment_bytes: 16 << 20, sync: Sync::No, ..StoreOptions::new(CAPACITY, 128 << 20) };
         let (drive, store) = store_in_memory(CAPACITY, &options);
-        let shared = store.shared();
+        let engine = store.hashed();
         let io = Io::new(drive.queue_pair(16).unwrap());
         // Until a buffer is full.
         for number in 0u64.. {
@@ -354,7 +354,7 @@ mod tests {
                 break;
             }
         }
-        let segment = first_segment(shared);
+        let segment = first_segment(engine);
         let pages = segment.fence_pages();
         assert!(pages.len() > 1, "{pages:?}");
         let mending = async {
@@ -363,7 +363,7 @@ mod tests {
                 for page in lost {
                     zero(segment.key_runs(page..page + 1).next().unwrap(), &io).await;
                 }
-                mend(&segment, &io, shared.hasher.clone()).await.unwrap();
+                mend(&segment, &io, engine.hasher.clone()).await.unwrap();
                 assert!(table(&segment, &io).await == whole);
             }
         };
@@ -389,8 +389,8 @@ mod tests {
         }
         store.close().unwrap();
         let store = Store::open_with(&drive, &options, || false).unwrap();
-        let shared = store.shared();
-        let segments = shared.segments.iter().filter_map(|segment| segment.load_full());
+        let engine = store.hashed();
+        let segments = engine.segments.iter();
         let segment = segments.max_by_key(|segment| segment.key_pages()).expect("some were flushed");
         let key_pages = segment.key_pages();
         let data_page = |page| segment.data_runs(page, segment.page_size().bytes() as u32).next().unwrap();
@@ -407,7 +407,7 @@ mod tests {
                 if failing > 0 {
                     flash.fail_nth(Opcode::Read, failing);
                 }
-                mend(&segment, &io, shared.hasher.clone()).await.unwrap();
+                mend(&segment, &io, engine.hasher.clone()).await.unwrap();
                 assert!(table(&segment, &io).await == whole, "read {failing} failed");
             }
             // Data that is lost for ever is in nobody's way whose entries are elsewhere.
@@ -416,7 +416,7 @@ mod tests {
             for page in [1, 2, key_pages / 2, key_pages - 3, key_pages] {
                 zero(key_page(page), &io).await;
             }
-            mend(&segment, &io, shared.hasher.clone()).await.unwrap();
+            mend(&segment, &io, engine.hasher.clone()).await.unwrap();
             assert!(table(&segment, &io).await == whole);
             // A damaged record at an extent's end is not passed over for the longer one that begins the next.
             let (entry, page) = last_of_extent_before_longer(&segment, &whole);
@@ -425,16 +425,16 @@ mod tests {
             let within = at - segment.page_size().address(segment.page_size().page_of(at));
             flash.flip(data.flash + within + 6, 1);
             zero(key_page(page), &io).await;
-            let error = mend(&segment, &io, shared.hasher.clone()).await.unwrap_err();
+            let error = mend(&segment, &io, engine.hasher.clone()).await.unwrap_err();
             assert!(error.to_string().contains(&format!("record {entry} ")), "{error}");
             let page = page as usize * PAGE_BYTES..(page as usize + 1) * PAGE_BYTES;
             assert!(table(&segment, &io).await[page].iter().all(|byte| *byte == 0), "nothing is written then");
             flash.flip(data.flash + within + 6, 1);
-            mend(&segment, &io, shared.hasher.clone()).await.unwrap();
+            mend(&segment, &io, engine.hasher.clone()).await.unwrap();
             assert!(table(&segment, &io).await == whole);
             // What is lost in both is nowhere.
             zero(key_page(0), &io).await;
-            let error = mend(&segment, &io, shared.hasher.clone()).await.unwrap_err();
+            let error = mend(&segment, &io, engine.hasher.clone()).await.unwrap_err();
             assert!(error.to_string().contains("record 0"), "{error}");
         };
         run(&io, told, || false).unwrap();

@@ -2,8 +2,9 @@
 //! are: a page that cannot be read spoils nothing but the records that lie in it.
 
 use crate::error::Error;
-use crate::hashed::segment::view::{Run, Segment};
+use crate::hashed::segment::view::Segment;
 use crate::keyspace::hasher::KeyHasher;
+use crate::media::flash_run::FlashRun;
 use crate::media::io::Io;
 use tapetum_drive::{HostView, LocalBuffer};
 use tapetum_kernels::data_page::{PageRun, Trailer};
@@ -103,7 +104,7 @@ impl<'a> Records<'a> {
         for run in self.segment.data_runs(page, self.pages * page_bytes as u32) {
             if self.read_run(run, &mut buffer).await.is_err() {
                 for at in (0..run.length).step_by(page_bytes) {
-                    let one = Run { flash: run.flash + u64::from(at), at: run.at + at, length: page_bytes as u32 };
+                    let one = FlashRun { flash: run.flash + u64::from(at), at: run.at + at, length: page_bytes as u32 };
                     if self.read_run(one, &mut buffer).await.is_err() {
                         let at = one.at as usize;
                         self.io.fill(&mut buffer, at..at + page_bytes).fill(0);
@@ -114,7 +115,7 @@ impl<'a> Records<'a> {
         self.view = self.io.view(buffer, 0..self.pages as usize * page_bytes);
     }
 
-    async fn read_run(&self, run: Run, buffer: &mut LocalBuffer) -> Result<(), Error> {
+    async fn read_run(&self, run: FlashRun, buffer: &mut LocalBuffer) -> Result<(), Error> {
         self.io.read(run.flash, buffer, run.at as usize, run.length as usize).await
     }
 }

@@ -78,7 +78,7 @@ impl Bench {
         let drive = Drive::new(flash, local, programs::built_in(), env);
         Store::create_on(&drive, &options).unwrap();
         let store = Store::open_with(&drive, &options, || false).unwrap();
-        let base = store.shared().base.clone();
+        let base = store.hashed().base.clone();
         let mut groups = GroupTable::default();
         let mut add = |class, extents| {
             let runs = lock(&base.extents).allocate_runs(extents).unwrap();

@@ -1,6 +1,5 @@
-//! The extents that are taken: by segments, by groups of slots, by large values in segments, and by large values that log records name.
+//! The extents that hashed keyspaces take: segments, large values in segments, and large values that log records name.
 
-use super::log_zones::Replayed;
 use crate::error::Error;
 use crate::hashed::catalog::Catalog;
 use crate::hashed::large::{Claims, LargeEntries, LargeExtents};
@@ -8,17 +7,16 @@ use crate::hashed::segment::{Descriptor, LargeEntry};
 use crate::log::Place;
 use crate::media::extents::Extents;
 use crate::media::superblock::Superblock;
-use crate::ordered::slabs::group_table::GroupTable;
 use crate::planted::{Bug, Planted};
+use crate::recover::log_zones::Replayed;
 use std::sync::Arc;
 use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::reference::Reference;
 
 /// Takes the extents of all segments; an error where a description does not fit, or two have one extent.
-pub fn claim_extents(superblock: &Superblock, catalog: &Catalog) -> Result<Extents, Error> {
+pub fn claim_segments(extents: &mut Extents, superblock: &Superblock, catalog: &Catalog) -> Result<(), Error> {
     let Superblock { geometry, capacity_bytes, .. } = superblock;
-    let mut extents = Extents::new(geometry.extents(*capacity_bytes));
     for descriptor in catalog.segments.values().map(|state| &state.descriptor) {
         let pages_in =
             |extents: &[u32], page_bytes| extents.len() as u64 * u64::from(geometry.pages_per_extent(page_bytes));
@@ -32,19 +30,6 @@ pub fn claim_extents(superblock: &Superblock, catalog: &Catalog) -> Result<Exten
             return Err(Error::Corrupt(format!(
                 "the manifest's description of segment {} makes no sense",
                 descriptor.number
-            )));
-        }
-    }
-    Ok(extents)
-}
-
-/// Takes the extents of all groups of slots; an error where others have them.
-pub fn claim_groups(extents: &mut Extents, groups: &GroupTable) -> Result<(), Error> {
-    for group in groups.iter() {
-        if !(group.first..group.first + group.extents).all(|extent| extents.claim(extent)) {
-            return Err(Error::Corrupt(format!(
-                "the manifest gives a group of slots at extent {} what the store does not have, or a segment has",
-                group.first
             )));
         }
     }
@@ -87,30 +72,9 @@ mod tests {
     use super::*;
     use crate::hashed::catalog::SegmentState;
     use crate::hashed::catalog::tests::descriptor;
-    use crate::keyspace::KeyspaceId;
     use crate::media::geometry::Geometry;
-    use crate::ordered::slabs::group_table::{Group, GroupEdit};
-    use crate::ordered::slabs::slot_class::SlotClass;
     use std::collections::BTreeMap;
     use tapetum_kernels::data_page::PageSize;
-
-    #[test]
-    fn a_group_of_slots_takes_its_extents_and_nobody_elses() {
-        let mut groups = GroupTable::default();
-        for (first, extents) in [(3, 2), (8, 1)] {
-            let class = SlotClass::Nodes;
-            let group = Group { first, extents, keyspace: KeyspaceId(1), class, version: first.into(), open: false };
-            groups.edit(&GroupEdit::Add(group)).unwrap();
-        }
-        let claim = |taken: Option<u32>, count: u32| {
-            let mut extents = Extents::new(count);
-            assert!(taken.is_none_or(|extent| extents.claim(extent)));
-            claim_groups(&mut extents, &groups).map(|()| extents.free_count()).map_err(|error| error.to_string())
-        };
-        assert_eq!([claim(None, 10), claim(Some(5), 10)], [Ok(7), Ok(6)]);
-        assert!(claim(Some(4), 10).unwrap_err().contains("at extent 3 "));
-        assert!(claim(None, 8).unwrap_err().contains("at extent 8 "));
-    }
 
     #[test]
     fn a_segment_that_does_not_fit_its_extents_is_refused() {
@@ -126,7 +90,8 @@ mod tests {
         let claim = |descriptor: &Descriptor| {
             let state = SegmentState::new(descriptor.clone());
             let catalog = Catalog { segments: BTreeMap::from([(descriptor.number, state)]), ..Catalog::default() };
-            claim_extents(&superblock, &catalog).ok()
+            let mut extents = Extents::new(geometry.extents(1 << 30));
+            claim_segments(&mut extents, &superblock, &catalog).ok().map(|()| extents)
         };
         let taken = geometry.extents(1 << 30) - claim(&fits).expect("it fits").free_count();
         assert_eq!(taken, 3, "its own");

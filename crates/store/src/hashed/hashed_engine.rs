@@ -1,19 +1,17 @@
-//! What sessions and maintenance share of the hashed engine.
+//! The hashed engine: what its sessions and its jobs of maintenance share.
 //!
 //! Lock order: shards (ascending) → log → extents; a part of the tier, or the access clock's moments, after a shard.
 //! Who holds the [`Installer`] is alone in changing the index, too. Sessions never need it.
 
 use crate::base::Base;
 use crate::error::Error;
-use crate::hashed::buffer::{Glance, Place, Shard};
-use crate::hashed::catalog::Catalog;
+use crate::hashed::buffer::write_buffers::WriteBuffers;
+use crate::hashed::buffer::{Place, Shard};
 use crate::hashed::index::GlobalIndex;
 use crate::hashed::item_count::ItemCount;
-use crate::hashed::item_count::by_keyspace::KeyspaceItems;
-use crate::hashed::key_tables::KeyTables;
 use crate::hashed::large::LargeSpace;
 use crate::hashed::manifest_room::ManifestRoom;
-use crate::hashed::segment::unreadable::Unreadable;
+use crate::hashed::segment::segment_table::SegmentTable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
@@ -27,11 +25,11 @@ use crate::maintenance::pace::Room;
 use crate::media::io::{Io, lock, run};
 use crate::needs::DrivePrograms;
 use crate::planted::Bug;
-use arc_swap::ArcSwapOption;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use tapetum_kernels::hash::HashKey;
 
 /// Counters of what callers did; monotonic.
@@ -77,40 +75,25 @@ pub struct Levels {
     pub index_room_entries: AtomicU64,
 }
 
-/// The hashed engine's state. What it stands on, the [`Base`], is reached through it.
-pub struct Shared {
+/// The engine of all hashed keyspaces. What it stands on, the [`Base`], is reached through it.
+pub struct HashedEngine {
     pub base: Arc<Base>,
     pub programs: DrivePrograms,
-    pub shards: Vec<Mutex<Shard>>,
-    pub glance: Glance,
+    pub buffers: WriteBuffers,
     pub index: GlobalIndex,
-    /// By segment number.
-    pub segments: Vec<ArcSwapOption<Segment>>,
-    /// Goes up before an install clears validity and after it has retired segments. A look at the index and at what it
-    /// names is of one piece if this did not change meanwhile.
-    pub install_sequence: AtomicU64,
-    /// Segments that the manifest does not name any more, until their last reader leaves.
-    pub retired: Mutex<Vec<Arc<Segment>>>,
-    pub unreadable: Unreadable,
-    pub key_tables: KeyTables,
+    pub segments: SegmentTable,
     pub tier: Option<Tier>,
     pub access_clock: AccessClock,
     pub item_count: ItemCount,
-    pub keyspace_items: KeyspaceItems,
     pub large: LargeSpace,
-    /// Bytes of the extents that the active write buffer names.
-    pub large_named_bytes: AtomicU64,
-    /// Numbers and versions of segments that are being written.
-    pub numbers_taken: Mutex<Vec<(u32, u64)>>,
-    /// Numbers below this one may be given: the index has the bits for them.
-    pub segments_limit: AtomicU32,
-    pub version_next: AtomicU64,
+    /// Dropped keyspaces of which nothing is left and nothing can come.
+    pub purged: Mutex<BTreeSet<KeyspaceId>>,
     pub counters: Counters,
     pub levels: Levels,
     pub manifest_room: ManifestRoom,
 }
 
-impl Deref for Shared {
+impl Deref for HashedEngine {
     type Target = Base;
 
     fn deref(&self) -> &Base {
@@ -118,36 +101,19 @@ impl Deref for Shared {
     }
 }
 
-impl Shared {
+impl HashedEngine {
     pub fn hash(&self, keyspace: KeyspaceId, key: &[u8]) -> HashKey {
         self.hasher.hash(keyspace, key)
     }
 
-    pub fn shard(&self, hash: HashKey) -> MutexGuard<'_, Shard> {
-        lock(self.shard_of(hash))
-    }
-
-    fn shard_number(&self, hash: HashKey) -> usize {
-        hash.partition(self.geometry.partition_bits)
-    }
-
-    fn shard_of(&self, hash: HashKey) -> &Mutex<Shard> {
-        &self.shards[self.shard_number(hash)]
-    }
-
-    /// Brings nearer what a look for a key in the write buffers will see.
-    pub fn prefetch_in_buffers(&self, hash: HashKey) {
-        self.glance.prefetch(self.shard_number(hash), hash);
-    }
-
     /// Whether a write buffer seems to have a key.
     pub fn is_in_buffers(&self, hash: HashKey) -> bool {
-        self.glance.look(self.shard_number(hash), hash).is_some()
+        self.buffers.glance(hash).is_some()
     }
 
     /// Brings the record nearer that a write buffer has of a key; whether one seems to have any.
     pub fn prefetch_record(&self, hash: HashKey) -> bool {
-        let found = self.glance.look(self.shard_number(hash), hash);
+        let found = self.buffers.glance(hash);
         found.inspect(|Place { buffer, place }| self.log.prefetch_record(*buffer, *place)).is_some()
     }
 
@@ -207,25 +173,28 @@ impl Shared {
 
     /// Gives the installer back, and leaves the levels where others see them.
     pub fn return_installer(&self, installer: Box<Installer>) {
+        self.note_levels(&installer);
+        *lock(&self.installer) = Some(installer);
+    }
+
+    /// Leaves the levels where others see them.
+    pub fn note_levels(&self, installer: &Installer) {
         let catalog = &installer.catalog;
         self.levels.segments.store(catalog.segments.len() as u64, Ordering::Relaxed);
         let reclaimable = self.reclaimable_extents_of(catalog);
-        let going =
-            |segment: &Arc<Segment>| u64::from(segment.descriptor.extent_count()) + segment.large_extents_alone();
-        let retired: u64 = lock(&self.retired).iter().map(going).sum();
+        let retired = self.segments.extents_going();
         {
             // Under the allocator's lock, as `take_large` has it: what it took is in one of the two figures.
             let extents = lock(&self.extents);
             let room = u64::from(extents.free_count()) + retired + reclaimable;
             self.levels.room_extents.store(room, Ordering::Relaxed);
         }
-        self.manifest_room.refresh(&self.geometry, &installer, self.kept_of(catalog));
+        self.manifest_room.refresh(&self.geometry, installer, self.kept_of(catalog));
         let local: usize = catalog
             .segments
             .values()
             .map(|state| {
-                let fences =
-                    self.segments[state.descriptor.number as usize].load().as_ref().map_or(0, |s| s.index_bytes());
+                let fences = self.segments.index_bytes(state.descriptor.number);
                 let large = state.descriptor.large.len() * LARGE_ENTRY_BYTES;
                 state.valid.bytes()
                     + fences
@@ -238,21 +207,14 @@ impl Shared {
         let index_bytes_max = self.index_bytes_max() as usize;
         let index_room = self.index.room_within(index_bytes_max.saturating_sub(local));
         self.levels.index_room_entries.store(index_room as u64, Ordering::Relaxed);
-        *lock(&self.installer) = Some(installer);
-    }
-
-    /// A segment that the index named, held so that its extents stay; `None` when the index must be asked again.
-    pub fn hold(&self, number: u32, sequence: u64) -> Option<Arc<Segment>> {
-        let segment = self.segments.get(number as usize)?.load_full()?;
-        (self.install_sequence.load(Ordering::SeqCst) == sequence).then_some(segment)
     }
 
     /// The candidate for a hash key: the segment in which its record is, if it has one on flash.
     pub fn candidate(&self, hash: HashKey) -> Option<Arc<Segment>> {
         loop {
-            let sequence = self.install_sequence.load(Ordering::SeqCst);
+            let sequence = self.segments.sequence();
             let number = self.index.lookup(hash)?;
-            if let Some(segment) = self.hold(number, sequence) {
+            if let Some(segment) = self.segments.hold(number, sequence) {
                 return Some(segment);
             }
             std::hint::spin_loop();
@@ -266,34 +228,9 @@ impl Shared {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A number and a version for a new segment.
-    pub fn name_segment(&self, catalog: &Catalog) -> (u32, u64) {
-        let mut taken = lock(&self.numbers_taken);
-        let numbers: Vec<u32> = taken.iter().map(|(number, _)| *number).collect();
-        let is_taken = |number: &u32| numbers.contains(number);
-        let limit = self.segments_limit.load(Ordering::SeqCst);
-        let number = match self.planted.has(Bug::KeepPayloadBits) {
-            true => (0..limit).rev().find(|number| !catalog.segments.contains_key(number) && !is_taken(number)),
-            false => None,
-        };
-        let number = number.unwrap_or_else(|| catalog.number_free(&numbers));
-        assert!(number < limit, "a segment is begun only where there is a number to spare");
-        let version = match self.planted.has(Bug::SameVersion) {
-            true => 1,
-            false => self.version_next.fetch_add(1, Ordering::SeqCst),
-        };
-        taken.push((number, version));
-        (number, version)
-    }
-
     /// Segment numbers that nobody has.
     pub fn numbers_left(&self) -> usize {
-        let used = self.levels.segments.load(Ordering::Relaxed) as usize + lock(&self.numbers_taken).len();
-        (self.segments_limit.load(Ordering::SeqCst) as usize).saturating_sub(used)
-    }
-
-    pub fn release_number(&self, number: u32) {
-        lock(&self.numbers_taken).retain(|(other, _)| *other != number);
+        self.segments.names.left(self.levels.segments.load(Ordering::Relaxed) as usize)
     }
 
     /// What the index may grow to.
@@ -309,7 +246,7 @@ impl Shared {
 
     /// Whether every buffer below this one is in a segment, and the levels say so.
     pub fn is_installed_below(&self, buffer: u64) -> bool {
-        lock(&self.shards[0]).oldest() >= buffer && lock(&self.installer).is_some()
+        self.buffers.oldest() >= buffer && lock(&self.installer).is_some()
     }
 
     /// Whether a key is probably there already. The caller holds its shard, which is `shard`.
@@ -329,32 +266,12 @@ impl Shared {
         let free_bytes = (free + gained).saturating_sub(2 * segment) * self.geometry.segment_bytes / segment;
         let room = Room {
             buffer_bytes: self.geometry.segment_bytes,
-            is_sealed: self.sealed_buffer().is_some(),
+            is_sealed: self.buffers.sealed().is_some(),
             free_bytes: is_collecting.then_some(free_bytes),
         };
         if self.pace.set(&room) {
             self.log.wake();
         }
-    }
-
-    /// The buffer that is sealed and waits for its flush.
-    pub fn sealed_buffer(&self) -> Option<u64> {
-        lock(&self.shards[0]).sealed()
-    }
-
-    /// Frees the extents of retired segments that nobody reads any more.
-    pub fn reap_retired(&self) -> bool {
-        let mut retired = lock(&self.retired);
-        let before = retired.len();
-        retired.retain(|segment| {
-            if Arc::strong_count(segment) > 1 {
-                return true;
-            }
-            let mut extents = lock(&self.extents);
-            segment.descriptor.extents().for_each(|extent| extents.release(extent));
-            false
-        });
-        retired.len() < before
     }
 }
 

@@ -1,0 +1,184 @@
+//! The hashed engine of a store that is being opened: what it reads and believes before anything is written, and how it comes into memory.
+//!
+//! ```text
+//! catalog, log ─► extents of segments and large values claimed ─► fences of segments ─► (the record "opened") ─► engine, its index empty
+//!                                                                                        log records replayed ─► index filled
+//! ```
+//! Fences are made anew where they are damaged: the first that is written, after all the rest was believed.
+
+pub mod claims;
+mod fences;
+
+use crate::base::Base;
+use crate::error::Error;
+use crate::hashed::HashedEngine;
+use crate::hashed::buffer::write_buffers::WriteBuffers;
+use crate::hashed::catalog::Catalog;
+use crate::hashed::hashed_engine::{Counters, Levels};
+use crate::hashed::index::GlobalIndex;
+use crate::hashed::index::checkpoint::{self, Checkpoint, Source};
+use crate::hashed::index::index_recovery;
+use crate::hashed::large::{Claims, LargeEntries, LargeExtents, LargeSpace, value_bytes_max};
+use crate::hashed::manifest_room::ManifestRoom;
+use crate::hashed::segment::segment_names::SegmentNames;
+use crate::hashed::segment::segment_table::SegmentTable;
+use crate::hashed::segment::view::Segment;
+use crate::hashed::tier::Tier;
+use crate::hashed::tier::access::AccessClock;
+use crate::log::Place;
+use crate::media::extents::Extents;
+use crate::media::geometry::Geometry;
+use crate::media::io::{Io, lock};
+use crate::needs::DrivePrograms;
+use crate::opening::options::StoreOptions;
+use crate::planted::Bug;
+use crate::recover::{FoundBase, FoundLog, OfEngines};
+use arc_swap::ArcSwapOption;
+use claims::{claim_large, claim_log};
+use fences::{open_segments, segment_table};
+use std::sync::{Arc, Mutex};
+use tapetum_drive::Drive;
+use tapetum_kernels::hash::HashKey;
+
+/// What is read of hashed keyspaces before the engine is there.
+pub struct FoundHashed {
+    programs: DrivePrograms,
+    checkpoint: Option<Checkpoint>,
+    generation_before: u64,
+    large: LargeSpace,
+    large_in_segments: Vec<(u32, LargeEntries)>,
+    large_in_log: Vec<(HashKey, Place, Arc<LargeExtents>)>,
+    segments: Vec<ArcSwapOption<Segment>>,
+    buffers: WriteBuffers,
+    stamp_durable: u64,
+}
+
+/// What the engine has yet to take in when the log was replayed.
+pub struct HashedRest {
+    checkpoint: Option<Checkpoint>,
+    generation_before: u64,
+    large_in_log: Vec<(HashKey, Place, Arc<LargeExtents>)>,
+}
+
+impl FoundHashed {
+    /// Claims the extents of large values, and of the checkpoint. Those of segments are claimed.
+    pub fn claim(
+        programs: DrivePrograms,
+        base: &mut FoundBase,
+        log: &FoundLog,
+        options: &StoreOptions,
+        extents: &Arc<Mutex<Extents>>,
+    ) -> Result<FoundHashed, Error> {
+        let large = LargeSpace::new(extents.clone());
+        let mut claims = Claims::new(large.clone());
+        let mut large_in_segments = Vec::new();
+        for descriptor in base.installer.catalog.segments.values().map(|state| &state.descriptor) {
+            large_in_segments.push((descriptor.number, claim_large(&mut claims, descriptor)?));
+        }
+        let large_in_log = claim_log(&mut claims, &log.replayed, options.planted)?;
+        let checkpoint = base.installer.catalog.checkpoint.take();
+        let geometry = &base.superblock.geometry;
+        Ok(FoundHashed {
+            programs,
+            checkpoint: checkpoint.filter(|checkpoint| checkpoint.is_apart(&mut lock(extents))),
+            generation_before: base.generation_before,
+            large,
+            large_in_segments,
+            large_in_log,
+            segments: segment_table(geometry),
+            buffers: WriteBuffers::new(geometry, log.replayed.oldest())?,
+            stamp_durable: log.stamp_durable,
+        })
+    }
+
+    /// Opens the segments. Fences that are damaged are written anew.
+    pub async fn open_segments(&mut self, drive: &Drive, io: &Io, base: &mut FoundBase) -> Result<(), Error> {
+        let (superblock, hasher, catalog) = (&base.superblock, &base.hasher, &base.installer.catalog);
+        open_segments(drive, io, superblock, hasher, catalog, &self.segments).await?;
+        for (number, large) in std::mem::take(&mut self.large_in_segments) {
+            if let Some(segment) = self.segments[number as usize].load_full() {
+                segment.own_large(large);
+            }
+        }
+        base.watch.lap("fences");
+        Ok(())
+    }
+
+    /// What the base is told.
+    pub fn tell(&self, geometry: &Geometry, options: &StoreOptions, extents: Arc<Mutex<Extents>>) -> OfEngines {
+        OfEngines {
+            extents,
+            pools_bytes: self.buffers.bytes() as u64 + options.tier_bytes,
+            value_bytes_max: value_bytes_max(geometry, options.memory_bytes).min(options.value_bytes_max),
+        }
+    }
+
+    /// The engine, with an empty index and empty write buffers.
+    pub fn into_engine(self, base: &Arc<Base>, generation: u64) -> Result<(Arc<HashedEngine>, HashedRest), Error> {
+        let (geometry, options, capacity_bytes) = (&base.geometry, &base.options, base.capacity_bytes());
+        let index = GlobalIndex::new(options.index_geometry(geometry, capacity_bytes))
+            .map_err(|error| Error::Io(format!("no memory for the index: {error}")))?;
+        let names = SegmentNames::new(geometry.segments(capacity_bytes), generation);
+        let engine = HashedEngine {
+            base: base.clone(),
+            programs: self.programs,
+            buffers: self.buffers,
+            index,
+            segments: SegmentTable::new(self.segments, names),
+            tier: Tier::new(options.tier_bytes, options.slabs)
+                .map_err(|error| Error::Io(format!("no memory for the DRAM tier: {error}")))?,
+            item_count: Default::default(),
+            access_clock: AccessClock::new(self.stamp_durable, base.now()),
+            large: self.large,
+            purged: Default::default(),
+            counters: Counters::default(),
+            levels: Levels::default(),
+            manifest_room: ManifestRoom::default(),
+        };
+        let FoundHashed { checkpoint, generation_before, large_in_log, .. } = self;
+        Ok((Arc::new(engine), HashedRest { checkpoint, generation_before, large_in_log }))
+    }
+}
+
+impl HashedRest {
+    /// The log was replayed: takes in the large values that it names, and fills the index. Gives the catalog back.
+    pub async fn take_in(self, engine: &Arc<HashedEngine>, io: &Io, catalog: Catalog) -> Result<Catalog, Error> {
+        for (hash, place, extents) in self.large_in_log {
+            let mut shard = engine.buffers.shard(hash);
+            if place.buffer == shard.active() {
+                engine.name_large(&mut shard, place, extents);
+            } else {
+                shard.insert_large(place, extents);
+            }
+        }
+        fill_index(engine, io, catalog, self.checkpoint, self.generation_before).await
+    }
+}
+
+/// Makes the index that of a checkpoint, or builds it from key tables; gives the catalog back.
+async fn fill_index(
+    engine: &Arc<HashedEngine>,
+    io: &Io,
+    catalog: Catalog,
+    checkpoint: Option<Checkpoint>,
+    generation: u64,
+) -> Result<Catalog, Error> {
+    let source = Source {
+        geometry: &engine.geometry,
+        store_id: engine.store_id,
+        generation,
+        entries: catalog.segments.values().map(|state| u64::from(state.valid_entries)).sum(),
+        trusting: engine.planted.has(Bug::TrustCheckpoint) || engine.planted.has(Bug::StaleCheckpoint),
+    };
+    let Some(checkpoint) = checkpoint else { return index_recovery::build(engine, io, catalog).await };
+    match checkpoint::load(&source, io, engine.drive.local(), &engine.index, &checkpoint).await {
+        Ok(()) => {
+            engine.item_count.by_keyspace.note(&checkpoint.tally());
+            Ok(catalog)
+        }
+        Err(amiss) => {
+            tracing::warn!("the index checkpoint is passed over ({amiss}): the index is built from key tables");
+            index_recovery::build(engine, io, catalog).await
+        }
+    }
+}

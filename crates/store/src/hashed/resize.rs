@@ -1,0 +1,220 @@
+//! Resizing an open store, as the hashed engine does it: more of the drive, more or less memory for the index.
+//!
+//! ```text
+//! flash grows  →  superblock, copy by copy  →  extents  →  index partitions with wider payloads, one by one  →  segment numbers
+//! (the caller)    (from here on, a task of maintenance's)
+//! ```
+//! Each step is of use to a later one alone, and a crash between any two leaves a store of the old or of the new size: a
+//! drive that is larger than its store says, or a store whose copies of the superblock differ, which opening mends. No
+//! extent is given out before both copies are durable, no segment number before every partition of the index has the bits
+//! for it. The partitions are rebuilt with the installer held for one at a time, so flushes go on between them; readers
+//! notice nothing.
+
+use crate::error::Error;
+use crate::hashed::HashedEngine;
+use crate::hashed::index::partition_load::rebuild;
+use crate::hashed::key_tables::key_reader::DEPTH_BESIDE_READERS;
+use crate::maintenance::job::{Job, Others};
+use crate::maintenance::resize::Resizing;
+use crate::media::io::{Io, Task, lock, poll_once};
+use crate::media::superblock::Superblock;
+use crate::opening::options::{Full, StoreOptions};
+use crate::phase::{Phase, PhaseCell};
+use crate::planted::Bug;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The job of maintenance that does what was asked for.
+pub struct ResizeJob {
+    engine: Arc<HashedEngine>,
+    io: Io,
+    task: Option<Task<Result<(), Error>>>,
+    phase: Arc<PhaseCell>,
+}
+
+impl ResizeJob {
+    pub fn new(engine: &Arc<HashedEngine>, io: &Io) -> ResizeJob {
+        ResizeJob { engine: engine.clone(), io: io.clone(), task: None, phase: Arc::default() }
+    }
+
+    /// A resize that was asked for and is not over.
+    fn asked(&self) -> Option<Resizing> {
+        lock(&self.engine.resizing).clone().filter(|resizing| resizing.result().is_none())
+    }
+
+    fn end(&self, result: Result<(), Error>) {
+        self.asked().into_iter().for_each(|resizing| resizing.end(result.clone()));
+    }
+}
+
+impl Job for ResizeJob {
+    fn step(&mut self, _others: Others) -> bool {
+        let Some(resizing) = self.asked() else { return false };
+        let task = self.task.get_or_insert_with(|| {
+            let (engine, io, phase) = (self.engine.clone(), self.io.clone(), self.phase.clone());
+            Box::pin(grow(engine, io, phase, resizing.capacity_bytes()))
+        });
+        let Some(done) = poll_once(task) else { return false };
+        self.task = None;
+        resizing.end(done);
+        true
+    }
+
+    fn is_changing(&self) -> bool {
+        self.task.is_some()
+    }
+
+    fn give_up(&mut self) {
+        self.task = None;
+    }
+
+    fn wind_down(&mut self) {
+        if let Some(done) = self.task.as_mut().and_then(poll_once) {
+            self.task = None;
+            self.end(done);
+        }
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.end(Err(error.clone()));
+    }
+
+    fn close(&mut self) {
+        self.end(Err(Error::Io("the store was closed before it was resized: try again".into())));
+    }
+
+    fn phases(&self) -> Vec<Phase> {
+        vec![self.phase.get()]
+    }
+}
+
+/// Takes over what the flash has grown by. Dropped at any point, it leaves the store whole.
+pub async fn grow(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>, capacity_bytes: u64) -> Result<(), Error> {
+    phase.set(Phase::Resize);
+    let done = grow_to(&engine, &io, &phase, capacity_bytes).await;
+    phase.set(Phase::Idle);
+    // Who waits for room looks again.
+    engine.log.wake();
+    done
+}
+
+async fn grow_to(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, capacity_bytes: u64) -> Result<(), Error> {
+    let now = *lock(&engine.superblock);
+    let superblock = Superblock { capacity_bytes, generation: now.generation + 1, ..now };
+    if engine.planted.has(Bug::TakeRoomEarly) {
+        take_room(engine, superblock).await;
+        for _ in 0..1000 {
+            io.step().await;
+        }
+    }
+    if superblock.capacity_bytes > now.capacity_bytes {
+        let written = superblock.write(io, &[0, 1]).await;
+        if let Err(error) = written {
+            // Nobody knows which copy is there: the next opening looks.
+            engine.log.poison("a resize", error.clone());
+            return Err(error);
+        }
+        take_room(engine, superblock).await;
+    }
+    widen_index(engine, io, phase, capacity_bytes).await?;
+    engine.segments.names.raise_limit(engine.geometry.segments(capacity_bytes));
+    Ok(())
+}
+
+async fn take_room(engine: &Arc<HashedEngine>, superblock: Superblock) {
+    // With the installer, so that the levels count the new extents.
+    let installer = engine.take_installer().await;
+    lock(&engine.extents).grow(engine.geometry.extents(superblock.capacity_bytes));
+    *lock(&engine.superblock) = superblock;
+    engine.return_installer(installer);
+}
+
+async fn widen_index(engine: &Arc<HashedEngine>, io: &Io, phase: &PhaseCell, capacity_bytes: u64) -> Result<(), Error> {
+    if engine.planted.has(Bug::KeepPayloadBits) {
+        return Ok(());
+    }
+    engine.index.widen(engine.geometry.segment_bits(capacity_bytes));
+    for partition in 0..engine.geometry.partitions() {
+        let installer = engine.take_installer().await;
+        let done = match engine.index.is_wide(partition) {
+            true => Ok(()),
+            false => {
+                phase.set(Phase::Grow);
+                rebuild(engine, io, &installer.catalog, partition, DEPTH_BESIDE_READERS).await.map(drop)
+            }
+        };
+        phase.set(Phase::Resize);
+        engine.return_installer(installer);
+        done?;
+        io.step().await;
+    }
+    Ok(())
+}
+
+/// Gives everything in memory another budget, of which the index gets its share at once. Pools, whose size is that of
+/// the budget at opening, keep theirs until the store is opened again.
+pub fn resize_memory(engine: &HashedEngine, memory_bytes: u64) -> Result<(), Error> {
+    let options = StoreOptions { memory_bytes, ..engine.options };
+    options.check(engine.geometry.segment_bytes)?;
+    let least_bytes = engine.pools_bytes + options.index_bytes_max();
+    if memory_bytes < least_bytes {
+        return Err(Error::Options(format!(
+            "pools of {} bytes stay until the store is opened again, and leave the index less than its share of \
+             {memory_bytes}: give {} or more, or stop the store and open it with that much",
+            engine.pools_bytes,
+            engine.pools_bytes * 4 / 3 + 1
+        )));
+    }
+    let index_bytes = engine.index_bytes();
+    if engine.options.full == Full::Error && index_bytes > options.index_bytes_max() {
+        return Err(Error::Options(format!(
+            "the index has {index_bytes} bytes, and of {memory_bytes} it may have {}: give more, or delete keys first",
+            options.index_bytes_max()
+        )));
+    }
+    engine.memory_bytes.store(memory_bytes, Ordering::SeqCst);
+    // The levels follow; whoever has the installer now refreshes them when it comes back.
+    let installer = lock(&engine.installer).take();
+    if let Some(installer) = installer {
+        engine.return_installer(installer);
+    }
+    engine.log.wake();
+    engine.wakeup.wake();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
+    use crate::media::io::run;
+
+    #[test]
+    fn a_store_that_grows_writes_the_next_generation_of_its_superblock() {
+        let (_drive, store) = store_in_memory(SMALL_BYTES, &small_options());
+        let generation = || lock(&store.hashed().superblock).generation;
+        let before = generation();
+        store.resize_capacity(SMALL_BYTES + (1 << 20)).unwrap();
+        assert_eq!(generation(), before + 1);
+        store.resize_capacity(SMALL_BYTES + (1 << 20)).unwrap();
+        assert_eq!(generation(), before + 1, "it has that size");
+    }
+
+    #[test]
+    fn an_index_beyond_its_share_is_refused_unless_items_may_be_evicted() {
+        for full in [Full::Error, Full::Evict] {
+            let options = StoreOptions { full, ..small_options() };
+            let (drive, store) = store_in_memory(SMALL_BYTES, &options);
+            let engine = store.hashed();
+            let io = Io::new(drive.queue_pair(16).unwrap());
+            // Nobody else looks at the levels anew.
+            let installer = run(&io, engine.take_installer(), || false).unwrap();
+            let share_bytes = options.index_bytes_max();
+            for (index_bytes, is_refused) in [(share_bytes, false), (share_bytes + 1, full == Full::Error)] {
+                engine.levels.segment_index_bytes.store(index_bytes - engine.index.bytes() as u64, Ordering::Relaxed);
+                assert_eq!(resize_memory(engine, options.memory_bytes).is_err(), is_refused, "{index_bytes}");
+            }
+            engine.return_installer(installer);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! How much room there is on flash, in the index and in the manifest, and who may take it.
+//!
+//! Threads: any; what installs change is read from the levels and figures that they leave behind. Order of locks as in `engine.rs`.
+
+use crate::error::Error;
+use crate::hashed::HashedEngine;
+use crate::hashed::buffer::{Place, Shard};
+use crate::hashed::catalog::{Catalog, SegmentState};
+use crate::hashed::large::{LargeExtents, LargeWant};
+use crate::hashed::manifest_room::Kept;
+use crate::hashed::segment::Descriptor;
+use crate::maintenance::room::{LARGE_FREE_SEGMENTS, segment_extents};
+use crate::media::geometry::BUFFERS;
+use crate::media::io::lock;
+use crate::opening::options::Full;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tapetum_kernels::data_page::PAGE_BYTES;
+
+/// What becomes of a write for which room was asked.
+pub enum Admission {
+    Go,
+    /// Room is being made.
+    Wait,
+    Refuse(Error),
+}
+
+/// What becomes of a large value for which extents were asked.
+pub enum LargeRoom {
+    Taken(LargeExtents),
+    /// There is some, and it is not taken.
+    Unneeded,
+    /// The collector makes room if it is told.
+    Comes,
+    /// There is none, unless what the write buffers hold gives some back.
+    None,
+}
+
+/// Segments for which there must always be free extents: one that is flushed, one that is collected.
+const RESERVE_SEGMENTS: u64 = 2;
+/// Segments more that new keys leave free, so that overwrites go on when they are refused.
+const NEW_KEYS_SEGMENTS: u64 = 3;
+/// A write buffer that names more large bytes than so many segments hold is sealed: those that it wrote over are free
+/// only when it is flushed.
+pub const LARGE_NAMED_SEGMENTS: u64 = 2;
+
+impl HashedEngine {
+    /// Whether there is room for a write; `overwrites` says whether the key is probably there already.
+    ///
+    /// Both write buffers must be able to become segments, and the collector to work, whatever comes: an overwrite is
+    /// taken while that holds, a new key while there is another segment to spare and room for what overwrites will hide.
+    pub fn admit(&self, overwrites: impl FnOnce() -> bool) -> Admission {
+        let flash_tight = self.is_flash_tight(NEW_KEYS_SEGMENTS);
+        let index_tight = self.is_index_tight(1);
+        let manifest_tight = self.is_manifest_tight(NEW_KEYS_SEGMENTS);
+        if !flash_tight && !index_tight && !manifest_tight {
+            return Admission::Go;
+        }
+        let segment = u64::from(self.segment_extents());
+        let flash_full = self.levels.room_extents.load(Ordering::Relaxed) < (RESERVE_SEGMENTS + 2) * segment;
+        let manifest_full = self.manifest_room.flushes_at_best() < RESERVE_SEGMENTS;
+        match (self.options.full, overwrites()) {
+            (Full::Evict, _) if flash_full || manifest_full => self.wait_for_room(),
+            (Full::Evict, false) if index_tight => self.wait_for_room(),
+            (Full::Error, _) if flash_full => Admission::Refuse(Error::FullFlash),
+            (Full::Error, _) if manifest_full => Admission::Refuse(Error::FullManifest),
+            (Full::Error, false) if flash_tight => Admission::Refuse(Error::FullFlash),
+            (Full::Error, false) if manifest_tight => Admission::Refuse(Error::FullManifest),
+            (_, false) if index_tight => Admission::Refuse(Error::FullIndex),
+            _ => Admission::Go,
+        }
+    }
+
+    /// Nobody makes room any more once the store has failed.
+    fn wait_for_room(&self) -> Admission {
+        self.log.poisoned().map_or_else(Admission::Refuse, |()| Admission::Wait)
+    }
+
+    /// Whether there is less room than the reserve, what is hidden, and so many segments more.
+    pub fn is_flash_tight(&self, segments: u64) -> bool {
+        self.levels.room_extents.load(Ordering::Relaxed) < self.reserve_extents(segments)
+    }
+
+    /// Whether the manifest could not name the reserve, what is hidden, and so many segments more.
+    pub fn is_manifest_tight(&self, segments: u64) -> bool {
+        self.manifest_room.flushes_for_new_keys() < RESERVE_SEGMENTS + segments
+    }
+
+    fn reserve_extents(&self, segments: u64) -> u64 {
+        let hidden = 2 * self.levels.segments.load(Ordering::Relaxed);
+        (RESERVE_SEGMENTS + segments) * u64::from(self.segment_extents()) + hidden
+    }
+
+    /// Whether the index has less room within its budget than so many times what the write buffers may bring.
+    pub fn is_index_tight(&self, times: u64) -> bool {
+        let buffered = BUFFERS * self.geometry.buffer_entries_max() as u64;
+        self.levels.index_room_entries.load(Ordering::Relaxed) < times * buffered
+    }
+
+    /// Bytes of flash that never hold items for good.
+    pub fn flash_reserve_bytes(&self) -> u64 {
+        let working = RESERVE_SEGMENTS * u64::from(self.segment_extents()) * self.geometry.extent_bytes;
+        self.geometry.extents_offset() + working
+    }
+
+    /// Bytes of flash that new keys may still take.
+    pub fn flash_room_bytes(&self) -> u64 {
+        let room = self.levels.room_extents.load(Ordering::Relaxed);
+        room.saturating_sub(self.reserve_extents(NEW_KEYS_SEGMENTS)) * self.geometry.extent_bytes
+    }
+
+    /// Entries that new keys may still take in the index.
+    pub fn index_room_entries(&self) -> u64 {
+        let buffered = BUFFERS * self.geometry.buffer_entries_max() as u64;
+        self.levels.index_room_entries.load(Ordering::Relaxed).saturating_sub(buffered)
+    }
+
+    /// Extents that collections would give back. A deletion of everything amid the sum would leave half of what it took out of
+    /// sight, and nobody would look again where that is room enough.
+    pub fn reclaimable_extents_of(&self, catalog: &Catalog) -> u64 {
+        loop {
+            let changes = self.keyspaces.changes();
+            let readable =
+                catalog.segments.values().filter(|state| !self.segments.unreadable.has(state, self.live_bytes(state)));
+            let sum = readable.map(|state| self.reclaimable_extents(state)).sum();
+            if self.keyspaces.changes() == changes {
+                return sum;
+            }
+        }
+    }
+
+    /// What collections would keep in the manifest.
+    pub fn kept_of(&self, catalog: &Catalog) -> Kept {
+        let kept = |state: &SegmentState| match self.live_bytes(state) {
+            live_bytes if self.segments.unreadable.has(state, live_bytes) => Kept {
+                entries: state.descriptor.entries.into(),
+                extents: state.descriptor.extent_count().into(),
+                large_bytes: state.large_bytes_max(),
+            },
+            0 => Kept::default(),
+            _ => Kept {
+                entries: state.valid_entries.into(),
+                extents: self.extents_for(self.live_pages(state)),
+                large_bytes: state.large_bytes_max(),
+            },
+        };
+        catalog.segments.values().map(kept).fold(Kept::default(), Kept::and)
+    }
+
+    /// Bytes of records that a collection would keep, as far as the catalog knows.
+    pub fn live_bytes(&self, state: &SegmentState) -> u64 {
+        if self.may_hold_live(&state.descriptor) { state.valid_bytes } else { 0 }
+    }
+
+    /// Whether a record of a segment may be live: not all of them have expired or are deleted with everything else of all keyspaces.
+    pub fn may_hold_live(&self, descriptor: &Descriptor) -> bool {
+        let Descriptor { stamp_max, expiry_max, .. } = *descriptor;
+        let expires = expiry_max != 0 && expiry_max != u32::MAX;
+        stamp_max > self.keyspaces.floor() && !(expires && expiry_max <= self.now())
+    }
+
+    /// Extents of one full segment, its key table included at its largest usual share.
+    pub fn segment_extents(&self) -> u32 {
+        segment_extents(&self.geometry)
+    }
+
+    /// Pages of 4 KiB of data, and of key table, that the live records of a segment take, by its own measure: what trailers
+    /// and gaps cost there, they will cost again.
+    pub fn live_pages(&self, state: &SegmentState) -> (u64, u64) {
+        let live = self.live_bytes(state);
+        if live == 0 {
+            return (0, 0);
+        }
+        let Descriptor { data_pages, data_page_size, record_bytes, key_pages, fence_pages, entries, .. } =
+            state.descriptor;
+        let data_bytes = u64::from(data_pages) * live / record_bytes * data_page_size.bytes() as u64;
+        let data = data_bytes.div_ceil(PAGE_BYTES as u64);
+        let share =
+            |pages: u32| (u64::from(pages) * u64::from(state.valid_entries)).div_ceil(u64::from(entries.max(1)));
+        (data.max(1), share(key_pages) + share(fence_pages))
+    }
+
+    /// Extents that so many pages of data and of key table take in a segment of their own.
+    pub fn extents_for(&self, (data_pages, key_pages): (u64, u64)) -> u64 {
+        let pages = u64::from(self.geometry.pages_per_extent(PAGE_BYTES));
+        data_pages.div_ceil(pages) + key_pages.div_ceil(pages)
+    }
+
+    /// Extents that collecting a segment would free: none if all of it is live.
+    pub fn reclaimable_extents(&self, state: &SegmentState) -> u64 {
+        let own = u64::from(state.descriptor.extent_count()).saturating_sub(self.extents_for(self.live_pages(state)));
+        own + self.large_expired_extents(state)
+    }
+
+    /// Extents of large values in a segment that have expired, or are deleted with everything else.
+    pub fn large_expired_extents(&self, state: &SegmentState) -> u64 {
+        let (large, now) = (&state.descriptor.large, self.now());
+        let expired = large.iter().filter(|large| !self.is_live_stamp(large.keyspace, large.stamp, large.expiry, now));
+        expired.map(|large| large.extent_count()).sum()
+    }
+
+    /// Takes the extents for `bytes` of a large value. A new one leaves room to be written over once, as everything
+    /// leaves the reserve; `overwrites` says that the key is probably there already, `needed` that it is still to be
+    /// written.
+    pub fn take_large(&self, bytes: u64, overwrites: bool, needed: bool) -> LargeRoom {
+        let count = self.extents_of(bytes);
+        let keep = if overwrites { self.reserve_extents(2) } else { self.reserve_extents(NEW_KEYS_SEGMENTS) + count };
+        let mut extents = lock(&self.extents);
+        if self.levels.room_extents.load(Ordering::Relaxed) < count + keep {
+            return LargeRoom::None;
+        }
+        let leave = u64::from(LARGE_FREE_SEGMENTS * self.segment_extents());
+        let is_free = u64::from(extents.free_count()) >= count + leave;
+        if is_free && !needed {
+            return LargeRoom::Unneeded;
+        }
+        let runs = if is_free { extents.allocate_runs(count as u32) } else { None };
+        let Some(runs) = runs else { return LargeRoom::Comes };
+        self.levels.room_extents.fetch_sub(count, Ordering::Relaxed);
+        drop(extents);
+        self.counters.large_write_bytes.fetch_add(bytes, Ordering::Relaxed);
+        LargeRoom::Taken(self.large.own(runs))
+    }
+
+    /// Extents that so many bytes of a large value take.
+    pub fn extents_of(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.geometry.extent_bytes)
+    }
+
+    /// Tells maintenance that a large value waits for so many extents.
+    pub fn want_large(&self, count: u64) -> LargeWant {
+        let want = self.large.want(count);
+        self.wakeup.wake();
+        want
+    }
+
+    /// Whether a large value waits for free extents that the collector could make.
+    pub fn large_waits_for_collector(&self) -> bool {
+        let wanted = self.large.wanted_extents();
+        let leave = u64::from(LARGE_FREE_SEGMENTS * self.segment_extents());
+        wanted > 0 && u64::from(lock(&self.extents).free_count()) < wanted + leave
+    }
+
+    /// Whether a large value waits for room that only evicting can make.
+    pub fn large_waits_for_eviction(&self) -> bool {
+        let wanted = self.large.wanted_extents();
+        let room = self.levels.room_extents.load(Ordering::Relaxed);
+        wanted > 0 && room < wanted + self.reserve_extents(NEW_KEYS_SEGMENTS)
+    }
+
+    /// Holds the extents that a record which was just appended names. The caller holds the shard.
+    pub fn name_large(&self, shard: &mut Shard, place: Place, extents: Arc<LargeExtents>) {
+        self.buffers.name_large(extents.count() * self.geometry.extent_bytes);
+        shard.insert_large(place, extents);
+    }
+
+    /// Whether the active buffer names so many large bytes that it is to be sealed.
+    pub fn names_much(&self) -> bool {
+        self.buffers.large_named_bytes() > LARGE_NAMED_SEGMENTS * self.geometry.segment_bytes
+    }
+}

@@ -1,0 +1,128 @@
+//! The segments that are open, by number, and what belongs to them all.
+//!
+//! Invariants:
+//! 1. The *sequence* goes up before an install clears validity and after it has retired segments. A look at the index and at what it names
+//!    is of one piece if the sequence did not change meanwhile.
+//! 2. The extents of a retired segment are free when its last reader has left.
+//!
+//! Threads: the holder of the installer opens and retires, anyone looks, without a lock. Lock order: retired → extents.
+
+use super::segment_names::SegmentNames;
+use super::unreadable::Unreadable;
+use super::view::Segment;
+use crate::hashed::key_tables::KeyTables;
+use crate::media::extents::Extents;
+use crate::media::io::lock;
+use arc_swap::ArcSwapOption;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+pub struct SegmentTable {
+    open: Vec<ArcSwapOption<Segment>>,
+    sequence: AtomicU64,
+    /// Those that the manifest does not name any more, until their last reader leaves.
+    retired: Mutex<Vec<Arc<Segment>>>,
+    pub names: SegmentNames,
+    pub unreadable: Unreadable,
+    /// Key tables that are in memory.
+    pub key_tables: KeyTables,
+}
+
+impl SegmentTable {
+    /// A table of these segments, by number, with room for all that there may come to be.
+    pub fn new(open: Vec<ArcSwapOption<Segment>>, names: SegmentNames) -> SegmentTable {
+        SegmentTable {
+            open,
+            sequence: AtomicU64::new(0),
+            retired: Mutex::default(),
+            names,
+            unreadable: Unreadable::default(),
+            key_tables: KeyTables::default(),
+        }
+    }
+
+    /// The open segment with a number.
+    pub fn get(&self, number: u32) -> Option<Arc<Segment>> {
+        self.open[number as usize].load_full()
+    }
+
+    pub fn numbers(&self) -> std::ops::Range<u32> {
+        0..self.open.len() as u32
+    }
+
+    /// The open ones.
+    pub fn iter(&self) -> impl Iterator<Item = Arc<Segment>> + '_ {
+        self.open.iter().filter_map(|segment| segment.load_full())
+    }
+
+    pub fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::SeqCst)
+    }
+
+    /// An install is about to clear validity.
+    pub fn turn(&self) {
+        self.sequence.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A segment that the index named at this sequence, held so that its extents stay; `None` when the index must be asked again.
+    pub fn hold(&self, number: u32, sequence: u64) -> Option<Arc<Segment>> {
+        let segment = self.open.get(number as usize)?.load_full()?;
+        (self.sequence() == sequence).then_some(segment)
+    }
+
+    pub fn open(&self, segment: Arc<Segment>) {
+        self.open[segment.descriptor.number as usize].store(Some(segment));
+    }
+
+    /// Bytes of a segment's fences.
+    pub fn index_bytes(&self, number: u32) -> usize {
+        self.open[number as usize].load().as_ref().map_or(0, |segment| segment.index_bytes())
+    }
+
+    /// Takes segments out of sight. Their extents are free when the last reader has left.
+    pub fn retire(&self, numbers: &[u32]) {
+        let gone: Vec<_> = numbers.iter().filter_map(|number| self.open[*number as usize].swap(None)).collect();
+        self.turn();
+        for segment in &gone {
+            self.key_tables.forget(segment.descriptor.version);
+            self.unreadable.forget(segment.descriptor.version);
+        }
+        lock(&self.retired).extend(gone);
+    }
+
+    /// Gives a segment back that was written and is in no manifest.
+    pub fn discard(&self, segment: Arc<Segment>) {
+        self.key_tables.forget(segment.descriptor.version);
+        lock(&self.retired).push(segment);
+    }
+
+    /// For a planted bug: these were given back already.
+    pub fn forget_retired(&self, is_gone: impl Fn(&Arc<Segment>) -> bool) {
+        lock(&self.retired).retain(|retired| !is_gone(retired));
+    }
+
+    pub fn has_retired(&self) -> bool {
+        !lock(&self.retired).is_empty()
+    }
+
+    /// Extents that come back when the last readers of retired segments leave.
+    pub fn extents_going(&self) -> u64 {
+        let of = |segment: &Arc<Segment>| u64::from(segment.descriptor.extent_count()) + segment.large_extents_alone();
+        lock(&self.retired).iter().map(of).sum()
+    }
+
+    /// Frees the extents of retired segments that nobody reads any more; whether there were any.
+    pub fn reap(&self, extents: &Mutex<Extents>) -> bool {
+        let mut retired = lock(&self.retired);
+        let before = retired.len();
+        retired.retain(|segment| {
+            if Arc::strong_count(segment) > 1 {
+                return true;
+            }
+            let mut extents = lock(extents);
+            segment.descriptor.extents().for_each(|extent| extents.release(extent));
+            false
+        });
+        retired.len() < before
+    }
+}

@@ -1,0 +1,121 @@
+//! Opens a store with its engines. This is where base and engines meet: the base reads what is its own, each engine what is its, and
+//! nothing is written before all of it holds.
+//!
+//! ```text
+//! superblock ─► manifest ─► extents claimed ─► log ─► believed ─► fences ─► "opened" ─► base ─► engines ─► records replayed ─► recovered
+//! ```
+
+use crate::base::Base;
+use crate::error::Error;
+use crate::hashed::HashedEngine;
+use crate::hashed::opening::FoundHashed;
+use crate::hashed::opening::claims::claim_segments;
+use crate::keyspace::catalogue::KeyspaceKind;
+use crate::keyspace::engine::{Engine, EngineMaker};
+use crate::media::extents::Extents;
+use crate::media::io::Io;
+use crate::media::superblock::Found;
+use crate::needs::DrivePrograms;
+use crate::opening::options::StoreOptions;
+use crate::ordered::engine::ORDERED;
+use crate::ordered::slabs::claims::claim_groups;
+use crate::recover::{FoundBase, FoundLog, OpenedBase, read_superblock, refuse_other_kinds, replay_into};
+use std::sync::{Arc, Mutex};
+use tapetum_drive::{Drive, OverlayFlash};
+
+/// The engines of a store that was opened.
+pub struct OpenedEngines {
+    pub base: Arc<Base>,
+    pub hashed: Arc<HashedEngine>,
+    /// All of them, that of hashed keyspaces first.
+    pub all: Vec<Arc<dyn Engine>>,
+}
+
+/// Opens the store on a drive; `makers` make the engines beside that of hashed keyspaces.
+pub async fn open(
+    drive: &Drive,
+    io: &Io,
+    options: &StoreOptions,
+    makers: &[EngineMaker<'_>],
+) -> Result<OpenedEngines, Error> {
+    let found = read_superblock(drive, io).await?;
+    found.superblock.features.check_write()?;
+    let mut found = FoundStore::read(drive, io, options, found, makers).await?;
+    found.base.make_durable(&mut found.log, io, options).await?;
+    found.into_engines((drive, io), options, None, makers).await
+}
+
+/// Opens the store on the drive of an overlay, which takes what is made anew, to read. What was believed is made durable
+/// by whoever opens the store to write.
+pub async fn open_read_only(
+    drive: &Drive,
+    io: &Io,
+    options: &StoreOptions,
+    overlay: OverlayFlash,
+) -> Result<OpenedEngines, Error> {
+    let found = read_superblock(drive, io).await?;
+    let found = FoundStore::read(drive, io, options, found, &[ORDERED]).await?;
+    found.into_engines((drive, io), options, Some(overlay), &[ORDERED]).await
+}
+
+/// What base and hashed engine have read and believed.
+struct FoundStore {
+    base: FoundBase,
+    log: FoundLog,
+    hashed: FoundHashed,
+    extents: Arc<Mutex<Extents>>,
+}
+
+impl FoundStore {
+    /// Reads. Nothing is written but pages of fences that are damaged, after all the rest held.
+    async fn read(
+        drive: &Drive,
+        io: &Io,
+        options: &StoreOptions,
+        found: Found,
+        makers: &[EngineMaker<'_>],
+    ) -> Result<FoundStore, Error> {
+        let programs = DrivePrograms::find(io).await?;
+        let mut base = FoundBase::read(drive, io, options, found).await?;
+        let kinds: Vec<_> = makers.iter().map(|maker| maker.kind).chain([KeyspaceKind::Hashed]).collect();
+        refuse_other_kinds(&base.installer, &kinds)?;
+        claim_segments(&mut base.extents, &base.superblock, &base.installer.catalog)?;
+        claim_groups(&mut base.extents, &base.installer.groups)?;
+        let log = base.read_log(io, options).await?;
+        let extents = Arc::new(Mutex::new(base.take_extents()));
+        let mut hashed = FoundHashed::claim(programs, &mut base, &log, options, &extents)?;
+        base.believe(&log, options.planted)?;
+        hashed.open_segments(drive, io, &mut base).await?;
+        Ok(FoundStore { base, log, hashed, extents })
+    }
+
+    /// Brings all of it into memory.
+    async fn into_engines(
+        self,
+        (drive, io): (&Drive, &Io),
+        options: &StoreOptions,
+        overlay: Option<OverlayFlash>,
+        makers: &[EngineMaker<'_>],
+    ) -> Result<OpenedEngines, Error> {
+        let FoundStore { base, log, hashed, extents } = self;
+        let told = hashed.tell(&base.superblock.geometry, options, extents);
+        let OpenedBase { base, mut installer, records, mut watch } =
+            base.into_base(log, (drive, overlay), options, told)?;
+        let (hashed, rest) = hashed.into_engine(&base, installer.marks.opening.generation)?;
+        let others = makers.iter().map(|maker| (maker.make)(&base));
+        let all: Vec<Arc<dyn Engine>> = std::iter::once(hashed.clone() as Arc<dyn Engine>).chain(others).collect();
+        base.engines.set(&all);
+        replay_into(&all, &base, &installer.keyspaces, records)?;
+        watch.lap("write buffers");
+        let catalog = std::mem::take(&mut installer.catalog);
+        installer.catalog = rest.take_in(&hashed, io, catalog).await?;
+        watch.lap("index");
+        let (keys, segments) = (hashed.index.entries(), installer.catalog.segments.len());
+        tracing::info!("recovered {keys} keys of {segments} segments: {watch}");
+        for engine in &all {
+            installer = engine.clone().recover(io.clone(), installer).await?;
+        }
+        hashed.return_installer(installer);
+        Ok(OpenedEngines { base, hashed, all })
+    }
+}

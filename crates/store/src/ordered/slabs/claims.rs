@@ -1,0 +1,44 @@
+//! The extents that groups of slots take, when a store is opened.
+
+use super::group_table::GroupTable;
+use crate::error::Error;
+use crate::media::extents::Extents;
+
+/// Takes the extents of all groups of slots; an error where others have them.
+pub fn claim_groups(extents: &mut Extents, groups: &GroupTable) -> Result<(), Error> {
+    for group in groups.iter() {
+        if !(group.first..group.first + group.extents).all(|extent| extents.claim(extent)) {
+            return Err(Error::Corrupt(format!(
+                "the manifest gives a group of slots at extent {} what the store does not have, or a segment has",
+                group.first
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyspace::KeyspaceId;
+    use crate::ordered::slabs::group_table::{Group, GroupEdit};
+    use crate::ordered::slabs::slot_class::SlotClass;
+
+    #[test]
+    fn a_group_of_slots_takes_its_extents_and_nobody_elses() {
+        let mut groups = GroupTable::default();
+        for (first, extents) in [(3, 2), (8, 1)] {
+            let class = SlotClass::Nodes;
+            let group = Group { first, extents, keyspace: KeyspaceId(1), class, version: first.into(), open: false };
+            groups.edit(&GroupEdit::Add(group)).unwrap();
+        }
+        let claim = |taken: Option<u32>, count: u32| {
+            let mut extents = Extents::new(count);
+            assert!(taken.is_none_or(|extent| extents.claim(extent)));
+            claim_groups(&mut extents, &groups).map(|()| extents.free_count()).map_err(|error| error.to_string())
+        };
+        assert_eq!([claim(None, 10), claim(Some(5), 10)], [Ok(7), Ok(6)]);
+        assert!(claim(Some(4), 10).unwrap_err().contains("at extent 3 "));
+        assert!(claim(None, 8).unwrap_err().contains("at extent 8 "));
+    }
+}
