@@ -80,8 +80,8 @@ pub fn text(bytes: &[u8]) {
 }
 
 /// The command as a client writes it, for those that the parser keeps whole.
-fn text_line(command: &text::Command<'_>) -> Option<Vec<u8>> {
-    use text::Command;
+fn text_line(command: &text::TextCommand<'_>) -> Option<Vec<u8>> {
+    use text::TextCommand;
     let mut line = Vec::new();
     let mut words = |words: &[&[u8]], noreply: bool| {
         line.extend_from_slice(&words.join(&b' '));
@@ -89,44 +89,44 @@ fn text_line(command: &text::Command<'_>) -> Option<Vec<u8>> {
     };
     match *command {
         // A list of keys has its spaces with it.
-        Command::Get { keys, stamps, goes_on: false } => {
+        TextCommand::Get { keys, stamps, goes_on: false } => {
             let name: &[u8] = if stamps { b"gets" } else { b"get" };
             words(&[&[name, keys].concat()], false);
         }
-        Command::GetAndTouch { keys, exptime, stamps, goes_on: false } => {
+        TextCommand::GetAndTouch { keys, exptime, stamps, goes_on: false } => {
             let name = if stamps { "gats" } else { "gat" };
             words(&[&[format!("{name} {exptime}").as_bytes(), keys].concat()], false);
         }
-        Command::Increment { key, delta, decrement, noreply } => {
+        TextCommand::Increment { key, delta, decrement, noreply } => {
             let name: &[u8] = if decrement { b"decr" } else { b"incr" };
             words(&[name, key, delta.to_string().as_bytes()], noreply);
         }
-        Command::Touch { key, exptime, noreply } => {
+        TextCommand::Touch { key, exptime, noreply } => {
             words(&[b"touch", key, exptime.to_string().as_bytes()], noreply);
         }
-        Command::Delete { key, noreply } => words(&[b"delete", key], noreply),
-        Command::Store { verb, key, flags, exptime, stamp, value, noreply } => {
+        TextCommand::Delete { key, noreply } => words(&[b"delete", key], noreply),
+        TextCommand::Store { verb, key, flags, exptime, stamp, value, noreply } => {
             let name = format!("{verb:?}").to_lowercase();
             let numbers = format!("{flags} {exptime} {}", value.len());
             let stamp = format!("{stamp}");
             match verb {
-                text::Verb::Cas => words(&[name.as_bytes(), key, numbers.as_bytes(), stamp.as_bytes()], noreply),
+                text::TextVerb::Cas => words(&[name.as_bytes(), key, numbers.as_bytes(), stamp.as_bytes()], noreply),
                 _ => words(&[name.as_bytes(), key, numbers.as_bytes()], noreply),
             }
             line.extend_from_slice(value);
             line.extend_from_slice(b"\r\n");
         }
-        Command::Meta { line: ref meta, value: Some(value) } => {
+        TextCommand::Meta { line: ref meta, value: Some(value) } => {
             let name: &[u8] = match meta.verb {
-                meta::Verb::Get => b"mg",
-                meta::Verb::Set => b"ms",
-                meta::Verb::Delete => b"md",
-                meta::Verb::Arithmetic => b"ma",
-                meta::Verb::Debug => b"me",
-                meta::Verb::NoOp => b"mn",
+                meta::MetaVerb::Get => b"mg",
+                meta::MetaVerb::Set => b"ms",
+                meta::MetaVerb::Delete => b"md",
+                meta::MetaVerb::Arithmetic => b"ma",
+                meta::MetaVerb::Debug => b"me",
+                meta::MetaVerb::NoOp => b"mn",
             };
             words(&[name, meta.tail], false);
-            if meta.verb == meta::Verb::Set {
+            if meta.verb == meta::MetaVerb::Set {
                 line.extend_from_slice(value);
                 line.extend_from_slice(b"\r\n");
             }
@@ -156,32 +156,32 @@ pub fn binary(bytes: &[u8]) {
 }
 
 /// The request as a client writes it, for those that have a body.
-fn binary_packet(origin: binary::Origin, command: &binary::Command<'_>) -> Option<Vec<u8>> {
-    use binary::{Command, Verb};
+fn binary_packet(origin: binary::Origin, command: &binary::BinaryCommand<'_>) -> Option<Vec<u8>> {
+    use binary::{BinaryCommand, BinaryVerb};
     let mut extras = Vec::new();
     let mut extra = |bytes: &[u8]| extras.extend_from_slice(bytes);
     let (key, value, stamp): (&[u8], &[u8], u64) = match *command {
-        Command::Get { key, .. } => (key, b"", 0),
-        Command::GetAndTouch { key, exptime, .. } | Command::Touch { key, exptime } => {
+        BinaryCommand::Get { key, .. } => (key, b"", 0),
+        BinaryCommand::GetAndTouch { key, exptime, .. } | BinaryCommand::Touch { key, exptime } => {
             extra(&exptime.to_be_bytes());
             (key, b"", 0)
         }
-        Command::Store { verb, key, flags, exptime, stamp, value, .. } => {
-            if !matches!(verb, Verb::Append | Verb::Prepend) {
+        BinaryCommand::Store { verb, key, flags, exptime, stamp, value, .. } => {
+            if !matches!(verb, BinaryVerb::Append | BinaryVerb::Prepend) {
                 extra(&flags.to_be_bytes());
                 extra(&exptime.to_be_bytes());
             }
             (key, value, stamp)
         }
-        Command::Increment { key, delta, initial, stamp, .. } => {
+        BinaryCommand::Increment { key, delta, initial, stamp, .. } => {
             let (value, exptime) = initial.unwrap_or((0, u32::MAX));
             extra(&delta.to_be_bytes());
             extra(&value.to_be_bytes());
             extra(&exptime.to_be_bytes());
             (key, b"", stamp)
         }
-        Command::Delete { key, stamp, .. } => (key, b"", stamp),
-        Command::Stat { argument } => (argument, b"", 0),
+        BinaryCommand::Delete { key, stamp, .. } => (key, b"", stamp),
+        BinaryCommand::Stat { argument } => (argument, b"", 0),
         _ => return None,
     };
     let mut packet = vec![0x80, origin.opcode];

@@ -24,7 +24,7 @@ use crate::stats::{Counters, Figures};
 use crate::store::engine::{Session, Store};
 use crate::store::errands::{self, Errands, Orders};
 use crate::store::full_log::FullLog;
-use crate::store::hot_keys::Progress;
+use crate::store::hot_keys::WarmProgress;
 
 pub struct Options {
     pub addresses: Vec<Address>,
@@ -39,7 +39,7 @@ pub struct Options {
     /// Where requests come in datagrams, if they may.
     pub udp: Option<UdpOptions>,
     /// How far the warming of DRAM is, for the figures.
-    pub hot_keys: Arc<Progress>,
+    pub hot_keys: Arc<WarmProgress>,
     /// What of the log was lost, for the figures.
     pub log: LogLosses,
 }

@@ -29,7 +29,7 @@ use crate::tools::load::{Existing, StoreSink, WireSink};
 use crate::tools::papers::PaperDatabase;
 use crate::tools::pipelines::PipelineRun;
 use crate::tools::remote::{self, Remote};
-use crate::tools::warm::{self, Source};
+use crate::tools::warm::{self, WarmSource};
 use crate::tools::{inspect, inspect_lines, list, load, pipelines, query_rows, repair, scan as scan_items};
 use crate::{os, size, stats};
 
@@ -300,7 +300,7 @@ fn load(
 fn warm(from: &Address, memcached: Option<&Address>, of: OfKeyspace<'_>) -> Outcome {
     let from = Remote::from(from);
     let count = || from.figure("curr_items");
-    let source = Source { list: from.connect()?, values: from.connect()?, count: &count };
+    let source = WarmSource { list: from.connect()?, values: from.connect()?, count: &count };
     let warmed = match memcached {
         Some(address) => {
             let stream = Remote::memcached(address).connect()?;

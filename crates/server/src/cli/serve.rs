@@ -17,7 +17,7 @@ use crate::doors::memcached::protocol::VERSION;
 use crate::logging::{Log, LogLosses};
 use crate::net::limits::Limits;
 use crate::server::{Options, Server};
-use crate::store::hot_keys::{self, Progress};
+use crate::store::hot_keys::{self, WarmProgress};
 use crate::store::item_limit;
 use crate::store::opening::Opening;
 use crate::store::steward::Steward;
@@ -54,7 +54,7 @@ pub fn run(arguments: &ServeArguments) -> ExitCode {
 
 fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) -> Outcome {
     check_memory(arguments.store.memory)?;
-    let progress = Arc::new(Progress::default());
+    let progress = Arc::new(WarmProgress::default());
     let mut server_options = server_options(arguments, Arc::clone(&progress), log)?;
     let options = open_options(arguments);
     let place = arguments.store.place();
@@ -105,7 +105,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
 /// An error if the system does not allow as many open files as the clients need.
 fn server_options(
     arguments: &ServeArguments,
-    progress: Arc<Progress>,
+    progress: Arc<WarmProgress>,
     log: LogLosses,
 ) -> Result<Options, Box<dyn Error>> {
     let threads = arguments.threads.map_or_else(cores, usize::from);

@@ -2,7 +2,7 @@
 
 use tapetum_drive::{Purpose, PurposeBytes};
 
-use crate::stats::{Figure, Kind};
+use crate::stats::{Figure, FigureKind};
 
 /// Names and help, four a purpose.
 macro_rules! purposes {
@@ -38,7 +38,7 @@ pub fn figures(moved: &[PurposeBytes; Purpose::COUNT]) -> impl Iterator<Item = F
     NAMES.iter().flat_map(|(purpose, names)| {
         let PurposeBytes { flash_to_local, local_to_flash, local_to_host, host_to_local } = moved[purpose.index()];
         let values = [flash_to_local, local_to_flash, local_to_host, host_to_local];
-        names.iter().zip(values).map(|((name, help), value)| Figure::new(name, Kind::Counter, help, value))
+        names.iter().zip(values).map(|((name, help), value)| Figure::new(name, FigureKind::Counter, help, value))
     })
 }
 

@@ -10,7 +10,7 @@ use tapetum_drive::engine::StageSnapshot;
 use crate::doors::metrics;
 use crate::logging::LogLosses;
 use crate::store::full_log::FullLog;
-use crate::store::hot_keys::Progress;
+use crate::store::hot_keys::WarmProgress;
 
 mod drive_stats;
 pub mod exporter_names;
@@ -22,14 +22,14 @@ mod stage_stats;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: FigureKind,
     /// One sentence, without its full stop.
     pub help: &'static str,
     pub value: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FigureKind {
     /// Only grows, from when the store was opened or `stats reset` came.
     Counter,
     /// A level now.
@@ -39,7 +39,7 @@ pub enum Kind {
 }
 
 impl Figure {
-    pub(crate) fn new(name: &'static str, kind: Kind, help: &'static str, value: impl ToString) -> Figure {
+    pub(crate) fn new(name: &'static str, kind: FigureKind, help: &'static str, value: impl ToString) -> Figure {
         Figure { name, kind, help, value: value.to_string() }
     }
 }
@@ -62,7 +62,7 @@ macro_rules! counters {
                 let sum = |counter: fn(&Counters) -> &AtomicU64| -> u64 {
                     all.clone().map(|one| counter(one).load(Ordering::Relaxed)).sum()
                 };
-                vec![$(Figure::new(stringify!($name), Kind::Counter, $help, sum(|one| &one.$name)),)*]
+                vec![$(Figure::new(stringify!($name), FigureKind::Counter, $help, sum(|one| &one.$name)),)*]
             }
 
             pub fn reset(&self) {
@@ -123,8 +123,8 @@ macro_rules! store_figures {
         /// The store's figures.
         pub fn store_figures(store: &Stats) -> Vec<Figure> {
             vec![
-                Figure::new("curr_items", Kind::Gauge, CURR_ITEMS_HELP, store.items),
-                $(Figure::new(stringify!($name), Kind::$kind, $help, store.$name),)*
+                Figure::new("curr_items", FigureKind::Gauge, CURR_ITEMS_HELP, store.items),
+                $(Figure::new(stringify!($name), FigureKind::$kind, $help, store.$name),)*
             ]
         }
     };
@@ -194,7 +194,7 @@ const NEVER: [(&str, &str); 7] = [
 
 /// Figures of the store under the names that memcached has for its table of keys and its storage on flash.
 fn memcached_figures(store: &Stats) -> [Figure; 10] {
-    use Kind::{Counter, Gauge};
+    use FigureKind::{Counter, Gauge};
     let is_growing = u8::from(store.partitions_rebuilding > 0);
     [
         Figure::new("hash_bytes", Gauge, "As index_bytes", store.index_bytes),
@@ -212,7 +212,7 @@ fn memcached_figures(store: &Stats) -> [Figure; 10] {
 
 /// Sums over the classes of the DRAM tier.
 fn class_figures(classes: &[SlabClass]) -> [Figure; 3] {
-    use Kind::{Counter, Gauge};
+    use FigureKind::{Counter, Gauge};
     let sum = |value: fn(&SlabClass) -> u64| -> u64 { classes.iter().map(value).sum() };
     [
         Figure::new("total_malloced", Gauge, "Bytes of DRAM in slots", slab_stats::total_malloced(classes)),
@@ -249,7 +249,7 @@ pub struct Figures {
     pub memory_bytes: AtomicU64,
     pub connections_max: usize,
     pub started_unix_seconds: u32,
-    pub hot_keys: Arc<Progress>,
+    pub hot_keys: Arc<WarmProgress>,
     pub full_log: FullLog,
     pub store: Box<dyn Fn() -> Stats + Send + Sync>,
     pub keyspace_items: Box<dyn Fn() -> Vec<(Keyspace, u64)> + Send + Sync>,
@@ -300,7 +300,7 @@ impl Figures {
     }
 
     fn general_with(&self, now: u32, classes: &[SlabClass]) -> Vec<Figure> {
-        use Kind::{Counter, Gauge, Text};
+        use FigureKind::{Counter, Gauge, Text};
         let store = (self.store)();
         let (user_us, system_us) = crate::os::cpu_time_us();
         let drive_us = tapetum_drive::drive_cpu_us();
@@ -351,8 +351,8 @@ impl Figures {
     }
 
     fn hot_keys(&self) -> [Figure; 6] {
-        use Kind::{Counter, Gauge};
-        let Progress { warming, listed, warmed, gone, saved, saves } = &*self.hot_keys;
+        use FigureKind::{Counter, Gauge};
+        let WarmProgress { warming, listed, warmed, gone, saved, saves } = &*self.hot_keys;
         let figure = |name, kind, help, value: &AtomicU64| Figure::new(name, kind, help, value.load(Ordering::Relaxed));
         [
             figure("warming", Gauge, "Whether DRAM is being warmed from the list of hot keys, 1 or 0", warming),

@@ -81,11 +81,11 @@ pub const OF_ITEMS: [ClassFigure; 15] = [
 ];
 
 /// What came in and was found, by class: a figure of `stats slabs`, what the exporter calls command and status, and its value.
-type Command = (&'static str, [&'static str; 2], Value);
+type CountedCommand = (&'static str, [&'static str; 2], Value);
 
 /// The exporter must find those of sets and cas in each class, or it fails to read it. What was set is what came in. What changes an
 /// item takes it out of DRAM, and is not counted by class.
-pub const COMMANDS: [Command; 4] = [
+pub const COMMANDS: [CountedCommand; 4] = [
     ("get_hits", ["get", "hit"], |class| class.hits),
     ("cmd_set", ["set", "hit"], |class| class.puts),
     ("cas_hits", ["cas", "hit"], |_| 0),

@@ -2,7 +2,7 @@
 
 use tapetum_drive::engine::StageSnapshot;
 
-use crate::stats::{Figure, Kind};
+use crate::stats::{Figure, FigureKind};
 
 /// Names and help, six a program.
 macro_rules! stages {
@@ -43,7 +43,7 @@ pub fn figures(stages: &[StageSnapshot]) -> impl Iterator<Item = Figure> {
             let StageSnapshot { tasks, bytes_in, bytes_out, unit_us, failures, waits, .. } = *stage;
             [tasks, bytes_in, bytes_out, unit_us, failures, waits]
         });
-        names.iter().zip(values).map(|((name, help), value)| Figure::new(name, Kind::Counter, help, value))
+        names.iter().zip(values).map(|((name, help), value)| Figure::new(name, FigureKind::Counter, help, value))
     })
 }
 

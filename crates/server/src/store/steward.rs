@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tapetum::{Error, Options, Place, Sync};
 use tapetum_drive::{Flash, Health};
 
-use crate::store::hot_keys::{HotKeys, Keeper, Progress};
+use crate::store::hot_keys::{HotKeys, Keeper, WarmProgress};
 use crate::store::opening::Opening;
 use crate::store::room_probe::{self, Room};
 use crate::store::store_open::{self, OpenError};
@@ -43,7 +43,7 @@ pub struct Steward {
     place: Place,
     options: Options,
     hot_keys: Option<HotKeys>,
-    progress: Arc<Progress>,
+    progress: Arc<WarmProgress>,
     keeper: Option<Keeper>,
     /// Where signals are read that stop the server.
     signals: OwnedFd,
@@ -72,7 +72,7 @@ impl Steward {
         place: Place,
         options: Options,
         hot_keys: Option<HotKeys>,
-        progress: Arc<Progress>,
+        progress: Arc<WarmProgress>,
         signals: BorrowedFd<'_>,
     ) -> io::Result<Steward> {
         let signals = signals.try_clone_to_owned()?;

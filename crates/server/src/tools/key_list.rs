@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::doors::memcached::protocol::KEY_BYTES_MAX;
-use crate::tools::remote::Stream;
+use crate::tools::remote::RemoteStream;
 
 /// The longest line of the source's answers.
 const LINE_BYTES_MAX: u64 = 4096;
@@ -40,7 +40,7 @@ pub struct ListedItem {
 
 /// Lists one source again and again.
 pub struct KeyLister {
-    stream: BufReader<Box<dyn Stream>>,
+    stream: BufReader<Box<dyn RemoteStream>>,
     remembered: HashSet<u64>,
     forgotten: u64,
     busy_pause: Duration,
@@ -53,7 +53,7 @@ pub struct KeyList {
 }
 
 impl KeyLister {
-    pub fn new(stream: Box<dyn Stream>) -> KeyLister {
+    pub fn new(stream: Box<dyn RemoteStream>) -> KeyLister {
         KeyLister { stream: BufReader::new(stream), remembered: HashSet::new(), forgotten: 0, busy_pause: BUSY_PAUSE }
     }
 

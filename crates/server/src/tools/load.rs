@@ -16,7 +16,7 @@ use tapetum::{Condition, Error, KeyspaceHandle, KeyspaceRef, Outcome, Reply, Req
 use super::item_lines::{self, Format, ItemLine};
 use crate::doors::memcached::protocol::KEY_BYTES_MAX;
 use crate::store::store_open;
-use crate::tools::remote::Stream;
+use crate::tools::remote::RemoteStream;
 
 /// The longest line: the largest value with every byte escaped, which takes six in JSON.
 const LINE_BYTES_MAX: usize = 6 * (16 << 20) + (1 << 20);
@@ -143,7 +143,7 @@ impl Sink for StoreSink {
 
 /// Any memcached server, by its text protocol.
 pub struct WireSink {
-    stream: BufReader<Box<dyn Stream>>,
+    stream: BufReader<Box<dyn RemoteStream>>,
     existing: Existing,
     /// Commands that were not sent yet.
     unsent: Vec<u8>,
@@ -152,7 +152,7 @@ pub struct WireSink {
 }
 
 impl WireSink {
-    pub fn new(stream: Box<dyn Stream>, existing: Existing) -> WireSink {
+    pub fn new(stream: Box<dyn RemoteStream>, existing: Existing) -> WireSink {
         WireSink { stream: BufReader::new(stream), existing, unsent: Vec::new(), waiting: Default::default() }
     }
 
@@ -390,13 +390,13 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Memory {
+    struct LoadedMemory {
         items: Vec<(u64, Vec<u8>)>,
         waiting: Vec<(u64, Verdict)>,
     }
 
     /// Answers late, and finds keys of `bad` bad.
-    impl Sink for Memory {
+    impl Sink for LoadedMemory {
         fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             verdicts.append(&mut self.waiting);
             match &item.key[..] {
@@ -416,8 +416,8 @@ mod tests {
         }
     }
 
-    fn load(input: &[u8], skip_bad: bool) -> (Result<Loaded, String>, Memory) {
-        let mut memory = Memory::default();
+    fn load(input: &[u8], skip_bad: bool) -> (Result<Loaded, String>, LoadedMemory) {
+        let mut memory = LoadedMemory::default();
         let lines = Lines::new(input, Format::Tsv, skip_bad, ProgressBar::hidden());
         (lines.load(&mut memory), memory)
     }
@@ -452,7 +452,7 @@ mod tests {
     fn a_line_longer_than_any_item_is_passed_over_in_bounded_memory() {
         let long = io::Read::take(io::repeat(b'x'), 3 * LINE_BYTES_MAX as u64);
         let input = io::Read::chain(long, &b"\nb\t2\n"[..]);
-        let mut memory = Memory::default();
+        let mut memory = LoadedMemory::default();
         let lines = Lines::new(BufReader::new(input), Format::Tsv, true, ProgressBar::hidden());
         assert_eq!(lines.load(&mut memory), Ok(Loaded { items: 1, bad_lines: 1 }));
     }

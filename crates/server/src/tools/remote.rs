@@ -13,10 +13,10 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A connection of either kind.
-pub trait Stream: Read + Write {}
+pub trait RemoteStream: Read + Write {}
 
-impl Stream for TcpStream {}
-impl Stream for UnixStream {}
+impl RemoteStream for TcpStream {}
+impl RemoteStream for UnixStream {}
 
 /// A server, and the option that named it.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ impl<'a> Remote<'a> {
     }
 
     /// A connection, which gives up on a server that stays silent.
-    pub fn connect(self) -> Result<Box<dyn Stream>, String> {
+    pub fn connect(self) -> Result<Box<dyn RemoteStream>, String> {
         open(self.address, TIMEOUT).map_err(|error| self.lost(&error))
     }
 
@@ -108,7 +108,7 @@ impl<'a> Remote<'a> {
     }
 }
 
-fn open(address: &Address, timeout: Duration) -> io::Result<Box<dyn Stream>> {
+fn open(address: &Address, timeout: Duration) -> io::Result<Box<dyn RemoteStream>> {
     match address {
         Address::Tcp(text) => {
             let stream = TcpStream::connect(text)?;

@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::item_lines::ItemLine;
 use super::key_list::{KeyList, KeyLister, ListedItem, read_line, source_lost};
 use super::load::{Failure, Sink, Verdict};
-use crate::tools::remote::Stream;
+use crate::tools::remote::RemoteStream;
 
 /// Keys that are asked for at once.
 const BATCH: usize = 64;
@@ -61,16 +61,16 @@ impl fmt::Display for Warmed {
 }
 
 /// A memcached server that is copied from.
-pub struct Source<'a> {
+pub struct WarmSource<'a> {
     /// Two connections to it.
-    pub list: Box<dyn Stream>,
-    pub values: Box<dyn Stream>,
+    pub list: Box<dyn RemoteStream>,
+    pub values: Box<dyn RemoteStream>,
     /// How many items it says it has.
     pub count: &'a dyn Fn() -> Result<u64, String>,
 }
 
 /// Copies what the source has.
-pub fn warm(source: Source<'_>, sink: &mut dyn Sink) -> Result<Warmed, String> {
+pub fn warm(source: WarmSource<'_>, sink: &mut dyn Sink) -> Result<Warmed, String> {
     let bar = progress((source.count)()?);
     let (list, values) = (KeyLister::new(source.list), BufReader::new(source.values));
     let verdicts = Vec::new();
@@ -100,7 +100,7 @@ fn in_words(failure: Failure) -> String {
 
 struct Copy<'a> {
     list: KeyLister,
-    values: BufReader<Box<dyn Stream>>,
+    values: BufReader<Box<dyn RemoteStream>>,
     sink: &'a mut dyn Sink,
     verdicts: Vec<(u64, Verdict)>,
     /// Items that were given to the sink, and those of them that a verdict has come for.
@@ -267,7 +267,7 @@ pub mod tests {
     pub struct Answers(Cursor<Vec<u8>>);
 
     impl Answers {
-        pub fn boxed(text: &str) -> Box<dyn Stream> {
+        pub fn boxed(text: &str) -> Box<dyn RemoteStream> {
             Box::new(Answers(Cursor::new(text.into())))
         }
     }
@@ -288,13 +288,13 @@ pub mod tests {
         }
     }
 
-    impl Stream for Answers {}
+    impl RemoteStream for Answers {}
 
     /// Has "old" already, and no room for "large".
     #[derive(Default)]
-    struct Memory(BTreeMap<Vec<u8>, ItemLine>);
+    struct WarmedMemory(BTreeMap<Vec<u8>, ItemLine>);
 
-    impl Sink for Memory {
+    impl Sink for WarmedMemory {
         fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             let verdict = match &item.key[..] {
                 b"old" => Verdict::Kept,
@@ -314,11 +314,11 @@ pub mod tests {
     }
 
     /// `counts` are what the source says it has, each time it is asked; the last one for ever.
-    fn copied(list: &str, values: &str, counts: &[u64]) -> (Result<Warmed, String>, Memory) {
+    fn copied(list: &str, values: &str, counts: &[u64]) -> (Result<Warmed, String>, WarmedMemory) {
         let asked = Cell::new(0);
         let count = || Ok(counts[asked.replace(asked.get() + 1).min(counts.len() - 1)]);
-        let source = Source { list: Answers::boxed(list), values: Answers::boxed(values), count: &count };
-        let mut memory = Memory::default();
+        let source = WarmSource { list: Answers::boxed(list), values: Answers::boxed(values), count: &count };
+        let mut memory = WarmedMemory::default();
         let outcome = warm(source, &mut memory);
         (outcome, memory)
     }
@@ -328,7 +328,7 @@ pub mod tests {
         let list = "key=a exp=-1 la=1 cas=1 fetch=no cls=1 size=65\r\nkey=gone exp=5 cas=2\nkey=b%25c exp=4000000000 cas=3\n\
                     key=a%20space exp=-1 cas=4\nkey=old exp=-1 cas=5\nkey=large exp=-1 cas=6\nkey=last exp=-1 cas=8\nEND\r\n";
         let values = "VALUE a 7 3 1\r\nx\r\n\r\nVALUE b%c 0 0 3\r\n\r\nVALUE old 0 1 5\r\n1\r\nVALUE large 0 1 6\r\n1\r\nEND\r\n";
-        let (outcome, Memory(items)) = copied(list, values, &[7]);
+        let (outcome, WarmedMemory(items)) = copied(list, values, &[7]);
         assert_eq!(outcome, Ok(Warmed { copied: 2, kept: 1, gone: 2, left_out: 2, counted: 7, not_listed: 0 }));
         let item =
             |key: &str, value: &str, flags, expiry| ItemLine { key: key.into(), value: value.into(), flags, expiry };
@@ -340,7 +340,7 @@ pub mod tests {
     fn what_a_list_passed_over_is_in_the_next_one_and_what_none_has_is_counted() {
         let list = "key=a exp=-1 cas=1\nEND\nkey=b exp=-1 cas=2\nEND\nkey=b exp=-1 cas=2\nkey=a exp=-1 cas=1\nEND\n";
         let values = "VALUE a 0 1 1\r\n1\r\nEND\r\nVALUE b 0 1 2\r\n2\r\nEND\r\n";
-        let (outcome, Memory(items)) = copied(list, values, &[3]);
+        let (outcome, WarmedMemory(items)) = copied(list, values, &[3]);
         assert_eq!(outcome, Ok(Warmed { copied: 2, counted: 3, not_listed: 1, ..Warmed::default() }));
         assert_eq!(items.len(), 2);
     }
@@ -349,7 +349,7 @@ pub mod tests {
     fn what_changed_after_it_was_listed_is_listed_again() {
         let changed = "key=a exp=-1 cas=1\nEND\nkey=a exp=9 cas=2\nEND\n";
         let values = "VALUE a 0 1 2\r\n1\r\nEND\r\nVALUE a 0 1 2\r\n1\r\nEND\r\n";
-        let (outcome, Memory(items)) = copied(changed, values, &[1]);
+        let (outcome, WarmedMemory(items)) = copied(changed, values, &[1]);
         assert_eq!(outcome, Ok(Warmed { copied: 1, counted: 1, ..Warmed::default() }));
         assert_eq!(items.into_values().map(|item| item.expiry).collect::<Vec<_>>(), [9]);
         let each_time = (1..=5).map(|cas| format!("key=a exp=-1 cas={cas}\nEND\n")).collect::<String>();

@@ -16,22 +16,22 @@ impl Memcached {
     pub(super) fn binary_command<S: Session>(
         &mut self,
         origin: Origin,
-        command: binary::Command<'_>,
+        command: binary::BinaryCommand<'_>,
         client: &mut Client,
         cx: &mut DoorContext<'_, S>,
     ) -> Option<()> {
-        use binary::Command;
+        use binary::BinaryCommand;
         let form = |answer, quiet| Form::Binary { answer, origin, quiet };
         match command {
-            Command::Get { key, with_key, quiet } => {
+            BinaryCommand::Get { key, with_key, quiet } => {
                 self.get(form(BinaryAnswer::Get { with_key, touch: false }, quiet), key, None, client, cx)?;
             }
-            Command::GetAndTouch { key, exptime, with_key, quiet } => {
+            BinaryCommand::GetAndTouch { key, exptime, with_key, quiet } => {
                 let touch = Some(expiry_from_client(i64::from(exptime), cx.now));
                 self.get(form(BinaryAnswer::Get { with_key, touch: true }, quiet), key, touch, client, cx)?;
             }
             // The reply carries the flags, which only a get brings.
-            Command::Touch { key, exptime } => {
+            BinaryCommand::Touch { key, exptime } => {
                 let request = Request::GetAndTouch { key, expiry: expiry_from_client(i64::from(exptime), cx.now) };
                 self.submit(
                     form(BinaryAnswer::Touch, false),
@@ -43,35 +43,37 @@ impl Memcached {
                 )?;
                 count(&cx.counters.cmd_touch, 1);
             }
-            store @ Command::Store { .. } => self.binary_store(origin, store, client, cx)?,
-            Command::TooLarge { key, delete } => {
+            store @ BinaryCommand::Store { .. } => self.binary_store(origin, store, client, cx)?,
+            BinaryCommand::TooLarge { key, delete } => {
                 self.too_large(key, delete, client, cx)?;
                 self.refuse(origin, Status::TooLarge, client, cx);
             }
-            Command::Increment { key, delta, decrement, initial, stamp, quiet } => {
+            BinaryCommand::Increment { key, delta, decrement, initial, stamp, quiet } => {
                 let initial = initial
                     .map(|(value, exptime)| Initial { value, expiry: expiry_from_client(i64::from(exptime), cx.now) });
                 let stamp = stamp_of(stamp);
                 let request = Request::Increment { key, delta, decrement, initial, stamp, touch: None };
                 self.submit(form(BinaryAnswer::Increment { decrement }, quiet), request, key, 0, client, cx)?;
             }
-            Command::Delete { key, stamp, quiet } => {
+            BinaryCommand::Delete { key, stamp, quiet } => {
                 let request = Request::Delete { key, stamp: stamp_of(stamp) };
                 self.submit(form(BinaryAnswer::Delete, quiet), request, key, 0, client, cx)?;
             }
-            Command::Flush { delay, quiet } => {
+            BinaryCommand::Flush { delay, quiet } => {
                 self.flush_all(form(BinaryAnswer::Flush, quiet), i64::from(delay), client, cx)?;
             }
-            Command::NoOp => self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, false, 0)),
-            Command::Version => self.answer(Form::Silent, client, cx, |out| {
+            BinaryCommand::NoOp => {
+                self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, false, 0))
+            }
+            BinaryCommand::Version => self.answer(Form::Silent, client, cx, |out| {
                 reply::binary_pair(out, origin, b"", VERSION.as_bytes());
             }),
-            Command::Stat { argument } => self.binary_stats(origin, argument, client, cx)?,
-            Command::Quit { quiet } => {
+            BinaryCommand::Stat { argument } => self.binary_stats(origin, argument, client, cx)?,
+            BinaryCommand::Quit { quiet } => {
                 self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, quiet, 0));
                 client.close();
             }
-            Command::Refused { status, close } => {
+            BinaryCommand::Refused { status, close } => {
                 self.refuse(origin, status, client, cx);
                 if close {
                     client.close();
@@ -85,22 +87,22 @@ impl Memcached {
     fn binary_store<S: Session>(
         &mut self,
         origin: Origin,
-        command: binary::Command<'_>,
+        command: binary::BinaryCommand<'_>,
         client: &mut Client,
         cx: &mut DoorContext<'_, S>,
     ) -> Option<()> {
-        let binary::Command::Store { verb, key, flags, exptime, stamp, value, quiet } = command else {
+        let binary::BinaryCommand::Store { verb, key, flags, exptime, stamp, value, quiet } = command else {
             unreachable!("it is one")
         };
         let expiry = expiry_from_client(i64::from(exptime), cx.now);
         let put = |condition| Request::Put { key, value, flags, expiry, condition };
         let request = match (verb, stamp_of(stamp)) {
-            (binary::Verb::Append, stamp) => Request::Append { key, value, stamp },
-            (binary::Verb::Prepend, stamp) => Request::Prepend { key, value, stamp },
+            (binary::BinaryVerb::Append, stamp) => Request::Append { key, value, stamp },
+            (binary::BinaryVerb::Prepend, stamp) => Request::Prepend { key, value, stamp },
             (_, Some(stamp)) => put(Condition::Stamp(stamp)),
-            (binary::Verb::Set, None) => put(Condition::Always),
-            (binary::Verb::Add, None) => put(Condition::Absent),
-            (binary::Verb::Replace, None) => put(Condition::Present),
+            (binary::BinaryVerb::Set, None) => put(Condition::Always),
+            (binary::BinaryVerb::Add, None) => put(Condition::Absent),
+            (binary::BinaryVerb::Replace, None) => put(Condition::Present),
         };
         let form = Form::Binary { answer: BinaryAnswer::Store { verb, stamped: stamp != 0 }, origin, quiet };
         self.submit(form, request, key, value.len(), client, cx)?;

@@ -4,7 +4,7 @@ use tapetum::{Condition, Initial, Request, Terms};
 
 use super::door::{DoorContext, Memcached};
 use crate::doors::memcached::protocol::base64;
-use crate::doors::memcached::protocol::meta::{Flags, Line, SetMode, Verb};
+use crate::doors::memcached::protocol::meta::{Flags, Line, MetaVerb, SetMode};
 use crate::doors::memcached::protocol::meta_reply::MetaAnswer;
 use crate::doors::memcached::protocol::reply::Form;
 use crate::doors::memcached::protocol::{expiry_from_client, text};
@@ -27,24 +27,24 @@ impl Memcached {
             false => line.key,
         };
         match line.verb {
-            Verb::Get => self.meta_get(line, key, client, cx),
-            Verb::Set => self.meta_set(line, key, value, client, cx),
-            Verb::Delete => {
+            MetaVerb::Get => self.meta_get(line, key, client, cx),
+            MetaVerb::Set => self.meta_set(line, key, value, client, cx),
+            MetaVerb::Delete => {
                 let (stamp, stale) = (line.flags.stamp, line.flags.stale);
                 let expiry = line.flags.touch.map(|seconds| expiry_from_client(seconds, cx.now));
                 let request =
                     if stale { Request::Invalidate { key, stamp, expiry } } else { Request::Delete { key, stamp } };
                 self.submit_meta(MetaAnswer::Delete { invalidate: stale }, request, line, 0, client, cx)
             }
-            Verb::Arithmetic => self.meta_arithmetic(line, key, client, cx),
-            Verb::Debug => {
+            MetaVerb::Arithmetic => self.meta_arithmetic(line, key, client, cx),
+            MetaVerb::Debug => {
                 let terms = Terms { unnoticed: true, ..Terms::default() };
                 let bytes = client.value_bytes_expected(cx.gets);
                 self.submit_meta(MetaAnswer::Debug, Request::GetAndLease { key, terms }, line, bytes, client, cx)?;
                 count(&cx.counters.cmd_meta, 1);
                 Some(())
             }
-            Verb::NoOp => {
+            MetaVerb::NoOp => {
                 self.say("MN\r\n", client, cx);
                 Some(())
             }

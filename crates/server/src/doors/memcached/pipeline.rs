@@ -23,14 +23,14 @@ const BATCH: usize = 32;
 const _: () = assert!(os::EVENTS_MAX <= BATCH, "what one report brings is fetched at once, and has bits in a word");
 
 /// A get or set of one key. Places count from the start of the input.
-struct Asked {
+struct TakenRequest {
     key: Range<usize>,
     /// What it takes of the input.
     input: Range<usize>,
-    kind: Kind,
+    kind: TakenKind,
 }
 
-enum Kind {
+enum TakenKind {
     /// One of the keys of a line. What is left of the list of keys is behind `input`, if this is not the last.
     TextGet {
         stamps: bool,
@@ -97,7 +97,7 @@ impl Taken {
 }
 
 pub struct Pipeline {
-    batch: Vec<Asked>,
+    batch: Vec<TakenRequest>,
     /// Of their keys.
     digests: [KeyDigest; BATCH],
     /// So many requests are taken into a batch: what is parsed in vain is little where many are not answered here.
@@ -131,7 +131,7 @@ impl Pipeline {
             Protocol::Open => {}
         }
         self.hash(came.keyspace, input, session);
-        let is_put = |asked: &Asked| u32::from(matches!(asked.kind, Kind::Set { .. }));
+        let is_put = |asked: &TakenRequest| u32::from(matches!(asked.kind, TakenKind::Set { .. }));
         let puts = self.batch.iter().enumerate().map(|(number, asked)| is_put(asked) << number).sum();
         session.fetch_each(&self.digests[..self.batch.len()], puts);
         let mut taken = self.answer(input, came, session, out, may_hold);
@@ -186,25 +186,25 @@ impl Pipeline {
             };
             let end = at + consumed_bytes;
             match command {
-                text::Command::Get { keys, stamps, goes_on } => {
+                text::TextCommand::Get { keys, stamps, goes_on } => {
                     let list = place_in(input, keys);
                     self.take_keys(input, list.start, (list.end, end), (stamps, goes_on));
                     if goes_on {
                         return;
                     }
                 }
-                text::Command::Meta { line: meta::Line { verb: meta::Verb::Get, key, tail, flags }, .. }
-                    if flags.only_show_value() && !flags.base64 =>
-                {
+                text::TextCommand::Meta {
+                    line: meta::Line { verb: meta::MetaVerb::Get, key, tail, flags }, ..
+                } if flags.only_show_value() && !flags.base64 => {
                     let (key, tail) = (place_in(input, key), place_in(input, tail));
-                    self.batch.push(Asked { key, input: at..end, kind: Kind::MetaGet { tail } });
+                    self.batch.push(TakenRequest { key, input: at..end, kind: TakenKind::MetaGet { tail } });
                 }
-                text::Command::Store { verb: text::Verb::Set, key, flags, exptime, value, noreply, .. } => {
+                text::TextCommand::Store { verb: text::TextVerb::Set, key, flags, exptime, value, noreply, .. } => {
                     let form = reply::Form::Text { answer: TextAnswer::Store { stamped: false }, noreply };
-                    self.batch.push(Asked {
+                    self.batch.push(TakenRequest {
                         key: place_in(input, key),
                         input: at..end,
-                        kind: Kind::Set {
+                        kind: TakenKind::Set {
                             value: place_in(input, value),
                             flags,
                             expiry: expiry_from_client(exptime, came.now),
@@ -234,10 +234,10 @@ impl Pipeline {
             let key_end = input[key_start..list_end].iter().position(is_space).map_or(list_end, |at| key_start + at);
             let last = !goes_on && input[key_end..list_end].iter().all(is_space);
             let end = if last { line_end } else { key_end };
-            self.batch.push(Asked {
+            self.batch.push(TakenRequest {
                 key: key_start..key_end,
                 input: start..end,
-                kind: Kind::TextGet { stamps, list_end, line_end, goes_on, last },
+                kind: TakenKind::TextGet { stamps, list_end, line_end, goes_on, last },
             });
             start = key_end;
         }
@@ -252,19 +252,19 @@ impl Pipeline {
             {
                 let binary::Get { key, with_key, origin } = get;
                 let key = place_in(input, key);
-                let (input, kind) = (at..key.end, Kind::BinaryGet { origin, with_key });
+                let (input, kind) = (at..key.end, TakenKind::BinaryGet { origin, with_key });
                 at = key.end;
-                self.batch.push(Asked { key, input, kind });
+                self.batch.push(TakenRequest { key, input, kind });
             } else if takes.sets
                 && let Some(set) = binary::parse_set(&input[at..], came.item_bytes_max)
             {
                 let binary::Set { key, value, flags, exptime, quiet, origin } = set;
                 let (key, value) = (place_in(input, key), place_in(input, value));
-                let answer = BinaryAnswer::Store { verb: binary::Verb::Set, stamped: false };
+                let answer = BinaryAnswer::Store { verb: binary::BinaryVerb::Set, stamped: false };
                 let (input, expiry) = (at..value.end, expiry_from_client(i64::from(exptime), came.now));
                 at = value.end;
                 let form = reply::Form::Binary { answer, origin, quiet };
-                self.batch.push(Asked { key, input, kind: Kind::Set { value, flags, expiry, form } });
+                self.batch.push(TakenRequest { key, input, kind: TakenKind::Set { value, flags, expiry, form } });
             } else {
                 return;
             }
@@ -291,7 +291,7 @@ impl Pipeline {
             let key = &input[asked.key.clone()];
             let held = |out: &[u8], bytes: usize| may_hold(out.len() - start + key.len() + bytes);
             let answered = match asked.kind {
-                Kind::Set { ref value, flags, expiry, form } => {
+                TakenKind::Set { ref value, flags, expiry, form } => {
                     held(out, 0)
                         && set(session, (keyspace, *digest), (key, &input[value.clone()]), (flags, expiry), form, out)
                 }
@@ -309,7 +309,7 @@ impl Pipeline {
                 return taken;
             }
             match asked.kind {
-                Kind::Set { .. } => taken.sets += 1,
+                TakenKind::Set { .. } => taken.sets += 1,
                 _ => taken.gets += 1,
             }
             (taken.input_bytes, taken.many) = (asked.input.end, asked.rest_from(asked.input.end));
@@ -336,7 +336,7 @@ fn get<S: Session>(
     session: &mut S,
     (keyspace, digest): (KeyspaceRef, KeyDigest),
     key: &[u8],
-    (kind, input, now): (&Kind, &[u8], u32),
+    (kind, input, now): (&TakenKind, &[u8], u32),
     out: &mut Vec<u8>,
     may_hold: impl Fn(&[u8], usize) -> bool,
 ) -> Option<usize> {
@@ -347,21 +347,21 @@ fn get<S: Session>(
         }
         let head = ValueHead { flags: item.flags, stamp: item.stamp, value_bytes };
         match *kind {
-            Kind::TextGet { stamps, .. } => reply::text_value_head(out, key, stamps, head),
-            Kind::MetaGet { ref tail } => {
+            TakenKind::TextGet { stamps, .. } => reply::text_value_head(out, key, stamps, head),
+            TakenKind::MetaGet { ref tail } => {
                 return meta_reply::value_line(out, &input[tail.clone()], now, item, access());
             }
-            Kind::BinaryGet { origin, with_key } => {
+            TakenKind::BinaryGet { origin, with_key } => {
                 reply::binary_value_head(out, origin, if with_key { key } else { b"" }, head);
             }
-            Kind::Set { .. } => unreachable!("a set is no get"),
+            TakenKind::Set { .. } => unreachable!("a set is no get"),
         }
         true
     })?;
-    if !matches!(kind, Kind::BinaryGet { .. }) {
+    if !matches!(kind, TakenKind::BinaryGet { .. }) {
         out.extend_from_slice(reply::LINE_END);
     }
-    if matches!(kind, Kind::TextGet { last: true, .. }) {
+    if matches!(kind, TakenKind::TextGet { last: true, .. }) {
         out.extend_from_slice(reply::TEXT_GET_END);
     }
     Some(item.value_bytes)
@@ -387,10 +387,10 @@ fn place_in(input: &[u8], part: &[u8]) -> Range<usize> {
     start..start + part.len()
 }
 
-impl Asked {
+impl TakenRequest {
     /// The text get of which this is a key, as it is to be gone on with at `at`.
     fn rest_from(&self, at: usize) -> Option<ManyKeys> {
-        let Kind::TextGet { stamps, list_end, line_end, goes_on, .. } = self.kind else { return None };
+        let TakenKind::TextGet { stamps, list_end, line_end, goes_on, .. } = self.kind else { return None };
         (at < list_end || goes_on).then(|| ManyKeys {
             list_bytes: list_end - at,
             end_bytes: line_end - list_end,

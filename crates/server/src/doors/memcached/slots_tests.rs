@@ -5,15 +5,15 @@ use tapetum::{Error, ValueRange};
 
 const GET: Form = Form::TextGet { stamps: false, touch: false };
 
-struct Bench {
+struct SlotBench {
     slots: Slots,
     out: OutQueue,
     pool: Pool,
 }
 
-impl Bench {
-    fn new() -> Bench {
-        Bench { slots: Slots::default(), out: OutQueue::default(), pool: Pool::default() }
+impl SlotBench {
+    fn new() -> SlotBench {
+        SlotBench { slots: Slots::default(), out: OutQueue::default(), pool: Pool::default() }
     }
 
     fn end(&mut self) {
@@ -41,7 +41,7 @@ impl Bench {
 
 #[test]
 fn replies_leave_in_the_order_of_their_requests() {
-    let mut bench = Bench::new();
+    let mut bench = SlotBench::new();
     let a = bench.slots.push(GET, b"a", 10);
     let b = bench.slots.push(GET, b"b", 10);
     bench.end();
@@ -59,7 +59,7 @@ fn replies_leave_in_the_order_of_their_requests() {
 #[test]
 fn a_failed_get_ends_with_its_failure() {
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
-        let mut bench = Bench::new();
+        let mut bench = SlotBench::new();
         let numbers = [b"a", b"b", b"c"].map(|key| bench.slots.push(GET, key, 0));
         bench.end();
         let next = bench.slots.push(GET, b"d", 0);
@@ -79,7 +79,7 @@ fn a_failed_get_ends_with_its_failure() {
 
 #[test]
 fn what_may_ask_may_be_overtaken_until_it_is_answered() {
-    let mut bench = Bench::new();
+    let mut bench = SlotBench::new();
     bench.slots.first = u32::MAX;
     let [a, other, again] = [b"a", b"b", b"a"].map(|key| {
         let number = bench.slots.push(GET, key, 0);
@@ -104,7 +104,7 @@ proptest! {
         rounds in prop::collection::vec(prop::collection::vec((any::<u16>(), 0usize..200), 1..40), 1..30),
         lead in 0usize..20,
     ) {
-        let mut bench = Bench::new();
+        let mut bench = SlotBench::new();
         bench.slots.first = u32::MAX - 7;
         let (mut expected, mut open) = (String::new(), Vec::new());
         for round in &rounds {

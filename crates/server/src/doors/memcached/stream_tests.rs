@@ -177,7 +177,7 @@ impl Session for Slow {
     }
 }
 
-struct Bench {
+struct StreamBench {
     stream: Stream<Memcached>,
     client: UnixStream,
     alone: Alone<Slow, Pipeline>,
@@ -185,13 +185,13 @@ struct Bench {
     arrives: bool,
 }
 
-impl Bench {
-    fn new(limits: Limits) -> Bench {
+impl StreamBench {
+    fn new(limits: Limits) -> StreamBench {
         let (client, server) = UnixStream::pair().unwrap();
         server.set_nonblocking(true).unwrap();
         let connection = Connection { client: Client::new(0, 0), door: Memcached::default() };
         let (stream, alone) = (Stream::new(server.into(), connection, 0), Alone::new(Slow::default(), limits, 4096));
-        Bench { stream, client, alone, arrives: true }
+        StreamBench { stream, client, alone, arrives: true }
     }
 
     fn with<R>(&mut self, work: impl FnOnce(&mut Stream<Memcached>, &mut Context<'_, Slow, Pipeline>) -> R) -> R {
@@ -235,7 +235,7 @@ impl Bench {
 
 #[test]
 fn at_rest_it_holds_no_buffer() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     for _ in 0..3 {
         bench.alone.session.value = vec![b'v'; 40_000];
         bench.send(&b"get a b c\r\n".repeat(20));
@@ -262,7 +262,7 @@ fn answers(
     step: usize,
     poll_every: usize,
 ) -> (Vec<u8>, [u64; 3]) {
-    let mut bench = Bench::new(Limits { item_bytes_max: 100, ..Limits::default() });
+    let mut bench = StreamBench::new(Limits { item_bytes_max: 100, ..Limits::default() });
     (bench.alone.session.value, bench.alone.session.dram) = (b"a value".to_vec(), dram.to_vec());
     (bench.alone.session.gets_wait, bench.arrives) = (gets_wait, arrives);
     for (number, piece) in input.chunks(step).enumerate() {
@@ -351,7 +351,7 @@ fn what_dram_has_changes_no_reply() {
 
 #[test]
 fn values_from_dram_are_charged_before_others_ask_for_memory() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     (bench.alone.session.value, bench.alone.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);
     bench.client.write_all(&b"get k\r\n".repeat(10)).unwrap();
     bench.with(|stream, cx| stream.read(cx));
@@ -361,7 +361,7 @@ fn values_from_dram_are_charged_before_others_ask_for_memory() {
 
 #[test]
 fn values_from_dram_that_nobody_reads_stop_at_the_limit() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     (bench.alone.session.value, bench.alone.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);
     bench.send(&b"get k\r\n".repeat(300));
     assert!(bench.stream.connection.client.out.unsent_bytes() <= bench.alone.limits.connection_in_flight_bytes);
@@ -371,9 +371,10 @@ fn values_from_dram_that_nobody_reads_stop_at_the_limit() {
 
 #[test]
 fn who_sends_much_that_is_answered_at_once_gives_way_to_others() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     bench.alone.session.dram = vec![b"k".as_slice()];
-    let yields = |bench: &Bench| bench.alone.figures.counters[0].conn_yields.load(std::sync::atomic::Ordering::Relaxed);
+    let yields =
+        |bench: &StreamBench| bench.alone.figures.counters[0].conn_yields.load(std::sync::atomic::Ordering::Relaxed);
     // 32 bytes each: what is read at once ends with one.
     let sets = b"set k 0 0 9 noreply\r\n123456789\r\n".repeat(3000);
     bench.send(&sets);
@@ -385,7 +386,7 @@ fn who_sends_much_that_is_answered_at_once_gives_way_to_others() {
 
 #[test]
 fn an_announced_value_takes_no_room_before_it_comes() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     bench.send(b"set a 0 0 16000000\r\nabc");
     assert!(bench.stream.input.capacity() <= 4096);
     assert_eq!(bench.stream.connection.client.charged_bytes, 0);
@@ -397,7 +398,7 @@ fn an_announced_value_takes_no_room_before_it_comes() {
 #[test]
 fn requests_of_one_client_are_bounded_and_go_on_as_they_are_answered() {
     let limits = Limits { connection_requests: 10, ..Limits::default() };
-    let mut bench = Bench::new(limits);
+    let mut bench = StreamBench::new(limits);
     bench.send(&b"delete k\r\n".repeat(100));
     assert_eq!(bench.alone.session.in_flight(), 10);
     assert!(!bench.stream.wants_input());
@@ -412,7 +413,7 @@ fn requests_of_one_client_are_bounded_and_go_on_as_they_are_answered() {
 
 #[test]
 fn requests_wait_for_a_session_that_has_no_room() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     bench.alone.session.in_flight_max = Some(3);
     bench.send(&[b"get a b\r\n".repeat(3), b"append k 0 0 1\r\nv\r\n".repeat(3)].concat());
     let mut answered = 0;
@@ -427,7 +428,7 @@ fn requests_wait_for_a_session_that_has_no_room() {
 
 #[test]
 fn gets_slow_down_when_values_are_large() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     bench.send(&b"get k\r\n".repeat(300));
     let first = bench.alone.session.in_flight();
     assert!(first <= (2 << 20) / Gets::VALUE_BYTES_AT_FIRST);
@@ -445,7 +446,7 @@ fn gets_slow_down_when_values_are_large() {
 
 #[test]
 fn a_barrier_holds_back_what_follows() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     bench.send(b"delete a\r\ndelete b\r\nflush_all\r\ndelete c\r\n");
     assert_eq!(bench.alone.session.in_flight(), 2);
     bench.poll();
@@ -458,7 +459,7 @@ fn a_barrier_holds_back_what_follows() {
 
 #[test]
 fn a_client_that_left_is_finished_once_its_requests_are_answered() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     bench.send(b"get a\r\n");
     drop(std::mem::replace(&mut bench.client, UnixStream::pair().unwrap().0));
     bench.with(|stream, cx| stream.read(cx));
@@ -469,8 +470,8 @@ fn a_client_that_left_is_finished_once_its_requests_are_answered() {
 }
 
 /// A budget that others have spent.
-fn spent() -> Bench {
-    let bench = Bench::new(Limits::default());
+fn spent() -> StreamBench {
+    let bench = StreamBench::new(Limits::default());
     assert!(bench.alone.budget.allows(7, 1 << 30), "somebody has the overdraft, too");
     bench.alone.budget.change(0, bench.alone.limits.in_flight_bytes);
     bench
@@ -540,7 +541,7 @@ fn a_large_value_that_was_tried_comes_when_there_is_room() {
 
 #[test]
 fn values_larger_than_the_last_ones_come_as_there_is_room() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     bench.alone.session.value = vec![b'v'; 10];
     let mut sink = vec![0; 4 << 20];
     for _ in 0..40 {
@@ -581,7 +582,7 @@ fn values_larger_than_the_last_ones_come_as_there_is_room() {
 
 #[test]
 fn the_overdraft_goes_back_when_nobody_is_over() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     let limit = bench.alone.limits.in_flight_bytes;
     bench.alone.budget.change(0, limit);
     bench.send(b"set k 0 0 1000000\r\n");
@@ -615,7 +616,7 @@ fn a_get_of_any_length_is_answered_piece_by_piece() {
     let other = format!("VALUE other 0 7\r\n{value}\r\nEND\r\n");
     let expected = format!("VALUE {key} 0 7\r\n{value}\r\n").repeat(keys) + &other + &other;
     for dram in [&[][..], &[&KEY[..]]] {
-        let mut bench = Bench::new(Limits::default());
+        let mut bench = StreamBench::new(Limits::default());
         (bench.alone.session.value, bench.alone.session.dram) = (value.into(), dram.to_vec());
         let (mut received, mut held_bytes) = (Vec::new(), 0);
         bench.client.set_nonblocking(true).unwrap();
@@ -640,7 +641,7 @@ fn a_get_of_any_length_is_answered_piece_by_piece() {
 
 #[test]
 fn a_client_that_leaves_in_the_middle_of_a_long_get_is_finished() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     for piece in [&b"get "[..], &b"k ".repeat(GET_PIECE_BYTES)].concat().chunks(5000) {
         bench.send(piece);
         while bench.alone.session.in_flight() > 0 || bench.stream.connection.client.blocked {
@@ -664,8 +665,8 @@ fn a_client_that_leaves_in_the_middle_of_a_long_get_is_finished() {
 #[test]
 fn who_asks_for_nothing_is_idle_and_who_sends_or_takes_something_is_not() {
     let limits = Limits { idle_seconds: 10, ..Limits::default() };
-    let mut bench = Bench::new(limits.clone());
-    let is_idle = |bench: &Bench, now| bench.stream.is_idle(now, &limits);
+    let mut bench = StreamBench::new(limits.clone());
+    let is_idle = |bench: &StreamBench, now| bench.stream.is_idle(now, &limits);
     assert!(!is_idle(&bench, 10) && is_idle(&bench, 11), "it has never said anything");
     bench.send(b"get a\r\n");
     assert!(!is_idle(&bench, 100), "the store owes it an answer");
@@ -685,7 +686,7 @@ fn who_asks_for_nothing_is_idle_and_who_sends_or_takes_something_is_not() {
 
 #[test]
 fn who_brings_much_at_once_is_read_so_until_he_brings_little() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     let much = [&b"set k 0 0 6000\r\n"[..], &[b'v'; 6000], b"\r\n"].concat();
     for (bytes, little) in [(&b"get k\r\n"[..], true), (&much, false), (&much, false), (b"get k\r\n", true)] {
         bench.send(bytes);
@@ -696,7 +697,7 @@ fn who_brings_much_at_once_is_read_so_until_he_brings_little() {
 
 #[test]
 fn values_that_nobody_expected_take_little_where_others_have_spent_the_budget() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     bench.alone.session.value = vec![b'v'; 10];
     for _ in 0..40 {
         bench.send(b"get k\r\n");
@@ -749,7 +750,7 @@ fn what_changes_an_item_waits_for_gets_of_it_that_may_ask() {
         [b"set k 0 0 3\r\nabc\r\n", b"delete k\r\n", b"gat 9 k\r\n", b"md k\r\n", b"incr k 1\r\n"];
     for change in changes {
         for get in [&b"get k\r\n"[..], b"mg k v\r\n"] {
-            let mut bench = Bench::new(Limits::default());
+            let mut bench = StreamBench::new(Limits::default());
             bench.alone.session.value = vec![b'v'; 1 << 20];
             bench.send(&[get, b"set l 0 0 3\r\nabc\r\n", get, change].concat());
             let what = String::from_utf8([get, change].concat()).unwrap();
@@ -773,7 +774,7 @@ fn what_changes_an_item_waits_for_gets_of_it_that_may_ask() {
 fn answers_that_need_no_store_and_that_nobody_reads_stop_at_the_limit() {
     // Before all of them, nothing or a get that is not answered.
     for first in [&b""[..], b"get k\r\n"] {
-        let mut bench = Bench::new(Limits::default());
+        let mut bench = StreamBench::new(Limits::default());
         bench.send(first);
         let mut sent = 0;
         while !bench.stream.connection.client.blocked {
@@ -797,7 +798,7 @@ fn answers_that_need_no_store_and_that_nobody_reads_stop_at_the_limit() {
 
 #[test]
 fn a_client_that_hung_up_while_nothing_was_read_is_finished() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = StreamBench::new(Limits::default());
     bench.send(b"flush_all noreply\r\nge");
     bench.client.write_all(b"t").unwrap();
     drop(std::mem::replace(&mut bench.client, UnixStream::pair().unwrap().0));

@@ -15,59 +15,59 @@ impl Memcached {
     /// `None` if the command has to wait; else how much of its frame is taken.
     pub(super) fn text_command<S: Session>(
         &mut self,
-        command: text::Command<'_>,
+        command: text::TextCommand<'_>,
         frame: &[u8],
         client: &mut Client,
         cx: &mut DoorContext<'_, S>,
     ) -> Option<usize> {
-        use text::Command;
+        use text::TextCommand;
         match command {
-            Command::Get { keys, stamps, goes_on } => {
+            TextCommand::Get { keys, stamps, goes_on } => {
                 return Some(self.many_start(keys, frame, goes_on, (None, stamps)));
             }
-            Command::GetAndTouch { keys, exptime, stamps, goes_on } => {
+            TextCommand::GetAndTouch { keys, exptime, stamps, goes_on } => {
                 let touch = Some(expiry_from_client(exptime, cx.now));
                 return Some(self.many_start(keys, frame, goes_on, (touch, stamps)));
             }
-            store @ Command::Store { .. } => self.text_store(store, client, cx)?,
-            Command::Meta { line, value } => self.meta_command(&line, value, client, cx)?,
-            Command::TooLarge { key, delete, noreply } => {
+            store @ TextCommand::Store { .. } => self.text_store(store, client, cx)?,
+            TextCommand::Meta { line, value } => self.meta_command(&line, value, client, cx)?,
+            TextCommand::TooLarge { key, delete, noreply } => {
                 self.too_large(key, delete, client, cx)?;
                 if !noreply {
                     self.say(text::TOO_LARGE, client, cx);
                 }
             }
-            Command::Increment { key, delta, decrement, noreply } => {
+            TextCommand::Increment { key, delta, decrement, noreply } => {
                 let request = Request::Increment { key, delta, decrement, initial: None, stamp: None, touch: None };
                 let answer = TextAnswer::Increment { decrement };
                 self.submit(Form::Text { answer, noreply }, request, key, 0, client, cx)?;
             }
-            Command::Touch { key, exptime, noreply } => {
+            TextCommand::Touch { key, exptime, noreply } => {
                 let request = Request::Touch { key, expiry: expiry_from_client(exptime, cx.now) };
                 self.submit(Form::Text { answer: TextAnswer::Touch, noreply }, request, key, 0, client, cx)?;
                 count(&cx.counters.cmd_touch, 1);
             }
-            Command::Delete { key, noreply } => {
+            TextCommand::Delete { key, noreply } => {
                 let request = Request::Delete { key, stamp: None };
                 self.submit(Form::Text { answer: TextAnswer::Delete, noreply }, request, key, 0, client, cx)?;
             }
-            Command::FlushAll { delay, noreply } => {
+            TextCommand::FlushAll { delay, noreply } => {
                 self.flush_all(Form::Text { answer: TextAnswer::FlushAll, noreply }, delay, client, cx)?;
             }
-            Command::Verbosity { noreply: false } => self.say("OK\r\n", client, cx),
-            Command::Verbosity { noreply: true } | Command::Refused { complaint: None } => {}
-            Command::Refused { complaint: Some(complaint) } => self.say(complaint, client, cx),
-            Command::RefusedLine { complaint, close } => self.refuse_line(complaint, close, client, cx),
-            Command::Version => self.say(&format!("VERSION {VERSION}\r\n"), client, cx),
-            Command::Stats { argument } => self.text_stats(argument, client, cx)?,
-            Command::Resize { size, bytes, noreply } => {
+            TextCommand::Verbosity { noreply: false } => self.say("OK\r\n", client, cx),
+            TextCommand::Verbosity { noreply: true } | TextCommand::Refused { complaint: None } => {}
+            TextCommand::Refused { complaint: Some(complaint) } => self.say(complaint, client, cx),
+            TextCommand::RefusedLine { complaint, close } => self.refuse_line(complaint, close, client, cx),
+            TextCommand::Version => self.say(&format!("VERSION {VERSION}\r\n"), client, cx),
+            TextCommand::Stats { argument } => self.text_stats(argument, client, cx)?,
+            TextCommand::Resize { size, bytes, noreply } => {
                 self.errand(Errand::Resize { size, bytes }, errand_form(false, noreply), client, cx)?;
             }
-            Command::CacheMemlimit { bytes, noreply } => {
+            TextCommand::CacheMemlimit { bytes, noreply } => {
                 let errand = Errand::Resize { size: Size::Memory, bytes };
                 self.errand(errand, errand_form(true, noreply), client, cx)?;
             }
-            Command::Quit => client.close(),
+            TextCommand::Quit => client.close(),
         }
         Some(frame.len())
     }
@@ -75,24 +75,24 @@ impl Memcached {
     /// `None` if the storage command has to wait.
     fn text_store<S: Session>(
         &mut self,
-        command: text::Command<'_>,
+        command: text::TextCommand<'_>,
         client: &mut Client,
         cx: &mut DoorContext<'_, S>,
     ) -> Option<()> {
-        let text::Command::Store { verb, key, flags, exptime, stamp, value, noreply } = command else {
+        let text::TextCommand::Store { verb, key, flags, exptime, stamp, value, noreply } = command else {
             unreachable!("it is one")
         };
         let expiry = expiry_from_client(exptime, cx.now);
         let put = |condition| Request::Put { key, value, flags, expiry, condition };
         let request = match verb {
-            text::Verb::Set => put(Condition::Always),
-            text::Verb::Add => put(Condition::Absent),
-            text::Verb::Replace => put(Condition::Present),
-            text::Verb::Cas => put(Condition::Stamp(stamp)),
-            text::Verb::Append => Request::Append { key, value, stamp: None },
-            text::Verb::Prepend => Request::Prepend { key, value, stamp: None },
+            text::TextVerb::Set => put(Condition::Always),
+            text::TextVerb::Add => put(Condition::Absent),
+            text::TextVerb::Replace => put(Condition::Present),
+            text::TextVerb::Cas => put(Condition::Stamp(stamp)),
+            text::TextVerb::Append => Request::Append { key, value, stamp: None },
+            text::TextVerb::Prepend => Request::Prepend { key, value, stamp: None },
         };
-        let answer = TextAnswer::Store { stamped: verb == text::Verb::Cas };
+        let answer = TextAnswer::Store { stamped: verb == text::TextVerb::Cas };
         self.submit(Form::Text { answer, noreply }, request, key, value.len(), client, cx)?;
         count(&cx.counters.cmd_set, 1);
         Some(())

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
-use super::Source;
+use super::PageSource;
 use crate::os;
 
 /// The longest request, and the most of its headers.
@@ -12,7 +12,7 @@ const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 
 /// Where a peer is after what has happened to its socket.
-pub enum Progress {
+pub enum PeerProgress {
     Waits,
     /// It has its answer, or has left.
     Done,
@@ -43,17 +43,17 @@ impl Peer {
     }
 
     /// Reads what it has sent, or sends what it has not taken.
-    pub fn go_on(&mut self, source: &Source) -> Progress {
+    pub fn go_on(&mut self, source: &PageSource) -> PeerProgress {
         if !self.is_answered() {
             match self.read() {
                 Ok(Some(request)) => self.answer = answer(request, source),
-                Ok(None) => return Progress::Waits,
-                Err(_) => return Progress::Done,
+                Ok(None) => return PeerProgress::Waits,
+                Err(_) => return PeerProgress::Done,
             }
         }
         match self.send() {
-            Ok(true) | Err(_) => Progress::Done,
-            Ok(false) => Progress::Waits,
+            Ok(true) | Err(_) => PeerProgress::Done,
+            Ok(false) => PeerProgress::Waits,
         }
     }
 
@@ -106,7 +106,7 @@ impl Peer {
 const TEXT: &str = "text/plain; charset=utf-8";
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-fn answer(request: HttpRequest, source: &Source) -> Vec<u8> {
+fn answer(request: HttpRequest, source: &PageSource) -> Vec<u8> {
     match request {
         HttpRequest::Metrics => head_and_body("200 OK", EXPOSITION, "", &source()),
         HttpRequest::OtherPath => head_and_body("404 Not Found", TEXT, "", "the figures are at /metrics\n"),

@@ -19,8 +19,8 @@ use tapetum_drive::Event;
 
 use crate::net::listen::{Address, Listener};
 use crate::os::{self, Epoll, Interest, Ready};
-use crate::stats::{Figure, Kind};
-use http::{Peer, Progress};
+use crate::stats::{Figure, FigureKind};
+use http::{Peer, PeerProgress};
 
 /// Where `--metrics` listens when it is not told.
 pub const ADDRESS_DEFAULT: &str = "127.0.0.1:9150";
@@ -37,7 +37,7 @@ const ID_STOP: u64 = u64::MAX;
 const ID_LISTENER: u64 = 1 << 32;
 
 /// Gives the page as it is now.
-pub type Source = Box<dyn Fn() -> String + Send>;
+pub type PageSource = Box<dyn Fn() -> String + Send>;
 
 pub struct MetricsServer {
     addresses: Vec<Address>,
@@ -47,7 +47,7 @@ pub struct MetricsServer {
 
 impl MetricsServer {
     /// Serves at `listeners`, which listen already.
-    pub fn start(listeners: Vec<Listener>, source: Source) -> io::Result<MetricsServer> {
+    pub fn start(listeners: Vec<Listener>, source: PageSource) -> io::Result<MetricsServer> {
         let (stop, epoll) = (Arc::new(Event::new()?), Epoll::new()?);
         epoll.add(stop.as_raw_fd(), ID_STOP, Interest::READ)?;
         for (at, listener) in listeners.iter().enumerate() {
@@ -88,7 +88,7 @@ impl MetricsServer {
 struct Reception {
     epoll: Epoll,
     listeners: Vec<Listener>,
-    source: Source,
+    source: PageSource,
     peers: Vec<Option<Peer>>,
     /// The epoll watches it.
     _stop: Arc<Event>,
@@ -157,12 +157,12 @@ impl Reception {
         let Some(peer) = &mut self.peers[place] else { return Ok(()) };
         let was_answered = peer.is_answered();
         match peer.go_on(&self.source) {
-            Progress::Waits if peer.is_answered() != was_answered => {
+            PeerProgress::Waits if peer.is_answered() != was_answered => {
                 peer.deadline = Instant::now() + PATIENCE;
                 self.epoll.change(peer.fd(), place as u64, Interest { write: true, ..Interest::NONE })
             }
-            Progress::Waits => Ok(()),
-            Progress::Done => {
+            PeerProgress::Waits => Ok(()),
+            PeerProgress::Done => {
                 self.close(place, false);
                 Ok(())
             }
@@ -182,16 +182,18 @@ pub fn exposition(figures: &[Figure]) -> String {
     let mut out = String::new();
     for Figure { name, kind, help, value } in figures {
         let (name, word, sample) = match kind {
-            Kind::Counter => {
+            FigureKind::Counter => {
                 (format!("{}_total", name.strip_prefix("total_").unwrap_or(name)), "counter", value.clone())
             }
-            Kind::Gauge => (name.to_string(), "gauge", value.clone()),
-            Kind::Text => (format!("{name}_info"), "gauge", String::new()),
+            FigureKind::Gauge => (name.to_string(), "gauge", value.clone()),
+            FigureKind::Text => (format!("{name}_info"), "gauge", String::new()),
         };
         family(&mut out, &format!("tapetum_{name}"), word, help);
         // Writing to a string cannot fail.
         let _ = match kind {
-            Kind::Text => writeln!(out, "tapetum_{name}{{{}={}}} 1", name.trim_end_matches("_info"), label(value)),
+            FigureKind::Text => {
+                writeln!(out, "tapetum_{name}{{{}={}}} 1", name.trim_end_matches("_info"), label(value))
+            }
             _ => writeln!(out, "tapetum_{name} {sample}"),
         };
     }
@@ -215,9 +217,9 @@ mod tests {
     fn each_kind_has_its_form() {
         let figure = |name, kind, value: &str| Figure { name, kind, help: "What it is", value: value.into() };
         let figures = [
-            figure("total_items", Kind::Counter, "7"),
-            figure("threads", Kind::Gauge, "2"),
-            figure("version", Kind::Text, "a\"b\\"),
+            figure("total_items", FigureKind::Counter, "7"),
+            figure("threads", FigureKind::Gauge, "2"),
+            figure("version", FigureKind::Text, "a\"b\\"),
         ];
         let expected = "# HELP tapetum_items_total What it is.\n# TYPE tapetum_items_total counter\n\
                         tapetum_items_total 7\n\

@@ -19,7 +19,7 @@ use crate::store::engine::Session;
 pub const TRIED_BYTES: usize = FREE_BYTES / 2;
 
 /// A get that asks and has no answer yet.
-pub struct Asked {
+pub struct AskedValue {
     /// Its request's number.
     number: u32,
     value_bytes: usize,
@@ -38,14 +38,14 @@ impl<D: Door> Connection<D> {
         let place = self.door.place_of(number);
         let asked = &mut self.client.asked;
         let at = asked.partition_point(|asked| self.door.place_of(asked.number) < place);
-        asked.insert(at, Asked { number, value_bytes });
+        asked.insert(at, AskedValue { number, value_bytes });
         cx.gets.put_aside(self.door.charge_bytes(number));
         self.allow_asked(cx);
     }
 
     /// Lets gets go on that asked, as far as there is room; all are given up when there is nobody to send to.
     pub fn allow_asked<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
-        while let Some(&Asked { number, value_bytes }) = self.client.asked.first() {
+        while let Some(&AskedValue { number, value_bytes }) = self.client.asked.first() {
             if self.client.gone {
                 self.give_up_asked(cx);
                 return;
@@ -85,7 +85,7 @@ impl<D: Door> Connection<D> {
         if !asked.is_empty() {
             self.client.wait = None;
         }
-        for Asked { number, .. } in asked {
+        for AskedValue { number, .. } in asked {
             gets.submitted(self.door.charge_bytes(number));
         }
     }
@@ -93,7 +93,7 @@ impl<D: Door> Connection<D> {
     /// Gives up the gets that wait for room: each is answered with a miss. Whether there were any.
     pub fn give_up_asked<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) -> bool {
         let asked = std::mem::take(&mut self.client.asked);
-        for &Asked { number, .. } in &asked {
+        for &AskedValue { number, .. } in &asked {
             cx.gets.submitted(self.door.charge_bytes(number));
             cx.session.give_up_value(self.client.token(number));
         }

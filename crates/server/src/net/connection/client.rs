@@ -6,7 +6,7 @@
 
 use tapetum::{KeyspaceRef, Request};
 
-use super::asked::{Asked, TRIED_BYTES};
+use super::asked::{AskedValue, TRIED_BYTES};
 use crate::net::context::Context;
 use crate::net::door::Load;
 use crate::net::gets::Gets;
@@ -87,7 +87,7 @@ pub struct Client {
     /// Requests that were answered at once since the last look.
     pub(super) answered_at_once: usize,
     /// Gets that ask for room for their values, in the order of their replies.
-    pub(super) asked: Vec<Asked>,
+    pub(super) asked: Vec<AskedValue>,
     /// The size of values that its gets brought lately; `None` before the first.
     value_bytes_expected: Option<usize>,
 }

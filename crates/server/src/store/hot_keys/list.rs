@@ -37,7 +37,7 @@ const _: () = assert!(CRC_AT == VERSION_AT + 4 && HEAD_BYTES == CRC_AT + CRC_BYT
 
 /// Why a list is not believed.
 #[derive(Debug)]
-pub enum ListError {
+pub enum HotListError {
     NotAList,
     Version(u32),
     /// It is another store's.
@@ -49,26 +49,26 @@ pub enum ListError {
     Io(io::Error),
 }
 
-impl fmt::Display for ListError {
+impl fmt::Display for HotListError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ListError::NotAList => f.write_str("it is no list of hot keys"),
-            ListError::Version(version) => write!(f, "it is of version {version}, and this is {VERSION}"),
-            ListError::Foreign => f.write_str("it is of another store"),
-            ListError::Torn => f.write_str("it is not whole"),
-            ListError::Damaged => f.write_str("it is damaged"),
-            ListError::Io(error) => error.fmt(f),
+            HotListError::NotAList => f.write_str("it is no list of hot keys"),
+            HotListError::Version(version) => write!(f, "it is of version {version}, and this is {VERSION}"),
+            HotListError::Foreign => f.write_str("it is of another store"),
+            HotListError::Torn => f.write_str("it is not whole"),
+            HotListError::Damaged => f.write_str("it is damaged"),
+            HotListError::Io(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for ListError {}
+impl std::error::Error for HotListError {}
 
-impl From<io::Error> for ListError {
-    fn from(error: io::Error) -> ListError {
+impl From<io::Error> for HotListError {
+    fn from(error: io::Error) -> HotListError {
         match error.kind() {
-            io::ErrorKind::UnexpectedEof => ListError::Torn,
-            _ => ListError::Io(error),
+            io::ErrorKind::UnexpectedEof => HotListError::Torn,
+            _ => HotListError::Io(error),
         }
     }
 }
@@ -170,27 +170,27 @@ pub struct ListReader<R: Read> {
 
 impl<R: Read> ListReader<R> {
     /// Begins to read what should be a list of `store` and is `bytes` long.
-    pub fn new(input: R, bytes: u64, store: u64) -> Result<ListReader<R>, ListError> {
+    pub fn new(input: R, bytes: u64, store: u64) -> Result<ListReader<R>, HotListError> {
         let mut input = BufReader::with_capacity(BLOCK_BYTES_MAX, input);
         let mut found = [0; HEAD_BYTES];
         input.read_exact(&mut found)?;
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| found[at + byte]));
         let version = long(VERSION_AT) as u32;
         if found[..STORE_AT] != MAGIC {
-            return Err(ListError::NotAList);
+            return Err(HotListError::NotAList);
         }
         if version != VERSION {
-            return Err(ListError::Version(version));
+            return Err(HotListError::Version(version));
         }
         if long(STORE_AT) != store {
-            return Err(ListError::Foreign);
+            return Err(HotListError::Foreign);
         }
         let keys = long(KEYS_AT);
         if found != head(store, keys) {
-            return Err(ListError::Damaged);
+            return Err(HotListError::Damaged);
         }
         if list_bytes(keys) != Some(bytes) {
-            return Err(ListError::Torn);
+            return Err(HotListError::Torn);
         }
         Ok(ListReader { input, store, keys, passed: 0 })
     }
@@ -202,7 +202,7 @@ impl<R: Read> ListReader<R> {
 
     /// Appends the next keys, at most about `keys_max` (whole blocks, one at least); whether there were any. What an error
     /// leaves appended holds.
-    pub fn next(&mut self, keys: &mut Vec<KeyDigest>, keys_max: usize) -> Result<bool, ListError> {
+    pub fn next(&mut self, keys: &mut Vec<KeyDigest>, keys_max: usize) -> Result<bool, HotListError> {
         let before = keys.len();
         let mut block = Vec::new();
         while self.passed < self.keys && (keys.len() == before || keys.len() - before + BLOCK_KEYS <= keys_max) {
@@ -212,7 +212,7 @@ impl<R: Read> ListReader<R> {
             let (of_keys, crc) = block.split_at(count * KEY_BYTES);
             let address = address_of(self.passed);
             if crc != checksum(salt(self.store, address), &[of_keys]).to_le_bytes() {
-                return Err(ListError::Damaged);
+                return Err(HotListError::Damaged);
             }
             let (of_keys, _) = of_keys.as_chunks::<KEY_BYTES>();
             keys.extend(of_keys.iter().map(|key| KeyDigest(u128::from_le_bytes(*key))));
@@ -241,7 +241,7 @@ mod tests {
         out.into_inner()
     }
 
-    fn read(bytes: &[u8], store: u64) -> Result<Vec<KeyDigest>, ListError> {
+    fn read(bytes: &[u8], store: u64) -> Result<Vec<KeyDigest>, HotListError> {
         let mut reader = ListReader::new(bytes, bytes.len() as u64, store)?;
         let mut keys = Vec::new();
         while reader.next(&mut keys, 3 * BLOCK_KEYS)? {}
@@ -275,21 +275,21 @@ mod tests {
     fn a_list_that_was_cut_or_never_finished_is_none() {
         let bytes = list(5000);
         for length in [0, 7, 31, 32, 33, 65_000, 65_572, bytes.len() - 1] {
-            assert!(matches!(read(&bytes[..length], STORE), Err(ListError::Torn)), "{length} bytes");
+            assert!(matches!(read(&bytes[..length], STORE), Err(HotListError::Torn)), "{length} bytes");
         }
         let longer = [&bytes[..], &[0]].concat();
-        assert!(matches!(read(&longer, STORE), Err(ListError::Torn)));
+        assert!(matches!(read(&longer, STORE), Err(HotListError::Torn)));
         let mut unfinished = bytes.clone();
         unfinished[..HEAD_BYTES].fill(0);
-        assert!(matches!(read(&unfinished, STORE), Err(ListError::NotAList)));
+        assert!(matches!(read(&unfinished, STORE), Err(HotListError::NotAList)));
     }
 
     #[test]
     fn a_list_of_another_store_or_version_is_none() {
         let mut bytes = list(10);
-        assert!(matches!(read(&bytes, STORE + 1), Err(ListError::Foreign)));
+        assert!(matches!(read(&bytes, STORE + 1), Err(HotListError::Foreign)));
         bytes[VERSION_AT] += 1;
-        assert!(matches!(read(&bytes, STORE), Err(ListError::Version(2))));
+        assert!(matches!(read(&bytes, STORE), Err(HotListError::Version(2))));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use list::{ListError, ListReader, ListWriter};
+use list::{HotListError, ListReader, ListWriter};
 use tapetum::{Stats, Warmed};
 
 use crate::store::unfinished;
@@ -50,7 +50,7 @@ pub struct HotKeys {
 
 /// How far it is, for `stats`.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct WarmProgress {
     pub warming: AtomicU64,
     pub listed: AtomicU64,
     pub warmed: AtomicU64,
@@ -59,7 +59,7 @@ pub struct Progress {
     pub saves: AtomicU64,
 }
 
-impl Progress {
+impl WarmProgress {
     fn note(&self, warmed: &Warmed) {
         self.warmed.store(warmed.put + warmed.there, Ordering::Relaxed);
         self.gone.store(warmed.gone + warmed.unreadable, Ordering::Relaxed);
@@ -75,10 +75,10 @@ pub struct Keeper {
 
 impl Keeper {
     /// Begins to warm DRAM from the list, and then saves it now and then.
-    pub fn start(store: tapetum::Store, hot_keys: HotKeys, progress: Arc<Progress>) -> io::Result<Keeper> {
+    pub fn start(store: tapetum::Store, hot_keys: HotKeys, progress: Arc<WarmProgress>) -> io::Result<Keeper> {
         let (stop, stopped) = channel();
         progress.warming.store(1, Ordering::Relaxed);
-        let errand = Errand { store, hot_keys, progress, stopped, saved_at: None };
+        let errand = HotKeyKeeper { store, hot_keys, progress, stopped, saved_at: None };
         let thread = std::thread::Builder::new().name("hot-keys".into()).spawn(move || errand.run())?;
         Ok(Keeper { stop, thread })
     }
@@ -91,10 +91,10 @@ impl Keeper {
     }
 }
 
-struct Errand {
+struct HotKeyKeeper {
     store: tapetum::Store,
     hot_keys: HotKeys,
-    progress: Arc<Progress>,
+    progress: Arc<WarmProgress>,
     stopped: Receiver<()>,
     /// What had been asked for when the list was saved last.
     saved_at: Option<u64>,
@@ -137,7 +137,7 @@ fn check_folder(path: &Path) -> Result<(), String> {
     }
 }
 
-impl Errand {
+impl HotKeyKeeper {
     fn run(mut self) {
         let begun = Instant::now();
         let outcome = self.warm();
@@ -165,7 +165,7 @@ impl Errand {
         let mut reader = match self.open_list() {
             Ok(Some(reader)) => reader,
             Ok(None) => return Ok(None),
-            Err(error @ ListError::Io(_)) => {
+            Err(error @ HotListError::Io(_)) => {
                 tracing::warn!("{path}: {error}; DRAM is not warmed, and the list stays as it is");
                 return Err(Stopped);
             }
@@ -201,7 +201,7 @@ impl Errand {
         }
     }
 
-    fn open_list(&self) -> Result<Option<ListReader<File>>, ListError> {
+    fn open_list(&self) -> Result<Option<ListReader<File>>, HotListError> {
         let file = match File::open(&self.hot_keys.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other?,

@@ -49,7 +49,7 @@ pub struct Origin {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum BinaryVerb {
     Set,
     Add,
     Replace,
@@ -59,7 +59,7 @@ pub enum Verb {
 
 /// `quiet` requests are answered only where something is worth saying: a hit for reads, a failure for writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command<'a> {
+pub enum BinaryCommand<'a> {
     Get {
         key: &'a [u8],
         with_key: bool,
@@ -76,7 +76,7 @@ pub enum Command<'a> {
         exptime: u32,
     },
     Store {
-        verb: Verb,
+        verb: BinaryVerb,
         key: &'a [u8],
         flags: u32,
         exptime: u32,
@@ -155,30 +155,30 @@ impl Header {
     }
 
     /// What the lengths of a request of this kind must be, judged before its body has come.
-    fn lengths_fit(&self, kind: Kind) -> bool {
+    fn lengths_fit(&self, kind: FrameKind) -> bool {
         let &Header { key_bytes: key, extra_bytes: extras, body_bytes: body, .. } = self;
         match kind {
-            Kind::Get => extras == 0 && key > 0 && body == key,
-            Kind::Touch | Kind::GetAndTouch => extras == 4 && key > 0 && body == key + 4,
-            Kind::Store(Verb::Append | Verb::Prepend) => extras == 0 && key > 0,
-            Kind::Store(_) => extras == 8 && key > 0,
-            Kind::Delete => extras == 0 && key > 0 && body == key,
-            Kind::Increment => extras == 20 && key > 0 && body == key + 20,
-            Kind::Flush => key == 0 && body == extras && (extras == 0 || extras == 4),
-            Kind::Bare => body == 0,
-            Kind::Stat => extras == 0 && body == key,
-            Kind::SaslStart => extras == 0 && key > 0,
-            Kind::Unknown => true,
+            FrameKind::Get => extras == 0 && key > 0 && body == key,
+            FrameKind::Touch | FrameKind::GetAndTouch => extras == 4 && key > 0 && body == key + 4,
+            FrameKind::Store(BinaryVerb::Append | BinaryVerb::Prepend) => extras == 0 && key > 0,
+            FrameKind::Store(_) => extras == 8 && key > 0,
+            FrameKind::Delete => extras == 0 && key > 0 && body == key,
+            FrameKind::Increment => extras == 20 && key > 0 && body == key + 20,
+            FrameKind::Flush => key == 0 && body == extras && (extras == 0 || extras == 4),
+            FrameKind::Bare => body == 0,
+            FrameKind::Stat => extras == 0 && body == key,
+            FrameKind::SaslStart => extras == 0 && key > 0,
+            FrameKind::Unknown => true,
         }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FrameKind {
     Get,
     GetAndTouch,
     Touch,
-    Store(Verb),
+    Store(BinaryVerb),
     Delete,
     Increment,
     Flush,
@@ -227,24 +227,24 @@ mod opcode {
     pub const GATKQ: u8 = 0x24;
 }
 
-fn kind(code: u8) -> Kind {
+fn kind(code: u8) -> FrameKind {
     use opcode::*;
     match code {
-        GET | GETQ | GETK | GETKQ => Kind::Get,
-        GAT | GATQ | GATK | GATKQ => Kind::GetAndTouch,
-        TOUCH => Kind::Touch,
-        SET | SETQ => Kind::Store(Verb::Set),
-        ADD | ADDQ => Kind::Store(Verb::Add),
-        REPLACE | REPLACEQ => Kind::Store(Verb::Replace),
-        APPEND | APPENDQ => Kind::Store(Verb::Append),
-        PREPEND | PREPENDQ => Kind::Store(Verb::Prepend),
-        DELETE | DELETEQ => Kind::Delete,
-        INCREMENT | INCREMENTQ | DECREMENT | DECREMENTQ => Kind::Increment,
-        FLUSH | FLUSHQ => Kind::Flush,
-        QUIT | QUITQ | NOOP | VERSION | SASL_LIST => Kind::Bare,
-        STAT => Kind::Stat,
-        SASL_AUTH | SASL_STEP => Kind::SaslStart,
-        _ => Kind::Unknown,
+        GET | GETQ | GETK | GETKQ => FrameKind::Get,
+        GAT | GATQ | GATK | GATKQ => FrameKind::GetAndTouch,
+        TOUCH => FrameKind::Touch,
+        SET | SETQ => FrameKind::Store(BinaryVerb::Set),
+        ADD | ADDQ => FrameKind::Store(BinaryVerb::Add),
+        REPLACE | REPLACEQ => FrameKind::Store(BinaryVerb::Replace),
+        APPEND | APPENDQ => FrameKind::Store(BinaryVerb::Append),
+        PREPEND | PREPENDQ => FrameKind::Store(BinaryVerb::Prepend),
+        DELETE | DELETEQ => FrameKind::Delete,
+        INCREMENT | INCREMENTQ | DECREMENT | DECREMENTQ => FrameKind::Increment,
+        FLUSH | FLUSHQ => FrameKind::Flush,
+        QUIT | QUITQ | NOOP | VERSION | SASL_LIST => FrameKind::Bare,
+        STAT => FrameKind::Stat,
+        SASL_AUTH | SASL_STEP => FrameKind::SaslStart,
+        _ => FrameKind::Unknown,
     }
 }
 
@@ -266,7 +266,7 @@ pub fn parse_get(input: &[u8]) -> Option<Get<'_>> {
     use opcode::{GET, GETK, GETKQ, GETQ};
     let [BINARY_MAGIC, opcode @ (GET | GETQ | GETK | GETKQ), ..] = *input else { return None };
     let header = Header::decode(input.get(..HEADER_BYTES)?);
-    if header.key_bytes > KEY_BYTES_MAX || !header.lengths_fit(Kind::Get) {
+    if header.key_bytes > KEY_BYTES_MAX || !header.lengths_fit(FrameKind::Get) {
         return None;
     }
     let key = input.get(HEADER_BYTES..HEADER_BYTES + header.key_bytes)?;
@@ -301,7 +301,7 @@ pub fn parse_set(input: &[u8], item_bytes_max: usize) -> Option<Set<'_>> {
     let header = Header::decode(input.get(..HEADER_BYTES)?);
     let fields_bytes = header.extra_bytes + header.key_bytes;
     let value_bytes = header.body_bytes.checked_sub(fields_bytes)?;
-    let is_right = header.key_bytes <= KEY_BYTES_MAX && header.lengths_fit(Kind::Store(Verb::Set));
+    let is_right = header.key_bytes <= KEY_BYTES_MAX && header.lengths_fit(FrameKind::Store(BinaryVerb::Set));
     if !is_right || value_bytes > item_bytes_max || header.stamp != 0 {
         return None;
     }
@@ -313,7 +313,7 @@ pub fn parse_set(input: &[u8], item_bytes_max: usize) -> Option<Set<'_>> {
 }
 
 /// Parses the request at the start of `input`.
-pub fn parse(input: &[u8], item_bytes_max: usize) -> Parsed<(Origin, Command<'_>)> {
+pub fn parse(input: &[u8], item_bytes_max: usize) -> Parsed<(Origin, BinaryCommand<'_>)> {
     if input.first().is_some_and(|&magic| magic != BINARY_MAGIC) {
         return Parsed::Close;
     }
@@ -324,7 +324,7 @@ pub fn parse(input: &[u8], item_bytes_max: usize) -> Parsed<(Origin, Command<'_>
     let kind = kind(header.opcode);
     let origin = Origin { opcode: header.opcode, opaque: header.opaque };
     let refused = |status, close, skip_bytes| Parsed::Command {
-        command: (origin, Command::Refused { status, close }),
+        command: (origin, BinaryCommand::Refused { status, close }),
         consumed_bytes: HEADER_BYTES,
         skip_bytes,
     };
@@ -334,7 +334,7 @@ pub fn parse(input: &[u8], item_bytes_max: usize) -> Parsed<(Origin, Command<'_>
     if header.key_bytes > KEY_BYTES_MAX || !header.lengths_fit(kind) {
         return refused(Status::InvalidArguments, true, 0);
     }
-    if matches!(kind, Kind::Unknown | Kind::SaslStart) || header.opcode == opcode::SASL_LIST {
+    if matches!(kind, FrameKind::Unknown | FrameKind::SaslStart) || header.opcode == opcode::SASL_LIST {
         return refused(Status::UnknownCommand, false, header.body_bytes);
     }
     let fields_bytes = HEADER_BYTES + header.extra_bytes + header.key_bytes;
@@ -346,46 +346,48 @@ pub fn parse(input: &[u8], item_bytes_max: usize) -> Parsed<(Origin, Command<'_>
     let extras = &input[HEADER_BYTES..HEADER_BYTES + header.extra_bytes];
     let key = &input[HEADER_BYTES + header.extra_bytes..fields_bytes];
     let command = match (kind, too_large) {
-        (Kind::Store(verb), true) => Command::TooLarge { key, delete: verb == Verb::Set },
+        (FrameKind::Store(verb), true) => BinaryCommand::TooLarge { key, delete: verb == BinaryVerb::Set },
         _ => request(&header, kind, extras, key, &input[fields_bytes..total_bytes]),
     };
     let skip_bytes = if too_large { value_bytes } else { 0 };
     Parsed::Command { command: (origin, command), consumed_bytes: total_bytes, skip_bytes }
 }
 
-fn request<'a>(header: &Header, kind: Kind, extras: &[u8], key: &'a [u8], value: &'a [u8]) -> Command<'a> {
+fn request<'a>(header: &Header, kind: FrameKind, extras: &[u8], key: &'a [u8], value: &'a [u8]) -> BinaryCommand<'a> {
     use opcode::*;
     let quiet = is_quiet(header.opcode);
     let stamp = header.stamp;
     match kind {
-        Kind::Get => Command::Get { key, with_key: matches!(header.opcode, GETK | GETKQ), quiet },
-        Kind::GetAndTouch => {
+        FrameKind::Get => BinaryCommand::Get { key, with_key: matches!(header.opcode, GETK | GETKQ), quiet },
+        FrameKind::GetAndTouch => {
             let with_key = matches!(header.opcode, GATK | GATKQ);
-            Command::GetAndTouch { key, exptime: be32(extras), with_key, quiet }
+            BinaryCommand::GetAndTouch { key, exptime: be32(extras), with_key, quiet }
         }
-        Kind::Touch => Command::Touch { key, exptime: be32(extras) },
-        Kind::Store(verb @ (Verb::Append | Verb::Prepend)) => {
-            Command::Store { verb, key, flags: 0, exptime: 0, stamp, value, quiet }
+        FrameKind::Touch => BinaryCommand::Touch { key, exptime: be32(extras) },
+        FrameKind::Store(verb @ (BinaryVerb::Append | BinaryVerb::Prepend)) => {
+            BinaryCommand::Store { verb, key, flags: 0, exptime: 0, stamp, value, quiet }
         }
-        Kind::Store(verb) => {
-            Command::Store { verb, key, flags: be32(extras), exptime: be32(&extras[4..]), stamp, value, quiet }
+        FrameKind::Store(verb) => {
+            BinaryCommand::Store { verb, key, flags: be32(extras), exptime: be32(&extras[4..]), stamp, value, quiet }
         }
-        Kind::Delete => Command::Delete { key, stamp, quiet },
-        Kind::Increment => {
+        FrameKind::Delete => BinaryCommand::Delete { key, stamp, quiet },
+        FrameKind::Increment => {
             let exptime = be32(&extras[16..]);
             // All ones: do not create.
             let initial = (exptime != u32::MAX).then(|| (be64(&extras[8..]), exptime));
             let decrement = matches!(header.opcode, DECREMENT | DECREMENTQ);
-            Command::Increment { key, delta: be64(extras), decrement, initial, stamp, quiet }
+            BinaryCommand::Increment { key, delta: be64(extras), decrement, initial, stamp, quiet }
         }
-        Kind::Flush => Command::Flush { delay: if extras.is_empty() { 0 } else { be32(extras) }, quiet },
-        Kind::Stat => Command::Stat { argument: key },
-        Kind::Bare => match header.opcode {
-            NOOP => Command::NoOp,
-            VERSION => Command::Version,
-            _ => Command::Quit { quiet },
+        FrameKind::Flush => BinaryCommand::Flush { delay: if extras.is_empty() { 0 } else { be32(extras) }, quiet },
+        FrameKind::Stat => BinaryCommand::Stat { argument: key },
+        FrameKind::Bare => match header.opcode {
+            NOOP => BinaryCommand::NoOp,
+            VERSION => BinaryCommand::Version,
+            _ => BinaryCommand::Quit { quiet },
         },
-        Kind::SaslStart | Kind::Unknown => Command::Refused { status: Status::UnknownCommand, close: false },
+        FrameKind::SaslStart | FrameKind::Unknown => {
+            BinaryCommand::Refused { status: Status::UnknownCommand, close: false }
+        }
     }
 }
 

@@ -15,7 +15,7 @@ fn packet(code: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
 
 fn refusal(input: &[u8]) -> (Status, bool, usize) {
     match parse(input, LIMIT) {
-        Parsed::Command { command: (_, Command::Refused { status, close }), skip_bytes, .. } => {
+        Parsed::Command { command: (_, BinaryCommand::Refused { status, close }), skip_bytes, .. } => {
             (status, close, skip_bytes)
         }
         other => panic!("{other:?}"),
@@ -25,8 +25,15 @@ fn refusal(input: &[u8]) -> (Status, bool, usize) {
 #[test]
 fn a_set_is_header_extras_key_and_value() {
     let input = packet(opcode::SETQ, &[0, 0, 0, 5, 0, 0, 0, 60], b"key", b"value");
-    let expected =
-        Command::Store { verb: Verb::Set, key: b"key", flags: 5, exptime: 60, stamp: 9, value: b"value", quiet: true };
+    let expected = BinaryCommand::Store {
+        verb: BinaryVerb::Set,
+        key: b"key",
+        flags: 5,
+        exptime: 60,
+        stamp: 9,
+        value: b"value",
+        quiet: true,
+    };
     let origin = Origin { opcode: opcode::SETQ, opaque: 7 };
     assert_eq!(
         parse(&input, LIMIT),
@@ -62,7 +69,7 @@ fn a_value_over_the_limit_is_skipped_and_never_waited_for() {
     let mut input = packet(opcode::SET, &[0; 8], b"k", b"");
     input[8..12].copy_from_slice(&u32::MAX.to_be_bytes());
     let Parsed::Command { command: (_, command), consumed_bytes, skip_bytes } = parse(&input, LIMIT) else { panic!() };
-    assert_eq!(command, Command::TooLarge { key: b"k", delete: true });
+    assert_eq!(command, BinaryCommand::TooLarge { key: b"k", delete: true });
     assert_eq!((consumed_bytes, skip_bytes), (HEADER_BYTES + 9, u32::MAX as usize - 9));
 }
 
@@ -74,10 +81,13 @@ fn an_increment_of_all_ones_does_not_create() {
     let input = packet(opcode::DECREMENT, &extras, b"n", b"");
     let Parsed::Command { command: (_, command), .. } = parse(&input, LIMIT) else { panic!() };
     let initial = Some((10, 0));
-    assert_eq!(command, Command::Increment { key: b"n", delta: 3, decrement: true, initial, stamp: 9, quiet: false });
+    assert_eq!(
+        command,
+        BinaryCommand::Increment { key: b"n", delta: 3, decrement: true, initial, stamp: 9, quiet: false }
+    );
     extras[16..].fill(0xff);
     let input = packet(opcode::INCREMENT, &extras, b"n", b"");
-    let Parsed::Command { command: (_, Command::Increment { initial, .. }), .. } = parse(&input, LIMIT) else {
+    let Parsed::Command { command: (_, BinaryCommand::Increment { initial, .. }), .. } = parse(&input, LIMIT) else {
         panic!()
     };
     assert_eq!(initial, None);
@@ -130,7 +140,7 @@ proptest! {
         input[8..12].copy_from_slice(&(u32::from(key) + u32::from(extras) + more).to_be_bytes());
         input.extend_from_slice(&rest);
         let long = match parse(&input, 64) {
-            Parsed::Command { command: (origin, Command::Get { key, with_key, .. }), consumed_bytes, .. } => {
+            Parsed::Command { command: (origin, BinaryCommand::Get { key, with_key, .. }), consumed_bytes, .. } => {
                 prop_assert_eq!(consumed_bytes, HEADER_BYTES + key.len());
                 Some((key, with_key, origin))
             }
@@ -155,7 +165,7 @@ proptest! {
         input.extend_from_slice(&rest);
         let long = match parse(&input, 64) {
             Parsed::Command {
-                command: (origin, Command::Store { verb: Verb::Set, key, flags, exptime, stamp: 0, value, quiet }),
+                command: (origin, BinaryCommand::Store { verb: BinaryVerb::Set, key, flags, exptime, stamp: 0, value, quiet }),
                 consumed_bytes,
                 ..
             } => {

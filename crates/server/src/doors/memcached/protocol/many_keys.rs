@@ -1,6 +1,6 @@
 //! The keys of a get whose line is longer than a piece of the input: they are found piece by piece. Pure functions, as the parsers are.
 
-use super::text::{BAD_FORMAT, Command, ERROR, Tokens, key_fits, parse_line, split};
+use super::text::{BAD_FORMAT, ERROR, TextCommand, Tokens, key_fits, parse_line, split};
 use super::{KEY_BYTES_MAX, Parsed};
 
 /// A longer line of many keys is taken in pieces of at most so many bytes, however long it is: each is answered before the next is kept.
@@ -19,18 +19,20 @@ pub enum MoreKeys {
 }
 
 /// The first of the keys of a line that is longer than `piece`.
-pub(super) fn first_keys(piece: &[u8]) -> Parsed<Command<'_>> {
+pub(super) fn first_keys(piece: &[u8]) -> Parsed<TextCommand<'_>> {
     let list = &piece[..whole_words_bytes(piece)];
     let tokens = Tokens::of(list);
     let command = match parse_line(&tokens, list) {
-        _ if list.contains(&0) => Command::RefusedLine { complaint: ERROR, close: false },
-        _ if piece.len() - list.len() > KEY_BYTES_MAX => Command::RefusedLine { complaint: BAD_FORMAT, close: false },
-        Command::Get { keys, stamps, .. } => Command::Get { keys, stamps, goes_on: true },
-        Command::GetAndTouch { keys, exptime, stamps, .. } => {
-            Command::GetAndTouch { keys, exptime, stamps, goes_on: true }
+        _ if list.contains(&0) => TextCommand::RefusedLine { complaint: ERROR, close: false },
+        _ if piece.len() - list.len() > KEY_BYTES_MAX => {
+            TextCommand::RefusedLine { complaint: BAD_FORMAT, close: false }
         }
-        Command::Refused { complaint: Some(complaint) } => Command::RefusedLine { complaint, close: false },
-        _ => Command::RefusedLine { complaint: ERROR, close: false },
+        TextCommand::Get { keys, stamps, .. } => TextCommand::Get { keys, stamps, goes_on: true },
+        TextCommand::GetAndTouch { keys, exptime, stamps, .. } => {
+            TextCommand::GetAndTouch { keys, exptime, stamps, goes_on: true }
+        }
+        TextCommand::Refused { complaint: Some(complaint) } => TextCommand::RefusedLine { complaint, close: false },
+        _ => TextCommand::RefusedLine { complaint: ERROR, close: false },
     };
     Parsed::Command { command, consumed_bytes: list.len(), skip_bytes: 0 }
 }

@@ -33,7 +33,7 @@ const BAD_ARITHMETIC_MODE: &str = "CLIENT_ERROR invalid mode for ma M token\r\n"
 const BAD_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum MetaVerb {
     Get,
     Set,
     Delete,
@@ -55,7 +55,7 @@ pub enum SetMode {
 /// A judged command without its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    pub verb: Verb,
+    pub verb: MetaVerb,
     /// As it came: see [`Flags::base64`].
     pub key: &'a [u8],
     /// The line from its key on: the reply gives parts of it back.
@@ -204,18 +204,18 @@ pub enum Judged<'a> {
 }
 
 /// The verb that begins `line`, if it is a meta command's.
-pub fn verb(line: &[u8]) -> Option<Verb> {
+pub fn verb(line: &[u8]) -> Option<MetaVerb> {
     let (name, rest) = after_spaces(line).split_at_checked(2)?;
     if rest.first().is_some_and(|&byte| byte != b' ') {
         return None;
     }
     Some(match name {
-        b"mg" => Verb::Get,
-        b"ms" => Verb::Set,
-        b"md" => Verb::Delete,
-        b"ma" => Verb::Arithmetic,
-        b"me" => Verb::Debug,
-        b"mn" => Verb::NoOp,
+        b"mg" => MetaVerb::Get,
+        b"ms" => MetaVerb::Set,
+        b"md" => MetaVerb::Delete,
+        b"ma" => MetaVerb::Arithmetic,
+        b"me" => MetaVerb::Debug,
+        b"mn" => MetaVerb::NoOp,
         _ => return None,
     })
 }
@@ -225,7 +225,7 @@ fn after_spaces(line: &[u8]) -> &[u8] {
 }
 
 /// Judges a line that begins with `verb`.
-pub fn judge(verb: Verb, line: &[u8]) -> Judged<'_> {
+pub fn judge(verb: MetaVerb, line: &[u8]) -> Judged<'_> {
     let mut words = split(line);
     words.next();
     let key = words.next().unwrap_or_default();
@@ -233,23 +233,23 @@ pub fn judge(verb: Verb, line: &[u8]) -> Judged<'_> {
     let tail = after_spaces(&after_spaces(line)[2..]);
     let command = |flags| Judged::Command(Line { verb, key, tail, flags });
     match verb {
-        Verb::NoOp => return command(Flags::default()),
-        Verb::Debug => return debug(line, command),
+        MetaVerb::NoOp => return command(Flags::default()),
+        MetaVerb::Debug => return debug(line, command),
         _ if key.is_empty() => return Judged::Refused(ERROR),
         _ if key.len() > KEY_BYTES_MAX => return Judged::Refused(BAD_FORMAT),
         _ => {}
     }
-    if verb == Verb::Set {
+    if verb == MetaVerb::Set {
         return set(key, tail, words);
     }
     if words.clone().count() + 2 > WORDS_MAX {
-        return Judged::Refused(if verb == Verb::Get { TOO_MANY_FOR_GET } else { TOO_MANY });
+        return Judged::Refused(if verb == MetaVerb::Get { TOO_MANY_FOR_GET } else { TOO_MANY });
     }
     let flags = match Flags::parse(key, words.clone()) {
         Ok(flags) => flags,
-        Err(complaint) => return Judged::Refused(if verb == Verb::Get { complaint } else { BAD_FLAG }),
+        Err(complaint) => return Judged::Refused(if verb == MetaVerb::Get { complaint } else { BAD_FLAG }),
     };
-    if verb == Verb::Arithmetic && flags.decrements().is_none() {
+    if verb == MetaVerb::Arithmetic && flags.decrements().is_none() {
         return Judged::Refused(BAD_ARITHMETIC_MODE);
     }
     match opaque_fits(words) {
@@ -268,7 +268,7 @@ fn set<'a>(key: &'a [u8], tail: &'a [u8], mut words: impl Iterator<Item = &'a [u
         Err(complaint) => complaint,
         Ok(flags) if flags.set_mode().is_none() => BAD_SET_MODE,
         Ok(_) if !opaque_fits(words) => BAD_OPAQUE,
-        Ok(flags) => return Judged::Set { line: Line { verb: Verb::Set, key, tail, flags }, length_bytes },
+        Ok(flags) => return Judged::Set { line: Line { verb: MetaVerb::Set, key, tail, flags }, length_bytes },
     };
     Judged::RefusedSet { complaint, length_bytes }
 }

@@ -20,8 +20,8 @@ fn complaint(line: &[u8]) -> &'static str {
 
 #[test]
 fn two_letters_alone_make_a_verb() {
-    assert_eq!(verb(b"mg a"), Some(Verb::Get));
-    assert_eq!(verb(b"  mn"), Some(Verb::NoOp));
+    assert_eq!(verb(b"mg a"), Some(MetaVerb::Get));
+    assert_eq!(verb(b"  mn"), Some(MetaVerb::NoOp));
     for other in [&b"m"[..], b"mgg a", b"mg\ta", b"mx a", b"", b"   ", b"get a", b"MG a"] {
         assert_eq!(verb(other), None, "{other:?}");
     }

@@ -62,7 +62,7 @@ pub enum TextAnswer {
 pub enum BinaryAnswer {
     Get { with_key: bool, touch: bool },
     Touch,
-    Store { verb: binary::Verb, stamped: bool },
+    Store { verb: binary::BinaryVerb, stamped: bool },
     Increment { decrement: bool },
     Delete,
     Flush,
@@ -226,8 +226,8 @@ fn binary(
         }
         (BinaryAnswer::Store { verb, .. }, Outcome::NotStored | Outcome::Missing) => {
             let status = match (verb, outcome) {
-                (binary::Verb::Append | binary::Verb::Prepend, _) => Status::NotStored,
-                (binary::Verb::Add, Outcome::NotStored) => Status::Exists,
+                (binary::BinaryVerb::Append | binary::BinaryVerb::Prepend, _) => Status::NotStored,
+                (binary::BinaryVerb::Add, Outcome::NotStored) => Status::Exists,
                 _ => Status::NotFound,
             };
             binary_refusal(out, origin, status, status.text());
@@ -337,7 +337,7 @@ mod tests {
                 assert_eq!(text, "SERVER_ERROR out of memory storing object\r\n", "{form:?}");
             }
             let (mut out, origin) = (Vec::new(), Origin { opcode: 1, opaque: 1 });
-            let answer = BinaryAnswer::Store { verb: binary::Verb::Set, stamped: false };
+            let answer = BinaryAnswer::Store { verb: binary::BinaryVerb::Set, stamped: false };
             encode(&mut out, Form::Binary { answer, origin, quiet: true }, b"", &Outcome::Failed(error), b"");
             assert_eq!((&out[6..8], &out[24..]), (&[0, 0x82][..], &b"Out of memory"[..]));
         }
@@ -355,11 +355,11 @@ mod tests {
         assert_eq!(length(BinaryAnswer::Get { with_key: false, touch: false }, Outcome::Missing), 0);
         assert_eq!(length(BinaryAnswer::Get { with_key: false, touch: false }, VALUE), 24 + 4 + 3);
         assert_eq!(
-            length(BinaryAnswer::Store { verb: binary::Verb::Set, stamped: false }, Outcome::Stored { stamp: 1 }),
+            length(BinaryAnswer::Store { verb: binary::BinaryVerb::Set, stamped: false }, Outcome::Stored { stamp: 1 }),
             0
         );
         assert_eq!(
-            length(BinaryAnswer::Store { verb: binary::Verb::Add, stamped: false }, Outcome::NotStored),
+            length(BinaryAnswer::Store { verb: binary::BinaryVerb::Add, stamped: false }, Outcome::NotStored),
             24 + 20
         );
         assert_eq!(length(BinaryAnswer::Increment { decrement: false }, number_made), 0);

@@ -38,7 +38,7 @@ pub const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long\r\n";
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum TextVerb {
     Set,
     Add,
     Replace,
@@ -48,7 +48,7 @@ pub enum Verb {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command<'a> {
+pub enum TextCommand<'a> {
     /// `keys` holds them as they came, with spaces between; each has been judged. If it `goes_on`, [`super::many_keys::more_keys`] finds the next.
     Get {
         keys: &'a [u8],
@@ -62,7 +62,7 @@ pub enum Command<'a> {
         goes_on: bool,
     },
     Store {
-        verb: Verb,
+        verb: TextVerb,
         key: &'a [u8],
         flags: u32,
         exptime: i64,
@@ -130,7 +130,7 @@ pub enum Command<'a> {
 }
 
 /// Parses the command at the start of `input`, whose first `scanned_bytes` are known to hold no line end.
-pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parsed<Command<'_>> {
+pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parsed<TextCommand<'_>> {
     let line_bytes_max = line_bytes_max(input);
     let from = scanned_bytes.min(input.len());
     let end = input[from..].iter().position(|&byte| byte == b'\n').map(|at| from + at);
@@ -141,28 +141,28 @@ pub fn parse(input: &[u8], scanned_bytes: usize, item_bytes_max: usize) -> Parse
         }
         _ if line_bytes_max == GET_PIECE_BYTES => return first_keys(&input[..GET_PIECE_BYTES]),
         _ => {
-            let command = Command::RefusedLine { complaint: LINE_TOO_LONG, close: true };
+            let command = TextCommand::RefusedLine { complaint: LINE_TOO_LONG, close: true };
             return Parsed::Command { command, consumed_bytes: LINE_BYTES_MAX, skip_bytes: 0 };
         }
     };
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     match parse_whole(input, line, end + 1, item_bytes_max) {
         // Hang up rather than go on with the lines behind it, which somebody else may have written.
-        Parsed::Command { command: Command::Refused { .. }, .. } if is_http(line) => Parsed::Close,
+        Parsed::Command { command: TextCommand::Refused { .. }, .. } if is_http(line) => Parsed::Close,
         parsed => parsed,
     }
 }
 
 /// Parses the command whose line has come and ends before `after`.
-fn parse_whole<'a>(input: &'a [u8], line: &'a [u8], after: usize, item_bytes_max: usize) -> Parsed<Command<'a>> {
+fn parse_whole<'a>(input: &'a [u8], line: &'a [u8], after: usize, item_bytes_max: usize) -> Parsed<TextCommand<'a>> {
     let whole = |command| Parsed::Command { command, consumed_bytes: after, skip_bytes: 0 };
     // A key cannot hold a NUL, and a line that does is not text.
     if line.contains(&0) {
-        return whole(Command::Refused { complaint: Some(ERROR) });
+        return whole(TextCommand::Refused { complaint: Some(ERROR) });
     }
     if let Some(verb) = meta::verb(line) {
         return match meta::judge(verb, line) {
-            Judged::Command(line) => whole(Command::Meta { line, value: Some(b"") }),
+            Judged::Command(line) => whole(TextCommand::Meta { line, value: Some(b"") }),
             Judged::Refused(complaint) => whole(refused(complaint, false)),
             Judged::RefusedSet { complaint, length_bytes } => Parsed::Command {
                 command: refused(complaint, false),
@@ -171,29 +171,29 @@ fn parse_whole<'a>(input: &'a [u8], line: &'a [u8], after: usize, item_bytes_max
             },
             Judged::Set { line, length_bytes } => {
                 let bad = refused(BAD_CHUNK, false);
-                let command = |value| Command::Meta { line, value };
+                let command = |value| TextCommand::Meta { line, value };
                 with_value(length_bytes, (input, after), item_bytes_max, bad, command)
             }
         };
     }
     let tokens = Tokens::of(line);
     let verb = match tokens.get(0) {
-        b"set" => Verb::Set,
-        b"add" => Verb::Add,
-        b"replace" => Verb::Replace,
-        b"append" => Verb::Append,
-        b"prepend" => Verb::Prepend,
-        b"cas" => Verb::Cas,
-        b"" => return whole(Command::Refused { complaint: Some(ERROR) }),
+        b"set" => TextVerb::Set,
+        b"add" => TextVerb::Add,
+        b"replace" => TextVerb::Replace,
+        b"append" => TextVerb::Append,
+        b"prepend" => TextVerb::Prepend,
+        b"cas" => TextVerb::Cas,
+        b"" => return whole(TextCommand::Refused { complaint: Some(ERROR) }),
         _ => return whole(parse_line(&tokens, line)),
     };
     match storage_line(verb, &tokens) {
-        Err(complaint) => whole(Command::Refused { complaint }),
+        Err(complaint) => whole(TextCommand::Refused { complaint }),
         Ok(line) => {
             let StorageLine { verb, key, flags, exptime, length_bytes, stamp, noreply } = line;
             let command = |value| match value {
-                Some(value) => Command::Store { verb, key, flags, exptime, stamp, value, noreply },
-                None => Command::TooLarge { key, delete: verb == Verb::Set, noreply },
+                Some(value) => TextCommand::Store { verb, key, flags, exptime, stamp, value, noreply },
+                None => TextCommand::TooLarge { key, delete: verb == TextVerb::Set, noreply },
             };
             with_value(length_bytes, (input, after), item_bytes_max, refused(BAD_CHUNK, noreply), command)
         }
@@ -235,7 +235,7 @@ fn is_http(line: &[u8]) -> bool {
 }
 
 struct StorageLine<'a> {
-    verb: Verb,
+    verb: TextVerb,
     key: &'a [u8],
     flags: u32,
     exptime: i64,
@@ -245,8 +245,8 @@ struct StorageLine<'a> {
 }
 
 /// The line, or the complaint.
-fn storage_line<'a>(verb: Verb, tokens: &Tokens<'a>) -> Result<StorageLine<'a>, Option<&'static str>> {
-    let words = if verb == Verb::Cas { 6 } else { 5 };
+fn storage_line<'a>(verb: TextVerb, tokens: &Tokens<'a>) -> Result<StorageLine<'a>, Option<&'static str>> {
+    let words = if verb == TextVerb::Cas { 6 } else { 5 };
     if tokens.count != words && tokens.count != words + 1 {
         return Err(Some(ERROR));
     }
@@ -258,7 +258,7 @@ fn storage_line<'a>(verb: Verb, tokens: &Tokens<'a>) -> Result<StorageLine<'a>, 
     }
     let fields = (number::flags(tokens.get(2)), number::seconds(tokens.get(3)), number::length_bytes(tokens.get(4)));
     let (Some(flags), Some(exptime), Some(length_bytes)) = fields else { return bad };
-    let stamp = if verb == Verb::Cas { number::unsigned(tokens.get(5)) } else { Some(0) };
+    let stamp = if verb == TextVerb::Cas { number::unsigned(tokens.get(5)) } else { Some(0) };
     let Some(stamp) = stamp else { return bad };
     Ok(StorageLine { verb, key, flags, exptime, length_bytes, stamp, noreply })
 }
@@ -269,9 +269,9 @@ fn with_value<'a>(
     length_bytes: usize,
     (input, after): (&'a [u8], usize),
     item_bytes_max: usize,
-    bad: Command<'a>,
-    command: impl Fn(Option<&'a [u8]>) -> Command<'a>,
-) -> Parsed<Command<'a>> {
+    bad: TextCommand<'a>,
+    command: impl Fn(Option<&'a [u8]>) -> TextCommand<'a>,
+) -> Parsed<TextCommand<'a>> {
     if length_bytes > item_bytes_max {
         return Parsed::Command { command: command(None), consumed_bytes: after, skip_bytes: length_bytes + 2 };
     }
@@ -288,7 +288,7 @@ fn with_value<'a>(
 }
 
 /// Commands that are one line.
-pub(super) fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> Command<'a> {
+pub(super) fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> TextCommand<'a> {
     let noreply = tokens.noreply();
     let count = tokens.count;
     match (tokens.get(0), count) {
@@ -301,55 +301,55 @@ pub(super) fn parse_line<'a>(tokens: &Tokens<'a>, line: &'a [u8]) -> Command<'a>
         (b"touch", 3 | 4) => match (key_fits(tokens.get(1)), number::seconds(tokens.get(2))) {
             (false, _) => refused(BAD_FORMAT, noreply),
             (_, None) => refused(BAD_EXPTIME, noreply),
-            (_, Some(exptime)) => Command::Touch { key: tokens.get(1), exptime, noreply },
+            (_, Some(exptime)) => TextCommand::Touch { key: tokens.get(1), exptime, noreply },
         },
         (b"delete", 2..=4) => delete(tokens),
         (b"flush_all", 1..=3) => match (count == 1 + usize::from(noreply), number::seconds(tokens.get(1))) {
-            (true, _) => Command::FlushAll { delay: 0, noreply },
-            (_, Some(delay)) => Command::FlushAll { delay, noreply },
+            (true, _) => TextCommand::FlushAll { delay: 0, noreply },
+            (_, Some(delay)) => TextCommand::FlushAll { delay, noreply },
             (_, None) => refused(BAD_EXPTIME, noreply),
         },
         (b"verbosity", 2 | 3) => match number::flags(tokens.get(1)) {
-            Some(_) => Command::Verbosity { noreply },
+            Some(_) => TextCommand::Verbosity { noreply },
             None => refused(BAD_FORMAT, noreply),
         },
-        (b"stats", _) => Command::Stats { argument: tokens.rest(line, 1) },
+        (b"stats", _) => TextCommand::Stats { argument: tokens.rest(line, 1) },
         (b"resize", 3 | 4) => resize(tokens),
         (b"cache_memlimit", 2 | 3) => cache_memlimit(tokens),
-        (b"version", _) => Command::Version,
-        (b"quit", _) => Command::Quit,
-        _ => Command::Refused { complaint: Some(ERROR) },
+        (b"version", _) => TextCommand::Version,
+        (b"quit", _) => TextCommand::Quit,
+        _ => TextCommand::Refused { complaint: Some(ERROR) },
     }
 }
 
-fn get(keys: &[u8], stamps: bool) -> Command<'_> {
+fn get(keys: &[u8], stamps: bool) -> TextCommand<'_> {
     match split(keys).all(key_fits) {
-        true => Command::Get { keys, stamps, goes_on: false },
-        false => Command::Refused { complaint: Some(BAD_FORMAT) },
+        true => TextCommand::Get { keys, stamps, goes_on: false },
+        false => TextCommand::Refused { complaint: Some(BAD_FORMAT) },
     }
 }
 
-fn get_and_touch<'a>(tokens: &Tokens<'a>, line: &'a [u8], stamps: bool) -> Command<'a> {
+fn get_and_touch<'a>(tokens: &Tokens<'a>, line: &'a [u8], stamps: bool) -> TextCommand<'a> {
     let Some(exptime) = number::seconds(tokens.get(1)) else {
-        return Command::Refused { complaint: Some(BAD_EXPTIME) };
+        return TextCommand::Refused { complaint: Some(BAD_EXPTIME) };
     };
     let keys = tokens.rest(line, 2);
     match split(keys).all(key_fits) {
-        true => Command::GetAndTouch { keys, exptime, stamps, goes_on: false },
-        false => Command::Refused { complaint: Some(BAD_FORMAT) },
+        true => TextCommand::GetAndTouch { keys, exptime, stamps, goes_on: false },
+        false => TextCommand::Refused { complaint: Some(BAD_FORMAT) },
     }
 }
 
-fn increment<'a>(tokens: &Tokens<'a>, decrement: bool) -> Command<'a> {
+fn increment<'a>(tokens: &Tokens<'a>, decrement: bool) -> TextCommand<'a> {
     let (key, noreply) = (tokens.get(1), tokens.noreply());
     match (key_fits(key), number::unsigned(tokens.get(2))) {
         (false, _) => refused(BAD_FORMAT, noreply),
         (_, None) => refused(BAD_DELTA, noreply),
-        (_, Some(delta)) => Command::Increment { key, delta, decrement, noreply },
+        (_, Some(delta)) => TextCommand::Increment { key, delta, decrement, noreply },
     }
 }
 
-fn resize<'a>(tokens: &Tokens<'a>) -> Command<'a> {
+fn resize<'a>(tokens: &Tokens<'a>) -> TextCommand<'a> {
     let noreply = tokens.noreply();
     let size = match tokens.get(1) {
         b"capacity" => Some(Size::Capacity),
@@ -357,23 +357,23 @@ fn resize<'a>(tokens: &Tokens<'a>) -> Command<'a> {
         _ => None,
     };
     match (size, number::unsigned(tokens.get(2)), tokens.count == 3 + usize::from(noreply)) {
-        (Some(size), Some(bytes), true) => Command::Resize { size, bytes, noreply },
+        (Some(size), Some(bytes), true) => TextCommand::Resize { size, bytes, noreply },
         _ => refused(BAD_RESIZE, noreply),
     }
 }
 
-fn cache_memlimit<'a>(tokens: &Tokens<'a>) -> Command<'a> {
+fn cache_memlimit<'a>(tokens: &Tokens<'a>) -> TextCommand<'a> {
     let noreply = tokens.noreply();
     match number::unsigned(tokens.get(1)) {
         None => refused(ERROR, noreply),
         Some(0..8) => refused(MEMLIMIT_TOO_SMALL, noreply),
-        Some(mebibytes @ 8..=1_000_000_000) => Command::CacheMemlimit { bytes: mebibytes << 20, noreply },
+        Some(mebibytes @ 8..=1_000_000_000) => TextCommand::CacheMemlimit { bytes: mebibytes << 20, noreply },
         Some(_) => refused(MEMLIMIT_IN_BYTES, noreply),
     }
 }
 
 /// Old clients send a hold time of 0, which means nothing and is taken; any other is refused.
-fn delete<'a>(tokens: &Tokens<'a>) -> Command<'a> {
+fn delete<'a>(tokens: &Tokens<'a>) -> TextCommand<'a> {
     // A key may be called so.
     let (key, noreply) = (tokens.get(1), tokens.count > 2 && tokens.noreply());
     let zero = tokens.get(2) == b"0";
@@ -385,12 +385,12 @@ fn delete<'a>(tokens: &Tokens<'a>) -> Command<'a> {
     match (valid, key_fits(key)) {
         (false, _) => refused(BAD_DELETE, noreply),
         (_, false) => refused(BAD_FORMAT, noreply),
-        _ => Command::Delete { key, noreply },
+        _ => TextCommand::Delete { key, noreply },
     }
 }
 
-fn refused(complaint: &'static str, noreply: bool) -> Command<'static> {
-    Command::Refused { complaint: (!noreply).then_some(complaint) }
+fn refused(complaint: &'static str, noreply: bool) -> TextCommand<'static> {
+    TextCommand::Refused { complaint: (!noreply).then_some(complaint) }
 }
 
 pub(super) fn key_fits(key: &[u8]) -> bool {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 const LIMIT: usize = 1 << 20;
 
-fn command(input: &[u8]) -> Command<'_> {
+fn command(input: &[u8]) -> TextCommand<'_> {
     match parse(input, 0, LIMIT) {
         Parsed::Command { command, .. } => command,
         other => panic!("{other:?}"),
@@ -13,7 +13,7 @@ fn command(input: &[u8]) -> Command<'_> {
 
 fn complaint(input: &[u8]) -> Option<&'static str> {
     match command(input) {
-        Command::Refused { complaint } => complaint,
+        TextCommand::Refused { complaint } => complaint,
         other => panic!("{other:?}"),
     }
 }
@@ -22,14 +22,21 @@ fn complaint(input: &[u8]) -> Option<&'static str> {
 fn a_set_is_its_line_and_its_value() {
     let input = b"set key 5 -1 3 noreply\r\nabc\r\nget key\r\n";
     let Parsed::Command { command, consumed_bytes, skip_bytes } = parse(input, 0, LIMIT) else { panic!() };
-    let expected =
-        Command::Store { verb: Verb::Set, key: b"key", flags: 5, exptime: -1, stamp: 0, value: b"abc", noreply: true };
+    let expected = TextCommand::Store {
+        verb: TextVerb::Set,
+        key: b"key",
+        flags: 5,
+        exptime: -1,
+        stamp: 0,
+        value: b"abc",
+        noreply: true,
+    };
     assert_eq!((command, consumed_bytes, skip_bytes), (expected, 29, 0));
 }
 
 #[test]
 fn a_value_may_hold_line_ends() {
-    let Command::Store { value, .. } = command(b"set k 0 0 5\r\nab\r\nc\r\n") else { panic!() };
+    let TextCommand::Store { value, .. } = command(b"set k 0 0 5\r\nab\r\nc\r\n") else { panic!() };
     assert_eq!(value, b"ab\r\nc");
 }
 
@@ -44,7 +51,7 @@ fn a_value_over_the_limit_is_skipped_and_never_waited_for() {
     let Parsed::Command { command, consumed_bytes, skip_bytes } = parse(b"set k 0 0 1048577\r\nab", 0, LIMIT) else {
         panic!()
     };
-    assert_eq!(command, Command::TooLarge { key: b"k", delete: true, noreply: false });
+    assert_eq!(command, TextCommand::TooLarge { key: b"k", delete: true, noreply: false });
     assert_eq!((consumed_bytes, skip_bytes), (19, 1_048_579));
 }
 
@@ -60,13 +67,13 @@ fn lengths_beyond_reason_are_refused() {
 fn a_wrong_terminator_costs_the_length_that_was_announced() {
     let input = b"set k 0 0 1\r\nxyz\r\n";
     let Parsed::Command { command, consumed_bytes, .. } = parse(input, 0, LIMIT) else { panic!() };
-    assert_eq!(command, Command::Refused { complaint: Some(BAD_CHUNK) });
+    assert_eq!(command, TextCommand::Refused { complaint: Some(BAD_CHUNK) });
     assert_eq!(consumed_bytes, 16);
 }
 
 #[test]
 fn words_may_stand_apart() {
-    let Command::Get { keys, stamps, goes_on: false } = command(b"  gets   a  b \n") else { panic!() };
+    let TextCommand::Get { keys, stamps, goes_on: false } = command(b"  gets   a  b \n") else { panic!() };
     assert!(stamps);
     assert_eq!(split(keys).collect::<Vec<_>>(), [b"a", b"b"]);
 }
@@ -77,7 +84,7 @@ fn one_bad_key_refuses_the_whole_get() {
     let mut input = b"get a ".to_vec();
     input.extend_from_slice(&long[..250]);
     input.extend_from_slice(b"\r\n");
-    assert!(matches!(command(&input), Command::Get { .. }));
+    assert!(matches!(command(&input), TextCommand::Get { .. }));
     input.splice(6..6, *b"k");
     assert_eq!(complaint(&input), Some(BAD_FORMAT));
 }
@@ -86,14 +93,14 @@ fn one_bad_key_refuses_the_whole_get() {
 fn keys_of(line: &[u8]) -> (Vec<&[u8]>, Option<&'static str>) {
     let (mut at, mut found) = (0, Vec::new());
     match parse(line, 0, LIMIT) {
-        Parsed::Command { command: Command::Get { keys, goes_on, .. }, consumed_bytes, .. } => {
+        Parsed::Command { command: TextCommand::Get { keys, goes_on, .. }, consumed_bytes, .. } => {
             found.extend(split(keys));
             at += consumed_bytes;
             if !goes_on {
                 return (found, None);
             }
         }
-        Parsed::Command { command: Command::RefusedLine { complaint, close: false }, .. } => {
+        Parsed::Command { command: TextCommand::RefusedLine { complaint, close: false }, .. } => {
             return (found, Some(complaint));
         }
         other => panic!("{other:?}"),
@@ -132,7 +139,7 @@ fn a_line_of_many_keys_is_taken_in_pieces_however_long_it_is() {
     assert_eq!(keys_of(&line), (vec![&b"a"[..]], None));
     let line = [b"gat 7 ".to_vec(), b"k ".repeat(GET_PIECE_BYTES)].concat();
     let command = command(&line);
-    assert!(matches!(command, Command::GetAndTouch { exptime: 7, goes_on: true, .. }));
+    assert!(matches!(command, TextCommand::GetAndTouch { exptime: 7, goes_on: true, .. }));
 }
 
 #[test]
@@ -157,7 +164,7 @@ fn a_bad_key_ends_a_line_of_many_keys_where_it_stands() {
 fn a_line_without_an_end_is_refused_and_so_is_all_behind_it() {
     assert!(matches!(parse(&[b'x'; LINE_BYTES_MAX], 0, LIMIT), Parsed::NeedMore { .. }));
     let refused = Parsed::Command {
-        command: Command::RefusedLine { complaint: LINE_TOO_LONG, close: true },
+        command: TextCommand::RefusedLine { complaint: LINE_TOO_LONG, close: true },
         consumed_bytes: LINE_BYTES_MAX,
         skip_bytes: 0,
     };
@@ -192,12 +199,12 @@ fn http_is_hung_up_on() {
     }
     // What is a command stays one.
     let key = b"HTTP/1.1";
-    assert!(matches!(command(b"get HTTP/1.1\r\n"), Command::Get { .. }));
-    assert!(matches!(command(b"get / HTTP/1.1\r\n"), Command::Get { .. }));
-    assert!(matches!(command(b"mg HTTP/1.1\r\n"), Command::Meta { .. }));
-    assert_eq!(command(b"delete HTTP/1.1\r\n"), Command::Delete { key, noreply: false });
-    assert_eq!(command(b"delete host:\r\n"), Command::Delete { key: b"host:", noreply: false });
-    assert!(matches!(command(b"set HTTP/1.1 0 0 1\r\nx\r\n"), Command::Store { .. }));
+    assert!(matches!(command(b"get HTTP/1.1\r\n"), TextCommand::Get { .. }));
+    assert!(matches!(command(b"get / HTTP/1.1\r\n"), TextCommand::Get { .. }));
+    assert!(matches!(command(b"mg HTTP/1.1\r\n"), TextCommand::Meta { .. }));
+    assert_eq!(command(b"delete HTTP/1.1\r\n"), TextCommand::Delete { key, noreply: false });
+    assert_eq!(command(b"delete host:\r\n"), TextCommand::Delete { key: b"host:", noreply: false });
+    assert!(matches!(command(b"set HTTP/1.1 0 0 1\r\nx\r\n"), TextCommand::Store { .. }));
     for line in ["GET a", "GET / HTTP", "GET / HTTP/1.1 x", "foo"] {
         assert_eq!(complaint(format!("{line}\r\n").as_bytes()), Some(ERROR), "{line}");
     }
@@ -205,18 +212,18 @@ fn http_is_hung_up_on() {
 
 #[test]
 fn delete_takes_only_the_old_zero() {
-    assert_eq!(command(b"delete k\r\n"), Command::Delete { key: b"k", noreply: false });
-    assert_eq!(command(b"delete k 0\r\n"), Command::Delete { key: b"k", noreply: false });
-    assert_eq!(command(b"delete k 0 noreply\r\n"), Command::Delete { key: b"k", noreply: true });
+    assert_eq!(command(b"delete k\r\n"), TextCommand::Delete { key: b"k", noreply: false });
+    assert_eq!(command(b"delete k 0\r\n"), TextCommand::Delete { key: b"k", noreply: false });
+    assert_eq!(command(b"delete k 0 noreply\r\n"), TextCommand::Delete { key: b"k", noreply: true });
     assert_eq!(complaint(b"delete k 1\r\n"), Some(BAD_DELETE));
-    assert_eq!(command(b"delete noreply\r\n"), Command::Delete { key: b"noreply", noreply: false });
+    assert_eq!(command(b"delete noreply\r\n"), TextCommand::Delete { key: b"noreply", noreply: false });
 }
 
 #[test]
 fn flush_all_takes_a_delay_or_none() {
-    assert_eq!(command(b"flush_all\r\n"), Command::FlushAll { delay: 0, noreply: false });
-    assert_eq!(command(b"flush_all noreply\r\n"), Command::FlushAll { delay: 0, noreply: true });
-    assert_eq!(command(b"flush_all 10 noreply\r\n"), Command::FlushAll { delay: 10, noreply: true });
+    assert_eq!(command(b"flush_all\r\n"), TextCommand::FlushAll { delay: 0, noreply: false });
+    assert_eq!(command(b"flush_all noreply\r\n"), TextCommand::FlushAll { delay: 0, noreply: true });
+    assert_eq!(command(b"flush_all 10 noreply\r\n"), TextCommand::FlushAll { delay: 10, noreply: true });
     assert_eq!(complaint(b"flush_all x\r\n"), Some(BAD_EXPTIME));
 }
 
@@ -310,14 +317,14 @@ proptest! {
 
 #[test]
 fn sizes_are_changed_by_lines_that_name_them() {
-    let resize = |size, bytes, noreply| Command::Resize { size, bytes, noreply };
+    let resize = |size, bytes, noreply| TextCommand::Resize { size, bytes, noreply };
     assert_eq!(command(b"resize capacity 99\r\n"), resize(Size::Capacity, 99, false));
     assert_eq!(command(b"resize memory 1 noreply\r\n"), resize(Size::Memory, 1, true));
     for line in ["resize memory x", "resize speed 1", "resize memory 1 2", "resize memory noreply"] {
         let expected = (!line.ends_with("noreply")).then_some(BAD_RESIZE);
         assert_eq!(complaint(format!("{line}\r\n").as_bytes()), expected, "{line}");
     }
-    assert_eq!(command(b"cache_memlimit 64\r\n"), Command::CacheMemlimit { bytes: 64 << 20, noreply: false });
+    assert_eq!(command(b"cache_memlimit 64\r\n"), TextCommand::CacheMemlimit { bytes: 64 << 20, noreply: false });
     assert_eq!(complaint(b"cache_memlimit 7\r\n"), Some(MEMLIMIT_TOO_SMALL));
     assert_eq!(complaint(b"cache_memlimit 1000000001\r\n"), Some(MEMLIMIT_IN_BYTES));
     assert_eq!(complaint(b"cache_memlimit x noreply\r\n"), None);

@@ -303,7 +303,7 @@ impl UdpDoor {
         let Some(datagrams) = place.datagrams(datagram_bytes_max) else { return self.refuse(at, counters) };
         count(&counters.udp_answered, 1);
         let payload_bytes = datagram_bytes_max - HEADER_BYTES;
-        let mut mail = Mail { outlet: &mut self.outlets[place.outlet], counters };
+        let mut mail = OutgoingMail { outlet: &mut self.outlets[place.outlet], counters };
         mail.message(place.peer, place.request_id, datagrams, payload_bytes, place.connection.client.out.pieces());
     }
 
@@ -313,13 +313,13 @@ impl UdpDoor {
         count(&counters.udp_refused_size, 1);
         let place = &self.places[at as usize];
         let payload_bytes = self.terminal.datagram_bytes_max - HEADER_BYTES;
-        let mut mail = Mail { outlet: &mut self.outlets[place.outlet], counters };
+        let mut mail = OutgoingMail { outlet: &mut self.outlets[place.outlet], counters };
         mail.message(place.peer, place.request_id, 1, payload_bytes, iter::once(&place.refusal()[..]));
     }
 
     /// Sends what there is to send.
     fn flush(&mut self, counters: &Counters) {
-        self.outlets.iter_mut().for_each(|outlet| Mail { outlet, counters }.flush());
+        self.outlets.iter_mut().for_each(|outlet| OutgoingMail { outlet, counters }.flush());
     }
 }
 
@@ -370,12 +370,12 @@ impl Datagrams<Pipeline> for UdpDoor {
 }
 
 /// What sending takes.
-struct Mail<'a> {
+struct OutgoingMail<'a> {
     outlet: &'a mut Outlet,
     counters: &'a Counters,
 }
 
-impl Mail<'_> {
+impl OutgoingMail<'_> {
     /// `pieces` are the message, which takes so many datagrams.
     fn message<'p>(
         &mut self,

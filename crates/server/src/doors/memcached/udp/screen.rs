@@ -55,30 +55,30 @@ fn walk<'a, C>(
 }
 
 /// Strangers may get, and may do quietly what changes one item.
-fn text_audience(command: text::Command<'_>) -> Option<Audience> {
-    use text::Command;
+fn text_audience(command: text::TextCommand<'_>) -> Option<Audience> {
+    use text::TextCommand;
     match command {
-        Command::Refused { complaint: Some(text::ERROR) } | Command::RefusedLine { .. } => None,
-        Command::Get { .. }
-        | Command::Store { noreply: true, .. }
-        | Command::Increment { noreply: true, .. }
-        | Command::Touch { noreply: true, .. }
-        | Command::Delete { noreply: true, .. } => Some(Audience::Everybody),
+        TextCommand::Refused { complaint: Some(text::ERROR) } | TextCommand::RefusedLine { .. } => None,
+        TextCommand::Get { .. }
+        | TextCommand::Store { noreply: true, .. }
+        | TextCommand::Increment { noreply: true, .. }
+        | TextCommand::Touch { noreply: true, .. }
+        | TextCommand::Delete { noreply: true, .. } => Some(Audience::Everybody),
         _ => Some(Audience::Trusted),
     }
 }
 
 /// The same, and the noop that ends a row of quiet requests.
-fn binary_audience(command: binary::Command<'_>) -> Option<Audience> {
-    use binary::Command;
+fn binary_audience(command: binary::BinaryCommand<'_>) -> Option<Audience> {
+    use binary::BinaryCommand;
     match command {
-        Command::Refused { .. } => None,
-        Command::Get { .. }
-        | Command::GetAndTouch { quiet: true, .. }
-        | Command::Store { quiet: true, .. }
-        | Command::Increment { quiet: true, .. }
-        | Command::Delete { quiet: true, .. }
-        | Command::NoOp => Some(Audience::Everybody),
+        BinaryCommand::Refused { .. } => None,
+        BinaryCommand::Get { .. }
+        | BinaryCommand::GetAndTouch { quiet: true, .. }
+        | BinaryCommand::Store { quiet: true, .. }
+        | BinaryCommand::Increment { quiet: true, .. }
+        | BinaryCommand::Delete { quiet: true, .. }
+        | BinaryCommand::NoOp => Some(Audience::Everybody),
         _ => Some(Audience::Trusted),
     }
 }
