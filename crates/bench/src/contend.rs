@@ -16,6 +16,11 @@ pub trait Contender: Sized + Sync {
     /// Stores these items, each for the first time.
     fn load(&mut self, indexes: Range<u64>) -> Result<(), Failure>;
 
+    /// Deletes these items.
+    fn remove(&mut self, _indexes: Range<u64>) -> Result<(), Failure> {
+        Err("this contender has no way to delete items".into())
+    }
+
     /// Waits until what writes have left to be done is done.
     fn settle(&mut self) -> Result<(), Failure>;
 
@@ -66,6 +71,7 @@ fn run<C: Contender>(contender: &mut C, command: &Command) -> Result<Report, Fai
     let begun = Instant::now();
     let latencies = match command {
         Command::Load { from, to } => contender.load(*from..*to).map(|()| Latencies::default()),
+        Command::Remove { from, to } => contender.remove(*from..*to).map(|()| Latencies::default()),
         Command::Settle => contender.settle().map(|()| Latencies::default()),
         Command::Turn(turn) => match turn.overwrites_beside() {
             Some(writes) => turn_beside(contender, turn, &writes),

@@ -7,7 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tapetum::{Condition, Outcome, Reply, Request, Session, Stats, Store, StoreOptions, Sync};
+use tapetum::{
+    Condition, KeyBound, KeyRange, KeyspaceRef, Outcome, Reply, Request, ScanReply, Session, Stats, Store,
+    StoreOptions, Sync,
+};
 use tapetum_drive::{Drive, Env, FileFlash, Flash, IoEngine, LocalMemory, programs};
 
 use crate::Failure;
@@ -69,25 +72,32 @@ pub enum Answer<'a> {
     Value(&'a [u8]),
     Missing,
     Stored,
+    Deleted,
+    /// A scan saw so many items.
+    Scanned(usize),
 }
 
 pub struct Pipe {
     session: Session,
+    keyspace: KeyspaceRef,
     /// When the operation of each token was submitted.
     begun: Vec<Instant>,
     free: Vec<usize>,
     replies: Vec<Reply>,
+    scanned: Vec<ScanReply>,
     /// The longest wait for an answer so far.
     pub longest: Duration,
 }
 
 impl Pipe {
-    pub fn new(store: &Store, depth: usize) -> Result<Pipe, Failure> {
+    pub fn new(store: &Store, keyspace: KeyspaceRef, depth: usize) -> Result<Pipe, Failure> {
         Ok(Pipe {
             session: store.session_of_one_thread()?,
+            keyspace,
             begun: vec![Instant::now(); depth],
             free: (0..depth).rev().collect(),
             replies: Vec::new(),
+            scanned: Vec::new(),
             longest: Duration::ZERO,
         })
     }
@@ -109,10 +119,28 @@ impl Pipe {
         self.submit(now, Request::Get { key })
     }
 
+    pub fn delete(&mut self, now: Instant, key: &[u8]) -> usize {
+        self.submit(now, Request::Delete { key, stamp: None })
+    }
+
+    /// Scans so many items from a key on, of an ordered keyspace.
+    pub fn scan(&mut self, now: Instant, from: &[u8], items: usize) -> Result<usize, Failure> {
+        let token = self.take_token(now);
+        let range = KeyRange { from: KeyBound::Included(from.to_vec()), ..KeyRange::default() };
+        self.session.submit_scan(self.keyspace, token as u64, range, items)?;
+        Ok(token)
+    }
+
     fn submit(&mut self, now: Instant, request: Request<'_>) -> usize {
+        let token = self.take_token(now);
+        let submitted = self.session.submit_to(self.keyspace, token as u64, request);
+        submitted.expect("the session has room for what this one has");
+        token
+    }
+
+    fn take_token(&mut self, now: Instant) -> usize {
         let token = self.free.pop().expect("the caller looks for room first");
         self.begun[token] = now;
-        self.session.submit(token as u64, request).expect("the session has room for what this one has");
         token
     }
 
@@ -123,16 +151,27 @@ impl Pipe {
         mut answered: impl FnMut(usize, Answer<'_>, Duration) -> Result<(), Failure>,
     ) -> Result<usize, Failure> {
         self.session.poll(&mut self.replies);
+        self.session.take_scanned(&mut self.scanned);
         let now = Instant::now();
-        let count = self.replies.len();
+        let count = self.replies.len() + self.scanned.len();
+        let (begun, free, longest) = (&self.begun, &mut self.free, &mut self.longest);
+        let mut end = |token: usize| {
+            let took = now - begun[token];
+            *longest = (*longest).max(took);
+            free.push(token);
+            took
+        };
+        for ScanReply { token, part } in self.scanned.drain(..) {
+            let token = token as usize;
+            answered(token, Answer::Scanned(part?.items.len()), end(token))?;
+        }
         for Reply { token, outcome } in self.replies.drain(..) {
             let token = token as usize;
-            let took = now - self.begun[token];
-            self.longest = self.longest.max(took);
-            self.free.push(token);
+            let took = end(token);
             match outcome {
                 Outcome::Stored { .. } => answered(token, Answer::Stored, took)?,
                 Outcome::Value { value, .. } => answered(token, Answer::Value(self.session.bytes(value)), took)?,
+                Outcome::Deleted => answered(token, Answer::Deleted, took)?,
                 Outcome::Missing => answered(token, Answer::Missing, took)?,
                 Outcome::Failed(error) => return Err(error.into()),
                 other => return Err(format!("an operation was answered with {other:?}").into()),
@@ -150,13 +189,13 @@ impl Pipe {
 /// Runs `next` on a thread of several pipes until it has nothing more to submit and all is answered. `next` submits one
 /// operation, or says that there is none. The longest wait for an answer is the result.
 pub fn keep_full(
-    store: &Store,
+    (store, keyspace): (&Store, KeyspaceRef),
     mut next: impl FnMut(&mut Pipe, Instant) -> bool,
     mut answered: impl FnMut(Answer<'_>) -> Result<(), Failure>,
 ) -> Result<Duration, Failure> {
     let mut pipes = Vec::new();
     for _ in 0..SESSIONS {
-        pipes.push(Pipe::new(store, DEPTH)?);
+        pipes.push(Pipe::new(store, keyspace, DEPTH)?);
     }
     let mut more = true;
     while more || !pipes.iter().all(Pipe::is_idle) {

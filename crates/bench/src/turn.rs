@@ -35,12 +35,19 @@ pub struct Setup {
     pub threads: u64,
     /// Threads of the drive's own, of the embedded store.
     pub drive_threads: u64,
+    /// Whether the embedded store keeps the items in an ordered keyspace.
+    pub ordered: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Store these items, each for the first time.
     Load {
+        from: u64,
+        to: u64,
+    },
+    /// Delete these items, each of which is there.
+    Remove {
         from: u64,
         to: u64,
     },
@@ -166,7 +173,7 @@ impl Setup {
             "data": self.data, "memory_bytes": self.memory_bytes, "tier_bytes": self.tier_bytes,
             "capacity_bytes": self.capacity_bytes, "items": self.items, "value_bytes": self.value_bytes, "random_percent": self.random_percent,
             "sync": self.sync, "compress": self.compress, "threads": self.threads,
-            "drive_threads": self.drive_threads,
+            "drive_threads": self.drive_threads, "ordered": self.ordered,
         })
     }
 
@@ -183,6 +190,7 @@ impl Setup {
             compress: truth(value, "compress")?,
             threads: number(value, "threads")?,
             drive_threads: number(value, "drive_threads")?,
+            ordered: truth(value, "ordered")?,
         })
     }
 }
@@ -191,6 +199,7 @@ impl Command {
     pub fn to_json(&self) -> Value {
         match self {
             Command::Load { from, to } => json!({ "do": "load", "from": from, "to": to }),
+            Command::Remove { from, to } => json!({ "do": "remove", "from": from, "to": to }),
             Command::Settle => json!({ "do": "settle" }),
             Command::Turn(turn) => turn.to_json(),
         }
@@ -199,6 +208,7 @@ impl Command {
     pub fn from_json(value: &Value) -> Result<Command, Failure> {
         Ok(match text(value, "do")?.as_str() {
             "load" => Command::Load { from: number(value, "from")?, to: number(value, "to")? },
+            "remove" => Command::Remove { from: number(value, "from")?, to: number(value, "to")? },
             "settle" => Command::Settle,
             "turn" => Command::Turn(Turn::from_json(value)?),
             other => return Err(format!("there is no command {other}").into()),
@@ -265,8 +275,8 @@ mod tests {
     fn commands_come_back_from_their_lines() {
         let timed = turn(Length::Time(Duration::from_millis(1500)), Some(1000.5));
         let counted = turn(Length::Operations(77), None);
-        for command in [Command::Load { from: 3, to: 9 }, Command::Settle, Command::Turn(timed), Command::Turn(counted)]
-        {
+        let (load, remove) = (Command::Load { from: 3, to: 9 }, Command::Remove { from: 4, to: 5 });
+        for command in [load, remove, Command::Settle, Command::Turn(timed), Command::Turn(counted)] {
             let line = command.to_json().to_string();
             assert_eq!(Command::from_json(&serde_json::from_str(&line).unwrap()).unwrap(), command);
         }
@@ -288,6 +298,7 @@ mod tests {
             compress: false,
             threads: 7,
             drive_threads: 8,
+            ordered: true,
         };
         assert_eq!(Setup::from_json(&setup.to_json()).unwrap(), setup);
         assert!(Setup::from_json(&json!({})).is_err());

@@ -26,12 +26,14 @@ pub struct Mix {
     pub insert: u64,
     pub scan: u64,
     pub read_modify_write: u64,
+    /// Items that a scan has at least; at most they are a hundred.
+    pub scan_items_min: u64,
 }
 
 impl Mix {
-    const NONE: Mix = Mix { read: 0, update: 0, insert: 0, scan: 0, read_modify_write: 0 };
+    const NONE: Mix = Mix { read: 0, update: 0, insert: 0, scan: 0, read_modify_write: 0, scan_items_min: 1 };
 
-    /// `a` to `f` are YCSB's; `write` only overwrites.
+    /// `a` to `f` are YCSB's; `write` only overwrites, `scan` only scans, a hundred items each.
     pub fn named(name: &str) -> Result<Mix, Failure> {
         Ok(match name {
             "a" => Mix { read: 50, update: 50, ..Mix::NONE },
@@ -41,7 +43,8 @@ impl Mix {
             "e" => Mix { scan: 95, insert: 5, ..Mix::NONE },
             "f" => Mix { read: 50, read_modify_write: 50, ..Mix::NONE },
             "write" => Mix { update: 100, ..Mix::NONE },
-            other => return Err(format!("there is no mix {other}; there are a to f and write").into()),
+            "scan" => Mix { scan: 100, scan_items_min: SCAN_ITEMS_MAX, ..Mix::NONE },
+            other => return Err(format!("there is no mix {other}; there are a to f, write and scan").into()),
         })
     }
 }
@@ -155,7 +158,10 @@ impl<'a> Operations<'a> {
         match () {
             () if read => Operation::Read(index),
             () if update => Operation::Update(index),
-            () if scan => Operation::Scan(index, 1 + self.random.below(SCAN_ITEMS_MAX)),
+            () if scan => {
+                let least = self.mix.scan_items_min;
+                Operation::Scan(index, least + self.random.below(SCAN_ITEMS_MAX + 1 - least))
+            }
             () => Operation::ReadModifyWrite(index),
         }
     }

@@ -55,6 +55,7 @@ impl Shape {
             compress: self.random_percent < 100,
             threads,
             drive_threads: u64::from(name == peers::ON_DRIVE_THREAD),
+            ordered: name == peers::ORDERED,
         }
     }
 }
@@ -239,6 +240,15 @@ impl Arena {
                 let rest = (begun.elapsed() - loaded).as_secs_f64();
                 println!("  {name}: {overwrites} × as many overwrites in {rest:.0} s");
             }
+        }
+        Ok(())
+    }
+
+    /// Has each contender that runs delete these items and settle.
+    pub fn remove(&mut self, from: u64, to: u64) -> Result<(), Failure> {
+        for (_, contender) in &mut self.running {
+            contender.run(&Command::Remove { from, to })?;
+            contender.run(&Command::Settle)?;
         }
         Ok(())
     }

@@ -20,6 +20,8 @@ mod load;
 mod memcached_get;
 mod memcaslap;
 mod misses;
+mod ordered;
+mod ordered_scan;
 mod outcome;
 mod packets;
 mod peers;
@@ -43,7 +45,7 @@ use crate::rows::Row;
 const KEY_BYTES: u64 = 16;
 
 /// With what each row runs small: contenders that nothing need be compiled for, and as few items as it takes.
-pub const ROWS: [Row; 25] = [
+pub const ROWS: [Row; 27] = [
     Row {
         name: "quick",
         run: quick::run,
@@ -80,6 +82,8 @@ pub const ROWS: [Row; 25] = [
     Row { name: "floods", run: floods::run, smoke: "--items 1000 --rounds 1" },
     Row { name: "pictures", run: pictures::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,limit" },
     Row { name: "beside", run: beside::run, smoke: "--items 2000 --rounds 1 --server THIS/tapetum" },
+    Row { name: "ordered", run: ordered::run, smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered" },
+    Row { name: "ordered-scan", run: ordered_scan::run, smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered" },
     Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
 ];
 

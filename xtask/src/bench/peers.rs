@@ -13,13 +13,21 @@ use crate::workspace;
 /// The store with the device half of its drive on a thread of its own.
 pub const ON_DRIVE_THREAD: &str = "tapetum-drive-thread";
 
+/// The store with the items in an ordered keyspace.
+pub const ORDERED: &str = "tapetum-ordered";
+
 /// The package of each rival.
-const PEERS: [(&str, &str); 3] = [("rocksdb", "peer-rocksdb"), ("rocksdb-blob", "peer-rocksdb"), ("lmdb", "peer-lmdb")];
+const PEERS: [(&str, &str); 4] = [
+    ("rocksdb", "peer-rocksdb"),
+    ("rocksdb-blob", "peer-rocksdb"),
+    ("rocksdb-plain", "peer-rocksdb"),
+    ("lmdb", "peer-lmdb"),
+];
 
 /// Builds what is needed for these contenders, and says where each is. A smoke run has them built already, but for the rivals.
 pub fn binaries(arguments: &Arguments, names: &[&'static str]) -> Result<Vec<(&'static str, PathBuf)>, Failure> {
     let binary = |name: &str| {
-        let name = if name == ON_DRIVE_THREAD { "tapetum" } else { name };
+        let name = if [ON_DRIVE_THREAD, ORDERED].contains(&name) { "tapetum" } else { name };
         match arguments.smoke_binaries() {
             Some(folder) => Ok(folder.join(format!("contender-{name}"))),
             None => build_binary(name),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tapetum::{Store, Sync};
+use tapetum::{KeyspaceRef, Store, Sync};
 use tapetum_bench::embedded::{Pipe, create, keep_full, settle};
 use tapetum_bench::random::{Random, key16, mix};
 
@@ -51,7 +51,12 @@ pub fn fill_value(index: u64, generation: u64, bytes: u64, value: &mut Vec<u8>) 
 }
 
 /// Stores the items of `indexes`, in no order of their keys; the longest wait for an answer.
-pub fn store_items(store: &Store, indexes: Range<u64>, value_bytes: u64, threads: u64) -> Result<Duration, Failure> {
+pub fn store_items(
+    place: (&Store, KeyspaceRef),
+    indexes: Range<u64>,
+    value_bytes: u64,
+    threads: u64,
+) -> Result<Duration, Failure> {
     let thread = |number: u64| {
         let mut indexes = (indexes.start + number..indexes.end).step_by(threads as usize);
         let mut value = Vec::new();
@@ -61,7 +66,7 @@ pub fn store_items(store: &Store, indexes: Range<u64>, value_bytes: u64, threads
             pipe.put(now, &key16(index), &value);
             true
         };
-        move || keep_full(store, next, |_| Ok(()))
+        move || keep_full(place, next, |_| Ok(()))
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|number| scope.spawn(thread(number))).collect();
@@ -86,6 +91,6 @@ pub fn touch_pools(store: &Store, arguments: &Arguments) -> Result<(), Failure> 
         written += 1;
         written < writes
     };
-    keep_full(store, next, |_| Ok(()))?;
+    keep_full((store, KeyspaceRef::DEFAULT), next, |_| Ok(()))?;
     settle(store).map(|_| ())
 }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use tapetum::Stats;
+use tapetum::{KeyspaceRef, Stats};
 
 use super::embedded::{Embedded, VALUE_BYTES, fill_value, store_items};
 use super::{hold, microseconds, row};
@@ -33,11 +33,11 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     println!("growth-latency: {items} items, then {rate} new ones a second and {depth} GETs on their way");
     let bench = Embedded::start("growth-latency", capacity, memory)?;
     let store = &bench.store;
-    store_items(store, 0..items, VALUE_BYTES, 2)?;
+    store_items((store, KeyspaceRef::DEFAULT), 0..items, VALUE_BYTES, 2)?;
     settle(store)?;
 
-    let mut writer = Pipe::new(store, WRITES)?;
-    let mut reader = Pipe::new(store, depth as usize)?;
+    let mut writer = Pipe::new(store, KeyspaceRef::DEFAULT, WRITES)?;
+    let mut reader = Pipe::new(store, KeyspaceRef::DEFAULT, depth as usize)?;
     let mut random = Random::new(7);
     let mut asked = vec![(0, false); depth as usize];
     let (mut value, mut expected) = (Vec::new(), Vec::new());

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tapetum::{Stats, Store, StoreOptions};
+use tapetum::{KeyspaceRef, Stats, Store, StoreOptions};
 
 use super::embedded::{Embedded, VALUE_BYTES, store_items, touch_pools};
 use super::{hold, mebibytes, row, seconds};
@@ -120,7 +120,7 @@ fn each(stats: &Stats) -> f64 {
 fn load_to(store: &Store, stored: &mut u64, entries: u64, threads: u64) -> Result<Rest, Failure> {
     while store.stats().index_entries < entries {
         let more = (entries - store.stats().index_entries).max(entries / 200);
-        store_items(store, *stored..*stored + more, VALUE_BYTES, threads)?;
+        store_items((store, KeyspaceRef::DEFAULT), *stored..*stored + more, VALUE_BYTES, threads)?;
         *stored += more;
         settle(store)?;
     }

@@ -6,6 +6,7 @@ use super::embedded::{Embedded, KEY_BYTES, VALUE_BYTES, store_items};
 use super::{hold, mebibytes, row, seconds};
 use crate::Failure;
 use crate::arguments::Arguments;
+use tapetum::KeyspaceRef;
 use tapetum_bench::embedded::settle;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -21,7 +22,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let bench = Embedded::start("load", capacity, memory)?;
     let store = &bench.store;
     let begun = Instant::now();
-    let longest = store_items(store, 0..items, VALUE_BYTES, threads)?;
+    let longest = store_items((store, KeyspaceRef::DEFAULT), 0..items, VALUE_BYTES, threads)?;
     let acknowledged = begun.elapsed();
     let settled = settle(store)?.duration_since(begun).max(acknowledged);
     let stats = store.stats();

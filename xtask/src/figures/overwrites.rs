@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tapetum::{Stats, Store};
+use tapetum::{KeyspaceRef, Stats, Store};
 
 use super::embedded::{Embedded, KEY_BYTES, fill_value, store_items};
 use super::raw_disk;
@@ -83,7 +83,7 @@ fn work(store: &Store, shape: &Shape, fill_percent: u64) -> Result<Done, Failure
     let user_bytes = KEY_BYTES + shape.value_bytes;
     let begun = Instant::now();
     let some = shape.capacity / 10 / user_bytes;
-    let mut longest = store_items(store, 0..some, shape.value_bytes, 1)?;
+    let mut longest = store_items((store, KeyspaceRef::DEFAULT), 0..some, shape.value_bytes, 1)?;
     settle(store)?;
     let stats = store.stats();
     if stats.collections > 0 || stats.index_entries == 0 {
@@ -92,7 +92,7 @@ fn work(store: &Store, shape: &Shape, fill_percent: u64) -> Result<Done, Failure
     let stored_each = written(&stats) as f64 / stats.index_entries as f64;
     let live = shape.capacity as f64 * fill_percent as f64 / 100.0;
     let items = (live / stored_each) as u64;
-    longest = longest.max(store_items(store, some..items, shape.value_bytes, 1)?);
+    longest = longest.max(store_items((store, KeyspaceRef::DEFAULT), some..items, shape.value_bytes, 1)?);
     row("stored bytes of an item", format!("{stored_each:.1} B"), &format!("{user_bytes} B of key and value"));
     row("items", items.to_string(), &format!("{fill_percent} % of {}", mebibytes(shape.capacity)));
     row("loaded in", seconds(begun.elapsed()), "");
@@ -159,9 +159,9 @@ impl Overwrites<'_> {
         };
         let here = |answer: Answer<'_>| match answer {
             Answer::Missing => Err("an item is not there".into()),
-            Answer::Value(_) | Answer::Stored => Ok(()),
+            _ => Ok(()),
         };
-        let longest = keep_full(self.store, next, here)?;
+        let longest = keep_full((self.store, KeyspaceRef::DEFAULT), next, here)?;
         self.longest = self.longest.max(longest);
         let spent = begun.elapsed().as_secs_f64();
         let after = self.store.stats();

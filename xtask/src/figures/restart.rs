@@ -11,6 +11,7 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::load::expect_stored;
 use crate::workspace::Scratch;
+use tapetum::KeyspaceRef;
 use tapetum_bench::client::Connection;
 use tapetum_bench::embedded::{create, settle};
 use tapetum_bench::process;
@@ -38,7 +39,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     println!("restart: {items} items, capacity {}, memory {}", mebibytes(capacity), mebibytes(memory));
     let begun = Instant::now();
     let store = create(&data, capacity, memory, tapetum::Sync::Always)?;
-    store_items(&store, 0..items, VALUE_BYTES, 2)?;
+    store_items((&store, KeyspaceRef::DEFAULT), 0..items, VALUE_BYTES, 2)?;
     settle(&store)?;
     store.close()?;
     drop(store);

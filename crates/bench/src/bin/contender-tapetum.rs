@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use tapetum::{Store, Sync};
+use tapetum::{KeyspaceHandle, KeyspaceKind, KeyspaceRef, Store, Sync};
 use tapetum_bench::Failure;
 use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::{Contender, contend};
@@ -21,8 +21,11 @@ use tapetum_bench::workload::{Key, Operation, Operations, Population, Values, ke
 /// Shorter waits for the next operation's time are not worth going to sleep.
 const SPIN_MAX: Duration = Duration::from_micros(100);
 
+/// The name of the keyspace in which it keeps the items in order.
+const ORDERED: &str = "ordered";
+
 struct Tapetum {
-    store: Store,
+    keyspace: KeyspaceHandle,
     population: Population,
 }
 
@@ -33,8 +36,13 @@ impl Tapetum {
             true => open(&setup.data, setup.memory_bytes, sync, setup.drive_threads as usize)?,
             false => create(&setup.data, setup.capacity_bytes, setup.memory_bytes, sync)?,
         };
+        let keyspace = match store.keyspaces().iter().any(|keyspace| keyspace.name == ORDERED) {
+            _ if !setup.ordered => store.keyspace("default")?,
+            true => store.keyspace(ORDERED)?,
+            false => store.create_keyspace_of(ORDERED, KeyspaceKind::Ordered)?,
+        };
         let values = Values::new(setup.value_bytes as usize, setup.random_percent);
-        Ok(Tapetum { store, population: Population::new(setup.items, values) })
+        Ok(Tapetum { keyspace, population: Population::new(setup.items, values) })
     }
 }
 
@@ -50,27 +58,44 @@ impl Contender for Tapetum {
             pipe.put(now, &key(index), &value);
             true
         };
-        keep_full(&self.store, next, |_| Ok(())).map(drop)
+        keep_full(self.place(), next, |_| Ok(())).map(drop)
+    }
+
+    fn remove(&mut self, mut indexes: Range<u64>) -> Result<(), Failure> {
+        let next = |pipe: &mut Pipe, now: Instant| {
+            let Some(index) = indexes.next() else { return false };
+            pipe.delete(now, &key(index));
+            true
+        };
+        keep_full(self.place(), next, |answer| match answer {
+            Answer::Deleted => Ok(()),
+            other => Err(format!("an item that was to be deleted was answered with {other:?}").into()),
+        })
+        .map(drop)
     }
 
     fn settle(&mut self) -> Result<(), Failure> {
-        settle(&self.store).map(drop)
+        settle(self.keyspace.store()).map(drop)
     }
 
     fn turn(&self, turn: &Turn) -> Result<Latencies, Failure> {
         match turn.api.as_str() {
             "session" => self.sessions(turn),
-            "blocking" => blocking::run(turn, &self.population, || Ok(Blocking(self.store.clone()))),
+            "blocking" => blocking::run(turn, &self.population, || Ok(Blocking(self.keyspace.clone()))),
             other => Err(format!("the store has no way {other}; there are session and blocking").into()),
         }
     }
 
     fn close(self) -> Result<(), Failure> {
-        Ok(self.store.close()?)
+        Ok(self.keyspace.store().close()?)
     }
 }
 
 impl Tapetum {
+    fn place(&self) -> (&Store, KeyspaceRef) {
+        (self.keyspace.store(), self.keyspace.keyspace())
+    }
+
     fn sessions(&self, turn: &Turn) -> Result<Latencies, Failure> {
         let begun = Instant::now();
         std::thread::scope(|scope| {
@@ -117,7 +142,7 @@ impl<'a> Driver<'a> {
         let seed = mix(turn.seed) ^ number;
         let nothing = Asked { index: 0, since: Instant::now(), modify: false };
         Ok(Driver {
-            pipe: Pipe::new(&contender.store, turn.depth as usize)?,
+            pipe: Pipe::new(contender.keyspace.store(), contender.keyspace.keyspace(), turn.depth as usize)?,
             operations: Operations::new(&contender.population, turn.mix()?, turn.distribution()?, seed),
             values: contender.population.values(),
             turn,
@@ -172,7 +197,10 @@ impl<'a> Driver<'a> {
                 Operation::Read(index) => self.read(now, Asked { index, since, modify: false }),
                 Operation::ReadModifyWrite(index) => self.read(now, Asked { index, since, modify: true }),
                 Operation::Update(index) | Operation::Insert(index) => self.write(now, index, since),
-                Operation::Scan(..) => return Err("a hashed keyspace has no order of keys to scan in".into()),
+                Operation::Scan(index, items) => {
+                    let token = self.pipe.scan(now, &key(index), items as usize)?;
+                    self.asked[token] = Asked { index, since, modify: false };
+                }
             }
         }
         Ok(())
@@ -199,6 +227,8 @@ impl<'a> Driver<'a> {
                     return Ok(());
                 }
                 Answer::Value(value) => self.values.check(asked.index, value)?,
+                Answer::Scanned(_) => {}
+                Answer::Deleted => return Err("nothing was to be deleted".into()),
                 Answer::Missing => self.latencies.missing += 1,
             }
             if asked.modify {
@@ -211,7 +241,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-struct Blocking(Store);
+struct Blocking(KeyspaceHandle);
 
 impl Client for Blocking {
     fn get(&mut self, keys: &[Key], found: &mut dyn FnMut(usize, &[u8])) -> Result<(), Failure> {

@@ -16,7 +16,7 @@ use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::Contender;
 use tapetum_bench::latencies::Latencies;
 use tapetum_bench::turn::{Setup, Turn};
-use tapetum_bench::workload::{Key, Population, Values};
+use tapetum_bench::workload::{Key, Population, Values, key};
 
 const FAMILY: &str = "default";
 const LOADING_THREADS: u64 = 4;
@@ -48,6 +48,17 @@ pub fn options(setup: &Setup) -> Options {
     options.set_optimize_filters_for_hits(true);
     options.set_compression_type(compression(setup));
     options.set_compression_options(-14, 1, 0, 0);
+    options
+}
+
+/// As the paper on Retina has it: no cache of blocks, and no filter.
+pub fn options_plain(setup: &Setup) -> Options {
+    let mut table = BlockBasedOptions::default();
+    table.disable_cache();
+    table.set_block_size(4 << 10);
+    table.set_format_version(6);
+    let mut options = options(setup);
+    options.set_block_based_table_factory(&table);
     options
 }
 
@@ -91,6 +102,10 @@ impl RocksDb {
 impl Contender for RocksDb {
     fn load(&mut self, indexes: Range<u64>) -> Result<(), Failure> {
         blocking::load(indexes, LOADING_THREADS, self.population.values(), || Ok(self.client()))
+    }
+
+    fn remove(&mut self, mut indexes: Range<u64>) -> Result<(), Failure> {
+        Ok(indexes.try_for_each(|index| self.db.delete(key(index)))?)
     }
 
     fn settle(&mut self) -> Result<(), Failure> {

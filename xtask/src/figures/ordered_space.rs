@@ -1,0 +1,121 @@
+//! What an ordered keyspace takes: DRAM an item, flash after a load in random order and after half of the items were deleted and as many
+//! others stored, and how long an opening takes that reads all nodes, beside one sequential read of as many bytes.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tapetum::{KeyspaceKind, KeyspaceRef, Store, Sync};
+use tapetum_bench::embedded::{Pipe, create, keep_full, open, settle};
+use tapetum_bench::random::key16;
+
+use super::embedded::{KEY_BYTES, fill_value, store_items};
+use super::{hold, mebibytes, row, seconds};
+use crate::Failure;
+use crate::arguments::Arguments;
+use crate::workspace::Scratch;
+
+/// Values of up to so many bytes are held to the figures for small ones.
+const SMALL_BYTES: u64 = 256;
+const READ_BYTES: usize = 1 << 20;
+const NAME: &str = "ordered";
+/// An item that is not deleted.
+const KEPT: u64 = 1;
+const RECOVERY_MOST: f64 = 1.3;
+
+/// What is to be reached: by values of 100 bytes, and of 1 KiB.
+struct Aims {
+    dram_bytes: f64,
+    space: f64,
+}
+
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let items = arguments.number("items", 5_000_000)?;
+    let value_bytes = arguments.size("value", 1008)?;
+    let data_bytes = items * (KEY_BYTES + value_bytes);
+    let capacity = arguments.size("capacity", data_bytes / 2 * 5 + (512 << 20))?;
+    let memory = arguments.size("memory", (data_bytes / 8).max(64 << 20))?;
+    arguments.finish()?;
+    let is_small = value_bytes <= SMALL_BYTES;
+    let aims = if is_small { Aims { dram_bytes: 4.0, space: 1.8 } } else { Aims { dram_bytes: 20.0, space: 2.0 } };
+    let scratch = Scratch::new("ordered-space")?;
+    let folder = scratch.folder().join("data");
+    println!("ordered-space: {items} items of {value_bytes} bytes, memory {}", mebibytes(memory));
+    let store = create(&folder, capacity, memory, Sync::No)?;
+    let keyspace = store.create_keyspace_of(NAME, KeyspaceKind::Ordered)?.keyspace();
+    let before = store.stats();
+    let begun = Instant::now();
+    store_items((&store, keyspace), 0..items, value_bytes, 1)?;
+    settle(&store)?;
+    row("stored in", seconds(begun.elapsed()), "");
+    let amplification = || (store.stats().flash_used_bytes - before.flash_used_bytes) as f64 / data_bytes as f64;
+    let loaded = amplification();
+    let dram = (store.stats().index_bytes - before.index_bytes) as f64 / items as f64;
+    row("DRAM an item", format!("{dram:.2} B"), &format!("at most {} B", aims.dram_bytes));
+    row("flash ÷ keys and values", format!("{loaded:.3}"), &format!("at most {}", aims.space));
+    delete_half((&store, keyspace), items)?;
+    settle(&store)?;
+    row("the same with half deleted, ÷ what is left", format!("{:.3}", amplification() * 2.0), "");
+    store_items((&store, keyspace), items..items + items / 2, value_bytes, 1)?;
+    settle(&store)?;
+    let again = amplification();
+    row("the same with as many others stored", format!("{again:.3}"), &format!("at most {}", aims.space));
+    let used_bytes = store.stats().flash_used_bytes - before.flash_used_bytes;
+    drop(store.abandon()?);
+    let ratio = recovery(&folder, memory, used_bytes, value_bytes)?;
+    hold(dram <= aims.dram_bytes, "DRAM an item")?;
+    hold(loaded.max(again) <= aims.space, "flash ÷ keys and values")?;
+    hold(ratio <= RECOVERY_MOST, "an opening that reads all nodes ÷ one sequential read")
+}
+
+/// Every other one.
+fn delete_half(place: (&Store, KeyspaceRef), items: u64) -> Result<(), Failure> {
+    let mut indexes = (0..items).step_by(2);
+    let next = |pipe: &mut Pipe, now: Instant| {
+        let Some(index) = indexes.next() else { return false };
+        pipe.delete(now, &key16(index));
+        true
+    };
+    keep_full(place, next, |_| Ok(())).map(drop)
+}
+
+/// Opens the store as a crash left it, and reads as many bytes as it uses; the first ÷ the second, medians of three.
+fn recovery(folder: &Path, memory: u64, used_bytes: u64, value_bytes: u64) -> Result<f64, Failure> {
+    let (mut openings, mut reads, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..3 {
+        reads.push(sequential_read(&folder.join("drive"), used_bytes)?);
+        let begun = Instant::now();
+        let store = open(folder, memory, Sync::No, 0)?;
+        let found = store.keyspace(NAME)?.get(&key16(KEPT))?;
+        openings.push(begun.elapsed());
+        fill_value(KEPT, 0, value_bytes, &mut expected);
+        if found.is_none_or(|item| item.value != expected) {
+            return Err("an item that was stored is missing or another after the opening".into());
+        }
+        drop(store.abandon()?);
+    }
+    let (opening, read) = (median(&mut openings), median(&mut reads));
+    let ratio = opening.as_secs_f64() / read.as_secs_f64();
+    row("one sequential read of the bytes in use", seconds(read), "");
+    row("an opening after a crash, one item read", seconds(opening), "");
+    row("the second ÷ the first", format!("{ratio:.2}"), &format!("at most {RECOVERY_MOST}"));
+    Ok(ratio)
+}
+
+fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Past the system's cache, in reads of 1 MiB, one after the other.
+fn sequential_read(path: &Path, bytes: u64) -> Result<Duration, Failure> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    let mut memory = vec![0; READ_BYTES + 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    let begun = Instant::now();
+    for offset in (0..bytes).step_by(READ_BYTES) {
+        file.read_at(&mut memory[start..start + READ_BYTES], offset)?;
+    }
+    Ok(begun.elapsed())
+}
