@@ -183,7 +183,8 @@ impl OrderedEngine {
     /// Takes the pages of a dropped keyspace out of the cache, as far as they are not in use; whether none is left, and none is on its way
     /// to flash.
     pub fn forget_pages(&self, keyspace: KeyspaceId) -> bool {
-        self.shared.get().is_none_or(|shared| shared.state.forget_tree(keyspace))
+        let is_settled = lock(&self.slots).get(&keyspace).is_none_or(|slots| slots.nodes().is_settled());
+        self.shared.get().is_none_or(|shared| shared.state.forget_tree(keyspace)) && is_settled
     }
 
     /// Nothing of a dropped keyspace is left on flash.

@@ -9,7 +9,7 @@
 //! A node's page is in one of the [`WAYS`] places of its set. Who works on a page takes its buffer out, and everybody else finds it
 //! *taken* until it is back; nobody queues at a page.
 //!
-//! 1. A node's page is in the cache once or not at all. One that differs from the node's newest durable image stays until it does not.
+//! 1. A node's page is in the cache once or not at all. One that differs from the image in the node's home stays until it does not.
 //! 2. A page is taken for as long as commands run that need no flash: whoever took one gives it back before he returns to his caller. So
 //!    who finds it taken tries again at once.
 //! 3. A page that was read is installed if the node was not cached meanwhile and has the home that was read. So a page that is installed is
@@ -219,14 +219,26 @@ impl MirrorCache {
         Some(look(&mut set.places[at].meta))
     }
 
-    /// The image of a node with this stamp, in this slot, is durable; `tell` hears of it if it is the one on its way.
+    /// The image of a node with this stamp, in this slot, is written, and nobody waits until it is durable: it is the node's home.
+    pub fn moved(&self, node: NodeId, home: NodeHome) {
+        let mut set = lock(self.set(node));
+        let at = set.find(node).expect("a page that is being written stays");
+        let flying = set.places[at].meta.flying.as_mut().expect("it has an image on its way");
+        assert_eq!(flying.stamp, home.stamp, "one image is written at a time");
+        flying.is_home = true;
+        self.table.set(node, home);
+    }
+
+    /// The image of a node with this stamp, in this slot, is durable; `tell` hears of it if it is the page's newest.
     pub fn landed(&self, node: NodeId, home: NodeHome, tell: impl FnOnce(&mut PageMeta)) {
         let mut set = lock(self.set(node));
-        let at = set.find(node).expect("a page with an image on its way stays");
-        self.table.set(node, home);
+        // A page whose image was its home may be gone, or have another one on its way.
+        let Some(at) = set.find(node) else { return };
         let meta = &mut set.places[at].meta;
-        let flying = meta.flying.take().expect("it has one");
-        assert_eq!(flying.stamp, home.stamp, "of one image at a time");
+        let Some(flying) = meta.flying.take_if(|image| image.stamp == home.stamp) else { return };
+        if !flying.is_home {
+            self.table.set(node, home);
+        }
         meta.durable_stamp = home.stamp;
         tell(meta);
     }
@@ -271,7 +283,7 @@ impl MirrorCache {
                 if *node == NO_NODE || place.meta.keyspace != keyspace {
                     continue;
                 }
-                if place.buffer.is_none() || place.meta.flying.is_some() {
+                if place.buffer.is_none() || place.meta.is_being_written() {
                     is_empty = false;
                     continue;
                 }

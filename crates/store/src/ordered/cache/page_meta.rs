@@ -19,6 +19,8 @@ pub enum PageUse {
 /// An image of a page on its way to be durable.
 pub struct FlyingImage {
     pub stamp: u64,
+    /// It is the node's home already: it was written, and nobody waits until it is durable.
+    pub is_home: bool,
     /// Of the changes in it, if somebody waits for them.
     pub ticket: Option<Arc<DurabilityTicket>>,
 }
@@ -69,9 +71,14 @@ impl PageMeta {
         is_warm
     }
 
-    /// Whether the page is as its newest durable image, so that it may go.
+    /// Whether the page is as the image in its home, so that it may go.
     pub fn is_clean(&self) -> bool {
-        !self.is_dirty && self.flying.is_none()
+        !self.is_dirty && !self.is_being_written()
+    }
+
+    /// Whether it has an image on its way that is not the node's home yet.
+    pub fn is_being_written(&self) -> bool {
+        self.flying.as_ref().is_some_and(|image| !image.is_home)
     }
 
     /// A record or, if `removes`, the removal of one, is in the page. The caller has the page.
@@ -129,9 +136,11 @@ impl PageMeta {
         }
     }
 
-    /// Takes in what is known of a page whose records are now in this one. Neither has an image on its way.
+    /// Takes in what is known of a page whose records are now in this one. Neither is being written.
     pub fn merge(&mut self, other: PageMeta, resume: impl Fn(u32) -> SlotShare) {
-        debug_assert!(self.flying.is_none() && other.flying.is_none(), "an image on its way is of one node");
+        debug_assert!(!self.is_being_written() && !other.is_being_written(), "an image is of one node");
+        // That it becomes durable says nothing of the records that come in.
+        self.flying = None;
         self.is_dirty = true;
         self.shared.extend(other.slot.map(resume));
         self.shared.extend(other.shared);

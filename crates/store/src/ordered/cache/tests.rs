@@ -79,7 +79,7 @@ fn pages_that_are_not_durable_or_taken_stay() {
     assert!(!install(&cache, &local, last, PageUse::ByKey), "all are dirty");
     let new = cache.table.give().unwrap();
     assert!(cache.reserve(new, KEYSPACE).is_none());
-    let flying = FlyingImage { stamp: 80, ticket: None };
+    let flying = FlyingImage { stamp: 80, is_home: false, ticket: None };
     cache.with(nodes[0].0, |meta| (meta.is_dirty, meta.flying) = (false, Some(flying))).unwrap();
     assert!(!install(&cache, &local, last, PageUse::ByKey), "the image is not durable");
     let home = NodeHome { slot: 7, stamp: 80 };
@@ -126,7 +126,7 @@ fn a_look_waits_for_the_image_that_has_what_it_saw() {
     let first = meta.ticket();
     assert!(meta.wait_for(10).is_none());
     assert!(Arc::ptr_eq(&meta.wait_for(12).unwrap(), &first));
-    meta.flying = Some(FlyingImage { stamp: 13, ticket: meta.tickets.pop() });
+    meta.flying = Some(FlyingImage { stamp: 13, is_home: false, ticket: meta.tickets.pop() });
     meta.is_dirty = false;
     assert!(Arc::ptr_eq(&meta.wait_for(12).unwrap(), &first), "on its way");
     meta.changed(14, true);

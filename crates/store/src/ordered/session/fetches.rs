@@ -38,6 +38,7 @@ impl OrderedSession {
         let what = (self.state.programs.get, tree.nodes.map().flash(home.slot));
         let operation = scratch::read_and_look(on, what, &self.parameters, (&page, &mut scratch));
         op.kept.stage = OpStage::Reads(node, home);
+        self.fetches += 1;
         self.ops.put(number, op);
         self.submit(core, (number as u64, Purpose::Get), operation, Lease::Buffers([page, scratch]));
     }
@@ -57,7 +58,7 @@ impl OrderedSession {
         };
         let Some(found) = found else {
             self.give_scratch(core, scratch);
-            self.give_page(page);
+            self.end_fetch(page);
             return match self.state.cache.is_current(node, home) {
                 true => {
                     let error = read_error(core, (node, home), &completion);
@@ -76,17 +77,17 @@ impl OrderedSession {
         self.give_scratch(core, scratch);
         // The page is the node as it is, or the answer would be of the past.
         if !self.state.cache.is_current(node, home) {
-            self.give_page(page);
+            self.end_fetch(page);
             return self.try_again(number, op);
         }
         if let Some(value_bytes) = must_ask(core, &op, &found) {
-            self.give_page(page);
+            self.end_fetch(page);
             return self.ask(core, (number, op), value_bytes);
         }
         let (_, outcome) = self.answer_of(core, &op, &found, &page);
         let meta = PageMeta::new(op.keyspace.id().0, PageUse::ByKey);
         match self.state.cache.install(node, home, page, meta) {
-            Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => self.give_page(page),
+            Installed::Done(page) | Installed::NoRoom(page) | Installed::Stale(page) => self.end_fetch(page),
         }
         let deleted_by = found.head().map_or(0, |head| deleted_by(core, &op, head));
         self.answer(core, op.token, Shown { ticket: None, deleted_by }, outcome);
@@ -99,7 +100,7 @@ impl OrderedSession {
         let meta = PageMeta::new(op.keyspace.id().0, PageUse::ByKey);
         match self.state.cache.install(node, home, page, meta) {
             Installed::Done(page) | Installed::Stale(page) => {
-                self.give_page(page);
+                self.end_fetch(page);
                 true
             }
             Installed::NoRoom(page) => {

@@ -84,7 +84,7 @@ impl OrderedSession {
         if let OpStage::Fetched(of, home, page) = std::mem::take(&mut op.kept.stage) {
             used = PageUse::Again;
             if of != node {
-                self.give_page(page);
+                self.end_fetch(page);
             } else if !self.install(&mut op, (of, home), page) {
                 return self.wait_for_room(number, op);
             }
@@ -92,6 +92,7 @@ impl OrderedSession {
         match self.state.cache.take(node, op.keyspace.id().0, used) {
             PageLook::Taken(page) => self.begin(core, (number, op), node, page),
             PageLook::Busy | PageLook::Gone => self.try_again(number, op),
+            PageLook::Absent(_) if self.fetches >= self.fetches_max => self.park(number, op),
             PageLook::Absent(home) => self.read(core, (number, op), (node, home)),
         }
     }

@@ -176,7 +176,7 @@ impl OrderedSession {
     }
 
     fn take_for_merge(&self, node: NodeId, keyspace: KeyspaceId) -> Result<LocalBuffer, NeighbourLook> {
-        let may = |meta: &mut PageMeta| meta.flying.is_none() && meta.keyspace == keyspace.0;
+        let may = |meta: &mut PageMeta| !meta.is_being_written() && meta.keyspace == keyspace.0;
         match self.state.cache.take_if(node, may) {
             PageLook::Taken(page) => Ok(page),
             PageLook::Busy => Err(NeighbourLook::Busy),

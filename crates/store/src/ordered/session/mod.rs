@@ -56,6 +56,7 @@ use op_state::{HeldAnswer, OpStage, OrderedOp, OrderedOpState, Shown};
 use page_reads::PageReads;
 use preparation::Preparation;
 use scans::Scans;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum_drive::{Command, Lease, LocalBuffer, Operation, Purpose, Returned};
@@ -63,6 +64,10 @@ use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NodeOrder};
 
 /// How often a poll attempts what tries again, before it leaves that to the next one.
 const ROUNDS_MAX: usize = 8;
+/// Operations of a session whose pages are read or wait for a place in the cache, at most: one in so many of its places, within bounds.
+const FETCHES_PART: usize = 16;
+const FETCHES_MIN: usize = 16;
+const FETCHES_MAX: usize = 256;
 /// Buffers for pages that a session keeps between one read and the next.
 const SPARE_PAGES: usize = 64;
 /// Bit of a tag that says that it is a scan's.
@@ -86,6 +91,11 @@ pub struct OrderedSession {
     trees: Vec<SessionTree>,
     ops: Operations<OrderedOpState>,
     scans: Scans,
+    /// Operations whose pages are read, or wait for a place in the cache.
+    fetches: usize,
+    fetches_max: usize,
+    /// Operations that are attempted when there are fewer fetches.
+    parked: VecDeque<usize>,
     held: Vec<HeldAnswer>,
     merges: Merges,
     page_reads: PageReads,
@@ -113,6 +123,9 @@ impl OrderedSession {
             trees: Vec::new(),
             ops: Operations::default(),
             scans: Scans::default(),
+            fetches: 0,
+            fetches_max: (state.cache.pages() / FETCHES_PART).clamp(FETCHES_MIN, FETCHES_MAX),
+            parked: VecDeque::new(),
             held: Vec::new(),
             merges: Merges::default(),
             page_reads: PageReads::default(),
@@ -178,6 +191,7 @@ impl OrderedSession {
         self.wants_room = false;
         for _ in 0..ROUNDS_MAX {
             self.tries_again = false;
+            self.unpark();
             let mut count = self.ops.begin_attempts();
             while count > 0 {
                 for _ in 0..count {
@@ -189,7 +203,7 @@ impl OrderedSession {
             }
             self.attempt_scans(core);
             self.await_pages(core);
-            if !self.tries_again {
+            if !self.tries_again && !self.may_unpark() {
                 break;
             }
         }
@@ -198,6 +212,25 @@ impl OrderedSession {
             self.state.write_back.advance(&self.state, self.wants_room);
         }
         self.release_held(core);
+    }
+
+    /// An operation is attempted again when fewer pages are read.
+    fn park(&mut self, number: usize, op: Box<OrderedOp>) {
+        self.ops.put(number, op);
+        self.parked.push_back(number);
+    }
+
+    fn may_unpark(&self) -> bool {
+        self.fetches < self.fetches_max && !self.parked.is_empty()
+    }
+
+    /// As many of those that were parked are attempted as may read pages.
+    fn unpark(&mut self) {
+        for _ in self.fetches..self.fetches_max {
+            let Some(number) = self.parked.pop_front() else { return };
+            let op = self.ops.take(number);
+            self.ops.wait_again(number, op);
+        }
     }
 
     /// Polls until no page is with a command: programs are short, and run in the poll where the drive has no threads.
@@ -270,6 +303,9 @@ impl OrderedSession {
         if let Some(scratch) = op.kept.scratch.take() {
             self.give_scratch(core, scratch);
         }
+        if let OpStage::Fetched(_, _, page) = std::mem::take(&mut op.kept.stage) {
+            self.end_fetch(page);
+        }
         core.answer(op.token, Outcome::Failed(error));
         self.ops.forget(number, op);
     }
@@ -308,6 +344,12 @@ impl OrderedSession {
 
     fn take_page(&mut self, core: &SessionCore) -> Option<LocalBuffer> {
         self.spare_pages.pop().or_else(|| core.base.drive.local().allocate(NODE_BYTES))
+    }
+
+    /// A page that was read for an operation is in the cache, or is not needed: a buffer in its place.
+    fn end_fetch(&mut self, page: LocalBuffer) {
+        self.fetches -= 1;
+        self.give_page(page);
     }
 
     fn give_page(&mut self, page: LocalBuffer) {
@@ -381,6 +423,10 @@ impl OrderedSession {
 
     /// Ends what waits: the store was closed.
     pub fn fail_waiting(&mut self, core: &mut SessionCore) {
+        while let Some(number) = self.parked.pop_front() {
+            let op = self.ops.take(number);
+            self.ops.wait_again(number, op);
+        }
         while let Some((number, op)) = self.ops.take_waiting() {
             self.fail(core, (number, op), crate::session::order::closed());
         }

@@ -74,25 +74,26 @@ impl SpaceState {
         self.phases(GroupPhase::Open).filter(|(_, group)| !is_full(group)).count() as u32
     }
 
-    /// Makes the plan; open groups that are full give out no more slots.
-    fn plan_nodes(&mut self, open_groups: u32, close_early: bool) -> GroupPlan {
+    /// Makes the plan: as many free slots in open groups as `slots`. Open groups that are full give out no more slots.
+    fn plan_nodes(&mut self, slots: u32, group_slots: u32, close_early: bool) -> GroupPlan {
         let full = names(self.phases(GroupPhase::Open).filter(|(_, group)| is_full(group)));
         full.into_iter().for_each(|first| self.set_phase(first, GroupPhase::Draining));
         let close = names(self.phases(GroupPhase::Draining).filter(|(_, group)| close_early || group.unsettled() == 0));
         let mut closed: Vec<_> = self.phases(GroupPhase::Closed).filter(|(_, group)| group.free() > 0).collect();
         closed.sort_by_key(|(first, group)| (u32::MAX - group.free(), *first));
-        let wanted = open_groups.saturating_sub(self.useful()) as usize;
+        let mut missing = slots.saturating_sub(self.slots_open);
         let is_good = |group: &SlotGroup| group.free() * REOPEN_PART >= group.slots();
         let (good, poor): (Vec<_>, Vec<_>) = closed.into_iter().partition(|(_, group)| is_good(group));
-        let open = names(good.iter().copied().take(wanted));
-        let add = wanted - open.len();
-        GroupPlan {
-            close,
-            open,
-            remove: names(good.into_iter().skip(wanted).filter(|(_, group)| group.is_empty())),
-            add: add as u32,
-            instead: names(poor.into_iter().take(add)),
+        let (mut open, mut remove) = (Vec::new(), Vec::new());
+        for (first, group) in good {
+            if missing > 0 {
+                missing = missing.saturating_sub(group.free());
+                open.push(first);
+            } else if group.is_empty() {
+                remove.push(first);
+            }
         }
+        GroupPlan { close, open, remove, add: missing.div_ceil(group_slots), instead: names(poor.into_iter()) }
     }
 
     /// Makes the plan; groups that are to be removed give out no more slots.
@@ -119,9 +120,8 @@ impl SlotSpace {
         let open_groups = self.options().open_groups;
         match self.options().class {
             SlotClass::Nodes => self.with(|state| {
-                let wanted = state.is_wanted;
-                let spare = state.phases(GroupPhase::Closed).filter(|(_, group)| group.is_empty()).count();
-                wanted || state.useful() * 2 < open_groups.max(2) || spare > open_groups as usize
+                let is_short = state.is_wanted || state.slots_open * 2 < self.slots_wanted();
+                is_short || state.closed_empty > open_groups
             }),
             SlotClass::Extensions(_) => self.with(|state| {
                 let empty = state.groups.values().filter(|group| group.is_empty()).count();
@@ -147,10 +147,23 @@ impl SlotSpace {
         });
     }
 
+    /// Slots of a new group.
+    fn group_slots(&self) -> u32 {
+        self.options().class.slots(self.map().pages(self.options().group_extents))
+    }
+
+    /// Free slots that open groups are to have.
+    fn slots_wanted(&self) -> u32 {
+        self.options().open_groups * self.group_slots()
+    }
+
     fn plan(&self) -> GroupPlan {
         let SpaceOptions { open_groups, planted, .. } = *self.options();
         self.with(|state| match self.options().class {
-            SlotClass::Nodes => state.plan_nodes(open_groups, planted.has(Bug::OrderedCloseEarly)),
+            SlotClass::Nodes => {
+                let close_early = planted.has(Bug::OrderedCloseEarly);
+                state.plan_nodes(self.slots_wanted(), self.group_slots(), close_early)
+            }
             SlotClass::Extensions(_) => state.plan_extensions(open_groups),
             SlotClass::Large => unreachable!("their groups are made one by one"),
         })
@@ -166,7 +179,7 @@ pub async fn grow(space: &SlotSpace, io: &Io, extents: &Mutex<Extents>, log: &mu
     let mut plan = space.plan();
     let added = allocate(space, extents, plan.add, log.version_next());
     let missing = plan.add as usize - added.len();
-    plan.open.extend(plan.instead.iter().take(missing));
+    plan.open.extend(plan.instead.iter().take(missing * REOPEN_PART as usize));
     plan.add = added.len() as u32;
     if plan.is_empty() {
         space.note_room(extents);

@@ -2,7 +2,7 @@
 
 use super::SlotShare;
 use super::group_table::GroupTable;
-use super::slot_class::SlotClass;
+use super::slot_class::{PAGE_BYTES, SlotClass};
 use super::slot_map::SlotMap;
 use super::space::{SlotSpace, SpaceOptions};
 use crate::keyspace::KeyspaceId;
@@ -10,8 +10,12 @@ use crate::maintenance::room::{LARGE_FREE_SEGMENTS, segment_extents};
 use crate::media::geometry::Geometry;
 use crate::planted::Planted;
 
-/// Groups of nodes that are open at once: enough that slots close to their neighbours can be found, few enough that few slots can be torn.
-pub const OPEN_GROUPS: u32 = 8;
+/// Free slots for nodes that open groups have together: enough that slots close to their neighbours can be found, and that they do not run
+/// out while the manifest names other groups; few enough that few slots can be torn.
+const OPEN_SLOTS_MIN: u64 = 128;
+const OPEN_SLOTS_MAX: u64 = 8192;
+/// One in so many of the pages that the store was made with.
+const OPEN_PART: u64 = 64;
 /// Pages of a group at least, where extents are small: one slot of the largest slab.
 const GROUP_PAGES_MIN: u32 = 16;
 
@@ -20,7 +24,7 @@ const GROUP_PAGES_MIN: u32 = 16;
 pub struct SlabOptions {
     pub map: SlotMap,
     pub store_id: u64,
-    /// Of nodes; of each class of extensions, one group has slots to give out.
+    /// Of nodes, if all their slots are free; of each class of extensions, one group has slots to give out.
     pub open_groups: u32,
     /// Pages of a group of slabs at least.
     pub group_pages_min: u32,
@@ -45,7 +49,10 @@ impl SlabOptions {
         let map = SlotMap::new(geometry)?;
         let reserve_extents = LARGE_FREE_SEGMENTS * segment_extents(geometry);
         let group_pages_min = GROUP_PAGES_MIN;
-        Ok(SlabOptions { map, store_id, open_groups: OPEN_GROUPS, group_pages_min, reserve_extents, planted })
+        let group_pages = map.pages(map.extents_of(GROUP_PAGES_MIN));
+        let open_slots = (geometry.created_bytes / PAGE_BYTES / OPEN_PART).clamp(OPEN_SLOTS_MIN, OPEN_SLOTS_MAX);
+        let open_groups = (open_slots as u32 / group_pages).max(1);
+        Ok(SlabOptions { map, store_id, open_groups, group_pages_min, reserve_extents, planted })
     }
 
     fn of(&self, keyspace: KeyspaceId, class: SlotClass) -> SpaceOptions {

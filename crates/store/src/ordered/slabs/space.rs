@@ -26,7 +26,7 @@ pub struct SpaceOptions {
     pub store_id: u64,
     pub keyspace: KeyspaceId,
     pub class: SlotClass,
-    /// Groups that are open at once.
+    /// Of nodes: open groups have as many free slots together as so many that are empty. Of others: groups with slots to give out.
     pub open_groups: u32,
     /// Extents of a new group.
     pub group_extents: u32,
@@ -74,6 +74,8 @@ pub struct SpaceState {
     pub slots_free: u32,
     /// So many of them are kept back.
     pub held_back: u32,
+    /// Closed groups all slots of which are free.
+    pub closed_empty: u32,
     /// Somebody found no slot since the last change of groups.
     pub is_wanted: bool,
     /// There was no slot, and no extents for more, when they were last looked for.
@@ -165,6 +167,16 @@ impl SlotSpace {
     /// Free slots that are not kept back, in open groups and others.
     pub fn spare_slots(&self) -> u32 {
         self.with(|state| state.slots_free.saturating_sub(state.held_back))
+    }
+
+    /// Whether recovery would find a free slot for each of so many images, besides those that are on flash.
+    pub fn has_room_for(&self, images: usize) -> bool {
+        self.with(|state| state.slots_free as usize >= images)
+    }
+
+    /// Whether slots are given out of which nobody knows yet that what is written to them is durable.
+    pub fn is_settled(&self) -> bool {
+        self.with(|state| state.groups.values().all(|group| group.unsettled() == 0))
     }
 
     /// Whether no slot can be given out, though groups may have some that are kept back.
@@ -344,11 +356,12 @@ impl SpaceState {
     /// Gives out a free slot.
     fn take(&mut self, first: u32, slot: u32, unsettled: bool) {
         let group = self.group_mut(first);
+        let (phase, was_empty) = (group.phase, group.is_empty());
         group.take(slot, unsettled);
+        let is_full = group.free() == 0;
         self.slots_free -= 1;
-        let group = self.group_mut(first);
-        if group.phase == GroupPhase::Open {
-            let is_full = group.free() == 0;
+        self.closed_empty -= u32::from(was_empty && phase == GroupPhase::Closed);
+        if phase == GroupPhase::Open {
             self.slots_open -= 1;
             if is_full {
                 self.available.remove(&first);
@@ -360,7 +373,10 @@ impl SpaceState {
     fn freed(&mut self, first: u32) {
         self.slots_free += 1;
         self.is_full = false;
-        if self.group_mut(first).phase == GroupPhase::Open {
+        let group = self.group_mut(first);
+        let (phase, is_empty) = (group.phase, group.is_empty());
+        self.closed_empty += u32::from(is_empty && phase == GroupPhase::Closed);
+        if phase == GroupPhase::Open {
             self.available.insert(first);
             self.slots_open += 1;
         }
@@ -369,6 +385,7 @@ impl SpaceState {
     pub fn insert(&mut self, first: u32, mut group: SlotGroup) {
         let phase = std::mem::replace(&mut group.phase, GroupPhase::Closed);
         self.slots_free += group.free();
+        self.closed_empty += u32::from(group.is_empty());
         self.groups.insert(first, group);
         self.set_phase(first, phase);
     }
@@ -379,12 +396,20 @@ impl SpaceState {
         }
         let removed = self.groups.remove(&first)?;
         self.slots_free -= removed.free();
+        self.closed_empty -= u32::from(removed.is_empty());
         Some(removed)
     }
 
     pub fn set_phase(&mut self, first: u32, phase: GroupPhase) {
         let group = self.group_mut(first);
+        let is_empty = u32::from(group.is_empty());
         let (free, before) = (group.free(), std::mem::replace(&mut group.phase, phase));
+        if before == GroupPhase::Closed {
+            self.closed_empty -= is_empty;
+        }
+        if phase == GroupPhase::Closed {
+            self.closed_empty += is_empty;
+        }
         if before == GroupPhase::Open {
             self.slots_open -= free;
             self.available.remove(&first);

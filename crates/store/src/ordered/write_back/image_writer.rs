@@ -2,12 +2,13 @@
 
 use super::{ListedPage, SECOND_US};
 use crate::error::Error;
+use crate::log::Sync;
 use crate::media::io::lock;
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::cache::page_meta::FlyingImage;
 use crate::ordered::node_table::NodeHome;
-use crate::ordered::slabs::SlotShare;
+use crate::ordered::slabs::{RESERVED_SLOTS, SlotShare};
 use crate::ordered::tree::OrderedState;
 use crate::planted::Bug;
 use std::os::fd::RawFd;
@@ -21,10 +22,14 @@ use tapetum_drive::{
 };
 use tapetum_kernels::ordered::NODE_BYTES;
 
-/// Images on their way at once: twice what a fast drive writes at a time.
-const IMAGES_MAX: usize = 64;
+/// Images that are sealed or written at once: twice what a fast drive writes at a time.
+const COPIES: usize = 64;
+/// Images that were written and wait for a flush, at most.
+const WRITTEN_MAX: usize = 4096;
 /// A flush is sent when this many images were written, although others are being written.
 const FLUSH_IMAGES: usize = 16;
+/// The same where nobody waits until images are durable.
+const FLUSH_IMAGES_LAZY: usize = WRITTEN_MAX / 4;
 /// A copy of a page, and behind it what the program is told.
 const COPY_BYTES: usize = NODE_BYTES + ARGUMENTS_BYTES;
 
@@ -50,8 +55,11 @@ pub struct ImageWriter {
     queue: QueuePair,
     batch: Vec<Returned>,
     copies: Vec<LocalBuffer>,
+    /// By number.
     images: Vec<Option<Image>>,
     free: Vec<usize>,
+    /// Images that have not landed.
+    count: usize,
     /// Pages that are with the drive to be sealed.
     sealing: usize,
     /// Sealed copies that wait for the log.
@@ -63,6 +71,8 @@ pub struct ImageWriter {
     flushing: Vec<usize>,
     /// Of what others wrote before the flush that is on its way.
     flushing_tickets: Vec<Arc<DurabilityTicket>>,
+    /// A flush is to make slots free, or it is time for one.
+    flush_is_due: bool,
     arguments: Vec<u8>,
     /// Where nobody hurries: pages that may be written in this second.
     due: usize,
@@ -71,9 +81,9 @@ pub struct ImageWriter {
 
 impl ImageWriter {
     pub fn new(drive: &Drive) -> Result<ImageWriter, Error> {
-        let queue = drive.queue_pair(IMAGES_MAX as u32).map_err(|error| Error::Io(error.to_string()))?;
+        let queue = drive.queue_pair(COPIES as u32 + 1).map_err(|error| Error::Io(error.to_string()))?;
         let copy = || drive.local().allocate(COPY_BYTES);
-        let copies: Option<Vec<LocalBuffer>> = (0..IMAGES_MAX).map(|_| copy()).collect();
+        let copies: Option<Vec<LocalBuffer>> = (0..COPIES).map(|_| copy()).collect();
         let copies = copies.ok_or_else(|| {
             Error::Options("the memory for pages that are written is not to be had: give the store more memory".into())
         })?;
@@ -81,8 +91,9 @@ impl ImageWriter {
             queue,
             batch: Vec::new(),
             copies,
-            images: (0..IMAGES_MAX).map(|_| None).collect(),
-            free: (0..IMAGES_MAX).rev().collect(),
+            images: Vec::new(),
+            free: Vec::new(),
+            count: 0,
             sealing: 0,
             held: Vec::new(),
             writing: 0,
@@ -90,6 +101,7 @@ impl ImageWriter {
             is_flushing: false,
             flushing: Vec::new(),
             flushing_tickets: Vec::new(),
+            flush_is_due: false,
             arguments: Vec::new(),
             due: 0,
             second_began_us: 0,
@@ -101,21 +113,26 @@ impl ImageWriter {
     }
 
     pub fn work(&mut self, state: &OrderedState, (hurry, now_us): (bool, u64), closes: bool) {
-        if closes && self.free.len() == IMAGES_MAX {
+        if closes && self.count == 0 {
             state.write_back.is_closed.store(true, Ordering::SeqCst);
         }
         if now_us >= self.second_began_us + SECOND_US {
             self.second_began_us = now_us;
             self.due = lock(&state.write_back.listed).len();
+            self.flush_is_due = true;
         }
         loop {
             let any = self.reap(state);
+            if any && state.base.log.sync() != Sync::Always {
+                // Who waits for room may find some.
+                state.base.log.wake();
+            }
             if state.base.log.poisoned().is_err() {
                 return;
             }
             let sealed = self.seal_pages(state, hurry);
             let written = self.write_held(state, now_us);
-            if !any && !sealed && !written && !self.flush(state) {
+            if !any && !sealed && !written && !self.flush(state, hurry) {
                 return;
             }
         }
@@ -139,7 +156,7 @@ impl ImageWriter {
                 self.copies.push(copy);
                 self.writing -= 1;
                 match completion.is_success() {
-                    true => self.written.push(number),
+                    true => self.was_written(state, number),
                     false => self.fail(state, "write", &completion),
                 }
             }
@@ -147,11 +164,20 @@ impl ImageWriter {
                 let failed =
                     (!completion.is_success()).then(|| Error::of_command(self.queue.drive(), "flush", &completion));
                 self.is_flushing = false;
+                state.write_back.is_flushing.store(false, Ordering::SeqCst);
                 state.base.log.end_flush_elsewhere(failed.as_ref());
                 if failed.is_none() {
                     self.landed(state);
                 }
             }
+        }
+    }
+
+    fn was_written(&mut self, state: &OrderedState, number: usize) {
+        self.written.push(number);
+        if state.base.log.sync() != Sync::Always {
+            let Some(image) = &self.images[number] else { unreachable!("it is on its way") };
+            state.cache.moved(image.page.node, NodeHome { slot: image.slot.number(), stamp: image.stamp });
         }
     }
 
@@ -170,7 +196,7 @@ impl ImageWriter {
         // So many, lest those that are busy come round again.
         let listed = lock(&state.write_back.listed).len();
         for _ in 0..if hurry { listed } else { listed.min(self.due) } {
-            if self.copies.is_empty() || self.free.is_empty() {
+            if self.copies.is_empty() || self.count >= WRITTEN_MAX {
                 break;
             }
             let Some(page) = lock(&state.write_back.listed).pop_front() else { break };
@@ -179,7 +205,7 @@ impl ImageWriter {
                 if meta.keyspace != page.tree.keyspace.0 {
                     return false;
                 }
-                let may = meta.is_dirty && meta.flying.is_none();
+                let may = meta.is_dirty && !meta.is_being_written();
                 meta.is_listed = may;
                 may
             });
@@ -189,6 +215,7 @@ impl ImageWriter {
                     // Its slots are all in use: until groups are opened, or images land.
                     Err(page) => {
                         busy.push(page);
+                        self.flush_is_due = true;
                         break;
                     }
                 },
@@ -209,9 +236,11 @@ impl ImageWriter {
         let own = state.cache.with(page.node, |meta| meta.slot).flatten();
         let over = own.filter(|_| state.limits.in_place).and_then(|number| nodes.share_alone(number));
         let is_over = over.is_some();
-        let slot = over.or_else(|| nodes.take(own.map(|number| nodes.map().address(number))));
+        let room = nodes.has_room_for(self.count + 1) || self.count < RESERVED_SLOTS as usize;
+        let another = || nodes.take(own.map(|number| nodes.map().address(number)));
+        let slot = over.or_else(|| room.then(another).flatten());
         // Where flash is full, an image that gives its old slot back takes one that is kept back, one image at a time.
-        let is_alone = own.is_some() && self.free.len() == IMAGES_MAX;
+        let is_alone = own.is_some() && self.count == 0;
         let Some(slot) = slot.or_else(|| is_alone.then(|| nodes.take_kept_back()).flatten()) else {
             state.cache.give_back(page.node, buffer, |_| ());
             return Err(page);
@@ -225,14 +254,17 @@ impl ImageWriter {
                     replaced.extend(meta.slot.replace(slot.clone().keep()).map(|number| nodes.resume(number)));
                 }
                 let tickets = std::mem::take(&mut meta.tickets);
-                meta.flying = Some(FlyingImage { stamp, ticket: tickets.first().cloned() });
+                meta.flying = Some(FlyingImage { stamp, is_home: false, ticket: tickets.first().cloned() });
                 (meta.is_dirty, meta.is_listed) = (false, false);
                 (replaced, tickets, meta.log_stamp)
             })
             .expect("a page that is taken stays");
-        let (Some(number), Some(mut copy)) = (self.free.pop(), self.copies.pop()) else {
-            unreachable!("there is a copy for each image")
-        };
+        let mut copy = self.copies.pop().expect("the caller looks for one first");
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.images.push(None);
+            self.images.len() - 1
+        });
+        self.count += 1;
         self.arguments.clear();
         let (salt, id, flags, durable) = (slot.salt(), ANY_NODE, NodeFlags::SEAL, self.durable(stamp));
         NodeArguments { salt, id, stamp: 0, watermark: 0, new_stamp: stamp, durable, now: 0, flags }
@@ -329,19 +361,36 @@ impl ImageWriter {
     }
 
     /// Sends a flush, if there is something to flush and nobody else's is on its way.
-    fn flush(&mut self, state: &OrderedState) -> bool {
-        let written = self.written.len() + lock(&state.write_back.unflushed).len();
-        let is_worth_it = self.writing == 0 || written >= FLUSH_IMAGES;
-        let is_wanted = written > 0 && is_worth_it || !self.held.is_empty() && self.log_wants_flush(state);
+    fn flush(&mut self, state: &OrderedState, hurry: bool) -> bool {
+        let others = lock(&state.write_back.unflushed).len();
+        let any = !self.written.is_empty() || others > 0;
+        let is_wanted = any && self.is_flush_worth_it(state, (hurry, others))
+            || !self.held.is_empty() && self.log_wants_flush(state);
         if self.is_flushing || !is_wanted {
             return false;
         }
         let Poll::Ready(Ok(())) = state.base.log.begin_flush_elsewhere() else { return false };
         self.is_flushing = true;
+        state.write_back.is_flushing.store(true, Ordering::SeqCst);
         std::mem::swap(&mut self.written, &mut self.flushing);
         self.flushing_tickets = std::mem::take(&mut *lock(&state.write_back.unflushed));
+        self.flush_is_due = false;
         self.submit(TAG_FLUSH, Operation::Flush, Lease::Nothing);
         true
+    }
+
+    /// Whether what was written, by `others` too, is to be flushed now.
+    fn is_flush_worth_it(&self, state: &OrderedState, (hurry, others): (bool, usize)) -> bool {
+        let rests = self.writing == 0;
+        match state.base.log.sync() {
+            Sync::Always => rests || self.written.len() + others >= FLUSH_IMAGES,
+            _ if others > 0 => rests || others >= FLUSH_IMAGES,
+            // Pages may leave the cache before, so that room for others needs none.
+            Sync::EverySecond | Sync::No => {
+                let is_last = hurry && rests && lock(&state.write_back.listed).is_empty();
+                self.flush_is_due || is_last || self.written.len() >= FLUSH_IMAGES_LAZY
+            }
+        }
     }
 
     /// Images that were flushed are their nodes' homes.
@@ -351,6 +400,7 @@ impl ImageWriter {
         for number in self.flushing.drain(..) {
             let Some(image) = self.images[number].take() else { unreachable!("it is on its way") };
             self.free.push(number);
+            self.count -= 1;
             let Image { page, stamp, slot, replaced, tickets, log_stamp: _ } = image;
             let mut is_next_due = false;
             state.cache.landed(page.node, NodeHome { slot: slot.number(), stamp }, |meta| {

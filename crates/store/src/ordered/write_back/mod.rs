@@ -10,11 +10,13 @@
 //! 3. An image that is on its way holds shares of the slots that it replaces. It gives them up when it has *landed*: when a flush that
 //!    began after it was written has ended. Then its slot and stamp are the node's home, and those who wait for it are told.
 //! 4. An image with a change of a batch is written when the log has the batch durable. Its sealed copy waits for that.
-//! 5. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](crate::log::Log)). It covers all
+//! 5. Where nobody waits for flash, an image is its node's home when it was written, and the page may leave the cache; a flush comes within a
+//!    second, or when slots are short.
+//! 6. One flush of the drive is on its way at a time, whoever's it is ([`Log::begin_flush_elsewhere`](crate::log::Log)). It covers all
 //!    images, and all extensions, that were written before it began.
-//! 6. Where a write of a page is atomic ([`OrderedLimits::in_place`](super::tree::OrderedLimits)), an image goes over the one that it replaces if
+//! 7. Where a write of a page is atomic ([`OrderedLimits::in_place`](super::tree::OrderedLimits)), an image goes over the one that it replaces if
 //!    nobody else has a share of that slot: after a power failure one of the two is there.
-//! 7. A failure poisons the log. Nothing that was on its way lands after that.
+//! 8. A failure poisons the log. Nothing that was on its way lands after that.
 //!
 //! Threads: any. One thread at a time does the work for all who ask ([`Turns`]). Whoever waits for an image, or for room in the cache,
 //! asks at every poll, so nobody's progress depends on another one. Locks under its turn: the lists, the cache's sets, the log's.
@@ -41,6 +43,8 @@ const HURRY: u64 = 2;
 /// That no image is made any more, if none is on its way.
 const CLOSE: u64 = 4;
 const SECOND_US: u64 = 1_000_000;
+/// If more than one in so many of the cached pages is listed, they are written at once.
+const LISTED_PART: usize = 4;
 
 /// A page that is to be written.
 #[derive(Clone)]
@@ -59,6 +63,8 @@ pub struct WriteBack {
     unfinished: AtomicUsize,
     images: AtomicU64,
     is_closed: AtomicBool,
+    /// A flush of its own is on its way: nobody else's begins before it has ended.
+    is_flushing: AtomicBool,
 }
 
 impl WriteBack {
@@ -74,6 +80,7 @@ impl WriteBack {
             unfinished: AtomicUsize::new(0),
             images: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
+            is_flushing: AtomicBool::new(false),
         })
     }
 
@@ -96,6 +103,11 @@ impl WriteBack {
         self.unfinished.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether a flush is on its way that [`WriteBack::advance`] is to end.
+    pub fn is_flushing(&self) -> bool {
+        self.is_flushing.load(Ordering::SeqCst)
+    }
+
     /// Images that have landed.
     pub fn images(&self) -> u64 {
         self.images.load(Ordering::Relaxed)
@@ -110,7 +122,9 @@ impl WriteBack {
     /// `hurry` for room, at once. Never blocks on flash.
     pub fn advance(&self, state: &OrderedState, hurry: bool) {
         let now_us = state.base.drive.env().now_us();
-        let hurry = hurry || state.base.log.sync() == Sync::Always;
+        // Pages are written before somebody needs their places.
+        let many = lock(&self.listed).len() > state.cache.pages() / LISTED_PART;
+        let hurry = hurry || many || state.base.log.sync() == Sync::Always;
         let left = self.turns.run(if hurry { HURRY } else { LOOK }, |writer, asks| {
             writer.work(state, (asks & HURRY != 0, now_us), asks & CLOSE != 0);
         });
